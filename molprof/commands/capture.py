@@ -11,21 +11,23 @@ from typing import Any, TypeVar
 
 import click
 
-from molprof.commands.capture_runs import run_settings
 from molprof.commands.options import check_ending, file_option, make_folder, note, with_options
 from molprof.commands.progress import Progress
-from molprof.commands.run_options import sampling_asked, setting_option
+from molprof.commands.run_options import check_arguments, sampling_asked, setting_option
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
 from molprof.common.files import next_free
-from molprof.common.settings import SETTINGS
+from molprof.common.settings import LP_PROCESSOR, SETTINGS, CaptureSettings
 from molprof.common.text import escaped
 from molprof.common.threads import let_threads_sleep
 from molprof.common.values import bytes_text
-from molprof.profiler.capture.tracefile import ENDINGS, OutputFile, trace_stem
-from molprof.profiler.models.architecture import check_folder
+from molprof.profiler.capture.tracefile import ENDINGS, OutputFile, default_name, trace_stem
+from molprof.profiler.models.architecture import check_folder, check_preset
+from molprof.profiler.project import Project
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+# Words for no processor, and for that of --lp, in place of a processor's name.
+_NO_PROCESSOR, _LP_WORD = "none", "lp"
 _LP = click.option(
     "--lp/--no-lp",
     default=None,
@@ -133,3 +135,45 @@ def command(
         context.exit(130)
     if several:
         note(f"next: molprof compare {shlex.join(map(str, written))}")
+
+
+def capture_settings(project: Project, lp: bool | None, **options: Any) -> CaptureSettings:
+    """The options of the command as settings; a model's short name in the project stands for its table."""
+    chosen = options["processor"] or (_LP_WORD if lp else _NO_PROCESSOR)
+    if lp is False and chosen != _NO_PROCESSOR:
+        raise click.UsageError(f"--no-lp and --processor {chosen} contradict each other; give one of them")
+    given = project.model(options["model"]).processor or LP_PROCESSOR
+    options["processor"] = {_NO_PROCESSOR: None, _LP_WORD: given}.get(chosen, chosen)
+    names = ("model", "tokenizer", "prompt_format", "answer_format")
+    options |= project.asked(*map(options.get, names))
+    if ":" not in (options["processor"] or ""):
+        options["processor_args"] = ()  # of another run of this capture or sweep
+    settings = CaptureSettings(**options)
+    check_preset(settings)
+    return settings
+
+
+def run_settings(project: Project, model: str, processor: str | None, **options: Any) -> dict[str, CaptureSettings]:
+    """The settings of each run by the name of its trace: every model with every processor, in that order."""
+    models = [model] if Path(model).exists() else _names("--model", model)
+    processors = [None] if processor is None else _names("--processor", processor)
+    several = len(models) * len(processors) > 1
+    found: dict[str, CaptureSettings] = {}
+    for one in models:
+        for chosen in processors:
+            unconstrained = chosen == _NO_PROCESSOR or not (chosen or options["lp"])
+            # Those of the others.
+            own = {**options, "disagreement": False, "placeholder": None} if several and unconstrained else options
+            settings = capture_settings(project, model=one, processor=chosen, **own)
+            path = next_free(Path(default_name(one, settings.processor)), lambda path: path.name in found)
+            found[path.name] = settings
+    given = options["processor_args"]
+    check_arguments(given, any(settings.processor_args for settings in found.values()))
+    return found
+
+
+def _names(option: str, value: str) -> list[str]:
+    names = [name.strip() for name in value.split(",")]
+    if "" in names:
+        raise UsageError(f"{option} {value!r} names nothing between its commas", hint=f"e.g. {option} NAME,NAME")
+    return names

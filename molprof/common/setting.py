@@ -1,15 +1,15 @@
 """One setting, declared in one place: what it accepts, its option, its row of reports, what work it decides.
 
-A field of a frozen dataclass is declared with `setting`; `rows` returns the declarations. Standard library only.
+A field of a frozen dataclass is declared with `setting`; `rows` returns what is declared. Standard library only.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, field, fields
 from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from molprof.common.errors import UsageError
 
@@ -24,32 +24,32 @@ Role = Literal["subject", "setting", "work"]
 _KEY = "setting"
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A setting; `setting` documents the other fields."""
+class Setting(NamedTuple):  # a dataclass takes longer to import
+    """A setting. `rows` fills in what the field itself says: `name` and the fields after it."""
 
     decides: Decides
-    help: str = ""
-    unset: str = ""
-    accepted: tuple[str, ...] | None = None
+    help: str = ""  # of its option
+    unset: str = ""  # for the help of an option without a default of its own: what applies where it is not given
+    accepted: tuple[str, ...] | None = None  # all values
     least: int | None = None
-    most: int | None = None
-    check: Callable[[Any], tuple[str, str] | None] | None = None
-    flag: str = ""
-    metavar: str | None = None
+    most: int | None = None  # of a number, or of the numbers of a tuple
+    check: Callable[[Any], tuple[str, str] | None] | None = None  # the message and the hint of a value not accepted
+    flag: str = ""  # the option; empty: the name with dashes
+    metavar: str | None = None  # of the option
+    # file: a path; text: a text in which `\n` is a newline, and whose default the model may replace
     kind: Literal["file", "text", None] = None
-    bench: bool = False
-    axis: str | None = None
-    short: str = "{}"
-    lever: bool = False
-    label: str = ""
-    role: Role | None = None
-    recorded: str = ""
+    bench: bool = False  # benchmarks take it for all their cases
+    axis: str | None = None  # benchmarks take several values: the help of that; empty: that of one value
+    short: str = "{}"  # how a label names a value, `{}` in its place; of a switch, the whole
+    lever: bool = False  # it changes the speed of a configuration, not what is generated
+    label: str = ""  # its row of reports and comparisons; empty: it has none of its own
+    role: Role | None = None  # of that row
+    recorded: str = ""  # the key of a report's `setup` that tells it; empty: its name
     name: str = ""
     default: Any = None
-    type: Any = None  # that of a value: `bool`, `int`, `float`, `str`, or a tuple of them
+    type: Any = None  # of a value: `bool`, `int`, `float`, `str`, or a tuple of them
     optional: bool = False  # None is a value
-    required: bool = False
+    required: bool = False  # it has no default
 
     @property
     def reported(self) -> bool:
@@ -79,25 +79,9 @@ class Setting:
 
 
 def setting(default: Any = MISSING, *, decides: Decides, **row: Any) -> Any:
-    """A field of a dataclass that is a setting. Without `default`, it must be given.
+    """A field of a dataclass that is a setting; the arguments are those of `Setting`. Without `default` it is required.
 
-    Args:
-        decides: what of the work; it has no default, so that no setting counts as equal work by omission.
-        help: of its option.
-        unset: for the help of an option that has no default of its own, what applies where it is not given.
-        accepted: all values.
-        least, most: of a number, or of the numbers of a tuple.
-        check: returns the message and the hint of a value that is not accepted.
-        flag: the option, where it is not the name with dashes.
-        metavar: of the option.
-        kind: `file`: a path of a file; `text`: a text in which `\\n` is a newline, whose default the model may replace.
-        bench: benchmarks take it for all their cases.
-        axis: benchmarks take several values, and this is the help of that; empty: that of a single value.
-        short: how a label names a value, `{}` in its place.
-        lever: it changes the speed of a configuration, not what it generates.
-        label: its row of reports and comparisons; empty: it has none of its own.
-        role: of that row.
-        recorded: the key of a report's `setup` that tells it, if not its name.
+    `decides` has no default, so that no setting counts as equal work because it was forgotten.
     """
     return field(default=default, metadata={_KEY: Setting(decides=decides, **row)})
 
@@ -121,8 +105,7 @@ def _row(kind: type[Any], name: str, default: Any, annotation: Any) -> Setting:
     if bool(row.label) != (row.role is not None):
         raise TypeError(f"{kind.__name__}.{name}: a label requires a role, and a role a label")
     values = get_args(annotation) if get_origin(annotation) is UnionType else (annotation,)
-    return replace(
-        row,
+    return row._replace(
         name=name,
         flag=row.flag or f"--{name.replace('_', '-')}",
         recorded=row.recorded or name,
