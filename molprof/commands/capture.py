@@ -144,8 +144,8 @@ def capture_settings(project: Project, lp: bool | None, **options: Any) -> Captu
         raise click.UsageError(f"--no-lp and --processor {chosen} contradict each other; give one of them")
     given = project.model(options["model"]).processor or LP_PROCESSOR
     options["processor"] = {_NO_PROCESSOR: None, _LP_WORD: given}.get(chosen, chosen)
-    names = ("model", "tokenizer", "prompt_format", "answer_format")
-    options |= project.asked(*map(options.get, names))
+    own = (options.get(name) for name in ("tokenizer", "prompt_format", "answer_format"))
+    options |= project.asked(options["model"], *own)
     if ":" not in (options["processor"] or ""):
         options["processor_args"] = ()  # of another run of this capture or sweep
     settings = CaptureSettings(**options)

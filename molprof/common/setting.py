@@ -105,7 +105,7 @@ def _row(kind: type[Any], name: str, default: Any, annotation: Any) -> Setting:
     if bool(row.label) != (row.role is not None):
         raise TypeError(f"{kind.__name__}.{name}: a label requires a role, and a role a label")
     values = get_args(annotation) if get_origin(annotation) is UnionType else (annotation,)
-    return row._replace(
+    made: Setting = row._replace(
         name=name,
         flag=row.flag or f"--{name.replace('_', '-')}",
         recorded=row.recorded or name,
@@ -114,6 +114,7 @@ def _row(kind: type[Any], name: str, default: Any, annotation: Any) -> Setting:
         optional=NoneType in values,
         required=default is MISSING,
     )
+    return made
 
 
 def one_of(name: str, value: str, accepted: tuple[str, ...]) -> None:
