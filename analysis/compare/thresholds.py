@@ -6,7 +6,7 @@ import difflib
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -107,31 +107,28 @@ def near_metrics(name: str) -> str:
 def judge_report(report: Report, thresholds: Sequence[Threshold]) -> Judgement:
     """Values of one report against thresholds, none of them a change."""
     rows = {item.figure.id: compared_row(item.figure, [report]) for item in thresholds if item.figure is not None}
-    return _judgement(_verdicts(("",), [report], rows, thresholds))
+    return _judgement(("",), [report], rows, thresholds)
 
 
 def judge_comparison(comparison: Comparison, thresholds: Sequence[Threshold]) -> Judgement:
     """The rows of all runs but the first: values, and changes against the first; the certificates of all."""
     rows = {row.figure.id: row for row in comparison.rows}
-    return _judgement(_verdicts(comparison.labels, comparison.runs, rows, thresholds))
+    return _judgement(comparison.labels, comparison.runs, rows, thresholds)
 
 
-def _judgement(verdicts: Iterator[_Verdict]) -> Judgement:
-    found = list(verdicts)
-    return Judgement(*(tuple(line for kind, line in found if kind == wanted) for wanted in Judgement._fields))
-
-
-def _verdicts(
+def _judgement(
     labels: Sequence[str], reports: Sequence[Report], rows: Mapping[str, ComparedRow], thresholds: Sequence[Threshold]
-) -> Iterator[_Verdict]:
+) -> Judgement:
     alone = len(labels) == 1
+    found: list[_Verdict] = []
     for threshold in thresholds:
         for place, (label, report) in enumerate(zip(labels, reports, strict=True)):
             head = f"{threshold.text}: " if alone else f"{threshold.text}: {label}: "
             if threshold.figure is None:
-                yield _certified(threshold, head, report)
+                found.append(_certified(threshold, head, report))
             elif place or alone:
-                yield _judged(threshold, head, rows[threshold.figure.id], place, labels, reports)
+                found.append(_judged(threshold, head, rows[threshold.figure.id], place, labels, reports))
+    return Judgement(*(tuple(line for kind, line in found if kind == wanted) for wanted in Judgement._fields))
 
 
 def _certified(threshold: Threshold, head: str, report: Report) -> _Verdict:
