@@ -5,11 +5,12 @@ None means "not recorded" everywhere: the trace does not hold it, so it is not 0
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from molprof.analysis.figures.certificate.model import Certificate
+from molprof.analysis.figures.certificate.model import Certificate, Certified, Group
 from molprof.analysis.figures.counts import Counts, DeviceTime
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.timeline import TypicalStep
@@ -119,6 +120,21 @@ class Report(Struct, frozen=True):
     typical_step: TypicalStep | None = None
     certificate: Certificate | None = None  # None in a stored report of an older molprof
     given: Given = Given()
+
+    @property
+    def tokens(self) -> int | None:
+        """Generated tokens of the run, or as many as the user says."""
+        return self.given.tokens if self.run is None else self.run.generated_tokens
+
+    @property
+    def molecules(self) -> int | None:
+        """Molecules of the run, or as many as the user says."""
+        return self.given.molecules if self.run is None else self.run.molecules
+
+    def doubts_on(self, groups: Collection[Group]) -> tuple[Certified, ...]:
+        """Those of the groups that a check of the certificate doubts."""
+        uncertain = () if self.certificate is None else self.certificate.uncertain
+        return tuple(item for item in uncertain if item.group in groups)
 
     def table(self, name: str) -> Table:
         """The table of that name; without rows where a stored report lacks it."""

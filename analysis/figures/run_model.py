@@ -11,6 +11,7 @@ from molprof.analysis.figures.step_times import StepTime
 from molprof.common.machine_records import Machine
 from molprof.common.manifest import Session
 from molprof.common.molecule_records import MaskedLogits
+from molprof.common.values import per
 
 _T = TypeVar("_T", bound=Struct)
 
@@ -90,6 +91,12 @@ class WindowFigures(Struct, frozen=True):
     unattributed_gpu_ns: int | None
     graph_launches: int | None = None
     syncs: int | None = None
+
+    def per_step(self, column: str) -> float | None:
+        return per(getattr(self, column), self.steps)
+
+    def per_token(self, column: str) -> float | None:
+        return per(getattr(self, column), self.tokens)
 
 
 class SequenceFigures(Struct, frozen=True):
@@ -268,6 +275,11 @@ class Run(Struct, frozen=True):
     def noun(self) -> str:
         """What one of its sequences is."""
         return "molecule" if self.of_molecules else "prompt"
+
+    def per_molecule(self, column: str) -> float | None:
+        """A column of the recorded steps per step, times the run's steps: exact if all steps are recorded."""
+        value = self.window.per_step(column)
+        return None if value is None or not self.molecules else value * self.steps / self.molecules
 
     @property
     def cut_answers(self) -> int:
