@@ -7,7 +7,7 @@ from typing import Any
 
 from molprof.analysis.figures.model import Finding
 from molprof.analysis.findings import Known, find_all
-from molprof.analysis.origin.places import Place, operator_places
+from molprof.analysis.origin.places import PLACES, Place, operator_places
 from molprof.analysis.origin.read import NO_CALL, Origins
 from molprof.analysis.origin.tree import AMOUNTS, Tree
 from molprof.analysis.reader.info import path_text
@@ -28,7 +28,7 @@ _NO_STACKS = (
 def origin_document(origins: Origins, by: str) -> Document:
     known = Known(origins=origins)
     tree, findings = known.tree(by), find_all(known)
-    places = {"launches": known.launches, "copies": known.copies, "syncs": known.syncs}
+    places = {name: known.places(name) for name in PLACES}
     sections = [_findings(findings), _tree(origins, tree, by)]
     if origins.has_gpu:
         sections += [

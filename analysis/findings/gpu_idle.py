@@ -82,7 +82,7 @@ WHERE kind IN ('decode', 'mixed')
 class _Gaps(NamedTuple):
     """Gaps of the recorded time in which the GPU waited for a launch: no host sync, and no graph ended them."""
 
-    count: int
+    number: int
     time_ns: int
     gain: Gain
 
@@ -94,15 +94,14 @@ def _gaps(known: Known, phase: str | None = None) -> _Gaps:
     """
     scope = known.scope
     if scope.run is None:
-        sums = known.row(_SUMS)
-        count, time_ns = sums["count"], sums["time_ns"]
+        number, time_ns = known.row(_SUMS).values()
     else:
         columns = known.columns(_GAPS)
         inside = scope.stretches.covered(columns["ts"], columns["ts_end"])
         if phase is not None:
             inside = inside[columns["phase"] == phase]
-        count, time_ns = int((inside > 0).sum()), int(inside.sum())
-    return _Gaps(count, time_ns, known.gain(scope.idle_part(time_ns), "gaps that end with a launch"))
+        number, time_ns = int((inside > 0).sum()), int(inside.sum())
+    return _Gaps(number, time_ns, known.gain(scope.idle_part(time_ns), "gaps that end with a launch"))
 
 
 @rule(
@@ -122,11 +121,11 @@ def launch_bound(known: Known) -> Found:
     scope, gaps = known.scope, _gaps(known)
     busy_ratio = scope.busy_ns / (scope.recorded_ns * scope.devices)
     return Found(
-        f"{counted(gaps.count, 'gap')}, {time_text(gaps.time_ns)} of {scope.recorded_text}, in which the queue was "
+        f"{counted(gaps.number, 'gap')}, {time_text(gaps.time_ns)} of {scope.recorded_text}, in which the queue was "
         f"empty and the CPU was preparing the next launch; the GPU was busy for "
         f"{percent_text(busy_ratio)} of that time{scope.caution}",
         {
-            "gap_count": gaps.count,
+            "gap_count": gaps.number,
             "gap_ns": gaps.time_ns,
             "recorded_ns": scope.recorded_ns,
             "busy_ratio": busy_ratio,

@@ -57,9 +57,10 @@ def layer_launches(known: Known) -> Found | None:
 )
 def launches_by_function(known: Known) -> Found | None:
     """The functions that launch several kernels for each of their modules, where one kernel would pay."""
-    total = _count(known.launches)
+    places = known.places("launches")
+    total = _count(places)
     functions: dict[tuple[str, str], list[Place]] = {}
-    for place in known.launches:
+    for place in places:
         if place.source not in NOWHERE:
             functions.setdefault((place.source, place.module), []).append(place)
     several = [found for found in functions.values() if len(found) > 1 and _count(found) >= LEAST_IN_FUNCTION * total]
@@ -97,12 +98,13 @@ def _function(known: Known, found: list[Place], total: int) -> str:
 )
 def copies_by_place(known: Known) -> Found | None:
     gpu_ns = known.origins.totals["gpu_ns"]
-    copies_ns, count = sum(place.time_ns for place in known.copies), _count(known.copies)
+    places = known.places("copies")
+    copies_ns, count = sum(place.time_ns for place in places), _count(places)
     if not gpu_ns or copies_ns < LEAST_COPIES * gpu_ns:
         return None
     return Found(
         f"copies, casts and concatenations take {time_text(copies_ns)} of {time_text(gpu_ns)} GPU time "
-        f"({percent_text(copies_ns / gpu_ns)}), {count_text(count)} in all: {_most(known.copies)}",
+        f"({percent_text(copies_ns / gpu_ns)}), {count_text(count)} in all: {_most(places)}",
         {"copies": count, "gpu_ns": copies_ns, "gpu_time_ratio": copies_ns / gpu_ns},
     )
 
@@ -117,11 +119,11 @@ def copies_by_place(known: Known) -> Found | None:
     rests_on=("launches", "host_time"),
 )
 def syncs_by_place(known: Known) -> Found | None:
-    if not known.syncs:
+    if not (places := known.places("syncs")):
         return None
-    count, time_ns = _count(known.syncs), sum(place.time_ns for place in known.syncs)
+    count, time_ns = _count(places), sum(place.time_ns for place in places)
     return Found(
-        f"{counted(count, 'host sync')}, {time_text(time_ns)} in all: {_most(known.syncs)}",
+        f"{counted(count, 'host sync')}, {time_text(time_ns)} in all: {_most(places)}",
         {"syncs": count, "time_ns": time_ns},
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -15,13 +15,14 @@ from molprof.analysis.figures.model import Gain, Report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings.operators import Operators, read_operators
 from molprof.analysis.findings.scope import Scope, read_scope
-from molprof.analysis.origin.places import Place, copy_places, launch_places, sync_places
+from molprof.analysis.origin.places import PLACES, Place
 from molprof.analysis.origin.read import Origins, build_tree, origins_of
 from molprof.analysis.origin.tree import Tree
 from molprof.analysis.reader import TraceInfo
 
 # Less is not worth a finding.
 LEAST_GAIN = 0.01
+_T = TypeVar("_T")
 
 
 class Known:
@@ -39,8 +40,9 @@ class Known:
         self.by_origin = origins is not None
         if origins is not None:
             self.origins = origins
-        self._answers: dict[str, Any] = {}
+        self._answers: dict[Any, Any] = {}
         self._trees: dict[str, Tree] = {}
+        self._places: dict[str, list[Place]] = {}
 
     @property
     def engine(self) -> Engine:
@@ -75,17 +77,11 @@ class Known:
         assert self._info is not None
         return origins_of(self.engine, self._info)
 
-    @cached_property
-    def launches(self) -> list[Place]:
-        return launch_places(self.origins)
-
-    @cached_property
-    def copies(self) -> list[Place]:
-        return copy_places(self.origins)
-
-    @cached_property
-    def syncs(self) -> list[Place]:
-        return sync_places(self.origins)
+    def places(self, asked: str) -> list[Place]:
+        """Who asks for `launches`, `copies` or `syncs`, most first."""
+        if asked not in self._places:
+            self._places[asked] = PLACES[asked](self.origins)
+        return self._places[asked]
 
     def tree(self, by: str) -> Tree:
         """The origins by module, source, operator or kernel, equal modules folded."""
@@ -105,7 +101,7 @@ class Known:
 
     def rows(self, query: Query) -> list[dict[str, Any]]:
         """Rows by column name."""
-        return self._asked("rows", query, lambda: query_dicts(self.engine, query))
+        return self._asked(query, query_dicts)
 
     def row(self, query: Query) -> dict[str, Any]:
         """The only row."""
@@ -113,22 +109,28 @@ class Known:
         return row
 
     def columns(self, query: Query) -> Columns:
-        return self._asked("columns", query, lambda: self.engine.query(query.text))
+        return self._asked(query, _columns)
 
     def operators(self, query: Query) -> Operators:
         """Those that `operators_named` asks for."""
-        return self._asked("operators", query, lambda: read_operators(self.engine, query))
+        return self._asked(query, read_operators)
 
     def gain(self, high: float, bounded_by: str, low: float = 0.0) -> Gain:
         """Of the time of a whole run, or of what a foreign trace recorded."""
         of = "recorded span" if self.report.run is None else "unprofiled wall time"
         return Gain(min(1.0, low), min(1.0, high), of, bounded_by)
 
-    def _asked(self, kind: str, query: Query, ask: Callable[[], Any]) -> Any:
-        key = f"{kind} {query.text}"
+    def _asked(self, query: Query, ask: Callable[[Engine, Query], _T]) -> _T:
+        """What `ask` answers, asked once."""
+        key = ask, query
         if key not in self._answers:
-            self._answers[key] = ask()
-        return self._answers[key]
+            self._answers[key] = ask(self.engine, query)
+        answer: _T = self._answers[key]
+        return answer
+
+
+def _columns(engine: Engine, query: Query) -> Columns:
+    return engine.query(query.text)
 
 
 Need = Literal["report", "time", "gpu", "launches", "run", "timed", "steps", "processor", "origins"]

@@ -111,3 +111,6 @@ class _Places:
 
     def sorted(self, key: Callable[[Place], tuple[int, int]]) -> list[Place]:
         return sorted(self._found.values(), key=key, reverse=True)
+
+
+PLACES = {"launches": launch_places, "copies": copy_places, "syncs": sync_places}

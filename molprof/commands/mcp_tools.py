@@ -141,7 +141,7 @@ def _query(trace: str, sql: str, parameters: dict[str, str], stacks: bool, limit
 
 def _origin(trace: str, by: str, depth: int, limit: int) -> dict[str, Any]:
     from molprof.analysis.findings import Known, find_all
-    from molprof.analysis.origin.places import operator_places
+    from molprof.analysis.origin.places import PLACES, operator_places
     from molprof.analysis.origin.read import read_origins
 
     origins, notes = read_origins(trace)
@@ -166,7 +166,7 @@ def _origin(trace: str, by: str, depth: int, limit: int) -> dict[str, Any]:
         "needs_stacks": True,
     }
     limited(data, "tree", [_node(*node) for node in nodes], limit)
-    places = {"launches": known.launches, "copies": known.copies, "syncs": known.syncs}
+    places = {name: known.places(name) for name in PLACES}
     if not origins.has_gpu:
         places = {"operators": operator_places(origins)}
     for name, found in places.items():
