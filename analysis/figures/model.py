@@ -95,13 +95,13 @@ class Gain(Struct, frozen=True):
     bounded_by: str  # the time that a fix could save at most
 
 
-class Finding(Struct, frozen=True):
+class Finding(Struct, frozen=True, kw_only=True):
     """Something worth doing about a trace."""
 
     id: str
     title: str
     evidence: str  # what the trace shows, with figures
-    gain: Gain | None  # None: not bounded
+    gain: Gain | None = None  # None: not bounded, or of a stored report, which has its `gain_ratio` alone
     fix: str
     explanation: str  # why it costs time
     query: str  # argument of `molprof query` that shows the evidence: name of a module, or SQL

@@ -53,13 +53,13 @@ def _finding(rule: Rule, known: Known) -> Finding | None:
     if (found := rule.applied(known)) is None:
         return None
     return Finding(
-        rule.id,
-        rule.title,
-        found.evidence,
-        found.gain,
-        found.fix or rule.fix,
-        found.explanation or rule.explanation,
-        rule.query,
-        found.figures,
-        known.doubts_on(rule.rests_on),
+        id=rule.id,
+        title=rule.title,
+        evidence=found.evidence,
+        gain=found.gain,
+        fix=found.fix or rule.fix,
+        explanation=found.explanation or rule.explanation,
+        query=rule.query,
+        figures=found.figures,
+        uncertain=known.doubts_on(rule.rests_on),
     )
