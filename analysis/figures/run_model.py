@@ -54,14 +54,14 @@ class RepeatFigures(Struct, frozen=True):
 class PhaseFigures(Struct, frozen=True):
     """One phase: unprofiled time in the timed pass with the median wall time; all else in the recorded steps."""
 
-    wall_ns: int | None
-    host_ns: int | None
-    gpu_ns: int | None  # of the GPU work that the phase launched
-    launches: int | None
-    kernels: int | None
-    syncs: int | None
-    sync_ns: int | None
-    leaf_operators: int | None
+    wall_ns: int | None = None
+    host_ns: int | None = None
+    gpu_ns: int | None = None  # of the GPU work that the phase launched
+    launches: int | None = None
+    kernels: int | None = None
+    syncs: int | None = None
+    sync_ns: int | None = None
+    leaf_operators: int | None = None
     bound: PhaseBound | None = None
     graph_launches: int | None = None
 
