@@ -108,7 +108,7 @@ def command(
         notes = [remark for report in reports for remark in report.trace.remarks]
         comparison = compare(reports, anyway=anyway, expectations=expectations)
         text = render(comparison_document(comparison), *form)
-        return Shown(notes, [text], [("", judge_comparison(comparison.labels, reports, bounds))])
+        return Shown(notes, [text], [("", judge_comparison(comparison, bounds))])
 
     return deliver_shown(shown(files, reading.cached, facts, make), [result.output], result.style)
 
