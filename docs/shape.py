@@ -33,13 +33,14 @@ ANALYSIS = (
     ("molprof.analysis.reader",),
     ("molprof.analysis.figures", "molprof.analysis.query"),
     (
-        "molprof.analysis.findings",
         "molprof.analysis.compare",
         "molprof.analysis.trim",
         "molprof.analysis.ui",
         "molprof.analysis.origin",
+        "molprof.analysis.ranks",
     ),
-    ("molprof.analysis.reports", "molprof.analysis.bench", "molprof.analysis.ranks"),
+    ("molprof.analysis.findings",),
+    ("molprof.analysis.reports", "molprof.analysis.bench"),
     ("molprof.analysis.documents",),
 )
 PROFILER = (

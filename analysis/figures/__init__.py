@@ -7,14 +7,12 @@ from molprof.analysis.engine.package import Query
 from molprof.analysis.figures import certificate, counts, timeline
 from molprof.analysis.figures.catalog import TABLES
 from molprof.analysis.figures.certificate import certify
-from molprof.analysis.figures.checks import run_checks, trace_checks
+from molprof.analysis.figures.checks import AMBIGUOUS, refuse_ambiguous, run_checks, trace_checks
 from molprof.analysis.figures.counts import read_counts, read_devices
-from molprof.analysis.figures.linking import AMBIGUOUS, refuse_ambiguous
 from molprof.analysis.figures.model import SCHEMA, Report, TraceFigures
 from molprof.analysis.figures.run import read_run
 from molprof.analysis.figures.run_model import filled
 from molprof.analysis.figures.timeline import read_typical_step
-from molprof.analysis.figures.window import without_steps
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.load import MANIFEST_HINT
 from molprof.common.errors import TraceError
@@ -57,7 +55,6 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
     if manifest is not None:
         run = read_run(engine, manifest, trace)
         sums += run_checks(engine, run, manifest)
-        run = run if trace.whole_steps else without_steps(run)
     typical_step = read_typical_step(engine) if trace.whole_steps else None
     return Report(
         schema=SCHEMA,

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from molprof.analysis import figures, findings
 from molprof.analysis.engine import NATIVE_PATH_VARIABLE, Engine
 from molprof.analysis.figures import Report, build_report
-from molprof.analysis.findings import find_all
+from molprof.analysis.findings import Known, find_all
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.check import check_query, checked
 from molprof.analysis.reader.events import STACK_CATEGORY
@@ -70,7 +70,7 @@ def load_report(path: str | os.PathLike[str], options: ReportOptions | None = No
             info = checked(engine, info)
             report = build_report(engine, info)
             if report.trace.whole_steps:
-                report = replace(report, findings=find_all(engine, report))
+                report = replace(report, findings=find_all(Known(engine, report, info)))
         except errors.QueryError as error:
             raise wrong_value(engine, str(path), error) from error
     if key := _key(path, options):
