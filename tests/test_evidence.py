@@ -36,10 +36,10 @@ def test_the_sql_of_every_figure_gives_it(tmp_path: Path, captured: bool) -> Non
         and figure.value(report) is not None
     ]
     assert len(asked) > 30
-    tables = run_statement(find_statement(";\n".join(sql for _, sql in asked), {}), [path]).tables
-    for (value, sql), columns in zip(asked, tables, strict=True):
-        found = next(iter(columns.values())).tolist()
-        assert math.isclose((found or [0])[0], float(str(value))), sql
+    frames = run_statement(find_statement(";\n".join(sql for _, sql in asked), {}), [path]).frames
+    for (value, sql), frame in zip(asked, frames, strict=True):
+        found = frame.rows()
+        assert math.isclose((found or [(0,)])[0][0], float(str(value))), sql
     assert evidence["kernels"].verdict in ("exact", "bounded")
     assert (evidence["wall_ns"].verdict, evidence["wall_ns"].sql) == (
         ("bounded" if captured else "not_to_be_had"),

@@ -46,7 +46,7 @@ def read_anew(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def _rows(trace: Path, query: str = "SELECT id, ts, dur, name FROM slice", **options: Any) -> list[list[Any]]:
     result = run_statement(find_statement(query, {}), [trace], **options)
-    return [column.tolist() for column in result.columns.values()]
+    return [column.tolist() for column in result.frame.columns.values()]
 
 
 def test_a_kept_trace_answers_as_a_new_one(folder: Path, trace: Path, read_anew: list[str]) -> None:

@@ -85,7 +85,7 @@ def test_both_forms_compare_as_equal(tmp_path: Path) -> None:
 
 def test_queries_give_the_same_rows(tmp_path: Path) -> None:
     found = [run_statement(find_statement("launches", {}), [path]) for path in both(tmp_path, document())]
-    assert rows(found[0].columns) == rows(found[1].columns)
+    assert rows(found[0].frame.columns) == rows(found[1].frame.columns)
 
 
 def test_args_are_those_of_chrome_json(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_every_slice_and_arg_is_that_of_the_run_in_json(both: tuple[Path, Path])
 
 
 def test_drift_is_that_of_the_run_in_json(both: tuple[Path, Path]) -> None:
-    found = [rows(run_statement(find_statement("drift", {}), [path]).columns) for path in both]
+    found = [rows(run_statement(find_statement("drift", {}), [path]).frame.columns) for path in both]
     assert found[0]
     assert found[0] == found[1]
 

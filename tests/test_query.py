@@ -13,6 +13,7 @@ import tiny_trace
 
 from molprof.analysis.documents.query_result import query_document
 from molprof.analysis.engine import Columns
+from molprof.analysis.frame import Frame
 from molprof.analysis.query import Result, Statement, find_statement, parquet, run_statement
 from molprof.analysis.query.statement import bind, literal, statements
 from molprof.analysis.render import render
@@ -118,16 +119,16 @@ def test_several_traces_under_each_other(tmp_path: Path) -> None:
     three = trace(tmp_path, "three.json", tiny_trace.slice_("kernel", "b", 0, 7))
     statement = find_statement("SELECT name, stream, dur, 1 AS trace FROM molprof_gpu_work", {})
     found = run_statement(statement, [one, two, three])
-    assert {name: column.tolist() for name, column in found.columns.items()} == {
+    assert {name: column.tolist() for name, column in found.frame.columns.items()} == {
         "trace": [str(one), str(three)],
         "name": ["a", "b"],
         "stream": [7, None],
         "dur": [5_000, 7_000],
         "trace:1": [1, 1],
     }
-    assert found.columns["dur"].dtype == np.int64
-    assert list(run_statement(statement, [one]).columns) == ["name", "stream", "dur", "trace"]
-    assert [len(column) for column in run_statement(statement, [two, two]).columns.values()] == [0] * 5
+    assert found.frame.columns["dur"].dtype == np.int64
+    assert list(run_statement(statement, [one]).frame.columns) == ["name", "stream", "dur", "trace"]
+    assert [len(column) for column in run_statement(statement, [two, two]).frame.columns.values()] == [0] * 5
 
 
 def test_stacks_are_read_on_demand_and_args_always(tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_stacks_are_read_on_demand_and_args_always(tmp_path: Path) -> None:
     )
     sql = "SELECT name, EXTRACT_ARG(arg_set_id, 'args.Input Dims[0][1]') AS width FROM slice ORDER BY ts"
     statement = find_statement(sql, {})
-    results = [run_statement(statement, [path], stacks=on).columns for on in (False, True)]
+    results = [run_statement(statement, [path], stacks=on).frame for on in (False, True)]
     rows = [list(zip(columns["name"].tolist(), columns["width"].tolist(), strict=True)) for columns in results]
     assert rows == [[("aten::mm", 3)], [("main", None), ("aten::mm", 3)]]
 
@@ -178,7 +179,7 @@ def test_every_statement_shows_its_result(tmp_path: Path) -> None:
     )
     statement = find_statement(sql, {})
     found = run_statement(statement, [one])
-    values = [{name: column.tolist() for name, column in table.items()} for table in found.tables]
+    values = [{name: column.tolist() for name, column in table.columns.items()} for table in found.frames]
     assert values == [{"name": ["a"]}, {"two": [2]}, {"three": []}]
     assert shown(found, "table") == (
         "  1 row\n  name\n  ----\n  a\n\n  1 row\n  two\n  ---\n    2\n\n  0 rows\n  three\n  -----\n"
@@ -186,12 +187,12 @@ def test_every_statement_shows_its_result(tmp_path: Path) -> None:
     assert shown(found, "markdown") == (
         "- 1 row\n\n| name |\n| --- |\n| a |\n\n- 1 row\n\n| two |\n| ---: |\n| 2 |\n\n- 0 rows\n\n| three |\n| --- |\n"
     )
-    for refused in (lambda: shown(found, "csv"), lambda: shown(found, "json"), lambda: found.columns):
+    for refused in (lambda: shown(found, "csv"), lambda: shown(found, "json"), lambda: found.frame):
         with pytest.raises(UsageError, match="the query gives 3 results, and this format holds one"):
             refused()
     twice = run_statement(statement, [one, one])
-    assert twice.tables[1]["two"].tolist() == [2, 2]
-    assert twice.tables[1]["trace"].tolist() == [str(one)] * 2
+    assert twice.frames[1]["two"].tolist() == [2, 2]
+    assert twice.frames[1]["trace"].tolist() == [str(one)] * 2
 
 
 def test_a_mistake_in_a_later_statement_is_shown_in_the_whole_text(tmp_path: Path) -> None:
@@ -218,7 +219,7 @@ def column(*values: Any) -> np.ndarray:
 
 
 def result(*tables: Columns) -> Result:
-    return Result(tables, ())
+    return Result(tuple(map(Frame, tables)), ())
 
 
 RESULT = result(
@@ -267,7 +268,7 @@ def test_parquet_keeps_types_nulls_and_exact_text(tmp_path: Path) -> None:
     import pyarrow.parquet
 
     mixed = {
-        **RESULT.columns,
+        **RESULT.frame.columns,
         "mixed": column(1, "x", None),
         "numbers": column(2**60, None, 3),
         "empty": column(*[None] * 3),

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from molprof.analysis.engine import Columns
+from molprof.analysis.frame import Frame
 from molprof.analysis.query.statement import Statement, statements
 from molprof.analysis.reader.open import open_trace, wrong_value
 from molprof.common.errors import QueryError, UsageError
@@ -18,22 +19,22 @@ TRACE_COLUMN = "trace"
 
 
 class Result(Struct, frozen=True):
-    """The tables that the statements of a query gave, in order, and notes about the traces.
+    """The frames that the statements of a query gave, in order, and notes about the traces.
 
-    Columns of a table have equal lengths: int64, float64 or object arrays (text, blobs, anything with None). Of several
-    traces, the first column `trace` holds each row's path. Statements such as INCLUDE or CREATE give no table.
+    Of several traces, the first column `trace` holds each row's path. Statements such as INCLUDE or CREATE give no
+    frame.
     """
 
-    tables: tuple[Columns, ...]
+    frames: tuple[Frame, ...]
     notes: tuple[str, ...]
 
     @property
-    def columns(self) -> Columns:
-        """The only table. Raises UsageError if there are several."""
-        if len(self.tables) > 1:
+    def frame(self) -> Frame:
+        """The only frame. Raises UsageError if there are several."""
+        if len(self.frames) > 1:
             hint = "leave one SELECT in it, or use --format table or markdown"
-            raise UsageError(f"the query gives {len(self.tables)} results, and this format holds one", hint)
-        return self.tables[0]
+            raise UsageError(f"the query gives {len(self.frames)} results, and this format holds one", hint)
+        return self.frames[0]
 
 
 def run_statement(
@@ -72,12 +73,12 @@ def run_statement(
             if not found[-1]:
                 raise UsageError("the query gives no result", hint="end it with a SELECT")
     if len(found) == 1:
-        return Result(tuple(found[0]), tuple(notes))
+        return Result(tuple(map(Frame, found[0])), tuple(notes))
     paths = [os.fspath(trace) for trace in traces]
     return Result(tuple(_stacked(paths, list(same)) for same in zip(*found, strict=True)), tuple(notes))
 
 
-def _stacked(traces: list[str], found: list[Columns]) -> Columns:
+def _stacked(traces: list[str], found: list[Columns]) -> Frame:
     """The columns of all traces below each other, the traces' paths before them."""
     lengths = [len(next(iter(columns.values()), ())) for columns in found]
     stacked = {TRACE_COLUMN: np.repeat(np.array(traces, dtype=object), lengths)}
@@ -86,4 +87,4 @@ def _stacked(traces: list[str], found: list[Columns]) -> Columns:
         # As the engine renames a second column of one name. Mixed types become objects.
         key = f"{name}:1" if name == TRACE_COLUMN else name
         stacked[key] = np.concatenate(parts, dtype=object if len({part.dtype for part in parts}) > 1 else None)
-    return stacked
+    return Frame(stacked)
