@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from molprof import api
 from molprof.analysis.documents.certificate import WORDS, bound_text
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.certificate import CHECKS
-from molprof.analysis.reports.load import load_report
 from molprof.common.files import replacing
 
 PAGE = Path(__file__).parent / "certificate.md"
@@ -40,7 +40,7 @@ def traces(corpus: Path) -> list[Path]:
 
 
 def reports(corpus: Path) -> dict[str, Report]:
-    return {f"{path.parent.name}/{path.name}": load_report(path) for path in traces(corpus)}
+    return {f"{path.parent.name}/{path.name}": api.report(path) for path in traces(corpus)}
 
 
 def traces_table(found: Mapping[str, Report]) -> str:

@@ -15,8 +15,8 @@ import tiny_trace
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 from trace_rows import load, rows
 
+from molprof import api
 from molprof.analysis.engine import Engine
-from molprof.analysis.reports.load import load_report
 from molprof.common.errors import TraceError
 from molprof.common.packets.stream import packets
 
@@ -76,7 +76,7 @@ def test_damage_is_named_with_its_byte(
     path = tmp_path / "trace.pftrace"
     path.write_bytes(pack(data))
     with pytest.raises(TraceError) as failure:
-        load_report(path)
+        api.report(path)
     assert str(failure.value).startswith(f"{path} ")
     assert reason in str(failure.value)
     assert "\n" not in str(failure.value)

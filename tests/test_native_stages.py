@@ -14,8 +14,8 @@ from test_native import shown
 from test_native_fuzz import varint
 from trace_rows import SLICES, load, rows
 
+from molprof import api
 from molprof.analysis.engine import Engine
-from molprof.analysis.reports.load import load_report
 from molprof.common.errors import TraceError
 from molprof.profiler.capture.native import annotation, key_packets
 
@@ -131,7 +131,7 @@ def test_a_run_with_render_stages_has_the_report_of_its_chrome_json(tmp_path: Pa
     plain = tiny_trace.write(tmp_path / "run.json", document())
     native = tmp_path / "run.pftrace"
     native.write_bytes(Stages(document()).data())
-    expected, report = load_report(plain), load_report(native)
+    expected, report = api.report(plain), api.report(native)
     assert expected.run is not None
     assert expected.counts.kernels == 7
     assert shown(report) == shown(expected)
@@ -150,8 +150,8 @@ def test_its_slices_are_those_of_its_chrome_json(engine: Engine, tmp_path: Path)
 def test_calls_name_the_stages_that_they_started(tmp_path: Path) -> None:
     path = tmp_path / "run.pftrace"
     path.write_bytes(Stages(document(), correlated=False).data())
-    plain = load_report(tiny_trace.write(tmp_path / "run.json", document()))
-    report = load_report(path)
+    plain = api.report(tiny_trace.write(tmp_path / "run.json", document()))
+    report = api.report(path)
     assert report.counts.launches_without_gpu_work == plain.counts.launches_without_gpu_work == 1
     assert report.table("launch_calls") == plain.table("launch_calls")
     assert report.table("graphs") == plain.table("graphs")

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import tiny_trace
 
+from molprof import api
 from molprof.analysis.documents.query_result import query_document
 from molprof.analysis.engine import Columns
 from molprof.analysis.frame import Frame
-from molprof.analysis.query import Result, Statement, find_statement, parquet, run_statement
+from molprof.analysis.query import Result, Statement, find_statement, parquet
 from molprof.analysis.query.statement import bind, literal, statements
 from molprof.analysis.render import render
 from molprof.common.errors import MissingExtraError, QueryError, UsageError
@@ -118,7 +119,7 @@ def test_several_traces_under_each_other(tmp_path: Path) -> None:
     two = trace(tmp_path, "two.json")
     three = trace(tmp_path, "three.json", tiny_trace.slice_("kernel", "b", 0, 7))
     statement = find_statement("SELECT name, stream, dur, 1 AS trace FROM molprof_gpu_work", {})
-    found = run_statement(statement, [one, two, three])
+    found = api.query([one, two, three], statement)
     assert {name: column.tolist() for name, column in found.frame.columns.items()} == {
         "trace": [str(one), str(three)],
         "name": ["a", "b"],
@@ -127,8 +128,8 @@ def test_several_traces_under_each_other(tmp_path: Path) -> None:
         "trace:1": [1, 1],
     }
     assert found.frame.columns["dur"].dtype == np.int64
-    assert list(run_statement(statement, [one]).frame.columns) == ["name", "stream", "dur", "trace"]
-    assert [len(column) for column in run_statement(statement, [two, two]).frame.columns.values()] == [0] * 5
+    assert list(api.query([one], statement).frame.columns) == ["name", "stream", "dur", "trace"]
+    assert [len(column) for column in api.query([two, two], statement).frame.columns.values()] == [0] * 5
 
 
 def test_stacks_are_read_on_demand_and_args_always(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_stacks_are_read_on_demand_and_args_always(tmp_path: Path) -> None:
     )
     sql = "SELECT name, EXTRACT_ARG(arg_set_id, 'args.Input Dims[0][1]') AS width FROM slice ORDER BY ts"
     statement = find_statement(sql, {})
-    results = [run_statement(statement, [path], stacks=on).frame for on in (False, True)]
+    results = [api.query([path], statement, stacks=on).frame for on in (False, True)]
     rows = [list(zip(columns["name"].tolist(), columns["width"].tolist(), strict=True)) for columns in results]
     assert rows == [[("aten::mm", 3)], [("main", None), ("aten::mm", 3)]]
 
@@ -149,7 +150,7 @@ def test_an_error_has_the_place_in_the_users_own_text(tmp_path: Path) -> None:
     path = trace(tmp_path, "one.json")
     statement = find_statement("SELECT name,\n  nope\nFROM molprof_launch", {})
     with pytest.raises(QueryError, match="at line 2 col 3: no such column: nope") as failure:
-        run_statement(statement, [path])
+        api.query([path], statement)
     assert str(failure.value.hint).splitlines()[1:3] == ["   2 |   nope", "     |   ^"]
 
 
@@ -178,7 +179,7 @@ def test_every_statement_shows_its_result(tmp_path: Path) -> None:
         "CREATE PERFETTO VIEW own AS SELECT 2 AS two; SELECT two FROM own; SELECT 3 AS three WHERE FALSE;"
     )
     statement = find_statement(sql, {})
-    found = run_statement(statement, [one])
+    found = api.query([one], statement)
     values = [{name: column.tolist() for name, column in table.columns.items()} for table in found.frames]
     assert values == [{"name": ["a"]}, {"two": [2]}, {"three": []}]
     assert shown(found, "table") == (
@@ -190,7 +191,7 @@ def test_every_statement_shows_its_result(tmp_path: Path) -> None:
     for refused in (lambda: shown(found, "csv"), lambda: shown(found, "json"), lambda: found.frame):
         with pytest.raises(UsageError, match="the query gives 3 results, and this format holds one"):
             refused()
-    twice = run_statement(statement, [one, one])
+    twice = api.query([one, one], statement)
     assert twice.frames[1]["two"].tolist() == [2, 2]
     assert twice.frames[1]["trace"].tolist() == [str(one)] * 2
 
@@ -198,14 +199,14 @@ def test_every_statement_shows_its_result(tmp_path: Path) -> None:
 def test_a_mistake_in_a_later_statement_is_shown_in_the_whole_text(tmp_path: Path) -> None:
     path = trace(tmp_path, "one.json")
     with pytest.raises(QueryError, match="at line 2 col 18: no such column: nope") as failure:
-        run_statement(find_statement("SELECT 1;\nSELECT 2; SELECT nope", {}), [path])
+        api.query([path], "SELECT 1;\nSELECT 2; SELECT nope")
     assert failure.value.hint == f"   1 | SELECT 1;\n   2 | SELECT 2; SELECT nope\n     | {' ' * 17}^"
 
 
 def test_a_query_without_a_result_is_refused(tmp_path: Path) -> None:
     for sql in ("CREATE PERFETTO VIEW own AS SELECT 2 AS two", "-- SELECT 1"):
         with pytest.raises(UsageError, match="the query gives no result"):
-            run_statement(find_statement(sql, {}), [trace(tmp_path, "one.json")])
+            api.query([trace(tmp_path, "one.json")], sql)
 
 
 def shown(found: Result, form: str) -> str:

@@ -16,10 +16,9 @@ import hypothesis.strategies as st
 import pytest
 from trace_rows import load, x
 
+from molprof import api
 from molprof.analysis.engine import Engine, open_engine
-from molprof.analysis.query import find_statement, run_statement
 from molprof.analysis.reader import TraceInfo, cursor, load_trace, survey
-from molprof.analysis.reports.load import load_report
 from molprof.common.errors import TraceError, UsageError
 
 WHOLE = json.dumps({"traceEvents": [x(f"n{i}", i, 0.5, args={"s": "{"}) for i in range(100)], "after": 1}).encode()
@@ -290,10 +289,10 @@ def test_text_for_a_number_is_named_with_its_event(
         f"{path}: the event 'wrong' of category {category} has the {arg} {shown}, which is not an integer of 64 bits"
     )
     with pytest.raises(TraceError) as failure:
-        load_report(path)
+        api.report(path)
     assert str(failure.value) == message
     with pytest.raises(TraceError) as failure:
-        run_statement(find_statement("launches", {}), [path])
+        api.query([path], "launches")
     assert str(failure.value) == message
 
 
@@ -307,13 +306,13 @@ def test_a_kernel_moves_no_bytes(tmp_path: Path) -> None:
             ]
         )
     )
-    assert load_report(path).counts.memory_operations["Memcpy DtoH"].bytes == 1500
+    assert api.report(path).counts.memory_operations["Memcpy DtoH"].bytes == 1500
 
 
 def test_a_device_that_is_null_is_one_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(json.dumps([x("k", 1, 1, cat="kernel", args={"device": None}), x("k", 5, 1, cat="kernel")]))
-    assert list(load_report(path).devices) == ["1", "None"]
+    assert list(api.report(path).devices) == ["1", "None"]
 
 
 def test_a_single_line_is_no_obstacle(engine: Engine, tmp_path: Path) -> None:

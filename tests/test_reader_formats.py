@@ -14,12 +14,12 @@ import tiny_trace
 from msgspec.structs import replace
 from trace_rows import load, rows, x
 
+from molprof import api
 from molprof.analysis.engine import Engine
 from molprof.analysis.figures import build_report
 from molprof.analysis.reader import load_trace, source
 from molprof.analysis.reader.events import NEEDED_ARGS
 from molprof.analysis.reader.open import open_trace
-from molprof.analysis.reports.load import ReportOptions, load_report
 from molprof.common.errors import TraceError
 from molprof.queries import modules
 
@@ -123,7 +123,7 @@ def test_a_report_without_the_other_args_is_the_same(tmp_path: Path) -> None:
     path = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
     with open_trace(path) as (engine, info):
         whole = build_report(engine, info)
-    assert replace(load_report(path, ReportOptions(stacks=True)), findings=()) == whole  # which come on top
+    assert replace(api.report(path, stacks=True), findings=()) == whole  # which come on top
 
 
 def test_only_needed_args_are_kept(engine: Engine, tmp_path: Path) -> None:

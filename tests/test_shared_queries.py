@@ -18,12 +18,12 @@ import pytest
 from synthetic import Spec, captured
 from trace_rows import load, x
 
+from molprof import api
 from molprof.analysis import figures, findings
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.shared import answered
 from molprof.analysis.engine.wasm import WasmTransport
 from molprof.analysis.reports import load as report_load
-from molprof.analysis.reports.load import ReportOptions, load_report
 from molprof.common import copied
 from molprof.common.copied import Copy, can_copy
 from molprof.common.errors import QueryError
@@ -163,7 +163,7 @@ def test_so_is_that_of_a_captured_run(tmp_path: Path, copies: list[Copy], monkey
 
 
 def same_and_taken(path: Path, copies: list[Copy], monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = load_report(path, ReportOptions(processes=1))
+    alone = api.report(path, processes=1)
     assert not copies
     monkeypatch.setattr(report_load, "LEAST_EVENTS", 0)
     here: list[str] = []
@@ -178,7 +178,7 @@ def same_and_taken(path: Path, copies: list[Copy], monkeypatch: pytest.MonkeyPat
         "share",
         lambda self, queries, first: (asked.extend(queries), share(self, queries, first), here.clear()),
     )
-    assert load_report(path, ReportOptions(processes=2)) == alone
+    assert api.report(path, processes=2) == alone
     assert "INCLUDE PERFETTO MODULE molprof.idle_causes" in "".join(asked)
     # What every report asks is shared; some queries depend on what the others found.
     assert len(here) < len(asked) / 2

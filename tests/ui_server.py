@@ -12,9 +12,10 @@ from typing import Any
 import tiny_trace
 from browser import Page
 
+from molprof import api
 from molprof.analysis.engine import Engine
 from molprof.analysis.ui.contents import Place
-from molprof.analysis.ui.prepare import Prepared, Settings, prepare
+from molprof.analysis.ui.prepare import Prepared, prepare
 from molprof.analysis.ui.server import UiServer
 
 PINNED = "document.querySelectorAll('.pf-viewer-page__pinned-track-tree .pf-track__title-popup')"
@@ -35,11 +36,12 @@ def serving(result: Prepared, port: int = 0, engine: Engine | None = None) -> It
 
 def prepared(tmp_path: Path, *documents: Any, place: Place = Place(), **options: Any) -> Prepared:  # noqa: B008
     """What is served of documents, or of lists of events."""
-    paths = []
+    traces = []
     for number, content in enumerate(documents):
         document = {"traceEvents": content} if isinstance(content, list) else content
-        paths.append(tiny_trace.write(tmp_path / f"run{number}.json", document))
-    return prepare(paths, tmp_path, Settings(place, **options))
+        path = tiny_trace.write(tmp_path / f"run{number}.json", document)
+        traces.append(api.load(path, **{"stacks": True, **options}))
+    return prepare(traces, tmp_path, place)
 
 
 def get(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from molprof.analysis.engine import Engine
@@ -11,8 +10,8 @@ from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings import find_all
 from molprof.analysis.findings.attention import attention_ratio
 from molprof.analysis.findings.scope import Scope, read_scope
-from molprof.analysis.reader.open import open_trace
-from molprof.common.errors import QueryError, TraceError
+from molprof.analysis.reader import TraceInfo
+from molprof.common.errors import TraceError
 
 
 @dataclass(frozen=True)
@@ -40,17 +39,13 @@ class Bounds:
         return next((bound for bound in self.bounds if bound.lever == lever), None)
 
 
-def read_bounds(path: str | os.PathLike[str], native_path: str | None = None) -> Bounds:
-    """Return the bounds that a trace gives. Raises TraceError, EngineError."""
-    with open_trace(path, native_path=native_path, stacks=False, all_args=False) as (engine, info):
-        try:
-            report = build_report(engine, info)
-            scope = read_scope(engine, report)
-            if scope is None:
-                raise TraceError(f"{path} records no time", hint="molprof capture records one")
-            return Bounds(str(path), _settings(report.run), _bounds(engine, report, scope))
-        except QueryError as problem:
-            raise TraceError(f"{path}: {problem}") from problem
+def read_bounds(engine: Engine, info: TraceInfo) -> Bounds:
+    """Return the bounds that a loaded trace gives. Raises TraceError, EngineError."""
+    report = build_report(engine, info)
+    scope = read_scope(engine, report)
+    if scope is None:
+        raise TraceError(f"{info.path} records no time", hint="molprof capture records one")
+    return Bounds(info.path, _settings(report.run), _bounds(engine, report, scope))
 
 
 def _bounds(engine: Engine, report: Report, scope: Scope) -> tuple[Bound, ...]:

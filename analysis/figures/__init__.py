@@ -19,7 +19,6 @@ from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.load import MANIFEST_HINT
 from molprof.common.errors import TraceError
 from molprof.common.manifest import TRIMMED_KEY, from_json, trimmed_from_json
-from molprof.queries import PACKAGE, modules
 
 __all__ = ["Report", "build_report", "queries"]
 
@@ -41,7 +40,6 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
         trimmed = trimmed_from_json(info.keys.get(TRIMMED_KEY))
     except TraceError as error:
         raise TraceError(f"{info.path}: {error}", hint=error.hint or MANIFEST_HINT) from error
-    engine.register_package(PACKAGE, modules())
     refuse_ambiguous(engine, info.path)
     trace = filled(
         TraceFigures,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,7 +10,6 @@ from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row, query_rows
 from molprof.analysis.origin.tree import AMOUNTS, MOST_DEPTH, Node, Tree, finished
 from molprof.analysis.reader import TraceInfo
-from molprof.analysis.reader.open import open_packaged
 from molprof.common.errors import EngineError
 
 BYS = ("module", "source", "operator", "kernel")
@@ -169,12 +167,6 @@ def path_of(by: str, chain: Sequence[Frame]) -> tuple[tuple[str, str], ...]:
         first = next((frame.name for frame in chain if frame.kind == "operator"), "")
         path = [("none", BACKWARD if first.startswith(_BACKWARD) and by != "operator" else WITHOUT[by])]
     return tuple(path[:MOST_DEPTH])
-
-
-def read_origins(path: str | os.PathLike[str]) -> tuple[Origins, tuple[str, ...]]:
-    """The origins of the trace at `path`, and notes about it. Errors are those of `open_trace`."""
-    with open_packaged(path, stacks=True, all_args=False) as (engine, info):
-        return origins_of(engine, info), tuple(info.notes())
 
 
 def origins_of(engine: Engine, info: TraceInfo) -> Origins:

@@ -9,7 +9,6 @@ from molprof.analysis.engine.package import Query, query_row, query_rows
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.figures.recorded_steps import read_recorded_steps
 from molprof.common.errors import UsageError
-from molprof.queries import PACKAGE, modules
 
 # Slices of a strip; of more, the longest are shown.
 MAX_SLICES = 50_000
@@ -116,7 +115,6 @@ class Contents:
 
 def read_contents(engine: Engine, path: str, place: Place) -> Contents:
     """What is worth a look. Raises UsageError where the trace lacks the step, token or molecule of `place`."""
-    engine.register_package(PACKAGE, modules())
     _, gaps = query_rows(engine, Query("idle_causes", _IDLE))
     named: dict[str, list[tuple[int, int, str]]] = {}
     for ts, dur, cause, device in gaps:  # sorted by device

@@ -8,18 +8,16 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from molprof.analysis.reader.info import Reading
 from molprof.analysis.render import FORMATS, render
 from molprof.common.document import Document
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing, writing_stdout
 from molprof.common.text import escaped
-
-if TYPE_CHECKING:
-    from molprof.analysis.reports.load import ReportOptions
 
 # Lines on thresholds that broke, that are undecided, and that did not break: `compare.thresholds.Outcome`, or its JSON.
 Judged = Sequence[Sequence[str]]
@@ -50,6 +48,7 @@ def plot_format(output: Path | None) -> str:
 
 engine_options = click.option(
     "--trace-processor",
+    "native_path",
     metavar="PATH",
     envvar="MOLPROF_TRACE_PROCESSOR",
     show_envvar=True,
@@ -84,20 +83,6 @@ def grouped(kind: type[Any], name: str, *options: Callable[[Any], Any]) -> Calla
         return made  # type: ignore[no-any-return]
 
     return add
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How traces are read: the values of `reading_options`."""
-
-    partial: bool
-    trace_processor: str | None  # a native one in place of the embedded one
-    cached: bool = True
-
-    def options(self, stacks: bool = False) -> ReportOptions:
-        from molprof.analysis.reports.load import ReportOptions
-
-        return ReportOptions(self.trace_processor, stacks, self.partial, self.cached)
 
 
 reading_options = grouped(Reading, "reading", partial_option, _cached_option, engine_options)
@@ -232,6 +217,16 @@ def judged(outcome: Judged) -> int:
     for kind, lines in {"not failed": notes, "undecided": untold, "failed": broken}.items():
         note(*(f"{kind}: {line}" for line in lines))
     return 1 if broken else 3 if untold else 0
+
+
+def deliver_all(texts: Sequence[str], outputs: Sequence[Path | None], style: str) -> None:
+    """Write each text to its file, or all of them to stdout, JSON of several as a list."""
+    if len(texts) > 1 and outputs[0] is None:
+        parts = [text.rstrip("\n") for text in texts]
+        write("[\n" + ",\n".join(parts) + "\n]" if style == "json" else "\n\n".join(parts))
+    else:
+        for text, place in zip(texts, outputs, strict=True):
+            write(text, place)
 
 
 def note(*texts: str) -> None:
