@@ -223,7 +223,9 @@ CREATE PERFETTO VIEW molprof_gpu_work(
   -- Bytes moved or set; null for kernels, and where not recorded or below 0.
   bytes LONG,
   -- Rank; null unless the trace is of several ranks.
-  rank LONG
+  rank LONG,
+  -- The call that started it, as in molprof.work_calls; null where it is not recorded, or cannot be told.
+  call_id JOINID(slice.id)
 )
 AS
 SELECT
@@ -236,7 +238,8 @@ SELECT
   work.stream,
   work.correlation,
   work.bytes,
-  _molprof_rank!(slice.track_id) AS rank
+  _molprof_rank!(slice.track_id) AS rank,
+  work.call_id
 -- Names are read from the slices: to write one for each piece of work takes longer.
 FROM _molprof_work AS work
 CROSS JOIN slice

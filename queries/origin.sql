@@ -12,6 +12,8 @@
 --   ORDER BY gpu_ns DESC, module, operator
 --   LIMIT 20;
 
+INCLUDE PERFETTO MODULE molprof.annotations;
+
 INCLUDE PERFETTO MODULE molprof.call_facts;
 
 INCLUDE PERFETTO MODULE molprof.call_phases;
@@ -20,13 +22,13 @@ INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
+INCLUDE PERFETTO MODULE molprof.kernel_classes;
+
 INCLUDE PERFETTO MODULE molprof.phases;
 
 INCLUDE PERFETTO MODULE molprof.step_placement;
 
 INCLUDE PERFETTO MODULE molprof.steps;
-
-INCLUDE PERFETTO MODULE molprof.work_calls;
 
 -- Slices that the reader moved to a lane, and their own thread: the outermost, named ranges, and what is right inside.
 CREATE PERFETTO TABLE _molprof_origin_moved AS
@@ -217,7 +219,7 @@ ORDER BY
   2,
   slice.id;
 
--- What stands around each of them, itself included.
+-- What stands around each of them: itself included, but for the operator.
 CREATE PERFETTO TABLE _molprof_origin_stack AS
 WITH
   RECURSIVE stack(id, kind, frame_id, outer_id, module_id, path, operator_id, function_id, library_id) AS (
@@ -228,7 +230,7 @@ WITH
       NULL,
       NULL,
       IIF(kind IN ('module', 'range'), name, NULL),
-      IIF(kind = 'operator', id, NULL),
+      NULL,
       IIF(kind = 'function', id, NULL),
       IIF(kind = 'library', id, NULL)
     FROM _molprof_origin_slice
@@ -242,7 +244,7 @@ WITH
       stack.frame_id,
       IIF(stack.kind IN ('module', 'range'), stack.id, stack.module_id),
       IIF(inner.kind IN ('module', 'range'), IFNULL(stack.path || '/', '') || inner.name, stack.path),
-      IIF(inner.kind = 'operator', inner.id, stack.operator_id),
+      IIF(stack.kind = 'operator', stack.id, stack.operator_id),
       IIF(inner.kind = 'function', inner.id, stack.function_id),
       IIF(inner.kind = 'library', inner.id, stack.library_id)
     FROM stack
@@ -262,31 +264,40 @@ FROM stack
 ORDER BY
   id;
 
+-- The class of a module, such as Linear of Linear_3: torch numbers the modules of each class.
+CREATE PERFETTO MACRO _molprof_module_class(name Expr)
+RETURNS Expr
+AS
+(
+  IIF(
+    $name GLOB '*_*[0-9]' AND RTRIM($name, '0123456789') GLOB '*_',
+    SUBSTR($name, 1, LENGTH(RTRIM($name, '0123456789')) - 1),
+    $name
+  )
+);
+
 -- Modules by path, and which are layers: of one class, beside each other, with modules inside.
 CREATE PERFETTO TABLE _molprof_origin_module AS
 WITH
-  named AS (
-    SELECT
-      inner.path,
-      IFNULL(outer.path, '') AS parent_path,
-      IIF(inner.kind = 'module', SUBSTR(slice.name, 12), slice.name) AS name,
-      inner.kind = 'module' AS is_module
-    FROM _molprof_origin_stack AS inner
-    JOIN slice
-      USING (id)
-    LEFT JOIN _molprof_origin_stack AS outer
-      ON outer.id = inner.module_id
-    WHERE
-      inner.kind IN ('module', 'range')
-  ),
   module AS (
     SELECT DISTINCT
       path,
       parent_path,
-      RTRIM(name, '0123456789') AS class,
-      CAST(SUBSTR(name, LENGTH(RTRIM(name, '0123456789')) + 1) AS INT) AS number,
+      IIF(is_module, _molprof_module_class!(name), name) AS class,
+      IIF(is_module, CAST(SUBSTR(name, LENGTH(_molprof_module_class!(name)) + 2) AS INT), 0) AS number,
       is_module
-    FROM named
+    FROM (
+      SELECT
+        inner.path,
+        IFNULL(outer.path, '') AS parent_path,
+        SUBSTR(inner.path, IFNULL(LENGTH(outer.path) + 2, 1)) AS name,
+        inner.kind = 'module' AS is_module
+      FROM _molprof_origin_stack AS inner
+      LEFT JOIN _molprof_origin_stack AS outer
+        ON outer.id = inner.module_id
+      WHERE
+        inner.kind IN ('module', 'range')
+    )
   ),
   marked AS (
     SELECT
@@ -339,35 +350,154 @@ FROM inside
 ORDER BY
   path;
 
+-- The step of operators and calls: that in which they began. Others have no row.
+CREATE PERFETTO TABLE _molprof_origin_step AS
+SELECT
+  slice.id,
+  lane.id AS step_id
+FROM _molprof_step_lane AS lane
+CROSS JOIN slice
+WHERE
+  _molprof_in_lane!(slice, lane) AND slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
+ORDER BY
+  slice.id;
+
+-- Time of the operators that each operator calls. One on a lane may outlast the operator in which it began.
+CREATE PERFETTO TABLE _molprof_origin_called AS
+SELECT
+  outer.id,
+  SUM(inner.dur) AS time_ns
+FROM _molprof_origin_stack AS stack
+JOIN slice AS inner
+  USING (id)
+JOIN slice AS outer
+  ON outer.id = stack.operator_id
+WHERE
+  stack.kind = 'operator' AND inner.ts + inner.dur <= outer.ts + outer.dur
+GROUP BY
+  outer.id
+ORDER BY
+  outer.id;
+
+-- What is known of operators and of calls that have an origin.
+CREATE PERFETTO VIEW _molprof_origin_known AS
+SELECT
+  stack.id,
+  stack.kind,
+  stack.frame_id,
+  operator.name AS operator,
+  stack.operator_id,
+  stack.path AS module,
+  layer.layer,
+  function.name AS source,
+  phase.phase,
+  step.number AS step,
+  step.id AS step_id
+FROM _molprof_origin_stack AS stack
+LEFT JOIN slice AS operator
+  ON operator.id = stack.operator_id
+LEFT JOIN slice AS function
+  ON function.id = stack.function_id
+LEFT JOIN _molprof_origin_layer AS layer
+  ON layer.path = stack.path
+LEFT JOIN molprof_call_phase AS place
+  ON place.id = stack.id
+LEFT JOIN molprof_phase AS phase
+  ON phase.id = place.phase_id
+LEFT JOIN _molprof_origin_step AS in_step
+  ON in_step.id = stack.id
+LEFT JOIN molprof_any_step AS step
+  ON step.id = in_step.step_id;
+
+-- The same of calls, in order of slice.
+CREATE PERFETTO TABLE _molprof_origin_of_call AS
+SELECT
+  known.*
+FROM _molprof_origin_call AS call
+JOIN _molprof_origin_known AS known
+  ON known.id = call.call_id
+ORDER BY
+  known.id;
+
 -- Frames around calls that launch or wait, and around operators, those included, outer before inner.
 CREATE PERFETTO VIEW molprof_frame(
   -- The slice.
   id JOINID(slice.id),
   -- The frame around it on its thread; null for an outermost one.
   parent_id JOINID(slice.id),
+  -- Start, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- Time in it, ns.
+  dur DURATION,
   -- module, range (record_function), function, library (a function of torch, triton or Python itself) or operator.
   kind STRING,
   -- Name; of a module its class and a number, such as Linear_3.
-  name STRING
+  name STRING,
+  -- Of a module its class, such as Linear; of any other its name.
+  class STRING,
+  -- Modules and ranges around it and itself, the outermost first, with / between them; null where none is recorded.
+  module STRING,
+  -- Process.
+  upid JOINID(process.id),
+  -- Thread number, also of slices that the reader moved to another lane.
+  tid LONG
 )
 AS
 SELECT
-  stack.id,
-  stack.outer_id AS parent_id,
-  stack.kind,
-  IIF(stack.kind = 'module', SUBSTR(slice.name, 12), IFNULL(slice.name, '(no name)')) AS name
-FROM _molprof_origin_stack AS stack
-JOIN slice
-  USING (id)
-WHERE
-  stack.kind IS NOT NULL
+  id,
+  parent_id,
+  ts,
+  dur,
+  kind,
+  name,
+  IIF(kind = 'module', _molprof_module_class!(name), name) AS class,
+  module,
+  upid,
+  tid
+FROM (
+  SELECT
+    stack.id,
+    stack.outer_id AS parent_id,
+    slice.ts,
+    slice.dur,
+    stack.kind,
+    IIF(stack.kind = 'module', SUBSTR(slice.name, 12), IFNULL(slice.name, '(no name)')) AS name,
+    stack.path AS module,
+    track.upid,
+    track.tid
+  FROM _molprof_origin_stack AS stack
+  JOIN slice
+    USING (id)
+  JOIN _molprof_thread_track AS track
+    ON track.id = slice.track_id
+  WHERE
+    stack.kind IS NOT NULL
+)
 ORDER BY
-  stack.id;
+  id;
 
--- Origin of each call that is a launch, copy, set or host sync, or starts GPU work.
-CREATE PERFETTO TABLE molprof_call_origin(
+-- Each call that is a launch, copy, set or host sync, or starts GPU work: what it did, and its origin.
+CREATE PERFETTO VIEW molprof_call_origin(
   -- The call's slice.
   call_id JOINID(slice.id),
+  -- Start, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- Time in the call, ns.
+  dur DURATION,
+  -- Name of the runtime or driver function.
+  name STRING,
+  -- launch: starts a kernel; graph_launch: starts a graph; null: any other call.
+  kind STRING,
+  -- Correlation number, which the GPU work that it started has too; null where not recorded.
+  correlation LONG,
+  -- Rank; null unless the trace is of several ranks.
+  rank LONG,
+  -- Kernels that it started.
+  kernels LONG,
+  -- Time of the kernels, copies and sets that it started, ns; concurrent work counts each.
+  gpu_ns DURATION,
+  -- Whether it is a host sync: 1 or 0.
+  is_sync LONG,
   -- Innermost frame around it; null where there is none.
   frame_id JOINID(slice.id),
   -- Innermost operator around it; null where there is none.
@@ -382,9 +512,9 @@ CREATE PERFETTO TABLE molprof_call_origin(
   -- Innermost Python function around it, as file(line): name, one of torch only where there is no other; null where
   -- stacks are not recorded.
   source STRING,
-  -- Phase of a captured run in which the call began; null outside any.
+  -- Phase of a captured run in which it began; null outside any.
   phase STRING,
-  -- Number of the step in which the call began, in its batch or as the profiler counts; null outside any, and for steps
+  -- Number of the step in which it began, in its batch or as the profiler counts; null outside any, and for steps
   -- without a number.
   step LONG,
   -- That step, a row of molprof_any_step; null outside any.
@@ -392,86 +522,116 @@ CREATE PERFETTO TABLE molprof_call_origin(
 )
 AS
 SELECT
-  stack.id AS call_id,
-  stack.frame_id,
-  operator.name AS operator,
-  stack.operator_id,
-  stack.path AS module,
-  layer.layer,
-  function.name AS source,
-  phase.phase,
-  step.number AS step,
-  step.id AS step_id
-FROM _molprof_origin_call AS fact
-JOIN _molprof_origin_stack AS stack
-  ON stack.id = fact.call_id
-LEFT JOIN slice AS operator
-  ON operator.id = stack.operator_id
-LEFT JOIN slice AS function
-  ON function.id = stack.function_id
-LEFT JOIN _molprof_origin_layer AS layer
-  ON layer.path = stack.path
-LEFT JOIN molprof_call_phase AS place
-  ON place.id = fact.call_id
-LEFT JOIN molprof_phase AS phase
-  ON phase.id = place.phase_id
-LEFT JOIN molprof_call_step AS in_step
-  ON in_step.id = fact.call_id
-LEFT JOIN molprof_any_step AS step
-  ON step.id = in_step.step_id
+  call.id AS call_id,
+  call.ts,
+  call.dur,
+  call.name,
+  call.kind,
+  call.correlation,
+  call.rank,
+  IFNULL(fact.kernels, 0) AS kernels,
+  IFNULL(fact.gpu_ns, 0) AS gpu_ns,
+  IFNULL(fact.syncs, 0) AS is_sync,
+  origin.frame_id,
+  origin.operator,
+  origin.operator_id,
+  origin.module,
+  origin.layer,
+  origin.source,
+  origin.phase,
+  origin.step,
+  origin.step_id
+FROM _molprof_origin_of_call AS origin
+JOIN molprof_gpu_call AS call
+  USING (id)
+LEFT JOIN molprof_call_fact AS fact
+  ON fact.call_id = call.id
 ORDER BY
-  stack.id;
+  call.id;
 
--- Origin of each operator.
+-- Each operator and its origin, in order of slice.
 CREATE PERFETTO VIEW molprof_operator_origin(
   -- The operator's slice.
   id JOINID(slice.id),
-  -- Modules and ranges around it, the outermost first, with / between them; null where none is recorded.
+  ts TIMESTAMP,
+  -- Time in the operator, ns.
+  dur DURATION,
+  -- Name, such as aten::add; '(no name)' for an empty or missing one.
+  name STRING,
+  -- Self time: without the operators that it calls, ns.
+  own_ns DURATION,
+  -- Track: operators of one are inside each other or one after the other.
+  track_id JOINID(thread_track.id),
+  -- Process.
+  upid JOINID(process.id),
+  -- Thread number, also of operators that the reader moved to another lane.
+  tid LONG,
+  -- The operator that calls it; null where none does.
+  caller_id JOINID(slice.id),
   module STRING,
-  -- Number of the layer, from 0; null outside any.
   layer LONG,
-  -- Innermost Python function around it, as file(line): name; null where stacks are not recorded.
   source STRING,
-  -- Phase of a captured run in which it began; null outside any.
-  phase STRING
+  phase STRING,
+  step LONG,
+  step_id JOINID(slice.id)
 )
 AS
 SELECT
-  stack.id,
-  stack.path AS module,
-  layer.layer,
-  function.name AS source,
-  phase.phase
-FROM _molprof_origin_stack AS stack
-LEFT JOIN slice AS function
-  ON function.id = stack.function_id
-LEFT JOIN _molprof_origin_layer AS layer
-  ON layer.path = stack.path
-LEFT JOIN molprof_call_phase AS place
-  ON place.id = stack.id
-LEFT JOIN molprof_phase AS phase
-  ON phase.id = place.phase_id
+  origin.id,
+  slice.ts,
+  slice.dur,
+  IFNULL(slice.name, '(no name)') AS name,
+  slice.dur - IFNULL(called.time_ns, 0) AS own_ns,
+  slice.track_id,
+  track.upid,
+  track.tid,
+  origin.operator_id AS caller_id,
+  origin.module,
+  origin.layer,
+  origin.source,
+  origin.phase,
+  origin.step,
+  origin.step_id
+FROM _molprof_origin_known AS origin
+JOIN slice
+  USING (id)
+JOIN _molprof_thread_track AS track
+  ON track.id = slice.track_id
+LEFT JOIN _molprof_origin_called AS called
+  ON called.id = origin.id
 WHERE
-  stack.kind = 'operator'
+  origin.kind = 'operator'
 ORDER BY
-  stack.id;
+  origin.id;
 
--- Every kernel, copy and set, in order of start, with the columns of that call in molprof_call_origin.
+-- Every kernel, copy and set, in order of start, with all that is known of it.
 CREATE PERFETTO VIEW molprof_origin(
   -- The kernel, copy or set.
   id JOINID(slice.id),
-  -- Start, ns since the trace's earliest event.
   ts TIMESTAMP,
   -- Time on the device, ns.
   dur DURATION,
-  -- Name as recorded.
+  -- Name as recorded; '(no name)' for an empty or missing one.
   name STRING,
   -- kernel, gpu_memcpy or gpu_memset.
   category STRING,
-  -- The call that started it; null where it is not recorded, and so are all columns below.
+  -- Class of the work, as in molprof.kernel_classes.
+  class STRING,
+  -- Device, as in molprof.gpu_work.
+  device STRING,
+  -- Stream number; null where not recorded.
+  stream LONG,
+  rank LONG,
+  correlation LONG,
+  -- Bytes moved or set; null for kernels, and where not recorded.
+  bytes LONG,
+  -- Whether a graph launch started it: 1 or 0.
+  in_graph LONG,
+  -- The call that started it; null where it is not recorded, and so are all columns below, those of the call.
   call_id JOINID(slice.id),
   frame_id JOINID(slice.id),
   operator STRING,
+  operator_id JOINID(slice.id),
   module STRING,
   layer LONG,
   source STRING,
@@ -486,9 +646,17 @@ SELECT
   work.dur,
   work.name,
   work.category,
-  link.call_id,
+  class.class,
+  work.device,
+  work.stream,
+  work.rank,
+  work.correlation,
+  work.bytes,
+  IFNULL(call.kind = 'graph_launch', 0) AS in_graph,
+  work.call_id,
   origin.frame_id,
   origin.operator,
+  origin.operator_id,
   origin.module,
   origin.layer,
   origin.source,
@@ -496,10 +664,12 @@ SELECT
   origin.step,
   origin.step_id
 FROM molprof_gpu_work AS work
-LEFT JOIN molprof_gpu_work_call AS link
-  ON link.work_id = work.id
-LEFT JOIN molprof_call_origin AS origin
-  ON origin.call_id = link.call_id
+LEFT JOIN molprof_work_class AS class
+  ON class.category = work.category AND class.name = work.name
+LEFT JOIN molprof_gpu_call AS call
+  ON call.id = work.call_id
+LEFT JOIN _molprof_origin_of_call AS origin
+  ON origin.id = work.call_id
 ORDER BY
   work.ts,
   work.id;

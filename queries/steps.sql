@@ -113,6 +113,8 @@ CREATE PERFETTO TABLE molprof_any_step(
   kind STRING,
   -- Number of the step in its batch, or of the profiler's step; null for all others.
   number LONG,
+  -- Batch of molprof's step, from 0; null for all others.
+  batch LONG,
   -- Sequences whose prompt it read; null where not known.
   prompt_sequences LONG,
   -- Prompt tokens that it read; null where not known.
@@ -155,6 +157,7 @@ SELECT
     WHEN 'step' THEN IIF(step.mode = 'EXTEND', 'prefill', LOWER(REPLACE(step.mode, ']', '')))
   END AS kind,
   CASE step.form WHEN 'molprof' THEN own.step WHEN 'profiler' THEN step.number END AS number,
+  own.batch,
   CASE
     WHEN step.form = 'execute' THEN step.context
     WHEN step.form = 'step' AND step.mode = 'EXTEND' THEN step.batch_size

@@ -191,7 +191,7 @@ def _annotated(place: Place, work: Work) -> Place:
     names = _annotation(work.annotation)
     if not names or place.module is not None:
         return place
-    frames = tuple(Frame(-1, -1, "range", name, 0, 0, False, None) for name in names)
+    frames = tuple(Frame(-1, -1, "range", name, 0, 0) for name in names)
     if place.certainty is None:
         return Place(module="/".join(names), certainty=EXACT, how="by the annotation of its graph node", frames=frames)
     return place._replace(module="/".join(names), frames=frames + place.frames)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from molprof.analysis.figures.model import Finding
-from molprof.analysis.origin.read import BACKWARD, NO_CALL, WITHOUT, Frame, Origins, own_times, path_of
+from molprof.analysis.origin.read import BACKWARD, NO_CALL, WITHOUT, Frame, Origins, path_of
 from molprof.analysis.origin.tree import Tree, class_name
 from molprof.common.values import count_text, counted, number_text, percent_text, short_source, time_text
 
@@ -71,7 +71,7 @@ def copy_places(origins: Origins) -> list[Place]:
 def operator_places(origins: Origins) -> list[Place]:
     """Operators, longest self time first: without the operators that they call."""
     places = _Places(origins)
-    for frame, own_ns in own_times(origins.frames):
+    for frame, own_ns in origins.operators:
         places.add(frame.id, own_ns, 0)
     return places.sorted(lambda place: (place.time_ns, place.count))
 

@@ -124,7 +124,7 @@ def _placed(rows: Sequence[Row]) -> list[int | None]:
 def _operator_strands(rows: Sequence[Row], steps: Sequence[Step]) -> Iterator[Strand]:
     """A strand of each process; with steps one of each step, from its start to its end."""
     by_step: dict[int | None, list[Row]] = {}
-    for row in _in_steps(rows, steps):
+    for row in rows:
         by_step.setdefault(row.step_id, []).append(row)
     for step in steps:
         inside = by_step.get(step.id, [])
@@ -138,23 +138,6 @@ def _operator_strands(rows: Sequence[Row], steps: Sequence[Step]) -> Iterator[St
             of_lane = list(group)
             end = max(row.ts + row.dur for row in of_lane)
             yield Strand(lane, None, tuple(_timed(of_lane, None)), 0, end - of_lane[0].ts)
-
-
-def _in_steps(rows: Sequence[Row], steps: Sequence[Step]) -> list[Row]:
-    """The rows, with the step of operators that call others: that of what they call, if they began in it."""
-    starts = {step.id: step.ts for step in steps}
-    found = list(rows)
-    outer: dict[int, list[int]] = {}
-    for place, row in enumerate(rows):
-        stack = outer.setdefault(row.track_id, [])
-        while stack and rows[stack[-1]].ts + rows[stack[-1]].dur <= row.ts:
-            stack.pop()
-        if row.step_id is not None:
-            for above in stack:
-                if found[above].step_id is None and rows[above].ts >= starts.get(row.step_id, row.ts):
-                    found[above] = rows[above]._replace(step_id=row.step_id)
-        stack.append(place)
-    return found
 
 
 def _timed(rows: Sequence[Row], ends: tuple[int, int] | None) -> Iterator[Item]:

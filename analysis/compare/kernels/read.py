@@ -14,12 +14,22 @@ from molprof.analysis.reader import TraceInfo
 from molprof.common.errors import TraceError
 from molprof.common.values import bytes_text
 
-_ITEMS = Query(
-    "work_sequence",
+_WORK = Query(
+    "origin",
     """
-SELECT id, ts, dur, name, category, class, lane, IFNULL(track_id, -1) AS track_id,
-  operator, IFNULL(operator_id, -1) AS operator_id, module, layer, source, phase, step_id, known
-FROM molprof_sequence_item
+SELECT id, ts, dur, name, category, class, device AS lane, -1 AS track_id,
+  operator, IFNULL(operator_id, -1) AS operator_id, module, layer, source, phase, step_id, call_id IS NOT NULL AS known
+FROM molprof_origin
+ORDER BY lane, ts, id
+""",
+)
+# Of a trace without GPU work: one lane for each process.
+_OPERATORS = Query(
+    "origin",
+    """
+SELECT id, ts, dur, name, 'cpu_op' AS category, NULL AS class, CAST(upid AS TEXT) AS lane, track_id,
+  name AS operator, id AS operator_id, module, layer, source, phase, step_id, 1 AS known
+FROM molprof_operator_origin
 ORDER BY lane, ts, id
 """,
 )
@@ -95,7 +105,7 @@ def size_notes(path: Path) -> tuple[str, ...]:
 def read_recorded(engine: Engine, info: TraceInfo) -> Recorded:
     """What ran in a loaded trace. Raises TraceError where neither GPU work nor operators are recorded."""
     shapes = {operator: shapes_text(sizes) for operator, sizes in input_shapes(engine).items()}
-    found = (Row(*row) for row in query_rows(engine, _ITEMS)[1])
+    found = (Row(*row) for row in query_rows(engine, _WORK)[1] or query_rows(engine, _OPERATORS)[1])
     rows = tuple(row._replace(shape=shapes.get(row.operator_id)) for row in found)
     if not rows:
         raise TraceError(f"{info.path} records neither GPU work nor operators", "record it with torch.profiler")
