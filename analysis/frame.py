@@ -41,10 +41,16 @@ class Frame:
 
     @classmethod
     def of_view(cls, columns: Mapping[str, np.ndarray], view: str) -> Frame:
-        """Columns of a table or view of the SQL package, with its units and meanings. Raises KeyError for another."""
+        """Columns of a table or view of the SQL package, with its units and meanings; `id` may be its `call_id`.
+
+        Raises KeyError for another view.
+        """
         key = homes()[view]
         entry = next(entry for entry in read_module(key, modules()[key]).entries if entry.name == view)
-        known = {column.name: column for column in entry.columns if column.name in columns}
+        known = {column.name: column for column in entry.columns}
+        known = {
+            name: known.get(name) or known[f"call_{name}"] for name in columns if {name, f"call_{name}"} & {*known}
+        }
         units = {name: _UNITS[column.unit] for name, column in known.items() if column.unit in _UNITS}
         return cls(columns, units, {name: column.comment for name, column in known.items()})
 

@@ -28,28 +28,40 @@ from molprof.analysis.query import Result, Statement, find_statement, run_statem
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.check import check_query, checked
 from molprof.analysis.reader.events import STACK_CATEGORY
-from molprof.analysis.reader.info import STDIN, Reading
+from molprof.analysis.reader.info import STDIN
 from molprof.analysis.reader.open import open_trace, values_named
 from molprof.common.cache import cache_key, read_entry, write_entry
 from molprof.common.copied import can_copy
 from molprof.common.errors import MolprofError
 from molprof.common.memory import available_bytes, processors, resident_bytes
+from molprof.common.reading import Reading
 from molprof.common.served import Copied, Served, answer
 from molprof.common.values import Value
 from molprof.queries import PACKAGE
 from molprof.queries.catalog import homes
 
-# Frames of a trace: what is selected from which table of the SQL package, and whether Python stacks are needed.
-FRAMES: dict[str, tuple[str, str, bool]] = {
-    "work": ("molprof_gpu_work", "SELECT * FROM molprof_gpu_work ORDER BY ts, id", False),
-    "calls": ("molprof_gpu_call", "SELECT * FROM molprof_gpu_call ORDER BY ts, id", False),
-    "syncs": ("molprof_host_sync", "SELECT * FROM molprof_host_sync ORDER BY ts, id", False),
-    "operators": ("molprof_operator_origin", "SELECT * FROM molprof_operator_origin ORDER BY id", False),
-    "functions": ("molprof_frame", "SELECT * FROM molprof_frame ORDER BY id", True),
-    "phases": ("molprof_phase", "SELECT * FROM molprof_phase ORDER BY ts, id", False),
-    "steps": ("molprof_any_step", "SELECT * FROM molprof_any_step ORDER BY ts, id", False),
-    "tokens": ("molprof_token", "SELECT * FROM molprof_token ORDER BY ts, slice_id", False),
+_PLACE = "operator, operator_id, module, layer, source, phase, step, step_id"
+# Frames of a trace. Times are ns since its earliest event. Ids are of slices, and join: `call_id` with those of calls,
+# `frame_id` with those of functions or operators.
+FRAMES = {
+    "work": "SELECT id, ts, dur, name, category, class, device, stream, rank, correlation, bytes, in_graph, call_id,"
+    f" frame_id, {_PLACE} FROM molprof_origin ORDER BY ts, id",
+    "calls": "SELECT call_id AS id, ts, dur, name, kind, correlation, rank, kernels, gpu_ns, is_sync, frame_id,"
+    f" {_PLACE} FROM molprof_call_origin ORDER BY ts, call_id",
+    "syncs": f"SELECT call_id AS id, ts, dur, name, rank, frame_id, {_PLACE} FROM molprof_call_origin WHERE is_sync"
+    " ORDER BY ts, call_id",
+    "operators": "SELECT id, ts, dur, name, own_ns, caller_id, upid, tid, track_id, module, layer, source, phase, step,"
+    " step_id FROM molprof_operator_origin ORDER BY ts, id",
+    "functions": "SELECT id, parent_id, ts, dur, kind, name, class, module, upid, tid FROM molprof_frame"
+    " WHERE kind != 'operator' ORDER BY ts, id",
+    "phases": "SELECT id, ts, dur, phase, batch, step, upid, tid FROM molprof_phase ORDER BY ts, id",
+    "steps": "SELECT id, ts, dur, source, name, kind, number, batch, prompt_sequences, prompt_tokens, tokens, upid, tid"
+    " FROM molprof_any_step ORDER BY ts, id",
+    "tokens": "SELECT sequence, batch, position, step, token_id, text, kind, block, slice_id, ts, dur"
+    " FROM molprof_token ORDER BY sequence, position",
 }
+# The module of the package whose tables need Python stacks.
+_OF_STACKS = f"{PACKAGE}.origin"
 # Cached reports: about a thousand.
 MAX_BYTES = 64 << 20
 _FOLDER = "reports"
@@ -75,8 +87,9 @@ class Trace:
     Nothing is read before it is asked for. Whatever reads the file raises TraceError if it cannot be read or trusted,
     EngineError if the trace processor failed.
 
-    Frames, whose columns `Frame.meanings` explains: `work` (kernels, copies and sets of the GPU), `calls` (that launch
-    them), `syncs` (waits for the GPU), `operators`, `functions` (of Python), `phases`, `steps`, `tokens`.
+    Frames, whose columns `Frame.meanings` explains: `work` (kernels, copies and sets of the GPU), `calls` (launches,
+    copies, sets, syncs), `syncs` (calls that wait for the GPU), `operators`, `functions` (modules, ranges and Python
+    functions around them), `phases`, `steps`, `tokens`. All but the last three read Python stacks.
     """
 
     work: Frame
@@ -163,9 +176,11 @@ class Trace:
         if name not in FRAMES:
             raise AttributeError(f"a trace has no {name!r}; its frames are {', '.join(FRAMES)}")
         if name not in self._frames:
-            view, sql, stacks = FRAMES[name]
-            asked = f"INCLUDE PERFETTO MODULE {homes()[view]};\n{sql}"
-            self._frames[name] = Frame.of_view(self.read(lambda engine, _: engine.query(asked), stacks=stacks), view)
+            view = FRAMES[name].partition(" FROM ")[2].split()[0]
+            home = homes()[view]
+            asked = f"INCLUDE PERFETTO MODULE {home};\n{FRAMES[name]}"
+            columns = self.read(lambda engine, _: engine.query(asked), stacks=home == _OF_STACKS)
+            self._frames[name] = Frame.of_view(columns, view)
         return self._frames[name]
 
     def kept_report(self) -> Report | None:

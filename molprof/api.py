@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from molprof.common.errors import MolprofError
+from molprof.common.reading import Reading
 
 if TYPE_CHECKING:
     from molprof.analysis.compare import Comparison
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from molprof.analysis.origin.read import Origins
     from molprof.analysis.query import Result, Statement
     from molprof.analysis.ranks import Job, RankTrace
-    from molprof.analysis.reader.info import Reading
     from molprof.analysis.trace import Trace
 
 AnyPath = str | os.PathLike[str]
@@ -208,6 +208,4 @@ def recorded(path: Path, reading: Reading | None = None) -> tuple[Recorded, Note
 
 
 def _reading(reading: Reading | None, how: Mapping[str, Any]) -> Reading:
-    from molprof.analysis.reader.info import Reading
-
     return replace(reading or Reading(), **how)

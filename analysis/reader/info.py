@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Struct, field
@@ -13,17 +12,6 @@ STDIN = "-"
 def path_text(path: object) -> str:
     """A path as people read it."""
     return "standard input" if str(path) == STDIN else str(path)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How a trace is read."""
-
-    native_path: str | None = None  # of a `trace_processor_shell` to use instead of the embedded one
-    partial: bool = False  # take the intact part of a damaged file
-    cached: bool = False  # use the user's cache, and fill it
-    stacks: bool = False  # read Python stacks too, often most events; no figure needs them
-    processes: int | None = None  # that read a large trace together; None: one per processor
 
 
 class TraceInfo(Struct, frozen=True):

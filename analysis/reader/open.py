@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from molprof.analysis.engine import Engine, open_engine
-from molprof.analysis.reader.info import Reading, TraceInfo
+from molprof.analysis.reader.info import TraceInfo
 from molprof.analysis.reader.kept import keep, kept_key, read_kept
 from molprof.common.errors import QueryError, TraceError
+from molprof.common.reading import Reading
 from molprof.queries import PACKAGE, modules
 
 _SHOWN_CHARACTERS = 60

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from molprof.analysis.render import render
 from molprof.api import compare, recorded, reports
 from molprof.commands.options import (
     TRACE,
@@ -15,12 +16,12 @@ from molprof.commands.options import (
     Result,
     fail_if_option,
     given_options,
-    judged,
     note,
     reading_options,
     result_options,
     sweeps_expanded,
 )
+from molprof.commands.shown import Shown, deliver_shown, shown
 from molprof.common.errors import NotComparableError, UsageError
 
 BYS = ("kernel",)
@@ -92,19 +93,24 @@ def command(
     result.check(files)
     if by is not None:
         return _compare_by(traces, region, reading, result)
-    from molprof.analysis.compare.predictions import read_expectations
-    from molprof.analysis.compare.thresholds import judge_comparison, parse_threshold
-    from molprof.analysis.documents.comparison import comparison_document
-    from molprof.analysis.reports.given import with_given
+    form = result.style, result.columns
 
-    bounds = [parse_threshold(text) for text in thresholds]
-    expectations = () if predictions is None else read_expectations(predictions)
-    found = with_given(reports(traces, reading), tokens, molecules)
-    comparison = compare(*found, anyway=anyway, expectations=expectations)
-    document = comparison_document(comparison)
-    note(*(remark for report in found for remark in report.trace.remarks))
-    result.deliver(document)
-    return judged(judge_comparison(comparison.labels, found, bounds))
+    def make() -> Shown:
+        from molprof.analysis.compare.predictions import read_expectations
+        from molprof.analysis.compare.thresholds import judge_comparison, parse_threshold
+        from molprof.analysis.documents.comparison import comparison_document
+        from molprof.analysis.reports.given import with_given
+
+        bounds = [parse_threshold(text) for text in thresholds]
+        expectations = () if predictions is None else read_expectations(predictions)
+        found = with_given(reports(traces, reading), tokens, molecules)
+        notes = [remark for report in found for remark in report.trace.remarks]
+        comparison = compare(*found, anyway=anyway, expectations=expectations)
+        text = render(comparison_document(comparison), *form)
+        return Shown(notes, [text], [("", judge_comparison(comparison.labels, found, bounds))])
+
+    facts = "compare", reading, tokens, molecules, anyway, predictions, thresholds, form
+    return deliver_shown(shown(files, reading.cached, facts, make), [result.output], result.style)
 
 
 def _check_by(by: str | None, region: str | None, count: int, excluded: Sequence[object]) -> None:

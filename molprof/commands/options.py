@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 import click
 
-from molprof.analysis.reader.info import Reading
 from molprof.analysis.render import FORMATS, render
 from molprof.common.document import Document
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing, writing_stdout
+from molprof.common.reading import Reading
 from molprof.common.text import escaped
 
 # Lines on thresholds that broke, that are undecided, and that did not break: `compare.thresholds.Outcome`, or its JSON.
@@ -217,16 +217,6 @@ def judged(outcome: Judged) -> int:
     for kind, lines in {"not failed": notes, "undecided": untold, "failed": broken}.items():
         note(*(f"{kind}: {line}" for line in lines))
     return 1 if broken else 3 if untold else 0
-
-
-def deliver_all(texts: Sequence[str], outputs: Sequence[Path | None], style: str) -> None:
-    """Write each text to its file, or all of them to stdout, JSON of several as a list."""
-    if len(texts) > 1 and outputs[0] is None:
-        parts = [text.rstrip("\n") for text in texts]
-        write("[\n" + ",\n".join(parts) + "\n]" if style == "json" else "\n\n".join(parts))
-    else:
-        for text, place in zip(texts, outputs, strict=True):
-            write(text, place)
 
 
 def note(*texts: str) -> None:

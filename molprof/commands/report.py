@@ -13,13 +13,12 @@ from molprof.analysis.render import render
 from molprof.api import reports
 from molprof.commands.options import (
     TRACE,
+    Judged,
     Reading,
     Result,
-    deliver_all,
     ending_of,
     fail_if_option,
     given_options,
-    judged,
     note,
     reading_options,
     result_options,
@@ -35,6 +34,7 @@ from molprof.commands.report_by import (
     report_by,
     report_graphs,
 )
+from molprof.commands.shown import Shown, deliver_shown, shown
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output
@@ -151,16 +151,25 @@ def command(
             raise UsageError("each report of a cluster gets the same --tokens and --molecules: give one of each")
         submit_command(submission, "report", _tasks(traces, outputs, own_arguments(context, "output", "config")))
         return 0
-    bounds = _check_thresholds(thresholds)
-    from molprof.analysis.documents.report import report_document
-    from molprof.analysis.reports.given import with_given
+    form = result.style, result.columns
 
-    found = with_given(reports(traces, reading, stored=False), tokens, molecules)
-    for report in found:
-        note(*(f"{report.trace.path}: {remark}" if several else remark for remark in report.trace.remarks))
-    texts = [render(report_document(report), result.style, result.columns) for report in found]
-    deliver_all(texts, outputs, result.style)
-    return _judged(found, bounds, several)
+    def make() -> Shown:
+        bounds = _check_thresholds(thresholds)
+        from molprof.analysis.documents.report import report_document
+        from molprof.analysis.reports.given import with_given
+
+        found = with_given(reports(traces, reading, stored=False), tokens, molecules)
+        notes = [
+            f"{report.trace.path}: {remark}" if several else remark
+            for report in found
+            for remark in report.trace.remarks
+        ]
+        return Shown(
+            notes, [render(report_document(report), *form) for report in found], _judged(found, bounds, several)
+        )
+
+    facts = "report", reading, tokens, molecules, thresholds, several, form
+    return deliver_shown(shown(traces, reading.cached, facts, make), outputs, result.style)
 
 
 def _check_thresholds(thresholds: Sequence[str]) -> list[Threshold]:
@@ -171,17 +180,13 @@ def _check_thresholds(thresholds: Sequence[str]) -> list[Threshold]:
     return [parse_threshold(text, relative=False) for text in thresholds]
 
 
-def _judged(found: Sequence[Report], bounds: Sequence[Threshold], several: bool) -> int:
-    """Print what the thresholds find in each report; the exit code."""
+def _judged(found: Sequence[Report], bounds: Sequence[Threshold], several: bool) -> list[tuple[str, Judged]]:
+    """What the thresholds find in each report, with its path where there are several."""
     if not bounds:
-        return 0
+        return []
     from molprof.analysis.compare.thresholds import judge_report
 
-    codes = []
-    for report in found:
-        note(*[f"{report.trace.path}:"] * several)
-        codes.append(judged(judge_report(report, bounds)))
-    return 1 if 1 in codes else max(codes)
+    return [(f"{report.trace.path}:" if several else "", judge_report(report, bounds)) for report in found]
 
 
 def _files(traces: Sequence[Path]) -> list[Path]:

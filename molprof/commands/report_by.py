@@ -10,7 +10,8 @@ import click
 
 from molprof.analysis.render import render
 from molprof.api import load, origins
-from molprof.commands.options import TRACE, Reading, Result, deliver_all, note
+from molprof.commands.options import TRACE, Reading, Result, note
+from molprof.commands.shown import Shown, deliver_shown
 from molprof.common.errors import UsageError
 
 BYS = ("module", "source", "operator", "kernel")
@@ -45,16 +46,15 @@ def report_by(
     from molprof.analysis.documents.origin import origin_document
     from molprof.analysis.origin.speedscope import speedscope_text
 
-    texts = []
+    made = Shown([], [])
     for trace in traces:
         found, _, remarks = origins(trace, replace(reading, cached=False), capture)
-        note(*remarks)
+        made.notes.extend(remarks)
         if result.style == SPEEDSCOPE:
-            texts.append(speedscope_text(found, by, f"molprof {__version__}"))
+            made.texts.append(speedscope_text(found, by, f"molprof {__version__}"))
         else:
-            texts.append(render(origin_document(found, by), result.style, result.columns))
-    deliver_all(texts, outputs, result.style)
-    return 0
+            made.texts.append(render(origin_document(found, by), result.style, result.columns))
+    return deliver_shown(made, outputs, result.style)
 
 
 def check_graph_capture(traces: Sequence[Path], excluded: Sequence[object], cluster: object) -> None:
