@@ -16,8 +16,6 @@ INCLUDE PERFETTO MODULE molprof.host_syncs;
 
 INCLUDE PERFETTO MODULE molprof.launches;
 
-INCLUDE PERFETTO MODULE molprof.work_calls;
-
 -- One row per call that is a launch or host sync, or starts GPU work.
 CREATE PERFETTO VIEW molprof_call_fact(
   -- The call's slice.
@@ -63,10 +61,8 @@ AS
 SELECT
   COUNT() FILTER (WHERE work.category = 'kernel') AS kernels,
   IFNULL(SUM(work.dur), 0) AS gpu_ns
-FROM molprof_gpu_work AS work
-LEFT JOIN molprof_gpu_work_call AS link
-  ON link.work_id = work.id
+FROM _molprof_work AS work
 WHERE
-  link.work_id IS NULL
+  work.call_id IS NULL
 HAVING
   COUNT() > 0;

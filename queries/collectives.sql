@@ -15,8 +15,6 @@ INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
 
-INCLUDE PERFETTO MODULE molprof.work_calls;
-
 -- Kernels that are collectives by their name or by their args.
 CREATE PERFETTO TABLE _molprof_collective_kernel AS
 SELECT
@@ -114,15 +112,13 @@ SELECT
   ) AS dtype,
   MAX(annotation.depth) AS depth
 FROM _molprof_collective_kernel AS kernel
-JOIN molprof_gpu_work_call AS link
-  ON link.work_id = kernel.id
-JOIN slice AS call
-  ON call.id = link.call_id
-JOIN ancestor_slice(call.id) AS annotation
+JOIN _molprof_work AS work
+  USING (id)
+JOIN ancestor_slice(work.call_id) AS annotation
 JOIN _molprof_annotation_size AS size
   ON size.id = annotation.id
 WHERE
-  kernel.elements IS NULL
+  kernel.elements IS NULL AND work.call_id IS NOT NULL
 GROUP BY
   kernel.id
 ORDER BY

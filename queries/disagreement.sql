@@ -31,34 +31,21 @@ CREATE PERFETTO TABLE molprof_token_disagreement(
 )
 AS
 WITH
-  -- Keys are args.rank[12], with the position in brackets.
-  cell AS (
-    SELECT
-      sequence.sequence,
-      CAST(SUBSTR(args.key, LENGTH(args.flat_key) + 2) AS INT) AS position,
-      args.flat_key AS field,
-      args.int_value,
-      args.string_value,
-      -- A probability of 0 or 1 is stored as an integer.
-      IFNULL(args.real_value, args.int_value) AS number
-    FROM molprof_sequence AS sequence
-    JOIN args
-      USING (arg_set_id)
-    WHERE
-      args.flat_key IN ('args.probability', 'args.rank', 'args.choice', 'args.forbidden')
-  ),
   examined AS (
     SELECT
       sequence,
-      position,
+      place AS position,
       MAX(IIF(field = 'args.choice', string_value, NULL)) AS choice,
-      MAX(IIF(field = 'args.probability', number, NULL)) AS probability,
+      -- A probability of 0 or 1 is stored as an integer.
+      MAX(IIF(field = 'args.probability', IFNULL(real_value, int_value), NULL)) AS probability,
       MAX(IIF(field = 'args.rank', int_value, NULL)) AS rank,
       MAX(IIF(field = 'args.forbidden', int_value, NULL)) AS forbidden
-    FROM cell
+    FROM _molprof_sequence_value
+    WHERE
+      field IN ('args.probability', 'args.rank', 'args.choice', 'args.forbidden')
     GROUP BY
       sequence,
-      position
+      place
   )
 SELECT
   token.sequence,

@@ -10,31 +10,19 @@ INCLUDE PERFETTO MODULE molprof.tokens;
 -- By sequence and block: FREE positions that the template gives, tokens that the coordinates need, and whether the
 -- block was written.
 CREATE PERFETTO TABLE _molprof_block_array AS
-WITH
-  -- Keys are args.block_free[12], with the block in brackets.
-  cell AS (
-    SELECT
-      sequence.sequence,
-      CAST(SUBSTR(args.key, LENGTH(args.flat_key) + 2) AS INT) AS block,
-      args.flat_key AS field,
-      args.int_value
-    FROM molprof_sequence AS sequence
-    JOIN args
-      USING (arg_set_id)
-    WHERE
-      args.flat_key IN ('args.block_free', 'args.block_needed')
-  )
 SELECT
   sequence,
-  block,
+  place AS block,
   MAX(IIF(field = 'args.block_free', int_value, NULL)) AS template_free,
   -- -1: not known.
   NULLIF(MAX(IIF(field = 'args.block_needed', int_value, NULL)), -1) AS needed,
   MAX(field = 'args.block_needed') AS written
-FROM cell
+FROM _molprof_sequence_value
+WHERE
+  field IN ('args.block_free', 'args.block_needed')
 GROUP BY
   sequence,
-  block;
+  place;
 
 -- One row per coordinate block, in order of sequence and block: every one that is opened, also without tokens behind
 -- it, as in <> or at the end of the text. Empty for foreign traces.

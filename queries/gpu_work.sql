@@ -193,6 +193,14 @@ WHERE
   NOT EXISTS(SELECT 1 FROM _molprof_work AS work WHERE work.device != first.device)
   AND NOT EXISTS(SELECT 1 FROM _molprof_work AS work WHERE work.device IS NULL);
 
+-- What the name of a copy or set says before its kinds of memory: Memcpy DtoH of "Memcpy DtoH (Device -> Pageable)".
+CREATE PERFETTO MACRO _molprof_copy_name(name Expr)
+RETURNS Expr
+AS
+(
+  SUBSTR($name, 1, INSTR($name || ' (', ' (') - 1)
+);
+
 -- The rank of work; null unless the trace is of several ranks.
 CREATE PERFETTO MACRO _molprof_work_rank(id Expr)
 RETURNS Expr

@@ -8,6 +8,8 @@
 --   FROM molprof_class_summary
 --   ORDER BY time_ns DESC, class;
 
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
 INCLUDE PERFETTO MODULE molprof.work_totals;
 
 INCLUDE PERFETTO MODULE molprof.kernel_patterns;
@@ -36,11 +38,7 @@ SELECT
   name,
   CASE category
     WHEN 'gpu_memset' THEN 'memset'
-    WHEN 'gpu_memcpy' THEN REPLACE(
-      IIF(INSTR(name, ' (') > 0, SUBSTR(name, 1, INSTR(name, ' (') - 1), name),
-      'Memcpy',
-      'memcpy'
-    )
+    WHEN 'gpu_memcpy' THEN REPLACE(_molprof_copy_name!(name), 'Memcpy', 'memcpy')
     ELSE IFNULL(
       (
         SELECT

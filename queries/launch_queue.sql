@@ -13,8 +13,6 @@ INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.launches;
 
-INCLUDE PERFETTO MODULE molprof.work_calls;
-
 -- Depth of a device's queue before each launch: a running sum over submissions and ends.
 CREATE PERFETTO TABLE _molprof_queue_depth AS
 WITH
@@ -22,15 +20,11 @@ WITH
     SELECT
       work.id,
       work.device,
-      call.ts,
+      work.call_ts AS ts,
       work.ts + work.dur AS ts_end
-    FROM molprof_gpu_work_call AS link
-    JOIN molprof_gpu_work AS work
-      ON work.id = link.work_id
-    JOIN molprof_gpu_call AS call
-      ON call.id = link.call_id
+    FROM _molprof_work AS work
     WHERE
-      work.ts + work.dur > call.ts
+      work.ts + work.dur > work.call_ts
   ),
   -- At equal times ends come first and submissions last: a launch does not count its own work.
   moment AS (

@@ -28,7 +28,9 @@ CREATE PERFETTO VIEW molprof_memory_copy(
   -- Device number as text.
   device STRING,
   -- Stream number; null where not recorded.
-  stream LONG
+  stream LONG,
+  -- The call that started it; null where it is not recorded.
+  call_id JOINID(slice.id)
 )
 AS
 WITH
@@ -39,11 +41,12 @@ WITH
       ts,
       dur,
       category = 'gpu_memset' AS is_set,
-      IIF(INSTR(name, ' (') > 0, SUBSTR(name, 1, INSTR(name, ' (') - 1), name) AS head,
+      _molprof_copy_name!(name) AS head,
       IIF(name GLOB '* (*)', SUBSTR(name, INSTR(name, ' (') + 2, LENGTH(name) - INSTR(name, ' (') - 2), NULL) AS places,
       bytes,
       device,
-      stream
+      stream,
+      call_id
     FROM molprof_gpu_work
     WHERE
       category != 'kernel'
@@ -58,7 +61,8 @@ SELECT
   bytes,
   1e9 * bytes / NULLIF(dur, 0) AS bytes_per_second,
   device,
-  stream
+  stream,
+  call_id
 FROM operation
 ORDER BY
   ts,

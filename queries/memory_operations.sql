@@ -21,25 +21,17 @@ CREATE PERFETTO VIEW molprof_memory_operation(
   bytes_per_second DOUBLE
 )
 AS
-WITH
-  operation AS (
-    SELECT
-      IIF(INSTR(name, ' (') > 0, SUBSTR(name, 1, INSTR(name, ' (') - 1), name) AS name,
-      dur,
-      IFNULL(bytes, 0) AS bytes
-    FROM molprof_gpu_work
-    WHERE
-      category != 'kernel'
-  )
 SELECT
-  name,
+  _molprof_copy_name!(name) AS name,
   COUNT() AS count,
   SUM(dur) AS time_ns,
-  SUM(bytes) AS bytes,
-  1e9 * SUM(bytes) / NULLIF(SUM(dur), 0) AS bytes_per_second
-FROM operation
+  IFNULL(SUM(bytes), 0) AS bytes,
+  1e9 * IFNULL(SUM(bytes), 0) / NULLIF(SUM(dur), 0) AS bytes_per_second
+FROM molprof_gpu_work
+WHERE
+  category != 'kernel'
 GROUP BY
-  name
+  1
 ORDER BY
   time_ns DESC,
-  name;
+  1;

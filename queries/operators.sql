@@ -59,7 +59,7 @@ SELECT
   'cpu_op' AS category
 WHERE
   NOT EXISTS(SELECT 1 FROM slice WHERE category IN ('cuda_runtime', 'cuda_driver'))
-  OR EXISTS(SELECT 1 FROM slice WHERE category = 'user_annotation' AND name GLOB 'molprof.*');
+  OR EXISTS(SELECT 1 FROM molprof_annotation WHERE source = 'molprof');
 
 -- Where operators are counted: slices with an operator right below them.
 CREATE PERFETTO TABLE _molprof_direct_caller AS

@@ -24,6 +24,8 @@ INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
 
+INCLUDE PERFETTO MODULE molprof.modules;
+
 INCLUDE PERFETTO MODULE molprof.phases;
 
 INCLUDE PERFETTO MODULE molprof.step_placement;
@@ -190,15 +192,16 @@ SELECT
   CASE slice.category
     WHEN 'cpu_op' THEN 'operator'
     WHEN 'user_annotation' THEN IIF(
-      slice.name GLOB 'molprof.*'
-      OR slice.name GLOB 'ProfilerStep#*'
-      OR slice.name GLOB 'step[[][A-Z]*]'
-      OR slice.id IN (SELECT id FROM molprof_any_step),
+      slice.id IN (
+        SELECT id FROM molprof_annotation WHERE source = 'molprof' OR source != 'program' AND role = 'step'
+        UNION ALL
+        SELECT id FROM molprof_any_step
+      ),
       NULL,
       'range'
     )
     WHEN 'python_function' THEN CASE
-      WHEN slice.name GLOB 'nn.Module: *' THEN 'module'
+      WHEN _molprof_is_module!(slice.name) THEN 'module'
       WHEN slice.name GLOB '<built-in *' OR NOT slice.name GLOB '*([0-9]*): *' THEN NULL
       WHEN slice.name GLOB 'torch/*'
         OR slice.name GLOB '*/site-packages/torch/*'
@@ -209,7 +212,7 @@ SELECT
       ELSE 'function'
     END
   END AS kind,
-  IIF(slice.name GLOB 'nn.Module: *', SUBSTR(slice.name, 12), IFNULL(slice.name, '(no name)')) AS name
+  IIF(_molprof_is_module!(slice.name), _molprof_module_name!(slice.name), IFNULL(slice.name, '(no name)')) AS name
 FROM _molprof_origin_parent AS item
 JOIN slice
   USING (id)
@@ -263,18 +266,6 @@ SELECT
 FROM stack
 ORDER BY
   id;
-
--- The class of a module, such as Linear of Linear_3: torch numbers the modules of each class.
-CREATE PERFETTO MACRO _molprof_module_class(name Expr)
-RETURNS Expr
-AS
-(
-  IIF(
-    $name GLOB '*_*[0-9]' AND RTRIM($name, '0123456789') GLOB '*_',
-    SUBSTR($name, 1, LENGTH(RTRIM($name, '0123456789')) - 1),
-    $name
-  )
-);
 
 -- Modules by path, and which are layers: of one class, beside each other, with modules inside.
 CREATE PERFETTO TABLE _molprof_origin_module AS
@@ -461,7 +452,7 @@ FROM (
     slice.ts,
     slice.dur,
     stack.kind,
-    IIF(stack.kind = 'module', SUBSTR(slice.name, 12), IFNULL(slice.name, '(no name)')) AS name,
+    IIF(stack.kind = 'module', _molprof_module_name!(slice.name), IFNULL(slice.name, '(no name)')) AS name,
     stack.path AS module,
     track.upid,
     track.tid

@@ -28,32 +28,18 @@ CREATE PERFETTO TABLE molprof_phase(
   tid LONG
 )
 AS
-WITH
-  annotation AS (
-    SELECT
-      id,
-      ts,
-      dur,
-      name || ' ' AS name,
-      upid,
-      tid
-    FROM molprof_annotation
-    WHERE
-      name GLOB 'molprof.*'
-  )
 SELECT
   id,
   ts,
   dur,
-  SUBSTR(name, 9, INSTR(name, ' ') - 9) AS phase,
-  -- CAST reads the leading digits.
-  IIF(INSTR(name, ' batch=') > 0, CAST(SUBSTR(name, INSTR(name, ' batch=') + 7) AS INT), NULL) AS batch,
-  IIF(INSTR(name, ' step=') > 0, CAST(SUBSTR(name, INSTR(name, ' step=') + 6) AS INT), NULL) AS step,
+  SUBSTR(name, 9, INSTR(name || ' ', ' ') - 9) AS phase,
+  _molprof_number!(name, ' batch=') AS batch,
+  _molprof_number!(name, ' step=') AS step,
   upid,
   tid
-FROM annotation
+FROM molprof_annotation
 WHERE
-  name NOT GLOB 'molprof.step *'
+  role = 'phase'
 ORDER BY
   ts,
   id;
@@ -76,11 +62,11 @@ SELECT
   id,
   ts,
   dur,
-  CAST(SUBSTR(name, INSTR(name, ' batch=') + 7) AS INT) AS batch,
-  CAST(SUBSTR(name, INSTR(name, ' step=') + 6) AS INT) AS step
+  _molprof_number!(name, ' batch=') AS batch,
+  _molprof_number!(name, ' step=') AS step
 FROM molprof_annotation
 WHERE
-  name GLOB 'molprof.step batch=* step=*'
+  source = 'molprof' AND role = 'step'
 ORDER BY
   ts,
   id;

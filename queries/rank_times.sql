@@ -9,8 +9,6 @@ INCLUDE PERFETTO MODULE molprof.collectives;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
-INCLUDE PERFETTO MODULE molprof.work_calls;
-
 -- One row per rank and device. span_ns = compute_ns + exposed_ns + idle_ns.
 CREATE PERFETTO VIEW molprof_rank(
   -- Rank; null unless the trace is of several ranks.
@@ -48,13 +46,11 @@ WITH
       work.ts,
       work.ts + work.dur AS ts_end,
       work.category = 'kernel' AS is_kernel,
-      link.call_id IS NULL AS is_alone,
+      work.call_id IS NULL AS is_alone,
       collective.id IS NOT NULL AS is_collective
     FROM molprof_gpu_work AS work
     LEFT JOIN molprof_collective AS collective
       ON collective.id = work.id
-    LEFT JOIN molprof_gpu_work_call AS link
-      ON link.work_id = work.id
   ),
   -- What each piece adds to the union of all work, and to that of its kind: its part after all earlier ends.
   part AS (

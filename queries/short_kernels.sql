@@ -10,8 +10,6 @@ INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
-INCLUDE PERFETTO MODULE molprof.work_calls;
-
 -- Kernels with their own launch, by name, most short ones first. Kernels of graphs have none.
 CREATE PERFETTO VIEW molprof_short_kernel(
   -- Kernel, as recorded.
@@ -34,10 +32,8 @@ WITH
       call.dur AS call_ns,
       work.dur < call.dur AS shorter
     FROM molprof_gpu_work AS work
-    JOIN molprof_gpu_work_call AS link
-      ON link.work_id = work.id
     JOIN molprof_gpu_call AS call
-      ON call.id = link.call_id
+      ON call.id = work.call_id
     WHERE
       work.category = 'kernel' AND call.kind = 'launch'
   )

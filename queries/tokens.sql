@@ -41,6 +41,20 @@ ORDER BY
   sequence,
   id;
 
+-- The values of arrays of sequences, by field and place in it. Keys are args.token_id[12], with the place in brackets.
+CREATE PERFETTO VIEW _molprof_sequence_value AS
+SELECT
+  sequence.sequence,
+  sequence.batch,
+  CAST(SUBSTR(args.key, LENGTH(args.flat_key) + 2) AS INT) AS place,
+  args.flat_key AS field,
+  args.int_value,
+  args.string_value,
+  args.real_value
+FROM molprof_sequence AS sequence
+JOIN args
+  USING (arg_set_id);
+
 -- The slice of each token whose step was recorded.
 CREATE PERFETTO TABLE _molprof_token_slice AS
 SELECT
@@ -82,37 +96,24 @@ CREATE PERFETTO TABLE molprof_token(
 )
 AS
 WITH
-  -- Keys are args.token_id[12], with the position in brackets.
-  cell AS (
-    SELECT
-      sequence.sequence,
-      sequence.batch,
-      CAST(SUBSTR(args.key, LENGTH(args.flat_key) + 2) AS INT) AS position,
-      args.flat_key AS field,
-      args.int_value,
-      args.string_value
-    FROM molprof_sequence AS sequence
-    JOIN args
-      USING (arg_set_id)
-    WHERE
-      args.flat_key IN ('args.token_id', 'args.text', 'args.kind', 'args.block', 'args.step')
-  ),
   token AS (
     SELECT
       sequence,
       batch,
-      position,
+      place AS position,
       MAX(IIF(field = 'args.token_id', int_value, NULL)) AS token_id,
       MAX(IIF(field = 'args.text', string_value, NULL)) AS text,
       MAX(IIF(field = 'args.kind', string_value, NULL)) AS kind,
       MAX(IIF(field = 'args.block', int_value, NULL)) AS block,
       -- Present if a step generated several.
       MAX(IIF(field = 'args.step', int_value, NULL)) AS step
-    FROM cell
+    FROM _molprof_sequence_value
+    WHERE
+      field IN ('args.token_id', 'args.text', 'args.kind', 'args.block', 'args.step')
     GROUP BY
       sequence,
       batch,
-      position
+      place
   )
 SELECT
   token.sequence,

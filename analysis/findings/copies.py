@@ -22,12 +22,10 @@ INCLUDE PERFETTO MODULE molprof.memory_copies;
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.launches;
 INCLUDE PERFETTO MODULE molprof.steps;
-INCLUDE PERFETTO MODULE molprof.work_calls;
 SELECT COUNT() AS count, IFNULL(SUM(copy.dur), 0) AS gpu_ns, IFNULL(SUM(call.dur), 0) AS host_ns,
   IFNULL(SUM(copy.bytes), 0) AS bytes, (SELECT COUNT() FROM molprof_any_step) AS steps
 FROM molprof_memory_copy AS copy
-JOIN molprof_gpu_work_call AS link ON link.work_id = copy.id
-JOIN molprof_gpu_call AS call ON call.id = link.call_id
+JOIN molprof_gpu_call AS call ON call.id = copy.call_id
 JOIN molprof_call_step AS place ON place.id = call.id
 WHERE copy.direction = 'HtoD'
 """,

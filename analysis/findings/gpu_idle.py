@@ -56,9 +56,8 @@ _GRAPHS_OF_RUN = Query(
 INCLUDE PERFETTO MODULE molprof.placement;
 SELECT COUNT() AS steps, SUM(launches) AS launches, SUM(graph_launches) AS graph_launches,
   (SELECT COUNT() FROM molprof_work_phase AS place
-   JOIN molprof_gpu_work_call AS link ON link.work_id = place.id
-   JOIN molprof_gpu_call AS call ON call.id = link.call_id
    JOIN molprof_gpu_work AS work ON work.id = place.id
+   JOIN molprof_gpu_call AS call ON call.id = work.call_id
    JOIN molprof_phase AS phase ON phase.id = place.phase_id
    WHERE call.kind = 'graph_launch' AND work.category = 'kernel' AND phase.phase = 'forward') AS graph_kernels,
   SUM(kernels) AS kernels

@@ -23,12 +23,12 @@ _CALLS = Query(
     """
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-INCLUDE PERFETTO MODULE molprof.work_calls;
 WITH
   started AS (
-    SELECT link.call_id, MIN(work.name) AS name
-    FROM molprof_gpu_work_call AS link JOIN molprof_gpu_work AS work ON work.id = link.work_id
-    GROUP BY link.call_id
+    SELECT call_id, MIN(name) AS name
+    FROM molprof_gpu_work
+    WHERE call_id IS NOT NULL
+    GROUP BY call_id
   )
 SELECT call.id, call.ts, call.ts + call.dur AS ts_end, call.name, call.kind, thread.upid, started.name AS work,
   EXTRACT_ARG(slice.arg_set_id, 'args.kernel') AS kernel, origin.frame_id, origin.layer

@@ -26,17 +26,7 @@ WHERE kind = 'junk' AND slice_id IS NOT NULL
 ORDER BY ts, sequence, position
 """
 _IDLE = "SELECT ts, dur, cause, device FROM molprof_idle_gap ORDER BY device, ts"
-_MODULES = """
-SELECT slice.ts, slice.dur, SUBSTR(slice.name, 12) AS name,
-  (
-    SELECT COUNT()
-    FROM ancestor_slice(slice.id) AS outer
-    WHERE outer.category = 'python_function' AND outer.name GLOB 'nn.Module: *'
-  ) AS depth
-FROM slice
-WHERE slice.category = 'python_function' AND slice.name GLOB 'nn.Module: *'
-ORDER BY slice.ts, slice.id
-"""
+_MODULES = "SELECT ts, dur, name, class, depth FROM molprof_module ORDER BY ts, id"
 _SEQUENCES = """
 SELECT EXTRACT_ARG(slice.arg_set_id, 'args.sequence') AS sequence, EXTRACT_ARG(slice.arg_set_id, 'args.batch') AS batch,
   process.pid AS pid, thread.tid AS tid, slice.ts AS ts, slice.dur AS dur
@@ -148,14 +138,14 @@ def _strips(engine: Engine, title: str, query: Query) -> tuple[Strip, ...]:
 
 def _layers(engine: Engine) -> tuple[Strip, ...]:
     """The strip of the modules beside each other at the outermost depth where a class has several, such as layers."""
-    _, rows = query_rows(engine, Query("steps", _MODULES))
+    _, rows = query_rows(engine, Query("modules", _MODULES))
     names: dict[tuple[int, str], set[str]] = {}
-    for _, _, name, depth in rows:
-        names.setdefault((depth, name.rstrip("0123456789")), set()).add(name)
+    for _, _, name, cls, depth in rows:
+        names.setdefault((depth, cls), set()).add(name)
     depths = [depth for (depth, _), same in names.items() if len(same) > 1]
     if not depths:
         return ()
-    return (_longest("modules", [(ts, dur, name) for ts, dur, name, depth in rows if depth == min(depths)]),)
+    return (_longest("modules", [(ts, dur, name) for ts, dur, name, _, depth in rows if depth == min(depths)]),)
 
 
 def _longest(title: str, slices: list[tuple[int, int, str]]) -> Strip:
