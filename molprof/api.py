@@ -113,7 +113,7 @@ def query(
     for path in paths:
         with load(path, reading, **how) as trace:
             results.append(trace.run(asked))
-    return joined(list(map(os.fspath, paths)), results)
+    return joined([os.fspath(path) for path in paths], results)
 
 
 def ranks(
@@ -190,7 +190,7 @@ def origins(
             segments = other.read(read_segments, stacks=True, all_args=True)
     name = None if capture is None else str(capture)
     with load(path, reading) as trace:
-        found, opened = trace.read(lambda *loaded: read_opened(*loaded, name, segments), stacks=True)
+        found, opened = trace.read(lambda engine, info: read_opened(engine, info, name, segments), stacks=True)
         return found, opened, tuple(trace.info.notes())
 
 

@@ -14,8 +14,8 @@ from tiny_trace import slice_
 from molprof import api
 from molprof.analysis.ranks import Job
 from molprof.commands.open import _ranks as ranks_to_open
-from molprof.commands.options import Reading
 from molprof.common.errors import TraceError
+from molprof.common.reading import Reading
 
 LATE = (0, 60, 30)
 

@@ -15,7 +15,7 @@ from molprof.analysis.ranks.find import holds_ranks, told_rank
 from molprof.analysis.ui.contents import Place
 from molprof.analysis.ui.prepare import prepare
 from molprof.commands.open import _ranks as ranks_to_open
-from molprof.commands.options import Reading
+from molprof.common.reading import Reading
 
 
 @pytest.fixture

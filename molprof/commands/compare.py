@@ -12,7 +12,6 @@ from molprof.analysis.render import render
 from molprof.api import compare, recorded, reports
 from molprof.commands.options import (
     TRACE,
-    Reading,
     Result,
     fail_if_option,
     given_options,
@@ -23,6 +22,7 @@ from molprof.commands.options import (
 )
 from molprof.commands.shown import Shown, deliver_shown, shown
 from molprof.common.errors import NotComparableError, UsageError
+from molprof.common.reading import Reading
 
 BYS = ("kernel",)
 

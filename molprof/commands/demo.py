@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from molprof.api import compare, reports
-from molprof.commands.options import Reading, Result, engine_options, folder_option, make_folder, note, write
+from molprof.commands.options import Result, engine_options, folder_option, make_folder, note, write
 from molprof.commands.progress import Progress
 from molprof.common.document import Document, Section
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing
+from molprof.common.reading import Reading
 from molprof.common.text import escaped
 from molprof.common.threads import let_threads_sleep
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import click
 
 from molprof import api
-from molprof.commands.options import TRACE, Reading, note, uncached_options
+from molprof.commands.options import TRACE, note, uncached_options
+from molprof.common.reading import Reading
 from molprof.common.text import escaped
 
 

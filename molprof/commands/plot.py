@@ -12,7 +12,6 @@ from molprof.commands.options import (
     PLOT_FORMATS,
     TRACE,
     PlotCommand,
-    Reading,
     file_option,
     plot_format,
     reading_options,
@@ -20,6 +19,7 @@ from molprof.commands.options import (
     write,
 )
 from molprof.common.files import check_output
+from molprof.common.reading import Reading
 
 # The names are `PLOTS` of molprof.analysis.documents.plots, which takes long to import.
 KINDS = {

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from molprof import api
-from molprof.commands.options import TRACE, Reading, Result, note, reading_options, result_options, write
+from molprof.commands.options import TRACE, Result, note, reading_options, result_options, write
+from molprof.common.reading import Reading
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

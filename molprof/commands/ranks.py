@@ -14,7 +14,6 @@ from molprof import api
 from molprof.commands.options import (
     PLOT_FORMATS,
     TRACE,
-    Reading,
     Result,
     make_folder,
     note,
@@ -25,6 +24,7 @@ from molprof.commands.options import (
 from molprof.commands.progress import Lines, time_left
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
+from molprof.common.reading import Reading
 from molprof.common.values import counted
 
 if TYPE_CHECKING:

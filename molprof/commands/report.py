@@ -14,7 +14,6 @@ from molprof.api import reports
 from molprof.commands.options import (
     TRACE,
     Judged,
-    Reading,
     Result,
     ending_of,
     fail_if_option,
@@ -38,6 +37,7 @@ from molprof.commands.shown import Shown, deliver_shown, shown
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output
+from molprof.common.reading import Reading
 
 if TYPE_CHECKING:
     from molprof.analysis.compare.thresholds import Threshold

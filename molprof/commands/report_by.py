@@ -10,9 +10,10 @@ import click
 
 from molprof.analysis.render import render
 from molprof.api import load, origins
-from molprof.commands.options import TRACE, Reading, Result, note
+from molprof.commands.options import TRACE, Result, note
 from molprof.commands.shown import Shown, deliver_shown
 from molprof.common.errors import UsageError
+from molprof.common.reading import Reading
 
 BYS = ("module", "source", "operator", "kernel")
 SPEEDSCOPE = "speedscope"

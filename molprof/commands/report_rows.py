@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from molprof.api import each_report
-from molprof.commands.options import Reading, Result, note
+from molprof.commands.options import Result, note
 from molprof.commands.progress import Lines, time_left
 from molprof.common.errors import TraceError, UsageError
+from molprof.common.reading import Reading
 from molprof.common.text import escaped
 from molprof.common.values import counted
 
