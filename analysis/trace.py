@@ -22,7 +22,7 @@ from molprof.analysis.figures import Report, build_report
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.certificate.model import Certificate
 from molprof.analysis.figures.model import Finding
-from molprof.analysis.findings import find_all
+from molprof.analysis.findings import Known, find_all
 from molprof.analysis.frame import Frame
 from molprof.analysis.query import Result, Statement, find_statement, run_statement
 from molprof.analysis.reader import TraceInfo
@@ -222,7 +222,7 @@ class Trace:
                 self._loaded = engine, info
             report = build_report(engine, info)
             if report.trace.whole_steps:
-                report = changed(report, findings=find_all(engine, report))
+                report = changed(report, findings=find_all(Known(engine, report, info)))
         if key := self._key():
             write_entry(_FOLDER, key, msgspec.json.encode(report), MAX_BYTES)
         return report

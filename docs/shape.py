@@ -33,12 +33,13 @@ ANALYSIS = (
     ("molprof.analysis.reader",),
     ("molprof.analysis.figures", "molprof.analysis.query"),
     (
-        "molprof.analysis.findings",
         "molprof.analysis.compare",
         "molprof.analysis.trim",
         "molprof.analysis.origin",
+        "molprof.analysis.ranks",
     ),
-    ("molprof.analysis.reports", "molprof.analysis.bench", "molprof.analysis.ranks"),
+    ("molprof.analysis.findings",),
+    ("molprof.analysis.reports", "molprof.analysis.bench"),
     ("molprof.analysis.trace",),
     ("molprof.analysis.documents", "molprof.analysis.ui"),
 )

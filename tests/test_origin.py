@@ -14,7 +14,8 @@ import pytest
 from origin_trace import EVENTS, origins_in
 from tiny_trace import document, write
 
-from molprof.analysis.origin.places import copy_places, find_places, launch_places, sync_places
+from molprof.analysis.findings import Known, find_all
+from molprof.analysis.origin.places import copy_places, launch_places, sync_places
 from molprof.analysis.origin.read import BYS, Origins, build_tree
 from molprof.analysis.origin.tree import AMOUNTS, Tree
 
@@ -133,7 +134,7 @@ def test_layers_fold_and_places_are_named() -> None:
     assert (copies[1].operator, copies[1].count, len(copies[1].modules)) == ("aten::contiguous > aten::copy_", 96, 24)
     assert copies[1].source == "transformers/integrations/sdpa_attention.py(18): sdpa_attention_forward"
     assert sync_places(origins)[1].module == "Qwen2Model"
-    assert [finding.id for finding in find_places(origins, tree)] == [
+    assert [finding.id for finding in find_all(Known(origins=origins))] == [
         "layer_launches",
         "launches_by_function",
         "copies_by_place",

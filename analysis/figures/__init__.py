@@ -14,7 +14,6 @@ from molprof.analysis.figures.model import SCHEMA, Report, TraceFigures
 from molprof.analysis.figures.run import read_run
 from molprof.analysis.figures.run_model import filled
 from molprof.analysis.figures.timeline import read_typical_step
-from molprof.analysis.figures.window import without_steps
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.load import MANIFEST_HINT
 from molprof.common.errors import TraceError
@@ -55,7 +54,6 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
     if manifest is not None:
         run = read_run(engine, manifest, trace)
         sums += run_checks(engine, run, manifest)
-        run = run if trace.whole_steps else without_steps(run)
     typical_step = read_typical_step(engine) if trace.whole_steps else None
     return Report(
         schema=SCHEMA,

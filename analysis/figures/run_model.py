@@ -11,6 +11,7 @@ from molprof.analysis.figures.step_times import StepTime
 from molprof.common.machine_records import Machine
 from molprof.common.manifest import Session
 from molprof.common.molecule_records import MaskedLogits
+from molprof.common.values import per
 
 _T = TypeVar("_T", bound=Struct)
 
@@ -53,14 +54,14 @@ class RepeatFigures(Struct, frozen=True):
 class PhaseFigures(Struct, frozen=True):
     """One phase: unprofiled time in the timed pass with the median wall time; all else in the recorded steps."""
 
-    wall_ns: int | None
-    host_ns: int | None
-    gpu_ns: int | None  # of the GPU work that the phase launched
-    launches: int | None
-    kernels: int | None
-    syncs: int | None
-    sync_ns: int | None
-    leaf_operators: int | None
+    wall_ns: int | None = None
+    host_ns: int | None = None
+    gpu_ns: int | None = None  # of the GPU work that the phase launched
+    launches: int | None = None
+    kernels: int | None = None
+    syncs: int | None = None
+    sync_ns: int | None = None
+    leaf_operators: int | None = None
     bound: PhaseBound | None = None
     graph_launches: int | None = None
 
@@ -90,6 +91,12 @@ class WindowFigures(Struct, frozen=True):
     unattributed_gpu_ns: int | None
     graph_launches: int | None = None
     syncs: int | None = None
+
+    def per_step(self, column: str) -> float | None:
+        return per(getattr(self, column), self.steps)
+
+    def per_token(self, column: str) -> float | None:
+        return per(getattr(self, column), self.tokens)
 
 
 class SequenceFigures(Struct, frozen=True):
@@ -268,6 +275,11 @@ class Run(Struct, frozen=True):
     def noun(self) -> str:
         """What one of its sequences is."""
         return "molecule" if self.of_molecules else "prompt"
+
+    def per_molecule(self, column: str) -> float | None:
+        """A column of the recorded steps per step, times the run's steps: exact if all steps are recorded."""
+        value = self.window.per_step(column)
+        return None if value is None or not self.molecules else value * self.steps / self.molecules
 
     @property
     def cut_answers(self) -> int:

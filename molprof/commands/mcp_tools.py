@@ -136,13 +136,14 @@ def _query(trace: str, sql: str, parameters: dict[str, str], stacks: bool, limit
 
 
 def _origin(trace: str, by: str, depth: int, limit: int) -> dict[str, Any]:
-    from molprof.analysis.origin.places import copy_places, find_places, launch_places, operator_places, sync_places
-    from molprof.analysis.origin.read import build_tree, origins_of
+    from molprof.analysis.findings import Known, find_all
+    from molprof.analysis.origin.places import PLACES, operator_places
+    from molprof.analysis.origin.read import origins_of
 
     with api.load(trace) as loaded:
         origins, notes = loaded.read(origins_of, stacks=True), loaded.info.notes()
-    tree = build_tree(origins, by)
-    modules = tree if by == "module" else build_tree(origins, "module")
+    known = Known(origins=origins)
+    tree = known.tree(by)
     weight = "gpu_ns" if tree.amount("gpu_ns") else "operator_ns"
     nodes = sorted(_nodes(tree, depth), key=lambda node: -node[2].amount(weight))
     column = _COLUMNS[by]
@@ -162,12 +163,12 @@ def _origin(trace: str, by: str, depth: int, limit: int) -> dict[str, Any]:
         "needs_stacks": True,
     }
     limited(data, "tree", [_node(*node) for node in nodes], limit)
-    places = {"launches": launch_places, "copies": copy_places, "syncs": sync_places}
+    places = {name: known.places(name) for name in PLACES}
     if not origins.has_gpu:
-        places = {"operators": operator_places}
-    for name, find in places.items():
-        limited(data, name, [_place(place) for place in find(origins)], min(limit, _MOST_PLACES))
-    data["findings"] = [_finding(item) for item in find_places(origins, modules)]
+        places = {"operators": operator_places(origins)}
+    for name, found in places.items():
+        limited(data, name, [_place(place) for place in found], min(limit, _MOST_PLACES))
+    data["findings"] = [_finding(item) for item in find_all(known)]
     data["notes"] = list(notes)
     return data
 
@@ -233,7 +234,7 @@ def _certificate(report: Report) -> dict[str, Any]:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    return {name: value for name, value in plain(to_builtins(finding)).items() if name != "explanation"}
+    return {name: value for name, value in finding.to_json().items() if name != "explanation"}
 
 
 def _nodes(tree: Tree, depth: int) -> list[tuple[str, int, Tree]]:
