@@ -13,8 +13,9 @@ import jinja2
 from molprof import api
 from molprof.analysis.bench.summary import Measured, summed
 from molprof.analysis.compare import Comparison, compare, run_labels
-from molprof.analysis.compare.model import Difference, compared_rows
+from molprof.analysis.compare.model import Difference
 from molprof.analysis.compare.parts import PART_LABELS
+from molprof.analysis.compare.rows import compared_rows
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import COMPARED
 from molprof.common.bench_records import read_results

@@ -14,9 +14,7 @@ from synthetic import Spec, captured
 
 from molprof import api
 from molprof.analysis.compare import compare
-from molprof.analysis.compare.causes import explained
 from molprof.analysis.compare.same_work import same_work
-from molprof.analysis.compare.statistics import mean_interval, paired_ratio, paired_ratio_interval, student
 from molprof.analysis.documents.verdict import comparison_verdict
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import RepeatFigures, Run, Spread
@@ -123,16 +121,6 @@ def test_too_few_rounds_give_no_interval(base: Report) -> None:
     assert sentence.endswith(": largest parts, of unknown noise: processor: host time (+43.4 ms, 98.1 %).")
 
 
-def test_rows_of_paired_runs_have_paired_ratios(base: Report) -> None:
-    comparison = compare([measured(base, SPEEDS, "a"), measured(base, SPEEDS, "b", processor=30)])
-    row = next(row for row in comparison.rows if row.figure.id == "processor_ns")
-    interval = row.ratio_intervals[1]
-    assert interval is not None
-    assert interval.low < 70 / 40 < interval.high
-    assert interval.high - interval.low < 0.02
-    assert row.ratios[1] == pytest.approx(70 / 40, rel=0.01)
-
-
 def changed(run: Run, **setup: Any) -> Run:
     return replace(run, setup=replace(run.setup, **setup))
 
@@ -154,26 +142,3 @@ def test_equal_work_is_told_by_settings_shapes_and_operators(base: Report) -> No
     forward = run.phases["forward"]
     more = {**run.phases, "forward": replace(forward, leaf_operators=2 * (forward.leaf_operators or 1) + 9)}
     assert "forward" not in same_work(run, replace(other, phases=more)) or forward.leaf_operators is None
-
-
-def test_without_unprofiled_times_there_is_no_difference(base: Report) -> None:
-    assert explained(None, base.run) is None
-
-
-@pytest.mark.parametrize(
-    ("freedom", "t"), [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (5, 2.5706), (9, 2.2622), (30, 2.0423)]
-)
-def test_students_t_is_that_of_the_tables(freedom: int, t: float) -> None:
-    assert student(0.95, freedom) == pytest.approx(t, abs=1e-4)
-
-
-def test_intervals_of_rounds() -> None:
-    interval = mean_interval([1.0, 2.0, 3.0])
-    assert interval is not None
-    assert (interval.low, interval.high) == pytest.approx((2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5), abs=1e-4)
-    assert mean_interval([1.0, 2.0]) is None
-    assert paired_ratio([2.0, 8.0], [1.0, 1.0]) == pytest.approx(4.0)
-    assert paired_ratio_interval([1.0, 1.0], [1.0, 1.0]) is None
-    found = paired_ratio_interval([3.0, 30.0, 300.0], [1.0, 10.0, 100.0])
-    assert found is not None
-    assert (found.low, found.high) == pytest.approx((3.0, 3.0))

@@ -12,7 +12,6 @@ from page_data import render
 from molprof import api
 from molprof.analysis.compare import compare
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.catalog import FIGURES
 from molprof.common.errors import UsageError
 
 
@@ -101,23 +100,6 @@ def test_rows_and_ratios(llama: Report, qwen: Report) -> None:
     # No ratio of text, and none to 0.
     assert rows["device"].ratios == (None, None)
     assert (rows["filler_tokens"].values, rows["filler_tokens"].ratios) == ((0, 0), (None, None))
-
-
-def test_the_rows_of_the_original_question_are_there() -> None:
-    wanted = {
-        "wall_ns",
-        "launches",
-        "launches_per_token",
-        "launches_per_molecule",
-        "copy_kernels_per_step",
-        "free_positions_per_block",
-        "masked_logits_per_molecule",
-        "tokens_per_molecule",
-        "junk_tokens",
-    }
-    identifiers = [figure.id for figure in FIGURES]
-    assert wanted <= set(identifiers)
-    assert len(set(identifiers)) == len(identifiers)
 
 
 def test_predictions_follow_from_the_figures(llama: Report, qwen: Report) -> None:

@@ -138,7 +138,7 @@ def test_operators_without_those_that_they_call(tmp_path: Path) -> None:
         (5_000, 12_000, 0),
         (10_000, 10_000, 10_000),
     ]
-    assert result.pairing.first.strands[0].tail_ns == 10_000
+    assert result.pairing.first.lanes[0].tail_ns == 10_000
     assert (result.span_ns, result.whole.parts["slower"], result.problems) == (7_000, 7_000, ())
 
 
@@ -146,9 +146,9 @@ def test_kernels_without_a_call_are_in_the_step_around_them(tmp_path: Path) -> N
     alone = [work("kernel", "alone", ts, 1, 99) for ts in (190, 217, 240)]
     first = ran(("aten::mm", "gemm", 210, 5), ("aten::mm", "gemm", 220, 5), step=400)
     part = cut(api.recorded(write(tmp_path / "a.json", {"traceEvents": [*first["traceEvents"], *alone]}))[0], "step")
-    (strand,) = part.strands
-    assert [item.row.name for item in strand.items] == ["gemm", "alone", "gemm"]
-    assert (strand.span_ns, strand.items[0].gap_ns, part.outside) == (225_000 - 191_000, 19_000, (2, 2_000))
+    (lane,) = part.lanes
+    assert [item.row.name for item in lane.items] == ["gemm", "alone", "gemm"]
+    assert (lane.span_ns, lane.items[0].gap_ns, part.outside) == (225_000 - 191_000, 19_000, (2, 2_000))
 
 
 def ns(us: Any) -> int:
@@ -186,7 +186,7 @@ def test_two_vendors_against_a_plain_recount() -> None:
     step = summed(pair(*(cut(item, "step") for item in recorded)))
     assert step.problems == ()
     # Each layer has the same kernels on both, but for sets before matrix products and a fill before attention.
-    assert [(item.count, item.first, item.other) for item in step.stretches if item.count > 1] == [
+    assert [(item.count, item.first, item.other) for item in step.hunks if item.count > 1] == [
         (72, ("aten::addmm (memset)",), ()),
         (24, (), ("aten::fill_ (fill)",)),
         (72, ("aten::mm (memset)",), ()),

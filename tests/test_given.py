@@ -10,7 +10,7 @@ from conftest import Cli
 
 from molprof import api
 from molprof.analysis.compare import compare
-from molprof.analysis.compare.predictions import Expectation, predictions
+from molprof.analysis.compare.predictions import Expectation
 from molprof.analysis.documents.figures import figure_values
 from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures.model import Report
@@ -82,7 +82,7 @@ def test_predictions_are_judged_where_the_figures_exist(tmp_path: Path) -> None:
 
 def test_what_was_measured_once_has_no_verdict(tmp_path: Path) -> None:
     reports = [foreign(tmp_path, "a"), foreign(tmp_path, "b", 60)]
-    item = predictions(["a", "b"], reports, [Expectation("x", "x", "kernel_time_ns", "lower")])[-1]
+    item = compare(reports, expectations=[Expectation("x", "x", "kernel_time_ns", "lower")]).predictions[-1]
     assert (item.verdict, item.reason) == ("not significant", "measured once, so its noise is not known")
 
 

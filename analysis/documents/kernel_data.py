@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from molprof.analysis.compare.kernels.cut import Item, Part
+from molprof.analysis.compare.kernels.cut import Item, Selection
 from molprof.analysis.compare.kernels.pairing import LEVELS, Change
 from molprof.analysis.compare.kernels.sums import Summed, part_of
 from molprof.analysis.documents.kernel_words import kernel_verdict, noun
@@ -13,9 +13,9 @@ from molprof.common.document import Column, Table
 SCHEMA = 1
 
 
-def beside_ns(part: Part) -> int:
+def beside_ns(part: Selection) -> int:
     """Time in which earlier work of the device still ran, ns: it counts for that work alone."""
-    items = [item for strand in part.strands for item in strand.items]
+    items = part.items
     return sum(item.row.dur - item.own_ns for item in items)
 
 
@@ -60,13 +60,13 @@ def kernels_data(result: Summed, region: str, labels: tuple[str, str]) -> dict[s
         },
         "verdict": list(kernel_verdict(result, labels)),
         "places": [
-            {"phase": place.phase, "module": place.module, **item.to_json()} for place, item in result.places.items()
+            {"phase": place.phase, "module": place.module, **item.to_json()} for place, item in result.locations.items()
         ],
         "layers": [{"layer": layer, **item.to_json()} for layer, item in result.layers.items()],
         "stretches": [
             {
-                "phase": item.place.phase,
-                "module": item.place.module,
+                "phase": item.location.phase,
+                "module": item.location.module,
                 "count": item.count,
                 "deleted": list(item.first),
                 "inserted": list(item.other),
@@ -75,7 +75,7 @@ def kernels_data(result: Summed, region: str, labels: tuple[str, str]) -> dict[s
                 "before": item.between[1],
                 **item.sum.to_json(),
             }
-            for item in result.stretches
+            for item in result.hunks
         ],
         "sequence": [
             {
@@ -92,14 +92,14 @@ def kernels_data(result: Summed, region: str, labels: tuple[str, str]) -> dict[s
     }
 
 
-def _trace(label: str, part: Part) -> dict[str, Any]:
+def _trace(label: str, part: Selection) -> dict[str, Any]:
     return {
         "label": label,
         "path": part.trace.info.path,
         "complete": part.trace.info.complete,
         "steps": [step.name for step in part.steps],
         "span_ns": part.span_ns,
-        "count": sum(len(strand.items) for strand in part.strands),
+        "count": len(part.items),
         "beside_ns": beside_ns(part),
         "outside": {"count": part.outside[0], "time_ns": part.outside[1]},
     }

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from molprof.analysis.compare.kernels.cut import STEP, STEPS, Part
+from molprof.analysis.compare.kernels.cut import STEP, STEPS, Selection
 from molprof.analysis.compare.kernels.pairing import DELETED, INSERTED, MOVED, Change
 from molprof.analysis.compare.kernels.read import Row
-from molprof.analysis.compare.kernels.sums import Place, Stretch, Summed, place_of
+from molprof.analysis.compare.kernels.sums import Hunk, Location, Summed, location_of
 from molprof.common.values import (
     counted,
     cut,
@@ -37,7 +37,7 @@ _LONGEST = 60
 def kernel_verdict(result: Summed, labels: tuple[str, str]) -> tuple[str, ...]:
     """How much longer the second takes, what it adds, leaves out and moves, and where matched work differs most."""
     pairing = result.pairing
-    if not result.span_ns and not any(result.whole.parts.values()) and not result.stretches:
+    if not result.span_ns and not any(result.whole.parts.values()) and not result.hunks:
         return (f"{labels[1]} and {labels[0]} ran the same {noun(result)}s in the same time.",)
     return tuple(
         line
@@ -58,7 +58,7 @@ def noun(result: Summed) -> str:
     return "kernel" if result.pairing.first.trace.has_gpu else "operator"
 
 
-def region_words(part: Part, region: str) -> str:
+def region_words(part: Selection, region: str) -> str:
     if region == STEP:
         return f"step {part.steps[0].name!r}"
     return counted(len(part.steps), "step") if region == STEPS else "the whole trace"
@@ -87,10 +87,10 @@ def _only(result: Summed, label: str, kind: str, verb: str) -> str:
         return ""
     steps = len((result.pairing.first if kind == DELETED else result.pairing.other).steps)
     number, each = (len(changes) / steps, " per step") if steps else (float(len(changes)), "")
-    around = _around(result.stretches, kind)
-    by_place: dict[Place, list[Change]] = {}
+    around = _around(result.hunks, kind)
+    by_place: dict[Location, list[Change]] = {}
     for change in changes:
-        by_place.setdefault(place_of(change.row), []).append(change)
+        by_place.setdefault(location_of(change.row), []).append(change)
     places = sorted(by_place.items(), key=lambda item: -len(item[1]))
     said = [
         f"{_number(len(found), steps)} {_where(place, around.get(place))}: {_names(found, steps)}"
@@ -107,17 +107,17 @@ def _number(count: int, steps: int) -> str:
     return number_text(count / steps if steps else count)
 
 
-def _around(stretches: Iterable[Stretch], kind: str) -> dict[Place, tuple[Row | None, Row | None]]:
-    """The matched work around the first stretch of each place that has such changes."""
-    found: dict[Place, tuple[Row | None, Row | None]] = {}
-    for stretch in stretches:
-        if any(change.kind == kind for change in stretch.example):
-            before, after = stretch.around
-            found.setdefault(stretch.place, (before.row if before else None, after.row if after else None))
+def _around(hunks: Iterable[Hunk], kind: str) -> dict[Location, tuple[Row | None, Row | None]]:
+    """The matched work around the first hunk of each location that has such changes."""
+    found: dict[Location, tuple[Row | None, Row | None]] = {}
+    for hunk in hunks:
+        if any(change.kind == kind for change in hunk.example):
+            before, after = hunk.around
+            found.setdefault(hunk.location, (before.row if before else None, after.row if after else None))
     return found
 
 
-def _where(place: Place, around: tuple[Row | None, Row | None] | None) -> str:
+def _where(place: Location, around: tuple[Row | None, Row | None] | None) -> str:
     """In which phase and module, or between what."""
     inside = [f"in the {place.phase} phase"] if place.phase else []
     inside += [f"in {place.inner}"] if place.module else []
@@ -152,7 +152,7 @@ def _name(row: Row) -> str:
 
 def _matched(result: Summed, part: str) -> str:
     places = sorted(
-        ((place, item) for place, item in result.places.items() if item.parts[part]),
+        ((place, item) for place, item in result.locations.items() if item.parts[part]),
         key=lambda pair: -abs(pair[1].parts[part]),
     )
     if not places:

@@ -11,7 +11,7 @@ from typing import Any
 
 from molprof.analysis.compare.kernels.cut import Item
 from molprof.analysis.compare.kernels.pairing import MATCHED, Change
-from molprof.analysis.compare.kernels.sums import EQUAL, NO_LAYER, PARTS, Stretch, Sum, Summed, part_of, place_of, what
+from molprof.analysis.compare.kernels.sums import EQUAL, NO_LAYER, PARTS, Hunk, Sum, Summed, location_of, part_of, what
 from molprof.analysis.documents.kernel_data import beside_ns, kernel_records, kernels_data
 from molprof.analysis.documents.kernel_words import PART_WORDS, kernel_verdict, lines_of, noun, region_words
 from molprof.common.document import Column, Document, Plot, Row, Section, Table
@@ -36,7 +36,7 @@ def kernels_document(result: Summed, region: str) -> Document:
         Section(
             f"Where {word}s differ",
             ("between two matches; those that differ alike together",),
-            _stretches(result),
+            _hunks(result),
             detail=True,
         ),
         Section(f"Matched {word}s", (), _matched(result), detail=True),
@@ -66,7 +66,7 @@ def _labels(result: Summed) -> tuple[str, str]:
 def _notes(result: Summed, region: str, labels: tuple[str, str]) -> Iterator[str]:
     parts = (result.pairing.first, result.pairing.other)
     for side, label, part in zip(SIDES, labels, parts, strict=True):
-        count = sum(len(strand.items) for strand in part.strands)
+        count = len(part.items)
         text = f"{side}: {label}, {region_words(part, region)}, {counted(count, noun(result))}"
         if part.outside[0]:
             text += f"; outside and not compared: {count_text(part.outside[0])}, {time_text(part.outside[1])}"
@@ -131,7 +131,7 @@ def _row(name: str, item: Sum) -> Row:
 def _places(result: Summed) -> Table:
     rows = [
         _row(place.short, item)
-        for place, item in sorted(result.places.items(), key=lambda pair: -abs(pair[1].total_ns))
+        for place, item in sorted(result.locations.items(), key=lambda pair: -abs(pair[1].total_ns))
     ]
     if result.pairing.tail_ns:
         tail = Sum()
@@ -146,22 +146,21 @@ def _layers(result: Summed) -> Table:
     return Table(_columns("layer", result), rows)
 
 
-def _stretches(result: Summed) -> Table:
+def _hunks(result: Summed) -> Table:
     columns = (
         Column("place", "path"), Column("times", "count"), Column("difference", "change_ns"),
         Column("only in the first"), Column("only in the second"), Column("moved"), Column("after"), Column("before"),
     )  # fmt: skip
     rows = [
-        (item.place.short, item.count, item.sum.total_ns, *_texts(item), *map(_short, item.between))
-        for item in result.stretches
+        (item.location.short, item.count, item.sum.total_ns, *_texts(item), *map(_short, item.between))
+        for item in result.hunks
     ]
     return Table(columns, rows, missing="", keys=2)
 
 
-def _texts(stretch: Stretch) -> tuple[str, ...]:
+def _texts(hunk: Hunk) -> tuple[str, ...]:
     return tuple(
-        ", ".join(lines_of([_short(name) or "" for name in names]))
-        for names in (stretch.first, stretch.other, stretch.moved)
+        ", ".join(lines_of([_short(name) or "" for name in names])) for names in (hunk.first, hunk.other, hunk.moved)
     )
 
 
@@ -221,7 +220,7 @@ def _blocks(changes: Sequence[Change]) -> list[list[list[Change]]]:
     for _, group in groupby(changes, key=lambda change: (change.row.phase, change.row.layer)):
         block = list(group)
         signature = tuple(
-            (change.kind, _what(change.first), _what(change.other), place_of(change.row)) for change in block
+            (change.kind, _what(change.first), _what(change.other), location_of(change.row)) for change in block
         )
         columns = found.setdefault(signature, [[] for _ in block])
         for column, change in zip(columns, block, strict=True):
@@ -242,4 +241,4 @@ def _beside_row(changes: Sequence[Change]) -> Row:
         cells += [None, None, None] if item is None else [what(item.row), amounts[1], amounts[2]]
     kinds = {part_of(change) for change in changes}
     kind = kinds.pop() if len(kinds) == 1 else MATCHED
-    return (place_of(changes[0].row).text, len(changes), *cells, total.total_ns, kind)
+    return (location_of(changes[0].row).text, len(changes), *cells, total.total_ns, kind)

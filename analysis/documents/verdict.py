@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from math import prod
 
 from molprof.analysis.compare import Comparison, report_label
-from molprof.analysis.compare.causes import named_parts
 from molprof.analysis.compare.comparable import one_file
+from molprof.analysis.compare.difference import named_parts
 from molprof.analysis.compare.model import Difference, TraceDifference
 from molprof.analysis.compare.parts import MACHINE, PART_LABELS, group_of
+from molprof.analysis.compare.rows import ComparedRow
+from molprof.analysis.compare.statistics import Interval
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.figures.run_model import PhaseFigures, Run, Spread
@@ -57,9 +58,8 @@ def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
                 "times of both; the tables compare what the traces recorded."
             )
         else:
-            noise = wall.within_noise(place + 1)
             statements.append(
-                _against(label, report.run, difference, first_label, first.run, noise)
+                _against(label, report.run, difference, first_label, first.run, wall, place + 1)
                 + _doubts(difference)
                 + _validity(label, report.run, first_label, first.run)
             )
@@ -73,23 +73,24 @@ def report_verdict(report: Report) -> tuple[str, ...]:
     return (_run(report.run), _trace(report)) if report.trace.gpu_recorded else (_run(report.run),)
 
 
-def _against(label: str, run: Run, difference: Difference, first_label: str, first_run: Run, noise: bool) -> str:
-    here, there = run.wall_ns, first_run.wall_ns
+def _against(
+    label: str, run: Run, difference: Difference, first_label: str, first_run: Run, wall: ComparedRow, place: int
+) -> str:
+    here, there, interval = run.wall_ns, first_run.wall_ns, wall.ratio_intervals[place]
     times = f"{time_text(here.median)} against {time_text(there.median)}"
-    if noise:
+    measured = _measured(here, there, difference, interval)
+    if wall.within_noise(place):
         said = f"timed passes range over {_range(here)} and {_range(there)}"
-        if difference.paired:
-            said = f"{_measured(here, there, difference)}, by {_ratio_range(difference, there)}"
+        if difference.paired and interval is not None:
+            low, high = (signed_percent_text(end - 1) for end in (interval.low, interval.high))
+            said = f"{measured}, by {low} to {high}"
         named = ", ".join(_named(difference, difference.causes, there.median))
         small = f"; but beyond noise, of the time of {first_label}: {named}" if named else ""
         return f"No difference beyond noise between {label} and {first_label}: {times}; {said}{small}."
-    ratio = per(here.median, there.median)
+    ratio = wall.ratios[place]
     if ratio is None:
         return f"{label} against {first_label}: {times}."
-    if difference.paired and difference.factors:
-        ratio = prod(difference.factors.values())
-    measured = f"{times}, {_measured(here, there, difference)}"
-    return f"{label} takes {factor_text(ratio)} the time of {first_label} ({measured}){_parts(difference)}."
+    return f"{label} takes {factor_text(ratio)} the time of {first_label} ({times}, {measured}){_parts(difference)}."
 
 
 def _recorded(label: str, difference: TraceDifference, first_label: str) -> str:
@@ -162,19 +163,12 @@ def _named(difference: Difference, parts: Iterable[str], base_ns: int | None = N
         yield f"{PART_LABELS.get(part, part)} ({signed_time_text(ns)}{share})"
 
 
-def _measured(here: Spread, there: Spread, difference: Difference) -> str:
+def _measured(here: Spread, there: Spread, difference: Difference, interval: Interval | None) -> str:
     """How the times were measured."""
     if not difference.paired:
         return f"{_repeats(here, there)}, unpaired"
-    few = ", too few to know the noise" if difference.wall_interval is None else ""
+    few = ", too few to know the noise" if interval is None else ""
     return f"paired, {counted(difference.rounds, 'round')}{few}"
-
-
-def _ratio_range(difference: Difference, there: Spread) -> str:
-    interval, base = difference.wall_interval, there.median
-    if interval is None or not base:
-        return signed_time_text(difference.wall_ns)
-    return f"{signed_percent_text(interval.low / base)} to {signed_percent_text(interval.high / base)}"
 
 
 def _repeats(here: Spread, there: Spread) -> str:

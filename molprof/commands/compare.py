@@ -107,7 +107,7 @@ def command(
         notes = [remark for report in found for remark in report.trace.remarks]
         comparison = compare(*found, anyway=anyway, expectations=expectations)
         text = render(comparison_document(comparison), *form)
-        return Shown(notes, [text], [("", judge_comparison(comparison.labels, found, bounds))])
+        return Shown(notes, [text], [("", judge_comparison(comparison, bounds))])
 
     facts = "compare", reading, tokens, molecules, anyway, predictions, thresholds, form
     return deliver_shown(shown(files, reading.cached, facts, make), [result.output], result.style)

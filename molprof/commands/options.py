@@ -19,7 +19,8 @@ from molprof.common.files import check_output, replacing, writing_stdout
 from molprof.common.reading import Reading
 from molprof.common.text import escaped
 
-# Lines on thresholds that broke, that are undecided, and that did not break: `compare.thresholds.Outcome`, or its JSON.
+# Lines on thresholds that failed, are undecided, or are exceeded within noise: `compare.thresholds.Judgement`, or its
+# JSON.
 Judged = Sequence[Sequence[str]]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -213,10 +214,10 @@ def fail_if_option(example: str) -> Callable[[_F], _F]:
 
 def judged(outcome: Judged) -> int:
     """Print the outcome of thresholds, one line each; the exit code: 1 for a broken one, 3 for an undecided one."""
-    broken, untold, notes = outcome
-    for kind, lines in {"not failed": notes, "undecided": untold, "failed": broken}.items():
+    failed, undecided, within_noise = outcome
+    for kind, lines in {"not failed": within_noise, "undecided": undecided, "failed": failed}.items():
         note(*(f"{kind}: {line}" for line in lines))
-    return 1 if broken else 3 if untold else 0
+    return 1 if failed else 3 if undecided else 0
 
 
 def note(*texts: str) -> None:
