@@ -20,7 +20,7 @@ from molprof.analysis.documents.benchmark import bench_document
 from molprof.analysis.documents.plots.benchmark import KINDS, bench_figure
 from molprof.analysis.documents.plots.subject import NotRecordedError
 from molprof.analysis.render import render
-from molprof.commands import bench_show
+from molprof.commands import bench
 from molprof.common.bench_records import digest, read_results
 from molprof.common.errors import TraceError
 from molprof.profiler.bench.cases import GenerateCase, SdpaCase
@@ -167,7 +167,7 @@ def test_a_line_cut_off_at_the_end_is_left_out_and_said(file: Path) -> None:
 
 
 def test_every_figure_is_listed_in_the_help() -> None:
-    assert list(KINDS) == list(bench_show.KINDS)
+    assert list(KINDS) == list(bench.KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

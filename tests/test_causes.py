@@ -20,6 +20,7 @@ from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import RepeatFigures, Run, Spread
 from molprof.common.manifest import Session
 from molprof.common.phases import PHASES
+from molprof.common.settings import recorded
 
 # Host times of a pass on a quiet machine, ms.
 QUIET = {
@@ -134,8 +135,11 @@ def test_equal_work_is_told_by_settings_shapes_and_operators(base: Report) -> No
     assert same_work(run, other) == always
     assert same_work(changed(run, processor=None), changed(run, processor=None)) == set(PHASES)
     assert same_work(run, run) == always  # two captures of one processor's name may have two versions of it
-    for name, value in (("model", "x"), ("threads", 7), ("batch_size", 9), ("torch", "x"), ("attention", "eager")):
-        assert same_work(run, changed(other, **{name: value})) == set()
+    for name in (*recorded("forward"), "parameters", "logits_width", "gpu", "torch", "transformers"):
+        assert same_work(run, changed(other, **{name: "else"})) == set(), name
+    free = changed(run, processor=None)
+    for name in recorded("tokens"):
+        assert same_work(free, changed(free, **{name: "else"})) == always, name
     wide = replace(run.shapes, prompt_widths=(99,))
     assert same_work(run, replace(other, shapes=wide)) == {"forward"}
     assert same_work(run, replace(other, shapes=replace(run.shapes, rows=(9,)))) == set()

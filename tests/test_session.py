@@ -15,7 +15,7 @@ from conftest import Cli
 from tiny import loaded
 
 from molprof import api
-from molprof.commands.capture_runs import run_settings
+from molprof.commands.capture import run_settings
 from molprof.common.errors import MolprofError, UsageError
 from molprof.common.manifest import Session
 from molprof.profiler.capture import capture as capture_module

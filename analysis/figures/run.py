@@ -14,6 +14,7 @@ from molprof.analysis.figures.drift.disagreement import Token, disagreement_figu
 from molprof.analysis.figures.drift.model import Drift
 from molprof.analysis.figures.model import TraceFigures
 from molprof.analysis.figures.run_model import (
+    ASKED,
     BatchShapes,
     Marks,
     PhaseFigures,
@@ -40,8 +41,7 @@ _SEQUENCES = Query(
     " ORDER BY sequence",
 )
 # Settings that older traces do not have.
-_LATER = ("forced_runs", "drop_finished", "compile", "tf32", "cudnn_benchmark", "padding_multiple", "max_cache_length",
-          "prompt_format", "answer_format")  # fmt: skip
+_LATER = ("forced_runs", "drop_finished", "compile")
 # Columns in the order of Block's and Token's fields.
 _BLOCKS = Query(
     "drift",
@@ -196,6 +196,7 @@ def _setup(manifest: Manifest) -> Setup:
         cache=settings.kv_cache,
         threads=manifest.environment.threads,
         **{name: manifest.setting(name) for name in _LATER},
+        **{key: manifest.setting(row.name) for key, row in ASKED.items()},
     )
 
 
