@@ -20,10 +20,10 @@ from trace_rows import load, x
 
 from molprof import api
 from molprof.analysis import figures, findings
+from molprof.analysis import trace as report_load
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.shared import answered
 from molprof.analysis.engine.wasm import WasmTransport
-from molprof.analysis.reports import load as report_load
 from molprof.common import copied
 from molprof.common.copied import Copy, can_copy
 from molprof.common.errors import QueryError
