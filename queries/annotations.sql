@@ -1,4 +1,4 @@
--- Annotations: named stretches of the host's time, with process, thread, and whose steps or phases they mark.
+-- Annotations: named stretches of the host's time, and whose steps or phases they mark.
 --
 -- Example:
 --   SELECT source, role, name, COUNT() AS count, SUM(dur) AS time_ns
@@ -17,11 +17,9 @@ SELECT
     IIF(
       thread.name GLOB '* (lane *)',
       (
-        SELECT
-          EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid')
+        SELECT EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid')
         FROM slice
-        WHERE
-          slice.track_id = thread_track.id
+        WHERE slice.track_id = thread_track.id
         LIMIT 1
       ),
       NULL
@@ -29,17 +27,13 @@ SELECT
     thread.tid
   ) AS tid
 FROM thread_track
-JOIN thread
-  USING (utid)
-ORDER BY
-  thread_track.id;
+JOIN thread USING (utid)
+ORDER BY thread_track.id;
 
 -- Slices (id, upid, tid, ts, dur), each up to its end or the start of the next of its thread; of its process where tid
 -- is null.
 CREATE PERFETTO MACRO _molprof_up_to_next(slices TableOrSubquery)
-RETURNS TableOrSubquery
-AS
-(
+RETURNS TableOrSubquery AS (
   SELECT
     id,
     upid,
@@ -60,9 +54,7 @@ AS
 
 -- The number behind a key in a name, such as 12 behind ' step='; null without the key. CAST reads the leading digits.
 CREATE PERFETTO MACRO _molprof_number(name Expr, key Expr)
-RETURNS Expr
-AS
-(
+RETURNS Expr AS (
   IIF(INSTR($name, $key) > 0, CAST(SUBSTR($name, INSTR($name, $key) + LENGTH($key)) AS INT), NULL)
 );
 
@@ -78,8 +70,7 @@ CREATE PERFETTO TABLE molprof_annotation_pattern(
   pattern STRING,
   -- GLOB pattern of names that are not meant; '' for none.
   unless STRING
-)
-AS
+) AS
 WITH
   data(priority, source, role, pattern, unless) AS (
     VALUES
@@ -104,18 +95,14 @@ SELECT
   pattern,
   unless
 FROM data
-ORDER BY
-  priority,
-  source,
-  pattern;
+ORDER BY priority, source, pattern;
 
 -- The first pattern that matches each name: looked for once, however often the name occurs.
 CREATE PERFETTO TABLE _molprof_annotation_name AS
 SELECT
   name,
   (
-    SELECT
-      pattern._auto_id
+    SELECT pattern._auto_id
     FROM molprof_annotation_pattern AS pattern
     WHERE
       IIF(pattern.source = 'program', lower_name, name) GLOB pattern.pattern
@@ -123,8 +110,7 @@ SELECT
     LIMIT 1
   ) AS pattern
 FROM (SELECT name, LOWER(name) AS lower_name FROM slice WHERE category = 'user_annotation' GROUP BY name)
-ORDER BY
-  name;
+ORDER BY name;
 
 -- One row per slice of category user_annotation, in order of start.
 CREATE PERFETTO TABLE molprof_annotation(
@@ -144,8 +130,7 @@ CREATE PERFETTO TABLE molprof_annotation(
   source STRING,
   -- What it marks: step or phase; null for neither.
   role STRING
-)
-AS
+) AS
 SELECT
   slice.id,
   slice.ts,
@@ -156,14 +141,8 @@ SELECT
   pattern.source,
   pattern.role
 FROM slice
-JOIN _molprof_thread_track AS track
-  ON track.id = slice.track_id
-LEFT JOIN _molprof_annotation_name AS named
-  ON named.name = slice.name
-LEFT JOIN molprof_annotation_pattern AS pattern
-  ON pattern._auto_id = named.pattern
-WHERE
-  slice.category = 'user_annotation'
-ORDER BY
-  slice.ts,
-  slice.id;
+JOIN _molprof_thread_track AS track ON track.id = slice.track_id
+LEFT JOIN _molprof_annotation_name AS named ON named.name = slice.name
+LEFT JOIN molprof_annotation_pattern AS pattern ON pattern._auto_id = named.pattern
+WHERE slice.category = 'user_annotation'
+ORDER BY slice.ts, slice.id;

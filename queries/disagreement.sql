@@ -28,8 +28,7 @@ CREATE PERFETTO TABLE molprof_token_disagreement(
   rank LONG,
   -- 1 if the model's first choice was forbidden, else 0.
   forbidden LONG
-)
-AS
+) AS
 WITH
   examined AS (
     SELECT
@@ -41,11 +40,8 @@ WITH
       MAX(IIF(field = 'args.rank', int_value, NULL)) AS rank,
       MAX(IIF(field = 'args.forbidden', int_value, NULL)) AS forbidden
     FROM _molprof_sequence_value
-    WHERE
-      field IN ('args.probability', 'args.rank', 'args.choice', 'args.forbidden')
-    GROUP BY
-      sequence,
-      place
+    WHERE field IN ('args.probability', 'args.rank', 'args.choice', 'args.forbidden')
+    GROUP BY sequence, place
   )
 SELECT
   token.sequence,
@@ -58,11 +54,8 @@ SELECT
   examined.rank,
   examined.forbidden
 FROM molprof_token AS token
-JOIN examined
-  ON examined.sequence = token.sequence AND examined.position = token.position
-ORDER BY
-  token.sequence,
-  token.position;
+JOIN examined ON examined.sequence = token.sequence AND examined.position = token.position
+ORDER BY token.sequence, token.position;
 
 -- Tokens by what was left to choose: copy, free and open, those that occur.
 CREATE PERFETTO VIEW molprof_disagreement_summary(
@@ -76,8 +69,7 @@ CREATE PERFETTO VIEW molprof_disagreement_summary(
   first_choice_ratio DOUBLE,
   -- Share of them where the model's first choice was forbidden, 0 to 1.
   forbidden_ratio DOUBLE
-)
-AS
+) AS
 SELECT
   choice,
   COUNT() AS tokens,
@@ -85,7 +77,5 @@ SELECT
   AVG(rank = 0) AS first_choice_ratio,
   AVG(forbidden) AS forbidden_ratio
 FROM molprof_token_disagreement
-GROUP BY
-  choice
-ORDER BY
-  choice;
+GROUP BY choice
+ORDER BY choice;

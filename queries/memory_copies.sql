@@ -31,8 +31,7 @@ CREATE PERFETTO VIEW molprof_memory_copy(
   stream LONG,
   -- The call that started it; null where it is not recorded.
   call_id JOINID(slice.id)
-)
-AS
+) AS
 WITH
   -- Names are like "Memcpy DtoH (Device -> Pageable)" and "Memset (Device)".
   operation AS (
@@ -48,8 +47,7 @@ WITH
       stream,
       call_id
     FROM molprof_gpu_work
-    WHERE
-      category != 'kernel'
+    WHERE category != 'kernel'
   )
 SELECT
   id,
@@ -64,9 +62,7 @@ SELECT
   stream,
   call_id
 FROM operation
-ORDER BY
-  ts,
-  id;
+ORDER BY ts, id;
 
 -- The same by direction and kinds of memory, longest total time first.
 CREATE PERFETTO VIEW molprof_memory_direction(
@@ -74,7 +70,6 @@ CREATE PERFETTO VIEW molprof_memory_direction(
   direction STRING,
   -- Source memory; null as above.
   source STRING,
-  -- Target memory; null where not recorded.
   target STRING,
   -- Copies or sets.
   count LONG,
@@ -84,8 +79,7 @@ CREATE PERFETTO VIEW molprof_memory_direction(
   bytes LONG,
   -- Mean rate over those with recorded bytes, bytes per second; null without any or where no time passed.
   bytes_per_second DOUBLE
-)
-AS
+) AS
 SELECT
   direction,
   source,
@@ -95,12 +89,5 @@ SELECT
   SUM(bytes) AS bytes,
   1e9 * SUM(bytes) / NULLIF(SUM(IIF(bytes IS NULL, 0, dur)), 0) AS bytes_per_second
 FROM molprof_memory_copy
-GROUP BY
-  direction,
-  source,
-  target
-ORDER BY
-  time_ns DESC,
-  direction,
-  source,
-  target;
+GROUP BY direction, source, target
+ORDER BY time_ns DESC, direction, source, target;

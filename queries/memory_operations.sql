@@ -19,8 +19,7 @@ CREATE PERFETTO VIEW molprof_memory_operation(
   bytes LONG,
   -- Mean rate, bytes per second; null where no time passed.
   bytes_per_second DOUBLE
-)
-AS
+) AS
 SELECT
   _molprof_copy_name!(name) AS name,
   COUNT() AS count,
@@ -28,10 +27,6 @@ SELECT
   IFNULL(SUM(bytes), 0) AS bytes,
   1e9 * IFNULL(SUM(bytes), 0) / NULLIF(SUM(dur), 0) AS bytes_per_second
 FROM molprof_gpu_work
-WHERE
-  category != 'kernel'
-GROUP BY
-  1
-ORDER BY
-  time_ns DESC,
-  1;
+WHERE category != 'kernel'
+GROUP BY 1
+ORDER BY time_ns DESC, 1;

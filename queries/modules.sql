@@ -8,25 +8,19 @@
 
 -- Whether a Python function is a module.
 CREATE PERFETTO MACRO _molprof_is_module(function Expr)
-RETURNS Expr
-AS
-(
+RETURNS Expr AS (
   $function GLOB 'nn.Module: *'
 );
 
 -- The name of a module: class and number, such as Linear_3.
 CREATE PERFETTO MACRO _molprof_module_name(function Expr)
-RETURNS Expr
-AS
-(
+RETURNS Expr AS (
   SUBSTR($function, 12)
 );
 
 -- The class of a module, such as Linear of Linear_3: torch numbers the modules of each class.
 CREATE PERFETTO MACRO _molprof_module_class(name Expr)
-RETURNS Expr
-AS
-(
+RETURNS Expr AS (
   IIF(
     $name GLOB '*_*[0-9]' AND RTRIM($name, '0123456789') GLOB '*_',
     SUBSTR($name, 1, LENGTH(RTRIM($name, '0123456789')) - 1),
@@ -48,8 +42,7 @@ CREATE PERFETTO VIEW molprof_module(
   class STRING,
   -- Modules around it.
   depth LONG
-)
-AS
+) AS
 SELECT
   slice.id,
   slice.ts,
@@ -57,15 +50,10 @@ SELECT
   _molprof_module_name!(slice.name) AS name,
   _molprof_module_class!(_molprof_module_name!(slice.name)) AS class,
   (
-    SELECT
-      COUNT()
+    SELECT COUNT()
     FROM ancestor_slice(slice.id) AS outer
-    WHERE
-      outer.category = 'python_function' AND _molprof_is_module!(outer.name)
+    WHERE outer.category = 'python_function' AND _molprof_is_module!(outer.name)
   ) AS depth
 FROM slice
-WHERE
-  slice.category = 'python_function' AND _molprof_is_module!(slice.name)
-ORDER BY
-  slice.ts,
-  slice.id;
+WHERE slice.category = 'python_function' AND _molprof_is_module!(slice.name)
+ORDER BY slice.ts, slice.id;

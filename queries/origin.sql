@@ -13,23 +13,14 @@
 --   LIMIT 20;
 
 INCLUDE PERFETTO MODULE molprof.annotations;
-
 INCLUDE PERFETTO MODULE molprof.call_facts;
-
 INCLUDE PERFETTO MODULE molprof.call_phases;
-
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
-
 INCLUDE PERFETTO MODULE molprof.modules;
-
 INCLUDE PERFETTO MODULE molprof.phases;
-
 INCLUDE PERFETTO MODULE molprof.step_placement;
-
 INCLUDE PERFETTO MODULE molprof.steps;
 
 -- Slices that the reader moved to a lane, and their own thread: the outermost, named ranges, and what is right inside.
@@ -42,12 +33,9 @@ SELECT
   thread.upid,
   EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid') AS tid
 FROM slice
-JOIN thread_track
-  ON slice.track_id = thread_track.id
-JOIN thread
-  USING (utid)
-LEFT JOIN slice AS outer
-  ON outer.id = slice.parent_id
+JOIN thread_track ON slice.track_id = thread_track.id
+JOIN thread USING (utid)
+LEFT JOIN slice AS outer ON outer.id = slice.parent_id
 WHERE
   slice.arg_set_id IS NOT NULL
   AND slice.category IN ('python_function', 'user_annotation', 'cpu_op', 'cuda_runtime', 'cuda_driver')
@@ -63,15 +51,10 @@ SELECT
   thread.upid,
   thread.tid
 FROM thread_track
-JOIN thread
-  USING (utid)
-JOIN slice
-  ON slice.track_id = thread_track.id
-WHERE
-  (thread.upid, thread.tid) IN (SELECT upid, tid FROM _molprof_origin_moved)
-ORDER BY
-  slice.ts,
-  slice.id;
+JOIN thread USING (utid)
+JOIN slice ON slice.track_id = thread_track.id
+WHERE (thread.upid, thread.tid) IN (SELECT upid, tid FROM _molprof_origin_moved)
+ORDER BY slice.ts, slice.id;
 
 -- The innermost slice of their own thread around their start, of a range around all of it. A range begins inside the
 -- function that enters it and ends inside the one that leaves it, so stacks put every range on a lane.
@@ -85,14 +68,10 @@ WITH
       moved.ts,
       moved.ts_end,
       (
-        SELECT
-          home.id
+        SELECT home.id
         FROM _molprof_origin_home AS home
-        WHERE
-          home.ts <= moved.ts AND home.upid = moved.upid AND home.tid = moved.tid
-        ORDER BY
-          home.ts DESC,
-          home.id DESC
+        WHERE home.ts <= moved.ts AND home.upid = moved.upid AND home.tid = moved.tid
+        ORDER BY home.ts DESC, home.id DESC
         LIMIT 1
       ) AS last_id
     FROM _molprof_origin_moved AS moved
@@ -106,33 +85,25 @@ SELECT
     last.ts + last.dur > placed.covered_ts,
     last.id,
     (
-      SELECT
-        ancestor.id
+      SELECT ancestor.id
       FROM ancestor_slice(placed.last_id) AS ancestor
-      WHERE
-        ancestor.ts + ancestor.dur > placed.covered_ts
-      ORDER BY
-        ancestor.depth DESC
+      WHERE ancestor.ts + ancestor.dur > placed.covered_ts
+      ORDER BY ancestor.depth DESC
       LIMIT 1
     )
   ) AS parent_id
 FROM placed
-JOIN slice AS last
-  ON last.id = placed.last_id
-ORDER BY
-  placed.id;
+JOIN slice AS last ON last.id = placed.last_id
+ORDER BY placed.id;
 
 -- Calls that have an origin. Copies and sets that are captured into a graph start no work.
 CREATE PERFETTO VIEW _molprof_origin_call AS
-SELECT
-  call_id
+SELECT call_id
 FROM molprof_call_fact
 UNION
-SELECT
-  id AS call_id
+SELECT id AS call_id
 FROM molprof_gpu_call
-WHERE
-  name GLOB '*Memcpy*' OR name GLOB '*Memset*';
+WHERE name GLOB '*Memcpy*' OR name GLOB '*Memset*';
 
 -- Calls, operators, ranges and all that stands around them, sorted so that the engine finds the children of a slice.
 CREATE PERFETTO TABLE _molprof_origin_parent AS
@@ -142,8 +113,7 @@ WITH
       slice.id,
       IIF(lane.id IS NULL, slice.parent_id, lane.parent_id)
     FROM slice
-    LEFT JOIN _molprof_origin_lane AS lane
-      USING (id)
+    LEFT JOIN _molprof_origin_lane AS lane USING (id)
     WHERE
       slice.category IN ('cpu_op', 'user_annotation') OR slice.id IN (SELECT call_id FROM _molprof_origin_call)
     UNION
@@ -151,18 +121,14 @@ WITH
       slice.id,
       IIF(lane.id IS NULL, slice.parent_id, lane.parent_id)
     FROM needed
-    JOIN slice
-      ON slice.id = needed.parent_id
-    LEFT JOIN _molprof_origin_lane AS lane
-      ON lane.id = slice.id
+    JOIN slice ON slice.id = needed.parent_id
+    LEFT JOIN _molprof_origin_lane AS lane ON lane.id = slice.id
   )
 SELECT
   IFNULL(parent_id, -1) AS parent_id,
   id
 FROM needed
-ORDER BY
-  1,
-  id;
+ORDER BY 1, id;
 
 -- Slices that began in a range on a lane, and the innermost such range, which has the highest id. Both are in one slice.
 CREATE PERFETTO TABLE _molprof_origin_in_range AS
@@ -170,19 +136,15 @@ SELECT
   item.id,
   MAX(range.id) AS range_id
 FROM _molprof_origin_lane AS range
-CROSS JOIN _molprof_origin_parent AS item
-  ON item.parent_id = range.parent_id
-JOIN slice
-  ON slice.id = item.id
+CROSS JOIN _molprof_origin_parent AS item ON item.parent_id = range.parent_id
+JOIN slice ON slice.id = item.id
 WHERE
   range.is_range
   AND slice.ts < range.ts_end
   -- Of two ranges that begin together, one holds the other.
   AND (slice.ts > range.ts OR slice.ts = range.ts AND slice.id > range.id)
-GROUP BY
-  item.id
-ORDER BY
-  item.id;
+GROUP BY item.id
+ORDER BY item.id;
 
 -- The same with what each of them is.
 CREATE PERFETTO TABLE _molprof_origin_slice AS
@@ -214,13 +176,9 @@ SELECT
   END AS kind,
   IIF(_molprof_is_module!(slice.name), _molprof_module_name!(slice.name), IFNULL(slice.name, '(no name)')) AS name
 FROM _molprof_origin_parent AS item
-JOIN slice
-  USING (id)
-LEFT JOIN _molprof_origin_in_range AS inside
-  USING (id)
-ORDER BY
-  2,
-  slice.id;
+JOIN slice USING (id)
+LEFT JOIN _molprof_origin_in_range AS inside USING (id)
+ORDER BY 2, slice.id;
 
 -- What stands around each of them: itself included, but for the operator.
 CREATE PERFETTO TABLE _molprof_origin_stack AS
@@ -237,8 +195,7 @@ WITH
       IIF(kind = 'function', id, NULL),
       IIF(kind = 'library', id, NULL)
     FROM _molprof_origin_slice
-    WHERE
-      parent_id = -1
+    WHERE parent_id = -1
     UNION ALL
     SELECT
       inner.id,
@@ -251,8 +208,7 @@ WITH
       IIF(inner.kind = 'function', inner.id, stack.function_id),
       IIF(inner.kind = 'library', inner.id, stack.library_id)
     FROM stack
-    JOIN _molprof_origin_slice AS inner
-      ON inner.parent_id = stack.id
+    JOIN _molprof_origin_slice AS inner ON inner.parent_id = stack.id
   )
 SELECT
   id,
@@ -264,8 +220,7 @@ SELECT
   operator_id,
   IFNULL(function_id, library_id) AS function_id
 FROM stack
-ORDER BY
-  id;
+ORDER BY id;
 
 -- Modules by path, and which are layers: of one class, beside each other, with modules inside.
 CREATE PERFETTO TABLE _molprof_origin_module AS
@@ -284,10 +239,8 @@ WITH
         SUBSTR(inner.path, IFNULL(LENGTH(outer.path) + 2, 1)) AS name,
         inner.kind = 'module' AS is_module
       FROM _molprof_origin_stack AS inner
-      LEFT JOIN _molprof_origin_stack AS outer
-        ON outer.id = inner.module_id
-      WHERE
-        inner.kind IN ('module', 'range')
+      LEFT JOIN _molprof_origin_stack AS outer ON outer.id = inner.module_id
+      WHERE inner.kind IN ('module', 'range')
     )
   ),
   marked AS (
@@ -312,9 +265,7 @@ SELECT
   ) AS layer
 FROM marked
 WINDOW of_class AS (PARTITION BY parent_path, class, is_module)
-ORDER BY
-  parent_path,
-  path;
+ORDER BY parent_path, path;
 
 -- The layer of each path: that of its outermost module that is one.
 CREATE PERFETTO TABLE _molprof_origin_layer AS
@@ -324,22 +275,19 @@ WITH
       path,
       layer
     FROM _molprof_origin_module
-    WHERE
-      parent_path = ''
+    WHERE parent_path = ''
     UNION ALL
     SELECT
       inner.path,
       IFNULL(inside.layer, inner.layer)
     FROM inside
-    JOIN _molprof_origin_module AS inner
-      ON inner.parent_path = inside.path
+    JOIN _molprof_origin_module AS inner ON inner.parent_path = inside.path
   )
 SELECT
   path,
   layer
 FROM inside
-ORDER BY
-  path;
+ORDER BY path;
 
 -- The step of operators and calls: that in which they began. Others have no row.
 CREATE PERFETTO TABLE _molprof_origin_step AS
@@ -348,10 +296,8 @@ SELECT
   lane.id AS step_id
 FROM _molprof_step_lane AS lane
 CROSS JOIN slice
-WHERE
-  _molprof_in_lane!(slice, lane) AND slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
-ORDER BY
-  slice.id;
+WHERE _molprof_in_lane!(slice, lane) AND slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
+ORDER BY slice.id;
 
 -- Time of the operators that each operator calls. One on a lane may outlast the operator in which it began.
 CREATE PERFETTO TABLE _molprof_origin_called AS
@@ -359,16 +305,11 @@ SELECT
   outer.id,
   SUM(inner.dur) AS time_ns
 FROM _molprof_origin_stack AS stack
-JOIN slice AS inner
-  USING (id)
-JOIN slice AS outer
-  ON outer.id = stack.operator_id
-WHERE
-  stack.kind = 'operator' AND inner.ts + inner.dur <= outer.ts + outer.dur
-GROUP BY
-  outer.id
-ORDER BY
-  outer.id;
+JOIN slice AS inner USING (id)
+JOIN slice AS outer ON outer.id = stack.operator_id
+WHERE stack.kind = 'operator' AND inner.ts + inner.dur <= outer.ts + outer.dur
+GROUP BY outer.id
+ORDER BY outer.id;
 
 -- What is known of operators and of calls that have an origin.
 CREATE PERFETTO VIEW _molprof_origin_known AS
@@ -385,30 +326,20 @@ SELECT
   step.number AS step,
   step.id AS step_id
 FROM _molprof_origin_stack AS stack
-LEFT JOIN slice AS operator
-  ON operator.id = stack.operator_id
-LEFT JOIN slice AS function
-  ON function.id = stack.function_id
-LEFT JOIN _molprof_origin_layer AS layer
-  ON layer.path = stack.path
-LEFT JOIN molprof_call_phase AS place
-  ON place.id = stack.id
-LEFT JOIN molprof_phase AS phase
-  ON phase.id = place.phase_id
-LEFT JOIN _molprof_origin_step AS in_step
-  ON in_step.id = stack.id
-LEFT JOIN molprof_any_step AS step
-  ON step.id = in_step.step_id;
+LEFT JOIN slice AS operator ON operator.id = stack.operator_id
+LEFT JOIN slice AS function ON function.id = stack.function_id
+LEFT JOIN _molprof_origin_layer AS layer ON layer.path = stack.path
+LEFT JOIN molprof_call_phase AS place ON place.id = stack.id
+LEFT JOIN molprof_phase AS phase ON phase.id = place.phase_id
+LEFT JOIN _molprof_origin_step AS in_step ON in_step.id = stack.id
+LEFT JOIN molprof_any_step AS step ON step.id = in_step.step_id;
 
 -- The same of calls, in order of slice.
 CREATE PERFETTO TABLE _molprof_origin_of_call AS
-SELECT
-  known.*
+SELECT known.*
 FROM _molprof_origin_call AS call
-JOIN _molprof_origin_known AS known
-  ON known.id = call.call_id
-ORDER BY
-  known.id;
+JOIN _molprof_origin_known AS known ON known.id = call.call_id
+ORDER BY known.id;
 
 -- Frames around calls that launch or wait, and around operators, those included, outer before inner.
 CREATE PERFETTO VIEW molprof_frame(
@@ -432,8 +363,7 @@ CREATE PERFETTO VIEW molprof_frame(
   upid JOINID(process.id),
   -- Thread number, also of slices that the reader moved to another lane.
   tid LONG
-)
-AS
+) AS
 SELECT
   id,
   parent_id,
@@ -457,21 +387,16 @@ FROM (
     track.upid,
     track.tid
   FROM _molprof_origin_stack AS stack
-  JOIN slice
-    USING (id)
-  JOIN _molprof_thread_track AS track
-    ON track.id = slice.track_id
-  WHERE
-    stack.kind IS NOT NULL
+  JOIN slice USING (id)
+  JOIN _molprof_thread_track AS track ON track.id = slice.track_id
+  WHERE stack.kind IS NOT NULL
 )
-ORDER BY
-  id;
+ORDER BY id;
 
 -- Each call that is a launch, copy, set or host sync, or starts GPU work: what it did, and its origin.
 CREATE PERFETTO VIEW molprof_call_origin(
   -- The call's slice.
   call_id JOINID(slice.id),
-  -- Start, ns since the trace's earliest event.
   ts TIMESTAMP,
   -- Time in the call, ns.
   dur DURATION,
@@ -510,8 +435,7 @@ CREATE PERFETTO VIEW molprof_call_origin(
   step LONG,
   -- That step, a row of molprof_any_step; null outside any.
   step_id JOINID(slice.id)
-)
-AS
+) AS
 SELECT
   call.id AS call_id,
   call.ts,
@@ -533,12 +457,9 @@ SELECT
   origin.step,
   origin.step_id
 FROM _molprof_origin_of_call AS origin
-JOIN molprof_gpu_call AS call
-  USING (id)
-LEFT JOIN molprof_call_fact AS fact
-  ON fact.call_id = call.id
-ORDER BY
-  call.id;
+JOIN molprof_gpu_call AS call USING (id)
+LEFT JOIN molprof_call_fact AS fact ON fact.call_id = call.id
+ORDER BY call.id;
 
 -- Each operator and its origin, in order of slice.
 CREATE PERFETTO VIEW molprof_operator_origin(
@@ -553,7 +474,6 @@ CREATE PERFETTO VIEW molprof_operator_origin(
   own_ns DURATION,
   -- Track: operators of one are inside each other or one after the other.
   track_id JOINID(thread_track.id),
-  -- Process.
   upid JOINID(process.id),
   -- Thread number, also of operators that the reader moved to another lane.
   tid LONG,
@@ -565,8 +485,7 @@ CREATE PERFETTO VIEW molprof_operator_origin(
   phase STRING,
   step LONG,
   step_id JOINID(slice.id)
-)
-AS
+) AS
 SELECT
   origin.id,
   slice.ts,
@@ -584,16 +503,11 @@ SELECT
   origin.step,
   origin.step_id
 FROM _molprof_origin_known AS origin
-JOIN slice
-  USING (id)
-JOIN _molprof_thread_track AS track
-  ON track.id = slice.track_id
-LEFT JOIN _molprof_origin_called AS called
-  ON called.id = origin.id
-WHERE
-  origin.kind = 'operator'
-ORDER BY
-  origin.id;
+JOIN slice USING (id)
+JOIN _molprof_thread_track AS track ON track.id = slice.track_id
+LEFT JOIN _molprof_origin_called AS called ON called.id = origin.id
+WHERE origin.kind = 'operator'
+ORDER BY origin.id;
 
 -- Every kernel, copy and set, in order of start, with all that is known of it.
 CREATE PERFETTO VIEW molprof_origin(
@@ -629,8 +543,7 @@ CREATE PERFETTO VIEW molprof_origin(
   phase STRING,
   step LONG,
   step_id JOINID(slice.id)
-)
-AS
+) AS
 SELECT
   work.id,
   work.ts,
@@ -655,12 +568,7 @@ SELECT
   origin.step,
   origin.step_id
 FROM molprof_gpu_work AS work
-LEFT JOIN molprof_work_class AS class
-  ON class.category = work.category AND class.name = work.name
-LEFT JOIN molprof_gpu_call AS call
-  ON call.id = work.call_id
-LEFT JOIN _molprof_origin_of_call AS origin
-  ON origin.id = work.call_id
-ORDER BY
-  work.ts,
-  work.id;
+LEFT JOIN molprof_work_class AS class ON class.category = work.category AND class.name = work.name
+LEFT JOIN molprof_gpu_call AS call ON call.id = work.call_id
+LEFT JOIN _molprof_origin_of_call AS origin ON origin.id = work.call_id
+ORDER BY work.ts, work.id;

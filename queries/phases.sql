@@ -26,8 +26,7 @@ CREATE PERFETTO TABLE molprof_phase(
   upid JOINID(process.id),
   -- Thread number of the phase.
   tid LONG
-)
-AS
+) AS
 SELECT
   id,
   ts,
@@ -38,26 +37,18 @@ SELECT
   upid,
   tid
 FROM molprof_annotation
-WHERE
-  role = 'phase'
-ORDER BY
-  ts,
-  id;
+WHERE role = 'phase'
+ORDER BY ts, id;
 
 -- One row per recorded step.
 CREATE PERFETTO TABLE molprof_step(
-  -- The annotation's slice.
   id JOINID(slice.id),
-  -- Start, ns since the trace's earliest event.
   ts TIMESTAMP,
-  -- Time on the host, profiler's cost included, ns.
   dur DURATION,
-  -- Batch, from 0.
   batch LONG,
   -- Step of the batch; step 0 holds the prefill, every later one is a decode step.
   step LONG
-)
-AS
+) AS
 SELECT
   id,
   ts,
@@ -65,8 +56,5 @@ SELECT
   _molprof_number!(name, ' batch=') AS batch,
   _molprof_number!(name, ' step=') AS step
 FROM molprof_annotation
-WHERE
-  source = 'molprof' AND role = 'step'
-ORDER BY
-  ts,
-  id;
+WHERE source = 'molprof' AND role = 'step'
+ORDER BY ts, id;

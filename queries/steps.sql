@@ -13,9 +13,7 @@
 --   ORDER BY source, kind;
 
 INCLUDE PERFETTO MODULE molprof.annotations;
-
 INCLUDE PERFETTO MODULE molprof.phases;
-
 INCLUDE PERFETTO MODULE molprof.tokens;
 
 -- Annotations that are steps.
@@ -63,8 +61,7 @@ SELECT
   _molprof_number!(name, ' bs=') AS batch_size,
   _molprof_number!(name, ' toks=') AS extend_tokens
 FROM chosen
-WHERE
-  priority = best AND (covered_until IS NULL OR ts + dur > covered_until);
+WHERE priority = best AND (covered_until IS NULL OR ts + dur > covered_until);
 
 -- One row per step, in order of start. A step inside another of its thread has no row.
 CREATE PERFETTO TABLE molprof_any_step(
@@ -97,8 +94,7 @@ CREATE PERFETTO TABLE molprof_any_step(
   upid JOINID(process.id),
   -- Thread number of the step.
   tid LONG
-)
-AS
+) AS
 WITH
   generated AS (
     SELECT
@@ -106,9 +102,7 @@ WITH
       step,
       COUNT() AS tokens
     FROM molprof_token
-    GROUP BY
-      batch,
-      step
+    GROUP BY batch, step
   )
 SELECT
   step.id,
@@ -146,10 +140,6 @@ SELECT
   step.upid,
   step.tid
 FROM _molprof_step_annotation AS step
-LEFT JOIN molprof_step AS own
-  ON own.id = step.id
-LEFT JOIN generated
-  ON generated.batch = own.batch AND generated.step = own.step
-ORDER BY
-  step.ts,
-  step.id;
+LEFT JOIN molprof_step AS own ON own.id = step.id
+LEFT JOIN generated ON generated.batch = own.batch AND generated.step = own.step
+ORDER BY step.ts, step.id;

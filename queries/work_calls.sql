@@ -22,8 +22,7 @@ CREATE PERFETTO VIEW molprof_ambiguous_call(
   correlation LONG,
   -- Calls with it.
   calls LONG
-)
-AS
+) AS
 SELECT
   rank,
   correlation,
@@ -39,12 +38,10 @@ CREATE PERFETTO VIEW molprof_gpu_work_call(
   call_id JOINID(slice.id),
   -- From the start of the call to the start of the work, ns; below 0 only if clocks disagree.
   delay DURATION
-)
-AS
+) AS
 SELECT
   id AS work_id,
   call_id,
   ts - call_ts AS delay
 FROM _molprof_work
-WHERE
-  call_id IS NOT NULL;
+WHERE call_id IS NOT NULL;

@@ -79,3 +79,15 @@ def test_classes_of_modules(tmp_path: Path) -> None:
         ("Linear_1", "Linear", "Model_0/Layer_1/Linear_1"),
         ("cast", "cast", "Model_0/cast"),
     ]
+
+
+def test_modules_of_stacks(tmp_path: Path) -> None:
+    with events_loaded(tmp_path, EVENTS) as rows:
+        found = rows("modules", "SELECT name, class, depth, ts FROM molprof_module")
+    assert found == [
+        ("Model_0", "Model", 0, 2_000),
+        ("Layer_0", "Layer", 1, 3_000),
+        ("Linear_0", "Linear", 2, 4_500),
+        ("Layer_1", "Layer", 1, 13_000),
+        ("Linear_1", "Linear", 2, 14_500),
+    ]

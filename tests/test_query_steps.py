@@ -54,6 +54,26 @@ def test_annotations_keep_their_thread_on_a_lane(tmp_path: Path) -> None:
         ]
 
 
+def test_what_annotations_mark(tmp_path: Path) -> None:
+    marks = {
+        "molprof.step batch=0 step=1": ("molprof", "step"),
+        "molprof.forward batch=0 step=1": ("molprof", "phase"),
+        "molprof.step 3": ("molprof", None),
+        "step[DECODE bs=3]": ("sglang", "step"),
+        "execute_context_0(0)_generation_5(5)": ("vllm", "step"),
+        "ProfilerStep#3": ("profiler", "step"),
+        "ProfilerStep": ("profiler", None),
+        "Train_Step": ("program", "step"),
+        "Optimizer.step": (None, None),
+        "aten": (None, None),
+    }
+    with events_loaded(tmp_path, [annotation(name, 10 * n, 5) for n, name in enumerate(marks)]) as rows:
+        found = rows("annotations", "SELECT name, source, role FROM molprof_annotation")
+        named = rows("annotations", "SELECT DISTINCT source FROM molprof_annotation_pattern ORDER BY source")
+    assert {name: mark for name, *mark in found} == {name: list(mark) for name, mark in marks.items()}
+    assert named == [("molprof",), ("profiler",), ("program",), ("sglang",), ("vllm",)]
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -35,7 +35,8 @@ _STEPS = Query(
     "step_placement",
     "INCLUDE PERFETTO MODULE molprof.gpu_work;"
     " SELECT step.name, MIN(work.ts) AS ts FROM molprof_gpu_work AS work"
-    " JOIN molprof_call_step AS place ON place.id = work.call_id JOIN molprof_any_step AS step ON step.id = place.step_id"
+    " JOIN molprof_call_step AS place ON place.id = work.call_id"
+    " JOIN molprof_any_step AS step ON step.id = place.step_id"
     " WHERE work.rank IS {rank} GROUP BY step.id ORDER BY step.ts, step.id",
 )
 _GAPS = Query(
