@@ -58,11 +58,6 @@ def test_what_each_rule_counts(text: str, junk: int, filler: int, counted: str |
     assert rules(text, junk, filler) == (counted.split() if isinstance(counted, str) else counted)
 
 
-def test_every_rule_counts_something_and_has_a_name_of_its_own() -> None:
-    assert len({rule.name for rule in RULES}) == len(RULES)
-    assert all(len(rule.meaning) <= 45 for rule in RULES)
-
-
 def tokens(text: str) -> list[Token]:
     """A text as Qwen's tokenizer splits it and molprof classifies it."""
     split = ids("qwen", text)
@@ -175,42 +170,10 @@ def test_examples_are_the_most_frequent_junk_each_once() -> None:
 
 def test_kinds_of_text() -> None:
     words = "[CONFORMER] [ C @@ H ]< - 1 .5 ,- 3 abra >[ O - ] 1 %10 =[ Cl ]( [C ]< 2 ]x )> /[ F ]< 1 > [/ CONFORMER ]"
-    assert list(zip(words.split(), text_kinds(words.split()), strict=True)) == [
-        ("[CONFORMER]", "tag"),
-        ("[", "bracket"),
-        ("C", "element"),
-        ("@@", "element"),
-        ("H", "element"),
-        ("]<", "bracket"),
-        ("-", "mark"),
-        ("1", "digit"),
-        (".5", "digit"),
-        (",-", "mark"),
-        ("3", "digit"),
-        ("abra", "other"),
-        (">[", "close"),
-        ("O", "element"),
-        ("-", "element"),
-        ("]", "bracket"),
-        ("1", "ring"),
-        ("%10", "ring"),
-        ("=[", "bond"),
-        ("Cl", "element"),
-        ("](", "ring"),
-        ("[C", "element"),
-        ("]<", "bracket"),
-        ("2", "digit"),
-        ("]x", "other"),
-        (")>", "close"),
-        ("/[", "bond"),
-        ("F", "element"),
-        ("]<", "bracket"),
-        ("1", "digit"),
-        (">", "close"),
-        ("[/", "tag"),
-        ("CONFORMER", "tag"),
-        ("]", "tag"),
-    ]
+    assert " ".join(text_kinds(words.split())) == (
+        "tag bracket element element element bracket mark digit digit mark digit other close element element bracket"
+        " ring ring bond element ring element bracket digit other close bond element bracket digit close tag tag tag"
+    )
     assert text_kinds(["<|im_start|>", "[C]", ""]) == ["tag", "element", "other"]
 
 

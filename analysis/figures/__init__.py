@@ -7,9 +7,8 @@ from molprof.analysis.engine.package import Query
 from molprof.analysis.figures import certificate, counts, timeline
 from molprof.analysis.figures.catalog import TABLES
 from molprof.analysis.figures.certificate import certify
-from molprof.analysis.figures.checks import run_checks, trace_checks
+from molprof.analysis.figures.checks import AMBIGUOUS, refuse_ambiguous, run_checks, trace_checks
 from molprof.analysis.figures.counts import read_counts, read_devices
-from molprof.analysis.figures.linking import AMBIGUOUS, refuse_ambiguous
 from molprof.analysis.figures.model import SCHEMA, Report, TraceFigures
 from molprof.analysis.figures.run import read_run
 from molprof.analysis.figures.run_model import filled

@@ -8,7 +8,7 @@ from typing import Any
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
-from molprof.analysis.figures.linking import refuse_ambiguous
+from molprof.analysis.figures.checks import refuse_ambiguous
 from molprof.analysis.ranks.extract import RankOfFile, rank_trace
 from molprof.analysis.ranks.find import named_rank
 from molprof.analysis.ranks.model import RankTrace
