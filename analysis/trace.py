@@ -17,7 +17,6 @@ import msgspec
 from msgspec.structs import replace as changed
 
 from molprof.analysis import figures, findings
-from molprof.analysis.engine import NATIVE_PATH_VARIABLE, Engine
 from molprof.analysis.figures import Report, build_report
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.certificate.model import Certificate
@@ -30,6 +29,7 @@ from molprof.analysis.reader.check import check_query, checked
 from molprof.analysis.reader.events import STACK_CATEGORY
 from molprof.analysis.reader.info import STDIN
 from molprof.analysis.reader.open import open_trace, values_named
+from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE, TraceProcessor
 from molprof.common.cache import cache_key, read_entry, write_entry
 from molprof.common.copied import can_copy
 from molprof.common.errors import MolprofError
@@ -104,7 +104,7 @@ class Trace:
     def __init__(self, path: str | os.PathLike[str], reading: Reading | None = None) -> None:
         self.path, self.reading = Path(path), reading or Reading()
         self._stack = ExitStack()
-        self._loaded: tuple[Engine, TraceInfo] | None = None
+        self._loaded: tuple[TraceProcessor, TraceInfo] | None = None
         self._layers = (False, False)  # Python stacks, all arguments
         self._info: TraceInfo | None = None
         self._report: Report | None = None
@@ -115,7 +115,7 @@ class Trace:
         """The trace at `path`. how: fields of `Reading`."""
         return cls(path, Reading(**how))
 
-    def loaded(self, *, stacks: bool = False, all_args: bool = False) -> tuple[Engine, TraceInfo]:
+    def loaded(self, *, stacks: bool = False, all_args: bool = False) -> tuple[TraceProcessor, TraceInfo]:
         """The trace processor that holds the trace, and what is known of the file.
 
         stacks: with Python stacks. all_args: with all arguments, such as shapes, flow and memory events; slow. The file
@@ -166,7 +166,9 @@ class Trace:
         """What each statement of a query gives, and notes about the trace."""
         return run_statement(*self.loaded(all_args=True), statement)
 
-    def read(self, make: Callable[[Engine, TraceInfo], T], *, stacks: bool = False, all_args: bool = False) -> T:
+    def read(
+        self, make: Callable[[TraceProcessor, TraceInfo], T], *, stacks: bool = False, all_args: bool = False
+    ) -> T:
         """What `make` finds by the SQL package in a trace with these layers (see `loaded`)."""
         engine, info = self.loaded(stacks=stacks, all_args=all_args)
         with values_named(engine, self.path):
@@ -201,7 +203,7 @@ class Trace:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _load(self, layers: tuple[bool, bool], *, cached: bool, check: bool = True) -> tuple[Engine, TraceInfo]:
+    def _load(self, layers: tuple[bool, bool], *, cached: bool, check: bool = True) -> tuple[TraceProcessor, TraceInfo]:
         self.close()
         stacks, all_args = layers
         opened = open_trace(self.path, self.reading, stacks=stacks, all_args=all_args, cached=cached, check=check)
@@ -235,7 +237,7 @@ class Trace:
         return cache_key((self.path,), native_path, self.reading.stacks, self.reading.partial)
 
 
-def _ask_all(engine: Engine, info: TraceInfo) -> None:
+def _ask_all(engine: TraceProcessor, info: TraceInfo) -> None:
     """Share the queries about a large trace with a copy of this process."""
     events = sum(count for category, count in info.events_by_category.items() if category != STACK_CATEGORY)
     available = available_bytes()

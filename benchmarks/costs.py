@@ -14,15 +14,15 @@ import time
 from shared import parser, table
 
 from molprof.analysis import figures, findings
-from molprof.analysis.engine import Engine
 from molprof.analysis.reader.open import open_trace
+from molprof.analysis.trace_processor import TraceProcessor
 from molprof.queries import COSTS, PACKAGE, included
 
 # Seconds per million slices that count as 1.
 _UNIT_S = 0.05
 
 
-def costs(engine: Engine, has_run: bool) -> dict[str, float]:
+def costs(engine: TraceProcessor, has_run: bool) -> dict[str, float]:
     """CPU seconds of each module that a report includes, without those that it includes itself."""
     found: dict[str, float] = {}
     queries = (*figures.queries(has_run), *findings.queries(has_run))

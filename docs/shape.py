@@ -29,7 +29,7 @@ FOLDERS = {
 GROUND = "molprof.common"
 ANALYSIS = (
     ("molprof.queries", "molprof.analysis.render"),
-    ("molprof.analysis.engine", "molprof.analysis.frame"),
+    ("molprof.analysis.trace_processor", "molprof.analysis.frame"),
     ("molprof.analysis.reader",),
     ("molprof.analysis.figures", "molprof.analysis.query"),
     (

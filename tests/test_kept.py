@@ -9,9 +9,9 @@ import pytest
 import tiny_trace
 
 from molprof import api
-from molprof.analysis.engine import Engine, open_engine, state
 from molprof.analysis.reader import kept
 from molprof.analysis.reader import load as reader
+from molprof.analysis.trace_processor import TraceProcessor, open_engine, state
 from molprof.commands import shown
 from molprof.commands.shown import Shown, deliver_shown
 from molprof.common import cache
@@ -103,7 +103,7 @@ def test_a_native_trace_processor_keeps_nothing(trace: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("plain_bytes", [0, state._PLAIN_BYTES], ids=["compressed", "plain"])
 def test_a_state_grows_the_memory_and_takes_more_packages(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, plain_bytes: int
+    engine: TraceProcessor, monkeypatch: pytest.MonkeyPatch, plain_bytes: int
 ) -> None:
     monkeypatch.setattr(state, "_PLAIN_BYTES", plain_bytes)
     engine.feed(b'{"traceEvents": []}')

@@ -21,8 +21,8 @@ from test_native import shown
 from trace_rows import rows
 
 from molprof import api
-from molprof.analysis.engine import open_engine
 from molprof.analysis.reader.open import open_trace
+from molprof.analysis.trace_processor import open_engine
 from molprof.common.errors import ProcessorError, RunError, UsageError
 from molprof.common.manifest import KEY
 from molprof.profiler.capture import run as run_module

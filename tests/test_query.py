@@ -13,11 +13,11 @@ import tiny_trace
 
 from molprof import api
 from molprof.analysis.documents.query_result import query_document
-from molprof.analysis.engine import Columns
 from molprof.analysis.frame import Frame
 from molprof.analysis.query import Result, Statement, find_statement, parquet
 from molprof.analysis.query.statement import bind, literal, statements
 from molprof.analysis.render import render
+from molprof.analysis.trace_processor import Columns
 from molprof.common.errors import MissingExtraError, QueryError, UsageError
 
 

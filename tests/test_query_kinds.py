@@ -13,8 +13,8 @@ from tiny_trace import slice_, work
 
 from molprof import api
 from molprof.analysis.documents.figures import figure_values
-from molprof.analysis.engine import open_engine
 from molprof.analysis.reader import load_trace
+from molprof.analysis.trace_processor import open_engine
 from molprof.queries import PACKAGE, modules
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")

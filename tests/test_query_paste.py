@@ -15,8 +15,8 @@ import tiny_trace
 from sql_rows import rows
 
 from molprof import api
-from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.reader import load_trace
+from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.queries import PACKAGE, modules
 from molprof.queries.catalog import catalog, standalone_sql
 
@@ -28,7 +28,7 @@ def trace(tmp_path: Path) -> Path:
     return tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
 
 
-def test_texts_can_be_run_in_any_order_and_again(engine: Engine, trace: Path) -> None:
+def test_texts_can_be_run_in_any_order_and_again(engine: TraceProcessor, trace: Path) -> None:
     known = catalog()
     load_trace(trace, engine)
     for name in (*known, *reversed(known)):

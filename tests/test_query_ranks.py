@@ -11,9 +11,9 @@ from sql_rows import events_loaded
 from tiny_trace import slice_, write
 
 from molprof import api
-from molprof.analysis.engine import open_engine
 from molprof.analysis.reader import load_trace
 from molprof.analysis.reader.open import open_trace
+from molprof.analysis.trace_processor import open_engine
 from molprof.common.errors import TraceError
 from molprof.queries import PACKAGE, modules
 

@@ -15,8 +15,8 @@ from trace_rows import SLICES, rows, x
 from ui_server import get, prepared, serving
 
 from molprof import api
-from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.figures.model import IDLE_CAUSES
+from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.analysis.ui.contents import MAX_SLICES, Place, Span, _longest
 from molprof.analysis.ui.prepare import Prepared, prepare
 from molprof.common.errors import TraceError, UsageError
@@ -28,7 +28,7 @@ NAME_TRACKS = """
 """
 
 
-def served(result: Prepared) -> Engine:
+def served(result: Prepared) -> TraceProcessor:
     engine = open_engine()
     engine.feed(result.trace.read_bytes())
     engine.finish()

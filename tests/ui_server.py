@@ -13,7 +13,7 @@ import tiny_trace
 from browser import Page
 
 from molprof import api
-from molprof.analysis.engine import Engine
+from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.ui.contents import Place
 from molprof.analysis.ui.prepare import Prepared, prepare
 from molprof.analysis.ui.server import UiServer
@@ -23,7 +23,7 @@ VISIBLE = "app.trace.timeline.visibleWindow.toTimeSpan()"
 
 
 @contextmanager
-def serving(result: Prepared, port: int = 0, engine: Engine | None = None) -> Iterator[UiServer]:
+def serving(result: Prepared, port: int = 0, engine: TraceProcessor | None = None) -> Iterator[UiServer]:
     with UiServer(result, port, engine) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from molprof.analysis.engine import Engine
 from molprof.analysis.figures import build_report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings import Known, find_all
 from molprof.analysis.findings.attention import attention_ratio
 from molprof.analysis.reader import TraceInfo
+from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import TraceError
 
 
@@ -38,7 +38,7 @@ class Bounds:
         return next((bound for bound in self.bounds if bound.lever == lever), None)
 
 
-def read_bounds(engine: Engine, info: TraceInfo) -> Bounds:
+def read_bounds(engine: TraceProcessor, info: TraceInfo) -> Bounds:
     """Return the bounds that a loaded trace gives. Raises TraceError, EngineError."""
     report = build_report(engine, info)
     known = Known(engine, report, info)

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.sequence.shapes import Shapes, input_shapes
 from molprof.analysis.origin.read import Frame, Origins, origins_of
 from molprof.analysis.reader import TraceInfo
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.common.errors import TraceError
 
 _CALLS = Query(
@@ -84,7 +84,7 @@ class Segment:
     nodes: tuple[Node, ...]
 
 
-def read_segments(engine: Engine, info: TraceInfo) -> list[Segment]:
+def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
     """The captures of a trace that was loaded with stacks and all arguments, in order.
 
     Raises TraceError if there are none.

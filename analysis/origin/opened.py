@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.sequence.shapes import Shapes
 from molprof.analysis.origin.capture import Node, Segment
 from molprof.analysis.origin.match import LIKELY, Match, Pair, best
 from molprof.analysis.origin.read import Frame, Origins, origins_of, path_of
 from molprof.analysis.reader import TraceInfo
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.common.errors import TraceError
 
 EXACT = "exact"
@@ -91,7 +91,7 @@ class Opened:
 
 
 def read_opened(
-    engine: Engine, info: TraceInfo, capture: str | None = None, segments: Sequence[Segment] = ()
+    engine: TraceProcessor, info: TraceInfo, capture: str | None = None, segments: Sequence[Segment] = ()
 ) -> tuple[Origins, Opened]:
     """The origins of a trace that was loaded with stacks, its graphs opened with the captures in another trace.
 
@@ -107,7 +107,7 @@ def read_opened(
     return replace(origins, work=tuple(work)), opened
 
 
-def _opened(engine: Engine, capture: str | None, segments: Sequence[Segment]) -> Opened:
+def _opened(engine: TraceProcessor, capture: str | None, segments: Sequence[Segment]) -> Opened:
     by_graph: defaultdict[int, list[Work]] = defaultdict(list)
     for row in query_rows(engine, _NODES)[1]:
         work = Work(*row)

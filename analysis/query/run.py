@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from molprof.analysis.engine import Engine
 from molprof.analysis.frame import Frame
 from molprof.analysis.query.statement import Statement, statements
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.open import values_named
+from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import UsageError
 from molprof.queries import PACKAGE
 
@@ -37,7 +37,7 @@ class Result(Struct, frozen=True):
         return self.frames[0]
 
 
-def run_statement(engine: Engine, info: TraceInfo, statement: Statement) -> Result:
+def run_statement(engine: TraceProcessor, info: TraceInfo, statement: Statement) -> Result:
     """What each statement of the query gives for a trace, in order.
 
     Raises QueryError, UsageError if none gives rows, TraceError, EngineError.

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.checks import refuse_ambiguous
 from molprof.analysis.ranks.extract import RankOfFile, rank_trace
 from molprof.analysis.ranks.find import named_rank
 from molprof.analysis.ranks.model import RankTrace
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.source import PACKINGS
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.common.errors import TraceError
 from molprof.common.memory import available_bytes, processors
 
@@ -57,7 +57,7 @@ def needed_bytes(path: Path) -> int:
     return _LEAST_BYTES + size * (_PACKED_RATIO if packed else _PLAIN_RATIO)
 
 
-def ranks_of(engine: Engine, info: TraceInfo) -> list[RankTrace]:
+def ranks_of(engine: TraceProcessor, info: TraceInfo) -> list[RankTrace]:
     """The rank of a loaded file, or the ranks of a merged one. Raises TraceError, EngineError."""
     refuse_ambiguous(engine, info.path)
     _, rows = query_rows(engine, _MERGED)

@@ -8,9 +8,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.reader.info import TraceInfo
 from molprof.analysis.reader.kept import keep, kept_key, read_kept
+from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.common.errors import QueryError, TraceError
 from molprof.common.reading import Reading
 from molprof.queries import PACKAGE, modules
@@ -48,7 +48,7 @@ def open_trace(
     all_args: bool = True,
     check: bool = True,
     **how: Any,
-) -> Generator[tuple[Engine, TraceInfo], None, None]:
+) -> Generator[tuple[TraceProcessor, TraceInfo], None, None]:
     """An engine with the trace at `path` and the SQL package, and what is known of it: see `load_trace`, `open_engine`.
 
     reading: if None, with Python stacks. how: its fields that differ.
@@ -62,9 +62,9 @@ def open_trace(
         else:
             from molprof.analysis.reader.load import load_trace  # on use: a kept trace needs no reader
 
-            engines: list[Engine] = []
+            engines: list[TraceProcessor] = []
 
-            def start(large: bool) -> Engine:
+            def start(large: bool) -> TraceProcessor:
                 engines.append(stack.enter_context(open_engine(reading.native_path, memory64=large)))
                 return engines[0]
 
@@ -85,7 +85,7 @@ def open_trace(
 
 
 @contextmanager
-def values_named(engine: Engine, path: str | os.PathLike[str]) -> Generator[None, None, None]:
+def values_named(engine: TraceProcessor, path: str | os.PathLike[str]) -> Generator[None, None, None]:
     """A value that the block's queries, all of the package's own SQL, cannot use is a TraceError that names it."""
     try:
         yield
@@ -93,7 +93,7 @@ def values_named(engine: Engine, path: str | os.PathLike[str]) -> Generator[None
         raise wrong_value(engine, os.fspath(path), error) from error
 
 
-def wrong_value(engine: Engine, path: str, error: QueryError) -> TraceError:
+def wrong_value(engine: TraceProcessor, path: str, error: QueryError) -> TraceError:
     """The error to raise for `error` of the package's own SQL in the trace at `path`: it names the wrong value."""
     found = {name: column.tolist() for name, column in engine.query(_SQL).items()}
     if not found["arg"]:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from msgspec import to_builtins
 
-from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.recorded_steps import RecordedStep, read_recorded_steps
 from molprof.analysis.reader.events import STACK_CATEGORY
 from molprof.analysis.reader.load import MANIFEST_HINT
 from molprof.analysis.reader.open import open_trace
+from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.analysis.trim.plan import Filter, Plan, Stretch, Wish, make_plan
 from molprof.analysis.trim.scan import Scan, pass_over
 from molprof.common.errors import TraceError, UsageError

@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 from isal import igzip, isal_zlib
 
-from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.feeding import json_chunks
@@ -20,6 +19,7 @@ from molprof.analysis.reader.load import survey_source
 from molprof.analysis.reader.source import open_source
 from molprof.analysis.reader.survey import Survey
 from molprof.analysis.trace import Trace
+from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.analysis.ui.contents import Contents, Place, Span, read_contents
 from molprof.analysis.ui.tracks import arrange_tracks
 from molprof.analysis.ui.view import FileView, View, build_view
@@ -72,7 +72,7 @@ def prepare(
 
 
 @contextmanager
-def load_for_remote(prepared: Prepared, native_path: str | None) -> Generator[Engine, None, None]:
+def load_for_remote(prepared: Prepared, native_path: str | None) -> Generator[TraceProcessor, None, None]:
     """An engine that holds what is served, for a UI that only asks. Raises EngineError."""
     with open_engine(native_path, memory64=True) as engine, prepared.trace.open("rb") as file:
         while chunk := file.read(1 << 20):

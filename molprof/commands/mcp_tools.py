@@ -13,7 +13,6 @@ import msgspec
 from msgspec import to_builtins
 
 from molprof import api
-from molprof.analysis.engine import NATIVE_PATH_VARIABLE
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import COMPARED, FIGURES
 from molprof.analysis.figures.counts import DEVICES, OPERATIONS
@@ -22,6 +21,7 @@ from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Finding, plain
 from molprof.analysis.origin.places import Place
 from molprof.analysis.origin.tree import Tree
+from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE
 from molprof.commands.mcp_bounds import bounded, limited
 from molprof.common.errors import EngineError, MolprofError, UsageError
 from molprof.common.served import answer

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_row, query_rows
 from molprof.analysis.figures.sequence.shapes import input_shapes, shapes_text
 from molprof.analysis.reader import TraceInfo
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_row, query_rows
 from molprof.common.errors import TraceError
 from molprof.common.values import bytes_text
 
@@ -102,7 +102,7 @@ def size_notes(path: Path) -> tuple[str, ...]:
     return (f"no sizes of inputs are read from a file over {bytes_text(_SIZES_BYTES)}",)
 
 
-def read_recorded(engine: Engine, info: TraceInfo) -> Recorded:
+def read_recorded(engine: TraceProcessor, info: TraceInfo) -> Recorded:
     """What ran in a loaded trace. Raises TraceError where neither GPU work nor operators are recorded."""
     shapes = {operator: shapes_text(sizes) for operator, sizes in input_shapes(engine).items()}
     found = (Row(*row) for row in query_rows(engine, _WORK)[1] or query_rows(engine, _OPERATORS)[1])
