@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from molprof import api
 from molprof.analysis.documents.certificate import WORDS, bound_text
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.certificate import CHECKS
-from molprof.analysis.reports.load import load_report
 from molprof.common.files import replacing
 
 PAGE = Path(__file__).parent / "certificate.md"
@@ -49,7 +49,7 @@ def checks_table() -> str:
 
 
 def reports(corpus: Path) -> dict[str, Report]:
-    return {name: load_report(corpus / name) for name in TRACES}
+    return {name: api.report(corpus / name) for name in TRACES}
 
 
 def traces_table(found: Mapping[str, Report]) -> str:

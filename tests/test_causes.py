@@ -12,12 +12,12 @@ import tiny_trace
 from msgspec.structs import replace
 from synthetic import Spec, captured
 
+from molprof import api
 from molprof.analysis.compare import compare
 from molprof.analysis.compare.same_work import same_work
 from molprof.analysis.documents.verdict import comparison_verdict
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import RepeatFigures, Run, Spread
-from molprof.analysis.reports.load import load_report
 from molprof.common.manifest import Session
 from molprof.common.phases import PHASES
 from molprof.common.settings import recorded
@@ -33,7 +33,7 @@ SPEEDS = (1.0, 1.9, 1.2, 2.6, 1.1)
 
 @pytest.fixture
 def base(tmp_path: Path) -> Report:
-    return load_report(tiny_trace.write(tmp_path / "trace.json", captured(Spec(gpu=False))))
+    return api.report(tiny_trace.write(tmp_path / "trace.json", captured(Spec(gpu=False))))
 
 
 def measured(report: Report, speeds: Sequence[float], run: str | None = None, **more_ms: float) -> Report:
@@ -101,7 +101,7 @@ def test_the_same_run_twice_has_no_causes(base: Report) -> None:
 
 def test_more_steps_are_a_cause_and_their_speed_is_not(base: Report, tmp_path: Path) -> None:
     longer = Spec(batches=(("cffffe", "cfe"),), gpu=False)
-    other = load_report(tiny_trace.write(tmp_path / "longer.json", captured(longer)))
+    other = api.report(tiny_trace.write(tmp_path / "longer.json", captured(longer)))
     item = compare([measured(base, SPEEDS[:4]), measured(other, SPEEDS[:4])]).differences[0]
     assert item is not None
     assert "tokens.useful" in item.causes

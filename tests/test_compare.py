@@ -9,9 +9,9 @@ import pytest
 import tiny_trace
 from page_data import render
 
+from molprof import api
 from molprof.analysis.compare import compare
 from molprof.analysis.figures import Report
-from molprof.analysis.reports.load import load_report
 from molprof.common.errors import UsageError
 
 
@@ -152,7 +152,7 @@ def test_launches_of_steps_that_the_engine_marked(tmp_path: Path, foreign: Repor
     for index, ts in enumerate((1, 5, 101)):
         events.append(tiny_trace.slice_("cuda_runtime", "cudaLaunchKernel", ts, 2, correlation=index))
         events.append(tiny_trace.work("kernel", "k", ts + 10, 2, index))
-    marked = load_report(tiny_trace.write(tmp_path / "marked.json", {"traceEvents": events}))
+    marked = api.report(tiny_trace.write(tmp_path / "marked.json", {"traceEvents": events}))
     rows = {row.figure.id: row for row in compare([marked, foreign]).rows}
     assert rows["launches_per_step"].values == (1.5, None)
     assert rows["launches_per_token"].values == (0.375, None)

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from synthetic import Cost, Spec, captured, costs
 
+from molprof import api
 from molprof.analysis.compare import compare
 from molprof.analysis.compare.difference import Factor, attribute, rounded
 from molprof.analysis.compare.model import Difference
 from molprof.analysis.compare.parts import PART_LABELS
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import PhaseBound, PhaseFigures, Spread
-from molprof.analysis.reports.load import load_report
 from molprof.common.phases import PHASES, STEP_PHASES
 
 Reports = Callable[..., Report]
@@ -221,8 +221,8 @@ def foreign(busy: list[tuple[float, float]]) -> dict[str, Any]:
 
 
 def test_traces_of_other_origin_differ_in_their_recorded_span(tmp_path: Path) -> None:
-    first = load_report(tiny_trace.write(tmp_path / "a.json", foreign([(10, 5), (16, 4), (40, 5)])))
-    other = load_report(tiny_trace.write(tmp_path / "b.json", foreign([(10, 5), (30, 9)])))
+    first = api.report(tiny_trace.write(tmp_path / "a.json", foreign([(10, 5), (16, 4), (40, 5)])))
+    other = api.report(tiny_trace.write(tmp_path / "b.json", foreign([(10, 5), (30, 9)])))
     comparison = compare([first, other, first]).to_json()
     assert comparison["difference"] == [None, None]
     # Gaps: 1 µs with work queued, and 20 µs with none; then 15 µs with none.
@@ -236,10 +236,10 @@ def test_traces_of_other_origin_differ_in_their_recorded_span(tmp_path: Path) ->
 
 
 def test_no_recorded_difference_without_gpu_work_or_beside_an_unprofiled_one(tmp_path: Path) -> None:
-    cpu = load_report(
+    cpu = api.report(
         tiny_trace.write(tmp_path / "a.json", {"traceEvents": [tiny_trace.slice_("cpu_op", "aten::mm", 0, 1)]})
     )
-    gpu = load_report(tiny_trace.write(tmp_path / "b.json", foreign([(10, 5)])))
+    gpu = api.report(tiny_trace.write(tmp_path / "b.json", foreign([(10, 5)])))
     ours = tiny_trace.report(tmp_path / "c.json", tiny_trace.document())
     assert compare([cpu, gpu]).to_json()["trace_difference"] is None
     assert compare([ours, ours]).to_json()["trace_difference"] is None

@@ -10,13 +10,13 @@ import tiny_trace
 from tiny import ids, table
 from token_tracks import Token, sequence
 
-from molprof.analysis.engine import open_engine
 from molprof.analysis.figures.drift.blocks import EXAMPLES, RULES, STATES, Block, drift_figures
 from molprof.analysis.figures.drift.disagreement import Token as Examined
 from molprof.analysis.figures.drift.disagreement import agreement, disagreement_figures, text_kinds
 from molprof.analysis.figures.drift.model import Agreement, Drift, JunkExample
 from molprof.analysis.figures.run import read_drift
 from molprof.analysis.reader import load_trace
+from molprof.analysis.trace_processor import open_engine
 from molprof.common.molecule_records import KIND_LETTERS
 from molprof.common.text_format import DEFAULT
 from molprof.profiler.molecules.kinds import classify

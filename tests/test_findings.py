@@ -11,9 +11,9 @@ from decoding_trace import Event, decoding, launched
 from finding_data import GEMM, busy, findings, gemms, op
 from tiny_trace import slice_
 
+from molprof import api
 from molprof.analysis.figures.model import Gain
 from molprof.analysis.findings import RULES
-from molprof.analysis.reports.load import load_report
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
 
@@ -193,7 +193,7 @@ def test_a_trace_without_anything_timed_has_no_findings(tmp_path: Path) -> None:
     ],
 )
 def test_public_traces(name: str, expected: dict[str, float]) -> None:
-    report = load_report(Path(str(CORPUS), "traces", f"{name}.json.gz"))
+    report = api.report(Path(str(CORPUS), "traces", f"{name}.json.gz"))
     assert {item.id: round(item.gain_ratio or 0.0, 3) for item in report.findings} == expected
 
 

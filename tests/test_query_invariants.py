@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from sql_rows import Rows, rows
 
-from molprof.analysis.engine import open_engine
 from molprof.analysis.reader import load_trace
+from molprof.analysis.trace_processor import open_engine
 from molprof.queries import PACKAGE, modules
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")

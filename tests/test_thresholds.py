@@ -13,10 +13,10 @@ import tiny_trace
 from conftest import Cli
 from synthetic import Spec, captured, in_rounds
 
+from molprof import api
 from molprof.analysis.compare import compare
 from molprof.analysis.compare.thresholds import Judgement, judge_comparison, judge_report, parse_threshold
 from molprof.analysis.figures import Report
-from molprof.analysis.reports.load import load_report
 from molprof.common.errors import UsageError
 
 
@@ -28,7 +28,7 @@ def report_of(tmp_path: Path, walls: Sequence[int] = (1095, 1100, 1105), **chang
 
 
 def foreign(tmp_path: Path) -> Report:
-    return load_report(
+    return api.report(
         tiny_trace.write(tmp_path / "foreign.json", {"traceEvents": [tiny_trace.work("kernel", "k", 5, 2, 1)]})
     )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_row
 from molprof.analysis.figures.counts import Counts
 from molprof.analysis.figures.model import STACK_CATEGORY, Check, TraceFigures
 from molprof.analysis.figures.run_model import Run
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_row
 from molprof.common.errors import TraceError
 from molprof.common.manifest import Manifest
 
@@ -59,7 +59,7 @@ def trace_checks(trace: TraceFigures, counts: Counts) -> tuple[Check, ...]:
     return (_check("events", text, events, events - trace.lost_events), kernels)
 
 
-def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...]:
+def run_checks(engine: TraceProcessor, run: Run, manifest: Manifest) -> tuple[Check, ...]:
     gpu, tokens, bound = (query_row(engine, query) for query in (_GPU, _TOKENS, _BOUND))
     made = run.generated_tokens
     unfinished = "tokens in the manifest = tokens of unfinished rows, summed over steps"
@@ -108,7 +108,7 @@ def agree(left: int, right: int, tolerance_ratio: float) -> bool:
     return abs(left - right) <= tolerance_ratio * abs(left)
 
 
-def refuse_ambiguous(engine: Engine, path: str) -> None:
+def refuse_ambiguous(engine: TraceProcessor, path: str) -> None:
     """Raise TraceError for a trace merged from several whose calls cannot be told apart.
 
     The engine must know the SQL package.

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from msgspec import convert
 from msgspec.structs import asdict, replace
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_dicts, query_rows
 from molprof.analysis.figures.drift.blocks import Block, drift_figures
 from molprof.analysis.figures.drift.disagreement import Token, disagreement_figures
 from molprof.analysis.figures.drift.model import Drift
@@ -27,6 +25,8 @@ from molprof.analysis.figures.run_model import (
 )
 from molprof.analysis.figures.step_times import step_times
 from molprof.analysis.figures.window import read_window
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_dicts, query_rows
 from molprof.common.errors import TraceError
 from molprof.common.manifest import Manifest, Repeat
 from molprof.common.molecule_records import MaskedLogits, MoleculeRun
@@ -55,7 +55,7 @@ _TOKENS = Query(
 )
 
 
-def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
+def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) -> Run:
     """All figures of the run that `manifest` describes. Raises TraceError if it contradicts itself."""
     batches = len(manifest.steps_per_batch)
     for molecule in manifest.molecules:
@@ -133,7 +133,7 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
     )
 
 
-def read_drift(engine: Engine, molecules: Sequence[MoleculeRun], form: TextFormat = DEFAULT) -> Drift:
+def read_drift(engine: TraceProcessor, molecules: Sequence[MoleculeRun], form: TextFormat = DEFAULT) -> Drift:
     blocks = [Block(*row) for row in query_rows(engine, _BLOCKS)[1]]
     last = {block.sequence: block.block for block in blocks}
     # A block is open at the end of an answer without an end token.
@@ -173,7 +173,7 @@ def label(manifest: Manifest) -> str:
     return f"{model} lp:{resolved.processor}" if resolved.processor else f"{model} no lp"
 
 
-def _read_sequences(engine: Engine, manifest: Manifest) -> tuple[SequenceFigures, ...]:
+def _read_sequences(engine: TraceProcessor, manifest: Manifest) -> tuple[SequenceFigures, ...]:
     molecules = {molecule.sequence: molecule for molecule in manifest.molecules}
     # A track without its molecule shows as the broken sum of tokens.
     return tuple(

@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_dicts, query_row, query_rows
 from molprof.analysis.figures.model import TraceFigures
 from molprof.analysis.figures.run_model import ClassFigures, PhaseBound, PhaseFigures, RunTotal, WindowFigures
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_dicts, query_row, query_rows
 from molprof.common.manifest import Manifest
 
 _PHASES = Query(
@@ -40,7 +40,7 @@ _CLASSES = Query("step_work", "SELECT class, count, time_ns FROM molprof_step_cl
 _Read = tuple[WindowFigures, dict["str | None", PhaseFigures], "dict[str, RunTotal] | None"]
 
 
-def read_window(engine: Engine, manifest: Manifest, trace: TraceFigures) -> _Read:
+def read_window(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) -> _Read:
     """The recorded steps, each recorded phase by name (None: outside any phase), and totals of all steps.
 
     A trace that lacks parts of steps has no figures of them.
@@ -63,7 +63,7 @@ def read_window(engine: Engine, manifest: Manifest, trace: TraceFigures) -> _Rea
     return window, phases, _totals(steps, manifest, gpu) if whole else None
 
 
-def _read_phases(engine: Engine, gpu: bool) -> dict[str | None, PhaseFigures]:
+def _read_phases(engine: TraceProcessor, gpu: bool) -> dict[str | None, PhaseFigures]:
     bounds = {phase: PhaseBound(*figures) for phase, *figures in query_rows(engine, _BOUNDS)[1]}
     phases = {}
     for row in query_dicts(engine, _PHASES):

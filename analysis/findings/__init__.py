@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from molprof.analysis.engine.package import Query
 from molprof.analysis.figures.model import Finding
 from molprof.analysis.findings import attention, copies, gpu_idle, origin, processor, profiling, rows
 from molprof.analysis.findings.rule import Known, Rule
 from molprof.analysis.findings.scope import SPAN
+from molprof.analysis.trace_processor.package import Query
 
 __all__ = ["RULES", "Known", "find_all", "queries"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from molprof.analysis.engine.package import Query
 from molprof.analysis.findings.operators import operators_named
 from molprof.analysis.findings.rule import Found, Known, rule
+from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, percent_text, time_text
 
 # Below this share even attention that takes no time would gain little.

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from molprof.analysis.engine.package import Query
 from molprof.analysis.findings.operators import Operators, operators_named
 from molprof.analysis.findings.rule import Found, Known, rule
+from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import bytes_text, count_text, number_text, short_name, time_text
 
 LEAST_FROM_HOST_PER_STEP = 1

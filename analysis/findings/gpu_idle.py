@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from molprof.analysis.engine.package import Query
 from molprof.analysis.figures.model import IDLE_CAUSES, Gain
 from molprof.analysis.findings.rule import Found, Known, rule
+from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, number_text, percent_text, time_text
 
 # Share of unprofiled time in which devices are idle.

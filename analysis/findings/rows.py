@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from molprof.analysis.engine.package import Query
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings.rule import Found, Known, rule
+from molprof.analysis.trace_processor.package import Query
 from molprof.common.phases import STEP_PHASES
 from molprof.common.values import count_text, percent_text
 

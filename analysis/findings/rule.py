@@ -8,8 +8,6 @@ from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 
-from molprof.analysis.engine import Columns, Engine
-from molprof.analysis.engine.package import Query, query_dicts
 from molprof.analysis.figures.certificate.model import Group
 from molprof.analysis.figures.model import Gain, Report
 from molprof.analysis.figures.run_model import Run
@@ -19,6 +17,8 @@ from molprof.analysis.origin.places import PLACES, Place
 from molprof.analysis.origin.read import Origins, build_tree, origins_of
 from molprof.analysis.origin.tree import Tree
 from molprof.analysis.reader import TraceInfo
+from molprof.analysis.trace_processor import Columns, TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_dicts
 
 # Less is not worth a finding.
 LEAST_GAIN = 0.01
@@ -30,7 +30,7 @@ class Known:
 
     def __init__(
         self,
-        engine: Engine | None = None,
+        engine: TraceProcessor | None = None,
         report: Report | None = None,
         info: TraceInfo | None = None,
         origins: Origins | None = None,
@@ -45,7 +45,7 @@ class Known:
         self._places: dict[str, list[Place]] = {}
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> TraceProcessor:
         assert self._engine is not None
         return self._engine
 
@@ -120,7 +120,7 @@ class Known:
         of = "recorded span" if self.report.run is None else "unprofiled wall time"
         return Gain(min(1.0, low), min(1.0, high), of, bounded_by)
 
-    def _asked(self, query: Query, ask: Callable[[Engine, Query], _T]) -> _T:
+    def _asked(self, query: Query, ask: Callable[[TraceProcessor, Query], _T]) -> _T:
         """What `ask` answers, asked once."""
         key = ask, query
         if key not in self._answers:
@@ -129,7 +129,7 @@ class Known:
         return answer
 
 
-def _columns(engine: Engine, query: Query) -> Columns:
+def _columns(engine: TraceProcessor, query: Query) -> Columns:
     return engine.query(query.text)
 
 

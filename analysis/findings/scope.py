@@ -12,11 +12,11 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.union import Union
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.common.phases import STEP_PHASES
 from molprof.common.values import percent_text, time_text
 
@@ -122,7 +122,7 @@ class Scope(Struct, frozen=True):
         return sum(self.host_part(*time) for time in times)
 
 
-def read_scope(engine: Engine, report: Report) -> Scope | None:
+def read_scope(engine: TraceProcessor, report: Report) -> Scope | None:
     """None where no time is recorded."""
     run = report.run
     _, rows = query_rows(engine, SPAN if run is None else _STEPS)
@@ -147,7 +147,7 @@ def read_scope(engine: Engine, report: Report) -> Scope | None:
     )
 
 
-def _busy_ns(engine: Engine, stretches: Union) -> int:
+def _busy_ns(engine: TraceProcessor, stretches: Union) -> int:
     """Time of the stretches in which each device worked, summed over devices."""
     columns = engine.query(_WORK.text)
     masks = [columns["device"] == device for device in set(columns["device"].tolist())]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_row, query_rows
 from molprof.analysis.origin.tree import AMOUNTS, MOST_DEPTH, Node, Tree, finished
 from molprof.analysis.reader import TraceInfo
-from molprof.analysis.reader.open import open_packaged
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_row, query_rows
 from molprof.common.errors import EngineError
 
 BYS = ("module", "source", "operator", "kernel")
@@ -166,13 +164,7 @@ def path_of(by: str, chain: Sequence[Frame]) -> tuple[tuple[str, str], ...]:
     return tuple(path[:MOST_DEPTH])
 
 
-def read_origins(path: str | os.PathLike[str]) -> tuple[Origins, tuple[str, ...]]:
-    """The origins of the trace at `path`, and notes about it. Errors are those of `open_trace`."""
-    with open_packaged(path, stacks=True, all_args=False) as (engine, info):
-        return origins_of(engine, info), tuple(info.notes())
-
-
-def origins_of(engine: Engine, info: TraceInfo) -> Origins:
+def origins_of(engine: TraceProcessor, info: TraceInfo) -> Origins:
     """The origins of the trace that the engine holds, Python stacks included."""
     frames = {row[0]: Frame(*row) for row in query_rows(engine, _FRAMES)[1]}
     step = query_row(engine, _STEPS)

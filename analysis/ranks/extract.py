@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from molprof.analysis.engine import Columns, Engine
-from molprof.analysis.engine.package import Query, query_dicts, query_rows
 from molprof.analysis.ranks.model import Collective, Gap, RankTrace, Step, Times, Work
 from molprof.analysis.reader import TraceInfo
+from molprof.analysis.trace_processor import Columns, TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_dicts, query_rows
 from molprof.common.errors import TraceError
 
 # Shorter gaps, and the shortest beyond this many, are not explained.
@@ -66,7 +66,7 @@ class RankOfFile:
     is_named: bool = False  # told by the name of the file
 
 
-def rank_trace(engine: Engine, info: TraceInfo, of: RankOfFile) -> RankTrace:
+def rank_trace(engine: TraceProcessor, info: TraceInfo, of: RankOfFile) -> RankTrace:
     """One rank of a file. Raises TraceError if it has no GPU work."""
     where = of.sql
     prefix = "" if where == "NULL" else f"{where}:"  # of devices in a merged file
@@ -104,13 +104,13 @@ def _filled(query: Query, rank: str) -> Query:
     return Query(query.module, query.sql.format(rank=rank))
 
 
-def _columns(engine: Engine, query: Query, rank: str) -> Columns:
+def _columns(engine: TraceProcessor, query: Query, rank: str) -> Columns:
     """Columns whose numbers are int64 also without rows."""
     columns = engine.query(_filled(query, rank).text)
     return {name: values if name in ("name", "cause") else values.astype(np.int64) for name, values in columns.items()}
 
 
-def _steps(engine: Engine, rank: str, origin: int, span: tuple[int, int]) -> list[Step]:
+def _steps(engine: TraceProcessor, rank: str, origin: int, span: tuple[int, int]) -> list[Step]:
     """The steps on the device."""
     _, rows = query_rows(engine, _filled(_STEPS, rank))
     found: list[tuple[str, int]] = []
@@ -122,7 +122,7 @@ def _steps(engine: Engine, rank: str, origin: int, span: tuple[int, int]) -> lis
     return [Step(name, start, end) for (name, start), end in zip(found, ends, strict=True)]
 
 
-def _gaps(engine: Engine, rank: str, origin: int) -> list[Gap]:
+def _gaps(engine: TraceProcessor, rank: str, origin: int) -> list[Gap]:
     gaps, host = _columns(engine, _GAPS, rank), _columns(engine, _HOST, rank)
     found = []
     for start, end, cause in zip(*(gaps[name].tolist() for name in ("ts", "ts_end", "cause")), strict=True):

@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 from msgspec import to_builtins
 
-from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.recorded_steps import RecordedStep, read_recorded_steps
 from molprof.analysis.reader.events import STACK_CATEGORY
 from molprof.analysis.reader.load import MANIFEST_HINT
 from molprof.analysis.reader.open import open_trace
+from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.analysis.trim.plan import Filter, Plan, Stretch, Wish, make_plan
 from molprof.analysis.trim.scan import Scan, pass_over
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import replacing_packed
 from molprof.common.manifest import KEY, TRIMMED_KEY, Trimmed, from_json, trimmed_from_json
-from molprof.queries import PACKAGE, modules
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,6 @@ def _annotated(found: Scan, path: Path) -> tuple[list[RecordedStep], list[tuple[
         with annotations.open("wb") as file:
             file.writelines((b'{"traceEvents":[', b",\n".join(found.annotations), b"]}"))
         with open_trace(annotations, all_args=False) as (engine, info):
-            engine.register_package(PACKAGE, modules())
             steps = read_recorded_steps(engine)
             _, phases = query_rows(engine, Query("phases", "SELECT ts, ts + dur, phase FROM molprof_phase ORDER BY ts"))
             origin = info.origin_ns

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_row
 from molprof.analysis.figures.certificate import launches, recording, work
 from molprof.analysis.figures.certificate.model import ALL, Certificate, Certified, Doubt, Facts, Group, combined, worst
 from molprof.analysis.figures.counts import Counts, DeviceTime
 from molprof.analysis.reader import TraceInfo
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_row
 
 __all__ = ["CHECKS", "Certificate", "certify"]
 
@@ -50,7 +50,7 @@ SELECT
 QUERIES = (_STEPS, _RECORDED, *(query for check in CHECKS if check.asks for query in check.queries))
 
 
-def certify(engine: Engine, info: TraceInfo, counts: Counts, devices: Mapping[str, DeviceTime]) -> Certificate:
+def certify(engine: TraceProcessor, info: TraceInfo, counts: Counts, devices: Mapping[str, DeviceTime]) -> Certificate:
     """The certificate of the trace that `load_trace(path, engine)` described by `info`.
 
     The package's SQL is registered already. Raises EngineError or QueryError of the trace processor.
@@ -75,7 +75,7 @@ def _certified(group: Group, doubts: list[Doubt], known: Facts) -> Certified:
     return Certified(group, verdict, reason, bounds, mine)
 
 
-def _facts(engine: Engine, info: TraceInfo, counts: Counts, devices: Mapping[str, DeviceTime]) -> Facts:
+def _facts(engine: TraceProcessor, info: TraceInfo, counts: Counts, devices: Mapping[str, DeviceTime]) -> Facts:
     found, steps = query_row(engine, _RECORDED), query_row(engine, _STEPS)
     parts: dict[Group, bool] = {
         "gpu_work": found["work"],

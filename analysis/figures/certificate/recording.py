@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_dicts, query_row, query_rows
 from molprof.analysis.figures.certificate.model import ALL, Bound, Check, Doubt, Facts, Group, lost
 from molprof.analysis.reader import TraceInfo
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_dicts, query_row, query_rows
 from molprof.common.manifest import TRIMMED_KEY
 from molprof.common.values import counted, time_text
 
@@ -38,7 +38,7 @@ _CLOCK = Query(
 _JUMP_NS = 1_000_000
 
 
-def _file(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+def _file(engine: TraceProcessor, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     reasons = []
     if not info.complete:
         reasons.append("the file is damaged, and only its whole part was read")
@@ -58,7 +58,7 @@ def _file(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
         yield Doubt("steps", "not_to_be_had", "parts of steps were trimmed")
 
 
-def _cycles(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+def _cycles(engine: TraceProcessor, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     runs = query_dicts(engine, _RUNS)
     # A merged file has a run for each process; the check of ranks reports those.
     if len(runs) > 1 and len(runs) > query_row(engine, _RUN_PROCESSES)["processes"]:
@@ -73,7 +73,7 @@ def _cycles(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
         yield Doubt(group, "bounded", reason, bounds, {"runs": len(runs), "gap_ns": gap_ns})
 
 
-def _ranks(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+def _ranks(engine: TraceProcessor, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     """Several processes were merged, mostly the ranks of a job."""
     _, processes = query_rows(engine, _PROCESSES)
     if len(processes) < 2:
@@ -89,7 +89,7 @@ def _ranks(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
         yield from lost(("gpu_time", "gpu_idle"), why, evidence)
 
 
-def _start(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+def _start(engine: TraceProcessor, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     row = query_row(engine, _OVER)
     if not row["count"]:
         return
@@ -100,14 +100,14 @@ def _start(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     yield Doubt("host_time", "bounded", reason, (bound,), row)
 
 
-def _memory(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+def _memory(engine: TraceProcessor, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     # torch writes 1; other writers true.
     if info.keys.get("profile_memory") in (1, True) and not info.memory_events:
         reason = "profile_memory was on, and no memory event is recorded"
         yield Doubt("allocations", "not_to_be_had", reason, (), {"events": 0})
 
 
-def _clocks(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+def _clocks(engine: TraceProcessor, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     row = query_row(engine, _CLOCK)
     if row["early_work"] or row["late_syncs"]:
         yield from _two_clocks(row)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import wasmtime
 
-from molprof.analysis.engine.compiled import load_module, wasm_engine
-from molprof.analysis.engine.session import MAX_REQUEST_BYTES
-from molprof.analysis.engine.state import Changes, changes, memory_bytes, packed, put, unpack
+from molprof.analysis.trace_processor.compiled import load_module, wasm_engine
+from molprof.analysis.trace_processor.session import MAX_REQUEST_BYTES
+from molprof.analysis.trace_processor.state import Changes, changes, memory_bytes, packed, put, unpack
 from molprof.common.errors import EngineError
 from molprof.common.interrupts import Interrupts
 

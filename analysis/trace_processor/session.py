@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Protocol
 
-from molprof.analysis.engine.columns import Columns, to_columns
-from molprof.analysis.engine.protocol import Fields, content, contents, message, read_fields, text
+from molprof.analysis.trace_processor.columns import Columns, to_columns
+from molprof.analysis.trace_processor.protocol import Fields, content, contents, message, read_fields, text
 from molprof.common.errors import EngineError, QueryError
 from molprof.queries import included
 
@@ -53,7 +53,7 @@ class Transport(Protocol):
         """Frees the trace processor. May be called again."""
 
 
-class Engine:
+class TraceProcessor:
     """A trace processor with one trace: `feed` chunks, `finish`, then `query`."""
 
     def __init__(self, transport: Transport, sequence: int = 0) -> None:
@@ -131,7 +131,7 @@ class Engine:
         Another copy, which then has these tables, shares the others.
         """
         # On use: most processes ask queries one by one.
-        from molprof.analysis.engine.shared import answered
+        from molprof.analysis.trace_processor.shared import answered
         from molprof.common.copied import can_copy
 
         if self._transport is not None and self._transport.is_embedded and can_copy():
@@ -166,7 +166,7 @@ class Engine:
                 self._transport = None
         self._copies.close()  # last: they end meanwhile
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> TraceProcessor:
         return self
 
     def __exit__(self, *error: object) -> None:

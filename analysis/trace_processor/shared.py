@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from molprof.analysis.engine.columns import Columns
+from molprof.analysis.trace_processor.columns import Columns
 from molprof.common.copied import Copy
 from molprof.common.errors import QueryError
 from molprof.queries import COSTS, included

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from molprof.analysis.engine.protocol import Fields, content, contents, numbers, text
+from molprof.analysis.trace_processor.protocol import Fields, content, contents, numbers, text
 
 # By name, in the order of the SELECT list: int64, float64, or object for text (str), blobs (bytes), anything with a
 # NULL (None), and columns without rows.

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from molprof.analysis.engine import Engine
+from molprof.analysis.trace_processor import TraceProcessor
 from molprof.queries import PACKAGE
 
 
@@ -22,20 +22,20 @@ class Query(Struct, frozen=True):
         return f"INCLUDE PERFETTO MODULE {PACKAGE}.{self.module};\n{self.sql}"
 
 
-def query_rows(engine: Engine, query: Query) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
+def query_rows(engine: TraceProcessor, query: Query) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
     """Column names and rows."""
     columns = engine.query(query.text)
     # tolist() gives Python's own int and float, which json and formatting treat as such.
     return tuple(columns), tuple(zip(*(column.tolist() for column in columns.values()), strict=True))
 
 
-def query_dicts(engine: Engine, query: Query) -> list[dict[str, Any]]:
+def query_dicts(engine: TraceProcessor, query: Query) -> list[dict[str, Any]]:
     """Rows by column name."""
     columns, rows = query_rows(engine, query)
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def query_row(engine: Engine, query: Query) -> dict[str, Any]:
+def query_row(engine: TraceProcessor, query: Query) -> dict[str, Any]:
     """The only row."""
     (row,) = query_dicts(engine, query)
     return row

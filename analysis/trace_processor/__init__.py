@@ -9,16 +9,18 @@ from __future__ import annotations
 import json
 import os
 
-from molprof.analysis.engine.columns import Columns
-from molprof.analysis.engine.session import SEQUENCE_BYTES, Engine
+from molprof.analysis.trace_processor.columns import Columns
+from molprof.analysis.trace_processor.session import SEQUENCE_BYTES, TraceProcessor
 from molprof.common.errors import EngineError
 
-__all__ = ["NATIVE_PATH_VARIABLE", "Columns", "Engine", "engine_version", "open_engine", "selftest"]
+__all__ = ["NATIVE_PATH_VARIABLE", "Columns", "TraceProcessor", "engine_version", "open_engine", "selftest"]
 
 NATIVE_PATH_VARIABLE = "MOLPROF_TRACE_PROCESSOR"
 
 
-def open_engine(native_path: str | None = None, memory64: bool = False, state: memoryview | None = None) -> Engine:
+def open_engine(
+    native_path: str | None = None, memory64: bool = False, state: memoryview | None = None
+) -> TraceProcessor:
     """Starts a trace processor that holds no trace yet, or what the embedded one held that gave `state`.
 
     native_path: a `trace_processor_shell` binary; by default the one in MOLPROF_TRACE_PROCESSOR, else the embedded one.
@@ -29,20 +31,20 @@ def open_engine(native_path: str | None = None, memory64: bool = False, state: m
     # Imported on use: each of the two pulls in packages that the other does not need.
     path = native_path or os.environ.get(NATIVE_PATH_VARIABLE)
     if path:
-        from molprof.analysis.engine.native import NativeTransport
+        from molprof.analysis.trace_processor.native import NativeTransport
 
-        return Engine(NativeTransport(path))
-    from molprof.analysis.engine.wasm import WasmTransport
+        return TraceProcessor(NativeTransport(path))
+    from molprof.analysis.trace_processor.wasm import WasmTransport
 
     if state is None:
-        return Engine(WasmTransport(memory64))
+        return TraceProcessor(WasmTransport(memory64))
     sequence = int.from_bytes(state[:SEQUENCE_BYTES], "little")
-    return Engine(WasmTransport(memory64, state[SEQUENCE_BYTES:]), sequence)
+    return TraceProcessor(WasmTransport(memory64, state[SEQUENCE_BYTES:]), sequence)
 
 
 def engine_version() -> str:
     """The version of the embedded trace processor, by which a state of it can be used. Raises EngineError."""
-    from molprof.analysis.engine.compiled import find_wasm
+    from molprof.analysis.trace_processor.compiled import find_wasm
 
     path = find_wasm(False)
     return f"{path.parent.name} {path.stat().st_size}"
