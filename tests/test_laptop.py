@@ -96,8 +96,6 @@ SYS = Sys("sys")
 os.stat, os.fork, builtins.__import__ = stat_as_there, fork_as_there, load_as_there
 sys.addaudithook(hook)
 """
-# Pythons that are built on an old C library, to run on every Linux.
-OLD_LIBRARY = "import os\nif hasattr(os, 'memfd_create'):\n    del os.memfd_create\n"
 QWEN, LLAMA, GENERIC = (
     str(ROOT / "traces" / f"cpu-{name}.json.gz") for name in ("qwen", "llama", "qwen-generic")
 )  # fmt: skip
@@ -197,12 +195,6 @@ def test_an_assistant_is_answered(tmp_path: Path, there: dict[str, str]) -> None
             return "" if result.is_error else str(result.content[0].text)
 
     assert json.loads(anyio.run(ask))["figures"]
-
-
-def test_a_python_for_every_linux_reads_traces_alike(tmp_path: Path, molprof: Cli) -> None:
-    environment = place(tmp_path / "first", OLD_LIBRARY) | {"MOLPROF_CACHE": str(tmp_path / "cache")}
-    found = molprof("report", QWEN, env=environment)
-    assert (found.returncode, found.stdout) == (0, molprof("report", QWEN).stdout), found.stderr
 
 
 def test_windows_is_told_of_wsl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
