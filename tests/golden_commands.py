@@ -137,14 +137,13 @@ GOLDENS = [
     Golden("ranks.txt", ("ranks corpus/ranks", "report corpus/ranks")),
     Golden("ranks.xz", _several("ranks corpus/ranks", "json", "csv", "html")),
     Golden("query.txt", (
-        "queries", "queries launches", "queries molprof_launch",
+        "queries", "queries memory_copies",
         *_queries(_QWEN, "steps", "phases", "drift"),
         "query 'SELECT name, COUNT(*) AS n, SUM(dur) AS ns FROM slice GROUP BY name ORDER BY n DESC, name LIMIT 9' "
         f"{_QWEN} {_GENERIC}",
         "query 'SELECT 1 AS one; SELECT 2 AS two' given/tiny.json",
         "query 'SELECT $a AS a, $b AS b' given/tiny.json -p a=1e6 -p b=text --format json",
     )),
-    Golden("queries.xz", ("queries launches --sql", "queries idle_causes --sql")),
     Golden("query-foreign.txt", (
         *_queries(_NATIVE, "launches", "devices", "kernel_kinds", "host_syncs"),
         *_queries(_H100, "kernel_classes", "idle_causes", "short_kernels", "operators"),

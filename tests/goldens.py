@@ -96,7 +96,7 @@ def _lasting(command: str, folder: Path) -> str:
     manifest = trace["molprof"]
     for molecule in manifest["molecules"]:
         del molecule["disagreement"]["probabilities"]  # their last digits are the processor's
-    kept = [f"{key}: {json.dumps(manifest[key], ensure_ascii=False)}" for key in _LASTING]
+    kept = [f"{key}: {json.dumps(manifest[key], ensure_ascii=False, sort_keys=True)}" for key in _LASTING]
     events = Counter(str(event.get("cat", event["ph"])) for event in trace["traceEvents"])
     schema: dict[str, set[str]] = {}
     _add_types(json.loads(report), "", schema)
