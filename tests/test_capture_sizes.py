@@ -9,7 +9,8 @@ import tiny_trace
 from page_data import render, report_of
 
 from molprof.analysis.compare import compare
-from molprof.analysis.documents.plots import NotRecordedError, plot_svg, subject_of
+from molprof.analysis.documents.plots import NotRecordedError, plot_svg
+from molprof.analysis.documents.plots.subject import subject_of
 from molprof.analysis.figures import Report
 from molprof.analysis.reports.load import load_report
 from molprof.common.settings import CaptureSettings

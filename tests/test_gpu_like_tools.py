@@ -15,7 +15,8 @@ from gpu_like import STEPS, Simulated
 from test_ui import strips
 
 from molprof.analysis.compare import compare
-from molprof.analysis.documents.plots import PLOTS, plot_file, subject_of
+from molprof.analysis.documents.plots import PLOTS, plot_file
+from molprof.analysis.documents.plots.subject import subject_of
 from molprof.analysis.reports.load import load_report
 from molprof.analysis.trim import Wish, trim
 from molprof.analysis.ui.contents import Place

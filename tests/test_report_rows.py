@@ -13,7 +13,7 @@ from conftest import Cli
 from tiny_trace import document, write
 
 from molprof.analysis.documents.figures import figure_values
-from molprof.analysis.documents.reports import reports_document, trace_row
+from molprof.analysis.documents.report import reports_document, trace_row
 from molprof.analysis.figures import Report
 from molprof.analysis.render import render
 from molprof.analysis.reports import many

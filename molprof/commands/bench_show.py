@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from molprof.analysis.documents.plots import BENCH_PLOTS, plot_file
 from molprof.commands.options import (
     PLOT_FORMATS,
     PlotCommand,
@@ -16,13 +17,7 @@ from molprof.commands.options import (
     write,
 )
 
-# As in molprof.analysis.documents.plots.benchmark, which takes long to import.
-KINDS = {
-    "batch": "Speed by batch size, a line for each configuration.",
-    "cache": "Static against dynamic KV cache, first pass and steady state.",
-    "heat": "Speed of every configuration at every batch size.",
-    "sdpa": "Time of the attention kernel by backend.",
-}
+KINDS = {name: kind.help for name, kind in BENCH_PLOTS.items()}
 
 
 @click.command("show", cls=PlotCommand, kinds=KINDS)
@@ -48,9 +43,7 @@ def show(file: Path, kind: str | None, result: Result) -> None:
 
     results = read_results(file)
     if kind is not None:
-        from molprof.analysis.documents.plots.benchmark import bench_figure
-
-        write(bench_figure(kind, results, plot_format(result.output)), result.output)
+        write(plot_file(kind, results, plot_format(result.output)), result.output)
         return
     from molprof.analysis.documents.benchmark import bench_document
 
