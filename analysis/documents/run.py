@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from molprof.analysis.documents.figures import Reports
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.drift.model import Disagreement, Drift
 from molprof.analysis.figures.run_model import PhaseFigures, Run, SequenceFigures
 from molprof.common.document import Field, Section, Table
 from molprof.common.values import count_text, counted, number_text, per, percent_text, time_text
@@ -20,14 +19,14 @@ def run_sections(reports: Reports) -> Iterator[Section]:
     yield Section("Drift", reports.notes(_drift))
     yield Section("Molecules that are not valid", table=reports.of_runs(_invalid, *_INVALID), detail=True)
     yield _molecules(reports)
-    yield Section("Junk blocks by counting rule", table=reports.of_runs(_junk_rules, *_RULE))
-    yield _noted("Junk in coordinate blocks", reports.of_runs(_junk_examples, *_EXAMPLE), _JUNK_NOTE)
+    yield Section("Junk blocks by counting rule", table=reports.of_runs(_trained("drift.junk_rules"), *_RULE))
+    yield _noted("Junk in coordinate blocks", reports.of_runs(_trained("drift.junk_examples"), *_EXAMPLE), _JUNK_NOTE)
     yield _noted(
         "Disagreement between model and constraint", reports.of_runs(_groups, *_CHOICE, *_AGREEMENT), *_MEANINGS
     )
-    bins = reports.of_runs(lambda run: (found := _disagreement(run)) and found.bins, *_BIN, *_AGREEMENT)
+    bins = reports.of_runs(_trained("disagreement.bins"), *_BIN, *_AGREEMENT)
     yield Section("Disagreement along the sequence", table=bins)
-    worst = reports.of_runs(lambda run: (found := _disagreement(run)) and found.worst, *_WORST)
+    worst = reports.of_runs(_trained("disagreement.worst"), *_WORST)
     yield _noted("Largest disagreement", worst, "bars enclose the token")
 
 
@@ -158,16 +157,10 @@ _EXAMPLE: tuple[Field, ...] = (
 _JUNK_NOTE = "most frequent first; in the text, bars enclose junk and filler; blocks: number with the same junk"
 
 
-def _known_drift(run: Run) -> Drift | None:
-    return None if run.setup.random else run.drift
-
-
-def _junk_rules(run: Run) -> Iterable[Any] | None:
-    return (drift := _known_drift(run)) and drift.junk_rules
-
-
-def _junk_examples(run: Run) -> Iterable[Any] | None:
-    return (drift := _known_drift(run)) and drift.junk_examples
+def _trained(rows: str) -> Callable[[Run], Iterable[Any]]:
+    """Rows of the drift or disagreement of a run; those of random weights say nothing."""
+    kind, _, name = rows.partition(".")
+    return lambda run: () if run.setup.random else getattr(getattr(run, kind), name, ())
 
 
 _AGREEMENT: tuple[Field, ...] = (
@@ -189,12 +182,8 @@ _MEANINGS = (
 )
 
 
-def _disagreement(run: Run) -> Disagreement | None:
-    return None if run.setup.random else run.disagreement
-
-
 def _groups(run: Run) -> Iterator[dict[str, Any]]:
-    if (found := _disagreement(run)) is not None:
-        yield {"choice": "all", "text": "all", "agreement": found.all}
-        for item in found.groups:
+    if run.disagreement is not None and not run.setup.random:
+        yield {"choice": "all", "text": "all", "agreement": run.disagreement.all}
+        for item in run.disagreement.groups:
             yield {"choice": item.choice, "text": item.text or "all", "agreement": item.agreement}
