@@ -20,7 +20,6 @@ import msgspec
 import numpy as np
 from msgspec import to_builtins
 
-from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.recorded_steps import RecordedStep, read_recorded_steps
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import ABSENT, FLOW_PHASES, STACK_CATEGORY
@@ -28,10 +27,10 @@ from molprof.analysis.reader.load import MANIFEST_HINT
 from molprof.analysis.reader.open import open_trace
 from molprof.analysis.reader.part import Part, WrongEventError, or_zero, times_ns
 from molprof.analysis.reader.source import open_source
+from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import replacing_packed
 from molprof.common.manifest import KEY, TRIMMED_KEY, Trimmed, from_json, trimmed_from_json
-from molprof.queries import PACKAGE, modules
 
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 ANNOTATION = "user_annotation"
@@ -107,7 +106,6 @@ def _annotated(found: _Scan, path: Path) -> tuple[list[RecordedStep], list[tuple
         with annotations.open("wb") as file:
             file.writelines((b'{"traceEvents":[', b",\n".join(found.annotations), b"]}"))
         with open_trace(annotations, all_args=False) as (engine, info):
-            engine.register_package(PACKAGE, modules())
             steps = read_recorded_steps(engine)
             _, phases = query_rows(engine, Query("phases", "SELECT ts, ts + dur, phase FROM molprof_phase ORDER BY ts"))
             origin = info.origin_ns

@@ -14,15 +14,15 @@ import time
 from shared import parser, table
 
 from molprof.analysis import figures, findings
-from molprof.analysis.engine import Engine
-from molprof.analysis.reader.open import open_packaged
+from molprof.analysis.reader.open import open_trace
+from molprof.analysis.trace_processor import TraceProcessor
 from molprof.queries import COSTS, PACKAGE, included
 
 # Seconds per million slices that count as 1.
 _UNIT_S = 0.05
 
 
-def costs(engine: Engine, has_run: bool) -> dict[str, float]:
+def costs(engine: TraceProcessor, has_run: bool) -> dict[str, float]:
     """CPU seconds of each module that a report includes, without those that it includes itself."""
     found: dict[str, float] = {}
     queries = (*figures.queries(has_run), *findings.queries(has_run))
@@ -43,7 +43,7 @@ def main() -> None:
     options.add_argument("traces", nargs="+", metavar="TRACE")
     measured: list[tuple[dict[str, float], float]] = []
     for path in options.parse_args().traces:
-        with open_packaged(path, stacks=False, all_args=False) as (engine, info):
+        with open_trace(path, stacks=False, all_args=False) as (engine, info):
             slices = float(engine.query("SELECT COUNT() AS slices FROM slice")["slices"][0])
             measured.append((costs(engine, info.manifest is not None), slices / 1e6))
     names = sorted(measured[0][0], key=lambda name: -max(times.get(name, 0) / size for times, size in measured))

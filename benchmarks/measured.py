@@ -14,7 +14,7 @@ from gpu_tables import Gpu, benchmarks, decoding, evidence, processors
 from records import History, read_record
 from shared import ROOT, between
 
-from molprof.analysis.reports.load import ReportOptions, load_reports
+from molprof import api
 from molprof.common.files import replacing
 
 MARKS = "<!-- benchmarks/measured.py writes from here -->", "<!-- measured.py ends here -->"
@@ -26,7 +26,7 @@ def gpus(root: Path) -> list[Gpu]:
     for folder in sorted(path.parent for path in (root / "docs" / "results").glob(f"*/{EVIDENCE}")):
         known = {name: root / "traces" / f"{folder.name}-{name}" for names in CONTENTS.values() for name in names}
         there = {name.removesuffix(TRACE): path for name, path in known.items() if path.exists()}
-        reports = load_reports(list(there.values()), ReportOptions(cached=True))
+        reports = api.reports(list(there.values()), cached=True)
         found.append(Gpu(read_record(folder / EVIDENCE, History), dict(zip(there, reports, strict=True)), folder))
     return found
 

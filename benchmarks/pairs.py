@@ -94,8 +94,8 @@ class Series:
 
     def pair(self, kind: str, load: str, number: int) -> Pair:
         """One capture of two runs and its comparison."""
+        from molprof import api
         from molprof.analysis.compare import compare
-        from molprof.analysis.reports.load import load_report
         from molprof.profiler.capture.capture import interleaved
         from molprof.profiler.capture.run import CapturedRun
         from molprof.profiler.capture.tracefile import OutputFile
@@ -123,7 +123,7 @@ class Series:
             )
             for run, name in zip("ab", names, strict=True)
         ]
-        first, other = (load_report(result.path) for result in interleaved(runs, seed=number))
+        first, other = (api.report(result.path) for result in interleaved(runs, seed=number))
         comparison = compare([first, other])
         (item,) = comparison.differences
         row = next(row for row in comparison.rows if row.figure.id == "wall_ns")

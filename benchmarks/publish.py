@@ -27,7 +27,7 @@ from msgspec import structs
 from records import SCHEMA, Costs, History, read_record, write_record
 from shared import ROOT, parser
 
-from molprof.analysis.reports.load import ReportOptions, load_report
+from molprof import api
 from molprof.analysis.trim import Wish, trim
 from molprof.common.bench_records import read_results
 from molprof.common.errors import MolprofError, TraceError, UsageError
@@ -206,7 +206,7 @@ def _judged(costs: Costs) -> Costs:
 
 def _check(path: Path) -> None:
     """Raises TraceError for a trace whose figures cannot be trusted."""
-    report = load_report(path, ReportOptions(cached=True))
+    report = api.report(path, cached=True)
     if report.run is None or report.trace.lost_events:
         raise TraceError(f"{path.name} is no whole capture")
     if broken := [item.text for item in report.checks if not item.holds]:

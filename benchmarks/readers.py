@@ -47,7 +47,7 @@ with open(sys.argv[2], "wb") as file:
 """
 _ENGINE = """
 import sys
-from molprof.analysis.engine import open_engine
+from molprof.analysis.trace_processor import open_engine
 with open_engine() as engine, open(sys.argv[1], "rb") as file:
     while block := file.read(1 << 21):
         engine.feed(block)
@@ -63,7 +63,7 @@ with gzip.open(sys.argv[1]) as file:
 _RAW = """
 import sys
 from isal import igzip
-from molprof.analysis.engine import open_engine
+from molprof.analysis.trace_processor import open_engine
 with open_engine(memory64=True) as engine, igzip.open(sys.argv[1]) as file:
     while block := file.read(1 << 20):
         engine.feed(block)

@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from questions import MODELS, QUESTIONS, Question
 from study import CPU, Study, prefixes, read_study, rendered, table
 
+from molprof import api
 from molprof.analysis.compare import compare
 from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.render import render
-from molprof.analysis.reports.load import ReportOptions, load_reports
 from molprof.common.files import replacing
 from molprof.common.values import NOT_RECORDED, counted, number_text, percent_text, time_text
 
@@ -115,7 +115,7 @@ def comparing(root: Path = ROOT, rehearsal: bool = False) -> str:
     paths = [root / "traces" / f"{CPU}-{name}.json.gz" for name in EXAMPLE]
     reports = [
         replace(report, trace=replace(report.trace, path=f"traces/{path.name}"))
-        for path, report in zip(paths, load_reports(paths, ReportOptions(cached=True)), strict=True)
+        for path, report in zip(paths, api.reports(paths, cached=True), strict=True)
     ]
     shown = render(comparison_document(compare(reports))).strip("\n")
     before, rest = (root / "docs" / "comparing.md").read_text(encoding="utf-8").split(BEGIN)

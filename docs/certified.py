@@ -10,14 +10,32 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from molprof import api
 from molprof.analysis.documents.certificate import WORDS, bound_text
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.certificate import CHECKS
-from molprof.analysis.reports.load import load_report
 from molprof.common.files import replacing
 
 PAGE = Path(__file__).parent / "certificate.md"
-FOLDERS = ("traces", "pairs", "graphs", "ranks", "native")
+# Traces of the corpus that the page shows, whatever else lies there.
+TRACES = (
+    "traces/b200_vllm_eager.json.gz",
+    "traces/h100_qwen1.5_0.5b.json.gz",
+    "traces/mi300x_sglang_qwen3_8b_decode.json.gz",
+    "traces/mi300x_vllm_decode_graph.json.gz",
+    "traces/mi300x_vllm_piecewise_graph.json.gz",
+    "traces/torch_compile_triton.json.gz",
+    "traces/v100_resnet_ddp.json.gz",
+    "pairs/mi300_qwen1.5_0.5b.json.gz",
+    "graphs/mi300x_sglang_qwen3_8b_capture_bs32.json.gz",
+    "ranks/megatron_tp8_rank0.json.gz",
+    "ranks/megatron_tp8_rank1.json.gz",
+    "ranks/megatron_tp8_rank2.json.gz",
+    "ranks/megatron_tp8_rank3.json.gz",
+    "native/cuda_graph.pftrace",
+    "native/eager.pftrace",
+    "native/monitor.pftrace",
+)
 BEGIN, END = "<!-- docs/certified.py writes from here: {} -->", "<!-- to here -->"
 
 
@@ -30,17 +48,8 @@ def checks_table() -> str:
     return "\n".join(["| check | passes if | SQL |", "| --- | --- | --- |", *rows])
 
 
-def traces(corpus: Path) -> list[Path]:
-    return [
-        path
-        for folder in FOLDERS
-        for path in sorted((corpus / folder).glob("*"))
-        if path.name.endswith((".json.gz", ".pftrace"))
-    ]
-
-
 def reports(corpus: Path) -> dict[str, Report]:
-    return {f"{path.parent.name}/{path.name}": load_report(path) for path in traces(corpus)}
+    return {name: api.report(corpus / name) for name in TRACES}
 
 
 def traces_table(found: Mapping[str, Report]) -> str:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from study import Study, rendered, table
 
+from molprof import api
 from molprof.analysis.compare import compare
 from molprof.analysis.compare.predictions import RELEVANT
 from molprof.analysis.reports.given import with_given
-from molprof.analysis.reports.load import ReportOptions, load_reports
 from molprof.common.files import replacing
 from molprof.common.values import NOT_RECORDED
 
@@ -73,7 +73,7 @@ def page(corpus: Path) -> str:
     """docs/foreign-traces.md, of the traces in `corpus`/traces."""
     paths = [corpus / "traces" / trace.file for trace in TRACES]
     reports = with_given(
-        load_reports(paths, ReportOptions()),
+        api.reports(paths),
         [trace.tokens for trace in TRACES],
         [trace.sequences for trace in TRACES],
     )

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from study import prefixes, read_study
 
+from molprof import api
 from molprof.analysis.compare import compare
 from molprof.analysis.documents.plots import plot_file
 from molprof.analysis.documents.plots.subject import subject_of
 from molprof.analysis.ui.contents import Place
-from molprof.analysis.ui.prepare import Settings, prepare
+from molprof.analysis.ui.prepare import prepare
 from molprof.common.errors import MolprofError
 from molprof.common.files import replacing
 
@@ -58,7 +59,7 @@ def _screenshot(trace: Path) -> bytes:
     if CHROMIUM is None:
         raise MolprofError("no Chromium to take a picture with", hint="Debian: apt install chromium")
     with tempfile.TemporaryDirectory(prefix="molprof-") as folder:
-        result = prepare([trace], Path(folder), Settings(Place()))
+        result = prepare([api.load(trace, stacks=True)], Path(folder), Place())
         with serving(result) as server, page(Path(folder, "profile")) as window:
             window.size(_WIDTH, _HEIGHT)
             window.open(server.address)

@@ -10,13 +10,14 @@ from typing import Any
 
 import jinja2
 
+from molprof import api
 from molprof.analysis.bench.summary import Measured, summed
 from molprof.analysis.compare import Comparison, compare, run_labels
-from molprof.analysis.compare.model import Difference, compared_rows
+from molprof.analysis.compare.model import Difference
 from molprof.analysis.compare.parts import PART_LABELS
+from molprof.analysis.compare.rows import compared_rows
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import COMPARED
-from molprof.analysis.reports.load import ReportOptions, load_reports
 from molprof.common.bench_records import read_results
 from molprof.common.errors import TraceError
 from molprof.common.values import Value, by_unit, factor_text, percent_text, signed_time_text
@@ -130,7 +131,7 @@ def read_study(root: Path, prefix: str, rehearsal: bool = False, only: Container
         and (only is None or match["name"] in only)
     }
     paths = dict(sorted(paths.items()))
-    reports = dict(zip(paths, load_reports(list(paths.values()), ReportOptions(cached=True)), strict=True))
+    reports = dict(zip(paths, api.reports(list(paths.values()), cached=True), strict=True))
     for name, report in reports.items():
         gpu = None if report.run is None else report.run.setup.gpu
         if prefix != CPU and not rehearsal and (gpu is None or gpu.startswith(SIMULATED)):

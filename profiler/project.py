@@ -74,6 +74,16 @@ class Project:
         alias = self.models.get(name)
         return name if alias is None else alias.tokenizer or alias.path
 
+    def asked(self, model: str, tokenizer: str | None, prompt: str | None, answer: str | None) -> dict[str, Any]:
+        """Return these settings, with what a model's short name stands for where they are not given."""
+        alias = self.model(model)
+        return {
+            "model": alias.path,
+            "tokenizer": self.tokenizer(tokenizer, alias),
+            "prompt_format": prompt or alias.form.prompt,
+            "answer_format": answer or alias.form.answer,
+        }
+
 
 def find_project(given: Path | None = None) -> Project:
     """Read the given file, that of `MOLPROF_CONFIG`, or the nearest in the current folder and those above it."""

@@ -1,9 +1,9 @@
--- Annotations: named stretches of the host's time, with process and thread.
+-- Annotations: named stretches of the host's time, and whose steps or phases they mark.
 --
 -- Example:
---   SELECT name, COUNT() AS count, SUM(dur) AS time_ns
+--   SELECT source, role, name, COUNT() AS count, SUM(dur) AS time_ns
 --   FROM molprof_annotation
---   GROUP BY name
+--   GROUP BY source, role, name
 --   ORDER BY time_ns DESC, name
 --   LIMIT 20;
 
@@ -17,11 +17,9 @@ SELECT
     IIF(
       thread.name GLOB '* (lane *)',
       (
-        SELECT
-          EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid')
+        SELECT EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid')
         FROM slice
-        WHERE
-          slice.track_id = thread_track.id
+        WHERE slice.track_id = thread_track.id
         LIMIT 1
       ),
       NULL
@@ -29,17 +27,13 @@ SELECT
     thread.tid
   ) AS tid
 FROM thread_track
-JOIN thread
-  USING (utid)
-ORDER BY
-  thread_track.id;
+JOIN thread USING (utid)
+ORDER BY thread_track.id;
 
 -- Slices (id, upid, tid, ts, dur), each up to its end or the start of the next of its thread; of its process where tid
 -- is null.
 CREATE PERFETTO MACRO _molprof_up_to_next(slices TableOrSubquery)
-RETURNS TableOrSubquery
-AS
-(
+RETURNS TableOrSubquery AS (
   SELECT
     id,
     upid,
@@ -58,6 +52,66 @@ AS
   )
 );
 
+-- The number behind a key in a name, such as 12 behind ' step='; null without the key. CAST reads the leading digits.
+CREATE PERFETTO MACRO _molprof_number(name Expr, key Expr)
+RETURNS Expr AS (
+  IIF(INSTR($name, $key) > 0, CAST(SUBSTR($name, INSTR($name, $key) + LENGTH($key)) AS INT), NULL)
+);
+
+-- Names by which programs mark steps and phases. The first pattern that matches decides.
+CREATE PERFETTO TABLE molprof_annotation_pattern(
+  -- Lower numbers are tried first. Of the steps that a trace marks, those of the lowest number count.
+  priority LONG,
+  -- Whose names they are: molprof, vllm, sglang, profiler (torch's), or program for any other.
+  source STRING,
+  -- What they mark: step or phase; null for neither.
+  role STRING,
+  -- GLOB pattern for the name; of source program for the name in lower case.
+  pattern STRING,
+  -- GLOB pattern of names that are not meant; '' for none.
+  unless STRING
+) AS
+WITH
+  data(priority, source, role, pattern, unless) AS (
+    VALUES
+      (1, 'molprof', 'step', 'molprof.step batch=* step=*', ''),
+      (2, 'molprof', 'phase', 'molprof.*', 'molprof.step *'),
+      (3, 'sglang', 'step', 'step[[][A-Z]*]', ''),
+      (3, 'vllm', 'step', 'execute_*context_[0-9]*_generation_[0-9]*', ''),
+      (4, 'profiler', 'step', 'ProfilerStep#[0-9]*', ''),
+      (5, 'profiler', NULL, 'ProfilerStep', ''),
+      (6, 'molprof', NULL, 'molprof.*', ''),
+      (7, 'program', 'step', '*step[0-9]*', ''),
+      (7, 'program', 'step', '*step[-_ #:=][0-9]*', ''),
+      (7, 'program', 'step', '*iter[-_ #:=][0-9]*', ''),
+      (7, 'program', 'step', '*iteration[-_ #:=][0-9]*', ''),
+      -- Not Optimizer.step#SGD.step.
+      (7, 'program', 'step', '*step', '*.step')
+  )
+SELECT
+  priority,
+  source,
+  role,
+  pattern,
+  unless
+FROM data
+ORDER BY priority, source, pattern;
+
+-- The first pattern that matches each name: looked for once, however often the name occurs.
+CREATE PERFETTO TABLE _molprof_annotation_name AS
+SELECT
+  name,
+  (
+    SELECT pattern._auto_id
+    FROM molprof_annotation_pattern AS pattern
+    WHERE
+      IIF(pattern.source = 'program', lower_name, name) GLOB pattern.pattern
+      AND NOT IIF(pattern.source = 'program', lower_name, name) GLOB pattern.unless
+    LIMIT 1
+  ) AS pattern
+FROM (SELECT name, LOWER(name) AS lower_name FROM slice WHERE category = 'user_annotation' GROUP BY name)
+ORDER BY name;
+
 -- One row per slice of category user_annotation, in order of start.
 CREATE PERFETTO TABLE molprof_annotation(
   -- The slice.
@@ -71,21 +125,24 @@ CREATE PERFETTO TABLE molprof_annotation(
   -- Process in which it ran.
   upid JOINID(process.id),
   -- Thread number, also of slices that the reader moved to another lane.
-  tid LONG
-)
-AS
+  tid LONG,
+  -- Whose name it is, as in molprof_annotation_pattern; null where no pattern matches.
+  source STRING,
+  -- What it marks: step or phase; null for neither.
+  role STRING
+) AS
 SELECT
   slice.id,
   slice.ts,
   slice.dur,
   slice.name,
   track.upid,
-  track.tid
+  track.tid,
+  pattern.source,
+  pattern.role
 FROM slice
-JOIN _molprof_thread_track AS track
-  ON track.id = slice.track_id
-WHERE
-  slice.category = 'user_annotation'
-ORDER BY
-  slice.ts,
-  slice.id;
+JOIN _molprof_thread_track AS track ON track.id = slice.track_id
+LEFT JOIN _molprof_annotation_name AS named ON named.name = slice.name
+LEFT JOIN molprof_annotation_pattern AS pattern ON pattern._auto_id = named.pattern
+WHERE slice.category = 'user_annotation'
+ORDER BY slice.ts, slice.id;

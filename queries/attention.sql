@@ -6,7 +6,6 @@
 --   ORDER BY kind, time_ns DESC, name;
 
 INCLUDE PERFETTO MODULE molprof.host_totals;
-
 INCLUDE PERFETTO MODULE molprof.top_operations;
 
 -- Attention kernels and operators by name, longest total time first. Do not add up rows of kind operator: their times
@@ -22,8 +21,7 @@ CREATE PERFETTO VIEW molprof_attention(
   time_ns DURATION,
   -- Share of all GPU work's time, 0 to 1; null for operators, and where no time passed.
   time_ratio DOUBLE
-)
-AS
+) AS
 SELECT
   'kernel' AS kind,
   name,
@@ -31,8 +29,7 @@ SELECT
   time_ns,
   time_ratio
 FROM molprof_top_gpu_operation
-WHERE
-  class = 'attention'
+WHERE class = 'attention'
 UNION ALL
 SELECT
   'operator' AS kind,
@@ -41,7 +38,4 @@ SELECT
   time_ns,
   NULL AS time_ratio
 FROM molprof_attention_operator
-ORDER BY
-  kind,
-  time_ns DESC,
-  name;
+ORDER BY kind, time_ns DESC, name;

@@ -9,14 +9,9 @@
 --   ORDER BY gpu_ns DESC, call.name;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-
 INCLUDE PERFETTO MODULE molprof.host_syncs;
-
 INCLUDE PERFETTO MODULE molprof.launches;
-
-INCLUDE PERFETTO MODULE molprof.work_calls;
 
 -- One row per call that is a launch or host sync, or starts GPU work.
 CREATE PERFETTO VIEW molprof_call_fact(
@@ -34,8 +29,7 @@ CREATE PERFETTO VIEW molprof_call_fact(
   syncs LONG,
   -- Time in the host sync, ns, else 0.
   sync_ns DURATION
-)
-AS
+) AS
 SELECT
   call.id AS call_id,
   IFNULL(call.kind = 'launch', 0) AS launches,
@@ -45,12 +39,9 @@ SELECT
   wait.id IS NOT NULL AS syncs,
   IFNULL(wait.dur, 0) AS sync_ns
 FROM molprof_gpu_call AS call
-LEFT JOIN molprof_call_work AS work
-  ON work.call_id = call.id
-LEFT JOIN molprof_host_sync AS wait
-  ON wait.id = call.id
-WHERE
-  call.kind IS NOT NULL OR work.call_id IS NOT NULL OR wait.id IS NOT NULL;
+LEFT JOIN molprof_call_work AS work ON work.call_id = call.id
+LEFT JOIN molprof_host_sync AS wait ON wait.id = call.id
+WHERE call.kind IS NOT NULL OR work.call_id IS NOT NULL OR wait.id IS NOT NULL;
 
 -- GPU work whose call is not recorded: one row, or none without such work.
 CREATE PERFETTO VIEW molprof_work_without_call(
@@ -58,15 +49,10 @@ CREATE PERFETTO VIEW molprof_work_without_call(
   kernels LONG,
   -- Time of kernels, copies and sets, ns; concurrent work counts each.
   gpu_ns DURATION
-)
-AS
+) AS
 SELECT
   COUNT() FILTER (WHERE work.category = 'kernel') AS kernels,
   IFNULL(SUM(work.dur), 0) AS gpu_ns
-FROM molprof_gpu_work AS work
-LEFT JOIN molprof_gpu_work_call AS link
-  ON link.work_id = work.id
-WHERE
-  link.work_id IS NULL
-HAVING
-  COUNT() > 0;
+FROM _molprof_work AS work
+WHERE work.call_id IS NULL
+HAVING COUNT() > 0;

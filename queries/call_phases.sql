@@ -11,7 +11,6 @@
 --   ORDER BY phase.phase, slice.category;
 
 INCLUDE PERFETTO MODULE molprof.annotations;
-
 INCLUDE PERFETTO MODULE molprof.phases;
 
 -- Phases, each up to its end or the start of the next of its thread.
@@ -25,8 +24,7 @@ CREATE PERFETTO TABLE molprof_call_phase(
   id JOINID(slice.id),
   -- The phase's slice.
   phase_id JOINID(slice.id)
-)
-AS
+) AS
 SELECT
   slice.id,
   lane.id AS phase_id
@@ -41,5 +39,4 @@ WHERE
   AND slice.ts >= lane.ts
   AND slice.ts < lane.ts_end
   AND slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
-ORDER BY
-  slice.id;
+ORDER BY slice.id;

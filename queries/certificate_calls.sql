@@ -7,25 +7,21 @@
 --   ORDER BY count DESC, role;
 
 INCLUDE PERFETTO MODULE molprof.annotations;
-
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 -- Calls that launch nothing and are checked: the engine finds their names without looking at each call.
 CREATE PERFETTO TABLE _molprof_marking_call AS
 SELECT id, ts, ts + dur AS ts_end, 'capture_begin' AS role, correlation, rank, track_id
 FROM _molprof_call
-WHERE
-  name GLOB '*StreamBeginCapture*' AND _molprof_kind!(name) IS NULL
+WHERE name GLOB '*StreamBeginCapture*' AND _molprof_kind!(name) IS NULL
 UNION ALL
 SELECT id, ts, ts + dur, 'capture_end', correlation, rank, track_id
 FROM _molprof_call
-WHERE
-  name GLOB '*StreamEndCapture*' AND _molprof_kind!(name) IS NULL
+WHERE name GLOB '*StreamEndCapture*' AND _molprof_kind!(name) IS NULL
 UNION ALL
 SELECT id, ts, ts + dur, 'device_sync', correlation, rank, track_id
 FROM _molprof_call
-WHERE
-  name GLOB '*DeviceSynchronize' AND _molprof_kind!(name) IS NULL;
+WHERE name GLOB '*DeviceSynchronize' AND _molprof_kind!(name) IS NULL;
 
 -- Launches, graph launches, begins and ends of stream captures, and syncs of a whole device, in order of start.
 CREATE PERFETTO VIEW molprof_checked_call(
@@ -45,8 +41,7 @@ CREATE PERFETTO VIEW molprof_checked_call(
   upid JOINID(process.id),
   -- Thread number, also of calls that the reader moved to another lane.
   tid LONG
-)
-AS
+) AS
 WITH
   call AS (
     SELECT id, ts, ts + dur AS ts_end, 'launch' AS role, correlation, rank, track_id
@@ -68,8 +63,5 @@ SELECT
   track.upid,
   track.tid
 FROM call
-CROSS JOIN _molprof_thread_track AS track
-  ON track.id = call.track_id
-ORDER BY
-  call.ts,
-  call.id;
+CROSS JOIN _molprof_thread_track AS track ON track.id = call.track_id
+ORDER BY call.ts, call.id;

@@ -9,21 +9,15 @@
 --   ORDER BY early_work;
 
 INCLUDE PERFETTO MODULE molprof.annotations;
-
 INCLUDE PERFETTO MODULE molprof.certificate_calls;
-
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 -- A figure of the GPU work that a device sync waited for, of one kind of calls. The engine searches the calls between
 -- two syncs, and chooses tracks faster than it joins them.
 CREATE PERFETTO MACRO _molprof_awaited_by(calls TableOrSubquery, figure Expr, sync ColumnName)
-RETURNS TableOrSubquery
-AS
-(
-  SELECT
-    $figure AS figure
+RETURNS TableOrSubquery AS (
+  SELECT $figure AS figure
   FROM $calls AS call
   CROSS JOIN _molprof_work AS work
   WHERE
@@ -36,11 +30,8 @@ AS
 
 -- The same of launches and graph launches together. most: how their two figures become one, such as MAX(figure).
 CREATE PERFETTO MACRO _molprof_awaited(most Expr, figure Expr, sync ColumnName)
-RETURNS Expr
-AS
-(
-  SELECT
-    $most
+RETURNS Expr AS (
+  SELECT $most
   FROM (
     SELECT * FROM _molprof_awaited_by!(_molprof_launch_call, $figure, $sync)
     UNION ALL
@@ -55,8 +46,7 @@ CREATE PERFETTO TABLE molprof_device_sync(
   id JOINID(slice.id),
   -- From the end of that work to the end of the sync, ns; below 0 where the clocks disagree.
   slack DURATION
-)
-AS
+) AS
 WITH
   sync AS (
     SELECT
@@ -66,10 +56,8 @@ WITH
       track.upid,
       LAG(call.ts, 1, -1) OVER (PARTITION BY track.upid ORDER BY call.ts, call.id) AS last_ts
     FROM _molprof_marking_call AS call
-    JOIN _molprof_thread_track AS track
-      ON track.id = call.track_id
-    WHERE
-      call.role = 'device_sync'
+    JOIN _molprof_thread_track AS track ON track.id = call.track_id
+    WHERE call.role = 'device_sync'
   ),
   -- It is read twice below, and made once.
   last AS MATERIALIZED (
@@ -84,34 +72,25 @@ WITH
     CROSS JOIN (SELECT COUNT() AS device FROM _molprof_only_device) AS one
   ),
   process AS (
-    SELECT
-      upid
+    SELECT upid
     FROM last
-    WHERE
-      work_end IS NOT NULL
-    GROUP BY
-      upid
-    HAVING
-      (SELECT COUNT() FROM _molprof_only_device) > 0 OR MIN(first_device) = MAX(last_device)
+    WHERE work_end IS NOT NULL
+    GROUP BY upid
+    HAVING (SELECT COUNT() FROM _molprof_only_device) > 0 OR MIN(first_device) = MAX(last_device)
   )
 SELECT
   last.id,
   last.ts_end - last.work_end AS slack
 FROM last
-JOIN process
-  USING (upid)
-WHERE
-  last.work_end IS NOT NULL
-ORDER BY
-  last.id;
+JOIN process USING (upid)
+WHERE last.work_end IS NOT NULL
+ORDER BY last.id;
 
 -- Lanes: the further tracks of a thread that has several.
 CREATE PERFETTO TABLE _molprof_lane_track AS
-SELECT DISTINCT
-  lane.id
+SELECT DISTINCT lane.id
 FROM _molprof_thread_track AS own
-JOIN _molprof_thread_track AS lane
-  ON lane.upid = own.upid AND lane.tid = own.tid AND lane.id > own.id;
+JOIN _molprof_thread_track AS lane ON lane.upid = own.upid AND lane.tid = own.tid AND lane.id > own.id;
 
 -- Launches of each thread, where some are on lanes.
 CREATE PERFETTO TABLE _molprof_thread_launch AS
@@ -147,10 +126,7 @@ WHERE
   (SELECT COUNT() FROM _molprof_call WHERE track_id IN (SELECT id FROM _molprof_lane_track)) = 0
   AND _molprof_kind!(name) IS NOT NULL
   AND correlation IS NOT NULL
-ORDER BY
-  1,
-  2,
-  3
+ORDER BY 1, 2, 3
 LIMIT IIF((SELECT COUNT() FROM _molprof_rising_number) > 0, 0, -1);
 
 -- Contradictions, one row.
@@ -174,8 +150,7 @@ CREATE PERFETTO VIEW molprof_clock(
   least_slack_ns DURATION,
   -- Mean time from a call's start to its work's start, ns; null without calls.
   mean_delay_ns DOUBLE
-)
-AS
+) AS
 WITH
   call AS (
     SELECT
@@ -189,8 +164,7 @@ WITH
     WHERE
       -- Where no launch begins before the one with the number below, none is looked at.
       EXISTS(
-        SELECT
-          1
+        SELECT 1
         FROM _molprof_launch_order AS next
         CROSS JOIN _molprof_launch_order AS last
         WHERE
@@ -204,8 +178,7 @@ WITH
       MIN(ts - call_ts) AS least_ns,
       AVG(ts - call_ts) AS mean_ns
     FROM _molprof_work
-    WHERE
-      call_id IS NOT NULL
+    WHERE call_id IS NOT NULL
   ),
   sync AS (
     SELECT
@@ -218,8 +191,7 @@ WITH
       COUNT() AS count,
       IFNULL(MAX(latest_ts - ts), 0) AS most_ns
     FROM call
-    WHERE
-      latest_ts > ts
+    WHERE latest_ts > ts
   )
 SELECT
   delay.early AS early_work,

@@ -8,7 +8,6 @@
 --   ORDER BY number;
 
 INCLUDE PERFETTO MODULE molprof.devices;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 -- One row per run of the profiler, in order of start; empty where the trace has no such spans.
@@ -25,8 +24,7 @@ CREATE PERFETTO TABLE molprof_profiler_run(
   name STRING,
   -- From the end of all earlier runs to the start of this one, ns; 0 where they overlap, null for the first.
   gap_ns DURATION
-)
-AS
+) AS
 SELECT
   id,
   ROW_NUMBER() OVER in_order AS number,
@@ -35,12 +33,9 @@ SELECT
   name,
   MAX(0, ts - MAX(ts + dur) OVER (in_order ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) AS gap_ns
 FROM slice
-WHERE
-  category = 'Trace' AND name GLOB 'PyTorch Profiler*'
+WHERE category = 'Trace' AND name GLOB 'PyTorch Profiler*'
 WINDOW in_order AS (ORDER BY ts, id)
-ORDER BY
-  ts,
-  id;
+ORDER BY ts, id;
 
 -- Time between runs, for each device.
 CREATE PERFETTO TABLE _molprof_between_runs AS
@@ -50,8 +45,7 @@ SELECT
   run.ts AS ts_end
 FROM molprof_profiler_run AS run
 CROSS JOIN molprof_device AS device
-WHERE
-  run.gap_ns > 0 AND device.idle_ns > 0;
+WHERE run.gap_ns > 0 AND device.idle_ns > 0;
 
 -- Idle time of each device between runs of the profiler: nothing recorded it.
 CREATE PERFETTO VIEW molprof_idle_between_runs(
@@ -59,8 +53,7 @@ CREATE PERFETTO VIEW molprof_idle_between_runs(
   device STRING,
   -- Idle time between runs, ns.
   idle_ns DURATION
-)
-AS
+) AS
 SELECT
   pause.device,
   SUM(MIN(gap.ts_end, pause.ts_end) - MAX(gap.ts, pause.ts)) AS idle_ns
@@ -71,7 +64,5 @@ WHERE
   gap.ts < pause.ts_end
   AND gap.ts_end > pause.ts
   AND IFNULL(gap.device, (SELECT device FROM _molprof_only_device)) = pause.device
-GROUP BY
-  pause.device
-ORDER BY
-  pause.device;
+GROUP BY pause.device
+ORDER BY pause.device;

@@ -6,7 +6,6 @@
 --   ORDER BY name;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 INCLUDE PERFETTO MODULE molprof.graphs;
 
 -- Calls that launch graphs, by name, where any of them has no work. Calls without a correlation number are left out.
@@ -19,19 +18,14 @@ CREATE PERFETTO VIEW molprof_graph_without_work(
   without_work LONG,
   -- Kernels of all of them.
   kernels LONG
-)
-AS
+) AS
 SELECT
   name,
   COUNT() AS graph_launches,
   SUM(kernels + memory_operations = 0) AS without_work,
   SUM(kernels) AS kernels
 FROM molprof_graph_launch AS graph
-WHERE
-  (SELECT correlation FROM molprof_gpu_call AS call WHERE call.id = graph.id) IS NOT NULL
-GROUP BY
-  name
-HAVING
-  SUM(kernels + memory_operations = 0) > 0
-ORDER BY
-  name;
+WHERE (SELECT correlation FROM molprof_gpu_call AS call WHERE call.id = graph.id) IS NOT NULL
+GROUP BY name
+HAVING SUM(kernels + memory_operations = 0) > 0
+ORDER BY name;

@@ -8,30 +8,21 @@
 --   ORDER BY first_ts;
 
 INCLUDE PERFETTO MODULE molprof.annotations;
-
 INCLUDE PERFETTO MODULE molprof.certificate_calls;
-
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-
 INCLUDE PERFETTO MODULE molprof.launches;
-
 INCLUDE PERFETTO MODULE molprof.process_ranks;
-
 INCLUDE PERFETTO MODULE molprof.step_placement;
 
 -- Launches while a capture is open in their process.
 CREATE PERFETTO TABLE _molprof_captured_launch AS
 WITH
   capturing AS (
-    SELECT DISTINCT
-      upid
+    SELECT DISTINCT upid
     FROM _molprof_marking_call AS call
-    JOIN _molprof_thread_track AS track
-      ON track.id = call.track_id
-    WHERE
-      call.role IN ('capture_begin', 'capture_end')
+    JOIN _molprof_thread_track AS track ON track.id = call.track_id
+    WHERE call.role IN ('capture_begin', 'capture_end')
   ),
   depth AS (
     SELECT
@@ -41,8 +32,7 @@ WITH
       SUM((role = 'capture_begin') - (role = 'capture_end')) OVER (PARTITION BY upid ORDER BY ts, id) AS depth
     -- Without captures, no call is looked at.
     FROM (SELECT * FROM molprof_checked_call LIMIT IIF(EXISTS(SELECT 1 FROM capturing), -1, 0))
-    WHERE
-      upid IN (SELECT upid FROM capturing)
+    WHERE upid IN (SELECT upid FROM capturing)
   ),
   least AS (
     SELECT
@@ -50,18 +40,13 @@ WITH
       -- Below 0 where a capture was open when the recording began.
       MIN(0, MIN(depth)) AS depth
     FROM depth
-    GROUP BY
-      upid
+    GROUP BY upid
   )
-SELECT
-  depth.id
+SELECT depth.id
 FROM depth
-JOIN least
-  USING (upid)
-WHERE
-  depth.role = 'launch' AND depth.depth > least.depth
-ORDER BY
-  depth.id;
+JOIN least USING (upid)
+WHERE depth.role = 'launch' AND depth.depth > least.depth
+ORDER BY depth.id;
 
 -- Launches outside captures without GPU work of their number.
 CREATE PERFETTO TABLE _molprof_lost_launch AS
@@ -82,21 +67,17 @@ CREATE PERFETTO VIEW molprof_certified_launch(
   ts TIMESTAMP,
   -- Whether GPU work of its rank with its correlation number is recorded: 1 or 0.
   has_work LONG
-)
-AS
+) AS
 SELECT
   call.id,
   call.ts,
   lost.id IS NULL AS has_work
 FROM _molprof_launch_call AS call
-LEFT JOIN _molprof_lost_launch AS lost
-  ON lost.id = call.id
+LEFT JOIN _molprof_lost_launch AS lost ON lost.id = call.id
 WHERE
   call.correlation IS NOT NULL
   AND call.id NOT IN (SELECT id FROM _molprof_captured_launch)
-ORDER BY
-  call.ts,
-  call.id;
+ORDER BY call.ts, call.id;
 
 -- Launches without GPU work by place, in order of start.
 CREATE PERFETTO TABLE molprof_missing_work(
@@ -110,8 +91,7 @@ CREATE PERFETTO TABLE molprof_missing_work(
   first_ts TIMESTAMP,
   -- Start of the last of them, ns since the trace's earliest event.
   last_ts TIMESTAMP
-)
-AS
+) AS
 WITH
   known AS (
     SELECT
@@ -142,27 +122,20 @@ SELECT
   MIN(ts) AS first_ts,
   MAX(ts) AS last_ts
 FROM placed
-GROUP BY
-  place
-ORDER BY
-  first_ts,
-  place;
+GROUP BY place
+ORDER BY first_ts, place;
 
 -- A figure of GPU work of a rank without a call that meets a condition. One figure at a time: where there are no ranks,
 -- the engine finds such work without looking at each.
 CREATE PERFETTO MACRO _molprof_uncalled(figure Expr, condition Expr)
-RETURNS Expr
-AS
-(
+RETURNS Expr AS (
   IIF(
     (SELECT COUNT() FROM molprof_process_rank) = 0,
     (SELECT $figure FROM _molprof_work AS work WHERE work.call_id IS NULL AND $condition),
     (
-      SELECT
-        $figure
+      SELECT $figure
       FROM _molprof_work AS work
-      WHERE
-        work.call_id IS NULL AND _molprof_work_rank!(work.id) IS first.rank AND $condition
+      WHERE work.call_id IS NULL AND _molprof_work_rank!(work.id) IS first.rank AND $condition
     )
   )
 );
@@ -170,9 +143,7 @@ AS
 -- GPU work without a call that meets a condition, of the ranks that meet another: no row without any. Every work with a
 -- call of its number is linked to one.
 CREATE PERFETTO MACRO _molprof_missing(place Expr, ranks Expr, condition Expr)
-RETURNS TableOrSubquery
-AS
-(
+RETURNS TableOrSubquery AS (
   SELECT
     $place AS place,
     SUM(kernels) AS kernels,
@@ -186,11 +157,9 @@ AS
       _molprof_uncalled!(SUM(work.dur), $condition AND work.category = 'kernel') AS kernel_time_ns,
       _molprof_uncalled!(MIN(work.ts), $condition) AS first_ts
     FROM first
-    WHERE
-      $ranks
+    WHERE $ranks
   )
-  HAVING
-    MIN(first_ts) IS NOT NULL
+  HAVING MIN(first_ts) IS NOT NULL
 );
 
 -- GPU work without a call of its rank and correlation number, by place.
@@ -206,8 +175,7 @@ CREATE PERFETTO TABLE molprof_missing_call(
   kernel_time_ns DURATION,
   -- Start of the first, ns since the trace's earliest event.
   first_ts TIMESTAMP
-)
-AS
+) AS
 WITH
   first AS MATERIALIZED (
     SELECT
@@ -228,6 +196,4 @@ UNION ALL
 SELECT * FROM _molprof_missing!('start', first.some_linked, work.correlation < first.least)
 UNION ALL
 SELECT * FROM _molprof_missing!('later', first.some_linked, work.correlation >= IFNULL(first.least, -1 << 63))
-ORDER BY
-  first_ts,
-  place;
+ORDER BY first_ts, place;

@@ -9,10 +9,7 @@
 CREATE PERFETTO VIEW molprof_memory_event_count(
   -- Events named [memory]; 0 where none is recorded.
   events LONG
-)
-AS
-SELECT
-  COUNT() AS events
+) AS
+SELECT COUNT() AS events
 FROM slice
-WHERE
-  name = '[memory]';
+WHERE name = '[memory]';

@@ -9,13 +9,11 @@
 --   ORDER BY overlap_ns DESC;
 
 INCLUDE PERFETTO MODULE molprof.devices;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 -- Devices with work that begins before earlier work has ended.
 CREATE PERFETTO TABLE _molprof_overlap_device AS
-SELECT DISTINCT
-  next.device
+SELECT DISTINCT next.device
 FROM _molprof_device_start AS next
 CROSS JOIN _molprof_device_end AS last
 CROSS JOIN _molprof_device_start AS before
@@ -25,19 +23,16 @@ WHERE
   AND before._auto_id = last._auto_id
   AND before.device = next.device
 UNION ALL
-SELECT
-  device
+SELECT device
 FROM _molprof_only_device
 WHERE
   -- Where all work but the first comes after a gap, none is looked at.
   (SELECT COUNT() FROM _molprof_device_gap) + 1 < (SELECT COUNT() FROM _molprof_work)
   AND EXISTS(
-    SELECT
-      1
+    SELECT 1
     FROM _molprof_work AS next
     CROSS JOIN _molprof_device_end AS last
-    WHERE
-      last._auto_id = next._auto_id - 1 AND next.ts < last.ts_end
+    WHERE last._auto_id = next._auto_id - 1 AND next.ts < last.ts_end
   );
 
 -- Work with a stream number in order of start, of these devices: on others, nothing on a stream overlaps.
@@ -49,13 +44,8 @@ SELECT
   ts_end,
   dur
 FROM _molprof_work
-WHERE
-  stream IS NOT NULL AND device IN (SELECT device FROM _molprof_overlap_device)
-ORDER BY
-  device,
-  stream,
-  ts,
-  id;
+WHERE stream IS NOT NULL AND device IN (SELECT device FROM _molprof_overlap_device)
+ORDER BY device, stream, ts, id;
 
 -- Streams with overlaps, the most overlapping time first. Work without a stream number is left out.
 CREATE PERFETTO VIEW molprof_stream_overlap(
@@ -73,15 +63,13 @@ CREATE PERFETTO VIEW molprof_stream_overlap(
   time_ns DURATION,
   -- Time with any work on the stream running, ns.
   union_ns DURATION
-)
-AS
+) AS
 WITH
   -- Whether work ends before work that began earlier on its stream.
   nested AS MATERIALIZED (
     SELECT
       EXISTS(
-        SELECT
-          1
+        SELECT 1
         FROM _molprof_stream_work AS next
         CROSS JOIN _molprof_stream_work AS last
         WHERE
@@ -121,8 +109,7 @@ WITH
       ) AS busy_until
     FROM nested
     CROSS JOIN _molprof_stream_work AS work
-    WHERE
-      nested.found
+    WHERE nested.found
   ),
   overlap AS (
     SELECT
@@ -132,11 +119,8 @@ WITH
       SUM(MIN(ts_end, busy_until) - ts) AS overlap_ns,
       MAX(MIN(ts_end, busy_until) - ts) AS longest_ns
     FROM busy
-    WHERE
-      MIN(ts_end, busy_until) > ts
-    GROUP BY
-      device,
-      stream
+    WHERE MIN(ts_end, busy_until) > ts
+    GROUP BY device, stream
   ),
   total AS (
     SELECT
@@ -144,9 +128,7 @@ WITH
       stream,
       SUM(dur) AS time_ns
     FROM _molprof_stream_work
-    GROUP BY
-      device,
-      stream
+    GROUP BY device, stream
   )
 SELECT
   device,
@@ -157,9 +139,5 @@ SELECT
   total.time_ns,
   total.time_ns - overlap.overlap_ns AS union_ns
 FROM overlap
-JOIN total
-  USING (device, stream)
-ORDER BY
-  overlap.overlap_ns DESC,
-  device,
-  stream;
+JOIN total USING (device, stream)
+ORDER BY overlap.overlap_ns DESC, device, stream;

@@ -17,13 +17,11 @@ CREATE PERFETTO TABLE molprof_host_process(
   operators LONG,
   -- Calls into the runtime or driver.
   gpu_calls LONG
-)
-AS
+) AS
 WITH
   -- Where there are few tracks, the slices of each are counted: the engine need not read them for that.
   few AS MATERIALIZED (
-    SELECT
-      COUNT() <= 64 AS tracks
+    SELECT COUNT() <= 64 AS tracks
     FROM thread_track
   ),
   -- Added up by track first: a join of every slice is slow.
@@ -32,26 +30,20 @@ WITH
       id AS track_id,
       (SELECT COUNT() FROM slice WHERE slice.track_id = own.id AND slice.category = 'cpu_op') AS operators,
       (
-        SELECT
-          COUNT()
+        SELECT COUNT()
         FROM slice
-        WHERE
-          slice.track_id = own.id AND slice.category IN ('cuda_runtime', 'cuda_driver')
+        WHERE slice.track_id = own.id AND slice.category IN ('cuda_runtime', 'cuda_driver')
       ) AS gpu_calls,
       (
-        SELECT
-          slice.ts
+        SELECT slice.ts
         FROM slice
-        WHERE
-          slice.track_id = own.id AND slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
-        ORDER BY
-          slice.ts
+        WHERE slice.track_id = own.id AND slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
+        ORDER BY slice.ts
         LIMIT 1
       ) AS ts
     FROM few
     CROSS JOIN thread_track AS own
-    WHERE
-      few.tracks
+    WHERE few.tracks
     UNION ALL
     SELECT *
     FROM (
@@ -61,10 +53,8 @@ WITH
         SUM(category != 'cpu_op') AS gpu_calls,
         MIN(ts) AS ts
       FROM slice
-      WHERE
-        category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
-      GROUP BY
-        track_id
+      WHERE category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
+      GROUP BY track_id
       LIMIT IIF((SELECT tracks FROM few), 0, -1)
     )
   )
@@ -75,16 +65,9 @@ SELECT
   SUM(track.operators) AS operators,
   SUM(track.gpu_calls) AS gpu_calls
 FROM track
-JOIN thread_track
-  ON thread_track.id = track.track_id
-JOIN thread
-  USING (utid)
-JOIN process
-  USING (upid)
-WHERE
-  track.ts IS NOT NULL
-GROUP BY
-  process.upid
-ORDER BY
-  MIN(track.ts),
-  process.upid;
+JOIN thread_track ON thread_track.id = track.track_id
+JOIN thread USING (utid)
+JOIN process USING (upid)
+WHERE track.ts IS NOT NULL
+GROUP BY process.upid
+ORDER BY MIN(track.ts), process.upid;

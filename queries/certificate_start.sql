@@ -23,8 +23,7 @@ CREATE PERFETTO VIEW molprof_work_over_start(
   dur DURATION,
   -- Whether no other of these calls it: 1 or 0.
   is_outermost LONG
-)
-AS
+) AS
 SELECT
   slice.id,
   slice.name,
@@ -32,18 +31,13 @@ SELECT
   run.ts - slice.ts AS before_ns,
   slice.dur,
   NOT EXISTS(
-    SELECT
-      1
+    SELECT 1
     FROM slice AS parent
     WHERE
       parent.id = slice.parent_id
       AND parent.category IN ('cpu_op', 'user_annotation', 'cuda_runtime', 'cuda_driver')
   ) AS is_outermost
 FROM molprof_profiler_run AS run
-JOIN slice
-  ON slice.ts < run.ts AND slice.ts + slice.dur > run.ts
-WHERE
-  run.number = 1 AND slice.category IN ('cpu_op', 'user_annotation', 'cuda_runtime', 'cuda_driver')
-ORDER BY
-  slice.ts,
-  slice.id;
+JOIN slice ON slice.ts < run.ts AND slice.ts + slice.dur > run.ts
+WHERE run.number = 1 AND slice.category IN ('cpu_op', 'user_annotation', 'cuda_runtime', 'cuda_driver')
+ORDER BY slice.ts, slice.id;

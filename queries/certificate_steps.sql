@@ -6,7 +6,6 @@
 --   ORDER BY source, kind;
 
 INCLUDE PERFETTO MODULE molprof.step_launches;
-
 INCLUDE PERFETTO MODULE molprof.steps;
 
 -- Kinds of step of which some have GPU work and some have none. An idle step of an engine has none by its name.
@@ -29,8 +28,7 @@ CREATE PERFETTO VIEW molprof_uneven_step(
   most_kernels LONG,
   -- Most GPU time of a step, ns.
   most_gpu_ns DURATION
-)
-AS
+) AS
 SELECT
   step.source,
   step.kind,
@@ -42,15 +40,8 @@ SELECT
   MAX(fact.kernels) AS most_kernels,
   MAX(fact.gpu_ns) AS most_gpu_ns
 FROM molprof_step_launch AS fact
-JOIN molprof_any_step AS step
-  ON step.id = fact.step_id
-WHERE
-  fact.kernels IS NOT NULL AND IFNULL(step.kind, '') != 'idle'
-GROUP BY
-  step.source,
-  step.kind
-HAVING
-  SUM(fact.kernels = 0 AND fact.gpu_ns = 0) BETWEEN 1 AND COUNT() - 1
-ORDER BY
-  step.source,
-  step.kind;
+JOIN molprof_any_step AS step ON step.id = fact.step_id
+WHERE fact.kernels IS NOT NULL AND IFNULL(step.kind, '') != 'idle'
+GROUP BY step.source, step.kind
+HAVING SUM(fact.kernels = 0 AND fact.gpu_ns = 0) BETWEEN 1 AND COUNT() - 1
+ORDER BY step.source, step.kind;

@@ -10,12 +10,8 @@
 --   ORDER BY time_ns DESC, rank, operation, group_name, dtype, bytes;
 
 INCLUDE PERFETTO MODULE molprof.annotations;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
-
-INCLUDE PERFETTO MODULE molprof.work_calls;
 
 -- Kernels that are collectives by their name or by their args.
 CREATE PERFETTO TABLE _molprof_collective_kernel AS
@@ -32,15 +28,12 @@ SELECT
     CAST(EXTRACT_ARG(slice.arg_set_id, 'args.Out msg nelems') AS INT)
   ) AS elements
 FROM molprof_gpu_work AS work
-JOIN slice
-  USING (id)
-JOIN molprof_work_class AS class
-  ON class.category = work.category AND class.name = work.name
+JOIN slice USING (id)
+JOIN molprof_work_class AS class ON class.category = work.category AND class.name = work.name
 WHERE
   work.category = 'kernel'
   AND (class.class = 'collective' OR EXTRACT_ARG(slice.arg_set_id, 'args.Collective name') IS NOT NULL)
-ORDER BY
-  work.id;
+ORDER BY work.id;
 
 -- Elements of the tensors of annotations around collectives; null for several with a shape that is not recorded.
 CREATE PERFETTO TABLE _molprof_annotation_size AS
@@ -53,12 +46,9 @@ WITH
       CAST(LTRIM(LTRIM(SUBSTR(args.key, 17), '0123456789'), '].[') AS INT) AS place,
       args.int_value AS length
     FROM molprof_annotation AS annotation
-    JOIN slice
-      USING (id)
-    JOIN args
-      USING (arg_set_id)
-    WHERE
-      annotation.name GLOB '*ccl:*' AND args.key GLOB 'args.Input Dims[[.][0-9]*[[.][0-9]*'
+    JOIN slice USING (id)
+    JOIN args USING (arg_set_id)
+    WHERE annotation.name GLOB '*ccl:*' AND args.key GLOB 'args.Input Dims[[.][0-9]*[[.][0-9]*'
   ),
   -- SQL has no product. Tensors have at most 8 dimensions here.
   tensor AS (
@@ -78,30 +68,23 @@ WITH
         NULL
       ) AS elements
     FROM dimension
-    GROUP BY
-      id,
-      tensor
+    GROUP BY id, tensor
   )
 SELECT
   tensor.id,
   IIF(
     COUNT(tensor.elements) = (
-      SELECT
-        COUNT()
+      SELECT COUNT()
       FROM args
-      WHERE
-        args.arg_set_id = slice.arg_set_id AND args.key GLOB 'args.Input type[[.]*'
+      WHERE args.arg_set_id = slice.arg_set_id AND args.key GLOB 'args.Input type[[.]*'
     ),
     SUM(tensor.elements),
     NULL
   ) AS elements
 FROM tensor
-JOIN slice
-  USING (id)
-GROUP BY
-  tensor.id
-ORDER BY
-  tensor.id;
+JOIN slice USING (id)
+GROUP BY tensor.id
+ORDER BY tensor.id;
 
 -- The innermost annotation around the launch of each collective that has a size.
 CREATE PERFETTO TABLE _molprof_collective_size AS
@@ -114,19 +97,12 @@ SELECT
   ) AS dtype,
   MAX(annotation.depth) AS depth
 FROM _molprof_collective_kernel AS kernel
-JOIN molprof_gpu_work_call AS link
-  ON link.work_id = kernel.id
-JOIN slice AS call
-  ON call.id = link.call_id
-JOIN ancestor_slice(call.id) AS annotation
-JOIN _molprof_annotation_size AS size
-  ON size.id = annotation.id
-WHERE
-  kernel.elements IS NULL
-GROUP BY
-  kernel.id
-ORDER BY
-  kernel.id;
+JOIN _molprof_work AS work USING (id)
+JOIN ancestor_slice(work.call_id) AS annotation
+JOIN _molprof_annotation_size AS size ON size.id = annotation.id
+WHERE kernel.elements IS NULL AND work.call_id IS NOT NULL
+GROUP BY kernel.id
+ORDER BY kernel.id;
 
 -- One row per collective kernel, in order of start.
 CREATE PERFETTO TABLE molprof_collective(
@@ -161,8 +137,7 @@ CREATE PERFETTO TABLE molprof_collective(
   elements LONG,
   -- Bytes of these elements; null where not recorded, or of a type whose size is not known here.
   bytes LONG
-)
-AS
+) AS
 WITH
   sized AS (
     SELECT
@@ -176,8 +151,7 @@ WITH
       kernel.elements,
       size.elements AS input_elements
     FROM _molprof_collective_kernel AS kernel
-    LEFT JOIN _molprof_collective_size AS size
-      ON size.id = kernel.id
+    LEFT JOIN _molprof_collective_size AS size ON size.id = kernel.id
   ),
   told AS (
     SELECT
@@ -255,7 +229,5 @@ SELECT
     OR REPLACE(LOWER(counted.dtype), 'c10::', '') IN ('byte', 'char', 'bool', 'int8', 'uint8', 'unsigned char') THEN 1
   END AS bytes
 FROM counted
-JOIN molprof_gpu_work AS work
-  ON work.id = counted.id
-ORDER BY
-  counted.id;
+JOIN molprof_gpu_work AS work ON work.id = counted.id
+ORDER BY counted.id;

@@ -18,8 +18,7 @@ CREATE PERFETTO VIEW molprof_concurrency(
   time_ns DURATION,
   -- Share of the device's span, 0 to 1.
   span_ratio DOUBLE
-)
-AS
+) AS
 WITH
   change AS (
     SELECT
@@ -40,9 +39,7 @@ WITH
       ts,
       SUM(change) AS change
     FROM change
-    GROUP BY
-      device,
-      ts
+    GROUP BY device, ts
   ),
   stretch AS (
     SELECT
@@ -57,11 +54,8 @@ WITH
       running,
       SUM(dur) AS time_ns
     FROM stretch
-    WHERE
-      dur IS NOT NULL
-    GROUP BY
-      device,
-      running
+    WHERE dur IS NOT NULL
+    GROUP BY device, running
   )
 SELECT
   device,
@@ -69,6 +63,4 @@ SELECT
   time_ns,
   1.0 * time_ns / SUM(time_ns) OVER (PARTITION BY device) AS span_ratio
 FROM total
-ORDER BY
-  device,
-  running;
+ORDER BY device, running;

@@ -8,7 +8,6 @@
 --   ORDER BY device, name;
 
 INCLUDE PERFETTO MODULE molprof.devices;
-
 INCLUDE PERFETTO MODULE molprof.steps;
 
 -- One row per sample, in order of time.
@@ -23,8 +22,7 @@ CREATE PERFETTO TABLE molprof_counter_sample(
   unit STRING,
   -- The value, in the counter's unit.
   value DOUBLE
-)
-AS
+) AS
 WITH
   named AS (
     SELECT
@@ -34,12 +32,9 @@ WITH
       TRIM(track.name) AS full_name,
       process.name AS owner
     FROM counter
-    JOIN counter_track AS track
-      ON track.id = counter.track_id
-    LEFT JOIN process_counter_track AS own
-      ON own.id = track.id
-    LEFT JOIN process
-      USING (upid)
+    JOIN counter_track AS track ON track.id = counter.track_id
+    LEFT JOIN process_counter_track AS own ON own.id = track.id
+    LEFT JOIN process USING (upid)
   )
 SELECT
   ts,
@@ -56,9 +51,7 @@ SELECT
   ) AS unit,
   value
 FROM named
-ORDER BY
-  ts,
-  id;
+ORDER BY ts, id;
 
 -- One row per counter of a GPU.
 CREATE PERFETTO VIEW molprof_counter_summary(
@@ -80,8 +73,7 @@ CREATE PERFETTO VIEW molprof_counter_summary(
   working_count LONG,
   -- Their mean, in the counter's unit; null where there are none.
   working_mean DOUBLE
-)
-AS
+) AS
 WITH
   working AS (
     SELECT
@@ -89,8 +81,7 @@ WITH
       MIN(ts) AS ts,
       MAX(ts_end) AS ts_end
     FROM molprof_device_work
-    GROUP BY
-      device
+    GROUP BY device
   )
 SELECT
   sample.device,
@@ -103,17 +94,10 @@ SELECT
   COUNT(working.device) AS working_count,
   AVG(IIF(working.device IS NULL, NULL, sample.value)) AS working_mean
 FROM molprof_counter_sample AS sample
-LEFT JOIN working
-  ON working.device = sample.device AND sample.ts BETWEEN working.ts AND working.ts_end
-WHERE
-  sample.device IS NOT NULL
-GROUP BY
-  sample.device,
-  sample.name,
-  sample.unit
-ORDER BY
-  sample.device,
-  sample.name;
+LEFT JOIN working ON working.device = sample.device AND sample.ts BETWEEN working.ts AND working.ts_end
+WHERE sample.device IS NOT NULL
+GROUP BY sample.device, sample.name, sample.unit
+ORDER BY sample.device, sample.name;
 
 -- Energy of each device in the recorded steps, from its samples of power. Empty without steps or such samples.
 CREATE PERFETTO VIEW molprof_energy(
@@ -131,8 +115,7 @@ CREATE PERFETTO VIEW molprof_energy(
   tokens LONG,
   -- Energy over tokens, in joules; null without tokens.
   energy_per_token_j DOUBLE
-)
-AS
+) AS
 WITH
   recorded AS (
     SELECT
@@ -149,14 +132,12 @@ WITH
       AVG(sample.value) AS mean_w,
       recorded.tokens
     FROM recorded
-    JOIN molprof_counter_sample AS sample
-      ON sample.ts BETWEEN recorded.ts AND recorded.ts_end
+    JOIN molprof_counter_sample AS sample ON sample.ts BETWEEN recorded.ts AND recorded.ts_end
     WHERE
       sample.device IS NOT NULL
       AND sample.name = 'Power'
       AND sample.unit = 'W'
-    GROUP BY
-      sample.device
+    GROUP BY sample.device
   )
 SELECT
   device,
@@ -167,5 +148,4 @@ SELECT
   tokens,
   mean_w * span_ns / 1e9 / NULLIF(tokens, 0) AS energy_per_token_j
 FROM power
-ORDER BY
-  device;
+ORDER BY device;

@@ -20,16 +20,14 @@ CREATE PERFETTO VIEW molprof_top_cpu_operation(
   time_ns DURATION,
   -- Mean self time, ns.
   mean_ns DOUBLE
-)
-AS
+) AS
 WITH
   called AS (
     SELECT
       caller AS name,
       SUM(time_ns) AS dur
     FROM _molprof_operator_total
-    GROUP BY
-      caller
+    GROUP BY caller
   )
 SELECT
   total.name,
@@ -38,10 +36,6 @@ SELECT
   total.time_ns,
   1.0 * (total.time_ns - IFNULL(called.dur, 0)) / total.count AS mean_ns
 FROM molprof_host_total AS total
-LEFT JOIN called
-  ON called.name = total.name
-WHERE
-  total.category = 'cpu_op'
-ORDER BY
-  own_ns DESC,
-  total.name;
+LEFT JOIN called ON called.name = total.name
+WHERE total.category = 'cpu_op'
+ORDER BY own_ns DESC, total.name;

@@ -6,7 +6,6 @@
 --   ORDER BY device;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 -- Work of each device in order of start; no rows where all work is on one, and so in this order already.
@@ -18,37 +17,26 @@ SELECT
   ts_end,
   call_ts
 FROM _molprof_work
-ORDER BY
-  device,
-  ts,
-  id
+ORDER BY device, ts, id
 LIMIT IIF((SELECT COUNT() FROM _molprof_only_device) > 0, 0, -1);
 
 -- Ends of work of each device in order.
 CREATE PERFETTO TABLE _molprof_device_end AS
-SELECT
-  ts_end
+SELECT ts_end
 FROM _molprof_work
-ORDER BY
-  device,
-  ts_end;
+ORDER BY device, ts_end;
 
 -- When the work of each device was queued, in order. Nothing was queued in a gap if as much work was queued by then as
 -- had begun: if the time in the row of the work that ends the gap is later than the gap's start.
 CREATE PERFETTO TABLE _molprof_device_queue AS
-SELECT
-  queued_ts AS ts
+SELECT queued_ts AS ts
 FROM _molprof_work
-ORDER BY
-  device,
-  queued_ts;
+ORDER BY device, queued_ts;
 
 -- Gaps of work in order of device and start. Work begins after a gap if as many have ended before it as have begun: if
 -- the end in the row before its own is earlier. Rows are joined by number, which takes a fifth of the time of a window.
 CREATE PERFETTO MACRO _molprof_gap(started TableOrSubquery, device Expr, condition Expr)
-RETURNS TableOrSubquery
-AS
-(
+RETURNS TableOrSubquery AS (
   SELECT
     next.id AS next_id,
     $device AS device,
@@ -61,12 +49,10 @@ AS
       -- With so short a delay, the end of the call does not matter, and is not searched for.
       WHEN next.ts - next.call_ts < 100000 THEN 2
       ELSE 1 + (
-        SELECT
-          next.ts - call.ts - call.dur <= MAX(100000, call.ts + call.dur - last.ts_end)
+        SELECT next.ts - call.ts - call.dur <= MAX(100000, call.ts + call.dur - last.ts_end)
         FROM _molprof_work AS work
         CROSS JOIN _molprof_call AS call
-        WHERE
-          work.id = next.id AND call.id = work.call_id
+        WHERE work.id = next.id AND call.id = work.call_id
       )
     END AS queue
   FROM $started AS next
@@ -108,8 +94,7 @@ CREATE PERFETTO TABLE molprof_device(
   idle_ns DURATION,
   -- Kernels, copies and sets.
   count LONG
-)
-AS
+) AS
 WITH
   span AS (
     SELECT
@@ -117,8 +102,7 @@ WITH
       MAX(ts_end) - MIN(ts) AS span_ns,
       COUNT() AS count
     FROM _molprof_device_start
-    GROUP BY
-      device
+    GROUP BY device
     UNION ALL
     -- The engine finds these without looking at each.
     SELECT
@@ -132,17 +116,14 @@ WITH
       device,
       SUM(dur) AS idle_ns
     FROM _molprof_device_gap
-    WHERE
-      device IS NOT NULL
-    GROUP BY
-      device
+    WHERE device IS NOT NULL
+    GROUP BY device
     UNION ALL
     SELECT
       (SELECT device FROM _molprof_only_device),
       SUM(dur)
     FROM _molprof_device_gap
-    WHERE
-      device IS NULL
+    WHERE device IS NULL
   )
 SELECT
   span.device,
@@ -151,16 +132,13 @@ SELECT
   IFNULL(idle.idle_ns, 0) AS idle_ns,
   span.count
 FROM span
-LEFT JOIN idle
-  ON idle.device IS span.device
-ORDER BY
-  span.device;
+LEFT JOIN idle ON idle.device IS span.device
+ORDER BY span.device;
 
 -- One row per kernel, copy or set, in order of slice, with the latest end of any earlier one on its device.
 CREATE PERFETTO VIEW molprof_device_work(
   -- The kernel, copy or set.
   id JOINID(slice.id),
-  -- Device number as text.
   device STRING,
   -- Stream number; null where not recorded.
   stream LONG,
@@ -170,8 +148,7 @@ CREATE PERFETTO VIEW molprof_device_work(
   ts_end TIMESTAMP,
   -- Latest end of any earlier work on the device, ns since the trace's earliest event; null for the first.
   busy_until TIMESTAMP
-)
-AS
+) AS
 SELECT
   id,
   device,
@@ -184,25 +161,19 @@ SELECT
     ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
   ) AS busy_until
 FROM _molprof_work
-ORDER BY
-  id;
+ORDER BY id;
 
 -- The gaps of each device between its first and last work, longest first.
 CREATE PERFETTO VIEW molprof_device_idle(
-  -- Device number as text.
   device STRING,
   -- Start of the gap, ns since the trace's earliest event.
   ts TIMESTAMP,
   -- Length of the gap, ns.
   dur DURATION
-)
-AS
+) AS
 SELECT
   IFNULL(device, (SELECT device FROM _molprof_only_device)) AS device,
   ts,
   dur
 FROM _molprof_device_gap
-ORDER BY
-  dur DESC,
-  ts,
-  device;
+ORDER BY dur DESC, ts, device;

@@ -28,37 +28,20 @@ CREATE PERFETTO TABLE molprof_token_disagreement(
   rank LONG,
   -- 1 if the model's first choice was forbidden, else 0.
   forbidden LONG
-)
-AS
+) AS
 WITH
-  -- Keys are args.rank[12], with the position in brackets.
-  cell AS (
-    SELECT
-      sequence.sequence,
-      CAST(SUBSTR(args.key, LENGTH(args.flat_key) + 2) AS INT) AS position,
-      args.flat_key AS field,
-      args.int_value,
-      args.string_value,
-      -- A probability of 0 or 1 is stored as an integer.
-      IFNULL(args.real_value, args.int_value) AS number
-    FROM molprof_sequence AS sequence
-    JOIN args
-      USING (arg_set_id)
-    WHERE
-      args.flat_key IN ('args.probability', 'args.rank', 'args.choice', 'args.forbidden')
-  ),
   examined AS (
     SELECT
       sequence,
-      position,
+      place AS position,
       MAX(IIF(field = 'args.choice', string_value, NULL)) AS choice,
-      MAX(IIF(field = 'args.probability', number, NULL)) AS probability,
+      -- A probability of 0 or 1 is stored as an integer.
+      MAX(IIF(field = 'args.probability', IFNULL(real_value, int_value), NULL)) AS probability,
       MAX(IIF(field = 'args.rank', int_value, NULL)) AS rank,
       MAX(IIF(field = 'args.forbidden', int_value, NULL)) AS forbidden
-    FROM cell
-    GROUP BY
-      sequence,
-      position
+    FROM _molprof_sequence_value
+    WHERE field IN ('args.probability', 'args.rank', 'args.choice', 'args.forbidden')
+    GROUP BY sequence, place
   )
 SELECT
   token.sequence,
@@ -71,11 +54,8 @@ SELECT
   examined.rank,
   examined.forbidden
 FROM molprof_token AS token
-JOIN examined
-  ON examined.sequence = token.sequence AND examined.position = token.position
-ORDER BY
-  token.sequence,
-  token.position;
+JOIN examined ON examined.sequence = token.sequence AND examined.position = token.position
+ORDER BY token.sequence, token.position;
 
 -- Tokens by what was left to choose: copy, free and open, those that occur.
 CREATE PERFETTO VIEW molprof_disagreement_summary(
@@ -89,8 +69,7 @@ CREATE PERFETTO VIEW molprof_disagreement_summary(
   first_choice_ratio DOUBLE,
   -- Share of them where the model's first choice was forbidden, 0 to 1.
   forbidden_ratio DOUBLE
-)
-AS
+) AS
 SELECT
   choice,
   COUNT() AS tokens,
@@ -98,7 +77,5 @@ SELECT
   AVG(rank = 0) AS first_choice_ratio,
   AVG(forbidden) AS forbidden_ratio
 FROM molprof_token_disagreement
-GROUP BY
-  choice
-ORDER BY
-  choice;
+GROUP BY choice
+ORDER BY choice;

@@ -10,31 +10,16 @@ INCLUDE PERFETTO MODULE molprof.tokens;
 -- By sequence and block: FREE positions that the template gives, tokens that the coordinates need, and whether the
 -- block was written.
 CREATE PERFETTO TABLE _molprof_block_array AS
-WITH
-  -- Keys are args.block_free[12], with the block in brackets.
-  cell AS (
-    SELECT
-      sequence.sequence,
-      CAST(SUBSTR(args.key, LENGTH(args.flat_key) + 2) AS INT) AS block,
-      args.flat_key AS field,
-      args.int_value
-    FROM molprof_sequence AS sequence
-    JOIN args
-      USING (arg_set_id)
-    WHERE
-      args.flat_key IN ('args.block_free', 'args.block_needed')
-  )
 SELECT
   sequence,
-  block,
+  place AS block,
   MAX(IIF(field = 'args.block_free', int_value, NULL)) AS template_free,
   -- -1: not known.
   NULLIF(MAX(IIF(field = 'args.block_needed', int_value, NULL)), -1) AS needed,
   MAX(field = 'args.block_needed') AS written
-FROM cell
-GROUP BY
-  sequence,
-  block;
+FROM _molprof_sequence_value
+WHERE field IN ('args.block_free', 'args.block_needed')
+GROUP BY sequence, place;
 
 -- One row per coordinate block, in order of sequence and block: every one that is opened, also without tokens behind
 -- it, as in <> or at the end of the text. Empty for foreign traces.
@@ -68,8 +53,7 @@ CREATE PERFETTO TABLE molprof_block(
   marked_text STRING,
   -- Text of the junk and filler tokens alone.
   surplus_text STRING
-)
-AS
+) AS
 WITH
   -- A block's text may begin in the token that opens the block and end in the one that closes it.
   neighbour AS (
@@ -91,15 +75,11 @@ WITH
       SUBSTR(block_open, -1) AS last,
       SUBSTR(block_close, 1, 1) AS end
     FROM molprof_sequence AS sequence
-    JOIN molprof_token AS token
-      USING (sequence)
+    JOIN molprof_token AS token USING (sequence)
     -- Rows of tokens are numbered in order of sequence and position.
-    LEFT JOIN molprof_token AS last
-      ON last._auto_id = token._auto_id - 1 AND last.sequence = token.sequence
-    LEFT JOIN molprof_token AS next
-      ON next._auto_id = token._auto_id + 1 AND next.sequence = token.sequence
-    WHERE
-      token.block >= 0
+    LEFT JOIN molprof_token AS last ON last._auto_id = token._auto_id - 1 AND last.sequence = token.sequence
+    LEFT JOIN molprof_token AS next ON next._auto_id = token._auto_id + 1 AND next.sequence = token.sequence
+    WHERE token.block >= 0
   ),
   -- Ordered here, because GROUP_CONCAT joins in the order of its input.
   token AS (
@@ -122,9 +102,7 @@ WITH
       IIF(surplus AND NOT (surplus_before AND block_before = block), '|', '') AS bar_before,
       IIF(surplus AND NOT (surplus_after AND block_after = block), '|', '') AS bar_after
     FROM neighbour
-    ORDER BY
-      sequence,
-      position
+    ORDER BY sequence, position
   ),
   block AS (
     SELECT
@@ -140,9 +118,7 @@ WITH
       GROUP_CONCAT(head || bar_before || text || bar_after || tail, '') AS marked_text,
       GROUP_CONCAT(IIF(surplus, text, ''), '') AS surplus_text
     FROM token
-    GROUP BY
-      sequence,
-      block
+    GROUP BY sequence, block
   ),
   opened AS (
     SELECT sequence, block
@@ -150,8 +126,7 @@ WITH
     UNION
     SELECT sequence, block
     FROM _molprof_block_array
-    WHERE
-      written
+    WHERE written
   )
 SELECT
   opened.sequence,
@@ -169,19 +144,13 @@ SELECT
   of.block_open || IFNULL(block.marked_text, '') || of.block_close AS marked_text,
   IFNULL(block.surplus_text, '') AS surplus_text
 FROM opened
-JOIN molprof_sequence AS of
-  ON of.sequence = opened.sequence
-LEFT JOIN block
-  ON block.sequence = opened.sequence AND block.block = opened.block
-LEFT JOIN _molprof_block_array AS given
-  ON given.sequence = opened.sequence AND given.block = opened.block
-ORDER BY
-  opened.sequence,
-  opened.block;
+JOIN molprof_sequence AS of ON of.sequence = opened.sequence
+LEFT JOIN block ON block.sequence = opened.sequence AND block.block = opened.block
+LEFT JOIN _molprof_block_array AS given ON given.sequence = opened.sequence AND given.block = opened.block
+ORDER BY opened.sequence, opened.block;
 
 -- One row per sequence, in order.
 CREATE PERFETTO VIEW molprof_sequence_drift(
-  -- Sequence, from 0.
   sequence LONG,
   -- The prompt's molecule; null for a plain-text prompt.
   smiles STRING,
@@ -193,7 +162,6 @@ CREATE PERFETTO VIEW molprof_sequence_drift(
   copy LONG,
   -- Tokens of a block after its coordinates.
   junk LONG,
-  -- Filler: digit tokens beyond the format's precision.
   filler LONG,
   -- End-of-sequence tokens, 0 or 1.
   eos LONG,
@@ -201,8 +169,7 @@ CREATE PERFETTO VIEW molprof_sequence_drift(
   blocks LONG,
   -- Blocks with at least one junk token.
   junk_blocks LONG
-)
-AS
+) AS
 WITH
   kinds AS (
     SELECT
@@ -214,8 +181,7 @@ WITH
       COUNT() FILTER (WHERE kind = 'filler') AS filler,
       COUNT() FILTER (WHERE kind = 'eos') AS eos
     FROM molprof_token
-    GROUP BY
-      sequence
+    GROUP BY sequence
   ),
   blocks AS (
     SELECT
@@ -223,8 +189,7 @@ WITH
       COUNT() AS blocks,
       COUNT() FILTER (WHERE junk > 0) AS junk_blocks
     FROM molprof_block
-    GROUP BY
-      sequence
+    GROUP BY sequence
   )
 SELECT
   sequence.sequence,
@@ -238,12 +203,9 @@ SELECT
   IFNULL(blocks.blocks, 0) AS blocks,
   IFNULL(blocks.junk_blocks, 0) AS junk_blocks
 FROM molprof_sequence AS sequence
-LEFT JOIN kinds
-  ON kinds.sequence = sequence.sequence
-LEFT JOIN blocks
-  ON blocks.sequence = sequence.sequence
-ORDER BY
-  sequence.sequence;
+LEFT JOIN kinds ON kinds.sequence = sequence.sequence
+LEFT JOIN blocks ON blocks.sequence = sequence.sequence
+ORDER BY sequence.sequence;
 
 -- Blocks by drift: the number of positions that the template gave beyond those that the coordinates need.
 CREATE PERFETTO VIEW molprof_drift_histogram(
@@ -251,16 +213,13 @@ CREATE PERFETTO VIEW molprof_drift_histogram(
   drift LONG,
   -- Blocks with that drift.
   blocks LONG
-)
-AS
+) AS
 SELECT
   drift,
   COUNT() AS blocks
 FROM molprof_block
-GROUP BY
-  drift
-ORDER BY
-  drift;
+GROUP BY drift
+ORDER BY drift;
 
 -- Blocks by their number of junk and filler tokens, for runs with or without a template.
 CREATE PERFETTO VIEW molprof_surplus_histogram(
@@ -268,13 +227,10 @@ CREATE PERFETTO VIEW molprof_surplus_histogram(
   surplus LONG,
   -- Blocks with that number.
   blocks LONG
-)
-AS
+) AS
 SELECT
   junk + filler AS surplus,
   COUNT() AS blocks
 FROM molprof_block
-GROUP BY
-  surplus
-ORDER BY
-  surplus;
+GROUP BY surplus
+ORDER BY surplus;

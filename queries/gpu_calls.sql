@@ -10,25 +10,19 @@ INCLUDE PERFETTO MODULE molprof.process_ranks;
 
 -- Whether a call of a name starts a kernel.
 CREATE PERFETTO MACRO _molprof_is_launch(name Expr)
-RETURNS Expr
-AS
-(
+RETURNS Expr AS (
   $name GLOB '*Launch*Kernel*'
 );
 
 -- Whether a call of a name starts a graph, unless it starts a kernel.
 CREATE PERFETTO MACRO _molprof_is_graph_launch(name Expr)
-RETURNS Expr
-AS
-(
+RETURNS Expr AS (
   $name GLOB '*GraphLaunch*'
 );
 
 -- The kind of a call of a name.
 CREATE PERFETTO MACRO _molprof_kind(name Expr)
-RETURNS Expr
-AS
-(
+RETURNS Expr AS (
   CASE WHEN _molprof_is_launch!($name) THEN 'launch' WHEN _molprof_is_graph_launch!($name) THEN 'graph_launch' END
 );
 
@@ -41,8 +35,7 @@ CREATE PERFETTO TABLE _molprof_call(
   correlation LONG,
   rank LONG,
   track_id JOINID(track.id)
-)
-AS
+) AS
 SELECT
   slice.id,
   slice.ts,
@@ -52,11 +45,8 @@ SELECT
   _molprof_rank!(slice.track_id) AS rank,
   slice.track_id
 FROM slice
-WHERE
-  slice.category IN ('cuda_runtime', 'cuda_driver')
-ORDER BY
-  slice.ts,
-  slice.id;
+WHERE slice.category IN ('cuda_runtime', 'cuda_driver')
+ORDER BY slice.ts, slice.id;
 
 -- The engine searches for calls by their number.
 CREATE PERFETTO INDEX _molprof_call_correlation ON _molprof_call(correlation);
@@ -64,31 +54,26 @@ CREATE PERFETTO INDEX _molprof_call_correlation ON _molprof_call(correlation);
 -- One row where the numbers of calls rise from each to the next, as in most traces; else none. Then no calls share a
 -- number, and no call began before one with a lower number.
 CREATE PERFETTO TABLE _molprof_rising_number AS
-SELECT
-  TRUE AS rises
+SELECT TRUE AS rises
 WHERE
   NOT EXISTS(SELECT 1 FROM _molprof_call WHERE correlation IS NULL)
   AND NOT EXISTS(
-    SELECT
-      1
+    SELECT 1
     FROM _molprof_call AS next
     CROSS JOIN _molprof_call AS last
-    WHERE
-      last._auto_id = next._auto_id - 1 AND last.correlation >= next.correlation
+    WHERE last._auto_id = next._auto_id - 1 AND last.correlation >= next.correlation
   );
 
 -- Calls of each kind: the engine finds their names without looking at each call.
 CREATE PERFETTO VIEW _molprof_launch_call AS
 SELECT *
 FROM _molprof_call
-WHERE
-  _molprof_is_launch!(name);
+WHERE _molprof_is_launch!(name);
 
 CREATE PERFETTO VIEW _molprof_graph_call AS
 SELECT *
 FROM _molprof_call
-WHERE
-  _molprof_is_graph_launch!(name) AND NOT _molprof_is_launch!(name);
+WHERE _molprof_is_graph_launch!(name) AND NOT _molprof_is_launch!(name);
 
 -- One row per slice of category cuda_runtime or cuda_driver (HIP traces use the same), in order of start.
 CREATE PERFETTO VIEW molprof_gpu_call(
@@ -106,8 +91,7 @@ CREATE PERFETTO VIEW molprof_gpu_call(
   correlation LONG,
   -- Rank; null unless the trace is of several ranks.
   rank LONG
-)
-AS
+) AS
 SELECT
   id,
   ts,

@@ -7,7 +7,6 @@
 --   ORDER BY device, stream, category;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 INCLUDE PERFETTO MODULE molprof.process_ranks;
 
 -- Numbers of several calls, with the call that their work is linked to: the first launch, else the first call. The
@@ -19,23 +18,17 @@ WITH
       IFNULL(rank, -1) AS rank,
       correlation
     FROM _molprof_call
-    WHERE
-      correlation IS NOT NULL
-    GROUP BY
-      correlation,
-      rank
-    HAVING
-      COUNT() > 1
+    WHERE correlation IS NOT NULL
+    GROUP BY correlation, rank
+    HAVING COUNT() > 1
     -- Calls are not grouped where all numbers differ: to find that is quicker. Several ranks use the same numbers.
     LIMIT IIF(
       (SELECT COUNT() FROM _molprof_rising_number) = 0
       AND ((SELECT COUNT() FROM molprof_track_rank) > 0 OR EXISTS(
-        SELECT
-          1
+        SELECT 1
         FROM _molprof_call AS call
         CROSS JOIN _molprof_call AS other
-        WHERE
-          other.correlation = call.correlation AND other.id != call.id
+        WHERE other.correlation = call.correlation AND other.id != call.id
       )),
       -1,
       0
@@ -48,11 +41,8 @@ SELECT
   MIN((call.kind IS NULL) << 48 | call.id) & ((1 << 48) - 1) AS call_id
 FROM shared
 CROSS JOIN molprof_gpu_call AS call
-WHERE
-  call.correlation = shared.correlation AND IFNULL(call.rank, -1) = shared.rank
-GROUP BY
-  shared.correlation,
-  shared.rank;
+WHERE call.correlation = shared.correlation AND IFNULL(call.rank, -1) = shared.rank
+GROUP BY shared.correlation, shared.rank;
 
 -- Numbers of which it cannot be told which call started the work: calls of several processes have them, or launches at
 -- different times. The trace was merged from several, whose ranks its processes do not tell.
@@ -71,23 +61,17 @@ WHERE
   AND IFNULL(call.rank, -1) = first.rank
   AND thread_track.id = call.track_id
   AND thread.utid = thread_track.utid
-GROUP BY
-  first.rank,
-  first.correlation
+GROUP BY first.rank, first.correlation
 HAVING
   COUNT(DISTINCT thread.upid) > 1
   OR MAX(IIF(_molprof_kind!(call.name) IS NOT NULL, call.ts, NULL))
   > MIN(IIF(_molprof_kind!(call.name) IS NOT NULL, call.ts + call.dur, NULL))
-ORDER BY
-  call.rank,
-  call.correlation;
+ORDER BY call.rank, call.correlation;
 
 -- One row where a number alone tells the call: there are no ranks, and no shared numbers. Else none.
 CREATE PERFETTO TABLE _molprof_plain_number AS
-SELECT
-  TRUE AS is_plain
-WHERE
-  NOT EXISTS(SELECT 1 FROM molprof_track_rank) AND NOT EXISTS(SELECT 1 FROM _molprof_shared_number);
+SELECT TRUE AS is_plain
+WHERE NOT EXISTS(SELECT 1 FROM molprof_track_rank) AND NOT EXISTS(SELECT 1 FROM _molprof_shared_number);
 
 -- Every kernel, copy and set with its call, in order of start: what modules ask of all of them, read once. With types,
 -- so that text in place of a number is refused.
@@ -104,8 +88,7 @@ CREATE PERFETTO TABLE _molprof_work(
   call_id JOINID(slice.id),
   call_ts TIMESTAMP,
   queued_ts TIMESTAMP
-)
-AS
+) AS
 SELECT
   slice.id,
   slice.ts,
@@ -139,23 +122,18 @@ FROM (
         EXTRACT_ARG(arg_set_id, 'args.device'),
         -- A subquery, unlike a join, runs only where it is needed.
         (
-          SELECT
-            process.pid
+          SELECT process.pid
           FROM thread_track
-          JOIN thread
-            USING (utid)
-          JOIN process
-            USING (upid)
-          WHERE
-            thread_track.id = slice.track_id
+          JOIN thread USING (utid)
+          JOIN process USING (upid)
+          WHERE thread_track.id = slice.track_id
         )
       ) AS TEXT
     ) AS device,
     EXTRACT_ARG(arg_set_id, 'args.correlation') AS correlation,
     _molprof_rank!(slice.track_id) AS rank
   FROM slice
-  WHERE
-    category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
+  WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
 ) AS slice
 LEFT JOIN _molprof_call AS call
   ON call.correlation = slice.correlation
@@ -166,38 +144,37 @@ LEFT JOIN _molprof_call AS call
       +call.rank IS slice.rank
       AND IFNULL(
         (
-          SELECT
-            call_id
+          SELECT call_id
           FROM _molprof_shared_number AS shared
-          WHERE
-            shared.correlation = call.correlation AND shared.rank = IFNULL(call.rank, -1)
+          WHERE shared.correlation = call.correlation AND shared.rank = IFNULL(call.rank, -1)
         ),
         call.id
       ) = call.id
       AND (call.correlation, IFNULL(call.rank, -1)) NOT IN (SELECT correlation, IFNULL(rank, -1) FROM _molprof_ambiguous_number)
     )
   )
-ORDER BY
-  slice.ts,
-  slice.id;
+ORDER BY slice.ts, slice.id;
 
 -- The engine searches for work by its call.
 CREATE PERFETTO INDEX _molprof_work_call ON _molprof_work(call_id);
 
 -- The device, where all work is on one: then no text is compared. Else no row.
 CREATE PERFETTO TABLE _molprof_only_device AS
-SELECT
-  device
+SELECT device
 FROM (SELECT device FROM _molprof_work LIMIT 1) AS first
 WHERE
   NOT EXISTS(SELECT 1 FROM _molprof_work AS work WHERE work.device != first.device)
   AND NOT EXISTS(SELECT 1 FROM _molprof_work AS work WHERE work.device IS NULL);
 
+-- What the name of a copy or set says before its kinds of memory: Memcpy DtoH of "Memcpy DtoH (Device -> Pageable)".
+CREATE PERFETTO MACRO _molprof_copy_name(name Expr)
+RETURNS Expr AS (
+  SUBSTR($name, 1, INSTR($name || ' (', ' (') - 1)
+);
+
 -- The rank of work; null unless the trace is of several ranks.
 CREATE PERFETTO MACRO _molprof_work_rank(id Expr)
-RETURNS Expr
-AS
-(
+RETURNS Expr AS (
   _molprof_rank!((SELECT slice.track_id FROM slice WHERE slice.id = $id))
 );
 
@@ -223,9 +200,10 @@ CREATE PERFETTO VIEW molprof_gpu_work(
   -- Bytes moved or set; null for kernels, and where not recorded or below 0.
   bytes LONG,
   -- Rank; null unless the trace is of several ranks.
-  rank LONG
-)
-AS
+  rank LONG,
+  -- The call that started it, as in molprof.work_calls; null where it is not recorded, or cannot be told.
+  call_id JOINID(slice.id)
+) AS
 SELECT
   work.id,
   work.ts,
@@ -236,9 +214,9 @@ SELECT
   work.stream,
   work.correlation,
   work.bytes,
-  _molprof_rank!(slice.track_id) AS rank
+  _molprof_rank!(slice.track_id) AS rank,
+  work.call_id
 -- Names are read from the slices: to write one for each piece of work takes longer.
 FROM _molprof_work AS work
 CROSS JOIN slice
-WHERE
-  slice.id = work.id;
+WHERE slice.id = work.id;

@@ -11,7 +11,6 @@
 --   ORDER BY position;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 -- Work of graph launches, and how much of the graph ended before it.
@@ -39,8 +38,7 @@ WITH
     FROM _molprof_graph_call AS call
     CROSS JOIN _molprof_work AS work
     CROSS JOIN slice
-    WHERE
-      work.call_id = call.id AND slice.id = work.id
+    WHERE work.call_id = call.id AND slice.id = work.id
   )
 SELECT
   launch_id,
@@ -62,9 +60,7 @@ SELECT
     ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
   ) AS ended_ts
 FROM found
-ORDER BY
-  ts,
-  id;
+ORDER BY ts, id;
 
 -- Launches with work, and the graph that each replays.
 CREATE PERFETTO TABLE molprof_graph_replay(
@@ -88,8 +84,7 @@ CREATE PERFETTO TABLE molprof_graph_replay(
   gpu_ns DURATION,
   -- Time inside it in which none of its work runs, ns.
   gaps_ns DURATION
-)
-AS
+) AS
 WITH
   launched AS (
     SELECT
@@ -105,8 +100,7 @@ WITH
       -- Equal for equal names in any order: streams of a graph may overtake each other.
       SUM(HASH(name, category) & 4294967295) AS digest
     FROM _molprof_graph_work
-    GROUP BY
-      launch_id
+    GROUP BY launch_id
   ),
   first AS (
     SELECT
@@ -130,21 +124,16 @@ SELECT
   launched.gpu_ns,
   launched.gaps_ns
 FROM launched
-JOIN first
-  USING (launch_id)
-ORDER BY
-  launched.ts,
-  launched.launch_id;
+JOIN first USING (launch_id)
+ORDER BY launched.ts, launched.launch_id;
 
 -- Every piece of work of a graph, in order of start.
 CREATE PERFETTO TABLE molprof_graph_node(
   -- The kernel, copy or set.
   id JOINID(slice.id),
-  -- The launch's slice.
   launch_id JOINID(slice.id),
   -- Number of the graph, from 0.
   graph LONG,
-  -- Number of the replay of this graph, from 0.
   replay LONG,
   -- Position in the graph, from 0; null where its first replay has no such work.
   position LONG,
@@ -162,8 +151,7 @@ CREATE PERFETTO TABLE molprof_graph_node(
   node_id LONG,
   -- Annotation of the node as recorded, mostly JSON; null without one.
   annotation STRING
-)
-AS
+) AS
 WITH
   numbered AS (
     SELECT
@@ -181,8 +169,7 @@ WITH
       work.place,
       work.node
     FROM _molprof_graph_work AS work
-    JOIN molprof_graph_replay AS replay
-      USING (launch_id)
+    JOIN molprof_graph_replay AS replay USING (launch_id)
   )
 SELECT
   work.id,
@@ -198,17 +185,13 @@ SELECT
   work.node_id,
   work.annotation
 FROM numbered AS work
-LEFT JOIN numbered AS first
-  ON first.graph = work.graph AND first.replay = 0 AND first.node = work.node
-ORDER BY
-  work.ts,
-  work.id;
+LEFT JOIN numbered AS first ON first.graph = work.graph AND first.replay = 0 AND first.node = work.node
+ORDER BY work.ts, work.id;
 
 -- Graphs, and how their replays differ, in order of the first replay. Medians are the lower of the middle two.
 CREATE PERFETTO VIEW molprof_replayed_graph(
   -- Number, from 0.
   graph LONG,
-  -- Graph id as recorded; null where it is not.
   graph_id LONG,
   -- Launches with work.
   replays LONG,
@@ -226,8 +209,7 @@ CREATE PERFETTO VIEW molprof_replayed_graph(
   mean_gpu_ns DOUBLE,
   -- Time inside it in which none of its work runs, ns: mean.
   mean_gaps_ns DOUBLE
-)
-AS
+) AS
 WITH
   ordered AS (
     SELECT
@@ -254,10 +236,8 @@ SELECT
   AVG(gpu_ns) AS mean_gpu_ns,
   AVG(gaps_ns) AS mean_gaps_ns
 FROM ordered
-GROUP BY
-  graph
-ORDER BY
-  graph;
+GROUP BY graph
+ORDER BY graph;
 
 -- Positions of each graph over all replays, in order. Medians are the lower of the middle two.
 CREATE PERFETTO VIEW molprof_graph_position(
@@ -267,15 +247,12 @@ CREATE PERFETTO VIEW molprof_graph_position(
   position LONG,
   -- Name.
   name STRING,
-  -- kernel, gpu_memcpy or gpu_memset.
   category STRING,
   -- Replays that have it.
   count LONG,
   -- Time on the device, ns: median.
   p50_ns DURATION,
-  -- The shortest, ns.
   shortest_ns DURATION,
-  -- The longest, ns.
   longest_ns DURATION,
   -- Sum over all replays, ns.
   time_ns DURATION,
@@ -283,8 +260,7 @@ CREATE PERFETTO VIEW molprof_graph_position(
   p50_gap_ns DURATION,
   -- Sum of these over all replays, ns.
   gaps_ns DURATION
-)
-AS
+) AS
 WITH
   ordered AS (
     SELECT
@@ -299,8 +275,7 @@ WITH
       COUNT() OVER (PARTITION BY graph, position) AS count,
       COUNT(gap_ns) OVER (PARTITION BY graph, position) AS gap_count
     FROM molprof_graph_node
-    WHERE
-      position IS NOT NULL
+    WHERE position IS NOT NULL
   )
 SELECT
   graph,
@@ -315,9 +290,5 @@ SELECT
   MAX(IIF(gap_number = (gap_count + 1) / 2, gap_ns, NULL)) AS p50_gap_ns,
   SUM(gap_ns) AS gaps_ns
 FROM ordered
-GROUP BY
-  graph,
-  position
-ORDER BY
-  graph,
-  position;
+GROUP BY graph, position
+ORDER BY graph, position;

@@ -6,7 +6,6 @@
 --   ORDER BY graph_launches DESC, name;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 INCLUDE PERFETTO MODULE molprof.launches;
 
 -- One row per graph launch, in order of start.
@@ -29,8 +28,7 @@ CREATE PERFETTO TABLE molprof_graph_launch(
   span_ns DURATION,
   -- From the start of the call to the start of the graph's first work, ns; null as above.
   delay DURATION
-)
-AS
+) AS
 SELECT
   call.id,
   call.ts,
@@ -42,15 +40,11 @@ SELECT
   graph.span_ns,
   graph.delay
 FROM _molprof_graph_call AS call
-LEFT JOIN molprof_call_work AS graph
-  ON graph.call_id = call.id
-ORDER BY
-  call.ts,
-  call.id;
+LEFT JOIN molprof_call_work AS graph ON graph.call_id = call.id
+ORDER BY call.ts, call.id;
 
 -- Graph launches by name, most calls first.
 CREATE PERFETTO VIEW molprof_graph_summary(
-  -- Name of the runtime or driver function.
   name STRING,
   -- Calls.
   graph_launches LONG,
@@ -65,8 +59,7 @@ CREATE PERFETTO VIEW molprof_graph_summary(
   -- Mean time from a call's start to its first work's start, ns, over calls that started any; null where no work is
   -- recorded.
   mean_delay_ns DOUBLE
-)
-AS
+) AS
 SELECT
   name,
   COUNT() AS graph_launches,
@@ -76,8 +69,5 @@ SELECT
   SUM(gpu_ns) AS gpu_ns,
   AVG(delay) AS mean_delay_ns
 FROM molprof_graph_launch
-GROUP BY
-  name
-ORDER BY
-  graph_launches DESC,
-  name;
+GROUP BY name
+ORDER BY graph_launches DESC, name;

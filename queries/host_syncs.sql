@@ -12,7 +12,6 @@
 --   ORDER BY time_ns DESC, name, operator;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 -- One row per host sync, in order of start.
@@ -27,39 +26,30 @@ CREATE PERFETTO TABLE molprof_host_sync(
   name STRING,
   -- Innermost operator (cpu_op) around the call; null where there is none.
   operator STRING
-)
-AS
+) AS
 SELECT
   call.id,
   call.ts,
   call.dur,
   call.name,
   (
-    SELECT
-      ancestor.name
+    SELECT ancestor.name
     FROM ancestor_slice(call.id) AS ancestor
-    WHERE
-      ancestor.category = 'cpu_op'
-    ORDER BY
-      ancestor.depth DESC
+    WHERE ancestor.category = 'cpu_op'
+    ORDER BY ancestor.depth DESC
     LIMIT 1
   ) AS operator
 -- The engine finds names in each part without looking at every call.
 FROM (
-  SELECT
-    id
+  SELECT id
   FROM _molprof_call
-  WHERE
-    name GLOB '*Synchronize*'
+  WHERE name GLOB '*Synchronize*'
   UNION
-  SELECT
-    id
+  SELECT id
   FROM _molprof_call
-  WHERE
-    name GLOB '*Memcpy*' AND NOT name GLOB '*Async*' AND NOT name GLOB '*DtoD*'
+  WHERE name GLOB '*Memcpy*' AND NOT name GLOB '*Async*' AND NOT name GLOB '*DtoD*'
   UNION
-  SELECT
-    work.call_id
+  SELECT work.call_id
   FROM slice AS copy
   CROSS JOIN _molprof_work AS work
   WHERE
@@ -69,15 +59,11 @@ FROM (
     AND work.call_id IS NOT NULL
 ) AS waiting
 CROSS JOIN _molprof_call AS call
-WHERE
-  call.id = waiting.id
-ORDER BY
-  call.ts,
-  call.id;
+WHERE call.id = waiting.id
+ORDER BY call.ts, call.id;
 
 -- Host syncs by name and operator, longest total time first.
 CREATE PERFETTO VIEW molprof_host_sync_summary(
-  -- Name of the runtime or driver function.
   name STRING,
   -- Innermost operator around the calls; null where there is none.
   operator STRING,
@@ -87,8 +73,7 @@ CREATE PERFETTO VIEW molprof_host_sync_summary(
   time_ns DURATION,
   -- Longest single call, ns.
   longest_ns DURATION
-)
-AS
+) AS
 SELECT
   name,
   operator,
@@ -96,10 +81,5 @@ SELECT
   SUM(dur) AS time_ns,
   MAX(dur) AS longest_ns
 FROM molprof_host_sync
-GROUP BY
-  name,
-  operator
-ORDER BY
-  time_ns DESC,
-  name,
-  operator;
+GROUP BY name, operator
+ORDER BY time_ns DESC, name, operator;

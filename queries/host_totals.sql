@@ -22,19 +22,15 @@ WITH
         -- Of two columns of the same name the first counts: versions of the engine without such numbers get this one.
         QUOTE(name) || ' ' || QUOTE(
           (
-            SELECT
-              caller.name
+            SELECT caller.name
             FROM slice AS caller
-            WHERE
-              caller.id = slice.parent_id AND caller.category = 'cpu_op'
+            WHERE caller.id = slice.parent_id AND caller.category = 'cpu_op'
           )
         ) AS stack_id
       FROM slice
     )
-    WHERE
-      category = 'cpu_op'
-    GROUP BY
-      stack_id
+    WHERE category = 'cpu_op'
+    GROUP BY stack_id
   )
 SELECT
   IFNULL(operator.name, '(no name)') AS name,
@@ -43,10 +39,8 @@ SELECT
   stack.time_ns
 FROM stack
 CROSS JOIN slice AS operator
-LEFT JOIN slice AS caller
-  ON caller.id = operator.parent_id
-WHERE
-  operator.id = stack.id;
+LEFT JOIN slice AS caller ON caller.id = operator.parent_id
+WHERE operator.id = stack.id;
 
 -- One row per category and name, in that order. Times of operators include those that they call.
 CREATE PERFETTO TABLE molprof_host_total(
@@ -58,8 +52,7 @@ CREATE PERFETTO TABLE molprof_host_total(
   count LONG,
   -- Sum of their times, ns.
   time_ns DURATION
-)
-AS
+) AS
 SELECT
   category,
   IFNULL(name, '(no name)') AS name,
@@ -73,8 +66,7 @@ FROM (
     SUM(count) AS count,
     SUM(time_ns) AS time_ns
   FROM _molprof_operator_total
-  GROUP BY
-    name
+  GROUP BY name
   UNION ALL
   SELECT
     'cuda_runtime',
@@ -82,10 +74,8 @@ FROM (
     COUNT(),
     SUM(dur)
   FROM slice
-  WHERE
-    category = 'cuda_runtime'
-  GROUP BY
-    name
+  WHERE category = 'cuda_runtime'
+  GROUP BY name
   UNION ALL
   SELECT
     'cuda_driver',
@@ -93,32 +83,23 @@ FROM (
     COUNT(),
     SUM(dur)
   FROM slice
-  WHERE
-    category = 'cuda_driver'
-  GROUP BY
-    name
+  WHERE category = 'cuda_driver'
+  GROUP BY name
 )
-ORDER BY
-  category,
-  name;
+ORDER BY category, name;
 
 -- Attention operators by name, which shows the backend.
 CREATE PERFETTO VIEW molprof_attention_operator(
   -- Name as recorded.
   name STRING,
-  -- Runs.
   count LONG,
   -- Sum of their times with the operators that they call, ns.
   time_ns DURATION
-)
-AS
+) AS
 SELECT
   name,
   count,
   time_ns
 FROM molprof_host_total
-WHERE
-  category = 'cpu_op' AND LOWER(name) GLOB '*attention*'
-ORDER BY
-  time_ns DESC,
-  name;
+WHERE category = 'cpu_op' AND LOWER(name) GLOB '*attention*'
+ORDER BY time_ns DESC, name;

@@ -27,11 +27,8 @@
 --   ORDER BY device, time_ns DESC, cause;
 
 INCLUDE PERFETTO MODULE molprof.devices;
-
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-
 INCLUDE PERFETTO MODULE molprof.host_syncs;
 
 -- Gaps in which nothing was queued, in order of start: the engine searches in them for those inside a host sync.
@@ -40,19 +37,14 @@ SELECT
   ts,
   next_id
 FROM _molprof_device_gap
-WHERE
-  queue = 2
-ORDER BY
-  ts,
-  next_id;
+WHERE queue = 2
+ORDER BY ts, next_id;
 
 -- Of these, the gaps inside a host sync.
 CREATE PERFETTO TABLE _molprof_waited_gap AS
-SELECT DISTINCT
-  gap.next_id
+SELECT DISTINCT gap.next_id
 FROM molprof_host_sync AS wait
-JOIN _molprof_call AS waiting
-  ON waiting.id = wait.id
+JOIN _molprof_call AS waiting ON waiting.id = wait.id
 CROSS JOIN _molprof_empty_gap AS gap
 CROSS JOIN molprof_gpu_work AS next
 WHERE
@@ -60,16 +52,14 @@ WHERE
   AND gap.ts < wait.ts + wait.dur
   AND next.id = gap.next_id
   AND IFNULL(next.rank, -1) = IFNULL(waiting.rank, -1)
-ORDER BY
-  gap.next_id;
+ORDER BY gap.next_id;
 
 -- The engine searches for what ended when a gap began.
 CREATE PERFETTO INDEX _molprof_work_end ON _molprof_work(ts_end);
 
 -- Gaps with queued work after which work of another stream begins: none of the same stream ended when they began.
 CREATE PERFETTO TABLE _molprof_other_stream_gap AS
-SELECT
-  gap.next_id
+SELECT gap.next_id
 FROM _molprof_device_gap AS gap
 CROSS JOIN _molprof_work AS next
 CROSS JOIN _molprof_work AS last
@@ -79,34 +69,25 @@ WHERE
   AND next.id = gap.next_id
   AND last.ts_end = gap.ts
   AND last.device IS next.device
-GROUP BY
-  gap.next_id
-HAVING
-  NOT MAX(next.stream IS NULL OR last.stream IS NULL OR last.stream = next.stream)
-ORDER BY
-  gap.next_id;
+GROUP BY gap.next_id
+HAVING NOT MAX(next.stream IS NULL OR last.stream IS NULL OR last.stream = next.stream)
+ORDER BY gap.next_id;
 
 -- Whether a table of gaps holds a gap.
 CREATE PERFETTO MACRO _molprof_among(gaps TableOrSubquery, gap ColumnName)
-RETURNS Expr
-AS
-(
+RETURNS Expr AS (
   -- Where there are none, none is looked for.
   (SELECT COUNT() FROM $gaps) > 0
   AND EXISTS(
-    SELECT
-      1
+    SELECT 1
     FROM $gaps AS one
-    WHERE
-      one.next_id = $gap.next_id
+    WHERE one.next_id = $gap.next_id
   )
 );
 
 -- Gaps of one cause.
 CREATE PERFETTO MACRO _molprof_cause(cause Expr, condition Expr)
-RETURNS TableOrSubquery
-AS
-(
+RETURNS TableOrSubquery AS (
   SELECT
     gap.device,
     gap.ts,
@@ -114,8 +95,7 @@ AS
     $cause AS cause,
     gap.next_id
   FROM _molprof_device_gap AS gap
-  WHERE
-    $condition
+  WHERE $condition
 );
 
 CREATE PERFETTO VIEW _molprof_short_gap AS
@@ -170,8 +150,7 @@ CREATE PERFETTO VIEW molprof_idle_gap(
   cause STRING,
   -- The kernel, copy or set that ended it.
   next_id JOINID(slice.id)
-)
-AS
+) AS
 SELECT
   IFNULL(device, (SELECT device FROM _molprof_only_device)) AS device,
   ts,
@@ -179,16 +158,12 @@ SELECT
   cause,
   next_id
 FROM _molprof_caused_gap
-ORDER BY
-  device,
-  ts;
+ORDER BY device, ts;
 
 -- The sums of one cause by device: the engine groups by one text faster than by two. Gaps without a device are those of
 -- the only one, and need no groups.
 CREATE PERFETTO MACRO _molprof_cause_sum(cause Expr, gaps TableOrSubquery)
-RETURNS TableOrSubquery
-AS
-(
+RETURNS TableOrSubquery AS (
   SELECT
     gap.device,
     $cause AS cause,
@@ -196,10 +171,8 @@ AS
     SUM(gap.dur) AS time_ns,
     MAX(gap.dur) AS longest_ns
   FROM $gaps AS gap
-  WHERE
-    gap.device IS NOT NULL
-  GROUP BY
-    gap.device
+  WHERE gap.device IS NOT NULL
+  GROUP BY gap.device
   UNION ALL
   SELECT
     (SELECT device FROM _molprof_only_device),
@@ -207,13 +180,11 @@ AS
     (SELECT COUNT() FROM $gaps WHERE device IS NULL),
     (SELECT SUM(dur) FROM $gaps WHERE device IS NULL),
     (SELECT MAX(dur) FROM $gaps WHERE device IS NULL)
-  WHERE
-    EXISTS(SELECT 1 FROM $gaps WHERE device IS NULL)
+  WHERE EXISTS(SELECT 1 FROM $gaps WHERE device IS NULL)
 );
 
 -- Gaps by device and cause, longest total time first; the rows of a device add up to its idle time.
 CREATE PERFETTO VIEW molprof_idle_cause(
-  -- Device number as text.
   device STRING,
   -- Cause of the gaps.
   cause STRING,
@@ -225,8 +196,7 @@ CREATE PERFETTO VIEW molprof_idle_cause(
   idle_ratio DOUBLE,
   -- Longest gap, ns.
   longest_ns DURATION
-)
-AS
+) AS
 WITH
   found AS (
     SELECT * FROM _molprof_cause_sum!('short', _molprof_short_gap)
@@ -249,7 +219,4 @@ SELECT
   1.0 * time_ns / SUM(time_ns) OVER (PARTITION BY device) AS idle_ratio,
   longest_ns
 FROM found
-ORDER BY
-  device,
-  time_ns DESC,
-  cause;
+ORDER BY device, time_ns DESC, cause;

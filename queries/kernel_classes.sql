@@ -8,8 +8,8 @@
 --   FROM molprof_class_summary
 --   ORDER BY time_ns DESC, class;
 
+INCLUDE PERFETTO MODULE molprof.gpu_work;
 INCLUDE PERFETTO MODULE molprof.work_totals;
-
 INCLUDE PERFETTO MODULE molprof.kernel_patterns;
 
 -- The class of every name that ran on the GPU.
@@ -20,46 +20,34 @@ CREATE PERFETTO TABLE molprof_work_class(
   name STRING,
   -- Class of the kernel, 'other' where no pattern matches; 'memcpy HtoD' and the like for copies; 'memset'.
   class STRING
-)
-AS
+) AS
 WITH
   named AS (
     SELECT
       category,
       name
     FROM molprof_work_total
-    WHERE
-      category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
+    WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
   )
 SELECT
   category,
   name,
   CASE category
     WHEN 'gpu_memset' THEN 'memset'
-    WHEN 'gpu_memcpy' THEN REPLACE(
-      IIF(INSTR(name, ' (') > 0, SUBSTR(name, 1, INSTR(name, ' (') - 1), name),
-      'Memcpy',
-      'memcpy'
-    )
+    WHEN 'gpu_memcpy' THEN REPLACE(_molprof_copy_name!(name), 'Memcpy', 'memcpy')
     ELSE IFNULL(
       (
-        SELECT
-          class
+        SELECT class
         FROM molprof_kernel_pattern
-        WHERE
-          LOWER(named.name) GLOB pattern
-        ORDER BY
-          priority,
-          pattern
+        WHERE LOWER(named.name) GLOB pattern
+        ORDER BY priority, pattern
         LIMIT 1
       ),
       'other'
     )
   END AS class
 FROM named
-ORDER BY
-  category,
-  name;
+ORDER BY category, name;
 
 -- GPU work by class, longest total time first.
 CREATE PERFETTO VIEW molprof_class_summary(
@@ -73,8 +61,7 @@ CREATE PERFETTO VIEW molprof_class_summary(
   time_ratio DOUBLE,
   -- Distinct names in the class.
   names LONG
-)
-AS
+) AS
 SELECT
   class.class,
   SUM(work.count) AS count,
@@ -82,10 +69,6 @@ SELECT
   1.0 * SUM(work.time_ns) / NULLIF(SUM(SUM(work.time_ns)) OVER (), 0) AS time_ratio,
   COUNT(DISTINCT work.name) AS names
 FROM molprof_work_total AS work
-JOIN molprof_work_class AS class
-  ON class.category = work.category AND class.name = work.name
-GROUP BY
-  class.class
-ORDER BY
-  time_ns DESC,
-  class.class;
+JOIN molprof_work_class AS class ON class.category = work.category AND class.name = work.name
+GROUP BY class.class
+ORDER BY time_ns DESC, class.class;

@@ -18,8 +18,7 @@ CREATE PERFETTO TABLE molprof_kind_pattern(
   pattern STRING,
   -- GLOB pattern of names that are not of the kind; '' for none.
   unless STRING
-)
-AS
+) AS
 WITH
   data(kind, pattern, unless) AS (
     VALUES
@@ -37,9 +36,7 @@ SELECT
   pattern,
   unless
 FROM data
-ORDER BY
-  kind,
-  pattern;
+ORDER BY kind, pattern;
 
 -- The kinds of every kernel of the trace; a kernel of no kind has no row.
 CREATE PERFETTO VIEW molprof_kernel_kind(
@@ -47,16 +44,12 @@ CREATE PERFETTO VIEW molprof_kernel_kind(
   kind STRING,
   -- Name as recorded.
   name STRING
-)
-AS
+) AS
 SELECT DISTINCT
   pattern.kind,
   work.name
 FROM molprof_work_total AS work
 JOIN molprof_kind_pattern AS pattern
   ON LOWER(work.name) GLOB pattern.pattern AND NOT LOWER(work.name) GLOB pattern.unless
-WHERE
-  work.category = 'kernel'
-ORDER BY
-  pattern.kind,
-  work.name;
+WHERE work.category = 'kernel'
+ORDER BY pattern.kind, work.name;

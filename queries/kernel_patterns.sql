@@ -13,8 +13,7 @@ CREATE PERFETTO TABLE molprof_kernel_pattern(
   pattern STRING,
   -- Class of the kernels that it matches.
   class STRING
-)
-AS
+) AS
 WITH
   data(priority, pattern, class) AS (
     VALUES
@@ -209,6 +208,4 @@ SELECT
   pattern,
   class
 FROM data
-ORDER BY
-  priority,
-  pattern;
+ORDER BY priority, pattern;

@@ -8,12 +8,8 @@
 --   ORDER BY count DESC, name, kind;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-
 INCLUDE PERFETTO MODULE molprof.launches;
-
-INCLUDE PERFETTO MODULE molprof.work_calls;
 
 -- Depth of a device's queue before each launch: a running sum over submissions and ends.
 CREATE PERFETTO TABLE _molprof_queue_depth AS
@@ -22,15 +18,10 @@ WITH
     SELECT
       work.id,
       work.device,
-      call.ts,
+      work.call_ts AS ts,
       work.ts + work.dur AS ts_end
-    FROM molprof_gpu_work_call AS link
-    JOIN molprof_gpu_work AS work
-      ON work.id = link.work_id
-    JOIN molprof_gpu_call AS call
-      ON call.id = link.call_id
-    WHERE
-      work.ts + work.dur > call.ts
+    FROM _molprof_work AS work
+    WHERE work.ts + work.dur > work.call_ts
   ),
   -- At equal times ends come first and submissions last: a launch does not count its own work.
   moment AS (
@@ -51,10 +42,8 @@ WITH
       call.id,
       0 AS change
     FROM molprof_gpu_call AS call
-    JOIN molprof_call_work AS started
-      ON started.call_id = call.id
-    WHERE
-      call.kind IS NOT NULL
+    JOIN molprof_call_work AS started ON started.call_id = call.id
+    WHERE call.kind IS NOT NULL
     UNION ALL
     SELECT
       NULL AS call_id,
@@ -79,8 +68,7 @@ SELECT
   call_id,
   depth
 FROM depth
-WHERE
-  call_id IS NOT NULL;
+WHERE call_id IS NOT NULL;
 
 -- One row per call that starts a kernel or a graph, in order of start.
 CREATE PERFETTO TABLE molprof_launch(
@@ -103,8 +91,7 @@ CREATE PERFETTO TABLE molprof_launch(
   -- Queue depth: kernels, copies and sets of earlier calls on that device that had not ended when the call began;
   -- without work whose call is not recorded; null where the call started none.
   queue_depth LONG
-)
-AS
+) AS
 SELECT
   call.id,
   call.ts,
@@ -116,21 +103,14 @@ SELECT
   started.delay,
   depth.depth AS queue_depth
 FROM molprof_gpu_call AS call
-LEFT JOIN molprof_call_work AS started
-  ON started.call_id = call.id
-LEFT JOIN _molprof_queue_depth AS depth
-  ON depth.call_id = call.id
-WHERE
-  call.kind IS NOT NULL
-ORDER BY
-  call.ts,
-  call.id;
+LEFT JOIN molprof_call_work AS started ON started.call_id = call.id
+LEFT JOIN _molprof_queue_depth AS depth ON depth.call_id = call.id
+WHERE call.kind IS NOT NULL
+ORDER BY call.ts, call.id;
 
 -- Launches by name, most calls first.
 CREATE PERFETTO VIEW molprof_launch_queue_summary(
-  -- Name of the runtime or driver function.
   name STRING,
-  -- launch or graph_launch.
   kind STRING,
   -- Calls.
   count LONG,
@@ -152,8 +132,7 @@ CREATE PERFETTO VIEW molprof_launch_queue_summary(
   largest_queue_depth LONG,
   -- Calls that began when the device had no work.
   empty_queue LONG
-)
-AS
+) AS
 SELECT
   name,
   kind,
@@ -168,10 +147,5 @@ SELECT
   MAX(queue_depth) AS largest_queue_depth,
   COUNT() FILTER (WHERE queue_depth = 0) AS empty_queue
 FROM molprof_launch
-GROUP BY
-  name,
-  kind
-ORDER BY
-  count DESC,
-  name,
-  kind;
+GROUP BY name, kind
+ORDER BY count DESC, name, kind;

@@ -6,19 +6,15 @@
 --   ORDER BY count DESC, name, kind;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-
 INCLUDE PERFETTO MODULE molprof.work_totals;
 
 -- Whether a call started more than one piece of work, as graph launches do: one row, else none.
 CREATE PERFETTO TABLE _molprof_call_of_many AS
-SELECT
-  work.call_id
+SELECT work.call_id
 FROM _molprof_work AS work
 CROSS JOIN _molprof_work AS other
-WHERE
-  work.call_id IS NOT NULL AND other.call_id = work.call_id AND other.id != work.id
+WHERE work.call_id IS NOT NULL AND other.call_id = work.call_id AND other.id != work.id
 LIMIT 1;
 
 -- What each call started, in order of call. Nothing is added up where each started one piece of work.
@@ -31,10 +27,8 @@ FROM (
     dur AS gpu_ns,
     ts
   FROM _molprof_work
-  WHERE
-    call_id IS NOT NULL
-  ORDER BY
-    call_id
+  WHERE call_id IS NOT NULL
+  ORDER BY call_id
   LIMIT IIF((SELECT COUNT() FROM _molprof_call_of_many) > 0, 0, -1)
 )
 UNION ALL
@@ -46,10 +40,8 @@ FROM (
     SUM(dur) AS gpu_ns,
     MIN(ts) AS ts
   FROM _molprof_work
-  WHERE
-    call_id IS NOT NULL
-  GROUP BY
-    call_id
+  WHERE call_id IS NOT NULL
+  GROUP BY call_id
   LIMIT IIF((SELECT COUNT() FROM _molprof_call_of_many) > 0, -1, 0)
 );
 
@@ -69,8 +61,7 @@ CREATE PERFETTO VIEW molprof_call_work(
   span_ns DURATION,
   -- From the start of the call to the start of the first of them, ns; below 0 only if clocks disagree.
   delay DURATION
-)
-AS
+) AS
 SELECT
   call_id,
   -- Subqueries, unlike joins, run only where their column is read.
@@ -84,9 +75,7 @@ FROM _molprof_started AS started;
 
 -- Calls of one kind by name.
 CREATE PERFETTO MACRO _molprof_call_summary(kind Expr, calls TableOrSubquery)
-RETURNS TableOrSubquery
-AS
-(
+RETURNS TableOrSubquery AS (
   SELECT
     call.name,
     $kind AS kind,
@@ -95,10 +84,8 @@ AS
     IFNULL(SUM(started.kernels), 0) AS kernels,
     AVG(started.ts - call.ts) AS mean_delay_ns
   FROM $calls AS call
-  LEFT JOIN _molprof_started AS started
-    ON started.call_id = call.id
-  GROUP BY
-    call.name
+  LEFT JOIN _molprof_started AS started ON started.call_id = call.id
+  GROUP BY call.name
 );
 
 -- Launching calls by name, most calls first.
@@ -116,15 +103,11 @@ CREATE PERFETTO VIEW molprof_launch_summary(
   -- Mean time from a call's start to its first work's start, ns, over calls that started any; null where no work is
   -- linked.
   mean_delay_ns DOUBLE
-)
-AS
+) AS
 SELECT * FROM _molprof_call_summary!('launch', _molprof_launch_call)
 UNION ALL
 SELECT * FROM _molprof_call_summary!('graph_launch', _molprof_graph_call)
-ORDER BY
-  count DESC,
-  name,
-  kind;
+ORDER BY count DESC, name, kind;
 
 -- Numbers of several calls that work has: calls with one of them have work, whichever call that is linked to.
 CREATE PERFETTO VIEW _molprof_shared_work AS
@@ -146,12 +129,9 @@ SELECT
   IFNULL(call.rank, -1) AS rank,
   call.correlation
 FROM _molprof_launch_call AS call
-LEFT JOIN _molprof_started AS started
-  ON started.call_id = call.id
-WHERE
-  started.call_id IS NULL
-ORDER BY
-  call.id;
+LEFT JOIN _molprof_started AS started ON started.call_id = call.id
+WHERE started.call_id IS NULL
+ORDER BY call.id;
 
 -- The trace's counts, one row.
 CREATE PERFETTO TABLE molprof_launch_count(
@@ -159,7 +139,6 @@ CREATE PERFETTO TABLE molprof_launch_count(
   launches LONG,
   -- Calls that start a graph; they are not launches.
   graph_launches LONG,
-  -- Kernels.
   kernels LONG,
   -- Sum of kernel times, ns; concurrent kernels count each.
   kernel_time_ns DURATION,
@@ -171,8 +150,7 @@ CREATE PERFETTO TABLE molprof_launch_count(
   kernels_with_call LONG,
   -- Kernels without such a call.
   kernels_without_call LONG
-)
-AS
+) AS
 WITH
   total AS (
     SELECT
@@ -182,12 +160,10 @@ WITH
       IFNULL(SUM(time_ns), 0) AS time_ns,
       COUNT() AS names
     FROM molprof_work_total
-    WHERE
-      category = 'kernel'
+    WHERE category = 'kernel'
   ),
   launch AS (
-    SELECT
-      COUNT() AS without_work
+    SELECT COUNT() AS without_work
     FROM _molprof_idle_launch
     WHERE
       IIF(

@@ -26,8 +26,7 @@ RETURNS TABLE(
   name STRING,
   -- Where it ran, as text: device and stream of GPU work, process and thread number of any other.
   place STRING
-)
-AS
+) AS
 SELECT
   id,
   ts,
@@ -36,8 +35,7 @@ SELECT
   name,
   'device ' || device || IFNULL(' stream ' || stream, '') AS place
 FROM molprof_gpu_work
-WHERE
-  dur >= $at_least_ns
+WHERE dur >= $at_least_ns
 UNION ALL
 SELECT
   slice.id,
@@ -48,15 +46,8 @@ SELECT
   'process ' || process.pid || ' thread '
   || COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), thread.tid) AS place
 FROM slice
-JOIN thread_track
-  ON slice.track_id = thread_track.id
-JOIN thread
-  USING (utid)
-JOIN process
-  USING (upid)
-WHERE
-  slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver') AND slice.dur >= $at_least_ns
-ORDER BY
-  ts,
-  dur DESC,
-  id;
+JOIN thread_track ON slice.track_id = thread_track.id
+JOIN thread USING (utid)
+JOIN process USING (upid)
+WHERE slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver') AND slice.dur >= $at_least_ns
+ORDER BY ts, dur DESC, id;

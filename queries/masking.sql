@@ -6,15 +6,10 @@
 --   ORDER BY kind, time_ns DESC, name;
 
 INCLUDE PERFETTO MODULE molprof.call_phases;
-
 INCLUDE PERFETTO MODULE molprof.kernel_kinds;
-
 INCLUDE PERFETTO MODULE molprof.operation_totals;
-
 INCLUDE PERFETTO MODULE molprof.phase_work;
-
 INCLUDE PERFETTO MODULE molprof.phases;
-
 INCLUDE PERFETTO MODULE molprof.placement;
 
 -- The processor phase of each recorded step, in order of batch and step. Empty for foreign traces.
@@ -35,8 +30,7 @@ CREATE PERFETTO VIEW molprof_masking_step(
   syncs LONG,
   -- Leaf operators: those that call no other.
   leaf_operators LONG
-)
-AS
+) AS
 SELECT
   batch,
   step,
@@ -47,11 +41,8 @@ SELECT
   syncs,
   leaf_operators
 FROM molprof_phase_work
-WHERE
-  phase = 'processor'
-ORDER BY
-  batch,
-  step;
+WHERE phase = 'processor'
+ORDER BY batch, step;
 
 -- Kernels and operators that can write a mask, kind masking of molprof.kernel_kinds, by name, longest total time first:
 -- of the processor phase in molprof's traces, of the whole trace in foreign ones. Do not add up rows of kind operator:
@@ -65,8 +56,7 @@ CREATE PERFETTO VIEW molprof_masking_candidate(
   count LONG,
   -- Sum of their times, ns.
   time_ns DURATION
-)
-AS
+) AS
 WITH
   -- Few names match, and the engine finds slices by name without looking at all.
   matching AS MATERIALIZED (
@@ -76,8 +66,7 @@ WITH
     FROM molprof_operation_total AS work
     JOIN molprof_kind_pattern AS pattern
       ON LOWER(work.name) GLOB pattern.pattern AND NOT LOWER(work.name) GLOB pattern.unless
-    WHERE
-      pattern.kind = 'masking' AND work.category IN ('cpu_op', 'kernel')
+    WHERE pattern.kind = 'masking' AND work.category IN ('cpu_op', 'kernel')
   ),
   place AS (
     SELECT
@@ -98,12 +87,9 @@ WITH
       slice.dur AS time_ns
     FROM matching
     CROSS JOIN slice
-    JOIN place
-      ON place.id = slice.id
-    JOIN molprof_phase AS phase
-      ON phase.id = place.phase_id
-    WHERE
-      slice.category = matching.category AND slice.name = matching.name AND phase.phase = 'processor'
+    JOIN place ON place.id = slice.id
+    JOIN molprof_phase AS phase ON phase.id = place.phase_id
+    WHERE slice.category = matching.category AND slice.name = matching.name AND phase.phase = 'processor'
     UNION ALL
     SELECT
       total.category,
@@ -111,10 +97,8 @@ WITH
       total.count,
       total.time_ns
     FROM matching
-    JOIN molprof_operation_total AS total
-      USING (category, name)
-    WHERE
-      (SELECT COUNT() FROM molprof_phase) = 0
+    JOIN molprof_operation_total AS total USING (category, name)
+    WHERE (SELECT COUNT() FROM molprof_phase) = 0
   )
 SELECT
   IIF(category = 'kernel', 'kernel', 'operator') AS kind,
@@ -122,10 +106,5 @@ SELECT
   SUM(count) AS count,
   SUM(time_ns) AS time_ns
 FROM found
-GROUP BY
-  category,
-  name
-ORDER BY
-  kind,
-  time_ns DESC,
-  name;
+GROUP BY category, name
+ORDER BY kind, time_ns DESC, name;

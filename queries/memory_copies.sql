@@ -28,9 +28,10 @@ CREATE PERFETTO VIEW molprof_memory_copy(
   -- Device number as text.
   device STRING,
   -- Stream number; null where not recorded.
-  stream LONG
-)
-AS
+  stream LONG,
+  -- The call that started it; null where it is not recorded.
+  call_id JOINID(slice.id)
+) AS
 WITH
   -- Names are like "Memcpy DtoH (Device -> Pageable)" and "Memset (Device)".
   operation AS (
@@ -39,14 +40,14 @@ WITH
       ts,
       dur,
       category = 'gpu_memset' AS is_set,
-      IIF(INSTR(name, ' (') > 0, SUBSTR(name, 1, INSTR(name, ' (') - 1), name) AS head,
+      _molprof_copy_name!(name) AS head,
       IIF(name GLOB '* (*)', SUBSTR(name, INSTR(name, ' (') + 2, LENGTH(name) - INSTR(name, ' (') - 2), NULL) AS places,
       bytes,
       device,
-      stream
+      stream,
+      call_id
     FROM molprof_gpu_work
-    WHERE
-      category != 'kernel'
+    WHERE category != 'kernel'
   )
 SELECT
   id,
@@ -58,11 +59,10 @@ SELECT
   bytes,
   1e9 * bytes / NULLIF(dur, 0) AS bytes_per_second,
   device,
-  stream
+  stream,
+  call_id
 FROM operation
-ORDER BY
-  ts,
-  id;
+ORDER BY ts, id;
 
 -- The same by direction and kinds of memory, longest total time first.
 CREATE PERFETTO VIEW molprof_memory_direction(
@@ -70,7 +70,6 @@ CREATE PERFETTO VIEW molprof_memory_direction(
   direction STRING,
   -- Source memory; null as above.
   source STRING,
-  -- Target memory; null where not recorded.
   target STRING,
   -- Copies or sets.
   count LONG,
@@ -80,8 +79,7 @@ CREATE PERFETTO VIEW molprof_memory_direction(
   bytes LONG,
   -- Mean rate over those with recorded bytes, bytes per second; null without any or where no time passed.
   bytes_per_second DOUBLE
-)
-AS
+) AS
 SELECT
   direction,
   source,
@@ -91,12 +89,5 @@ SELECT
   SUM(bytes) AS bytes,
   1e9 * SUM(bytes) / NULLIF(SUM(IIF(bytes IS NULL, 0, dur)), 0) AS bytes_per_second
 FROM molprof_memory_copy
-GROUP BY
-  direction,
-  source,
-  target
-ORDER BY
-  time_ns DESC,
-  direction,
-  source,
-  target;
+GROUP BY direction, source, target
+ORDER BY time_ns DESC, direction, source, target;

@@ -19,27 +19,14 @@ CREATE PERFETTO VIEW molprof_memory_operation(
   bytes LONG,
   -- Mean rate, bytes per second; null where no time passed.
   bytes_per_second DOUBLE
-)
-AS
-WITH
-  operation AS (
-    SELECT
-      IIF(INSTR(name, ' (') > 0, SUBSTR(name, 1, INSTR(name, ' (') - 1), name) AS name,
-      dur,
-      IFNULL(bytes, 0) AS bytes
-    FROM molprof_gpu_work
-    WHERE
-      category != 'kernel'
-  )
+) AS
 SELECT
-  name,
+  _molprof_copy_name!(name) AS name,
   COUNT() AS count,
   SUM(dur) AS time_ns,
-  SUM(bytes) AS bytes,
-  1e9 * SUM(bytes) / NULLIF(SUM(dur), 0) AS bytes_per_second
-FROM operation
-GROUP BY
-  name
-ORDER BY
-  time_ns DESC,
-  name;
+  IFNULL(SUM(bytes), 0) AS bytes,
+  1e9 * IFNULL(SUM(bytes), 0) / NULLIF(SUM(dur), 0) AS bytes_per_second
+FROM molprof_gpu_work
+WHERE category != 'kernel'
+GROUP BY 1
+ORDER BY time_ns DESC, 1;

@@ -7,7 +7,6 @@
 --   LIMIT 20;
 
 INCLUDE PERFETTO MODULE molprof.host_totals;
-
 INCLUDE PERFETTO MODULE molprof.work_totals;
 
 -- One row per category and name, in that order. Times of operators include those that they call.
@@ -20,8 +19,7 @@ CREATE PERFETTO VIEW molprof_operation_total(
   count LONG,
   -- Sum of their times, ns.
   time_ns DURATION
-)
-AS
+) AS
 SELECT
   category,
   name,
@@ -35,6 +33,4 @@ SELECT
   count,
   time_ns
 FROM molprof_work_total
-ORDER BY
-  category,
-  name;
+ORDER BY category, name;

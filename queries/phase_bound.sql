@@ -10,11 +10,8 @@
 --   ORDER BY host_ns DESC, phase;
 
 INCLUDE PERFETTO MODULE molprof.call_phases;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-
 INCLUDE PERFETTO MODULE molprof.host_syncs;
-
 INCLUDE PERFETTO MODULE molprof.phases;
 
 -- Changes of state per thread with phases; changes at one time are one row.
@@ -37,8 +34,7 @@ WITH
       0 AS busy,
       0 AS waiting
     FROM molprof_phase
-    WHERE
-      dur > 0
+    WHERE dur > 0
     UNION ALL
     SELECT
       home.upid,
@@ -60,10 +56,8 @@ WITH
       0 AS busy,
       1 AS waiting
     FROM molprof_host_sync AS wait
-    JOIN molprof_call_phase AS place
-      ON place.id = wait.id
-    JOIN molprof_phase AS phase
-      ON phase.id = place.phase_id
+    JOIN molprof_call_phase AS place ON place.id = wait.id
+    JOIN molprof_phase AS phase ON phase.id = place.phase_id
   ),
   change AS (
     SELECT
@@ -95,10 +89,7 @@ SELECT
   SUM(busy) AS busy,
   SUM(waiting) AS waiting
 FROM change
-GROUP BY
-  upid,
-  tid,
-  ts;
+GROUP BY upid, tid, ts;
 
 -- Time of each phase by what bounded it. Phases of one thread do not overlap, so the last that began is open; slices
 -- are numbered in order of their start.
@@ -121,10 +112,8 @@ SELECT
   SUM(IIF(busy = 0 AND waiting > 0, dur, 0)) AS sync_idle_ns,
   SUM(IIF(busy = 0 AND waiting = 0, dur, 0)) AS launch_ns
 FROM moment
-WHERE
-  opened > 0
-GROUP BY
-  phase_id;
+WHERE opened > 0
+GROUP BY phase_id;
 
 -- One row per phase, in order of start. Empty for foreign traces.
 CREATE PERFETTO TABLE molprof_phase_bound(
@@ -144,12 +133,10 @@ CREATE PERFETTO TABLE molprof_phase_bound(
   sync_idle_ns DURATION,
   -- The rest, ns: the CPU issued work or did its own while all devices were idle.
   launch_ns DURATION
-)
-AS
+) AS
 WITH
   recorded AS (
-    SELECT
-      COUNT() > 0 AS gpu
+    SELECT COUNT() > 0 AS gpu
     FROM molprof_gpu_work
   )
 SELECT
@@ -163,28 +150,20 @@ SELECT
   IIF(recorded.gpu, IFNULL(bound.launch_ns, 0), NULL) AS launch_ns
 FROM molprof_phase AS phase
 CROSS JOIN recorded
-LEFT JOIN _molprof_bound_time AS bound
-  ON bound.phase_id = phase.id
-ORDER BY
-  phase.ts,
-  phase.id;
+LEFT JOIN _molprof_bound_time AS bound ON bound.phase_id = phase.id
+ORDER BY phase.ts, phase.id;
 
 -- The same by phase, most host time first.
 CREATE PERFETTO VIEW molprof_phase_bound_summary(
-  -- Name of the phase.
   phase STRING,
   -- Phases of that name.
   count LONG,
-  -- Time on the host, profiler's cost included, ns.
   host_ns DURATION,
-  -- Part of it with any device busy, ns; null where no GPU work is recorded, as the next two.
   gpu_busy_ns DURATION,
-  -- Part of it in a host sync while all devices were idle, ns.
   sync_idle_ns DURATION,
   -- The rest, ns.
   launch_ns DURATION
-)
-AS
+) AS
 SELECT
   phase,
   COUNT() AS count,
@@ -193,8 +172,5 @@ SELECT
   SUM(sync_idle_ns) AS sync_idle_ns,
   SUM(launch_ns) AS launch_ns
 FROM molprof_phase_bound
-GROUP BY
-  phase
-ORDER BY
-  host_ns DESC,
-  phase;
+GROUP BY phase
+ORDER BY host_ns DESC, phase;

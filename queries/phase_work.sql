@@ -6,11 +6,8 @@
 --   ORDER BY phase IS NULL, host_ns DESC, phase;
 
 INCLUDE PERFETTO MODULE molprof.call_facts;
-
 INCLUDE PERFETTO MODULE molprof.call_phases;
-
 INCLUDE PERFETTO MODULE molprof.operators;
-
 INCLUDE PERFETTO MODULE molprof.phases;
 
 -- One row per phase, in order of start, then one for what is outside any phase (phase_id null).
@@ -39,8 +36,7 @@ CREATE PERFETTO TABLE molprof_phase_work(
   sync_ns DURATION,
   -- Leaf operators: those that call no other.
   leaf_operators LONG
-)
-AS
+) AS
 WITH
   -- Leaf operators of each phase: the engine counts those between two times on a track without reading them.
   counted AS MATERIALIZED (
@@ -56,8 +52,7 @@ WITH
       AND leaf.track_id = track.id
       AND leaf.ts >= lane.ts
       AND leaf.ts < lane.ts_end
-    GROUP BY
-      lane.id
+    GROUP BY lane.id
   ),
   -- All of them, also of a foreign trace with GPU calls.
   leaf AS MATERIALIZED (
@@ -79,8 +74,7 @@ WITH
       fact.sync_ns,
       0 AS leaf_operators
     FROM molprof_call_fact AS fact
-    LEFT JOIN molprof_call_phase AS place
-      ON place.id = fact.call_id
+    LEFT JOIN molprof_call_phase AS place ON place.id = fact.call_id
     UNION ALL
     SELECT NULL, 0, 0, kernels, gpu_ns, 0, 0, 0
     FROM molprof_work_without_call
@@ -90,8 +84,7 @@ WITH
     UNION ALL
     SELECT NULL, 0, 0, 0, 0, 0, 0, outside
     FROM leaf
-    WHERE
-      outside > 0
+    WHERE outside > 0
     UNION ALL
     -- A phase that did nothing has a row too.
     SELECT id, 0, 0, 0, 0, 0, 0, 0
@@ -108,8 +101,7 @@ WITH
       SUM(sync_ns) AS sync_ns,
       SUM(leaf_operators) AS leaf_operators
     FROM fact
-    GROUP BY
-      phase_id
+    GROUP BY phase_id
   )
 SELECT
   total.phase_id,
@@ -125,37 +117,25 @@ SELECT
   total.sync_ns,
   total.leaf_operators
 FROM total
-LEFT JOIN molprof_phase AS phase
-  ON phase.id = total.phase_id
-ORDER BY
-  phase.ts IS NULL,
-  phase.ts,
-  phase.id;
+LEFT JOIN molprof_phase AS phase ON phase.id = total.phase_id
+ORDER BY phase.ts IS NULL, phase.ts, phase.id;
 
 -- The same by phase, most host time first; what is outside any phase last.
 CREATE PERFETTO VIEW molprof_phase_summary(
-  -- Name of the phase; null for what is outside any.
   phase STRING,
   -- Phases of that name.
   count LONG,
   -- Time on the host, profiler's cost included, ns; null outside any phase.
   host_ns DURATION,
-  -- Calls that start a kernel.
   launches LONG,
-  -- Calls that start a graph.
   graph_launches LONG,
-  -- Kernels whose launch is in the phase.
   kernels LONG,
   -- Time of kernels, copies and sets whose call is in the phase, ns.
   gpu_ns DURATION,
-  -- Host syncs.
   syncs LONG,
-  -- Time in host syncs, ns.
   sync_ns DURATION,
-  -- Leaf operators: those that call no other.
   leaf_operators LONG
-)
-AS
+) AS
 SELECT
   phase,
   COUNT(phase_id) AS count,
@@ -168,9 +148,5 @@ SELECT
   SUM(sync_ns) AS sync_ns,
   SUM(leaf_operators) AS leaf_operators
 FROM molprof_phase_work
-GROUP BY
-  phase
-ORDER BY
-  phase IS NULL,
-  host_ns DESC,
-  phase;
+GROUP BY phase
+ORDER BY phase IS NULL, host_ns DESC, phase;

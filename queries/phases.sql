@@ -26,61 +26,35 @@ CREATE PERFETTO TABLE molprof_phase(
   upid JOINID(process.id),
   -- Thread number of the phase.
   tid LONG
-)
-AS
-WITH
-  annotation AS (
-    SELECT
-      id,
-      ts,
-      dur,
-      name || ' ' AS name,
-      upid,
-      tid
-    FROM molprof_annotation
-    WHERE
-      name GLOB 'molprof.*'
-  )
+) AS
 SELECT
   id,
   ts,
   dur,
-  SUBSTR(name, 9, INSTR(name, ' ') - 9) AS phase,
-  -- CAST reads the leading digits.
-  IIF(INSTR(name, ' batch=') > 0, CAST(SUBSTR(name, INSTR(name, ' batch=') + 7) AS INT), NULL) AS batch,
-  IIF(INSTR(name, ' step=') > 0, CAST(SUBSTR(name, INSTR(name, ' step=') + 6) AS INT), NULL) AS step,
+  SUBSTR(name, 9, INSTR(name || ' ', ' ') - 9) AS phase,
+  _molprof_number!(name, ' batch=') AS batch,
+  _molprof_number!(name, ' step=') AS step,
   upid,
   tid
-FROM annotation
-WHERE
-  name NOT GLOB 'molprof.step *'
-ORDER BY
-  ts,
-  id;
+FROM molprof_annotation
+WHERE role = 'phase'
+ORDER BY ts, id;
 
 -- One row per recorded step.
 CREATE PERFETTO TABLE molprof_step(
-  -- The annotation's slice.
   id JOINID(slice.id),
-  -- Start, ns since the trace's earliest event.
   ts TIMESTAMP,
-  -- Time on the host, profiler's cost included, ns.
   dur DURATION,
-  -- Batch, from 0.
   batch LONG,
   -- Step of the batch; step 0 holds the prefill, every later one is a decode step.
   step LONG
-)
-AS
+) AS
 SELECT
   id,
   ts,
   dur,
-  CAST(SUBSTR(name, INSTR(name, ' batch=') + 7) AS INT) AS batch,
-  CAST(SUBSTR(name, INSTR(name, ' step=') + 6) AS INT) AS step
+  _molprof_number!(name, ' batch=') AS batch,
+  _molprof_number!(name, ' step=') AS step
 FROM molprof_annotation
-WHERE
-  name GLOB 'molprof.step batch=* step=*'
-ORDER BY
-  ts,
-  id;
+WHERE source = 'molprof' AND role = 'step'
+ORDER BY ts, id;

@@ -11,9 +11,7 @@
 --   ORDER BY phase.phase IS NULL, phase.phase;
 
 INCLUDE PERFETTO MODULE molprof.call_phases;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-
 INCLUDE PERFETTO MODULE molprof.phases;
 
 -- GPU work with the phase of its launch; a graph's work belongs to the graph launch. Nothing is written down for
@@ -23,11 +21,9 @@ CREATE PERFETTO VIEW molprof_work_phase(
   id JOINID(slice.id),
   -- The phase's slice; null where the call is not recorded or outside any phase.
   phase_id JOINID(slice.id)
-)
-AS
+) AS
 SELECT
   work.id,
   place.phase_id
 FROM _molprof_work AS work
-LEFT JOIN molprof_call_phase AS place
-  ON place.id = work.call_id;
+LEFT JOIN molprof_call_phase AS place ON place.id = work.call_id;

@@ -16,42 +16,32 @@ CREATE PERFETTO TABLE molprof_process_rank(
   rank LONG,
   -- Name of the process, which begins with the rank.
   name STRING
-)
-AS
+) AS
 SELECT
   upid,
   CAST(SUBSTR(name, 6) AS INT) AS rank,
   name
 FROM process
-WHERE
-  name GLOB 'rank [0-9]*: *'
-ORDER BY
-  upid;
+WHERE name GLOB 'rank [0-9]*: *'
+ORDER BY upid;
 
 -- Their tracks, by number.
 CREATE PERFETTO TABLE molprof_track_rank(
   -- The track.
   track_id JOINID(track.id),
-  -- Rank to which it belongs.
   rank LONG
-)
-AS
+) AS
 SELECT
   thread_track.id AS track_id,
   place.rank
 FROM thread_track
-JOIN thread
-  USING (utid)
-JOIN molprof_process_rank AS place
-  USING (upid)
-ORDER BY
-  thread_track.id;
+JOIN thread USING (utid)
+JOIN molprof_process_rank AS place USING (upid)
+ORDER BY thread_track.id;
 
 -- The rank of a track, looked up only in a trace of several ranks; else null.
 CREATE PERFETTO MACRO _molprof_rank(track_id Expr)
-RETURNS Expr
-AS
-(
+RETURNS Expr AS (
   IIF(
     (SELECT COUNT() FROM molprof_track_rank) > 0,
     (SELECT place.rank FROM molprof_track_rank AS place WHERE place.track_id = $track_id),

@@ -6,10 +6,7 @@
 --   ORDER BY rank, device;
 
 INCLUDE PERFETTO MODULE molprof.collectives;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-
-INCLUDE PERFETTO MODULE molprof.work_calls;
 
 -- One row per rank and device. span_ns = compute_ns + exposed_ns + idle_ns.
 CREATE PERFETTO VIEW molprof_rank(
@@ -37,8 +34,7 @@ CREATE PERFETTO VIEW molprof_rank(
   kernels_without_call LONG,
   -- Collectives.
   collectives LONG
-)
-AS
+) AS
 WITH
   work AS (
     SELECT
@@ -48,13 +44,10 @@ WITH
       work.ts,
       work.ts + work.dur AS ts_end,
       work.category = 'kernel' AS is_kernel,
-      link.call_id IS NULL AS is_alone,
+      work.call_id IS NULL AS is_alone,
       collective.id IS NOT NULL AS is_collective
     FROM molprof_gpu_work AS work
-    LEFT JOIN molprof_collective AS collective
-      ON collective.id = work.id
-    LEFT JOIN molprof_gpu_work_call AS link
-      ON link.work_id = work.id
+    LEFT JOIN molprof_collective AS collective ON collective.id = work.id
   ),
   -- What each piece adds to the union of all work, and to that of its kind: its part after all earlier ends.
   part AS (
@@ -109,9 +102,7 @@ WITH
       COUNT() FILTER (WHERE is_kernel AND is_alone) AS kernels_without_call,
       COUNT() FILTER (WHERE is_collective) AS collectives
     FROM part
-    GROUP BY
-      rank,
-      device
+    GROUP BY rank, device
   )
 SELECT
   rank,
@@ -127,6 +118,4 @@ SELECT
   kernels_without_call,
   collectives
 FROM total
-ORDER BY
-  rank,
-  device;
+ORDER BY rank, device;

@@ -7,10 +7,7 @@
 --   LIMIT 20;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-
-INCLUDE PERFETTO MODULE molprof.work_calls;
 
 -- Kernels with their own launch, by name, most short ones first. Kernels of graphs have none.
 CREATE PERFETTO VIEW molprof_short_kernel(
@@ -24,8 +21,7 @@ CREATE PERFETTO VIEW molprof_short_kernel(
   kernel_ns DURATION,
   -- Time of their launches, ns.
   call_ns DURATION
-)
-AS
+) AS
 WITH
   launched AS (
     SELECT
@@ -34,12 +30,8 @@ WITH
       call.dur AS call_ns,
       work.dur < call.dur AS shorter
     FROM molprof_gpu_work AS work
-    JOIN molprof_gpu_work_call AS link
-      ON link.work_id = work.id
-    JOIN molprof_gpu_call AS call
-      ON call.id = link.call_id
-    WHERE
-      work.category = 'kernel' AND call.kind = 'launch'
+    JOIN molprof_gpu_call AS call ON call.id = work.call_id
+    WHERE work.category = 'kernel' AND call.kind = 'launch'
   )
 SELECT
   name,
@@ -48,10 +40,6 @@ SELECT
   SUM(IIF(shorter, kernel_ns, 0)) AS kernel_ns,
   SUM(IIF(shorter, call_ns, 0)) AS call_ns
 FROM launched
-GROUP BY
-  name
-HAVING
-  SUM(shorter) > 0
-ORDER BY
-  shorter DESC,
-  name;
+GROUP BY name
+HAVING SUM(shorter) > 0
+ORDER BY shorter DESC, name;

@@ -25,8 +25,7 @@ RETURNS TABLE(
   time_ns DURATION,
   -- Mean time, ns.
   mean_ns DOUBLE
-)
-AS
+) AS
 SELECT
   category,
   name,
@@ -34,9 +33,5 @@ SELECT
   time_ns,
   1.0 * time_ns / count AS mean_ns
 FROM molprof_operation_total
-WHERE
-  1.0 * time_ns / count < $below_ns AND count > $more_than
-ORDER BY
-  count DESC,
-  category,
-  name;
+WHERE 1.0 * time_ns / count < $below_ns AND count > $more_than
+ORDER BY count DESC, category, name;

@@ -32,8 +32,7 @@ CREATE PERFETTO VIEW molprof_step_latency(
   p99_ns DURATION,
   -- Longest, ns.
   longest_ns DURATION
-)
-AS
+) AS
 WITH
   step AS (
     SELECT
@@ -57,8 +56,7 @@ WITH
       kind,
       period AS value
     FROM step
-    WHERE
-      period IS NOT NULL
+    WHERE period IS NOT NULL
   ),
   ranked AS (
     SELECT
@@ -83,11 +81,5 @@ SELECT
   MAX(IIF(number = (99 * count + 99) / 100, value, NULL)) AS p99_ns,
   MAX(value) AS longest_ns
 FROM ranked
-GROUP BY
-  measure,
-  source,
-  kind
-ORDER BY
-  measure,
-  source,
-  kind;
+GROUP BY measure, source, kind
+ORDER BY measure, source, kind;

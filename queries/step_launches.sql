@@ -8,33 +8,23 @@
 --   ORDER BY source IS NULL, source, kind;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-
 INCLUDE PERFETTO MODULE molprof.host_syncs;
-
 INCLUDE PERFETTO MODULE molprof.launches;
-
 INCLUDE PERFETTO MODULE molprof.operators;
-
 INCLUDE PERFETTO MODULE molprof.step_placement;
-
 INCLUDE PERFETTO MODULE molprof.steps;
 
 -- Calls of one kind by step.
 CREATE PERFETTO MACRO _molprof_lane_launches(calls TableOrSubquery)
-RETURNS TableOrSubquery
-AS
-(
+RETURNS TableOrSubquery AS (
   SELECT
     lane.id AS step_id,
     COUNT() AS launches
   FROM _molprof_step_lane AS lane
   CROSS JOIN $calls AS call
-  WHERE
-    _molprof_in_lane!(call, lane)
-  GROUP BY
-    lane.id
+  WHERE _molprof_in_lane!(call, lane)
+  GROUP BY lane.id
 );
 
 -- One row per step, in order of start, then one for what is outside any step (step_id null). Empty for a trace without
@@ -57,12 +47,10 @@ CREATE PERFETTO TABLE molprof_step_launch(
   sync_ns DURATION,
   -- Leaf operators; null where GPU calls or work are recorded.
   leaf_operators LONG
-)
-AS
+) AS
 WITH
   recorded AS (
-    SELECT
-      EXISTS(SELECT 1 FROM _molprof_call) OR EXISTS(SELECT 1 FROM _molprof_work) AS gpu
+    SELECT EXISTS(SELECT 1 FROM _molprof_call) OR EXISTS(SELECT 1 FROM _molprof_work) AS gpu
   ),
   -- One kind of call at a time: the engine counts those of a stretch of time without reading them.
   launched AS MATERIALIZED (
@@ -79,10 +67,8 @@ WITH
       SUM(started.gpu_ns) AS gpu_ns
     FROM molprof_call_step AS place
     CROSS JOIN _molprof_started AS started
-    WHERE
-      started.call_id = place.id
-    GROUP BY
-      place.step_id
+    WHERE started.call_id = place.id
+    GROUP BY place.step_id
   ),
   waited AS MATERIALIZED (
     SELECT
@@ -90,18 +76,15 @@ WITH
       COUNT() AS syncs,
       SUM(wait.dur) AS sync_ns
     FROM molprof_host_sync AS wait
-    JOIN molprof_call_step AS place
-      ON place.id = wait.id
-    GROUP BY
-      place.step_id
+    JOIN molprof_call_step AS place ON place.id = wait.id
+    GROUP BY place.step_id
   ),
   counted AS (
     SELECT
       step_id,
       COUNT() AS operators
     FROM molprof_call_step
-    GROUP BY
-      step_id
+    GROUP BY step_id
     LIMIT IIF(EXISTS(SELECT 1 FROM _molprof_call), 0, -1)
   ),
   fact AS (
@@ -151,10 +134,8 @@ WITH
       SUM(sync_ns) AS sync_ns,
       SUM(leaf_operators) AS leaf_operators
     FROM fact
-    WHERE
-      EXISTS(SELECT 1 FROM molprof_any_step)
-    GROUP BY
-      step_id
+    WHERE EXISTS(SELECT 1 FROM molprof_any_step)
+    GROUP BY step_id
   )
 SELECT
   total.step_id,
@@ -167,12 +148,8 @@ SELECT
   IIF(recorded.gpu, NULL, total.leaf_operators) AS leaf_operators
 FROM total
 CROSS JOIN recorded
-LEFT JOIN molprof_any_step AS step
-  ON step.id = total.step_id
-ORDER BY
-  step.ts IS NULL,
-  step.ts,
-  step.id;
+LEFT JOIN molprof_any_step AS step ON step.id = total.step_id
+ORDER BY step.ts IS NULL, step.ts, step.id;
 
 -- The same by source and kind of step; what is outside any step last.
 CREATE PERFETTO VIEW molprof_step_launch_summary(
@@ -188,17 +165,13 @@ CREATE PERFETTO VIEW molprof_step_launch_summary(
   prompt_tokens LONG,
   -- Time of the steps on the host, profiler's cost included, ns; null as for source.
   host_ns DURATION,
-  -- Calls that start a kernel; null where not recorded.
   launches LONG,
-  -- Calls that start a graph; null where not recorded.
   graph_launches LONG,
   -- Kernels, those of graphs included; null where not recorded.
   kernels LONG,
   -- Time of the GPU work that they started, ns; null where not recorded.
   gpu_ns DURATION,
-  -- Host syncs; null where not recorded.
   syncs LONG,
-  -- Leaf operators; null where GPU calls or work are recorded.
   leaf_operators LONG,
   -- Launches per step; null outside steps and where not recorded.
   launches_per_step DOUBLE,
@@ -208,8 +181,7 @@ CREATE PERFETTO VIEW molprof_step_launch_summary(
   launches_per_token DOUBLE,
   -- Kernels per generated token; null as above.
   kernels_per_token DOUBLE
-)
-AS
+) AS
 SELECT
   step.source,
   step.kind,
@@ -228,12 +200,6 @@ SELECT
   1.0 * SUM(fact.launches) / NULLIF(SUM(step.tokens), 0) AS launches_per_token,
   1.0 * SUM(fact.kernels) / NULLIF(SUM(step.tokens), 0) AS kernels_per_token
 FROM molprof_step_launch AS fact
-LEFT JOIN molprof_any_step AS step
-  ON step.id = fact.step_id
-GROUP BY
-  step.source,
-  step.kind
-ORDER BY
-  step.source IS NULL,
-  step.source,
-  step.kind;
+LEFT JOIN molprof_any_step AS step ON step.id = fact.step_id
+GROUP BY step.source, step.kind
+ORDER BY step.source IS NULL, step.source, step.kind;

@@ -14,11 +14,8 @@
 --   LIMIT 20;
 
 INCLUDE PERFETTO MODULE molprof.annotations;
-
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 INCLUDE PERFETTO MODULE molprof.operators;
-
 INCLUDE PERFETTO MODULE molprof.steps;
 
 -- Steps, each up to its end or the start of the next in its lane: a process, or one of its threads.
@@ -29,8 +26,7 @@ WITH
       upid,
       MIN(tid) < MAX(tid) AS many_threads
     FROM molprof_any_step
-    GROUP BY
-      upid
+    GROUP BY upid
   ),
   lane AS (
     SELECT
@@ -40,25 +36,20 @@ WITH
       step.ts,
       step.dur
     FROM molprof_any_step AS step
-    JOIN spread
-      USING (upid)
+    JOIN spread USING (upid)
   )
 SELECT *
 FROM _molprof_up_to_next!(lane);
 
 -- Whether a call started in a lane. The engine chooses tracks much faster than it joins them.
 CREATE PERFETTO MACRO _molprof_in_lane(call ColumnName, lane ColumnName)
-RETURNS Expr
-AS
-(
+RETURNS Expr AS (
   $call.ts >= $lane.ts
   AND $call.ts < $lane.ts_end
   AND $call.track_id IN (
-    SELECT
-      track.id
+    SELECT track.id
     FROM _molprof_thread_track AS track
-    WHERE
-      track.upid = $lane.upid AND ($lane.tid IS NULL OR track.tid = $lane.tid)
+    WHERE track.upid = $lane.upid AND ($lane.tid IS NULL OR track.tid = $lane.tid)
   )
 );
 
@@ -68,15 +59,13 @@ CREATE PERFETTO TABLE molprof_call_step(
   id JOINID(slice.id),
   -- The step's slice.
   step_id JOINID(slice.id)
-)
-AS
+) AS
 SELECT
   call.id,
   lane.id AS step_id
 FROM _molprof_step_lane AS lane
 CROSS JOIN _molprof_call AS call
-WHERE
-  _molprof_in_lane!(call, lane)
+WHERE _molprof_in_lane!(call, lane)
 UNION ALL
 SELECT
   operator.id,

@@ -1,10 +1,10 @@
 -- Steps of any trace, from annotations of molprof, vLLM, SGLang, torch's profiler or the program.
 --
--- Names: molprof.step batch=B step=S; SGLang's step[MODE bs=N] and step[MODE bs=N toks=T]; vLLM's
--- execute_context_C(...)_generation_G(...) and execute_N_context_C(...)_generation_G(...); ProfilerStep#N; and names of
--- a program's own that hold "step" or "iter" with a number, or end in "step", such as "decode step 12". No step counts
--- twice: molprof's go before the engines', these before the profiler's, its before the program's, and of nested steps
--- the outermost counts.
+-- Names are those of molprof.annotations: molprof.step batch=B step=S; SGLang's step[MODE bs=N] and
+-- step[MODE bs=N toks=T]; vLLM's execute_context_C(...)_generation_G(...) and
+-- execute_N_context_C(...)_generation_G(...); ProfilerStep#N; and names of a program's own that hold "step" or "iter"
+-- with a number, or end in "step", such as "decode step 12". No step counts twice: molprof's go before the engines',
+-- these before the profiler's, its before the program's, and of nested steps the outermost counts.
 --
 -- Example:
 --   SELECT source, kind, COUNT() AS steps, SUM(tokens) AS tokens, SUM(dur) AS host_ns
@@ -13,88 +13,55 @@
 --   ORDER BY source, kind;
 
 INCLUDE PERFETTO MODULE molprof.annotations;
-
 INCLUDE PERFETTO MODULE molprof.phases;
-
 INCLUDE PERFETTO MODULE molprof.tokens;
 
--- Annotations that are steps, with the parts of their names.
+-- Annotations that are steps.
 CREATE PERFETTO TABLE _molprof_step_annotation AS
 WITH
-  annotation AS (
-    SELECT
-      id,
-      ts,
-      dur,
-      name,
-      CASE
-        WHEN name GLOB 'molprof.step batch=* step=*' THEN 1
-        WHEN name GLOB 'step[[][A-Z]*]' THEN 2
-        WHEN name GLOB 'execute_*context_[0-9]*_generation_[0-9]*' THEN 2
-        WHEN name GLOB 'ProfilerStep#[0-9]*' THEN 3
-        -- Phases.
-        WHEN name GLOB 'molprof.*' THEN NULL
-        WHEN LOWER(name) GLOB '*step[0-9]*' THEN 4
-        WHEN LOWER(name) GLOB '*step[-_ #:=][0-9]*' THEN 4
-        WHEN LOWER(name) GLOB '*iter[-_ #:=][0-9]*' THEN 4
-        WHEN LOWER(name) GLOB '*iteration[-_ #:=][0-9]*' THEN 4
-        -- Not Optimizer.step#SGD.step.
-        WHEN LOWER(name) GLOB '*step' AND LOWER(name) NOT GLOB '*.step' AND name != 'ProfilerStep' THEN 4
-      END AS choice,
-      name GLOB 'step[[]*' AS is_sglang,
-      upid,
-      tid
-    FROM molprof_annotation
-    WHERE
-      -- Counts have fewer than 16 digits; sums of longer numbers would overflow.
-      name NOT GLOB '*[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]*'
-  ),
   chosen AS (
     SELECT
-      id,
-      ts,
-      dur,
-      name,
-      choice,
-      is_sglang,
-      MAX(is_sglang) OVER () AS has_sglang,
-      upid,
-      tid,
-      MIN(choice) OVER () AS best,
-      MAX(ts + dur) OVER (
-        PARTITION BY choice, upid, tid
-        ORDER BY ts, dur DESC, id
+      annotation.id,
+      annotation.ts,
+      annotation.dur,
+      annotation.name,
+      annotation.source,
+      annotation.upid,
+      annotation.tid,
+      pattern.priority,
+      MIN(pattern.priority) OVER () AS best,
+      MAX(annotation.source = 'sglang') OVER () AS has_sglang,
+      MAX(annotation.ts + annotation.dur) OVER (
+        PARTITION BY pattern.priority, annotation.upid, annotation.tid
+        ORDER BY annotation.ts, annotation.dur DESC, annotation.id
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
       ) AS covered_until
-    FROM annotation
+    FROM molprof_annotation AS annotation
+    JOIN (SELECT DISTINCT source, priority FROM molprof_annotation_pattern WHERE role = 'step') AS pattern
+      USING (source)
     WHERE
-      choice IS NOT NULL
+      annotation.role = 'step'
+      -- Counts have fewer than 16 digits; sums of longer numbers would overflow.
+      AND annotation.name NOT GLOB '*[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]*'
   )
 SELECT
   id,
   ts,
   dur,
   name,
-  CASE choice
-    WHEN 1 THEN 'molprof'
-    WHEN 2 THEN IIF(has_sglang, 'sglang', 'vllm')
-    WHEN 3 THEN 'profiler'
-    ELSE 'program'
-  END AS source,
-  CASE choice WHEN 1 THEN 'molprof' WHEN 2 THEN IIF(is_sglang, 'step', 'execute') WHEN 3 THEN 'profiler' END AS form,
+  source AS form,
+  IIF(has_sglang AND source = 'vllm', 'sglang', source) AS source,
   upid,
   tid,
-  -- CAST reads the leading digits.
-  CAST(SUBSTR(name, INSTR(name, 'context_') + 8) AS INT) AS context,
-  CAST(SUBSTR(name, INSTR(name, '_generation_') + 12) AS INT) AS generation,
-  CAST(REPLACE(SUBSTR(name, INSTR(name, '(') + 1), 'sq', '') AS INT) AS context_tokens,
+  _molprof_number!(name, 'context_') AS context,
+  _molprof_number!(name, '_generation_') AS generation,
+  _molprof_number!(REPLACE(name, 'sq', ''), '(') AS context_tokens,
+  -- SGLang's EXTEND or DECODE.
   SUBSTR(name, 6, INSTR(name || ' ', ' ') - 6) AS mode,
-  IIF(INSTR(name, ' bs=') > 0, CAST(SUBSTR(name, INSTR(name, ' bs=') + 4) AS INT), NULL) AS batch_size,
-  IIF(INSTR(name, ' toks=') > 0, CAST(SUBSTR(name, INSTR(name, ' toks=') + 6) AS INT), NULL) AS extend_tokens,
-  CAST(SUBSTR(name, INSTR(name, '#') + 1) AS INT) AS number
+  _molprof_number!(name, ' bs=') AS batch_size,
+  _molprof_number!(name, ' toks=') AS extend_tokens
 FROM chosen
-WHERE
-  choice = best AND (covered_until IS NULL OR ts + dur > covered_until);
+WHERE priority = best AND (covered_until IS NULL OR ts + dur > covered_until);
 
 -- One row per step, in order of start. A step inside another of its thread has no row.
 CREATE PERFETTO TABLE molprof_any_step(
@@ -113,6 +80,8 @@ CREATE PERFETTO TABLE molprof_any_step(
   kind STRING,
   -- Number of the step in its batch, or of the profiler's step; null for all others.
   number LONG,
+  -- Batch of molprof's step, from 0; null for all others.
+  batch LONG,
   -- Sequences whose prompt it read; null where not known.
   prompt_sequences LONG,
   -- Prompt tokens that it read; null where not known.
@@ -125,8 +94,7 @@ CREATE PERFETTO TABLE molprof_any_step(
   upid JOINID(process.id),
   -- Thread number of the step.
   tid LONG
-)
-AS
+) AS
 WITH
   generated AS (
     SELECT
@@ -134,9 +102,7 @@ WITH
       step,
       COUNT() AS tokens
     FROM molprof_token
-    GROUP BY
-      batch,
-      step
+    GROUP BY batch, step
   )
 SELECT
   step.id,
@@ -146,37 +112,34 @@ SELECT
   step.name,
   CASE step.form
     WHEN 'molprof' THEN IIF(own.step = 0, 'prefill', 'decode')
-    WHEN 'execute' THEN CASE
+    WHEN 'vllm' THEN CASE
       WHEN step.context > 0 AND step.generation > 0 THEN 'mixed'
       WHEN step.context > 0 THEN 'prefill'
       WHEN step.generation > 0 THEN 'decode'
       ELSE 'idle'
     END
-    WHEN 'step' THEN IIF(step.mode = 'EXTEND', 'prefill', LOWER(REPLACE(step.mode, ']', '')))
+    WHEN 'sglang' THEN IIF(step.mode = 'EXTEND', 'prefill', LOWER(REPLACE(step.mode, ']', '')))
   END AS kind,
-  CASE step.form WHEN 'molprof' THEN own.step WHEN 'profiler' THEN step.number END AS number,
+  CASE step.form WHEN 'molprof' THEN own.step WHEN 'profiler' THEN _molprof_number!(step.name, '#') END AS number,
+  own.batch,
   CASE
-    WHEN step.form = 'execute' THEN step.context
-    WHEN step.form = 'step' AND step.mode = 'EXTEND' THEN step.batch_size
-    WHEN step.form = 'step' AND step.mode = 'DECODE' THEN 0
+    WHEN step.form = 'vllm' THEN step.context
+    WHEN step.form = 'sglang' AND step.mode = 'EXTEND' THEN step.batch_size
+    WHEN step.form = 'sglang' AND step.mode = 'DECODE' THEN 0
   END AS prompt_sequences,
   CASE
-    WHEN step.form = 'execute' THEN step.context_tokens
-    WHEN step.form = 'step' AND step.mode = 'EXTEND' THEN step.extend_tokens
-    WHEN step.form = 'step' AND step.mode = 'DECODE' THEN 0
+    WHEN step.form = 'vllm' THEN step.context_tokens
+    WHEN step.form = 'sglang' AND step.mode = 'EXTEND' THEN step.extend_tokens
+    WHEN step.form = 'sglang' AND step.mode = 'DECODE' THEN 0
   END AS prompt_tokens,
   CASE
     WHEN step.form = 'molprof' THEN IFNULL(generated.tokens, 0)
-    WHEN step.form = 'execute' THEN IIF(step.context > 0 AND step.generation = 0, NULL, step.generation)
-    WHEN step.form = 'step' AND step.mode = 'DECODE' THEN step.batch_size
+    WHEN step.form = 'vllm' THEN IIF(step.context > 0 AND step.generation = 0, NULL, step.generation)
+    WHEN step.form = 'sglang' AND step.mode = 'DECODE' THEN step.batch_size
   END AS tokens,
   step.upid,
   step.tid
 FROM _molprof_step_annotation AS step
-LEFT JOIN molprof_step AS own
-  ON own.id = step.id
-LEFT JOIN generated
-  ON generated.batch = own.batch AND generated.step = own.step
-ORDER BY
-  step.ts,
-  step.id;
+LEFT JOIN molprof_step AS own ON own.id = step.id
+LEFT JOIN generated ON generated.batch = own.batch AND generated.step = own.step
+ORDER BY step.ts, step.id;

@@ -25,8 +25,7 @@ CREATE PERFETTO VIEW molprof_stream(
   busy_ns DURATION,
   -- Busy time over span, 0 to 1; null where no time passed.
   busy_ratio DOUBLE
-)
-AS
+) AS
 WITH
   ordered AS (
     SELECT
@@ -53,9 +52,7 @@ WITH
       -- What it adds to the union: its part after all earlier work.
       SUM(MAX(0, ts + dur - MAX(ts, IFNULL(busy_until, ts)))) AS busy_ns
     FROM ordered
-    GROUP BY
-      device,
-      stream
+    GROUP BY device, stream
   )
 SELECT
   device,
@@ -67,6 +64,4 @@ SELECT
   busy_ns,
   1.0 * busy_ns / NULLIF(span_ns, 0) AS busy_ratio
 FROM total
-ORDER BY
-  device,
-  stream;
+ORDER BY device, stream;

@@ -6,9 +6,7 @@
 --   ORDER BY time_ns DESC, phase, name, operator;
 
 INCLUDE PERFETTO MODULE molprof.call_phases;
-
 INCLUDE PERFETTO MODULE molprof.host_syncs;
-
 INCLUDE PERFETTO MODULE molprof.phases;
 
 -- Host syncs by phase, name and operator, longest total time first.
@@ -25,8 +23,7 @@ CREATE PERFETTO VIEW molprof_host_sync_phase(
   time_ns DURATION,
   -- Longest single call, ns.
   longest_ns DURATION
-)
-AS
+) AS
 SELECT
   phase.phase,
   wait.name,
@@ -35,16 +32,7 @@ SELECT
   SUM(wait.dur) AS time_ns,
   MAX(wait.dur) AS longest_ns
 FROM molprof_host_sync AS wait
-LEFT JOIN molprof_call_phase AS place
-  ON place.id = wait.id
-LEFT JOIN molprof_phase AS phase
-  ON phase.id = place.phase_id
-GROUP BY
-  phase.phase,
-  wait.name,
-  wait.operator
-ORDER BY
-  time_ns DESC,
-  phase.phase,
-  wait.name,
-  wait.operator;
+LEFT JOIN molprof_call_phase AS place ON place.id = wait.id
+LEFT JOIN molprof_phase AS phase ON phase.id = place.phase_id
+GROUP BY phase.phase, wait.name, wait.operator
+ORDER BY time_ns DESC, phase.phase, wait.name, wait.operator;

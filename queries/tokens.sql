@@ -23,8 +23,7 @@ CREATE PERFETTO TABLE molprof_sequence(
   block_close STRING,
   -- Args with the arrays of its tokens.
   arg_set_id ARGSETID
-)
-AS
+) AS
 SELECT
   EXTRACT_ARG(arg_set_id, 'args.sequence') AS sequence,
   EXTRACT_ARG(arg_set_id, 'args.batch') AS batch,
@@ -35,11 +34,21 @@ SELECT
   IFNULL(EXTRACT_ARG(arg_set_id, 'args.block_close'), '>') AS block_close,
   arg_set_id
 FROM slice
-WHERE
-  category = 'molprof.sequence'
-ORDER BY
-  sequence,
-  id;
+WHERE category = 'molprof.sequence'
+ORDER BY sequence, id;
+
+-- The values of arrays of sequences, by field and place in it. Keys are args.token_id[12], with the place in brackets.
+CREATE PERFETTO VIEW _molprof_sequence_value AS
+SELECT
+  sequence.sequence,
+  sequence.batch,
+  CAST(SUBSTR(args.key, LENGTH(args.flat_key) + 2) AS INT) AS place,
+  args.flat_key AS field,
+  args.int_value,
+  args.string_value,
+  args.real_value
+FROM molprof_sequence AS sequence
+JOIN args USING (arg_set_id);
 
 -- The slice of each token whose step was recorded.
 CREATE PERFETTO TABLE _molprof_token_slice AS
@@ -50,16 +59,12 @@ SELECT
   EXTRACT_ARG(arg_set_id, 'args.sequence') AS sequence,
   EXTRACT_ARG(arg_set_id, 'args.position') AS position
 FROM slice
-WHERE
-  category = 'molprof.token'
-ORDER BY
-  id;
+WHERE category = 'molprof.token'
+ORDER BY id;
 
 -- Every generated token of the run, recorded or not, in order of sequence and position.
 CREATE PERFETTO TABLE molprof_token(
-  -- Sequence, from 0.
   sequence LONG,
-  -- Its batch.
   batch LONG,
   -- Place in the sequence, from 0.
   position LONG,
@@ -79,40 +84,22 @@ CREATE PERFETTO TABLE molprof_token(
   ts TIMESTAMP,
   -- Time of its step or share, ns; null as above.
   dur DURATION
-)
-AS
+) AS
 WITH
-  -- Keys are args.token_id[12], with the position in brackets.
-  cell AS (
-    SELECT
-      sequence.sequence,
-      sequence.batch,
-      CAST(SUBSTR(args.key, LENGTH(args.flat_key) + 2) AS INT) AS position,
-      args.flat_key AS field,
-      args.int_value,
-      args.string_value
-    FROM molprof_sequence AS sequence
-    JOIN args
-      USING (arg_set_id)
-    WHERE
-      args.flat_key IN ('args.token_id', 'args.text', 'args.kind', 'args.block', 'args.step')
-  ),
   token AS (
     SELECT
       sequence,
       batch,
-      position,
+      place AS position,
       MAX(IIF(field = 'args.token_id', int_value, NULL)) AS token_id,
       MAX(IIF(field = 'args.text', string_value, NULL)) AS text,
       MAX(IIF(field = 'args.kind', string_value, NULL)) AS kind,
       MAX(IIF(field = 'args.block', int_value, NULL)) AS block,
       -- Present if a step generated several.
       MAX(IIF(field = 'args.step', int_value, NULL)) AS step
-    FROM cell
-    GROUP BY
-      sequence,
-      batch,
-      position
+    FROM _molprof_sequence_value
+    WHERE field IN ('args.token_id', 'args.text', 'args.kind', 'args.block', 'args.step')
+    GROUP BY sequence, batch, place
   )
 SELECT
   token.sequence,
@@ -127,8 +114,5 @@ SELECT
   shown.ts,
   shown.dur
 FROM token
-LEFT JOIN _molprof_token_slice AS shown
-  ON shown.sequence = token.sequence AND shown.position = token.position
-ORDER BY
-  token.sequence,
-  token.position;
+LEFT JOIN _molprof_token_slice AS shown ON shown.sequence = token.sequence AND shown.position = token.position
+ORDER BY token.sequence, token.position;

@@ -7,7 +7,6 @@
 --   LIMIT 20;
 
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
-
 INCLUDE PERFETTO MODULE molprof.work_totals;
 
 -- GPU work by name, longest total time first.
@@ -24,8 +23,7 @@ CREATE PERFETTO VIEW molprof_top_gpu_operation(
   time_ratio DOUBLE,
   -- Mean time, ns.
   mean_ns DOUBLE
-)
-AS
+) AS
 SELECT
   work.name,
   class.class,
@@ -34,12 +32,6 @@ SELECT
   1.0 * SUM(work.time_ns) / NULLIF(SUM(SUM(work.time_ns)) OVER (), 0) AS time_ratio,
   1.0 * SUM(work.time_ns) / SUM(work.count) AS mean_ns
 FROM molprof_work_total AS work
-JOIN molprof_work_class AS class
-  ON class.category = work.category AND class.name = work.name
-GROUP BY
-  work.name,
-  class.class
-ORDER BY
-  time_ns DESC,
-  work.name,
-  class.class;
+JOIN molprof_work_class AS class ON class.category = work.category AND class.name = work.name
+GROUP BY work.name, class.class
+ORDER BY time_ns DESC, work.name, class.class;

@@ -9,17 +9,11 @@
 --   ORDER BY kind, lane, time_ns DESC, class;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-
 INCLUDE PERFETTO MODULE molprof.host_syncs;
-
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
-
 INCLUDE PERFETTO MODULE molprof.phases;
-
 INCLUDE PERFETTO MODULE molprof.step_placement;
-
 INCLUDE PERFETTO MODULE molprof.steps;
 
 -- The step; no row without recorded steps.
@@ -38,8 +32,7 @@ CREATE PERFETTO TABLE molprof_typical_step(
   kind STRING,
   -- Steps over which it is the median.
   steps LONG
-)
-AS
+) AS
 WITH
   candidate AS (
     SELECT
@@ -64,8 +57,7 @@ WITH
       ROW_NUMBER() OVER (ORDER BY dur, ts, id) AS place,
       COUNT() OVER () AS steps
     FROM candidate
-    WHERE
-      is_decode = has_decode
+    WHERE is_decode = has_decode
   )
 SELECT
   id,
@@ -76,8 +68,7 @@ SELECT
   kind,
   steps
 FROM ranked
-WHERE
-  place = (steps + 1) / 2;
+WHERE place = (steps + 1) / 2;
 
 -- The outermost operators of the step; only where no GPU calls are recorded.
 CREATE PERFETTO TABLE _molprof_outermost_operator AS
@@ -87,25 +78,19 @@ SELECT DISTINCT
   top.dur,
   top.name
 FROM molprof_call_step AS leaf
-JOIN molprof_typical_step AS step
-  ON step.id = leaf.step_id
+JOIN molprof_typical_step AS step ON step.id = leaf.step_id
 JOIN slice AS top
   ON top.id = IFNULL(
     (
-      SELECT
-        ancestor.id
+      SELECT ancestor.id
       FROM ancestor_slice(leaf.id) AS ancestor
-      WHERE
-        ancestor.category = 'cpu_op'
-      ORDER BY
-        ancestor.depth,
-        ancestor.id
+      WHERE ancestor.category = 'cpu_op'
+      ORDER BY ancestor.depth, ancestor.id
       LIMIT 1
     ),
     leaf.id
   )
-WHERE
-  NOT EXISTS(SELECT 1 FROM molprof_gpu_call);
+WHERE NOT EXISTS(SELECT 1 FROM molprof_gpu_call);
 
 -- What happened in the step, in order of start.
 CREATE PERFETTO TABLE molprof_step_interval(
@@ -126,15 +111,12 @@ CREATE PERFETTO TABLE molprof_step_interval(
   dur DURATION,
   -- False for GPU work of another step, or whose call is not recorded.
   own BOOL
-)
-AS
+) AS
 WITH
   placed AS (
-    SELECT
-      place.id
+    SELECT place.id
     FROM molprof_call_step AS place
-    JOIN molprof_typical_step AS step
-      ON step.id = place.step_id
+    JOIN molprof_typical_step AS step ON step.id = place.step_id
   ),
   -- From the start of the step, or of work that it started, to the end of both.
   span AS (
@@ -143,28 +125,22 @@ WITH
       MAX(step.ts + step.dur, IFNULL(MAX(work.ts_end), step.ts)) AS ts_end
     FROM molprof_typical_step AS step
     LEFT JOIN placed
-    LEFT JOIN _molprof_work AS work
-      ON work.call_id = placed.id
+    LEFT JOIN _molprof_work AS work ON work.call_id = placed.id
   ),
   item AS (
     SELECT phase.id, 'phase' AS kind, NULL AS lane, phase.phase AS name, NULL AS class, phase.ts, phase.dur, 1 AS own
     FROM molprof_phase AS phase
-    JOIN molprof_step AS own
-      ON own.batch = phase.batch AND own.step = phase.step
-    JOIN molprof_typical_step AS step
-      ON step.id = own.id
+    JOIN molprof_step AS own ON own.batch = phase.batch AND own.step = phase.step
+    JOIN molprof_typical_step AS step ON step.id = own.id
     UNION ALL
     SELECT call.id, 'launch', NULL, call.name, NULL, call.ts, call.dur, 1
     FROM molprof_gpu_call AS call
-    JOIN placed
-      USING (id)
-    WHERE
-      call.kind IS NOT NULL
+    JOIN placed USING (id)
+    WHERE call.kind IS NOT NULL
     UNION ALL
     SELECT wait.id, 'wait', NULL, wait.name, NULL, wait.ts, wait.dur, 1
     FROM molprof_host_sync AS wait
-    JOIN placed
-      USING (id)
+    JOIN placed USING (id)
     UNION ALL
     SELECT id, 'operator', NULL, name, name, ts, dur, 1
     FROM _molprof_outermost_operator
@@ -188,8 +164,7 @@ WITH
         (work.ts < step.ts + step.dur AND work.ts_end > step.ts)
         OR work.call_id IN (SELECT id FROM placed)
       )
-    CROSS JOIN slice AS named
-      ON named.id = work.id
+    CROSS JOIN slice AS named ON named.id = work.id
     JOIN molprof_work_class AS class
       ON class.category = work.category AND class.name = IFNULL(named.name, '(no name)')
   )
@@ -204,6 +179,4 @@ SELECT
   item.own
 FROM item
 CROSS JOIN molprof_typical_step AS step
-ORDER BY
-  item.ts,
-  item.id;
+ORDER BY item.ts, item.id;

@@ -12,33 +12,7 @@
 --   ORDER BY link.delay DESC, link.work_id
 --   LIMIT 10;
 
-INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-
--- Calls in order of their number.
-CREATE PERFETTO VIEW molprof_numbered_call(
-  -- The call's slice.
-  id JOINID(slice.id),
-  -- Rank; -1 unless the trace is of several ranks.
-  rank LONG,
-  -- Correlation number.
-  correlation LONG,
-  -- Place among the calls with the number: launches go first, then by slice.
-  place LONG
-)
-AS
-SELECT
-  id,
-  IFNULL(rank, -1) AS rank,
-  correlation,
-  (kind IS NULL) << 48 | id AS place
-FROM molprof_gpu_call
-WHERE
-  correlation IS NOT NULL
-ORDER BY
-  correlation,
-  rank;
 
 -- Numbers of which it cannot be told which call started the work: their work is linked to none.
 CREATE PERFETTO VIEW molprof_ambiguous_call(
@@ -48,33 +22,12 @@ CREATE PERFETTO VIEW molprof_ambiguous_call(
   correlation LONG,
   -- Calls with it.
   calls LONG
-)
-AS
+) AS
 SELECT
   rank,
   correlation,
   calls
 FROM _molprof_ambiguous_number;
-
--- GPU work in order of its number.
-CREATE PERFETTO VIEW molprof_numbered_work(
-  -- The kernel, copy or set.
-  id JOINID(slice.id),
-  -- Rank; -1 unless the trace is of several ranks.
-  rank LONG,
-  -- Correlation number.
-  correlation LONG
-)
-AS
-SELECT
-  id,
-  IFNULL(rank, -1) AS rank,
-  correlation
-FROM molprof_gpu_work
-WHERE
-  correlation IS NOT NULL
-ORDER BY
-  correlation;
 
 -- Which call started which GPU work; work whose call is not recorded, or cannot be told, has no row.
 -- Of several calls with the number, launches go first, then the earliest.
@@ -85,12 +38,10 @@ CREATE PERFETTO VIEW molprof_gpu_work_call(
   call_id JOINID(slice.id),
   -- From the start of the call to the start of the work, ns; below 0 only if clocks disagree.
   delay DURATION
-)
-AS
+) AS
 SELECT
   id AS work_id,
   call_id,
   ts - call_ts AS delay
 FROM _molprof_work
-WHERE
-  call_id IS NOT NULL;
+WHERE call_id IS NOT NULL;

@@ -10,19 +10,12 @@
 --   ORDER BY kind;
 
 INCLUDE PERFETTO MODULE molprof.annotations;
-
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
-
 INCLUDE PERFETTO MODULE molprof.kernel_kinds;
-
 INCLUDE PERFETTO MODULE molprof.work_totals;
-
 INCLUDE PERFETTO MODULE molprof.step_placement;
-
 INCLUDE PERFETTO MODULE molprof.steps;
 
 -- Times outside any step, of each track of threads: few, so that calls are searched in them and not looked at one by one.
@@ -43,8 +36,7 @@ WITH
       -1 AS ts,
       0 AS ts_end
     FROM _molprof_thread_track
-    WHERE
-      EXISTS(SELECT 1 FROM molprof_call_step)
+    WHERE EXISTS(SELECT 1 FROM molprof_call_step)
   )
 SELECT
   track_id,
@@ -61,8 +53,7 @@ SELECT
   work.dur
 FROM _molprof_work AS work
 CROSS JOIN _molprof_numbered_slice AS slice
-WHERE
-  EXISTS(SELECT 1 FROM molprof_call_step) AND work.call_id IS NULL AND slice.id = work.id
+WHERE EXISTS(SELECT 1 FROM molprof_call_step) AND work.call_id IS NULL AND slice.id = work.id
 UNION ALL
 SELECT
   slice.id,
@@ -91,8 +82,7 @@ CREATE PERFETTO TABLE molprof_work_kind(
   step_count LONG,
   -- Sum of their times, ns; null as above.
   step_time_ns DURATION
-)
-AS
+) AS
 WITH
   asked(kind) AS (
     VALUES
@@ -112,8 +102,7 @@ WITH
       name,
       class AS kind
     FROM molprof_work_class
-    WHERE
-      category != 'kernel' OR class IN ('copy', 'cat', 'attention')
+    WHERE category != 'kernel' OR class IN ('copy', 'cat', 'attention')
     UNION ALL
     SELECT
       'kernel' AS category,
@@ -128,11 +117,8 @@ WITH
       SUM(stack.count) AS count,
       SUM(stack.time_ns) AS time_ns
     FROM (SELECT id, COUNT() AS count, SUM(dur) AS time_ns FROM _molprof_other_work GROUP BY stack_id) AS stack
-    JOIN slice
-      USING (id)
-    GROUP BY
-      slice.category,
-      IFNULL(slice.name, '(no name)')
+    JOIN slice USING (id)
+    GROUP BY slice.category, IFNULL(slice.name, '(no name)')
   ),
   found AS (
     SELECT
@@ -143,10 +129,8 @@ WITH
       IIF(steps.found, work.time_ns - IFNULL(other.time_ns, 0), 0) AS step_time_ns
     FROM (SELECT COUNT() > 0 AS found FROM molprof_call_step) AS steps
     CROSS JOIN named
-    JOIN molprof_work_total AS work
-      ON work.category = named.category AND work.name = named.name
-    LEFT JOIN other
-      ON other.category = named.category AND other.name = named.name
+    JOIN molprof_work_total AS work ON work.category = named.category AND work.name = named.name
+    LEFT JOIN other ON other.category = named.category AND other.name = named.name
     UNION ALL
     SELECT
       kind,
@@ -163,7 +147,5 @@ SELECT
   IIF(EXISTS(SELECT 1 FROM molprof_any_step), SUM(step_count), NULL) AS step_count,
   IIF(EXISTS(SELECT 1 FROM molprof_any_step), SUM(step_time_ns), NULL) AS step_time_ns
 FROM found
-GROUP BY
-  kind
-ORDER BY
-  kind;
+GROUP BY kind
+ORDER BY kind;

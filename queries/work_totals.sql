@@ -17,9 +17,7 @@ FROM (SELECT *, category || ' ' || IFNULL(name, '') AS stack_id FROM slice);
 
 -- Work of one category by name.
 CREATE PERFETTO MACRO _molprof_named_work(category Expr)
-RETURNS TableOrSubquery
-AS
-(
+RETURNS TableOrSubquery AS (
   SELECT
     $category AS category,
     IFNULL(slice.name, '(no name)') AS name,
@@ -31,18 +29,14 @@ AS
       COUNT() AS count,
       SUM(dur) AS time_ns
     FROM _molprof_numbered_slice
-    WHERE
-      category = $category
-    GROUP BY
-      stack_id
+    WHERE category = $category
+    GROUP BY stack_id
     -- Where there is no work, no slice is looked at.
     LIMIT IIF(EXISTS(SELECT 1 FROM _molprof_work), -1, 0)
   ) AS stack
   CROSS JOIN slice
-  WHERE
-    slice.id = stack.id
-  GROUP BY
-    IFNULL(slice.name, '(no name)')
+  WHERE slice.id = stack.id
+  GROUP BY IFNULL(slice.name, '(no name)')
 );
 
 -- One row per category and name, in that order.
@@ -55,13 +49,10 @@ CREATE PERFETTO TABLE molprof_work_total(
   count LONG,
   -- Sum of their times, ns.
   time_ns DURATION
-)
-AS
+) AS
 SELECT * FROM _molprof_named_work!('kernel')
 UNION ALL
 SELECT * FROM _molprof_named_work!('gpu_memcpy')
 UNION ALL
 SELECT * FROM _molprof_named_work!('gpu_memset')
-ORDER BY
-  category,
-  name;
+ORDER BY category, name;

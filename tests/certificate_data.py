@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import tiny_trace
 
+from molprof import api
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.certificate.model import Certificate
-from molprof.analysis.reports.load import load_report
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
 needs_traces = pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces to change")
@@ -37,7 +37,7 @@ def real(name: str) -> dict[str, Any]:
 
 
 def changed(tmp_path: Path, content: dict[str, Any]) -> Report:
-    return load_report(tiny_trace.write(tmp_path / "changed.json", content))
+    return api.report(tiny_trace.write(tmp_path / "changed.json", content))
 
 
 def certified(report: Report) -> Certificate:
@@ -76,4 +76,4 @@ def without_work_of(content: dict[str, Any], calls: list[Event]) -> dict[str, An
 
 @cache
 def whole(name: str) -> Report:
-    return load_report(Path(str(CORPUS), "traces", f"{name}.json.gz"))
+    return api.report(Path(str(CORPUS), "traces", f"{name}.json.gz"))

@@ -33,7 +33,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job ignores Ctrl-C, and so would every process that the tests start and interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-from molprof.analysis.engine import Engine, open_engine
+from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.common import machine_records
 from molprof.common.memory import processors
 
@@ -110,7 +110,7 @@ def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def engine() -> Iterator[Engine]:
+def engine() -> Iterator[TraceProcessor]:
     """An engine that holds no trace yet."""
     with open_engine() as engine:
         yield engine

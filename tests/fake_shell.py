@@ -12,7 +12,7 @@ _SHELL = '''\
     """A stand-in for trace_processor_shell."""
     import sys
     from http.server import BaseHTTPRequestHandler, HTTPServer
-    from molprof.analysis.engine.wasm import WasmTransport
+    from molprof.analysis.trace_processor.wasm import WasmTransport
 
     transport = WasmTransport(memory64=False)
 

@@ -11,8 +11,7 @@ from tiny_trace import slice_
 
 from molprof.analysis.figures import build_report
 from molprof.analysis.figures.model import Finding
-from molprof.analysis.findings import RULES, find_all
-from molprof.analysis.findings.scope import read_scope
+from molprof.analysis.findings import Known, find_all
 from molprof.analysis.query import find_statement
 from molprof.analysis.reader.open import open_trace
 
@@ -24,9 +23,7 @@ def findings(tmp_path: Path, content: dict[str, Any]) -> dict[str, Finding]:
     path = tiny_trace.write(tmp_path / "trace.json.gz", content)
     with open_trace(path) as (engine, info):
         report = build_report(engine, info)
-        scope = read_scope(engine, report)
-        assert all(item.id in rule.rests_on for rule in RULES for item in rule.find(engine, report, scope))
-        found = find_all(engine, report)
+        found = find_all(Known(engine, report, info))
         for item in found:
             statement = find_statement(item.query, {})
             for module in statement.modules:

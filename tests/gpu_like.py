@@ -21,9 +21,9 @@ from gpu_clock import Clock, Node, Place, Work, tree
 from gpu_expected import Expected
 from msgspec.structs import replace
 
+from molprof import api
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.model import Finding
-from molprof.analysis.reports.load import load_report
 from molprof.common.files import replacing
 from molprof.common.manifest import KEY, SCHEMA, Manifest, Repeat, from_json
 from molprof.common.phases import STEP_PHASES
@@ -59,7 +59,7 @@ def simulations(folder: Path) -> Callable[..., Simulated]:
     @functools.cache
     def simulated(source: str, **options: Any) -> Simulated:
         path = folder / f"{next(numbers)}-{source}.json.gz"
-        return Simulated(simulate(TRACES / f"cpu-{source}.json.gz", path, **options), load_report(path))
+        return Simulated(simulate(TRACES / f"cpu-{source}.json.gz", path, **options), api.report(path))
 
     return simulated
 

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tiny_trace import slice_, work
+
+from molprof import api
+from molprof.analysis.origin.read import Origins, origins_of
+
+
+def origins_in(path: Path) -> Origins:
+    with api.load(path) as trace:
+        return trace.read(origins_of, stacks=True)
 
 
 def python(name: str, ts: float, dur: float, tid: int = 100) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import molprof.analysis.render
 from molprof.analysis.compare import Comparison, compare
-from molprof.analysis.compare.causes import named_parts
+from molprof.analysis.compare.difference import named_parts
 from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures import Report

@@ -9,14 +9,14 @@ from typing import Any
 
 import tiny_trace
 
-from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.reader import load_trace
+from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.queries import PACKAGE, modules
 
 Rows = Callable[[str, str], list[tuple[Any, ...]]]
 
 
-def rows(engine: Engine, module: str, sql: str) -> list[tuple[Any, ...]]:
+def rows(engine: TraceProcessor, module: str, sql: str) -> list[tuple[Any, ...]]:
     """Rows of a query over `module`."""
     columns = engine.query(f"INCLUDE PERFETTO MODULE {PACKAGE}.{module}; {sql}")
     return list(zip(*(column.tolist() for column in columns.values()), strict=True))

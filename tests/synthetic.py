@@ -6,6 +6,7 @@ the GPU works. The profiler makes issuing take `slowdown` times as long, and not
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,6 +101,22 @@ def captured(spec: Spec) -> dict[str, Any]:
         }
         for sequence, (batch, row, kinds) in enumerate(_molecules(spec))
     ]
+    return content
+
+
+def in_rounds(content: dict[str, Any], run: str, speeds: Sequence[float]) -> dict[str, Any]:
+    """The run with one timed pass for each speed: rounds of a capture of several runs, in which this one is `run`."""
+    timings = content["molprof"]["timings"]
+    timings["repeats"] = [
+        {
+            "wall_ns": round(speed * repeat["wall_ns"]),
+            "phases_ns": {phase: round(speed * ns) for phase, ns in repeat["phases_ns"].items()},
+            "steps_ns": [],
+        }
+        for repeat in timings["repeats"][:1]
+        for speed in speeds
+    ]
+    content["molprof"]["session"] = {"id": "one", "seed": 0, "run": run, "rounds": list(range(len(speeds)))}
     return content
 
 

@@ -20,7 +20,7 @@ from fork_server import ForkServer
 from msgspec.structs import replace
 from tiny import Script, loaded, tokenizer
 
-from molprof.analysis.reports.load import load_report
+from molprof import api
 from molprof.cli import cli
 from molprof.common.errors import MissingExtraError
 from molprof.common.manifest import from_json
@@ -164,7 +164,7 @@ def test_unchecked_molecules_are_completed_as_rdkit_would_have_recorded_them(
         "molecules, is not installed (pip install 'molprof[rdkit]')",
     )
     assert list(map(complete, bare.manifest.molecules)) == full.manifest.molecules
-    run = load_report(bare.path).run
+    run = api.report(bare.path).run
     assert run is not None
     assert (run.valid_molecules, [item.valid for item in run.sequences]) == (None, [None, None, True])
 

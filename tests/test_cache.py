@@ -8,19 +8,19 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 import tiny_trace
 
-from molprof.analysis.reports import cache as report_cache
-from molprof.analysis.reports import load as reports
-from molprof.analysis.reports.cache import encode_report
-from molprof.analysis.reports.load import ReportOptions, load_report
+from molprof import Reading, api
+from molprof.analysis import trace as traces
 from molprof.common import cache
 from molprof.common.errors import EngineError, TraceError
 from molprof.common.served import Copied
 
-CACHED = ReportOptions(cached=True)
+CACHED = Reading(cached=True)
 
 
 @pytest.fixture
@@ -40,37 +40,37 @@ def trace(tmp_path: Path) -> Path:
 def read_anew(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The traces that were read because the cache did not have them."""
     seen: list[str] = []
-    original = reports.open_loaded
+    original = traces.open_trace
 
-    def recorded(path: Path, native_path: str | None, **how: object) -> object:
+    def recorded(path: Path, *arguments: Any, **how: Any) -> Any:
         seen.append(Path(path).name)
-        return original(path, native_path, **how)
+        return original(path, *arguments, **how)
 
-    monkeypatch.setattr(reports, "open_loaded", recorded)
+    monkeypatch.setattr(traces, "open_trace", recorded)
     return seen
 
 
 def test_a_kept_report_equals_a_new_one(folder: Path, trace: Path, read_anew: list[str]) -> None:
-    new = load_report(trace)
-    assert [load_report(trace, CACHED), load_report(trace, CACHED)] == [new, new]
+    new = api.report(trace)
+    assert [api.report(trace, CACHED), api.report(trace, CACHED)] == [new, new]
     assert read_anew == ["trace.json", "trace.json"]
     assert len(list(folder.iterdir())) == 1
     assert list((folder.parent / "files").iterdir())
 
 
 def test_the_content_counts_not_the_name(folder: Path, trace: Path, read_anew: list[str]) -> None:
-    load_report(trace, CACHED)
+    api.report(trace, CACHED)
     moved = trace.rename(trace.with_name("moved.json"))
-    assert load_report(moved, CACHED).trace.path == str(moved)
+    assert api.report(moved, CACHED).trace.path == str(moved)
     assert read_anew == ["trace.json"]
 
 
 def test_a_changed_file_is_read_anew_even_with_its_old_times(folder: Path, trace: Path, read_anew: list[str]) -> None:
-    before = load_report(trace, CACHED)
+    before = api.report(trace, CACHED)
     status = trace.stat()
     trace.write_bytes(trace.read_bytes().replace(b"molprof.forward", b"molprof.xorward"))
     os.utime(trace, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert load_report(trace, CACHED) != before
+    assert api.report(trace, CACHED) != before
     assert len(read_anew) == 2
 
 
@@ -78,48 +78,46 @@ def test_a_file_still_being_written_is_hashed_each_time(
     folder: Path, trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache, "_SETTLED_NS", 10**18)
-    load_report(trace, CACHED)
+    api.report(trace, CACHED)
     assert len(list(folder.iterdir())) == 1
     assert not (folder.parent / "files").exists()
 
 
-@pytest.mark.parametrize("options", [ReportOptions(stacks=True, cached=True), ReportOptions(partial=True, cached=True)])
-def test_other_options_are_another_report(
-    folder: Path, trace: Path, read_anew: list[str], options: ReportOptions
-) -> None:
-    load_report(trace, CACHED)
-    load_report(trace, options)
+@pytest.mark.parametrize("options", [Reading(stacks=True, cached=True), Reading(partial=True, cached=True)])
+def test_other_options_are_another_report(folder: Path, trace: Path, read_anew: list[str], options: Reading) -> None:
+    api.report(trace, CACHED)
+    api.report(trace, options)
     assert len(read_anew) == 2
 
 
 def test_other_code_is_another_report(
     folder: Path, trace: Path, read_anew: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load_report(trace, CACHED)
+    api.report(trace, CACHED)
     monkeypatch.setattr(cache, "code_digest", lambda: "changed")
-    load_report(trace, CACHED)
+    api.report(trace, CACHED)
     assert len(read_anew) == 2
 
 
 @pytest.mark.parametrize("position", [0, 40, -1])
 def test_a_damaged_entry_is_never_used(folder: Path, trace: Path, read_anew: list[str], position: int) -> None:
-    new = load_report(trace, CACHED)
+    new = api.report(trace, CACHED)
     (entry,) = folder.iterdir()
     content = bytearray(entry.read_bytes())
     content[position] ^= 1
     entry.write_bytes(content)
-    assert load_report(trace, CACHED) == new
+    assert api.report(trace, CACHED) == new
     assert len(read_anew) == 2
 
 
 def test_the_size_is_bounded_and_the_last_used_stay(folder: Path, trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load_report(trace, CACHED)
+    api.report(trace, CACHED)
     (entry,) = folder.iterdir()
     old = folder / "old"
     old.write_bytes(b"x" * 1000)
     os.utime(old, (1, 1))
-    monkeypatch.setattr(report_cache, "MAX_BYTES", 2 * entry.stat().st_size + 500)
-    load_report(trace, ReportOptions(stacks=True, cached=True))
+    monkeypatch.setattr(traces, "MAX_BYTES", 2 * entry.stat().st_size + 500)
+    api.report(trace, stacks=True, cached=True)
     assert not old.exists()
     assert len(list(folder.iterdir())) == 2
 
@@ -129,7 +127,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MOLPROF_CACHE", str(tmp_path / "file"))
-    assert load_report(trace, CACHED) == load_report(trace)
+    assert api.report(trace, CACHED) == api.report(trace)
 
 
 def test_errors_are_not_kept(folder: Path, tmp_path: Path) -> None:
@@ -137,15 +135,15 @@ def test_errors_are_not_kept(folder: Path, tmp_path: Path) -> None:
     bad.write_text('{"traceEvents": [')
     for _ in range(2):
         with pytest.raises(TraceError, match="truncated"):
-            load_report(bad, CACHED)
+            api.report(bad, CACHED)
     assert not folder.exists()
 
 
 @pytest.fixture(params=[False, True])
 def two_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of them new, or a copy of this one, which is allowed though the test runner has threads."""
-    monkeypatch.setattr(reports, "processors", lambda: 2)
-    monkeypatch.setattr(reports, "can_copy", lambda: request.param)
+    monkeypatch.setattr(traces, "processors", lambda: 2)
+    monkeypatch.setattr(traces, "can_copy", lambda: request.param)
 
 
 @pytest.mark.usefixtures("two_processes")
@@ -154,7 +152,7 @@ def test_parallel_reports_equal_single_ones(trace: Path) -> None:
         trace.with_name("other.json"), {"traceEvents": [tiny_trace.work("kernel", "fmha", 5, 2, 1)]}
     )
     paths = [trace, other, trace]
-    assert reports.load_reports(paths, ReportOptions()) == [load_report(path) for path in paths]
+    assert api.reports(paths) == [api.report(path) for path in paths]
 
 
 @pytest.mark.usefixtures("two_processes")
@@ -162,7 +160,7 @@ def test_an_error_in_a_process_is_the_same_error(trace: Path) -> None:
     bad = trace.with_name("bad.json")
     bad.write_text('{"traceEvents": [')
     with pytest.raises(TraceError, match=r"bad\.json is truncated inside event 1") as failure:
-        reports.load_reports([trace, bad], ReportOptions())
+        api.reports([trace, bad])
     assert failure.value.hint == "read the intact part with --partial"
 
 
@@ -184,11 +182,11 @@ def test_a_copy_tells_what_failed_in_it_and_that_it_is_gone() -> None:
 
 def test_reports_are_decoded_by_several_threads_at_once(tmp_path: Path, trace: Path) -> None:
     """In a process of its own: what msgspec knows of a class is made once, and a race for it ends the process."""
-    (tmp_path / "report").write_bytes(encode_report(load_report(trace)))
+    (tmp_path / "report").write_bytes(msgspec.json.encode(api.report(trace)))
     script = (
         "import sys, threading\n"
         "sys.setswitchinterval(1e-6)\n"
-        "from molprof.analysis.reports.cache import decode_report\n"
+        "from molprof.analysis.trace import _decode_report as decode_report\n"
         "text, together, found = open(sys.argv[1], 'rb').read(), threading.Barrier(4), []\n"
         "def decode():\n"
         "    together.wait()\n"

@@ -10,7 +10,7 @@ import pytest
 from captures import captured, events, of, settings
 from tiny import Script, loaded
 
-from molprof.analysis.reports.load import load_report
+from molprof import api
 from molprof.common.manifest import Window, from_json
 from molprof.common.phases import PHASES
 from molprof.common.values import bytes_text
@@ -175,7 +175,7 @@ def test_forced_runs_make_several_tokens_in_a_step_and_all_sums_hold(tmp_path: P
     assert [event["args"]["token_id"] for event in mine] == first.token_ids[16:22]
     assert mine[0]["ts"] == steps[0]["ts"]
     assert sum(round(event["dur"] * 1000) for event in mine) == manifest.timings.profiled_steps_ns
-    report = load_report(tmp_path / "out.json")
+    report = api.report(tmp_path / "out.json")
     # All but wall_time: so short a run may be out of any phase for more than 1 % of its time.
     assert {check.id for check in report.checks if not check.holds} <= {"wall_time"}
     assert report.run is not None
@@ -189,7 +189,7 @@ def test_dropped_rows_are_no_row_steps(tmp_path: Path) -> None:
     asked = settings(processor="generic", drop_finished=True, repeats=1, warmup=0)
     manifest = captured(tmp_path / "out.json", asked).manifest
     assert manifest.rows_per_step == [[2] * 20 + [1] * 35, [1] * 55]
-    report = load_report(tmp_path / "out.json")
+    report = api.report(tmp_path / "out.json")
     assert {check.id for check in report.checks if not check.holds} <= {"wall_time"}  # of so short a run
     assert report.run is not None
     assert (report.run.row_steps, report.run.idle_row_steps) == (130, 0)

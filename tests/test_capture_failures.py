@@ -12,7 +12,7 @@ import pytest
 from captures import captured, captured_to, inputs, settings
 from tiny import loaded
 
-from molprof.analysis.reports.load import load_report
+from molprof import api
 from molprof.common.errors import RunError, TakenError, UsageError
 from molprof.profiler.capture import capture as capture_module
 from molprof.profiler.capture import run as run_module
@@ -83,7 +83,7 @@ def test_a_trace_that_another_capture_wrote_meanwhile_stays(tmp_path: Path, chos
         with pytest.raises(TakenError, match=r"meanwhile; this result is kept: .*/out-2\.json"):
             run()
     assert (tmp_path / "out.json").read_text() == "theirs"
-    assert load_report(tmp_path / "out-2.json").run is not None
+    assert api.report(tmp_path / "out-2.json").run is not None
 
 
 def test_refused_before_any_work(tmp_path: Path) -> None:

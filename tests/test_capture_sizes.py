@@ -8,11 +8,11 @@ import pytest
 import tiny_trace
 from page_data import render, report_of
 
+from molprof import api
 from molprof.analysis.compare import compare
 from molprof.analysis.documents.plots import NotRecordedError, plot_svg
 from molprof.analysis.documents.plots.subject import subject_of
 from molprof.analysis.figures import Report
-from molprof.analysis.reports.load import load_report
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture.capture import capture
 from molprof.profiler.capture.passes import Progress
@@ -33,7 +33,7 @@ def captured(
         weights=weights, max_new_tokens=bound,
     )  # fmt: skip
     result = capture(asked, OutputFile(folder / name), seen.append)
-    return load_report(result.path), result.notes, seen
+    return api.report(result.path), result.notes, seen
 
 
 def test_captures(tmp_path: Path) -> None:

@@ -12,16 +12,15 @@ import tiny_trace
 from msgspec.structs import replace
 from synthetic import Spec, captured
 
+from molprof import api
 from molprof.analysis.compare import compare
-from molprof.analysis.compare.causes import explained
 from molprof.analysis.compare.same_work import same_work
-from molprof.analysis.compare.statistics import mean_interval, paired_ratio, paired_ratio_interval, student
 from molprof.analysis.documents.verdict import comparison_verdict
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import RepeatFigures, Run, Spread
-from molprof.analysis.reports.load import load_report
 from molprof.common.manifest import Session
 from molprof.common.phases import PHASES
+from molprof.common.settings import recorded
 
 # Host times of a pass on a quiet machine, ms.
 QUIET = {
@@ -34,7 +33,7 @@ SPEEDS = (1.0, 1.9, 1.2, 2.6, 1.1)
 
 @pytest.fixture
 def base(tmp_path: Path) -> Report:
-    return load_report(tiny_trace.write(tmp_path / "trace.json", captured(Spec(gpu=False))))
+    return api.report(tiny_trace.write(tmp_path / "trace.json", captured(Spec(gpu=False))))
 
 
 def measured(report: Report, speeds: Sequence[float], run: str | None = None, **more_ms: float) -> Report:
@@ -102,7 +101,7 @@ def test_the_same_run_twice_has_no_causes(base: Report) -> None:
 
 def test_more_steps_are_a_cause_and_their_speed_is_not(base: Report, tmp_path: Path) -> None:
     longer = Spec(batches=(("cffffe", "cfe"),), gpu=False)
-    other = load_report(tiny_trace.write(tmp_path / "longer.json", captured(longer)))
+    other = api.report(tiny_trace.write(tmp_path / "longer.json", captured(longer)))
     item = compare([measured(base, SPEEDS[:4]), measured(other, SPEEDS[:4])]).differences[0]
     assert item is not None
     assert "tokens.useful" in item.causes
@@ -123,16 +122,6 @@ def test_too_few_rounds_give_no_interval(base: Report) -> None:
     assert sentence.endswith(": largest parts, of unknown noise: processor: host time (+43.4 ms, 98.1 %).")
 
 
-def test_rows_of_paired_runs_have_paired_ratios(base: Report) -> None:
-    comparison = compare([measured(base, SPEEDS, "a"), measured(base, SPEEDS, "b", processor=30)])
-    row = next(row for row in comparison.rows if row.figure.id == "processor_ns")
-    interval = row.ratio_intervals[1]
-    assert interval is not None
-    assert interval.low < 70 / 40 < interval.high
-    assert interval.high - interval.low < 0.02
-    assert row.ratios[1] == pytest.approx(70 / 40, rel=0.01)
-
-
 def changed(run: Run, **setup: Any) -> Run:
     return replace(run, setup=replace(run.setup, **setup))
 
@@ -146,34 +135,14 @@ def test_equal_work_is_told_by_settings_shapes_and_operators(base: Report) -> No
     assert same_work(run, other) == always
     assert same_work(changed(run, processor=None), changed(run, processor=None)) == set(PHASES)
     assert same_work(run, run) == always  # two captures of one processor's name may have two versions of it
-    for name, value in (("model", "x"), ("threads", 7), ("batch_size", 9), ("torch", "x"), ("attention", "eager")):
-        assert same_work(run, changed(other, **{name: value})) == set()
+    for name in (*recorded("forward"), "parameters", "logits_width", "gpu", "torch", "transformers"):
+        assert same_work(run, changed(other, **{name: "else"})) == set(), name
+    free = changed(run, processor=None)
+    for name in recorded("tokens"):
+        assert same_work(free, changed(free, **{name: "else"})) == always, name
     wide = replace(run.shapes, prompt_widths=(99,))
     assert same_work(run, replace(other, shapes=wide)) == {"forward"}
     assert same_work(run, replace(other, shapes=replace(run.shapes, rows=(9,)))) == set()
     forward = run.phases["forward"]
     more = {**run.phases, "forward": replace(forward, leaf_operators=2 * (forward.leaf_operators or 1) + 9)}
     assert "forward" not in same_work(run, replace(other, phases=more)) or forward.leaf_operators is None
-
-
-def test_without_unprofiled_times_there_is_no_difference(base: Report) -> None:
-    assert explained(None, base.run) is None
-
-
-@pytest.mark.parametrize(
-    ("freedom", "t"), [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (5, 2.5706), (9, 2.2622), (30, 2.0423)]
-)
-def test_students_t_is_that_of_the_tables(freedom: int, t: float) -> None:
-    assert student(0.95, freedom) == pytest.approx(t, abs=1e-4)
-
-
-def test_intervals_of_rounds() -> None:
-    interval = mean_interval([1.0, 2.0, 3.0])
-    assert interval is not None
-    assert (interval.low, interval.high) == pytest.approx((2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5), abs=1e-4)
-    assert mean_interval([1.0, 2.0]) is None
-    assert paired_ratio([2.0, 8.0], [1.0, 1.0]) == pytest.approx(4.0)
-    assert paired_ratio_interval([1.0, 1.0], [1.0, 1.0]) is None
-    found = paired_ratio_interval([3.0, 30.0, 300.0], [1.0, 10.0, 100.0])
-    assert found is not None
-    assert (found.low, found.high) == pytest.approx((3.0, 3.0))

@@ -41,7 +41,7 @@ def section(report: Report) -> list[str]:
 
 
 def judged(report: Report) -> tuple[str, ...]:
-    return judge_report(report, [UNCERTAIN]).broken
+    return judge_report(report, [UNCERTAIN]).failed
 
 
 def test_the_section_of_an_exact_trace_is_one_line(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_the_section_of_an_uncertain_trace(tmp_path: Path) -> None:
     assert report_document(report).sections[0].title == "Certificate"
     for style in FORMATS:
         assert "without recorded call" in render(report_document(report), style), style
-    (line,) = judge_report(report, [UNCERTAIN]).broken
+    (line,) = judge_report(report, [UNCERTAIN]).failed
     assert line == (
         "uncertain: GPU work (bounded), GPU time (bounded), GPU idle time (bounded), launches (bounded), "
         "launch to work (bounded), steps (bounded)"
@@ -87,7 +87,7 @@ def test_a_limit_on_how_far_figures_may_be_off(tmp_path: Path) -> None:
     assert (off["gpu_time"], off["gpu_idle"], off["gpu_work"]) == (3 / 67, 2 / 82, 1 / 6)
     lines = {}
     for text in ("uncertain>4%", "uncertain > 20%", "uncertain>100%"):
-        lines[text] = judge_report(tiny(tmp_path), [parse_threshold(text)]).broken
+        lines[text] = judge_report(tiny(tmp_path), [parse_threshold(text)]).failed
     assert "GPU time (bounded by 4.48 %)" in lines["uncertain>4%"][0]
     assert "GPU idle time" not in lines["uncertain>4%"][0]
     assert lines["uncertain > 20%"] == (
@@ -103,8 +103,8 @@ def test_a_limit_on_how_far_figures_may_be_off(tmp_path: Path) -> None:
 
 def test_comparisons_judge_all_traces(tmp_path: Path) -> None:
     exact = tiny_trace.report(tmp_path / "cpu.json", tiny_trace.cpu_document())
-    assert len(judge_comparison(["a", "b"], [tiny(tmp_path), exact], [UNCERTAIN]).broken) == 1
-    assert not judge_comparison(["a", "b"], [exact, exact], [UNCERTAIN]).broken
+    assert len(judge_comparison(compare([tiny(tmp_path), exact], anyway=True), [UNCERTAIN]).failed) == 1
+    assert not judge_comparison(compare([exact, exact]), [UNCERTAIN]).failed
 
 
 def test_comparisons_show_what_is_uncertain(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_stored_reports_keep_the_certificate(tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
     older = read_stored(path)
     assert older is not None
-    assert judge_report(older, [UNCERTAIN]).untold == ("uncertain: uncertain is not recorded",)
+    assert judge_report(older, [UNCERTAIN]).undecided == ("uncertain: uncertain is not recorded",)
     assert "Certificate" not in render(report_document(older), "table").splitlines()
 
 

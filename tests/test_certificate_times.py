@@ -23,8 +23,8 @@ from certificate_data import (
     whole,
 )
 
+from molprof import api
 from molprof.analysis.compare.thresholds import judge_report, parse_threshold
-from molprof.analysis.reports.load import ReportOptions, load_report
 
 
 def shifted(events: list[Event], by_us: float, add: int = 0) -> list[Event]:
@@ -50,8 +50,8 @@ def test_two_runs_of_the_profiler(tmp_path: Path) -> None:
     assert high is not None
     assert both_ns <= low < high == report.devices["2"].idle_ns
     uncertain = parse_threshold("uncertain", relative=False)
-    assert judge_report(truth, [uncertain]).broken == ()
-    assert judge_report(report, [uncertain]).broken == ("uncertain: GPU idle time (bounded)",)
+    assert judge_report(truth, [uncertain]).failed == ()
+    assert judge_report(report, [uncertain]).failed == ("uncertain: GPU idle time (bounded)",)
 
 
 @needs_traces
@@ -126,7 +126,7 @@ def test_work_over_the_start_of_the_profiler(tmp_path: Path) -> None:
 def test_a_damaged_file(tmp_path: Path) -> None:
     path = tmp_path / "cut.json"
     path.write_bytes(text_of(f"traces/{TRITON}")[:-3_000])
-    report = load_report(path, ReportOptions(partial=True))
+    report = api.report(path, partial=True)
     assert ("file", "gpu_work", "bounded") in found(report)
     assert bound(report, "counts.kernels")[1] is None
 

@@ -205,9 +205,9 @@ def test_an_unreadable_trace_exits_3(molprof: Cli, tmp_path: Path, content: byte
 
 def test_a_bug_shows_where_and_exits_3(trace: str) -> None:
     code = (
-        "import molprof.analysis.reports.load as p\n"
+        "import molprof.api as p\n"
         "def broken(*args, **options): raise ZeroDivisionError('here')\n"
-        "p.load_reports = broken\n"
+        "p.each_report = broken\n"
         "from molprof.cli import main\n"
         f"main(['report', {trace!r}, '--no-cache'])"
     )

@@ -12,10 +12,10 @@ import tiny_trace
 from conftest import Cli
 from page_data import render
 
+from molprof import api
 from molprof.analysis.compare import compare
 from molprof.analysis.figures import Report
-from molprof.analysis.reports.load import ReportOptions
-from molprof.analysis.reports.stored import load_compared, read_stored
+from molprof.analysis.reports.stored import read_stored
 from molprof.common.errors import NotComparableError, TraceError
 
 FOREIGN = {"traceEvents": [tiny_trace.work("kernel", "k", 5, 2, 1)]}
@@ -164,7 +164,7 @@ def test_a_stored_report_stands_for_its_trace(tmp_path: Path, report: Report, pa
     assert again is not None
     assert again.to_json() == report.to_json()
     trace = tmp_path / "trace.json"
-    assert load_compared([path, trace, path], ReportOptions()) == [stored, report, stored]
+    assert api.reports([path, trace, path]) == [stored, report, stored]
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ import pytest
 import tiny_trace
 from page_data import render
 
+from molprof import api
 from molprof.analysis.compare import compare
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.catalog import FIGURES
-from molprof.analysis.reports.load import load_report
 from molprof.common.errors import UsageError
 
 
@@ -103,23 +102,6 @@ def test_rows_and_ratios(llama: Report, qwen: Report) -> None:
     assert (rows["filler_tokens"].values, rows["filler_tokens"].ratios) == ((0, 0), (None, None))
 
 
-def test_the_rows_of_the_original_question_are_there() -> None:
-    wanted = {
-        "wall_ns",
-        "launches",
-        "launches_per_token",
-        "launches_per_molecule",
-        "copy_kernels_per_step",
-        "free_positions_per_block",
-        "masked_logits_per_molecule",
-        "tokens_per_molecule",
-        "junk_tokens",
-    }
-    identifiers = [figure.id for figure in FIGURES]
-    assert wanted <= set(identifiers)
-    assert len(set(identifiers)) == len(identifiers)
-
-
 def test_predictions_follow_from_the_figures(llama: Report, qwen: Report) -> None:
     found = {item.id: item for item in compare([qwen, llama]).predictions}
     assert {name: item.verdict for name, item in found.items()} == {
@@ -170,7 +152,7 @@ def test_launches_of_steps_that_the_engine_marked(tmp_path: Path, foreign: Repor
     for index, ts in enumerate((1, 5, 101)):
         events.append(tiny_trace.slice_("cuda_runtime", "cudaLaunchKernel", ts, 2, correlation=index))
         events.append(tiny_trace.work("kernel", "k", ts + 10, 2, index))
-    marked = load_report(tiny_trace.write(tmp_path / "marked.json", {"traceEvents": events}))
+    marked = api.report(tiny_trace.write(tmp_path / "marked.json", {"traceEvents": events}))
     rows = {row.figure.id: row for row in compare([marked, foreign]).rows}
     assert rows["launches_per_step"].values == (1.5, None)
     assert rows["launches_per_token"].values == (0.375, None)

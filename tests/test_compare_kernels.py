@@ -14,11 +14,12 @@ import pytest
 from conftest import Cli
 from tiny_trace import slice_, work, write
 
+from molprof import api
 from molprof.analysis.compare.kernels.cut import cut
 from molprof.analysis.compare.kernels.pairing import pair
-from molprof.analysis.compare.kernels.read import read_recorded
 from molprof.analysis.compare.kernels.sums import Summed, part_of, summed
-from molprof.analysis.documents.kernels import kernel_verdict, kernels_document
+from molprof.analysis.documents.kernels import kernels_document
+from molprof.analysis.documents.verdict import kernel_verdict
 from molprof.analysis.render import render
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
@@ -40,7 +41,7 @@ def ran(*kernels: tuple[str, str, float, float], step: float | None = None) -> d
 
 def compared(folder: Path, first: dict[str, Any], other: dict[str, Any], region: str = "trace") -> Summed:
     paths = [write(folder / f"{name}.json", content) for name, content in (("first", first), ("other", other))]
-    return summed(pair(*(cut(read_recorded(path)[0], region) for path in paths)))
+    return summed(pair(*(cut(api.recorded(path)[0], region) for path in paths)))
 
 
 FIRST = ran(
@@ -137,17 +138,17 @@ def test_operators_without_those_that_they_call(tmp_path: Path) -> None:
         (5_000, 12_000, 0),
         (10_000, 10_000, 10_000),
     ]
-    assert result.pairing.first.strands[0].tail_ns == 10_000
+    assert result.pairing.first.lanes[0].tail_ns == 10_000
     assert (result.span_ns, result.whole.parts["slower"], result.problems) == (7_000, 7_000, ())
 
 
 def test_kernels_without_a_call_are_in_the_step_around_them(tmp_path: Path) -> None:
     alone = [work("kernel", "alone", ts, 1, 99) for ts in (190, 217, 240)]
     first = ran(("aten::mm", "gemm", 210, 5), ("aten::mm", "gemm", 220, 5), step=400)
-    part = cut(read_recorded(write(tmp_path / "a.json", {"traceEvents": [*first["traceEvents"], *alone]}))[0], "step")
-    (strand,) = part.strands
-    assert [item.row.name for item in strand.items] == ["gemm", "alone", "gemm"]
-    assert (strand.span_ns, strand.items[0].gap_ns, part.outside) == (225_000 - 191_000, 19_000, (2, 2_000))
+    part = cut(api.recorded(write(tmp_path / "a.json", {"traceEvents": [*first["traceEvents"], *alone]}))[0], "step")
+    (lane,) = part.lanes
+    assert [item.row.name for item in lane.items] == ["gemm", "alone", "gemm"]
+    assert (lane.span_ns, lane.items[0].gap_ns, part.outside) == (225_000 - 191_000, 19_000, (2, 2_000))
 
 
 def ns(us: Any) -> int:
@@ -164,7 +165,7 @@ def test_two_vendors_against_a_plain_recount() -> None:
     paths = [
         Path(str(CORPUS), name) for name in ("traces/h100_qwen1.5_0.5b.json.gz", "pairs/mi300_qwen1.5_0.5b.json.gz")
     ]
-    recorded = [read_recorded(path)[0] for path in paths]
+    recorded = [api.recorded(path)[0] for path in paths]
     result = summed(pair(*(cut(item, "trace") for item in recorded)))
     spans, sides = [], []
     for path in paths:
@@ -185,7 +186,7 @@ def test_two_vendors_against_a_plain_recount() -> None:
     step = summed(pair(*(cut(item, "step") for item in recorded)))
     assert step.problems == ()
     # Each layer has the same kernels on both, but for sets before matrix products and a fill before attention.
-    assert [(item.count, item.first, item.other) for item in step.stretches if item.count > 1] == [
+    assert [(item.count, item.first, item.other) for item in step.hunks if item.count > 1] == [
         (72, ("aten::addmm (memset)",), ()),
         (24, (), ("aten::fill_ (fill)",)),
         (72, ("aten::mm (memset)",), ()),
@@ -195,7 +196,7 @@ def test_two_vendors_against_a_plain_recount() -> None:
 
 def test_recorded_runs_with_a_processor_and_without() -> None:
     paths = [RECORDED / "cpu-qwen.json.gz", RECORDED / "cpu-qwen-generic.json.gz"]
-    result = summed(pair(*(cut(read_recorded(path)[0], "steps") for path in paths)))
+    result = summed(pair(*(cut(api.recorded(path)[0], "steps") for path in paths)))
     steps_ns, counts = [], []
     for path in paths:
         events = raw_events(path)

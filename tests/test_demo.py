@@ -7,7 +7,7 @@ from pathlib import Path
 
 from conftest import Cli
 
-from molprof.analysis.reports.load import load_report
+from molprof import api
 from molprof.commands.demo import RUNS
 
 
@@ -25,7 +25,7 @@ def test_both_pairs_are_told_apart_after_the_table(molprof: Cli, tmp_path: Path)
     paragraph = " ".join(said.split())
     assert re.match(r"llama lp:generic takes [\d.]+x the time of llama no lp \(", paragraph)
     assert re.search(r" qwen lp:generic takes [\d.]+x the time of qwen no lp \(", paragraph)
-    reports = {name: load_report(tmp_path / f"molprof-demo/{name}.json.gz") for name in RUNS}
+    reports = {name: api.report(tmp_path / f"molprof-demo/{name}.json.gz") for name in RUNS}
     valid = [f"  {name}: {report.run.valid_molecules} of 1\n" for name, report in reports.items() if report.run]
     assert rest.startswith(f"{''.join(valid)}\nTraces\n")
     assert len(valid) == 4

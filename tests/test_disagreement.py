@@ -14,7 +14,7 @@ from captures import FILE, captured, inputs, settings
 from conftest import Cli
 from tiny import loaded
 
-from molprof.analysis.reports.load import load_report
+from molprof import api
 from molprof.common.errors import UsageError
 from molprof.common.molecule_records import Disagreement, MoleculeRun
 from molprof.profiler.capture import account
@@ -127,7 +127,7 @@ def test_a_capture_records_what_a_full_forward_says(tmp_path: Path, sampling: st
         assert found.forbidden == "".join(row[4] for row in expected)
         assert found.choices.count("f") == run.template.free if run.template else False
 
-    report = load_report(result.path)
+    report = api.report(result.path)
     assert report.run is not None
     figures = report.run.disagreement
     assert figures is not None
@@ -152,7 +152,7 @@ def test_another_text_is_not_recorded(tmp_path: Path, monkeypatch: pytest.Monkey
     result = captured(tmp_path / "out.json", asked, inputs(tmp_path, 2))
     assert [run.disagreement is None for run in result.manifest.molecules] == [False, True]
     assert result.notes[-1] == "the pass for disagreement wrote another text for 1 molecules: none is recorded for them"
-    report = load_report(result.path)
+    report = api.report(result.path)
     assert report.run is not None
     assert report.run.disagreement is not None
     assert report.run.disagreement.molecules == 1
@@ -174,7 +174,7 @@ def test_needed_tokens_of_the_blocks_are_recorded(tmp_path: Path) -> None:
         assert run.template is not None
         assert run.needed_per_block is not None
         assert len(run.needed_per_block) == run.template.blocks
-    report = load_report(result.path)
+    report = api.report(result.path)
     assert report.run is not None
     assert report.run.drift is not None
     needed = [value for run in result.manifest.molecules for value in run.needed_per_block or []]

@@ -10,13 +10,13 @@ import tiny_trace
 from tiny import ids, table
 from token_tracks import Token, sequence
 
-from molprof.analysis.engine import open_engine
 from molprof.analysis.figures.drift.blocks import EXAMPLES, RULES, STATES, Block, drift_figures
 from molprof.analysis.figures.drift.disagreement import Token as Examined
 from molprof.analysis.figures.drift.disagreement import agreement, disagreement_figures, text_kinds
 from molprof.analysis.figures.drift.model import Agreement, Drift, JunkExample
 from molprof.analysis.figures.run import read_drift
 from molprof.analysis.reader import load_trace
+from molprof.analysis.trace_processor import open_engine
 from molprof.common.molecule_records import KIND_LETTERS
 from molprof.common.text_format import DEFAULT
 from molprof.profiler.molecules.kinds import classify
@@ -56,11 +56,6 @@ def rules(text: str, junk: int = 0, filler: int = 0) -> list[str]:
 )
 def test_what_each_rule_counts(text: str, junk: int, filler: int, counted: str | list[str]) -> None:
     assert rules(text, junk, filler) == (counted.split() if isinstance(counted, str) else counted)
-
-
-def test_every_rule_counts_something_and_has_a_name_of_its_own() -> None:
-    assert len({rule.name for rule in RULES}) == len(RULES)
-    assert all(len(rule.meaning) <= 45 for rule in RULES)
 
 
 def tokens(text: str) -> list[Token]:
@@ -175,42 +170,10 @@ def test_examples_are_the_most_frequent_junk_each_once() -> None:
 
 def test_kinds_of_text() -> None:
     words = "[CONFORMER] [ C @@ H ]< - 1 .5 ,- 3 abra >[ O - ] 1 %10 =[ Cl ]( [C ]< 2 ]x )> /[ F ]< 1 > [/ CONFORMER ]"
-    assert list(zip(words.split(), text_kinds(words.split()), strict=True)) == [
-        ("[CONFORMER]", "tag"),
-        ("[", "bracket"),
-        ("C", "element"),
-        ("@@", "element"),
-        ("H", "element"),
-        ("]<", "bracket"),
-        ("-", "mark"),
-        ("1", "digit"),
-        (".5", "digit"),
-        (",-", "mark"),
-        ("3", "digit"),
-        ("abra", "other"),
-        (">[", "close"),
-        ("O", "element"),
-        ("-", "element"),
-        ("]", "bracket"),
-        ("1", "ring"),
-        ("%10", "ring"),
-        ("=[", "bond"),
-        ("Cl", "element"),
-        ("](", "ring"),
-        ("[C", "element"),
-        ("]<", "bracket"),
-        ("2", "digit"),
-        ("]x", "other"),
-        (")>", "close"),
-        ("/[", "bond"),
-        ("F", "element"),
-        ("]<", "bracket"),
-        ("1", "digit"),
-        (">", "close"),
-        ("[/", "tag"),
-        ("CONFORMER", "tag"),
-        ("]", "tag"),
-    ]
+    assert " ".join(text_kinds(words.split())) == (
+        "tag bracket element element element bracket mark digit digit mark digit other close element element bracket"
+        " ring ring bond element ring element bracket digit other close bond element bracket digit close tag tag tag"
+    )
     assert text_kinds(["<|im_start|>", "[C]", ""]) == ["tag", "element", "other"]
 
 

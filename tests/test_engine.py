@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from trace_rows import losses
 
-from molprof.analysis.engine import Engine, open_engine, wasm
+from molprof.analysis.trace_processor import TraceProcessor, open_engine, wasm
 from molprof.common.errors import EngineError, QueryError
 
 TRACE = json.dumps(
@@ -35,7 +35,7 @@ TRACE = json.dumps(
 
 
 @pytest.fixture(params=["embedded", "memory64", "native"])
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+def engine(request: pytest.FixtureRequest) -> Iterator[TraceProcessor]:
     """An engine that holds TRACE, each way of getting one."""
     native = request.getfixturevalue("fake_shell") if request.param == "native" else None
     with open_engine(native, memory64=request.param == "memory64") as engine:
@@ -45,12 +45,12 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def embedded() -> Iterator[Engine]:
+def embedded() -> Iterator[TraceProcessor]:
     with open_engine() as engine:
         yield engine
 
 
-def test_every_engine_gives_the_same_columns(engine: Engine) -> None:
+def test_every_engine_gives_the_same_columns(engine: TraceProcessor) -> None:
     columns = engine.query("SELECT name, category, ts, dur, dur / 2.0 AS half, parent_id FROM slice ORDER BY id")
     assert {name: (column.dtype.kind, column.tolist()) for name, column in columns.items()} == {
         "name": ("O", ["outer", "inner", "kernel"]),
@@ -81,14 +81,14 @@ def test_a_copy_of_a_start_answers_as_a_start(memory64: bool, monkeypatch: pytes
     assert found == [{"name": ["outer", "inner", "kernel"], "ts": [1500, 2000, 4000]}] * len(found)
 
 
-def test_packages_are_included_and_replaced(engine: Engine) -> None:
+def test_packages_are_included_and_replaced(engine: TraceProcessor) -> None:
     engine.register_package("molprof", {"molprof.seven": "CREATE PERFETTO VIEW molprof_seven AS SELECT 7 AS v;"})
     assert engine.query("INCLUDE PERFETTO MODULE molprof.seven; SELECT v FROM molprof_seven")["v"].tolist() == [7]
     engine.register_package("molprof", {"molprof.eight": "CREATE PERFETTO VIEW molprof_eight AS SELECT 8 AS v;"})
     assert engine.query("INCLUDE PERFETTO MODULE molprof.eight; SELECT v FROM molprof_eight")["v"].tolist() == [8]
 
 
-def test_a_refused_query_shows_query_line_and_reason(engine: Engine) -> None:
+def test_a_refused_query_shows_query_line_and_reason(engine: TraceProcessor) -> None:
     with pytest.raises(QueryError) as failure:
         engine.query("SELECT name,\n  nonsense\nFROM slice")
     assert str(failure.value) == "the query failed at line 2 col 3: no such column: nonsense"
@@ -96,12 +96,12 @@ def test_a_refused_query_shows_query_line_and_reason(engine: Engine) -> None:
     assert engine.query("SELECT 1 AS one")["one"].tolist() == [1]
 
 
-def test_a_module_that_is_not_there_is_named(embedded: Engine) -> None:
+def test_a_module_that_is_not_there_is_named(embedded: TraceProcessor) -> None:
     with pytest.raises(QueryError, match=r"molprof\.missing"):
         embedded.query("INCLUDE PERFETTO MODULE molprof.missing;")
 
 
-def test_modules_outside_their_package_are_refused(embedded: Engine) -> None:
+def test_modules_outside_their_package_are_refused(embedded: TraceProcessor) -> None:
     with pytest.raises(EngineError, match="cannot register SQL package 'molprof'"):
         embedded.register_package("molprof", {"elsewhere.module": "SELECT 1;"})
 
@@ -118,13 +118,13 @@ def test_modules_outside_their_package_are_refused(embedded: Engine) -> None:
         ("SELECT 1 AS c WHERE 0", "O", []),
     ],
 )
-def test_column_types(embedded: Engine, sql: str, kind: str, values: list[object]) -> None:
+def test_column_types(embedded: TraceProcessor, sql: str, kind: str, values: list[object]) -> None:
     column = embedded.query(sql)["c"]
     assert (column.dtype.kind, column.tolist()) == (kind, values)
     assert not any(isinstance(value, np.generic) for value in column if kind == "O")
 
 
-def test_columns_of_the_same_name_are_all_kept(embedded: Engine) -> None:
+def test_columns_of_the_same_name_are_all_kept(embedded: TraceProcessor) -> None:
     columns = embedded.query("SELECT 1 AS a, 2 AS a, 3 AS b, 4 AS a")
     assert {name: column.tolist() for name, column in columns.items()} == {
         "a": [1],
@@ -134,7 +134,7 @@ def test_columns_of_the_same_name_are_all_kept(embedded: Engine) -> None:
     }
 
 
-def test_a_result_of_many_batches_is_whole(embedded: Engine) -> None:
+def test_a_result_of_many_batches_is_whole(embedded: TraceProcessor) -> None:
     rows = 200_000
     columns = embedded.query(
         f"WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < {rows - 1})"
@@ -145,7 +145,7 @@ def test_a_result_of_many_batches_is_whole(embedded: Engine) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 64])
-def test_data_may_be_cut_anywhere(embedded: Engine, size: int) -> None:
+def test_data_may_be_cut_anywhere(embedded: TraceProcessor, size: int) -> None:
     embedded.feed(TRACE[:20])
     for start in range(20, len(TRACE), size):
         embedded.feed(TRACE[start : start + size])
@@ -153,7 +153,7 @@ def test_data_may_be_cut_anywhere(embedded: Engine, size: int) -> None:
     assert embedded.query("SELECT COUNT(*) AS n FROM slice")["n"].tolist() == [3]
 
 
-def test_requests_larger_than_the_buffer_go_in_pieces(embedded: Engine) -> None:
+def test_requests_larger_than_the_buffer_go_in_pieces(embedded: TraceProcessor) -> None:
     long_name = "n" * 9_000_000
     embedded.feed(json.dumps([{"ph": "X", "name": long_name, "pid": 1, "tid": 1, "ts": 0, "dur": 1}]).encode())
     embedded.finish()
@@ -162,7 +162,7 @@ def test_requests_larger_than_the_buffer_go_in_pieces(embedded: Engine) -> None:
     assert embedded.query(f"--{comment}\nSELECT 1 AS one")["one"].tolist() == [1]
 
 
-def test_what_is_no_trace_is_refused(embedded: Engine) -> None:
+def test_what_is_no_trace_is_refused(embedded: TraceProcessor) -> None:
     with pytest.raises(EngineError, match="refused trace data: Unknown trace type"):
         embedded.feed(b"certainly no trace " * 100)
 
@@ -202,7 +202,7 @@ class _Slow:
 
 def test_an_engine_is_not_freed_while_another_thread_asks_it() -> None:
     slow = _Slow()
-    engine = Engine(slow)
+    engine = TraceProcessor(slow)
     asking = threading.Thread(target=engine.relay, args=(b"request",))
     closing = threading.Thread(target=engine.close)
     asking.start()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from molprof.analysis.engine import compiled
+from molprof.analysis.trace_processor import compiled
 from molprof.common.errors import EngineError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from molprof.analysis.engine import open_engine
+from molprof.analysis.trace_processor import open_engine
 from molprof.common.errors import EngineError
 
 

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from tiny_trace import document, write
 
+from molprof import api
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.evidence import evidence_of
-from molprof.analysis.query import run_statement
-from molprof.analysis.query.statement import check_reads, find_statement
-from molprof.analysis.reports.load import ReportOptions, load_report
+from molprof.analysis.query.statement import check_reads
 from molprof.common.errors import UsageError
 
 # Worked out from the result, not the result itself.
@@ -26,7 +25,7 @@ def test_the_sql_of_every_figure_gives_it(tmp_path: Path, captured: bool) -> Non
     if not captured:
         content = {"traceEvents": content["traceEvents"]}
     path = write(tmp_path / "trace.json", content)
-    report = load_report(path, ReportOptions())
+    report = api.report(path)
     evidence = {figure.id: evidence_of(figure, report) for figure in FIGURES}
     asked = [
         (figure.value(report), sql)
@@ -36,10 +35,10 @@ def test_the_sql_of_every_figure_gives_it(tmp_path: Path, captured: bool) -> Non
         and figure.value(report) is not None
     ]
     assert len(asked) > 30
-    tables = run_statement(find_statement(";\n".join(sql for _, sql in asked), {}), [path]).tables
-    for (value, sql), columns in zip(asked, tables, strict=True):
-        found = next(iter(columns.values())).tolist()
-        assert math.isclose((found or [0])[0], float(str(value))), sql
+    frames = api.query(path, ";\n".join(sql for _, sql in asked)).frames
+    for (value, sql), frame in zip(asked, frames, strict=True):
+        found = frame.rows()
+        assert math.isclose((found or [(0,)])[0][0], float(str(value))), sql
     assert evidence["kernels"].verdict in ("exact", "bounded")
     assert (evidence["wall_ns"].verdict, evidence["wall_ns"].sql) == (
         ("bounded" if captured else "not_to_be_had"),

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from molprof.analysis.reports.load import ReportOptions, load_report
+from molprof import api
 from molprof.common.errors import MolprofError
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
@@ -76,7 +76,7 @@ def oracle() -> ModuleType:
 
 def figures(path: Path) -> dict[str, Any]:
     """The reference's figures as molprof gives them."""
-    report = load_report(path, ReportOptions()).to_json()
+    report = api.report(path).to_json()
     counts = dict(report["counts"])
     del counts["kernels_with_call"]
     trace = {"events_by_category": report["trace"]["events_by_category"]}

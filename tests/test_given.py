@@ -8,14 +8,14 @@ import pytest
 import tiny_trace
 from conftest import Cli
 
+from molprof import api
 from molprof.analysis.compare import compare
-from molprof.analysis.compare.predictions import Expectation, predictions
+from molprof.analysis.compare.predictions import Expectation
 from molprof.analysis.documents.figures import figure_values
 from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures.model import Report
 from molprof.analysis.render import render
 from molprof.analysis.reports.given import with_given
-from molprof.analysis.reports.load import load_report
 from molprof.analysis.reports.stored import read_stored
 from molprof.common.errors import UsageError
 
@@ -26,7 +26,7 @@ def foreign(folder: Path, name: str = "foreign", launches: int = 6) -> Report:
     for place in range(1, launches + 1):
         events.append(tiny_trace.slice_("cuda_runtime", "cudaLaunchKernel", 10 * place, 1, correlation=place))
         events.append(tiny_trace.work("kernel", tiny_trace.COPY if place % 3 else "fmha", 10 * place + 5, 2, place))
-    return load_report(tiny_trace.write(folder / f"{name}.json", {"traceEvents": events}))
+    return api.report(tiny_trace.write(folder / f"{name}.json", {"traceEvents": events}))
 
 
 def test_figures_per_token_and_molecule(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_figures_per_token_and_molecule(tmp_path: Path) -> None:
 
 def test_tokens_of_a_trace_without_a_gpu_make_no_launches(tmp_path: Path) -> None:
     events = [tiny_trace.slice_("cpu_op", "aten::mm", 0, 1)]
-    report = load_report(tiny_trace.write(tmp_path / "cpu.json", {"traceEvents": events}))
+    report = api.report(tiny_trace.write(tmp_path / "cpu.json", {"traceEvents": events}))
     (told,) = with_given([report], [12], [4])
     assert figure_values(told)["launches_per_token"] is None
     assert figure_values(told)["kernels_per_molecule"] is None
@@ -82,7 +82,7 @@ def test_predictions_are_judged_where_the_figures_exist(tmp_path: Path) -> None:
 
 def test_what_was_measured_once_has_no_verdict(tmp_path: Path) -> None:
     reports = [foreign(tmp_path, "a"), foreign(tmp_path, "b", 60)]
-    item = predictions(["a", "b"], reports, [Expectation("x", "x", "kernel_time_ns", "lower")])[-1]
+    item = compare(reports, expectations=[Expectation("x", "x", "kernel_time_ns", "lower")]).predictions[-1]
     assert (item.verdict, item.reason) == ("not significant", "measured once, so its noise is not known")
 
 

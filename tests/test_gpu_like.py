@@ -11,9 +11,9 @@ from captures import captured, settings
 from gpu_expected import Expected, Sums
 from gpu_like import GPU, STEPS, Simulated, simulate
 
+from molprof import api
 from molprof.analysis.documents.figures import figure_values
 from molprof.analysis.figures import Report
-from molprof.analysis.reports.load import load_report
 
 # Name: the capture that it is made from, and how.
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -127,7 +127,7 @@ def test_a_whole_recording(tmp_path: Path) -> None:
         tmp_path / "cpu.json.gz", settings(full=True, processor="generic", max_new_tokens=12, repeats=1, warmup=0)
     ).path
     expected = simulate(source, tmp_path / "gpu.json.gz")
-    report = load_report(expected.path)
+    report = api.report(expected.path)
     assert [check.text for check in report.checks if not check.holds] == []
     assert report.run is not None
     assert len(expected.steps) == report.run.steps

@@ -14,13 +14,13 @@ from gpu_expected import Expected
 from gpu_like import STEPS, Simulated
 from test_ui import strips
 
+from molprof import api
 from molprof.analysis.compare import compare
 from molprof.analysis.documents.plots import PLOTS, plot_file
 from molprof.analysis.documents.plots.subject import subject_of
-from molprof.analysis.reports.load import load_report
 from molprof.analysis.trim import Wish, trim
 from molprof.analysis.ui.contents import Place
-from molprof.analysis.ui.prepare import Settings, prepare
+from molprof.analysis.ui.prepare import prepare
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_each_step(graph: Expected, molprof: Cli) -> None:
 
 def test_trim_keeps_the_gpu_work_of_the_steps(graph: Expected, tmp_path: Path) -> None:
     trim(graph.path, tmp_path / "few.json.gz", Wish(steps=(24, 26)))
-    report = load_report(tmp_path / "few.json.gz")
+    report = api.report(tmp_path / "few.json.gz")
     steps = [graph.sums(step=step) for step in (24, 25, 26)]
     counts = report.counts
     assert (counts.launches, counts.graph_launches, counts.kernels) == (
@@ -86,7 +86,7 @@ def test_trim_keeps_the_gpu_work_of_the_steps(graph: Expected, tmp_path: Path) -
 
 
 def test_the_ui_shows_tokens_above_streams(graph: Expected, tmp_path: Path) -> None:
-    result = prepare([graph.path], tmp_path, Settings(Place(step=25)))
+    result = prepare([api.load(graph.path, stacks=True)], tmp_path, Place(step=25))
     pinned = result.view.pinned
     assert pinned[:3] == ("steps", "phases", "host syncs")
     streams = [pinned.index(f"GPU 0 stream {stream}") for stream in (7, 20)]

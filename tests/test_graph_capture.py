@@ -14,8 +14,9 @@ from conftest import Cli
 from origin_trace import python
 from tiny_trace import slice_, work, write
 
+from molprof import api
 from molprof.analysis.origin.match import plain_name
-from molprof.analysis.origin.opened import Opened, read_opened
+from molprof.analysis.origin.opened import Opened
 from molprof.analysis.origin.read import Origins, build_tree
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
@@ -63,7 +64,7 @@ def opened(
         for name, events in (("replay", replay), ("capture", capture))
     ]
     assert paths[0] is not None
-    return read_opened(paths[0], paths[1])[:2]
+    return api.origins(paths[0], capture=paths[1])[:2]
 
 
 def places(found: Opened) -> list[tuple[Any, ...]]:
@@ -200,7 +201,7 @@ def test_the_command(molprof: Cli, tmp_path: Path) -> None:
 def test_a_public_pair() -> None:
     replay = Path(str(CORPUS), "traces", "mi300x_sglang_qwen3_8b_decode.json.gz")
     capture = Path(str(CORPUS), "graphs", "mi300x_sglang_qwen3_8b_capture_bs32.json.gz")
-    _, found, _ = read_opened(replay, capture)
+    _, found, _ = api.origins(replay, capture=capture)
     graphs = [(graph.captures, len(graph.work), graph.unused) for graph in found.graphs]
     assert graphs == [(("capture_32_DECODE",), 544, ())]
     assert all(place.operator and place.shapes and place.module and place.source for place in found.places.values())

@@ -18,21 +18,21 @@ from molprof.analysis.compare import compare
 from molprof.analysis.documents.plots.subject import plot_sections, subject_of
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.drift.model import JunkExample
-from molprof.analysis.figures.model import Check, Finding
+from molprof.analysis.figures.model import Check, Finding, Gain
 from molprof.analysis.figures.step_times import StepTime
 from molprof.analysis.render import render as render_document
 from molprof.analysis.render.html import ROWS
 from molprof.common.document import Column, Document, Section, Table
 
 FINDING = Finding(
-    "launch_bound",
-    "Launch-bound decode",
-    "the GPU is idle for 80 % of a step",
-    0.4,
-    "capture the step in a graph",
-    "the CPU issues work more slowly than the GPU does it",
-    "idle_causes",
-    {"idle_ratio": 0.8},
+    id="launch_bound",
+    title="Launch-bound decode",
+    evidence="the GPU is idle for 80 % of a step",
+    gain=Gain(0.0, 0.4, "recorded span", "gaps that end with a launch"),
+    fix="capture the step in a graph",
+    explanation="the CPU issues work more slowly than the GPU does it",
+    query="idle_causes",
+    figures={"idle_ratio": 0.8},
 )
 # Elements without an end.
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -145,7 +145,7 @@ def digest(page: str, tag: str) -> str:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_names_stay_text(tmp_path: Path, harmless: Tree, text: str) -> None:
     report = report_of(tmp_path, hostile_document(text), "evil")
-    finding = Finding(text, text, text, 0.5, text, text, text, {text: 1.0})
+    finding = Finding(id=text, title=text, evidence=text, fix=text, explanation=text, query=text, figures={text: 1.0})
     check = Check(text, text, 1, 2, 0.0, False)
     page = render(replace(report, findings=(finding,), checks=(*report.checks, check)), "html")
     tree = Tree(page)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from trace_rows import x
 
-from molprof.analysis.engine import Engine
+from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.interrupts import Interrupts
 from molprof.common.process import command_line
 
@@ -47,7 +47,7 @@ def test_a_signal_waits_until_the_engine_has_returned(number: signal.Signals) ->
         signal.signal(number, before)
 
 
-def test_the_engines_next_call_into_python_ends_its_own(engine: Engine) -> None:
+def test_the_engines_next_call_into_python_ends_its_own(engine: TraceProcessor) -> None:
     heard = []
 
     def interrupt(*_: object) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import tiny_trace
 
-from molprof.analysis.engine import Engine, open_engine, state
-from molprof.analysis.query import find_statement, run_statement
+from molprof import api
 from molprof.analysis.reader import kept
 from molprof.analysis.reader import load as reader
+from molprof.analysis.trace_processor import TraceProcessor, open_engine, state
 from molprof.commands import shown
 from molprof.commands.shown import Shown, deliver_shown
 from molprof.common import cache
@@ -45,8 +45,8 @@ def read_anew(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def _rows(trace: Path, query: str = "SELECT id, ts, dur, name FROM slice", **options: Any) -> list[list[Any]]:
-    result = run_statement(find_statement(query, {}), [trace], **options)
-    return [column.tolist() for column in result.columns.values()]
+    result = api.query([trace], query, **options)
+    return [column.tolist() for column in result.frame.columns.values()]
 
 
 def test_a_kept_trace_answers_as_a_new_one(folder: Path, trace: Path, read_anew: list[str]) -> None:
@@ -103,7 +103,7 @@ def test_a_native_trace_processor_keeps_nothing(trace: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("plain_bytes", [0, state._PLAIN_BYTES], ids=["compressed", "plain"])
 def test_a_state_grows_the_memory_and_takes_more_packages(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, plain_bytes: int
+    engine: TraceProcessor, monkeypatch: pytest.MonkeyPatch, plain_bytes: int
 ) -> None:
     monkeypatch.setattr(state, "_PLAIN_BYTES", plain_bytes)
     engine.feed(b'{"traceEvents": []}')

@@ -9,9 +9,9 @@ import pytest
 from captures import captured, settings
 from msgspec.structs import replace
 
+from molprof import api
 from molprof.analysis.documents.figures import Reports
 from molprof.analysis.documents.report import warnings
-from molprof.analysis.reports.load import load_report
 from molprof.common import threads
 from molprof.common.machine_records import Machine, MachineSpan
 from molprof.profiler import machine
@@ -110,7 +110,7 @@ def test_a_capture_records_the_machine_and_says_what_is_in_doubt(
     assert (found.before, found.passes) == (MachineSpan(1, other_cores=1.5), [MachineSpan(1, other_cores=1.5)] * 2)
     doubt = f"during the timed passes other programs kept 1.5 of {len(CORES)} cores busy"
     assert result.notes == (f"times are in doubt: {doubt}",)
-    report = load_report(tmp_path / "out.json")
+    report = api.report(tmp_path / "out.json")
     assert report.run is not None
     assert report.run.machine == found
     assert f"times are not reliable: {doubt}" in warnings(Reports(("x",), (report,)))

@@ -13,8 +13,8 @@ from captures import captured, settings
 from tiny import loaded
 from torch import Tensor
 
+from molprof import api
 from molprof.analysis.documents.figures import figure_values
-from molprof.analysis.reports.load import load_report
 from molprof.common.molecule_records import MaskedLogits
 from molprof.profiler.capture.masking import Counted, CountedRuns, counted
 from molprof.profiler.decoding.batches import BatchResult
@@ -112,7 +112,7 @@ def test_figures_of_masked_logits(tmp_path: Path) -> None:
         (run.template.tokens - run.template.free) * (128_256 - 1) for run in molecules if run.template
     ]
     assert all(item.end == 128_255 and item.own == item.total for item in counts)
-    report = load_report(path)
+    report = api.report(path)
     figures = figure_values(report)
     parts = [figures[f"masked_{kind}_per_molecule"] for kind in ("free", "copy", "end", "idle")]
     assert sum(part for part in parts if isinstance(part, (int, float))) == figures["masked_logits_per_molecule"]

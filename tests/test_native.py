@@ -14,11 +14,10 @@ import pytest
 import tiny_trace
 from trace_rows import SLICES, rows
 
+from molprof import api
 from molprof.analysis.compare import compare
 from molprof.analysis.figures.model import Report
-from molprof.analysis.query import find_statement, run_statement
 from molprof.analysis.reader.open import open_trace
-from molprof.analysis.reports.load import ReportOptions, load_report
 from molprof.analysis.trim import Wish, trim
 from molprof.common.errors import TraceError
 
@@ -55,8 +54,8 @@ def document() -> dict[str, Any]:
 @pytest.mark.parametrize("stacks", [False, True])
 def test_one_run_in_both_forms_has_equal_reports(tmp_path: Path, stacks: bool) -> None:
     json_path, native_path = both(tmp_path, document())
-    expected = load_report(json_path, ReportOptions(stacks=stacks))
-    report = load_report(native_path, ReportOptions(stacks=stacks))
+    expected = api.report(json_path, stacks=stacks)
+    report = api.report(native_path, stacks=stacks)
     assert expected.trace.lanes == 1
     assert expected.run is not None
     assert expected.run.junk_tokens == 1
@@ -77,15 +76,15 @@ def test_the_slices_of_both_forms_are_equal(tmp_path: Path) -> None:
 
 
 def test_both_forms_compare_as_equal(tmp_path: Path) -> None:
-    reports = [load_report(path) for path in both(tmp_path, document())]
+    reports = [api.report(path) for path in both(tmp_path, document())]
     (difference,) = compare(reports).differences
     assert difference is not None
     assert (difference.wall_ns, difference.residual_ns, set(difference.parts.values())) == (0, 0, {0})
 
 
 def test_queries_give_the_same_rows(tmp_path: Path) -> None:
-    found = [run_statement(find_statement("launches", {}), [path]) for path in both(tmp_path, document())]
-    assert rows(found[0].columns) == rows(found[1].columns)
+    found = [api.query([path], "launches") for path in both(tmp_path, document())]
+    assert rows(found[0].frame.columns) == rows(found[1].frame.columns)
 
 
 def test_args_are_those_of_chrome_json(tmp_path: Path) -> None:
@@ -143,7 +142,7 @@ def test_a_file_is_recognized_by_its_content(tmp_path: Path, name: str) -> None:
     data = native_trace.Native(document()).data()
     path = tmp_path / name
     path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    assert load_report(path).counts.kernels == 8
+    assert api.report(path).counts.kernels == 8
 
 
 def two_runs(shared: str) -> dict[str, Any]:
@@ -163,20 +162,20 @@ def test_two_runs_in_one_file_are_refused(tmp_path: Path, shared: str) -> None:
     path = native_trace.write(tmp_path / "runs.pftrace", two_runs(shared))
     message = f"{path} holds several runs, .*: {shared} of process 0 and process 1 have the same correlation number, 5"
     with pytest.raises(TraceError, match=message) as refused:
-        load_report(path)
+        api.report(path)
     assert "into a file of its own" in str(refused.value.hint)
 
 
 def test_two_runs_without_a_common_number_stay_apart(tmp_path: Path) -> None:
     path = native_trace.write(tmp_path / "runs.pftrace", two_runs("nothing"))
-    counts = load_report(path).counts
+    counts = api.report(path).counts
     assert (counts.kernels, counts.kernels_without_call, counts.launches_without_gpu_work) == (2, 0, 0)
 
 
 def test_one_graph_may_run_on_several_devices(tmp_path: Path) -> None:
     events = [tiny_trace.slice_("cuda_runtime", "cudaGraphLaunch", 1, 1, 100, 100, correlation=5)]
     events += [tiny_trace.slice_("kernel", "k", 3, 1, gpu, 7, device=gpu, stream=7, correlation=5) for gpu in (0, 1)]
-    counts = load_report(native_trace.write(tmp_path / "graph.pftrace", {"traceEvents": events})).counts
+    counts = api.report(native_trace.write(tmp_path / "graph.pftrace", {"traceEvents": events})).counts
     assert (counts.kernels, counts.graph_launches, counts.kernels_without_call) == (2, 1, 0)
 
 
@@ -186,7 +185,7 @@ def test_real_traces_have_exactly_the_expected_figures() -> None:
     expected = json.loads((folder / "expected.json").read_text())
     assert len(expected) == 3
     for name, figures in expected.items():
-        report = load_report(folder / name).to_json()
+        report = api.report(folder / name).to_json()
         assert {key: report["counts"][key] for key in figures["counts"]} == figures["counts"], name
         assert report["devices"] == figures["devices"], name
         assert report["trace"]["events_by_category"] == figures["trace"]["events_by_category"], name
@@ -200,7 +199,7 @@ def test_a_trimmed_native_trace_is_the_trimmed_run(tmp_path: Path) -> None:
         output = tmp_path / f"small-{path.suffix[1:]}.json"
         outcome = trim(path, output, wish)
         assert (outcome.before, outcome.unplaced) == (38, 0)
-        small.append((outcome.after, load_report(output)))
+        small.append((outcome.after, api.report(output)))
     (count, expected), (other_count, report) = small
     assert count == other_count
     assert report.counts.kernels == 5

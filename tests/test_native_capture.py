@@ -20,10 +20,9 @@ from test_manifest import MANIFEST
 from test_native import shown
 from trace_rows import rows
 
-from molprof.analysis.engine import open_engine
-from molprof.analysis.query import find_statement, run_statement
+from molprof import api
 from molprof.analysis.reader.open import open_trace
-from molprof.analysis.reports.load import load_report
+from molprof.analysis.trace_processor import open_engine
 from molprof.common.errors import ProcessorError, RunError, UsageError
 from molprof.common.manifest import KEY
 from molprof.profiler.capture import run as run_module
@@ -78,7 +77,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def test_the_report_is_that_of_the_run_in_json(both: tuple[Path, Path]) -> None:
-    expected, report = map(load_report, both)
+    expected, report = map(api.report, both)
     assert report.run is not None
     assert report.run.generated_tokens > 0
     assert shown(report) == shown(expected)
@@ -98,7 +97,7 @@ def test_every_slice_and_arg_is_that_of_the_run_in_json(both: tuple[Path, Path])
 
 
 def test_drift_is_that_of_the_run_in_json(both: tuple[Path, Path]) -> None:
-    found = [rows(run_statement(find_statement("drift", {}), [path]).columns) for path in both]
+    found = [rows(api.query([path], "drift").frame.columns) for path in both]
     assert found[0]
     assert found[0] == found[1]
 
@@ -120,7 +119,7 @@ def test_what_is_appended_changes_no_figure_of_a_real_file(tmp_path: Path, name:
     start = min(int(ts) for block in json_blocks(raw) for ts in re.findall(rb'"ts":(\d+)', block)) * 1000
     events = list(token_events(MANIFEST.molecules[:1], [["a", "b"]], {(0, 1): StepSpan(start, 5_000_001)}))
     path = write_trace(raw, OutputFile(tmp_path / raw.name), events, KEY, MANIFEST.to_json())
-    before, report = load_report(raw), load_report(path)
+    before, report = api.report(raw), api.report(path)
     assert report.run is not None
     added = {category: sum(f'"cat":"{category}"' in text for text in events) for category in _ADDED}
     assert report.trace.events_by_category == {**before.trace.events_by_category, **added}
@@ -171,7 +170,7 @@ def test_the_steps_before_a_processor_failed_are_kept(tmp_path: Path, ending: st
     kept = folder / f"out.incomplete.{ending}"
     assert sorted(path.name for path in folder.iterdir()) == ["in.smi", kept.name]
     assert is_incomplete(kept)
-    report = load_report(kept)
+    report = api.report(kept)
     assert report.trace.problem is not None
     assert "its capture failed: the processor 'late' raised ValueError" in report.trace.problem
     kept.write_bytes(b"a text of another's making: molprof_incomplete")

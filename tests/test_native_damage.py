@@ -15,8 +15,8 @@ import tiny_trace
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 from trace_rows import load, rows
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.reports.load import load_report
+from molprof import api
+from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import TraceError
 from molprof.common.packets.stream import packets
 
@@ -41,7 +41,7 @@ def slice_(track: int = 7, begin: int = 1000, **more: Any) -> list[dict[str, Any
     ]
 
 
-def test_the_builder_writes_what_the_tests_count_on(engine: Engine, tmp_path: Path) -> None:
+def test_the_builder_writes_what_the_tests_count_on(engine: TraceProcessor, tmp_path: Path) -> None:
     info = load(engine, tmp_path, DATA)
     assert (info.events_by_category, info.lost_events, info.complete) == ({"kernel": 50}, 0, True)
 
@@ -71,12 +71,12 @@ def test_the_builder_writes_what_the_tests_count_on(engine: Engine, tmp_path: Pa
 )  # fmt: skip
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_damage_is_named_with_its_byte(
-    tmp_path: Path, engine: Engine, data: bytes, reason: str, kernels: int, pack: Callable[[bytes], bytes]
+    tmp_path: Path, engine: TraceProcessor, data: bytes, reason: str, kernels: int, pack: Callable[[bytes], bytes]
 ) -> None:
     path = tmp_path / "trace.pftrace"
     path.write_bytes(pack(data))
     with pytest.raises(TraceError) as failure:
-        load_report(path)
+        api.report(path)
     assert str(failure.value).startswith(f"{path} ")
     assert reason in str(failure.value)
     assert "\n" not in str(failure.value)
@@ -86,7 +86,7 @@ def test_damage_is_named_with_its_byte(
     assert reason in str(info.problem)
 
 
-def test_damaged_gzip_of_a_native_trace(engine: Engine, tmp_path: Path) -> None:
+def test_damaged_gzip_of_a_native_trace(engine: TraceProcessor, tmp_path: Path) -> None:
     numbers = random.Random(1)
     names = [{"name": f"{numbers.random()}", **event} for event in ({**event, "name": ""} for event in EVENTS)]
     packed = gzip.compress(native_trace.Native({"traceEvents": names}).data(), mtime=0)
@@ -102,14 +102,14 @@ def test_damaged_gzip_of_a_native_trace(engine: Engine, tmp_path: Path) -> None:
         trace(*[{"track_descriptor": {"uuid": number, "name": "track"}} for number in range(1, 20)]),
     ],
 )
-def test_other_perfetto_traces_are_refused_in_one_line(engine: Engine, tmp_path: Path, data: bytes) -> None:
+def test_other_perfetto_traces_are_refused_in_one_line(engine: TraceProcessor, tmp_path: Path, data: bytes) -> None:
     with pytest.raises(TraceError, match="without track events and GPU render stages, so no profile") as refused:
         load(engine, tmp_path, data)
     assert "give a trace that torch.profiler wrote" in str(refused.value.hint)
     assert "\n" not in str(refused.value)
 
 
-def test_names_that_packets_share(engine: Engine, tmp_path: Path) -> None:
+def test_names_that_packets_share(engine: TraceProcessor, tmp_path: Path) -> None:
     interned = {
         "event_names": [{"iid": 1, "name": "shared"}],
         "event_categories": [{"iid": 2, "name": "kernel"}],
@@ -132,7 +132,7 @@ def test_names_that_packets_share(engine: Engine, tmp_path: Path) -> None:
             load(engine, tmp_path, trace(*found, {**late, "track_event": {**event, "track_uuid": 7}}))
 
 
-def test_times_of_several_clocks(engine: Engine, tmp_path: Path) -> None:
+def test_times_of_several_clocks(engine: TraceProcessor, tmp_path: Path) -> None:
     clocks = [{"clock_id": 6, "timestamp": 5000}, {"clock_id": 3, "timestamp": 1000}]
     own = {"clock_id": 64, "timestamp": 2, "is_incremental": True, "unit_multiplier_ns": 100}
     snapshot = {"trusted_packet_sequence_id": 1, "clock_snapshot": {"clocks": [*clocks, own]}}
@@ -149,18 +149,18 @@ def test_times_of_several_clocks(engine: Engine, tmp_path: Path) -> None:
         load(engine, tmp_path, trace(*found[1:]))
 
 
-def test_compressed_packets(engine: Engine, tmp_path: Path) -> None:
+def test_compressed_packets(engine: TraceProcessor, tmp_path: Path) -> None:
     packed = trace({"compressed_packets": zlib.compress(DATA)})
     assert load(engine, tmp_path, packed).events_by_category == {"kernel": 50}
 
 
-def test_a_compressed_packet_that_unpacks_to_far_too_much(engine: Engine, tmp_path: Path) -> None:
+def test_a_compressed_packet_that_unpacks_to_far_too_much(engine: TraceProcessor, tmp_path: Path) -> None:
     bomb = trace(*slice_(), {"compressed_packets": zlib.compress(b"\0" * 50_000_000)})
     with pytest.raises(TraceError, match="a compressed packet that unpacks to far more than its size"):
         load(engine, tmp_path, bomb)
 
 
-def test_ends_that_follow_all_begins(engine: Engine, tmp_path: Path) -> None:
+def test_ends_that_follow_all_begins(engine: TraceProcessor, tmp_path: Path) -> None:
     """Of slices that touch, the begin of the second comes before the end of the first."""
     spans = [(0, 10), (10, 30), (12, 20), (40, 40)]
     begins = [{"timestamp": start, "track_event": {"type": 1, "track_uuid": 7}} for start, _ in spans]
@@ -169,7 +169,7 @@ def test_ends_that_follow_all_begins(engine: Engine, tmp_path: Path) -> None:
     assert rows(engine.query("SELECT ts, dur FROM slice ORDER BY ts")) == [(0, 10), (10, 20), (12, 8), (40, 0)]
 
 
-def test_packets_out_of_order(engine: Engine, tmp_path: Path) -> None:
+def test_packets_out_of_order(engine: TraceProcessor, tmp_path: Path) -> None:
     found = [*slice_(begin=3000), *slice_(begin=1000), *slice_(begin=1100)]
     found[3]["timestamp"] = 1900  # so that the third is inside the second
     load(engine, tmp_path, trace(*found))

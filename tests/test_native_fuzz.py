@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 from test_fuzz import CORPUS, FIRST, RUNS, figures, figures_or_reason, mutated, oracle
 
-from molprof.analysis.reports.load import ReportOptions, load_report
+from molprof import api
 from molprof.common.errors import MolprofError
 from molprof.common.packets.stream import packets
 
@@ -86,7 +86,7 @@ def test_what_is_whole_of_damaged_packets_is_read(name: str, tmp_path: Path) -> 
     for run in range(FIRST, FIRST + RUNS):
         path.write_bytes(mutated_bytes(data, random.Random(f"partial {name} {run}")))
         with suppress(MolprofError):
-            report = load_report(path, ReportOptions(partial=True))
+            report = api.report(path, partial=True)
             assert all(check.holds for check in report.checks), run
 
 

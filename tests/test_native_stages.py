@@ -14,8 +14,8 @@ from test_native import shown
 from test_native_fuzz import varint
 from trace_rows import SLICES, load, rows
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.reports.load import load_report
+from molprof import api
+from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import TraceError
 from molprof.profiler.capture.native import annotation, key_packets
 
@@ -131,14 +131,14 @@ def test_a_run_with_render_stages_has_the_report_of_its_chrome_json(tmp_path: Pa
     plain = tiny_trace.write(tmp_path / "run.json", document())
     native = tmp_path / "run.pftrace"
     native.write_bytes(Stages(document()).data())
-    expected, report = load_report(plain), load_report(native)
+    expected, report = api.report(plain), api.report(native)
     assert expected.run is not None
     assert expected.counts.kernels == 7
     assert shown(report) == shown(expected)
     assert (report.findings, report.tables) == (expected.findings, expected.tables)
 
 
-def test_its_slices_are_those_of_its_chrome_json(engine: Engine, tmp_path: Path) -> None:
+def test_its_slices_are_those_of_its_chrome_json(engine: TraceProcessor, tmp_path: Path) -> None:
     load(engine, tmp_path, Stages(document()).data())
     found = {row[:4] for row in rows(engine.query(SLICES))}
     events = [event for event in document()["traceEvents"] if event["ph"] == "X"]
@@ -150,15 +150,15 @@ def test_its_slices_are_those_of_its_chrome_json(engine: Engine, tmp_path: Path)
 def test_calls_name_the_stages_that_they_started(tmp_path: Path) -> None:
     path = tmp_path / "run.pftrace"
     path.write_bytes(Stages(document(), correlated=False).data())
-    plain = load_report(tiny_trace.write(tmp_path / "run.json", document()))
-    report = load_report(path)
+    plain = api.report(tiny_trace.write(tmp_path / "run.json", document()))
+    report = api.report(path)
     assert report.counts.launches_without_gpu_work == plain.counts.launches_without_gpu_work == 1
     assert report.table("launch_calls") == plain.table("launch_calls")
     assert report.table("graphs") == plain.table("graphs")
     assert [row["kernels"] for row in report.table("launch_calls").to_json()] == [2, 0, 2, 1]
 
 
-def test_counters_of_the_gpu(engine: Engine, tmp_path: Path) -> None:
+def test_counters_of_the_gpu(engine: TraceProcessor, tmp_path: Path) -> None:
     packet = protos.TracePacket(trusted_packet_sequence_id=1, sequence_flags=1)
     counters = packet.interned_data.gpu_counter_descriptors.add(iid=1, gpu_id=3).counter_descriptor
     counters.specs.add(counter_id=5, name="Power (W)")
@@ -177,7 +177,7 @@ def test_counters_of_the_gpu(engine: Engine, tmp_path: Path) -> None:
     assert rows(engine.query("SELECT name, category, dur FROM slice")) == [("k", "kernel", 10)]
 
 
-def test_names_of_older_writers(engine: Engine, tmp_path: Path) -> None:
+def test_names_of_older_writers(engine: TraceProcessor, tmp_path: Path) -> None:
     """Their queues and stages are lists in the first event, which has no time of its own."""
     lists = {"hw_queue": [{"name": "queue A"}, {"name": "stream 4"}], "stage": [{"name": "vertex"}, {"name": "Memset"}]}
     found = [protos.TracePacket(timestamp=0, gpu_render_stage_event={"specifications": lists})]
@@ -189,7 +189,7 @@ def test_names_of_older_writers(engine: Engine, tmp_path: Path) -> None:
     assert rows(engine.query(sql)) == [("vertex", "vertex", None), ("Memset", "gpu_memset", 4)]
 
 
-def test_a_stage_that_is_not_described_is_named(engine: Engine, tmp_path: Path) -> None:
+def test_a_stage_that_is_not_described_is_named(engine: TraceProcessor, tmp_path: Path) -> None:
     stage = protos.GpuRenderStageEvent(event_id=1, duration=10, stage_iid=9)
     packet = protos.TracePacket(timestamp=10, gpu_render_stage_event=stage)
     with pytest.raises(TraceError, match=r"refers to number 9 of its gpu_specifications, which is missing \(byte 0"):

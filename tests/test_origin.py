@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from origin_trace import EVENTS
+from origin_trace import EVENTS, origins_in
 from tiny_trace import document, write
 
-from molprof.analysis.origin.places import copy_places, find_places, launch_places, sync_places
-from molprof.analysis.origin.read import BYS, Origins, build_tree, read_origins
+from molprof.analysis.findings import Known, find_all
+from molprof.analysis.origin.places import copy_places, launch_places, sync_places
+from molprof.analysis.origin.read import BYS, Origins, build_tree
 from molprof.analysis.origin.tree import AMOUNTS, Tree
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
@@ -28,7 +29,7 @@ Paths = dict[tuple[str, ...], list[int]]
 @pytest.fixture(scope="module", params=NAMES)
 def real(request: pytest.FixtureRequest) -> tuple[Path, Origins]:
     path = Path(str(CORPUS), "traces", f"{request.param}.json.gz")
-    return path, read_origins(path)[0]
+    return path, origins_in(path)
 
 
 def ns(us: Any) -> int:
@@ -120,7 +121,7 @@ def test_parts_add_up(real: tuple[Path, Origins], by: str) -> None:
 
 @needs_traces
 def test_layers_fold_and_places_are_named() -> None:
-    origins, _ = read_origins(Path(str(CORPUS), "traces", f"{NAMES[0]}.json.gz"))
+    origins = origins_in(Path(str(CORPUS), "traces", f"{NAMES[0]}.json.gz"))
     tree = build_tree(origins, "module")
     layer = next(node for _, node in tree.walk() if node.name == "Qwen2DecoderLayer")
     assert (layer.count, layer.amount("launches"), layer.amount("launches", own=True)) == (24, 1008, 48)
@@ -133,7 +134,7 @@ def test_layers_fold_and_places_are_named() -> None:
     assert (copies[1].operator, copies[1].count, len(copies[1].modules)) == ("aten::contiguous > aten::copy_", 96, 24)
     assert copies[1].source == "transformers/integrations/sdpa_attention.py(18): sdpa_attention_forward"
     assert sync_places(origins)[1].module == "Qwen2Model"
-    assert [finding.id for finding in find_places(origins, tree)] == [
+    assert [finding.id for finding in find_all(Known(origins=origins))] == [
         "layer_launches",
         "launches_by_function",
         "copies_by_place",
@@ -142,7 +143,7 @@ def test_layers_fold_and_places_are_named() -> None:
 
 
 def test_a_tree_by_module(tmp_path: Path) -> None:
-    origins, _ = read_origins(write(tmp_path / "trace.json", {"traceEvents": EVENTS}))
+    origins = origins_in(write(tmp_path / "trace.json", {"traceEvents": EVENTS}))
     nodes = [
         (depth, node.name, node.count, node.amount("gpu_ns"), node.amount("launches"), node.amount("operator_ns"))
         for depth, node in build_tree(origins, "module").walk()
@@ -166,7 +167,7 @@ def test_a_tree_by_module(tmp_path: Path) -> None:
 
 
 def test_a_captured_run_is_split_by_phase(tmp_path: Path) -> None:
-    origins, _ = read_origins(write(tmp_path / "trace.json", document()))
+    origins = origins_in(write(tmp_path / "trace.json", document()))
     tree = build_tree(origins, "operator")
     assert [(node.name, node.kind, node.amount("launches")) for node in tree.children] == [
         ("forward", "phase", 2),

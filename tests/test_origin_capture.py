@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 from captures import captured, events, of, settings
+from origin_trace import origins_in
 
+from molprof import api
 from molprof.analysis.origin.places import operator_places
-from molprof.analysis.origin.read import Origins, build_tree, read_origins
+from molprof.analysis.origin.read import Origins, build_tree
 from molprof.analysis.origin.tree import Tree
-from molprof.analysis.reports.load import load_report
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def origins(trace: Path) -> Origins:
-    return read_origins(trace)[0]
+    return origins_in(trace)
 
 
 def named(tree: Tree, name: str) -> Tree:
@@ -32,7 +33,7 @@ def named(tree: Tree, name: str) -> Tree:
 def test_modules_are_recorded_and_the_report_is_whole(trace: Path) -> None:
     names = {event["name"] for event in of(events(trace)[1], "python_function")}
     assert "nn.Module: LlamaForCausalLM_0" in names
-    report = load_report(trace)
+    report = api.report(trace)
     assert all(check.holds for check in report.checks)
     assert report.trace.lost_events == 0
     assert report.run is not None
@@ -66,7 +67,7 @@ def test_modules_alone(trace: Path, tmp_path: Path) -> None:
     names = {event["name"] for event in of(events(path)[1], "python_function")}
     assert "nn.Module: LlamaForCausalLM_0" in names
     assert all(name.startswith("nn.Module: ") for name in names)
-    assert all(check.holds for check in load_report(path).checks)
-    forward = named(build_tree(read_origins(path)[0], "module"), "forward")
+    assert all(check.holds for check in api.report(path).checks)
+    forward = named(build_tree(origins_in(path), "module"), "forward")
     assert named(forward, "LlamaAttention_0").amount("operators") > 0
     assert [note for note in result.notes if note.startswith("with modules, the recorded steps took")]

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from conftest import Cli
-from origin_trace import EVENTS
+from origin_trace import EVENTS, origins_in
 from tiny_trace import cpu_document, write
 
 from molprof.analysis.documents.origin import origin_document
-from molprof.analysis.origin.read import BYS, read_origins
+from molprof.analysis.origin.read import BYS
 from molprof.analysis.origin.speedscope import speedscope_text
 from molprof.analysis.render import render
 
@@ -33,7 +33,7 @@ def check_speedscope(content: dict[str, Any]) -> None:
 
 
 def test_speedscope_holds_all_gpu_time(tmp_path: Path) -> None:
-    origins, _ = read_origins(write(tmp_path / "trace.json", {"traceEvents": EVENTS}))
+    origins = origins_in(write(tmp_path / "trace.json", {"traceEvents": EVENTS}))
     for by in BYS:
         content = json.loads(speedscope_text(origins, by, "molprof"))
         check_speedscope(content)
@@ -45,7 +45,7 @@ def test_speedscope_holds_all_gpu_time(tmp_path: Path) -> None:
 
 
 def test_speedscope_stacks_by_module(tmp_path: Path) -> None:
-    origins, _ = read_origins(write(tmp_path / "trace.json", {"traceEvents": EVENTS}))
+    origins = origins_in(write(tmp_path / "trace.json", {"traceEvents": EVENTS}))
     content = json.loads(speedscope_text(origins, "module", "molprof"))
     names = [frame["name"] for frame in content["shared"]["frames"]]
     together, each = (
@@ -62,7 +62,7 @@ def test_speedscope_stacks_by_module(tmp_path: Path) -> None:
 
 
 def test_every_format_of_a_trace_without_a_gpu(tmp_path: Path) -> None:
-    origins, _ = read_origins(write(tmp_path / "cpu.json", cpu_document()))
+    origins = origins_in(write(tmp_path / "cpu.json", cpu_document()))
     for by in BYS[:3]:
         document = origin_document(origins, by)
         assert "records no GPU" in render(document, "table")
@@ -72,7 +72,7 @@ def test_every_format_of_a_trace_without_a_gpu(tmp_path: Path) -> None:
 
 
 def test_a_page_indents_every_level(tmp_path: Path) -> None:
-    origins, _ = read_origins(write(tmp_path / "trace.json", {"traceEvents": EVENTS}))
+    origins = origins_in(write(tmp_path / "trace.json", {"traceEvents": EVENTS}))
     page = render(origin_document(origins, "module"), "html")
     levels = ['<td data-value="Model_0">Model_0<', 'value="  Layer">Layer<', 'value="    Linear">&emsp;Linear<']
     assert all(level in page for level in levels)

@@ -11,7 +11,7 @@ import tiny_trace
 from page_data import render, report_of
 
 from molprof.analysis.compare import compare
-from molprof.analysis.compare.predictions import Expectation, predictions
+from molprof.analysis.compare.predictions import Expectation
 
 OF_MOLECULES = re.compile(
     r"molecul|SMILES|junk|filler|placeholder|coordinate|\bblock|LLaMA|Qwen|\bvalid\b|FREE|drift", re.I
@@ -56,6 +56,6 @@ def test_what_it_is_about_instead(tmp_path: Path) -> None:
 
 def test_predictions_about_molecules_are_not_made(tmp_path: Path) -> None:
     reports = [report_of(tmp_path, of_prompts(), name) for name in ("a", "b")]
-    assert predictions(["a", "b"], reports) == ()
+    assert compare(reports).predictions == ()
     own = Expectation("mine", "fewer steps", "decode_steps", "lower")
-    assert [item.id for item in predictions(["a", "b"], reports, [own])] == ["mine"]
+    assert [item.id for item in compare(reports, expectations=[own]).predictions] == ["mine"]

@@ -8,9 +8,9 @@ import pytest
 import tiny_trace
 from sql_rows import rows
 
-from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.query import find_statement
 from molprof.analysis.reader import load_trace
+from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.queries import PACKAGE, modules
 from molprof.queries.catalog import catalog
 
@@ -19,7 +19,7 @@ CATALOG = catalog()
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TraceProcessor]:
     """The tiny captured run, with the package."""
     path = tiny_trace.write(tmp_path_factory.mktemp("trace") / "tiny.json", tiny_trace.document())
     with open_engine() as opened:
@@ -29,16 +29,16 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 @pytest.mark.parametrize("name", CATALOG)
-def test_every_example_runs(engine: Engine, name: str) -> None:
+def test_every_example_runs(engine: TraceProcessor, name: str) -> None:
     statement = find_statement(name, {})
     assert isinstance(rows(engine, name, statement.sql), list)
 
 
-def test_counts(engine: Engine) -> None:
+def test_counts(engine: TraceProcessor) -> None:
     assert rows(engine, "launches", "SELECT * FROM molprof_launch_count") == [(4, 1, 6, 71_000, 6, 1, 5, 1)]
 
 
-def test_calls_and_the_work_they_started(engine: Engine) -> None:
+def test_calls_and_the_work_they_started(engine: TraceProcessor) -> None:
     assert rows(engine, "gpu_calls", "SELECT ts, dur, name, kind, correlation FROM molprof_gpu_call") == [
         (10_000, 5_000, "cudaLaunchKernel", "launch", 1),
         (35_000, 4_000, "cudaLaunchKernelExC", "launch", 2),
@@ -62,7 +62,7 @@ def test_calls_and_the_work_they_started(engine: Engine) -> None:
     ]
 
 
-def test_launches_by_name(engine: Engine) -> None:
+def test_launches_by_name(engine: TraceProcessor) -> None:
     assert rows(engine, "launches", "SELECT * FROM molprof_launch_summary") == [
         ("cudaLaunchKernel", "launch", 2, 8_000, 2, 20_500.0),
         ("cuLaunchKernel", "launch", 1, 1_000, 0, None),
@@ -71,7 +71,7 @@ def test_launches_by_name(engine: Engine) -> None:
     ]
 
 
-def test_devices_are_busy_for_the_union_of_their_work(engine: Engine) -> None:
+def test_devices_are_busy_for_the_union_of_their_work(engine: TraceProcessor) -> None:
     assert rows(engine, "devices", "SELECT * FROM molprof_device") == [("0", 149_000, 67_000, 82_000, 7)]
     assert rows(engine, "devices", "SELECT * FROM molprof_device_idle") == [
         ("0", 130_000, 48_000),
@@ -82,13 +82,13 @@ def test_devices_are_busy_for_the_union_of_their_work(engine: Engine) -> None:
     ]
 
 
-def test_memory_operations(engine: Engine) -> None:
+def test_memory_operations(engine: TraceProcessor) -> None:
     assert rows(engine, "memory_operations", "SELECT * FROM molprof_memory_operation") == [
         ("Memcpy DtoH", 1, 1_000, 16, 16e6)
     ]
 
 
-def test_host_syncs_are_the_wait_and_the_pageable_copy(engine: Engine) -> None:
+def test_host_syncs_are_the_wait_and_the_pageable_copy(engine: TraceProcessor) -> None:
     assert rows(engine, "host_syncs", "SELECT ts, dur, name, operator FROM molprof_host_sync") == [
         (81_000, 2_000, "cudaMemcpyAsync", "aten::_local_scalar_dense"),
         (84_000, 6_000, "cudaStreamSynchronize", "aten::_local_scalar_dense"),
@@ -99,7 +99,7 @@ def test_host_syncs_are_the_wait_and_the_pageable_copy(engine: Engine) -> None:
     ]
 
 
-def test_leaf_operators_call_no_other(engine: Engine) -> None:
+def test_leaf_operators_call_no_other(engine: TraceProcessor) -> None:
     assert rows(engine, "operators", "SELECT name, ts FROM molprof_leaf_operator") == [
         ("aten::mm", 5_000),
         ("aten::addmm", 32_000),
@@ -108,7 +108,7 @@ def test_leaf_operators_call_no_other(engine: Engine) -> None:
     ]
 
 
-def test_phases_and_steps(engine: Engine) -> None:
+def test_phases_and_steps(engine: TraceProcessor) -> None:
     assert rows(engine, "phases", "SELECT ts, dur, phase, batch, step FROM molprof_phase") == [
         (0, 60_000, "forward", 0, 1),
         (60_000, 20_000, "processor", 0, 1),
@@ -125,7 +125,7 @@ def test_phases_and_steps(engine: Engine) -> None:
     ]
 
 
-def test_work_belongs_to_the_phase_of_its_call(engine: Engine) -> None:
+def test_work_belongs_to_the_phase_of_its_call(engine: TraceProcessor) -> None:
     """The attention kernel runs while the processor phase does, but the forward phase launched it."""
     sql = """
     SELECT slice.name, phase.phase, phase.step FROM molprof_work_phase AS place
@@ -142,7 +142,7 @@ def test_work_belongs_to_the_phase_of_its_call(engine: Engine) -> None:
     ]
 
 
-def test_calls_and_operators_belong_to_the_phase_they_began_in(engine: Engine) -> None:
+def test_calls_and_operators_belong_to_the_phase_they_began_in(engine: TraceProcessor) -> None:
     sql = """
     SELECT phase.phase, phase.step, COUNT() FROM molprof_call_phase AS place
     JOIN molprof_phase AS phase ON phase.id = place.phase_id GROUP BY phase.id ORDER BY phase.ts
@@ -163,7 +163,7 @@ def test_calls_and_operators_belong_to_the_phase_they_began_in(engine: Engine) -
     ]
 
 
-def test_phase_summary(engine: Engine) -> None:
+def test_phase_summary(engine: TraceProcessor) -> None:
     # phase, count, host, launches, graph launches, kernels, GPU time, syncs, sync time, leaf operators
     assert rows(engine, "phase_work", "SELECT * FROM molprof_phase_summary") == [
         ("forward", 2, 110_000, 2, 1, 4, 68_000, 0, 0, 2),
@@ -174,7 +174,7 @@ def test_phase_summary(engine: Engine) -> None:
     ]
 
 
-def test_classes(engine: Engine) -> None:
+def test_classes(engine: TraceProcessor) -> None:
     assert rows(engine, "kernel_classes", "SELECT class, count, time_ns FROM molprof_class_summary") == [
         ("matmul", 1, 40_000),
         ("cat", 1, 10_000),
@@ -194,7 +194,7 @@ def test_classes(engine: Engine) -> None:
     assert ("other", 1, 1_000) not in rows(engine, "step_work", "SELECT * FROM molprof_step_class")
 
 
-def test_pattern_priorities_name_one_class_each(engine: Engine) -> None:
+def test_pattern_priorities_name_one_class_each(engine: TraceProcessor) -> None:
     sql = """
     SELECT priority FROM molprof_kernel_pattern GROUP BY priority HAVING COUNT(DISTINCT class) > 1
     """
@@ -220,7 +220,7 @@ def test_pattern_priorities_name_one_class_each(engine: Engine) -> None:
         ("something nobody knows", "other"),
     ],
 )
-def test_class_of_a_kernel(engine: Engine, name: str, expected: str) -> None:
+def test_class_of_a_kernel(engine: TraceProcessor, name: str, expected: str) -> None:
     sql = f"""
     SELECT IFNULL((
       SELECT class FROM molprof_kernel_pattern WHERE '{name.lower()}' GLOB pattern ORDER BY priority LIMIT 1
@@ -229,7 +229,7 @@ def test_class_of_a_kernel(engine: Engine, name: str, expected: str) -> None:
     assert rows(engine, "kernel_patterns", sql) == [(expected,)]
 
 
-def test_attention_and_masking(engine: Engine) -> None:
+def test_attention_and_masking(engine: TraceProcessor) -> None:
     assert rows(engine, "attention", "SELECT kind, name, count, time_ns FROM molprof_attention") == [
         ("kernel", "fmha_cutlassF_bf16", 1, 8_000)
     ]
@@ -243,7 +243,7 @@ def test_attention_and_masking(engine: Engine) -> None:
     ]
 
 
-def test_tokens_recorded_or_not(engine: Engine) -> None:
+def test_tokens_recorded_or_not(engine: TraceProcessor) -> None:
     sql = "SELECT sequence, batch, position, token_id, text, kind, block, ts, dur FROM molprof_token"
     assert rows(engine, "tokens", sql) == [
         (0, 0, 0, 5, "[C]<", "copy", -1, None, None),
@@ -254,14 +254,14 @@ def test_tokens_recorded_or_not(engine: Engine) -> None:
     ]
 
 
-def test_sequences(engine: Engine) -> None:
+def test_sequences(engine: TraceProcessor) -> None:
     assert rows(engine, "tokens", "SELECT sequence, batch, row, smiles, tokens FROM molprof_sequence") == [
         (0, 0, 0, "C", 3),
         (1, 0, 1, "O", 2),
     ]
 
 
-def test_drift(engine: Engine) -> None:
+def test_drift(engine: TraceProcessor) -> None:
     sql = "SELECT sequence, block, tokens, free, junk, filler, drift, text FROM molprof_block"
     assert rows(engine, "drift", sql) == [(0, 0, 2, 1, 1, 0, None, "1.0,2.0,3.0abra")]
     assert rows(engine, "drift", "SELECT * FROM molprof_sequence_drift") == [
@@ -271,7 +271,7 @@ def test_drift(engine: Engine) -> None:
     assert rows(engine, "drift", "SELECT * FROM molprof_surplus_histogram") == [(1, 1)]
 
 
-def test_top_and_small_operations(engine: Engine) -> None:
+def test_top_and_small_operations(engine: TraceProcessor) -> None:
     assert rows(engine, "top_operations", "SELECT * FROM molprof_top_gpu_operation LIMIT 1") == [
         ("sm90_xmma_gemm_bf16", "matmul", 1, 40_000, 40 / 72, 40_000.0)
     ]
@@ -285,7 +285,7 @@ def test_top_and_small_operations(engine: Engine) -> None:
     assert rows(engine, "small_operations", small.format(4_000)) == []
 
 
-def test_operation_totals_are_sums_by_category_and_name(engine: Engine) -> None:
+def test_operation_totals_are_sums_by_category_and_name(engine: TraceProcessor) -> None:
     expected: dict[tuple[str, str], list[int]] = {}
     for event in tiny_trace.EVENTS:
         if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset", "cpu_op", "cuda_runtime", "cuda_driver"):

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import tiny_trace
 
+from molprof import api
 from molprof.analysis.documents.query_result import query_document
-from molprof.analysis.engine import Columns
-from molprof.analysis.query import Result, Statement, find_statement, parquet, run_statement
+from molprof.analysis.frame import Frame
+from molprof.analysis.query import Result, Statement, find_statement, parquet
 from molprof.analysis.query.statement import bind, literal, statements
 from molprof.analysis.render import render
+from molprof.analysis.trace_processor import Columns
 from molprof.common.errors import MissingExtraError, QueryError, UsageError
 
 
@@ -117,17 +119,17 @@ def test_several_traces_under_each_other(tmp_path: Path) -> None:
     two = trace(tmp_path, "two.json")
     three = trace(tmp_path, "three.json", tiny_trace.slice_("kernel", "b", 0, 7))
     statement = find_statement("SELECT name, stream, dur, 1 AS trace FROM molprof_gpu_work", {})
-    found = run_statement(statement, [one, two, three])
-    assert {name: column.tolist() for name, column in found.columns.items()} == {
+    found = api.query([one, two, three], statement)
+    assert {name: column.tolist() for name, column in found.frame.columns.items()} == {
         "trace": [str(one), str(three)],
         "name": ["a", "b"],
         "stream": [7, None],
         "dur": [5_000, 7_000],
         "trace:1": [1, 1],
     }
-    assert found.columns["dur"].dtype == np.int64
-    assert list(run_statement(statement, [one]).columns) == ["name", "stream", "dur", "trace"]
-    assert [len(column) for column in run_statement(statement, [two, two]).columns.values()] == [0] * 5
+    assert found.frame.columns["dur"].dtype == np.int64
+    assert list(api.query([one], statement).frame.columns) == ["name", "stream", "dur", "trace"]
+    assert [len(column) for column in api.query([two, two], statement).frame.columns.values()] == [0] * 5
 
 
 def test_stacks_are_read_on_demand_and_args_always(tmp_path: Path) -> None:
@@ -139,7 +141,7 @@ def test_stacks_are_read_on_demand_and_args_always(tmp_path: Path) -> None:
     )
     sql = "SELECT name, EXTRACT_ARG(arg_set_id, 'args.Input Dims[0][1]') AS width FROM slice ORDER BY ts"
     statement = find_statement(sql, {})
-    results = [run_statement(statement, [path], stacks=on).columns for on in (False, True)]
+    results = [api.query([path], statement, stacks=on).frame for on in (False, True)]
     rows = [list(zip(columns["name"].tolist(), columns["width"].tolist(), strict=True)) for columns in results]
     assert rows == [[("aten::mm", 3)], [("main", None), ("aten::mm", 3)]]
 
@@ -148,7 +150,7 @@ def test_an_error_has_the_place_in_the_users_own_text(tmp_path: Path) -> None:
     path = trace(tmp_path, "one.json")
     statement = find_statement("SELECT name,\n  nope\nFROM molprof_launch", {})
     with pytest.raises(QueryError, match="at line 2 col 3: no such column: nope") as failure:
-        run_statement(statement, [path])
+        api.query([path], statement)
     assert str(failure.value.hint).splitlines()[1:3] == ["   2 |   nope", "     |   ^"]
 
 
@@ -177,8 +179,8 @@ def test_every_statement_shows_its_result(tmp_path: Path) -> None:
         "CREATE PERFETTO VIEW own AS SELECT 2 AS two; SELECT two FROM own; SELECT 3 AS three WHERE FALSE;"
     )
     statement = find_statement(sql, {})
-    found = run_statement(statement, [one])
-    values = [{name: column.tolist() for name, column in table.items()} for table in found.tables]
+    found = api.query([one], statement)
+    values = [{name: column.tolist() for name, column in table.columns.items()} for table in found.frames]
     assert values == [{"name": ["a"]}, {"two": [2]}, {"three": []}]
     assert shown(found, "table") == (
         "  1 row\n  name\n  ----\n  a\n\n  1 row\n  two\n  ---\n    2\n\n  0 rows\n  three\n  -----\n"
@@ -186,25 +188,25 @@ def test_every_statement_shows_its_result(tmp_path: Path) -> None:
     assert shown(found, "markdown") == (
         "- 1 row\n\n| name |\n| --- |\n| a |\n\n- 1 row\n\n| two |\n| ---: |\n| 2 |\n\n- 0 rows\n\n| three |\n| --- |\n"
     )
-    for refused in (lambda: shown(found, "csv"), lambda: shown(found, "json"), lambda: found.columns):
+    for refused in (lambda: shown(found, "csv"), lambda: shown(found, "json"), lambda: found.frame):
         with pytest.raises(UsageError, match="the query gives 3 results, and this format holds one"):
             refused()
-    twice = run_statement(statement, [one, one])
-    assert twice.tables[1]["two"].tolist() == [2, 2]
-    assert twice.tables[1]["trace"].tolist() == [str(one)] * 2
+    twice = api.query([one, one], statement)
+    assert twice.frames[1]["two"].tolist() == [2, 2]
+    assert twice.frames[1]["trace"].tolist() == [str(one)] * 2
 
 
 def test_a_mistake_in_a_later_statement_is_shown_in_the_whole_text(tmp_path: Path) -> None:
     path = trace(tmp_path, "one.json")
     with pytest.raises(QueryError, match="at line 2 col 18: no such column: nope") as failure:
-        run_statement(find_statement("SELECT 1;\nSELECT 2; SELECT nope", {}), [path])
+        api.query([path], "SELECT 1;\nSELECT 2; SELECT nope")
     assert failure.value.hint == f"   1 | SELECT 1;\n   2 | SELECT 2; SELECT nope\n     | {' ' * 17}^"
 
 
 def test_a_query_without_a_result_is_refused(tmp_path: Path) -> None:
     for sql in ("CREATE PERFETTO VIEW own AS SELECT 2 AS two", "-- SELECT 1"):
         with pytest.raises(UsageError, match="the query gives no result"):
-            run_statement(find_statement(sql, {}), [trace(tmp_path, "one.json")])
+            api.query([trace(tmp_path, "one.json")], sql)
 
 
 def shown(found: Result, form: str) -> str:
@@ -218,7 +220,7 @@ def column(*values: Any) -> np.ndarray:
 
 
 def result(*tables: Columns) -> Result:
-    return Result(tables, ())
+    return Result(tuple(map(Frame, tables)), ())
 
 
 RESULT = result(
@@ -267,7 +269,7 @@ def test_parquet_keeps_types_nulls_and_exact_text(tmp_path: Path) -> None:
     import pyarrow.parquet
 
     mixed = {
-        **RESULT.columns,
+        **RESULT.frame.columns,
         "mixed": column(1, "x", None),
         "numbers": column(2**60, None, 3),
         "empty": column(*[None] * 3),

@@ -10,8 +10,8 @@ import pytest
 import tiny_trace
 from sql_rows import events_loaded
 
+from molprof import api
 from molprof.analysis.figures import catalog
-from molprof.analysis.reports.load import load_report
 
 # The recorded steps last from 1000 to 1180 us and generate 3 tokens; device 0 works from 1030 to 1179 us.
 SAMPLES = [
@@ -33,7 +33,7 @@ def counters() -> list[dict[str, Any]]:
 def test_figures_of_counters(tmp_path: Path, writer: Any) -> None:
     document = tiny_trace.document()
     document["traceEvents"] += counters()
-    report = load_report(writer(tmp_path / "run", document))
+    report = api.report(writer(tmp_path / "run", document))
     found = {figure.id: figure.value(report) for figure in catalog.FIGURES if figure.group == "GPU counters"}
     assert found == {
         "sm_active_ratio": 0.5,

@@ -8,7 +8,7 @@ from typing import Any
 from sql_rows import events_loaded
 from tiny_trace import slice_, work, write
 
-from molprof.analysis.reports.load import load_report
+from molprof import api
 
 
 def replay(ts: float, correlation: int, names: str, slower: float = 0, **args: Any) -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ def test_a_report_folds_layers(tmp_path: Path) -> None:
     trace = write(
         tmp_path / "t.json", {"traceEvents": replay(0, 1, "eabcabcabch") + replay(100, 2, "eabcabcabch", 0.25)}
     )
-    tables = load_report(trace).to_json()["tables"]
+    tables = api.report(trace).to_json()["tables"]
     assert [row["replays"] for row in tables["replayed_graphs"]] == [2]
     columns = ("position", "alike", "period", "name", "count", "p50_ns", "longest_ns", "p50_gap_ns")
     assert [tuple(row[name] for name in columns) for row in tables["graph_positions"]] == [

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from sql_rows import Rows, rows
 
-from molprof.analysis.engine import open_engine
 from molprof.analysis.reader import load_trace
+from molprof.analysis.trace_processor import open_engine
 from molprof.queries import PACKAGE, modules
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
@@ -107,12 +107,3 @@ def test_step_of_a_call_against_a_plain_search(query: Rows) -> None:
         if any(start <= ts < end for _, start, end, _ in steps)
     ]
     assert query("step_placement", "SELECT id, step_id FROM molprof_call_step") == expected
-
-
-@pytest.mark.parametrize(("numbered", "table"), [("call", "molprof_gpu_call"), ("work", "molprof_gpu_work")])
-def test_numbered_rows_are_those_with_a_number(query: Rows, numbered: str, table: str) -> None:
-    tables = {"call": "molprof_numbered_call", "work": "molprof_numbered_work"}
-    expected = f"SELECT id, correlation FROM {table} WHERE correlation IS NOT NULL ORDER BY id"
-    assert query("work_calls", f"SELECT id, correlation FROM {tables[numbered]} ORDER BY id") == query(
-        "work_calls", expected
-    )

@@ -11,10 +11,10 @@ from sql_rows import events_loaded
 from sql_rows import rows as engine_rows
 from tiny_trace import slice_, work
 
+from molprof import api
 from molprof.analysis.documents.figures import figure_values
-from molprof.analysis.engine import open_engine
 from molprof.analysis.reader import load_trace
-from molprof.analysis.reports.load import load_report
+from molprof.analysis.trace_processor import open_engine
 from molprof.queries import PACKAGE, modules
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
@@ -65,7 +65,7 @@ def test_work_by_kind_in_the_trace_and_in_its_steps(tmp_path: Path) -> None:
 @pytest.mark.skipif(CORPUS is None, reason="MOLPROF_CORPUS is not set")
 def test_a_public_trace(tmp_path: Path) -> None:
     """Its ProfilerStep launched the kernels of 24 layers; the others were launched before recording began."""
-    found = figure_values(load_report(Path(str(CORPUS)) / "traces" / "h100_qwen1.5_0.5b.json.gz"))
+    found = figure_values(api.report(Path(str(CORPUS)) / "traces" / "h100_qwen1.5_0.5b.json.gz"))
     wanted = {
         "copy_kernels": 280, "copy_kernels_per_step": 197, "cat_kernels": 69, "cat_kernels_per_step": 49,
         "attention_kernels": 34, "attention_kernels_per_step": 24, "elementwise_kernels": 1048,

@@ -10,8 +10,8 @@ import tiny_trace
 from sql_rows import rows
 
 import molprof.queries
-from molprof.analysis.engine import open_engine
 from molprof.analysis.query import find_statement
+from molprof.analysis.trace_processor import open_engine
 from molprof.queries import PACKAGE, modules
 from molprof.queries.catalog import catalog
 

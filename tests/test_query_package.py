@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from molprof.analysis.engine import open_engine
 from molprof.analysis.figures.model import IDLE_CAUSES
+from molprof.analysis.trace_processor import open_engine
 from molprof.queries import PACKAGE, modules
 from molprof.queries.catalog import catalog
 

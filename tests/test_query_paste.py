@@ -14,9 +14,9 @@ import pytest
 import tiny_trace
 from sql_rows import rows
 
-from molprof.analysis.engine import Engine, open_engine
-from molprof.analysis.query import find_statement, run_statement
+from molprof import api
 from molprof.analysis.reader import load_trace
+from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.queries import PACKAGE, modules
 from molprof.queries.catalog import catalog, standalone_sql
 
@@ -28,7 +28,7 @@ def trace(tmp_path: Path) -> Path:
     return tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
 
 
-def test_texts_can_be_run_in_any_order_and_again(engine: Engine, trace: Path) -> None:
+def test_texts_can_be_run_in_any_order_and_again(engine: TraceProcessor, trace: Path) -> None:
     known = catalog()
     load_trace(trace, engine)
     for name in (*known, *reversed(known)):
@@ -104,7 +104,7 @@ def test_a_module_is_pasted_into_the_perfetto_ui(query_page: browser.Page, trace
     for number, name in enumerate(("launches", "launches", "idle_causes")):
         ask(query_page, f"{standalone_sql(name, known)}SELECT 'done' AS paste_{number}", f" paste_{number} done ")
     for name, columns in (("molprof_launch_summary", ("name", "kind", "count")), ("molprof_idle_cause", ("cause",))):
-        table = run_statement(find_statement(name, {}), [trace]).columns
+        table = api.query(trace, name).frame.columns
         cells = zip(*(table[column].tolist() for column in columns), strict=True)
         answer = " ".join([*columns, *(str(cell) for row in cells for cell in row)])
         ask(query_page, f"SELECT {', '.join(columns)} FROM {name}", f" {answer} ")

@@ -10,10 +10,10 @@ from rank_traces import ALLREDUCE, SIZES, gpu, launch
 from sql_rows import events_loaded
 from tiny_trace import slice_, write
 
-from molprof.analysis.engine import open_engine
+from molprof import api
 from molprof.analysis.reader import load_trace
 from molprof.analysis.reader.open import open_trace
-from molprof.analysis.reports.load import load_report
+from molprof.analysis.trace_processor import open_engine
 from molprof.common.errors import TraceError
 from molprof.queries import PACKAGE, modules
 
@@ -84,7 +84,7 @@ def test_a_device_that_is_no_number_is_shown_as_what_it_is(tmp_path: Path) -> No
         for number, device in enumerate(devices)
     ]
     path = write(tmp_path / "a.json", {"traceEvents": events})
-    report = load_report(path)
+    report = api.report(path)
     assert list(report.devices) == sorted(["true", "false", "[1]", '{"a":1}', "x", "1.5", "None"])
     with open_engine() as engine:
         load_trace(path, engine)
@@ -99,7 +99,7 @@ def test_a_stream_that_is_no_number_is_refused(tmp_path: Path, stream: str) -> N
     path = tmp_path / "a.json"
     path.write_text('{"traceEvents":[' + text.replace("STREAM", stream) + "]}")
     with pytest.raises(TraceError, match=r"has the stream .*, which is not an integer"):
-        load_report(path)
+        api.report(path)
 
 
 def test_a_merged_trace_links_within_each_rank(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 import tiny_trace
 from trace_rows import losses
 
-from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.reader import load_trace
+from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.queries import PACKAGE, modules
 from molprof.queries.catalog import catalog
 
@@ -34,7 +34,7 @@ DROPPED = {
 }
 
 
-def all_rows(engine: Engine) -> dict[str, list[tuple[Any, ...]]]:
+def all_rows(engine: TraceProcessor) -> dict[str, list[tuple[Any, ...]]]:
     """Every table, view and function of the package, in an order of its own."""
     engine.register_package(PACKAGE, modules())
     found = {}

@@ -12,8 +12,8 @@ import tiny_trace
 from sql_rows import Rows, events_loaded, rows
 from tiny_trace import slice_, work
 
-from molprof.analysis.engine import open_engine
 from molprof.analysis.reader import load_trace
+from molprof.analysis.trace_processor import open_engine
 from molprof.queries import PACKAGE, modules
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
@@ -52,6 +52,26 @@ def test_annotations_keep_their_thread_on_a_lane(tmp_path: Path) -> None:
             ("b", 5_000, 10_000, 100),
             ("c", 20_000, 1_000, 101),
         ]
+
+
+def test_what_annotations_mark(tmp_path: Path) -> None:
+    marks = {
+        "molprof.step batch=0 step=1": ("molprof", "step"),
+        "molprof.forward batch=0 step=1": ("molprof", "phase"),
+        "molprof.step 3": ("molprof", None),
+        "step[DECODE bs=3]": ("sglang", "step"),
+        "execute_context_0(0)_generation_5(5)": ("vllm", "step"),
+        "ProfilerStep#3": ("profiler", "step"),
+        "ProfilerStep": ("profiler", None),
+        "Train_Step": ("program", "step"),
+        "Optimizer.step": (None, None),
+        "aten": (None, None),
+    }
+    with events_loaded(tmp_path, [annotation(name, 10 * n, 5) for n, name in enumerate(marks)]) as rows:
+        found = rows("annotations", "SELECT name, source, role FROM molprof_annotation")
+        named = rows("annotations", "SELECT DISTINCT source FROM molprof_annotation_pattern ORDER BY source")
+    assert {name: mark for name, *mark in found} == {name: list(mark) for name, mark in marks.items()}
+    assert named == [("molprof",), ("profiler",), ("program",), ("sglang",), ("vllm",)]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from conftest import Cli
 from rank_traces import events, write_rank
 
+from molprof import api
 from molprof.analysis.documents.ranks import ranks_document
-from molprof.analysis.ranks import load_job
 from molprof.analysis.ranks.read import needed_bytes, workers_for
 from molprof.common.errors import TraceError, UsageError
 
@@ -24,7 +24,7 @@ def test_ranks_are_told_by_content_not_by_name(tmp_path: Path) -> None:
     write_rank(tmp_path / "a.json.gz", 1, events(late=60))
     (tmp_path / "notes.txt").write_text("rank 2")
     (tmp_path / "report.json").write_text('{"schema": 1, "trace": {}}')
-    job = load_job([tmp_path])
+    job = api.ranks([tmp_path])
     assert [(rank.rank, Path(rank.path).name) for rank in job.ranks] == [(0, "b.json"), (1, "a.json.gz")]
     assert (job.world_size, job.remarks) == (2, ())
     assert job.left_out == (f"left out of {tmp_path}: notes.txt, report.json (not traces)",)
@@ -35,7 +35,7 @@ def test_a_folder_for_each_rank(tmp_path: Path) -> None:
         (tmp_path / f"rank{rank}").mkdir()
         write_rank(tmp_path / f"rank{rank}" / "trace.json", rank)
     (tmp_path / "rank0" / "numbers.json").write_text("[1, 2]")
-    job = load_job([tmp_path])
+    job = api.ranks([tmp_path])
     assert [Path(rank.path).parent.name for rank in job.ranks] == ["rank0", "rank1"]
     assert job.left_out == (f"left out of {tmp_path}: rank0/numbers.json (not a trace)",)
 
@@ -43,7 +43,7 @@ def test_a_folder_for_each_rank(tmp_path: Path) -> None:
 def test_times_of_a_rank(tmp_path: Path) -> None:
     write_rank(tmp_path / "0.json", 0)
     write_rank(tmp_path / "1.json", 1, events(late=60))
-    found = ranks_document(load_job([tmp_path])).data()["ranks"]
+    found = ranks_document(api.ranks([tmp_path])).data()["ranks"]
     # From 10 to 400 µs; the second allreduce runs beside the kernel for 10 µs.
     assert found[0]["devices"]["0"] == {
         "span_ns": 390_000,
@@ -64,7 +64,7 @@ def test_times_of_a_rank(tmp_path: Path) -> None:
 def test_missing_ranks_are_named(tmp_path: Path) -> None:
     for rank in (1, 5):
         write_rank(tmp_path / f"{rank}.json", rank, world_size=8)
-    (remark,) = load_job([tmp_path]).remarks
+    (remark,) = api.ranks([tmp_path]).remarks
     assert remark.startswith("2 of 8 ranks are here; ranks 0, 2-4, 6-7 missing")
 
 
@@ -73,20 +73,20 @@ def test_files_that_are_not_one_job_are_refused(tmp_path: Path) -> None:
     again = write_rank(tmp_path / "b.json", 0)
     larger = write_rank(tmp_path / "c.json", 1, world_size=4)
     with pytest.raises(TraceError, match=r"a\.json and .*b\.json are both of rank 0"):
-        load_job([first, again])
+        api.ranks([first, again])
     with pytest.raises(TraceError, match=r"a\.json is of a job of 2 ranks, .*c\.json of one of 4"):
-        load_job([first, larger])
+        api.ranks([first, larger])
     with pytest.raises(UsageError, match="is named twice"):
-        load_job([first, first])
+        api.ranks([first, first])
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="holds no traces"):
-        load_job([tmp_path / "empty"])
+        api.ranks([tmp_path / "empty"])
 
 
 def test_a_file_recorded_at_another_time_is_named(tmp_path: Path) -> None:
     write_rank(tmp_path / "0.json", 0)
     write_rank(tmp_path / "1.json", 1, events(clock=3_600e6))
-    (remark,) = load_job([tmp_path]).remarks
+    (remark,) = api.ranks([tmp_path]).remarks
     assert "1.json: rank 1 is 3,600 s from rank 0: another job's file" in remark
 
 
@@ -94,16 +94,16 @@ def test_a_file_recorded_at_another_time_is_named(tmp_path: Path) -> None:
 def test_a_wrong_rank_is_refused(tmp_path: Path, rank: Any) -> None:
     path = write_rank(tmp_path / "a.json", rank)
     with pytest.raises(TraceError, match="has a wrong distributedInfo"):
-        load_job([path])
+        api.ranks([path])
 
 
 def test_a_file_without_rank_or_gpu_work_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps({"traceEvents": events()}))
     with pytest.raises(TraceError, match="does not record its rank"):
-        load_job([tmp_path / "a.json"])
+        api.ranks([tmp_path / "a.json"])
     write_rank(tmp_path / "b.json", 0, [])
     with pytest.raises(TraceError, match="holds no GPU work of rank 0"):
-        load_job([tmp_path / "b.json"])
+        api.ranks([tmp_path / "b.json"])
 
 
 def test_a_damaged_file_is_an_error_also_in_a_folder(tmp_path: Path, molprof: Cli) -> None:

@@ -14,8 +14,8 @@ import pytest
 from conftest import Cli
 from rank_traces import events, write_rank
 
-from molprof.analysis.ranks import Job, load_job
-from molprof.analysis.reports.load import load_report
+from molprof import api
+from molprof.analysis.ranks import Job
 from molprof.common.errors import TraceError
 
 CORPUS = Path(os.environ.get("MOLPROF_CORPUS", "absent"), "ranks")
@@ -59,15 +59,15 @@ def test_a_merged_trace_equals_the_separate_ones(tmp_path: Path, rename: Callabl
     traces = [events(), events(late=60), events(late=30)]
     for rank, trace in enumerate(traces):
         write_rank(tmp_path / f"{rank}.json", rank, trace, world_size=8)
-    separate = load_job([tmp_path])
-    job = load_job([merged(tmp_path / "merged.json", traces, rename, named)])
+    separate = api.ranks([tmp_path])
+    job = api.ranks([merged(tmp_path / "merged.json", traces, rename, named)])
     assert comparable(job) == comparable(separate)
     assert job.remarks == separate.remarks
 
 
 def test_a_report_keeps_the_ranks_apart(tmp_path: Path) -> None:
     traces = [events(), events(late=60)]
-    report = load_report(merged(tmp_path / "merged.json", traces, lambda rank, pid: f"rank{rank}_{pid}"))
+    report = api.report(merged(tmp_path / "merged.json", traces, lambda rank, pid: f"rank{rank}_{pid}"))
     assert (report.counts.launches, report.counts.launches_without_gpu_work) == (8, 0)
     assert (report.counts.kernels, report.counts.kernels_without_call) == (8, 0)
     assert {name: times.busy_ns for name, times in report.devices.items()} == {"0:0": 370_000, "1:0": 370_000}
@@ -81,7 +81,7 @@ def test_ranks_that_cannot_be_told_apart_are_refused(
 ) -> None:
     path = merged(tmp_path / "merged.json", [events(), events(late=60, clock=300)], rename)
     with pytest.raises(TraceError, match="4 correlation numbers, such as 1, are of several calls"):
-        load_report(path)
+        api.report(path)
     for command in ("report", "ranks"):
         result = molprof(command, str(path))
         assert result.returncode == 3
@@ -93,7 +93,7 @@ def test_merged_ranks_whose_numbers_differ_need_no_names(tmp_path: Path) -> None
     for event in traces[1]:
         if "correlation" in event["args"]:
             event["args"]["correlation"] += 100
-    report = load_report(merged(tmp_path / "merged.json", traces, lambda rank, pid: pid + 1000 * rank))
+    report = api.report(merged(tmp_path / "merged.json", traces, lambda rank, pid: pid + 1000 * rank))
     assert report.counts.kernels_without_call == 0
 
 
@@ -101,7 +101,7 @@ def test_merged_ranks_whose_numbers_differ_need_no_names(tmp_path: Path) -> None
 def test_a_real_job_merged(tmp_path: Path) -> None:
     files = sorted(CORPUS.glob("*.json.gz"))
     traces = [json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] for path in files]
-    job = load_job([merged(tmp_path / "merged.json", traces, lambda rank, pid: f"rank{rank}_{pid}")])
-    assert comparable(job) == comparable(load_job(files))
+    job = api.ranks([merged(tmp_path / "merged.json", traces, lambda rank, pid: f"rank{rank}_{pid}")])
+    assert comparable(job) == comparable(api.ranks(files))
     with pytest.raises(TraceError, match="cannot be told"):
-        load_report(merged(tmp_path / "plain.json", traces, lambda _, pid: pid))
+        api.report(merged(tmp_path / "plain.json", traces, lambda _, pid: pid))

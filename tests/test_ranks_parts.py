@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import pytest
 from conftest import Cli
 from rank_traces import events, write_rank
 
+from molprof import api
 from molprof.analysis.documents.ranks import ranks_document
-from molprof.analysis.ranks import ReadOptions, load_job
 from molprof.analysis.ranks.parts import is_part, part_path, read_part
 from molprof.common import served
 from molprof.common.errors import EngineError, TraceError, UsageError
@@ -36,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 def read(paths: list[Path], **options: Any) -> Any:
     """What is shown of ranks, but their remarks on files."""
-    data = ranks_document(load_job(paths, ReadOptions(**options))).data()
+    data = ranks_document(api.ranks(paths, **options)).data()
     return {name: value for name, value in data.items() if name != "left_out"}
 
 
@@ -46,35 +45,35 @@ def kept(folder: Path) -> dict[str, int]:
 
 def test_parts_put_together_equal_the_traces(folder: Path) -> None:
     job = read([folder])
-    first = read([folder], parts=str(folder / "parts"))
+    first = read([folder], parts=folder / "parts")
     names = [part_path(folder / "parts", folder / name) for name in ("0.json", "1.json.gz")]
     assert sorted(path.name for path in names) == sorted(kept(folder))
     assert all(is_part(path) for path in names)
-    assert first == read([folder], parts=str(folder / "parts")) == job
+    assert first == read([folder], parts=folder / "parts") == job
     assert read([folder / "parts"]) == job
     assert read([names[1], folder / "0.json"]) == job
 
 
 def test_only_what_changed_is_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ReadOptions(parts=str(folder / "parts"))
-    load_job([folder], options)
+    parts = folder / "parts"
+    api.ranks([folder], parts=parts)
     before = kept(folder)
     write_rank(folder / "1.json.gz", 1, events(late=30))
     damaged = part_path(folder / "parts", folder / "0.json")
     damaged.write_bytes(damaged.read_bytes()[:-40])
     done: list[tuple[int, int]] = []
-    job = load_job([folder], options, lambda *state: done.append(state))
+    job = api.ranks([folder], parts=parts, progress=lambda *state: done.append(state))
     assert [cost.late_ns for cost in job.costs] == [30_000, 0]
     assert done == [(1, 2), (2, 2)]
     assert all(kept(folder)[name] != before[name] for name in before)
     # A part of a damaged file says nothing of the whole one.
-    again = read([folder], partial=True, parts=options.parts)
-    monkeypatch.setattr("molprof.analysis.ranks.read._remote", lambda *_: pytest.fail("it was read again"))
-    assert read([folder], partial=True, parts=options.parts) == again
+    again = read([folder], partial=True, parts=parts)
+    monkeypatch.setattr("molprof.api.ranks_of_trace", lambda trace: pytest.fail("it was read again"))
+    assert read([folder], partial=True, parts=parts) == again
 
 
 def test_a_wrong_part_is_refused(folder: Path) -> None:
-    load_job([folder], ReadOptions(parts=str(folder / "parts")))
+    api.ranks([folder], parts=folder / "parts")
     path = part_path(folder / "parts", folder / "0.json")
     text = gzip.decompress(path.read_bytes())
     for content, message in (
@@ -100,24 +99,16 @@ def test_what_is_not_read_yet_goes_to_the_cluster(folder: Path, molprof: Cli, mo
 
 
 def test_a_first_file_that_fails_stops_the_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Path] = []
-
-    def fails(path: Path, options: Any) -> Any:
-        asked.append(path)
-        if len(asked) > 1:  # the first failure is seen meanwhile
-            time.sleep(0.1)
-        raise TraceError(f"{path} is wrong")
-
-    monkeypatch.setattr("molprof.analysis.ranks.read._remote", fails)
-    monkeypatch.setattr("molprof.analysis.ranks.read.workers_for", lambda needed: 1)
+    """The others, most of which are not read yet, are not waited for."""
+    (folder / "0.json").write_bytes((folder / "0.json").read_bytes()[:-20])
     for number in range(2, 40):
-        os.link(folder / "0.json", folder / f"{number}.json")
-    with pytest.raises(TraceError, match="is wrong"):
-        load_job([folder])
-    assert len(asked) < 40
+        write_rank(folder / f"{number}.json", number)
+    with pytest.raises(TraceError, match=r"0\.json"):
+        api.ranks([folder], parts=folder / "parts")
+    assert not kept(folder)
     (folder / "parts" / "x.json").write_text("{}")
     with pytest.raises(UsageError, match="holds no traces"):
-        load_job([folder / "parts"])
+        api.ranks([folder / "parts"])
 
 
 def long_reply() -> None:
@@ -128,8 +119,17 @@ def cut_reply() -> None:
     os.write(1, (100).to_bytes(8, "big") + b"+cut")
 
 
+def asked(target: str, request: bytes) -> bytes:
+    process = served.Served(target, "hint")
+    try:
+        return process.ask(request, "x")
+    finally:
+        process.kill()
+        process.close()
+
+
 def test_a_long_reply_is_whole_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
-    assert served.ask(f"{__name__}:long_reply", b"ab", "x", "hint") == b"ab" * 1_000_000
+    assert asked(f"{__name__}:long_reply", b"ab") == b"ab" * 1_000_000
     with pytest.raises(EngineError, match="read x failed: its answer was cut off after 4 of 100 bytes"):
-        served.ask(f"{__name__}:cut_reply", b"", "x", "hint")
+        asked(f"{__name__}:cut_reply", b"")

@@ -10,11 +10,12 @@ import pytest
 from conftest import Cli
 from rank_traces import events, write_rank
 
+from molprof import api
 from molprof.analysis.ranks.find import holds_ranks, told_rank
 from molprof.analysis.ui.contents import Place
-from molprof.analysis.ui.prepare import Settings, prepare
+from molprof.analysis.ui.prepare import prepare
 from molprof.commands.open import _ranks as ranks_to_open
-from molprof.commands.options import Reading
+from molprof.common.reading import Reading
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_what_holds_ranks(folder: Path, tmp_path: Path) -> None:
 def test_ranks_are_opened_on_one_clock(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths, clocks = ranks_to_open([folder], Reading(False, None))
     assert clocks == (("rank 0", 0), ("rank 1", 5_000_000))
-    prepared = prepare(paths, tmp_path, Settings(Place(), clocks=clocks))
+    prepared = prepare([api.load(path, stacks=True) for path in paths], tmp_path, Place(), clocks)
     content = json.loads(gzip.decompress(prepared.trace.read_bytes()))["traceEvents"]
     ends = sorted(event["ts"] + event["dur"] for event in content if "nccl" in event["name"])
     assert ends == [200, 200, 400, 400]

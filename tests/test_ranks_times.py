@@ -13,9 +13,10 @@ from conftest import Cli
 from rank_traces import ALLREDUCE, SIZES, events, gpu, launch, write_rank
 from tiny_trace import slice_
 
+from molprof import api
 from molprof.analysis.documents.ranks import ranks_document
 from molprof.analysis.figures.union import Union
-from molprof.analysis.ranks import Job, load_job
+from molprof.analysis.ranks import Job
 from molprof.analysis.ranks.exchanges import bus_factor
 from molprof.analysis.render import FORMATS, render
 
@@ -28,7 +29,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     folder = tmp_path_factory.mktemp("job")
     write_rank(folder / "0.json", 0)
     write_rank(folder / "1.json", 1, events(late=60, clock=5_000))
-    return load_job([folder])
+    return api.ranks([folder])
 
 
 def test_clocks_are_aligned_by_the_ends_of_collectives(job: Job) -> None:
@@ -102,7 +103,7 @@ def test_a_straggler_that_waits_for_its_host(tmp_path: Path) -> None:
     ]
     write_rank(tmp_path / "0.json", 0)
     write_rank(tmp_path / "1.json", 1, slow)
-    found = ranks_document(load_job([tmp_path])).data()["steps"][0]["straggler"]
+    found = ranks_document(api.ranks([tmp_path])).data()["steps"][0]["straggler"]
     assert (found["rank"], found["late_ns"], found["compute_ns"], found["idle_ns"]) == (1, 60_000, 0, 60_000)
     assert found["causes"] == (("cpu_busy", 60_000),)
     assert found["host"] == (("aten::item", 60_000),)
@@ -111,14 +112,14 @@ def test_a_straggler_that_waits_for_its_host(tmp_path: Path) -> None:
 def test_collectives_that_differ_are_not_matched(tmp_path: Path) -> None:
     write_rank(tmp_path / "0.json", 0)
     write_rank(tmp_path / "1.json", 1, [event for event in events() if event["ts"] != 310])
-    job = load_job([tmp_path])
+    job = api.ranks([tmp_path])
     assert job.remarks == ("collectives of group 0 [0, 1] differ (rank 0 has 2, rank 1 has 1): 1 of them are matched",)
     assert len(job.costs) == 1
     other = [{**event, "name": "ncclDevKernel_AllGather"} if "nccl" in event["name"] else event for event in events()]
     for event in other:
         event["args"] = {name: value for name, value in event["args"].items() if name != "Collective name"}
     write_rank(tmp_path / "1.json", 1, other)
-    job = load_job([tmp_path])
+    job = api.ranks([tmp_path])
     assert "none is matched" in job.remarks[0]
     assert job.clocks.unaligned == (1,)
     assert all(check.holds for check in job.checks)
@@ -137,7 +138,7 @@ def test_a_rank_is_aligned_by_way_of_another(tmp_path: Path) -> None:
 
     for number, (pairs, clock) in enumerate([(["[0, 1]", ""], 0), (["[0, 1]", "[1, 2]"], 30), (["", "[1, 2]"], 70)]):
         write_rank(tmp_path / f"{number}.json", number, rank(pairs, clock), world_size=4)
-    job = load_job([tmp_path])
+    job = api.ranks([tmp_path])
     assert job.clocks.offsets_ns == {0: 0, 1: 30_000, 2: 70_000}
     assert len(job.costs) == 2
 
@@ -207,7 +208,7 @@ def test_groups_that_share_no_rank_are_aligned_each_for_itself(tmp_path: Path) -
             if "Process Group Ranks" in event["args"]:
                 event["args"] = {**event["args"], "Process Group Ranks": str(group)}
         write_rank(tmp_path / f"{rank}.json", rank, content, world_size=4)
-    job = load_job([tmp_path])
+    job = api.ranks([tmp_path])
     assert job.clocks.offsets_ns == {0: 0, 1: 1_000_000, 2: 0, 3: 1_000_000}
     assert job.clocks.unaligned == (2, 3)
     late = {tuple(cost.parts): (cost.last_rank, cost.late_ns) for cost in job.costs if cost.late_ns}
@@ -216,7 +217,7 @@ def test_groups_that_share_no_rank_are_aligned_each_for_itself(tmp_path: Path) -
 
 @pytest.mark.skipif(not CORPUS.exists(), reason="MOLPROF_CORPUS is not set")
 def test_a_real_job_adds_up() -> None:
-    job = load_job([CORPUS])
+    job = api.ranks([CORPUS])
     assert len(job.costs) == 84
     assert job.clocks.recorded is not None
     assert (job.clocks.recorded.median_ns, job.clocks.recorded.most_ns) == (20_000, 41_000)

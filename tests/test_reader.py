@@ -14,8 +14,8 @@ from types import ModuleType
 import pytest
 from trace_rows import rows
 
-from molprof.analysis.engine import Engine
 from molprof.analysis.reader import load_trace
+from molprof.analysis.trace_processor import TraceProcessor
 
 
 def corpus() -> Path:
@@ -40,7 +40,7 @@ def oracle(folder: Path) -> ModuleType:
 
 
 @pytest.mark.parametrize("name", corpus_names())
-def test_real_traces_are_whole_and_exact(name: str, engine: Engine) -> None:
+def test_real_traces_are_whole_and_exact(name: str, engine: TraceProcessor) -> None:
     folder = corpus()
     path = folder / "traces" / name
     ns = oracle(folder).ns
@@ -84,7 +84,7 @@ def test_real_traces_are_whole_and_exact(name: str, engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("name", corpus_names())
-def test_without_stacks_the_counts_stay_and_the_rest_is_the_same(name: str, engine: Engine) -> None:
+def test_without_stacks_the_counts_stay_and_the_rest_is_the_same(name: str, engine: TraceProcessor) -> None:
     folder = corpus()
     info = load_trace(folder / "traces" / name, engine, stacks=False)
     expected = json.loads((folder / "expected.json").read_text())[name]["trace"]["events_by_category"]
@@ -98,7 +98,7 @@ def test_without_stacks_the_counts_stay_and_the_rest_is_the_same(name: str, engi
     assert by_category == {category: n for category, n in expected.items() if category != "python_function"}
 
 
-def test_lanes_of_real_traces_are_those_that_overlap(engine: Engine) -> None:
+def test_lanes_of_real_traces_are_those_that_overlap(engine: TraceProcessor) -> None:
     info = load_trace(corpus() / "traces" / "b200_vllm_eager.json.gz", engine)
     lanes = engine.query(
         """

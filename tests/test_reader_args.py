@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from trace_rows import SLICES, load, rows, x
 
-from molprof.analysis.engine import Engine
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.part import PartReader
 from molprof.analysis.reader.text import may_have_wide_integer, needs_plain
+from molprof.analysis.trace_processor import TraceProcessor
 
 
-def test_ids_and_names(engine: Engine, tmp_path: Path) -> None:
+def test_ids_and_names(engine: TraceProcessor, tmp_path: Path) -> None:
     meta = [
         {"ph": "M", "name": "process_name", "pid": 5, "tid": 0, "ts": 9, "args": {"name": "python3"}},
         {"ph": "M", "name": "process_labels", "pid": 5, "tid": 0, "args": {"labels": "GPU 5"}},
@@ -53,7 +53,7 @@ def test_ids_and_names(engine: Engine, tmp_path: Path) -> None:
     ]
 
 
-def test_args_keep_keys_types_and_nesting(engine: Engine, tmp_path: Path) -> None:
+def test_args_keep_keys_types_and_nesting(engine: TraceProcessor, tmp_path: Path) -> None:
     args = {
         "External id": 7, "grid": [1, 2, 3], "occupancy %": 12.5, "name": "é中😀", "flag": True, "none": None,
         "empty": [],
@@ -82,7 +82,7 @@ def test_args_keep_keys_types_and_nesting(engine: Engine, tmp_path: Path) -> Non
     ]
 
 
-def test_text_that_the_engine_would_change_reads_alike(engine: Engine, tmp_path: Path) -> None:
+def test_text_that_the_engine_would_change_reads_alike(engine: TraceProcessor, tmp_path: Path) -> None:
     events = [
         x("C:\\temp\\", 0, 1, cat="a\\b"),
         x(
@@ -127,7 +127,7 @@ def test_wide_integers_are_found(text: bytes, found: bool) -> None:
     assert needs_plain(text) == found
 
 
-def test_other_kinds_of_events_are_kept_or_counted(engine: Engine, tmp_path: Path) -> None:
+def test_other_kinds_of_events_are_kept_or_counted(engine: TraceProcessor, tmp_path: Path) -> None:
     base = {"pid": 1, "tid": 2}
     events = [
         {"ph": "B", "name": "begin", "cat": "span", "ts": 0, **base},

@@ -9,8 +9,8 @@ import pytest
 from test_reader import corpus, corpus_names
 from trace_rows import SLICES, load, losses, rows, x
 
-from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.reader import compact, feeding, load_trace
+from molprof.analysis.trace_processor import TraceProcessor, open_engine
 
 BASE = {"pid": 1, "tid": 2}
 ARGS = """
@@ -60,12 +60,12 @@ def contents(path: Path, **options: Any) -> list[list[tuple[Any, ...]]]:
     return found
 
 
-def test_the_engine_holds_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
+def test_the_engine_holds_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: TraceProcessor) -> None:
     path = tmp_path / "trace.json"
     load(engine, tmp_path, EVENTS)
     fed: list[bytes] = []
-    feed = Engine.feed
-    monkeypatch.setattr(Engine, "feed", lambda self, chunk: fed.append(chunk) or feed(self, chunk))
+    feed = TraceProcessor.feed
+    monkeypatch.setattr(TraceProcessor, "feed", lambda self, chunk: fed.append(chunk) or feed(self, chunk))
     found = contents(path)
     assert not b"".join(fed).startswith(b"{")
     fed.clear()
@@ -84,7 +84,9 @@ def test_real_traces_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) ->
     assert found == contents(path)
 
 
-def test_more_texts_than_the_format_can_number(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_texts_than_the_format_can_number(
+    tmp_path: Path, engine: TraceProcessor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compact, "_EVENTS", 100)
     monkeypatch.setattr(compact, "_MAX_TEXTS", 300)
     names = [f"kernel {number % 700}" for number in range(1500)]
@@ -106,7 +108,7 @@ def test_more_texts_than_the_format_can_number(tmp_path: Path, engine: Engine, m
     ],
     ids=["name", "args", "arg", "array", "begin", "asynchronous", "point"],
 )
-def test_what_does_not_fit_goes_as_json(tmp_path: Path, engine: Engine, event: dict[str, Any]) -> None:
+def test_what_does_not_fit_goes_as_json(tmp_path: Path, engine: TraceProcessor, event: dict[str, Any]) -> None:
     info = load(
         engine, tmp_path, [x("a", 0, 9, cat="kernel", args={"correlation": 5, "stream": 2}), event], all_args=False
     )

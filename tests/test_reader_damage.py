@@ -16,10 +16,9 @@ import hypothesis.strategies as st
 import pytest
 from trace_rows import load, x
 
-from molprof.analysis.engine import Engine, open_engine
-from molprof.analysis.query import find_statement, run_statement
+from molprof import api
 from molprof.analysis.reader import TraceInfo, cursor, load_trace, survey
-from molprof.analysis.reports.load import load_report
+from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.common.errors import TraceError, UsageError
 
 WHOLE = json.dumps({"traceEvents": [x(f"n{i}", i, 0.5, args={"s": "{"}) for i in range(100)], "after": 1}).encode()
@@ -72,7 +71,9 @@ PACKED = gzip.compress(WHOLE, mtime=0)  # without the time, which would be anoth
         (PACKED + b"junk", "the gzip data ends at byte"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_line_with_the_place(engine: Engine, tmp_path: Path, content: bytes, reason: str) -> None:
+def test_bad_input_is_one_line_with_the_place(
+    engine: TraceProcessor, tmp_path: Path, content: bytes, reason: str
+) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(content)
     with pytest.raises(TraceError) as failure:
@@ -83,7 +84,7 @@ def test_bad_input_is_one_line_with_the_place(engine: Engine, tmp_path: Path, co
     assert "\n" not in message
 
 
-def test_files_that_cannot_be_read(engine: Engine, tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(engine: TraceProcessor, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a directory") as refused:
         load_trace(tmp_path, engine)
     assert refused.value.hint == "give a trace file; there is none in it"
@@ -98,7 +99,7 @@ def test_files_that_cannot_be_read(engine: Engine, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_no_permission(engine: Engine, tmp_path: Path) -> None:
+def test_no_permission(engine: TraceProcessor, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(WHOLE)
     path.chmod(0)
@@ -117,14 +118,14 @@ def test_no_permission(engine: Engine, tmp_path: Path) -> None:
     ],
     ids=["inside", "between", "malformed", "no comma", "wrong type"],
 )
-def test_partial_takes_what_is_whole(engine: Engine, tmp_path: Path, content: bytes) -> None:
+def test_partial_takes_what_is_whole(engine: TraceProcessor, tmp_path: Path, content: bytes) -> None:
     info = load(engine, tmp_path, content, partial=True)
     assert (info.events_by_category, info.lost_events, info.complete) == ({"cpu_op": 90}, 0, False)
     assert "byte" in str(info.problem)
     assert engine.query("SELECT name FROM slice ORDER BY ts")["name"].tolist() == [f"n{i}" for i in range(90)]
 
 
-def test_partial_takes_what_truncated_gzip_holds(engine: Engine, tmp_path: Path) -> None:
+def test_partial_takes_what_truncated_gzip_holds(engine: TraceProcessor, tmp_path: Path) -> None:
     events = [x(f"n{i * 7919 % 10007}", i, 0.5, args={"a": i * i}) for i in range(5000)]
     packed = gzip.compress(json.dumps(events).encode())
     info = load(engine, tmp_path, packed[: len(packed) // 2], partial=True)
@@ -135,7 +136,7 @@ def test_partial_takes_what_truncated_gzip_holds(engine: Engine, tmp_path: Path)
 
 
 @pytest.mark.parametrize("damaged", [PACKED[:-20], PACKED + b"garbage"])
-def test_partial_takes_what_small_damaged_gzip_holds(engine: Engine, tmp_path: Path, damaged: bytes) -> None:
+def test_partial_takes_what_small_damaged_gzip_holds(engine: TraceProcessor, tmp_path: Path, damaged: bytes) -> None:
     info = load(engine, tmp_path, damaged, partial=True)
     assert not info.complete
     assert 50 < info.events_by_category["cpu_op"] <= 100
@@ -143,7 +144,7 @@ def test_partial_takes_what_small_damaged_gzip_holds(engine: Engine, tmp_path: P
 
 
 @pytest.mark.parametrize("content", [b'{"traceEvents": [{"ph": "X"', b"[nonsense]", PACKED[:30]])
-def test_partial_of_a_file_damaged_before_any_event(engine: Engine, tmp_path: Path, content: bytes) -> None:
+def test_partial_of_a_file_damaged_before_any_event(engine: TraceProcessor, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(content)
     with pytest.raises(TraceError, match=r"there is nothing before the damage$") as failure:
@@ -163,7 +164,7 @@ def test_partial_of_a_file_damaged_before_any_event(engine: Engine, tmp_path: Pa
         (b'{"traceEvents": [], "molprof": "x"}', "capture again, or delete the key 'molprof' from"),
     ],
 )
-def test_bad_input_names_the_next_step(engine: Engine, tmp_path: Path, content: bytes, hint: str) -> None:
+def test_bad_input_names_the_next_step(engine: TraceProcessor, tmp_path: Path, content: bytes, hint: str) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(content)
     for partial in (False, True):
@@ -175,7 +176,7 @@ def test_bad_input_names_the_next_step(engine: Engine, tmp_path: Path, content: 
     assert failure.value.hint == "give the path of a trace; - is standard input"
 
 
-def test_partial_of_a_whole_file_is_complete(engine: Engine, tmp_path: Path) -> None:
+def test_partial_of_a_whole_file_is_complete(engine: TraceProcessor, tmp_path: Path) -> None:
     assert load(engine, tmp_path, WHOLE, partial=True).complete
 
 
@@ -230,7 +231,7 @@ def _check_against_json(text: bytes, info: TraceInfo) -> None:
     ids=["event", "value", "key"],
 )
 def test_a_value_without_end_is_refused_in_bounded_memory(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, where: str
+    engine: TraceProcessor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, where: str
 ) -> None:
     monkeypatch.setattr(cursor, "_MAX_VALUE_BYTES", 1_000_000)
     with pytest.raises(TraceError, match="has a value of more than 1000000 bytes, " + where):
@@ -246,12 +247,14 @@ def test_a_value_without_end_is_refused_in_bounded_memory(
     ],
     ids=["event", "second event", "value"],
 )
-def test_nesting_without_end_is_refused_at_once(engine: Engine, tmp_path: Path, text: bytes, where: str) -> None:
+def test_nesting_without_end_is_refused_at_once(
+    engine: TraceProcessor, tmp_path: Path, text: bytes, where: str
+) -> None:
     with pytest.raises(TraceError, match=re.escape(f"is nested too deeply {where}")):
         load(engine, tmp_path, text)
 
 
-def test_partial_takes_what_stands_before_a_nesting_without_end(engine: Engine, tmp_path: Path) -> None:
+def test_partial_takes_what_stands_before_a_nesting_without_end(engine: TraceProcessor, tmp_path: Path) -> None:
     info = load(engine, tmp_path, WHOLE[:PLACE_OF_90] + b"[" * 600_000, partial=True)
     assert (info.events_by_category, info.complete) == ({"cpu_op": 90}, False)
     assert "is nested too deeply inside event 91" in str(info.problem)
@@ -259,7 +262,7 @@ def test_partial_takes_what_stands_before_a_nesting_without_end(engine: Engine, 
 
 @pytest.mark.parametrize("text", [b'"a": %b', b'"args": {"a": %b}', b'"args": {"a": %b, "b": "\\n"}'])
 @pytest.mark.parametrize("depth", [700, 5000])
-def test_deep_nesting_is_an_error_or_read(engine: Engine, tmp_path: Path, text: bytes, depth: int) -> None:
+def test_deep_nesting_is_an_error_or_read(engine: TraceProcessor, tmp_path: Path, text: bytes, depth: int) -> None:
     event = b'{"ph": "X", "ts": 1, ' + text % (b"[" * depth + b"]" * depth) + b"}"
     try:
         info = load(engine, tmp_path, b'{"traceEvents": [' + event + b"]}")
@@ -290,10 +293,10 @@ def test_text_for_a_number_is_named_with_its_event(
         f"{path}: the event 'wrong' of category {category} has the {arg} {shown}, which is not an integer of 64 bits"
     )
     with pytest.raises(TraceError) as failure:
-        load_report(path)
+        api.report(path)
     assert str(failure.value) == message
     with pytest.raises(TraceError) as failure:
-        run_statement(find_statement("launches", {}), [path])
+        api.query([path], "launches")
     assert str(failure.value) == message
 
 
@@ -307,16 +310,16 @@ def test_a_kernel_moves_no_bytes(tmp_path: Path) -> None:
             ]
         )
     )
-    assert load_report(path).counts.memory_operations["Memcpy DtoH"].bytes == 1500
+    assert api.report(path).counts.memory_operations["Memcpy DtoH"].bytes == 1500
 
 
 def test_a_device_that_is_null_is_one_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(json.dumps([x("k", 1, 1, cat="kernel", args={"device": None}), x("k", 5, 1, cat="kernel")]))
-    assert list(load_report(path).devices) == ["1", "None"]
+    assert list(api.report(path).devices) == ["1", "None"]
 
 
-def test_a_single_line_is_no_obstacle(engine: Engine, tmp_path: Path) -> None:
+def test_a_single_line_is_no_obstacle(engine: TraceProcessor, tmp_path: Path) -> None:
     events = [x("n", i, 0.5) for i in range(20_000)]
     text = json.dumps(events, separators=(",", ":")).encode()
     assert b"\n" not in text
@@ -325,7 +328,7 @@ def test_a_single_line_is_no_obstacle(engine: Engine, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("known", [0, 11])
 def test_a_file_of_unknown_events_is_refused_early(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: int
+    engine: TraceProcessor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: int
 ) -> None:
     monkeypatch.setattr(survey, "_MAX_UNREAD", 10)
     events = [x("a", i, 1) for i in range(known)] + [{} for _ in range(11)]

@@ -14,12 +14,12 @@ import tiny_trace
 from msgspec.structs import replace
 from trace_rows import load, rows, x
 
-from molprof.analysis.engine import Engine
+from molprof import api
 from molprof.analysis.figures import build_report
 from molprof.analysis.reader import load_trace, source
 from molprof.analysis.reader.events import NEEDED_ARGS
 from molprof.analysis.reader.open import open_trace
-from molprof.analysis.reports.load import ReportOptions, load_report
+from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import TraceError
 from molprof.queries import modules
 
@@ -31,7 +31,7 @@ else:
 TEXT = json.dumps({"traceEvents": [x(f"n{i * 7919 % 10007}", i, 0.5) for i in range(3000)]}).encode()
 
 
-def test_zstd_by_content_in_several_frames(engine: Engine, tmp_path: Path) -> None:
+def test_zstd_by_content_in_several_frames(engine: TraceProcessor, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"  # no .zst
     path.write_bytes(zstd.compress(TEXT[:1000]) + zstd.compress(TEXT[1000:]))
     info = load_trace(path, engine)
@@ -47,26 +47,26 @@ def test_zstd_by_content_in_several_frames(engine: Engine, tmp_path: Path) -> No
         (lambda data: data + b"junk", "and other bytes follow it, from byte"),
     ],
 )
-def test_damaged_zstd(engine: Engine, tmp_path: Path, change: object, reason: str) -> None:
+def test_damaged_zstd(engine: TraceProcessor, tmp_path: Path, change: object, reason: str) -> None:
     with pytest.raises(TraceError, match=re.escape(reason)):
         load(engine, tmp_path, change(zstd.compress(TEXT)))  # type: ignore[operator]
 
 
-def test_zstd_frames_without_data_are_skipped(engine: Engine, tmp_path: Path) -> None:
+def test_zstd_frames_without_data_are_skipped(engine: TraceProcessor, tmp_path: Path) -> None:
     skipped = b"\x50\x2a\x4d\x18\x05\x00\x00\x00hello"
     info = load(engine, tmp_path, skipped + zstd.compress(TEXT[:1000]) + skipped + zstd.compress(TEXT[1000:]) + skipped)
     assert (info.events_by_category, info.complete) == ({"cpu_op": 3000}, True)
 
 
 @pytest.mark.parametrize("padding", [b"", b"\0", b"\0" * 300_000])
-def test_gzip_members_follow_each_other(engine: Engine, tmp_path: Path, padding: bytes) -> None:
+def test_gzip_members_follow_each_other(engine: TraceProcessor, tmp_path: Path, padding: bytes) -> None:
     packed = gzip.compress(TEXT[:1000]) + padding + gzip.compress(TEXT[1000:]) + padding
     info = load(engine, tmp_path, packed)
     assert (info.events_by_category, info.bytes) == ({"cpu_op": 3000}, len(packed))
 
 
 @pytest.mark.parametrize("junk", [b"j", b"\x1f", b"junk" * 100_000, b"\0\0PK"])
-def test_bytes_after_the_packed_data_are_named_as_such(engine: Engine, tmp_path: Path, junk: bytes) -> None:
+def test_bytes_after_the_packed_data_are_named_as_such(engine: TraceProcessor, tmp_path: Path, junk: bytes) -> None:
     packed = gzip.compress(TEXT)
     begin = len(packed) + len(junk) - len(junk.lstrip(b"\0"))
     reason = f"the gzip data ends at byte {len(packed)}, and other bytes follow it, from byte {begin} on: "
@@ -79,11 +79,13 @@ def test_bytes_after_the_packed_data_are_named_as_such(engine: Engine, tmp_path:
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd.compress])
 @pytest.mark.parametrize("text", [TEXT, b"[" + TEXT[TEXT.index(b"[") + 1 : -1]])
-def test_a_byte_order_mark_is_no_part_of_the_text(engine: Engine, tmp_path: Path, text: bytes, pack: object) -> None:
+def test_a_byte_order_mark_is_no_part_of_the_text(
+    engine: TraceProcessor, tmp_path: Path, text: bytes, pack: object
+) -> None:
     assert load(engine, tmp_path, pack(b"\xef\xbb\xbf \n" + text)).events_by_category == {"cpu_op": 3000}  # type: ignore[operator]
 
 
-def test_json_that_begins_like_perfetto_is_json(engine: Engine, tmp_path: Path) -> None:
+def test_json_that_begins_like_perfetto_is_json(engine: TraceProcessor, tmp_path: Path) -> None:
     assert load(engine, tmp_path, b"\n" + TEXT).events_by_category == {"cpu_op": 3000}
 
 
@@ -123,10 +125,10 @@ def test_a_report_without_the_other_args_is_the_same(tmp_path: Path) -> None:
     path = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
     with open_trace(path) as (engine, info):
         whole = build_report(engine, info)
-    assert replace(load_report(path, ReportOptions(stacks=True)), findings=()) == whole  # which come on top
+    assert replace(api.report(path, stacks=True), findings=()) == whole  # which come on top
 
 
-def test_only_needed_args_are_kept(engine: Engine, tmp_path: Path) -> None:
+def test_only_needed_args_are_kept(engine: TraceProcessor, tmp_path: Path) -> None:
     args = {"correlation": 7, "grid": [1, 2], "stream": 3, "External id": 9}
     # Of operators and Python stacks none, however their block is decoded.
     others = [x("b", 2, 1, args=args), x("c", 3, 1, cat="python_function", args=args)]
@@ -136,7 +138,7 @@ def test_only_needed_args_are_kept(engine: Engine, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("all_args", [True, False])
-def test_numbers_beyond_float64_become_text(engine: Engine, tmp_path: Path, all_args: bool) -> None:
+def test_numbers_beyond_float64_become_text(engine: TraceProcessor, tmp_path: Path, all_args: bool) -> None:
     text = b'[{"ph":"X","name":"a","pid":1,"tid":1,"ts":1,"dur":1,"args":{"bytes":1e400,"stream":-2E+999,"device":0}}]'
     load(engine, tmp_path, text, all_args=all_args)
     shown = engine.query("SELECT key, COALESCE(string_value, int_value) AS v FROM args ORDER BY key")

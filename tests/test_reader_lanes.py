@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from trace_rows import SLICES, load, losses, rows, x
 
-from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.reader import load_trace, survey
+from molprof.analysis.trace_processor import TraceProcessor, open_engine
 
 
-def test_partly_overlapping_slices_get_a_lane(engine: Engine, tmp_path: Path) -> None:
+def test_partly_overlapping_slices_get_a_lane(engine: TraceProcessor, tmp_path: Path) -> None:
     events = [
         x("c", 7, 10, args={"stream": 7, "correlation": 3}),
         x("a", 0, 10),
@@ -44,7 +44,7 @@ def test_partly_overlapping_slices_get_a_lane(engine: Engine, tmp_path: Path) ->
     ].tolist() == [3]
 
 
-def test_equal_and_empty_slices_stay_on_their_track(engine: Engine, tmp_path: Path) -> None:
+def test_equal_and_empty_slices_stay_on_their_track(engine: TraceProcessor, tmp_path: Path) -> None:
     events = [
         x("same", 5, 2),
         x("same", 5, 2),
@@ -61,7 +61,7 @@ def test_equal_and_empty_slices_stay_on_their_track(engine: Engine, tmp_path: Pa
     ]  # fmt: skip
 
 
-def test_flows_follow_their_slice_to_its_lane(engine: Engine, tmp_path: Path) -> None:
+def test_flows_follow_their_slice_to_its_lane(engine: TraceProcessor, tmp_path: Path) -> None:
     events = [
         x("launch", 0, 1, tid=9, cat="cuda_runtime"),
         x("launch", 2, 1, tid=9, cat="cuda_runtime"),

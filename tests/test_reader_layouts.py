@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from trace_rows import load, x
 
-from molprof.analysis.engine import Engine
 from molprof.analysis.reader import array, load_trace, source
 from molprof.analysis.reader.open import open_trace
+from molprof.analysis.trace_processor import TraceProcessor
 
 
-def test_keys_around_the_events(engine: Engine, tmp_path: Path) -> None:
+def test_keys_around_the_events(engine: TraceProcessor, tmp_path: Path) -> None:
     text = (
         b' {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "GPU {[\\" 0"}],'
         b'"x": null, "y": -1.5e3 ,'
@@ -35,7 +35,7 @@ def test_keys_around_the_events(engine: Engine, tmp_path: Path) -> None:
 @pytest.mark.parametrize("blocks", [16, 50, 1000, 2 * 1024 * 1024])
 @pytest.mark.parametrize("layout", ["minified", "spaced", "indented", "torch", "crlf"])
 def test_any_layout_in_any_blocks(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, blocks: int
+    engine: TraceProcessor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, blocks: int
 ) -> None:
     monkeypatch.setattr(array, "DECODE_BYTES", blocks)
     monkeypatch.setattr(source, "BLOCK_BYTES", blocks)
@@ -69,13 +69,13 @@ def test_any_layout_in_any_blocks(
 
 
 @pytest.mark.parametrize("trace", [[], {"traceEvents": []}])
-def test_a_trace_without_events(engine: Engine, tmp_path: Path, trace: Any) -> None:
+def test_a_trace_without_events(engine: TraceProcessor, tmp_path: Path, trace: Any) -> None:
     info = load(engine, tmp_path, json.dumps(trace).encode())
     assert (info.events_by_category, info.lost_events, info.complete, info.origin_ns) == ({}, 0, True, 0)
     assert engine.query("SELECT COUNT(*) AS n FROM slice")["n"].tolist() == [0]
 
 
-def test_gzip_by_content_in_several_members(engine: Engine, tmp_path: Path) -> None:
+def test_gzip_by_content_in_several_members(engine: TraceProcessor, tmp_path: Path) -> None:
     text = json.dumps({"traceEvents": [x("a", i, 0.5) for i in range(50)]}).encode()
     path = tmp_path / "trace.json"  # no .gz
     path.write_bytes(gzip.compress(text[:1000]) + gzip.compress(text[1000:]) + b"\0" * 20)

@@ -12,13 +12,13 @@ import hypothesis.strategies as st
 import pytest
 from trace_rows import SLICES, load, rows, x
 
-from molprof.analysis.engine import Engine
 from molprof.analysis.reader.part import WrongEventError
 from molprof.analysis.reader.times import nanoseconds
+from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import TraceError
 
 
-def test_times_are_exact_whatever_their_size(engine: Engine, tmp_path: Path) -> None:
+def test_times_are_exact_whatever_their_size(engine: TraceProcessor, tmp_path: Path) -> None:
     text = b"""[
       {"ph":"X","cat":"a","name":"first","pid":1,"tid":2,"ts":1712195495519689.047,"dur":63.813},
       {"ph":"X","cat":"a","name":"second","pid":1,"tid":3,"ts":1712195495519690.1,"dur":0.001},
@@ -82,7 +82,7 @@ def test_nanoseconds_agree_with_decimal_arithmetic(values: list[Decimal]) -> Non
     assert nanoseconds(texts).tolist() == [int(value * 1000) for value in values]
 
 
-def test_a_span_that_floats_cannot_hold_is_refused(engine: Engine, tmp_path: Path) -> None:
+def test_a_span_that_floats_cannot_hold_is_refused(engine: TraceProcessor, tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="times span"):
         load(engine, tmp_path, [x("a", 0, 1), x("b", 1.7e15, 1)])
 
@@ -97,13 +97,13 @@ def test_a_span_that_floats_cannot_hold_is_refused(engine: Engine, tmp_path: Pat
     ],
 )
 def test_a_span_beyond_an_integer_is_refused_too(
-    engine: Engine, tmp_path: Path, first: dict[str, Any], second: dict[str, Any], span_ns: int
+    engine: TraceProcessor, tmp_path: Path, first: dict[str, Any], second: dict[str, Any], span_ns: int
 ) -> None:
     with pytest.raises(TraceError, match=f"times span {span_ns} ns, more than"):
         load(engine, tmp_path, [first, second])
 
 
-def test_dur_zero_and_missing_are_slices(engine: Engine, tmp_path: Path) -> None:
+def test_dur_zero_and_missing_are_slices(engine: TraceProcessor, tmp_path: Path) -> None:
     missing = x("missing", 3, 0)
     del missing["dur"]
     info = load(engine, tmp_path, [x("zero", 1, 0), missing, x("null", 4, None)])
@@ -124,13 +124,13 @@ def test_dur_zero_and_missing_are_slices(engine: Engine, tmp_path: Path) -> None
         (x("d", 1, [1]), "event 2, 'd' (ph 'X'), has a wrong dur: '[1]' is not a time"),
     ],
 )
-def test_wrong_times_are_named(engine: Engine, tmp_path: Path, event: dict[str, Any], reason: str) -> None:
+def test_wrong_times_are_named(engine: TraceProcessor, tmp_path: Path, event: dict[str, Any], reason: str) -> None:
     with pytest.raises(TraceError, match=r"trace\.json") as failure:
         load(engine, tmp_path, [x("ok", 1, 1), event])
     assert reason in str(failure.value)
 
 
-def test_a_wrong_event_says_which(engine: Engine, tmp_path: Path) -> None:
+def test_a_wrong_event_says_which(engine: TraceProcessor, tmp_path: Path) -> None:
     """Also where events before it are not fed, or those behind it are no JSON."""
     stack = x("stack", 1, 1, cat="python_function")
     events = [stack, *(x("a", i, 0.5) for i in range(7)), {"ph": "M"}, x("b", "soon", 1), x("c", 9, -2)]

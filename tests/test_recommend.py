@@ -11,9 +11,9 @@ import tiny_trace
 from bench_data import ran, result, write
 from conftest import Cli
 
+from molprof import api
 from molprof.analysis.bench.bounds import read_bounds
 from molprof.analysis.bench.recommend import Advice, recommend
-from molprof.analysis.reports.load import load_report
 from molprof.common.bench_records import read_results
 from molprof.common.errors import TraceError
 from molprof.common.phases import STEP_PHASES
@@ -156,7 +156,7 @@ def test_the_bound_of_attention_is_its_share_of_the_time(tmp_path: Path) -> None
     """GPU time of the class in the recorded steps, over their unprofiled time, times the steps' share of the run."""
     document = tiny_trace.document()
     trace = tiny_trace.write(tmp_path / "trace.json", document)
-    run = load_report(trace).run
+    run = api.report(trace).run
     assert run is not None
     assert run.window.classes is not None
     assert run.wall_ns.median is not None
@@ -165,7 +165,7 @@ def test_the_bound_of_attention_is_its_share_of_the_time(tmp_path: Path) -> None
     assert run.profiled_ratio is not None
     steps = [event for event in document["traceEvents"] if event["name"].startswith("molprof.step ")]
     unprofiled_ns = sum(1000 * event["dur"] for event in steps) / run.profiled_ratio
-    bounds = read_bounds(trace)
+    bounds = api.load(trace).read(read_bounds)
     attention = bounds.of("attention")
     assert attention is not None
     assert attention.gain_ratio == pytest.approx(run.window.classes["attention"].time_ns / unprofiled_ns * in_steps)
@@ -173,7 +173,7 @@ def test_the_bound_of_attention_is_its_share_of_the_time(tmp_path: Path) -> None
 
 
 def test_the_bound_on_a_cpu_is_of_the_operators(tmp_path: Path) -> None:
-    bounds = read_bounds(tiny_trace.write(tmp_path / "trace.json", tiny_trace.cpu_document()))
+    bounds = api.load(tiny_trace.write(tmp_path / "trace.json", tiny_trace.cpu_document())).read(read_bounds)
     found = {bound.lever: bound.gain_ratio for bound in bounds.bounds}
     assert "tf32" not in found
     assert found["compile"] is not None

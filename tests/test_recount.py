@@ -10,9 +10,8 @@ import tiny_trace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from molprof.analysis.engine import open_engine
 from molprof.analysis.figures import build_report
-from molprof.analysis.reader import load_trace
+from molprof.analysis.reader.open import open_trace
 from molprof.common.errors import TraceError
 
 # Few numbers, so that they meet: equal times, shared correlations, calls and work without any.
@@ -32,12 +31,12 @@ EVENT = st.tuples(
 def test_counts_equal_a_recount(tmp_path_factory: pytest.TempPathFactory, events: list[Any]) -> None:
     path = tmp_path_factory.mktemp("random") / "random.json"
     tiny_trace.write(path, {"traceEvents": [_event(*event) for event in events]})
-    with open_engine() as engine:
+    with open_trace(path) as (engine, info):
         if _ambiguous(events):
             with pytest.raises(TraceError, match="are of several calls"):
-                build_report(engine, load_trace(path, engine))
+                build_report(engine, info)
             return
-        report = build_report(engine, load_trace(path, engine))
+        report = build_report(engine, info)
     assert _figures(report.to_json()) == _recount(events)
     assert all(check.holds for check in report.checks)
 

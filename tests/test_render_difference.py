@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from page_data import render
 from synthetic import Cost, Spec, captured, costs
 
+from molprof import api
 from molprof.analysis.compare import compare
 from molprof.analysis.compare.parts import GROUPS, PART_LABELS, by_group, group_of, in_order
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import Spread
 from molprof.analysis.render.table import WIDTH
-from molprof.analysis.reports.load import load_report
 
 SLOWER = Spec(
     batches=(("cfffjle", "cfe"),),
@@ -98,7 +98,7 @@ def test_a_large_residual_is_said(tmp_path: Path) -> None:
 def test_gpu_time_without_room_is_said(tmp_path: Path) -> None:
     content = tiny_trace.document()  # times of the trace in µs, of the manifest in ns
     path = tiny_trace.write(tmp_path / "tiny.json", content)
-    shown = difference_of(render(compare([load_report(path), load_report(path)])))
+    shown = difference_of(render(compare([api.report(path), api.report(path)])))
     text = "recorded GPU time beyond the unprofiled steps: 77.0 µs (first run), 77.0 µs (this run)"
     assert text in " ".join(shown.split())
 
@@ -121,7 +121,7 @@ def test_traces_of_other_origin_show_the_recorded_span(tmp_path: Path) -> None:
     path = tiny_trace.write(tmp_path / "a.json", {"traceEvents": [tiny_trace.work("kernel", "k", 5, 2, 1)]})
     events = [tiny_trace.work("kernel", "k", ts, 1, 1) for ts in (5, 20)]
     other = tiny_trace.write(tmp_path / "b.json", {"traceEvents": events})
-    shown = difference_of(render(compare([load_report(path), load_report(other)])))
+    shown = difference_of(render(compare([api.report(path), api.report(other)])))
     assert shown == (
         "Difference in unprofiled time from a\n"
         "  b: not recorded\n\n"

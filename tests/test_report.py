@@ -11,9 +11,9 @@ import pytest
 import tiny_trace
 from page_data import render
 
+from molprof import api
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import TABLES
-from molprof.analysis.reports.load import load_report
 from molprof.common.errors import TraceError
 from molprof.common.phases import PHASES
 from molprof.queries import PACKAGE, modules
@@ -338,7 +338,7 @@ def test_every_table_has_a_module() -> None:
 @pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces to read")
 @pytest.mark.parametrize("name", EXPECTED or ["none"])
 def test_real_traces(name: str) -> None:
-    report = load_report(Path(str(CORPUS), "traces", name))
+    report = api.report(Path(str(CORPUS), "traces", name))
     figures = report.to_json()
     expected = EXPECTED[name]
     assert figures["trace"]["events_by_category"] == expected["trace"]["events_by_category"]

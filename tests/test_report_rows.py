@@ -12,18 +12,19 @@ import pytest
 from conftest import Cli
 from tiny_trace import document, write
 
+from molprof import Reading, api
+from molprof.analysis import trace as traces
 from molprof.analysis.documents.figures import figure_values
 from molprof.analysis.documents.report import reports_document, trace_row
 from molprof.analysis.figures import Report
+from molprof.analysis.reader.heads import traces_in
 from molprof.analysis.render import render
-from molprof.analysis.reports import many
-from molprof.analysis.reports.load import ReportOptions, load_report
 from molprof.commands import report_rows
-from molprof.commands.options import Reading, Result
+from molprof.commands.options import Result
 from molprof.common.errors import EngineError, TraceError
 from molprof.common.served import Served, answer
 
-CACHED = ReportOptions(cached=True)
+CACHED = Reading(cached=True)
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_a_folder_becomes_one_table_with_the_problem_of_what_cannot_be_read(
     assert [row["file"] for row in rows] == ["traces/a.json", "traces/b.json", "traces/c.json.gz"]
     assert [bool(row["problem"]) for row in rows] == [False, True, False]
     monkeypatch.chdir(folder.parent)
-    values = figure_values(load_report("traces/a.json"))
+    values = figure_values(api.report("traces/a.json"))
     assert list(rows[0])[2:] == list(values)
     assert [rows[0][name] for name in values] == ["" if value is None else str(value) for value in values.values()]
     assert set(list(rows[1].values())[2:]) == {""}
@@ -70,7 +71,7 @@ def test_stored_reports_stand_for_their_traces(folder: Path, molprof: Cli) -> No
 
 
 def test_a_table_for_people_shows_what_was_recorded(folder: Path) -> None:
-    report = load_report(folder / "a.json")
+    report = api.report(folder / "a.json")
     rows = [trace_row("a", report), trace_row("b", TraceError("b is cut"))]
     text = render(reports_document(rows))
     assert "launches" in text
@@ -80,7 +81,7 @@ def test_a_table_for_people_shows_what_was_recorded(folder: Path) -> None:
 
 
 def test_a_table_says_each_name_once_and_has_no_empty_part(folder: Path) -> None:
-    good, bad = trace_row("a", load_report(folder / "a.json")), trace_row("x/b.json", TraceError("x/b.json: it is cut"))
+    good, bad = trace_row("a", api.report(folder / "a.json")), trace_row("x/b.json", TraceError("x/b.json: it is cut"))
     assert "Not read" not in render(reports_document([good]))
     text = render(reports_document([bad]))
     assert "\nTraces\n" not in text
@@ -117,10 +118,10 @@ def test_what_excludes_rows(folder: Path, molprof: Cli) -> None:
 def test_an_interrupted_table_goes_on_where_it_was(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    paths = many.traces_in(folder)
+    paths = traces_in(folder)
     assert [path.name for path in paths] == ["a.json", "b.json", "c.json.gz"]
-    monkeypatch.setattr(many, "processors", lambda: 1)
-    found = many.each_report(paths, CACHED)
+    monkeypatch.setattr(traces, "processors", lambda: 1)
+    found = api.each_report(paths, CACHED)
 
     def interrupted(*arguments: object) -> object:
         yield next(found)
@@ -129,9 +130,9 @@ def test_an_interrupted_table_goes_on_where_it_was(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(many, "each_report", interrupted)
+        patch.setattr(report_rows, "each_report", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            report_rows.report_rows(paths, Reading(False, None), Result("csv"))
+            report_rows.report_rows(paths, CACHED, Result("csv"))
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.endswith("2 of 3 traces were read; their reports are kept: repeat the command to go on\n")
@@ -139,7 +140,7 @@ def test_an_interrupted_table_goes_on_where_it_was(
     asked: list[str] = []
     ask = Served.ask
     monkeypatch.setattr(Served, "ask", lambda self, *request: asked.append(request[1]) or ask(self, *request))
-    first, damaged, last = many.each_report(paths, CACHED)
+    first, damaged, last = api.each_report(paths, CACHED)
     assert isinstance(first, Report)
     assert isinstance(damaged, TraceError)
     assert isinstance(last, Report)

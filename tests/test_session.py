@@ -14,8 +14,8 @@ from captures import inputs, settings
 from conftest import Cli
 from tiny import loaded
 
-from molprof.analysis.reports.load import load_report
-from molprof.commands.capture_runs import run_settings
+from molprof import api
+from molprof.commands.capture import run_settings
 from molprof.common.errors import MolprofError, UsageError
 from molprof.common.manifest import Session
 from molprof.profiler.capture import capture as capture_module
@@ -63,7 +63,7 @@ def test_every_round_has_a_pass_of_every_run_in_an_order_of_the_seed(tmp_path: P
         places = [turn.index((number, name)) for number, turn in _rounds(begun)]
         others = [other for other in ("none", "generic", "again") if other != name]
         assert session == Session(first.id, 5, name, others, [0, 1, 2], places)
-        run = load_report(tmp_path / f"{name}.json").run
+        run = api.report(tmp_path / f"{name}.json").run
         assert run is not None
     # The pass that counts is the warm-up, and the marks of runs that are compared cost all alike.
     assert {state.stage for state in seen} - {"machine"} == {"warmup", "count", "repeat", "profile", "write"}
@@ -107,7 +107,7 @@ def test_an_interrupt_keeps_the_traces_that_are_whole(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         list(interleaved(made(tmp_path, interrupt, first=None, second=None)))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first.json", "in.smi"]
-    assert load_report(tmp_path / "first.json").run is not None
+    assert api.report(tmp_path / "first.json").run is not None
 
 
 def test_runs_of_a_model_load_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

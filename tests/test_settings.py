@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from captures import settings
 
+from molprof.analysis.figures.run_model import Setup
+from molprof.commands.capture import command
 from molprof.common.errors import UsageError
-from molprof.common.settings import CaptureSettings
+from molprof.common.setting import rows, setting
+from molprof.common.settings import SETTINGS, CaptureSettings
 from molprof.profiler.capture.tracefile import OutputFile
 
 
@@ -87,3 +91,42 @@ def test_sampling_parameters_combine() -> None:
     assert asked.sampling_parameters == {"temperature": 0.5, "top_k": 9, "top_p": 0.8, "min_p": 0.05}
     both = CaptureSettings("qwen", sampling="top_k", top_p=0.8)
     assert both.sampling_parameters == {"temperature": 1.0, "top_k": 50, "top_p": 0.8}
+
+
+def test_a_setting_is_declared_with_the_work_that_it_decides() -> None:
+    @dataclass(frozen=True)
+    class More(CaptureSettings):
+        denormals: str = "keep"
+
+    with pytest.raises(TypeError, match=r"More\.denormals is not declared with setting\(decides=\.\.\.\)"):
+        rows(More)
+    with pytest.raises(TypeError, match=r"More\.denormals"):
+        More("qwen")
+    with pytest.raises(TypeError, match="decides"):
+        setting("keep")  # type: ignore[call-arg]
+
+
+def test_a_row_of_a_report_says_what_a_difference_in_it_means() -> None:
+    @dataclass(frozen=True)
+    class More(CaptureSettings):
+        denormals: str = setting("keep", decides="forward", label="denormals")
+
+    with pytest.raises(TypeError, match=r"More\.denormals: a label requires a role"):
+        rows(More)
+
+
+def test_a_setting_declared_again_keeps_its_row() -> None:
+    @dataclass(frozen=True)
+    class Small(CaptureSettings):
+        batch_size: int = 8
+
+    assert rows(Small)["batch_size"].default == 8
+    assert rows(Small)["batch_size"].help == SETTINGS["batch_size"].help
+    with pytest.raises(UsageError, match="--batch-size 0 is below 1"):
+        Small("qwen", batch_size=0)
+
+
+def test_every_setting_is_an_option_and_what_decides_work_is_in_reports() -> None:
+    assert set(SETTINGS) <= {item.name for item in command.params}
+    reported = {row.recorded for row in SETTINGS.values() if row.decides in ("forward", "tokens")}
+    assert reported <= set(Setup.__struct_fields__)

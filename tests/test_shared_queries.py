@@ -18,12 +18,12 @@ import pytest
 from synthetic import Spec, captured
 from trace_rows import load, x
 
+from molprof import api
 from molprof.analysis import figures, findings
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.shared import answered
-from molprof.analysis.engine.wasm import WasmTransport
-from molprof.analysis.reports import load as report_load
-from molprof.analysis.reports.load import ReportOptions, load_report
+from molprof.analysis import trace as report_load
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.shared import answered
+from molprof.analysis.trace_processor.wasm import WasmTransport
 from molprof.common import copied
 from molprof.common.copied import Copy, can_copy
 from molprof.common.errors import QueryError
@@ -54,13 +54,13 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Copy]]:
 
 
 @pytest.fixture
-def loaded(engine: Engine, tmp_path: Path) -> Iterator[Engine]:
+def loaded(engine: TraceProcessor, tmp_path: Path) -> Iterator[TraceProcessor]:
     load(engine, tmp_path, [x("a", 0, 1), x("é", 1, 1), x("b", 2, 1)])
     yield engine
     engine.close()
 
 
-def test_each_process_answers_what_it_gets_to_first(loaded: Engine) -> None:
+def test_each_process_answers_what_it_gets_to_first(loaded: TraceProcessor) -> None:
     both = multiprocessing.get_context("fork").Barrier(2)
     here: list[str] = []
 
@@ -76,7 +76,7 @@ def test_each_process_answers_what_it_gets_to_first(loaded: Engine) -> None:
     assert found[NAMES]["name"].tolist() == ["a", "é", "b"]
 
 
-def test_wrong_queries_fail_where_they_are_asked(loaded: Engine) -> None:
+def test_wrong_queries_fail_where_they_are_asked(loaded: TraceProcessor) -> None:
     loaded.share([WRONG, COUNT], NAMES)
     with pytest.raises(QueryError, match="no such column: missing"):
         loaded.query(WRONG)
@@ -84,7 +84,7 @@ def test_wrong_queries_fail_where_they_are_asked(loaded: Engine) -> None:
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_a_copy_that_was_killed_is_done_without(loaded: Engine, copies: list[Copy], early: bool) -> None:
+def test_a_copy_that_was_killed_is_done_without(loaded: TraceProcessor, copies: list[Copy], early: bool) -> None:
     """Before this process sees that the copy took a query, and after."""
     begun, here = multiprocessing.get_context("fork").Event(), os.getpid()
 
@@ -105,7 +105,7 @@ def test_a_copy_that_was_killed_is_done_without(loaded: Engine, copies: list[Cop
     assert not early or COUNT in found  # it was free again
 
 
-def test_an_interrupt_ends_the_copy(loaded: Engine) -> None:
+def test_an_interrupt_ends_the_copy(loaded: TraceProcessor) -> None:
     here = os.getpid()
 
     def answer(query: str) -> Any:
@@ -119,7 +119,7 @@ def test_an_interrupt_ends_the_copy(loaded: Engine) -> None:
 
 
 def test_no_copy_beside_threads_or_of_a_process_elsewhere(
-    loaded: Engine, copies: list[Copy], monkeypatch: pytest.MonkeyPatch
+    loaded: TraceProcessor, copies: list[Copy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait)
@@ -163,7 +163,7 @@ def test_so_is_that_of_a_captured_run(tmp_path: Path, copies: list[Copy], monkey
 
 
 def same_and_taken(path: Path, copies: list[Copy], monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = load_report(path, ReportOptions(processes=1))
+    alone = api.report(path, processes=1)
     assert not copies
     monkeypatch.setattr(report_load, "LEAST_EVENTS", 0)
     here: list[str] = []
@@ -172,13 +172,13 @@ def same_and_taken(path: Path, copies: list[Copy], monkeypatch: pytest.MonkeyPat
         WasmTransport, "exchange", lambda self, request: (here.append(request), exchange(self, request))[1]
     )
     asked: list[str] = []
-    share = Engine.share
+    share = TraceProcessor.share
     monkeypatch.setattr(
-        Engine,
+        TraceProcessor,
         "share",
         lambda self, queries, first: (asked.extend(queries), share(self, queries, first), here.clear()),
     )
-    assert load_report(path, ReportOptions(processes=2)) == alone
+    assert api.report(path, processes=2) == alone
     assert "INCLUDE PERFETTO MODULE molprof.idle_causes" in "".join(asked)
     # What every report asks is shared; some queries depend on what the others found.
     assert len(here) < len(asked) / 2

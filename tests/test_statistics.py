@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molprof.analysis.compare import statistics
-from molprof.analysis.compare.statistics import Interval, best_level, median_interval, ratio_interval, significant
+from molprof.analysis.compare.statistics import (
+    Interval,
+    best_level,
+    mean_interval,
+    median_interval,
+    paired_ratio,
+    ratio_interval,
+    significant,
+    student,
+)
 
 TIMES = st.lists(st.integers(1, 10**12), min_size=3, max_size=8)
 
@@ -50,17 +56,6 @@ def test_the_interval_of_a_ratio(values: list[float], first: list[float], expect
         assert found.level == pytest.approx(expected.level)
 
 
-@pytest.mark.parametrize(("many", "others"), [(3, 3), (3, 4), (4, 4), (2, 5)])
-def test_the_distribution_is_that_of_all_arrangements(many: int, others: int) -> None:
-    """Counted out: each choice of ranks is as likely as any other."""
-    counts = Counter(
-        sum(rank - place for place, rank in enumerate(ranks))
-        for ranks in itertools.combinations(range(many + others), many)
-    )
-    expected = [counts[value] / math.comb(many + others, many) for value in range(many * others + 1)]
-    assert statistics._mann_whitney(many, others).tolist() == pytest.approx(expected)
-
-
 def test_levels() -> None:
     assert [round(best_level(count, count), 3) for count in (3, 4, 5)] == [0.9, 0.971, 0.992]
 
@@ -94,3 +89,21 @@ def test_significance() -> None:
     assert significant(Interval(0.9, 1.2, 0.9)) is False
     assert significant(Interval(1.1, 1.2, 0.9), 1.15) is False
     assert significant(None) is None
+
+
+@pytest.mark.parametrize(
+    ("freedom", "t"), [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (5, 2.5706), (9, 2.2622), (30, 2.0423)]
+)
+def test_students_t_is_that_of_the_tables(freedom: int, t: float) -> None:
+    assert student(0.95, freedom) == pytest.approx(t, abs=1e-4)
+
+
+def test_intervals_of_rounds() -> None:
+    interval = mean_interval([1.0, 2.0, 3.0])
+    assert interval is not None
+    assert (interval.low, interval.high) == pytest.approx((2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5), abs=1e-4)
+    assert mean_interval([1.0, 2.0]) is None
+    assert paired_ratio([2.0, 8.0], [1.0, 1.0]) == (pytest.approx(4.0), None)
+    ratio, interval = paired_ratio([3.0, 30.0, 300.0], [1.0, 10.0, 100.0])
+    assert interval is not None
+    assert (ratio, interval.low, interval.high) == pytest.approx((3.0, 3.0, 3.0))

@@ -10,8 +10,8 @@ import tiny
 import torch
 from captures import captured, events, of, settings
 
+from molprof import api
 from molprof.analysis.figures.drift.disagreement import text_kinds
-from molprof.analysis.reports.load import load_report
 from molprof.common.errors import UsageError
 from molprof.common.manifest import from_json
 from molprof.common.text_format import DEFAULT, TextFormat
@@ -174,7 +174,7 @@ def test_a_capture_and_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert result.manifest.molecules[1].problem == "1 of 1 blocks end in junk: <1.25;2.0;3.0abra>"
     manifest = from_json(events(tmp_path / "out.json")[0]["molprof"])
     assert manifest.settings.text_format == SEMICOLONS
-    run = load_report(tmp_path / "out.json").run
+    run = api.report(tmp_path / "out.json").run
     assert run is not None
     assert (run.blocks, run.junk_blocks, run.malformed_blocks, run.valid_molecules) == (3, 1, 0, 1)
     rules = {rule.rule: rule for rule in run.drift.junk_rules}

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import tiny_trace
+from decoding_trace import decoding
+from finding_data import gemms
 from page_data import render
 
 from molprof.analysis.documents.figures import figure_values
 from molprof.analysis.figures.run_model import RunTotal
-from molprof.analysis.figures.totals import _total
 
 
-def test_steps_that_were_not_recorded_are_like_those_that_were() -> None:
-    prefills, decodes = [100], [10, 12, 11]
-    # One more prefill, and seven more decode steps.
-    assert _total([(prefills, 2), (decodes, 10)]) == RunTotal(310, 303, 317, False, 4, 12)
-    assert _total([(prefills, 1), (decodes, 3)]) == RunTotal(133, 133, 133, True, 4, 4)
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [(10, RunTotal(110, 103, 117, False, 3, 10)), (3, RunTotal(33, 33, 33, True, 3, 3))],
+)
+def test_steps_that_were_not_recorded_are_like_those_that_were(tmp_path: Path, steps: int, expected: RunTotal) -> None:
+    launches = {1000: 10, 2000: 12, 3000: 11}
+    content = decoding(lambda start: gemms(start, 20, 5, launches[start]), steps=3, lengths=[steps] * 8)
+    run = tiny_trace.report(tmp_path / "run.json", content).run
+    assert run is not None
+    assert run.totals == {"launches": expected, "kernels": expected}
 
 
 def test_a_run_on_a_cpu_has_leaf_operators(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from case_study import PAGES
 from publish import MOST_BYTES
 
-from molprof.analysis.reports.load import ReportOptions, load_report
+from molprof import api
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "traces"
@@ -30,7 +30,7 @@ def test_they_are_small() -> None:
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
 def test_each_is_whole_and_its_sums_hold(path: Path) -> None:
-    report = load_report(path, ReportOptions(cached=True))  # as the pages read it
+    report = api.report(path, cached=True)  # as the pages read it
     assert report.run is not None
     assert report.trace.lost_events == 0
     assert [check for check in report.checks if not check.holds] == []

@@ -17,10 +17,10 @@ from page_data import render
 from tiny_trace import slice_
 from trace_rows import x
 
+from molprof import api
 from molprof.analysis.compare import compare
 from molprof.analysis.figures import Report
 from molprof.analysis.reader.load import MANIFEST_HINT
-from molprof.analysis.reports.load import load_report
 from molprof.analysis.trim import Wish, trim
 from molprof.common.errors import TraceError, UsageError
 
@@ -42,7 +42,7 @@ def names(document: dict[str, Any], *categories: str) -> list[str]:
 
 
 def report(tmp_path: Path, name: str = "small.json") -> Report:
-    return load_report(tmp_path / name)
+    return api.report(tmp_path / name)
 
 
 def broken(found: Report) -> list[str]:
@@ -103,7 +103,7 @@ def run(steps: int = 4) -> dict[str, Any]:
 
 
 def test_figures_of_the_steps_are_those_of_the_whole_trace(tmp_path: Path) -> None:
-    whole = load_report(tiny_trace.write(tmp_path / "trace.json", run()))
+    whole = api.report(tiny_trace.write(tmp_path / "trace.json", run()))
     parts = []
     for first, last in ((1, 2), (3, 4)):
         trimmed(tmp_path, run(), Wish(steps=(first, last)), f"part{first}.json")
@@ -149,7 +149,7 @@ def test_parts_of_steps_give_no_figures_of_steps(tmp_path: Path) -> None:
     text = render(found, "table")
     assert isinstance(text, str)
     assert "parts of steps were left out, so figures of steps and phases are not recorded" in " ".join(text.split())
-    whole = load_report(tmp_path / "trace.json")
+    whole = api.report(tmp_path / "trace.json")
     for style in ("table", "json", "markdown", "html"):
         assert render(found, style)
         assert render(compare([whole, found]), style)
@@ -160,7 +160,7 @@ def test_stacks_are_in_no_figure(tmp_path: Path) -> None:
     small = trimmed(tmp_path, run(), Wish(without=("python_function",)))
     assert names(small, "python_function") == []
     assert len(small["traceEvents"]) == len(run()["traceEvents"]) - 4
-    assert report(tmp_path).findings == load_report(tmp_path / "trace.json").findings
+    assert report(tmp_path).findings == api.report(tmp_path / "trace.json").findings
     assert small["molprof_trimmed"]["whole_steps"]
 
 
@@ -275,11 +275,11 @@ def test_a_wrong_mark_is_no_report(tmp_path: Path) -> None:
 @pytest.mark.skipif(not CORPUS.is_dir(), reason="MOLPROF_CORPUS names no folder with traces/")
 def test_halves_of_a_public_trace_add_up(tmp_path: Path) -> None:
     source = CORPUS / "h100_qwen1.5_0.5b.json.gz"
-    whole = load_report(source)
+    whole = api.report(source)
     halves = []
     for name, wish in (("a.json.gz", Wish(end_ns=30_000_000)), ("b.json.gz", Wish(start_ns=30_000_000))):
         trim(source, tmp_path / name, wish)
-        halves.append(load_report(tmp_path / name))
+        halves.append(api.report(tmp_path / name))
     left_out = {"gpu_user_annotation"}  # one that spans the cut is in neither
     counts = Counter[str]()
     for half in halves:

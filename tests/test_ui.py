@@ -14,10 +14,11 @@ from origin_trace import EVENTS
 from trace_rows import SLICES, rows, x
 from ui_server import get, prepared, serving
 
-from molprof.analysis.engine import Engine, open_engine
+from molprof import api
 from molprof.analysis.figures.model import IDLE_CAUSES
+from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.analysis.ui.contents import MAX_SLICES, Place, Span, _longest
-from molprof.analysis.ui.prepare import Prepared, Settings, prepare
+from molprof.analysis.ui.prepare import Prepared, prepare
 from molprof.common.errors import TraceError, UsageError
 
 NAME_TRACKS = """
@@ -27,7 +28,7 @@ NAME_TRACKS = """
 """
 
 
-def served(result: Prepared) -> Engine:
+def served(result: Prepared) -> TraceProcessor:
     engine = open_engine()
     engine.feed(result.trace.read_bytes())
     engine.finish()
@@ -221,11 +222,11 @@ def test_a_native_trace_is_shown_as_the_same_run_in_json(tmp_path: Path) -> None
     document = native_trace.named(tiny_trace.document())
     native = native_trace.write(tmp_path / "run.pftrace", document)
     plain = tiny_trace.write(tmp_path / "run.json", document)
-    result, expected = (prepare([path], tmp_path, Settings(Place())) for path in (native, plain))
+    result, expected = (prepare([api.load(path)], tmp_path, Place()) for path in (native, plain))
     assert result.view.visible == expected.view.visible
     assert strips(result) == strips(expected)
     assert result.view.pinned == expected.view.pinned
-    both = prepare([native, plain], tmp_path, Settings(Place()))
+    both = prepare([api.load(native), api.load(plain)], tmp_path, Place())
     assert both.notes == ()
 
 
@@ -233,8 +234,8 @@ def test_of_a_damaged_trace_what_is_whole_is_shown(tmp_path: Path) -> None:
     path = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
     path.write_bytes(path.read_bytes()[:2500])
     with pytest.raises(TraceError, match="is truncated"):
-        prepare([path], tmp_path, Settings(Place()))
-    result = prepare([path], tmp_path, Settings(Place(), partial=True))
+        prepare([api.load(path)], tmp_path, Place())
+    result = prepare([api.load(path, partial=True)], tmp_path, Place())
     assert "is damaged, and only its whole part was read" in result.notes[0]
     assert "junk tokens" not in strips(result)  # these come last
 

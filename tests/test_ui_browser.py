@@ -15,9 +15,9 @@ import pytest
 import tiny_trace
 from ui_server import PINNED, VISIBLE, serving, wait_for_view
 
-from molprof.analysis.ranks import load_job
+from molprof import api
 from molprof.analysis.ui.contents import Place
-from molprof.analysis.ui.prepare import Prepared, Settings, load_for_remote, prepare
+from molprof.analysis.ui.prepare import Prepared, load_for_remote, prepare
 from molprof.analysis.ui.server import UiServer
 
 CORPUS = Path(os.environ.get("MOLPROF_CORPUS", "/nonexistent")) / "traces"
@@ -52,7 +52,7 @@ def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
 @contextmanager
 def shown(window: browser.Page, tmp_path: Path, *paths: Path, place: Place = Place()) -> Iterator[Prepared]:  # noqa: B008
     """The UI with the traces, until all is pinned."""
-    result = prepare(paths, tmp_path, Settings(place))
+    result = prepare([api.load(path, stacks=True) for path in paths], tmp_path, place)
     with serving(result) as server:
         window.open(server.address)
         wait_for_view(window, result)
@@ -126,7 +126,7 @@ def test_kernels_that_overlap_are_all_there(window: browser.Page, tmp_path: Path
 
 def test_a_remote_engine_holds_the_trace(window: browser.Page, tmp_path: Path) -> None:
     path = tiny_trace.write(tmp_path / "run.json.gz", tiny_trace.document())
-    result = prepare([path], tmp_path, Settings(Place()))
+    result = prepare([api.load(path, stacks=True)], tmp_path, Place())
     with load_for_remote(result, None) as engine, serving(result, engine=engine) as server:
         for turn in range(2):
             if turn == 0:
@@ -162,9 +162,9 @@ def test_two_files_stand_in_one_timeline(window: browser.Page, tmp_path: Path) -
 
 @pytest.mark.skipif(not RANKS.is_dir(), reason="MOLPROF_CORPUS names no folder with ranks/")
 def test_ranks_stand_in_their_order_on_one_clock(window: browser.Page, tmp_path: Path) -> None:
-    job = load_job([RANKS])
+    job = api.ranks([RANKS])
     clocks = tuple((f"rank {rank.rank}", job.clocks.offsets_ns[rank.rank]) for rank in job.ranks)
-    result = prepare([Path(rank.path) for rank in job.ranks], tmp_path, Settings(Place(), clocks=clocks))
+    result = prepare([api.load(rank.path, stacks=True) for rank in job.ranks], tmp_path, Place(), clocks)
     with serving(result) as server:
         window.open(server.address)
         wait_for_view(window, result)

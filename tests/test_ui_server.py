@@ -16,7 +16,7 @@ import tiny_trace
 from conftest import Cli
 from ui_server import get, prepared, serving
 
-from molprof.analysis.engine import Engine
+from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.ui.prepare import Prepared, load_for_remote
 from molprof.analysis.ui.server import UiServer
 from molprof.analysis.ui.view import View
@@ -144,7 +144,7 @@ def test_a_remote_engine_answers_one_client_after_the_other(tmp_path: Path) -> N
         assert status == 200
         assert b"run0.json" in body
         for _ in range(2):
-            client = Engine(_Client(server))
+            client = TraceProcessor(_Client(server))
             assert client.query("SELECT COUNT() AS n FROM slice")["n"].tolist() == [34]
             with pytest.raises(QueryError, match="no such table: absent"):
                 client.query("SELECT * FROM absent")

@@ -14,8 +14,8 @@ import pytest
 from captures import captured
 from tiny import loaded
 
-from molprof.analysis.engine import Engine
 from molprof.analysis.reader import load_trace
+from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import ProcessorError, UsageError
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture import capture as capture_module
@@ -59,7 +59,7 @@ def settings(processor: str, **changes: Any) -> CaptureSettings:
     ],
 )
 def test_what_is_wrong_is_said_and_the_steps_before_it_are_kept(
-    tmp_path: Path, engine: Engine, what: str, message: str
+    tmp_path: Path, engine: TraceProcessor, what: str, message: str
 ) -> None:
     asked = settings(f"users:{what}")
     with pytest.raises(ProcessorError) as caught:

@@ -11,13 +11,13 @@ import tiny_trace
 from page_data import render, report_of, timed, two_runs
 
 import molprof.analysis.render
+from molprof import api
 from molprof.analysis.compare import Comparison, compare
 from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures import Report
 from molprof.analysis.render import table
 from molprof.analysis.render.table import NARROW, WIDTH
-from molprof.analysis.reports.load import load_report
 from molprof.common.document import Column, Document, Section, Table
 from molprof.common.values import width
 
@@ -33,7 +33,7 @@ def widest(subject: Report | Comparison, form: str = "table") -> int:
 @needs_traces
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
 def test_reports_of_public_traces(path: Path) -> None:
-    report = load_report(path)
+    report = api.report(path)
     assert widest(report) <= WIDTH
     for name, cell in _markdown_cells(render(report, "markdown")):
         assert width(cell) <= 2 * 80, name  # every character of a cut name escaped
@@ -41,7 +41,7 @@ def test_reports_of_public_traces(path: Path) -> None:
 
 @needs_traces
 def test_comparisons_of_public_traces() -> None:
-    reports = [load_report(path) for path in TRACES[:4]]
+    reports = [api.report(path) for path in TRACES[:4]]
     assert widest(compare(reports[:2])) <= WIDTH
     assert widest(compare(reports)) <= WIDTH
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from molprof import api
 from molprof.analysis.figures import Report
-from molprof.analysis.reports.load import load_report
 
 HOST, GPU, TOKENS = 100, 0, 900
 _reports: dict[tuple[str, str], Report] = {}
@@ -182,5 +182,5 @@ def report(path: Path, content: dict[str, Any]) -> Report:
     write(path, content)
     key = (path.suffix, json.dumps(content))
     if key not in _reports:
-        _reports[key] = load_report(path)
+        _reports[key] = api.report(path)
     return replace(_reports[key], trace=replace(_reports[key].trace, path=str(path)))

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from molprof.analysis.engine import Columns, Engine
 from molprof.analysis.reader import TraceInfo, load_trace
+from molprof.analysis.trace_processor import Columns, TraceProcessor
 
 SLICES = """
     SELECT s.name, s.category, s.ts, s.dur, t.tid, t.name AS thread, p.pid, p.name AS process,
@@ -24,7 +24,7 @@ def x(name: str, ts: Any, dur: Any, pid: Any = 1, tid: Any = 2, cat: str = "cpu_
     return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, **more}
 
 
-def load(engine: Engine, tmp_path: Path, trace: Any, **options: Any) -> TraceInfo:
+def load(engine: TraceProcessor, tmp_path: Path, trace: Any, **options: Any) -> TraceInfo:
     """Loads a trace given as a list of events, as a whole document, or as text."""
     path = tmp_path / "trace.json"
     if isinstance(trace, list):
@@ -37,7 +37,7 @@ def rows(columns: Columns, *names: str) -> list[tuple[Any, ...]]:
     return list(zip(*(columns[name].tolist() for name in names or columns), strict=True))
 
 
-def losses(engine: Engine) -> dict[str, int]:
+def losses(engine: TraceProcessor) -> dict[str, int]:
     """The engine's own counters of errors and data losses that are not 0, by name."""
     sql = "SELECT name, SUM(value) FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0 GROUP BY name"
     return dict(rows(engine.query(sql)))

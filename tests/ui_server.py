@@ -12,9 +12,10 @@ from typing import Any
 import tiny_trace
 from browser import Page
 
-from molprof.analysis.engine import Engine
+from molprof import api
+from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.ui.contents import Place
-from molprof.analysis.ui.prepare import Prepared, Settings, prepare
+from molprof.analysis.ui.prepare import Prepared, prepare
 from molprof.analysis.ui.server import UiServer
 
 PINNED = "document.querySelectorAll('.pf-viewer-page__pinned-track-tree .pf-track__title-popup')"
@@ -22,7 +23,7 @@ VISIBLE = "app.trace.timeline.visibleWindow.toTimeSpan()"
 
 
 @contextmanager
-def serving(result: Prepared, port: int = 0, engine: Engine | None = None) -> Iterator[UiServer]:
+def serving(result: Prepared, port: int = 0, engine: TraceProcessor | None = None) -> Iterator[UiServer]:
     with UiServer(result, port, engine) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -35,11 +36,12 @@ def serving(result: Prepared, port: int = 0, engine: Engine | None = None) -> It
 
 def prepared(tmp_path: Path, *documents: Any, place: Place = Place(), **options: Any) -> Prepared:  # noqa: B008
     """What is served of documents, or of lists of events."""
-    paths = []
+    traces = []
     for number, content in enumerate(documents):
         document = {"traceEvents": content} if isinstance(content, list) else content
-        paths.append(tiny_trace.write(tmp_path / f"run{number}.json", document))
-    return prepare(paths, tmp_path, Settings(place, **options))
+        path = tiny_trace.write(tmp_path / f"run{number}.json", document)
+        traces.append(api.load(path, **{"stacks": True, **options}))
+    return prepare(traces, tmp_path, place)
 
 
 def get(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.figures import Report, build_report
+from molprof.analysis.figures import build_report
 from molprof.analysis.figures.run_model import Run
-from molprof.analysis.findings import find_all
+from molprof.analysis.findings import Known, find_all
 from molprof.analysis.findings.attention import attention_ratio
-from molprof.analysis.findings.scope import Scope, read_scope
-from molprof.analysis.reader.open import open_trace
-from molprof.common.errors import QueryError, TraceError
+from molprof.analysis.reader import TraceInfo
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.common.errors import TraceError
 
 
 @dataclass(frozen=True)
@@ -40,26 +38,21 @@ class Bounds:
         return next((bound for bound in self.bounds if bound.lever == lever), None)
 
 
-def read_bounds(path: str | os.PathLike[str], native_path: str | None = None) -> Bounds:
-    """Return the bounds that a trace gives. Raises TraceError, EngineError."""
-    with open_trace(path, native_path=native_path, stacks=False, all_args=False) as (engine, info):
-        try:
-            report = build_report(engine, info)
-            scope = read_scope(engine, report)
-            if scope is None:
-                raise TraceError(f"{path} records no time", hint="molprof capture records one")
-            return Bounds(str(path), _settings(report.run), _bounds(engine, report, scope))
-        except QueryError as problem:
-            raise TraceError(f"{path}: {problem}") from problem
+def read_bounds(engine: TraceProcessor, info: TraceInfo) -> Bounds:
+    """Return the bounds that a loaded trace gives. Raises TraceError, EngineError."""
+    report = build_report(engine, info)
+    known = Known(engine, report, info)
+    if known.any_scope is None:
+        raise TraceError(f"{info.path} records no time", hint="molprof capture records one")
+    return Bounds(info.path, _settings(report.run), _bounds(known))
 
 
-def _bounds(engine: Engine, report: Report, scope: Scope) -> tuple[Bound, ...]:
-    gains = {finding.id: finding.gain_ratio for finding in find_all(engine, report)}
-    found = [Bound("attention", attention_ratio(engine, scope), "share of the time in attention")]
+def _bounds(known: Known) -> tuple[Bound, ...]:
+    gains, run, scope = {finding.id: finding.gain_ratio for finding in find_all(known)}, known.report.run, known.scope
+    found = [Bound("attention", attention_ratio(known), "share of the time in attention")]
     cache = gains.get("cache_concatenation")
     found.append(Bound("kv_cache", cache, "copying the dynamic cache for each token"))
-    if report.run is not None:
-        run = report.run
+    if run is not None:
         found.append(Bound("compile", _phase(run, "forward"), "share of decode steps' forward, all that is compiled"))
         processor = _phase(run, "processor") if run.setup.processor is not None else None
         found.append(Bound("processor", processor, "share of the logits processor; its tokens are counted apart"))

@@ -10,17 +10,10 @@ from molprof.analysis.bench.summary import Measured, short_message, summed
 from molprof.analysis.compare.statistics import Interval, ratio_interval, significant
 from molprof.common.bench_records import GENERATE, OK, Results
 from molprof.common.errors import TraceError
+from molprof.common.settings import SETTINGS
 
-# Settings that do not change what is generated, and their defaults.
-DEFAULTS: dict[str, Any] = {
-    "attention": "sdpa",
-    "kv_cache": "dynamic",
-    "compile": "off",
-    "tf32": False,
-    "cudnn_benchmark": False,
-    "padding_multiple": 1,
-    "max_cache_length": None,
-}
+# Settings that do not change what is generated, and their defaults in benchmarks, which do not compile.
+DEFAULTS: dict[str, Any] = {name: row.default for name, row in SETTINGS.items() if row.lever} | {"compile": "off"}
 _HOW_MEASURED = ("warmup", "passes", "kind")
 
 

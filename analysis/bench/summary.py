@@ -11,16 +11,12 @@ from typing import Any
 
 from molprof.analysis.compare.statistics import Interval, median_interval
 from molprof.common.bench_records import GENERATE, OK, SDPA, GenerationFigures, Result, Results, SdpaFigures
+from molprof.common.settings import SETTINGS
 
-# How a setting is shown if its value alone is unclear.
+# How a setting is shown if its value alone is unclear, besides `Setting.text`.
 _NAMES: dict[str, Callable[[Any], str]] = {
     "processor": lambda value: "no LP" if value is None else str(value),
-    "batch_size": lambda value: f"b{value}",
     "batch": lambda value: f"b{value}",
-    "compile": lambda value: f"compile {value}",
-    "tf32": lambda value: "tf32" if value else "no tf32",
-    "cudnn_benchmark": lambda value: "cudnn bench" if value else "no cudnn bench",
-    "padding_multiple": lambda value: f"pad {value}",
     "max_cache_length": lambda value: f"cache {value or 'as needed'}",
     "count": lambda value: f"n{value}",
     "heads": lambda value: f"h{value}",
@@ -167,8 +163,16 @@ def varying(items: Iterable[Measured]) -> list[str]:
 
 def short(item: Measured, names: Sequence[str]) -> str:
     """Return the name of a case, by the settings `names` in which cases differ."""
-    parts = [_NAMES.get(name, str)(item.settings.get(name)) for name in names]
-    return " ".join(parts) or item.label
+    return " ".join(_value_text(name, item.settings) for name in names) or item.label
+
+
+def _value_text(name: str, settings: dict[str, Any]) -> str:
+    """A setting's value; a case leaves out most settings that have their default."""
+    row = SETTINGS.get(name)
+    value = settings.get(name, None if row is None else row.default)
+    if name in _NAMES or row is None:
+        return _NAMES.get(name, str)(value)
+    return row.text(value)
 
 
 def sdpa_key(item: Measured) -> tuple[Any, ...]:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import PurePath
 
-from msgspec.structs import replace
-
-from molprof.analysis.compare.causes import explained
 from molprof.analysis.compare.comparable import check_comparable
-from molprof.analysis.compare.difference import trace_difference
-from molprof.analysis.compare.model import SCHEMA, Comparison, Difference, compared_rows
+from molprof.analysis.compare.difference import difference, trace_difference
+from molprof.analysis.compare.model import SCHEMA, Comparison, Difference
 from molprof.analysis.compare.predictions import Expectation, predictions
-from molprof.analysis.compare.rounds import are_paired
+from molprof.analysis.compare.rows import compared_rows, paired_rounds
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS, LEAST_REPEATS, LEVEL, best_level
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Setup
@@ -23,7 +20,7 @@ from molprof.common.values import counted
 __all__ = ["Comparison", "Expectation", "compare"]
 
 # What tells runs of one model and processor apart, in a word or two; empty for what is usual.
-_TELLING: tuple[Callable[[Setup], str], ...] = (
+_DISTINGUISHING: tuple[Callable[[Setup], str], ...] = (
     lambda setup: f"{setup.cache} cache",
     lambda setup: "forced runs" if setup.forced_runs else "",
     lambda setup: "finished dropped" if setup.drop_finished else "",
@@ -41,9 +38,7 @@ def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Se
     rows = compared_rows(reports)
     wall = next(row for row in rows if row.figure.id == "wall_ns")
     differences = tuple(
-        found and replace(found, significant=wall.significant[place])
-        for place, report in enumerate(reports[1:], start=1)
-        for found in (explained(reports[0].run, report.run),)
+        difference(reports[0].run, report.run, wall, place) for place, report in enumerate(reports[1:], start=1)
     )
     return Comparison(
         schema=SCHEMA,
@@ -55,7 +50,7 @@ def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Se
             trace_difference(reports[0], report) if found is None else None
             for found, report in zip(differences, reports[1:], strict=True)
         ),
-        predictions=predictions(labels, reports, expectations),
+        predictions=predictions(labels, reports, rows, expectations),
         notes=(*notes, *pairing_notes(labels, reports, differences), *repeat_notes(labels, reports)),
     )
 
@@ -93,7 +88,7 @@ def repeat_notes(labels: Sequence[str], reports: Sequence[Report]) -> tuple[str,
             f"too few timed passes to tell differences in time from noise: {', '.join(few)}. Capture at least "
             f"{LEAST_REPEATS} of each run, {ENOUGH_REPEATS} for intervals of {100 * LEVEL:.0f} % (--repeats)"
         )
-    if all(are_paired(reports[0].run, report.run) for report in reports[1:]):
+    if all(paired_rounds(reports[0].run, report.run) is not None for report in reports[1:]):
         return tuple(notes)  # Student's intervals always reach it
     least = min((count for _, count in counts if count >= LEAST_REPEATS), default=ENOUGH_REPEATS)
     if (level := best_level(least, least)) < LEVEL:
@@ -118,7 +113,7 @@ def _told_apart(names: Sequence[str], reports: Sequence[Report]) -> list[str]:
     told = []
     for name, report in zip(names, reports, strict=True):
         alike = [other.run.setup for label, other in zip(names, reports, strict=True) if label == name and other.run]
-        differing = [tell for tell in _TELLING if len({tell(setup) for setup in alike}) > 1]
+        differing = [tell for tell in _DISTINGUISHING if len({tell(setup) for setup in alike}) > 1]
         words = [tell(report.run.setup) for tell in differing] if report.run is not None else []
         told.append(" ".join(filter(None, (name, *words))))
     return told

@@ -1,18 +1,16 @@
-"""What a comparison holds, its figures side by side, and its JSON: `Comparison.to_json()`."""
+"""What a comparison holds, and its JSON: `Comparison.to_json()`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, to_builtins
 
-from molprof.analysis.compare.rounds import in_rounds, interval_of_ratio
-from molprof.analysis.compare.statistics import Interval, median_interval, paired_ratio, significant
-from molprof.analysis.figures.catalog import COMPARED
-from molprof.analysis.figures.figure import Figure
+from molprof.analysis.compare.rows import ComparedRow
+from molprof.analysis.compare.statistics import Interval
 from molprof.analysis.figures.model import Report, plain
-from molprof.common.values import Unit, Value, per
+from molprof.common.values import Unit
 
 SCHEMA = 1
 
@@ -20,59 +18,6 @@ Verdict = Literal["confirmed", "refuted", "equal", "not significant", "not recor
 Direction = Literal["lower", "higher"]
 # A part is of unprofiled times and counts, or of unprofiled time divided as in the recorded steps.
 Basis = Literal["measured", "window"]
-
-
-class ComparedRow(Struct, frozen=True):
-    """One figure of every run, and against the first; intervals for times of enough passes."""
-
-    figure: Figure
-    values: tuple[Value, ...]
-    ratios: tuple[float | None, ...]
-    intervals: tuple[Interval | None, ...]
-    ratio_intervals: tuple[Interval | None, ...]
-    significant: tuple[bool | None, ...]  # differs from the first, beyond noise if there is any; None: unknown
-
-    def within_noise(self, index: int) -> bool:
-        """Noise explains the difference between the run at `index` and the first."""
-        return self.figure.noise == "repeats" and self.significant[index] is False
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **{name: getattr(self.figure, name) for name in ("id", "group", "label", "unit")},
-            "values": list(self.values),
-            "ratios": list(self.ratios),
-            "noise": self.figure.noise,
-            "intervals": [item and to_builtins(item) for item in self.intervals],
-            "ratio_intervals": [item and to_builtins(item) for item in self.ratio_intervals],
-            "significant": list(self.significant),
-        }
-
-
-def compared_rows(reports: Sequence[Report]) -> tuple[ComparedRow, ...]:
-    """Every compared figure of every report, with ratios to the first."""
-    return tuple(_compared(figure, reports) for figure in COMPARED.values())
-
-
-def _compared(figure: Figure, reports: Sequence[Report]) -> ComparedRow:
-    values = tuple(figure.value(report) for report in reports)
-    numbers = [None if isinstance(value, str) else value for value in values]
-    intervals = (None, *(interval_of_ratio(figure, reports[0], report) for report in reports[1:]))
-    ratios = [per(number, numbers[0]) for number in numbers]
-    for place, report in enumerate(reports[1:], start=1):
-        pairs = in_rounds(figure, reports[0], report)
-        if pairs is not None and (ratio := paired_ratio(pairs[1], pairs[0])) is not None:
-            ratios[place] = ratio
-    differs = [significant(interval) for interval in intervals]
-    if figure.noise == "exact":
-        differs[1:] = [None if None in (number, numbers[0]) else number != numbers[0] for number in numbers[1:]]
-    return ComparedRow(
-        figure=figure,
-        values=values,
-        ratios=tuple(ratios),
-        intervals=tuple(median_interval(figure.samples(report)) for report in reports),
-        ratio_intervals=intervals,
-        significant=tuple(differs),
-    )
 
 
 class Difference(Struct, frozen=True):
@@ -94,16 +39,16 @@ class Difference(Struct, frozen=True):
     gpu_beyond_ns: tuple[int, int] | None
     factors: dict[str, float]  # tokens, steps_per_token and time_per_step
     factor_values: dict[str, tuple[float, float]]  # of the first and of the run; time_per_step in ns
-    paired: bool = False
-    rounds: int = 0  # that were compared, or pairs of passes of other runs
-    significant: bool | None = None  # the total differs from 0 beyond noise; None: unknown
-    causes: tuple[str, ...] = ()
-    intervals: dict[str, Interval] = field(default_factory=dict)  # by part, ns
-    wall_interval: Interval | None = None  # ns
-    within_noise_ns: int = 0  # sum of the parts whose interval holds 0
+    paired: bool
+    rounds: int  # that were compared, or pairs of passes of other runs
+    significant: bool | None  # the wall times differ beyond noise, as their row says; None: unknown
+    causes: tuple[str, ...]
+    intervals: dict[str, Interval]  # by part, ns
+    wall_interval: Interval | None  # ns
+    within_noise_ns: int  # sum of the parts whose interval holds 0
     # how much longer or shorter equal work took in a separate capture: a ratio minus 1; None: paired, or none is equal
-    drift_ratio: float | None = None
-    doubts: tuple[str, ...] = ()  # why the times are not reliable
+    drift_ratio: float | None
+    doubts: tuple[str, ...]  # why the times are not reliable
 
 
 class TraceDifference(Struct, frozen=True):

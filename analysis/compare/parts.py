@@ -17,6 +17,15 @@ HOST = "host"
 # Parts of phases whose work is equal in both runs: see same_work.py.
 MACHINE = "machine"
 
+# Parts that are the time of one phase outside the steps.
+PHASE_PARTS = {
+    "setup.template": "template",
+    "setup.tokenize": "tokenize",
+    "setup.generate": "setup",
+    "prefill": "prefill",
+    "text": "text",
+}
+
 GROUPS = {
     "setup": "set-up",
     "prefill": "prefill",

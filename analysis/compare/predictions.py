@@ -1,28 +1,25 @@
-"""Expectations tested on the figures: four built-in ones about LLaMA and Qwen, and those of a TOML file."""
+"""Expectations tested on a comparison's rows: four built-in ones about LLaMA and Qwen, and those of a TOML file."""
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from molprof.analysis.compare.model import Direction, Prediction, Verdict
-from molprof.analysis.compare.rounds import interval_of_ratio
-from molprof.analysis.compare.statistics import LEAST_REPEATS, Interval
+from molprof.analysis.compare.rows import ComparedRow, compared_row
+from molprof.analysis.compare.statistics import LEAST_REPEATS
 from molprof.analysis.compare.thresholds import near_metrics
 from molprof.analysis.figures.catalog import METRICS
-from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import filled
 from molprof.common.errors import UsageError
-from molprof.common.toml_file import TomlFile, read_toml
-from molprof.common.values import per
+from molprof.common.toml_file import read_toml
 
-_NEEDED = ("id", "text", "metric", "direction")
 _EXAMPLE = """\
 [[prediction]]
 id = "fewer_launches"
@@ -35,18 +32,20 @@ between = ["llama*", "qwen*"]"""
 # A ratio this near its bound is equal to it: a difference that decides nothing.
 RELEVANT = 0.01
 
-Run = tuple[str, Report]
+_Text = Annotated[str, Meta(min_length=1, description="text")]
+_Bound = Annotated[float, Meta(gt=0, le=sys.float_info.max, description="a ratio above 0, such as 0.8")]
 
 
 class Expectation(Struct, frozen=True):
     """A figure of one run that is expected to be lower or higher than that of another."""
 
-    id: str
-    text: str
-    metric: str  # id of a compared figure
-    direction: Direction
-    bound: float = 1.0  # of the ratio of the one figure to the other
-    between: tuple[str, str] | None = None  # labels or patterns of the runs; None: the second and the first
+    id: _Text
+    text: _Text
+    metric: _Text  # id of a compared figure
+    direction: Annotated[Direction, Meta(description="'lower' or 'higher'")]
+    bound: _Bound = 1.0  # of the ratio of the one figure to the other
+    # labels or patterns of the runs; None: the second and the first
+    between: Annotated[tuple[_Text, _Text] | None, Meta(description="the names of two runs")] = None
 
 
 # Expected of LLaMA's tokens against Qwen's before anything was measured.
@@ -70,142 +69,105 @@ def read_expectations(path: Path) -> tuple[Expectation, ...]:
     if not isinstance(entries, list) or not entries:
         raise UsageError(f"{path} has no [[prediction]]", hint=_EXAMPLE)
     found: list[Expectation] = []
-    taken = {item.id for item in BUILT_IN}
     for number, entry in enumerate(entries):
-        item = _expectation(file, entry, number)
-        if item.id in taken:
-            file.refuse(f"the id {item.id!r} is taken", ["prediction", number, "id"])
-        taken.add(item.id)
+        where = ("prediction", number)
+        item = file.typed(entry, where, Expectation)
+        if item.metric not in METRICS:
+            file.refuse(f"no figure {item.metric!r}", [*where, "metric"], near_metrics(item.metric))
+        if any(item.id == other.id for other in (*BUILT_IN, *found)):
+            file.refuse(f"the id {item.id!r} is taken", [*where, "id"])
         found.append(item)
     return tuple(found)
 
 
-def _expectation(file: TomlFile, found: object, number: int) -> Expectation:
-    where = ("prediction", number)
-    entry = file.check_keys(found, where, (*_NEEDED, "bound", "between"))
-
-    def refuse(problem: str, key: str, hint: str | None = None) -> NoReturn:
-        file.refuse(problem, [*where, key], hint)
-
-    if missing := [key for key in _NEEDED if key not in entry]:
-        file.refuse(f"the prediction lacks {', '.join(missing)}", where)
-    for key in _NEEDED:
-        if not isinstance(entry[key], str) or not entry[key]:
-            refuse(f"{key} is {entry[key]!r}, expected text", key)
-    if entry["direction"] not in ("lower", "higher"):
-        refuse(f"direction is {entry['direction']!r}, expected 'lower' or 'higher'", "direction")
-    if entry["metric"] not in METRICS:
-        refuse(f"no figure {entry['metric']!r}", "metric", near_metrics(entry["metric"]))
-    bound = entry.get("bound", 1.0)
-    if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not (math.isfinite(bound) and bound > 0):
-        refuse(f"bound is {bound!r}, expected a ratio above 0, such as 0.8", "bound")
-    between = entry.get("between")
-    if between is not None and not (
-        isinstance(between, list) and len(between) == 2 and all(isinstance(name, str) and name for name in between)
-    ):
-        refuse(f"between is {between!r}, expected the names of two runs", "between")
-    return Expectation(**{**entry, "bound": float(bound), "between": between and (between[0], between[1])})
-
-
 def predictions(
-    labels: Sequence[str], reports: Sequence[Report], given: Sequence[Expectation] = ()
+    labels: Sequence[str], reports: Sequence[Report], rows: Sequence[ComparedRow], given: Sequence[Expectation]
 ) -> tuple[Prediction, ...]:
     """The verdict on each expectation; built-in ones first, unless the runs generated no molecules."""
-    runs = list(zip(labels, reports, strict=True))
     known = [report.run for report in reports if report.run is not None]
-    built_in = BUILT_IN if not known or any(run.of_molecules for run in known) else ()
-    pair = _families(runs)
+    families = _families(labels, reports)
     missing = "requires a LLaMA and a Qwen run, both with a processor or both without, or two foreign traces"
-    return (*(_judge(item, pair, missing) for item in built_in), *(_judge(item, *_named(item, runs)) for item in given))
+    built_in = BUILT_IN if not known or any(run.of_molecules for run in known) else ()
+    asked = [*((item, families, missing) for item in built_in), *((item, *_named(item, labels)) for item in given)]
+    by_id = {row.figure.id: row for row in rows}
+    found = []
+    for item, pair, reason in asked:
+        figure = METRICS[item.metric]
+        figures: dict[str, float | None] = {}
+        verdict: Verdict = "not recorded"
+        ratio = interval = None
+        if pair is not None:
+            row, place = by_id[figure.id], pair[0]
+            if pair[1] or not pair[0]:  # the rows are against the first run
+                row, place = compared_row(figure, [reports[pair[1]], reports[pair[0]]]), 1
+            figures = {labels[run]: value for run, value in zip(pair, row.numbers(place), strict=True)}
+            verdict, reason = _verdict(item, row, place, [(labels[run], reports[run]) for run in pair])
+            ratio, interval = row.ratios[place], row.ratio_intervals[place]
+        judged = {
+            "verdict": verdict,
+            "figures": figures,
+            "ratio": ratio,
+            "interval": interval,
+            "reason": reason or None,
+        }
+        found.append(filled(Prediction, item, unit=figure.unit, **judged))
+    return tuple(found)
 
 
-def _families(runs: Sequence[Run]) -> tuple[Run, Run] | None:
+def _families(labels: Sequence[str], reports: Sequence[Report]) -> tuple[int, int] | None:
     """A LLaMA and a Qwen run, both with a processor, both without or both foreign; else the first two of foreign ones.
 
     The name of a foreign trace's file tells its family.
     """
-    for constrained in (True, False, None):
-        alike = [
-            (label, report, label if report.run is None else report.run.setup.family)
-            for label, report in runs
-            if _constrained(report) is constrained
-        ]
-        lower = next(((label, report) for label, report, family in alike if "llama" in family.lower()), None)
-        higher = next(((label, report) for label, report, family in alike if "qwen" in family.lower()), None)
-        if lower and higher and lower != higher:
+    setups = [None if report.run is None else report.run.setup for report in reports]
+    names = [label if setup is None else setup.family for label, setup in zip(labels, setups, strict=True)]
+    constrained = [None if setup is None else setup.processor is not None for setup in setups]
+    for kind in (True, False, None):
+        alike = [(place, name.lower()) for place, name in enumerate(names) if constrained[place] is kind]
+        lower = next((place for place, name in alike if "llama" in name), None)
+        higher = next((place for place, name in alike if "qwen" in name), None)
+        if lower is not None and higher is not None and lower != higher:
             return lower, higher
-    return (runs[0], runs[1]) if all(report.run is None for _, report in runs) else None
+    return (0, 1) if all(setup is None for setup in setups) else None
 
 
-def _constrained(report: Report) -> bool | None:
-    """A logits processor ran; None: a foreign trace does not tell."""
-    return None if report.run is None else report.run.setup.processor is not None
-
-
-def _named(item: Expectation, runs: Sequence[Run]) -> tuple[tuple[Run, Run] | None, str]:
+def _named(item: Expectation, labels: Sequence[str]) -> tuple[tuple[int, int] | None, str]:
     """The runs that it names, or why there are none."""
     if item.between is None:
-        return (runs[1], runs[0]), ""
-    found = []
+        return (1, 0), ""
+    found: list[int] = []
     for pattern in item.between:
         # A label first: labels may hold characters of patterns.
-        matching = [run for run in runs if run[0] == pattern] or [run for run in runs if fnmatchcase(run[0], pattern)]
+        matching = [place for place, label in enumerate(labels) if label == pattern] or [
+            place for place, label in enumerate(labels) if fnmatchcase(label, pattern)
+        ]
         if not matching:
             return None, f"no run is named {pattern!r}"
         # Two patterns that match the same runs mean two different ones of them.
-        found.append(next((run for run in matching if run not in found), matching[0]))
+        found.append(next((place for place in matching if place not in found), matching[0]))
     return (found[0], found[1]), ""
 
 
-def _judge(item: Expectation, pair: tuple[Run, Run] | None, missing: str) -> Prediction:
-    metric = METRICS[item.metric]
-    figures: dict[str, float | None] = {}
-    ratio, interval, reason = None, None, missing
-    verdict: Verdict = "not recorded"
-    if pair is not None:
-        values = [metric.value(report) for _, report in pair]
-        one, other = (None if isinstance(value, str) else value for value in values)
-        figures = {pair[0][0]: one, pair[1][0]: other}
-        reason = _unrecorded(metric, pair, (one, other))
-        if one is not None and other is not None:
-            ratio = per(one, other)
-            verdict, interval, reason = _verdict(item, metric, pair, one, other)
-    return filled(
-        Prediction,
-        item,
-        verdict=verdict,
-        unit=metric.unit,
-        figures=figures,
-        ratio=ratio,
-        interval=interval,
-        reason=reason or None,
-    )
-
-
-def _unrecorded(metric: Figure, pair: tuple[Run, Run], values: tuple[float | None, float | None]) -> str:
-    """Where a figure is not recorded, and what would tell it."""
-    lacking = [run for run, value in zip(pair, values, strict=True) if value is None]
-    text = f"not recorded in {' and '.join(label for label, _ in lacking)}"
-    divided = metric.id.endswith(("_per_token", "_per_molecule"))
-    foreign = any(report.run is None for _, report in lacking)
-    return f"{text}; --tokens and --molecules say how many it generated" if divided and foreign else text
-
-
 def _verdict(
-    item: Expectation, metric: Figure, pair: tuple[Run, Run], one: float, other: float
-) -> tuple[Verdict, Interval | None, str]:
+    item: Expectation, row: ComparedRow, place: int, runs: Sequence[tuple[str, Report]]
+) -> tuple[Verdict, str]:
     """Beyond noise and relevance only: from the interval of the ratio for times, from the figures for counts."""
-    if metric.noise == "once":
-        return "not significant", None, "measured once, so its noise is not known"
-    interval = None
-    ends = (one / other, one / other) if other else (math.inf if one else 1.0,) * 2
-    if metric.noise == "repeats":
-        interval = interval_of_ratio(metric, pair[1][1], pair[0][1])
+    if lacking := [run for run, value in zip(runs, row.numbers(place), strict=True) if value is None]:
+        reason = f"not recorded in {' and '.join(label for label, _ in lacking)}"
+        divided = item.metric.endswith(("_per_token", "_per_molecule"))
+        if divided and any(report.run is None for _, report in lacking):
+            reason += "; --tokens and --molecules say how many it generated"
+        return "not recorded", reason
+    if row.figure.noise == "once":
+        return "not significant", "measured once, so its noise is not known"
+    low = high = row.factor(place)
+    if row.figure.noise == "repeats":
+        interval = row.ratio_intervals[place]
         if interval is None:
-            return "not significant", None, f"one of the runs has fewer than {LEAST_REPEATS} timed passes"
-        ends = interval.low, interval.high
-    if all(abs(end / item.bound - 1) <= RELEVANT for end in ends):
-        return "equal", interval, ""
-    if ends[0] <= item.bound <= ends[1]:
-        return "not significant", interval, f"the interval of the ratio contains {item.bound:g}"
-    return ("confirmed" if (ends[1] < item.bound) is (item.direction == "lower") else "refuted"), interval, ""
+            return "not significant", f"one of the runs has fewer than {LEAST_REPEATS} timed passes"
+        low, high = interval.low, interval.high
+    if all(abs(end / item.bound - 1) <= RELEVANT for end in (low, high)):
+        return "equal", ""
+    if low <= item.bound <= high:
+        return "not significant", f"the interval of the ratio contains {item.bound:g}"
+    return "confirmed" if (high < item.bound) is (item.direction == "lower") else "refuted", ""

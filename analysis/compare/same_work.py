@@ -10,14 +10,11 @@ from fractions import Fraction
 
 from molprof.analysis.figures.run_model import Run
 from molprof.common.phases import PHASES
+from molprof.common.settings import recorded
 
-# Settings of `Setup` that decide the work of a forward of given rows.
-_DECIDING = (
-    "model", "size", "weights", "parameters", "tokenizer", "logits_width", "cache", "attention", "dtype", "device",
-    "gpu", "batch_size", "forced_runs", "drop_finished", "compile", "torch", "transformers", "threads",
-    "tf32", "cudnn_benchmark", "padding_multiple", "max_cache_length",
-)  # fmt: skip
-_PROCESSOR = ("processor", "processor_parameters", "placeholder", "sampling", "sampling_parameters")
+# Of `Setup`, what decides the work of a forward of given rows: settings, and what only running tells.
+_FORWARD = (*recorded("forward"), "parameters", "logits_width", "gpu", "torch", "transformers")
+_TOKENS = recorded("tokens")
 # Kernels of a forward may differ by so much with the length of what it reads.
 _TOLERANCE = Fraction(1, 100)
 
@@ -25,7 +22,7 @@ _TOLERANCE = Fraction(1, 100)
 def same_work(first: Run, other: Run) -> frozenset[str]:
     """The phases whose work, per step for phases of steps, is equal in both runs."""
     one, two = first.shapes, other.shapes
-    if one is None or two is None or one.rows != two.rows or _differ(first, other, _DECIDING):
+    if one is None or two is None or one.rows != two.rows or _differ(first, other, _FORWARD):
         return frozenset()
     if _is_same_run(first, other):
         return frozenset(PHASES)
@@ -42,7 +39,7 @@ def _is_same_run(first: Run, other: Run) -> bool:
     if first.setup.processor is not None and not _one_session(first, other):
         return False
     alike = first.shapes == other.shapes and first.generated_tokens == other.generated_tokens
-    return alike and first.row_steps == other.row_steps and not _differ(first, other, _PROCESSOR)
+    return alike and first.row_steps == other.row_steps and not _differ(first, other, _TOKENS)
 
 
 def _one_session(first: Run, other: Run) -> bool:

@@ -76,20 +76,14 @@ def mean_interval(values: Sequence[float], level: float = LEVEL) -> Interval | N
     return Interval(mean - half, mean + half, level)
 
 
-def paired_ratio(values: Sequence[float], first: Sequence[float]) -> float | None:
-    """Geometric mean of the ratios of a round, times above 0; None without rounds."""
+def paired_ratio(values: Sequence[float], first: Sequence[float]) -> tuple[float | None, Interval | None]:
+    """Geometric mean of the ratios of a round, times above 0, and its interval; None without rounds, or too few."""
     if not values or min(*values, *first) <= 0:
-        return None
+        return None, None
     logs = [math.log(value / before) for value, before in zip(values, first, strict=True)]
-    return math.exp(math.fsum(logs) / len(logs))
-
-
-def paired_ratio_interval(values: Sequence[float], first: Sequence[float]) -> Interval | None:
-    """Of the factor from `first` to `values`, times above 0 by round. None with less than LEAST_REPEATS."""
-    if len(values) < LEAST_REPEATS or min(*values, *first) <= 0:
-        return None
-    found = mean_interval([math.log(value / before) for value, before in zip(values, first, strict=True)])
-    return None if found is None else Interval(math.exp(found.low), math.exp(found.high), found.level)
+    found = mean_interval(logs)
+    interval = found and Interval(math.exp(found.low), math.exp(found.high), found.level)
+    return math.exp(math.fsum(logs) / len(logs)), interval
 
 
 @cache

@@ -6,13 +6,15 @@ import difflib
 import math
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from molprof.analysis.compare.statistics import LEAST_REPEATS, Interval, median_interval, ratio_interval
+from molprof.analysis.compare.model import Comparison
+from molprof.analysis.compare.rows import ComparedRow, compared_row, paired_rounds
+from molprof.analysis.compare.statistics import LEAST_REPEATS
 from molprof.analysis.figures.catalog import METRICS
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Report
@@ -25,15 +27,8 @@ _FORM = re.compile(
 )
 _OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-# `--fail-if uncertain`: it breaks where a check of the certificate doubts a group of figures; `uncertain>5%`: where
-# these may be off by more than that.
-_UNCERTAIN = Figure(
-    "uncertain",
-    "Certificate",
-    "groups of figures that are not exact",
-    "count",
-    lambda report: None if report.certificate is None else len(report.certificate.uncertain),
-)
+# It fails if a check of the certificate doubts a group of figures; `uncertain>5%`: if these may be off by more.
+_UNCERTAIN = "uncertain"
 _ANY_DOUBT = -1.0
 _FORMS = (
     "FIGURE, then > >= < or <=, then a change (+5%, -5%) or a value: launches_per_token>+5%  wall_ns>2s  junk_tokens>0;"
@@ -45,59 +40,60 @@ class Threshold(Struct, frozen=True):
     """A bound that fails the command where `operator` holds."""
 
     text: str
-    metric: Figure
+    figure: Figure | None  # None: how far any figure may be off, by the certificate
     operator: str
-    # A factor on the first run's figure where `relative`, else a value in the metric's unit; of `uncertain` a ratio.
-    bound: float
+    bound: float  # a factor on the first run's figure where `relative`, else a value in the figure's unit
     relative: bool
 
 
-class Outcome(NamedTuple):
-    """A line for each threshold that is broken, that cannot be told, and that is broken but within noise."""
+class Judgement(NamedTuple):
+    """A line for each threshold that failed, that is undecided, and that is exceeded within noise."""
 
-    broken: tuple[str, ...]
-    untold: tuple[str, ...]
-    notes: tuple[str, ...]
+    failed: tuple[str, ...]
+    undecided: tuple[str, ...]
+    within_noise: tuple[str, ...]
+
+
+# Field of Judgement, or nothing, and the line.
+_Verdict = tuple[str, str]
 
 
 def parse_threshold(text: str, relative: bool = True) -> Threshold:
     """A threshold as the command line gives it; a change only where `relative`. Raises UsageError if it is none."""
-    if text.strip() == _UNCERTAIN.id:
-        return Threshold(text.strip(), _UNCERTAIN, ">", _ANY_DOUBT, False)
+    if text.strip() == _UNCERTAIN:
+        return Threshold(_UNCERTAIN, None, ">", _ANY_DOUBT, False)
     match = _FORM.fullmatch(text)
     if match is None:
         raise UsageError(f"{text!r} is not a threshold", hint=_FORMS)
-    if match["metric"] == _UNCERTAIN.id:
-        if match["operator"] != ">" or match["sign"] or match["unit"] != "%":
-            raise UsageError(f"{text!r} is not a threshold", hint="uncertain, or uncertain>5%")
-        return Threshold(text.strip(), _UNCERTAIN, ">", float(match["number"]) / 100, False)
-    metric = METRICS.get(match["metric"])
-    if metric is None:
-        raise UsageError(f"{text!r}: no figure {match['metric']!r}", hint=near_metrics(match["metric"]))
     unit, sign, number = match["unit"], match["sign"], float(match["number"])
-    if sign:
-        if unit != "%":
-            raise UsageError(f"{text!r}: a change must be in percent", hint=_FORMS)
-        if not relative:
-            raise UsageError(f"{text!r} is a change, and there is no other run", hint="molprof compare BEFORE AFTER")
-        return Threshold(text, metric, match["operator"], 1 + float(f"{sign}{number}") / 100, True)
-    return Threshold(text, metric, match["operator"], _value(text, metric, unit, number), False)
+    if match["metric"] == _UNCERTAIN:
+        if match["operator"] != ">" or sign or unit != "%":
+            raise UsageError(f"{text!r} is not a threshold", hint="uncertain, or uncertain>5%")
+        return Threshold(text.strip(), None, ">", number / 100, False)
+    figure = METRICS.get(match["metric"])
+    if figure is None:
+        raise UsageError(f"{text!r}: no figure {match['metric']!r}", hint=near_metrics(match["metric"]))
+    if sign and unit != "%":
+        raise UsageError(f"{text!r}: a change must be in percent", hint=_FORMS)
+    if sign and not relative:
+        raise UsageError(f"{text!r} is a change, and there is no other run", hint="molprof compare BEFORE AFTER")
+    bound = 1 + float(f"{sign}{number}") / 100 if sign else _value(text, figure, unit, number)
+    return Threshold(text, figure, match["operator"], bound, bool(sign))
 
 
-def _value(text: str, metric: Figure, unit: str | None, number: float) -> float:
-    if metric.unit == "ns":
+def _value(text: str, figure: Figure, unit: str | None, number: float) -> float:
+    if figure.unit == "ns":
         if unit in _NS:
             return number * _NS[unit]
         if unit is None and number == 0:
             return 0.0
-        raise UsageError(
-            f"{text!r}: {metric.id} is a time", hint="give it a unit (ns us ms s), or a change such as +5%"
-        )
-    if metric.unit == "ratio" and unit == "%":
+        hint = "give it a unit (ns us ms s), or a change such as +5%"
+        raise UsageError(f"{text!r}: {figure.id} is a time", hint=hint)
+    if figure.unit == "ratio" and unit == "%":
         return number / 100
     if unit is not None:
         hint = f"a change has a sign: +{number:g}%" if unit == "%" else "give a number without unit"
-        raise UsageError(f"{text!r}: {metric.id} has no unit {unit}", hint=hint)
+        raise UsageError(f"{text!r}: {figure.id} has no unit {unit}", hint=hint)
     return number
 
 
@@ -108,84 +104,72 @@ def near_metrics(name: str) -> str:
     return f"did you mean {', '.join(near[:5])}?" if near else f"figures: {', '.join(METRICS)}"
 
 
-def judge_report(report: Report, thresholds: Sequence[Threshold]) -> Outcome:
-    """Values of one report against absolute thresholds."""
-    return _outcome([_judge(threshold, report) for threshold in thresholds])
+def judge_report(report: Report, thresholds: Sequence[Threshold]) -> Judgement:
+    """Values of one report against thresholds, none of them a change."""
+    rows = {item.figure.id: compared_row(item.figure, [report]) for item in thresholds if item.figure is not None}
+    return _judgement(("",), [report], rows, thresholds)
 
 
-def judge_comparison(labels: Sequence[str], reports: Sequence[Report], thresholds: Sequence[Threshold]) -> Outcome:
-    """All reports but the first: their values, and their changes against the first; the certificates of all."""
-    runs, first = list(zip(labels, reports, strict=True)), (labels[0], reports[0])
-    return _outcome(
-        [
-            _judge(threshold, report, label, first)
-            for threshold in thresholds
-            for label, report in (runs if threshold.metric is _UNCERTAIN else runs[1:])
-        ]
-    )
+def judge_comparison(comparison: Comparison, thresholds: Sequence[Threshold]) -> Judgement:
+    """The rows of all runs but the first: values, and changes against the first; the certificates of all."""
+    rows = {row.figure.id: row for row in comparison.rows}
+    return _judgement(comparison.labels, comparison.runs, rows, thresholds)
 
 
-# Field of Outcome, or nothing, and the line.
-_Verdict = tuple[str, str]
+def _judgement(
+    labels: Sequence[str], reports: Sequence[Report], rows: Mapping[str, ComparedRow], thresholds: Sequence[Threshold]
+) -> Judgement:
+    alone = len(labels) == 1
+    found: list[_Verdict] = []
+    for threshold in thresholds:
+        for place, (label, report) in enumerate(zip(labels, reports, strict=True)):
+            head = f"{threshold.text}: " if alone else f"{threshold.text}: {label}: "
+            if threshold.figure is None:
+                found.append(_certified(threshold, head, report))
+            elif place or alone:
+                found.append(_judged(threshold, head, rows[threshold.figure.id], place, labels, reports))
+    return Judgement(*(tuple(line for kind, line in found if kind == wanted) for wanted in Judgement._fields))
 
 
-def _outcome(verdicts: Sequence[_Verdict]) -> Outcome:
-    return Outcome(*(tuple(line for kind, line in verdicts if kind == wanted) for wanted in Outcome._fields))
-
-
-def _judge(
-    threshold: Threshold, report: Report, label: str | None = None, first: tuple[str, Report] | None = None
-) -> _Verdict:
-    metric = threshold.metric
-    head = f"{threshold.text}: {'' if label is None else f'{label}: '}{metric.id}"
-    if metric is _UNCERTAIN:
-        return _judge_certificate(threshold, head, report)
-    first = first if threshold.relative else None
-    values: list[float] = []
-    for name, source in ((label, report), *(() if first is None else (first,))):
-        value = metric.value(source)
-        if value is None or isinstance(value, str):
-            where = "" if first is None else f" in {name}"
-            why = " (not captured by molprof)" if source.run is None else ""
-            return "untold", f"{head} is not recorded{where}{why}"
-        values.append(value)
-    line = f"{head} is {by_unit(metric.unit, values[0])}"
-    samples = metric.samples(report)
-    if first is None:
-        return _verdict(threshold, line, values[0], median_interval(samples), partial(by_unit, metric.unit))
-    value, base = values
-    ratio = value / base if base else (1.0 if value == base else math.copysign(math.inf, value))
-    line += f", {by_unit(metric.unit, base)} in {first[0]}" + (f": {_change(ratio)}" if math.isfinite(ratio) else "")
-    return _verdict(threshold, line, ratio, ratio_interval(samples, metric.samples(first[1])), _change)
-
-
-def _judge_certificate(threshold: Threshold, head: str, report: Report) -> _Verdict:
-    """Broken by each group of figures that may be off by more than the threshold's ratio."""
+def _certified(threshold: Threshold, head: str, report: Report) -> _Verdict:
+    """Failed by each group of figures that may be off by more than the threshold's ratio."""
     if report.certificate is None:
-        return "untold", f"{head} is not recorded"
-    found = [item for item in report.certificate.uncertain if item.off_ratio > threshold.bound]
+        return "undecided", f"{head}{_UNCERTAIN} is not recorded"
     names = []
-    for item in found:
-        by = f" by {100 * item.off_ratio:.3g} %" if math.isfinite(item.off_ratio) and threshold.bound >= 0 else ""
-        names.append(f"{item.title} ({item.verdict.replace('_', ' ')}{by})")
-    line = f"{head.removesuffix(f': {_UNCERTAIN.id}')}: {', '.join(names) or 'nothing'}"
-    return "broken" if found else "", line
+    for item in report.certificate.uncertain:
+        if item.off_ratio > threshold.bound:
+            by = f" by {100 * item.off_ratio:.3g} %" if math.isfinite(item.off_ratio) and threshold.bound >= 0 else ""
+            names.append(f"{item.title} ({item.verdict.replace('_', ' ')}{by})")
+    return "failed" if names else "", head + (", ".join(names) or "nothing")
 
 
-def _verdict(
-    threshold: Threshold, line: str, value: float, interval: Interval | None, show: Callable[[float], str]
+def _judged(
+    threshold: Threshold, head: str, row: ComparedRow, place: int, labels: Sequence[str], reports: Sequence[Report]
 ) -> _Verdict:
-    """A time breaks a bound if its whole interval is beyond it, any other figure if its value is."""
-    beyond = _OPERATORS[threshold.operator]
-    exceeded = beyond(value, threshold.bound)
-    if threshold.metric.noise != "repeats":
-        return ("broken" if exceeded else ""), line
+    """A time fails if its whole interval is beyond the bound, any other figure if its value is."""
+    figure, relative, beyond = row.figure, threshold.relative, _OPERATORS[threshold.operator]
+    value, before = row.numbers(place)
+    if value is None or (relative and before is None):
+        side = place if value is None else 0
+        why = " (not captured by molprof)" if reports[side].run is None else ""
+        return "undecided", f"{head}{figure.id} is not recorded{f' in {labels[side]}' if relative else ''}{why}"
+    show: Callable[[float], str] = partial(by_unit, figure.unit)
+    line = f"{head}{figure.id} is {show(value)}"
+    tested, interval, paired = value, row.intervals[place], ""
+    if relative:
+        line += f", {by_unit(figure.unit, before)} in {labels[0]}"
+        show, tested, interval = _change, row.factor(place), row.ratio_intervals[place]
+        paired = "" if paired_rounds(reports[0].run, reports[place].run) is None else "paired, "
+        line += f": {show(tested)}" if math.isfinite(tested) else ""
+    exceeded = beyond(tested, threshold.bound)
+    if figure.noise != "repeats":
+        return "failed" if exceeded else "", line
     if interval is None:
-        return "untold", f"{line}; noise is unknown with fewer than {LEAST_REPEATS} timed passes (capture --repeats)"
-    line += f" (between {show(interval.low)} and {show(interval.high)} at {100 * interval.level:.0f} %)"
+        return "undecided", f"{line}; noise is unknown with fewer than {LEAST_REPEATS} timed passes (capture --repeats)"
+    line += f" ({paired}between {show(interval.low)} and {show(interval.high)} at {100 * interval.level:.0f} %)"
     if beyond(interval.low if threshold.operator.startswith(">") else interval.high, threshold.bound):
-        return "broken", line
-    return ("notes", f"{line}: within noise") if exceeded else ("", line)
+        return "failed", line
+    return ("within_noise", f"{line}: within noise") if exceeded else ("", line)
 
 
 def _change(ratio: float) -> str:

@@ -13,6 +13,7 @@ from molprof.analysis.bench.summary import environment_text
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS
 from molprof.common.bench_records import SCHEMA, Results
 from molprof.common.document import Document, Field, Section, table_of
+from molprof.common.settings import SETTINGS
 from molprof.common.values import Value, counted, factor_text
 
 _ALIKE_SHOWN = 4
@@ -142,9 +143,6 @@ def _sure(ratio: Ratio) -> str:
 def settings_text(settings: dict[str, Any]) -> str:
     """A configuration by attention, cache and what else is not as it is by default."""
     parts = [str(settings["attention"]), f"{settings['kv_cache']} cache"]
-    parts += [f"compile {settings['compile']}"] if settings["compile"] != DEFAULTS["compile"] else []
-    parts += ["TF32"] if settings["tf32"] else []
-    parts += ["cuDNN benchmark"] if settings["cudnn_benchmark"] else []
-    parts += [f"pad {settings['padding_multiple']}"] if settings["padding_multiple"] != 1 else []
-    parts += [f"cache length {settings['max_cache_length']}"] if settings["max_cache_length"] is not None else []
+    others = {name: value for name, value in settings.items() if name not in ("attention", "kv_cache")}
+    parts += [SETTINGS[name].text(value) for name, value in others.items() if value != DEFAULTS[name]]
     return ", ".join(parts)

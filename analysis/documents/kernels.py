@@ -9,49 +9,31 @@ from itertools import groupby
 from pathlib import PurePath
 from typing import Any
 
-from molprof.analysis.compare.kernels.cut import STEP, STEPS, Item, Part
-from molprof.analysis.compare.kernels.pairing import DELETED, INSERTED, LEVELS, MATCHED, MOVED, Change
-from molprof.analysis.compare.kernels.read import Row as Work
+from molprof.analysis.compare.kernels.cut import STEP, STEPS, Item, Selection
+from molprof.analysis.compare.kernels.pairing import LEVELS, MATCHED, Change
 from molprof.analysis.compare.kernels.sums import (
     EQUAL,
     NO_LAYER,
     PARTS,
-    Place,
-    Stretch,
     Sum,
     Summed,
+    location_of,
     part_of,
-    place_of,
     what,
 )
 from molprof.analysis.documents.plots import plot_section
+from molprof.analysis.documents.verdict import PART_WORDS, kernel_verdict, noun
 from molprof.common.document import Document, Field, Section, Table, columns, records, table_of, values
 from molprof.common.values import (
     count_text,
     counted,
-    cut,
-    factor_text,
-    number_text,
-    numbered,
     per,
     short_name,
-    short_source,
-    signed_time_text,
     time_text,
 )
 
 SCHEMA = 1
 SIDES = ("first", "second")
-PART_WORDS = {
-    "slower": "matched and slower",
-    "faster": "matched and faster",
-    "equal": "matched and equal",
-    "inserted": "only in the second",
-    "deleted": "only in the first",
-    "moved": "moved",
-    "idle": "idle between",
-}
-_VERBS = {INSERTED: "adds", DELETED: "leaves out", MOVED: "moves"}
 # A piece of work in JSON and CSV.
 _WORK: tuple[Field, ...] = (
     ("name", "text", "row.name"), ("class", "text", "row.cls"), ("operator", "text", "row.operator"),
@@ -61,15 +43,12 @@ _WORK: tuple[Field, ...] = (
 )  # fmt: skip
 # A page shows so many rows of a table, and so many tables of the sequences; JSON and CSV have all.
 _ROWS, _TABLES = 500, 20
-# In a sentence.
-_MOST_PLACES, _MOST_NAMES = 3, 3
-_LONGEST = 60
 
 
 def kernels_document(result: Summed, region: str) -> Document:
     """The difference between two traces by kernel, or by operator where no GPU is recorded."""
     labels = _labels(result)
-    word = _noun(result)
+    word = noun(result)
     recorded = f"recorded {'GPU' if result.pairing.first.trace.has_gpu else 'CPU'} time"
     parts = {PART_WORDS[part]: result.whole.parts[part] for part in PARTS}
     spans = result.pairing.first.span_ns, result.pairing.other.span_ns
@@ -78,7 +57,7 @@ def kernels_document(result: Summed, region: str) -> Document:
         Section("Sum", tuple(_notes(result, region, labels)), _sum(result, labels)),
         plot_section(["sum"], (labels, spans, parts, recorded)),
         Section("By place", ("layers together",), _sums("place", result, _places(result)), detail=True),
-        Section(f"Where {word}s differ", alike, _stretches(result), detail=True),
+        Section(f"Where {word}s differ", alike, _hunks(result), detail=True),
         Section(f"Matched {word}s", (), _matched(result), detail=True),
         *_by_layer(result),
         *_side_by_side(result, labels),
@@ -105,8 +84,8 @@ def _labels(result: Summed) -> tuple[str, str]:
 def _notes(result: Summed, region: str, labels: tuple[str, str]) -> Iterator[str]:
     parts = (result.pairing.first, result.pairing.other)
     for side, label, part in zip(SIDES, labels, parts, strict=True):
-        count = sum(len(strand.items) for strand in part.strands)
-        text = f"{side}: {label}, {_region(part, region)}, {counted(count, _noun(result))}"
+        count = len(part.items)
+        text = f"{side}: {label}, {_region(part, region)}, {counted(count, noun(result))}"
         if part.outside[0]:
             text += f"; outside and not compared: {count_text(part.outside[0])}, {time_text(part.outside[1])}"
         yield text
@@ -122,6 +101,12 @@ def _notes(result: Summed, region: str, labels: tuple[str, str]) -> Iterator[str
         )
 
 
+def _region(part: Selection, region: str) -> str:
+    if region == STEP:
+        return f"step {part.steps[0].name!r}"
+    return counted(len(part.steps), "step") if region == STEPS else "the whole trace"
+
+
 def _sum(result: Summed, labels: tuple[str, str]) -> Table:
     counts = Counter(map(part_of, result.pairing.changes))
     rows: list[tuple[Any, ...]] = [
@@ -132,7 +117,7 @@ def _sum(result: Summed, labels: tuple[str, str]) -> Table:
         rows.append(("unexplained", None, result.residual_ns))
     shares = [(*row, per(row[2], result.span_ns)) for row in rows]
     shares.append((f"total of {labels[1]} against {labels[0]}", len(result.pairing.changes), result.span_ns, 1.0))
-    heads = columns(("part", "text"), (f"{_noun(result)}s", "count"), ("time", "change_ns"), ("share", "ratio"))
+    heads = columns(("part", "text"), (f"{noun(result)}s", "count"), ("time", "change_ns"), ("share", "ratio"))
     return Table(heads, shares, missing="")
 
 
@@ -142,19 +127,19 @@ def _sums(title: str, result: Summed, sums: Iterable[tuple[str, Sum]]) -> Table:
     return table_of(
         sums,
         (title, "text", "0"),
-        (f"{_noun(result)}s, first", "count", "1.first.0"), (f"{_noun(result)}s, second", "count", "1.other.0"),
+        (f"{noun(result)}s, first", "count", "1.first.0"), (f"{noun(result)}s, second", "count", "1.other.0"),
         ("time, first", "ns", "1.first.1"), ("time, second", "ns", "1.other.1"),
         ("difference", "change_ns", "1.total_ns"), *parts,
     )  # fmt: skip
 
 
 def _places(result: Summed) -> Iterator[tuple[str, Sum]]:
-    for place, item in sorted(result.places.items(), key=lambda pair: -abs(pair[1].total_ns)):
+    for place, item in sorted(result.locations.items(), key=lambda pair: -abs(pair[1].total_ns)):
         yield place.short, item
     if result.pairing.tail_ns:
         tail = Sum()
         tail.parts["idle"] = result.pairing.tail_ns
-        yield f"after the last {_noun(result)} of a step", tail
+        yield f"after the last {noun(result)} of a step", tail
 
 
 def _by_layer(result: Summed) -> Iterator[Section]:
@@ -164,13 +149,13 @@ def _by_layer(result: Summed) -> Iterator[Section]:
         yield Section("By layer", (), _sums("layer", result, named), detail=True)
 
 
-def _stretches(result: Summed) -> Table:
+def _hunks(result: Summed) -> Table:
     def names(which: str) -> Any:
         return lambda item: ", ".join(_counted(map(short_name, getattr(item, which))))
 
     return table_of(
-        result.stretches,
-        ("place", "path", "place.short"), ("times", "count", "count"), ("difference", "change_ns", "sum.total_ns"),
+        result.hunks,
+        ("place", "path", "location.short"), ("times", "count", "count"), ("difference", "change_ns", "sum.total_ns"),
         ("only in the first", "text", names("first")), ("only in the second", "text", names("other")),
         ("moved", "text", names("moved")), ("after", "text", lambda item: _short(item.between[0])),
         ("before", "text", lambda item: _short(item.between[1])),
@@ -230,7 +215,7 @@ def _blocks(changes: Sequence[Change]) -> list[list[list[Change]]]:
     for _, group in groupby(changes, key=lambda change: (change.row.phase, change.row.layer)):
         block = list(group)
         signature = tuple(
-            (change.kind, _what(change.first), _what(change.other), place_of(change.row)) for change in block
+            (change.kind, _what(change.first), _what(change.other), location_of(change.row)) for change in block
         )
         found_columns = found.setdefault(signature, [[] for _ in block])
         for column, change in zip(found_columns, block, strict=True):
@@ -251,12 +236,12 @@ def _beside_row(changes: Sequence[Change]) -> tuple[Any, ...]:
         cells += [None, None, None] if item is None else [what(item.row), amounts[1], amounts[2]]
     kinds = {part_of(change) for change in changes}
     kind = kinds.pop() if len(kinds) == 1 else MATCHED
-    return (place_of(changes[0].row).text, len(changes), *cells, total.total_ns, kind)
+    return (location_of(changes[0].row).text, len(changes), *cells, total.total_ns, kind)
 
 
-def _beside_ns(part: Part) -> int:
+def _beside_ns(part: Selection) -> int:
     """Time in which earlier work of the device still ran, ns: it counts for that work alone."""
-    return sum(item.row.dur - item.own_ns for strand in part.strands for item in strand.items)
+    return sum(item.row.dur - item.own_ns for item in part.items)
 
 
 def _sequence(result: Summed) -> Iterator[dict[str, Any]]:
@@ -294,7 +279,7 @@ def _data(result: Summed, region: str, labels: tuple[str, str]) -> dict[str, Any
             work["name"] = names.setdefault(work["name"], len(names))
     return {
         "schema": SCHEMA,
-        "by": _noun(result),
+        "by": noun(result),
         "region": region,
         "traces": [_trace(label, part) for label, part in zip(labels, parts, strict=True)],
         "difference": {
@@ -307,13 +292,13 @@ def _data(result: Summed, region: str, labels: tuple[str, str]) -> dict[str, Any
         },
         "verdict": list(kernel_verdict(result, labels)),
         "places": [
-            {"phase": place.phase, "module": place.module, **item.to_json()} for place, item in result.places.items()
+            {"phase": place.phase, "module": place.module, **item.to_json()} for place, item in result.locations.items()
         ],
         "layers": [{"layer": layer, **item.to_json()} for layer, item in result.layers.items()],
         "stretches": [
             {
-                "phase": item.place.phase,
-                "module": item.place.module,
+                "phase": item.location.phase,
+                "module": item.location.module,
                 "count": item.count,
                 "deleted": list(item.first),
                 "inserted": list(item.other),
@@ -322,142 +307,21 @@ def _data(result: Summed, region: str, labels: tuple[str, str]) -> dict[str, Any
                 "before": item.between[1],
                 **item.sum.to_json(),
             }
-            for item in result.stretches
+            for item in result.hunks
         ],
         "sequence": sequence,
         "names": list(names),
     }
 
 
-def _trace(label: str, part: Part) -> dict[str, Any]:
+def _trace(label: str, part: Selection) -> dict[str, Any]:
     return {
         "label": label,
         "path": part.trace.info.path,
         "complete": part.trace.info.complete,
         "steps": [step.name for step in part.steps],
         "span_ns": part.span_ns,
-        "count": sum(len(strand.items) for strand in part.strands),
+        "count": len(part.items),
         "beside_ns": _beside_ns(part),
         "outside": {"count": part.outside[0], "time_ns": part.outside[1]},
     }
-
-
-def kernel_verdict(result: Summed, labels: tuple[str, str]) -> tuple[str, ...]:
-    """How much longer the second takes, what it adds, leaves out and moves, and where matched work differs most."""
-    if not result.span_ns and not any(result.whole.parts.values()) and not result.stretches:
-        return (f"{labels[1]} and {labels[0]} ran the same {_noun(result)}s in the same time.",)
-    lines = (
-        _total(result, labels),
-        *(_only(result, labels[1], kind, verb) for kind, verb in _VERBS.items()),
-        *(_most(result, part) for part in ("slower", "faster")),
-    )
-    return tuple(filter(None, lines))
-
-
-def _noun(result: Summed) -> str:
-    """What sequences are made of."""
-    return "kernel" if result.pairing.first.trace.has_gpu else "operator"
-
-
-def _region(part: Part, region: str) -> str:
-    if region == STEP:
-        return f"step {part.steps[0].name!r}"
-    return counted(len(part.steps), "step") if region == STEPS else "the whole trace"
-
-
-def _total(result: Summed, labels: tuple[str, str]) -> str:
-    first_ns, other_ns = result.pairing.first.span_ns, result.pairing.other.span_ns
-    ratio = f", {factor_text(other_ns / first_ns)}" if first_ns else ""
-    counts = {kind: result.whole.counts[kind] for kind in (INSERTED, DELETED, MOVED)}
-    parts = sorted(
-        (part for part, ns in result.whole.parts.items() if ns), key=lambda part: -abs(result.whole.parts[part])
-    )
-    said = ", ".join(
-        f"{PART_WORDS[part]} {signed_time_text(result.whole.parts[part])}"
-        + (f" ({counted(counts[part], _noun(result))})" if part in counts else "")
-        for part in parts
-    )
-    total = f"{labels[1]} takes {time_text(other_ns)} against {time_text(first_ns)} of {labels[0]}"
-    return f"{total} ({signed_time_text(result.span_ns)}{ratio}): {said}." if said else f"{total}."
-
-
-def _only(result: Summed, label: str, kind: str, verb: str) -> str:
-    """What is of one kind, by where it is and who asks for it."""
-    changes = [change for change in result.pairing.changes if change.kind == kind]
-    if not changes:
-        return ""
-    steps = len((result.pairing.first if kind == DELETED else result.pairing.other).steps)
-    number, each = (len(changes) / steps, " per step") if steps else (float(len(changes)), "")
-    around = _around(result.stretches, kind)
-    by_place: dict[Place, list[Change]] = {}
-    for change in changes:
-        by_place.setdefault(place_of(change.row), []).append(change)
-    places = sorted(by_place.items(), key=lambda item: -len(item[1]))
-    said = [
-        f"{_number(len(found), steps)} {_where(place, around.get(place))}: {_names(found, steps)}"
-        for place, found in places
-    ]
-    more = f"; and {counted(len(said) - _MOST_PLACES, 'more place')}" if len(said) > _MOST_PLACES else ""
-    time_ns = sum(change.time_ns for change in changes)
-    text = f"{label} {verb} {numbered(number, _noun(result))}{each} ({signed_time_text(time_ns)}): "
-    return text + "; ".join(said[:_MOST_PLACES]) + more + "."
-
-
-def _number(count: int, steps: int) -> str:
-    """A count, or its mean per step."""
-    return number_text(count / steps if steps else count)
-
-
-def _around(stretches: Iterable[Stretch], kind: str) -> dict[Place, tuple[Work | None, Work | None]]:
-    """The matched work around the first stretch of each place that has such changes."""
-    found: dict[Place, tuple[Work | None, Work | None]] = {}
-    for stretch in stretches:
-        if any(change.kind == kind for change in stretch.example):
-            before, after = stretch.around
-            found.setdefault(stretch.place, (before.row if before else None, after.row if after else None))
-    return found
-
-
-def _where(place: Place, around: tuple[Work | None, Work | None] | None) -> str:
-    """In which phase and module, or between what."""
-    inside = [f"in the {place.phase} phase"] if place.phase else []
-    inside += [f"in {place.inner}"] if place.module else []
-    before, after = around or (None, None)
-    if place.phase and before and after and place.phase not in (before.phase, after.phase):
-        inside.append(f"between {before.phase} and {after.phase}")
-    elif not inside:
-        names = [_name(row) if row else None for row in (before, after)]
-        start, end = names[0] or "the start", names[1] or "the end"
-        inside.append(f"between {start} and {end}")
-    return ", ".join(inside)
-
-
-def _names(changes: Sequence[Change], steps: int) -> str:
-    """The most frequent operators, and the functions that ask for them."""
-    groups = Counter((_name(change.row), change.row.source) for change in changes)
-    most = groups.most_common(_MOST_NAMES)
-    sources = {source for _, source in groups}
-    found = [
-        f"{_number(number, steps)} {name}" + (f" from {short_source(source)}" if source and len(sources) > 1 else "")
-        for (name, source), number in most
-    ]
-    more = len(groups) - len(most)
-    text = ", ".join(found) + (f" and {counted(more, 'other')}" if more > 0 else "")
-    source = sources.pop() if len(sources) == 1 else None
-    return text + (f" from {short_source(source)}" if source else "")
-
-
-def _name(row: Work) -> str:
-    return cut(row.operator or short_name(row.name), _LONGEST)
-
-
-def _most(result: Summed, part: str) -> str:
-    places = sorted(
-        ((place, item) for place, item in result.places.items() if item.parts[part]),
-        key=lambda pair: -abs(pair[1].parts[part]),
-    )
-    if not places:
-        return ""
-    said = ", ".join(f"{place.short} {signed_time_text(item.parts[part])}" for place, item in places[:_MOST_PLACES])
-    more = f" and {counted(len(places) - _MOST_PLACES, 'more place')}" if len(places) > _MOST_PLACES else ""
-    return f"Matched {_noun(result)}s are {part} most in {said}{more}."

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from msgspec import to_builtins
-
-from molprof.analysis.figures.model import Finding, plain
-from molprof.analysis.origin.places import Place, copy_places, find_places, launch_places, operator_places, sync_places
-from molprof.analysis.origin.read import NO_CALL, Origins, build_tree
+from molprof.analysis.figures.model import Finding
+from molprof.analysis.findings import Known, find_all
+from molprof.analysis.origin.places import PLACES, Place, operator_places
+from molprof.analysis.origin.read import NO_CALL, Origins
 from molprof.analysis.origin.tree import AMOUNTS, Tree
 from molprof.analysis.reader.info import path_text
 from molprof.common.document import Column, Document, Field, Section, Table, records, table_of
@@ -27,14 +26,9 @@ _NO_STACKS = (
 
 
 def origin_document(origins: Origins, by: str) -> Document:
-    tree = build_tree(origins, by)
-    modules = tree if by == "module" else build_tree(origins, "module")
-    findings = find_places(origins, modules)
-    places = {
-        "launches": launch_places(origins),
-        "copies": copy_places(origins),
-        "syncs": sync_places(origins),
-    }
+    known = Known(origins=origins)
+    tree, findings = known.tree(by), find_all(known)
+    places = {name: known.places(name) for name in PLACES}
     sections = [_findings(findings), _tree(origins, tree, by)]
     if origins.has_gpu:
         sections += [
@@ -189,5 +183,5 @@ def _data(
             ]
             for name, found in places.items()
         },
-        "findings": [plain(to_builtins(finding)) for finding in findings],
+        "findings": [finding.to_json() for finding in findings],
     }

@@ -17,7 +17,7 @@ from molprof.analysis.figures.catalog import FIGURES, shown_tables
 from molprof.analysis.figures.model import IDLE_CAUSES, STACK_CATEGORY, Finding, Table
 from molprof.analysis.reader.info import path_text
 from molprof.common.document import Document, Field, Row, Section, pairs, records, table_of
-from molprof.common.values import Unit, Value, count_text, counted, per
+from molprof.common.values import Value, count_text, counted, per, unit_of
 
 _TITLES = {"gpu_ns": "GPU time", "own_ns": "self time", "mean_gpu_ns": "mean GPU time"}
 # Tables whose rows are told apart by two columns.
@@ -163,10 +163,8 @@ def _worded(table: Table) -> Sequence[Row]:
 
 def _field(name: str, place: int, text: bool) -> Field:
     """`mean_delay_ns` as `mean delay`: units stand in the cells."""
-    units: dict[str, Unit] = {"_ns": "ns", "bytes": "bytes", "_ratio": "ratio"}
-    unit: Unit = next((unit for suffix, unit in units.items() if name.endswith(suffix)), "number")
     title = name.removesuffix("_ns").removesuffix("_bytes").replace("_ratio", " share").replace("_", " ")
-    return _TITLES.get(name, title), "name" if text else unit, str(place)
+    return _TITLES.get(name, title), "name" if text else unit_of(name), str(place)
 
 
 def _checks(reports: Reports) -> Section:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query
 from molprof.analysis.figures import certificate, counts, timeline
 from molprof.analysis.figures.catalog import TABLES
 from molprof.analysis.figures.certificate import certify
-from molprof.analysis.figures.checks import run_checks, trace_checks
+from molprof.analysis.figures.checks import AMBIGUOUS, refuse_ambiguous, run_checks, trace_checks
 from molprof.analysis.figures.counts import read_counts, read_devices
-from molprof.analysis.figures.linking import AMBIGUOUS, refuse_ambiguous
 from molprof.analysis.figures.model import SCHEMA, Report, TraceFigures
 from molprof.analysis.figures.run import read_run
 from molprof.analysis.figures.run_model import filled
 from molprof.analysis.figures.timeline import read_typical_step
-from molprof.analysis.figures.window import without_steps
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.load import MANIFEST_HINT
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query
 from molprof.common.errors import TraceError
 from molprof.common.manifest import TRIMMED_KEY, from_json, trimmed_from_json
-from molprof.queries import PACKAGE, modules
 
 __all__ = ["Report", "build_report", "queries"]
 
@@ -30,7 +27,7 @@ def queries(has_run: bool) -> tuple[Query, ...]:
     return (AMBIGUOUS, *counts.QUERIES, *timeline.QUERIES, *tables, *certificate.QUERIES)
 
 
-def build_report(engine: Engine, info: TraceInfo) -> Report:
+def build_report(engine: TraceProcessor, info: TraceInfo) -> Report:
     """All figures of the trace that `load_trace(path, engine)` described by `info`.
 
     Raises TraceError if its manifest is not one or too new, or if its calls cannot be told apart; EngineError or
@@ -41,7 +38,6 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
         trimmed = trimmed_from_json(info.keys.get(TRIMMED_KEY))
     except TraceError as error:
         raise TraceError(f"{info.path}: {error}", hint=error.hint or MANIFEST_HINT) from error
-    engine.register_package(PACKAGE, modules())
     refuse_ambiguous(engine, info.path)
     trace = filled(
         TraceFigures,
@@ -57,7 +53,6 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
     if manifest is not None:
         run = read_run(engine, manifest, trace)
         sums += run_checks(engine, run, manifest)
-        run = run if trace.whole_steps else without_steps(run)
     typical_step = read_typical_step(engine) if trace.whole_steps else None
     return Report(
         schema=SCHEMA,

@@ -1,14 +1,16 @@
-"""Checks: sums that must hold, of figures counted in two ways."""
+"""Checks: sums that must hold, of figures counted in two ways; and calls that can be told apart."""
 
 from __future__ import annotations
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_row
 from molprof.analysis.figures.counts import Counts
 from molprof.analysis.figures.model import STACK_CATEGORY, Check, TraceFigures
 from molprof.analysis.figures.run_model import Run
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_row
+from molprof.common.errors import TraceError
 from molprof.common.manifest import Manifest
 
+AMBIGUOUS = Query("work_calls", "SELECT COUNT() AS numbers, MIN(correlation) AS least FROM molprof_ambiguous_call")
 _GPU = Query(
     "phase_work",
     """
@@ -57,7 +59,7 @@ def trace_checks(trace: TraceFigures, counts: Counts) -> tuple[Check, ...]:
     return (_check("events", text, events, events - trace.lost_events), kernels)
 
 
-def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...]:
+def run_checks(engine: TraceProcessor, run: Run, manifest: Manifest) -> tuple[Check, ...]:
     gpu, tokens, bound = (query_row(engine, query) for query in (_GPU, _TOKENS, _BOUND))
     made = run.generated_tokens
     unfinished = "tokens in the manifest = tokens of unfinished rows, summed over steps"
@@ -104,3 +106,18 @@ def _check(name: str, text: str, left: int, right: int, tolerance_ratio: float =
 def agree(left: int, right: int, tolerance_ratio: float) -> bool:
     """Whether both sides are equal, up to `tolerance_ratio` of the left one."""
     return abs(left - right) <= tolerance_ratio * abs(left)
+
+
+def refuse_ambiguous(engine: TraceProcessor, path: str) -> None:
+    """Raise TraceError for a trace merged from several whose calls cannot be told apart.
+
+    The engine must know the SQL package.
+    """
+    found = query_row(engine, AMBIGUOUS)
+    if found["numbers"]:
+        what = f"{found['numbers']:,} correlation numbers, such as {found['least']}, are of several calls"
+        raise TraceError(
+            f"{path}: {what}: it was merged from several traces, and which call started which kernel cannot be told",
+            hint="read the separate traces with molprof ranks, or merge them with process numbers that begin with the"
+            " rank, such as rank3_1234",
+        )

@@ -42,7 +42,7 @@ def _counter(id_: str, label: str, unit: Unit, name: str, of: str) -> Figure:
     def value(report: Report) -> Value:
         return _mean(report, name, of, factor)
 
-    return Figure(id_, _GROUP, label, unit, value, once=True, tables=(_SUMMARY,), stands_in=True)
+    return Figure(id_, _GROUP, label, unit, value, _SUMMARY.sql, once=True, tables=(_SUMMARY,), stands_in=True)
 
 
 COUNTERS = (
@@ -56,6 +56,7 @@ COUNTERS = (
         "energy per token, J",
         "number",
         _energy,
+        _ENERGY.sql,
         once=True,
         tables=(_ENERGY,),
         stands_in=True,

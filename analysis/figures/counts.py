@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_row, query_rows
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_row, query_rows
 
 DEVICES = Query("devices", "SELECT device, span_ns, busy_ns, idle_ns FROM molprof_device ORDER BY device")
 _LAUNCHES = Query(
@@ -49,12 +49,12 @@ class DeviceTime(Struct, frozen=True):
     idle_ns: int
 
 
-def read_counts(engine: Engine) -> Counts:
+def read_counts(engine: TraceProcessor) -> Counts:
     """Launches, kernels and memory operations of the whole trace."""
     operations = {name: MemoryOperation(*figures) for name, *figures in query_rows(engine, OPERATIONS)[1]}
     return Counts(**query_row(engine, _LAUNCHES), memory_operations=operations)
 
 
-def read_devices(engine: Engine) -> dict[str, DeviceTime]:
+def read_devices(engine: TraceProcessor) -> dict[str, DeviceTime]:
     """Busy and idle time by device number as text."""
     return {device: DeviceTime(*times_ns) for device, *times_ns in query_rows(engine, DEVICES)[1]}

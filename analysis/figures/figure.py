@@ -7,13 +7,16 @@ from typing import Literal
 
 from msgspec import Struct
 
+from molprof.analysis.figures.certificate.model import Group
 from molprof.analysis.figures.model import Report
-from molprof.analysis.figures.run_model import RepeatFigures, Run
+from molprof.analysis.figures.run_model import RepeatFigures, Run, RunTotal
 from molprof.analysis.figures.tables import TableQuery
 from molprof.common.values import Unit, Value
 
 Noise = Literal["repeats", "once", "exact"]
 Role = Literal["measure", "subject", "setting", "work"]
+# The number of recorded steps, in figures' own SQL.
+STEPS_SQL = "(SELECT SUM(steps) FROM molprof_step_launch_summary WHERE steps > 0)"
 
 
 class Figure(Struct, frozen=True):
@@ -28,10 +31,14 @@ class Figure(Struct, frozen=True):
     label: str
     unit: Unit
     value: Callable[[Report], Value]  # reads it from a report; None: not recorded
+    # The query whose result it is, or that it is worked out from; None: the file or its manifest gives it.
+    sql: str | Callable[[Report], str] | None = None
+    rests_on: tuple[Group, ...] = ()  # groups of the certificate; none: on the file and its manifest alone
     repeat: Callable[[Run, RepeatFigures], float | None] | None = None  # of one timed pass, where they measure it
     once: bool = False  # measured in the recorded steps only, so its variation is unknown
     role: Role = "measure"
     tables: tuple[TableQuery, ...] = ()  # read for this figure; a stored report may lack them
+    total: Callable[[Report], RunTotal | None] | None = None  # the estimate that it is the value of
     compared: bool = True  # in comparisons, --fail-if and predictions
     of_molecules: bool = False  # not shown of runs of plain-text prompts, where it means nothing
     usual: Value = None  # a setting's default: one that all runs have is not shown

@@ -1,41 +1,96 @@
-"""Launches, leaf operators and kernels: of the trace, and per token, step and molecule."""
+"""Launches, leaf operators, kernels and GPU work by kind: of the trace, and per token, step and molecule."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from molprof.analysis.figures import work
-from molprof.analysis.figures.figure import Figure, of_gpu, without_gpu
+from molprof.analysis.figures.certificate.model import Group
+from molprof.analysis.figures.figure import STEPS_SQL, Figure, of_gpu, without_gpu
 from molprof.analysis.figures.model import Report
-from molprof.analysis.figures.tables import STEPS
+from molprof.analysis.figures.run_model import RunTotal
+from molprof.analysis.figures.tables import STEPS, TableQuery
 from molprof.common.values import Unit, Value, per
 
+_KINDS = TableQuery(
+    "work_kinds",
+    "Copies, cats, attention, elementwise and masking kernels, and memory copies (kinds overlap)",
+    "SELECT kind, count, time_ns, step_count, step_time_ns FROM molprof_work_kind"
+    " WHERE (SELECT SUM(count) FROM molprof_work_kind) > 0 ORDER BY kind",
+)
 # Ids and labels of kinds of work, as of molprof_work_kind.
 _KERNEL_KINDS = ("copy", "cat", "attention", "elementwise")
 _MEMORY_KINDS = {"memcpy_htod": "memcpy HtoD", "memcpy_dtoh": "memcpy DtoH", "memcpy_dtod": "memcpy DtoD"}
+_EACH_STEP_SQL = (
+    "SELECT batch, step, SUM({}) AS count FROM molprof_phase_work WHERE step IS NOT NULL GROUP BY batch, step ORDER BY"
+    " batch, step"
+)
+_TOKENS_SQL = STEPS_SQL.replace("steps", "tokens", 1)
 
 
-def _count(name: str, label: str, group: str, compared: bool = True) -> Figure:
-    """The count of the trace that is called as the figure."""
-    return Figure(name, group, label, "count", of_gpu(lambda report: getattr(report.counts, name)), compared=compared)
+def _count(
+    name: str,
+    label: str,
+    group: str,
+    rests_on: Group,
+    compared: bool = True,
+    unit: Unit = "count",
+    once: bool = False,
+) -> Figure:
+    """The field of `Counts` that is called as the figure."""
+    value = of_gpu(lambda report: getattr(report.counts, name))
+    sql = f"SELECT {name} FROM molprof_launch_count"
+    return Figure(name, group, label, unit, value, sql, (rests_on,), once=once, compared=compared)
 
 
-def _mean(name: str, label: str, value: Callable[[Report], Value], group: str = "Launches") -> Figure:
-    return Figure(name, group, label, "number", of_gpu(value), tables=(STEPS,))
+def _device(name: str, label: str, unit: Unit, value: Callable[[Report], Value], sql: str, rests_on: Group) -> Figure:
+    sql = f"SELECT {sql} AS {name} FROM molprof_device"
+    return Figure(name, "Kernels", label, unit, of_gpu(value), sql, (rests_on,), once=True)
 
 
-def _operators(name: str, label: str, value: Callable[[Report], Value]) -> Figure:
-    """Leaf operators, in place of launches."""
-    return Figure(name, "Launches", label, "number", without_gpu(value), tables=(STEPS,), stands_in=True)
+def _run_total(column: str, label: str, group: str, gpu: bool = True) -> Figure:
+    """A count over all steps of a run, estimated unless all are recorded."""
+
+    def total(report: Report) -> RunTotal | None:
+        return None if report.run is None else (report.run.totals or {}).get(column)
+
+    def value(report: Report) -> Value:
+        return None if (found := total(report)) is None else found.value
+
+    read, sql = of_gpu(value) if gpu else without_gpu(value), _EACH_STEP_SQL.format(column)
+    return Figure(f"run_{column}", group, f"{label} of all steps (estimate)", "count", read, sql,
+                  ("steps", "gpu_work", "launches"), once=True, stands_in=not gpu, total=total)  # fmt: skip
 
 
-def _once(name: str, label: str, value: Callable[[Report], Value], unit: Unit = "ns", group: str = "Kernels") -> Figure:
-    return Figure(name, group, label, unit, of_gpu(value), once=True, tables=(STEPS,))
+def _marked(report: Report, column: str) -> int | None:
+    """A column of the steps that a foreign trace marks, summed; None without marks, or where a step does not tell."""
+    rows = [row for row in report.table(STEPS.name).to_json() if row["steps"]]
+    if report.run is not None or len({row["source"] for row in rows}) != 1:
+        return None  # marks of two programs may lie in each other
+    values = [row.get(column) for row in rows]
+    numbers = [value for value in values if isinstance(value, int)]
+    return sum(numbers) if len(numbers) == len(values) else None
 
 
-def _busy_ratio(report: Report) -> float | None:
-    devices = report.devices.values()
-    return per(sum(device.busy_ns for device in devices), sum(device.span_ns for device in devices))
+def _per_step(report: Report, column: str) -> float | None:
+    if report.run is not None:
+        return report.run.window.per_step(column)
+    return per(_marked(report, column), _marked(report, "steps"))
+
+
+def _per_token(report: Report, column: str, total: int | None) -> float | None:
+    """Of the recorded steps; or `total`, of the trace, where the user says how many tokens it generated."""
+    if report.run is not None:
+        return report.run.window.per_token(column)
+    if report.given.tokens is not None:
+        return per(total, report.given.tokens)
+    return per(_marked(report, column), _marked(report, "tokens"))
+
+
+def _per_molecule(report: Report, column: str, total: int | None) -> float | None:
+    """Of a recorded step, times the run's steps; or `total`, of a foreign trace."""
+    run = report.run
+    return per(total, report.given.molecules) if run is None else run.per_molecule(column)
 
 
 def _gpu_ns(report: Report) -> int:
@@ -43,78 +98,119 @@ def _gpu_ns(report: Report) -> int:
     return report.counts.kernel_time_ns + sum(item.time_ns for item in report.counts.memory_operations.values())
 
 
+# In a foreign trace without marked steps, the count of the whole trace that stands for a column of them.
+_OF_TRACE: dict[str, Callable[[Report], int]] = {
+    "launches": lambda report: report.counts.launches,
+    "kernels": lambda report: report.counts.kernels,
+    "gpu_ns": _gpu_ns,
+}
+
+
+def _mean(column: str, per_what: str, label: str, group: str, rests_on: Group, **fields: Any) -> Figure:
+    """A column of `WindowFigures`, and of the table of steps, per step, token or molecule."""
+
+    def value(report: Report) -> Value:
+        if per_what == "step":
+            return _per_step(report, column)
+        of_trace = _OF_TRACE.get(column)
+        ratio = _per_token if per_what == "token" else _per_molecule
+        return ratio(report, column, None if of_trace is None else of_trace(report))
+
+    name = f"{column}_per_{per_what}"
+    table = "step_launch_summary WHERE steps > 0" if column != "leaf_operators" else "phase_work WHERE step IS NOT NULL"
+    divisor = _TOKENS_SQL if per_what == "token" else STEPS_SQL
+    sql = f"SELECT SUM({column}) * 1.0 / {divisor} AS {name} FROM molprof_{table}"
+    read = without_gpu(value) if fields.get("stands_in") else of_gpu(value)
+    return Figure(name, group, label, fields.pop("unit", "number"), read, sql, (rests_on, "links", "steps"), **fields)
+
+
+def _kind(report: Report, name: str, column: str = "count") -> int | None:
+    """A column of _KINDS; 0 for a kind that the trace lacks, None in a stored report that lacks the table."""
+    rows = report.table(_KINDS.name).to_json()
+    value: Value = next((row[column] for row in rows if row["kind"] == name), 0 if rows else None)
+    return value if isinstance(value, int) else None
+
+
 def _of_kind(name: str, label: str, kind: str) -> tuple[Figure, ...]:
     """Work of one kind: of the trace, per step, its time."""
-    group, tables = "Work by kind", (STEPS, work.KINDS)
+
+    def per_step(report: Report) -> Value:
+        if not report.trace.whole_steps:
+            return None
+        steps = _marked(report, "steps") if report.run is None else report.run.window.steps
+        return per(_kind(report, kind, "step_count"), steps)
+
+    def figure(id_: str, text: str, unit: Unit, value: Callable[[Report], Value], sql: str, *rests_on: Group) -> Figure:
+        sql = f"SELECT {sql} AS {id_} FROM molprof_work_kind WHERE kind = '{kind}'"
+        return Figure(
+            id_, "Work by kind", text, unit, of_gpu(value), sql, rests_on, once=unit == "ns", tables=(_KINDS,)
+        )
+
     return (
-        Figure(name, group, f"{label} in the trace", "count", of_gpu(lambda report: work.kind(report, kind)),
-               tables=tables),
-        Figure(f"{name}_per_step", group, f"{label} per step", "number",
-               of_gpu(lambda report: work.kind_per_step(report, kind)), tables=tables),
-        Figure(f"{name}_ns", group, f"time of {label} in the trace", "ns",
-               of_gpu(lambda report: work.kind(report, kind, "time_ns")), once=True, tables=tables),
+        figure(name, f"{label} in the trace", "count", lambda it: _kind(it, kind), "count", "gpu_work"),
+        figure(f"{name}_per_step", f"{label} per step", "number", per_step, f"step_count * 1.0 / {STEPS_SQL}",
+               "gpu_work", "links", "steps"),
+        figure(f"{name}_ns", f"time of {label} in the trace", "ns", lambda it: _kind(it, kind, "time_ns"), "time_ns",
+               "gpu_time"),
     )  # fmt: skip
 
 
-def _of_run_total(name: str, label: str, group: str, gpu: bool = True) -> Figure:
-    """A count over all steps of a run, estimated unless all are recorded."""
+def _kind_column(report: Report) -> str | None:
+    """Work of the recorded steps is counted, or of a trace without steps; None where steps lack parts."""
+    if report.run is None and _marked(report, "steps") is None:
+        return "count"
+    return "step_count" if report.trace.whole_steps else None
 
-    def value(report: Report) -> Value:
-        total = None if report.run is None else (report.run.totals or {}).get(name)
-        return None if total is None else total.value
 
-    read = of_gpu(value) if gpu else without_gpu(value)
-    return Figure(f"run_{name}", group, f"{label} of all steps (estimate)", "count", read,
-                  once=True, stands_in=not gpu)  # fmt: skip
+def _elementwise_to_attention(report: Report) -> float | None:
+    column = _kind_column(report)
+    return None if column is None else per(_kind(report, "elementwise", column), _kind(report, "attention", column))
+
+
+def _elementwise_sql(report: Report) -> str:
+    column, table = _kind_column(report) or "step_count", "FROM molprof_work_kind WHERE kind ="
+    return (
+        f"SELECT {column} * 1.0 / (SELECT {column} {table} 'attention') AS elementwise_to_attention"
+        f" {table} 'elementwise'"
+    )
+
+
+def _busy_ratio(report: Report) -> float | None:
+    devices = report.devices.values()
+    return per(sum(device.busy_ns for device in devices), sum(device.span_ns for device in devices))
+
+
+def _span_ns(report: Report) -> int | None:
+    return max((device.span_ns for device in report.devices.values()), default=None)
 
 
 LAUNCHES = (
-    _count("launches", "launches in the trace", "Launches"),
-    _count("launches_without_gpu_work", "launches without GPU work", "Launches", compared=False),
-    _mean("launches_per_token", "launches per token", lambda it: work.per_token(it, "launches", it.counts.launches)),
-    _mean("launches_per_step", "launches per step", lambda it: work.per_step(it, "launches")),
-    _mean(
-        "launches_per_molecule",
-        "launches per molecule",
-        lambda it: work.per_molecule(it, "launches", it.counts.launches),
-    ),
-    _of_run_total("launches", "launches", "Launches"),
-    _count("graph_launches", "graph launches in the trace", "Launches"),
-    _mean("graph_launches_per_step", "graph launches per step", lambda it: work.per_step(it, "graph_launches")),
-    _mean("syncs_per_step", "host syncs per step", lambda it: work.per_step(it, "syncs")),
-    _operators(
-        "leaf_operators_per_token", "leaf operators per token", lambda it: work.per_token(it, "leaf_operators", None)
-    ),
-    _of_run_total("leaf_operators", "leaf operators", "Launches", gpu=False),
-    _operators("leaf_operators_per_step", "leaf operators per step", lambda it: work.per_step(it, "leaf_operators")),
+    _count("launches", "launches in the trace", "Launches", "launches"),
+    _count("launches_without_gpu_work", "launches without GPU work", "Launches", "links", compared=False),
+    _mean("launches", "token", "launches per token", "Launches", "launches"),
+    _mean("launches", "step", "launches per step", "Launches", "launches"),
+    _mean("launches", "molecule", "launches per molecule", "Launches", "launches"),
+    _run_total("launches", "launches", "Launches"),
+    _count("graph_launches", "graph launches in the trace", "Launches", "graphs"),
+    _mean("graph_launches", "step", "graph launches per step", "Launches", "launches"),
+    _mean("syncs", "step", "host syncs per step", "Launches", "launches"),
+    _mean("leaf_operators", "token", "leaf operators per token", "Launches", "launches", stands_in=True),
+    _run_total("leaf_operators", "leaf operators", "Launches", gpu=False),
+    _mean("leaf_operators", "step", "leaf operators per step", "Launches", "launches", stands_in=True),
 )
 KERNELS = (
-    _count("kernels", "kernels in the trace", "Kernels"),
-    _count("kernels_without_call", "kernels without a recorded call", "Kernels", compared=False),
-    _count("kernel_names", "distinct kernels", "Kernels", compared=False),
-    _of_run_total("kernels", "kernels", "Kernels"),
-    _once("kernel_time_ns", "kernel time", lambda it: it.counts.kernel_time_ns),
-    _once(
-        "device_span_ns",
-        "device span, profiled",
-        lambda it: max((item.span_ns for item in it.devices.values()), default=None),
-    ),
-    _once("busy_ratio", "device busy", _busy_ratio, "ratio"),
-    _once("gpu_ns_per_step", "GPU time per step", lambda it: work.per_step(it, "gpu_ns")),
-    _once("gpu_ns_per_token", "GPU time per token", lambda it: work.per_token(it, "gpu_ns", _gpu_ns(it))),
-    _mean("kernels_per_step", "kernels per step", lambda it: work.per_step(it, "kernels"), "Kernels"),
-    _mean(
-        "kernels_per_token",
-        "kernels per token",
-        lambda it: work.per_token(it, "kernels", it.counts.kernels),
-        "Kernels",
-    ),
-    _mean(
-        "kernels_per_molecule",
-        "kernels per molecule",
-        lambda it: work.per_molecule(it, "kernels", it.counts.kernels),
-        "Kernels",
-    ),
+    _count("kernels", "kernels in the trace", "Kernels", "gpu_work"),
+    _count("kernels_without_call", "kernels without a recorded call", "Kernels", "links", compared=False),
+    _count("kernel_names", "distinct kernels", "Kernels", "gpu_work", compared=False),
+    _run_total("kernels", "kernels", "Kernels"),
+    _count("kernel_time_ns", "kernel time", "Kernels", "gpu_time", unit="ns", once=True),
+    _device("device_span_ns", "device span, profiled", "ns", _span_ns, "MAX(span_ns)", "gpu_time"),
+    _device("busy_ratio", "device busy", "ratio", _busy_ratio, "SUM(busy_ns) * 1.0 / SUM(span_ns)", "gpu_idle"),
+    _mean("gpu_ns", "step", "GPU time per step", "Kernels", "gpu_time", unit="ns", once=True),
+    _mean("gpu_ns", "token", "GPU time per token", "Kernels", "gpu_time", unit="ns", once=True),
+    _mean("kernels", "step", "kernels per step", "Kernels", "gpu_work"),
+    _mean("kernels", "token", "kernels per token", "Kernels", "gpu_work"),
+    _mean("kernels", "molecule", "kernels per molecule", "Kernels", "gpu_work"),
 )
 WORK = (
     *(figure for kind in _KERNEL_KINDS for figure in _of_kind(f"{kind}_kernels", f"{kind} kernels", kind)),
@@ -123,8 +219,10 @@ WORK = (
         "Work by kind",
         "elementwise kernels per attention kernel",
         "number",
-        of_gpu(lambda it: work.kind_ratio(it, "elementwise", "attention")),
-        tables=(STEPS, work.KINDS),
+        of_gpu(_elementwise_to_attention),
+        _elementwise_sql,
+        ("gpu_work",),
+        tables=(_KINDS,),
     ),
     *_of_kind("masking_candidates", "masking candidates", "masking"),
     *(figure for name, label in _MEMORY_KINDS.items() for figure in _of_kind(name, label, label)),

@@ -5,11 +5,13 @@ None means "not recorded" everywhere: the trace does not hold it, so it is not 0
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from msgspec import Struct, to_builtins
+from msgspec.structs import asdict
 
-from molprof.analysis.figures.certificate.model import Certificate
+from molprof.analysis.figures.certificate.model import Certificate, Certified, Group
 from molprof.analysis.figures.counts import Counts, DeviceTime
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.timeline import TypicalStep
@@ -84,18 +86,38 @@ class Table(Struct, frozen=True):
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
-class Finding(Struct, frozen=True):
-    """Something worth doing. Gains overlap."""
+class Gain(Struct, frozen=True):
+    """What a fix can save, as shares from `low` to `high` of some time. Gains overlap."""
+
+    low: float
+    high: float
+    of: str  # the time: unprofiled wall time, or the recorded span of a foreign trace
+    bounded_by: str  # the time that a fix could save at most
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """Something worth doing about a trace."""
 
     id: str
     title: str
     evidence: str  # what the trace shows, with figures
-    gain_ratio: float | None  # the largest share of wall time that the fix can save; None if unbounded
+    gain: Gain | None = None  # None: not bounded, or of a stored report, which has its `gain_ratio` alone
     fix: str
     explanation: str  # why it costs time
     query: str  # argument of `molprof query` that shows the evidence: name of a module, or SQL
     figures: dict[str, int | float]  # of the evidence; the suffix is the unit (_ns, _ratio), else a count or mean
     uncertain: str | None = None  # why figures that it rests on are not exact; None where they are
+
+    @property
+    def gain_ratio(self) -> float | None:
+        """The largest share of the time that the fix can save."""
+        return None if self.gain is None else self.gain.high
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "gain_ratio" if name == "gain" else name: self.gain_ratio if name == "gain" else value
+            for name, value in asdict(self).items()
+        }
 
 
 class Given(Struct, frozen=True):
@@ -120,12 +142,31 @@ class Report(Struct, frozen=True):
     certificate: Certificate | None = None  # None in a stored report of an older molprof
     given: Given = Given()
 
+    @property
+    def tokens(self) -> int | None:
+        """Generated tokens of the run, or as many as the user says."""
+        return self.given.tokens if self.run is None else self.run.generated_tokens
+
+    @property
+    def molecules(self) -> int | None:
+        """Molecules of the run, or as many as the user says."""
+        return self.given.molecules if self.run is None else self.run.molecules
+
+    def doubts_on(self, groups: Collection[Group]) -> tuple[Certified, ...]:
+        """Those of the groups that a check of the certificate doubts."""
+        uncertain = () if self.certificate is None else self.certificate.uncertain
+        return tuple(item for item in uncertain if item.group in groups)
+
     def table(self, name: str) -> Table:
         """The table of that name; without rows where a stored report lacks it."""
         return next((table for table in self.tables if table.name == name), Table(name, name, (), ()))
 
     def to_json(self) -> dict[str, Any]:
-        fields = {**to_builtins(self), "tables": {table.name: table.to_json() for table in self.tables}}
+        fields = {
+            **to_builtins(self),
+            "tables": {table.name: table.to_json() for table in self.tables},
+            "findings": [finding.to_json() for finding in self.findings],
+        }
         return {key: plain(value) for key, value in fields.items()}
 
 

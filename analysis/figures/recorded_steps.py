@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_rows
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_rows
 
 _STEPS = Query(
     "steps",
@@ -28,6 +28,6 @@ class RecordedStep:
         return self.start_ns + self.dur_ns
 
 
-def read_recorded_steps(engine: Engine) -> list[RecordedStep]:
+def read_recorded_steps(engine: TraceProcessor) -> list[RecordedStep]:
     """All steps in order of start; the package must be registered."""
     return [RecordedStep(*row) for row in query_rows(engine, _STEPS)[1]]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from msgspec.structs import replace
+from msgspec import convert
+from msgspec.structs import asdict, replace
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_dicts, query_rows
 from molprof.analysis.figures.drift.blocks import Block, drift_figures
 from molprof.analysis.figures.drift.disagreement import Token, disagreement_figures
 from molprof.analysis.figures.drift.model import Drift
 from molprof.analysis.figures.model import TraceFigures
 from molprof.analysis.figures.run_model import (
+    ASKED,
     BatchShapes,
     Marks,
+    PhaseFigures,
     RepeatFigures,
     Run,
     SequenceFigures,
@@ -23,8 +24,9 @@ from molprof.analysis.figures.run_model import (
     filled,
 )
 from molprof.analysis.figures.step_times import step_times
-from molprof.analysis.figures.totals import read_totals
-from molprof.analysis.figures.window import phase_figures, read_window
+from molprof.analysis.figures.window import read_window
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_dicts, query_rows
 from molprof.common.errors import TraceError
 from molprof.common.manifest import Manifest, Repeat
 from molprof.common.molecule_records import MaskedLogits, MoleculeRun
@@ -39,8 +41,7 @@ _SEQUENCES = Query(
     " ORDER BY sequence",
 )
 # Settings that older traces do not have.
-_LATER = ("forced_runs", "drop_finished", "compile", "tf32", "cudnn_benchmark", "padding_multiple", "max_cache_length",
-          "prompt_format", "answer_format")  # fmt: skip
+_LATER = ("forced_runs", "drop_finished", "compile")
 # Columns in the order of Block's and Token's fields.
 _BLOCKS = Query(
     "drift",
@@ -54,7 +55,7 @@ _TOKENS = Query(
 )
 
 
-def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
+def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) -> Run:
     """All figures of the run that `manifest` describes. Raises TraceError if it contradicts itself."""
     batches = len(manifest.steps_per_batch)
     for molecule in manifest.molecules:
@@ -64,7 +65,7 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         got, most = len(molecule.step_tokens or ()), manifest.steps_per_batch[molecule.batch]
         if got > most:
             raise TraceError(f"{name} got tokens in {got} steps, of {most} steps of its batch")
-    window, phases = read_window(engine, manifest, trace.gpu_recorded)
+    window, phases, totals = read_window(engine, manifest, trace)
     sequences = _read_sequences(engine, manifest)
     timings, molecules = manifest.timings, manifest.molecules
     middle = _middle_repeats(timings.repeats)
@@ -72,20 +73,22 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
     wall_ns = _mean([repeat.wall_ns for repeat in middle])
     walls_ns = [repeat.wall_ns for repeat in timings.repeats]
     free = [count for item in molecules if item.template is not None for count in item.template.free_per_block]
+    masked = [molecule.masked_logits for molecule in molecules if molecule.masked_logits is not None]
     row_steps = _row_steps(manifest)
     blocks = sum(sequence.blocks for sequence in sequences)
-    launches_per_step = per(window.launches, window.steps)
+    launches_per_step = window.per_step("launches")
     steps = sum(manifest.steps_per_batch)
     return Run(
         setup=_setup(manifest),
         wall_ns=Spread(wall_ns, min(walls_ns, default=None), max(walls_ns, default=None), len(walls_ns)),
         first_pass_extra_ns=timings.warmup_ns[0] - wall_ns if timings.warmup_ns and wall_ns is not None else None,
         profiled_ratio=per(timings.profiled_steps_ns, timings.unprofiled_steps_ns),
-        marks=filled(
-            Marks,
-            timings,
-            per_step=len(STEP_PHASES),
-            time_ratio=per(timings.mark_ns * len(STEP_PHASES) * steps, wall_ns),
+        marks=Marks(
+            timings.mark_ns,
+            len(STEP_PHASES),
+            per(timings.mark_ns * len(STEP_PHASES) * steps, wall_ns),
+            timings.unmarked_wall_ns,
+            timings.signature_ns,
         ),
         molecules=len(molecules),
         valid_molecules=_sum_if_all_known([molecule.valid for molecule in molecules]),
@@ -96,14 +99,12 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         generated_tokens=sum(len(molecule.token_ids) for molecule in molecules),
         row_steps=row_steps,
         idle_row_steps=row_steps - sum(molecule.busy_steps for molecule in molecules),
-        launches_per_token=per(window.launches, window.tokens),
+        launches_per_token=window.per_token("launches"),
         launches_per_step=launches_per_step,
-        launches_per_molecule=(
-            None if launches_per_step is None or not molecules else launches_per_step * steps / len(molecules)
-        ),
-        leaf_operators_per_token=per(window.leaf_operators, window.tokens),
-        leaf_operators_per_step=per(window.leaf_operators, window.steps),
-        masked_logits=_sum_of_known(molecule.masked_logits for molecule in molecules),
+        launches_per_molecule=per(None if launches_per_step is None else launches_per_step * steps, len(molecules)),
+        leaf_operators_per_token=window.per_token("leaf_operators"),
+        leaf_operators_per_step=window.per_step("leaf_operators"),
+        masked_logits=sum(masked) if masked else None,
         blocks=blocks,
         free_positions_per_block=per(sum(free), len(free)),
         coordinate_tokens_per_block=per(sum(sequence.free for sequence in sequences), blocks),
@@ -112,7 +113,7 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         junk_blocks=sum(sequence.junk_blocks for sequence in sequences),
         malformed_blocks=sum(molecule.malformed_blocks for molecule in molecules),
         cut_blocks=_sum_if_all_known([molecule.cut_blocks for molecule in molecules]),
-        phases={name: phase_figures(phase_walls[name], phases.get(name)) for name in PHASES},
+        phases={name: replace(phases.get(name, PhaseFigures()), wall_ns=phase_walls[name]) for name in PHASES},
         residual_ratio=per(wall_ns and wall_ns - sum(value or 0 for value in phase_walls.values()), wall_ns),
         window=window,
         sequences=sequences,
@@ -123,16 +124,16 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         step_times=step_times(timings.repeats),
         peak_memory_bytes=timings.peak_memory_bytes,
         peak_memory_of=timings.peak_memory_of,
-        totals=read_totals(engine, steps, batches, trace.gpu_recorded),
+        totals=totals,
         masked=_masked([molecule.masked for molecule in molecules]),
         session=manifest.session,
         shapes=_shapes(manifest),
         machine=manifest.machine,
-        repeats=tuple(filled(RepeatFigures, repeat) for repeat in timings.repeats),
+        repeats=convert(timings.repeats, tuple[RepeatFigures, ...], from_attributes=True),
     )
 
 
-def read_drift(engine: Engine, molecules: Sequence[MoleculeRun], form: TextFormat = DEFAULT) -> Drift:
+def read_drift(engine: TraceProcessor, molecules: Sequence[MoleculeRun], form: TextFormat = DEFAULT) -> Drift:
     blocks = [Block(*row) for row in query_rows(engine, _BLOCKS)[1]]
     last = {block.sequence: block.block for block in blocks}
     # A block is open at the end of an answer without an end token.
@@ -150,9 +151,8 @@ def _masked(counts: Sequence[MaskedLogits | None]) -> MaskedLogits | None:
     known = [count for count in counts if count is not None]
     if not known or len(known) < len(counts):
         return None
-    sums = {name: sum(getattr(count, name) for count in known) for name in ("free", "copy", "end", "idle")}
-    choices = sum(count.free_choices for count in known)
-    return MaskedLogits(**sums, free_choices=choices, own=_sum_if_all_known([count.own for count in known]))
+    sums = {name: _sum_if_all_known([getattr(count, name) for count in known]) for name in known[0].__struct_fields__}
+    return MaskedLogits(**sums)  # type: ignore[arg-type]
 
 
 def _middle_repeats(repeats: list[Repeat]) -> list[Repeat]:
@@ -173,11 +173,11 @@ def label(manifest: Manifest) -> str:
     return f"{model} lp:{resolved.processor}" if resolved.processor else f"{model} no lp"
 
 
-def _read_sequences(engine: Engine, manifest: Manifest) -> tuple[SequenceFigures, ...]:
+def _read_sequences(engine: TraceProcessor, manifest: Manifest) -> tuple[SequenceFigures, ...]:
     molecules = {molecule.sequence: molecule for molecule in manifest.molecules}
     # A track without its molecule shows as the broken sum of tokens.
     return tuple(
-        filled(SequenceFigures, molecules[row["sequence"]], **row)
+        convert({**asdict(molecules[row["sequence"]]), **row}, SequenceFigures)
         for row in query_dicts(engine, _SEQUENCES)
         if row["sequence"] in molecules
     )
@@ -196,6 +196,7 @@ def _setup(manifest: Manifest) -> Setup:
         cache=settings.kv_cache,
         threads=manifest.environment.threads,
         **{name: manifest.setting(name) for name in _LATER},
+        **{key: manifest.setting(row.name) for key, row in ASKED.items()},
     )
 
 
@@ -224,11 +225,6 @@ def _mean(values: list[int | None]) -> int | None:
     """Mean of one or two values, rounded down; None where one is missing."""
     total = _sum_if_all_known(values)
     return total // len(values) if values and total is not None else None
-
-
-def _sum_of_known(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
 
 
 def _sum_if_all_known(values: list[int | None]) -> int | None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, defstruct
 
 from molprof.analysis.figures.drift.model import Disagreement, Drift
 from molprof.analysis.figures.step_times import StepTime
 from molprof.common.machine_records import Machine
 from molprof.common.manifest import Session
 from molprof.common.molecule_records import MaskedLogits
+from molprof.common.settings import SETTINGS
+from molprof.common.values import per
 
 _T = TypeVar("_T", bound=Struct)
 
@@ -53,14 +55,14 @@ class RepeatFigures(Struct, frozen=True):
 class PhaseFigures(Struct, frozen=True):
     """One phase: unprofiled time in the timed pass with the median wall time; all else in the recorded steps."""
 
-    wall_ns: int | None
-    host_ns: int | None
-    gpu_ns: int | None  # of the GPU work that the phase launched
-    launches: int | None
-    kernels: int | None
-    syncs: int | None
-    sync_ns: int | None
-    leaf_operators: int | None
+    wall_ns: int | None = None
+    host_ns: int | None = None
+    gpu_ns: int | None = None  # of the GPU work that the phase launched
+    launches: int | None = None
+    kernels: int | None = None
+    syncs: int | None = None
+    sync_ns: int | None = None
+    leaf_operators: int | None = None
     bound: PhaseBound | None = None
     graph_launches: int | None = None
 
@@ -90,6 +92,12 @@ class WindowFigures(Struct, frozen=True):
     unattributed_gpu_ns: int | None
     graph_launches: int | None = None
     syncs: int | None = None
+
+    def per_step(self, column: str) -> float | None:
+        return per(getattr(self, column), self.steps)
+
+    def per_token(self, column: str) -> float | None:
+        return per(getattr(self, column), self.tokens)
 
 
 class SequenceFigures(Struct, frozen=True):
@@ -132,7 +140,10 @@ class RunTotal(Struct, frozen=True):
 
 
 class Setup(Struct, frozen=True):
-    """What ran. `size` is of a preset with another size than its own; `weights` of a preset: trained or random."""
+    """What ran. `size` is of a preset with another size than its own; `weights` of a preset: trained or random.
+
+    It has the settings of `ASKED` too.
+    """
 
     label: str
     model: str
@@ -163,12 +174,6 @@ class Setup(Struct, frozen=True):
     weights: str | None = None
     threads: int | None = None  # that torch computed with
     processor_parameters: dict[str, Any] | None = None
-    tf32: bool | None = None
-    cudnn_benchmark: bool | None = None
-    padding_multiple: int | None = None
-    max_cache_length: int | None = None  # None: what the longest batch needs
-    prompt_format: str | None = None
-    answer_format: str | None = None
 
     @property
     def random(self) -> bool:
@@ -190,6 +195,13 @@ class Setup(Struct, frozen=True):
         parts += ["finished dropped"] if self.drop_finished else []
         parts += [f"compile {self.compile}"] if self.compile not in (None, "auto") else []
         return ", ".join(parts)
+
+
+# Settings that a report holds as they were asked for, and that no code here reads by name: their keys, in `Setup` too.
+ASKED = {row.recorded: row for row in SETTINGS.values() if row.reported and row.recorded not in Setup.__struct_fields__}
+if not TYPE_CHECKING:
+    _MORE = [(name, row.type | None, None) for name, row in ASKED.items()]
+    Setup = defstruct("Setup", _MORE, bases=(Setup,), frozen=True, module=__name__)
 
 
 class BatchShapes(Struct, frozen=True):
@@ -268,6 +280,11 @@ class Run(Struct, frozen=True):
     def noun(self) -> str:
         """What one of its sequences is."""
         return "molecule" if self.of_molecules else "prompt"
+
+    def per_molecule(self, column: str) -> float | None:
+        """A column of the recorded steps per step, times the run's steps: exact if all steps are recorded."""
+        value = self.window.per_step(column)
+        return None if value is None or not self.molecules else value * self.steps / self.molecules
 
     @property
     def cut_answers(self) -> int:

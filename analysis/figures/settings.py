@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -11,6 +12,7 @@ from molprof.analysis.figures.figure import Figure, Role, of_run
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run, Setup
 from molprof.analysis.reader.info import path_text
+from molprof.common.settings import SETTINGS as ROWS
 from molprof.common.text_format import ANSWER, PROMPT
 from molprof.common.values import Unit, Value, count_text, number_text
 
@@ -31,13 +33,25 @@ def _of_setup(name: str, label: str, role: Role, value: Callable[[Setup], Value]
     return _of_run(name, label, role, lambda run: value(run.setup), unit)
 
 
-def _unusual(name: str, label: str, role: Role, value: Callable[[Setup], Value], usual: Value) -> Figure:
-    """A setting that is shown where it is not `usual`."""
-    return replace(_of_setup(name, label, role, value), usual=usual)
+def _plain(value: Any, setup: Setup) -> Value:
+    return ("on" if value else "off") if isinstance(value, bool) else value
 
 
-def _switch(value: bool | None) -> Value:
-    return None if value is None else "on" if value else "off"
+def _setting(
+    name: str,
+    text: Callable[[Any, Setup], Value] = _plain,
+    unit: Unit = "text",
+    compared: bool = False,
+    usual: Value = None,
+) -> Figure:
+    """A setting's row, `text` of its value. One that is `usual` in all runs is not shown."""
+    row = ROWS[name]
+    assert row.role is not None
+
+    def value(run: Run) -> Value:
+        return text(getattr(run.setup, row.recorded), run.setup)
+
+    return replace(_of_run(row.recorded, row.label, row.role, value, unit, compared), usual=usual)
 
 
 def _of_trace(name: str, label: str, role: Role, value: Callable[[Report], Value], unit: Unit = "text") -> Figure:
@@ -53,16 +67,15 @@ def _given(name: str, label: str) -> Figure:
     return Figure(f"given_{name}", "Trace", label, "count", value, role="subject", compared=False, stands_in=True)
 
 
-def _tokenizer(setup: Setup) -> str:
-    return f"{setup.tokenizer}, {count_text(setup.vocabulary)} tokens"
+def _or_none(value: str | None, setup: Setup) -> str:
+    return value or "none"
 
 
 def _sampling_parameters(setup: Setup) -> str:
     return ", ".join(f"{name} {value}" for name, value in sorted(setup.sampling_parameters.items())) or "none"
 
 
-def _padding(setup: Setup) -> Value:
-    multiple = setup.padding_multiple
+def _padding(multiple: int | None, setup: Setup) -> Value:
     return None if multiple is None else "to the longest" if multiple == 1 else f"to a multiple of {multiple}"
 
 
@@ -85,39 +98,35 @@ def _whole(report: Report) -> str:
     return "yes" if report.trace.complete else f"no: {report.trace.problem or 'unknown'}"
 
 
-SETTINGS = (
-    _of_setup("model", "model", "subject", lambda setup: f"{setup.model} ({setup.family})"),
-    _of_setup("size", "model size", "setting", lambda setup: setup.size or "its own"),
-    _of_setup("weights", "weights", "subject", lambda setup: setup.weights),
+_MODEL = (
+    _setting("model", lambda value, setup: f"{value} ({setup.family})"),
+    _setting("size", lambda value, setup: value or "its own"),
+    _setting("weights"),
     _of_setup("parameters", "parameters", "subject", lambda setup: f"{number_text(setup.parameters / 1e6)} M"),
-    _of_setup("dtype", "dtype", "setting", lambda setup: setup.dtype),
-    _of_setup("tokenizer", "tokenizer", "subject", _tokenizer),
+    _setting("dtype"),
+    _setting("tokenizer", lambda value, setup: f"{value}, {count_text(setup.vocabulary)} tokens"),
     _of_setup("logits_width", "logits width", "subject", lambda setup: setup.logits_width, "count"),
-    _of_setup("processor", "logits processor", "subject", lambda setup: setup.processor or "none"),
-    _of_setup("placeholder", "placeholder", "subject", lambda setup: setup.placeholder or "none"),
-    _of_run("device", "device", "setting", lambda run: run.setup.gpu or run.setup.device, compared=True),
-    _of_run("sampling", "sampling", "work", lambda run: run.setup.sampling, compared=True),
+    _setting("processor", _or_none),
+    _setting("placeholder", _or_none),
+    _setting("device", lambda value, setup: setup.gpu or value, compared=True),
+    _setting("sampling", compared=True),
     _of_setup("sampling_parameters", "sampling parameters", "work", _sampling_parameters),
     _of_run("loop", "decoding", "subject", lambda run: run.setup.loop, compared=True),
-    _of_setup("cache", "KV cache", "setting", lambda setup: setup.cache),
-    _unusual(
-        "max_cache_length",
-        "KV cache length",
-        "setting",
-        lambda setup: str(setup.max_cache_length or _AS_NEEDED),
-        _AS_NEEDED,
-    ),
-    _of_setup("attention", "attention", "setting", lambda setup: setup.attention),
-    _of_setup("tf32", "TF32", "setting", lambda setup: _switch(setup.tf32)),
-    _of_setup("cudnn_benchmark", "cuDNN benchmark", "setting", lambda setup: _switch(setup.cudnn_benchmark)),
-    _of_setup("padding_multiple", "prompt padding", "setting", _padding),
-    _unusual("prompt_format", "prompt format", "subject", lambda setup: setup.prompt_format, PROMPT),
-    _unusual("answer_format", "answer format", "subject", lambda setup: setup.answer_format, ANSWER),
-    _of_run("batch_size", "batch size", "setting", lambda run: run.setup.batch_size, "count", compared=True),
+    _setting("kv_cache"),
+    _setting("max_cache_length", lambda value, setup: str(value or _AS_NEEDED), usual=_AS_NEEDED),
+    _setting("attention"),
+    _setting("tf32"),
+    _setting("cudnn_benchmark"),
+    _setting("padding_multiple", _padding),
+    _setting("prompt_format", usual=PROMPT),
+    _setting("answer_format", usual=ANSWER),
+)
+_RUN = (
+    _setting("batch_size", unit="count", compared=True),
     _of_run("molecules", "molecules", "work", lambda run: run.molecules, "count", compared=True),
     _of_run("valid_molecules", "valid molecules", "measure", lambda run: run.valid_molecules, "count", compared=True),
-    _of_setup("max_new_tokens", "token limit (max_new_tokens)", "subject", lambda setup: setup.max_new_tokens, "count"),
-    _of_setup("seed", "seed", "subject", lambda setup: str(setup.seed)),
+    _setting("max_new_tokens", unit="count"),
+    _setting("seed", lambda value, setup: str(value)),
     _of_setup("torch", "torch", "setting", lambda setup: setup.torch),
     _of_setup("transformers", "transformers", "setting", lambda setup: setup.transformers),
     _of_run("repeats", "timed passes", "subject", lambda run: run.wall_ns.repeats, "count"),
@@ -131,3 +140,7 @@ SETTINGS = (
     _of_trace("lost_events", "events lost while reading", "subject", lambda report: report.trace.lost_events, "count"),
     _of_trace("whole", "trace complete", "subject", _whole),
 )
+_NAMED = {figure.id for figure in (*_MODEL, *_RUN)}
+# Settings whose value stands as it is need no entry above.
+_OTHERS = tuple(_setting(name) for name, row in ROWS.items() if row.label and row.recorded not in _NAMED)
+SETTINGS = (*_MODEL, *_OTHERS, *_RUN)

@@ -8,9 +8,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.model import Table
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_rows
 
 
 class TableQuery(Struct, frozen=True):
@@ -29,7 +29,7 @@ class TableQuery(Struct, frozen=True):
     def queries(self) -> tuple[Query, ...]:
         return (Query(self.module or self.name, self.sql), *([self.more] if self.more else []))
 
-    def read(self, engine: Engine, has_run: bool) -> Table:
+    def read(self, engine: TraceProcessor, has_run: bool) -> Table:
         """The table; without rows where it needs a run and there is none."""
         asked = self.queries if has_run or not self.needs_run else ()
         answers = [query_rows(engine, query) for query in asked]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_rows
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_rows
 
 # Intervals shorter than this part of the whole are merged: they would take less than two pixels.
 SLOTS = 500
@@ -94,7 +94,7 @@ class TypicalStep(Struct, frozen=True):
     intervals: tuple[Interval, ...]  # in order of start, with short neighbours merged
 
 
-def read_typical_step(engine: Engine) -> TypicalStep | None:
+def read_typical_step(engine: TraceProcessor) -> TypicalStep | None:
     """The step of median duration; None in a trace without annotated steps."""
     if not (steps := query_rows(engine, _STEP)[1]):
         return None

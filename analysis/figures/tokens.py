@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from molprof.analysis.figures.certificate.model import Group
 from molprof.analysis.figures.drift.model import Drift
-from molprof.analysis.figures.figure import Figure, of_run, without_gpu
-from molprof.analysis.figures.model import Report
-from molprof.analysis.figures.run_model import PhaseFigures, Run
-from molprof.analysis.figures.work import molecules, tokens
+from molprof.analysis.figures.figure import STEPS_SQL, Figure, of_run, without_gpu
+from molprof.analysis.figures.run_model import Run
 from molprof.common.values import Unit, Value, per
 
 
@@ -34,15 +33,13 @@ def _mean(
     return Figure(name, group, label, "number", of_run(value), of_molecules=of_molecules)
 
 
-def _per_step(
-    name: str, label: str, value: Callable[[PhaseFigures], float | None], unit: Unit = "number", once: bool = False
-) -> Figure:
-    """A figure of the processor phase per recorded step."""
-    return Figure(name, "Masking", label, unit, _of_processor(value), once=once)
-
-
-def _of_processor(value: Callable[[PhaseFigures], float | None]) -> Callable[[Report], Value]:
-    return of_run(lambda run: per(value(run.phases["processor"]), run.window.steps))
+def _of_processor(name: str, label: str, column: str, *rests_on: Group, gpu: bool = True) -> Figure:
+    """A figure of the processor phase, a column of `PhaseFigures`, per recorded step."""
+    read = of_run(lambda run: per(getattr(run.phases["processor"], column), run.window.steps))
+    sql = f"SELECT SUM({column}) * 1.0 / {STEPS_SQL} AS {name} FROM molprof_phase_work WHERE phase = 'processor'"
+    is_time = column.endswith("_ns")
+    return Figure(name, "Masking", label, "ns" if is_time else "number", read if gpu else without_gpu(read), sql,
+                  rests_on, once=is_time, stands_in=not gpu)  # fmt: skip
 
 
 def _masked(name: str, label: str, of_molecules: bool = False) -> Figure:
@@ -55,8 +52,8 @@ def _masked(name: str, label: str, of_molecules: bool = False) -> Figure:
 
 
 TOKENS = (
-    Figure("generated_tokens", "Tokens", "generated tokens", "count", tokens, compared=False),
-    Figure("tokens_per_molecule", "Tokens", "tokens per molecule", "number", lambda it: per(tokens(it), molecules(it))),
+    Figure("generated_tokens", "Tokens", "generated tokens", "count", lambda it: it.tokens, compared=False),
+    Figure("tokens_per_molecule", "Tokens", "tokens per molecule", "number", lambda it: per(it.tokens, it.molecules)),
     _count("decode_steps", "decode steps"),
     _count("idle_row_steps", "steps on finished rows"),
     _of_blocks("blocks", "coordinate blocks"),
@@ -105,15 +102,8 @@ MASKING = (
         "Masking",
         of_molecules=True,
     ),
-    _per_step("masking_launches", "processor launches per step", lambda phase: phase.launches),
-    _per_step("masking_gpu_ns", "processor GPU time per step", lambda phase: phase.gpu_ns, "ns", once=True),
-    Figure(
-        "masking_operators",
-        "Masking",
-        "processor leaf operators per step",
-        "number",
-        without_gpu(_of_processor(lambda phase: phase.leaf_operators)),
-        stands_in=True,
-    ),
-    _per_step("masking_syncs", "processor host syncs per step", lambda phase: phase.syncs),
+    _of_processor("masking_launches", "processor launches per step", "launches", "launches"),
+    _of_processor("masking_gpu_ns", "processor GPU time per step", "gpu_ns", "launches", "links", "gpu_time"),
+    _of_processor("masking_operators", "processor leaf operators per step", "leaf_operators", "launches", gpu=False),
+    _of_processor("masking_syncs", "processor host syncs per step", "syncs", "launches"),
 )

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_row
-from molprof.analysis.figures.model import Finding, Report
-from molprof.analysis.findings.operators import operators_named, read_operators
-from molprof.analysis.findings.scope import LEAST_GAIN, Rule, Scope
+from molprof.analysis.findings.operators import operators_named
+from molprof.analysis.findings.rule import Found, Known, rule
+from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, percent_text, time_text
 
 # Below this share even attention that takes no time would gain little.
@@ -46,105 +42,91 @@ _OF_STEPS = Query(
 )
 
 
-def attention_ratio(engine: Engine, scope: Scope) -> float | None:
+def attention_ratio(known: Known) -> float | None:
     """Amdahl's bound on the gain of another attention kernel; None without attention."""
+    scope = known.scope
     if scope.devices:
-        totals = _totals(engine, scope)
+        totals = _totals(known)
         return scope.gpu_part(totals["attention_ns"] / scope.devices) if totals["count"] else None
-    return scope.host_parts(_host_times(engine, scope)) or None
+    return scope.host_parts(_host_times(known)) or None
 
 
-def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
-    if scope is None:
-        return
-    yield from _small(engine, scope)
-    if scope.devices:
-        yield from _masked(engine, report, scope)
+def _totals(known: Known) -> dict[str, int]:
+    return known.row(_ALL if known.report.run is None else _OF_STEPS)
 
 
-def _totals(engine: Engine, scope: Scope) -> dict[str, int]:
-    return query_row(engine, _ALL if scope.run is None else _OF_STEPS)
-
-
-def _host_times(engine: Engine, scope: Scope) -> list[tuple[int, str]]:
+def _host_times(known: Known) -> list[tuple[int, str]]:
     """Time in the operators by phase, ns; all of it as forward in a foreign trace, which has no phases."""
-    operators = read_operators(engine, _ANY)
-    return operators.host_times(_PHASES) if scope.run is not None else [(operators.host_ns(), "forward")]
+    operators = known.operators(_ANY)
+    return operators.host_times(_PHASES) if known.report.run is not None else [(operators.host_ns(), "forward")]
 
 
-def _small(engine: Engine, scope: Scope) -> Iterator[Finding]:
-    figures: dict[str, int | float]
-    if scope.devices:
-        totals = _totals(engine, scope)
-        attention_ns, all_ns, count = totals["attention_ns"], totals["all_ns"], totals["count"]
-        if not count or not all_ns or attention_ns >= SMALL_SHARE * all_ns:
-            return
-        gain = scope.gpu_part(attention_ns / scope.devices)
-        evidence = (
-            f"{counted(count, 'attention kernel')} take{'s' if count == 1 else ''} {time_text(attention_ns)}: "
-            f"{percent_text(attention_ns / all_ns)} of the GPU's work, "
-            f"{percent_text(gain / scope.wall_ratio)} of {scope.base_text}"
-            + (f", on each of {scope.devices} devices" if scope.devices > 1 else "")
+@rule(
+    id="attention_small",
+    title="A faster attention kernel cannot gain much",
+    fix="None needed. Look at the other findings before comparing attention kernels.",
+    explanation="Amdahl's law: attention that takes no time would gain this share and no more.",
+    query="attention",
+    needs=("time",),
+    rests_on=("gpu_work", "gpu_time"),
+    least_gain=0,
+    queries=(_ALL,),
+    run_queries=(_OF_STEPS,),
+)
+def attention_small(known: Known) -> Found | None:
+    scope = known.scope
+    gain = attention_ratio(known)
+    if not scope.devices:
+        times = _host_times(known)
+        if not gain or gain >= SMALL_SHARE:
+            return None
+        return Found(
+            f"scaled_dot_product_attention takes {'; '.join(scope.host_text(*time) for time in times)}",
+            {"attention_ns": sum(time_ns for time_ns, _ in times), "recorded_ns": scope.recorded_ns},
+            known.gain(gain, "time in attention"),
         )
-        figures = {"attention_ns": attention_ns, "gpu_ns": all_ns, "kernels": count}
-    else:
-        times = _host_times(engine, scope)
-        gain = scope.host_parts(times)
-        if not 0 < gain < SMALL_SHARE:
-            return
-        evidence = f"scaled_dot_product_attention takes {'; '.join(scope.host_text(*time) for time in times)}"
-        figures = {"attention_ns": sum(time_ns for time_ns, _ in times), "recorded_ns": scope.recorded_ns}
-    yield Finding(
-        id="attention_small",
-        title="A faster attention kernel cannot gain much",
-        evidence=evidence,
-        gain_ratio=gain,
-        fix="None needed. Look at the other findings before comparing attention kernels.",
-        explanation="Amdahl's law: attention that takes no time would gain this share and no more.",
-        query="attention",
-        figures=figures,
+    totals = _totals(known)
+    attention_ns, all_ns, count = totals["attention_ns"], totals["all_ns"], totals["count"]
+    if gain is None or not all_ns or attention_ns >= SMALL_SHARE * all_ns:
+        return None
+    return Found(
+        f"{counted(count, 'attention kernel')} take{'s' if count == 1 else ''} {time_text(attention_ns)}: "
+        f"{percent_text(attention_ns / all_ns)} of the GPU's work, "
+        f"{percent_text(gain / scope.wall_ratio)} of {scope.base_text}"
+        + (f", on each of {scope.devices} devices" if scope.devices > 1 else ""),
+        {"attention_ns": attention_ns, "gpu_ns": all_ns, "kernels": count},
+        known.gain(gain, "time in attention"),
     )
 
 
-def _masked(engine: Engine, report: Report, scope: Scope) -> Iterator[Finding]:
+@rule(
+    id="mask_rules_out_flash",
+    title="A mask prevents flash attention",
+    fix="Batch by length and drop the mask (is_causal), or pack rows without padding (flash_attention_2).",
+    explanation="The flash kernel of SDPA takes no mask but the causal one, and padding adds another.",
+    query="attention",
+    needs=("gpu",),
+    rests_on=("gpu_work", "gpu_time"),
+    queries=(_ALL, _SLOW),
+    run_queries=(_OF_STEPS,),
+)
+def mask_rules_out_flash(known: Known) -> Found | None:
     """With 16-bit numbers and heads up to 256, only a mask rules out flash and cuDNN where torch is free to choose.
 
     Gain: GPU time of the work launched inside the slow operators.
     """
-    run = report.run
+    run = known.report.run
     if run is not None and (run.setup.attention != "sdpa" or run.setup.dtype not in ("float16", "bfloat16")):
-        return
-    slow = read_operators(engine, _SLOW)
-    if not len(slow) or len(read_operators(engine, _FAST)) or (run is None and not _totals(engine, scope)["half"]):
-        return
-    count, gpu_ns = slow.launched(engine)
-    gain = scope.gpu_part(gpu_ns / scope.devices)
-    if gain < LEAST_GAIN:
-        return
+        return None
+    slow = known.operators(_SLOW)
+    if not len(slow) or len(known.operators(_FAST)) or (run is None and not _totals(known)["half"]):
+        return None
+    count, gpu_ns = slow.launched(known.engine)
     names = sorted(set(slow.names.tolist()))
-    by_length = run is not None and run.setup.sorted
-    yield Finding(
-        id="mask_rules_out_flash",
-        title="A mask prevents flash attention",
-        evidence=(
-            f"{count_text(len(slow))} calls of {', '.join(names)} and none of flash attention, with 16-bit numbers and "
-            f"torch free to choose: {time_text(gpu_ns)} in {counted(count, 'kernel')}"
-        ),
-        gain_ratio=gain,
-        fix=(
-            "Pack rows without padding (flash_attention_2)."
-            if by_length
-            else "Batch by length and drop the mask (is_causal), or pack rows without padding (flash_attention_2)."
-        ),
-        explanation="The flash kernel of SDPA takes no mask but the causal one, and padding adds another.",
-        query="attention",
-        figures={"calls": len(slow), "kernels": count, "gpu_ns": gpu_ns},
+    return Found(
+        f"{count_text(len(slow))} calls of {', '.join(names)} and none of flash attention, with 16-bit numbers and "
+        f"torch free to choose: {time_text(gpu_ns)} in {counted(count, 'kernel')}",
+        {"calls": len(slow), "kernels": count, "gpu_ns": gpu_ns},
+        known.gain(known.scope.gpu_part(gpu_ns / known.scope.devices), "work of the slow operators"),
+        "Pack rows without padding (flash_attention_2)." if run is not None and run.setup.sorted else "",
     )
-
-
-RULE = Rule(
-    {"attention_small": ("gpu_work", "gpu_time"), "mask_rules_out_flash": ("gpu_work", "gpu_time")},
-    _find,
-    (_ALL, _SLOW),
-    (_OF_STEPS,),
-)

@@ -3,15 +3,11 @@ concatenation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_row, query_rows
-from molprof.analysis.figures.model import Finding, Report
-from molprof.analysis.findings.operators import Operators, operators_named, read_operators
-from molprof.analysis.findings.scope import LEAST_GAIN, Rule, Scope
+from molprof.analysis.findings.operators import Operators, operators_named
+from molprof.analysis.findings.rule import Found, Known, rule
+from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import bytes_text, count_text, number_text, short_name, time_text
 
 LEAST_FROM_HOST_PER_STEP = 1
@@ -22,12 +18,10 @@ INCLUDE PERFETTO MODULE molprof.memory_copies;
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.launches;
 INCLUDE PERFETTO MODULE molprof.steps;
-INCLUDE PERFETTO MODULE molprof.work_calls;
 SELECT COUNT() AS count, IFNULL(SUM(copy.dur), 0) AS gpu_ns, IFNULL(SUM(call.dur), 0) AS host_ns,
   IFNULL(SUM(copy.bytes), 0) AS bytes, (SELECT COUNT() FROM molprof_any_step) AS steps
 FROM molprof_memory_copy AS copy
-JOIN molprof_gpu_work_call AS link ON link.work_id = copy.id
-JOIN molprof_gpu_call AS call ON call.id = link.call_id
+JOIN molprof_gpu_call AS call ON call.id = copy.call_id
 JOIN molprof_call_step AS place ON place.id = call.id
 WHERE copy.direction = 'HtoD'
 """,
@@ -68,81 +62,82 @@ _CATS_OF_ROTATION = 2
 _CATS_OF_CACHE = 2
 
 
-def _from_host(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
-    """Gain: the copies on the GPU and their calls."""
-    if scope is None or not scope.devices:
-        return
-    copies = query_row(engine, _FROM_HOST)
+@rule(
+    id="host_copies",
+    title="Every step copies data from the host to the GPU",
+    fix="Create tensors on the device once, before the loop. Use pinned memory and non_blocking=True for the rest.",
+    explanation="From pageable memory the call returns only when the copy is done, so the CPU cannot run ahead.",
+    query="memory_copies",
+    needs=("gpu",),
+    rests_on=("gpu_work", "links", "steps"),
+    queries=(_FROM_HOST,),
+)
+def host_copies(known: Known) -> Found | None:
+    scope, copies = known.scope, known.row(_FROM_HOST)
     if not copies["steps"] or copies["count"] < LEAST_FROM_HOST_PER_STEP * copies["steps"]:
-        return
-    gain = min(1.0, scope.gpu_part(copies["gpu_ns"] / scope.devices) + scope.host_part(copies["host_ns"]))
-    if gain < LEAST_GAIN:
-        return
-    yield Finding(
-        id="host_copies",
-        title="Every step copies data from the host to the GPU",
-        evidence=(
-            f"{count_text(copies['count'])} copies, {number_text(copies['count'] / copies['steps'])} per step, "
-            f"{bytes_text(copies['bytes'])} in all: {time_text(copies['gpu_ns'])} on the GPU, "
-            f"{time_text(copies['host_ns'])} in their calls"
+        return None
+    return Found(
+        f"{count_text(copies['count'])} copies, {number_text(copies['count'] / copies['steps'])} per step, "
+        f"{bytes_text(copies['bytes'])} in all: {time_text(copies['gpu_ns'])} on the GPU, "
+        f"{time_text(copies['host_ns'])} in their calls",
+        copies,
+        known.gain(
+            scope.gpu_part(copies["gpu_ns"] / scope.devices) + scope.host_part(copies["host_ns"]),
+            "the copies and their calls",
         ),
-        gain_ratio=gain,
-        fix="Create tensors on the device once, before the loop. Use pinned memory and non_blocking=True for the rest.",
-        explanation="From pageable memory the call returns only when the copy is done, so the CPU cannot run ahead.",
-        query="memory_copies",
-        figures=copies,
     )
 
 
-def _of_logits(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
+@rule(
+    id="vocabulary_copies",
+    title="Whole logits tensors are copied",
+    fix="Mask in place (masked_fill_, index_fill_) in one tensor, without a clone or a tensor of -inf per step.",
+    explanation="A copy reads and writes one number per row and vocabulary entry, far more than a mask changes.",
+    query=(
+        "SELECT phase.phase, slice.name, COUNT() AS calls, SUM(slice.dur) AS time_ns, MAX(slice.dur) AS longest_ns"
+        " FROM molprof_call_phase AS place JOIN molprof_phase AS phase ON phase.id = place.phase_id"
+        " JOIN slice ON slice.id = place.id WHERE phase.phase IN ('processor', 'sampling')"
+        " GROUP BY phase.phase, slice.name ORDER BY time_ns DESC, slice.name"
+    ),
+    needs=("steps",),
+    rests_on=("gpu_time", "links", "steps"),
+)
+def vocabulary_copies(known: Known) -> Found | None:
     """Sizes are not recorded, but nothing else in these phases takes as long as a copy of all logits in fast memory.
 
     Gain: the time of those copies on the GPU, and of copying operators on the host.
     """
-    run = report.run
-    if run is None or scope is None or not scope.steps:
-        return
+    run, scope, on_gpu = known.run, known.scope, known.run.window.gpu_recorded
+    steps = scope.steps or 0
     rows = min(run.setup.batch_size, run.molecules)
     moved_bytes = 2 * rows * run.setup.logits_width * _BYTES_PER_LOGIT
-    operators = read_operators(engine, _COPIES).within(_PHASES)
-    if run.window.gpu_recorded:
+    operators = known.operators(_COPIES).within(_PHASES)
+    if on_gpu:
         least_ns = max(_LEAST_GPU_NS, round(moved_bytes / _FASTEST_GPU_BYTES_PER_NS))
-        _, kernels = query_rows(engine, Query("kernel_classes", _KERNELS.format(least=least_ns)))
-        count, time_ns = (sum(row[column] for row in kernels) for column in (1, 2))
+        kernels = known.rows(Query("kernel_classes", _KERNELS.format(least=least_ns)))
+        count, time_ns = (sum(row[column] for row in kernels) for column in ("count", "time_ns"))
     else:
         least_ns = max(_LEAST_CPU_NS, round(moved_bytes / _FASTEST_CPU_BYTES_PER_NS))
         operators = operators.where(operators.ends - operators.starts >= least_ns)
         count, time_ns = len(operators), operators.host_ns()
-    if count < _LEAST_OF_LOGITS_PER_STEP * scope.steps:
-        return
-    gain = scope.host_parts(operators.host_times(_PHASES)) + (scope.gpu_part(time_ns) if run.window.gpu_recorded else 0)
-    if gain < LEAST_GAIN:
-        return
-    name = short_name(kernels[0][0]) if run.window.gpu_recorded else _longest(operators)
-    yield Finding(
-        id="vocabulary_copies",
-        title="Whole logits tensors are copied",
-        evidence=(
-            f"{count_text(count)} copies in processor and sampling, {number_text(count / scope.steps)} per step, take "
-            f"{time_text(least_ns)} or longer, enough for {rows} x {count_text(run.setup.logits_width)} logits: "
-            f"{time_text(time_ns)} in all, most of it in {name}"
-        ),
-        gain_ratio=min(1.0, gain),
-        fix="Mask in place (masked_fill_, index_fill_) in one tensor, without a clone or a tensor of -inf per step.",
-        explanation="A copy reads and writes one number per row and vocabulary entry, far more than a mask changes.",
-        query=(
-            "SELECT phase.phase, slice.name, COUNT() AS calls, SUM(slice.dur) AS time_ns, MAX(slice.dur) AS longest_ns"
-            " FROM molprof_call_phase AS place JOIN molprof_phase AS phase ON phase.id = place.phase_id"
-            " JOIN slice ON slice.id = place.id WHERE phase.phase IN ('processor', 'sampling')"
-            " GROUP BY phase.phase, slice.name ORDER BY time_ns DESC, slice.name"
-        ),
-        figures={
-            "copies_per_step": count / scope.steps,
+    if not count or count < _LEAST_OF_LOGITS_PER_STEP * steps:
+        return None
+    name = short_name(kernels[0]["name"]) if on_gpu else _longest(operators)
+    return Found(
+        f"{count_text(count)} copies in processor and sampling, {number_text(count / steps)} per step, take "
+        f"{time_text(least_ns)} or longer, enough for {rows} x {count_text(run.setup.logits_width)} logits: "
+        f"{time_text(time_ns)} in all, most of it in {name}",
+        {
+            "copies_per_step": count / steps,
             "copy_ns": time_ns,
             "least_ns": least_ns,
             "rows": rows,
             "logits_width": run.setup.logits_width,
         },
+        known.gain(
+            scope.host_parts(operators.host_times(_PHASES)) + (scope.gpu_part(time_ns) if on_gpu else 0),
+            "the copies on GPU and host",
+        ),
     )
 
 
@@ -152,40 +147,42 @@ def _longest(operators: Operators) -> str:
     return str(names[np.bincount(places, operators.ends - operators.starts).argmax()])
 
 
-def _of_cache(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
+@rule(
+    id="cache_concatenation",
+    title="The KV cache is copied for every token",
+    fix="Use a static cache, which writes new keys and values in place. Do not count its compile time.",
+    explanation="In every layer and step, a dynamic cache copies all keys and values so far.",
+    query="SELECT ts, dur, name FROM slice WHERE name = 'aten::cat' ORDER BY dur DESC, ts LIMIT 50",
+    needs=("time",),
+    rests_on=("gpu_time", "links", "host_time"),
+    queries=(_CATS_AND_ATTENTION,),
+)
+def cache_concatenation(known: Known) -> Found | None:
     """Gain: the time of the two concatenations before each attention, on the GPU and on the host."""
-    run = report.run
+    run, scope = known.report.run, known.scope
     # molprof's own loop writes into the cache in place, whatever its kind.
-    if scope is None or (run is not None and (run.setup.cache != "dynamic" or run.setup.own_loop)):
-        return
+    if run is not None and (run.setup.cache != "dynamic" or run.setup.own_loop):
+        return None
     needed = _CATS_OF_CACHE if run is not None else _CATS_OF_CACHE + _CATS_OF_ROTATION
-    cats, layers = _before_attention(read_operators(engine, _CATS_AND_ATTENTION), needed, run is not None)
+    cats, layers = _before_attention(known.operators(_CATS_AND_ATTENTION), needed, run is not None)
     if not layers:
-        return
-    count, gpu_ns = cats.launched(engine)
+        return None
+    count, gpu_ns = cats.launched(known.engine)
     host_ns = cats.host_ns()
-    gain = min(1.0, scope.host_part(host_ns, "forward") + scope.gpu_part(gpu_ns))
-    if gain < LEAST_GAIN:
-        return
     on_gpu = f", {count_text(count)} kernels, {time_text(gpu_ns)} in all" if scope.devices else ""
-    yield Finding(
-        id="cache_concatenation",
-        title="The KV cache is copied for every token",
-        evidence=(
-            f"{number_text(len(cats) / layers)} aten::cat before each of {count_text(layers)} attention calls: "
-            f"{time_text(host_ns)} on the host{on_gpu}"
-        ),
-        gain_ratio=gain,
-        fix="Use a static cache, which writes new keys and values in place. Do not count its compile time.",
-        explanation="In every layer and step, a dynamic cache copies all keys and values so far.",
-        query="SELECT ts, dur, name FROM slice WHERE name = 'aten::cat' ORDER BY dur DESC, ts LIMIT 50",
-        figures={
+    return Found(
+        f"{number_text(len(cats) / layers)} aten::cat before each of {count_text(layers)} attention calls: "
+        f"{time_text(host_ns)} on the host{on_gpu}",
+        {
             "concatenations": len(cats),
             "attention_calls": layers,
             "host_ns": host_ns,
             "gpu_ns": gpu_ns,
             "kernels": count,
         },
+        known.gain(
+            scope.host_part(host_ns, "forward") + scope.gpu_part(gpu_ns), "those concatenations on GPU and host"
+        ),
     )
 
 
@@ -206,10 +203,3 @@ def _before_attention(operators: Operators, needed: int, in_forward: bool) -> tu
                 layers += 1
             waiting = []
     return operators.where(np.array(sorted(chosen), dtype=np.int64)), layers
-
-
-HOST_COPIES = Rule({"host_copies": ("gpu_work", "links", "steps")}, _from_host, (_FROM_HOST,))
-VOCABULARY_COPIES = Rule({"vocabulary_copies": ("gpu_time", "links", "steps")}, _of_logits)
-CACHE_CONCATENATION = Rule(
-    {"cache_concatenation": ("gpu_time", "links", "host_time")}, _of_cache, (_CATS_AND_ATTENTION,)
-)

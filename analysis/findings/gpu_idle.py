@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-from msgspec import Struct
-
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_row
-from molprof.analysis.figures.certificate.model import Group
-from molprof.analysis.figures.model import IDLE_CAUSES, Finding, Report
-from molprof.analysis.findings.scope import LEAST_GAIN, Rule, Scope
+from molprof.analysis.figures.model import IDLE_CAUSES, Gain
+from molprof.analysis.findings.rule import Found, Known, rule
+from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, number_text, percent_text, time_text
 
 # Share of unprofiled time in which devices are idle.
@@ -56,9 +52,8 @@ _GRAPHS_OF_RUN = Query(
 INCLUDE PERFETTO MODULE molprof.placement;
 SELECT COUNT() AS steps, SUM(launches) AS launches, SUM(graph_launches) AS graph_launches,
   (SELECT COUNT() FROM molprof_work_phase AS place
-   JOIN molprof_gpu_work_call AS link ON link.work_id = place.id
-   JOIN molprof_gpu_call AS call ON call.id = link.call_id
    JOIN molprof_gpu_work AS work ON work.id = place.id
+   JOIN molprof_gpu_call AS call ON call.id = work.call_id
    JOIN molprof_phase AS phase ON phase.id = place.phase_id
    WHERE call.kind = 'graph_launch' AND work.category = 'kernel' AND phase.phase = 'forward') AS graph_kernels,
   SUM(kernels) AS kernels
@@ -83,154 +78,172 @@ WHERE kind IN ('decode', 'mixed')
 )
 
 
-class LaunchGaps(Struct, frozen=True):
+class _Gaps(NamedTuple):
     """Gaps of the recorded time in which the GPU waited for a launch: no host sync, and no graph ended them."""
 
-    count: int
+    number: int
     time_ns: int
-    gain_ratio: float
+    gain: Gain
 
 
-def launch_gaps(engine: Engine, scope: Scope, phase: str | None = None) -> LaunchGaps:
-    """Those that a launch of `phase` ended, or of any."""
+def _gaps(known: Known, phase: str | None = None) -> _Gaps:
+    """Those that a launch of `phase` ended, or of any.
+
+    Gain: unprofiled idle time, 1 - busy / base, times the share of such gaps in recorded idle time.
+    """
+    scope = known.scope
     if scope.run is None:
-        sums = query_row(engine, _SUMS)
-        return LaunchGaps(sums["count"], sums["time_ns"], scope.idle_part(sums["time_ns"]))
-    columns = engine.query(_GAPS.text)
-    inside = scope.stretches.covered(columns["ts"], columns["ts_end"])
-    if phase is not None:
-        inside = inside[columns["phase"] == phase]
-    time_ns = int(inside.sum())
-    return LaunchGaps(int((inside > 0).sum()), time_ns, scope.idle_part(time_ns))
+        number, time_ns = known.row(_SUMS).values()
+    else:
+        columns = known.columns(_GAPS)
+        inside = scope.stretches.covered(columns["ts"], columns["ts_end"])
+        if phase is not None:
+            inside = inside[columns["phase"] == phase]
+        number, time_ns = int((inside > 0).sum()), int(inside.sum())
+    return _Gaps(number, time_ns, known.gain(scope.idle_part(time_ns), "gaps that end with a launch"))
 
 
-def _launch_bound(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
-    """Gain: unprofiled idle time, 1 - busy / base, times the share of such gaps in recorded idle time."""
-    if scope is None or not scope.devices or report.counts.launches == 0:
-        return
-    gaps = launch_gaps(engine, scope)
-    if gaps.gain_ratio < LEAST_LAUNCH_RATIO * scope.wall_ratio:
-        return
+@rule(
+    id="launch_bound",
+    title="The GPU waits for kernel launches",
+    fix="Launch fewer kernels: graphs (mode='reduce-overhead', a static cache), fused kernels, larger batches.",
+    explanation="The CPU takes longer to launch a small operator than the GPU takes to run it.",
+    query="idle_causes",
+    needs=("gpu", "launches"),
+    rests_on=("gpu_idle", "links"),
+    least_gain=LEAST_LAUNCH_RATIO,
+    of_steps=True,
+    queries=(_SUMS,),
+    run_queries=(_GAPS,),
+)
+def launch_bound(known: Known) -> Found:
+    scope, gaps = known.scope, _gaps(known)
     busy_ratio = scope.busy_ns / (scope.recorded_ns * scope.devices)
-    yield Finding(
-        id="launch_bound",
-        title="The GPU waits for kernel launches",
-        evidence=(
-            f"{counted(gaps.count, 'gap')}, {time_text(gaps.time_ns)} of {scope.recorded_text}, in which the queue was "
-            f"empty and the CPU was preparing the next launch; the GPU was busy for "
-            f"{percent_text(busy_ratio)} of that time{scope.caution}"
-        ),
-        gain_ratio=gaps.gain_ratio,
-        fix="Launch fewer kernels: graphs (mode='reduce-overhead', a static cache), fused kernels, larger batches.",
-        explanation="The CPU takes longer to launch a small operator than the GPU takes to run it.",
-        query="idle_causes",
-        figures={
-            "gap_count": gaps.count,
+    return Found(
+        f"{counted(gaps.number, 'gap')}, {time_text(gaps.time_ns)} of {scope.recorded_text}, in which the queue was "
+        f"empty and the CPU was preparing the next launch; the GPU was busy for "
+        f"{percent_text(busy_ratio)} of that time{scope.caution}",
+        {
+            "gap_count": gaps.number,
             "gap_ns": gaps.time_ns,
             "recorded_ns": scope.recorded_ns,
             "busy_ratio": busy_ratio,
-            "launches": report.counts.launches,
+            "launches": known.report.counts.launches,
         },
+        gaps.gain,
     )
 
 
-def _idle(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
+@rule(
+    id="gpu_idle",
+    title="The GPU is idle most of the time",
+    fix=(
+        f"{IDLE_CAUSES['cpu_busy']}: less Python, fewer launches. {IDLE_CAUSES['cpu_waited']}: fewer syncs. "
+        "The rest: larger batches."
+    ),
+    explanation="The GPU does not set the time of a step. Faster kernels gain little.",
+    query="idle_causes",
+    needs=("gpu",),
+    rests_on=("gpu_idle",),
+    least_gain=LEAST_IDLE_RATIO,
+    of_steps=True,
+)
+def gpu_idle(known: Known) -> Found:
     """Gain: 1 - busy / base, with the unprofiled time of the recorded steps as base."""
-    if scope is None or not scope.devices or scope.idle_ratio < LEAST_IDLE_RATIO * scope.wall_ratio:
-        return
+    scope = known.scope
     causes: dict[str, tuple[int, int]] = {}
-    for _, cause, _, time_ns, _, longest_ns in report.table("idle_causes").rows:
+    for _, cause, _, time_ns, _, longest_ns in known.report.table("idle_causes").rows:
         before_ns, before_longest_ns = causes.get(str(cause), (0, 0))
         causes[str(cause)] = (before_ns + int(time_ns or 0), max(before_longest_ns, int(longest_ns or 0)))
     ordered = sorted(causes.items(), key=lambda item: (-item[1][0], item[0]))[:2]
     devices = f"{scope.devices} devices, in all" if scope.devices > 1 else "GPU"
     unprofiled = " unprofiled" if scope.run is not None else ""
     idle_ratio = scope.idle_ratio / scope.wall_ratio
-    yield Finding(
-        id="gpu_idle",
-        title="The GPU is idle most of the time",
-        evidence=(
-            f"{devices} busy for {time_text(scope.busy_ns)} of {scope.recorded_text}{scope.caution}"
-            f", idle {percent_text(idle_ratio)} of the{unprofiled} time"
-            + "".join(
-                f"; {IDLE_CAUSES.get(cause, cause)}: {time_text(time_ns)}, longest gap {time_text(longest_ns)}"
-                for cause, (time_ns, longest_ns) in ordered
-            )
+    return Found(
+        f"{devices} busy for {time_text(scope.busy_ns)} of {scope.recorded_text}{scope.caution}"
+        f", idle {percent_text(idle_ratio)} of the{unprofiled} time"
+        + "".join(
+            f"; {IDLE_CAUSES.get(cause, cause)}: {time_text(time_ns)}, longest gap {time_text(longest_ns)}"
+            for cause, (time_ns, longest_ns) in ordered
         ),
-        gain_ratio=scope.idle_ratio,
-        fix=(
-            f"{IDLE_CAUSES['cpu_busy']}: less Python, fewer launches. {IDLE_CAUSES['cpu_waited']}: fewer syncs. "
-            "The rest: larger batches."
-        ),
-        explanation="The GPU does not set the time of a step. Faster kernels gain little.",
-        query="idle_causes",
-        figures={
+        {
             "busy_ns": scope.busy_ns,
             "recorded_ns": scope.recorded_ns,
             "devices": scope.devices,
             "idle_ratio": idle_ratio,
             **{f"{cause}_ns": time_ns for cause, (time_ns, _) in ordered},
         },
+        known.gain(scope.idle_ratio, "idle time of the devices"),
     )
 
 
-def _graphs(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
-    """Gain: as of `launch_bound`, of gaps that a launch of the forward phase ends (all, in a foreign trace)."""
-    if scope is None or not scope.devices:
-        return
-    run = report.run is not None
-    counts = query_row(engine, _GRAPHS_OF_RUN if run else _GRAPHS_OF_STEPS)
+_GRAPH_RULE: dict[str, Any] = {
+    "explanation": "A graph replays a whole step with one CPU call. Everything outside it is launched one by one.",
+    "needs": ("gpu",),
+    "rests_on": ("gpu_idle", "links", "steps", "graphs"),
+    "queries": (_GRAPHS_OF_STEPS,),
+    "run_queries": (_GRAPHS_OF_RUN,),
+}
+
+
+def _in_decode_steps(known: Known) -> tuple[dict[str, Any], _Gaps, dict[str, int | float]] | None:
+    """Counts, gaps that a launch of the forward phase ends (all, in a foreign trace), and figures of both."""
+    run = known.report.run is not None
+    counts = known.row(_GRAPHS_OF_RUN if run else _GRAPHS_OF_STEPS)
     if not counts["steps"] or counts["launches"] is None:
-        return
-    gaps = launch_gaps(engine, scope, "forward" if run else None)
-    plain_kernels = counts["kernels"] - counts["graph_kernels"]
+        return None
+    gaps = _gaps(known, "forward" if run else None)
     figures: dict[str, int | float] = {
         "decode_steps": counts["steps"],
         "launches_per_step": counts["launches"] / counts["steps"],
         "graph_launches_per_step": counts["graph_launches"] / counts["steps"],
-        "kernels_by_launch": plain_kernels,
+        "kernels_by_launch": counts["kernels"] - counts["graph_kernels"],
         "kernels_by_graph": counts["graph_kernels"],
         "gap_ns": gaps.time_ns,
     }
-    per_step = f"{number_text(figures['launches_per_step'])} launches per decode step"
-    waits = f"the GPU waited {time_text(gaps.time_ns)} for them"
-    explanation = "A graph replays a whole step with one CPU call. Everything outside it is launched one by one."
-    if not counts["graph_launches"]:
-        if gaps.gain_ratio < LEAST_LAUNCH_RATIO * scope.wall_ratio:
-            return
-        yield Finding(
-            id="graphs_unused",
-            title="Decoding is launch-bound and uses no graphs",
-            evidence=f"{per_step}, no graph launches; {waits}",
-            gain_ratio=gaps.gain_ratio,
-            fix="Use a static cache and a forward compiled with mode='reduce-overhead'. Warm up before timing.",
-            explanation=explanation,
-            query="step_launches",
-            figures=figures,
-        )
-        return
-    ratio = plain_kernels / counts["kernels"] if counts["kernels"] else 0.0
-    few = figures["launches_per_step"] < LEAST_LAUNCHES_PER_STEP or ratio < LEAST_KERNEL_RATIO
-    if few or gaps.gain_ratio < LEAST_GAIN:
-        return
-    yield Finding(
-        id="graphs_broken",
-        title="Many kernels run outside graphs",
-        evidence=(
-            f"{per_step} besides {number_text(figures['graph_launches_per_step'])} graph launches; they start "
-            f"{count_text(plain_kernels)} of {count_text(counts['kernels'])} kernels ({percent_text(ratio)}); {waits}"
-        ),
-        gain_ratio=gaps.gain_ratio,
-        fix="Find graph breaks (TORCH_LOGS=graph_breaks,cudagraphs), keep shapes fixed, and remove host syncs.",
-        explanation=explanation,
-        query="graphs",
-        figures=figures,
+    return counts, gaps, figures
+
+
+@rule(
+    id="graphs_unused",
+    title="Decoding is launch-bound and uses no graphs",
+    fix="Use a static cache and a forward compiled with mode='reduce-overhead'. Warm up before timing.",
+    query="step_launches",
+    least_gain=LEAST_LAUNCH_RATIO,
+    of_steps=True,
+    **_GRAPH_RULE,
+)
+def graphs_unused(known: Known) -> Found | None:
+    if (found := _in_decode_steps(known)) is None or found[0]["graph_launches"]:
+        return None
+    _, gaps, figures = found
+    return Found(
+        f"{number_text(figures['launches_per_step'])} launches per decode step, no graph launches; the GPU waited"
+        f" {time_text(gaps.time_ns)} for them",
+        figures,
+        gaps.gain,
     )
 
 
-_OF_GRAPHS: tuple[Group, ...] = ("gpu_idle", "links", "steps", "graphs")
-LAUNCH_BOUND = Rule({"launch_bound": ("gpu_idle", "links")}, _launch_bound, (_SUMS,), (_GAPS,))
-GPU_IDLE = Rule({"gpu_idle": ("gpu_idle",)}, _idle)
-GRAPHS = Rule(
-    {"graphs_unused": _OF_GRAPHS, "graphs_broken": _OF_GRAPHS}, _graphs, (_GRAPHS_OF_STEPS,), (_GRAPHS_OF_RUN,)
+@rule(
+    id="graphs_broken",
+    title="Many kernels run outside graphs",
+    fix="Find graph breaks (TORCH_LOGS=graph_breaks,cudagraphs), keep shapes fixed, and remove host syncs.",
+    query="graphs",
+    **_GRAPH_RULE,
 )
+def graphs_broken(known: Known) -> Found | None:
+    if (found := _in_decode_steps(known)) is None or not found[0]["graph_launches"]:
+        return None
+    counts, gaps, figures = found
+    plain, launches = figures["kernels_by_launch"], figures["launches_per_step"]
+    ratio = plain / counts["kernels"] if counts["kernels"] else 0.0
+    if launches < LEAST_LAUNCHES_PER_STEP or ratio < LEAST_KERNEL_RATIO:
+        return None
+    return Found(
+        f"{number_text(launches)} launches per decode step besides {number_text(figures['graph_launches_per_step'])}"
+        f" graph launches; they start {count_text(plain)} of {count_text(counts['kernels'])} kernels"
+        f" ({percent_text(ratio)}); the GPU waited {time_text(gaps.time_ns)} for them",
+        figures,
+        gaps.gain,
+    )

@@ -8,9 +8,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from molprof.analysis.engine import Columns, Engine
-from molprof.analysis.engine.package import Query
 from molprof.analysis.figures.union import Union
+from molprof.analysis.trace_processor import Columns, TraceProcessor
+from molprof.analysis.trace_processor.package import Query
 
 # A thread of a process; a slice in a lane still belongs to its thread.
 _PLACE = "(track.upid << 33) + track.tid AS place"
@@ -65,7 +65,7 @@ class Operators(Struct, frozen=True):
         times = [(self.within((phase,)).host_ns(), phase) for phase in phases]
         return [time for time in times if time[0]]
 
-    def launched(self, engine: Engine) -> tuple[int, int]:
+    def launched(self, engine: TraceProcessor) -> tuple[int, int]:
         """Count of GPU work launched inside them, and the sum of its times, ns."""
         calls: Columns = engine.query(_LAUNCHED.text)
         count = gpu_ns = 0
@@ -89,7 +89,7 @@ def operators_named(*patterns: str) -> Query:
     return Query("call_phases", _OPERATORS.format(" UNION ".join(_NAMED.format(pattern) for pattern in patterns)))
 
 
-def read_operators(engine: Engine, query: Query) -> Operators:
+def read_operators(engine: TraceProcessor, query: Query) -> Operators:
     """The operators that `operators_named` asks for."""
     columns = engine.query(query.text)
     return Operators(

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_rows
-from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.figures.run_model import Run
-from molprof.analysis.findings.scope import Rule, Scope
+from molprof.analysis.findings.rule import Found, Known, rule
+from molprof.analysis.trace_processor.package import Query
 from molprof.common.phases import STEP_PHASES
 from molprof.common.values import count_text, percent_text
 
@@ -21,33 +18,38 @@ LEAST_JUNK = 0.01
 _ROWS = Query("tokens", "SELECT batch, tokens, sequence FROM molprof_sequence ORDER BY sequence")
 
 
-def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
-    run = report.run
-    if run is not None and run.wall_ns.median and run.row_steps and (rows := query_rows(engine, _ROWS)[1]):
-        yield from _idle(run, rows)
-        yield from _junk(run, rows)
-
-
 def _steps_ratio(run: Run) -> float:
     """Share of unprofiled wall time in decode steps."""
     return sum(run.phases[name].wall_ns or 0 for name in STEP_PHASES) / (run.wall_ns.median or 1)
 
 
-def _idle(run: Run, rows: Sequence[tuple[int, int, int]]) -> Iterator[Finding]:
+@rule(
+    id="idle_rows",
+    title="Steps are spent on finished rows",
+    fix="Drop finished rows from the batch (--drop-finished), or refill them, as servers do.",
+    explanation="A batch runs until its longest row ends, and every step computes all of its rows.",
+    query=(
+        "SELECT batch, MAX(tokens) AS steps, COUNT() AS rows, SUM(tokens) AS tokens FROM molprof_sequence"
+        " GROUP BY batch ORDER BY batch"
+    ),
+    needs=("timed",),
+    least_gain=0,
+    run_queries=(_ROWS,),
+)
+def idle_rows(known: Known) -> Found | None:
     """Gain: the share of finished rows in the row-steps, times the share of wall time in decode steps."""
+    run, rows = known.run, known.rows(_ROWS)
+    if not rows or not run.row_steps or run.idle_row_steps / run.row_steps < LEAST_IDLE:
+        return None
     ratio = run.idle_row_steps / run.row_steps
-    if ratio < LEAST_IDLE:
-        return
-    ordered = sorted((tokens for _, tokens, _ in rows), reverse=True)
-    batches = Counter(batch for batch, _, _ in rows)
-    by_length = sum(ordered[:: max(batches.values())])
+    batches = Counter(row["batch"] for row in rows)
+    by_length = sum(sorted((row["tokens"] for row in rows), reverse=True)[:: max(batches.values())])
     # With forced runs a row's steps are fewer than its tokens, and not known by its length.
     unsorted = len(batches) > 1 and run.of_molecules and not run.setup.sorted
     sortable = unsorted and not run.setup.forced_runs and by_length < run.steps
-    dropping = "Drop finished rows from the batch (--drop-finished), or refill them, as servers do."
-    if run.setup.drop_finished:
-        dropping = "Refill finished rows, as servers do."
+    fix = "Refill finished rows, as servers do." if run.setup.drop_finished else idle_rows.fix
     if sortable:
+        fix = f"Sort molecules by the length of their templates (--sort). {fix}"
         advice = f"sorted by length, the batches need {count_text(by_length)} steps instead of {count_text(run.steps)}"
     elif len(batches) == 1:
         advice = "all rows are in one batch, so sorting does not help"
@@ -59,77 +61,67 @@ def _idle(run: Run, rows: Sequence[tuple[int, int, int]]) -> Iterator[Finding]:
         advice = "with forced runs, it is not known what sorting saves"
     else:
         advice = "sorting by length saves no steps"
-    yield Finding(
-        id="idle_rows",
-        title="Steps are spent on finished rows",
-        evidence=(
-            f"{count_text(run.idle_row_steps)} of {count_text(run.row_steps)} row-steps ({percent_text(ratio)}) "
-            f"are of finished rows; {advice}"
-        ),
-        gain_ratio=ratio * _steps_ratio(run),
-        fix=f"Sort molecules by the length of their templates (--sort). {dropping}" if sortable else dropping,
-        explanation="A batch runs until its longest row ends, and every step computes all of its rows.",
-        query=(
-            "SELECT batch, MAX(tokens) AS steps, COUNT() AS rows, SUM(tokens) AS tokens FROM molprof_sequence"
-            " GROUP BY batch ORDER BY batch"
-        ),
-        figures={
+    return Found(
+        f"{count_text(run.idle_row_steps)} of {count_text(run.row_steps)} row-steps ({percent_text(ratio)}) "
+        f"are of finished rows; {advice}",
+        {
             "idle_row_steps": run.idle_row_steps,
             "row_steps": run.row_steps,
             "idle_ratio": ratio,
             "steps": run.steps,
             "steps_by_length": by_length,
         },
+        known.gain(ratio * _steps_ratio(run), "row-steps of finished rows"),
+        fix,
     )
 
 
-def _junk(run: Run, rows: Sequence[tuple[int, int, int]]) -> Iterator[Finding]:
+@rule(
+    id="junk_tokens",
+    title="Junk and filler tokens cost steps",
+    fix="End blocks where the format ends them: use a logits processor, or train on the format.",
+    explanation="The model continues after a coordinate is complete.",
+    query="drift",
+    needs=("timed",),
+    least_gain=0,
+    run_queries=(_ROWS,),
+)
+def junk_tokens(known: Known) -> Found | None:
     """Gain: the share of steps, or of row-steps if larger, that batches save, times that of decode steps in time."""
+    run, rows = known.run, known.rows(_ROWS)
     drift = run.junk_tokens + run.filler_tokens
-    if run.setup.random or not run.generated_tokens or drift < LEAST_JUNK * run.generated_tokens:
-        return
+    if not run.row_steps or run.setup.random or not run.generated_tokens or drift < LEAST_JUNK * run.generated_tokens:
+        return None
     wasted = {item.sequence: item.junk + item.filler for item in run.sequences}
     # Tokens of each row, with and without those, by batch.
     batches: dict[int, list[tuple[int, int]]] = {}
-    for batch, tokens, sequence in rows:
-        batches.setdefault(batch, []).append((tokens, tokens - wasted.get(sequence, 0)))
+    for row in rows:
+        tokens = row["tokens"]
+        batches.setdefault(row["batch"], []).append((tokens, tokens - wasted.get(row["sequence"], 0)))
     longest = [
         (len(batch), max(tokens for tokens, _ in batch), max(left for _, left in batch)) for batch in batches.values()
     ]
     steps, needed = (sum(item[place] for item in longest) for place in (1, 2))
     row_steps, needed_row_steps = (sum(item[0] * item[place] for item in longest) for place in (1, 2))
     if steps <= 0:
-        return
-    saved = max(1 - needed / steps, 1 - needed_row_steps / row_steps)
+        return None
+    saved = sorted((1 - needed / steps, 1 - needed_row_steps / row_steps))
+    low, high = (share * _steps_ratio(run) for share in saved)
+    fix = "Choose a placeholder that tokenizes as coordinates do, or jump ahead when a coordinate is complete."
+    explanation = "A coordinate that needs fewer tokens than the template has FREE positions is filled up."
     constrained = run.setup.processor is not None
-    yield Finding(
-        id="junk_tokens",
-        title="Junk and filler tokens cost steps",
-        evidence=(
-            f"{count_text(run.junk_tokens)} junk and {count_text(run.filler_tokens)} filler tokens, "
-            f"{percent_text(drift / run.generated_tokens)} of all tokens; without them the batches need "
-            f"{count_text(needed)} steps instead of {count_text(steps)}"
-        ),
-        gain_ratio=saved * _steps_ratio(run),
-        fix=(
-            "Choose a placeholder that tokenizes as coordinates do, or jump ahead when a coordinate is complete."
-            if constrained
-            else "End blocks where the format ends them: use a logits processor, or train on the format."
-        ),
-        explanation=(
-            "A coordinate that needs fewer tokens than the template has FREE positions is filled up."
-            if constrained
-            else "The model continues after a coordinate is complete."
-        ),
-        query="drift",
-        figures={
+    return Found(
+        f"{count_text(run.junk_tokens)} junk and {count_text(run.filler_tokens)} filler tokens, "
+        f"{percent_text(drift / run.generated_tokens)} of all tokens; without them the batches need "
+        f"{count_text(needed)} steps instead of {count_text(steps)}",
+        {
             "junk_tokens": run.junk_tokens,
             "filler_tokens": run.filler_tokens,
             "token_ratio": drift / run.generated_tokens,
             "steps": steps,
             "steps_without": needed,
         },
+        known.gain(high, "steps that are saved", low),
+        fix if constrained else "",
+        explanation if constrained else "",
     )
-
-
-RULE = Rule({"idle_rows": (), "junk_tokens": ()}, _find, run_queries=(_ROWS,))

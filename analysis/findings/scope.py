@@ -8,21 +8,17 @@ represent all of their kind. A foreign trace has one clock: gains are ratios of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable
 
 from msgspec import Struct
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_rows
-from molprof.analysis.figures.certificate.model import Group
-from molprof.analysis.figures.model import Finding, Report
+from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.union import Union
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.common.phases import STEP_PHASES
 from molprof.common.values import percent_text, time_text
-
-# Less is not worth a finding.
-LEAST_GAIN = 0.01
 
 _STEPS = Query("phases", "SELECT ts, ts + dur AS ts_end FROM molprof_step ORDER BY ts")
 _CATEGORIES = "('cpu_op', 'cuda_runtime', 'cuda_driver', 'kernel', 'gpu_memcpy', 'gpu_memset')"
@@ -126,17 +122,7 @@ class Scope(Struct, frozen=True):
         return sum(self.host_part(*time) for time in times)
 
 
-class Rule(Struct, frozen=True):
-    """What a rule can find, and how: `find` yields findings that have evidence."""
-
-    # By id of the finding, the groups of figures behind its evidence and gain; none: the manifest alone.
-    rests_on: Mapping[str, tuple[Group, ...]]
-    find: Callable[[Engine, Report, Scope | None], Iterator[Finding]]  # scope: None where no time is recorded
-    queries: tuple[Query, ...] = ()  # except those that depend on the trace
-    run_queries: tuple[Query, ...] = ()  # the same of captured runs
-
-
-def read_scope(engine: Engine, report: Report) -> Scope | None:
+def read_scope(engine: TraceProcessor, report: Report) -> Scope | None:
     """None where no time is recorded."""
     run = report.run
     _, rows = query_rows(engine, SPAN if run is None else _STEPS)
@@ -161,7 +147,7 @@ def read_scope(engine: Engine, report: Report) -> Scope | None:
     )
 
 
-def _busy_ns(engine: Engine, stretches: Union) -> int:
+def _busy_ns(engine: TraceProcessor, stretches: Union) -> int:
     """Time of the stretches in which each device worked, summed over devices."""
     columns = engine.query(_WORK.text)
     masks = [columns["device"] == device for device in set(columns["device"].tolist())]

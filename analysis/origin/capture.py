@@ -5,29 +5,30 @@ While a stream is captured, launches, copies and sets become nodes of a graph, i
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.sequence.shapes import Shapes, input_shapes
 from molprof.analysis.origin.read import Frame, Origins, origins_of
-from molprof.analysis.reader.open import open_packaged
+from molprof.analysis.reader import TraceInfo
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_rows
+from molprof.common.errors import TraceError
 
 _CALLS = Query(
     "origin",
     """
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-INCLUDE PERFETTO MODULE molprof.work_calls;
 WITH
   started AS (
-    SELECT link.call_id, MIN(work.name) AS name
-    FROM molprof_gpu_work_call AS link JOIN molprof_gpu_work AS work ON work.id = link.work_id
-    GROUP BY link.call_id
+    SELECT call_id, MIN(name) AS name
+    FROM molprof_gpu_work
+    WHERE call_id IS NOT NULL
+    GROUP BY call_id
   )
 SELECT call.id, call.ts, call.ts + call.dur AS ts_end, call.name, call.kind, thread.upid, started.name AS work,
   EXTRACT_ARG(slice.arg_set_id, 'args.kernel') AS kernel, origin.frame_id, origin.layer
@@ -83,13 +84,18 @@ class Segment:
     nodes: tuple[Node, ...]
 
 
-def read_segments(path: str | os.PathLike[str], *, native_path: str | None, partial: bool) -> list[Segment]:
-    """The captures of the trace at `path`, in order; none if it has none. Errors are those of `open_trace`."""
-    with open_packaged(path, native_path=native_path, stacks=True, all_args=True, partial=partial) as (engine, info):
-        origins = origins_of(engine, info)
-        calls = [_Call(*row) for row in query_rows(engine, _CALLS)[1]]
-        shapes = input_shapes(engine)
-    return _Maker(origins, shapes, calls).segments()
+def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
+    """The captures of a trace that was loaded with stacks and all arguments, in order.
+
+    Raises TraceError if there are none.
+    """
+    calls = [_Call(*row) for row in query_rows(engine, _CALLS)[1]]
+    segments = _Maker(origins_of(engine, info), input_shapes(engine), calls).segments()
+    if not segments:
+        what = "has no launch, copy or set without GPU work, so it captures no graph"
+        hint = "give the trace that was recorded while the graphs were captured"
+        raise TraceError(f"{info.path} {what}", hint=hint)
+    return segments
 
 
 class _Maker:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.sequence.shapes import Shapes
-from molprof.analysis.origin.capture import Node, Segment, read_segments
+from molprof.analysis.origin.capture import Node, Segment
 from molprof.analysis.origin.match import LIKELY, Match, Pair, best
 from molprof.analysis.origin.read import Frame, Origins, origins_of, path_of
-from molprof.analysis.reader.open import open_packaged
+from molprof.analysis.reader import TraceInfo
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.common.errors import TraceError
 
 EXACT = "exact"
@@ -93,32 +91,23 @@ class Opened:
 
 
 def read_opened(
-    path: str | os.PathLike[str], capture: Path | None, *, native_path: str | None = None, partial: bool = False
-) -> tuple[Origins, Opened, tuple[str, ...]]:
-    """The origins of the trace at `path` with its graphs opened, and notes. Errors are those of `open_trace`.
+    engine: TraceProcessor, info: TraceInfo, capture: str | None = None, segments: Sequence[Segment] = ()
+) -> tuple[Origins, Opened]:
+    """The origins of a trace that was loaded with stacks, its graphs opened with the captures in another trace.
 
-    Raises TraceError where the trace replays no graph, or the one at `capture` captures none.
+    capture: path of that trace. Raises TraceError where there is one, and no graph is replayed.
     """
-    segments: list[Segment] = []
-    if capture is not None:
-        segments = read_segments(capture, native_path=native_path, partial=partial)
-        if not segments:
-            what = "has no launch, copy or set without GPU work, so it captures no graph"
-            raise TraceError(
-                f"{capture} {what}", hint="give the trace that was recorded while the graphs were captured"
-            )
-    with open_packaged(path, native_path=native_path, stacks=True, all_args=False, partial=partial) as (engine, info):
-        origins = origins_of(engine, info)
-        opened = _opened(engine, None if capture is None else str(capture), segments)
+    origins = origins_of(engine, info)
+    opened = _opened(engine, capture, segments)
     if capture is not None and not opened.graphs:
-        raise TraceError(f"{path} replays no graph", hint="leave out --graph-capture")
+        raise TraceError(f"{info.path} replays no graph", hint="leave out --graph-capture")
     work = (
         item._replace(captured=place.frames) if (place := opened.places.get(item.id)) else item for item in origins.work
     )
-    return replace(origins, work=tuple(work)), opened, tuple(info.notes())
+    return replace(origins, work=tuple(work)), opened
 
 
-def _opened(engine: Engine, capture: str | None, segments: Sequence[Segment]) -> Opened:
+def _opened(engine: TraceProcessor, capture: str | None, segments: Sequence[Segment]) -> Opened:
     by_graph: defaultdict[int, list[Work]] = defaultdict(list)
     for row in query_rows(engine, _NODES)[1]:
         work = Work(*row)
@@ -202,7 +191,7 @@ def _annotated(place: Place, work: Work) -> Place:
     names = _annotation(work.annotation)
     if not names or place.module is not None:
         return place
-    frames = tuple(Frame(-1, -1, "range", name, 0, 0, False, None) for name in names)
+    frames = tuple(Frame(-1, -1, "range", name, 0, 0) for name in names)
     if place.certainty is None:
         return Place(module="/".join(names), certainty=EXACT, how="by the annotation of its graph node", frames=frames)
     return place._replace(module="/".join(names), frames=frames + place.frames)

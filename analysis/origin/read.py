@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_row, query_rows
 from molprof.analysis.origin.tree import AMOUNTS, MOST_DEPTH, Node, Tree, finished
 from molprof.analysis.reader import TraceInfo
-from molprof.analysis.reader.open import open_packaged
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_row, query_rows
 from molprof.common.errors import EngineError
 
 BYS = ("module", "source", "operator", "kernel")
@@ -26,12 +24,10 @@ _FRAMES = Query(
     """
 INCLUDE PERFETTO MODULE molprof.operators;
 SELECT frame.id, IFNULL(frame.parent_id, -1) AS parent_id, frame.kind, frame.name,
-  slice.ts, slice.ts + slice.dur AS ts_end, leaf.id IS NOT NULL AS is_leaf, phase.phase
+  frame.ts, frame.ts + frame.dur AS ts_end, leaf.id IS NOT NULL AS is_leaf, operator.own_ns, operator.phase
 FROM molprof_frame AS frame
-JOIN slice ON slice.id = frame.id
+LEFT JOIN molprof_operator_origin AS operator ON operator.id = frame.id
 LEFT JOIN molprof_leaf_operator AS leaf ON leaf.id = frame.id
-LEFT JOIN molprof_call_phase AS place ON place.id = frame.id
-LEFT JOIN molprof_phase AS phase ON phase.id = place.phase_id
 ORDER BY frame.id
 """,
 )
@@ -47,16 +43,7 @@ ORDER BY fact.call_id
 )
 _WORK = Query(
     "origin",
-    """
-INCLUDE PERFETTO MODULE molprof.gpu_calls;
-INCLUDE PERFETTO MODULE molprof.kernel_classes;
-SELECT origin.dur, origin.name, origin.category, class.class, origin.call_id,
-  IFNULL(call.kind = 'graph_launch', 0) AS in_graph, origin.frame_id, origin.phase, origin.id
-FROM molprof_origin AS origin
-LEFT JOIN molprof_work_class AS class ON class.category = origin.category AND class.name = origin.name
-LEFT JOIN molprof_gpu_call AS call ON call.id = origin.call_id
-ORDER BY origin.ts, origin.id
-""",
+    "SELECT dur, name, category, class, call_id, in_graph, frame_id, phase, id FROM molprof_origin ORDER BY ts, id",
 )
 # Apart from all that the trees are made of.
 _TOTALS = Query(
@@ -87,8 +74,9 @@ class Frame(NamedTuple):
     name: str
     ts: int
     ts_end: int
-    is_leaf: bool  # an operator that calls no other
-    phase: str | None  # of operators
+    is_leaf: bool = False  # an operator that calls no other
+    own_ns: int | None = None  # of operators: time without the operators that they call
+    phase: str | None = None  # of operators
 
 
 class Call(NamedTuple):
@@ -141,6 +129,11 @@ class Origins:
         """The trace holds GPU work or calls that launch it."""
         return bool(self.work or self.calls)
 
+    @property
+    def operators(self) -> Iterator[tuple[Frame, int]]:
+        """Each operator and its time without the operators that it calls, ns."""
+        return ((frame, frame.own_ns) for frame in self.frames.values() if frame.own_ns is not None)
+
     def chain(self, frame_id: int | None) -> list[Frame]:
         """The frames around a call, the outermost first."""
         found = []
@@ -171,13 +164,7 @@ def path_of(by: str, chain: Sequence[Frame]) -> tuple[tuple[str, str], ...]:
     return tuple(path[:MOST_DEPTH])
 
 
-def read_origins(path: str | os.PathLike[str]) -> tuple[Origins, tuple[str, ...]]:
-    """The origins of the trace at `path`, and notes about it. Errors are those of `open_trace`."""
-    with open_packaged(path, stacks=True, all_args=False) as (engine, info):
-        return origins_of(engine, info), tuple(info.notes())
-
-
-def origins_of(engine: Engine, info: TraceInfo) -> Origins:
+def origins_of(engine: TraceProcessor, info: TraceInfo) -> Origins:
     """The origins of the trace that the engine holds, Python stacks included."""
     frames = {row[0]: Frame(*row) for row in query_rows(engine, _FRAMES)[1]}
     step = query_row(engine, _STEPS)
@@ -206,7 +193,7 @@ def build_tree(origins: Origins, by: str, fold: bool = True) -> Tree:
         amounts = {name: amount for name in _OF_CALLS if (amount := getattr(call, name))}
         builder.call(call, first_work).add(amounts)
     if by != "kernel":
-        for frame, own_ns in own_times(origins.frames):
+        for frame, own_ns in origins.operators:
             node = builder.frame(frame.id, frame.phase)
             node.add({"operators": int(frame.is_leaf), "operator_ns": own_ns})
     tree = finished(builder.root, fold)
@@ -268,18 +255,3 @@ class _Builder:
         if self._by == "kernel":
             return first_work.get(call.id) or self._phase(call.phase).child("none", NO_WORK)
         return self.frame(call.frame_id, call.phase)
-
-
-def own_times(frames: dict[int, Frame]) -> Iterator[tuple[Frame, int]]:
-    """Each operator and its time without the operators that it calls, ns."""
-    inside: dict[int, int] = {}
-    operators = [frame for frame in frames.values() if frame.kind == "operator"]
-    for frame in operators:
-        outer: Any = frames.get(frame.parent_id)
-        while outer is not None and outer.kind != "operator":
-            outer = frames.get(outer.parent_id)
-        # One on a lane may outlast the operator in which it began.
-        if outer is not None and frame.ts_end <= outer.ts_end:
-            inside[outer.id] = inside.get(outer.id, 0) + frame.ts_end - frame.ts
-    for frame in operators:
-        yield frame, frame.ts_end - frame.ts - inside.get(frame.id, 0)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from molprof.analysis.origin.read import GRAPH, NO_CALL, NO_WORK, Call, Origins, Work, own_times
+from molprof.analysis.origin.read import GRAPH, NO_CALL, NO_WORK, Call, Origins, Work
 from molprof.analysis.origin.tree import class_name
 from molprof.common.values import short_name
 
@@ -54,7 +54,7 @@ def speedscope_text(origins: Origins, by: str, exporter: str) -> str:
     launches = [call for call in origins.calls if call.launches or call.graph_launches]
     profile("launches", "none", ((stacks.of_call(call, started.get(call.id)), 1) for call in launches))
     if by != "kernel":
-        own = ((stacks.around(frame.id, frame.phase), own_ns) for frame, own_ns in own_times(origins.frames))
+        own = ((stacks.around(frame.id, frame.phase), own_ns) for frame, own_ns in origins.operators)
         profile("CPU time of operators", "nanoseconds", own)
     content = {
         "$schema": SCHEMA,

@@ -1,89 +1,75 @@
-"""Runs a query over traces."""
+"""Runs a query over loaded traces."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
 
-from molprof.analysis.engine import Columns
+from molprof.analysis.frame import Frame
 from molprof.analysis.query.statement import Statement, statements
-from molprof.analysis.reader.open import open_trace, wrong_value
-from molprof.common.errors import QueryError, UsageError
-from molprof.queries import PACKAGE, modules
+from molprof.analysis.reader import TraceInfo
+from molprof.analysis.reader.open import values_named
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.common.errors import UsageError
+from molprof.queries import PACKAGE
 
 TRACE_COLUMN = "trace"
 
 
 class Result(Struct, frozen=True):
-    """The tables that the statements of a query gave, in order, and notes about the traces.
+    """The frames that the statements of a query gave, in order, and notes about the traces.
 
-    Columns of a table have equal lengths: int64, float64 or object arrays (text, blobs, anything with None). Of several
-    traces, the first column `trace` holds each row's path. Statements such as INCLUDE or CREATE give no table.
+    Of several traces, the first column `trace` holds each row's path. Statements such as INCLUDE or CREATE give no
+    frame.
     """
 
-    tables: tuple[Columns, ...]
-    notes: tuple[str, ...]
+    frames: tuple[Frame, ...]
+    notes: tuple[str, ...] = ()
 
     @property
-    def columns(self) -> Columns:
-        """The only table. Raises UsageError if there are several."""
-        if len(self.tables) > 1:
+    def frame(self) -> Frame:
+        """The only frame. Raises UsageError if there are several."""
+        if len(self.frames) > 1:
             hint = "leave one SELECT in it, or use --format table or markdown"
-            raise UsageError(f"the query gives {len(self.tables)} results, and this format holds one", hint)
-        return self.tables[0]
+            raise UsageError(f"the query gives {len(self.frames)} results, and this format holds one", hint)
+        return self.frames[0]
 
 
-def run_statement(
-    statement: Statement,
-    traces: Sequence[str | os.PathLike[str]],
-    *,
-    native_path: str | None = None,
-    stacks: bool = False,
-    partial: bool = False,
-    cached: bool = False,
-) -> Result:
-    """The rows that each statement of the query gives for each of the traces, in order.
+def run_statement(engine: TraceProcessor, info: TraceInfo, statement: Statement) -> Result:
+    """What each statement of the query gives for a trace, in order.
 
-    Arguments are those of `open_trace`. Raises QueryError, UsageError if none gives rows, TraceError, EngineError.
+    Raises QueryError, UsageError if none gives rows, TraceError, EngineError.
     """
-    parts = statements(statement.sql)
-    found: list[list[Columns]] = []
-    notes: list[str] = []
-    for trace in traces:
-        with open_trace(trace, native_path=native_path, stacks=stacks, partial=partial, cached=cached) as (
-            engine,
-            info,
-        ):
-            notes += info.notes()
-            if info.lost_events:
-                notes.append(f"{info.path}: the trace processor lacks {info.lost_events} events")
-            engine.register_package(PACKAGE, modules())
-            # Apart from the statement, whose errors count lines.
-            for module in statement.modules:
-                try:
-                    engine.query(f"INCLUDE PERFETTO MODULE {PACKAGE}.{module}; SELECT 1")
-                except QueryError as error:
-                    raise wrong_value(engine, os.fspath(trace), error) from error
-            tables = [engine.query(part, shown=statement.sql) for part in parts]
-            found.append([columns for columns in tables if columns])
-            if not found[-1]:
-                raise UsageError("the query gives no result", hint="end it with a SELECT")
-    if len(found) == 1:
-        return Result(tuple(found[0]), tuple(notes))
-    paths = [os.fspath(trace) for trace in traces]
-    return Result(tuple(_stacked(paths, list(same)) for same in zip(*found, strict=True)), tuple(notes))
+    notes = info.notes()
+    if info.lost_events:
+        notes.append(f"{info.path}: the trace processor lacks {info.lost_events} events")
+    # Apart from the statement, whose errors count lines.
+    with values_named(engine, info.path):
+        for module in statement.modules:
+            engine.query(f"INCLUDE PERFETTO MODULE {PACKAGE}.{module}; SELECT 1")
+    answers = [engine.query(part, shown=statement.sql) for part in statements(statement.sql)]
+    frames = tuple(Frame(columns) for columns in answers if columns)
+    if not frames:
+        raise UsageError("the query gives no result", hint="end it with a SELECT")
+    return Result(frames, tuple(notes))
 
 
-def _stacked(traces: list[str], found: list[Columns]) -> Columns:
+def joined(traces: Sequence[str], results: Sequence[Result]) -> Result:
+    """The results of one query over several traces as one; each frame has the rows of all traces below each other."""
+    if len(results) == 1:
+        return results[0]
+    frames = (_stacked(traces, same) for same in zip(*(result.frames for result in results), strict=True))
+    return Result(tuple(frames), tuple(note for result in results for note in result.notes))
+
+
+def _stacked(traces: Sequence[str], found: Sequence[Frame]) -> Frame:
     """The columns of all traces below each other, the traces' paths before them."""
-    lengths = [len(next(iter(columns.values()), ())) for columns in found]
-    stacked = {TRACE_COLUMN: np.repeat(np.array(traces, dtype=object), lengths)}
-    for name in found[0]:
-        parts = [columns[name] for columns in found if len(columns[name])] or [found[0][name]]
+    stacked = {TRACE_COLUMN: np.repeat(np.array(traces, dtype=object), [len(frame) for frame in found])}
+    for name in found[0].names:
+        parts = [frame[name] for frame in found if len(frame)] or [found[0][name]]
         # As the engine renames a second column of one name. Mixed types become objects.
         key = f"{name}:1" if name == TRACE_COLUMN else name
         stacked[key] = np.concatenate(parts, dtype=object if len({part.dtype for part in parts}) > 1 else None)
-    return stacked
+    return Frame(stacked)

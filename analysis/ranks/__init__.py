@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from molprof.analysis.ranks.clocks import Clocks, align
 from molprof.analysis.ranks.exchanges import Cost, cost_of
-from molprof.analysis.ranks.find import checked, rank_files
+from molprof.analysis.ranks.find import checked
 from molprof.analysis.ranks.match import match
 from molprof.analysis.ranks.model import RankTrace
-from molprof.analysis.ranks.read import ReadOptions, read_ranks
 from molprof.analysis.ranks.split import Activity, Check, StepTimes, activity, by_step, checks, computing, step_times
 from molprof.analysis.ranks.stragglers import Straggler, straggler
 
-__all__ = ["Job", "RankTrace", "ReadOptions", "load_job"]
+__all__ = ["Job", "RankTrace", "job_of_files"]
 
 
 @dataclass(frozen=True)
@@ -34,18 +32,8 @@ class Job:
     checks: tuple[Check, ...]
 
 
-def load_job(
-    paths: Sequence[Path],
-    options: ReadOptions | None = None,
-    progress: Callable[[int, int], None] = lambda done, files: None,
-) -> Job:
-    """The job whose ranks' files, or folders with them, are at `paths`. progress: files done, and how many there are.
-
-    Raises UsageError where there are no traces, TraceError where they cannot be read or are not the ranks of one job,
-    EngineError.
-    """
-    files, left_out = rank_files(paths)
-    read = read_ranks(files, options or ReadOptions(), lambda done: progress(done, len(files)))
+def job_of_files(read: Sequence[RankTrace], left_out: Sequence[str] = ()) -> Job:
+    """The job of the ranks that were read from files. Raises TraceError where they are not the ranks of one job."""
     ranks, wrong = checked(read)
     what = "is damaged, and only its whole part was read"
     damaged = [f"{item.path} {what}: {item.problem}" for item in ranks if item.problem]

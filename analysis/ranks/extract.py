@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from molprof.analysis.engine import Columns, Engine
-from molprof.analysis.engine.package import Query, query_dicts, query_rows
 from molprof.analysis.ranks.model import Collective, Gap, RankTrace, Step, Times, Work
 from molprof.analysis.reader import TraceInfo
+from molprof.analysis.trace_processor import Columns, TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_dicts, query_rows
 from molprof.common.errors import TraceError
 
 # Shorter gaps, and the shortest beyond this many, are not explained.
@@ -30,16 +30,14 @@ _WORK = Query(
     "SELECT ts, ts + dur AS ts_end, name FROM molprof_gpu_work"
     " WHERE rank IS {rank} AND id NOT IN (SELECT id FROM molprof_collective) ORDER BY ts, id",
 )
+# Steps with the start of the first work whose call began in them.
 _STEPS = Query(
-    "steps",
-    "INCLUDE PERFETTO MODULE molprof.process_ranks;"
-    " SELECT step.name, step.ts, step.ts + step.dur AS ts_end FROM molprof_any_step AS step"
-    " LEFT JOIN molprof_process_rank AS place USING (upid) WHERE place.rank IS {rank} ORDER BY step.ts, step.id",
-)
-_CALLS = Query(
-    "work_calls",
-    "SELECT work.ts, work.ts - link.delay AS call_ts FROM molprof_gpu_work AS work"
-    " JOIN molprof_gpu_work_call AS link ON link.work_id = work.id WHERE work.rank IS {rank} ORDER BY work.ts, work.id",
+    "step_placement",
+    "INCLUDE PERFETTO MODULE molprof.gpu_work;"
+    " SELECT step.name, MIN(work.ts) AS ts FROM molprof_gpu_work AS work"
+    " JOIN molprof_call_step AS place ON place.id = work.call_id"
+    " JOIN molprof_any_step AS step ON step.id = place.step_id"
+    " WHERE work.rank IS {rank} GROUP BY step.id ORDER BY step.ts, step.id",
 )
 _GAPS = Query(
     "idle_causes",
@@ -68,7 +66,7 @@ class RankOfFile:
     is_named: bool = False  # told by the name of the file
 
 
-def rank_trace(engine: Engine, info: TraceInfo, of: RankOfFile) -> RankTrace:
+def rank_trace(engine: TraceProcessor, info: TraceInfo, of: RankOfFile) -> RankTrace:
     """One rank of a file. Raises TraceError if it has no GPU work."""
     where = of.sql
     prefix = "" if where == "NULL" else f"{where}:"  # of devices in a merged file
@@ -106,31 +104,25 @@ def _filled(query: Query, rank: str) -> Query:
     return Query(query.module, query.sql.format(rank=rank))
 
 
-def _columns(engine: Engine, query: Query, rank: str) -> Columns:
+def _columns(engine: TraceProcessor, query: Query, rank: str) -> Columns:
     """Columns whose numbers are int64 also without rows."""
     columns = engine.query(_filled(query, rank).text)
     return {name: values if name in ("name", "cause") else values.astype(np.int64) for name, values in columns.items()}
 
 
-def _steps(engine: Engine, rank: str, origin: int, span: tuple[int, int]) -> list[Step]:
-    """The steps on the device. Work belongs to the step in whose time, on the host, its call began."""
-    steps, calls = _columns(engine, _STEPS, rank), _columns(engine, _CALLS, rank)
-    if not len(steps["ts"]) or not len(calls["ts"]):
-        return [Step(_WHOLE, *span)]
-    step_of = np.searchsorted(steps["ts"], calls["call_ts"], side="right") - 1
-    inside = (step_of >= 0) & (calls["call_ts"] < steps["ts_end"][step_of])
+def _steps(engine: TraceProcessor, rank: str, origin: int, span: tuple[int, int]) -> list[Step]:
+    """The steps on the device."""
+    _, rows = query_rows(engine, _filled(_STEPS, rank))
     found: list[tuple[str, int]] = []
-    for number, name in enumerate(steps["name"].tolist()):
-        starts = calls["ts"][inside & (step_of == number)]
-        if len(starts):
-            found.append((name, max(int(starts.min()) + origin, found[-1][1] if found else span[0])))
+    for name, start in rows:
+        found.append((name, max(start + origin, found[-1][1] if found else span[0])))
     if not found:
         return [Step(_WHOLE, *span)]
     ends = [start for _, start in found[1:]] + [span[1]]
     return [Step(name, start, end) for (name, start), end in zip(found, ends, strict=True)]
 
 
-def _gaps(engine: Engine, rank: str, origin: int) -> list[Gap]:
+def _gaps(engine: TraceProcessor, rank: str, origin: int) -> list[Gap]:
     gaps, host = _columns(engine, _GAPS, rank), _columns(engine, _HOST, rank)
     found = []
     for start, end, cause in zip(*(gaps[name].tolist() for name in ("ts", "ts_end", "cause")), strict=True):

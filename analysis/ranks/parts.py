@@ -68,6 +68,13 @@ def read_part(path: Path) -> Part:
         raise TraceError(f"{path} is no whole part of a rank: {error}", hint) from error
 
 
+def known_ranks(folder: Path | None, path: Path, partial: bool) -> list[RankTrace] | None:
+    """The ranks of a file that is a part, or has one in the folder; else None."""
+    if is_part(path):
+        return list(read_part(path).ranks)
+    return None if folder is None else kept_part(folder, path, partial)
+
+
 def kept_part(folder: Path, source: Path, partial: bool) -> list[RankTrace] | None:
     """The ranks of a file from its part; None where there is none of the file as it is now."""
     place = part_path(folder, source)

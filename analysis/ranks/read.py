@@ -1,28 +1,21 @@
-"""The ranks of files: each large file read in a process of its own, as many at once as memory allows."""
+"""The ranks of a loaded file, and how many files are read at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_rows
-from molprof.analysis.figures.linking import refuse_ambiguous
+from molprof.analysis.figures.checks import refuse_ambiguous
 from molprof.analysis.ranks.extract import RankOfFile, rank_trace
 from molprof.analysis.ranks.find import named_rank
 from molprof.analysis.ranks.model import RankTrace
-from molprof.analysis.ranks.parts import is_part, kept_part, read_part, write_part
 from molprof.analysis.reader import TraceInfo
-from molprof.analysis.reader.open import open_packaged
 from molprof.analysis.reader.source import PACKINGS
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.common.errors import TraceError
 from molprof.common.memory import available_bytes, processors
-from molprof.common.served import answer, ask
 
 # All processes together take at most this, unless one alone needs more.
 MOST_BYTES = 3_500_000_000
@@ -33,55 +26,18 @@ _PACKED_RATIO, _PLAIN_RATIO, _LEAST_BYTES = 48, 4, 150_000_000
 ALONE_BYTES = 500_000
 # Ranks of a merged file that have GPU work, in order.
 _MERGED = Query("gpu_work", "SELECT DISTINCT rank FROM molprof_gpu_work WHERE rank IS NOT NULL ORDER BY rank")
-_HINT = (
+HINT = "if memory ran out, read the ranks on a machine or in a job with more memory"
+_UNNAMED = (
     "name the files by their ranks, such as rank3.json, or record with torch.distributed initialized: torch.profiler"
     " then writes distributedInfo"
 )
 
 
-@dataclass(frozen=True)
-class ReadOptions:
-    native_path: str | None = None  # of a `trace_processor_shell` to use instead of the embedded one
-    partial: bool = False  # take the intact part of a damaged file
-    parts: str | None = None  # folder that keeps what is read of each file, and is asked first
-
-
-def read_ranks(paths: Sequence[Path], options: ReadOptions, progress: Callable[[int], None]) -> list[RankTrace]:
-    """The ranks in files, in their order. Raises TraceError or EngineError for the first file that fails.
-
-    progress: is told how many files are done.
-    """
-    found: list[RankTrace] = []
-    if len(paths) == 1 or sum(path.stat().st_size for path in paths if path.is_file()) < ALONE_BYTES:
-        for done, path in enumerate(paths, 1):
-            found += _kept_or_read(path, options, read_file)
-            progress(done)
-        return found
-    pool = ThreadPoolExecutor(max_workers=workers_for([needed_bytes(path) for path in paths]))
-    try:
-        asked = [pool.submit(_kept_or_read, path, options, _remote) for path in paths]
-        for done, answered in enumerate(asked, 1):
-            found += answered.result()
-            progress(done)
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return found
-
-
-def _kept_or_read(
-    path: Path, options: ReadOptions, read: Callable[[Path, ReadOptions], list[RankTrace]]
-) -> list[RankTrace]:
-    """The ranks of a file that is a part, or has one, or is read and then has one."""
-    if is_part(path):
-        return list(read_part(path).ranks)
-    if options.parts is None:
-        return read(path, options)
-    folder = Path(options.parts)
-    ranks = kept_part(folder, path, options.partial)
-    if ranks is None:
-        ranks = read(path, options)
-        write_part(folder, path, options.partial, ranks)
-    return ranks
+def at_once(paths: Sequence[Path]) -> int:
+    """How many processes read the files at once; 0: this one alone."""
+    if sum(path.stat().st_size for path in paths if path.is_file()) < ALONE_BYTES:
+        return 0
+    return workers_for([needed_bytes(path) for path in paths])
 
 
 def workers_for(needed: Sequence[int]) -> int:
@@ -101,14 +57,8 @@ def needed_bytes(path: Path) -> int:
     return _LEAST_BYTES + size * (_PACKED_RATIO if packed else _PLAIN_RATIO)
 
 
-def read_file(path: Path, options: ReadOptions) -> list[RankTrace]:
-    """The rank of a file, or the ranks of a merged one. Raises TraceError, EngineError."""
-    how = {"native_path": options.native_path, "partial": options.partial, "processes": 1}
-    with open_packaged(path, stacks=False, all_args=False, **how) as (engine, info):
-        return _ranks(engine, info)
-
-
-def _ranks(engine: Engine, info: TraceInfo) -> list[RankTrace]:
+def ranks_of(engine: TraceProcessor, info: TraceInfo) -> list[RankTrace]:
+    """The rank of a loaded file, or the ranks of a merged one. Raises TraceError, EngineError."""
     refuse_ambiguous(engine, info.path)
     _, rows = query_rows(engine, _MERGED)
     if not rows:
@@ -127,7 +77,7 @@ def rank_of(info: TraceInfo) -> RankOfFile:
         named = named_rank(Path(info.path))
         if named is not None:
             return RankOfFile(named, "NULL", None, None, is_named=True)
-        raise TraceError(f"{info.path} does not record its rank (distributedInfo)", hint=_HINT)
+        raise TraceError(f"{info.path} does not record its rank (distributedInfo)", hint=_UNNAMED)
     rank, world_size, backend = found["rank"], found.get("world_size"), found.get("backend")
     if not _is_number(rank) or not (world_size is None or (_is_number(world_size) and rank < world_size)):
         what = f"{info.path} has a wrong distributedInfo: rank {rank!r} of {world_size!r}"
@@ -137,19 +87,3 @@ def rank_of(info: TraceInfo) -> RankOfFile:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _remote(path: Path, options: ReadOptions) -> list[RankTrace]:
-    request = msgspec.json.encode((str(path), options))
-    hint = "if memory ran out, read the ranks on a machine or in a job with more memory"
-    return msgspec.msgpack.decode(ask(f"{__name__}:serve", request, str(path), hint), type=list[RankTrace])
-
-
-def serve() -> None:
-    """In the other process: answer a request of `_remote`."""
-    answer(_served)
-
-
-def _served(request: bytes) -> bytes:
-    path, options = msgspec.json.decode(request)
-    return msgspec.msgpack.encode(read_file(Path(path), ReadOptions(**options)))

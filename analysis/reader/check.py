@@ -7,16 +7,16 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from molprof.analysis.engine import Engine
 from molprof.analysis.reader.info import TraceInfo, path_text
 from molprof.analysis.reader.text import plain_text
+from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import EngineError
 
 # Counted one by one; a trace has a dozen.
 _COUNTED_CATEGORIES = 100
 
 
-def checked(engine: Engine, info: TraceInfo) -> TraceInfo:
+def checked(engine: TraceProcessor, info: TraceInfo) -> TraceInfo:
     """`info` with the count of slices that the engine lacks. Raises EngineError if it shows what the file has not."""
     expected = Counter(info.slices)
     shown, duration_ns = _shown(engine, info)
@@ -43,7 +43,7 @@ def shown_category(category: str | None) -> str:
     return plain_text(category) if category else "None"
 
 
-def _shown(engine: Engine, info: TraceInfo) -> tuple[Counter[str], int]:
+def _shown(engine: TraceProcessor, info: TraceInfo) -> tuple[Counter[str], int]:
     """The engine's slices by category, and the sum of their durations in ns. Quick where they are as expected."""
     slices, duration_ns, *counts = (int(column[0]) for column in engine.query(check_query(info)).values())
     shown = Counter(dict(zip(_counted(info), counts, strict=True)))

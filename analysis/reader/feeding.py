@@ -9,7 +9,6 @@ from contextlib import closing
 import msgspec
 import numpy as np
 
-from molprof.analysis.engine import Engine
 from molprof.analysis.reader.ahead import ahead
 from molprof.analysis.reader.compact import compact_chunks, fits
 from molprof.analysis.reader.events import FLOW_PHASES
@@ -17,13 +16,14 @@ from molprof.analysis.reader.part import NO_NUMBER, Label
 from molprof.analysis.reader.places import HOME_TID, Places, find_places
 from molprof.analysis.reader.survey import Survey
 from molprof.analysis.reader.text import plain_lines
+from molprof.analysis.trace_processor import TraceProcessor
 
 _EVENTS = 4096
 _FLOW_DRAFTS = tuple(f'"ph":"{phase}"'.encode() for phase in FLOW_PHASES)
 _encode = msgspec.json.Encoder().encode
 
 
-def feed_events(engine: Engine, found: Survey) -> None:
+def feed_events(engine: TraceProcessor, found: Survey) -> None:
     """Feeds what the survey found, and frees its arrays and drafts. Raises EngineError."""
     places = find_places(found)
     chunks = compact_chunks(found, places) if fits(found, places) else json_chunks((found, places))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from molprof.analysis.reader.source import open_source
+from molprof.analysis.reader.source import ENDINGS, open_source
 from molprof.common.errors import TraceError
 
 _HEAD_BYTES = 4 << 20
@@ -33,6 +33,12 @@ def head_of(path: Path) -> bytes | None:
 def is_trace(path: Path) -> bool:
     """Whether a file begins as a trace does."""
     return head_of(path) is not None
+
+
+def traces_in(folder: Path) -> list[Path]:
+    """The files of a folder that are named as traces, in order of their names; without any the folder."""
+    found = (item for item in folder.iterdir() if item.name.lower().endswith(ENDINGS) and item.is_file())
+    return sorted(found) or [folder]
 
 
 def left_out(folder: Path, files: Sequence[Path]) -> str:

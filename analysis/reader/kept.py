@@ -9,8 +9,8 @@ import msgspec
 from isal import isal_zlib
 from msgspec.structs import replace
 
-from molprof.analysis.engine import NATIVE_PATH_VARIABLE, Engine, engine_version
 from molprof.analysis.reader.info import STDIN, TraceInfo
+from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE, TraceProcessor, engine_version
 from molprof.common.cache import cache_key, read_entry, write_entry
 
 # On disk: two dozen recorded traces, or the last few of 100 MB.
@@ -37,7 +37,7 @@ def read_kept(key: str, path: str | os.PathLike[str]) -> tuple[TraceInfo, memory
     return replace(_decode_info(content[_NUMBER_BYTES:end]), path=str(path)), content[end:]
 
 
-def keep(key: str, info: TraceInfo, engine: Engine) -> None:
+def keep(key: str, info: TraceInfo, engine: TraceProcessor) -> None:
     """Keep a trace that was just loaded, unless it is too large."""
     state = engine.state()
     if state is not None:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from molprof.analysis.engine import Engine
 from molprof.analysis.reader.check import checked, shown_category
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import STACK_CATEGORY, Wanted, needed_of
@@ -17,6 +16,7 @@ from molprof.analysis.reader.info import TraceInfo
 from molprof.analysis.reader.pieces import Pieces
 from molprof.analysis.reader.source import Source, open_source
 from molprof.analysis.reader.survey import Survey, survey
+from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.copied import can_copy
 from molprof.common.errors import TraceError
 from molprof.common.manifest import INCOMPLETE_KEY
@@ -37,7 +37,7 @@ MANIFEST_HINT = "capture again, or delete the key 'molprof' from the file to rea
 
 def load_trace(
     path: str | os.PathLike[str],
-    engine: Engine | Callable[[bool], Engine],
+    engine: TraceProcessor | Callable[[bool], TraceProcessor],
     *,
     stacks: bool = True,
     all_args: bool = True,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
-from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.reader.info import TraceInfo
 from molprof.analysis.reader.kept import keep, kept_key, read_kept
+from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.common.errors import QueryError, TraceError
+from molprof.common.reading import Reading
 from molprof.queries import PACKAGE, modules
 
 _SHOWN_CHARACTERS = 60
@@ -41,60 +43,57 @@ LIMIT 1
 @contextmanager
 def open_trace(
     path: str | os.PathLike[str],
+    reading: Reading | None = None,
     *,
-    native_path: str | None = None,
-    stacks: bool = True,
     all_args: bool = True,
-    partial: bool = False,
-    processes: int | None = None,
-    cached: bool = False,
-) -> Generator[tuple[Engine, TraceInfo], None, None]:
-    """An engine that holds the trace at `path`, and what is known of it: see `load_trace` and `open_engine`.
+    check: bool = True,
+    **how: Any,
+) -> Generator[tuple[TraceProcessor, TraceInfo], None, None]:
+    """An engine with the trace at `path` and the SQL package, and what is known of it: see `load_trace`, `open_engine`.
 
-    cached: take it from the user's cache, or keep it there.
+    reading: if None, with Python stacks. how: its fields that differ.
     """
-    key = kept_key(path, native_path, stacks, all_args, partial) if cached else None
-    if key and (kept := read_kept(key, path)):
-        with open_engine(state=kept[1]) as engine:
-            yield engine, kept[0]
-        return
-    how = {"stacks": stacks, "all_args": all_args, "partial": partial, "processes": processes}
-    with open_loaded(path, native_path, **how) as (engine, info):
-        if key:
-            keep(key, info, engine)
+    reading = replace(reading or Reading(stacks=True), **how)
+    options = reading.stacks, all_args, reading.partial
+    key = kept_key(path, reading.native_path, *options) if reading.cached else None
+    with ExitStack() as stack:
+        if key and (kept := read_kept(key, path)):
+            info, engine = kept[0], stack.enter_context(open_engine(state=kept[1]))
+        else:
+            from molprof.analysis.reader.load import load_trace  # on use: a kept trace needs no reader
+
+            engines: list[TraceProcessor] = []
+
+            def start(large: bool) -> TraceProcessor:
+                engines.append(stack.enter_context(open_engine(reading.native_path, memory64=large)))
+                return engines[0]
+
+            info = load_trace(
+                path,
+                start,
+                stacks=reading.stacks,
+                all_args=all_args,
+                partial=reading.partial,
+                processes=reading.processes,
+                check=check,
+            )
+            (engine,) = engines
+            if key:
+                keep(key, info, engine)
+        engine.register_package(PACKAGE, modules())
         yield engine, info
 
 
 @contextmanager
-def open_loaded(
-    path: str | os.PathLike[str], native_path: str | None, **how: Any
-) -> Generator[tuple[Engine, TraceInfo], None, None]:
-    """An engine with the trace at `path`, which `load_trace` loads as `how` says."""
-    from molprof.analysis.reader.load import load_trace  # on use: a kept trace needs no reader
-
-    engines: list[Engine] = []
-    with ExitStack() as stack:
-
-        def start(large: bool) -> Engine:
-            engines.append(stack.enter_context(open_engine(native_path, memory64=large)))
-            return engines[0]
-
-        info = load_trace(path, start, **how)
-        yield engines[0], info
+def values_named(engine: TraceProcessor, path: str | os.PathLike[str]) -> Generator[None, None, None]:
+    """A value that the block's queries, all of the package's own SQL, cannot use is a TraceError that names it."""
+    try:
+        yield
+    except QueryError as error:
+        raise wrong_value(engine, os.fspath(path), error) from error
 
 
-@contextmanager
-def open_packaged(path: str | os.PathLike[str], **how: Any) -> Generator[tuple[Engine, TraceInfo], None, None]:
-    """`open_trace` with the SQL package; a value that the block's queries cannot use is a TraceError that names it."""
-    with open_trace(path, **how) as (engine, info):
-        engine.register_package(PACKAGE, modules())
-        try:
-            yield engine, info
-        except QueryError as error:
-            raise wrong_value(engine, str(path), error) from error
-
-
-def wrong_value(engine: Engine, path: str, error: QueryError) -> TraceError:
+def wrong_value(engine: TraceProcessor, path: str, error: QueryError) -> TraceError:
     """The error to raise for `error` of the package's own SQL in the trace at `path`: it names the wrong value."""
     found = {name: column.tolist() for name, column in engine.query(_SQL).items()}
     if not found["arg"]:

@@ -1,1 +1,1 @@
-"""Reports of traces: read from a trace, cached, read in parallel, or stored as JSON."""
+"""Reports stored as JSON, and what a user says of foreign traces."""

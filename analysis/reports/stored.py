@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from molprof.analysis.figures.checks import agree
 from molprof.analysis.figures.model import SCHEMA, Report
 from molprof.analysis.reader.info import STDIN
 from molprof.analysis.reader.source import open_source
-from molprof.analysis.reports.load import ReportOptions, load_reports
 from molprof.common.errors import TraceError
 from molprof.common.values import Value
 
@@ -31,13 +30,6 @@ _READ_COLUMNS = {
     "drift": ("junk_and_filler_tokens", "blocks"),
     "template_drift": ("drift", "blocks"),
 }
-
-
-def load_compared(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
-    """The report of each path, in order: of a trace, or stored."""
-    stored = {path: read_stored(path) for path in dict.fromkeys(paths)}
-    traces = iter(load_reports([path for path in paths if stored[path] is None], options))
-    return [stored[path] or next(traces) for path in paths]
 
 
 def read_stored(path: Path) -> Report | None:

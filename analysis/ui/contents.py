@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_row, query_rows
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.figures.recorded_steps import read_recorded_steps
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_row, query_rows
 from molprof.common.errors import UsageError
-from molprof.queries import PACKAGE, modules
 
 # Slices of a strip; of more, the longest are shown.
 MAX_SLICES = 50_000
@@ -27,17 +26,7 @@ WHERE kind = 'junk' AND slice_id IS NOT NULL
 ORDER BY ts, sequence, position
 """
 _IDLE = "SELECT ts, dur, cause, device FROM molprof_idle_gap ORDER BY device, ts"
-_MODULES = """
-SELECT slice.ts, slice.dur, SUBSTR(slice.name, 12) AS name,
-  (
-    SELECT COUNT()
-    FROM ancestor_slice(slice.id) AS outer
-    WHERE outer.category = 'python_function' AND outer.name GLOB 'nn.Module: *'
-  ) AS depth
-FROM slice
-WHERE slice.category = 'python_function' AND slice.name GLOB 'nn.Module: *'
-ORDER BY slice.ts, slice.id
-"""
+_MODULES = "SELECT ts, dur, name, class, depth FROM molprof_module ORDER BY ts, id"
 _SEQUENCES = """
 SELECT EXTRACT_ARG(slice.arg_set_id, 'args.sequence') AS sequence, EXTRACT_ARG(slice.arg_set_id, 'args.batch') AS batch,
   process.pid AS pid, thread.tid AS tid, slice.ts AS ts, slice.dur AS dur
@@ -114,9 +103,8 @@ class Contents:
     whole: Span  # from the first event to the end of the last
 
 
-def read_contents(engine: Engine, path: str, place: Place) -> Contents:
+def read_contents(engine: TraceProcessor, path: str, place: Place) -> Contents:
     """What is worth a look. Raises UsageError where the trace lacks the step, token or molecule of `place`."""
-    engine.register_package(PACKAGE, modules())
     _, gaps = query_rows(engine, Query("idle_causes", _IDLE))
     named: dict[str, list[tuple[int, int, str]]] = {}
     for ts, dur, cause, device in gaps:  # sorted by device
@@ -142,22 +130,22 @@ def read_contents(engine: Engine, path: str, place: Place) -> Contents:
     )
 
 
-def _strips(engine: Engine, title: str, query: Query) -> tuple[Strip, ...]:
+def _strips(engine: TraceProcessor, title: str, query: Query) -> tuple[Strip, ...]:
     """The strip of what the query gives; none where it gives no slice."""
     slices = [(ts, dur, name) for ts, dur, name in query_rows(engine, query)[1]]
     return (_longest(title, slices),) if slices else ()
 
 
-def _layers(engine: Engine) -> tuple[Strip, ...]:
+def _layers(engine: TraceProcessor) -> tuple[Strip, ...]:
     """The strip of the modules beside each other at the outermost depth where a class has several, such as layers."""
-    _, rows = query_rows(engine, Query("steps", _MODULES))
+    _, rows = query_rows(engine, Query("modules", _MODULES))
     names: dict[tuple[int, str], set[str]] = {}
-    for _, _, name, depth in rows:
-        names.setdefault((depth, name.rstrip("0123456789")), set()).add(name)
+    for _, _, name, cls, depth in rows:
+        names.setdefault((depth, cls), set()).add(name)
     depths = [depth for (depth, _), same in names.items() if len(same) > 1]
     if not depths:
         return ()
-    return (_longest("modules", [(ts, dur, name) for ts, dur, name, depth in rows if depth == min(depths)]),)
+    return (_longest("modules", [(ts, dur, name) for ts, dur, name, _, depth in rows if depth == min(depths)]),)
 
 
 def _longest(title: str, slices: list[tuple[int, int, str]]) -> Strip:
@@ -167,7 +155,7 @@ def _longest(title: str, slices: list[tuple[int, int, str]]) -> Strip:
     return Strip(f"{title} (longest {MAX_SLICES:,})", tuple(sorted(longest)), len(slices) - MAX_SLICES)
 
 
-def _zoom(engine: Engine, path: str, place: Place, sequences: list[Sequence]) -> tuple[Span | None, int | None]:
+def _zoom(engine: TraceProcessor, path: str, place: Place, sequences: list[Sequence]) -> tuple[Span | None, int | None]:
     """What to look at, and the batch that it is of."""
     chosen = None
     if place.molecule is not None or place.token is not None:

@@ -12,14 +12,14 @@ from pathlib import Path
 import msgspec
 from isal import igzip, isal_zlib
 
-from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.feeding import json_chunks
 from molprof.analysis.reader.load import survey_source
-from molprof.analysis.reader.open import open_packaged
 from molprof.analysis.reader.source import open_source
 from molprof.analysis.reader.survey import Survey
+from molprof.analysis.trace import Trace
+from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.analysis.ui.contents import Contents, Place, Span, read_contents
 from molprof.analysis.ui.tracks import arrange_tracks
 from molprof.analysis.ui.view import FileView, View, build_view
@@ -32,18 +32,6 @@ _NUMBERED = re.compile(rb'\{"ph":"[stfbne]"|.*"bind_id":')
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How files are read, and what to zoom to in the first."""
-
-    place: Place
-    stacks: bool = True
-    partial: bool = False
-    native_path: str | None = None  # trace_processor_shell that finds what is worth a look
-    # Of each file its label and what its clock is ahead, ns: files of one job, not aligned at their first steps.
-    clocks: tuple[tuple[str, int], ...] | None = None
-
-
-@dataclass(frozen=True)
 class Prepared:
     """What is served."""
 
@@ -52,14 +40,20 @@ class Prepared:
     notes: tuple[str, ...]  # for the user
 
 
-def prepare(paths: Sequence[Path], folder: Path, settings: Settings) -> Prepared:
+def prepare(
+    traces: Sequence[Trace], folder: Path, place: Place, clocks: Sequence[tuple[str, int]] | None = None
+) -> Prepared:
     """Writes into `folder` one trace to serve, or several as one, whose first steps start together without `clocks`.
+
+    place: what to zoom to in the first. clocks: of each file its label and what its clock is ahead, ns, for the files
+    of one job.
 
     Each file is read twice: without what no figure needs, to find what is worth a look, and with everything, to serve.
     Raises TraceError, EngineError, or UsageError for a place that a file lacks and files that cannot go together.
     """
-    looks = [_look(path, settings, settings.place if number == 0 else Place()) for number, path in enumerate(paths)]
-    labels = [label for label, _ in settings.clocks] if settings.clocks else _labels(paths) if len(paths) > 1 else [""]
+    paths = [trace.path for trace in traces]
+    looks = [_look(trace, place if number == 0 else Place()) for number, trace in enumerate(traces)]
+    labels = [label for label, _ in clocks] if clocks else _labels(paths) if len(paths) > 1 else [""]
     names = [path.name for path in paths]
     if len(names) > 2:
         names[1:] = [f"{len(names) - 1}_more"]
@@ -67,11 +61,10 @@ def prepare(paths: Sequence[Path], folder: Path, settings: Settings) -> Prepared
     title = re.sub(r"[^A-Za-z0-9._+-]", "_", "+".join(names))[:80]
     output = folder / "trace.gz"
     surveys: list[Survey] = []
-    for path in paths:
-        with open_source(path) as source:
-            surveys.append(survey_source(source, Wanted(stacks=settings.stacks), settings.partial)[1])
-    clocks = None if settings.clocks is None else [ahead_ns for _, ahead_ns in settings.clocks]
-    files = _placed(surveys, looks, labels, clocks)
+    for trace in traces:
+        with open_source(trace.path) as source:
+            surveys.append(survey_source(source, Wanted(stacks=trace.reading.stacks), trace.reading.partial)[1])
+    files = _placed(surveys, looks, labels, None if clocks is None else [ahead_ns for _, ahead_ns in clocks])
     ends = [int((survey.starts_ns + survey.durations_ns).max(initial=0)) for survey in surveys]
     _pack(json_chunks(*zip(surveys, [file.tracks.places for file in files], strict=True)), output)
     view = build_view(title, files, Span(0, max(ends)))
@@ -79,7 +72,7 @@ def prepare(paths: Sequence[Path], folder: Path, settings: Settings) -> Prepared
 
 
 @contextmanager
-def load_for_remote(prepared: Prepared, native_path: str | None) -> Generator[Engine, None, None]:
+def load_for_remote(prepared: Prepared, native_path: str | None) -> Generator[TraceProcessor, None, None]:
     """An engine that holds what is served, for a UI that only asks. Raises EngineError."""
     with open_engine(native_path, memory64=True) as engine, prepared.trace.open("rb") as file:
         while chunk := file.read(1 << 20):
@@ -88,10 +81,9 @@ def load_for_remote(prepared: Prepared, native_path: str | None) -> Generator[En
         yield engine
 
 
-def _look(path: Path, settings: Settings, place: Place) -> tuple[Contents, TraceInfo]:
-    how = {"native_path": settings.native_path, "stacks": settings.stacks, "partial": settings.partial}
-    with open_packaged(path, all_args=False, **how) as (engine, info):
-        return read_contents(engine, str(path), place), info
+def _look(trace: Trace, place: Place) -> tuple[Contents, TraceInfo]:
+    with trace:
+        return trace.read(lambda engine, info: (read_contents(engine, info.path, place), info))
 
 
 def _placed(

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.compiled import find_wasm
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.compiled import find_wasm
 from molprof.analysis.ui.prepare import Prepared
 from molprof.analysis.ui.view import script
 from molprof.common.errors import EngineError, UsageError
@@ -52,7 +52,7 @@ class UiServer(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, prepared: Prepared, port: int = 0, engine: Engine | None = None) -> None:
+    def __init__(self, prepared: Prepared, port: int = 0, engine: TraceProcessor | None = None) -> None:
         self.token = secrets.token_urlsafe(_TOKEN_BYTES)
         ui = find_wasm(False).parent
         self.assets = {f"{ui.name}/{path.relative_to(ui).as_posix()}": path for path in ui.rglob("*") if path.is_file()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import sys
 from collections.abc import Callable
@@ -10,147 +11,42 @@ from typing import Any, TypeVar
 
 import click
 
-from molprof.commands.capture_runs import run_settings
-from molprof.commands.options import check_ending, file_option, make_folder, note
+from molprof.commands.options import check_ending, file_option, make_folder, note, with_options
 from molprof.commands.progress import Progress
-from molprof.commands.run_options import Pair, argument_option, format_options, sampling_asked
+from molprof.commands.run_options import check_arguments, sampling_asked, setting_option
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
 from molprof.common.files import next_free
-from molprof.common.settings import (
-    ATTENTION,
-    COMPILE,
-    DTYPES,
-    HELP,
-    KV_CACHES,
-    SAMPLING,
-    WEIGHTS,
-    CaptureSettings,
-)
+from molprof.common.settings import LP_PROCESSOR, SETTINGS, CaptureSettings
 from molprof.common.text import escaped
 from molprof.common.threads import let_threads_sleep
 from molprof.common.values import bytes_text
-from molprof.profiler.capture.tracefile import ENDINGS, OutputFile, trace_stem
-from molprof.profiler.models.architecture import NAMED, check_folder
+from molprof.profiler.capture.tracefile import ENDINGS, OutputFile, default_name, trace_stem
+from molprof.profiler.models.architecture import check_folder, check_preset
+from molprof.profiler.project import Project
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_SIZES = " or ".join(f"{size} ({preset})" for preset, sizes in NAMED.items() for size in sizes)
-
-
-def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
-    """An option of the same name as a field of `CaptureSettings`, whose default it shows."""
-    name = next((name for name in names if not name.startswith("-")), names[0].strip("-").replace("-", "_"))
-    default = getattr(CaptureSettings, name, None)
-    if default is not None and "is_flag" not in details:
-        details |= {"default": default, "show_default": True}
-    return click.option(*names, **details)
-
-
-@click.command("capture", cls=Submittable)
-@_setting(
-    "--model",
-    required=True,
-    metavar="NAME",
-    help="Preset (qwen, llama), folder, hub id, or a name of molprof.toml; or several: NAME,NAME.",
-)
-@_setting(
-    "--size",
-    metavar="SIZE",
-    help=f"Spread a preset over another size, the same function: {_SIZES}, or numbers, such as layers=8,hidden=512.",
-)
-@_setting(
-    "--weights",
-    type=click.Choice(WEIGHTS),
-    help="Weights of a preset. Random ones fit any size, but make tokens and drift meaningless.",
-)
-@_setting("--tokenizer", metavar="NAME", help="Preset, folder or hub id.  [default: the model's own]")
-@click.option(
+# Words for no processor, and for that of --lp, in place of a processor's name.
+_NO_PROCESSOR, _LP_WORD = "none", "lp"
+_LP = click.option(
     "--lp/--no-lp",
     default=None,
     help="Constrain with the processor generic, a position template with a block-list, or not at all."
     "  [default: not at all]",
 )
-@_setting(
-    "--processor",
-    metavar="NAME",
-    help="Constrain with this processor (molprof presets lists them, package.module:Class is your own), or none; or"
-    " several: none,NAME,NAME.",
-)
-@argument_option
-@_setting("--placeholder", metavar="TEXT", help="What templates write for a coordinate, such as 0.000,0.000,0.000.")
-@_setting(
-    "-n",
-    "count",
-    type=int,
-    metavar="N",
-    help="Take the first N molecules or prompts.  [default: all of FILE, or the 64 built-in molecules]",
-)
-@_setting("--batch-size", metavar="N", help="Molecules to generate together.")
-@_setting(
-    "--smiles",
-    type=click.Path(),
-    metavar="FILE[:COLUMN]",
-    help="SMILES, one per line, or in CSV, TSV, JSON, JSON lines or a pickle of plain data.  [COLUMN: smiles, else the"
-    " first]",
-)
-@_setting("--prompts", type=click.Path(), metavar="FILE", help="File with one plain-text prompt per line.")
-@format_options
-@_setting("--generations", metavar="K", help="Generate each molecule K times.")
-@_setting("--strict", is_flag=True, help="Refuse a SMILES that RDKit cannot read instead of skipping it.")
-@_setting("--sampling", type=click.Choice(SAMPLING))
-@_setting("--temperature", help="Divide the logits; implies --sampling sample, as do the next three.")
-@_setting("--top-p", type=float, help="Draw from the likeliest tokens of this total probability. They combine.")
-@_setting("--top-k", type=int, help="Draw from this many of the likeliest tokens.")
-@_setting("--min-p", type=float, help="Draw from tokens with this share of the largest probability or more.")
-@_setting("--seed", help="Seed for sampling.")
-@_setting("--attention", type=click.Choice(ATTENTION))
-@_setting("--kv-cache", type=click.Choice(KV_CACHES))
-@_setting(
-    "--max-cache-length",
-    type=int,
-    metavar="N",
-    help=f"{HELP['max_cache_length']}  [default: what the longest batch needs]",
-)
-@_setting("--pad-multiple", "padding_multiple", metavar="N", help=HELP["padding_multiple"])
-@_setting(
-    "--sort/--no-sort",
-    default=None,
-    help="Batch molecules of similar length, longest first, or keep their order.  [default: sort molecules]",
-)
-@_setting("--forced-runs", is_flag=True, help="Append forced tokens in the forward of the token before them.")
-@_setting("--drop-finished", is_flag=True, help="Drop finished rows from the batch.")
-@_setting(
-    "--compile",
-    type=click.Choice(COMPILE),
-    help="Compile the forward of decode steps; requires --kv-cache static. auto: on a GPU.",
-)
-@_setting("--dtype", type=click.Choice(DTYPES))
-@_setting("--tf32", is_flag=True, help=HELP["tf32"])
-@_setting("--cudnn-benchmark", is_flag=True, help=HELP["cudnn_benchmark"])
-@_setting("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.")
-@_setting("--max-new-tokens", type=int, metavar="N", help="Most tokens of an answer.  [default: what templates need]")
-@_setting("--repeats", metavar="N", help="Timed passes, without the profiler.")
-@_setting("--warmup", metavar="N", help="Warm-up passes before the timed ones.")
-@_setting(
-    "--window",
-    type=Pair("FIRST:LAST", "20:39"),
-    help="Steps of the first batch to record.  [default: 20 from step 20 on]",
-)
-@_setting("--full", is_flag=True, help="Record every step of every batch; the trace gets large.")
-@_setting("--modules", is_flag=True, help="Record modules too, for molprof report --by module.")
-@_setting("--stacks", is_flag=True, help="Record modules and Python functions too, for molprof report --by.")
-@_setting(
-    "--disagreement", is_flag=True, help="Record what the model would have chosen, token by token, in an untimed pass."
-)
-@_setting(
-    "--template-threads",
-    type=int,
-    metavar="N",
-    help="Threads that build templates.  [default: SLURM_CPUS_PER_TASK, else half the cores and 1; at most 8]",
-)
-@_setting("--template-cache", is_flag=True, help="Keep the template of a molecule that a pass generates again.")
-@_setting("--threads", type=int, metavar="N", help="CPU threads for torch.  [default: one core fewer than there are]")
-@_setting("--trust-remote-code", is_flag=True, help="Let a model from the hub run its own code.")
+
+
+def _setting_options(function: _F) -> _F:
+    """An option for each setting, and --lp beside --processor, which it stands for."""
+    options: dict[str, tuple[Callable[..., Any], ...]] = {
+        name: (setting_option(row),) for name, row in SETTINGS.items()
+    }
+    options["processor"] = (_LP, *options["processor"])
+    return with_options(function, *itertools.chain.from_iterable(options.values()))
+
+
+@click.command("capture", cls=Submittable)
+@_setting_options
 @file_option(*ENDINGS, folder_for="several runs", default="a new file named by what runs")
 @submit_options
 @click.pass_context
@@ -239,3 +135,45 @@ def command(
         context.exit(130)
     if several:
         note(f"next: molprof compare {shlex.join(map(str, written))}")
+
+
+def capture_settings(project: Project, lp: bool | None, **options: Any) -> CaptureSettings:
+    """The options of the command as settings; a model's short name in the project stands for its table."""
+    chosen = options["processor"] or (_LP_WORD if lp else _NO_PROCESSOR)
+    if lp is False and chosen != _NO_PROCESSOR:
+        raise click.UsageError(f"--no-lp and --processor {chosen} contradict each other; give one of them")
+    given = project.model(options["model"]).processor or LP_PROCESSOR
+    options["processor"] = {_NO_PROCESSOR: None, _LP_WORD: given}.get(chosen, chosen)
+    own = (options.get(name) for name in ("tokenizer", "prompt_format", "answer_format"))
+    options |= project.asked(options["model"], *own)
+    if ":" not in (options["processor"] or ""):
+        options["processor_args"] = ()  # of another run of this capture or sweep
+    settings = CaptureSettings(**options)
+    check_preset(settings)
+    return settings
+
+
+def run_settings(project: Project, model: str, processor: str | None, **options: Any) -> dict[str, CaptureSettings]:
+    """The settings of each run by the name of its trace: every model with every processor, in that order."""
+    models = [model] if Path(model).exists() else _names("--model", model)
+    processors = [None] if processor is None else _names("--processor", processor)
+    several = len(models) * len(processors) > 1
+    found: dict[str, CaptureSettings] = {}
+    for one in models:
+        for chosen in processors:
+            unconstrained = chosen == _NO_PROCESSOR or not (chosen or options["lp"])
+            # Those of the others.
+            own = {**options, "disagreement": False, "placeholder": None} if several and unconstrained else options
+            settings = capture_settings(project, model=one, processor=chosen, **own)
+            path = next_free(Path(default_name(one, settings.processor)), lambda path: path.name in found)
+            found[path.name] = settings
+    given = options["processor_args"]
+    check_arguments(given, any(settings.processor_args for settings in found.values()))
+    return found
+
+
+def _names(option: str, value: str) -> list[str]:
+    names = [name.strip() for name in value.split(",")]
+    if "" in names:
+        raise UsageError(f"{option} {value!r} names nothing between its commas", hint=f"e.g. {option} NAME,NAME")
+    return names

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from molprof.analysis.render import render
+from molprof.api import compare, recorded, reports
 from molprof.commands.options import (
     TRACE,
-    Reading,
     Result,
     fail_if_option,
     given_options,
@@ -21,6 +22,7 @@ from molprof.commands.options import (
 )
 from molprof.commands.shown import Shown, deliver_shown, shown
 from molprof.common.errors import NotComparableError, UsageError
+from molprof.common.reading import Reading
 
 BYS = ("kernel",)
 
@@ -92,24 +94,22 @@ def command(
     if by is not None:
         return _compare_by(traces, region, reading, result)
     form = result.style, result.columns
-    facts = "compare", reading, tokens, molecules, anyway, predictions, thresholds, form
 
     def make() -> Shown:
-        from molprof.analysis.compare import compare
         from molprof.analysis.compare.predictions import read_expectations
         from molprof.analysis.compare.thresholds import judge_comparison, parse_threshold
         from molprof.analysis.documents.comparison import comparison_document
         from molprof.analysis.reports.given import with_given
-        from molprof.analysis.reports.stored import load_compared
 
         bounds = [parse_threshold(text) for text in thresholds]
         expectations = () if predictions is None else read_expectations(predictions)
-        reports = with_given(load_compared(traces, reading.options()), tokens, molecules)
-        notes = [remark for report in reports for remark in report.trace.remarks]
-        comparison = compare(reports, anyway=anyway, expectations=expectations)
+        found = with_given(reports(traces, reading), tokens, molecules)
+        notes = [remark for report in found for remark in report.trace.remarks]
+        comparison = compare(*found, anyway=anyway, expectations=expectations)
         text = render(comparison_document(comparison), *form)
-        return Shown(notes, [text], [("", judge_comparison(comparison.labels, reports, bounds))])
+        return Shown(notes, [text], [("", judge_comparison(comparison, bounds))])
 
+    facts = "compare", reading, tokens, molecules, anyway, predictions, thresholds, form
     return deliver_shown(shown(files, reading.cached, facts, make), [result.output], result.style)
 
 
@@ -134,26 +134,25 @@ def _compare_by(traces: Sequence[Path], region: str | None, reading: Reading, re
     """
     from molprof.analysis.compare.kernels.cut import STEP, TRACE, cut
     from molprof.analysis.compare.kernels.pairing import pair
-    from molprof.analysis.compare.kernels.read import read_recorded
     from molprof.analysis.compare.kernels.sums import summed
     from molprof.analysis.documents.kernels import kernels_document
 
     found = []
     for trace in traces:
-        recorded, remarks = read_recorded(trace, native_path=reading.trace_processor, partial=reading.partial)
-        found.append(recorded)
+        rows, remarks = recorded(trace, replace(reading, cached=False))
+        found.append(rows)
         note(*(f"{trace}: {remark}" for remark in remarks))
-    gpu = [trace for trace, recorded in zip(traces, found, strict=True) if recorded.has_gpu]
+    gpu = [trace for trace, rows in zip(traces, found, strict=True) if rows.has_gpu]
     if len(gpu) == 1:
         other = next(trace for trace in traces if trace != gpu[0])
         raise NotComparableError(f"{gpu[0]} records GPU work and {other} does not", hint="compare without --by kernel")
-    without = [str(trace) for trace, recorded in zip(traces, found, strict=True) if not recorded.steps]
+    without = [str(trace) for trace, rows in zip(traces, found, strict=True) if not rows.steps]
     if region is None:
         region = TRACE if without else STEP
         if 0 < len(without) < len(traces):
             note(f"no steps are marked in {without[0]}: the whole traces are compared")
     elif region != TRACE and without:
         raise NotComparableError(f"no steps are marked in {' and '.join(without)}", hint=f"--of {TRACE}")
-    sums = summed(pair(*(cut(recorded, region) for recorded in found)))
+    sums = summed(pair(*(cut(rows, region) for rows in found)))
     result.deliver(kernels_document(sums, region))
     return 3 if sums.problems else 0

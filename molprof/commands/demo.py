@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from molprof.api import compare, reports
 from molprof.commands.options import Result, engine_options, folder_option, make_folder, note, write
 from molprof.commands.progress import Progress
 from molprof.common.document import Document, Section
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing
+from molprof.common.reading import Reading
 from molprof.common.text import escaped
 from molprof.common.threads import let_threads_sleep
 
@@ -49,7 +51,7 @@ RUNS = {
 )
 @click.option("--force", is_flag=True, help="Replace traces of an earlier demo in DIR.")
 @engine_options
-def command(folder: Path, count: int, repeats: int, force: bool, trace_processor: str | None) -> None:
+def command(folder: Path, count: int, repeats: int, force: bool, native_path: str | None) -> None:
     """Capture both presets with and without a logits processor (LP), and compare the four runs.
 
     Takes about a minute on two CPU cores; uses a GPU if there is one. The traces stay in DIR.
@@ -66,10 +68,8 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     for path in paths.values():
         check_output(path, force)
     let_threads_sleep()
-    from molprof.analysis.compare import compare
     from molprof.analysis.documents.comparison import comparison_document
     from molprof.analysis.documents.verdict import comparison_verdict
-    from molprof.analysis.reports.load import ReportOptions, load_reports
     from molprof.common.settings import LP_PROCESSOR, CaptureSettings
     from molprof.profiler.capture.capture import capture_together
     from molprof.profiler.capture.tracefile import OutputFile, trace_stem
@@ -99,10 +99,9 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
             for line in result.notes:
                 progress.line(escaped(f"{trace_stem(result.path.name)}: {line}"))
     note("reading the four traces")
-    reports = load_reports(list(paths.values()), ReportOptions(trace_processor, cached=True))
-    runs = dict(zip(RUNS, reports, strict=True))
-    pairs = [compare([runs[preset], runs[f"{preset}-lp"]]) for preset in ("llama", "qwen")]
-    Result().deliver(comparison_document(compare(reports)))
+    runs = dict(zip(RUNS, reports(list(paths.values()), Reading(native_path, cached=True)), strict=True))
+    pairs = [compare(runs[preset], runs[f"{preset}-lp"]) for preset in ("llama", "qwen")]
+    Result().deliver(comparison_document(compare(*runs.values())))
     write("")
     after = {
         "What the LP does": [line for pair in pairs for line in comparison_verdict(pair)],

@@ -7,13 +7,12 @@ import select
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import to_builtins
 
-from molprof.analysis.engine import NATIVE_PATH_VARIABLE
+from molprof import api
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import COMPARED, FIGURES
 from molprof.analysis.figures.counts import DEVICES, OPERATIONS
@@ -22,6 +21,7 @@ from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Finding, plain
 from molprof.analysis.origin.places import Place
 from molprof.analysis.origin.tree import Tree
+from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE
 from molprof.commands.mcp_bounds import bounded, limited
 from molprof.common.errors import EngineError, MolprofError, UsageError
 from molprof.common.served import answer
@@ -83,13 +83,10 @@ def _report(trace: str, select: str, limit: int) -> dict[str, Any]:
 
 
 def _compare(traces: list[str], select: str, limit: int) -> dict[str, Any]:
-    from molprof.analysis.compare import compare
     from molprof.analysis.documents.verdict import comparison_verdict
-    from molprof.analysis.reports.load import ReportOptions
-    from molprof.analysis.reports.stored import load_compared
 
-    reports = load_compared([Path(trace) for trace in traces], ReportOptions())
-    comparison = compare(reports)
+    reports = api.reports(traces)
+    comparison = api.compare(*reports)
     chosen = {figure.id for figure in _selected(tuple(COMPARED.values()), select)}
     rows = [
         {
@@ -118,19 +115,18 @@ def _compare(traces: list[str], select: str, limit: int) -> dict[str, Any]:
 
 
 def _query(trace: str, sql: str, parameters: dict[str, str], stacks: bool, limit: int) -> dict[str, Any]:
-    from molprof.analysis.query import run_statement
     from molprof.analysis.query.statement import check_reads, find_statement
 
     statement = find_statement(sql, parameters, files=False)
     check_reads(statement.sql)
-    result = run_statement(statement, [trace], stacks=stacks)
-    columns = result.columns
-    rows = list(zip(*(column.tolist() for column in columns.values()), strict=True))
+    with api.load(trace, stacks=stacks) as loaded:
+        result = loaded.run(statement)
+    rows = result.frame.rows()
     data: dict[str, Any] = {
         "sql": statement.sql,
         "modules": list(statement.modules),
         "certificate": _certificate(_load(trace)),
-        "columns": list(columns),
+        "columns": list(result.frame.names),
         "row_count": len(rows),
     }
     shown = [[value.hex() if isinstance(value, bytes) else value for value in row] for row in rows[:limit]]
@@ -140,12 +136,14 @@ def _query(trace: str, sql: str, parameters: dict[str, str], stacks: bool, limit
 
 
 def _origin(trace: str, by: str, depth: int, limit: int) -> dict[str, Any]:
-    from molprof.analysis.origin.places import copy_places, find_places, launch_places, operator_places, sync_places
-    from molprof.analysis.origin.read import build_tree, read_origins
+    from molprof.analysis.findings import Known, find_all
+    from molprof.analysis.origin.places import PLACES, operator_places
+    from molprof.analysis.origin.read import origins_of
 
-    origins, notes = read_origins(trace)
-    tree = build_tree(origins, by)
-    modules = tree if by == "module" else build_tree(origins, "module")
+    with api.load(trace) as loaded:
+        origins, notes = loaded.read(origins_of, stacks=True), loaded.info.notes()
+    known = Known(origins=origins)
+    tree = known.tree(by)
     weight = "gpu_ns" if tree.amount("gpu_ns") else "operator_ns"
     nodes = sorted(_nodes(tree, depth), key=lambda node: -node[2].amount(weight))
     column = _COLUMNS[by]
@@ -165,12 +163,12 @@ def _origin(trace: str, by: str, depth: int, limit: int) -> dict[str, Any]:
         "needs_stacks": True,
     }
     limited(data, "tree", [_node(*node) for node in nodes], limit)
-    places = {"launches": launch_places, "copies": copy_places, "syncs": sync_places}
+    places = {name: known.places(name) for name in PLACES}
     if not origins.has_gpu:
-        places = {"operators": operator_places}
-    for name, find in places.items():
-        limited(data, name, [_place(place) for place in find(origins)], min(limit, _MOST_PLACES))
-    data["findings"] = [_finding(item) for item in find_places(origins, modules)]
+        places = {"operators": operator_places(origins)}
+    for name, found in places.items():
+        limited(data, name, [_place(place) for place in found], min(limit, _MOST_PLACES))
+    data["findings"] = [_finding(item) for item in find_all(known)]
     data["notes"] = list(notes)
     return data
 
@@ -203,9 +201,8 @@ _TOOLS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def _load(trace: str) -> Report:
-    from molprof.analysis.reports.load import ReportOptions, load_report
-
-    return load_report(Path(trace), ReportOptions(cached=True))
+    with api.load(trace, cached=True) as loaded:
+        return loaded.report
 
 
 def _selected(figures: Sequence[Figure], select: str) -> list[Figure]:
@@ -237,7 +234,7 @@ def _certificate(report: Report) -> dict[str, Any]:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    return {name: value for name, value in plain(to_builtins(finding)).items() if name != "explanation"}
+    return {name: value for name, value in finding.to_json().items() if name != "explanation"}
 
 
 def _nodes(tree: Tree, depth: int) -> list[tuple[str, int, Tree]]:

@@ -9,11 +9,14 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from molprof.commands.options import TRACE, Reading, note, uncached_options
+from molprof import api
+from molprof.commands.options import TRACE, note, uncached_options
+from molprof.common.reading import Reading
 from molprof.common.text import escaped
 
 
@@ -60,19 +63,19 @@ def command(
     if token is not None and step is not None:
         raise click.UsageError("--token and --step exclude each other")
     from molprof.analysis.ui.contents import Place
-    from molprof.analysis.ui.prepare import Settings, load_for_remote, prepare
+    from molprof.analysis.ui.prepare import load_for_remote, prepare
     from molprof.analysis.ui.server import UiServer
 
     paths, clocks = _ranks(paths, reading)
-    settings = Settings(Place(step, token, molecule), not no_stacks, reading.partial, reading.trace_processor, clocks)
+    read = [api.load(path, replace(reading, stacks=not no_stacks)) for path in paths]
     with tempfile.TemporaryDirectory(prefix="molprof-open-") as folder, ExitStack() as stack:
         note(f"reading {' and '.join(map(str, paths)) if len(paths) < 3 else f'{len(paths)} traces'}")
-        prepared = prepare(paths, Path(folder), settings)
+        prepared = prepare(read, Path(folder), Place(step, token, molecule), clocks)
         note(*prepared.notes)
         engine = None
         if remote:
             note("loading the trace for the browser")
-            engine = stack.enter_context(load_for_remote(prepared, reading.trace_processor))
+            engine = stack.enter_context(load_for_remote(prepared, reading.native_path))
         with UiServer(prepared, port, engine) as server:
             click.echo(escaped(server.address))
             sys.stdout.flush()
@@ -103,10 +106,8 @@ def _ranks(paths: list[Path], reading: Reading) -> tuple[list[Path], tuple[tuple
         told = {told_rank(path) for path in paths if path.is_file()}
         if len(paths) == 1 or len(told - {None}) < 2:
             return paths, None
-    from molprof.analysis.ranks import ReadOptions, load_job
-
     note("aligning the clocks of the ranks")
-    job = load_job(paths, ReadOptions(reading.trace_processor, reading.partial))
+    job = api.ranks(paths, reading)
     note(*job.remarks)
     clocks = job.clocks.offsets_ns
     labelled = tuple((f"rank {rank.rank}", clocks[rank.rank]) for rank in job.ranks)

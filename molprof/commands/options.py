@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -17,12 +17,11 @@ from molprof.analysis.render import FORMATS, render
 from molprof.common.document import Document
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing, writing_stdout
+from molprof.common.reading import Reading
 from molprof.common.text import escaped
 
-if TYPE_CHECKING:
-    from molprof.analysis.reports.load import ReportOptions
-
-# Lines on thresholds that broke, that are undecided, and that did not break: `compare.thresholds.Outcome`, or its JSON.
+# Lines on thresholds that failed, are undecided, or are exceeded within noise: `compare.thresholds.Judgement`, or its
+# JSON.
 Judged = Sequence[Sequence[str]]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -51,6 +50,7 @@ def plot_format(output: Path | None) -> str:
 
 engine_options = click.option(
     "--trace-processor",
+    "native_path",
     metavar="PATH",
     envvar="MOLPROF_TRACE_PROCESSOR",
     show_envvar=True,
@@ -85,20 +85,6 @@ def grouped(kind: type[Any], name: str, *options: Callable[[Any], Any]) -> Calla
         return made  # type: ignore[no-any-return]
 
     return add
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How traces are read: the values of `reading_options`."""
-
-    partial: bool
-    trace_processor: str | None  # a native one in place of the embedded one
-    cached: bool = True
-
-    def options(self, stacks: bool = False) -> ReportOptions:
-        from molprof.analysis.reports.load import ReportOptions
-
-        return ReportOptions(self.trace_processor, stacks, self.partial, self.cached)
 
 
 reading_options = grouped(Reading, "reading", partial_option, _cached_option, engine_options)
@@ -229,10 +215,10 @@ def fail_if_option(example: str) -> Callable[[_F], _F]:
 
 def judged(outcome: Judged) -> int:
     """Print the outcome of thresholds, one line each; the exit code: 1 for a broken one, 3 for an undecided one."""
-    broken, untold, notes = outcome
-    for kind, lines in {"not failed": notes, "undecided": untold, "failed": broken}.items():
+    failed, undecided, within_noise = outcome
+    for kind, lines in {"not failed": within_noise, "undecided": undecided, "failed": failed}.items():
         note(*(f"{kind}: {line}" for line in lines))
-    return 1 if broken else 3 if untold else 0
+    return 1 if failed else 3 if undecided else 0
 
 
 def note(*texts: str) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from molprof.analysis.documents.plots import PLOTS, plot_file
+from molprof.api import reports
 from molprof.commands.options import (
     PLOT_FORMATS,
     TRACE,
     PlotCommand,
-    Reading,
     file_option,
     plot_format,
     reading_options,
@@ -20,6 +20,7 @@ from molprof.commands.options import (
     write,
 )
 from molprof.common.files import check_output
+from molprof.common.reading import Reading
 
 KINDS = {name: kind.help for name, kind in PLOTS.items()}
 
@@ -50,7 +51,5 @@ def command(
     traces = sweeps_expanded(traces)
     check_output(output, force, traces)
     from molprof.analysis.documents.plots.subject import subject_of
-    from molprof.analysis.reports.stored import load_compared
 
-    reports = load_compared(traces, reading.options())
-    write(plot_file(kind, subject_of(reports, anyway), plot_format(output)), output)
+    write(plot_file(kind, subject_of(reports(traces, reading), anyway), plot_format(output)), output)

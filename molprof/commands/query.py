@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import TRACE, Reading, Result, note, reading_options, result_options, write
+from molprof import api
+from molprof.commands.options import TRACE, Result, note, reading_options, result_options, write
+from molprof.common.reading import Reading
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -40,7 +42,6 @@ def command(
     query: str,
     traces: tuple[Path, ...],
     parameters: dict[str, str],
-    stacks: bool,
     reading: Reading,
     result: Result,
 ) -> None:
@@ -60,18 +61,13 @@ def command(
     """
     result.check([*traces, Path(query)])
     from molprof.analysis.documents.query_result import query_document
-    from molprof.analysis.query import find_statement, run_statement
     from molprof.analysis.query.parquet import check_parquet, result_to_parquet
 
     if result.style == "parquet":
         if result.output is None:
             raise click.UsageError("--format parquet requires -o OUT")
         check_parquet()
-    statement = find_statement(query, parameters)
-    found = run_statement(
-        statement, traces, native_path=reading.trace_processor, stacks=stacks, partial=reading.partial,
-        cached=reading.cached,
-    )  # fmt: skip
+    found = api.query(traces, query, parameters, reading)
     note(*found.notes)
     if result.style == "parquet":
         write(result_to_parquet(found), result.output)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from molprof import api
 from molprof.commands.options import (
     PLOT_FORMATS,
     TRACE,
-    Reading,
     Result,
     make_folder,
     note,
@@ -24,6 +24,7 @@ from molprof.commands.options import (
 from molprof.commands.progress import Lines, time_left
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
+from molprof.common.reading import Reading
 from molprof.common.values import counted
 
 if TYPE_CHECKING:
@@ -139,12 +140,10 @@ def rank_inputs(traces: Sequence[Path], output: Path | None) -> list[Path]:
 def show_ranks(traces: Sequence[Path], reading: Reading, result: Result, parts: Path | None = None) -> int:
     """Write the document or the timeline of ranks; the exit code."""
     from molprof.analysis.documents.ranks import ranks_document
-    from molprof.analysis.ranks import ReadOptions, load_job
 
     progress = _Progress()
     try:
-        options = ReadOptions(reading.trace_processor, reading.partial, None if parts is None else str(parts))
-        job = load_job(traces, options, progress)
+        job = api.ranks(traces, reading, parts=parts, progress=progress)
     finally:
         progress.clear()
     if result.style in PLOT_FORMATS:

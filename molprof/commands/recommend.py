@@ -14,7 +14,7 @@ from molprof.commands.options import TRACE, Result, engine_options, note, result
 @click.option("--trace", type=TRACE, metavar="TRACE", help="Trace that bounds the gain of each change (Amdahl).")
 @result_options()
 @engine_options
-def command(file: Path, trace: Path | None, result: Result, trace_processor: str | None) -> None:
+def command(file: Path, trace: Path | None, result: Result, native_path: str | None) -> None:
     """Recommend the fastest valid configuration in FILE for each machine, model, processor and batch size.
 
     Also prints its speed over the default (sdpa, dynamic cache, not compiled) with the confidence, the speed of each
@@ -30,10 +30,11 @@ def command(file: Path, trace: Path | None, result: Result, trace_processor: str
     from molprof.analysis.bench.bounds import read_bounds
     from molprof.analysis.bench.recommend import recommend
     from molprof.analysis.documents.advice import advice_document
+    from molprof.api import load
     from molprof.common.bench_records import read_results
 
     results = read_results(file)
     note(*results.notes)
     advice = recommend(results)
-    bounds = None if trace is None else read_bounds(trace, trace_processor)
+    bounds = None if trace is None else load(trace, native_path=native_path).read(read_bounds)
     result.deliver(advice_document(advice, results, bounds))

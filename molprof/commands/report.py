@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from molprof.analysis.render import render
+from molprof.api import reports
 from molprof.commands.options import (
     TRACE,
-    Reading,
+    Judged,
     Result,
     ending_of,
     fail_if_option,
@@ -36,10 +37,11 @@ from molprof.commands.shown import Shown, deliver_shown, shown
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output
+from molprof.common.reading import Reading
 
 if TYPE_CHECKING:
     from molprof.analysis.compare.thresholds import Threshold
-    from molprof.analysis.reports.load import ReportOptions
+    from molprof.analysis.figures import Report
     from molprof.profiler.cluster.job import Task
 
 
@@ -59,7 +61,6 @@ def command(
     context: click.Context,
     /,
     traces: Sequence[Path],
-    stacks: bool,
     rows: bool,
     by: str | None,
     graph_capture: Path | None,
@@ -108,7 +109,7 @@ def command(
     several = len(traces) > 1 or traces[0].is_dir()
     traces = sweeps_expanded(traces)
     if rows:
-        if by or stacks or graph_capture or thresholds or tokens or molecules or submission.cluster is not None:
+        if by or reading.stacks or graph_capture or thresholds or tokens or molecules or submission.cluster is not None:
             what = "--rows takes no --by, --stacks, --graph-capture, --fail-if, --tokens, --molecules or --submit"
             raise UsageError(
                 what,
@@ -150,13 +151,24 @@ def command(
             raise UsageError("each report of a cluster gets the same --tokens and --molecules: give one of each")
         submit_command(submission, "report", _tasks(traces, outputs, own_arguments(context, "output", "config")))
         return 0
-    given = tokens, molecules
     form = result.style, result.columns
-    facts = "report", reading, stacks, given, thresholds, several, form
 
     def make() -> Shown:
-        return _shown(traces, reading.options(stacks), given, thresholds, several, form)
+        bounds = _check_thresholds(thresholds)
+        from molprof.analysis.documents.report import report_document
+        from molprof.analysis.reports.given import with_given
 
+        found = with_given(reports(traces, reading, stored=False), tokens, molecules)
+        notes = [
+            f"{report.trace.path}: {remark}" if several else remark
+            for report in found
+            for remark in report.trace.remarks
+        ]
+        return Shown(
+            notes, [render(report_document(report), *form) for report in found], _judged(found, bounds, several)
+        )
+
+    facts = "report", reading, tokens, molecules, thresholds, several, form
     return deliver_shown(shown(traces, reading.cached, facts, make), outputs, result.style)
 
 
@@ -168,39 +180,20 @@ def _check_thresholds(thresholds: Sequence[str]) -> list[Threshold]:
     return [parse_threshold(text, relative=False) for text in thresholds]
 
 
-def _shown(
-    traces: Sequence[Path],
-    options: ReportOptions,
-    given: tuple[Sequence[int], Sequence[int]],
-    thresholds: Sequence[str],
-    several: bool,
-    form: tuple[str, int | None],
-) -> Shown:
-    """The reports of the traces, as texts. given: tokens and molecules; form: the style, and columns of a terminal."""
-    bounds = _check_thresholds(thresholds)
-    from molprof.analysis.documents.report import report_document
-    from molprof.analysis.reports.given import with_given
-    from molprof.analysis.reports.load import load_reports
-
-    reports = with_given(load_reports(traces, options), *given)
-    notes = [
-        f"{report.trace.path}: {remark}" if several else remark for report in reports for remark in report.trace.remarks
-    ]
-    texts = [render(report_document(report), *form) for report in reports]
+def _judged(found: Sequence[Report], bounds: Sequence[Threshold], several: bool) -> list[tuple[str, Judged]]:
+    """What the thresholds find in each report, with its path where there are several."""
     if not bounds:
-        return Shown(notes, texts)
+        return []
     from molprof.analysis.compare.thresholds import judge_report
 
-    titles = [f"{report.trace.path}:" if several else "" for report in reports]
-    outcomes = [judge_report(report, bounds) for report in reports]
-    return Shown(notes, texts, list(zip(titles, outcomes, strict=True)))
+    return [(f"{report.trace.path}:" if several else "", judge_report(report, bounds)) for report in found]
 
 
 def _files(traces: Sequence[Path]) -> list[Path]:
     """The traces, folders replaced by the files in them that are named as traces."""
     if not any(trace.is_dir() for trace in traces):
         return list(traces)
-    from molprof.analysis.reports.many import traces_in
+    from molprof.analysis.reader.heads import traces_in
 
     return [item for trace in traces for item in (traces_in(trace) if trace.is_dir() else [trace])]
 

@@ -9,9 +9,11 @@ from pathlib import Path
 import click
 
 from molprof.analysis.render import render
-from molprof.commands.options import TRACE, Reading, Result, note
+from molprof.api import load, origins
+from molprof.commands.options import TRACE, Result, note
 from molprof.commands.shown import Shown, deliver_shown
 from molprof.common.errors import UsageError
+from molprof.common.reading import Reading
 
 BYS = ("module", "source", "operator", "kernel")
 SPEEDSCOPE = "speedscope"
@@ -43,18 +45,16 @@ def report_by(
     """Write the tree of each trace to its file, or all to stdout; `capture` is of the graphs that a trace replays."""
     from molprof import __version__
     from molprof.analysis.documents.origin import origin_document
-    from molprof.analysis.origin.opened import read_opened
     from molprof.analysis.origin.speedscope import speedscope_text
 
-    native_path, partial = reading.trace_processor, reading.partial
     made = Shown([], [])
     for trace in traces:
-        origins, _, remarks = read_opened(trace, capture, native_path=native_path, partial=partial)
+        found, _, remarks = origins(trace, replace(reading, cached=False), capture)
         made.notes.extend(remarks)
         if result.style == SPEEDSCOPE:
-            made.texts.append(speedscope_text(origins, by, f"molprof {__version__}"))
+            made.texts.append(speedscope_text(found, by, f"molprof {__version__}"))
         else:
-            made.texts.append(render(origin_document(origins, by), result.style, result.columns))
+            made.texts.append(render(origin_document(found, by), result.style, result.columns))
     return deliver_shown(made, outputs, result.style)
 
 
@@ -70,11 +70,10 @@ def report_graphs(trace: Path, capture: Path, reading: Reading, result: Result) 
     """Write the report of the trace with its graphs opened, to OUT or stdout."""
     from molprof.analysis.documents.opened import opened_data, opened_sections
     from molprof.analysis.documents.report import report_document
-    from molprof.analysis.origin.opened import read_opened
-    from molprof.analysis.reports.load import load_report
 
-    _, opened, _ = read_opened(trace, capture, native_path=reading.trace_processor, partial=reading.partial)
-    report = load_report(trace, reading.options())
+    _, opened, _ = origins(trace, replace(reading, cached=False), capture)
+    with load(trace, reading) as read:
+        report = read.report
     note(*report.trace.remarks)
     document = report_document(report)
     # Below the findings: the figures of a replay alone come after what its kernels are.

@@ -6,9 +6,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from molprof.commands.options import Reading, Result, note
+from molprof.api import each_report
+from molprof.commands.options import Result, note
 from molprof.commands.progress import Lines, time_left
 from molprof.common.errors import TraceError, UsageError
+from molprof.common.reading import Reading
 from molprof.common.text import escaped
 from molprof.common.values import counted
 
@@ -25,11 +27,10 @@ def report_rows(traces: Sequence[Path], reading: Reading, result: Result) -> Non
         names = ", ".join(map(str, traces))
         raise UsageError(f"no traces in {names}", hint="give traces, or a folder with .json or .json.gz files in it")
     from molprof.analysis.documents.report import reports_document, trace_row
-    from molprof.analysis.reports.many import each_report
 
     lines, rows, begin = Lines(), [], time.monotonic()
     try:
-        for trace, found in zip(traces, each_report(traces, reading.options()), strict=True):
+        for trace, found in zip(traces, each_report(traces, reading), strict=True):
             rows.append(trace_row(str(trace), found))
             if rows[-1].problem is not None:
                 lines.line(f"{escaped(str(trace))}: {escaped(rows[-1].reason)}")

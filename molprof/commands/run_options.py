@@ -6,15 +6,19 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from string import ascii_letters
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 import click
 from click.core import ParameterSource
 
+from molprof.commands.options import with_options
 from molprof.common.errors import UsageError
-from molprof.common.text_format import ANSWER, PROMPT
+from molprof.common.setting import Setting
+from molprof.common.settings import SETTINGS
+from molprof.profiler.models.architecture import NAMED
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_SIZES = " or ".join(f"{size} ({preset})" for preset, sizes in NAMED.items() for size in sizes)
 
 
 class Pattern(click.ParamType):  # type: ignore[type-arg]
@@ -24,34 +28,6 @@ class Pattern(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return value.replace("\\n", "\n").replace("\\t", "\t")
-
-
-def format_options(function: _F) -> _F:
-    """`--prompt-format` and `--answer-format`, None where they are not given."""
-    prompt = click.option(
-        "--prompt-format",
-        type=Pattern(),
-        metavar="PATTERN",
-        help=f"Text of a prompt, with {{smiles}}.  [default: {PROMPT}]",
-    )
-    answer = click.option(
-        "--answer-format",
-        type=Pattern(),
-        metavar="PATTERN",
-        help=f"Text of an answer: tags, and how a coordinate block opens, separates and closes.  [default: {ANSWER}]",
-    )
-    return prompt(answer(function))
-
-
-def argument_option(function: _F) -> _F:
-    """`--processor-arg`, repeatable."""
-    return click.option(
-        "--processor-arg",
-        "processor_args",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Parameter of a processor of your own; VALUE is JSON, or else text. Repeatable.",
-    )(function)
 
 
 def check_arguments(given: Sequence[str], used: bool) -> None:
@@ -93,14 +69,44 @@ class Pair(click.ParamType):  # type: ignore[type-arg]  # generic in click's stu
         return first, last
 
 
+def setting_option(row: Setting, **changes: Any) -> Callable[[_F], _F]:
+    """The option of a setting; `changes` replace what the table says of it."""
+    details: dict[str, Any] = {"help": row.help, "metavar": row.metavar, "required": row.required}
+    flag, default, unset = row.flag, row.default, row.unset
+    if row.kind == "text":
+        default, unset = None, row.default
+    if row.type is bool and row.optional:
+        flag = f"{flag}/--no-{flag.removeprefix('--')}"
+    elif row.type is bool:
+        details["is_flag"] = True
+    elif get_origin(row.type) is tuple and Ellipsis in get_args(row.type):
+        details["multiple"] = True
+    elif row.accepted is not None:
+        details["type"] = click.Choice(row.accepted)
+    else:
+        kinds = {"file": click.Path(), "text": Pattern(), None: row.type}
+        details["type"] = kinds[row.kind] if row.type in (str, int, float) else Pair(str(row.metavar), "20:39")
+    if unset:
+        details |= {"default": None, "help": f"{row.help}  [default: {unset}]"}
+    elif default is not None and row.type in (str, int, float):
+        details |= {"default": default, "show_default": True}
+    details |= changes
+    details["help"] = details["help"].replace("{sizes}", _SIZES) or None
+    return click.option(flag, row.name, **details)
+
+
+def format_options(function: _F) -> _F:
+    """`--prompt-format` and `--answer-format`, None where they are not given."""
+    return with_options(function, *(setting_option(SETTINGS[name]) for name in ("prompt_format", "answer_format")))
+
+
 def sampling_asked(context: click.Context) -> str:
     """The way to sample: as --sampling says, else `sample` where the command line has an option of sampling."""
-    of_sampling = ("temperature", "top_p", "top_k", "min_p")
+    of_sampling = (name for name, row in SETTINGS.items() if row.recorded == "sampling_parameters")
     given = [name for name in of_sampling if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     asked: str = context.params["sampling"]
     if not given or asked != "greedy":
         return asked
     if context.get_parameter_source("sampling") is ParameterSource.COMMANDLINE:
-        option = f"--{given[0].replace('_', '-')}"
-        raise UsageError(f"{option} does nothing with --sampling greedy", hint="--sampling sample")
+        raise UsageError(f"{SETTINGS[given[0]].flag} does nothing with --sampling greedy", hint="--sampling sample")
     return "sample"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from molprof.commands.capture import capture_settings
 from molprof.commands.capture import command as capture
-from molprof.commands.capture_runs import capture_settings
 from molprof.commands.options import folder_option, make_folder, note, write
 from molprof.commands.run_options import Seconds, sampling_asked
 from molprof.commands.submission import PARAMETERS, Submission, submit_command, submit_options, words

@@ -139,16 +139,6 @@ def _answer_copied(make: Callable[[bytes], bytes], connection: Connection) -> No
         connection.send_bytes(reply)
 
 
-def ask(target: str, request: bytes, subject: str, hint: str) -> bytes:
-    """Return what `target` makes of one request, in a process of its own. Raises what `Served.ask` raises."""
-    served = Served(target, hint)
-    try:
-        return served.ask(request, subject)
-    finally:
-        served.kill()
-        served.close()
-
-
 def answer(make: Callable[[bytes], bytes]) -> None:
     """In the other process: answer each request on standard input on standard output."""
     with private_output() as output:

@@ -1,14 +1,15 @@
-"""What a capture is asked to do: the options of `molprof capture` by name. Standard library only."""
+"""What a capture is asked to do: the table of its settings, each a field. Standard library only."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from molprof.common.errors import UsageError
+from molprof.common.setting import Decides, rows, setting
 from molprof.common.text_format import ANSWER, PROMPT, TextFormat
 
 AUTO = "auto"
@@ -17,7 +18,6 @@ LP_PROCESSOR = "generic"
 _NUMBER = r"-?[0-9]+\.[0-9]+"
 _PLACEHOLDER = re.compile(rf"{_NUMBER},{_NUMBER},{_NUMBER}")
 TRAINED, RANDOM = "trained", "random"
-WEIGHTS = (TRAINED, RANDOM)
 # They restrict torch to one of its scaled-dot-product kernels; the names of `ATTENTION` are transformers'.
 _SDPA = ("sdpa-math", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn")
 ATTENTION = ("eager", "sdpa", *_SDPA, "flash_attention_2", "flash_attention_3", "flex_attention")
@@ -30,103 +30,181 @@ SAMPLING = ("greedy", "sample", "top_p", "top_k")
 # are modes of torch.compile.
 COMPILE = (AUTO, "off", "eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 # torch's seeds have 64 bits, and each batch adds its number.
-MOST_SEED = 2**32 - 1
+_MOST_SEED = 2**32 - 1
 # A thread that cannot be started ends the process without a message.
-MOST_THREADS = 1024
+_MOST_THREADS = 1024
 # Of molecules, rows, passes and tokens: more is a slip of the keyboard.
-MOST_NUMBER = 1_000_000
-# Help of the options that captures and benchmarks share.
-HELP = {
-    "tf32": "Multiply float32 matrices in TF32.",
-    "cudnn_benchmark": "Let cuDNN try out its kernels.",
-    "padding_multiple": "Pad prompts to a multiple of N tokens.",
-    "max_cache_length": "Give a static KV cache room for N tokens.",
-}
+_MOST_NUMBER = 1_000_000
 _TF32_CAPABILITY = (8, 0)
+
+
+# A check of a value: None, or the message and the hint.
+_Check = Callable[[Any], tuple[str, str] | None]
+
+
+def _named(what: str, hint: str) -> _Check:
+    return lambda name: None if name else (f"no {what} is named", hint)
+
+
+def _share(option: str, hint: str) -> _Check:
+    return lambda share: None if 0 < share <= 1 else (f"{option} {share} is not in (0, 1]", hint)
+
+
+def _temperature(value: float) -> tuple[str, str] | None:
+    if value > 0 and math.isfinite(value):
+        return None
+    return f"--temperature {value} is not a number above 0", "--sampling greedy takes the top"
+
+
+def _placeholder(text: str) -> tuple[str, str] | None:
+    if _PLACEHOLDER.fullmatch(text):
+        return None
+    return f"--placeholder {text!r} is not three decimal numbers", "such as 0.000,0.000,0.000"
 
 
 @dataclass(frozen=True)
 class CaptureSettings:
-    """One capture: the options of `molprof capture` by name, whose help describes them. Checks what needs no device."""
+    """One capture: the options of `molprof capture` by name, in the order of its help. Checks what needs no device."""
 
-    model: str
-    size: str | None = None  # see `sizes.sized`; None: the preset's own
-    weights: str = TRAINED
-    tokenizer: str | None = None
-    processor: str | None = None  # name, `package.module:factory`, `auto` (that of --lp), or None: unconstrained
-    placeholder: str | None = None  # what templates write for a coordinate; None: the processor's own
-    smiles: str | None = None
-    prompts: str | None = None
-    count: int | None = None  # None: all of the input
-    batch_size: int = 32
-    generations: int = 1
-    strict: bool = False
-    sampling: str = "greedy"  # `greedy`, or from the distribution: `sample`; `top_p` and `top_k` set their default
-    temperature: float = 1.0  # divides the logits, except in greedy sampling
+    # fmt: off
+    model: str = setting(
+        decides="forward", label="model", role="subject", metavar="NAME",
+        help="Preset (qwen, llama), folder, hub id, or a name of molprof.toml; or several: NAME,NAME.",
+        axis="Presets, folders, hub ids, or names in molprof.toml.",
+        check=_named("model", "use a preset (qwen, llama), a folder, or a hub id"))
+    size: str | None = setting(  # see `sizes.sized`; None: the preset's own
+        None, decides="forward", label="model size", role="setting", metavar="SIZE", bench=True,
+        help="Spread a preset over another size, the same function: {sizes}, or numbers, such as layers=8,hidden=512.")
+    weights: str = setting(
+        TRAINED, decides="forward", label="weights", role="subject", accepted=(TRAINED, RANDOM),
+        help="Weights of a preset. Random ones fit any size, but make tokens and drift meaningless.")
+    tokenizer: str | None = setting(
+        None, decides="forward", label="tokenizer", role="subject", metavar="NAME", bench=True,
+        help="Preset, folder or hub id.", unset="the model's own")
+    processor: str | None = setting(  # name, `package.module:factory`, `auto` (that of --lp), or None: unconstrained
+        None, decides="tokens", label="logits processor", role="subject", metavar="NAME",
+        help="Constrain with this processor (molprof presets lists them, package.module:Class is your own), or none; or"
+        " several: none,NAME,NAME.",
+        axis="Logits processors; none: unconstrained, auto: as capture --lp.",
+        check=_named("processor", "leave out --processor for none; molprof presets lists them"))
+    processor_args: tuple[str, ...] = setting(
+        (), decides="tokens", recorded="processor_parameters", flag="--processor-arg", metavar="KEY=VALUE", bench=True,
+        help="Parameter of a processor of your own; VALUE is JSON, or else text. Repeatable.")
+    placeholder: str | None = setting(  # None: the processor's own
+        None, decides="tokens", label="placeholder", role="subject", metavar="TEXT", check=_placeholder,
+        help="What templates write for a coordinate, such as 0.000,0.000,0.000.")
+    count: int | None = setting(
+        None, decides="input", flag="-n", metavar="N", least=1, most=_MOST_NUMBER, bench=True,
+        help="Take the first N molecules or prompts.", unset="all of FILE, or the 64 built-in molecules")
+    batch_size: int = setting(
+        32, decides="forward", label="batch size", role="setting", metavar="N", least=1, most=_MOST_NUMBER,
+        help="Molecules to generate together.", axis="Molecules generated together.", short="b{}")
+    smiles: str | None = setting(
+        None, decides="input", kind="file", metavar="FILE[:COLUMN]", bench=True,
+        help="SMILES, one per line, or in CSV, TSV, JSON, JSON lines or a pickle of plain data.  [COLUMN: smiles, else"
+        " the first]")
+    prompts: str | None = setting(
+        None, decides="input", kind="file", metavar="FILE", bench=True,
+        help="File with one plain-text prompt per line.")
+    # prompt_format, answer_format: see `TextFormat`
+    prompt_format: str = setting(
+        PROMPT, decides="input", label="prompt format", role="subject", kind="text", metavar="PATTERN", bench=True,
+        help="Text of a prompt, with {smiles}.")
+    answer_format: str = setting(
+        ANSWER, decides="tokens", label="answer format", role="subject", kind="text", metavar="PATTERN", bench=True,
+        help="Text of an answer: tags, and how a coordinate block opens, separates and closes.")
+    generations: int = setting(
+        1, decides="input", metavar="K", least=1, most=_MOST_NUMBER, help="Generate each molecule K times.")
+    strict: bool = setting(
+        False, decides="input", help="Refuse a SMILES that RDKit cannot read instead of skipping it.")
+    sampling: str = setting(  # `greedy`, or from the distribution: `sample`; `top_p` and `top_k` set their default
+        "greedy", decides="tokens", label="sampling", role="work", accepted=SAMPLING, bench=True)
+    temperature: float = setting(
+        1.0, decides="tokens", recorded="sampling_parameters", bench=True, check=_temperature,
+        help="Divide the logits; implies --sampling sample, as do the next three.")
     # top_p, top_k, min_p: what is drawn from, together; None: not restricted, but see `sampling_parameters`
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int = 0  # seeds every batch together with its number, so that each pass writes the same text
-    attention: str = "sdpa"
-    kv_cache: str = "dynamic"
-    sort: bool | None = None  # None: if all prompts are of molecules, whose templates tell how long answers get
-    forced_runs: bool = False
-    drop_finished: bool = False
-    compile: str = AUTO
-    dtype: str = AUTO
-    device: str = AUTO
-    max_new_tokens: int | None = None  # None: what the longest template of a batch needs
-    repeats: int = 3
-    warmup: int = 1
-    # first and last step to record, of the first batch; None: see `recorded_pass.choose_window`
-    window: tuple[int, int] | None = None
-    full: bool = False
-    modules: bool = False  # of the Python functions that stacks record, those of modules
-    stacks: bool = False
-    disagreement: bool = False
-    template_threads: int | None = None  # None: see `templates.default_threads`
-    template_cache: bool = False
-    threads: int | None = None
-    trust_remote_code: bool = False
-    processor_args: tuple[str, ...] = ()  # `KEY=VALUE` texts for a processor of the user's own
-    prompt_format: str = PROMPT  # prompt_format, answer_format: see `TextFormat`
-    answer_format: str = ANSWER
-    tf32: bool = False  # multiply float32 matrices in TF32
-    cudnn_benchmark: bool = False  # let cuDNN try out its kernels
-    padding_multiple: int = 1  # prompts of a batch are padded to a multiple of so many tokens
-    max_cache_length: int | None = None  # columns of a static KV cache; None: what the longest batch needs
+    top_p: float | None = setting(
+        None, decides="tokens", recorded="sampling_parameters", bench=True,
+        check=_share("--top-p", "0.9 keeps 90 % of the mass"),
+        help="Draw from the likeliest tokens of this total probability. They combine.")
+    top_k: int | None = setting(
+        None, decides="tokens", recorded="sampling_parameters", bench=True, least=1, most=_MOST_NUMBER,
+        help="Draw from this many of the likeliest tokens.")
+    min_p: float | None = setting(
+        None, decides="tokens", recorded="sampling_parameters", bench=True,
+        check=_share("--min-p", "0.05 keeps tokens with 5 % of the largest probability or more"),
+        help="Draw from tokens with this share of the largest probability or more.")
+    seed: int = setting(  # seeds every batch together with its number, so that each pass writes the same text
+        0, decides="input", label="seed", role="subject", least=0, most=_MOST_SEED, help="Seed for sampling.")
+    attention: str = setting(
+        "sdpa", decides="forward", label="attention", role="setting", accepted=ATTENTION, lever=True,
+        axis=f"{', '.join(ATTENTION)}.")
+    kv_cache: str = setting(
+        "dynamic", decides="forward", recorded="cache", label="KV cache", role="setting", accepted=KV_CACHES,
+        lever=True, axis=f"{', '.join(KV_CACHES)}.")
+    sort: bool | None = setting(  # None: if all prompts are of molecules, whose templates tell how long answers get
+        None, decides="input", unset="sort molecules",
+        help="Batch molecules of similar length, longest first, or keep their order.")
+    forced_runs: bool = setting(
+        False, decides="forward", help="Append forced tokens in the forward of the token before them.")
+    drop_finished: bool = setting(False, decides="forward", help="Drop finished rows from the batch.")
+    compile: str = setting(
+        AUTO, decides="forward", accepted=COMPILE, lever=True, short="compile {}",
+        help="Compile the forward of decode steps; requires --kv-cache static. auto: on a GPU.",
+        axis=f"{', '.join(COMPILE)}. Only static caches are compiled.")
+    dtype: str = setting(AUTO, decides="forward", label="dtype", role="setting", accepted=DTYPES, bench=True)
+    tf32: bool = setting(
+        False, decides="forward", label="TF32", role="setting", help="Multiply float32 matrices in TF32.", axis="",
+        lever=True, short="tf32")
+    cudnn_benchmark: bool = setting(
+        False, decides="forward", label="cuDNN benchmark", role="setting", help="Let cuDNN try out its kernels.",
+        axis="", lever=True, short="cudnn benchmark")
+    padding_multiple: int = setting(
+        1, decides="forward", label="prompt padding", role="setting", flag="--pad-multiple", metavar="N", least=1,
+        most=_MOST_NUMBER, help="Pad prompts to a multiple of N tokens.", axis="", lever=True, short="pad {}")
+    max_cache_length: int | None = setting(
+        None, decides="forward", label="KV cache length", role="setting", metavar="N", least=1, most=_MOST_NUMBER,
+        help="Give a static KV cache room for N tokens.", unset="what the longest batch needs",
+        axis="Give a static KV cache room for N tokens. none: what a batch needs.", lever=True, short="cache {}")
+    device: str = setting(
+        AUTO, decides="forward", label="device", role="setting", metavar="NAME", help="auto, cpu, cuda or cuda:N.")
+    max_new_tokens: int | None = setting(
+        None, decides="input", label="token limit (max_new_tokens)", role="subject", metavar="N", least=1,
+        most=_MOST_NUMBER, bench=True, help="Most tokens of an answer.", unset="what templates need")
+    repeats: int = setting(
+        3, decides="nothing", metavar="N", least=1, most=_MOST_NUMBER, help="Timed passes, without the profiler.")
+    warmup: int = setting(
+        1, decides="nothing", metavar="N", least=0, most=_MOST_NUMBER, help="Warm-up passes before the timed ones.")
+    window: tuple[int, int] | None = setting(  # of the first batch; None: see `recorded_pass.choose_window`
+        None, decides="nothing", metavar="FIRST:LAST", most=_MOST_NUMBER, unset="20 from step 20 on",
+        help="Steps of the first batch to record.")
+    full: bool = setting(
+        False, decides="nothing", help="Record every step of every batch; the trace gets large.")
+    modules: bool = setting(  # of the Python functions that stacks record, those of modules
+        False, decides="nothing", help="Record modules too, for molprof report --by module.")
+    stacks: bool = setting(
+        False, decides="nothing", help="Record modules and Python functions too, for molprof report --by.")
+    disagreement: bool = setting(
+        False, decides="nothing",
+        help="Record what the model would have chosen, token by token, in an untimed pass.")
+    # template_threads, template_cache: the template phase counts as equal work only in runs of one capture, which have
+    # both in common.
+    template_threads: int | None = setting(
+        None, decides="nothing", metavar="N", least=1, most=_MOST_THREADS, help="Threads that build templates.",
+        unset="SLURM_CPUS_PER_TASK, else half the cores and 1; at most 8")
+    template_cache: bool = setting(
+        False, decides="nothing", help="Keep the template of a molecule that a pass generates again.")
+    threads: int | None = setting(
+        None, decides="forward", metavar="N", least=1, most=_MOST_THREADS, help="CPU threads for torch.",
+        unset="one core fewer than there are")
+    trust_remote_code: bool = setting(
+        False, decides="nothing", help="Let a model from the hub run its own code.", bench=True)
+    # fmt: on
 
     def __post_init__(self) -> None:
-        if not self.model:
-            raise UsageError("no model is named", hint="use a preset (qwen, llama), a folder, or a hub id")
-        if self.processor == "":
-            raise UsageError("no processor is named", hint="leave out --processor for none; molprof presets lists them")
-        for name, accepted in _ACCEPTED.items():
-            one_of(name.replace("_", "-"), getattr(self, name), accepted)
-        for name, least in _LEAST.items():
-            if (value := getattr(self, name)) is not None:
-                at_least(_option(name), value, least)
-        for name in _NUMBERS:
-            _at_most(_option(name), getattr(self, name) or 0, MOST_NUMBER)
-        _at_most("--seed", self.seed, MOST_SEED)
-        _at_most("--window", max(self.window or (0,)), MOST_NUMBER)
-        for name in ("threads", "template_threads"):
-            _at_most(_option(name), getattr(self, name) or 1, MOST_THREADS)
-        if not (self.temperature > 0 and math.isfinite(self.temperature)):
-            raise UsageError(
-                f"--temperature {self.temperature} is not a number above 0", hint="--sampling greedy takes the top"
-            )
-        for option, share, hint in (
-            ("--top-p", self.top_p, "0.9 keeps 90 % of the mass"),
-            ("--min-p", self.min_p, "0.05 keeps tokens with 5 % of the largest probability or more"),
-        ):
-            if share is not None and not 0 < share <= 1:
-                raise UsageError(f"{option} {share} is not in (0, 1]", hint)
-        if self.placeholder is not None and not _PLACEHOLDER.fullmatch(self.placeholder):
-            raise UsageError(
-                f"--placeholder {self.placeholder!r} is not three decimal numbers", hint="such as 0.000,0.000,0.000"
-            )
+        kind: Any = type(self)  # of a benchmark's case, other defaults and more settings
+        for name, row in rows(kind).items():
+            row.check_value(getattr(self, name))
         object.__setattr__(self, "processor_args", tuple(self.processor_args))  # JSON has lists
         _ = self.text_format
         for message, hint in self._conflicts():
@@ -198,44 +276,9 @@ class CaptureSettings:
         return {"temperature": self.temperature, **{name: value for name, value in asked.items() if value is not None}}
 
 
-_ACCEPTED = {
-    "weights": WEIGHTS,
-    "sampling": SAMPLING,
-    "attention": ATTENTION,
-    "kv_cache": KV_CACHES,
-    "compile": COMPILE,
-    "dtype": DTYPES,
-}
-_LEAST = {"warmup": 0, "seed": 0} | dict.fromkeys(
-    (
-        "count", "batch_size", "repeats", "generations", "template_threads", "threads", "max_new_tokens", "top_k",
-        "padding_multiple", "max_cache_length",
-    ), 1
-)  # fmt: skip
-_NUMBERS = (
-    "count", "batch_size", "generations", "repeats", "warmup", "max_new_tokens", "padding_multiple", "max_cache_length",
-    "top_k",
-)  # fmt: skip
-_OPTIONS = {"count": "-n", "padding_multiple": "--pad-multiple"}
+SETTINGS = rows(CaptureSettings)
 
 
-def _option(name: str) -> str:
-    """The option that sets a field."""
-    return _OPTIONS.get(name, f"--{name.replace('_', '-')}")
-
-
-def one_of(name: str, value: str, accepted: tuple[str, ...]) -> None:
-    """Raises UsageError where `value` is none of `accepted`."""
-    if value not in accepted:
-        raise UsageError(f"no {name} {value!r}", hint=f"use one of: {', '.join(accepted)}")
-
-
-def at_least(name: str, value: int, least: int) -> None:
-    """Raises UsageError where `value` is below `least`."""
-    if value < least:
-        raise UsageError(f"{name} {value} is below {least}", hint=f"{name}: a whole number from {least} on")
-
-
-def _at_most(name: str, value: int, most: int) -> None:
-    if value > most:
-        raise UsageError(f"{name} {value} is above {most}", hint=f"{name}: a whole number up to {most}")
+def recorded(*decides: Decides) -> tuple[str, ...]:
+    """Keys of a report's `setup` that tell the settings which decide this of the work."""
+    return tuple(dict.fromkeys(row.recorded for row in SETTINGS.values() if row.decides in decides))

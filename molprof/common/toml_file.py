@@ -6,8 +6,9 @@ import difflib
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from molprof.common.errors import UsageError
@@ -17,6 +18,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+_T = TypeVar("_T", bound=Struct)
 
 
 class TomlFile(Struct, frozen=True):
@@ -50,6 +53,22 @@ class TomlFile(Struct, frozen=True):
     def refuse(self, problem: str, keys: Sequence[str | int], hint: str | None = None) -> NoReturn:
         """Raises UsageError that names the file and the line of the key."""
         raise UsageError(f"{self.path}, line {self.line(keys)}: {problem}", hint=hint or self.example)
+
+    def typed(self, table: object, keys: Sequence[str | int], kind: type[_T]) -> _T:
+        """The table that `keys` lead to as `kind`, a Struct with what each field takes in its `Meta`."""
+        fields = msgspec.structs.fields(kind)
+        entry = self.check_keys(table, keys, [field.name for field in fields])
+        if missing := [field.name for field in fields if field.required and field.name not in entry]:
+            self.refuse(f"the {keys[0]} lacks {', '.join(missing)}", keys)
+        for field in fields:
+            name = field.name
+            try:
+                if name in entry:
+                    msgspec.convert(entry[name], field.type)
+            except msgspec.ValidationError:
+                expected = next(item.description for item in field.type.__metadata__ if isinstance(item, msgspec.Meta))
+                self.refuse(f"{name} is {entry[name]!r}, expected {expected}", [*keys, name])
+        return msgspec.convert(entry, kind)
 
     def check_keys(self, table: object, keys: Sequence[str | int], known: Collection[str]) -> dict[str, Any]:
         """The table that `keys` lead to, all of whose keys are `known`."""

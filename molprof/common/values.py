@@ -25,6 +25,9 @@ Unit = Literal[
     "speed", "probability", "raw",
 ]  # fmt: skip
 
+# By the end of a column's name.
+_UNITS: dict[str, Unit] = {"_ns": "ns", "bytes": "bytes", "_ratio": "ratio"}
+
 # What C++ kernel names repeat without telling kernels apart.
 _KERNEL_NOISE = (
     "void ",
@@ -53,6 +56,11 @@ def by_unit(unit: Unit, value: Value | Range) -> str:
     if isinstance(value, str):
         return short_name(value) if unit == "name" else short_source(value) if unit == "path" else value
     return _FORMATS[unit](value)
+
+
+def unit_of(name: str) -> Unit:
+    """The unit of the numbers in a column, by its name."""
+    return next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "number")
 
 
 time_text = partial(by_unit, "ns")

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from molprof.common.bench_records import digest
 from molprof.common.errors import UsageError
-from molprof.common.settings import DTYPES, CaptureSettings, at_least, one_of
+from molprof.common.setting import at_least, one_of, rows, setting
+from molprof.common.settings import DTYPES, CaptureSettings
 
 BACKENDS = ("auto", "math", "flash", "efficient", "cudnn", "flash-attn", "flash-attn-3", "flex")
 MASKS = ("none", "causal", "padding")
@@ -64,16 +65,21 @@ class GenerateCase(CaptureSettings):
 
     kind: ClassVar[str] = "generate"
 
-    count: int = 8
+    count: int = setting(
+        8,
+        decides="input",
+        flag="-n",
+        metavar="N",
+        least=1,
+        bench=True,
+        help="Generate at least N molecules, rounded up to full batches.",
+        unset="the largest batch",
+    )
     batch_size: int = 8
     compile: str = "off"
     template_threads: int | None = 1
-    passes: int = 1  # timed passes
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("warmup", "passes"):
-            at_least(name.replace("_", " "), getattr(self, name), 1)
+    warmup: int = setting(1, decides="nothing", metavar="N", least=1, bench=True, help="Warm-up passes of a process.")
+    passes: int = setting(1, decides="nothing", metavar="N", least=1, bench=True, help="Timed passes of a process.")
 
     @property
     def rows(self) -> int:
@@ -87,11 +93,9 @@ class GenerateCase(CaptureSettings):
         """The case in a few words, without settings that have their default."""
         model = self.model if self.size is None else f"{self.model} {self.size}"
         parts = [model, self.processor or "no LP", f"b{self.batch_size}", self.attention, self.kv_cache]
-        parts += [f"compile {self.compile}"] if self.compile != "off" else []
-        parts += ["tf32"] if self.tf32 else []
-        parts += ["cudnn benchmark"] if self.cudnn_benchmark else []
-        parts += [f"pad {self.padding_multiple}"] if self.padding_multiple > 1 else []
-        parts += [f"cache {self.max_cache_length}"] if self.max_cache_length is not None else []
+        for name, row in rows(GenerateCase).items():
+            if row.lever and name not in ("attention", "kv_cache") and (value := getattr(self, name)) != row.default:
+                parts.append(row.text(value))
         return " ".join(parts)
 
 

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from molprof.common.errors import UsageError
-from molprof.common.settings import ATTENTION, AUTO, COMPILE, HELP, KV_CACHES, STATIC_CACHES
+from molprof.common.setting import rows
+from molprof.common.settings import ATTENTION, AUTO, COMPILE, KV_CACHES, STATIC_CACHES
 from molprof.profiler.bench.cases import GenerateCase, SdpaCase
 from molprof.profiler.processors import PROCESSORS
 
-_SWITCH = ("off", "on")
 _COMPILED = tuple(mode for mode in COMPILE if mode not in (AUTO, "eager"))
-
-
-@dataclass(frozen=True)
-class Dimension:
-    """A setting of `GenerateCase` that a grid can vary, and its option."""
-
-    setting: str
-    option: str
-    help: str
-    choices: tuple[str, ...] | None = None  # all values that the option takes; None: any
-    read: Callable[[str], Any] = str  # makes a value of one of its texts, or raises ValueError
 
 
 @dataclass(frozen=True)
@@ -37,29 +26,8 @@ class Benchmark:
     values: Mapping[str, tuple[Any, ...]]
 
 
-def _on(text: str) -> bool:
-    return text == "on"
-
-
-# In the order in which they vary, the first one slowest.
-DIMENSIONS = (
-    Dimension("model", "--model", "Presets, folders, hub ids, or names in molprof.toml."),
-    Dimension(
-        "processor", "--processor", "Logits processors; none: unconstrained, auto: as capture --lp.",
-        read=lambda text: None if text == "none" else text,
-    ),
-    Dimension("batch_size", "--batch-size", "Molecules generated together.", read=int),
-    Dimension("attention", "--attention", f"{', '.join(ATTENTION)}.", ATTENTION),
-    Dimension("kv_cache", "--kv-cache", f"{', '.join(KV_CACHES)}.", KV_CACHES),
-    Dimension("compile", "--compile", f"{', '.join(COMPILE)}. Only static caches are compiled.", COMPILE),
-    Dimension("tf32", "--tf32", HELP["tf32"], _SWITCH, _on),
-    Dimension("cudnn_benchmark", "--cudnn-benchmark", HELP["cudnn_benchmark"], _SWITCH, _on),
-    Dimension("padding_multiple", "--pad-multiple", HELP["padding_multiple"], read=int),
-    Dimension(
-        "max_cache_length", "--max-cache-length", f"{HELP['max_cache_length']} none: what a batch needs.",
-        read=lambda text: None if text == "none" else int(text),
-    ),
-)  # fmt: skip
+# Settings that a grid can vary, in the order in which they vary, the first one slowest.
+AXES = {name: row for name, row in rows(GenerateCase).items() if row.axis is not None}
 BENCHMARKS = {
     "attention": Benchmark("Compare attention implementations.", {"attention": ATTENTION}),
     "cache": Benchmark(
@@ -86,8 +54,7 @@ _PLAIN = GenerateCase(model="qwen")
 
 def values_of(benchmark: Benchmark) -> dict[str, tuple[Any, ...]]:
     """Return what a benchmark compares by default, by setting; one value if it does not vary the setting."""
-    names = [dimension.setting for dimension in DIMENSIONS]
-    return {name: benchmark.values.get(name, (getattr(_PLAIN, name),)) for name in names}
+    return {name: benchmark.values.get(name, (getattr(_PLAIN, name),)) for name in AXES}
 
 
 def generation_cases(values: Mapping[str, Any]) -> tuple[GenerateCase, ...]:
@@ -96,12 +63,11 @@ def generation_cases(values: Mapping[str, Any]) -> tuple[GenerateCase, ...]:
     A cache that grows is never compiled and has no maximum length. `count` is a least number of molecules,
     which full batches may exceed; None: the largest batch.
     """
-    names = [dimension.setting for dimension in DIMENSIONS]
-    common = {name: value for name, value in values.items() if name not in names}
+    common = {name: value for name, value in values.items() if name not in AXES}
     count = common.pop("count", None) or max(values["batch_size"])
     cases = []
-    for chosen in itertools.product(*(values[name] for name in names)):
-        settings = dict(zip(names, chosen, strict=True))
+    for chosen in itertools.product(*(values[name] for name in AXES)):
+        settings = dict(zip(AXES, chosen, strict=True))
         if settings["kv_cache"] not in STATIC_CACHES:
             settings |= {"compile": "off", "max_cache_length": None}
         size = settings["batch_size"]

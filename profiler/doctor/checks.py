@@ -41,7 +41,7 @@ _HERE = "molprof.profiler.doctor.trials"
 # What is tried besides attention, by name: the function and its arguments.
 TRIALS = {
     _TORCH: (f"{_HERE}:torch_build",),
-    "trace processor": ("molprof.analysis.engine:selftest",),
+    "trace processor": ("molprof.analysis.trace_processor:selftest",),
     _FLASH: (f"{_HERE}:imported", "flash_attn"),
     **{name: (f"{_HERE}:imported", name) for name in (*_CAPTURE_PACKAGES, *_EXTRAS)},
     **{name: (f"{_HERE}:preset", name) for name in ARCHITECTURES},

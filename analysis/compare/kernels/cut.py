@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Any, NamedTuple
+from itertools import accumulate, groupby
+from typing import NamedTuple
 
 from molprof.analysis.compare.kernels.read import Recorded, Row, Step
 from molprof.common.errors import EngineError
@@ -27,10 +27,10 @@ class Item(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Strand:
+class Lane:
     """What one device, or process of operators, did in a step or in the whole trace."""
 
-    lane: str
+    name: str
     kind: str | None  # of the step: decode, prefill and so on
     items: tuple[Item, ...]
     tail_ns: int  # nothing ran after the last one, up to the end of the step; 0 for GPU work, which has no such end
@@ -38,166 +38,131 @@ class Strand:
 
 
 @dataclass(frozen=True)
-class Part:
+class Selection:
     """The part of a trace that is compared."""
 
     trace: Recorded
     steps: tuple[Step, ...]  # none: the whole trace
-    strands: tuple[Strand, ...]
+    lanes: tuple[Lane, ...]
     outside: tuple[int, int]  # pieces of work that are in no step, and their time; 0 where the whole trace is taken
 
     @property
+    def items(self) -> list[Item]:
+        return [item for lane in self.lanes for item in lane.items]
+
+    @property
     def span_ns(self) -> int:
-        return sum(strand.span_ns for strand in self.strands)
+        return sum(lane.span_ns for lane in self.lanes)
 
 
-def cut(recorded: Recorded, region: str) -> Part:
+def cut(recorded: Recorded, region: str) -> Selection:
     """The part of a trace that a region names: STEP, its step of median duration; STEPS, all; TRACE, everything.
 
     Raises EngineError where the times do not add up to the devices' time.
     """
-    chosen: tuple[Step, ...] = ()
-    if region != TRACE:
-        chosen = tuple(step for step in recorded.steps if region == STEPS or step.typical)
-    build = _gpu_strands if recorded.has_gpu else _operator_strands
-    strands = tuple(build(recorded.rows, chosen))
-    inside = sum(len(strand.items) for strand in strands)
-    own_ns = sum(item.row.dur for strand in strands for item in strand.items)
-    part = Part(
-        recorded, chosen, strands, (len(recorded.rows) - inside, sum(row.dur for row in recorded.rows) - own_ns)
-    )
-    if region == TRACE and recorded.has_gpu and part.span_ns != recorded.device_ns[0]:
+    steps = tuple(step for step in recorded.steps if region == STEPS or (region == STEP and step.typical))
+    lanes = tuple((_gpu_lanes if recorded.has_gpu else _operator_lanes)(recorded.rows, steps))
+    inside = [item.row.dur for lane in lanes for item in lane.items]
+    outside = len(recorded.rows) - len(inside), sum(row.dur for row in recorded.rows) - sum(inside)
+    found = Selection(recorded, steps, lanes, outside)
+    if region == TRACE and recorded.has_gpu and found.span_ns != recorded.device_ns[0]:
         raise EngineError(
-            f"{recorded.info.path}: the work and gaps take {part.span_ns} ns, the devices {recorded.device_ns[0]} ns"
+            f"{recorded.info.path}: the work and gaps take {found.span_ns} ns, the devices {recorded.device_ns[0]} ns"
         )
-    return part
+    return found
 
 
-def _gpu_strands(rows: Sequence[Row], steps: Sequence[Step]) -> Iterator[Strand]:
-    """A strand of each device; with steps one of each step, whose first gap goes back to the work before it."""
-    by_step: dict[tuple[int, str], list[int]] = {}
-    timed: list[Item] = []
-    ends: list[int] = []  # latest end up to and with each row
-    lanes = []
-    for lane, group in groupby(rows, key=lambda row: row.lane):
-        lanes.append(lane)
-        first = len(timed)
-        of_lane = list(group)
-        timed += _timed(of_lane, None)
-        for row in of_lane:
-            ends.append(max(ends[-1], row.ts + row.dur) if len(ends) > first else row.ts + row.dur)
+def _gpu_lanes(rows: Sequence[Row], steps: Sequence[Step]) -> Iterator[Lane]:
+    """A lane for each device; with steps one in each step, whose first gap goes back to the work before it."""
+    devices = []
+    for name, group in groupby(rows, key=lambda row: row.lane):
+        found = list(group)
+        items = tuple(_timed(found, None))
+        ends = list(accumulate((row.ts + row.dur for row in found), max))  # of all work up to and with each row
         if not steps:
-            yield Strand(lane, None, tuple(timed[first:]), 0, ends[-1] - of_lane[0].ts)
-        for place, step_id in enumerate(_placed(of_lane), first):
-            if step_id is not None:
-                by_step.setdefault((step_id, lane), []).append(place)
+            yield Lane(name, None, items, 0, ends[-1] - found[0].ts)
+        by_step: dict[int | None, list[int]] = {}
+        for place, step_id in enumerate(_step_ids(found)):
+            by_step.setdefault(step_id, []).append(place)
+        devices.append((name, items, ends, by_step))
     for step in steps:
-        for lane in lanes:
-            places = by_step.get((step.id, lane), [])
-            if places:
-                items = tuple(timed[place] for place in places)
-                yield Strand(lane, step.kind, items, 0, sum(_run_spans(timed, ends, places)))
+        for name, items, ends, by_step in devices:
+            if places := by_step.get(step.id):
+                # From the end of the work before each run of neighbours to its own end.
+                runs = [
+                    [place for _, place in run]
+                    for _, run in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0])
+                ]
+                starts = (ends[run[0] - 1] if run[0] else items[0].row.ts for run in runs)
+                span_ns = sum(ends[run[-1]] for run in runs) - sum(starts)
+                yield Lane(name, step.kind, tuple(items[place] for place in places), 0, span_ns)
 
 
-def _run_spans(timed: Sequence[Item], ends: Sequence[int], places: Sequence[int]) -> Iterator[int]:
-    """Of each run of neighbours the time from the end of the work before it to its own end."""
-    for _, run in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0]):
-        numbers = [place for _, place in run]
-        row = timed[numbers[0]].row
-        is_first = numbers[0] == 0 or timed[numbers[0] - 1].row.lane != row.lane
-        yield ends[numbers[-1]] - (row.ts if is_first else ends[numbers[0] - 1])
-
-
-def _placed(rows: Sequence[Row]) -> list[int | None]:
+def _step_ids(rows: Sequence[Row]) -> list[int | None]:
     """The step of each row of a device; work whose call is not recorded is in the step that is around it."""
-    placed = [row.step_id for row in rows]
+    found = [row.step_id for row in rows]
     last: int | None = None  # place of the last row whose call is recorded
     for place, row in enumerate(rows):
         if not row.known:
             continue
         if last is not None and rows[last].step_id == row.step_id:
-            placed[last + 1 : place] = [row.step_id] * (place - last - 1)
+            found[last + 1 : place] = [row.step_id] * (place - last - 1)
         last = place
-    return placed
+    return found
 
 
-def _operator_strands(rows: Sequence[Row], steps: Sequence[Step]) -> Iterator[Strand]:
-    """A strand of each process; with steps one of each step, from its start to its end."""
+def _operator_lanes(rows: Sequence[Row], steps: Sequence[Step]) -> Iterator[Lane]:
+    """A lane for each process; with steps one in each step, from its start to its end."""
     by_step: dict[int | None, list[Row]] = {}
-    for row in _in_steps(rows, steps):
+    for row in rows:
         by_step.setdefault(row.step_id, []).append(row)
     for step in steps:
         inside = by_step.get(step.id, [])
         end = step.ts + step.dur
-        for lane in list(dict.fromkeys(row.lane for row in inside)) or [""]:
-            items = tuple(_timed([row for row in inside if row.lane == lane], (step.ts, end)))
+        for name in list(dict.fromkeys(row.lane for row in inside)) or [""]:
+            items = tuple(_timed([row for row in inside if row.lane == name], (step.ts, end)))
             last = max((min(item.row.ts + item.row.dur, end) for item in items), default=step.ts)
-            yield Strand(lane, step.kind, items, end - last, step.dur)
+            yield Lane(name, step.kind, items, end - last, step.dur)
     if not steps:
-        for lane, group in groupby(rows, key=lambda row: row.lane):
-            of_lane = list(group)
-            end = max(row.ts + row.dur for row in of_lane)
-            yield Strand(lane, None, tuple(_timed(of_lane, None)), 0, end - of_lane[0].ts)
+        for name, group in groupby(rows, key=lambda row: row.lane):
+            found = list(group)
+            span_ns = max(row.ts + row.dur for row in found) - found[0].ts
+            yield Lane(name, None, tuple(_timed(found, None)), 0, span_ns)
 
 
-def _in_steps(rows: Sequence[Row], steps: Sequence[Step]) -> list[Row]:
-    """The rows, with the step of operators that call others: that of what they call, if they began in it."""
-    starts = {step.id: step.ts for step in steps}
-    found = list(rows)
-    outer: dict[int, list[int]] = {}
-    for place, row in enumerate(rows):
-        stack = outer.setdefault(row.track_id, [])
-        while stack and rows[stack[-1]].ts + rows[stack[-1]].dur <= row.ts:
-            stack.pop()
-        if row.step_id is not None:
-            for above in stack:
-                if found[above].step_id is None and rows[above].ts >= starts.get(row.step_id, row.ts):
-                    found[above] = rows[above]._replace(step_id=row.step_id)
-        stack.append(place)
-    return found
-
-
-def _timed(rows: Sequence[Row], ends: tuple[int, int] | None) -> Iterator[Item]:
-    """What each row of a lane adds to its time, within these ends if any are given."""
+def _timed(rows: Sequence[Row], within: tuple[int, int] | None) -> Iterator[Item]:
+    """What each row of a lane adds to its time, between these times if any are given."""
     own_ns, gap_ns = [0] * len(rows), [0] * len(rows)
-    busy_ns: Any = None if ends is None else ends[0]
-    for start, end, place in sorted(_stretches(rows)):
-        if ends is not None:
-            start, end = min(start, ends[1]), min(end, ends[1])
-        if busy_ns is None:
-            busy_ns = start
+    busy_ns = None if within is None else within[0]
+    for start, end, place in sorted(_innermost(rows)):
+        if within is not None:
+            start, end = min(start, within[1]), min(end, within[1])
+        busy_ns = start if busy_ns is None else busy_ns
         own_ns[place] += max(0, end - max(start, busy_ns))
         gap_ns[place] += max(0, start - busy_ns)
         busy_ns = max(busy_ns, end)
     return map(Item, rows, own_ns, gap_ns)
 
 
-def _stretches(rows: Sequence[Row]) -> Iterator[tuple[int, int, int]]:
-    """Start, end and place of the row that runs there: of operators the innermost of their track."""
-    outer: dict[int, list[int]] = {}
-    cursor: dict[int, int] = {}  # of each track, up to where it is given away
+def _innermost(rows: Sequence[Row]) -> Iterator[tuple[int, int, int]]:
+    """Start, end and place of what runs: GPU work, and of operators the innermost of their track."""
+    tracks: dict[int, list[int]] = {}
     for place, row in enumerate(rows):
         if row.track_id == -1:
             yield row.ts, row.ts + row.dur, place
-            continue
-        stack = outer.setdefault(row.track_id, [])
-        yield from _ended(rows, stack, cursor, row)
-        if stack:
-            yield cursor[row.track_id], row.ts, stack[-1]
-        cursor[row.track_id] = row.ts
-        stack.append(place)
-    for stack in outer.values():
-        yield from _ended(rows, stack, cursor, None)
-
-
-def _ended(
-    rows: Sequence[Row], stack: list[int], cursor: dict[int, int], before: Row | None
-) -> Iterator[tuple[int, int, int]]:
-    """What is left of the operators of a track that end before this row, which leave its stack."""
-    while stack:
-        row = rows[stack[-1]]
-        end = row.ts + row.dur
-        if before is not None and end > before.ts:
-            return
-        yield cursor[row.track_id], end, stack.pop()
-        cursor[row.track_id] = end
+        else:
+            tracks.setdefault(row.track_id, []).append(place)
+    for places in tracks.values():
+        stack: list[tuple[int, int]] = []  # ends and places
+        now = 0
+        for number in (*places, None):
+            following = None if number is None else rows[number]
+            while stack and (following is None or stack[-1][0] <= following.ts):
+                end, ended = stack.pop()
+                yield now, end, ended
+                now = end
+            if following is not None and number is not None:
+                if stack:
+                    yield now, following.ts, stack[-1][1]
+                now = following.ts
+                stack.append((following.ts + following.dur, number))

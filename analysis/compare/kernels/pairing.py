@@ -8,12 +8,12 @@ was moved.
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from molprof.analysis.compare.kernels.cut import Item, Part, Strand
+from molprof.analysis.compare.kernels.cut import Item, Lane, Selection
 from molprof.analysis.compare.kernels.read import Row
 from molprof.analysis.figures.sequence.align import Level, align_by, gaps
 
@@ -28,7 +28,7 @@ LEVELS = (
     "operator",
 )
 # Classes of which two kernels between the same neighbours do the same, whatever operator asked for them.
-_TELLING = frozenset({
+_SPECIFIC = frozenset({
     "attention", "matmul", "norm", "softmax", "sort/top-k", "cat", "embedding/rotary", "cache-write", "collective"
 })  # fmt: skip
 # What the names of torch's kernels hold of the function that they compute, whatever loop is around it.
@@ -44,7 +44,7 @@ class Change:
     first: Item | None
     other: Item | None
     level: int | None = None  # of LEVELS, of what is matched
-    hunk: int = -1  # number of the stretch without matches in which it is; -1: matched
+    hunk: int = -1  # number of the run of changes without a match in which it is; -1: matched
 
     @property
     def time_ns(self) -> int:
@@ -66,23 +66,21 @@ class Change:
 
 @dataclass(frozen=True)
 class Pairing:
-    """All work of both parts, in order."""
+    """All work of both selections, in order."""
 
-    first: Part
-    other: Part
+    first: Selection
+    other: Selection
     changes: tuple[Change, ...]
     tail_ns: int  # other minus first, of the time after the last operators of steps
 
 
-def pair(first: Part, other: Part) -> Pairing:
-    """Pair the work of two parts: steps of a kind in their order, in each step device by device."""
-    telling = _Telling(first, other)
+def pair(first: Selection, other: Selection) -> Pairing:
+    """Pair the work of two selections: steps of a kind in their order, in each step device by device."""
+    keys = _Keys(first, other)
     changes: list[Change] = []
-    tail_ns = 0
-    hunks = 0
-    for one, two in _strand_pairs(first.strands, other.strands):
-        here, there = (strand.items if strand else () for strand in (one, two))
-        found = _changes(here, there, telling, hunks)
+    tail_ns = hunks = 0
+    for one, two in _lane_pairs(first.lanes, other.lanes):
+        found = _changes(one.items if one else (), two.items if two else (), keys, hunks)
         hunks = max((change.hunk + 1 for change in found), default=hunks)
         changes += found
         tail_ns += (two.tail_ns if two else 0) - (one.tail_ns if one else 0)
@@ -94,21 +92,21 @@ def classes(module: str | None) -> str | None:
     return None if module is None else _NUMBER.sub("", module)
 
 
-class _Telling:
-    """What both traces record, so that it can tell their work apart."""
+class _Keys:
+    """What work is paired by, level by level, of what both traces record."""
 
-    def __init__(self, first: Part, other: Part) -> None:
-        rows = [[item.row for strand in part.strands for item in strand.items] for part in (first, other)]
-        self.phases = all(any(row.phase for row in side) for side in rows)
-        self.modules = all(any(row.module for row in side) for side in rows)
-        self.shapes = all(any(row.shape for row in side) for side in rows)
-        self.operators = all(any(row.operator for row in side) for side in rows)
+    def __init__(self, *sides: Selection) -> None:
+        rows = [[item.row for item in side.items] for side in sides]
+        self.phases, self.modules, self.shapes, self.operators = (
+            all(any(getattr(row, name) for row in side) for side in rows)
+            for name in ("phase", "module", "shape", "operator")
+        )
 
-    def levels(self, first: Sequence[Row], other: Sequence[Row]) -> list[Level]:
-        sides = [[self._keys(row) for row in rows] for rows in (first, other)]
-        return [([keys[n] for keys in sides[0]], [keys[n] for keys in sides[1]]) for n in range(len(LEVELS))]
+    def levels(self, *sides: Sequence[Item]) -> list[Level]:
+        first, other = ([self._of(item.row) for item in items] for items in sides)
+        return [([keys[n] for keys in first], [keys[n] for keys in other]) for n in range(len(LEVELS))]
 
-    def _keys(self, row: Row) -> tuple[Hashable | None, ...]:
+    def _of(self, row: Row) -> tuple[Hashable | None, ...]:
         phase = row.phase if self.phases else None
         place = (phase, row.layer, classes(row.module)) if self.modules else (phase,)
         asked = row.operator if self.operators else None
@@ -116,7 +114,7 @@ class _Telling:
         # Without an operator the name alone tells what it is.
         exact = (place, work, row.shape if self.shapes else None, None if asked else row.name)
         function = tuple(_FUNCTION.findall(row.name)) if row.cls else ()
-        by_class = not asked or row.cls in _TELLING or (row.cls or "").startswith("memcpy")
+        by_class = not asked or row.cls in _SPECIFIC or (row.cls or "").startswith("memcpy")
         return (
             exact,
             (place, work) if asked else None,
@@ -128,24 +126,23 @@ class _Telling:
         )
 
 
-def _strand_pairs(first: Sequence[Strand], other: Sequence[Strand]) -> Iterator[tuple[Strand | None, Strand | None]]:
-    """Strands that belong together: of steps of one kind in their order, and of lanes in theirs."""
-    kinds = [{strand.kind for strand in strands} for strands in (first, other)]
-    by_kind = bool(kinds[0] & kinds[1])
-    sides = [_numbered(strands, by_kind) for strands in (first, other)]
-    for key in dict.fromkeys((*sides[0], *sides[1])):
-        yield sides[0].get(key), sides[1].get(key)
+def _lane_pairs(first: Sequence[Lane], other: Sequence[Lane]) -> Iterator[tuple[Lane | None, Lane | None]]:
+    """What belongs together: of steps of one kind in their order, and of devices in theirs."""
+    by_kind = bool({lane.kind for lane in first} & {lane.kind for lane in other})
+    one, two = (_numbered(lanes, by_kind) for lanes in (first, other))
+    for key in dict.fromkeys((*one, *two)):
+        yield one.get(key), two.get(key)
 
 
-def _numbered(strands: Sequence[Strand], by_kind: bool) -> dict[Hashable, Strand]:
-    """Strands by kind of step, number of the step among those of its kind, and number of the lane."""
-    lanes = {lane: number for number, lane in enumerate(sorted({strand.lane for strand in strands}, key=_natural))}
-    found: dict[Hashable, Strand] = {}
-    counts: dict[Hashable, int] = {}
-    for strand in strands:
-        kind, lane = strand.kind if by_kind else None, lanes[strand.lane]
-        number = counts[kind, lane] = counts.get((kind, lane), 0) + 1
-        found[kind, lane, number] = strand
+def _numbered(lanes: Sequence[Lane], by_kind: bool) -> dict[Hashable, Lane]:
+    """Lanes by kind of step, number of the step among those of its kind, and number of the device."""
+    devices = {name: number for number, name in enumerate(sorted({lane.name for lane in lanes}, key=_natural))}
+    found: dict[Hashable, Lane] = {}
+    counts: Counter[Hashable] = Counter()
+    for lane in lanes:
+        key = lane.kind if by_kind else None, devices[lane.name]
+        counts[key] += 1
+        found[key, counts[key]] = lane
     return found
 
 
@@ -154,21 +151,19 @@ def _natural(lane: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", lane) if part]
 
 
-def _changes(first: Sequence[Item], other: Sequence[Item], telling: _Telling, hunks: int) -> list[Change]:
-    matches = align_by(telling.levels([item.row for item in first], [item.row for item in other]))
+def _changes(first: Sequence[Item], other: Sequence[Item], keys: _Keys, hunks: int) -> list[Change]:
+    matches = align_by(keys.levels(first, other))
     between = list(gaps(matches, len(first), len(other)))
-    moved = _moved(first, other, between)
-    gone = set(moved.values())
+    origins = _moved(first, other, between)
+    gone = set(origins.values())
     found: list[Change] = []
     for number, (here, there) in enumerate(between):
         size = len(found)
         found += [Change(DELETED, first[place], None, hunk=hunks) for place in here if place not in gone]
         for place in there:
-            origin = moved.get(place)
-            if origin is None:
-                found.append(Change(INSERTED, None, other[place], hunk=hunks))
-            else:
-                found.append(Change(MOVED, first[origin], other[place], hunk=hunks))
+            moved = place in origins
+            before = first[origins[place]] if moved else None
+            found.append(Change(MOVED if moved else INSERTED, before, other[place], hunk=hunks))
         hunks += len(found) > size
         if number < len(matches):
             match = matches[number]
@@ -197,7 +192,7 @@ def _same(row: Row) -> Hashable:
 
 
 def hunks_of(changes: Sequence[Change]) -> Iterator[tuple[list[Change], Change | None, Change | None]]:
-    """Each stretch of changes without matches, and the matches around it."""
+    """Each run of changes without a match, and the matches around it."""
     before: Change | None = None
     runs = [(hunk, list(group)) for hunk, group in groupby(changes, key=lambda change: change.hunk)]
     for number, (hunk, group) in enumerate(runs):

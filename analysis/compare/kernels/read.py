@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_row, query_rows
 from molprof.analysis.figures.sequence.shapes import input_shapes, shapes_text
 from molprof.analysis.reader import TraceInfo
-from molprof.analysis.reader.open import open_packaged
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_row, query_rows
 from molprof.common.errors import TraceError
 from molprof.common.values import bytes_text
 
-_ITEMS = Query(
-    "work_sequence",
+_WORK = Query(
+    "origin",
     """
-SELECT id, ts, dur, name, category, class, lane, IFNULL(track_id, -1) AS track_id,
-  operator, IFNULL(operator_id, -1) AS operator_id, module, layer, source, phase, step_id, known
-FROM molprof_sequence_item
+SELECT id, ts, dur, name, category, class, device AS lane, -1 AS track_id,
+  operator, IFNULL(operator_id, -1) AS operator_id, module, layer, source, phase, step_id, call_id IS NOT NULL AS known
+FROM molprof_origin
+ORDER BY lane, ts, id
+""",
+)
+# Of a trace without GPU work: one lane for each process.
+_OPERATORS = Query(
+    "origin",
+    """
+SELECT id, ts, dur, name, 'cpu_op' AS category, NULL AS class, CAST(upid AS TEXT) AS lane, track_id,
+  name AS operator, id AS operator_id, module, layer, source, phase, step_id, 1 AS known
+FROM molprof_operator_origin
 ORDER BY lane, ts, id
 """,
 )
@@ -86,26 +95,20 @@ class Recorded(Struct, frozen=True):
         return bool(self.rows) and self.rows[0].category != "cpu_op"
 
 
-def read_recorded(
-    path: str | os.PathLike[str], *, native_path: str | None = None, partial: bool = False
-) -> tuple[Recorded, tuple[str, ...]]:
-    """What ran in the trace at `path`, and notes about it. Arguments and errors are those of `open_trace`.
-
-    Raises TraceError where neither GPU work nor operators are recorded.
-    """
-    sizes = os.path.isfile(path) and os.path.getsize(path) <= _SIZES_BYTES
-    with open_packaged(path, native_path=native_path, stacks=True, all_args=sizes, partial=partial) as (engine, info):
-        recorded = _recorded(engine, info)
-    if not recorded.rows:
-        raise TraceError(f"{path} records neither GPU work nor operators", "record it with torch.profiler")
-    notes = () if sizes else (f"no sizes of inputs are read from a file over {bytes_text(_SIZES_BYTES)}",)
-    return recorded, (*info.notes(), *notes)
+def size_notes(path: Path) -> tuple[str, ...]:
+    """Why the sizes of inputs are not read from a file; nothing if they are."""
+    if path.is_file() and path.stat().st_size <= _SIZES_BYTES:
+        return ()
+    return (f"no sizes of inputs are read from a file over {bytes_text(_SIZES_BYTES)}",)
 
 
-def _recorded(engine: Engine, info: TraceInfo) -> Recorded:
+def read_recorded(engine: TraceProcessor, info: TraceInfo) -> Recorded:
+    """What ran in a loaded trace. Raises TraceError where neither GPU work nor operators are recorded."""
     shapes = {operator: shapes_text(sizes) for operator, sizes in input_shapes(engine).items()}
-    found = (Row(*row) for row in query_rows(engine, _ITEMS)[1])
+    found = (Row(*row) for row in query_rows(engine, _WORK)[1] or query_rows(engine, _OPERATORS)[1])
     rows = tuple(row._replace(shape=shapes.get(row.operator_id)) for row in found)
+    if not rows:
+        raise TraceError(f"{info.path} records neither GPU work nor operators", "record it with torch.profiler")
     span = query_row(engine, _SPAN)
     return Recorded(
         info, rows, tuple(Step(*row) for row in query_rows(engine, _STEPS)[1]), (span["span_ns"], span["busy_ns"])

@@ -1,11 +1,12 @@
 """The difference between two traces as a sum: every nanosecond is of a pair, of work that one lacks, or of a gap.
 
-Folded by place (phase and modules without their numbers), by layer, and by stretches that differ in the same way.
+Folded by location (phase and modules without their numbers), by layer, and by hunks that differ in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,7 +66,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where work is, its layers folded: as the other trace says, for what it lacks as the first one does."""
 
     phase: str | None
@@ -88,27 +89,31 @@ class Place:
 
 
 @dataclass
-class Stretch:
-    """Stretches without matches that differ in the same way."""
+class Hunk:
+    """Changes without a match between them, and all others that differ in the same way."""
 
-    place: Place
+    location: Location
     first: tuple[str, ...]  # what each of them was
     other: tuple[str, ...]
     moved: tuple[str, ...]
-    between: tuple[str | None, str | None]  # what is matched around the first of them
-    around: tuple[Change | None, Change | None]
+    around: tuple[Change | None, Change | None]  # what is matched before and after the first of them
     example: list[Change]
     count: int = 0
     sum: Sum = field(default_factory=Sum)
+
+    @property
+    def between(self) -> tuple[str | None, str | None]:
+        before, after = (None if change is None else what(change.row) for change in self.around)
+        return before, after
 
 
 @dataclass(frozen=True)
 class Summed:
     pairing: Pairing
     whole: Sum
-    places: dict[Place, Sum]
+    locations: dict[Location, Sum]
     layers: dict[int | None, Sum]
-    stretches: list[Stretch]
+    hunks: list[Hunk]
 
     @property
     def span_ns(self) -> int:
@@ -126,14 +131,13 @@ class Summed:
         found = []
         if self.residual_ns:
             found.append(f"the parts add up to {self.whole.total_ns} ns, the difference is {self.span_ns} ns")
-        pairing = self.pairing
-        for part, amounts in ((pairing.first, self.whole.first), (pairing.other, self.whole.other)):
-            inside = sum(len(strand.items) for strand in part.strands)
-            if amounts[0] != inside:
-                found.append(f"{part.trace.info.path} has {inside} pieces of work, {amounts[0]} are in the sum")
-        tail_ns = pairing.tail_ns
-        for name, sums in (("places", self.places), ("layers", self.layers)):
-            folded_ns = sum(item.total_ns for item in sums.values()) + tail_ns
+        for side, amounts in ((self.pairing.first, self.whole.first), (self.pairing.other, self.whole.other)):
+            if amounts[0] != len(side.items):
+                found.append(
+                    f"{side.trace.info.path} has {len(side.items)} pieces of work, {amounts[0]} are in the sum"
+                )
+        for name, sums in (("places", self.locations.values()), ("layers", self.layers.values())):
+            folded_ns = sum(item.total_ns for item in sums) + self.pairing.tail_ns
             if folded_ns != self.whole.total_ns:
                 found.append(f"the {name} add up to {folded_ns} ns, the whole to {self.whole.total_ns} ns")
         return tuple(found)
@@ -142,17 +146,16 @@ class Summed:
 def summed(pairing: Pairing) -> Summed:
     whole = Sum()
     whole.parts["idle"] += pairing.tail_ns
-    places: dict[Place, Sum] = {}
-    layers: dict[int | None, Sum] = {}
+    locations: defaultdict[Location, Sum] = defaultdict(Sum)
+    layers: defaultdict[int | None, Sum] = defaultdict(Sum)
     for change in pairing.changes:
-        whole.add(change)
-        places.setdefault(place_of(change.row), Sum()).add(change)
-        layers.setdefault(change.row.layer, Sum()).add(change)
-    return Summed(pairing, whole, places, layers, _stretches(pairing.changes))
+        for item in (whole, locations[location_of(change.row)], layers[change.row.layer]):
+            item.add(change)
+    return Summed(pairing, whole, locations, layers, _hunks(pairing.changes))
 
 
-def place_of(row: Row) -> Place:
-    return Place(row.phase, classes(row.module))
+def location_of(row: Row) -> Location:
+    return Location(row.phase, classes(row.module))
 
 
 def what(row: Row) -> str:
@@ -162,24 +165,16 @@ def what(row: Row) -> str:
     return row.operator if row.cls is None else f"{row.operator} ({row.cls})"
 
 
-def _stretches(changes: Sequence[Change]) -> list[Stretch]:
+def _hunks(changes: Sequence[Change]) -> list[Hunk]:
     """Those that differ in the same way together, the largest difference first."""
-    found: dict[Hashable, Stretch] = {}
+    found: dict[Hashable, Hunk] = {}
     for group, before, after in hunks_of(changes):
-        place = place_of(group[0].row)
         gone, new, moved = (
-            _whats(change.row for change in group if change.kind == kind) for kind in (DELETED, INSERTED, MOVED)
+            tuple(what(change.row) for change in group if change.kind == kind) for kind in (DELETED, INSERTED, MOVED)
         )
-        between = (what(before.row) if before else None, what(after.row) if after else None)
-        key = (place, gone, new, moved)
-        stretch = found.get(key)
-        if stretch is None:
-            stretch = found[key] = Stretch(place, gone, new, moved, between, (before, after), group)
-        stretch.count += 1
+        key = location_of(group[0].row), gone, new, moved
+        hunk = found.setdefault(key, Hunk(*key, (before, after), group))
+        hunk.count += 1
         for change in group:
-            stretch.sum.add(change)
-    return sorted(found.values(), key=lambda stretch: (-abs(stretch.sum.total_ns), -stretch.count))
-
-
-def _whats(rows: Iterable[Row]) -> tuple[str, ...]:
-    return tuple(map(what, rows))
+            hunk.sum.add(change)
+    return sorted(found.values(), key=lambda hunk: (-abs(hunk.sum.total_ns), -hunk.count))

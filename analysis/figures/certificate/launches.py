@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_dicts
 from molprof.analysis.figures.certificate.model import Bound, Check, Doubt, Evidence, Facts, Group, lost
 from molprof.analysis.reader import TraceInfo
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_dicts
 from molprof.common.values import counted
 
 _WORK = Query(
@@ -32,7 +32,7 @@ _LOSSES = re.compile(
 _LOG_KEYS = ("INFO", "WARNING", "ERROR")
 
 
-def _rows(engine: Engine, query: Query, place: str) -> Iterator[dict[str, Any]]:
+def _rows(engine: TraceProcessor, query: Query, place: str) -> Iterator[dict[str, Any]]:
     return (row for row in query_dicts(engine, query) if row["place"] == place)
 
 
@@ -40,7 +40,7 @@ def _evidence(row: dict[str, Any]) -> Evidence:
     return {key: value for key, value in row.items() if key != "place"}
 
 
-def _missing_work(engine: Engine, info: TraceInfo, facts: Facts, place: str, text: str) -> Iterator[Doubt]:
+def _missing_work(engine: TraceProcessor, info: TraceInfo, facts: Facts, place: str, text: str) -> Iterator[Doubt]:
     for row in _rows(engine, _WORK, place):
         launches, evidence = row["launches"], _evidence(row)
         reason = text.format(launches=counted(launches, "launch", "es"))
@@ -62,7 +62,7 @@ def _missing_work(engine: Engine, info: TraceInfo, facts: Facts, place: str, tex
             yield Doubt("steps", "bounded", reason, (facts.per_step(more=row["in_steps"]),), evidence)
 
 
-def _dropped(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+def _dropped(engine: TraceProcessor, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     yield from _missing_work(engine, info, facts, "middle", "{launches} between others without GPU work: dropped")
     for row in _rows(engine, _CALL, "later"):
         reason = f"{counted(row['kernels'], 'kernel')} without recorded call: dropped"
@@ -83,7 +83,7 @@ def _losses(info: TraceInfo) -> list[str]:
     return [line for line in lines if _LOSSES.search(line)]
 
 
-def _no_calls(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+def _no_calls(engine: TraceProcessor, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     for row in _rows(engine, _CALL, "start"):
         evidence = _evidence(row)
         reason = f"{counted(row['kernels'], 'kernel')} launched before the recording"

@@ -8,10 +8,10 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query
 from molprof.analysis.figures.counts import Counts, DeviceTime
 from molprof.analysis.reader import TraceInfo
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query
 
 Verdict = Literal["exact", "bounded", "not_to_be_had"]
 Group = Literal[
@@ -144,7 +144,7 @@ class Check(Struct, frozen=True):
     id: str
     title: str
     queries: tuple[Query, ...]  # the first is the evidence; without those that depend on the trace
-    find: Callable[[Engine, TraceInfo, Facts], Iterator[Doubt]]
+    find: Callable[[TraceProcessor, TraceInfo, Facts], Iterator[Doubt]]
     asks: bool = True  # `find` asks them; else the reader knows what they show
 
 

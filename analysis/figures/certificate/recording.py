@@ -1,13 +1,14 @@
-"""Checks: the file is whole, and holds one run of the profiler in one process, with all that was asked for."""
+"""Checks: the file is whole, holds one run of one process with all that was asked for, and its times can be true."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_dicts, query_row, query_rows
 from molprof.analysis.figures.certificate.model import ALL, Bound, Check, Doubt, Facts, Group, lost
 from molprof.analysis.reader import TraceInfo
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_dicts, query_row, query_rows
 from molprof.common.manifest import TRIMMED_KEY
 from molprof.common.values import counted, time_text
 
@@ -28,8 +29,16 @@ _OVER = Query(
 )
 _MEMORY = Query("certificate_memory", "SELECT events FROM molprof_memory_event_count")
 
+_CLOCK = Query(
+    "certificate_clocks",
+    "SELECT early_work, earliest_ns, late_syncs, latest_ns, backward_calls, backward_ns, least_delay_ns,"
+    " least_slack_ns, mean_delay_ns FROM molprof_clock",
+)
+# Clocks of a host and its GPU differ by microseconds. More than this is a jump, whatever offset would explain it.
+_JUMP_NS = 1_000_000
 
-def _file(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+
+def _file(engine: TraceProcessor, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     reasons = []
     if not info.complete:
         reasons.append("the file is damaged, and only its whole part was read")
@@ -49,7 +58,7 @@ def _file(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
         yield Doubt("steps", "not_to_be_had", "parts of steps were trimmed")
 
 
-def _cycles(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+def _cycles(engine: TraceProcessor, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     runs = query_dicts(engine, _RUNS)
     # A merged file has a run for each process; the check of ranks reports those.
     if len(runs) > 1 and len(runs) > query_row(engine, _RUN_PROCESSES)["processes"]:
@@ -64,7 +73,7 @@ def _cycles(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
         yield Doubt(group, "bounded", reason, bounds, {"runs": len(runs), "gap_ns": gap_ns})
 
 
-def _ranks(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+def _ranks(engine: TraceProcessor, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     """Several processes were merged, mostly the ranks of a job."""
     _, processes = query_rows(engine, _PROCESSES)
     if len(processes) < 2:
@@ -80,7 +89,7 @@ def _ranks(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
         yield from lost(("gpu_time", "gpu_idle"), why, evidence)
 
 
-def _start(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+def _start(engine: TraceProcessor, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     row = query_row(engine, _OVER)
     if not row["count"]:
         return
@@ -91,11 +100,49 @@ def _start(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     yield Doubt("host_time", "bounded", reason, (bound,), row)
 
 
-def _memory(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+def _memory(engine: TraceProcessor, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     # torch writes 1; other writers true.
     if info.keys.get("profile_memory") in (1, True) and not info.memory_events:
         reason = "profile_memory was on, and no memory event is recorded"
         yield Doubt("allocations", "not_to_be_had", reason, (), {"events": 0})
+
+
+def _clocks(engine: TraceProcessor, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+    row = query_row(engine, _CLOCK)
+    if row["early_work"] or row["late_syncs"]:
+        yield from _two_clocks(row)
+    if row["backward_calls"]:
+        cases = counted(row["backward_calls"], "case")
+        reason = f"the host's clock goes back by up to {time_text(row['backward_ns'])} ({cases})"
+        yield from lost(facts.among("host_time", "links", "gpu_idle"), reason, row)
+
+
+def _two_clocks(row: dict[str, Any]) -> Iterator[Doubt]:
+    """Of a constant offset, the mean delay between what explains all times; of a jump, nothing."""
+    early_ns, late_ns = row["earliest_ns"], row["latest_ns"]
+    reasons = []
+    if early_ns:
+        cases = counted(row["early_work"], "case")
+        reasons.append(f"GPU work begins up to {time_text(early_ns)} before its call ({cases})")
+    if late_ns:
+        cases = counted(row["late_syncs"], "case")
+        reasons.append(f"GPU work ends up to {time_text(late_ns)} after a sync that waited for it ({cases})")
+    reason = "; ".join(reasons)
+    offset_explains = not (early_ns and late_ns) and (
+        late_ns <= row["least_delay_ns"]
+        if late_ns
+        else row["least_slack_ns"] is None or early_ns <= row["least_slack_ns"]
+    )
+    if not offset_explains or max(early_ns, late_ns) > _JUMP_NS:
+        yield from lost(("links", "gpu_idle"), f"the clocks jump: {reason}", row)
+        return
+    mean_ns = row["mean_delay_ns"]
+    if late_ns:
+        bound = Bound("mean_delay_ns", mean_ns - row["least_delay_ns"], mean_ns, mean_ns - late_ns)
+    else:
+        slack_ns = row["least_slack_ns"]
+        bound = Bound("mean_delay_ns", mean_ns + early_ns, mean_ns, None if slack_ns is None else mean_ns + slack_ns)
+    yield Doubt("links", "bounded", reason, (bound,), row)
 
 
 FILE = Check("file", "the file is whole", (_EVENTS,), _file, asks=False)
@@ -103,3 +150,4 @@ CYCLES = Check("cycles", "the file holds one run of the profiler", (_RUNS, _IDLE
 RANKS = Check("ranks", "the file holds one process", (_PROCESSES,), _ranks)
 START = Check("start", "host work begins after the profiler", (_OVER,), _start)
 MEMORY = Check("memory", "memory events are there if asked for", (_MEMORY,), _memory, asks=False)
+CLOCKS = Check("clocks", "times do not contradict each other", (_CLOCK,), _clocks)

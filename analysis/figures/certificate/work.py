@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_dicts, query_row
 from molprof.analysis.figures.certificate.model import Bound, Check, Doubt, Facts, lost
 from molprof.analysis.reader import TraceInfo
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_dicts, query_row
 from molprof.common.values import count_text, counted
 
 _STREAMS = Query(
@@ -27,7 +27,7 @@ _STEPS = Query(
 )
 
 
-def _overlap(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+def _overlap(engine: TraceProcessor, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     streams = query_dicts(engine, _STREAMS)
     if not streams:
         return
@@ -44,7 +44,7 @@ def _overlap(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     yield Doubt("gpu_time", "bounded", reason, tuple(bounds), evidence)
 
 
-def _graphs(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+def _graphs(engine: TraceProcessor, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     row = query_row(engine, _GRAPHS)
     without, all_launches = row["without_work"], facts.counts.graph_launches
     if not without:
@@ -68,7 +68,7 @@ def _graphs(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
         yield Doubt("steps", "bounded", reason, (facts.per_step(more=None),), evidence)
 
 
-def _steps(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+def _steps(engine: TraceProcessor, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     """Either all steps of a kind have work or none has."""
     for row in query_dicts(engine, _STEPS):
         steps, without = row["steps"], row["steps_without_work"]

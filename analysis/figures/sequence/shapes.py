@@ -6,8 +6,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_rows
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_rows
 
 _SIZES = Query(
     "origin",
@@ -23,7 +23,7 @@ _PLACES = re.compile(r"\[(\d+)\]")
 Shapes = tuple[tuple[int, ...], ...]  # of each input of an operator; () for one without sizes, such as a number
 
 
-def input_shapes(engine: Engine) -> dict[int, Shapes]:
+def input_shapes(engine: TraceProcessor) -> dict[int, Shapes]:
     """Sizes of the inputs of operators, by slice."""
     sizes: defaultdict[int, dict[tuple[int, ...], int]] = defaultdict(dict)
     for slice_id, key, size in query_rows(engine, _SIZES)[1]:

@@ -1,0 +1,136 @@
+"""Named columns over numpy, each with its unit and meaning; rows, JSON, Arrow and tables for people come from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from molprof.common.document import Column, Table
+from molprof.common.errors import MissingExtraError
+from molprof.common.values import Unit, Value, unit_of
+from molprof.queries import modules
+from molprof.queries.catalog import homes, read_module
+
+# Units of the SQL package's columns that are units of values too.
+_UNITS: dict[str, Unit] = {"ns": "ns", "bytes": "bytes", "ratio": "ratio"}
+_NUMBERS = (int, float)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Columns of equal length by name: int64, float64, or object arrays of text, bytes, or anything with None.
+
+    Attributes:
+        units: of the columns whose name does not say it (`unit_of`).
+        meanings: what a column holds, as text; not every column has one.
+    """
+
+    columns: Mapping[str, np.ndarray]
+    units: Mapping[str, Unit] = field(default_factory=dict)
+    meanings: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_rows(cls, names: Sequence[str], rows: Iterable[Sequence[Any]], **about: Any) -> Frame:
+        """The frame of Python rows. about: `units` and `meanings`."""
+        values = list(zip(*rows, strict=True)) or [()] * len(names)
+        return cls({name: _array(column) for name, column in zip(names, values, strict=True)}, **about)
+
+    @classmethod
+    def of_view(cls, columns: Mapping[str, np.ndarray], view: str) -> Frame:
+        """Columns of a table or view of the SQL package, with its units and meanings; `id` may be its `call_id`.
+
+        Raises KeyError for another view.
+        """
+        key = homes()[view]
+        entry = next(entry for entry in read_module(key, modules()[key]).entries if entry.name == view)
+        known = {column.name: column for column in entry.columns}
+        known = {
+            name: known.get(name) or known[f"call_{name}"] for name in columns if {name, f"call_{name}"} & {*known}
+        }
+        units = {name: _UNITS[column.unit] for name, column in known.items() if column.unit in _UNITS}
+        return cls(columns, units, {name: column.comment for name, column in known.items()})
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.columns[name]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
+    def unit(self, name: str) -> Unit:
+        """The unit of a column; `name` for text, `number` for numbers whose name does not say it."""
+        column = self.columns[name]
+        if name in self.units:
+            return self.units[name]
+        is_text = column.dtype == object and any(isinstance(value, str) for value in column)
+        return "name" if is_text else unit_of(name)
+
+    def where(self, mask: np.ndarray) -> Frame:
+        """The rows that a mask or an array of row numbers selects."""
+        return Frame({name: column[mask] for name, column in self.columns.items()}, self.units, self.meanings)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Rows of Python values: int, float, str, bytes or None."""
+        return list(zip(*(column.tolist() for column in self.columns.values()), strict=True))
+
+    def to_json(self) -> list[dict[str, Value]]:
+        """A dict for each row: bytes as hexadecimal text, numbers that are not finite as text."""
+        return [dict(zip(self.columns, map(_plain, row), strict=True)) for row in self.rows()]
+
+    def table(self, raw: bool = False, **how: Any) -> Table:
+        """The table for people and CSV. raw: numbers as they are, not in their unit. how: fields of `Table`."""
+        shown = [[value.hex() if isinstance(value, bytes) else value for value in row] for row in self.rows()]
+        columns = [Column(name, self._raw_unit(name) if raw else self.unit(name)) for name in self.columns]
+        return Table(tuple(columns), shown, **how)
+
+    def to_arrow(self) -> Any:
+        """The `pyarrow.Table`: int64, double, string or binary columns, NULL as null, texts exactly as they are.
+
+        A column that mixes kinds, as SQL allows, is a string column. Raises MissingExtraError without pyarrow.
+        """
+        try:
+            import pyarrow
+        except ImportError as error:
+            raise MissingExtraError("pyarrow", "parquet", "Arrow") from error
+        return pyarrow.table({name: _arrow(pyarrow, column) for name, column in self.columns.items()})
+
+    def _raw_unit(self, name: str) -> Unit:
+        column = self.columns[name]
+        numeric = len(column) and (column.dtype != object or any(isinstance(value, _NUMBERS) for value in column))
+        return "raw" if numeric else "text"
+
+
+def _array(values: Sequence[Any]) -> np.ndarray:
+    kinds = set(map(type, values))
+    if kinds in ({int}, {float}):
+        return np.array(values)
+    found = np.empty(len(values), dtype=object)
+    found[:] = values
+    return found
+
+
+def _plain(value: Any) -> Value:
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _arrow(pyarrow: Any, column: np.ndarray) -> Any:
+    if column.dtype != object:
+        return pyarrow.array(column)
+    values = column.tolist()
+    kinds = {type(value) for value in values} - {type(None)}
+    types = {int: pyarrow.int64(), float: pyarrow.float64(), bytes: pyarrow.binary()}
+    if len(kinds) == 1 and (known := types.get(kinds.pop())):
+        return pyarrow.array(values, type=known)
+    texts = [value.hex() if isinstance(value, bytes) else None if value is None else str(value) for value in values]
+    # A lone surrogate has no UTF-8 form.
+    encoded = [None if text is None else text.encode("utf-8", "backslashreplace") for text in texts]
+    return pyarrow.array(encoded, type=pyarrow.string())

@@ -1,0 +1,364 @@
+"""A recorded trace, opened once: what is asked for is read when it is asked for, and kept. Many traces at once."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec.structs import replace as changed
+
+from molprof.analysis import figures, findings
+from molprof.analysis.figures import Report, build_report
+from molprof.analysis.figures.catalog import FIGURES
+from molprof.analysis.figures.certificate.model import Certificate
+from molprof.analysis.figures.model import Finding
+from molprof.analysis.findings import Known, find_all
+from molprof.analysis.frame import Frame
+from molprof.analysis.query import Result, Statement, find_statement, run_statement
+from molprof.analysis.reader import TraceInfo
+from molprof.analysis.reader.check import check_query, checked
+from molprof.analysis.reader.events import STACK_CATEGORY
+from molprof.analysis.reader.info import STDIN
+from molprof.analysis.reader.open import open_trace, values_named
+from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE, TraceProcessor
+from molprof.common.cache import cache_key, read_entry, write_entry
+from molprof.common.copied import can_copy
+from molprof.common.errors import MolprofError
+from molprof.common.memory import available_bytes, processors, resident_bytes
+from molprof.common.reading import Reading
+from molprof.common.served import Copied, Served, answer
+from molprof.common.values import Value
+from molprof.queries import PACKAGE
+from molprof.queries.catalog import homes
+
+_PLACE = "operator, operator_id, module, layer, source, phase, step, step_id"
+# Frames of a trace. Times are ns since its earliest event. Ids are of slices, and join: `call_id` with those of calls,
+# `frame_id` with those of functions or operators.
+FRAMES = {
+    "work": "SELECT id, ts, dur, name, category, class, device, stream, rank, correlation, bytes, in_graph, call_id,"
+    f" frame_id, {_PLACE} FROM molprof_origin ORDER BY ts, id",
+    "calls": "SELECT call_id AS id, ts, dur, name, kind, correlation, rank, kernels, gpu_ns, is_sync, frame_id,"
+    f" {_PLACE} FROM molprof_call_origin ORDER BY ts, call_id",
+    "syncs": f"SELECT call_id AS id, ts, dur, name, rank, frame_id, {_PLACE} FROM molprof_call_origin WHERE is_sync"
+    " ORDER BY ts, call_id",
+    "operators": "SELECT id, ts, dur, name, own_ns, caller_id, upid, tid, track_id, module, layer, source, phase, step,"
+    " step_id FROM molprof_operator_origin ORDER BY ts, id",
+    "functions": "SELECT id, parent_id, ts, dur, kind, name, class, module, upid, tid FROM molprof_frame"
+    " WHERE kind != 'operator' ORDER BY ts, id",
+    "phases": "SELECT id, ts, dur, phase, batch, step, upid, tid FROM molprof_phase ORDER BY ts, id",
+    "steps": "SELECT id, ts, dur, source, name, kind, number, batch, prompt_sequences, prompt_tokens, tokens, upid, tid"
+    " FROM molprof_any_step ORDER BY ts, id",
+    "tokens": "SELECT sequence, batch, position, step, token_id, text, kind, block, slice_id, ts, dur"
+    " FROM molprof_token ORDER BY sequence, position",
+}
+# The module of the package whose tables need Python stacks.
+_OF_STACKS = f"{PACKAGE}.origin"
+# Cached reports: about a thousand.
+MAX_BYTES = 64 << 20
+_FOLDER = "reports"
+# One object, created at import: two threads that make msgspec (0.22) inspect the same dataclass at once crash the
+# process.
+_decode_report = msgspec.json.Decoder(Report).decode
+# Events of a trace, Python stacks not counted. With fewer, a copy of the process costs more than it saves.
+LEAST_EVENTS = 40_000
+# Its tables take longest of those that nearly all queries about GPU work need.
+_NEEDED_BY_MANY = f"INCLUDE PERFETTO MODULE {PACKAGE}.host_syncs;\n"
+# Up to so many traces for each process, this process reads some of them too, so that one start less is waited for.
+_FEW = 2
+# Traces given to each process ahead, so that none of them waits. Few, as their answers are held.
+_AHEAD = 3
+_HINT = "if memory ran out, read the traces one by one with molprof report"
+
+T = TypeVar("T")
+
+
+class Trace:
+    """The trace at `path`, in Chrome or Perfetto format, compressed or not; `-` for standard input.
+
+    Nothing is read before it is asked for. Whatever reads the file raises TraceError if it cannot be read or trusted,
+    EngineError if the trace processor failed.
+
+    Frames, whose columns `Frame.meanings` explains: `work` (kernels, copies and sets of the GPU), `calls` (launches,
+    copies, sets, syncs), `syncs` (calls that wait for the GPU), `operators`, `functions` (modules, ranges and Python
+    functions around them), `phases`, `steps`, `tokens`. All but the last three read Python stacks.
+    """
+
+    work: Frame
+    calls: Frame
+    syncs: Frame
+    operators: Frame
+    functions: Frame
+    phases: Frame
+    steps: Frame
+    tokens: Frame
+
+    def __init__(self, path: str | os.PathLike[str], reading: Reading | None = None) -> None:
+        self.path, self.reading = Path(path), reading or Reading()
+        self._stack = ExitStack()
+        self._loaded: tuple[TraceProcessor, TraceInfo] | None = None
+        self._layers = (False, False)  # Python stacks, all arguments
+        self._info: TraceInfo | None = None
+        self._report: Report | None = None
+        self._frames: dict[str, Frame] = {}
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], **how: Any) -> Trace:
+        """The trace at `path`. how: fields of `Reading`."""
+        return cls(path, Reading(**how))
+
+    def loaded(self, *, stacks: bool = False, all_args: bool = False) -> tuple[TraceProcessor, TraceInfo]:
+        """The trace processor that holds the trace, and what is known of the file.
+
+        stacks: with Python stacks. all_args: with all arguments, such as shapes, flow and memory events; slow. The file
+        is read again if what is loaded lacks them.
+        """
+        has_stacks, has_args = self._layers
+        stacks = stacks or self.reading.stacks
+        if self._loaded is not None and has_stacks >= stacks and has_args >= all_args:
+            return self._loaded
+        return self._load((stacks or has_stacks, all_args or has_args), cached=self.reading.cached)
+
+    @property
+    def info(self) -> TraceInfo:
+        """What the reader tells of the file."""
+        if self._info is None:
+            self.loaded()
+        assert self._info is not None
+        return self._info
+
+    @property
+    def report(self) -> Report:
+        """All figures, tables, checks and findings; from the user's cache if it is there."""
+        self._report = self._report or self.kept_report() or self._made()
+        return self._report
+
+    @property
+    def figures(self) -> dict[str, Value]:
+        """The value of each figure by its id; None: not recorded."""
+        return {figure.id: figure.value(self.report) for figure in FIGURES}
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return self.report.findings
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """What the trace can bear: whether each group of figures is exact, bounded or not to be had."""
+        return self.report.certificate
+
+    def query(self, sql: str, **parameters: object) -> Frame:
+        """The rows of one SELECT, or of a module, table or view of the SQL package by its name.
+
+        parameters: values for `$name` in the SQL. Raises QueryError, UsageError.
+        """
+        return self.run(find_statement(sql, {name: str(value) for name, value in parameters.items()})).frame
+
+    def run(self, statement: Statement) -> Result:
+        """What each statement of a query gives, and notes about the trace."""
+        return run_statement(*self.loaded(all_args=True), statement)
+
+    def read(
+        self, make: Callable[[TraceProcessor, TraceInfo], T], *, stacks: bool = False, all_args: bool = False
+    ) -> T:
+        """What `make` finds by the SQL package in a trace with these layers (see `loaded`)."""
+        engine, info = self.loaded(stacks=stacks, all_args=all_args)
+        with values_named(engine, self.path):
+            return make(engine, info)
+
+    def __getattr__(self, name: str) -> Frame:
+        if name not in FRAMES:
+            raise AttributeError(f"a trace has no {name!r}; its frames are {', '.join(FRAMES)}")
+        if name not in self._frames:
+            view = FRAMES[name].partition(" FROM ")[2].split()[0]
+            home = homes()[view]
+            asked = f"INCLUDE PERFETTO MODULE {home};\n{FRAMES[name]}"
+            columns = self.read(lambda engine, _: engine.query(asked), stacks=home == _OF_STACKS)
+            self._frames[name] = Frame.of_view(columns, view)
+        return self._frames[name]
+
+    def kept_report(self) -> Report | None:
+        """The report from the user's cache; None if it is not there, or the cache is not to be used."""
+        if (key := self._key()) is None or (text := read_entry(_FOLDER, key)) is None:
+            return None
+        report: Report = _decode_report(text)
+        return changed(report, trace=changed(report.trace, path=str(self.path)))
+
+    def close(self) -> None:
+        """Free the trace processor. What was read stays; what was not is read again when asked for."""
+        self._loaded, self._layers = None, (False, False)
+        self._stack.close()
+
+    def __enter__(self) -> Trace:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _load(self, layers: tuple[bool, bool], *, cached: bool, check: bool = True) -> tuple[TraceProcessor, TraceInfo]:
+        self.close()
+        stacks, all_args = layers
+        opened = open_trace(self.path, self.reading, stacks=stacks, all_args=all_args, cached=cached, check=check)
+        self._loaded, self._layers = self._stack.enter_context(opened), layers
+        self._info = self._loaded[1]
+        return self._loaded
+
+    def _made(self) -> Report:
+        # Figures say what was read, so they are made of the same layers, whatever is loaded.
+        layers = (self.reading.stacks, False)
+        fresh = self._loaded is None or self._layers != layers
+        engine, info = self._load(layers, cached=False, check=False) if fresh else self.loaded()
+        with values_named(engine, self.path):
+            if (self.reading.processes or processors()) > 1:
+                _ask_all(engine, info)
+            if fresh:
+                self._info = info = checked(engine, info)
+                self._loaded = engine, info
+            report = build_report(engine, info)
+            if report.trace.whole_steps:
+                report = changed(report, findings=find_all(Known(engine, report, info)))
+        if key := self._key():
+            write_entry(_FOLDER, key, msgspec.json.encode(report), MAX_BYTES)
+        return report
+
+    def _key(self) -> str | None:
+        """Of the report in the cache: the file, molprof's code, and what changes figures."""
+        if not self.reading.cached or str(self.path) == STDIN:
+            return None
+        native_path = self.reading.native_path or os.environ.get(NATIVE_PATH_VARIABLE)
+        return cache_key((self.path,), native_path, self.reading.stacks, self.reading.partial)
+
+
+def _ask_all(engine: TraceProcessor, info: TraceInfo) -> None:
+    """Share the queries about a large trace with a copy of this process."""
+    events = sum(count for category, count in info.events_by_category.items() if category != STACK_CATEGORY)
+    available = available_bytes()
+    # Both processes write to about half of the memory, and so have it twice.
+    if events < LEAST_EVENTS or (available is not None and available < resident_bytes([os.getpid()]) // 2):
+        return
+    has_run = info.manifest is not None
+    asked = {query.text for query in (*figures.queries(has_run), *findings.queries(has_run))}
+    engine.share([check_query(info), *sorted(asked)], _NEEDED_BY_MANY)
+
+
+def report_of(trace: Trace) -> Report:
+    """A job of `each_trace`."""
+    return trace.report
+
+
+@dataclass
+class _Asked(Generic[T]):
+    path: Path
+    answer: T | MolprofError | None = None
+    future: Future[bytes] | None = None  # of another process; None: this one answers
+
+
+def each_trace(
+    paths: Sequence[Path],
+    job: Callable[[Trace], T],
+    kind: type[T],
+    reading: Reading | None = None,
+    *,
+    known: Callable[[Path], T | None] = lambda path: None,
+    at_once: int | None = None,
+    hint: str = _HINT,
+) -> Iterator[T | MolprofError]:
+    """What `job` makes of each trace, in order and as soon as it is made; for one that cannot be read, the error.
+
+    Each process reads one trace after the other. Only this one reads standard input. An interrupt waits for none.
+
+    Args:
+        job: a function of a module, which other processes import; `kind` is what it returns, for msgspec.
+        known: an answer that needs no reading, or None; asked in this process.
+        at_once: the most processes; 0: this one alone, None: one per processor.
+        hint: what to do should a process fail.
+    """
+    at_once = processors() if at_once is None else at_once
+    is_few = not at_once or len(paths) <= _FEW * at_once
+    items: Iterator[_Asked[T]] = (_Asked(path, _caught(known, path)) for path in paths)
+    missing = len(paths)
+    if is_few:
+        items = iter(tried := list(items))
+        missing = sum(item.answer is None for item in tried)
+    workers = max(1, min(at_once, missing))
+    reading = reading or Reading()
+    reading = replace(reading, processes=reading.processes or max(1, processors() // workers))
+    name, decode = f"{job.__module__}:{job.__qualname__}", msgspec.msgpack.Decoder(kind).decode
+    others = [
+        Copied(_answered, hint) if is_few and can_copy() else Served(f"{__name__}:serve", hint)
+        for _ in range(workers - is_few)
+    ]
+    idle: SimpleQueue[Served | Copied] = SimpleQueue()
+    for process in others:
+        idle.put(process)
+
+    def ask(path: Path) -> bytes:
+        process = idle.get()
+        try:
+            return process.ask(msgspec.json.encode((name, str(path), asdict(reading))), str(path))
+        finally:
+            idle.put(process)
+
+    def here(path: Path) -> T:
+        with Trace(path, reading) as trace:
+            return job(trace)
+
+    waiting: deque[_Asked[T]] = deque()
+
+    def finish(item: _Asked[T]) -> T | MolprofError:
+        while is_few and item.future is not None and not item.future.done():
+            # Meanwhile this process reads what no other has begun.
+            left = (other for other in (item, *waiting) if other.future is not None and other.future.cancel())
+            if (mine := next(left, None)) is None:
+                break
+            mine.future, mine.answer = None, _caught(here, mine.path)
+        if (future := item.future) is not None:
+            item.answer = _caught(lambda path: decode(future.result()), item.path)
+        elif item.answer is None:
+            item.answer = _caught(here, item.path)
+        assert item.answer is not None
+        return item.answer
+
+    pool = ThreadPoolExecutor(max_workers=max(1, len(others)))
+    try:
+        for item in items:
+            if others and item.answer is None and str(item.path) != STDIN:
+                item.future = pool.submit(ask, item.path)
+            waiting.append(item)
+            if not is_few and len(waiting) > workers * _AHEAD:
+                yield finish(waiting.popleft())
+        while waiting:
+            yield finish(waiting.popleft())
+    finally:
+        for process in others:  # an interrupt waits for none of them
+            process.kill()
+        pool.shutdown(cancel_futures=True)
+        for process in others:
+            process.close()
+
+
+def _caught(make: Callable[[Path], Any], path: Path) -> Any:
+    try:
+        return make(path)
+    except MolprofError as error:
+        return error
+
+
+def serve() -> None:
+    """In another process: answer requests of `each_trace`."""
+    answer(_answered)
+
+
+def _answered(request: bytes) -> bytes:
+    name, path, how = msgspec.json.decode(request)
+    module, _, function = name.partition(":")
+    with Trace(path, Reading(**how)) as trace:
+        return msgspec.msgpack.encode(getattr(import_module(module), function)(trace))

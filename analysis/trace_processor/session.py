@@ -1,0 +1,237 @@
+"""One conversation with a trace processor: requests, replies, typed errors."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Protocol
+
+from molprof.analysis.trace_processor.columns import Columns, to_columns
+from molprof.analysis.trace_processor.protocol import Fields, content, contents, message, read_fields, text
+from molprof.common.errors import EngineError, QueryError
+from molprof.queries import included
+
+# The engine copies a request that does not arrive in one piece.
+MAX_REQUEST_BYTES = 4 * 1024 * 1024
+SEQUENCE_BYTES = 8
+_MAX_APPEND_BYTES = MAX_REQUEST_BYTES - 64
+
+# What the engine runs for a statement without result, such as INCLUDE or CREATE PERFETTO.
+_NO_RESULT = "SELECT 0 WHERE 0"
+
+# Fields of the messages. TraceProcessorRpcStream and TraceProcessorRpc:
+_MESSAGE, _SEQUENCE, _METHOD, _INVALID, _FATAL_ERROR = 1, 1, 2, 4, 5
+_DATA, _QUERIED, _PACKAGE = 101, 103, 108  # arguments
+_APPENDED, _ANSWERED, _STATUS, _REGISTERED, _FINALIZED = 201, 203, 210, 211, 212  # results
+# TraceProcessorMethod
+_APPEND, _FINALIZE, _QUERY, _GET_STATUS, _REGISTER = 1, 2, 3, 10, 13
+# QueryArgs, QueryResult
+_QUERY_SQL, _COLUMN, _QUERY_ERROR, _BATCH, _LAST_STATEMENT = 1, 1, 2, 3, 6
+# RegisterSqlPackageArgs and its modules; other results; StatusResult
+_NAME, _SQL, _MODULE, _MAY_REPLACE = 1, 2, 2, 3
+_ERROR, _APPEND_ERROR, _TRACE_NAME = 1, 2, 1
+
+_PLACE = re.compile(r'^\s*(?:File "stdin"|Module include "(?P<module>[^"]*)") line (?P<line>\d+) col (?P<column>\d+)$')
+# Lines shown before and after the one with the mistake.
+_AROUND = 8
+
+
+class Transport(Protocol):
+    """Carries `TraceProcessorRpcStream` bytes to a trace processor and back."""
+
+    is_embedded: bool  # in the memory of this process
+
+    def exchange(self, request: bytes) -> bytes:
+        """Sends one request and returns the bytes of all its replies."""
+
+    def state(self) -> bytes | None:
+        """What it holds, to start another one with; None where that is not to be had."""
+
+    def close(self) -> None:
+        """Frees the trace processor. May be called again."""
+
+
+class TraceProcessor:
+    """A trace processor with one trace: `feed` chunks, `finish`, then `query`."""
+
+    def __init__(self, transport: Transport, sequence: int = 0) -> None:
+        self._transport: Transport | None = transport
+        self._relaying = threading.Lock()
+        self._sequence = sequence  # of the next request
+        self._packages: dict[str, dict[str, str]] = {}
+        self._answers: dict[str, Columns] = {}
+        self._copies = ExitStack()  # of this process
+
+    def feed(self, chunk: bytes | bytearray | memoryview) -> None:
+        """Appends trace data in any format; the first piece must be long enough to show which. Raises EngineError."""
+        view = memoryview(chunk)
+        for start in range(0, len(view), _MAX_APPEND_BYTES):
+            piece = bytes(view[start : start + _MAX_APPEND_BYTES])
+            for reply in self._exchange(_APPEND, (_DATA, piece)):
+                if error := text(_inner(reply, _APPENDED), _APPEND_ERROR):
+                    raise EngineError(f"the trace processor refused trace data: {error}")
+
+    def finish(self) -> None:
+        """Ends the trace; queries see all of it from here on."""
+        for reply in self._exchange(_FINALIZE):
+            if error := text(_inner(reply, _FINALIZED), _ERROR):
+                raise EngineError(f"the trace processor could not finish the trace: {error}")
+
+    def register_package(self, name: str, modules: Mapping[str, str]) -> None:
+        """Makes SQL modules available to INCLUDE PERFETTO MODULE, replacing the package `name`. Raises EngineError.
+
+        modules: key (`molprof.phases`) to SQL. Does nothing if they are unchanged: the trace processor would forget
+        which modules are included, but not the tables that they made.
+        """
+        if self._packages.get(name) == modules:
+            return
+        listed = ((_MODULE, message((_NAME, key), (_SQL, sql))) for key, sql in modules.items())
+        package = message((_NAME, name), *listed, (_MAY_REPLACE, 1))
+        for reply in self._exchange(_REGISTER, (_PACKAGE, package)):
+            if error := text(_inner(reply, _REGISTERED), _ERROR):
+                raise EngineError(f"cannot register SQL package {name!r}: {error}")
+        self._packages[name] = dict(modules)
+
+    def query(self, sql: str, shown: str | None = None) -> Columns:
+        """The columns of the last statement, in the order of its SELECT list; {} where it has none.
+
+        Arrays of int64 or float64; object arrays for text, blobs, columns with NULL (as None) and columns without rows.
+        shown: the text that errors quote, of which `sql` is a part at the same lines and columns. Raises QueryError.
+        """
+        if sql in self._answers:
+            return self._answers[sql]
+        names: list[str] = []
+        batches: list[Fields] = []
+        for reply in self._exchange(_QUERY, (_QUERIED, message((_QUERY_SQL, sql)))):
+            result = _inner(reply, _ANSWERED)
+            if error := text(result, _QUERY_ERROR):
+                raise _query_error(sql if shown is None else shown, error)
+            if text(result, _LAST_STATEMENT) == _NO_RESULT and _NO_RESULT not in sql:
+                return {}
+            names += [str(name, "utf-8", "replace") for name in contents(result, _COLUMN)]
+            batches += map(read_fields, contents(result, _BATCH))
+        return to_columns(names, batches)
+
+    def state(self) -> bytes | None:
+        """What `open_engine` makes this trace processor from again; None for a native one and a very large one.
+
+        Raises EngineError once it has packages, which a new one would not know of.
+        """
+        if self._packages:
+            raise EngineError("a trace processor with packages has no state to keep")
+        state = None if self._transport is None else self._transport.state()
+        return None if state is None else self._sequence.to_bytes(SEQUENCE_BYTES, "little") + state
+
+    def share(self, queries: Sequence[str], first: str) -> None:
+        """Answers `queries` now, if a copy of this process can help; `query` gives the same answers from then on.
+
+        first: a query that makes what many of them need. A copy answers those that do without, at the same time.
+        Another copy, which then has these tables, shares the others.
+        """
+        # On use: most processes ask queries one by one.
+        from molprof.analysis.trace_processor.shared import answered
+        from molprof.common.copied import can_copy
+
+        if self._transport is not None and self._transport.is_embedded and can_copy():
+            made = included(first)
+            without = [query for query in queries if made.isdisjoint(included(query))]
+            self._answers |= answered(self.query, without, self._copies, first=first)
+            rest = [query for query in queries if query not in without]
+            self._answers |= answered(self.query, rest, self._copies, made)
+
+    def relay(self, requests: bytes) -> bytes:
+        """The replies to a `TraceProcessorRpcStream` of another client, from any thread. Raises EngineError."""
+        with self._relaying:
+            if self._transport is None:
+                raise EngineError("the trace processor is closed")
+            return self._transport.exchange(requests)
+
+    @property
+    def is_relaying(self) -> bool:
+        """Whether a client waits for a reply, as `close` then would."""
+        return self._relaying.locked()
+
+    def status(self, trace_name: str) -> bytes:
+        """The engine's `StatusResult` with the trace's name in it. Raises EngineError."""
+        (reply,) = self._exchange(_GET_STATUS)
+        return content(reply, _STATUS) + message((_TRACE_NAME, trace_name))  # of two values, the last one holds
+
+    def close(self) -> None:
+        """Frees the trace processor when nothing is relayed any more. May be called again."""
+        with self._relaying:
+            if self._transport is not None:
+                self._transport.close()
+                self._transport = None
+        self._copies.close()  # last: they end meanwhile
+
+    def __enter__(self) -> TraceProcessor:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _exchange(self, method: int, *arguments: tuple[int, bytes]) -> list[Fields]:
+        """The replies to one request. Raises EngineError."""
+        if self._transport is None:
+            raise EngineError("the trace processor is closed")
+        # The engine checks that numbers follow each other, to catch lost requests.
+        request = message((_SEQUENCE, self._sequence), (_METHOD, method), *arguments)
+        self._sequence += 1
+        stream = read_fields(self._transport.exchange(message((_MESSAGE, request))))
+        replies = list(map(read_fields, contents(stream, _MESSAGE)))
+        for reply in replies:
+            if error := text(reply, _FATAL_ERROR):
+                raise EngineError(f"the trace processor stopped: {error}")
+            if invalid := reply.get(_INVALID):
+                hint = "use a newer trace processor (the perfetto package's version or later)"
+                raise EngineError(f"the trace processor does not know request {invalid[0]}", hint)
+        if not replies:
+            raise EngineError("the trace processor sent no reply")
+        return replies
+
+
+def _inner(fields: Fields, number: int) -> Fields:
+    """The message in a field; an empty one where it is missing."""
+    return read_fields(content(fields, number))
+
+
+def _query_error(sql: str, message: str) -> QueryError:
+    """The error for `sql`: place and reason as its message, the numbered query as its hint."""
+    places: list[re.Match[str]] = []
+    reasons: list[str] = []
+    quoted = 0
+    for line in message.strip().splitlines():
+        place = _PLACE.match(line)
+        if place:
+            places.append(place)
+            quoted = 2  # the SQL and the mark under it follow
+        elif quoted:
+            quoted -= 1
+        elif not line.startswith("Traceback"):
+            reasons.append(line.strip())
+    reason = " ".join(reasons) or "no reason given"
+    if not places:
+        return QueryError(f"the query failed: {reason}", hint=_numbered(sql, None))
+    inner = places[-1]
+    where = f"line {inner['line']} col {inner['column']}"
+    if inner["module"]:
+        where = f"module {inner['module']} {where}"
+    own = next((place for place in places if not place["module"]), None)
+    mark = (int(own["line"]), int(own["column"])) if own else None
+    return QueryError(f"the query failed at {where}: {reason}", hint=_numbered(sql, mark))
+
+
+def _numbered(sql: str, mark: tuple[int, int] | None) -> str:
+    """The query's numbered lines, with a mark under (line, column), both counted from 1."""
+    lines = sql.rstrip().splitlines()
+    first, last = 1, len(lines)
+    if mark and len(lines) > 2 * _AROUND + 1:
+        first, last = max(1, mark[0] - _AROUND), min(len(lines), mark[0] + _AROUND)
+    shown = []
+    for number in range(first, last + 1):
+        shown.append(f"{number:4d} | {lines[number - 1]}".replace("\t", " "))
+        if mark and number == mark[0]:
+            shown.append(f"     | {' ' * (mark[1] - 1)}^")
+    return "\n".join(shown)

@@ -1,0 +1,211 @@
+"""What commands, the MCP server, the demo and notebooks call: traces loaded, compared, queried, many at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from molprof.common.errors import MolprofError
+from molprof.common.reading import Reading
+
+if TYPE_CHECKING:
+    from molprof.analysis.compare import Comparison
+    from molprof.analysis.compare.kernels.read import Recorded
+    from molprof.analysis.compare.predictions import Expectation
+    from molprof.analysis.figures import Report
+    from molprof.analysis.origin.opened import Opened
+    from molprof.analysis.origin.read import Origins
+    from molprof.analysis.query import Result, Statement
+    from molprof.analysis.ranks import Job, RankTrace
+    from molprof.analysis.trace import Trace
+
+AnyPath = str | os.PathLike[str]
+Notes = tuple[str, ...]
+
+
+def load(path: AnyPath, reading: Reading | None = None, **how: Any) -> Trace:
+    """The trace at `path`. how: fields of `Reading` that differ from those of `reading`, such as `cached=True`.
+
+    Nothing is read before it is asked for.
+    """
+    from molprof.analysis.trace import Trace
+
+    return Trace(path, _reading(reading, how))
+
+
+def report(path: AnyPath, reading: Reading | None = None, **how: Any) -> Report:
+    """The report of one trace. Arguments are those of `load`."""
+    with load(path, reading, **how) as trace:
+        return trace.report
+
+
+def reports(
+    paths: Sequence[AnyPath], reading: Reading | None = None, *, stored: bool = True, **how: Any
+) -> list[Report]:
+    """The reports of traces in order, each read once, several at the same time.
+
+    stored: a path may be a report that `molprof report --format json` wrote. Raises TraceError or EngineError for the
+    first that cannot be read.
+    """
+    each = list(dict.fromkeys(map(Path, paths)))
+    made: dict[Path, Report] = {}
+    for path, report in zip(each, each_report(each, _reading(reading, how), stored), strict=True):
+        if isinstance(report, MolprofError):
+            raise report
+        made[path] = report
+    return [made[Path(path)] for path in paths]
+
+
+def each_report(
+    paths: Sequence[Path], reading: Reading | None = None, stored: bool = True
+) -> Iterator[Report | MolprofError]:
+    """The report of each path, in order and as soon as it is made; of one that cannot be read, the error."""
+    from molprof.analysis.figures import Report
+    from molprof.analysis.reports.stored import read_stored
+    from molprof.analysis.trace import Trace, each_trace, report_of
+
+    def known(path: Path) -> Report | None:
+        return (read_stored(path) if stored else None) or Trace(path, reading).kept_report()
+
+    return each_trace(paths, report_of, Report, reading, known=known)
+
+
+def compare(
+    *traces: Trace | Report | AnyPath, anyway: bool = False, expectations: Sequence[Expectation] = ()
+) -> Comparison:
+    """The comparison of two or more traces, reports or their paths with the first.
+
+    anyway: also of runs of different molecules or sampling. Raises NotComparableError.
+    """
+    from molprof.analysis.compare import compare as compared
+    from molprof.analysis.figures import Report
+
+    paths = [item for item in traces if isinstance(item, str | os.PathLike)]
+    read = dict(zip(paths, reports(paths), strict=True)) if paths else {}
+
+    def report(item: Trace | Report | AnyPath) -> Report:
+        if isinstance(item, str | os.PathLike):
+            return read[item]
+        return item if isinstance(item, Report) else item.report
+
+    return compared([report(item) for item in traces], anyway=anyway, expectations=expectations)
+
+
+def query(
+    traces: AnyPath | Sequence[AnyPath],
+    statement: str | Statement,
+    parameters: Mapping[str, str] | None = None,
+    reading: Reading | None = None,
+    **how: Any,
+) -> Result:
+    """What a query gives for one trace or each of several: the name of a module or table, a .sql file, or SQL.
+
+    parameters: values for `$name` in it. Raises QueryError, UsageError, TraceError, EngineError.
+    """
+    from molprof.analysis.query import find_statement, joined
+
+    asked = find_statement(statement, parameters or {}) if isinstance(statement, str) else statement
+    results = []
+    paths = [traces] if isinstance(traces, str | os.PathLike) else traces
+    for path in paths:
+        with load(path, reading, **how) as trace:
+            results.append(trace.run(asked))
+    return joined([os.fspath(path) for path in paths], results)
+
+
+def ranks(
+    paths: Sequence[Path],
+    reading: Reading | None = None,
+    *,
+    parts: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, files: None,
+    **how: Any,
+) -> Job:
+    """The ranks of a distributed job side by side, from their traces, or folders with them.
+
+    parts: a folder that keeps what is read of each file, and is asked first. progress: files done, and how many there
+    are. Raises UsageError where there are no traces, TraceError where they cannot be read or are not the ranks of one
+    job, EngineError.
+    """
+    from molprof.analysis.ranks import job_of_files
+    from molprof.analysis.ranks.find import rank_files
+    from molprof.analysis.ranks.model import RankTrace
+    from molprof.analysis.ranks.parts import known_ranks, write_part
+    from molprof.analysis.ranks.read import HINT, at_once
+    from molprof.analysis.trace import each_trace
+
+    reading = _reading(reading, how)
+    files, left_out = rank_files(paths)
+    found: list[RankTrace] = []
+    known: set[Path] = set()
+
+    def kept(path: Path) -> list[RankTrace] | None:
+        if (ranks := known_ranks(parts, path, reading.partial)) is not None:
+            known.add(path)
+        return ranks
+
+    each = each_trace(
+        files,
+        ranks_of_trace,
+        list[RankTrace],
+        replace(reading, cached=False, stacks=False, processes=1),
+        known=kept,
+        at_once=at_once(files),
+        hint=HINT,
+    )
+    for done, (path, read) in enumerate(zip(files, each, strict=True), 1):
+        if isinstance(read, MolprofError):
+            raise read
+        if parts is not None and path not in known:
+            write_part(parts, path, reading.partial, read)
+        found += read
+        progress(done, len(files))
+    return job_of_files(found, left_out)
+
+
+def ranks_of_trace(trace: Trace) -> list[RankTrace]:
+    """The ranks in a file: a job of `each_trace`."""
+    from molprof.analysis.ranks.read import ranks_of
+
+    return trace.read(ranks_of)
+
+
+def origins(
+    path: AnyPath, reading: Reading | None = None, capture: Path | None = None
+) -> tuple[Origins, Opened, Notes]:
+    """Where the GPU's work comes from, and the graphs that the trace replays, opened with those in another trace.
+
+    capture: the trace in which the graphs were captured. Third are notes about the trace. Raises TraceError where it
+    replays no graph, or `capture` captures none.
+    """
+    from molprof.analysis.origin.capture import read_segments
+    from molprof.analysis.origin.opened import read_opened
+
+    segments = []
+    if capture is not None:
+        with load(capture, reading) as other:
+            segments = other.read(read_segments, stacks=True, all_args=True)
+    name = None if capture is None else str(capture)
+    with load(path, reading) as trace:
+        found, opened = trace.read(lambda engine, info: read_opened(engine, info, name, segments), stacks=True)
+        return found, opened, tuple(trace.info.notes())
+
+
+def recorded(path: Path, reading: Reading | None = None) -> tuple[Recorded, Notes]:
+    """What ran in a trace, in order, for a comparison kernel by kernel; and notes about it.
+
+    Raises TraceError where neither GPU work nor operators are recorded.
+    """
+    from molprof.analysis.compare.kernels.read import read_recorded, size_notes
+
+    notes = size_notes(path)
+    with load(path, reading) as trace:
+        found = trace.read(read_recorded, stacks=True, all_args=not notes)
+        return found, (*trace.info.notes(), *notes)
+
+
+def _reading(reading: Reading | None, how: Mapping[str, Any]) -> Reading:
+    return replace(reading or Reading(), **how)
