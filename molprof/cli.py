@@ -17,7 +17,7 @@ import click
 
 from molprof import __version__
 from molprof.common import GARBAGE
-from molprof.common.errors import MolprofError
+from molprof.common.errors import MolprofError, missing_extra
 from molprof.common.files import stdout_problem, written_files
 from molprof.common.text import escaped
 
@@ -152,6 +152,8 @@ def _run(arguments: list[str] | None) -> int:
         return _complain(f"{error.strerror or error}{name}", None, 3)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and not (error.name or "molprof").startswith("molprof"):
+            if (missing := missing_extra(error.name or "", "this command")) is not None:
+                return _complain(str(missing), missing.hint, missing.exit_code)
             hint = "molprof doctor names what is missing, what it is for, and how to install it"
             return _complain(f"this command needs the module {error.name!r}, which is not installed", hint, 2)
         traceback.print_exc()

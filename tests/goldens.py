@@ -5,8 +5,7 @@
     python tests/goldens.py --show report/cpu-qwen.xz
 
 A golden file holds one or more commands, each with its exit code, stderr, stdout, and a summary of files that it wrote.
-Names that end in `.xz` are packed. Those of traces in MOLPROF_CORPUS are left alone where it is not set. The help of all
-commands is in `docs/commands.md`, which `tests/test_docs.py` compares.
+Names that end in `.xz` are packed. Those of traces in MOLPROF_CORPUS are left alone where it is not set.
 """
 
 from __future__ import annotations
@@ -27,15 +26,17 @@ import re
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+from golden_commands import GOLDENS, Golden
 
 from molprof import __version__
 from molprof.cli import main as molprof
@@ -47,207 +48,10 @@ CORPUS = os.environ.get("MOLPROF_CORPUS")
 _HEAD = "$ "
 _DIFF_LINES = 60
 _MOST_BYTES = 10_000  # of a written file that is shown whole
+# What depends on time in a manifest and in the JSON of a report.
+_LASTING = ("settings", "resolved", "window", "steps_per_batch", "rows_per_step", "skipped", "molecules")
+_MEASURED = ("findings", "machine", "groups")  # groups of the certificate, which doubts times on a busy machine
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@dataclass(frozen=True)
-class Golden:
-    """A golden file: its name in `FOLDER`, and the commands that it holds, without their first word.
-
-    `COLUMNS=80 report ...` is run as on a terminal of that width, and `a && b` is one command after the other.
-    """
-
-    name: str
-    commands: tuple[str, ...]
-
-    @property
-    def needs_corpus(self) -> bool:
-        return any("corpus/" in command for command in self.commands)
-
-
-def _several(command: str, *formats: str) -> tuple[str, ...]:
-    return tuple(f"{command} --format {name}" for name in formats)
-
-
-def _report(trace: str, *formats: str) -> list[Golden]:
-    """The report of a trace: the table by itself, so that its changes can be read."""
-    name = Path(trace).name.split(".json")[0].split(".pftrace")[0]
-    more = (*_several(f"report {trace}", "json", "csv", "markdown", *formats), f"COLUMNS=80 report {trace}")
-    return [Golden(f"report/{name}.txt", (f"report {trace}",)), Golden(f"report/{name}.xz", more)]
-
-
-_CPU = [f"traces/cpu-{name}.json.gz" for name in (
-    "llama", "llama-generic", "llama-grammar", "llama-jump", "qwen", "qwen-generic", "qwen-grammar", "qwen-jump",
-    "qwen-qwen",
-)]  # fmt: skip
-_QWEN, _GENERIC, _GRAMMAR = (f"traces/cpu-qwen{name}.json.gz" for name in ("", "-generic", "-grammar"))
-_FOREIGN = [f"corpus/{name}" for name in (
-    "traces/b200_vllm_eager.json.gz", "traces/h100_qwen1.5_0.5b.json.gz", "traces/mi300x_sglang_qwen3_8b_decode.json.gz",
-    "traces/mi300x_vllm_decode_graph.json.gz", "traces/mi300x_vllm_piecewise_graph.json.gz",
-    "traces/torch_compile_triton.json.gz", "traces/v100_resnet_ddp.json.gz", "native/cuda_graph.pftrace",
-    "native/eager.pftrace", "native/monitor.pftrace", "graphs/mi300x_sglang_qwen3_8b_capture_bs32.json.gz",
-    "pairs/h100_bert_small.json.gz", "pairs/h100_vit_base.json.gz", "pairs/mi300_bert_small.json.gz",
-    "pairs/mi300_qwen1.5_0.5b.json.gz", "pairs/mi300_vit_base.json.gz", "engines/vllm_plain.json.gz",
-    "engines/vllm_json_xgrammar.json.gz", "engines/vllm_json_llama_nostack.json.gz",
-)]  # fmt: skip
-# Whose pages are goldens too.
-_PAGES = (_GENERIC, *(f"corpus/{name}" for name in (
-    "traces/h100_qwen1.5_0.5b.json.gz", "traces/mi300x_vllm_piecewise_graph.json.gz", "native/eager.pftrace",
-    "engines/vllm_json_xgrammar.json.gz",
-)))  # fmt: skip
-_BYS = ("module", "source", "operator", "kernel")
-_REPLAY = (
-    "report corpus/traces/mi300x_sglang_qwen3_8b_decode.json.gz "
-    "--graph-capture corpus/graphs/mi300x_sglang_qwen3_8b_capture_bs32.json.gz"
-)
-_BERT = "corpus/pairs/h100_bert_small.json.gz corpus/pairs/mi300_bert_small.json.gz"
-_H100, _NATIVE = "corpus/pairs/h100_bert_small.json.gz", "corpus/native/eager.pftrace"
-
-
-def _queries(trace: str, *modules: str) -> tuple[str, ...]:
-    return tuple(f"query {module} {trace}" for module in modules)
-
-
-GOLDENS = [
-    *(golden for trace in (*_CPU, *_FOREIGN) for golden in _report(trace, *(("html",) if trace in _PAGES else ()))),
-    Golden("report/several.txt", (
-        "report given/tiny.json given/tiny-2.json",
-        "report given/tiny.json given/tiny-2.json --format json",
-        "report traces --rows",
-        "report traces --rows --format csv",
-        "report traces --rows --format json",
-        f"report {_QWEN} --format json -o a/base.json && report a given --rows",
-        "report given/tiny.json --tokens 12 --molecules 4",
-        "report given/tiny.json --tokens 12 --molecules 4 --format json",
-        "report given/cut.json --partial",
-        "report given/cut.json --partial --format json",
-        "report given/none.json",
-        f"report {_GENERIC} --fail-if 'drift_blocks>0' --fail-if 'launches_per_token>30' --fail-if 'wall_ns>1000s'",
-        "report given/tiny.json -o a.json --fail-if 'wall_ns>2s'",
-        "report given/tiny.json given/tiny-2.json --format markdown -o reports",
-    )),
-    Golden("by/cpu-qwen.xz", tuple(f"report {_QWEN} --by {by} --format json" for by in _BYS)),
-    Golden("by/cpu-llama-generic.txt", (f"report {_CPU[1]} --by operator",)),
-    *(
-        Golden(f"by/{name}.{end}", tuple(
-            f"report corpus/{trace} --by {by}{form}" for by in _BYS for form in forms
-        ))
-        for name, trace in (
-            ("h100_bert_small", "pairs/h100_bert_small.json.gz"), ("eager", "native/eager.pftrace"),
-            ("torch_compile_triton", "traces/torch_compile_triton.json.gz"),
-        )
-        for end, forms in (("txt", ("",)), ("xz", (" --format json", " --format csv")))
-    ),
-    Golden("by/others.xz", (
-        "report corpus/pairs/h100_bert_small.json.gz --by module --format speedscope",
-        "report corpus/pairs/h100_bert_small.json.gz --by source --format speedscope",
-        "report corpus/pairs/h100_bert_small.json.gz --by module --format markdown",
-        "report corpus/pairs/h100_bert_small.json.gz --by module --format html",
-        "report corpus/pairs/mi300_qwen1.5_0.5b.json.gz --by module --format json",
-        "report corpus/traces/mi300x_vllm_decode_graph.json.gz --by kernel --format json",
-        "report corpus/engines/vllm_json_llama_nostack.json.gz --by module --format json",
-    )),
-    Golden("by/vllm_json_xgrammar.xz", ("report corpus/engines/vllm_json_xgrammar.json.gz --by source --format json",)),
-    Golden("graphs/opened.txt", (_REPLAY, f"{_REPLAY} --by module")),
-    Golden("graphs/opened.xz", (*_several(_REPLAY, "json"), *_several(f"{_REPLAY} --by operator", "json"))),
-    Golden("compare/captured.txt", (f"compare {_QWEN} {_GENERIC}", f"COLUMNS=80 compare {_QWEN} {_GENERIC}")),
-    Golden("compare/captured.xz", _several(f"compare {_QWEN} {_GENERIC}", "json", "csv", "markdown", "html")),
-    Golden("compare/four.txt", (f"compare {_CPU[0]} {_CPU[1]} {_QWEN} {_GENERIC}",)),
-    Golden("compare/four.xz", _several(f"compare {_CPU[0]} {_CPU[1]} {_QWEN} {_GENERIC}", "json")),
-    Golden("compare/forced.txt", (f"compare {_GRAMMAR} traces/cpu-qwen-jump.json.gz",)),
-    Golden("compare/foreign.txt", (f"compare {_BERT}", f"compare {_BERT} --tokens 10 --tokens 20 --molecules 2")),
-    Golden("compare/foreign.xz", _several(f"compare {_BERT}", "json", "html")),
-    Golden("compare/judged.txt", (
-        f"compare {_QWEN} {_GENERIC} --fail-if 'drift_blocks>1000000' --format csv",
-        f"compare {_QWEN} {_GENERIC} --fail-if 'wall_ns>+1%' --fail-if 'junk_tokens>0' --fail-if 'uncertain>5%'",
-        f"compare {_QWEN} {_QWEN} --fail-if 'wall_ns>+0.1%' --fail-if 'launches_per_token>+5%'",
-        f"compare {_QWEN} {_GENERIC} --predictions given/predictions.toml",
-        f"compare {_QWEN} {_GENERIC} --predictions given/wrong.toml",
-        f"report {_QWEN} -o base.json && compare base.json {_GENERIC}",
-        f"compare {_QWEN} corpus/engines/vllm_plain.json.gz --anyway",
-    )),
-    Golden("compare/kernels.txt", (f"compare {_QWEN} {_GENERIC} --by kernel", f"compare {_BERT} --by kernel")),
-    Golden("compare/kernels.xz", (
-        f"compare {_QWEN} {_GENERIC} --by kernel --format json",
-        f"compare {_BERT} --by kernel --format json",
-        f"compare {_BERT} --by kernel --format csv",
-        f"compare {_BERT} --by kernel --format html",
-    )),
-    Golden("ranks.txt", ("ranks corpus/ranks", "COLUMNS=80 ranks corpus/ranks", "report corpus/ranks")),
-    Golden("ranks.xz", _several("ranks corpus/ranks", "json", "csv", "markdown", "html")),
-    Golden("query.txt", (
-        "queries", "queries launches", "queries molprof_launch",
-        *_queries(_QWEN, "steps", "phases", "drift"),
-        "query \"SELECT name, COUNT(*) AS n, SUM(dur) AS total_ns FROM slice GROUP BY name ORDER BY n DESC, name LIMIT 9\" "
-        f"{_QWEN} {_GENERIC}",
-        "query 'SELECT 1 AS one; SELECT 2 AS two' given/tiny.json",
-        "query 'SELECT $a AS a, $b AS b' given/tiny.json -p a=1e6 -p b=text --format json",
-    )),
-    Golden("queries.xz", ("queries launches --sql", "queries idle_causes --sql")),
-    Golden("query-foreign.txt", (
-        *_queries(_NATIVE, "launches", "devices", "kernel_kinds", "host_syncs"),
-        *_queries(_H100, "kernel_classes", "idle_causes", "short_kernels", "operators"),
-        *_several(f"query memory_operations {_H100}", "json", "csv", "markdown"),
-        f"query molprof_launch {_H100} --format csv",
-    )),
-    Golden("drift.txt", ("drift", "drift --tokenizer qwen -n 2 --placeholder 0.00,0.00,0.00 --decimals 2")),
-    Golden("drift-data.txt", _several("drift --tokenizer llama -n 4", "json", "csv")),
-    Golden("trim.txt", (
-        f"trim {_QWEN} --steps 21:22 -o out.json.gz",
-        f"trim {_GENERIC} --steps 21:22 --phases processor -o out.json",
-        f"trim {_H100} --without python_function -o out.json.gz",
-        f"trim {_H100} --categories kernel --from 1ms --to 2ms -o out.json.gz",
-    )),
-    Golden("bench.txt", (
-        "bench show given/bench.jsonl", *_several("bench show given/bench.jsonl", "json", "csv", "markdown"),
-        "recommend given/bench.jsonl", *_several("recommend given/bench.jsonl", "json", "csv"),
-    )),
-    Golden("presets.txt", ("presets", *_several("presets", "json", "csv"))),
-    Golden("errors.txt", (
-        "", "nothing", "reprot x", "--nope",
-        "report", "report absent.json", "report given/empty", "report --nope x", "report given/tiny.json --format yaml",
-        "report given/text.json", "report given/blank.json", "report given/object.json", "report given/number.json",
-        "report given/cut.json", "report given/cut.json.gz", "report given/new.json", "report given/cut.json --by kernel",
-        "report given/tiny.json -o given/old.txt", "report given/tiny.json -o given/tiny.json --force",
-        "report given/tiny.json -o no/such/a.txt", "report given/tiny.json -o given",
-        "report given/tiny.json given/tiny-2.json --format csv", "report given/tiny.json given/tiny.json -o out",
-        "report given/tiny.json --tokens 0", "report given/tiny.json --tokens 1 --tokens 2",
-        f"report {_QWEN} --tokens 5",
-        "report given/tiny.json --fail-if 'nothing>1'", "report given/tiny.json --fail-if 'wall_ns'",
-        "report given/tiny.json --fail-if 'kernels>+5%'",
-        "report given/tiny.json --by shape", "report given/tiny.json --format speedscope",
-        "report given/tiny.json --by kernel --fail-if 'kernels>1'", "report given/tiny.json --rows --by kernel",
-        "report given/tiny.json given/tiny-2.json --graph-capture given/tiny.json",
-        "report given/tiny.json --graph-capture given/tiny-2.json",
-        "report given/tiny.json --trace-processor given/text.json", "report given/tiny.json --submit nowhere -o x.txt",
-        "compare given/tiny.json", "compare given", "compare - -", "compare given/tiny.json absent.json",
-        "compare given/tiny.json given/text.json", "compare given/tiny.json given/tiny-2.json --of step",
-        "compare given/tiny.json given/tiny-2.json --by kernel --of step",
-        "compare given/tiny.json given/tiny-2.json given/tiny.json --by kernel",
-        f"compare {_QWEN} given/tiny.json --by kernel", "compare given/tiny.json given/tiny-2.json --predictions absent.toml",
-        "compare given/tiny.json given/tiny-2.json --fail-if 'kernels>+x%'",
-        "ranks given/empty", "ranks given/tiny.json", "ranks given/tiny.json given/tiny-2.json", "ranks absent",
-        "query", "query launches", "query lanches given/tiny.json", "query 'SELEC 1' given/tiny.json",
-        "query 'SELECT a FROM slice' given/tiny.json", "query 'SELECT $a' given/tiny.json",
-        "query launches given/tiny.json -p x", "query launches given/tiny.json -p below_ns=1",
-        "query absent.sql given/tiny.json", "query launches given/tiny.json --format parquet",
-        "query 'SELECT 1; SELECT 2' given/tiny.json --format csv",
-        "queries nothing", "queries --sql", "plot", "plot nothing given/tiny.json -o x.svg",
-        "plot classes given/tiny.json -o x.txt", "plot waterfall given/tiny.json -o x.svg",
-        "trim given/tiny.json", "trim given/tiny.json -o out.txt", "trim given/tiny.json --steps 5 -o out.json",
-        "trim given/tiny.json --steps 1:2 -o out.json", "trim given/tiny.json --from 3x -o out.json",
-        "trim given/tiny.json -o out.json", "open given/tiny.json given/tiny-2.json absent.json",
-        "drift --tokenizer nothing", "drift --conformers absent.sdf", "drift --placeholder x", "drift -n 0",
-        "recommend absent.jsonl", "recommend given/text.json", "bench show absent.jsonl", "bench show given/text.json",
-        "bench nothing", "bench show given/bench.jsonl --plot nothing -o x.svg",
-        "presets --config absent.toml", "sweep absent.toml", "jobs nothing", "collect nothing", "logs nothing",
-        "capture", "capture --model qwen -o out.txt", "capture --model qwen -o a.json -n 0",
-        "capture --model qwen -o a.json --window 5", "capture --model qwen -o a.json --placeholder 0.0,0.0,0.0",
-        "capture --model qwen -o a.json --no-lp --processor generic", "capture --model qwen -o a.json --min-p 2",
-        "capture --model qwen -o a.json --smiles absent.smi", "capture --model qwen -o a.json --processor nope",
-        "capture --model no-such-model -o a.json", "demo -n 0",
-    )),
-]  # fmt: skip
 
 
 class _Terminal(io.TextIOWrapper):
@@ -255,8 +59,10 @@ class _Terminal(io.TextIOWrapper):
         return True
 
 
-def run(command: str, folder: Path) -> str:
+def run(golden: Golden, command: str, folder: Path) -> str:
     """Run a command of a golden in an empty folder; its exit code, stderr, stdout and files as one text."""
+    if golden.varies:
+        return _lasting(command, folder)
     for name, place in (("traces", ROOT / "traces"), ("corpus", CORPUS)):
         if place:
             (folder / name).symlink_to(place)
@@ -277,6 +83,48 @@ def run(command: str, folder: Path) -> str:
     made += sorted(path for path in folder.iterdir() if path.is_file())
     parts += [f"wrote {path.relative_to(folder)}: {_summary(path)}\n" for path in made]
     return _normal("".join(parts), folder)
+
+
+def _lasting(command: str, folder: Path) -> str:
+    """Of a capture and its reports what does not vary: settings, answers, events, JSON schema, rows of the table."""
+    capture, *reports = map(shlex.split, command.split(" && "))
+    # A process of its own, as it sets threads and modes of torch.
+    subprocess.run([sys.executable, "-m", "molprof", *capture], cwd=folder, check=True, capture_output=True)
+    report, table = (_called(words, folder, None)[1] for words in reports)
+    (path,) = folder.glob("*.json.gz")
+    trace = json.loads(gzip.decompress(path.read_bytes()))
+    manifest = trace["molprof"]
+    for molecule in manifest["molecules"]:
+        del molecule["disagreement"]["probabilities"]  # their last digits are the processor's
+    kept = [f"{key}: {json.dumps(manifest[key], ensure_ascii=False, sort_keys=True)}" for key in _LASTING]
+    events = Counter(str(event.get("cat", event["ph"])) for event in trace["traceEvents"])
+    schema: dict[str, set[str]] = {}
+    _add_types(json.loads(report), "", schema)
+    types = [f"{key}: {' | '.join(sorted(kinds))}" for key, kinds in sorted(schema.items())]
+    return "\n".join([*kept, str(sorted(events.items())), *types, *_labels(table)]) + "\n"
+
+
+def _add_types(value: Any, place: str, found: dict[str, set[str]]) -> None:
+    """Add the type of the value at a place in JSON, and of all in it. An integer is a number."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    found.setdefault(place, set()).add("number" if number else type(value).__name__)
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else (("[]", item) for item in value)
+        if isinstance(value, list)
+        else ()
+    )
+    for key, item in items:
+        if key not in _MEASURED:
+            _add_types(item, f"{place}.{key}", found)
+
+
+def _labels(table: str) -> list[str]:
+    """The title and the first column of each section of figures."""
+    sections = [section.splitlines() for section in table.split("\n\n")]
+    figures = [lines for lines in sections if any(line.split()[:1] in (["figure"], ["setting"]) for line in lines)]
+    return [re.split(r"\s{2,}", line.strip())[0] for lines in figures for line in lines if not line.startswith("    ")]
 
 
 def _called(arguments: Sequence[str], folder: Path, columns: str | None) -> tuple[int, str, str]:
@@ -326,6 +174,7 @@ def _unchanged_process() -> Iterator[None]:
 
 def _normal(text: str, folder: Path) -> str:
     """Replace what differs between machines, versions and days."""
+    text = re.sub(r"^stderr: read \d+ of \d+ files, about .* left\n", "", text, flags=re.MULTILINE)  # on a busy machine
     for place, name in ((str(folder), "FOLDER"), (CORPUS, "CORPUS"), (str(ROOT), "ROOT"), (str(Path.home()), "HOME")):
         if place:
             text = text.replace(place, name)
@@ -419,7 +268,7 @@ def text_now(golden: Golden) -> str:
     parts = []
     for command in golden.commands:
         with tempfile.TemporaryDirectory() as folder:
-            parts.append(block(command, run(command, Path(folder).resolve())))
+            parts.append(block(command, run(golden, command, Path(folder).resolve())))
     return "".join(parts)
 
 

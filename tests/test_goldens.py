@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from goldens import CORPUS, FOLDER, GIVEN, GOLDENS, Golden, block, difference, run, stored
+from golden_commands import GOLDENS, Golden
+from goldens import CORPUS, FOLDER, GIVEN, block, difference, run, stored
 
 CASES = [
     pytest.param(
@@ -21,7 +22,7 @@ CASES = [
 
 @pytest.mark.parametrize(("golden", "command"), CASES)
 def test_a_command_prints_what_it_did(golden: Golden, command: str, tmp_path: Path) -> None:
-    found = block(command, run(command, tmp_path))
+    found = block(command, run(golden, command, tmp_path))
     changed = difference(stored(golden.name).get(found.split("\n", 1)[0], ""), found)
     if changed:
         pytest.fail(f"molprof {command}\n{changed}\nif meant: python tests/goldens.py --write", pytrace=False)

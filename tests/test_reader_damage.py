@@ -268,8 +268,8 @@ def test_deep_nesting_is_an_error_or_read(engine: TraceProcessor, tmp_path: Path
         info = load(engine, tmp_path, b'{"traceEvents": [' + event + b"]}")
     except TraceError as error:
         assert str(error).endswith(("nested too deeply", "after 0 events)"))  # noqa: PT017
-    else:
-        assert (depth, info.lost_events) == (700, 0)
+    else:  # as deep as this Python parses: 3.13 reads 5,000 levels, others do not
+        assert (info.lost_events, list(info.events_by_category.values())) == (0, [1])
 
 
 @pytest.mark.parametrize(

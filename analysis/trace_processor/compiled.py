@@ -123,8 +123,6 @@ def _read_entry(entry: Path, memory64: bool) -> wasmtime.Module | None:
 
 def _only_mine(path: Path) -> bool:
     """Whether only this user can write the path: an entry is native code, and its checksum is no signature."""
-    if not hasattr(os, "getuid"):
-        return True  # Windows: access lists protect profile folders
     status = path.stat(follow_symlinks=False)
     shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return status.st_uid == os.getuid() and not shared and not stat.S_ISLNK(status.st_mode)

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import itertools
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,7 @@ class _Claims:
         self._needed = [included(query) - made for query in queries]
         # A query belongs to the process that locks its byte. The system frees the locks of a process that was killed.
         # The byte itself is the number of the process. One more byte belongs to the process that stops first.
-        self._file = os.memfd_create("molprof")
+        self._file = _unnamed_file()
         os.truncate(self._file, len(queries) + 1)
 
     def __enter__(self) -> _Claims:
@@ -110,6 +111,13 @@ class _Claims:
         return frozenset().union(
             *(needed for needed, owner in zip(self._needed, owners, strict=True) if owner == number)
         )
+
+
+def _unnamed_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("molprof")
+    with tempfile.TemporaryFile() as file:  # for Pythons built on an old C library, as conda's and uv's were
+        return os.dup(file.fileno())
 
 
 def _cost(modules: frozenset[str]) -> int:

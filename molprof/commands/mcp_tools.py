@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,6 +32,7 @@ _EVENTS = "SELECT category, COUNT() AS count FROM slice GROUP BY category ORDER 
 _COLUMNS = {"module": "module", "source": "source", "operator": "operator", "kernel": "name"}
 _AMOUNTS = ("gpu_ns", "kernels", "launches", "syncs", "operators", "operator_ns")
 _MOST_PLACES = 10
+_POLL_S = 0.1
 
 
 def run() -> None:
@@ -44,8 +46,9 @@ def run() -> None:
 def _end_with_input() -> None:
     """Ends the process, whatever it does, when the server is gone."""
     end = select.poll()
-    end.register(0, 0)  # the end of a pipe is told without being asked for
-    end.poll()
+    end.register(0, select.POLLHUP)  # Linux tells the end of a pipe without being asked for, macOS does not
+    while not end.poll():
+        time.sleep(_POLL_S)  # macOS tells of a request too, as nothing
     os._exit(0)
 
 

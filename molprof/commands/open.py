@@ -118,5 +118,5 @@ def _opened(address: str) -> bool:
     """Whether a browser was started; not one for terminals, which would take over this one."""
     import webbrowser
 
-    has_display = sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+    has_display = sys.platform == "darwin" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
     return has_display and webbrowser.open(address)

@@ -21,7 +21,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def can_copy() -> bool:
-    """Whether copying this process is safe and worth it: a copy has one thread, whatever locks others held."""
+    """Whether copying this process is safe and worth it: a copy has one thread, whatever locks others held.
+
+    Not on macOS, whose own libraries may crash in a copy.
+    """
     return sys.platform == "linux" and threading.active_count() == 1 and processors() > 1
 
 

@@ -64,6 +64,17 @@ class ProcessorError(RunError):
         return ProcessorError(f"{self}, batch {batch}", self.hint, step=self.step, batch=batch)
 
 
+# What a command imports only when it is used: module -> distribution, and the extra that has it. Those that capture
+# name `presets`, which is enough for every model.
+_EXTRAS = {
+    **{name: (name, "analysis") for name in ("isal", "jinja2", "matplotlib", "perfetto", "viztracer", "wasmtime")},
+    "backports": ("backports.zstd", "analysis"),
+    "google": ("protobuf", "analysis"),
+    "torch": ("torch", "presets"),
+    "transformers": ("transformers", "presets"),
+}
+
+
 class MissingExtraError(UsageError):
     """The distribution `package`, which the extra `extra` of molprof installs, is missing."""
 
@@ -71,3 +82,9 @@ class MissingExtraError(UsageError):
         super().__init__(
             f"{purpose} needs the package {package!r}, which is not installed", hint=f"pip install 'molprof[{extra}]'"
         )
+
+
+def missing_extra(module: str, purpose: str) -> MissingExtraError | None:
+    """Return the error about a module that is not installed; None if no extra has it."""
+    name = module.partition(".")[0]
+    return MissingExtraError(*_EXTRAS[name], purpose) if name in _EXTRAS else None

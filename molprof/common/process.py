@@ -64,9 +64,10 @@ def called() -> None:
 
 def end_with_parent(parent: int) -> None:
     """Make the kernel kill this process when `parent`, which started it, is gone; on Linux only."""
-    if sys.platform != "linux":
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "prctl"):
         return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -95,12 +96,12 @@ def end_members(root: int, cookie: str, spared: int | None = None) -> bool:
 def members(root: int, cookie: str = "") -> set[int]:
     """Return the living processes of the session that `root` leads, their descendants, and those with the cookie.
 
-    From /proc, Linux only. To look for cookies takes a file more per process: do it at the end of a case, not to
-    watch one.
+    From /proc, so on Linux only; elsewhere none are found. To look for cookies takes a file more per process: do it at
+    the end of a case, not to watch one.
     """
     parents: dict[int, int] = {}
     found, mark = set(), f"{COOKIE}={cookie}".encode()
-    for entry in _PROC.iterdir():
+    for entry in _PROC.iterdir() if _PROC.is_dir() else ():
         if not entry.name.isdigit():
             continue
         pid = int(entry.name)

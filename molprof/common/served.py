@@ -161,10 +161,15 @@ def _reply(make: Callable[[bytes], bytes], request: bytes) -> bytes:
         return _GOOD + make(request)
     except errors.MolprofError as error:
         return _bad(error)
+    except ModuleNotFoundError as error:
+        if (missing := errors.missing_extra(error.name or "", "this command")) is None:
+            raise
+        return _bad(missing)
 
 
 def _bad(error: errors.MolprofError) -> bytes:
-    return _BAD + msgspec.json.encode([type(error).__name__, str(error), error.hint])
+    kind = errors.UsageError if isinstance(error, errors.MissingExtraError) else type(error)
+    return _BAD + msgspec.json.encode([kind.__name__, str(error), error.hint])
 
 
 def _result(reply: bytes) -> bytes:

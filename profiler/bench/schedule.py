@@ -8,10 +8,11 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from molprof.common.bench_records import NO_MEMORY, OK, UNSUPPORTED
-from molprof.common.errors import RunError, UsageError
+from molprof.common.errors import MissingExtraError, RunError, UsageError
 from molprof.common.memory import available_bytes
 from molprof.common.typed_json import read_typed
 from molprof.common.values import now
@@ -54,6 +55,9 @@ class Step:
 
 def read_machine(device: str, threads: int | None, cases: Sequence[Case] = (), worker: str = WORKER) -> Facts:
     """Return what the machine can run; UsageError if there is no such device, or no model or tokenizer of the cases."""
+    for name in ("torch", "transformers"):
+        if find_spec(name) is None:
+            raise MissingExtraError(name, "presets", "molprof bench")
     ended = run_isolated(
         {"kind": FACTS, "device": device, "threads": threads, "names": named(cases)}, Limits(_FACTS_S), worker
     )
@@ -61,7 +65,7 @@ def read_machine(device: str, threads: int | None, cases: Sequence[Case] = (), w
         if "hint" in ended.answer:
             raise UsageError(ended.message or "no such device", hint=ended.answer["hint"])
         text = f"cannot find out what this machine can run: {ended.message}"
-        raise RunError(text, hint="pip install 'molprof[capture]'")
+        raise RunError(text, hint="molprof doctor checks what works on this machine")
     return read_typed(ended.answer["figures"], Facts, "facts")
 
 

@@ -116,6 +116,8 @@ def _preset_backend(name: str, cache: Path | None = None) -> Tokenizer:
 
         with suppress(Exception):  # the tokenizers library raises bare Exception on a damaged file
             return Tokenizer.from_file(str(stored))
+    if importlib.util.find_spec("tiktoken") is None:
+        raise MissingExtraError("tiktoken", "presets", "the preset's tokenizer")
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
     # Its name in transformers 5, and in 4.57; each ignores the other's.
