@@ -14,7 +14,8 @@ from study import prefixes, read_study
 
 from molprof import api
 from molprof.analysis.compare import compare
-from molprof.analysis.documents.plots import plot_file, subject_of
+from molprof.analysis.documents.plots import plot_file
+from molprof.analysis.documents.plots.subject import subject_of
 from molprof.analysis.ui.contents import Place
 from molprof.analysis.ui.prepare import prepare
 from molprof.common.errors import MolprofError

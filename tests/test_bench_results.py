@@ -17,10 +17,8 @@ from conftest import Cli
 
 from molprof.analysis.bench.summary import summed
 from molprof.analysis.documents.benchmark import bench_document
-from molprof.analysis.documents.plots.benchmark import KINDS, bench_figure
-from molprof.analysis.documents.plots.subject import NotRecordedError
+from molprof.analysis.documents.plots import BENCH_PLOTS, NotRecordedError, plot_file
 from molprof.analysis.render import render
-from molprof.commands import bench
 from molprof.common.bench_records import digest, read_results
 from molprof.common.errors import TraceError
 from molprof.profiler.bench.cases import GenerateCase, SdpaCase
@@ -166,31 +164,27 @@ def test_a_line_cut_off_at_the_end_is_left_out_and_said(file: Path) -> None:
     assert "ends inside line" in cut.notes[0]
 
 
-def test_every_figure_is_listed_in_the_help() -> None:
-    assert list(KINDS) == list(bench.KINDS)
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BENCH_PLOTS)
 def test_figures_are_drawn_the_same_each_time(file: Path, kind: str) -> None:
     results = read_results(file)
-    data = bench_figure(kind, results, "svg")
-    assert data == bench_figure(kind, results, "svg")
+    data = plot_file(kind, results, "svg")
+    assert data == plot_file(kind, results, "svg")
     assert b"<script" not in data
-    assert bench_figure(kind, results, "png").startswith(b"\x89PNG")
+    assert plot_file(kind, results, "png").startswith(b"\x89PNG")
 
 
 def test_the_heat_map_says_speeds_and_what_is_missing(tmp_path: Path) -> None:
     records = [*ran(PLAIN, [1000]), *ran(STATIC, [500]), *ran(replace(PLAIN, batch_size=8, count=8), [800])]
-    text = bench_figure("heat", read_results(write(tmp_path / "x.jsonl", *records)), "svg").decode()
+    text = plot_file("heat", read_results(write(tmp_path / "x.jsonl", *records)), "svg").decode()
     assert re.findall(r">(dynamic|static|\d+|no result)<", text).count("no result") == 1
     assert {"100", "125", "200", "4", "8"} <= set(re.findall(r">([\d.]+)<", text))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BENCH_PLOTS)
 def test_figures_of_what_was_not_measured_are_refused(tmp_path: Path, kind: str) -> None:
     results = read_results(write(tmp_path / "x.jsonl", result(PLAIN, 0, "failed", None)))
     with pytest.raises(NotRecordedError, match="not recorded: ") as raised:
-        bench_figure(kind, results, "svg")
+        plot_file(kind, results, "svg")
     assert re.fullmatch(r"molprof bench \w+ -o FILE measures it; molprof bench show FILE: .*", raised.value.hint or "")
 
 

@@ -10,7 +10,8 @@ from page_data import render, report_of
 
 from molprof import api
 from molprof.analysis.compare import compare
-from molprof.analysis.documents.plots import NotRecordedError, plot_svg, subject_of
+from molprof.analysis.documents.plots import NotRecordedError, plot_svg
+from molprof.analysis.documents.plots.subject import subject_of
 from molprof.analysis.figures import Report
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture.capture import capture

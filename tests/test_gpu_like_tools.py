@@ -16,7 +16,8 @@ from test_ui import strips
 
 from molprof import api
 from molprof.analysis.compare import compare
-from molprof.analysis.documents.plots import PLOTS, plot_file, subject_of
+from molprof.analysis.documents.plots import PLOTS, plot_file
+from molprof.analysis.documents.plots.subject import subject_of
 from molprof.analysis.trim import Wish, trim
 from molprof.analysis.ui.contents import Place
 from molprof.analysis.ui.prepare import prepare

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from page_data import HOSTILE, foreign, hostile_document, render, report_of, two_runs
 
 from molprof.analysis.compare import compare
-from molprof.analysis.documents.plots import subject_of
-from molprof.analysis.documents.plots.sections import plot_sections
+from molprof.analysis.documents.plots.subject import plot_sections, subject_of
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.drift.model import JunkExample
 from molprof.analysis.figures.model import Check, Finding, Gain

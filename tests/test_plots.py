@@ -18,11 +18,11 @@ from page_data import HOSTILE, PARTS, foreign, hostile_document, report_of, time
 
 from molprof.analysis.compare import Comparison
 from molprof.analysis.compare.parts import RECORDED_LABELS
-from molprof.analysis.documents.plots import PLOTS, NotRecordedError, draw, plot_file, plot_svg, style, subject_of
+from molprof.analysis.documents.plots import PLOTS, NotRecordedError, draw, plot_file, plot_svg, style
 from molprof.analysis.documents.plots.style import house_style
+from molprof.analysis.documents.plots.subject import subject_of
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.timeline import Interval
-from molprof.commands import plot as plot_command
 from molprof.queries import modules
 
 if TYPE_CHECKING:
@@ -58,10 +58,6 @@ def texts(figure: Figure) -> list[str]:
 
     figure.draw_without_rendering()
     return [found.get_text() for found in figure.findobj(Text) if found.get_text()]
-
-
-def test_every_kind_is_listed_in_the_help_as_it_is() -> None:
-    assert list(plot_command.KINDS) == list(PLOTS)
 
 
 @pytest.mark.parametrize("kind", PLOTS)

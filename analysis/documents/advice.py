@@ -12,7 +12,7 @@ from molprof.analysis.bench.recommend import DEFAULTS, Advice, Ratio
 from molprof.analysis.bench.summary import environment_text
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS
 from molprof.common.bench_records import SCHEMA, Results
-from molprof.common.document import Column, Document, Row, Section, Table
+from molprof.common.document import Document, Field, Section, table_of
 from molprof.common.settings import SETTINGS
 from molprof.common.values import Value, counted, factor_text
 
@@ -57,25 +57,18 @@ def _title(item: Advice) -> str:
 
 
 def _fastest(title: str, group: Sequence[Advice], bounds: Bounds | None) -> Section:
-    columns = (
-        Column("batch", "index"), Column("fastest"), Column("tokens/s", "speed"), Column("default", "speed"),
-        Column("speed", "factor"), Column("certain"),
+    table = table_of(
+        group,
+        ("batch", "index", "batch_size"), ("fastest", "text", lambda item: settings_text(item.best)),
+        ("tokens/s", "speed", "tokens_per_s"), ("default", "speed", "default_tokens_per_s"),
+        ("speed", "factor", lambda item: None if item.over_default is None else 1 / item.over_default.value),
+        ("certain", "text", _confidence),
+        missing="-",
     )  # fmt: skip
-    rows = [
-        (
-            item.batch_size,
-            settings_text(item.best),
-            item.tokens_per_s,
-            item.default_tokens_per_s,
-            None if item.over_default is None else 1 / item.over_default.value,
-            _confidence(item),
-        )
-        for item in group
-    ]
     most = max(group, key=lambda item: item.tokens_per_s)
     notes = (f"most tokens/s: batch {most.batch_size}, {settings_text(most.best)}",) if len(group) > 1 else ()
     details = tuple(section for item in group for section in _details(item, bounds))
-    return Section(title, notes, Table(columns, rows, missing="-"), parts=details)
+    return Section(title, notes, table, parts=details)
 
 
 def _confidence(item: Advice) -> str:
@@ -105,16 +98,16 @@ def _details(item: Advice, bounds: Bounds | None) -> list[Section]:
     for entry in item.rejected:
         why.setdefault(entry.reason, []).append(settings_text(entry.settings))
     notes += [f"rejected: {'; '.join(names)}: {reason}" for reason, names in why.items()]
-    columns = [Column("change"), Column("to"), Column("speed", "factor"), Column("certain")]
-    rows: list[Row] = [
-        (_name(lever.name), str(lever.value), 1 / lever.ratio.value, _sure(lever.ratio)) for lever in item.levers
-    ]
-    if bounds is not None:
-        columns.append(Column("at most, by the trace", "factor"))
-        rows = [(*row, _most(bounds.of(lever.name))) for row, lever in zip(rows, item.levers, strict=True)]
-    if not rows and not notes:
+    if not item.levers and not notes:
         return []
-    return [Section(f"Batch {item.batch_size}: each change alone", tuple(notes), Table(tuple(columns), rows))]
+    fields: list[Field] = [
+        ("change", "text", lambda lever: _name(lever.name)), ("to", "text", lambda lever: str(lever.value)),
+        ("speed", "factor", lambda lever: 1 / lever.ratio.value), ("certain", "text", lambda lever: _sure(lever.ratio)),
+    ]  # fmt: skip
+    if bounds is not None:
+        bound_of = bounds.of
+        fields.append(("at most, by the trace", "factor", lambda lever: _most(bound_of(lever.name))))
+    return [Section(f"Batch {item.batch_size}: each change alone", tuple(notes), table_of(item.levers, *fields))]
 
 
 def _name(setting: str) -> str:
@@ -122,14 +115,17 @@ def _name(setting: str) -> str:
 
 
 def _bounds(bounds: Bounds) -> Section:
-    columns = (Column("change"), Column("speed at most", "factor"), Column("share", "ratio"), Column("because of"))
-    rows = [(_name(item.lever), _most(item), item.gain_ratio, item.why) for item in bounds.bounds]
+    table = table_of(
+        bounds.bounds,
+        ("change", "text", lambda item: _name(item.lever)), ("speed at most", "factor", _most),
+        ("share", "ratio", "gain_ratio"), ("because of", "text", "why"),
+    )  # fmt: skip
     of = ", ".join(f"{_name(name)} {value or 'none'}" for name, value in bounds.settings.items())
     notes = (
         f"{bounds.trace}: {of or 'a foreign trace'}",
         "a change that saves a share s of the time gives at most a speed of 1 / (1 - s) (Amdahl)",
     )
-    return Section("Bounds from the trace", notes, Table(columns, rows))
+    return Section("Bounds from the trace", notes, table)
 
 
 def _most(bound: Bound | None) -> Value:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from molprof.analysis.bench.summary import Measured, environment_text, sdpa_key, short, short_message, summed, varying
-from molprof.analysis.documents.plots.benchmark import plot_sections
+from molprof.analysis.documents.plots import BENCH_PLOTS, plot_section
 from molprof.common.bench_records import GENERATE, OK, SCHEMA, SDPA, Results
-from molprof.common.document import Column, Document, Row, Section, Table
+from molprof.common.document import Document, Field, Section, Table, records, table_of
 from molprof.common.phases import STEP_PHASES
-from molprof.common.values import Unit, counted, per
+from molprof.common.values import Range, counted, per
 
 _BATCH = "batch_size"
 _PHASES = ("prefill", *STEP_PHASES)
@@ -20,7 +20,7 @@ _PHASES = ("prefill", *STEP_PHASES)
 def bench_document(results: Results, title: str) -> Document:
     """Everything that the file holds. Raises TraceError where the figures of a result are not what they should be."""
     measured = summed(results)
-    sections = [plot_sections(results)]
+    sections = [plot_section(BENCH_PLOTS, results)]
     for name in dict.fromkeys(item.environment for item in measured):
         mine = [item for item in measured if item.environment == name]
         where = environment_text(results.environments.get(name))
@@ -42,9 +42,8 @@ def _records(results: Results) -> Table:
     flat = []
     for row in _rows(results):
         plain = {name: value for name, value in row.items() if name not in ("phases", "stack")}
-        flat.append({**plain, **{f"{name}_ratio": value for name, value in (row["phases"] or {}).items()}})
-    names = list(dict.fromkeys(name for row in flat for name in row))
-    return Table(tuple(map(Column, names)), [[row.get(name) for name in names] for row in flat])
+        flat.append(plain | {f"{name}_ratio": value for name, value in (row["phases"] or {}).items()})
+    return records(flat)
 
 
 def _rows(results: Results) -> list[dict[str, Any]]:
@@ -118,76 +117,68 @@ def _generation(items: Sequence[Measured], gpu: bool) -> Iterator[Section]:
     memory = dict.fromkeys(figures.peak_memory_of for item in done for figures in item.generation)
     notes = tuple(f"peak memory: {text}" for text in memory if text)
 
-    def table(columns: dict[str, Unit], cells: Callable[[Measured], Row]) -> Table:
-        heads = (Column("case"), *(Column(title, unit) for title, unit in columns.items()))
-        return Table(heads, [(short(item, names), *cells(item)) for item in ordered], missing="-")
+    def table(*fields: Field) -> Table:
+        return table_of(ordered, ("case", "text", lambda item: short(item, names)), *fields, missing="-")
 
-    speeds: dict[str, Unit] = {
-        "tokens/s": "speed", "range": "speed", "time of a pass": "ns", "peak memory": "bytes", "KV cache": "bytes",
-        "valid": "count",
-    }  # fmt: skip
-    yield Section("Whole generation", notes, table(speeds, _speeds))
-    starts: dict[str, Unit] = {
-        "loading": "ns", "first pass, extra": "ns", "compiling in it": "ns", "frames compiled": "count",
-        "recompiled later": "count", "graph breaks": "count",
-    }  # fmt: skip
+    speeds = table(
+        ("tokens/s", "speed", "tokens_per_s"), ("range", "speed", _speed_range),
+        ("time of a pass", "ns", Measured.wall_ns), ("peak memory", "bytes", _median_of("peak_memory_bytes")),
+        ("KV cache", "bytes", _median_of("kv_cache_bytes")), ("valid", "count", _valid),
+    )  # fmt: skip
+    yield Section("Whole generation", notes, speeds)
+    starts = table(
+        ("loading", "ns", _median_of("load_ns")), ("first pass, extra", "ns", Measured.first_extra_ns),
+        ("compiling in it", "ns", Measured.compile_ns), ("frames compiled", "count", Measured.first_compiles),
+        ("recompiled later", "count", Measured.recompiles), ("graph breaks", "count", _median_of("graph_breaks")),
+    )  # fmt: skip
     note = "first pass, extra: first pass minus a timed pass; recompiled later: frames compiled in timed passes"
-    yield Section("Start-up", (note,), table(starts, _start), detail=True)
+    yield Section("Start-up", (note,), starts, detail=True)
     note = "host time; in bookkeeping the host waits for the GPU" if gpu else "host time"
-    shares: dict[str, Unit] = dict.fromkeys((*_PHASES, "other"), "ratio")
-    yield Section("Shares of a pass by phase", (note,), table(shares, _shares), detail=True)
+    yield Section("Shares of a pass by phase", (note,), table(*map(_phase, (*_PHASES, "other"))), detail=True)
 
 
-def _speeds(item: Measured) -> Row:
-    interval, valid, of = item.interval, item.median("valid_molecules"), item.median("molecules")
-    return (
-        item.tokens_per_s,
-        None if interval is None else (1e9 / interval.high, 1e9 / interval.low),
-        item.wall_ns(),
-        item.median("peak_memory_bytes"),
-        item.median("kv_cache_bytes"),
-        None if valid is None or of is None else f"{valid:.0f}/{of:.0f}",
-    )
+def _median_of(name: str) -> Callable[[Measured], float | None]:
+    return lambda item: item.median(name)
 
 
-def _start(item: Measured) -> Row:
-    compiled = (item.compile_ns(), item.first_compiles(), item.recompiles(), item.median("graph_breaks"))
-    return item.median("load_ns"), item.first_extra_ns(), *compiled
+def _speed_range(item: Measured) -> Range | None:
+    return None if item.interval is None else (1e9 / item.interval.high, 1e9 / item.interval.low)
 
 
-def _shares(item: Measured) -> Row:
-    shares = item.phase_ratios()
-    return *(shares.get(name) for name in _PHASES), sum(shares[name] for name in shares if name not in _PHASES)
+def _valid(item: Measured) -> str | None:
+    valid, of = item.median("valid_molecules"), item.median("molecules")
+    return None if valid is None or of is None else f"{valid:.0f}/{of:.0f}"
+
+
+def _phase(name: str) -> Field:
+    """The share of a phase; `other`: of those without a column."""
+
+    def share(item: Measured) -> float | None:
+        shares = item.phase_ratios()
+        return shares.get(name) if name in _PHASES else sum(shares[name] for name in shares if name not in _PHASES)
+
+    return name, "ratio", share
 
 
 def _sdpa(items: Sequence[Measured]) -> Iterator[Section]:
     done = [item for item in items if item.times_ns]
-    columns = (
-        Column("backend"), Column("time", "ns"), Column("range", "ns"), Column("TFLOP/s", "speed"),
-        Column("GB/s", "speed"), Column("speed over math", "factor"), Column("first call", "ns"),
-        Column("largest error", "number"),
-    )  # fmt: skip
     for key in dict.fromkeys(sdpa_key(item) for item in done):
         mine = sorted((item for item in done if sdpa_key(item) == key), key=lambda item: item.median_ns or 0)
         math_ns = next((item.median_ns for item in mine if item.settings.get("backend") == "math"), None)
-        rows = [
-            (
-                _backend(item),
-                item.median_ns,
-                None if item.interval is None else (item.interval.low, item.interval.high),
-                _tflops(item),
-                _gb_per_s(item),
-                per(math_ns, item.median_ns),
-                item.median("first_call_ns"),
-                item.median("largest_error"),
-            )
-            for item in mine
-        ]
+        table = table_of(
+            [(item, per(math_ns, item.median_ns)) for item in mine],
+            ("backend", "text", lambda row: _backend(row[0])), ("time", "ns", "0.median_ns"),
+            ("range", "ns", lambda row: row[0].interval and (row[0].interval.low, row[0].interval.high)),
+            ("TFLOP/s", "speed", lambda row: _tflops(row[0])), ("GB/s", "speed", lambda row: _gb_per_s(row[0])),
+            ("speed over math", "factor", "1"), ("first call", "ns", lambda row: row[0].median("first_call_ns")),
+            ("largest error", "number", lambda row: row[0].median("largest_error")),
+            missing="-",
+        )  # fmt: skip
         first = mine[0].settings
         shape = "x".join(str(first.get(name)) for name in ("batch", "heads", "kv_heads", "keys", "head_dim"))
         phase = "decode step" if first.get("queries") == 1 else "prefill"
         title = f"Attention kernel, {phase}, {shape}, mask {first.get('mask')}, {first.get('dtype')}"
-        yield Section(title, table=Table(columns, rows, missing="-"))
+        yield Section(title, table=table)
 
 
 def _not_ok(items: Sequence[Measured]) -> list[Section]:

@@ -14,8 +14,7 @@ from molprof.analysis.compare.parts import GROUPS, MACHINE, PART_LABELS, RECORDE
 from molprof.analysis.compare.statistics import LEVEL, Interval
 from molprof.analysis.documents.certificate import compared_certificates
 from molprof.analysis.documents.figures import Reports, compared_figures, settings_section
-from molprof.analysis.documents.plots import subject_of
-from molprof.analysis.documents.plots.sections import plot_sections
+from molprof.analysis.documents.plots.subject import plot_sections, subject_of
 from molprof.analysis.documents.report import findings_section, report_sections, warnings
 from molprof.analysis.documents.verdict import comparison_verdict
 from molprof.analysis.figures.run_model import Run

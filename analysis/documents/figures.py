@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,8 +13,9 @@ from molprof.analysis.compare import Comparison
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.figure import Figure
+from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.settings import SETTINGS
-from molprof.common.document import Cell, Column, Row, Section, Table
+from molprof.common.document import Cell, Column, Field, Row, Section, Table, columns, values
 from molprof.common.values import Value
 
 
@@ -27,19 +29,27 @@ class Reports(Struct, frozen=True):
 
     def table(
         self,
-        columns: Iterable[Column],
-        rows: Callable[[Report], Iterable[Row]],
+        items: Callable[[Report], Iterable[Any]],
+        *fields: Field,
         missing: str = "-",
-        marked: Callable[[Report], Iterable[bool]] | None = None,
+        marked: Callable[[Any], bool] = lambda item: False,
     ) -> Table:
-        run = [Column("run")] if len(self.reports) > 1 else []
-        found: list[Row] = []
-        stand_out: list[bool] = []
-        for label, report in zip(self.labels, self.reports, strict=True):
-            found += [(label, *row) if run else row for row in rows(report)]
-            stand_out += [] if marked is None else marked(report)
-        places = frozenset(place for place, stands_out in enumerate(stand_out) if stands_out)
-        return Table((*run, *columns), found, places, keys=1 + len(run), missing=missing)
+        """A row for each item of each report."""
+        several = len(self.reports) > 1
+        found = [
+            (label, item) for label, report in zip(self.labels, self.reports, strict=True) for item in items(report)
+        ]
+        rows = values((item for _, item in found), *fields)
+        places = frozenset(place for place, (_, item) in enumerate(found) if marked(item))
+        heads = columns(*fields)
+        if several:
+            heads = (Column("run"), *heads)
+            rows = [(label, *row) for (label, _), row in zip(found, rows, strict=True)]
+        return Table(heads, rows, places, keys=1 + several, missing=missing)
+
+    def of_runs(self, items: Callable[[Run], Iterable[Any] | None], *fields: Field) -> Table:
+        """A row for each item of each run."""
+        return self.table(lambda report: (report.run and items(report.run)) or (), *fields)
 
     def notes(self, lines: Callable[[Report], Iterable[str]]) -> tuple[str, ...]:
         """The lines of every report, of several each after its label."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import median_low
 from typing import Any
@@ -11,7 +11,7 @@ from molprof.analysis.figures.sequence.repeats import Block, blocks
 from molprof.analysis.figures.sequence.shapes import shapes_text
 from molprof.analysis.origin.opened import Graph, Opened, Place, Work
 from molprof.analysis.origin.tree import class_name
-from molprof.common.document import Column, Row, Section, Table
+from molprof.common.document import Field, Section, table_of
 from molprof.common.values import counted, per, percent_text
 
 _KNOWN = ("operator", "shapes", "module", "source")
@@ -21,39 +21,39 @@ _MEANING = (
     "likely: another place fits as well, or names agree in part or not at all"
 )
 
-_POSITION = (
-    Column("position", "index"), Column("alike", "count"), Column("kernel", "name"), Column("operator", "name"),
-    Column("p50", "ns"), Column("match"), Column("module", "path"), Column("source", "path"), Column("shapes"),
+_POSITION: tuple[Field, ...] = (
+    ("position", "index"), ("alike", "count"), ("kernel", "name", "name"), ("operator", "name"),
+    ("p50", "ns", "p50_ns"), ("match", "text", "certainty"),
+    ("module", "path", lambda item: item["module"] if item["alike"] == 1 else _classes(item["module"])),
+    ("source", "path"),
+    ("shapes", "text", lambda item: None if item["shapes"] is None else shapes_text(item["shapes"])),
 )  # fmt: skip
 
 
 def opened_sections(opened: Opened) -> list[Section]:
     """How much is known of the graphs' kernels, each graph by position, and what is not known."""
-    shares = _shares(opened)
-    rows: list[Row] = [(name, row["kernels"], row["ratio"], row["time_ratio"]) for name, row in shares.items()]
-    columns = (
-        Column("known", "name"),
-        Column("kernels", "count"),
-        Column("share", "ratio"),
-        Column("of time", "ratio"),
+    known = table_of(
+        _shares(opened).items(),
+        ("known", "name", "0"), ("kernels", "count", "1.kernels"), ("share", "ratio", "1.ratio"),
+        ("of time", "ratio", "1.time_ratio"),
+    )  # fmt: skip
+    unknown = table_of(
+        _without(opened),
+        ("graph", "index"),
+        ("without", "name"),
+        ("kernel", "name", "name"),
+        ("count", "count", "count"),
     )
-    sections = [Section("Kernels of graphs opened", (*map(_told, opened.graphs), _MEANING), Table(columns, rows))]
-    for graph in opened.graphs:
-        if not any(opened.places[work.id].certainty for work in graph.work):
-            continue  # the report's own table of positions says as much
-        table = Table(_POSITION, [_position_row(item) for item in _folded(graph, opened.places)])
-        sections.append(Section(f"Graph {graph.number} opened", table=table))
-    without = _without(opened)
-    table = Table(
-        (Column("graph", "index"), Column("without", "name"), Column("kernel", "name"), Column("count", "count")),
-        without,
-    )
-    sections.append(
-        Section(
-            "Kernels of graphs that are not known", table=table if without else None, notes=() if without else ("none",)
-        )
-    )
-    return sections
+    none = () if unknown.rows else ("none",)
+    return [
+        Section("Kernels of graphs opened", (*map(_told, opened.graphs), _MEANING), known),
+        *(
+            Section(f"Graph {graph.number} opened", table=table_of(_folded(graph, opened.places), *_POSITION))
+            for graph in opened.graphs
+            if any(opened.places[work.id].certainty for work in graph.work)  # else the report's table says as much
+        ),
+        Section("Kernels of graphs that are not known", none, unknown if unknown.rows else None),
+    ]
 
 
 def opened_data(opened: Opened) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def opened_data(opened: Opened) -> dict[str, Any]:
             }
             for graph in opened.graphs
         ],
-        "unknown": [dict(zip(("graph", "without", "name", "count"), row, strict=True)) for row in _without(opened)],
+        "unknown": _without(opened),
     }
 
 
@@ -122,14 +122,17 @@ def _shares(opened: Opened) -> dict[str, dict[str, Any]]:
     }
 
 
-def _without(opened: Opened) -> list[Row]:
+def _without(opened: Opened) -> list[dict[str, Any]]:
     """Kernels that lack an operator, shapes or module, by name."""
-    found: defaultdict[tuple[int, str, str], int] = defaultdict(int)
+    found: Counter[tuple[int, str, str]] = Counter()
     for work, place in _kernels(opened):
         lacks = [name for name in ("operator", "shapes", "module") if getattr(place, name) is None]
         if lacks:
             found[work.graph, ", ".join(lacks), work.name] += 1
-    return [(*key, count) for key, count in found.items()]
+    return [
+        {"graph": graph, "without": lacks, "name": name, "count": count}
+        for (graph, lacks, name), count in found.items()
+    ]
 
 
 def _folded(graph: Graph, places: dict[int, Place]) -> Iterator[dict[str, Any]]:
@@ -178,12 +181,3 @@ def _alike(place: Place) -> tuple[Any, ...]:
 
 def _classes(module: str | None) -> str | None:
     return module and "/".join(map(class_name, module.split("/")))
-
-
-def _position_row(item: dict[str, Any]) -> Row:
-    module = item["module"] if item["alike"] == 1 else _classes(item["module"])
-    sizes = None if item["shapes"] is None else shapes_text(item["shapes"])
-    return (
-        item["position"], item["alike"], item["name"], item["operator"], item["p50_ns"], item["certainty"], module,
-        item["source"], sizes,
-    )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from molprof.analysis.figures.model import Finding
@@ -11,7 +11,7 @@ from molprof.analysis.origin.places import PLACES, Place, operator_places
 from molprof.analysis.origin.read import NO_CALL, Origins
 from molprof.analysis.origin.tree import AMOUNTS, Tree
 from molprof.analysis.reader.info import path_text
-from molprof.common.document import Column, Document, Row, Section, Table
+from molprof.common.document import Column, Document, Field, Section, Table, records, table_of
 from molprof.common.values import counted, per, percent_text, short_name, short_source, time_text
 
 SCHEMA = 1
@@ -86,10 +86,6 @@ def _tree(origins: Origins, tree: Tree, by: str) -> Section:
     whole = tree.amount(weight)
     shown: list[tuple[int, Tree]] = []
     passed = _choose(tree, 0, lambda node: node.amount(weight) >= LEAST_RATIO * whole, by == "source", shown)
-    columns, values = _columns(origins, by)
-    rows: list[Row] = [
-        ("  " * depth + _short(node), *(value(node, whole, weight) for value in values)) for depth, node in shown
-    ]
     left_out = sum(1 for _ in tree.walk()) - 1 - len(shown) - passed
     notes = []
     if left_out:
@@ -97,7 +93,8 @@ def _tree(origins: Origins, tree: Tree, by: str) -> Section:
         notes.append(f"Not shown: {what}. JSON, CSV and speedscope have all.")
     if passed:
         notes.append(f"Not shown: {counted(passed, 'function')} that only call one other.")
-    return Section(f"By {_WHAT[by]}", tuple(notes), Table((Column(_WHAT[by], "name"), *columns), rows))
+    name: Field = (_WHAT[by], "name", lambda item: "  " * item[0] + _short(item[1]))
+    return Section(f"By {_WHAT[by]}", tuple(notes), table_of(shown, name, *_fields(origins, by, weight, whole)))
 
 
 def _short(node: Tree) -> str:
@@ -117,67 +114,47 @@ def _choose(tree: Tree, depth: int, wanted: Callable[[Tree], bool], skip: bool, 
     return skipped
 
 
-def _columns(origins: Origins, by: str) -> tuple[list[Column], list[Any]]:
-    """Headings, and what stands below them, from a node, the whole and its name."""
-    columns: list[tuple[Column, Any]] = []
+def _fields(origins: Origins, by: str, weight: str, whole: int) -> Iterator[Field]:
+    """Columns of a depth and a node; the share is of the whole."""
     if by == "module":
-        columns.append((Column("alike", "count"), lambda node, whole, weight: node.count))
-    columns.append((Column("share", "ratio"), lambda node, whole, weight: per(node.amount(weight), whole)))
+        yield "alike", "count", "1.count"
+    yield "share", "ratio", lambda item: per(item[1].amount(weight), whole)
     if origins.has_gpu:
-        columns += [
-            (Column("GPU time", "ns"), lambda node, whole, weight: node.amount("gpu_ns")),
-            (Column("own GPU", "ns"), lambda node, whole, weight: node.amount("gpu_ns", own=True)),
-            (Column("launches", "count"), lambda node, whole, weight: node.amount("launches")),
-            (Column("own", "count"), lambda node, whole, weight: node.amount("launches", own=True)),
-        ]
+        yield "GPU time", "ns", lambda item: item[1].amount("gpu_ns")
+        yield "own GPU", "ns", lambda item: item[1].amount("gpu_ns", own=True)
+        yield "launches", "count", lambda item: item[1].amount("launches")
+        yield "own", "count", lambda item: item[1].amount("launches", own=True)
         if origins.steps > 1:
-            columns.append(
-                (
-                    Column("per step", "number"),
-                    lambda node, whole, weight: node.amount("step_launches") / origins.steps,
-                )
-            )
+            yield "per step", "number", lambda item: item[1].amount("step_launches") / origins.steps
         if origins.tokens:
-            columns.append(
-                (
-                    Column("per token", "number"),
-                    lambda node, whole, weight: node.amount("step_launches") / (origins.tokens or 1),
-                )
-            )
+            yield "per token", "number", lambda item: item[1].amount("step_launches") / (origins.tokens or 1)
     else:
-        columns.append((Column("leaf operators", "count"), lambda node, whole, weight: node.amount("operators")))
+        yield "leaf operators", "count", lambda item: item[1].amount("operators")
     if by != "kernel":
-        columns.append((Column("CPU", "ns"), lambda node, whole, weight: node.amount("operator_ns")))
+        yield "CPU", "ns", lambda item: item[1].amount("operator_ns")
         if not origins.has_gpu:
-            columns.append((Column("own CPU", "ns"), lambda node, whole, weight: node.amount("operator_ns", own=True)))
-    return [column for column, _ in columns], [value for _, value in columns]
+            yield "own CPU", "ns", lambda item: item[1].amount("operator_ns", own=True)
 
 
 def _places(title: str, time: str, places: Sequence[Place]) -> Section:
-    rows = [
-        (place.operator, place.count, len(place.modules), place.time_ns, place.module, place.source) for place in places
-    ]
-    columns = (
-        Column("operator", "path"),
-        Column("count", "count"),
-        Column("modules", "count"),
-        Column(time, "ns"),
-        Column("module", "path"),
-        Column("function", "path"),
-    )
-    return Section(title, table=Table(columns, rows), detail=True)
+    table = table_of(
+        places,
+        ("operator", "path"), ("count", "count"),
+        ("modules", "count", lambda place: len(place.modules)), (time, "ns", "time_ns"), ("module", "path"),
+        ("function", "path", "source"),
+    )  # fmt: skip
+    return Section(title, table=table, detail=True)
 
 
 def _records(tree: Tree) -> Table:
-    rows: list[Row] = []
+    rows = []
     path: list[str] = []
     for depth, node in tree.walk():
         path[depth:] = [node.name]
-        rows.append(("/".join(path[1:]), node.kind, node.count, *node.inclusive, *node.own))
-    columns = [Column("path"), Column("kind"), Column("count", "raw")]
-    columns += [Column(name, "raw") for name in AMOUNTS]
-    columns += [Column(f"own_{name}", "raw") for name in AMOUNTS]
-    return Table(tuple(columns), rows)
+        inclusive = dict(zip(AMOUNTS, node.inclusive, strict=True))
+        own = {f"own_{name}": amount for name, amount in zip(AMOUNTS, node.own, strict=True)}
+        rows.append({"path": "/".join(path[1:]), "kind": node.kind, "count": node.count, **inclusive, **own})
+    return records(rows)
 
 
 def _data(

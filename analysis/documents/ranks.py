@@ -1,28 +1,32 @@
-"""The ranks of a job as a document."""
+"""The ranks of a job as a document. Names of its JSON are documented in docs/ranks.md."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
-from functools import partial
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from statistics import median
+from typing import Any
 
-from molprof.analysis.documents.ranks_data import PARTS, ranks_data, totals
+from msgspec import to_builtins
+
+from molprof.analysis.documents.plots import plot_section
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.ranks import Job
 from molprof.analysis.ranks.exchanges import Cost
 from molprof.analysis.ranks.stragglers import Straggler
-from molprof.common.document import Column, Document, Plot, Row, Section, Table
+from molprof.common.document import Document, Field, Section, Table, table_of
 from molprof.common.values import Range, counted, cut, percent_text, short_name, time_text
 
-_PARTS = (
-    Column("compute", "ns"),
-    Column("exposed communication", "ns"),
-    Column("waiting", "ns"),
-    Column("idle", "ns"),
-    Column("hidden communication", "ns"),
-)
-_CAPTION = "What each rank did when, on one clock"
+SCHEMA = 1
+# Parts of the wall time.
+_PARTS: tuple[Field, ...] = (
+    ("compute", "ns", "compute_ns"), ("exposed communication", "ns", "exposed_ns"), ("waiting", "ns", "waiting_ns"),
+    ("idle", "ns", "idle_ns"),
+)  # fmt: skip
+_PART_NAMES = ("compute_ns", "exposed_ns", "waiting_ns", "idle_ns")
+_TIMES: tuple[Field, ...] = (("wall", "ns", "wall_ns"), *_PARTS, ("hidden communication", "ns", "hidden_ns"))
+_TIME_NAMES = ("wall_ns", *_PART_NAMES, "hidden_ns")
+_OF_EXCHANGE = ("waiting_ns", "moving_ns", "exposed_ns", "hidden_ns")
 # Columns of a kernel's name in a sentence.
 _LONGEST = 60
 _SUM = "wall time = compute + exposed communication + waiting + idle"
@@ -30,52 +34,106 @@ _SUM = "wall time = compute + exposed communication + waiting + idle"
 
 def ranks_document(job: Job) -> Document:
     """Return the ranks side by side: their time, their clocks, stragglers, collectives."""
-    steps = _steps(job)
+    data = _data(job)
     of = "" if job.world_size is None else f" of {job.world_size}"
+    ranks = table_of(
+        data["ranks"],
+        ("rank", "index"),
+        ("device", "text", lambda item: ", ".join(item["devices"])),
+        ("kernels", "count", lambda item: sum(device["kernels"] for device in item["devices"].values())),
+        *_TIMES,
+    )
+    of_steps = [{"step": step["name"], **rank} for step in data["steps"] for rank in step["ranks"]]
+    steps = table_of(of_steps, ("step", "text"), ("rank", "index"), *_TIMES, keys=2)
+    files = table_of(
+        zip(data["ranks"], job.ranks, strict=True),
+        ("rank", "index", "0.rank"), ("file", "text", "0.path"),
+        ("steps", "text", lambda item: counted(len(item[1].steps), "step")),
+        ("clock offset", "change_ns", "0.clock_offset_ns"),
+    )  # fmt: skip
     sections = [
-        Section("Ranks", notes=(_SUM, *_checks(job)), table=_ranks(job)),
-        Section("", parts=(Section("Timeline", plot=Plot(_CAPTION, partial(_svg, job))),)),
+        Section("Ranks", notes=(_SUM, *_checks(job)), table=ranks),
+        plot_section(["ranks"], job),
         Section("Stragglers", notes=_straggler_notes(job), table=_stragglers(job)),
-        Section("Collectives", notes=_collective_notes(job), table=_collectives(job)),
+        Section("Collectives", notes=_collective_notes(job), table=_collectives(data["collectives"])),
         Section("Clocks", notes=_clocks(job)),
         Section("Steps", notes=(_SUM,), table=steps, detail=True),
-        Section("Files", notes=job.left_out, table=_files(job), detail=True),
+        Section("Files", notes=job.left_out, table=files, detail=True),
     ]
     return Document(
         f"molprof ranks: {len(job.ranks)}{of} {'rank' if len(job.ranks) == 1 and not of else 'ranks'}",
         tuple(item for item in sections if item.notes or item.parts or (item.table and item.table.rows)),
-        data=lambda: ranks_data(job),
+        data=lambda: data,
         records=lambda: steps,
         warnings=job.remarks,
-        summary=tuple(_summary(job)),
+        summary=tuple(_summary(job, data["ranks"])),
     )
 
 
-def _svg(job: Job) -> str:
-    from molprof.analysis.documents.plots.ranks import ranks_svg  # loads matplotlib
+def _data(job: Job) -> dict[str, Any]:
+    stragglers = {(item.step, item.number): item for item in job.stragglers}
+    all_steps = [step for found in job.steps.values() for step in found]
+    return {
+        "schema": SCHEMA,
+        "world_size": job.world_size,
+        "remarks": list(job.remarks),
+        "left_out": list(job.left_out),
+        "clocks": {
+            "recorded": to_builtins(job.clocks.recorded),
+            "aligned": to_builtins(job.clocks.aligned),
+            "unaligned_ranks": list(job.clocks.unaligned),
+        },
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "path": rank.path,
+                "backend": rank.backend,
+                "complete": rank.problem is None,
+                "clock_offset_ns": None if rank.rank in job.clocks.unaligned else job.clocks.offsets_ns[rank.rank],
+                **_added([step for step in all_steps if step.rank == rank.rank], _TIME_NAMES),
+                "devices": {times.device: _without(times, "device") for times in rank.times},
+            }
+            for rank in job.ranks
+        ],
+        "steps": [
+            {
+                "name": name,
+                "number": number,
+                "straggler": _without(stragglers.get((name, number)), "step", "number"),
+                "ranks": [{name: getattr(step, name) for name in ("rank", "start_ns", *_TIME_NAMES)} for step in steps],
+            }
+            for (name, number), steps in job.steps.items()
+        ],
+        "collectives": [_cost(cost) for cost in job.costs],
+        "checks": [{**to_builtins(check), "holds": check.holds} for check in job.checks],
+    }
 
-    return ranks_svg(job)
+
+def _cost(cost: Cost) -> dict[str, Any]:
+    one = cost.exchange.one
+    parts = list(cost.parts.values())
+    return {
+        "group": cost.exchange.group,
+        "operation": one.operation,
+        "dtype": one.dtype,
+        "bytes": one.bytes,
+        "ranks": sorted(cost.parts),
+        "start_ns": min(part.start_ns for part in parts),
+        "end_ns": max(part.end_ns for part in parts),
+        "last_rank": cost.last_rank,
+        "late_ns": cost.late_ns,
+        "data_ns": cost.moving_ns,
+        **_added(parts, _OF_EXCHANGE),
+        "bus_bytes_per_s": None if cost.bus_bytes_per_s is None else list(cost.bus_bytes_per_s),
+    }
 
 
-def _ranks(job: Job) -> Table:
-    rows: list[Row] = []
-    for rank in job.ranks:
-        found = totals(job, rank.rank)
-        parts = [found[name] for name in ("wall_ns", *PARTS, "hidden_ns")]
-        kernels = sum(times.kernels for times in rank.times)
-        rows.append((rank.rank, ", ".join(times.device for times in rank.times), kernels, *parts))
-    columns = (Column("rank", "index"), Column("device"), Column("kernels", "count"), Column("wall", "ns"), *_PARTS)
-    return Table(columns, rows)
+def _added(items: Sequence[Any], names: Sequence[str]) -> dict[str, int]:
+    return {name: sum(getattr(item, name) for item in items) for name in names}
 
 
-def _steps(job: Job) -> Table:
-    columns = (Column("step"), Column("rank", "index"), Column("wall", "ns"), *_PARTS)
-    rows = [
-        (name, step.rank, *(getattr(step, part) for part in ("wall_ns", *PARTS, "hidden_ns")))
-        for (name, _), steps in job.steps.items()
-        for step in steps
-    ]
-    return Table(columns, rows, keys=2)
+def _without(item: Any, *names: str) -> dict[str, Any] | None:
+    return None if item is None else {key: value for key, value in to_builtins(item).items() if key not in names}
 
 
 def _checks(job: Job) -> Iterator[str]:
@@ -87,30 +145,13 @@ def _checks(job: Job) -> Iterator[str]:
 
 
 def _stragglers(job: Job) -> Table:
-    columns = (
-        Column("step"),
-        Column("rank", "index"),
-        Column("late", "ns"),
-        Column("last to"),
-        Column("others waited", "ns"),
-        Column("meanwhile compute", "ns"),
-        Column("communication", "ns"),
-        Column("idle", "ns"),
-    )
-    rows = [
-        (
-            item.step,
-            item.rank,
-            item.late_ns,
-            f"{item.collectives} of {item.of_collectives}",
-            item.waited_ns,
-            item.compute_ns,
-            item.exposed_ns,
-            item.idle_ns,
-        )
-        for item in job.stragglers
-    ]
-    return Table(columns, rows)
+    return table_of(
+        job.stragglers,
+        ("step", "text"), ("rank", "index"), ("late", "ns", "late_ns"),
+        ("last to", "text", lambda item: f"{item.collectives} of {item.of_collectives}"),
+        ("others waited", "ns", "waited_ns"), ("meanwhile compute", "ns", "compute_ns"),
+        ("communication", "ns", "exposed_ns"), ("idle", "ns", "idle_ns"),
+    )  # fmt: skip
 
 
 def _straggler_notes(job: Job) -> tuple[str, ...]:
@@ -136,48 +177,33 @@ def _instead(item: Straggler) -> str:
     return f"{item.step}, rank {item.rank}, while it was late: {'; '.join(parts) or 'it exchanged data'}"
 
 
-def _collectives(job: Job) -> Table:
+def _collectives(costs: Sequence[dict[str, Any]]) -> Table:
     """Exchanges of one operation, group and size in a row, longest first."""
-    rows: dict[tuple[str, str, int | None], list[Cost]] = defaultdict(list)
-    for cost in job.costs:
-        one = cost.exchange.one
-        rows[one.operation, cost.exchange.group, one.bytes].append(cost)
-    columns = (
-        Column("operation"),
-        Column("group"),
-        Column("size", "bytes"),
-        Column("count", "count"),
-        Column("waiting", "ns"),
-        Column("moving data", "ns"),
-        Column("exposed", "ns"),
-        Column("hidden", "ns"),
-        Column("one moves data for", "ns"),
-        Column("bus bandwidth, GB/s", "speed"),
-    )
-    made: list[Row] = []
-    for (operation, group, size), items in rows.items():
-        parts = [part for cost in items for part in cost.parts.values()]
-        made.append(
-            (
-                operation,
-                group,
-                size,
-                len(items),
-                sum(part.waiting_ns for part in parts),
-                sum(part.moving_ns for part in parts),
-                sum(part.exposed_ns for part in parts),
-                sum(part.hidden_ns for part in parts),
-                round(median(cost.moving_ns for cost in items)),
-                _typical(items),
-            )
-        )
-    longest = sorted(made, key=lambda row: -(row[4] + row[5]))  # type: ignore[operator]
-    return Table(columns, longest, keys=3)
+    groups: dict[tuple[str, str, int | None], list[dict[str, Any]]] = defaultdict(list)
+    for cost in costs:
+        groups[cost["operation"], cost["group"], cost["bytes"]].append(cost)
+    made = [
+        {
+            **items[0],
+            "count": len(items),
+            **{name: sum(item[name] for item in items) for name in _OF_EXCHANGE},
+            "one_ns": round(median(item["data_ns"] for item in items)),
+            "bandwidth": _typical([item["bus_bytes_per_s"] for item in items if item["bus_bytes_per_s"] is not None]),
+        }
+        for items in groups.values()
+    ]
+    return table_of(
+        sorted(made, key=lambda item: -(item["waiting_ns"] + item["moving_ns"])),
+        ("operation", "text"), ("group", "text"), ("size", "bytes", "bytes"), ("count", "count"),
+        ("waiting", "ns", "waiting_ns"), ("moving data", "ns", "moving_ns"), ("exposed", "ns", "exposed_ns"),
+        ("hidden", "ns", "hidden_ns"), ("one moves data for", "ns", "one_ns"),
+        ("bus bandwidth, GB/s", "speed", "bandwidth"),
+        keys=3,
+    )  # fmt: skip
 
 
-def _typical(items: list[Cost]) -> float | Range | None:
+def _typical(found: Sequence[Sequence[float]]) -> float | Range | None:
     """Median of the bandwidths in GB/s; two where the size of the group is between two numbers."""
-    found = [cost.bus_bytes_per_s for cost in items if cost.bus_bytes_per_s is not None]
     if not found:
         return None
     low, high = (median(pair[end] for pair in found) / 1e9 for end in (0, 1))
@@ -209,36 +235,20 @@ def _clocks(job: Job) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _files(job: Job) -> Table:
-    columns = (Column("rank", "index"), Column("file"), Column("steps"), Column("clock offset", "change_ns"))
-    rows = [
-        (
-            rank.rank,
-            rank.path,
-            counted(len(rank.steps), "step"),
-            None if rank.rank in job.clocks.unaligned else job.clocks.offsets_ns[rank.rank],
-        )
-        for rank in job.ranks
-    ]
-    return Table(columns, rows)
-
-
-def _summary(job: Job) -> Iterator[str]:
-    found = [totals(job, rank.rank) for rank in job.ranks]
-    wall = sum(item["wall_ns"] for item in found)
+def _summary(job: Job, ranks: Sequence[dict[str, Any]]) -> Iterator[str]:
+    wall = sum(item["wall_ns"] for item in ranks)
     if wall:
         shares = [
-            f"{label} {percent_text(sum(item[name] for item in found) / wall)}"
-            for label, name in zip(("compute", "exposed communication", "waiting", "idle"), PARTS, strict=True)
+            f"{field[0]} {percent_text(sum(item[name] for item in ranks) / wall)}"
+            for field, name in zip(_PARTS, _PART_NAMES, strict=True)
         ]
         yield f"Time of all ranks: {', '.join(shares)}."
     if job.stragglers:
-        late: dict[int, int] = defaultdict(int)
-        waited: dict[int, int] = defaultdict(int)
+        late: Counter[int] = Counter()
         for item in job.stragglers:
             late[item.rank] += item.late_ns
-            waited[item.rank] += item.waited_ns
         rank = max(late, key=lambda item: (late[item], -item))
         steps = [item for item in job.stragglers if item.rank == rank]
         of = f"{len(steps)} of {counted(len(job.stragglers), 'step')}"
-        yield f"Rank {rank} was the straggler of {of}: the others waited {time_text(waited[rank])} in total for it."
+        waited = time_text(sum(item.waited_ns for item in steps))
+        yield f"Rank {rank} was the straggler of {of}: the others waited {waited} in total for it."

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from molprof.analysis.documents.figures import Reports
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.drift.model import Agreement, Disagreement, Drift
-from molprof.analysis.figures.run_model import PhaseFigures, SequenceFigures
-from molprof.common.document import Column, Row, Section
+from molprof.analysis.figures.run_model import PhaseFigures, Run, SequenceFigures
+from molprof.common.document import Field, Section, Table
 from molprof.common.values import count_text, counted, number_text, per, percent_text, time_text
-
-_AGREEMENT = (
-    Column("tokens", "count"), Column("mean p", "probability"), Column("median p", "probability"),
-    Column("first choice", "ratio"), Column("forbidden", "ratio"), Column("surprisal", "number"),
-)  # fmt: skip
-
-# What a phase shows of a GPU, in place of its leaf operators.
-_OF_GPU = (
-    Column("GPU idle", "ratio"), Column("GPU time", "ns"), Column("kernels", "count"), Column("launches", "count"),
-    Column("graphs", "count"), Column("syncs", "count"), Column("sync time", "ns"),
-)  # fmt: skip
 
 
 def run_sections(reports: Reports) -> Iterator[Section]:
@@ -28,61 +17,51 @@ def run_sections(reports: Reports) -> Iterator[Section]:
     yield _phases(reports)
     yield _totals(reports)
     yield Section("Drift", reports.notes(_drift))
-    yield _invalid(reports)
+    yield Section("Molecules that are not valid", table=reports.of_runs(_invalid, *_INVALID), detail=True)
     yield _molecules(reports)
-    yield _rules(reports)
-    yield _examples(reports)
-    yield _groups(reports)
-    yield _bins(reports)
-    yield _worst(reports)
-
-
-def _totals(reports: Reports) -> Section:
-    columns = (
-        Column("total of all steps"), Column("count", "count"), Column("low", "count"), Column("high", "count"),
-        Column("how"),
-    )  # fmt: skip
-
-    def rows(report: Report) -> Iterator[Row]:
-        for name, total in () if report.run is None else (report.run.totals or {}).items():
-            part = f"{count_text(total.recorded_steps)} of {counted(total.steps, 'step')} recorded"
-            how = "exact: all steps recorded" if total.exact else f"estimate: {part}"
-            yield name.replace("_", " "), total.value, total.low, total.high, how
-
-    table = reports.table(columns, rows)
-    notes = "an estimate gives the other steps the mean of the recorded ones; low and high: their least and most"
-    estimated = any(
-        not item.exact for report in reports.reports if report.run for item in (report.run.totals or {}).values()
+    yield Section("Junk blocks by counting rule", table=reports.of_runs(_trained("drift.junk_rules"), *_RULE))
+    yield _noted("Junk in coordinate blocks", reports.of_runs(_trained("drift.junk_examples"), *_EXAMPLE), _JUNK_NOTE)
+    yield _noted(
+        "Disagreement between model and constraint", reports.of_runs(_groups, *_CHOICE, *_AGREEMENT), *_MEANINGS
     )
-    return Section("Totals of the run", (notes,) if estimated else (), table)
+    bins = reports.of_runs(_trained("disagreement.bins"), *_BIN, *_AGREEMENT)
+    yield Section("Disagreement along the sequence", table=bins)
+    worst = reports.of_runs(_trained("disagreement.worst"), *_WORST)
+    yield _noted("Largest disagreement", worst, "bars enclose the token")
+
+
+def _noted(title: str, table: Table, *notes: str) -> Section:
+    """The section; without rows nothing needs an explanation."""
+    return Section(title, notes if table.rows else (), table)
+
+
+_PHASE: tuple[Field, ...] = (
+    ("phase", "text", "name"), ("time", "ns", "phase.wall_ns"),
+    ("share", "ratio", lambda item: per(item["phase"].wall_ns, item["run"].wall_ns.median)),
+    ("profiled", "ns", "phase.host_ns"),
+)  # fmt: skip
+_OPERATORS: tuple[Field, ...] = (("leaf operators", "count", "phase.leaf_operators"),)
+# What a phase shows of a GPU, in place of its leaf operators.
+_OF_GPU: tuple[Field, ...] = (
+    ("GPU idle", "ratio", lambda item: per(_idle_ns(item["phase"]), item["phase"].host_ns)),
+    ("GPU time", "ns", "phase.gpu_ns"), ("kernels", "count", "phase.kernels"), ("launches", "count", "phase.launches"),
+    ("graphs", "count", "phase.graph_launches"), ("syncs", "count", "phase.syncs"),
+    ("sync time", "ns", "phase.sync_ns"),
+)  # fmt: skip
 
 
 def _phases(reports: Reports) -> Section:
+    def items(run: Run) -> Iterator[dict[str, Any]]:
+        return ({"name": name, "phase": phase, "run": run} for name, phase in run.phases.items())
+
     of_gpu = any(report.trace.gpu_recorded for report in reports.reports)
-    columns = (
-        Column("phase"), Column("time", "ns"), Column("share", "ratio"), Column("profiled", "ns"),
-        *(_OF_GPU if of_gpu else (Column("leaf operators", "count"),)),
-    )  # fmt: skip
-
-    def rows(report: Report) -> Iterator[Row]:
-        if (run := report.run) is None:
-            return
-        for name, phase in run.phases.items():
-            times = (name, phase.wall_ns, per(phase.wall_ns, run.wall_ns.median), phase.host_ns)
-            yield (*times, *_gpu_cells(phase)) if of_gpu else (*times, phase.leaf_operators)
-
-    table = reports.table(columns, rows)
+    table = reports.of_runs(items, *_PHASE, *(_OF_GPU if of_gpu else _OPERATORS))
     notes = ('time and share: whole run, unprofiled; other columns: recorded steps, profiled; "-": not recorded',)
     return Section("Phases", (*(notes if table.rows else ()), *reports.notes(_outside)), table)
 
 
-def _gpu_cells(phase: PhaseFigures) -> Row:
-    bound = phase.bound
-    idle_ns = None if bound is None else bound.sync_idle_ns + bound.launch_ns
-    return (
-        per(idle_ns, phase.host_ns), phase.gpu_ns, phase.kernels, phase.launches, phase.graph_launches, phase.syncs,
-        phase.sync_ns,
-    )  # fmt: skip
+def _idle_ns(phase: PhaseFigures) -> int | None:
+    return None if phase.bound is None else phase.bound.sync_idle_ns + phase.bound.launch_ns
 
 
 def _outside(report: Report) -> Iterator[str]:
@@ -97,6 +76,24 @@ def _outside(report: Report) -> Iterator[str]:
     unmarked_ns = marks.unmarked_wall_ns
     without = "" if unmarked_ns is None else f"; a pass without any takes {time_text(unmarked_ns)}"
     yield f"phase timestamps: {cost}{without}"
+
+
+def _totals(reports: Reports) -> Section:
+    def items(run: Run) -> Iterator[dict[str, Any]]:
+        for name, total in (run.totals or {}).items():
+            part = f"{count_text(total.recorded_steps)} of {counted(total.steps, 'step')} recorded"
+            how = "exact: all steps recorded" if total.exact else f"estimate: {part}"
+            yield {"name": name.replace("_", " "), "total": total, "how": how}
+
+    table = reports.of_runs(
+        items,
+        ("total of all steps", "text", "name"), ("count", "count", "total.value"), ("low", "count", "total.low"),
+        ("high", "count", "total.high"), ("how", "text"),
+    )  # fmt: skip
+    note = "an estimate gives the other steps the mean of the recorded ones; low and high: their least and most"
+    runs = [report.run for report in reports.reports if report.run is not None]
+    estimated = any(not item.exact for run in runs for item in (run.totals or {}).values())
+    return Section("Totals of the run", (note,) if estimated else (), table)
 
 
 def _drift(report: Report) -> Iterator[str]:
@@ -120,119 +117,73 @@ def _drift(report: Report) -> Iterator[str]:
         )
 
 
-def _invalid(reports: Reports) -> Section:
-    def rows(report: Report) -> Iterator[Row]:
-        for item in report.run.sequences if report.run is not None else ():
-            if item.valid is False:
-                yield item.sequence, item.smiles, item.problem or "unknown"
+_INVALID: tuple[Field, ...] = (
+    ("#", "index", "sequence"), ("molecule", "text", "smiles"), ("why", "text", lambda item: item.problem or "unknown"),
+)  # fmt: skip
+_MOLECULE: tuple[Field, ...] = (
+    ("#", "index", "sequence"), ("molecule", "text", "smiles"), ("tokens", "count"), ("free", "count"),
+    ("copy", "count"), ("junk", "count"), ("filler", "count"), ("blocks", "count"), ("junk blocks", "count"),
+    ("malformed blocks", "count"), ("masked logits", "count"),
+)  # fmt: skip
+_PROMPT: tuple[Field, ...] = (
+    ("#", "index", "sequence"), ("prompt", "text"), ("tokens", "count"), ("masked logits", "count"),
+)  # fmt: skip
 
-    columns = (Column("#", "index"), Column("molecule"), Column("why"))
-    return Section("Molecules that are not valid", table=reports.table(columns, rows), detail=True)
+
+def _invalid(run: Run) -> Iterator[SequenceFigures]:
+    return (item for item in run.sequences if item.valid is False)
 
 
 def _molecules(reports: Reports) -> Section:
     """Those that drift most stand first."""
-    counts = (
-        "tokens", "free", "copy", "junk", "filler", "blocks", "junk_blocks", "malformed_blocks", "masked_logits",
-    )  # fmt: skip
-    columns = (
-        Column("#", "index"), Column("molecule"), *(Column(name.replace("_", " "), "count") for name in counts),
-    )  # fmt: skip
 
     def order(item: SequenceFigures) -> tuple[int, ...]:
         return -item.junk, -item.filler, -item.malformed_blocks, item.sequence
 
-    def rows(report: Report) -> Iterator[Row]:
-        for item in sorted(report.run.sequences, key=order) if report.run is not None else ():
-            yield item.sequence, item.smiles, *(getattr(item, name) for name in counts)
-
-    def of_prompts(report: Report) -> Iterator[Row]:
-        for item in report.run.sequences if report.run is not None else ():
-            yield item.sequence, item.prompt, item.tokens, item.masked_logits
-
     if reports.of_prompts:
-        titles = (Column("#", "index"), Column("prompt"), Column("tokens", "count"), Column("masked logits", "count"))
-        return Section("Prompts", table=reports.table(titles, of_prompts), detail=True)
-    return Section("Molecules", table=reports.table(columns, rows), detail=True)
+        return Section("Prompts", table=reports.of_runs(lambda run: run.sequences, *_PROMPT), detail=True)
+    table = reports.of_runs(lambda run: sorted(run.sequences, key=order), *_MOLECULE)
+    return Section("Molecules", table=table, detail=True)
 
 
-def _known_drift(report: Report) -> Drift | None:
-    return run.drift if (run := report.run) is not None and not run.setup.random else None
+_RULE: tuple[Field, ...] = (
+    ("rule", "text"), ("blocks", "count"), ("share", "ratio", "block_ratio"), ("molecules", "count"),
+    ("share", "ratio", "molecule_ratio"), ("counts", "text", "meaning"),
+)  # fmt: skip
+_EXAMPLE: tuple[Field, ...] = (
+    ("#", "index", "sequence"), ("block", "index"), ("token", "index", "position"), ("blocks", "index"),
+    ("junk", "text", "surplus"), ("text", "text"),
+)  # fmt: skip
+_JUNK_NOTE = "most frequent first; in the text, bars enclose junk and filler; blocks: number with the same junk"
 
 
-def _disagreement(report: Report) -> Disagreement | None:
-    return run.disagreement if (run := report.run) is not None and not run.setup.random else None
+def _trained(rows: str) -> Callable[[Run], Iterable[Any]]:
+    """Rows of the drift or disagreement of a run; those of random weights say nothing."""
+    kind, _, name = rows.partition(".")
+    return lambda run: () if run.setup.random else getattr(getattr(run, kind), name, ())
 
 
-def _rules(reports: Reports) -> Section:
-    columns = (
-        Column("rule"), Column("blocks", "count"), Column("share", "ratio"), Column("molecules", "count"),
-        Column("share", "ratio"), Column("counts"),
-    )  # fmt: skip
-
-    def rows(report: Report) -> Iterator[Row]:
-        for rule in drift.junk_rules if (drift := _known_drift(report)) is not None else ():
-            yield rule.rule, rule.blocks, rule.block_ratio, rule.molecules, rule.molecule_ratio, rule.meaning
-
-    return Section("Junk blocks by counting rule", table=reports.table(columns, rows))
-
-
-def _examples(reports: Reports) -> Section:
-    titles = ("#", "block", "token", "blocks")
-    columns = (*(Column(title, "index") for title in titles), Column("junk"), Column("text"))
-
-    def rows(report: Report) -> Iterator[Row]:
-        for item in drift.junk_examples if (drift := _known_drift(report)) is not None else ():
-            yield item.sequence, item.block, item.position, item.blocks, item.surplus, item.text
-
-    notes = ("most frequent first; in the text, bars enclose junk and filler; blocks: number with the same junk",)
-    table = reports.table(columns, rows)
-    return Section("Junk in coordinate blocks", notes if table.rows else (), table)
+_AGREEMENT: tuple[Field, ...] = (
+    ("tokens", "count", "agreement.tokens"), ("mean p", "probability", "agreement.mean_probability"),
+    ("median p", "probability", "agreement.median_probability"),
+    ("first choice", "ratio", "agreement.first_choice_ratio"), ("forbidden", "ratio", "agreement.forbidden_ratio"),
+    ("surprisal", "number", "agreement.mean_surprisal_bits"),
+)  # fmt: skip
+_CHOICE: tuple[Field, ...] = (("choice", "text", "choice"), ("text", "text", "text"))
+_BIN: tuple[Field, ...] = (("from", "ratio", "from_ratio"), ("to", "ratio", "to_ratio"))
+_WORST: tuple[Field, ...] = (
+    ("#", "index", "sequence"), ("token", "index", "position"), ("choice", "text"), ("p", "probability", "probability"),
+    ("rank", "count"), ("forbidden", "text"), ("text", "text", lambda item: f"{item.before}|{item.text}|{item.after}"),
+)  # fmt: skip
+_MEANINGS = (
+    "p: probability that the model gave to the token that was written, before any token was forbidden",
+    "first choice: the written token was the model's own; forbidden: the model's first choice was not allowed",
+    "copy: one token was allowed; free: some were; open: all were; surprisal: mean of -log2 p, in bits",
+)
 
 
-def _groups(reports: Reports) -> Section:
-    def rows(report: Report) -> Iterator[Row]:
-        if (found := _disagreement(report)) is not None:
-            yield "all", "all", *_agreement(found.all)
-            for item in found.groups:
-                yield item.choice, item.text or "all", *_agreement(item.agreement)
-
-    table = reports.table((Column("choice"), Column("text"), *_AGREEMENT), rows)
-    notes = (
-        "p: probability that the model gave to the token that was written, before any token was forbidden",
-        "first choice: the written token was the model's own; forbidden: the model's first choice was not allowed",
-        "copy: one token was allowed; free: some were; open: all were; surprisal: mean of -log2 p, in bits",
-    )
-    return Section("Disagreement between model and constraint", notes if table.rows else (), table)
-
-
-def _bins(reports: Reports) -> Section:
-    columns = (Column("from", "ratio"), Column("to", "ratio"), *_AGREEMENT)
-
-    def rows(report: Report) -> Iterator[Row]:
-        for item in found.bins if (found := _disagreement(report)) is not None else ():
-            yield item.from_ratio, item.to_ratio, *_agreement(item.agreement)
-
-    return Section("Disagreement along the sequence", table=reports.table(columns, rows))
-
-
-def _worst(reports: Reports) -> Section:
-    columns = (
-        Column("#", "index"), Column("token", "index"), Column("choice"), Column("p", "probability"),
-        Column("rank", "count"), Column("forbidden"), Column("text"),
-    )  # fmt: skip
-
-    def rows(report: Report) -> Iterator[Row]:
-        for item in found.worst if (found := _disagreement(report)) is not None else ():
-            text = f"{item.before}|{item.text}|{item.after}"
-            yield item.sequence, item.position, item.choice, item.probability, item.rank, item.forbidden, text
-
-    table = reports.table(columns, rows)
-    return Section("Largest disagreement", ("bars enclose the token",) if table.rows else (), table)
-
-
-def _agreement(item: Agreement) -> Row:
-    return (
-        item.tokens, item.mean_probability, item.median_probability, item.first_choice_ratio, item.forbidden_ratio,
-        item.mean_surprisal_bits,
-    )  # fmt: skip
+def _groups(run: Run) -> Iterator[dict[str, Any]]:
+    if run.disagreement is not None and not run.setup.random:
+        yield {"choice": "all", "text": "all", "agreement": run.disagreement.all}
+        for item in run.disagreement.groups:
+            yield {"choice": item.choice, "text": item.text or "all", "agreement": item.agreement}

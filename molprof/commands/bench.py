@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from molprof.analysis.documents.plots import BENCH_PLOTS, plot_file
 from molprof.commands.bench_run import Running, run, submitted
 from molprof.commands.options import (
     PLOT_FORMATS,
@@ -45,13 +46,6 @@ from molprof.profiler.processors import PROCESSORS, check_processor
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ALL = "all"
-# As in molprof.analysis.documents.plots.benchmark, which takes long to import.
-KINDS = {
-    "batch": "Speed by batch size, a line for each configuration.",
-    "cache": "Static against dynamic KV cache, first pass and steady state.",
-    "heat": "Speed of every configuration at every batch size.",
-    "sdpa": "Time of the attention kernel by backend.",
-}
 _SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -300,9 +294,11 @@ def _generation_cases(running: Running, given: dict[str, Any]) -> Callable[[bool
     return lambda gpu: cases
 
 
-@click.command("show", cls=PlotCommand, kinds=KINDS)
+@click.command("show", cls=PlotCommand, kinds={name: kind.help for name, kind in BENCH_PLOTS.items()})
 @click.argument("file", type=click.Path(path_type=Path, readable=False))
-@click.option("--plot", "kind", type=click.Choice(list(KINDS)), help="Write this plot to -o OUT instead of tables.")
+@click.option(
+    "--plot", "kind", type=click.Choice(list(BENCH_PLOTS)), help="Write this plot to -o OUT instead of tables."
+)
 @result_options()
 def _show(file: Path, kind: str | None, result: Result) -> None:
     """Show the results in FILE as tables, or as a plot.
@@ -323,9 +319,7 @@ def _show(file: Path, kind: str | None, result: Result) -> None:
 
     results = read_results(file)
     if kind is not None:
-        from molprof.analysis.documents.plots.benchmark import bench_figure
-
-        write(bench_figure(kind, results, plot_format(result.output)), result.output)
+        write(plot_file(kind, results, plot_format(result.output)), result.output)
         return
     from molprof.analysis.documents.benchmark import bench_document
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from molprof.analysis.documents import plots
 from molprof.analysis.render import FORMATS, render
 from molprof.common.document import Document
 from molprof.common.errors import UsageError
@@ -26,7 +27,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 # The reader checks whether it can be read: its error has its own exit code.
 TRACE = click.Path(path_type=Path, readable=False)
-PLOT_FORMATS = ("png", "svg", "pdf")
+PLOT_FORMATS = plots.FORMATS
 
 
 class PlotCommand(click.Command):

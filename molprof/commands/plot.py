@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from molprof.analysis.documents.plots import PLOTS, plot_file
 from molprof.api import reports
 from molprof.commands.options import (
     PLOT_FORMATS,
@@ -21,15 +22,7 @@ from molprof.commands.options import (
 from molprof.common.files import check_output
 from molprof.common.reading import Reading
 
-# The names are `PLOTS` of molprof.analysis.documents.plots, which takes long to import.
-KINDS = {
-    "waterfall": "Where the difference in time to the first run lies, part by part.",
-    "timeline": "What ran when in a typical step: phases, launches, GPU work.",
-    "phases": "What an unprofiled step spends its time on.",
-    "classes": "GPU time by class of kernel.",
-    "latency": "Unprofiled time of a step over its position in the sequence.",
-    "drift": "Drift of coordinate blocks, and their junk and filler tokens.",
-}
+KINDS = {name: kind.help for name, kind in PLOTS.items()}
 
 
 @click.command("plot", cls=PlotCommand, kinds=KINDS)
@@ -57,6 +50,6 @@ def command(
     """
     traces = sweeps_expanded(traces)
     check_output(output, force, traces)
-    from molprof.analysis.documents.plots import plot_file, subject_of
+    from molprof.analysis.documents.plots.subject import subject_of
 
     write(plot_file(kind, subject_of(reports(traces, reading), anyway), plot_format(output)), output)

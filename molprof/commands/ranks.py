@@ -147,9 +147,9 @@ def show_ranks(traces: Sequence[Path], reading: Reading, result: Result, parts: 
     finally:
         progress.clear()
     if result.style in PLOT_FORMATS:
-        from molprof.analysis.documents.plots.ranks import ranks_figure
+        from molprof.analysis.documents.plots import plot_file
 
-        write(ranks_figure(job, result.style), result.output)
+        write(plot_file("ranks", job, result.style), result.output)
     else:
         result.deliver(ranks_document(job))
     return 0 if all(check.holds for check in job.checks) else 3

@@ -26,7 +26,7 @@ def report_rows(traces: Sequence[Path], reading: Reading, result: Result) -> Non
     if all(trace.is_dir() for trace in traces):
         names = ", ".join(map(str, traces))
         raise UsageError(f"no traces in {names}", hint="give traces, or a folder with .json or .json.gz files in it")
-    from molprof.analysis.documents.reports import reports_document, trace_row
+    from molprof.analysis.documents.report import reports_document, trace_row
 
     lines, rows, begin = Lines(), [], time.monotonic()
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,6 +103,49 @@ class Document:
     records: Callable[[], Table] | None = None  # rows for CSV; None: a row for each path and leaf of `data`
     warnings: tuple[str, ...] = ()  # what a reader must know before any figure
     summary: tuple[str, ...] = ()  # the answer in a few sentences
+
+
+# A column declared: its title, its unit, and what gives its values. That is a function of an item, or the name of an
+# attribute, key or place in a sequence, several with dots between (`phase.wall_ns`, `1.count`), by default the title.
+# What is looked up in None is None.
+Field = tuple[str, Unit] | tuple[str, Unit, str | Callable[[Any], Any]]
+
+
+def columns(*fields: Field) -> tuple[Column, ...]:
+    """The headings of fields."""
+    return tuple(Column(field[0], field[1]) for field in fields)
+
+
+def table_of(items: Iterable[Any], *fields: Field, **how: Any) -> Table:
+    """A row for each item, a column for each field. how: what else a `Table` has."""
+    return Table(columns(*fields), values(items, *fields), **how)
+
+
+def values(items: Iterable[Any], *fields: Field) -> list[tuple[Any, ...]]:
+    """What the fields are in each item."""
+    getters = [_getter(field[2] if len(field) == 3 else field[0].replace(" ", "_")) for field in fields]
+    return [tuple(get(item) for get in getters) for item in items]
+
+
+def records(items: Iterable[Mapping[str, Any]], **how: Any) -> Table:
+    """A column for each name that an item has, with the values as they are. how: what else a `Table` has."""
+    rows = list(items)
+    names = list(dict.fromkeys(name for item in rows for name in item))
+    return Table(tuple(map(Column, names)), [tuple(map(item.get, names)) for item in rows], **how)
+
+
+def _getter(where: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
+    if callable(where):
+        return where
+    names = [int(name) if name.isdigit() else name for name in where.split(".")]
+
+    def get(item: Any) -> Any:
+        for name in names:
+            if item is not None:
+                item = item[name] if isinstance(name, int) or isinstance(item, dict) else getattr(item, name)
+        return item
+
+    return get
 
 
 def pairs(rows: Sequence[Row], wide: bool = False, narrow: bool = False) -> Table:

@@ -1,38 +1,137 @@
-"""Figures: a subject in, a matplotlib figure out. Each is one of `PLOTS` and a module with a function `draw`.
+"""Plots: a subject in, a picture out. A plot is one entry here, and a function `draw_NAME` in the module that it names.
 
-A module, and matplotlib with it, is imported when its figure is drawn.
+A module, and matplotlib with it, is imported when its plot is drawn.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from molprof.analysis.documents.plots.output import FORMATS, figure_bytes, figure_svg
-from molprof.analysis.documents.plots.style import house_style
-from molprof.analysis.documents.plots.subject import NotRecordedError, Subject, subject_of
+from molprof.common.document import Plot, Section
+from molprof.common.errors import TraceError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FORMATS", "PLOTS", "NotRecordedError", "Subject", "draw", "plot_file", "plot_svg", "subject_of"]
-
-# molprof plot says what each shows.
-PLOTS = ("waterfall", "timeline", "phases", "classes", "latency", "drift")
+FORMATS = ("png", "svg", "pdf")
 
 
-def draw(kind: str, subject: Subject) -> Figure:
-    """The figure `kind` of `PLOTS`, in matplotlib's present settings. Raises NotRecordedError."""
-    return cast("Figure", import_module(f"{__name__}.{kind}").draw(subject))
+@dataclass(frozen=True)
+class Kind:
+    """A plot."""
+
+    module: str
+    title: str  # on a page
+    caption: str  # what a page says of it
+    help: str = ""  # what the command says of it
 
 
-def plot_file(kind: str, subject: Subject, form: str) -> bytes:
-    """The figure `kind` of `PLOTS` as a file in one of `FORMATS`. Raises NotRecordedError."""
-    with house_style():
-        return figure_bytes(draw(kind, subject), form)
+# Of traces; the subject is a `Subject`. Pages show them in this order.
+PLOTS = {
+    "waterfall": Kind(
+        "waterfall",
+        "Where the difference lies",
+        "From the time of the first run, part by part, to that of the other: unprofiled time of runs, otherwise what "
+        "the traces recorded of the GPUs. Hatched: more time; plain: less. The parts add up; the unexplained rest is "
+        "shown too. Those of paired runs are means of rounds: the first bar is the other run's median less these.",
+        "Where the difference in time to the first run lies, part by part.",
+    ),
+    "timeline": Kind(
+        "timeline",
+        "A typical step",
+        "The recorded step of median length, profiler's cost included: {shown}.",
+        "What ran when in a typical step: phases, launches, GPU work.",
+    ),
+    "phases": Kind(
+        "bars",
+        "Phases of a step",
+        "Unprofiled time per step by phase: forward per decode step, the others per step.",
+        "What an unprofiled step spends its time on.",
+    ),
+    "classes": Kind(
+        "bars",
+        "Kernel classes",
+        "GPU time by class of kernel, with its share of all GPU time and the number of kernels, copies or memsets.",
+        "GPU time by class of kernel.",
+    ),
+    "latency": Kind(
+        "bars",
+        "Step latency over sequence position",
+        "Unprofiled time of decode steps by position in the sequence: median over batches and timed passes{band}. "
+        "Rising lines show what a longer cache costs.",
+        "Unprofiled time of a step over its position in the sequence.",
+    ),
+    "drift": Kind(
+        "drift",
+        "Drift of coordinate blocks",
+        "Above, for runs with a template: FREE positions of a block that its numbers did not need (left of 0: they "
+        "needed more). Below: junk and filler tokens written. Numbers over the bars count blocks.",
+        "Drift of coordinate blocks, and their junk and filler tokens.",
+    ),
+}
+# Of benchmark results.
+BENCH_PLOTS = {
+    "batch": Kind("benchmark", "Speed by batch size", "", "Speed by batch size, a line for each configuration."),
+    "cache": Kind(
+        "benchmark",
+        "Static against dynamic KV cache",
+        "",
+        "Static against dynamic KV cache, first pass and steady state.",
+    ),
+    "heat": Kind("benchmark", "Speed of every configuration", "", "Speed of every configuration at every batch size."),
+    "sdpa": Kind("benchmark", "Attention kernels by backend", "", "Time of the attention kernel by backend."),
+}
+_KINDS = {
+    **PLOTS,
+    **BENCH_PLOTS,
+    "sum": Kind(  # of a `Panel`
+        "waterfall",
+        "From the first to the second",
+        "From the time of the first trace, part by part, to that of the second",
+    ),
+    "ranks": Kind("ranks", "Timeline", "What each rank did when, on one clock"),  # of a `Job`
+}
 
 
-def plot_svg(kind: str, subject: Subject) -> str:
-    """The figure `kind` of `PLOTS` as an element for a page, without background. Raises NotRecordedError."""
-    with house_style():
-        return figure_svg(draw(kind, subject), f"{kind}-")
+class NotRecordedError(TraceError):
+    """The traces, or the results of a benchmark, lack what a plot shows."""
+
+    def __init__(self, what: str, hint: str = "molprof report TRACE shows what a trace holds") -> None:
+        super().__init__(f"not recorded: {what}", hint)
+
+
+def draw(kind: str, subject: Any) -> Figure:
+    """The plot in matplotlib's present settings. Raises NotRecordedError."""
+    return cast("Figure", getattr(import_module(f"{__name__}.{_KINDS[kind].module}"), f"draw_{kind}")(subject))
+
+
+def plot_file(kind: str, subject: Any, form: str) -> bytes:
+    """The plot as a file in one of `FORMATS`. Raises NotRecordedError."""
+    from molprof.analysis.documents.plots import output, style
+
+    with style.house_style():
+        return output.figure_bytes(draw(kind, subject), form)
+
+
+def plot_svg(kind: str, subject: Any) -> str:
+    """The plot as an element for a page, without background. Raises NotRecordedError."""
+    from molprof.analysis.documents.plots import output, style
+
+    with style.house_style():
+        return output.figure_svg(draw(kind, subject), f"{kind}-")
+
+
+def plot_section(kinds: Iterable[str], subject: Any, **words: str) -> Section:
+    """Plots beside each other, each with what it shows and how to read it; words: for the captions."""
+    shown = {kind: _KINDS[kind] for kind in kinds}
+    return Section(
+        "",
+        parts=tuple(
+            Section(item.title, plot=Plot(item.caption.format(**words), partial(plot_svg, kind, subject)))
+            for kind, item in shown.items()
+        ),
+    )

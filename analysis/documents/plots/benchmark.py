@@ -1,36 +1,25 @@
-"""Figures of benchmark results: one function and one line of `KINDS` each."""
+"""Plots of benchmark results."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from molprof.analysis.bench.summary import Measured, sdpa_key, short, summed, varying
-from molprof.analysis.documents.plots import style
-from molprof.analysis.documents.plots.output import figure_bytes, figure_svg
-from molprof.analysis.documents.plots.subject import NotRecordedError
+from molprof.analysis.documents.plots import NotRecordedError, style
 from molprof.common.bench_records import GENERATE, SDPA, Results
-from molprof.common.document import Plot, Section
 from molprof.common.values import speed_text, time_text
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
-    from matplotlib.figure import Figure
 
 _BATCH, _CACHE = "batch_size", "kv_cache"
 _ROW_INCHES = 0.34
 _NARROW_LABEL = 30
-
-
-def bench_figure(kind: str, results: Results, form: str) -> bytes:
-    """The figure `kind` of `KINDS` as a file in the format `form`. Raises NotRecordedError, TraceError."""
-    with style.house_style():
-        return figure_bytes(_drawn(kind, results), form)
 
 
 def draw_batch(results: Results) -> Figure:
@@ -99,8 +88,6 @@ def draw_cache(results: Results) -> Figure:
 
 def draw_heat(results: Results) -> Figure:
     """Tokens per second by configuration (down) and batch size (across); the faster in its column, the darker."""
-    from matplotlib.colors import LinearSegmentedColormap
-
     done = _generation(results)
     names = [name for name in varying(done) if name not in (_BATCH, "count")]
     sizes = sorted({int(item.settings[_BATCH]) for item in done})
@@ -155,30 +142,6 @@ def draw_sdpa(results: Results) -> Figure:
     return figure
 
 
-# By name, the title and what draws it.
-KINDS: dict[str, tuple[str, Callable[[Results], Figure]]] = {
-    "batch": ("Speed by batch size", draw_batch),
-    "cache": ("Static against dynamic KV cache", draw_cache),
-    "heat": ("Speed of every configuration", draw_heat),
-    "sdpa": ("Attention kernels by backend", draw_sdpa),
-}
-
-
-def plot_sections(results: Results) -> Section:
-    plots = ((title, Plot("", partial(_svg, kind, results))) for kind, (title, _) in KINDS.items())
-    return Section("", parts=tuple(Section(title, plot=plot) for title, plot in plots))
-
-
-def _svg(kind: str, results: Results) -> str:
-    with style.house_style():
-        return figure_svg(_drawn(kind, results), f"{kind}-")
-
-
-def _drawn(kind: str, results: Results) -> Figure:
-    _, draw = KINDS[kind]
-    return draw(results)
-
-
 def _missing(what: str, benchmark: str) -> NotRecordedError:
     hint = f"molprof bench {benchmark} -o FILE measures it; molprof bench show FILE: what is there"
     return NotRecordedError(what, hint)
@@ -186,8 +149,6 @@ def _missing(what: str, benchmark: str) -> NotRecordedError:
 
 def _write_ticks(axes: Axes, axis: Axis) -> None:
     """Puts plain numbers at 1, 2 and 5 of each decade: the axis may be shorter than one."""
-    from matplotlib.ticker import LogLocator
-
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_major_formatter(lambda value, place: f"{value:,.10g}")
     axes.minorticks_off()

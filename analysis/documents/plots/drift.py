@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from molprof.analysis.documents.plots import NotRecordedError
 from molprof.analysis.documents.plots.style import caption, colour, hatch, legend_below, new_figure
-from molprof.analysis.documents.plots.subject import NotRecordedError, Subject
+from molprof.analysis.documents.plots.subject import Subject
 from molprof.analysis.figures import Report
 from molprof.common.values import count_text, counted
 
@@ -28,7 +29,7 @@ _PANELS = (
 )
 
 
-def draw(subject: Subject) -> Figure:
+def draw_drift(subject: Subject) -> Figure:
     """Share of the blocks by drift, and by junk and filler tokens, of trained runs. Raises NotRecordedError."""
     named = subject.of_each(lambda report: report if _blocks(report, "drift") and not _random(report) else None)
     if not named and any(map(_random, subject.reports)):

@@ -9,13 +9,10 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from matplotlib.figure import Figure
 
-FORMATS = ("png", "svg", "pdf")
 # matplotlib would write the time and its own version.
 _METADATA: dict[str, dict[str, None]] = {
     "png": {"Software": None},
@@ -36,7 +33,7 @@ _PROPERTIES = {
 
 
 def figure_bytes(figure: Figure, form: str) -> bytes:
-    """The figure in one of `FORMATS`, on white."""
+    """The figure in png, svg or pdf, on white."""
     data = _saved(figure, form, transparent=False)
     return _clean_svg(data, "").encode() if form == "svg" else data
 

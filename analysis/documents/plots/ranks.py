@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, PathPatch
 
 from molprof.analysis.documents.plots import style
-from molprof.analysis.documents.plots.output import figure_bytes, figure_svg
 from molprof.analysis.ranks import Job
 from molprof.common.values import time_text
 
@@ -24,17 +23,7 @@ _LOOKS = (
 )
 
 
-def ranks_figure(job: Job, form: str) -> bytes:
-    with style.house_style():
-        return figure_bytes(draw(job), form)
-
-
-def ranks_svg(job: Job) -> str:
-    with style.house_style():
-        return figure_svg(draw(job), "ranks-")
-
-
-def draw(job: Job) -> Figure:
+def draw_ranks(job: Job) -> Figure:
     """One row for each rank; starts of steps are marked."""
     shown = job.ranks[:_ROWS]
     offsets = job.clocks.offsets_ns

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib import rc, rc_context, rcdefaults
+from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.path import Path
 
 from molprof.common.text import escaped
 from molprof.common.values import short_name
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.path import Path
 
 # The page's style sheet gives each of these another value in dark mode (render/page/page.css).
 INK = "#1b1f24"
@@ -52,8 +53,6 @@ _NS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 @contextmanager
 def house_style() -> Iterator[None]:
     """Sets matplotlib's settings for the block, whatever the user's are; drawing and saving both need it."""
-    from matplotlib import rc, rc_context, rcdefaults
-
     with rc_context():
         rcdefaults()
         rc("svg", fonttype="none")  # text stays text: small, searchable, in the page's font
@@ -75,11 +74,24 @@ def house_style() -> Iterator[None]:
         yield
 
 
+class _DrawnOnce(Figure):
+    """A figure whose drawing is the layout alone, as long as it has a constrained layout.
+
+    `savefig` draws a figure with a layout engine twice: first without output, for the layout, then into the file with
+    the engine replaced. The layout measures what it needs by itself, so the first time need not draw.
+    """
+
+    def draw(self, renderer: RendererBase) -> None:
+        engine = self.get_layout_engine()
+        if isinstance(engine, ConstrainedLayoutEngine):
+            engine.execute(self)
+        else:
+            super().draw(renderer)
+
+
 def new_figure(height_inches: float, rows: int = 1, ratios: Sequence[float] | None = None) -> tuple[Figure, list[Axes]]:
     """An empty figure with `rows` axes below each other that share their x axis."""
-    from molprof.analysis.documents.plots.once import FigureDrawnOnce
-
-    figure = FigureDrawnOnce(figsize=(WIDTH_INCHES, height_inches), layout="constrained", facecolor=PAPER)
+    figure = _DrawnOnce(figsize=(WIDTH_INCHES, height_inches), layout="constrained", facecolor=PAPER)
     axes = figure.subplots(rows, 1, sharex=True, squeeze=False, height_ratios=ratios)
     return figure, [row[0] for row in axes]
 
@@ -111,8 +123,6 @@ def write_inside(axis: Axes, middle: float, row: float, text: str, **look: Any) 
 
 def bars_path(bars: Sequence[tuple[float, float]], row: int, height: float) -> Path:
     """Bars (start, length) of a row as one path: a figure with thousands of shapes opens slowly."""
-    from matplotlib.path import Path
-
     top, bottom = row - height / 2, row + height / 2
     corners = [((start, top), (start + size, top), (start + size, bottom), (start, bottom)) for start, size in bars]
     return Path.make_compound_path_from_polys(np.array(corners))

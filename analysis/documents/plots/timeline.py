@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, PathPatch
 
-from molprof.analysis.documents.plots import style
-from molprof.analysis.documents.plots.subject import NotRecordedError, Subject
+from molprof.analysis.documents.plots import NotRecordedError, style
+from molprof.analysis.documents.plots.subject import Subject
 from molprof.analysis.figures.timeline import SLOTS, Interval, TypicalStep
 from molprof.common.values import count_text, time_text
 
@@ -29,7 +29,7 @@ _HATCHED_RATIO = 0.012
 _HOST = (("phase", "phases"), ("launch", "launches"), ("wait", "host syncs"), ("operator", "operators"))
 
 
-def draw(subject: Subject) -> Figure:
+def draw_timeline(subject: Subject) -> Figure:
     """One panel for each report with annotated steps, on one time axis. Raises NotRecordedError."""
     steps = subject.of_each(lambda report: report.typical_step)
     panels = [(label, step) for label, step in steps if step.intervals]

@@ -10,19 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from molprof.analysis.compare.parts import PART_LABELS, RECORDED_LABELS
-from molprof.analysis.documents.plots.output import figure_svg
+from molprof.analysis.documents.plots import NotRecordedError
 from molprof.analysis.documents.plots.style import (
     BLUE,
     MUTED,
     ORANGE,
     caption,
-    house_style,
     name_rows,
     new_figure,
     time_unit,
     write_behind,
 )
-from molprof.analysis.documents.plots.subject import NotRecordedError, Subject
+from molprof.analysis.documents.plots.subject import Subject
 from molprof.common.values import signed_percent_text, signed_time_text, time_text
 
 # Parts below this share of the largest are added up: their bars would be lines.
@@ -47,7 +46,7 @@ class _Panel:
     what: str  # what both totals are
 
 
-def draw(subject: Subject) -> Figure:
+def draw_waterfall(subject: Subject) -> Figure:
     """A panel for each run but the first: of unprofiled, else of the GPUs' recorded time. Raises NotRecordedError."""
     panels = _unprofiled_panels(subject) or _recorded_panels(subject)
     if not panels:
@@ -55,11 +54,11 @@ def draw(subject: Subject) -> Figure:
     return _figure(subject.labels[0], panels)
 
 
-def sum_svg(labels: tuple[str, str], totals: tuple[int, int], parts: Mapping[str, int], what: str) -> str:
-    """The waterfall of one sum as an element for a page; `parts`: ns by label, `what` both totals are."""
+def draw_sum(subject: tuple[tuple[str, str], tuple[int, int], Mapping[str, int], str]) -> Figure:
+    """One sum: labels and totals in ns of both sides, parts in ns by label, and what both totals are."""
+    labels, totals, parts, what = subject
     steps = _steps(parts, totals[1] - totals[0] - sum(parts.values()), {})
-    with house_style():
-        return figure_svg(_figure(labels[0], [_Panel(labels[1], *totals, steps, what)]), "sum-")
+    return _figure(labels[0], [_Panel(labels[1], *totals, steps, what)])
 
 
 def _figure(first_label: str, panels: Sequence[_Panel]) -> Figure:
