@@ -10,9 +10,10 @@ import io
 import re
 import warnings
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree
 
 if TYPE_CHECKING:
+    from xml.etree import ElementTree
+
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")
@@ -59,6 +60,8 @@ def _saved(figure: Figure, form: str, transparent: bool) -> bytes:
 
 def _clean_svg(data: bytes, prefix: str, inline: bool = False) -> str:
     """matplotlib's SVG with `prefix` before every id, as a file or as an element for a page."""
+    from xml.etree import ElementTree  # heavy
+
     root = ElementTree.fromstring(data)
     _clean(root, prefix, set(re.findall(r"#([\w.-]+)", data.decode())))
     root.set("stroke-linejoin", "round")

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from molprof.common.text import escaped
 from molprof.common.values import short_name
 
@@ -111,6 +109,7 @@ def write_inside(axis: Axes, middle: float, row: float, text: str, **look: Any) 
 
 def bars_path(bars: Sequence[tuple[float, float]], row: int, height: float) -> Path:
     """Bars (start, length) of a row as one path: a figure with thousands of shapes opens slowly."""
+    import numpy as np
     from matplotlib.path import Path
 
     top, bottom = row - height / 2, row + height / 2
