@@ -46,7 +46,8 @@ def report_by(
     from molprof.analysis.documents.origin import origin_document
     from molprof.analysis.origin.speedscope import speedscope_text
 
-    texts, notes = [], []
+    texts: list[str] = []
+    notes: list[str] = []
     for trace in traces:
         found, _, remarks = origins(trace, replace(reading, cached=False), capture)
         notes += remarks
