@@ -5,40 +5,38 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 from msgspec.structs import replace as changed
 
-from molprof.analysis import figures, findings
-from molprof.analysis.figures import Report, build_report
-from molprof.analysis.figures.catalog import FIGURES
-from molprof.analysis.figures.certificate.model import Certificate
-from molprof.analysis.figures.model import Finding
-from molprof.analysis.findings import Known, find_all
-from molprof.analysis.frame import Frame
-from molprof.analysis.query import Result, Statement, find_statement, run_statement
-from molprof.analysis.reader import TraceInfo
-from molprof.analysis.reader.check import check_query, checked
-from molprof.analysis.reader.events import STACK_CATEGORY
+from molprof.analysis.figures import Report
+from molprof.analysis.figures.model import STACK_CATEGORY
 from molprof.analysis.reader.info import STDIN
-from molprof.analysis.reader.open import open_trace, values_named
-from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE, TraceProcessor
+from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE
 from molprof.common.cache import cache_key, read_entry, write_entry
-from molprof.common.copied import can_copy
 from molprof.common.errors import MolprofError
 from molprof.common.memory import available_bytes, processors, resident_bytes
 from molprof.common.reading import Reading
-from molprof.common.served import Copied, Served, answer
-from molprof.common.values import Value
 from molprof.queries import PACKAGE
-from molprof.queries.catalog import homes
+
+# What reads a file is imported when one is read: that takes three times as long as all else of a report in the cache.
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from molprof.analysis.figures.certificate.model import Certificate
+    from molprof.analysis.figures.model import Finding
+    from molprof.analysis.frame import Frame
+    from molprof.analysis.query import Result, Statement
+    from molprof.analysis.reader import TraceInfo
+    from molprof.analysis.trace_processor import TraceProcessor
+    from molprof.common.served import Copied, Served
+    from molprof.common.values import Value
 
 _PLACE = "operator, operator_id, module, layer, source, phase, step, step_id"
 # Frames of a trace. Times are ns since its earliest event. Ids are of slices, and join: `call_id` with those of calls,
@@ -144,6 +142,8 @@ class Trace:
     @property
     def figures(self) -> dict[str, Value]:
         """The value of each figure by its id; None: not recorded."""
+        from molprof.analysis.figures.catalog import FIGURES
+
         return {figure.id: figure.value(self.report) for figure in FIGURES}
 
     @property
@@ -160,16 +160,22 @@ class Trace:
 
         parameters: values for `$name` in the SQL. Raises QueryError, UsageError.
         """
+        from molprof.analysis.query import find_statement
+
         return self.run(find_statement(sql, {name: str(value) for name, value in parameters.items()})).frame
 
     def run(self, statement: Statement) -> Result:
         """What each statement of a query gives, and notes about the trace."""
+        from molprof.analysis.query import run_statement
+
         return run_statement(*self.loaded(all_args=True), statement)
 
     def read(
         self, make: Callable[[TraceProcessor, TraceInfo], T], *, stacks: bool = False, all_args: bool = False
     ) -> T:
         """What `make` finds by the SQL package in a trace with these layers (see `loaded`)."""
+        from molprof.analysis.reader.open import values_named
+
         engine, info = self.loaded(stacks=stacks, all_args=all_args)
         with values_named(engine, self.path):
             return make(engine, info)
@@ -178,6 +184,9 @@ class Trace:
         if name not in FRAMES:
             raise AttributeError(f"a trace has no {name!r}; its frames are {', '.join(FRAMES)}")
         if name not in self._frames:
+            from molprof.analysis.frame import Frame
+            from molprof.queries.catalog import homes
+
             view = FRAMES[name].partition(" FROM ")[2].split()[0]
             home = homes()[view]
             asked = f"INCLUDE PERFETTO MODULE {home};\n{FRAMES[name]}"
@@ -204,6 +213,8 @@ class Trace:
         self.close()
 
     def _load(self, layers: tuple[bool, bool], *, cached: bool, check: bool = True) -> tuple[TraceProcessor, TraceInfo]:
+        from molprof.analysis.reader.open import open_trace
+
         self.close()
         stacks, all_args = layers
         opened = open_trace(self.path, self.reading, stacks=stacks, all_args=all_args, cached=cached, check=check)
@@ -212,6 +223,11 @@ class Trace:
         return self._loaded
 
     def _made(self) -> Report:
+        from molprof.analysis.figures.build import build_report
+        from molprof.analysis.findings import Known, find_all
+        from molprof.analysis.reader.check import checked
+        from molprof.analysis.reader.open import values_named
+
         # Figures say what was read, so they are made of the same layers, whatever is loaded.
         layers = (self.reading.stacks, False)
         fresh = self._loaded is None or self._layers != layers
@@ -244,8 +260,12 @@ def _ask_all(engine: TraceProcessor, info: TraceInfo) -> None:
     # Both processes write to about half of the memory, and so have it twice.
     if events < LEAST_EVENTS or (available is not None and available < resident_bytes([os.getpid()]) // 2):
         return
+    from molprof.analysis import findings
+    from molprof.analysis.figures import build
+    from molprof.analysis.reader.check import check_query
+
     has_run = info.manifest is not None
-    asked = {query.text for query in (*figures.queries(has_run), *findings.queries(has_run))}
+    asked = {query.text for query in (*build.queries(has_run), *findings.queries(has_run))}
     engine.share([check_query(info), *sorted(asked)], _NEEDED_BY_MANY)
 
 
@@ -288,6 +308,14 @@ def each_trace(
     if is_few:
         items = iter(tried := list(items))
         missing = sum(item.answer is None for item in tried)
+        if not missing:
+            yield from (item.answer for item in tried if item.answer is not None)
+            return
+    from concurrent.futures import ThreadPoolExecutor
+
+    from molprof.common.copied import can_copy
+    from molprof.common.served import Copied, Served
+
     workers = max(1, min(at_once, missing))
     reading = reading or Reading()
     reading = replace(reading, processes=reading.processes or max(1, processors() // workers))
@@ -354,6 +382,8 @@ def _caught(make: Callable[[Path], Any], path: Path) -> Any:
 
 def serve() -> None:
     """In another process: answer requests of `each_trace`."""
+    from molprof.common.served import answer
+
     answer(_answered)
 
 

@@ -13,7 +13,8 @@ import time
 
 from shared import parser, table
 
-from molprof.analysis import figures, findings
+from molprof.analysis import findings
+from molprof.analysis.figures import build
 from molprof.analysis.reader.open import open_trace
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.queries import COSTS, PACKAGE, included
@@ -25,7 +26,7 @@ _UNIT_S = 0.05
 def costs(engine: TraceProcessor, has_run: bool) -> dict[str, float]:
     """CPU seconds of each module that a report includes, without those that it includes itself."""
     found: dict[str, float] = {}
-    queries = (*figures.queries(has_run), *findings.queries(has_run))
+    queries = (*build.queries(has_run), *findings.queries(has_run))
     # Fewest includes first: a module comes behind those that it includes, and its time is its own.
     for name in sorted({name for query in queries for name in included(query.text)}, key=_position):
         begin = time.process_time()

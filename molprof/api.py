@@ -68,7 +68,7 @@ def each_report(
     from molprof.analysis.trace import Trace, each_trace, report_of
 
     def known(path: Path) -> Report | None:
-        return (read_stored(path) if stored else None) or Trace(path, reading).kept_report()
+        return Trace(path, reading).kept_report() or (read_stored(path) if stored else None)
 
     return each_trace(paths, report_of, Report, reading, known=known)
 

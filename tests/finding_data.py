@@ -9,7 +9,7 @@ import tiny_trace
 from decoding_trace import Event, launched
 from tiny_trace import slice_
 
-from molprof.analysis.figures import build_report
+from molprof.analysis.figures.build import build_report
 from molprof.analysis.figures.model import Finding
 from molprof.analysis.findings import Known, find_all
 from molprof.analysis.query import find_statement

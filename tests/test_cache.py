@@ -16,7 +16,8 @@ import tiny_trace
 
 from molprof import Reading, api
 from molprof.analysis import trace as traces
-from molprof.common import cache
+from molprof.analysis.reader import open as opening
+from molprof.common import cache, copied
 from molprof.common.errors import EngineError, TraceError
 from molprof.common.served import Copied
 
@@ -40,13 +41,13 @@ def trace(tmp_path: Path) -> Path:
 def read_anew(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The traces that were read because the cache did not have them."""
     seen: list[str] = []
-    original = traces.open_trace
+    original = opening.open_trace
 
     def recorded(path: Path, *arguments: Any, **how: Any) -> Any:
         seen.append(Path(path).name)
         return original(path, *arguments, **how)
 
-    monkeypatch.setattr(traces, "open_trace", recorded)
+    monkeypatch.setattr(opening, "open_trace", recorded)
     return seen
 
 
@@ -143,7 +144,7 @@ def test_errors_are_not_kept(folder: Path, tmp_path: Path) -> None:
 def two_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of them new, or a copy of this one, which is allowed though the test runner has threads."""
     monkeypatch.setattr(traces, "processors", lambda: 2)
-    monkeypatch.setattr(traces, "can_copy", lambda: request.param)
+    monkeypatch.setattr(copied, "can_copy", lambda: request.param)
 
 
 @pytest.mark.usefixtures("two_processes")
@@ -170,13 +171,13 @@ def test_a_copy_tells_what_failed_in_it_and_that_it_is_gone() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return request.upper() if request == b"text" else bytes({}[request])
 
-    with closing(Copied(make, "try again")) as copied:
-        assert copied.ask(b"text", "it") == b"TEXT"
+    with closing(Copied(make, "try again")) as process:
+        assert process.ask(b"text", "it") == b"TEXT"
         with pytest.raises(EngineError, match="failed: KeyError: b'wrong'"):
-            copied.ask(b"wrong", "it")
-        assert copied.ask(b"text", "it") == b"TEXT"
+            process.ask(b"wrong", "it")
+        assert process.ask(b"text", "it") == b"TEXT"
         with pytest.raises(EngineError, match="the process that read it was killed") as failure:
-            copied.ask(b"killed", "it")
+            process.ask(b"killed", "it")
     assert failure.value.hint == "try again"
 
 
@@ -198,3 +199,13 @@ def test_reports_are_decoded_by_several_threads_at_once(tmp_path: Path, trace: P
     )
     command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{script}", tmp_path / "report"]
     assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_a_report_in_the_cache_imports_nothing_that_reads(folder: Path, trace: Path) -> None:
+    command = "import sys\nfrom molprof.cli import cli\ncli(sys.argv[1:], standalone_mode=False)\nprint(*sys.modules)"
+    arguments = [sys.executable, "-c", command, "report", str(trace), "--format", "json"]
+    first, again = (subprocess.run(arguments, capture_output=True, text=True, check=True).stdout for _ in range(2))
+    heavy = {"numpy", "molprof.analysis.reader.load", "molprof.analysis.findings"}
+    assert first.rpartition("}")[0] == again.rpartition("}")[0]
+    assert heavy <= {*first.split()}
+    assert not heavy & {*again.split()}

@@ -27,7 +27,7 @@ from certificate_data import (
 )
 from msgspec.structs import replace
 
-from molprof.analysis.figures.certificate import CHECKS
+from molprof.analysis.figures.certificate.certify import CHECKS
 from molprof.analysis.figures.certificate.model import Bound, combined
 
 

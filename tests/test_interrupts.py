@@ -130,7 +130,7 @@ from molprof import cli
 from molprof.common.cache import write_entry
 from molprof.common.files import replacing
 def work(**_):
-    write_entry("shown", "key", b"not told", 100)
+    write_entry("reports", "key", b"not told", 100)
     for name in ("done", "done", "begun"):
         with replacing(pathlib.Path(name)):
             if name == "begun":

@@ -12,9 +12,6 @@ from molprof import api
 from molprof.analysis.reader import kept
 from molprof.analysis.reader import load as reader
 from molprof.analysis.trace_processor import TraceProcessor, open_engine, state
-from molprof.commands import shown
-from molprof.commands.shown import Shown, deliver_shown
-from molprof.common import cache
 from molprof.common.errors import EngineError
 
 
@@ -117,29 +114,3 @@ def test_a_state_grows_the_memory_and_takes_more_packages(
         assert other.query("INCLUDE PERFETTO MODULE mine.one; SELECT one FROM one")["one"].tolist() == [1]
         with pytest.raises(EngineError, match="packages"):
             other.state()
-
-
-def test_results_are_shown_again_until_anything_changes(
-    folder: Path, trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(cache, "_SETTLED_NS", -1)
-    made: list[int] = []
-
-    def make() -> Shown:
-        made.append(1)
-        return Shown(["a note"], ["a text\n", "b\n"], [("a title:", (["it broke"], [], []))])
-
-    def show(*facts: object, cached: bool = True) -> int:
-        return deliver_shown(shown.shown([trace], cached, facts, make), [None, None], "table")
-
-    assert [show(1), show(1), len(made)] == [1, 1, 1]
-    out, error = capsys.readouterr()
-    assert out == "a text\n\nb\n" * 2
-    assert error == "a note\na title:\nfailed: it broke\n" * 2
-    show(2)
-    show(1, cached=False)
-    monkeypatch.setattr(cache, "code_digest", lambda: "changed")
-    show(1)
-    trace.write_bytes(trace.read_bytes() + b"\n")
-    show(1)
-    assert len(made) == 5

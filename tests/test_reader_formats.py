@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from trace_rows import load, rows, x
 
 from molprof import api
-from molprof.analysis.figures import build_report
+from molprof.analysis.figures.build import build_report
 from molprof.analysis.reader import load_trace, source
 from molprof.analysis.reader.events import NEEDED_ARGS
 from molprof.analysis.reader.open import open_trace

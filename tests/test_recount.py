@@ -10,7 +10,7 @@ import tiny_trace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from molprof.analysis.figures import build_report
+from molprof.analysis.figures.build import build_report
 from molprof.analysis.reader.open import open_trace
 from molprof.common.errors import TraceError
 

@@ -19,8 +19,9 @@ from synthetic import Spec, captured
 from trace_rows import load, x
 
 from molprof import api
-from molprof.analysis import figures, findings
+from molprof.analysis import findings
 from molprof.analysis import trace as report_load
+from molprof.analysis.figures import build
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.shared import answered
 from molprof.analysis.trace_processor.wasm import WasmTransport
@@ -148,7 +149,7 @@ def test_shared_queries_include_what_they_use(has_run: bool) -> None:
         for module, sql in modules().items()
         for name in re.findall(r"CREATE PERFETTO (?:TABLE|VIEW|FUNCTION|MACRO) (\w+)", sql)
     }
-    for query in (*figures.queries(has_run), *findings.queries(has_run)):
+    for query in (*build.queries(has_run), *findings.queries(has_run)):
         used = {made[name] for name in re.findall(r"\b_?molprof_\w+", query.sql)}
         assert used <= included(query.text), query.text
 

@@ -13,6 +13,7 @@ import tiny_trace
 
 import molprof
 from molprof.analysis import trace as traces
+from molprof.analysis.reader import open as opening
 from molprof.common.errors import TraceError, UsageError
 
 
@@ -20,13 +21,13 @@ from molprof.common.errors import TraceError, UsageError
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, bool]]:
     """The layers with which files were read: Python stacks, all arguments."""
     seen: list[tuple[bool, bool]] = []
-    original = traces.open_trace
+    original = opening.open_trace
 
     def recorded(*arguments: Any, **how: Any) -> Any:
         seen.append((how["stacks"], how["all_args"]))
         return original(*arguments, **how)
 
-    monkeypatch.setattr(traces, "open_trace", recorded)
+    monkeypatch.setattr(opening, "open_trace", recorded)
     return seen
 
 

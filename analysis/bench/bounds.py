@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from molprof.analysis.figures import build_report
+from molprof.analysis.figures.build import build_report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings import Known, find_all
 from molprof.analysis.findings.attention import attention_ratio

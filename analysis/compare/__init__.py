@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from molprof.analysis.compare.comparable import check_comparable
 from molprof.analysis.compare.difference import difference, trace_difference
 from molprof.analysis.compare.model import SCHEMA, Comparison, Difference
-from molprof.analysis.compare.predictions import Expectation, predictions
 from molprof.analysis.compare.rows import compared_rows, paired_rounds
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS, LEAST_REPEATS, LEVEL, best_level
 from molprof.analysis.figures.model import Report
@@ -17,7 +17,10 @@ from molprof.analysis.reader.info import path_text
 from molprof.common.errors import UsageError
 from molprof.common.values import counted
 
-__all__ = ["Comparison", "Expectation", "compare"]
+if TYPE_CHECKING:
+    from molprof.analysis.compare.predictions import Expectation
+
+__all__ = ["Comparison", "compare"]
 
 # What tells runs of one model and processor apart, in a word or two; empty for what is usual.
 _DISTINGUISHING: tuple[Callable[[Setup], str], ...] = (
@@ -31,6 +34,8 @@ _DISTINGUISHING: tuple[Callable[[Setup], str], ...] = (
 
 def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Sequence[Expectation] = ()) -> Comparison:
     """Each report against the first. Raises NotComparableError for runs of other work, unless `anyway`: then a note."""
+    from molprof.analysis.compare.predictions import predictions  # a report needs none
+
     if len(reports) < 2:
         raise UsageError(f"compare needs at least two traces, got {len(reports)}")
     labels = run_labels(reports)

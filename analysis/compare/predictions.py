@@ -18,7 +18,6 @@ from molprof.analysis.figures.catalog import METRICS
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import filled
 from molprof.common.errors import UsageError
-from molprof.common.toml_file import read_toml
 
 _EXAMPLE = """\
 [[prediction]]
@@ -64,6 +63,8 @@ BUILT_IN = (
 
 def read_expectations(path: Path) -> tuple[Expectation, ...]:
     """The expectations of a file. Raises UsageError with the line of what is wrong."""
+    from molprof.common.toml_file import read_toml  # heavy
+
     file = read_toml(path, _EXAMPLE)
     entries = file.check_keys(file.content, [], ("prediction",)).get("prediction")
     if not isinstance(entries, list) or not entries:

@@ -14,10 +14,11 @@ ratios. Three rounds give one, if a wide one.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cache
+from itertools import accumulate
 
-import numpy as np
 from msgspec import Struct
 
 LEVEL = 0.95
@@ -49,9 +50,9 @@ def median_interval(values: Sequence[float]) -> Interval | None:
         return None
     ordered = sorted(values)
     # P(fewer than `cut` values lie below the median), a fair coin `count` times.
-    tails = np.cumsum([math.comb(count, place) for place in range(count // 2 + 1)]) / 2**count
+    tails = [total / 2**count for total in accumulate(math.comb(count, place) for place in range(count // 2 + 1))]
     cut = _cut(tails)
-    return Interval(ordered[cut - 1], ordered[count - cut], 1 - 2 * float(tails[cut - 1]))
+    return Interval(ordered[cut - 1], ordered[count - cut], 1 - 2 * tails[cut - 1])
 
 
 def ratio_interval(values: Sequence[float], first: Sequence[float]) -> Interval | None:
@@ -59,10 +60,10 @@ def ratio_interval(values: Sequence[float], first: Sequence[float]) -> Interval 
     values, first = values[:_MOST_REPEATS], first[:_MOST_REPEATS]
     if min(len(values), len(first)) < LEAST_REPEATS or min(*values, *first) <= 0:
         return None
-    ratios = np.sort(np.divide.outer(np.asarray(values, float), np.asarray(first, float)), axis=None)
-    tails = np.cumsum(_mann_whitney(len(values), len(first)))
+    ratios = sorted(value / before for value in values for before in first)
+    tails = list(accumulate(_mann_whitney(len(values), len(first))))
     cut = _cut(tails[: len(ratios) // 2 + 1])
-    return Interval(float(ratios[cut - 1]), float(ratios[len(ratios) - cut]), 1 - 2 * float(tails[cut - 1]))
+    return Interval(ratios[cut - 1], ratios[len(ratios) - cut], 1 - 2 * tails[cut - 1])
 
 
 def mean_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None:
@@ -117,13 +118,13 @@ def significant(interval: Interval | None, bound: float = 1.0) -> bool | None:
     return None if interval is None else not interval.low <= bound <= interval.high
 
 
-def _cut(tails: np.ndarray) -> int:
+def _cut(tails: Sequence[float]) -> int:
     """How many values to leave out at each end, plus one: as many as LEVEL allows."""
-    return max(1, int(np.searchsorted(tails, (1 - LEVEL) / 2 + 1e-12, side="right")))
+    return max(1, bisect_right(tails, (1 - LEVEL) / 2 + 1e-12))
 
 
 @cache
-def _mann_whitney(many: int, others: int) -> np.ndarray:
+def _mann_whitney(many: int, others: int) -> list[float]:
     """P(U = 0, 1, ...) of the Mann-Whitney statistic of two samples of one distribution, without ties.
 
     The numbers of arrangements are the coefficients of the Gaussian binomial (many + others over many): the product of
@@ -137,4 +138,4 @@ def _mann_whitney(many: int, others: int) -> np.ndarray:
         for place in range(step, size):
             counts[place] += counts[place - step]
     whole = math.comb(many + others, many)
-    return np.array([count / whole for count in counts])
+    return [count / whole for count in counts]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import operator
 import re
@@ -99,6 +98,8 @@ def _value(text: str, figure: Figure, unit: str | None, number: float) -> float:
 
 def near_metrics(name: str) -> str:
     """A hint that names figures like `name`, or all of them."""
+    import difflib  # on a mistake alone
+
     near = difflib.get_close_matches(name, METRICS, n=4, cutoff=0.5)
     near += [item for item in METRICS if name.lower() in item and item not in near]
     return f"did you mean {', '.join(near[:5])}?" if near else f"figures: {', '.join(METRICS)}"

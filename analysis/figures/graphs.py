@@ -10,7 +10,6 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from molprof.analysis.figures.model import Table
-from molprof.analysis.figures.sequence.repeats import blocks
 from molprof.analysis.figures.tables import TableQuery
 from molprof.common.values import Value
 
@@ -40,6 +39,8 @@ def folded(table: Table) -> Table:
 
 
 def _of_graph(positions: Sequence[Position]) -> Iterator[tuple[Value, ...]]:
+    from molprof.analysis.figures.sequence.repeats import blocks  # heavy
+
     for block in blocks([item.name for item in positions]):
         for place in range(block.start, block.start + block.length):
             alike = positions[place : block.stop : block.length]

@@ -14,7 +14,6 @@ from molprof.analysis.figures.catalog import TABLES
 from molprof.analysis.figures.checks import agree
 from molprof.analysis.figures.model import SCHEMA, Report
 from molprof.analysis.reader.info import STDIN
-from molprof.analysis.reader.source import open_source
 from molprof.common.errors import TraceError
 from molprof.common.values import Value
 
@@ -51,6 +50,8 @@ def _text(path: Path) -> bytes | None:
     """The text of a file that may be a report."""
     if str(path) == STDIN or not path.is_file():
         return None
+    from molprof.analysis.reader.source import open_source  # heavy
+
     text = bytearray()
     try:
         with open_source(path) as source:

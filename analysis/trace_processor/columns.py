@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from molprof.analysis.trace_processor.protocol import Fields, content, contents, numbers, text
 
+if TYPE_CHECKING:
+    import numpy as np
+
 # By name, in the order of the SELECT list: int64, float64, or object for text (str), blobs (bytes), anything with a
 # NULL (None), and columns without rows.
-Columns = dict[str, np.ndarray]
+Columns = dict[str, "np.ndarray"]
 
 # Kinds of cells (CellType), and the fields of a CellsBatch that hold them.
 _NULL, _INTEGER, _FLOAT, _TEXT, _BLOB = 1, 2, 3, 4, 5
@@ -19,6 +21,8 @@ _CELLS, _INTEGERS, _FLOATS, _BLOBS, _TEXTS = 1, 2, 3, 4, 5
 
 def to_columns(names: Sequence[str], batches: Iterable[Fields]) -> Columns:
     """Columns from `CellsBatch` messages; a name that occurs twice gets a suffix: `name`, `name:1`."""
+    import numpy as np  # heavy
+
     width = len(names)
     parts: list[list[np.ndarray]] = [[] for _ in names]
     kinds: list[set[int]] = [set() for _ in names]
@@ -48,6 +52,8 @@ def to_columns(names: Sequence[str], batches: Iterable[Fields]) -> Columns:
 
 
 def _values_by_kind(batch: Fields) -> dict[int, np.ndarray]:
+    import numpy as np  # heavy
+
     return {
         _INTEGER: numbers(content(batch, _INTEGERS)),
         _FLOAT: np.frombuffer(content(batch, _FLOATS), "<f8"),
@@ -58,6 +64,8 @@ def _values_by_kind(batch: Fields) -> dict[int, np.ndarray]:
 
 
 def _joined(parts: list[np.ndarray], kinds: set[int]) -> np.ndarray:
+    import numpy as np  # heavy
+
     if not parts:
         return np.empty(0, dtype=object)
     column = np.concatenate(parts, dtype=object if len(kinds) > 1 else None)

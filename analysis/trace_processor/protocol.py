@@ -7,10 +7,12 @@ protos/perfetto/trace_processor/trace_processor.proto.
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from molprof.common.errors import EngineError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # The values of each field in order: numbers, and the bytes of texts, packed numbers and messages.
 Fields = dict[int, list[int | memoryview]]
@@ -59,6 +61,8 @@ def text(fields: Fields, number: int) -> str:
 
 def numbers(packed: bytes) -> np.ndarray:
     """Packed integers, int64."""
+    import numpy as np  # heavy
+
     raw = np.frombuffer(packed, np.uint8)
     ends = np.flatnonzero(raw < 0x80) + 1  # the last byte of each has no high bit
     starts = np.append(0, ends[:-1])[: len(ends)]

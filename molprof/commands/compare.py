@@ -15,12 +15,13 @@ from molprof.commands.options import (
     Result,
     fail_if_option,
     given_options,
+    judged,
     note,
     reading_options,
     result_options,
     sweeps_expanded,
+    write,
 )
-from molprof.commands.shown import Shown, deliver_shown, shown
 from molprof.common.errors import NotComparableError, UsageError
 from molprof.common.reading import Reading
 
@@ -89,28 +90,23 @@ def command(
         refuse_folder(traces[0])
         raise click.UsageError("compare needs at least two traces; for one: molprof report TRACE")
     _check_by(by, region, len(traces), (*thresholds, predictions, *tokens, *molecules))
-    files = [*traces, *filter(None, [predictions])]
-    result.check(files)
+    result.check([*traces, *filter(None, [predictions])])
     if by is not None:
         return _compare_by(traces, region, reading, result)
-    form = result.style, result.columns
+    from molprof.analysis.compare.predictions import read_expectations
+    from molprof.analysis.compare.thresholds import judge_comparison, parse_threshold
+    from molprof.analysis.documents.comparison import comparison_document
+    from molprof.analysis.reports.given import with_given
 
-    def make() -> Shown:
-        from molprof.analysis.compare.predictions import read_expectations
-        from molprof.analysis.compare.thresholds import judge_comparison, parse_threshold
-        from molprof.analysis.documents.comparison import comparison_document
-        from molprof.analysis.reports.given import with_given
-
-        bounds = [parse_threshold(text) for text in thresholds]
-        expectations = () if predictions is None else read_expectations(predictions)
-        found = with_given(reports(traces, reading), tokens, molecules)
-        notes = [remark for report in found for remark in report.trace.remarks]
-        comparison = compare(*found, anyway=anyway, expectations=expectations)
-        text = render(comparison_document(comparison), *form)
-        return Shown(notes, [text], [("", judge_comparison(comparison, bounds))])
-
-    facts = "compare", reading, tokens, molecules, anyway, predictions, thresholds, form
-    return deliver_shown(shown(files, reading.cached, facts, make), [result.output], result.style)
+    bounds = [parse_threshold(text) for text in thresholds]
+    expectations = () if predictions is None else read_expectations(predictions)
+    found = with_given(reports(traces, reading), tokens, molecules)
+    comparison = compare(*found, anyway=anyway, expectations=expectations)
+    document, outcome = comparison_document(comparison), judge_comparison(comparison, bounds)
+    text = render(document, result.style, result.columns)
+    note(*(remark for report in found for remark in report.trace.remarks))
+    write(text, result.output)
+    return judged(outcome)
 
 
 def _check_by(by: str | None, region: str | None, count: int, excluded: Sequence[object]) -> None:

@@ -243,6 +243,16 @@ def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
+def deliver_texts(texts: Sequence[str], outputs: Sequence[Path | None], style: str) -> None:
+    """Write each text to its file, or all of them to stdout, JSON of several as a list."""
+    if len(texts) > 1 and outputs[0] is None:
+        parts = [text.rstrip("\n") for text in texts]
+        write("[\n" + ",\n".join(parts) + "\n]" if style == "json" else "\n\n".join(parts))
+        return
+    for text, output in zip(texts, outputs, strict=True):
+        write(text, output)
+
+
 def terminal_columns() -> int | None:
     """Columns of the terminal that stdout is; None where it is none. There COLUMNS has its say, as for the help."""
     return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None

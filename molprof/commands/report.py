@@ -13,11 +13,12 @@ from molprof.analysis.render import render
 from molprof.api import reports
 from molprof.commands.options import (
     TRACE,
-    Judged,
     Result,
+    deliver_texts,
     ending_of,
     fail_if_option,
     given_options,
+    judged,
     note,
     reading_options,
     result_options,
@@ -33,7 +34,6 @@ from molprof.commands.report_by import (
     report_by,
     report_graphs,
 )
-from molprof.commands.shown import Shown, deliver_shown, shown
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output
@@ -141,7 +141,8 @@ def command(
     if graph_capture is not None:
         check_graph_capture(traces, (*thresholds, *tokens, *molecules), submission.cluster)
     if by is not None and submission.cluster is None:
-        return report_by(traces, outputs, by, graph_capture, reading, result)
+        report_by(traces, outputs, by, graph_capture, reading, result)
+        return 0
     if graph_capture is not None:
         report_graphs(traces[0], graph_capture, reading, result)
         return 0
@@ -151,25 +152,16 @@ def command(
             raise UsageError("each report of a cluster gets the same --tokens and --molecules: give one of each")
         submit_command(submission, "report", _tasks(traces, outputs, own_arguments(context, "output", "config")))
         return 0
-    form = result.style, result.columns
+    bounds = _check_thresholds(thresholds)
+    from molprof.analysis.documents.report import report_document
+    from molprof.analysis.reports.given import with_given
 
-    def make() -> Shown:
-        bounds = _check_thresholds(thresholds)
-        from molprof.analysis.documents.report import report_document
-        from molprof.analysis.reports.given import with_given
-
-        found = with_given(reports(traces, reading, stored=False), tokens, molecules)
-        notes = [
-            f"{report.trace.path}: {remark}" if several else remark
-            for report in found
-            for remark in report.trace.remarks
-        ]
-        return Shown(
-            notes, [render(report_document(report), *form) for report in found], _judged(found, bounds, several)
-        )
-
-    facts = "report", reading, tokens, molecules, thresholds, several, form
-    return deliver_shown(shown(traces, reading.cached, facts, make), outputs, result.style)
+    found = with_given(reports(traces, reading, stored=False), tokens, molecules)
+    texts = [render(report_document(report), result.style, result.columns) for report in found]
+    for report in found:
+        note(*(f"{report.trace.path}: {remark}" if several else remark for remark in report.trace.remarks))
+    deliver_texts(texts, outputs, result.style)
+    return _judged(found, bounds, several)
 
 
 def _check_thresholds(thresholds: Sequence[str]) -> list[Threshold]:
@@ -180,13 +172,18 @@ def _check_thresholds(thresholds: Sequence[str]) -> list[Threshold]:
     return [parse_threshold(text, relative=False) for text in thresholds]
 
 
-def _judged(found: Sequence[Report], bounds: Sequence[Threshold], several: bool) -> list[tuple[str, Judged]]:
-    """What the thresholds find in each report, with its path where there are several."""
+def _judged(found: Sequence[Report], bounds: Sequence[Threshold], several: bool) -> int:
+    """Print what the thresholds find in each report, with its path where there are several; the exit code."""
     if not bounds:
-        return []
+        return 0
     from molprof.analysis.compare.thresholds import judge_report
 
-    return [(f"{report.trace.path}:" if several else "", judge_report(report, bounds)) for report in found]
+    codes = []
+    for report in found:
+        if several:
+            note(f"{report.trace.path}:")
+        codes.append(judged(judge_report(report, bounds)))
+    return 1 if 1 in codes else max(codes)
 
 
 def _files(traces: Sequence[Path]) -> list[Path]:

@@ -10,8 +10,7 @@ import click
 
 from molprof.analysis.render import render
 from molprof.api import load, origins
-from molprof.commands.options import TRACE, Result, note
-from molprof.commands.shown import Shown, deliver_shown
+from molprof.commands.options import TRACE, Result, deliver_texts, note
 from molprof.common.errors import UsageError
 from molprof.common.reading import Reading
 
@@ -41,21 +40,23 @@ def report_by(
     capture: Path | None,
     reading: Reading,
     result: Result,
-) -> int:
+) -> None:
     """Write the tree of each trace to its file, or all to stdout; `capture` is of the graphs that a trace replays."""
     from molprof import __version__
     from molprof.analysis.documents.origin import origin_document
     from molprof.analysis.origin.speedscope import speedscope_text
 
-    made = Shown([], [])
+    texts: list[str] = []
+    notes: list[str] = []
     for trace in traces:
         found, _, remarks = origins(trace, replace(reading, cached=False), capture)
-        made.notes.extend(remarks)
+        notes += remarks
         if result.style == SPEEDSCOPE:
-            made.texts.append(speedscope_text(found, by, f"molprof {__version__}"))
+            texts.append(speedscope_text(found, by, f"molprof {__version__}"))
         else:
-            made.texts.append(render(origin_document(found, by), result.style, result.columns))
-    return deliver_shown(made, outputs, result.style)
+            texts.append(render(origin_document(found, by), result.style, result.columns))
+    note(*notes)
+    deliver_texts(texts, outputs, result.style)
 
 
 def check_graph_capture(traces: Sequence[Path], excluded: Sequence[object], cluster: object) -> None:

@@ -38,9 +38,10 @@ class Bound(Struct, frozen=True):
     """A figure as reported, and what its true value may be; None: no limit is known. The suffix is the unit."""
 
     figure: str  # path in the report's JSON where it has one, such as counts.kernels
-    low: float | None
-    value: float
-    high: float | None
+    # Counts stay integers when a report is read again.
+    low: int | float | None
+    value: int | float
+    high: int | float | None
 
     @property
     def below(self) -> float | None:
