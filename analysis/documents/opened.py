@@ -10,9 +10,8 @@ from typing import Any
 from molprof.analysis.figures.sequence.repeats import Block, blocks
 from molprof.analysis.figures.sequence.shapes import shapes_text
 from molprof.analysis.origin.opened import Graph, Opened, Place, Work
-from molprof.analysis.origin.tree import class_name
 from molprof.common.document import Column, Row, Section, Table
-from molprof.common.values import counted, per, percent_text
+from molprof.common.values import class_names, counted, per, percent_text
 
 _KNOWN = ("operator", "shapes", "module", "source")
 _CERTAINTIES = ("exact", "aligned", "likely")
@@ -173,15 +172,11 @@ def _position(
 
 
 def _alike(place: Place) -> tuple[Any, ...]:
-    return place.operator, place.shapes, _classes(place.module), place.source, place.certainty
-
-
-def _classes(module: str | None) -> str | None:
-    return module and "/".join(map(class_name, module.split("/")))
+    return place.operator, place.shapes, place.module and class_names(place.module), place.source, place.certainty
 
 
 def _position_row(item: dict[str, Any]) -> Row:
-    module = item["module"] if item["alike"] == 1 else _classes(item["module"])
+    module = item["module"] if item["alike"] == 1 else item["module"] and class_names(item["module"])
     sizes = None if item["shapes"] is None else shapes_text(item["shapes"])
     return (
         item["position"], item["alike"], item["name"], item["operator"], item["p50_ns"], item["certainty"], module,

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from molprof.analysis.origin.read import BACKWARD, NO_CALL, WITHOUT, Origins, StackFrame, path_of, sums
-from molprof.analysis.origin.tree import class_name
-from molprof.common.values import short_source
+from molprof.common.values import class_names, short_source
 
 COPY_CLASSES = ("copy", "cat")
 NOWHERE = frozenset({BACKWARD, *WITHOUT.values()})
@@ -101,7 +100,7 @@ def _names(origins: Origins, item: int | tuple[StackFrame, ...] | None) -> list[
     """Classes of the modules, the function, the operators, and the modules with their numbers."""
     chain = item if isinstance(item, tuple) else origins.chain(item)
     modules, functions, operators = (path_of(by, chain) for by in WITHOUT)
-    plain = "/".join(class_name(name) if kind == "module" else name for kind, name in modules)
+    plain = "/".join(class_names(name) if kind == "module" else name for kind, name in modules)
     asked = " > ".join(dict.fromkeys((operators[0][1], operators[-1][1])))
     return [plain, functions[-1][1], asked, "/".join(name for _, name in modules)]
 

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from molprof.analysis.origin.read import Key, Origins, Paths
-from molprof.analysis.origin.tree import class_name
-from molprof.common.values import short_name
+from molprof.common.values import class_names, short_name
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _PLACE = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<name>.+)$")
@@ -80,4 +79,4 @@ def _frame(name: str) -> dict[str, Any]:
 
 
 def _shown(kind: str, name: str, fold: bool) -> str:
-    return short_name(name) if kind == "kernel" else class_name(name) if fold and kind == "module" else name
+    return short_name(name) if kind == "kernel" else class_names(name) if fold and kind == "module" else name
