@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.document import Column, Table
 from molprof.common.errors import MissingExtraError
 from molprof.common.values import Unit, Value, unit_of
@@ -18,6 +19,51 @@ from molprof.queries.catalog import homes, read_module
 # Units of the SQL package's columns that are units of values too.
 _UNITS: dict[str, Unit] = {"ns": "ns", "bytes": "bytes", "ratio": "ratio"}
 _NUMBERS = (int, float)
+_PLACE = "operator, operator_id, module, layer, source, phase, step, step_id"
+
+
+class Declared(NamedTuple):
+    """Where a frame comes from."""
+
+    view: str  # of the SQL package
+    columns: str
+    order: str = "ts, id"
+    where: str = "TRUE"
+
+
+# Frames of a trace. Times are ns since its earliest event. Ids are of slices, and join: `call_id` with those of calls,
+# `frame_id` with those of functions or operators.
+FRAMES = {
+    "work": Declared(
+        "molprof_origin",
+        "id, ts, dur, name, category, class, device, stream, rank, correlation, bytes, in_graph, call_id, frame_id,"
+        f" {_PLACE}",
+    ),
+    "calls": Declared(
+        "molprof_call_origin",
+        f"call_id AS id, ts, dur, name, kind, correlation, rank, kernels, gpu_ns, is_sync, frame_id, {_PLACE}",
+    ),
+    "syncs": Declared(
+        "molprof_call_origin", f"call_id AS id, ts, dur, name, rank, frame_id, {_PLACE}", where="is_sync"
+    ),
+    "operators": Declared(
+        "molprof_operator_origin",
+        "id, ts, dur, name, own_ns, caller_id, upid, tid, track_id, module, layer, source, phase, step, step_id",
+    ),
+    "functions": Declared(
+        "molprof_frame", "id, parent_id, ts, dur, kind, name, class, module, upid, tid", where="kind != 'operator'"
+    ),
+    "phases": Declared("molprof_phase", "id, ts, dur, phase, batch, step, upid, tid"),
+    "steps": Declared(
+        "molprof_any_step",
+        "id, ts, dur, source, name, kind, number, batch, prompt_sequences, prompt_tokens, tokens, upid, tid",
+    ),
+    "tokens": Declared(
+        "molprof_token",
+        "sequence, batch, position, step, token_id, text, kind, block, slice_id, ts, dur",
+        order="sequence, position",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -72,6 +118,14 @@ class Frame:
         is_text = column.dtype == object and any(isinstance(value, str) for value in column)
         return "name" if is_text else unit_of(name)
 
+    def known(self, name: str) -> np.ndarray:
+        """Which rows have a value in a column."""
+        return np.asarray(self.columns[name] != None, dtype=bool)  # noqa: E711
+
+    def select(self, *names: str) -> Frame:
+        """These columns alone."""
+        return Frame({name: self.columns[name] for name in names}, self.units, self.meanings)
+
     def where(self, mask: np.ndarray) -> Frame:
         """The rows that a mask or an array of row numbers selects."""
         return Frame({name: column[mask] for name, column in self.columns.items()}, self.units, self.meanings)
@@ -105,6 +159,22 @@ class Frame:
         column = self.columns[name]
         numeric = len(column) and (column.dtype != object or any(isinstance(value, _NUMBERS) for value in column))
         return "raw" if numeric else "text"
+
+
+def read_frame(engine: TraceProcessor, name: str, columns: str = "", where: str = "") -> Frame:
+    """A frame of a loaded trace, one of FRAMES.
+
+    columns: names of those to read, apart by spaces, else all. where: SQL that rows must meet, in place of the
+    declared.
+    """
+    declared = FRAMES[name]
+    items = {item.rpartition(" ")[2]: item for item in declared.columns.split(", ")}
+    selected = ", ".join(items[column] for column in columns.split() or items)
+    found = engine.query(
+        f"INCLUDE PERFETTO MODULE {homes()[declared.view]};\nSELECT {selected} FROM {declared.view}"
+        f" WHERE {where or declared.where} ORDER BY {declared.order}"
+    )
+    return Frame.of_view(found, declared.view)
 
 
 def _array(values: Sequence[Any]) -> np.ndarray:

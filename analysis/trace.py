@@ -38,26 +38,6 @@ if TYPE_CHECKING:
     from molprof.common.served import Copied, Served
     from molprof.common.values import Value
 
-_PLACE = "operator, operator_id, module, layer, source, phase, step, step_id"
-# Frames of a trace. Times are ns since its earliest event. Ids are of slices, and join: `call_id` with those of calls,
-# `frame_id` with those of functions or operators.
-FRAMES = {
-    "work": "SELECT id, ts, dur, name, category, class, device, stream, rank, correlation, bytes, in_graph, call_id,"
-    f" frame_id, {_PLACE} FROM molprof_origin ORDER BY ts, id",
-    "calls": "SELECT call_id AS id, ts, dur, name, kind, correlation, rank, kernels, gpu_ns, is_sync, frame_id,"
-    f" {_PLACE} FROM molprof_call_origin ORDER BY ts, call_id",
-    "syncs": f"SELECT call_id AS id, ts, dur, name, rank, frame_id, {_PLACE} FROM molprof_call_origin WHERE is_sync"
-    " ORDER BY ts, call_id",
-    "operators": "SELECT id, ts, dur, name, own_ns, caller_id, upid, tid, track_id, module, layer, source, phase, step,"
-    " step_id FROM molprof_operator_origin ORDER BY ts, id",
-    "functions": "SELECT id, parent_id, ts, dur, kind, name, class, module, upid, tid FROM molprof_frame"
-    " WHERE kind != 'operator' ORDER BY ts, id",
-    "phases": "SELECT id, ts, dur, phase, batch, step, upid, tid FROM molprof_phase ORDER BY ts, id",
-    "steps": "SELECT id, ts, dur, source, name, kind, number, batch, prompt_sequences, prompt_tokens, tokens, upid, tid"
-    " FROM molprof_any_step ORDER BY ts, id",
-    "tokens": "SELECT sequence, batch, position, step, token_id, text, kind, block, slice_id, ts, dur"
-    " FROM molprof_token ORDER BY sequence, position",
-}
 # The module of the package whose tables need Python stacks.
 _OF_STACKS = f"{PACKAGE}.origin"
 # Cached reports: about a thousand.
@@ -181,17 +161,15 @@ class Trace:
             return make(engine, info)
 
     def __getattr__(self, name: str) -> Frame:
+        from molprof.analysis.frame import FRAMES, read_frame
+
         if name not in FRAMES:
             raise AttributeError(f"a trace has no {name!r}; its frames are {', '.join(FRAMES)}")
         if name not in self._frames:
-            from molprof.analysis.frame import Frame
             from molprof.queries.catalog import homes
 
-            view = FRAMES[name].partition(" FROM ")[2].split()[0]
-            home = homes()[view]
-            asked = f"INCLUDE PERFETTO MODULE {home};\n{FRAMES[name]}"
-            columns = self.read(lambda engine, _: engine.query(asked), stacks=home == _OF_STACKS)
-            self._frames[name] = Frame.of_view(columns, view)
+            stacks = homes()[FRAMES[name].view] == _OF_STACKS
+            self._frames[name] = self.read(lambda engine, _: read_frame(engine, name), stacks=stacks)
         return self._frames[name]
 
     def kept_report(self) -> Report | None:

@@ -29,8 +29,8 @@ FOLDERS = {
 GROUND = "molprof.common"
 ANALYSIS = (
     ("molprof.queries", "molprof.analysis.render"),
-    ("molprof.analysis.trace_processor", "molprof.analysis.frame"),
-    ("molprof.analysis.reader",),
+    ("molprof.analysis.trace_processor",),
+    ("molprof.analysis.reader", "molprof.analysis.frame"),
     ("molprof.analysis.figures", "molprof.analysis.query"),
     (
         "molprof.analysis.compare",

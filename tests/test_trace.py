@@ -13,6 +13,7 @@ import tiny_trace
 
 import molprof
 from molprof.analysis import trace as traces
+from molprof.analysis.frame import FRAMES
 from molprof.analysis.reader import open as opening
 from molprof.common.errors import TraceError, UsageError
 
@@ -63,7 +64,7 @@ def test_frames_join_and_say_what_they_hold(trace: molprof.Trace) -> None:
     mine = trace.operators.where(trace.operators["id"] == trace.calls["operator_id"][0])
     assert mine["name"].tolist() == ["aten::mm"]
     assert trace.work.unit("dur") == "ns"
-    for name in traces.FRAMES:
+    for name in FRAMES:
         frame = getattr(trace, name)
         assert set(frame.meanings) == set(frame.names), name
     with pytest.raises(AttributeError, match="its frames are work, calls, "):

@@ -10,9 +10,8 @@ from typing import Any
 from molprof.analysis.figures.sequence.repeats import Block, blocks
 from molprof.analysis.figures.sequence.shapes import shapes_text
 from molprof.analysis.origin.opened import Graph, Opened, Place, Work
-from molprof.analysis.origin.tree import class_name
 from molprof.common.document import Field, Section, table_of
-from molprof.common.values import counted, per, percent_text
+from molprof.common.values import class_names, counted, per, percent_text
 
 _KNOWN = ("operator", "shapes", "module", "source")
 _CERTAINTIES = ("exact", "aligned", "likely")
@@ -180,4 +179,4 @@ def _alike(place: Place) -> tuple[Any, ...]:
 
 
 def _classes(module: str | None) -> str | None:
-    return module and "/".join(map(class_name, module.split("/")))
+    return module and class_names(module)

@@ -50,8 +50,7 @@ def origin_document(origins: Origins, by: str) -> Document:
 
 
 def _warnings(origins: Origins, by: str) -> tuple[str, ...]:
-    known = any(frame.kind in ("module", "range", "function") for frame in origins.frames.values())
-    return () if known or by in ("operator", "kernel") else (_NO_STACKS,)
+    return () if origins.has_stacks or by in ("operator", "kernel") else (_NO_STACKS,)
 
 
 def _summary(origins: Origins, tree: Tree) -> tuple[str, ...]:
@@ -65,11 +64,10 @@ def _summary(origins: Origins, tree: Tree) -> tuple[str, ...]:
         f"{counted(tree.amount('launches'), 'launch', 'es')}, "
         f"{counted(tree.amount('graph_launches'), 'graph launch', 'es')}, {counted(tree.amount('syncs'), 'host sync')}."
     ]
-    alone = [work for work in origins.work if work.call_id is None]
+    alone, ns = origins.without_call
     if alone:
-        ns = sum(work.dur for work in alone)
         lines.append(
-            f"No call is recorded for {counted(len(alone), 'piece')} of it, {time_text(ns)} "
+            f"No call is recorded for {counted(alone, 'piece')} of it, {time_text(ns)} "
             f"({percent_text(ns / max(1, tree.amount('gpu_ns')))}): the origin of these is not known."
         )
     return tuple(lines)
@@ -160,14 +158,14 @@ def _records(tree: Tree) -> Table:
 def _data(
     origins: Origins, tree: Tree, by: str, places: dict[str, list[Place]], findings: Sequence[Finding]
 ) -> dict[str, Any]:
-    alone = [work for work in origins.work if work.call_id is None]
+    alone, alone_ns = origins.without_call
     return {
         "schema": SCHEMA,
         "trace": {"path": origins.info.path, "complete": origins.info.complete, "problem": origins.info.problem},
         "by": by,
         "steps": origins.steps or None,
         "tokens": origins.tokens,
-        "without_call": {"name": NO_CALL, "count": len(alone), "gpu_ns": sum(work.dur for work in alone)},
+        "without_call": {"name": NO_CALL, "count": alone, "gpu_ns": alone_ns},
         "tree": tree.to_json(),
         "places": {
             name: [

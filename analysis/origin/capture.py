@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from molprof.analysis.figures.sequence.shapes import Shapes, input_shapes
-from molprof.analysis.origin.read import Frame, Origins, origins_of
+from molprof.analysis.origin.read import Origins, StackFrame, origins_of
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
@@ -73,7 +73,7 @@ class Node(NamedTuple):
     shapes: Shapes | None  # of the operator's inputs; None where not recorded
     number: int  # of the call among those of its operator
     layer: int | None
-    frames: tuple[Frame, ...]  # the capturing function, and what is inside the capture, the outermost first
+    frames: tuple[StackFrame, ...]  # the capturing function, and what is inside the capture, the outermost first
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class _Maker:
     def __init__(self, origins: Origins, shapes: dict[int, Shapes], calls: Sequence[_Call]) -> None:
         self._origins, self._shapes, self._calls = origins, shapes, calls
         counts: defaultdict[int | None, int] = defaultdict(int)
-        self._operators: dict[int, tuple[Frame | None, int]] = {}
+        self._operators: dict[int, tuple[StackFrame | None, int]] = {}
         learned: defaultdict[Any, set[str]] = defaultdict(set)
         for call in calls:
             operator = next((item for item in self._chain(call)[::-1] if item.kind == "operator"), None)
@@ -158,7 +158,7 @@ class _Maker:
             frames=self._frames(call, begin, end),
         )
 
-    def _frames(self, call: _Call, begin: int, end: int) -> tuple[Frame, ...]:
+    def _frames(self, call: _Call, begin: int, end: int) -> tuple[StackFrame, ...]:
         chain = self._chain(call)
         inside = [frame for frame in chain if frame.ts > begin or frame.ts_end < end]
         # What the capturing function calls itself has no other.
@@ -169,5 +169,5 @@ class _Maker:
         operator, number = self._operators[call.id]
         return operator and (operator.name, self._shapes.get(operator.id)), number, call.category
 
-    def _chain(self, call: _Call) -> list[Frame]:
+    def _chain(self, call: _Call) -> list[StackFrame]:
         return self._origins.chain(call.frame_id)

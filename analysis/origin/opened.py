@@ -14,7 +14,7 @@ import msgspec
 from molprof.analysis.figures.sequence.shapes import Shapes
 from molprof.analysis.origin.capture import Node, Segment
 from molprof.analysis.origin.match import LIKELY, Match, Pair, best
-from molprof.analysis.origin.read import Frame, Origins, origins_of, path_of
+from molprof.analysis.origin.read import Origins, StackFrame, origins_of, path_of
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
@@ -66,7 +66,7 @@ class Place(NamedTuple):
     layer: int | None = None
     certainty: str | None = None  # exact, aligned, likely; None: nothing is known
     how: str = "nothing tells where it comes from"
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[StackFrame, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,8 @@ def read_opened(
     opened = _opened(engine, capture, segments)
     if capture is not None and not opened.graphs:
         raise TraceError(f"{info.path} replays no graph", hint="leave out --graph-capture")
-    work = (
-        item._replace(captured=place.frames) if (place := opened.places.get(item.id)) else item for item in origins.work
-    )
-    return replace(origins, work=tuple(work)), opened
+    captured = {number: place.frames for number, place in opened.places.items() if place.frames}
+    return replace(origins, captured=captured), opened
 
 
 def _opened(engine: TraceProcessor, capture: str | None, segments: Sequence[Segment]) -> Opened:
@@ -191,7 +189,7 @@ def _annotated(place: Place, work: Work) -> Place:
     names = _annotation(work.annotation)
     if not names or place.module is not None:
         return place
-    frames = tuple(Frame(-1, -1, "range", name, 0, 0) for name in names)
+    frames = tuple(StackFrame(-1, None, "range", name, 0) for name in names)
     if place.certainty is None:
         return Place(module="/".join(names), certainty=EXACT, how="by the annotation of its graph node", frames=frames)
     return place._replace(module="/".join(names), frames=frames + place.frames)

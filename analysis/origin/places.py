@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
-from molprof.analysis.origin.read import BACKWARD, NO_CALL, WITHOUT, Frame, Origins, path_of
-from molprof.analysis.origin.tree import class_name
-from molprof.common.values import short_source
+import numpy as np
+
+from molprof.analysis.origin.read import BACKWARD, NO_CALL, WITHOUT, Origins, StackFrame, path_of, sums
+from molprof.common.values import class_names, short_source
 
 COPY_CLASSES = ("copy", "cat")
 NOWHERE = frozenset({BACKWARD, *WITHOUT.values()})
@@ -41,76 +43,66 @@ class Place:
 
 def launch_places(origins: Origins) -> list[Place]:
     """Launches, those of graphs included, most first; time_ns: of the GPU work that they started."""
-    gpu_ns: dict[int, int] = {}
-    for work in origins.work:
-        if work.call_id is not None:
-            gpu_ns[work.call_id] = gpu_ns.get(work.call_id, 0) + work.dur
-    places = _Places(origins)
-    for call in origins.calls:
-        if call.launches or call.graph_launches:
-            places.add(call.frame_id, gpu_ns.get(call.id, 0), call.step_launches)
-    return places.sorted(lambda place: (place.count, place.time_ns))
+    calls = origins.calls.where(origins.calls.known("kind"))
+    in_steps = (calls["kind"] == "launch") & calls.known("step_id")
+    return sorted(_places(origins, calls["frame_id"].tolist(), calls["gpu_ns"], in_steps), key=_by_count, reverse=True)
 
 
 def copy_places(origins: Origins) -> list[Place]:
     """Kernels that copy, cast or concatenate, and memory copies, longest GPU time first."""
-    places = _Places(origins)
-    for work in origins.work:
-        if work.cls in COPY_CLASSES or work.category == "gpu_memcpy":
-            places.add(work.frame_id, work.dur, 0, NO_CALL if work.call_id is None else None, work.captured)
-    return places.sorted(lambda place: (place.time_ns, place.count))
+    work = origins.work.where(np.isin(origins.work["class"], COPY_CLASSES) | (origins.work["category"] == "gpu_memcpy"))
+    around = [
+        NO_CALL if call is None else origins.captured.get(number, frame)
+        for number, call, frame in work.select("id", "call_id", "frame_id").rows()
+    ]
+    return sorted(_places(origins, around, work["dur"]), key=_by_time, reverse=True)
 
 
 def operator_places(origins: Origins) -> list[Place]:
     """Operators, longest self time first: without the operators that they call."""
-    places = _Places(origins)
-    for frame, own_ns in origins.operators:
-        places.add(frame.id, own_ns, 0)
-    return places.sorted(lambda place: (place.time_ns, place.count))
+    operators = origins.operators
+    return sorted(_places(origins, operators["id"].tolist(), operators["own_ns"]), key=_by_time, reverse=True)
 
 
 def sync_places(origins: Origins) -> list[Place]:
     """Host syncs, longest time first."""
-    places = _Places(origins)
-    for call in origins.calls:
-        if call.syncs:
-            places.add(call.frame_id, call.sync_ns, 0)
-    return places.sorted(lambda place: (place.time_ns, place.count))
+    syncs = origins.calls.where(origins.calls["is_sync"] == 1)
+    return sorted(_places(origins, syncs["frame_id"].tolist(), syncs["dur"]), key=_by_time, reverse=True)
 
 
-class _Places:
-    def __init__(self, origins: Origins) -> None:
-        self._origins = origins
-        self._found: dict[tuple[str, str, str], Place] = {}
-        self._names: dict[tuple[int | None, tuple[Frame, ...]], tuple[str, str, str, str]] = {}
+def _by_count(place: Place) -> tuple[int, int]:
+    return place.count, place.time_ns
 
-    def add(
-        self,
-        frame_id: int | None,
-        time_ns: int,
-        steps: int,
-        instead: str | None = None,
-        captured: tuple[Frame, ...] = (),
-    ) -> None:
-        """captured: of work of a graph, what was captured, which says more than what launched the graph."""
-        key = frame_id, captured
-        if key not in self._names:
-            chain = captured or self._origins.chain(frame_id)
-            paths = [[name for _, name in path_of(by, chain)] for by in WITHOUT]
-            modules, functions, operators = paths
-            kinds = [kind for kind, _ in path_of("module", chain)]
-            plain = [class_name(name) if kind == "module" else name for kind, name in zip(kinds, modules, strict=True)]
-            asked = " > ".join(dict.fromkeys((operators[0], operators[-1])))
-            self._names[key] = "/".join(plain), functions[-1], asked, "/".join(modules)
-        module, source, operator, whole = self._names[key] if instead is None else (instead,) * 4
-        place = self._found.setdefault((module, source, operator), Place(module, source, operator))
+
+def _by_time(place: Place) -> tuple[int, int]:
+    return place.time_ns, place.count
+
+
+def _places(
+    origins: Origins, around: Iterable[Any], times_ns: np.ndarray, in_steps: np.ndarray | None = None
+) -> Iterable[Place]:
+    """around: of each piece of work its frame, what was captured for it, which says more than what launched the graph,
+    or NO_CALL.
+    """
+    ones = np.ones(len(times_ns))
+    found: dict[tuple[str, ...], Place] = {}
+    for item, amounts in sums(around, ones, times_ns, 0 * ones if in_steps is None else in_steps).items():
+        module, source, operator, whole = [NO_CALL] * 4 if item == NO_CALL else _names(origins, item)
+        place = found.setdefault((module, source, operator), Place(module, source, operator))
         place.modules.add(whole)
-        place.count += 1
-        place.time_ns += time_ns
-        place.step_count += steps
+        place.count += amounts[0]
+        place.time_ns += amounts[1]
+        place.step_count += amounts[2]
+    return found.values()
 
-    def sorted(self, key: Callable[[Place], tuple[int, int]]) -> list[Place]:
-        return sorted(self._found.values(), key=key, reverse=True)
+
+def _names(origins: Origins, item: int | tuple[StackFrame, ...] | None) -> list[str]:
+    """Classes of the modules, the function, the operators, and the modules with their numbers."""
+    chain = item if isinstance(item, tuple) else origins.chain(item)
+    modules, functions, operators = (path_of(by, chain) for by in WITHOUT)
+    plain = "/".join(class_names(name) if kind == "module" else name for kind, name in modules)
+    asked = " > ".join(dict.fromkeys((operators[0][1], operators[-1][1])))
+    return [plain, functions[-1][1], asked, "/".join(name for _, name in modules)]
 
 
 PLACES = {"launches": launch_places, "copies": copy_places, "syncs": sync_places}

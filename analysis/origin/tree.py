@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from molprof.common.values import class_names
 
 # Suffix _ns: a time. operator_ns: time of CPU operators without those that they call. step_: inside recorded steps.
 AMOUNTS = (
@@ -22,7 +23,6 @@ AMOUNTS = (
 )
 # Deeper frames count for the one at this depth.
 MOST_DEPTH = 300
-_NUMBER = re.compile(r"_\d+$")
 
 Amounts = tuple[int, ...]  # in the order of AMOUNTS
 NOTHING: Amounts = (0,) * len(AMOUNTS)
@@ -84,11 +84,6 @@ class Tree:
 _PLACES = {name: place for place, name in enumerate(AMOUNTS)}
 
 
-def class_name(name: str) -> str:
-    """The name of a module without its number: Linear of Linear_3."""
-    return _NUMBER.sub("", name)
-
-
 def finished(node: Node, fold: bool) -> Tree:
     """The tree below the node. With `fold`, siblings of one class that did the same become one node.
 
@@ -111,7 +106,7 @@ def _merged(same: Sequence[Tree]) -> Tree:
         return first
     inner = (_merged(column) for column in zip(*(item.children for item in same), strict=True))
     return Tree(
-        name=class_name(first.name),
+        name=class_names(first.name),
         kind=first.kind,
         count=sum(item.count for item in same),
         own=_sum([item.own for item in same]),
@@ -122,7 +117,7 @@ def _merged(same: Sequence[Tree]) -> Tree:
 
 def _signature(tree: Tree) -> Any:
     """Equal for nodes that differ by their number and times alone. Other nodes than modules never equal a sibling."""
-    name = class_name(tree.name) if tree.kind == "module" else tree.name
+    name = class_names(tree.name) if tree.kind == "module" else tree.name
     counts = tuple(0 if key.endswith("_ns") else amount for key, amount in zip(AMOUNTS, tree.own, strict=True))
     return name, tree.kind, tree.count, counts, tuple(map(_signature, tree.children))
 

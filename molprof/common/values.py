@@ -38,6 +38,7 @@ _KERNEL_NOISE = (
     "binary_internal::",
     "c10::",
 )
+_MODULE_NUMBER = re.compile(r"_\d+(?=/|$)")
 # A lambda in a lambda in a function: the last one's arguments are the type that the kernel is made for.
 _LAMBDAS = re.compile(
     r"\([^()]*\)(?:::\{lambda\([^()]*\)#\d+\}::operator\(\)\([^()]*\) const)*::\{lambda\(([^()]*)\)#\d+\}"
@@ -82,6 +83,11 @@ def counted(value: float | None, noun: str, ending: str = "s") -> str:
 def numbered(value: float, noun: str, ending: str = "s") -> str:
     """A mean with its noun: `1 launch`, `2.5 launches`."""
     return f"{number_text(value)} {noun}{'' if value == 1 else ending}"
+
+
+def class_names(path: str) -> str:
+    """Modules without their numbers: Model/Linear of Model_0/Linear_3."""
+    return _MODULE_NUMBER.sub("", path)
 
 
 def short_name(name: str) -> str:

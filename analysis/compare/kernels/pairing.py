@@ -16,6 +16,7 @@ from itertools import groupby
 from molprof.analysis.compare.kernels.cut import Item, Lane, Selection
 from molprof.analysis.compare.kernels.read import Row
 from molprof.analysis.figures.sequence.align import Level, align_by, gaps
+from molprof.common.values import class_names
 
 MATCHED, INSERTED, DELETED, MOVED = "matched", "inserted", "deleted", "moved"
 LEVELS = (
@@ -33,7 +34,6 @@ _SPECIFIC = frozenset({
 })  # fmt: skip
 # What the names of torch's kernels hold of the function that they compute, whatever loop is around it.
 _FUNCTION = re.compile(r"\w+(?:Functor|Ops|_cuda)\w*")
-_NUMBER = re.compile(r"_\d+(?=/|$)")
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,6 @@ def pair(first: Selection, other: Selection) -> Pairing:
     return Pairing(first, other, tuple(changes), tail_ns)
 
 
-def classes(module: str | None) -> str | None:
-    """A path of modules without their numbers."""
-    return None if module is None else _NUMBER.sub("", module)
-
-
 class _Keys:
     """What work is paired by, level by level, of what both traces record."""
 
@@ -108,7 +103,7 @@ class _Keys:
 
     def _of(self, row: Row) -> tuple[Hashable | None, ...]:
         phase = row.phase if self.phases else None
-        place = (phase, row.layer, classes(row.module)) if self.modules else (phase,)
+        place = (phase, row.layer, row.module and class_names(row.module)) if self.modules else (phase,)
         asked = row.operator if self.operators else None
         work = (asked, row.cls)
         # Without an operator the name alone tells what it is.

@@ -3,45 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from molprof.analysis.figures.sequence.shapes import input_shapes, shapes_text
+from molprof.analysis.frame import read_frame
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_row, query_rows
 from molprof.common.errors import TraceError
 from molprof.common.values import bytes_text
 
-_WORK = Query(
-    "origin",
-    """
-SELECT id, ts, dur, name, category, class, device AS lane, -1 AS track_id,
-  operator, IFNULL(operator_id, -1) AS operator_id, module, layer, source, phase, step_id, call_id IS NOT NULL AS known
-FROM molprof_origin
-ORDER BY lane, ts, id
-""",
-)
-# Of a trace without GPU work: one lane for each process.
-_OPERATORS = Query(
-    "origin",
-    """
-SELECT id, ts, dur, name, 'cpu_op' AS category, NULL AS class, CAST(upid AS TEXT) AS lane, track_id,
-  name AS operator, id AS operator_id, module, layer, source, phase, step_id, 1 AS known
-FROM molprof_operator_origin
-ORDER BY lane, ts, id
-""",
-)
-_STEPS = Query(
-    "typical_step",
-    """
-SELECT step.id, step.ts, step.dur, step.kind, step.name, typical.id IS NOT NULL AS typical
-FROM molprof_any_step AS step
-LEFT JOIN molprof_typical_step AS typical USING (id)
-ORDER BY step.ts, step.id
-""",
-)
+_OF_BOTH = "ts dur name module layer source phase step_id"
+_TYPICAL = Query("typical_step", "SELECT id FROM molprof_typical_step")
 # Sizes of inputs, which take several times as long to read, are read from files up to this.
 _SIZES_BYTES = 50_000_000
 # Apart from the items.
@@ -53,23 +28,20 @@ _SPAN = Query(
 class Row(NamedTuple):
     """A kernel, copy, set or operator, as the engine has it."""
 
-    id: int
     ts: int
     dur: int
     name: str
-    category: str
-    cls: str | None
-    lane: str
-    track_id: int  # -1: GPU work
-    operator: str | None
-    operator_id: int  # -1: none
     module: str | None
     layer: int | None
     source: str | None
     phase: str | None
     step_id: int | None
-    known: int
-    shape: str | None = None  # sizes of the operator's inputs
+    cls: str | None
+    lane: str  # device, or process of operators
+    track_id: int  # -1: GPU work
+    operator: str | None
+    known: bool  # its call is recorded
+    shape: str | None  # sizes of the operator's inputs
 
 
 class Step(NamedTuple):
@@ -78,7 +50,7 @@ class Step(NamedTuple):
     dur: int
     kind: str | None
     name: str
-    typical: int
+    typical: bool
 
 
 class Recorded(Struct, frozen=True):
@@ -92,7 +64,7 @@ class Recorded(Struct, frozen=True):
     @property
     def has_gpu(self) -> bool:
         """The rows are GPU work."""
-        return bool(self.rows) and self.rows[0].category != "cpu_op"
+        return bool(self.rows) and self.rows[0].track_id == -1
 
 
 def size_notes(path: Path) -> tuple[str, ...]:
@@ -105,11 +77,23 @@ def size_notes(path: Path) -> tuple[str, ...]:
 def read_recorded(engine: TraceProcessor, info: TraceInfo) -> Recorded:
     """What ran in a loaded trace. Raises TraceError where neither GPU work nor operators are recorded."""
     shapes = {operator: shapes_text(sizes) for operator, sizes in input_shapes(engine).items()}
-    found = (Row(*row) for row in query_rows(engine, _WORK)[1] or query_rows(engine, _OPERATORS)[1])
-    rows = tuple(row._replace(shape=shapes.get(row.operator_id)) for row in found)
+    columns: list[list[Any]]
+    # Of a trace without GPU work: one lane for each process.
+    if len(found := read_frame(engine, "work", f"{_OF_BOTH} class device call_id operator operator_id")):
+        operators, known = found["operator_id"].tolist(), found.known("call_id").tolist()
+        columns = [found["class"].tolist(), found["device"].tolist(), [-1] * len(found), found["operator"].tolist()]
+    else:
+        found = read_frame(engine, "operators", f"{_OF_BOTH} id upid track_id")
+        operators, known = found["id"].tolist(), [True] * len(found)
+        lanes = [str(upid) for upid in found["upid"].tolist()]
+        columns = [[None] * len(found), lanes, found["track_id"].tolist(), found["name"].tolist()]
+    every = zip(found.select(*_OF_BOTH.split()).rows(), *columns, known, map(shapes.get, operators), strict=True)
+    rows = tuple(sorted((Row(*row, *others) for row, *others in every), key=lambda row: row.lane))
     if not rows:
         raise TraceError(f"{info.path} records neither GPU work nor operators", "record it with torch.profiler")
     span = query_row(engine, _SPAN)
+    typical = {number for (number,) in query_rows(engine, _TYPICAL)[1]}
+    steps = read_frame(engine, "steps", "id ts dur kind name").rows()
     return Recorded(
-        info, rows, tuple(Step(*row) for row in query_rows(engine, _STEPS)[1]), (span["span_ns"], span["busy_ns"])
+        info, rows, tuple(Step(*(*step, step[0] in typical)) for step in steps), (span["span_ns"], span["busy_ns"])
     )

@@ -17,10 +17,10 @@ from molprof.analysis.compare.kernels.pairing import (
     MOVED,
     Change,
     Pairing,
-    classes,
     hunks_of,
 )
 from molprof.analysis.compare.kernels.read import Row
+from molprof.common.values import class_names
 
 # In order of display. slower and faster are of matched work.
 PARTS = ("slower", "faster", "inserted", "deleted", "moved", "idle")
@@ -155,7 +155,7 @@ def summed(pairing: Pairing) -> Summed:
 
 
 def location_of(row: Row) -> Location:
-    return Location(row.phase, classes(row.module))
+    return Location(row.phase, row.module and class_names(row.module))
 
 
 def what(row: Row) -> str:
