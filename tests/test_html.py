@@ -15,11 +15,8 @@ from msgspec.structs import replace
 from page_data import HOSTILE, foreign, hostile_document, render, report_of, two_runs
 
 from molprof.analysis.compare import compare
-from molprof.analysis.documents.plots.subject import plot_sections, subject_of
-from molprof.analysis.figures import Report
 from molprof.analysis.figures.drift.model import JunkExample
 from molprof.analysis.figures.model import Check, Finding, Gain
-from molprof.analysis.figures.step_times import StepTime
 from molprof.analysis.render import render as render_document
 from molprof.analysis.render.html import ROWS
 from molprof.common.document import Column, Document, Section, Table
@@ -183,30 +180,6 @@ def test_cells_carry_the_value_that_they_are_sorted_by(page: str, tmp_path: Path
     assert '<td class="number" data-value="">-</td>' in page
 
 
-def test_a_foreign_trace_has_no_run_and_says_what_is_missing(tmp_path: Path) -> None:
-    page = render(replace(foreign(tmp_path), findings=()), "html")
-    text = Tree(page).text()
-    assert "foreign recorded 1 launch, 2 kernels" in text
-    assert "Phases of a step: not recorded: unprofiled times of phases" in text
-    assert "Drift of coordinate blocks: not recorded: coordinate blocks" in text
-    assert "none: no rule found evidence" in text
-    assert "predictions" not in page
-    assert "not recorded: Unprofiled time; Tokens" in text
-
-
-def test_one_run_and_more_than_two(tmp_path: Path) -> None:
-    one = render(report_of(tmp_path, tiny_trace.document()), "html")
-    assert 'id="where-the-difference-lies"' not in one
-    assert '<th scope="col"><button type="button">run</button>' not in one
-    comparison = two_runs(tmp_path)
-    runs = [*comparison.runs, foreign(tmp_path), comparison.runs[0]]
-    four = Tree(render(compare(runs), "html"))
-    assert four.open == []
-    text = four.text()
-    assert "foreign: the recorded GPU span, first work to last, is 144 µs shorter than that of llama lp:gen" in text
-    assert "qwen lp:generic against llama lp:generic #1: +1.38 s" in text
-
-
 def test_damage_and_broken_sums_stand_at_the_top(tmp_path: Path) -> None:
     report = report_of(tmp_path, tiny_trace.document())
     trace = replace(report.trace, complete=False, problem="cut at byte 7")
@@ -216,30 +189,6 @@ def test_damage_and_broken_sums_stand_at_the_top(tmp_path: Path) -> None:
     checks = text.index("checks that do not hold: a = b")
     assert damage < checks < text.index("A typical step")
     assert "a = b 1 2 none FAILS" in text
-
-
-def captions(report: Report) -> dict[str, str]:
-    sections = plot_sections(subject_of(report)).parts
-    return {section.title: section.plot.caption for section in sections if section.plot is not None}
-
-
-def test_captions_speak_of_what_is_drawn(tmp_path: Path) -> None:
-    timed_once = captions(report_of(tmp_path, tiny_trace.cpu_document(), "cpu"))
-    assert "No GPU work is recorded" in timed_once["A typical step"]
-    assert "band" not in timed_once["Step latency over sequence position"]
-    report = report_of(tmp_path, tiny_trace.document())
-    assert report.run is not None
-    points = tuple(StepTime(step, step, 4, 10, 8, 12) for step in range(3))
-    spread = captions(replace(report, run=replace(report.run, step_times=points)))
-    assert "that they started. Gaps in a GPU's row are idle time" in spread["A typical step"]
-    assert "timed passes; the band holds the middle 80 %. Rising" in spread["Step latency over sequence position"]
-
-
-def test_a_check_shows_its_tolerance(tmp_path: Path) -> None:
-    text = Tree(render(report_of(tmp_path, tiny_trace.document()), "html")).text()
-    assert "what must hold left right tolerance result" in text
-    assert "unprofiled wall time = sum of its phases, ns 1,095 1,090 1.00 % holds" in text
-    assert "tokens in the manifest = tokens in the trace 5 5 none holds" in text
 
 
 def test_examples_of_junk_are_shown(tmp_path: Path) -> None:

@@ -235,35 +235,6 @@ def test_hostile_names(tmp_path: Path, form: str, compared: bool) -> None:
         assert all("evil|" not in line.replace("\\|", "") for line in rows)
 
 
-def test_report_table(report: Report) -> None:
-    shown = render(report)
-    assert max(map(len, shown.splitlines())) <= WIDTH
-    for line in (
-        "  events in the trace           34",
-        "  placeholder                   0.0000,0.0000,0.0000",
-        "  total time (median)                                1.09 µs",
-        "  total time, lowest                                  995 ns",
-        "  launches without GPU work                                1",
-        "  0  C         no [/CONFORMER]",
-        "  0  C              3     1     1     1       0       1       1          0     300",
-        "  Memcpy DtoH      1  1.00 µs   16 B",
-        "  0       149 µs  67.0 µs  82.0 µs      45.0 %",
-        "  matmul                    1  40.0 µs      55.6 %      1",
-        "  all 9 hold",
-        "  token slices = tokens of the recorded steps                          3        3       none  holds",
-    ):
-        assert line in shown.splitlines()
-
-
-def test_what_is_not_recorded_is_said(tmp_path: Path) -> None:
-    shown = render(report_of(tmp_path, tiny_trace.cpu_document()))
-    words = " ".join(shown.split())
-    assert "cpu lp:generic: 2 molecules" not in words
-    assert "Launches (launches in the trace, launches without GPU work, launches per token, launches per step," in words
-    foreign = report_of(tmp_path, {"traceEvents": [tiny_trace.work("kernel", "fmha", 5, 2, 1)]})
-    assert "not recorded: molprof did not capture this trace" in render(foreign)
-
-
 def test_broken_sums_are_shown(tmp_path: Path) -> None:
     content = tiny_trace.document()
     content["traceEvents"].pop()
@@ -272,23 +243,6 @@ def test_broken_sums_are_shown(tmp_path: Path) -> None:
     assert (
         "* token slices = tokens of the recorded steps                          2        3       none  FAILS\n" in shown
     )
-
-
-def test_comparison_table(tmp_path: Path, report: Report) -> None:
-    content = tiny_trace.document()
-    content["molprof"]["model"].update(name="qwen", family="qwen3")
-    content["molprof"]["timings"]["repeats"] = [tiny_trace.repeat(2095, 2000)]
-    other = report_of(tmp_path, content, "other")
-    shown = render(compare([report, other])).splitlines()
-    assert max(map(len, shown)) <= WIDTH
-    assert shown[0] == "molprof compare: qwen lp:generic against llama lp:generic"
-    # Words by word: how wide the first column is, its longest label decides.
-    words = [line.split() for line in shown]
-    assert ["total", "time", "(median)", "1.09", "µs", "2.10", "µs", "1.91x"] in words
-    assert ["device", "Test", "GPU", "Test", "GPU"] in words
-    assert ["filler", "tokens", "0", "0"] in words
-    assert ["forward:", "GPU", "busy", "+1.00", "µs", "100", "%"] in words
-    assert ["less", "time", "end", "to", "end", "not", "significant", "1.09", "µs", "2.10", "µs", "0.523x"] in words
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 6])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import tiny_trace
 from msgspec.structs import replace
 from page_data import render
@@ -12,7 +11,6 @@ from synthetic import Cost, Spec, captured, costs
 
 from molprof import api
 from molprof.analysis.compare import compare
-from molprof.analysis.compare.parts import GROUPS, PART_LABELS, by_group, group_of, in_order
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import Spread
 from molprof.analysis.render.table import WIDTH
@@ -133,18 +131,3 @@ def test_traces_of_other_origin_show_the_recorded_span(tmp_path: Path) -> None:
         "  idle: call not recorded  +14.0 µs 100 %\n"
         "  total                    +14.0 µs 100 %\n"
     )
-
-
-@pytest.mark.parametrize("part", PART_LABELS)
-def test_every_part_has_a_group_and_a_label(part: str) -> None:
-    assert group_of(part) in GROUPS
-    assert PART_LABELS[part] == PART_LABELS[part]
-
-
-def test_parts_stand_in_the_order_of_their_groups() -> None:
-    shuffled = ["text", "processor.gpu", "forward.host", "setup.generate", "setup.template", "text"]
-    expected = ["setup.template", "setup.generate", "forward.host", "processor.gpu", "text"]
-    assert in_order(shuffled) == expected
-    assert list(by_group(shuffled)) == ["setup", "forward", "processor", "text"]
-    assert list(by_group(PART_LABELS)) == list(GROUPS)
-    assert len(set(PART_LABELS.values())) == len(PART_LABELS)

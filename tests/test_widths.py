@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import tiny_trace
 from page_data import render, report_of, timed, two_runs
 
 import molprof.analysis.render
-from molprof import api
 from molprof.analysis.compare import Comparison, compare
 from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.documents.report import report_document
@@ -21,29 +19,9 @@ from molprof.analysis.render.table import NARROW, WIDTH
 from molprof.common.document import Column, Document, Section, Table
 from molprof.common.values import width
 
-CORPUS = os.environ.get("MOLPROF_CORPUS")
-TRACES = sorted(Path(CORPUS, "traces").glob("*.json.gz")) if CORPUS else []
-needs_traces = pytest.mark.skipif(not TRACES, reason="MOLPROF_CORPUS is not set: no real traces to read")
-
 
 def widest(subject: Report | Comparison, form: str = "table") -> int:
     return max(width(line) for line in render(subject, form).splitlines())
-
-
-@needs_traces
-@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
-def test_reports_of_public_traces(path: Path) -> None:
-    report = api.report(path)
-    assert widest(report) <= WIDTH
-    for name, cell in _markdown_cells(render(report, "markdown")):
-        assert width(cell) <= 2 * 80, name  # every character of a cut name escaped
-
-
-@needs_traces
-def test_comparisons_of_public_traces() -> None:
-    reports = [api.report(path) for path in TRACES[:4]]
-    assert widest(compare(reports[:2])) <= WIDTH
-    assert widest(compare(reports)) <= WIDTH
 
 
 @pytest.mark.parametrize("count", [2, 4])
@@ -58,15 +36,6 @@ def test_comparisons_of_runs_with_large_figures(tmp_path: Path, count: int) -> N
     assert widest(comparison) <= WIDTH
     assert max(widest(report) for report in runs) <= WIDTH
     assert "86,400 s" in render(comparison)
-
-
-def _markdown_cells(text: str) -> list[tuple[str, str]]:
-    return [
-        (line[:40], cell)
-        for line in text.splitlines()
-        if line.startswith("| ")
-        for cell in line.replace("\\|", "").strip("| ").split(" | ")
-    ]
 
 
 def test_a_narrow_terminal(tmp_path: Path) -> None:
