@@ -12,7 +12,6 @@ import pytest
 import tiny_trace
 
 import molprof
-from molprof.analysis import trace as traces
 from molprof.analysis.frame import FRAMES
 from molprof.analysis.reader import open as opening
 from molprof.common.errors import TraceError, UsageError
