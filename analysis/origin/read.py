@@ -25,7 +25,7 @@ _BACKWARD = "autograd::engine::evaluate_function"
 _KNOWN = ("module", "range", "function")
 Path = tuple[tuple[str, str], ...]  # kinds and names of nodes, the outermost first
 # What decides where work, a call or an operator is in a tree: phase, frame around it, whether its call is recorded,
-# the piece of work if a graph started it, class and name of a kernel.
+# if a graph started it the first piece of work of the same capture, -1 without one, class and name of a kernel.
 Key = tuple[str | None, int | None, bool, int | None, tuple[str, str] | None]
 # Apart from all that the trees are made of.
 _TOTALS = Query(
@@ -149,6 +149,9 @@ class Paths:
 
     def __init__(self, origins: Origins, by: str, deep: bool = False) -> None:
         self._origins, self._by, self._deep = origins, by, deep
+        # The first piece of work that was captured in the same frames, so that each path is made once.
+        same: dict[int, int] = {}
+        self._inside = {number: same.setdefault(id(frames), number) for number, frames in origins.captured.items()}
         self._found: dict[Key, Path] = {}
         self._around: dict[tuple[str | None, int | None], Path] = {}
         has_phases = any(any(frame["phase"]) for frame in (origins.calls, origins.operators))
@@ -158,7 +161,13 @@ class Paths:
         names = ("id", "phase", "frame_id", "call_id", "in_graph", "class", "name")
         named = self._deep or self._by == "kernel"
         return [
-            (phase, frame, call is not None, number if in_graph else None, (cls, name) if named else None)
+            (
+                phase,
+                frame,
+                call is not None,
+                self._inside.get(number, -1) if in_graph else None,
+                (cls, name) if named else None,
+            )
             for number, phase, frame, call, in_graph, cls, name in self._origins.work.select(*names).rows()
         ]
 
