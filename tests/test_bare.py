@@ -333,7 +333,7 @@ def test_a_command_names_the_package_that_is_missing_and_what_installs_it(
 def test_every_package_of_an_extra_is_hidden_from_a_command() -> None:
     """Except those that cannot be missing where another one is: transformers requires safetensors."""
     found = {re.split(r"[>\[;\s]", line)[0] for line in requires("molprof") or () if "extra ==" in line}
-    tools = {"build", "hypothesis", "molprof", "mypy", "networkx", "pytest", "pytest-xdist", "ruff"}
+    tools = {"build", "hypothesis", "molprof", "mypy", "networkx", "pytest", "pytest-xdist", "ruff", "uv"}
     assert found - tools - {distribution for distribution, _ in EXTRAS.values()} == {"safetensors", "viztracer"}
 
 

@@ -21,8 +21,8 @@ from molprof.analysis.compare.kernels.sums import (
     part_of,
     what,
 )
+from molprof.analysis.documents.kernel_verdict import PART_WORDS, kernel_verdict, noun
 from molprof.analysis.documents.plots import plot_section
-from molprof.analysis.documents.verdict import PART_WORDS, kernel_verdict, noun
 from molprof.common.document import Document, Field, Section, Table, columns, records, table_of, values
 from molprof.common.values import (
     count_text,

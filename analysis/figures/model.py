@@ -9,7 +9,6 @@ from collections.abc import Collection
 from typing import Any
 
 from msgspec import Struct, to_builtins
-from msgspec.structs import asdict
 
 from molprof.analysis.figures.certificate.model import Certificate, Certified, Group
 from molprof.analysis.figures.counts import Counts, DeviceTime
@@ -101,7 +100,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     id: str
     title: str
     evidence: str  # what the trace shows, with figures
-    gain: Gain | None = None  # None: not bounded, or of a stored report, which has its `gain_ratio` alone
+    gain: Gain | None = None  # None: not bounded
     fix: str
     explanation: str  # why it costs time
     query: str  # argument of `molprof query` that shows the evidence: name of a module, or SQL
@@ -114,10 +113,8 @@ class Finding(Struct, frozen=True, kw_only=True):
         return None if self.gain is None else self.gain.high
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "gain_ratio" if name == "gain" else name: self.gain_ratio if name == "gain" else value
-            for name, value in asdict(self).items()
-        }
+        """Its fields, and `gain_ratio`: the `high` of its gain."""
+        return {**to_builtins(self), "gain_ratio": self.gain_ratio}
 
 
 class Given(Struct, frozen=True):
