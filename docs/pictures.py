@@ -58,7 +58,8 @@ def _screenshot(trace: Path) -> bytes:
     """The Perfetto UI as `molprof open` shows it, at the step of median duration."""
     if CHROMIUM is None:
         raise MolprofError("no Chromium to take a picture with", hint="Debian: apt install chromium")
-    with tempfile.TemporaryDirectory(prefix="molprof-") as folder:
+    # The browser's processes may still write to their profile when it has ended.
+    with tempfile.TemporaryDirectory(prefix="molprof-", ignore_cleanup_errors=True) as folder:
         result = prepare([api.load(trace, stacks=True)], Path(folder), Place())
         with serving(result) as server, page(Path(folder, "profile")) as window:
             window.size(_WIDTH, _HEIGHT)

@@ -75,7 +75,10 @@ def test_a_captured_run(tmp_path: Path) -> None:
     assert report["devices"] == {"0": {"span_ns": 149_000, "busy_ns": 67_000, "idle_ns": 82_000}}
     assert [finding["id"] for finding in report["findings"]] == ["junk_tokens", "idle_rows", "profiler_cost"]
     junk = report["findings"][0]
-    assert set(junk) == {"id", "title", "evidence", "gain_ratio", "fix", "explanation", "query", "figures", "uncertain"}
+    assert set(junk) == {
+        "id", "title", "evidence", "gain", "gain_ratio", "fix", "explanation", "query", "figures", "uncertain",
+    }  # fmt: skip
+    assert (junk["gain"]["high"], junk["gain"]["of"]) == (junk["gain_ratio"], "unprofiled wall time")
     assert junk["gain_ratio"] == pytest.approx((1 - 2 / 3) * (1000 + 20 + 15 + 10) / 1095)
     assert list(report["tables"]) == list(TABLES)
     assert json.loads(json.dumps(report)) == report
