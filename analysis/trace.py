@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from molprof.analysis.query import Result, Statement
     from molprof.analysis.reader import TraceInfo
     from molprof.analysis.trace_processor import TraceProcessor
-    from molprof.common.served import Copied, Served
+    from molprof.common.process import Copied, Served
     from molprof.common.values import Value
 
 # The module of the package whose tables need Python stacks.
@@ -291,8 +291,7 @@ def each_trace(
             return
     from concurrent.futures import ThreadPoolExecutor
 
-    from molprof.common.copied import can_copy
-    from molprof.common.served import Copied, Served
+    from molprof.common.process import Copied, Served, can_copy
 
     workers = max(1, min(at_once, missing))
     reading = reading or Reading()
@@ -360,7 +359,7 @@ def _caught(make: Callable[[Path], Any], path: Path) -> Any:
 
 def serve() -> None:
     """In another process: answer requests of `each_trace`."""
-    from molprof.common.served import answer
+    from molprof.common.process import answer
 
     answer(_answered)
 

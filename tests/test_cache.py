@@ -17,9 +17,9 @@ import tiny_trace
 from molprof import Reading, api
 from molprof.analysis import trace as traces
 from molprof.analysis.reader import open as opening
-from molprof.common import cache, copied
+from molprof.common import cache, process
 from molprof.common.errors import EngineError, TraceError
-from molprof.common.served import Copied
+from molprof.common.process import Copied
 
 CACHED = Reading(cached=True)
 
@@ -144,7 +144,7 @@ def test_errors_are_not_kept(folder: Path, tmp_path: Path) -> None:
 def two_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of them new, or a copy of this one, which is allowed though the test runner has threads."""
     monkeypatch.setattr(traces, "processors", lambda: 2)
-    monkeypatch.setattr(copied, "can_copy", lambda: request.param)
+    monkeypatch.setattr(process, "can_copy", lambda: request.param)
 
 
 @pytest.mark.usefixtures("two_processes")

@@ -22,7 +22,7 @@ from molprof.analysis.render import render
 from molprof.commands import report_rows
 from molprof.commands.options import Result
 from molprof.common.errors import EngineError, TraceError
-from molprof.common.served import Served, answer
+from molprof.common.process import Served, answer
 
 CACHED = Reading(cached=True)
 

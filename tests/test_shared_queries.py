@@ -25,9 +25,9 @@ from molprof.analysis.figures import build
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.shared import answered
 from molprof.analysis.trace_processor.wasm import WasmTransport
-from molprof.common import copied
-from molprof.common.copied import Copy, can_copy
+from molprof.common import process
 from molprof.common.errors import QueryError
+from molprof.common.process import Copy, can_copy
 from molprof.queries import included, modules
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
@@ -46,7 +46,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Copy]]:
         made.append(self)
         begin(self, *arguments)
 
-    monkeypatch.setattr(copied, "can_copy", lambda: True)
+    monkeypatch.setattr(process, "can_copy", lambda: True)
     monkeypatch.setattr(Copy, "__init__", begun)
     yield made
     for copy in made:

@@ -17,10 +17,10 @@ from molprof.analysis.reader.pieces import Pieces
 from molprof.analysis.reader.source import Source, open_source
 from molprof.analysis.reader.survey import Survey, survey
 from molprof.analysis.trace_processor import TraceProcessor
-from molprof.common.copied import can_copy
 from molprof.common.errors import TraceError
 from molprof.common.manifest import INCOMPLETE_KEY
 from molprof.common.memory import available_bytes, processors
+from molprof.common.process import can_copy
 
 # The most that the engine holds per event, with all args or without: its text while it sorts, then its rows and args.
 _EVENT_BYTES = {True: 1500, False: 420}

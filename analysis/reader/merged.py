@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from molprof.analysis.reader.events import Id
 from molprof.analysis.reader.survey import Survey
-from molprof.common.packets.runs import rank_key
+from molprof.common.packets.recording import rank_key
 
 # What has correlation numbers, which each rank counts itself.
 _LINKED = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver")

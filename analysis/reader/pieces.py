@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.part import WRONG_TEXT, Kind, Part, PartReader, WrongEventError
-from molprof.common.copied import Copy
+from molprof.common.process import Copy
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

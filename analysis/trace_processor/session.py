@@ -132,7 +132,7 @@ class TraceProcessor:
         """
         # On use: most processes ask queries one by one.
         from molprof.analysis.trace_processor.shared import answered
-        from molprof.common.copied import can_copy
+        from molprof.common.process import can_copy
 
         if self._transport is not None and self._transport.is_embedded and can_copy():
             made = included(first)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from molprof.analysis.trace_processor.columns import Columns
-from molprof.common.copied import Copy
 from molprof.common.errors import QueryError
+from molprof.common.process import Copy
 from molprof.queries import COSTS, included
 
 if TYPE_CHECKING:

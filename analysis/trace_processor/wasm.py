@@ -16,7 +16,7 @@ from molprof.analysis.trace_processor.compiled import load_module, wasm_engine
 from molprof.analysis.trace_processor.session import MAX_REQUEST_BYTES
 from molprof.analysis.trace_processor.state import Changes, changes, memory_bytes, packed, put, unpack
 from molprof.common.errors import EngineError
-from molprof.common.interrupts import Interrupts
+from molprof.common.process import interrupts_held
 
 _PAGE_BYTES = 65536
 # wasi_snapshot_preview1 returns errno as a positive number, Linux system calls negated.
@@ -49,7 +49,7 @@ class WasmTransport:
         # Python handles a signal when the engine next calls one of our functions. An exception raised there before the
         # function begins is lost, and the engine goes on with a result that it never got. So the signal is noted, the
         # function refuses, which ends the engine's call, and then the handler runs.
-        self._interrupts = Interrupts()
+        self._interrupts: list[int] = []
         self._store = wasmtime.Store(wasm_engine(memory64))
         self._replies = bytearray()
         self._messages = bytearray()  # the end of the engine's stdout and stderr
@@ -119,7 +119,7 @@ class WasmTransport:
         self._store.close()
 
     def _call(self, name: str, *arguments: int) -> Any:
-        with self._interrupts.kept():
+        with interrupts_held() as self._interrupts:
             return self._export(name, wasmtime.Func)(self._store, *arguments)
 
     def _export(self, name: str, kind: type) -> Any:
@@ -191,7 +191,7 @@ class WasmTransport:
 
     def _unless_interrupted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: int) -> Any:
-            if self._interrupts.noted:
+            if self._interrupts:
                 raise wasmtime.WasmtimeError("interrupted")
             return function(*arguments)
 

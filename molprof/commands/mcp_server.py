@@ -15,7 +15,7 @@ from pydantic import Field
 from molprof import __version__
 from molprof.commands.mcp_bounds import MOST_FILES, Folders, limited
 from molprof.common.errors import MolprofError
-from molprof.common.served import Served
+from molprof.common.process import Served
 
 _INSTRUCTIONS = """\
 molprof says why text generation is slow, from traces of torch.profiler. Begin with `traces`, then `report` of one trace

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import threading
 import time
 import traceback
@@ -25,7 +26,7 @@ from molprof.analysis.origin.tree import Tree
 from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE
 from molprof.commands.mcp_bounds import bounded, limited
 from molprof.common.errors import EngineError, MolprofError, UsageError
-from molprof.common.served import answer
+from molprof.common.process import answer
 
 _EVENTS = "SELECT category, COUNT() AS count FROM slice GROUP BY category ORDER BY category"
 # The column of molprof_origin that a tree is by, and the columns of each row.
@@ -39,14 +40,14 @@ def run() -> None:
     """In the process that reads traces: answer calls, each the name of a tool and its arguments."""
     # A native trace processor can open files; the embedded one has none.
     os.environ.pop(NATIVE_PATH_VARIABLE, None)
-    threading.Thread(target=_end_with_input, daemon=True).start()
+    threading.Thread(target=_end_with_pipe, daemon=True).start()
     answer(_answered)
 
 
-def _end_with_input() -> None:
+def _end_with_pipe() -> None:
     """Ends the process, whatever it does, when the server is gone."""
     end = select.poll()
-    end.register(0, select.POLLHUP)  # Linux tells the end of a pipe without being asked for, macOS does not
+    end.register(int(sys.argv[1]), select.POLLHUP)  # Linux tells the end without being asked for, macOS does not
     while not end.poll():
         time.sleep(_POLL_S)  # macOS tells of a request too, as nothing
     os._exit(0)

@@ -1,4 +1,4 @@
-"""Other processes: the one way to start one, to bind its life to this one's, and to end it with all it started."""
+"""Other processes: the one way to start or copy one, to ask it, to bind its life to this one's, and to end it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,25 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from molprof.common import GARBAGE
-from molprof.common.interrupts import Interrupts
+from molprof.common import GARBAGE, errors
+from molprof.common.memory import processors
 
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_GOOD, _BAD = b"+", b"-"  # before a reply
 # `-m` and `-c` look into the working directory first, where a checkout has a folder `molprof` that is only a part of
 # the package. The other process is handed this one's path, and imports what this one would.
 _BOOTSTRAP = (
@@ -150,7 +158,7 @@ def run_line(line: Sequence[str], cwd: str | os.PathLike[str], log: BinaryIO, li
     tail, done = bytearray(), threading.Event()
     timed_out = False
     with contextlib.ExitStack() as ending:
-        with Interrupts().kept():  # one that came between the start and its return would leave the process behind
+        with interrupts_held():  # one that came between the start and its return would leave the process behind
             process = subprocess.Popen(
                 line,
                 cwd=cwd,
@@ -210,3 +218,207 @@ def why_failed(code: int, output: str) -> str:
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[list[int]]:
+    """Hold back signals that would interrupt the block; the list has those so far. Behind it, their handlers run."""
+    noted: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # which handles no signals
+        yield noted
+        return
+    found: dict[int, Any] = {number: signal.getsignal(number) for number in _INTERRUPTS}
+    handlers = {number: handler for number, handler in found.items() if callable(handler)}
+    try:
+        for number in handlers:
+            signal.signal(number, lambda number, frame: noted.append(number))
+        yield noted
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        held = tuple(noted)
+        noted.clear()
+        for number in held:
+            handlers[number](number, None)
+
+
+def can_copy() -> bool:
+    """Whether copying this process is safe and worth it: a copy has one thread, whatever locks others held.
+
+    Not on macOS, whose own libraries may crash in a copy.
+    """
+    return sys.platform == "linux" and threading.active_count() == 1 and processors() > 1
+
+
+class Copy:
+    """A copy of this process (a fork), which works beside it on the memory that both have.
+
+    It runs `work` with its end of a pipe, and ends. `connection` is the other end.
+    """
+
+    def __init__(self, work: Callable[[Connection], None]) -> None:
+        from multiprocessing import Pipe  # on use: it takes 10 ms
+
+        self.connection, theirs = Pipe()
+        parent = os.getpid()
+        # An interrupt must not run the parent's handlers in the copy.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+        with warnings.catch_warnings():
+            # Libraries have idle threads, to which the copy gives no work.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._pid = os.fork()
+        if not self._pid:
+            try:  # it must neither return nor clean up what is its parent's
+                for number in _INTERRUPTS:
+                    signal.signal(number, signal.SIG_DFL)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTS)
+                end_with_parent(parent)
+                work(theirs)
+            finally:
+                os._exit(0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        theirs.close()
+
+    def kill(self) -> None:
+        """Ends the copy, whatever it does; who waits for it gets an EOFError."""
+        with contextlib.suppress(ProcessLookupError):  # SIGCHLD may be ignored
+            os.kill(self._pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Ends the copy, and waits until it is gone."""
+        self.connection.close()
+        self.kill()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+
+
+class Copied(Copy):
+    """A copy that answers requests with `make`, as `Served` does. It need not import anything again."""
+
+    def __init__(self, make: Callable[[bytes], bytes], hint: str) -> None:
+        super().__init__(partial(_answer, make))
+        self._hint = hint
+
+    def ask(self, request: bytes, subject: str) -> bytes:
+        try:
+            self.connection.send_bytes(request)
+            reply = self.connection.recv_bytes()
+        except (EOFError, OSError):
+            raise errors.EngineError(f"the process that read {subject} was killed", self._hint) from None
+        return _result(reply, subject, self._hint)
+
+
+class Served:
+    """A process that answers requests with `target` (`module:function`, which calls `answer`), one at a time.
+
+    It starts with the first request, ends with the thread that made it, and is replaced if it fails.
+
+    Args:
+        hint: what to do should the process fail.
+        limit_s: time for a request, after which the process has failed.
+        alone: it is of a session of its own, outlives the thread, and its errors go where this process's go. `target`
+            has to end with its pipe.
+    """
+
+    def __init__(self, target: str, hint: str, limit_s: float | None = None, alone: bool = False) -> None:
+        self._target, self._hint, self.limit_s, self._alone = target, hint, limit_s, alone
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection
+
+    def ask(self, request: bytes, subject: str) -> bytes:
+        """Return the reply to `request`, which is about `subject`.
+
+        Raises the MolprofError that `target` raised, or EngineError if it raised another, or the process ended.
+        """
+        if self._process is None or self._process.poll() is not None:  # killed while it had nothing to do
+            self._start()
+        late = False
+        try:
+            self._connection.send_bytes(request)
+            late = not self._connection.poll(self.limit_s)
+            reply = b"" if late else self._connection.recv_bytes()
+        except (EOFError, OSError):
+            reply = b""
+        return _result(reply, subject, self._hint) if reply else self._refuse(subject, late)
+
+    def kill(self) -> None:
+        """End the process, whatever it does; with no request under way, it had nothing to do."""
+        if process := self._process:
+            process.kill()
+
+    def close(self) -> None:
+        """Wait for the end of the process, which `kill` brought about."""
+        if process := self._process:
+            process.wait()
+            self._connection.close()
+        self._errors.close()
+
+    def _start(self) -> None:
+        from multiprocessing import Pipe
+
+        self._errors.truncate(0)
+        self._connection, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                call_line(self._target, str(theirs.fileno()), bound=not self._alone),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=None if self._alone else self._errors,
+                start_new_session=self._alone,
+                pass_fds=[theirs.fileno()],
+            )
+
+    def _refuse(self, subject: str, late: bool) -> NoReturn:
+        """Raise why there is no answer; the next request gets another process."""
+        assert self._process is not None
+        process, self._process = self._process, None
+        if late:
+            process.kill()
+        self._connection.close()
+        code = process.wait()
+        self._errors.seek(0)
+        text = self._errors.read().decode("utf-8", "replace")
+        reason = (
+            f"it took over {self.limit_s:g} s" if late else why_failed(code, text) if code else "its answer was cut off"
+        )
+        raise errors.EngineError(f"the process that read {subject} failed: {reason}", self._hint)
+
+
+def answer(make: Callable[[bytes], bytes]) -> None:
+    """In the process that a `Served` started: answer each request."""
+    from multiprocessing.connection import Connection
+
+    _answer(make, Connection(int(sys.argv[1])))
+
+
+def _answer(make: Callable[[bytes], bytes], connection: Connection) -> None:
+    with contextlib.suppress(EOFError):
+        while True:
+            connection.send_bytes(_reply(make, connection.recv_bytes()))
+
+
+def _reply(make: Callable[[bytes], bytes], request: bytes) -> bytes:
+    try:
+        return _GOOD + make(request)
+    except Exception as error:
+        problem = error
+        if isinstance(error, ModuleNotFoundError):
+            problem = errors.missing_extra(error.name or "", "this command") or error
+    if not isinstance(problem, errors.MolprofError):
+        return _bad("", f"{type(problem).__name__}: {problem}", None)
+    kind = errors.UsageError if isinstance(problem, errors.MissingExtraError) else type(problem)
+    return _bad(kind.__name__, str(problem), problem.hint)
+
+
+def _bad(*what: str | None) -> bytes:
+    return _BAD + json.dumps(what).encode()
+
+
+def _result(reply: bytes, subject: str, hint: str) -> bytes:
+    if reply[:1] == _GOOD:
+        return reply[1:]
+    kind, message, advice = json.loads(reply[1:])
+    if not kind:
+        raise errors.EngineError(f"the process that read {subject} failed: {message}", hint)
+    raise getattr(errors, kind)(message, hint=advice)

@@ -24,7 +24,6 @@ from typing import Any
 from molprof.common.bench_records import FAILED, NO_MEMORY, OK, UNSUPPORTED
 from molprof.common.errors import MissingExtraError, MolprofError, UsageError
 from molprof.common.process import COOKIE, end_members
-from molprof.common.served import private_output
 from molprof.common.threads import let_threads_sleep
 from molprof.profiler.bench.facts import FACTS, UnsupportedError
 
@@ -59,7 +58,9 @@ def serve(run: Callable[[dict[str, Any]], Answer]) -> None:
     with contextlib.suppress(OSError):
         # Without memory, the kernel should kill this process, not the one that started it.
         Path("/proc/self/oom_score_adj").write_text("1000")
-    with private_output() as output:
+    sys.stdout.flush()
+    with open(os.dup(1), "wb") as output:
+        os.dup2(2, 1)
         answer = answered(run, json.loads(sys.stdin.read()))
         output.write(json.dumps(answer).encode() + b"\n")
 

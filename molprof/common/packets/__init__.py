@@ -5,7 +5,7 @@ https://perfetto.dev/docs/data-sources/gpu (GPU render stages and counters).
 """
 
 from molprof.common.packets.chrome import chrome_text
+from molprof.common.packets.events import ArgsOf
 from molprof.common.packets.stream import looks_like_packets
-from molprof.common.packets.track_events import ArgsOf
 
 __all__ = ["ArgsOf", "chrome_text", "looks_like_packets"]

@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from molprof.common.errors import TraceError
-from molprof.common.packets import track_events
-from molprof.common.packets.recording import BEGIN, COMPLETE, COUNTER, END, INSTANT, OPEN, Recording, durations
-from molprof.common.packets.render_stages import RenderStages
-from molprof.common.packets.runs import check_one_run, check_written_once
-from molprof.common.packets.schema import packet_class
-from molprof.common.packets.sequences import Clocks, Sequence
-from molprof.common.packets.stream import DamageError, packets, unpacked
-from molprof.common.packets.track_events import ArgsOf, Values
-from molprof.common.packets.tracks import Place, Tracks
-from molprof.common.packets.writing import Counted, event_texts
+from molprof.common.packets.events import (
+    KEY_CATEGORY,
+    TYPE_BEGIN,
+    TYPE_COUNTER,
+    TYPE_END,
+    TYPE_INSTANT,
+    ArgsOf,
+    Clocks,
+    RenderStages,
+    Sequence,
+    Values,
+    counted,
+    described,
+)
+from molprof.common.packets.recording import (
+    BEGIN,
+    COMPLETE,
+    COUNTER,
+    END,
+    INSTANT,
+    OPEN,
+    Place,
+    Recording,
+    check_one_run,
+    check_written_once,
+    durations,
+)
+from molprof.common.packets.stream import DamageError, packet_class, packets, unpacked
 
 _OTHER_HINT = "give a trace that torch.profiler wrote: Chrome JSON, or .pftrace with track events or GPU render stages"
 _MAX_DURATION_NS = 2**63
 _encode = msgspec.json.Encoder().encode
+# PyTorch gives threads and streams tracks of their own, which only their names tell apart.
+_NUMBERED = re.compile(r"(?P<annotations>GPU annotations )?(?:thread|stream) (?P<number>-?\d{1,18})\b")
+_MAX_DEPTH = 64
+_PHASES = {BEGIN: "X", COMPLETE: "X", INSTANT: "i"}
+_ARGS = b'"args":{'
 
 
 def chrome_text(name: str, blocks: Iterator[bytes], args_of: ArgsOf | None = None) -> Iterator[bytes]:
@@ -146,17 +172,17 @@ class _Reader:
         time = self._clocks.time_ns(packet, sequence, place)
         uuid = event.track_uuid or sequence.track_uuid or 0
         kind = event.type
-        if kind == track_events.COUNTER:
-            value = {"args": {"": track_events.counted(event)}}
+        if kind == TYPE_COUNTER:
+            value = {"args": {"": counted(event)}}
             self.recording.add(COUNTER, time, self._track(-1 - uuid), place, value)
             return
         home = uuid or Place(f"sequence {sequence.number}", 0)
-        if kind == track_events.SLICE_END:
+        if kind == TYPE_END:
             self.recording.add(END, time, self._track(home), place, None)
-        elif kind in (track_events.SLICE_BEGIN, track_events.INSTANT):
-            found = track_events.described(event, sequence, self._values, place, self._args_of)
-            is_slice = kind == track_events.SLICE_BEGIN
-            if found.get("cat") == track_events.KEY_CATEGORY and not is_slice:
+        elif kind in (TYPE_BEGIN, TYPE_INSTANT):
+            found = described(event, sequence, self._values, place, self._args_of)
+            is_slice = kind == TYPE_BEGIN
+            if found.get("cat") == KEY_CATEGORY and not is_slice:
                 self._keys[found["name"]] = found["args"].get("value")
                 return
             position = self.recording.add(BEGIN if is_slice else INSTANT, time, self._track(home), place, found)
@@ -184,3 +210,158 @@ class _Reader:
         self.recording.link(position, found)
         if "correlation" not in found["args"]:
             self.recording.stages[event.event_id] = position
+
+
+class Tracks:
+    """All tracks by their uuid, and the names of processes and threads."""
+
+    def __init__(self) -> None:
+        self._descriptors: dict[int, Any] = {}
+        self.process_names: dict[int | str, str] = {}
+        self._threads: dict[Place, str] = {}
+
+    def describe(self, descriptor: Any) -> None:
+        """Takes the description of a track; a later one of the same track adds to it."""
+        if descriptor.uuid in self._descriptors:
+            self._descriptors[descriptor.uuid].MergeFrom(descriptor)
+        else:
+            self._descriptors[descriptor.uuid] = descriptor
+
+    def place(self, uuid: int) -> Place:
+        """Where the events of a track go; once all tracks are described."""
+        chain = list(self._chain(uuid))
+        pid = self._process(chain, uuid)
+        if not chain:
+            return Place(pid, 0)
+        own = chain[0]
+        name = own.name or own.static_name
+        numbered = _NUMBERED.match(name)
+        if own.HasField("thread"):
+            place = Place(pid, own.thread.tid)
+            name = own.thread.thread_name or name
+        elif own.HasField("process"):
+            place = Place(pid, pid)
+        else:
+            place = Place(pid, int(numbered["number"]) if numbered else name or f"track {uuid}")
+        # In Chrome JSON, a stream's annotations stand beside its work.
+        if name and not own.HasField("process") and not (numbered and numbered["annotations"]):
+            self._threads.setdefault(place, name)
+        return place
+
+    def counter(self, uuid: int) -> tuple[str, int | str]:
+        """The name of a counter, and the process it belongs to: `Power (W)` of `GPU 0 Counters`."""
+        own = self._descriptors.get(uuid)
+        name = "" if own is None else own.name or own.static_name
+        return name or f"track {uuid}", self._process(list(self._chain(uuid)), uuid)
+
+    def name_thread(self, place: Place, name: str) -> None:
+        """Names a thread that has no track."""
+        self._threads.setdefault(place, name)
+
+    def metadata(self) -> Iterator[dict[str, Any]]:
+        """The events of Chrome JSON that name processes and threads with events."""
+        for pid, name in self.process_names.items():
+            yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
+        for place, name in self._threads.items():
+            yield {"ph": "M", "name": "thread_name", "pid": place.pid, "tid": place.tid, "args": {"name": name}}
+
+    def _process(self, chain: list[Any], uuid: int) -> int | str:
+        """The process of a track, from those above it; where none is one, the name of the topmost."""
+        for track in chain:
+            if track.HasField("process"):
+                if track.process.process_name:
+                    self.process_names.setdefault(track.process.pid, track.process.process_name)
+                return int(track.process.pid)
+        for track in chain:
+            if track.HasField("thread"):
+                return int(track.thread.pid)
+        return (chain[-1].name or chain[-1].static_name if chain else "") or f"track {uuid}"
+
+    def _chain(self, uuid: int) -> Iterator[Any]:
+        """The track and those above it."""
+        for _ in range(_MAX_DEPTH):
+            if uuid not in self._descriptors:
+                return
+            yield self._descriptors[uuid]
+            uuid = self._descriptors[uuid].parent_uuid
+            if not uuid:
+                return
+
+
+class Counted(Struct, frozen=True):
+    """The track of a counter: its name and its process."""
+
+    name: str
+    pid: int | str
+
+
+def event_texts(
+    recording: Recording, homes: list[Place | Counted], lasting: np.ndarray, numbers: dict[int, int]
+) -> Iterator[bytes]:
+    """Blocks of events, each behind a comma; slices without an end are left out.
+
+    homes: of the track numbers. lasting: ns of each slice. numbers: correlations to add, by position.
+    """
+    heads = {
+        (kind, track): _head(kind, home)
+        for kind, track in set(zip(recording.kinds, recording.tracks, strict=True))
+        if kind != END
+        for home in [homes[track]]
+    }
+    durations: list[int] = lasting.tolist()
+    position = 0
+    for lines in recording.lines():
+        events: list[bytes] = []
+        for line in lines:
+            kind = recording.kinds[position]
+            if kind != END and (kind != BEGIN or durations[position] != OPEN):
+                if position in numbers:
+                    line = _with_number(line, numbers[position])
+                time = b"%d.%03d" % divmod(recording.times_ns[position], 1000)
+                if kind in (BEGIN, COMPLETE):
+                    time += b',"dur":%d.%03d' % divmod(durations[position], 1000)
+                events.append(b"%b%b,%b" % (heads[kind, recording.tracks[position]], time, line))
+            position += 1
+        if events:
+            yield b",\n" + b",\n".join(events)
+    yield from _flows(recording, homes, lasting)
+
+
+def _head(kind: int, home: Place | Counted) -> bytes:
+    """An event up to its time."""
+    if isinstance(home, Counted):
+        keys = {"ph": "C", "name": home.name, "pid": home.pid}
+    else:
+        keys = {"ph": _PHASES.get(kind, "C"), "pid": home.pid, "tid": home.tid}
+        if kind == INSTANT:
+            keys["s"] = "t"
+    return _encode(keys)[:-1] + b',"ts":'
+
+
+def _with_number(line: bytes, number: int) -> bytes:
+    """The event with a correlation among its args."""
+    before, _, behind = line.partition(_ARGS)
+    return b'%b%b"correlation":%d%b%b' % (before, _ARGS, number, b"" if behind.startswith(b"}") else b",", behind)
+
+
+def _flows(recording: Recording, homes: list[Place | Counted], lasting: np.ndarray) -> Iterator[bytes]:
+    """Flows as torch.profiler writes them: from the first event of a number to each of the others."""
+    linked = {event.position: event for event in recording.linked}
+    ends: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for number, position in recording.flows:
+        if recording.kinds[position] != BEGIN or lasting[position] != OPEN:
+            ends[number].append((recording.times_ns[position], position))
+    for number, found in ends.items():
+        if len(found) < 2:
+            continue
+        found.sort()
+        numbers = {linked[position].number if position in linked else None for _, position in found}
+        # From a call to its work; from operators to those of the backward pass; among the nodes of a graph.
+        kind = "ac2g" if numbers == {number} else "fwdbwd" if numbers == {None} else "graph"
+        for place, (time, position) in enumerate(found):
+            home = homes[recording.tracks[position]]
+            assert isinstance(home, Place)
+            keys: dict[str, Any] = {"ph": "f" if place else "s", "cat": kind, "name": kind, "id": number}
+            keys |= {"bp": "e"} if place else {}
+            head = _encode(keys | {"pid": home.pid, "tid": home.tid})[:-1]
+            yield b',\n%b,"ts":%d.%03d}' % (head, *divmod(time, 1000))

@@ -1,0 +1,303 @@
+"""What packets tell of events: track events, GPU render stages and counters, with the names and clocks they refer to.
+
+Track events are slices, instants and counters, as PyTorch's profiler writes them. Render stages are how writers that
+use Perfetto's own GPU events record kernels, copies and sets. PyTorch's writer puts what Chrome JSON has in `args` into
+`extra_data`, as text. A stage says what kind of work it is, and a hardware queue is a stream.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Container
+from typing import Any
+
+import msgspec
+
+from molprof.common.packets.stream import DamageError
+
+_CLEARED = 1  # of `sequence_flags`
+# Clocks up to here are the machine's; the others belong to one writer.
+_LAST_GLOBAL_CLOCK = 63
+_BOOT_CLOCK = 6  # of packets that name no clock
+_MAX_NS = 2**63
+# The category of instant events that hold a top-level key of Chrome JSON, such as molprof's manifest, as arg `value`.
+KEY_CATEGORY = "molprof.key"
+# The args of a category that are read, by name; None for all.
+ArgsOf = Callable[[str | None], Container[str] | None]
+TYPE_BEGIN, TYPE_END, TYPE_INSTANT, TYPE_COUNTER = 1, 2, 3, 4  # values of a track event's `type`
+_SIMPLE = ("int_value", "string_value", "bool_value", "uint_value")
+_decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
+_MAX_KNOWN = 10_000
+# Categories of Chrome JSON by the beginning of a stage's name.
+_CATEGORIES = {"kernel": "kernel", "memcpy": "gpu_memcpy", "memset": "gpu_memset", "annotation": "gpu_user_annotation"}
+_COMPUTE = 2  # category of a stage's specification
+# Names in `extra_data` and of launch arguments, and those of Chrome JSON.
+_RENAMED = {
+    "device id": "device",
+    "context id": "context",
+    "stream id": "stream",
+    "registers_per_thread": "registers per thread",
+}
+_INTEGER = re.compile(r"0|-?[1-9]\d{0,18}")
+_STREAM = re.compile(r"\bstream (\d{1,18})\b", re.IGNORECASE)
+_SIZES = (("grid_size", "grid"), ("workgroup_size", "block"))
+_ARGUMENTS = ("int_value", "uint_value", "string_value")
+
+
+class Sequence:
+    """The state of one writer, from packet to packet."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.track_uuid: int | None = None
+        self.clock: int | None = None
+        self._interned: dict[str, dict[int, Any]] = defaultdict(dict)
+
+    def take(self, packet: Any) -> None:
+        """Takes what a packet tells of those behind it."""
+        if packet.sequence_flags & _CLEARED or packet.incremental_state_cleared:
+            self._interned.clear()
+            self.track_uuid = self.clock = None
+        if packet.HasField("trace_packet_defaults"):
+            defaults = packet.trace_packet_defaults
+            if defaults.HasField("timestamp_clock_id"):
+                self.clock = defaults.timestamp_clock_id
+            if defaults.track_event_defaults.HasField("track_uuid"):
+                self.track_uuid = defaults.track_event_defaults.track_uuid
+        if packet.HasField("interned_data"):
+            for field, entries in packet.interned_data.ListFields():
+                self._interned[field.name].update((entry.iid, entry) for entry in entries)
+
+    def find(self, kind: str, number: int, place: int) -> Any:
+        """The entry of interned data that the packet at `place` refers to. Raises DamageError where there is none."""
+        try:
+            return self._interned[kind][number]
+        except KeyError:
+            raise DamageError(f"refers to number {number} of its {kind}, which is missing", place) from None
+
+    def name(self, kind: str, number: int, place: int) -> str:
+        """The name of an entry of interned data. Raises DamageError."""
+        return str(self.find(kind, number, place).name)
+
+
+class Clocks:
+    """Times of all packets in ns of one clock: that of packets without a clock, or of the first snapshot."""
+
+    def __init__(self) -> None:
+        # By clock, with its sequence if it belongs to one: time in ns, the same in ns of the trace, ns per tick, and
+        # whether each time counts from the one before it.
+        self._snapshots: dict[tuple[int, int], tuple[int, int, int, bool]] = {}
+        self._only: tuple[int, int] | None = None  # a clock without a snapshot
+
+    def snapshot(self, sequence: int, clocks: Any) -> None:
+        """Takes the times of several clocks at one moment."""
+        found = [(_key(clock.clock_id, sequence), clock, clock.unit_multiplier_ns or 1) for clock in clocks]
+        boot = next((clock.timestamp * unit for key, clock, unit in found if key[0] == _BOOT_CLOCK), None)
+        if boot is None:  # the time of a clock that is known already, else of the first
+            known = [(key, clock.timestamp * unit) for key, clock, unit in found if key in self._snapshots]
+            boot = self._at(*known[0]) if known else found[0][1].timestamp * found[0][2] if found else 0
+        for key, clock, unit in found:
+            self._snapshots[key] = clock.timestamp * unit, boot, unit, clock.is_incremental
+
+    def time_ns(self, packet: Any, sequence: Sequence, place: int) -> int:
+        """The time of the packet at `place`. Raises DamageError where there is none."""
+        if not packet.HasField("timestamp"):
+            raise DamageError("has an event without a time", place)
+        clock = packet.timestamp_clock_id or sequence.clock or _BOOT_CLOCK
+        key = _key(clock, sequence.number)
+        time = int(packet.timestamp)
+        if key in self._snapshots:
+            at, in_trace, unit, incremental = self._snapshots[key]
+            time *= unit
+            if incremental:
+                self._snapshots[key] = at + time, in_trace + time, unit, True
+                time += at
+            time = in_trace + time - at
+        elif self._only not in (None, key):
+            raise DamageError(f"has times of clock {clock} and of others, without a snapshot of these clocks", place)
+        else:
+            self._only = key
+        if not 0 <= time < _MAX_NS:
+            raise DamageError(f"has an event at {time} ns, which is no time", place)
+        return time
+
+    def _at(self, key: tuple[int, int], time: int) -> int:
+        at, in_trace, _, _ = self._snapshots[key]
+        return in_trace + time - at
+
+
+def _key(clock: int, sequence: int) -> tuple[int, int]:
+    return clock, 0 if clock <= _LAST_GLOBAL_CLOCK else sequence
+
+
+class Values:
+    """Reads the args of events, and keeps JSON texts that were checked."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, Any] = {}
+
+    def args(
+        self, annotations: Any, sequence: Sequence, place: int, wanted: Container[str] | None = None
+    ) -> dict[str, Any]:
+        """Debug annotations as args; the wanted ones, None for all. Raises DamageError."""
+        return {
+            name: self._value(item, sequence, place)
+            for item in annotations
+            for name in [self._name(item, sequence, place)]
+            if wanted is None or name in wanted
+        }
+
+    def _name(self, item: Any, sequence: Sequence, place: int) -> str:
+        if item.name_iid:
+            return sequence.name("debug_annotation_names", item.name_iid, place)
+        return str(item.name)
+
+    def _value(self, item: Any, sequence: Sequence, place: int) -> Any:
+        for field in _SIMPLE:
+            if item.HasField(field):
+                return getattr(item, field)
+        if item.HasField("double_value"):
+            return number(item.double_value)
+        if item.HasField("legacy_json_value"):
+            return self._json(item.legacy_json_value)
+        if item.HasField("string_value_iid"):
+            text = sequence.find("debug_annotation_string_values", item.string_value_iid, place).str
+            return text.decode("utf-8", "replace")
+        if item.HasField("pointer_value"):
+            return hex(item.pointer_value)
+        if item.dict_entries:
+            return self.args(item.dict_entries, sequence, place)
+        return [self._value(entry, sequence, place) for entry in item.array_values]
+
+    def _json(self, text: str) -> Any:
+        """JSON text as it is; as a text where it is not JSON."""
+        if text not in self._texts:
+            if len(self._texts) > _MAX_KNOWN:
+                self._texts.clear()
+            try:
+                _decode_raw(text)
+                # An event is one line.
+                self._texts[text] = msgspec.Raw(text.replace("\n", " ").encode())
+            except (msgspec.DecodeError, RecursionError):
+                self._texts[text] = text
+        return self._texts[text]
+
+
+def number(value: float) -> float | str:
+    """The number, or as a text what JSON has not."""
+    return value if math.isfinite(value) else str(value)
+
+
+def described(
+    event: Any, sequence: Sequence, values: Values, place: int, args_of: ArgsOf | None = None
+) -> dict[str, Any]:
+    """Category (left out where there is none), name and args of an event. Raises DamageError."""
+    result: dict[str, Any] = {}
+    if event.categories:
+        result["cat"] = event.categories[0]
+    elif event.category_iids:
+        result["cat"] = sequence.name("event_categories", event.category_iids[0], place)
+    category = result.get("cat")
+    result["name"] = sequence.name("event_names", event.name_iid, place) if event.name_iid else event.name
+    wanted = None if args_of is None or category == KEY_CATEGORY else args_of(category)
+    result["args"] = {} if wanted == () else values.args(event.debug_annotations, sequence, place, wanted)
+    return result
+
+
+def counted(event: Any) -> int | float | str:
+    """The value of a counter."""
+    return number(event.double_counter_value) if event.HasField("double_counter_value") else event.counter_value
+
+
+class RenderStages:
+    """Reads render stages as complete events, and counter samples as counters."""
+
+    def __init__(self) -> None:
+        # Descriptions that hold for the whole trace, in older files.
+        self._queues: list[str] = []
+        self._stages: list[str] = []
+        self._counters: dict[int, str] = {}
+
+    def specify(self, event: Any) -> None:
+        """Takes the description of queues and stages in an event, if there is one."""
+        if event.HasField("specifications"):
+            self._queues = [item.name for item in event.specifications.hw_queue]
+            self._stages = [item.name for item in event.specifications.stage]
+
+    def event(self, event: Any, sequence: Sequence, place: int) -> dict[str, Any]:
+        """A stage's category, name, args, and the name of its queue. Raises DamageError."""
+        args = self._args(event, sequence, place)
+        queue = self._queue(event, sequence, place)
+        stage, compute = self._stage(event, sequence, place)
+        known = next((kind for text, kind in _CATEGORIES.items() if stage.lower().startswith(text)), None)
+        category = known or ("kernel" if compute or event.HasField("launch") else stage or "gpu_render_stage")
+        stream = args.get("stream")
+        if not isinstance(stream, int):
+            found = _STREAM.search(queue)
+            stream = int(found[1]) if found else None
+        args["device"] = event.gpu_id
+        if stream is not None:
+            args["stream"] = stream
+        name = self._name(event, sequence, place) or stage
+        return {"cat": category, "name": name, "args": args, "queue": queue}
+
+    def counters(self, event: Any, sequence: Sequence, place: int) -> list[tuple[str, str, Any]]:
+        """The samples of a counter event: name, owner and value of each. Raises DamageError."""
+        gpu = event.gpu_id
+        names = self._counters
+        if event.HasField("counter_descriptor_iid"):
+            entry = sequence.find("gpu_counter_descriptors", event.counter_descriptor_iid, place)
+            gpu = event.gpu_id if event.HasField("gpu_id") else entry.gpu_id
+            names = {spec.counter_id: spec.name for spec in entry.counter_descriptor.specs}
+        elif event.HasField("counter_descriptor"):
+            names.update((spec.counter_id, spec.name) for spec in event.counter_descriptor.specs)
+        samples = []
+        for sample in event.counters:
+            value = sample.int_value if sample.HasField("int_value") else number(sample.double_value)
+            name = names.get(sample.counter_id) or f"counter {sample.counter_id}"
+            samples.append((name, f"GPU {gpu} Counters", value))
+        return samples
+
+    def _args(self, event: Any, sequence: Sequence, place: int) -> dict[str, Any]:
+        args: dict[str, Any] = {}
+        for item in event.extra_data:
+            text = item.value
+            value = int(text) if _INTEGER.fullmatch(text) else text
+            args[_RENAMED.get(item.name, item.name)] = value
+        for field, name in _SIZES:
+            if event.launch.HasField(field):
+                size = getattr(event.launch, field)
+                args[name] = [size.x, size.y, size.z]
+        for item in event.launch.args:
+            name = sequence.name("compute_arg_names", item.name_iid, place) if item.name_iid else item.name
+            value = next((getattr(item, field) for field in _ARGUMENTS if item.HasField(field)), None)
+            if value is None:
+                value = number(item.double_value)
+            args[_RENAMED.get(name, name)] = value
+        return args
+
+    def _queue(self, event: Any, sequence: Sequence, place: int) -> str:
+        if event.hw_queue_iid:
+            return sequence.name("gpu_specifications", event.hw_queue_iid, place)
+        return _listed(self._queues, event.hw_queue_id) or f"queue {event.hw_queue_id}"
+
+    def _stage(self, event: Any, sequence: Sequence, place: int) -> tuple[str, bool]:
+        """The stage's name, and whether it is said to compute."""
+        if event.stage_iid:
+            entry = sequence.find("gpu_specifications", event.stage_iid, place)
+            return str(entry.name), entry.category == _COMPUTE
+        return _listed(self._stages, event.stage_id), False
+
+    def _name(self, event: Any, sequence: Sequence, place: int) -> str:
+        if event.name_iid:
+            return sequence.name("event_names", event.name_iid, place)
+        if event.name or not event.kernel_iid:
+            return str(event.name)
+        kernel = sequence.find("compute_kernels", event.kernel_iid, place)
+        return str(kernel.demangled_name or kernel.name)
+
+
+def _listed(names: list[str], number: int) -> str:
+    return names[number] if 0 <= number < len(names) else ""
