@@ -32,7 +32,7 @@ from molprof.analysis.render import render
 from molprof.analysis.render.markdown import literal
 from molprof.common.bench_records import read_results
 from molprof.common.document import Column, Document, Section, Table
-from molprof.common.phases import STEP_PHASES
+from molprof.common.manifest import STEP_PHASES
 from molprof.common.values import NOT_RECORDED, by_unit, factor_text, number_text, per, percent_text, time_text
 
 # Of each step, for the whole batch.

@@ -30,8 +30,7 @@ import waiting
 from shared import parser, progress, table
 
 from molprof.common.files import read_text, replacing
-from molprof.common.memory import processors
-from molprof.common.threads import default_threads, let_threads_sleep
+from molprof.common.memory import default_threads, let_threads_sleep, processors
 
 QUIET, BUSY = "quiet", "busy"
 SAME, NAMES = "same", "names"

@@ -12,8 +12,7 @@ from msgspec import to_builtins
 
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import replacing
-from molprof.common.manifest import Environment
-from molprof.common.phases import STEP_PHASES
+from molprof.common.manifest import STEP_PHASES, Environment
 from molprof.common.typed_json import read_typed
 
 SCHEMA = 1

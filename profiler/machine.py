@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from molprof.common.machine_records import MachineSpan
+from molprof.common.manifest import MachineSpan
 from molprof.common.memory import numbers
 from molprof.profiler.environment import nvidia_smi
 

@@ -34,7 +34,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
-from molprof.common import machine_records
+from molprof.common import manifest
 from molprof.common.memory import processors
 
 # What makes the presets and the generated pages is in the repository, not in the package.
@@ -106,7 +106,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is in doubt because the tests keep the machine busy."""
     for name in ("BUSY_CORES", "_STEAL_RATIO", "_THROTTLED_RATIO"):
-        monkeypatch.setattr(machine_records, name, float("inf"))
+        monkeypatch.setattr(manifest, name, float("inf"))
 
 
 @pytest.fixture

@@ -25,8 +25,7 @@ from molprof import api
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.model import Finding
 from molprof.common.files import replacing
-from molprof.common.manifest import KEY, SCHEMA, Manifest, Repeat, from_json
-from molprof.common.phases import STEP_PHASES
+from molprof.common.manifest import KEY, SCHEMA, STEP_PHASES, Manifest, Repeat, from_json
 
 TRACES = Path(__file__).parent.parent / "traces"
 GPU = "simulated GPU (no device)"

@@ -12,8 +12,7 @@ from typing import Any
 
 from tiny_trace import TOKENS, document, slice_, work
 
-from molprof.common.molecule_records import KIND_LETTERS
-from molprof.common.phases import STEP_PHASES
+from molprof.common.manifest import KIND_LETTERS, STEP_PHASES
 
 NAMES = {letter: name for name, letter in KIND_LETTERS.items()}
 

@@ -26,7 +26,7 @@ from molprof import api
 from molprof.cli import cli
 from molprof.common.errors import MissingExtraError
 from molprof.common.manifest import from_json
-from molprof.common.threads import _SLEEPING
+from molprof.common.memory import _SLEEPING
 from molprof.common.zstandard import zstd
 from molprof.profiler.molecules import prompts as prompts_module
 from molprof.profiler.molecules.conformers import read_conformers

@@ -11,8 +11,7 @@ from captures import captured, events, of, settings
 from tiny import Script, loaded
 
 from molprof import api
-from molprof.common.manifest import Window, from_json
-from molprof.common.phases import PHASES
+from molprof.common.manifest import PHASES, Window, from_json
 from molprof.common.values import bytes_text
 from molprof.profiler.capture.passes import Progress
 from molprof.profiler.capture.run import CaptureResult

@@ -18,8 +18,7 @@ from molprof.analysis.compare.same_work import same_work
 from molprof.analysis.documents.verdict import comparison_verdict
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import RepeatFigures, Run, Spread
-from molprof.common.manifest import Session
-from molprof.common.phases import PHASES
+from molprof.common.manifest import PHASES, Session
 from molprof.common.settings import recorded
 
 # Host times of a pass on a quiet machine, ms.

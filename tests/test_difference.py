@@ -25,7 +25,7 @@ from molprof.analysis.compare.model import Difference
 from molprof.analysis.compare.parts import PART_LABELS
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import PhaseBound, PhaseFigures, Spread
-from molprof.common.phases import PHASES, STEP_PHASES
+from molprof.common.manifest import PHASES, STEP_PHASES
 
 Reports = Callable[..., Report]
 # Steps of the plain run: one batch of rows with 4 and 3 tokens.

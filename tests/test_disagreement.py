@@ -16,7 +16,7 @@ from tiny import loaded
 
 from molprof import api
 from molprof.common.errors import UsageError
-from molprof.common.molecule_records import Disagreement, MoleculeRun
+from molprof.common.manifest import Disagreement, MoleculeRun
 from molprof.profiler.capture import account
 from molprof.profiler.capture.disagreement import Watched
 from molprof.profiler.capture.passes import Progress

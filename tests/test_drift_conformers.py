@@ -9,7 +9,7 @@ from rdkit import Chem
 from rdkit.Chem import rdDistGeom
 
 from molprof.common.errors import UsageError
-from molprof.common.molecule_records import Skipped
+from molprof.common.manifest import Skipped
 from molprof.profiler.molecules.conformers import Conformer, built_in_conformers, read_conformers
 from molprof.profiler.molecules.prompts import read_prompts
 from molprof.profiler.molecules.smiles import Molecule, block

@@ -17,7 +17,7 @@ from molprof.analysis.figures.drift.model import Agreement, Drift, JunkExample
 from molprof.analysis.figures.run import read_drift
 from molprof.analysis.reader import load_trace
 from molprof.analysis.trace_processor import open_engine
-from molprof.common.molecule_records import KIND_LETTERS
+from molprof.common.manifest import KIND_LETTERS
 from molprof.common.text_format import DEFAULT
 from molprof.profiler.molecules.kinds import classify
 from molprof.queries import PACKAGE, modules

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from molprof import api
 from molprof.analysis.documents.figures import Reports
 from molprof.analysis.documents.report import warnings
-from molprof.common import threads
-from molprof.common.machine_records import Machine, MachineSpan
+from molprof.common import memory
+from molprof.common.manifest import Machine, MachineSpan
 from molprof.profiler import machine
 from molprof.profiler.machine import Watch, other_processes, slowed
 
@@ -122,10 +122,10 @@ def test_a_capture_records_the_machine_and_says_what_is_in_doubt(
 def test_one_core_stays_free(
     monkeypatch: pytest.MonkeyPatch, usual: int, cores: int, chosen: str, expected: int
 ) -> None:
-    monkeypatch.setattr(threads, "processors", lambda: cores)
+    monkeypatch.setattr(memory, "processors", lambda: cores)
     monkeypatch.setenv("OMP_NUM_THREADS", chosen)
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
-    assert threads.default_threads(usual) == expected
+    assert memory.default_threads(usual) == expected
 
 
 def test_waiting_threads_sleep_unless_the_user_wants_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +133,6 @@ def test_waiting_threads_sleep_unless_the_user_wants_otherwise(monkeypatch: pyte
         monkeypatch.setenv(name, "x")
         monkeypatch.delenv(name)
     monkeypatch.setenv("KMP_BLOCKTIME", "7")
-    threads.let_threads_sleep()
+    memory.let_threads_sleep()
     found = [os.environ[name] for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")]
     assert found == ["passive", "0", "7"]

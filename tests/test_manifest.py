@@ -11,8 +11,19 @@ from msgspec.structs import replace
 
 from molprof.analysis.figures.checks import _of_unfinished_rows
 from molprof.common.errors import TraceError
-from molprof.common.manifest import Environment, Manifest, Repeat, Resolved, Timings, Window, from_json
-from molprof.common.molecule_records import Disagreement, MoleculeRun, Skipped, TemplateCounts
+from molprof.common.manifest import (
+    Disagreement,
+    Environment,
+    Manifest,
+    MoleculeRun,
+    Repeat,
+    Resolved,
+    Skipped,
+    TemplateCounts,
+    Timings,
+    Window,
+    from_json,
+)
 from molprof.common.settings import CaptureSettings
 
 MANIFEST = Manifest(

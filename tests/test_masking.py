@@ -15,7 +15,7 @@ from torch import Tensor
 
 from molprof import api
 from molprof.analysis.documents.figures import figure_values
-from molprof.common.molecule_records import MaskedLogits
+from molprof.common.manifest import MaskedLogits
 from molprof.profiler.capture.masking import Counted, CountedRuns, counted
 from molprof.profiler.decoding.batches import BatchResult
 from molprof.profiler.processors import make_processor

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from molprof.common.errors import UsageError
-from molprof.common.molecule_records import Skipped
+from molprof.common.manifest import Skipped
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.molecules.prompts import read_inputs, read_prompts, read_texts
 

@@ -16,7 +16,7 @@ from molprof.analysis.bench.bounds import read_bounds
 from molprof.analysis.bench.recommend import Advice, recommend
 from molprof.common.bench_records import read_results
 from molprof.common.errors import TraceError
-from molprof.common.phases import STEP_PHASES
+from molprof.common.manifest import STEP_PHASES
 from molprof.common.values import factor_text
 from molprof.profiler.bench.cases import GenerateCase
 

@@ -15,7 +15,7 @@ from molprof import api
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import TABLES
 from molprof.common.errors import TraceError
-from molprof.common.phases import PHASES
+from molprof.common.manifest import PHASES
 from molprof.queries import PACKAGE, modules
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")

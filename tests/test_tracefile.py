@@ -13,8 +13,7 @@ from test_manifest import MANIFEST
 
 from molprof.common.errors import RunError
 from molprof.common.files import next_free
-from molprof.common.manifest import KEY, from_json
-from molprof.common.molecule_records import Disagreement, MoleculeRun
+from molprof.common.manifest import KEY, Disagreement, MoleculeRun, from_json
 from molprof.profiler.capture.tracefile import (
     OutputFile,
     StepSpan,

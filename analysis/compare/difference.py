@@ -24,7 +24,7 @@ from molprof.analysis.compare.same_work import same_work
 from molprof.analysis.compare.statistics import LEVEL, Interval, mean_interval, significant
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run, Spread
-from molprof.common.phases import STEP_PHASES
+from molprof.common.manifest import STEP_PHASES
 from molprof.common.values import factor_text
 
 # Parts of the counts of tokens, rows and steps, which do not vary: only their weight in time does.

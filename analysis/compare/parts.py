@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from molprof.analysis.figures.model import IDLE_CAUSES
-from molprof.common.phases import PHASES, STEP_PHASES
+from molprof.common.manifest import PHASES, STEP_PHASES
 
 # A phase of steps has these three if both runs recorded GPU work, else `HOST` alone.
 BOUNDS = ("gpu", "launch", "sync")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from molprof.analysis.figures.run_model import Run
-from molprof.common.phases import PHASES
+from molprof.common.manifest import PHASES
 from molprof.common.settings import recorded
 
 # Of `Setup`, what decides the work of a forward of given rows: settings, and what only running tells.

@@ -10,7 +10,7 @@ from molprof.analysis.bench.summary import Measured, environment_text, sdpa_key,
 from molprof.analysis.documents.plots import BENCH_PLOTS, plot_section
 from molprof.common.bench_records import GENERATE, OK, SCHEMA, SDPA, Results
 from molprof.common.document import Document, Field, Section, Table, records, table_of
-from molprof.common.phases import STEP_PHASES
+from molprof.common.manifest import STEP_PHASES
 from molprof.common.values import Range, counted, per
 
 _BATCH = "batch_size"

@@ -28,9 +28,7 @@ from molprof.analysis.figures.window import read_window
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_dicts, query_rows
 from molprof.common.errors import TraceError
-from molprof.common.manifest import Manifest, Repeat
-from molprof.common.molecule_records import MaskedLogits, MoleculeRun
-from molprof.common.phases import PHASES, STEP_PHASES
+from molprof.common.manifest import PHASES, STEP_PHASES, Manifest, MaskedLogits, MoleculeRun, Repeat
 from molprof.common.settings import RANDOM
 from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.common.values import per

@@ -8,9 +8,7 @@ from msgspec import Struct, defstruct
 
 from molprof.analysis.figures.drift.model import Disagreement, Drift
 from molprof.analysis.figures.step_times import StepTime
-from molprof.common.machine_records import Machine
-from molprof.common.manifest import Session
-from molprof.common.molecule_records import MaskedLogits
+from molprof.common.manifest import Machine, MaskedLogits, Session
 from molprof.common.settings import SETTINGS
 from molprof.common.values import per
 

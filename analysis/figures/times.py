@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from molprof.analysis.figures.figure import Figure, of_run
 from molprof.analysis.figures.run_model import RepeatFigures, Run
-from molprof.common.phases import SETUP_PHASES
+from molprof.common.manifest import SETUP_PHASES
 from molprof.common.values import Unit, per
 
 _GROUP = "Unprofiled time"

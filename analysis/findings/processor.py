@@ -5,7 +5,7 @@ from __future__ import annotations
 from molprof.analysis.figures.run_model import PhaseFigures
 from molprof.analysis.findings.rule import Found, Known, rule
 from molprof.analysis.trace_processor.package import Query
-from molprof.common.phases import STEP_PHASES
+from molprof.common.manifest import STEP_PHASES
 from molprof.common.values import count_text, number_text, numbered, per, percent_text, time_text
 
 PROCESSOR = "processor"

@@ -7,7 +7,7 @@ from collections import Counter
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings.rule import Found, Known, rule
 from molprof.analysis.trace_processor.package import Query
-from molprof.common.phases import STEP_PHASES
+from molprof.common.manifest import STEP_PHASES
 from molprof.common.values import count_text, percent_text
 
 # Share of all row-steps.

@@ -17,7 +17,7 @@ from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.union import Union
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
-from molprof.common.phases import STEP_PHASES
+from molprof.common.manifest import STEP_PHASES
 from molprof.common.values import percent_text, time_text
 
 _STEPS = Query("phases", "SELECT ts, ts + dur AS ts_end FROM molprof_step ORDER BY ts")

@@ -17,9 +17,9 @@ from molprof.commands.run_options import check_arguments, sampling_asked, settin
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
 from molprof.common.files import next_free
+from molprof.common.memory import let_threads_sleep
 from molprof.common.settings import LP_PROCESSOR, SETTINGS, CaptureSettings
 from molprof.common.text import escaped
-from molprof.common.threads import let_threads_sleep
 from molprof.common.values import bytes_text
 from molprof.profiler.capture.tracefile import ENDINGS, OutputFile, default_name, trace_stem
 from molprof.profiler.models.architecture import check_folder, check_preset

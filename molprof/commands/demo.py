@@ -14,9 +14,9 @@ from molprof.commands.progress import Progress
 from molprof.common.document import Document, Section
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing
+from molprof.common.memory import let_threads_sleep
 from molprof.common.reading import Reading
 from molprof.common.text import escaped
-from molprof.common.threads import let_threads_sleep
 
 if TYPE_CHECKING:
     from molprof.analysis.figures import Report

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields
+from statistics import median
 from typing import Any
 
 from msgspec import Struct, field, to_builtins
 
 from molprof.common.errors import TraceError
-from molprof.common.machine_records import Machine
-from molprof.common.molecule_records import MoleculeRun, Skipped
 from molprof.common.settings import CaptureSettings
 from molprof.common.typed_json import read_typed
+from molprof.common.values import percent_text
 
 SCHEMA = 2
 KEY = "molprof"
@@ -19,6 +20,19 @@ KEY = "molprof"
 INCOMPLETE_KEY = "molprof_incomplete"
 # Beside the manifest, or alone, in a part of another trace: a `Trimmed`.
 TRIMMED_KEY = "molprof_trimmed"
+# The phases of a run, in the order in which they occur.
+# Before the first step of a batch; `setup` is `generate` before it: checks, KV cache.
+SETUP_PHASES = ("template", "tokenize", "setup")
+# Of each decode step. The first step of a batch has `prefill` in place of `forward`.
+STEP_PHASES = ("forward", "processor", "sampling", "bookkeeping")
+# `text` moves the answer to the host and decodes it.
+PHASES = (*SETUP_PHASES, "prefill", *STEP_PHASES, "text")
+CHOICE_LETTERS = {"copy": "c", "free": "f", "open": "o"}
+KIND_LETTERS = {"free": "f", "copy": "c", "junk": "j", "filler": "l", "eos": "e"}
+# From these on, on the median over the timed passes, times are in doubt.
+BUSY_CORES = 0.25
+_STEAL_RATIO = 0.02
+_THROTTLED_RATIO = 0.01
 
 
 class Environment(Struct, frozen=True):
@@ -124,6 +138,130 @@ class Session(Struct, frozen=True):
     others: list[str] = field(default_factory=list)  # names of the others
     rounds: list[int] = field(default_factory=list)  # by timed pass, its round, from 0
     places: list[int] = field(default_factory=list)  # by timed pass, its place in the round, from 0
+
+
+class TemplateCounts(Struct, frozen=True):
+    """Sizes of one molecule's position template: tokens, FREE ones, blocks, FREE positions of each block."""
+
+    tokens: int
+    free: int
+    blocks: int
+    free_per_block: list[int]
+
+
+class Disagreement(Struct, frozen=True):
+    """What the model would have chosen instead of each generated token, from an untimed pass."""
+
+    # of the written token, in the softmax over all logits that reach the processor, with six digits
+    probabilities: list[float]
+    ranks: list[int]  # how many tokens the model preferred to it; 0 is its first choice
+    choices: str  # one letter per token: c(opy), all other tokens were forbidden; f(ree), some were; o(pen), none was
+    forbidden: str  # one digit per token: 1 if the model's first choice was forbidden, else 0
+
+
+class MaskedLogits(Struct, frozen=True):
+    """Logits set to -inf for one prompt, counted by molprof in an untimed pass, by where the row stood."""
+
+    free: int  # at choices that left more than one token
+    copy: int  # at choices that left one, but the end token
+    end: int  # at the choice of the end token, if nothing else was left
+    idle: int  # after the row's end
+    free_choices: int  # choices that left more than one token
+    own: int | None  # what the processor counted itself in this pass; None if it does not count
+
+    @property
+    def total(self) -> int:
+        return self.free + self.copy + self.end + self.idle
+
+
+class MoleculeRun(Struct, frozen=True):
+    """One prompt and what came of it."""
+
+    sequence: int  # number in the run, from 0, in the order of the input; `batch` and `row` say where it ran
+    batch: int
+    row: int
+    smiles: str | None  # canonical SMILES; None for a plain-text prompt
+    prompt: str
+    prompt_tokens: int  # tokens of the prompt, padding excluded
+    token_ids: list[int]  # generated tokens, with the end token, without padding
+    kinds: str  # one letter per token: f(ree) c(opy) j(unk) l(filler) e(os)
+    blocks: list[int]  # coordinate block of each token, -1 outside
+    text: str  # the generated text without special end tokens
+    valid: bool | None  # None if there is nothing to check against, or if it was not checked (`unchecked`)
+    problem: str | None  # why it is not valid, None if it is or if `valid` is None
+    malformed_blocks: int  # blocks that do not begin with three decimal numbers
+    masked_logits: int | None  # logits set to -inf for this row, over all steps; None without a processor
+    template: TemplateCounts | None  # None without a processor, or if it does not fix the length of the answer
+    # malformed blocks, 0 or 1, that the bound on new tokens cut short; None if not recorded
+    cut_blocks: int | None = None
+    # tokens that the coordinates of each block need; the least, of a malformed block that can become `x,y,z`; None of
+    # other malformed blocks and of one that was never closed. None if not recorded
+    needed_per_block: list[int | None] | None = None
+    disagreement: Disagreement | None = None  # None if not recorded
+    # tokens that each step of its batch appended, until the row ended; None: one in each
+    step_tokens: list[int] | None = None
+    masked: MaskedLogits | None = None  # `masked_logits` by kind; None without a processor, or if not recorded
+
+    @property
+    def unchecked(self) -> bool:
+        """Whether recording lacked RDKit, without which another skeleton than the prompt's cannot be judged."""
+        return self.smiles is not None and self.valid is None
+
+    @property
+    def busy_steps(self) -> int:
+        """Steps until it ended."""
+        return len(self.token_ids if self.step_tokens is None else self.step_tokens)
+
+
+class Skipped(Struct, frozen=True):
+    """A part of the input that gave no prompt."""
+
+    line: int
+    text: str
+    problem: str
+    place: str = "line"  # what `line` counts: line, row or entry
+
+
+class MachineSpan(Struct, frozen=True):
+    """A stretch of time; None: the machine does not tell."""
+
+    wall_ns: int
+    other_cores: float | None = None  # of the cores that the run may use, those that other programs kept busy
+    steal_ratio: float | None = None  # of the time of these cores, what a hypervisor gave to other machines
+    throttled_ratio: float | None = None  # of the wall time, what the control group had used up its share
+    waiting_ratio: float | None = None  # of the wall time, in which some program of the machine waited for a core
+    mhz: float | None = None  # mean clock of these cores at the end
+    gpu_mhz: float | None = None  # clock of the GPU at the end
+    gpu_slowed: list[str] = field(default_factory=list)  # why the driver held the clock down at the end
+    gpu_others: int | None = None  # other processes on the GPU at the end
+
+
+class Machine(Struct, frozen=True):
+    """The machine before the timed passes and during each of them."""
+
+    cores: int  # that the run may use
+    before: MachineSpan | None
+    passes: list[MachineSpan]
+
+    def doubts(self) -> tuple[str, ...]:
+        """Why the times of the timed passes are in doubt."""
+        return tuple(self._doubts())
+
+    def _doubts(self) -> Iterator[str]:
+        if (other := self._median("other_cores")) >= BUSY_CORES:
+            yield f"other programs kept {other:.1f} of {self.cores} cores busy"
+        if (steal := self._median("steal_ratio")) >= _STEAL_RATIO:
+            yield f"the hypervisor gave {percent_text(steal)} of the cores' time to other machines"
+        if (throttled := self._median("throttled_ratio")) >= _THROTTLED_RATIO:
+            yield f"the control group was out of its share of CPU time for {percent_text(throttled)} of the time"
+        if reasons := sorted({reason for span in self.passes for reason in span.gpu_slowed}):
+            yield f"the GPU's clock was held down ({', '.join(reasons)})"
+        if others := max((span.gpu_others or 0 for span in self.passes), default=0):
+            yield f"{others} other process{'' if others == 1 else 'es'} on the GPU"
+
+    def _median(self, name: str) -> float:
+        known: list[float] = [value for span in self.passes if (value := getattr(span, name)) is not None]
+        return median(known) if known else 0.0
 
 
 class Manifest(Struct, frozen=True):

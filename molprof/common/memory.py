@@ -1,4 +1,4 @@
-"""Memory and processors that are at hand: of this process, and of others. From /proc and control groups, on Linux."""
+"""Memory and processors that are at hand, and how threads use them. From /proc and control groups, on Linux."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# Threads of OpenMP spin while they wait for each other at the end of every operator. Where another program takes a
+# core, the others spin until the last one gets its turn, so that a busy machine costs many times its share. The OpenMP
+# libraries of GCC and of LLVM and Intel read these once, when they are loaded.
+_SLEEPING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+_CHOSEN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def processors() -> int:
@@ -77,3 +82,20 @@ def oom_kills() -> int:
     with contextlib.suppress(OSError, ValueError):
         return numbers(_PROC / "vmstat").get("oom_kill", 0)
     return 0
+
+
+def let_threads_sleep() -> None:
+    """Make threads that wait for each other sleep, before torch is imported; what the user has set stays."""
+    for name, value in _SLEEPING.items():
+        os.environ.setdefault(name, value)
+
+
+def default_threads(usual: int) -> int:
+    """Threads of a run on a CPU: torch's own number, but one core stays free for other programs.
+
+    Args:
+        usual: what torch would take, which stays where the user set it by a variable of the environment.
+    """
+    if any(os.environ.get(name) for name in _CHOSEN):
+        return usual
+    return max(1, min(usual, processors() - 1))

@@ -23,8 +23,8 @@ from typing import Any
 
 from molprof.common.bench_records import FAILED, NO_MEMORY, OK, UNSUPPORTED
 from molprof.common.errors import MissingExtraError, MolprofError, UsageError
+from molprof.common.memory import let_threads_sleep
 from molprof.common.process import COOKIE, end_members
-from molprof.common.threads import let_threads_sleep
 from molprof.profiler.bench.facts import FACTS, UnsupportedError
 
 # `status`, `message` and `stack`; `figures` and `environment` of a case that is ok.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from molprof.common.manifest import Resolved
-from molprof.common.molecule_records import Disagreement, MaskedLogits, MoleculeRun, TemplateCounts
+from molprof.common.manifest import Disagreement, MaskedLogits, MoleculeRun, Resolved, TemplateCounts
 from molprof.common.settings import STATIC_CACHES
 from molprof.common.values import bytes_text
 from molprof.profiler.decoding.batches import BatchPlan, BatchResult, PassResult

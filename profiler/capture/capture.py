@@ -14,11 +14,9 @@ from transformers.utils.import_utils import is_optimum_quanto_available
 
 from molprof.common.errors import MolprofError, UsageError
 from molprof.common.files import check_output
-from molprof.common.machine_records import Machine
-from molprof.common.manifest import Session
-from molprof.common.memory import processors
+from molprof.common.manifest import Machine, Session
+from molprof.common.memory import default_threads, processors
 from molprof.common.settings import AUTO, CaptureSettings
-from molprof.common.threads import default_threads
 from molprof.profiler.capture.graph_pass import captures_graphs, graphs_path
 from molprof.profiler.capture.passes import Progress, Report
 from molprof.profiler.capture.run import CapturedRun, CaptureResult

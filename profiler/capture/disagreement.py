@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from molprof.common.molecule_records import Disagreement
+from molprof.common.manifest import Disagreement
 from molprof.profiler.molecules.template import Template
 from molprof.profiler.processors.base import BatchProcessor, Processor
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from molprof.common.molecule_records import Disagreement, MaskedLogits
+from molprof.common.manifest import Disagreement, MaskedLogits
 from molprof.profiler.capture.disagreement import Watching
 from molprof.profiler.capture.masking import Counted, counted
 from molprof.profiler.decoding.batches import BatchPlan, BatchResult, PassResult

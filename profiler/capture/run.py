@@ -12,10 +12,19 @@ from typing import Any
 
 from molprof.common.errors import MolprofError, ProcessorError
 from molprof.common.files import scratch_file
-from molprof.common.machine_records import Machine, MachineSpan
-from molprof.common.manifest import KEY, SCHEMA, Manifest, Repeat, Session, Timings, Window
+from molprof.common.manifest import (
+    KEY,
+    SCHEMA,
+    Machine,
+    MachineSpan,
+    Manifest,
+    MaskedLogits,
+    Repeat,
+    Session,
+    Timings,
+    Window,
+)
 from molprof.common.memory import processors
-from molprof.common.molecule_records import MaskedLogits
 from molprof.common.settings import CaptureSettings
 from molprof.common.values import counted, factor_text, now, time_text
 from molprof.profiler.capture.account import molecule_runs, resolved, static_cache_notes

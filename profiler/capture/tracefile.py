@@ -15,8 +15,7 @@ from typing import Any
 
 from molprof.common.errors import RunError, TakenError, UsageError
 from molprof.common.files import check_output, replacing_packed
-from molprof.common.manifest import INCOMPLETE_KEY
-from molprof.common.molecule_records import CHOICE_LETTERS, KIND_LETTERS, MoleculeRun
+from molprof.common.manifest import CHOICE_LETTERS, INCOMPLETE_KEY, KIND_LETTERS, MoleculeRun
 from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.profiler.capture.native import check_native, json_blocks, packets_of
 

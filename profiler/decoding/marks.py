@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 
-from molprof.common.phases import STEP_PHASES
+from molprof.common.manifest import STEP_PHASES
 
 
 class Marks:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from molprof.common.errors import UsageError
-from molprof.common.molecule_records import Skipped
+from molprof.common.manifest import Skipped
 from molprof.common.text import shortened
 from molprof.common.text_format import TextFormat
 from molprof.profiler.molecules.conformers import Conformer, Conformers

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import read_text
-from molprof.common.molecule_records import Skipped
+from molprof.common.manifest import Skipped
 from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.profiler.molecules.smiles import Molecule, Position, position_of, require_rdkit, split_atoms
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from molprof.common.errors import MissingExtraError
-from molprof.common.molecule_records import MoleculeRun
+from molprof.common.manifest import MoleculeRun
 from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.profiler.models.target import TokenBytes
 from molprof.profiler.molecules.smiles import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import read_text
-from molprof.common.molecule_records import Skipped
+from molprof.common.manifest import Skipped
 from molprof.common.settings import CaptureSettings
 from molprof.common.text import shortened
 from molprof.common.text_format import DEFAULT, TextFormat

@@ -11,7 +11,7 @@ from molprof.analysis.documents.plots.subject import Subject, is_spread
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.step_times import StepTime
-from molprof.common.phases import STEP_PHASES
+from molprof.common.manifest import STEP_PHASES
 from molprof.common.values import count_text, percent_text, time_text
 
 # Narrower pieces have no room for their time.
