@@ -19,7 +19,7 @@ from molprof.analysis.documents.report import reports_document, trace_row
 from molprof.analysis.figures import Report
 from molprof.analysis.reader.heads import traces_in
 from molprof.analysis.render import render
-from molprof.commands import report_rows
+from molprof.commands import report as report_command
 from molprof.commands.options import Result
 from molprof.common.errors import EngineError, TraceError
 from molprof.common.process import Served, answer
@@ -130,9 +130,9 @@ def test_an_interrupted_table_goes_on_where_it_was(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(report_rows, "each_report", interrupted)
+        patch.setattr(report_command, "each_report", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            report_rows.report_rows(paths, CACHED, Result("csv"))
+            report_command.report_rows(paths, CACHED, Result("csv"))
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.endswith("2 of 3 traces were read; their reports are kept: repeat the command to go on\n")

@@ -17,6 +17,7 @@ from molprof.commands.options import (
     given_options,
     judged,
     note,
+    path_option,
     reading_options,
     result_options,
     sweeps_expanded,
@@ -31,20 +32,13 @@ BYS = ("kernel",)
 @click.command("compare")
 @click.argument("traces", type=TRACE, nargs=-1, required=True)
 @fail_if_option("'launches_per_token>+5%'")
-@click.option(
-    "--predictions",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="TOML file of expectations to test besides the built-in ones.",
-)
+@path_option("--predictions", text="TOML file of expectations to test besides the built-in ones.")
 @click.option("--anyway", is_flag=True, help="Compare runs of different molecules or sampling anyway.")
 @click.option("--by", type=click.Choice(BYS), help="Compare two traces kernel by kernel, or operator by operator.")
 @click.option(
-    "--of",
-    "region",
-    type=click.Choice(("step", "steps", "trace")),
+    "--of", "region", type=click.Choice(("step", "steps", "trace")),
     help="What --by compares: the step of median time (default if both mark steps), all steps, or the trace.",
-)
+)  # fmt: skip
 @given_options
 @reading_options
 @result_options()

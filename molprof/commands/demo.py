@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from molprof.api import compare, reports
-from molprof.commands.options import Result, engine_options, folder_option, make_folder, note, write
+from molprof.commands.options import Result, engine_options, folder_option, make_folder, note, number_option, write
 from molprof.commands.progress import Progress
 from molprof.common.document import Document, Section
 from molprof.common.errors import UsageError
@@ -32,23 +32,8 @@ RUNS = {
 
 @click.command("demo")
 @folder_option("Folder for the traces.", default=Path("molprof-demo"), show_default=True)
-@click.option(
-    "-n",
-    "count",
-    type=click.IntRange(min=1),
-    default=4,
-    show_default=True,
-    metavar="N",
-    help="Molecules per run, the smallest first.",
-)
-@click.option(
-    "--repeats",
-    type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
-    metavar="N",
-    help="Timed passes per run.",
-)
+@number_option("-n", "count", default=4, help="Molecules per run, the smallest first.")
+@number_option("--repeats", default=5, help="Timed passes per run.")
 @click.option("--force", is_flag=True, help="Replace traces of an earlier demo in DIR.")
 @engine_options
 def command(folder: Path, count: int, repeats: int, force: bool, native_path: str | None) -> None:

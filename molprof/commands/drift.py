@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import Result, note, result_options
+from molprof.commands.options import Result, note, number_option, path_option, result_options
 from molprof.commands.run_options import format_options
 from molprof.commands.submission import config_option
 from molprof.common.errors import UsageError
@@ -15,37 +15,20 @@ from molprof.common.text_format import TextFormat
 
 @click.command("drift")
 @click.option(
-    "--tokenizer",
-    "tokenizers",
-    multiple=True,
-    default=("qwen", "llama"),
-    metavar="NAME",
+    "--tokenizer", "tokenizers", multiple=True, default=("qwen", "llama"), metavar="NAME",
     help="Preset, folder with a tokenizer.json, hub id, or model of molprof.toml. Repeatable."
     "  [default: qwen and llama]",
-)
+)  # fmt: skip
+@path_option(
+    "--conformers", "path",
+    text="SDF or XYZ file, or a text per line: [C]<1.0,2.0,3.0>...  [default: conformers of the built-in molecules]",
+)  # fmt: skip
+@number_option("-n", "count", help="Number of conformers.  [default: all]")
 @click.option(
-    "--conformers",
-    "path",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="SDF or XYZ file, or a text per line: [C]<1.0,2.0,3.0>...  [default: conformers of the built-in molecules]",
-)
-@click.option("-n", "count", type=click.IntRange(1), metavar="N", help="Number of conformers.  [default: all]")
-@click.option(
-    "--placeholder",
-    "placeholders",
-    multiple=True,
-    metavar="TEXT",
+    "--placeholder", "placeholders", multiple=True, metavar="TEXT",
     help="Measure this placeholder too, such as 0.000,0.000,0.000. Repeatable.",
-)
-@click.option(
-    "--decimals",
-    metavar="N",
-    type=click.IntRange(1, 12),
-    default=4,
-    show_default=True,
-    help="Decimals of the coordinates.",
-)
+)  # fmt: skip
+@number_option("--decimals", most=12, default=4, help="Decimals of the coordinates.")
 @format_options
 @config_option
 @result_options()

@@ -15,16 +15,16 @@ from pathlib import Path
 import click
 
 from molprof import api
-from molprof.commands.options import TRACE, note, uncached_options
+from molprof.commands.options import TRACE, note, number_option, uncached_options
 from molprof.common.reading import Reading
 from molprof.common.text import escaped
 
 
 @click.command("open")
 @click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="TRACE...")
-@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Zoom to step N, not to a typical one.")
-@click.option("--molecule", type=click.IntRange(min=0), metavar="N", help="Zoom to molecule N; show its track first.")
-@click.option("--token", type=click.IntRange(min=0), metavar="N", help="Zoom to the token at position N.")
+@number_option("--step", least=0, help="Zoom to step N, not to a typical one.")
+@number_option("--molecule", least=0, help="Zoom to molecule N; show its track first.")
+@number_option("--token", least=0, help="Zoom to the token at position N.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="[default: any free port]")
 @click.option("--no-browser", is_flag=True, help="Print the address without opening a browser.")
 @click.option("--remote", is_flag=True, help="Keep the trace in molprof, not in the browser: for gigabytes.")

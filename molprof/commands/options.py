@@ -20,14 +20,35 @@ from molprof.common.files import check_output, replacing, writing_stdout
 from molprof.common.reading import Reading
 from molprof.common.text import escaped
 
-# Lines on thresholds that failed, are undecided, or are exceeded within noise: `compare.thresholds.Judgement`, or its
-# JSON.
-Judged = Sequence[Sequence[str]]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 # The reader checks whether it can be read: its error has its own exit code.
 TRACE = click.Path(path_type=Path, readable=False)
 PLOT_FORMATS = plots.FORMATS
+
+
+class Read(click.ParamType):  # type: ignore[type-arg]  # generic in click's stubs only since 8.5
+    """Values that a function reads from a text; its ValueError says what is wrong with it."""
+
+    def __init__(self, read: Callable[[str], Any], name: str = "text") -> None:
+        self._read, self.name = read, name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self._read(value) if isinstance(value, str) else value
+        except ValueError as problem:
+            self.fail(str(problem), param, ctx)
+
+
+def number_option(*names: str, least: int = 1, most: int | None = None, **settings: Any) -> Callable[[_F], _F]:
+    """An option that takes a whole number."""
+    shown = settings.get("default") is not None
+    return click.option(*names, type=click.IntRange(least, most), metavar="N", show_default=shown, **settings)
+
+
+def path_option(*names: str, text: str, metavar: str = "FILE", **how: Any) -> Callable[[_F], _F]:
+    """An option that takes a path. how: what else `click.Path` is told."""
+    return click.option(*names, type=click.Path(path_type=Path, **how), metavar=metavar, help=text)
 
 
 class PlotCommand(click.Command):
@@ -49,20 +70,10 @@ def plot_format(output: Path | None) -> str:
 
 
 engine_options = click.option(
-    "--trace-processor",
-    "native_path",
-    metavar="PATH",
-    envvar="MOLPROF_TRACE_PROCESSOR",
-    show_envvar=True,
+    "--trace-processor", "native_path", metavar="PATH", envvar="MOLPROF_TRACE_PROCESSOR", show_envvar=True,
     help="Native trace_processor_shell to use instead of the embedded one.",
-)
-partial_option = click.option("--partial", is_flag=True, help="Read the intact part of a damaged trace.")
+)  # fmt: skip
 _force_option = click.option("--force", is_flag=True, help="Replace OUT if it exists.")
-
-
-_cached_option = click.option(
-    "--no-cache", "cached", flag_value=False, default=True, help="Do not use or fill the cache."
-)
 
 
 def with_options(function: _F, *options: Callable[[_F], _F]) -> _F:
@@ -87,8 +98,16 @@ def grouped(kind: type[Any], name: str, *options: Callable[[Any], Any]) -> Calla
     return add
 
 
-reading_options = grouped(Reading, "reading", partial_option, _cached_option, engine_options)
-uncached_options = grouped(Reading, "reading", partial_option, engine_options)
+_partial_option = click.option("--partial", is_flag=True, help="Read the intact part of a damaged trace.")
+_cached_option = click.option(
+    "--no-cache", "cached", flag_value=False, default=True, help="Do not use or fill the cache."
+)
+reading_options = grouped(Reading, "reading", _partial_option, _cached_option, engine_options)
+uncached_options = grouped(Reading, "reading", _partial_option, engine_options)
+
+
+# Formats that are no text.
+_BINARY = (*PLOT_FORMATS, "parquet")
 
 
 @dataclass(frozen=True)
@@ -106,6 +125,8 @@ class Result:
 
     def check(self, inputs: Iterable[Path] = ()) -> None:
         """Refuse an unusable OUT, or one of the inputs, or without OUT an unusable stdout, before any work is done."""
+        if self.output is None and self.style in _BINARY:
+            raise click.UsageError(f"--format {self.style} requires -o OUT")
         if self.output is None:
             with writing_stdout():
                 pass
@@ -176,11 +197,16 @@ def file_option(*endings: str, folder_for: str | None = None, default: str = "")
 def given_options(command: _F) -> _F:
     """`--tokens` and `--molecules`: what a foreign trace does not record."""
     text = "Number of {what} in a foreign trace. Repeat it for several traces, in their order."
-    for name, what in (("molecules", "molecules"), ("tokens", "generated tokens")):
-        whole = click.IntRange(min=1)
-        option = click.option(f"--{name}", type=whole, multiple=True, metavar="N", help=text.format(what=what))
-        command = option(command)
-    return command
+    given = (("tokens", "generated tokens"), ("molecules", "molecules"))
+    options = (number_option(f"--{name}", multiple=True, help=text.format(what=what)) for name, what in given)
+    return with_options(command, *options)
+
+
+def refuse(what: str, hint: str, **given: object) -> None:
+    """Raises UsageError where an option is given, each by its name, that `what` excludes."""
+    if any(given.values()):
+        names = [f"--{name.replace('_', '-')}" for name in given]
+        raise UsageError(f"{what} takes no {_either(names)}", hint)
 
 
 def check_ending(output: Path, endings: Sequence[str]) -> None:
@@ -203,18 +229,18 @@ def make_folder(folder: Path) -> None:
 
 def fail_if_option(example: str) -> Callable[[_F], _F]:
     """`--fail-if`: thresholds; a broken one is exit code 1."""
-    return click.option(
-        "--fail-if",
-        "thresholds",
-        multiple=True,
-        metavar="THRESHOLD",
-        help=f"Exit with 1 if it holds, such as {example}; 'uncertain>5%': if a figure may be off by more. Repeatable. "
-        "The first column of molprof compare A B --format csv lists the figures.",
+    text = (
+        f"Exit with 1 if it holds, such as {example}; 'uncertain>5%': if a figure may be off by more. Repeatable. "
+        "The first column of molprof compare A B --format csv lists the figures."
     )
+    return click.option("--fail-if", "thresholds", multiple=True, metavar="THRESHOLD", help=text)
 
 
-def judged(outcome: Judged) -> int:
-    """Print the outcome of thresholds, one line each; the exit code: 1 for a broken one, 3 for an undecided one."""
+def judged(outcome: Sequence[Sequence[str]]) -> int:
+    """Print thresholds that failed, are undecided, or are exceeded within noise, a line each.
+
+    Returns the exit code: 1 for a broken one, 3 for an undecided one.
+    """
     failed, undecided, within_noise = outcome
     for kind, lines in {"not failed": within_noise, "undecided": undecided, "failed": failed}.items():
         note(*(f"{kind}: {line}" for line in lines))

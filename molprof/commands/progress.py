@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from molprof.common.text import escaped
+from molprof.common.values import counted
 
 if TYPE_CHECKING:
     from molprof.profiler.capture.passes import Progress as State
@@ -27,7 +28,7 @@ _STAGES = {
     "failed": "failed",
     "machine": "looking at the machine",
 }
-_REDRAW_S = 0.1
+_REDRAW_S, _LINE_S = 0.1, 10.0
 _CLEAR = "\r\x1b[2K"
 
 
@@ -69,6 +70,24 @@ class Lines:
         if self._dirty:
             self._stream.write(_CLEAR)
             self._dirty = False
+
+
+class Counting(Lines):
+    """How many files are read; without a terminal a line every 10 s."""
+
+    def __init__(self, noun: str) -> None:
+        super().__init__()
+        self._noun = noun
+        self._begin = self._said = time.monotonic()
+
+    def __call__(self, done: int, of: int) -> None:
+        now = time.monotonic()
+        left = time_left((now - self._begin) / done * (of - done)) if done < of else ""
+        text = f"read {done:,} of {counted(of, self._noun)}{left}"
+        self.draw(text)
+        if not self._live and done < of and now - self._said >= _LINE_S:
+            self._said = now
+            self.line(text)
 
 
 class Progress(Lines):

@@ -27,14 +27,9 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
 @click.argument("query", metavar="QUERY")
 @click.argument("traces", type=TRACE, nargs=-1, required=True)
 @click.option(
-    "-p",
-    "--param",
-    "parameters",
-    multiple=True,
-    metavar="KEY=VALUE",
-    callback=_pairs,
+    "-p", "--param", "parameters", multiple=True, metavar="KEY=VALUE", callback=_pairs,
     help="Value of $KEY in the query: a number or text. Repeatable.",
-)
+)  # fmt: skip
 @click.option("--stacks", is_flag=True, help="Read Python stacks too (category python_function).")
 @reading_options
 @result_options("parquet")
@@ -64,8 +59,6 @@ def command(
     from molprof.analysis.query.parquet import check_parquet, result_to_parquet
 
     if result.style == "parquet":
-        if result.output is None:
-            raise click.UsageError("--format parquet requires -o OUT")
         check_parquet()
     found = api.query(traces, query, parameters, reading)
     note(*found.notes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,11 +16,12 @@ from molprof.commands.options import (
     Result,
     make_folder,
     note,
+    path_option,
     result_options,
     uncached_options,
     write,
 )
-from molprof.commands.progress import Lines, time_left
+from molprof.commands.progress import Counting
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
 from molprof.common.reading import Reading
@@ -30,18 +30,13 @@ from molprof.common.values import counted
 if TYPE_CHECKING:
     from molprof.profiler.cluster.job import Task
 
-# Without a terminal, progress is a line this often.
-_LINE_S = 10.0
-
 
 @click.command("ranks", cls=Submittable)
 @click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="DIR|TRACE...")
-@click.option(
-    "--parts",
-    metavar="DIR",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Keep what is read of each rank in DIR, and read only what is not there yet.",
-)
+@path_option(
+    "--parts", metavar="DIR", file_okay=False,
+    text="Keep what is read of each rank in DIR, and read only what is not there yet.",
+)  # fmt: skip
 @uncached_options
 @result_options(*PLOT_FORMATS)
 @submit_options
@@ -76,8 +71,6 @@ def command(
     """
     if submission.cluster is not None and parts is None:
         raise click.UsageError("--submit requires --parts DIR, a folder that the cluster's nodes see")
-    if result.style in PLOT_FORMATS and result.output is None:
-        raise click.UsageError(f"--format {result.style} requires -o OUT")
     result.check(rank_inputs(traces, result.output))
     if parts is not None:
         make_folder(parts)
@@ -141,7 +134,7 @@ def show_ranks(traces: Sequence[Path], reading: Reading, result: Result, parts: 
     """Write the document or the timeline of ranks; the exit code."""
     from molprof.analysis.documents.ranks import ranks_document
 
-    progress = _Progress()
+    progress = Counting("file")
     try:
         job = api.ranks(traces, reading, parts=parts, progress=progress)
     finally:
@@ -153,20 +146,3 @@ def show_ranks(traces: Sequence[Path], reading: Reading, result: Result, parts: 
     else:
         result.deliver(ranks_document(job))
     return 0 if all(check.holds for check in job.checks) else 3
-
-
-class _Progress(Lines):
-    """How many files are read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._begin = self._said = time.monotonic()
-
-    def __call__(self, done: int, files: int) -> None:
-        now = time.monotonic()
-        left = time_left((now - self._begin) / done * (files - done)) if done < files else ""
-        text = f"read {done} of {counted(files, 'file')}{left}"
-        self.draw(text)
-        if not self._live and done < files and now - self._said >= _LINE_S:
-            self._said = now
-            self.line(text)

@@ -1,16 +1,17 @@
-"""`molprof report`: the figures, findings and tables of one trace or several."""
+"""`molprof report`: the figures, findings and tables of one trace or several, and where GPU work comes from."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from molprof.analysis.render import render
-from molprof.api import reports
+from molprof.api import each_report, load, origins, reports
 from molprof.commands.options import (
     TRACE,
     Result,
@@ -21,28 +22,27 @@ from molprof.commands.options import (
     judged,
     note,
     reading_options,
+    refuse,
     result_options,
     sweeps_expanded,
 )
+from molprof.commands.progress import Counting
 from molprof.commands.ranks import rank_inputs, show_ranks
-from molprof.commands.report_by import (
-    BYS,
-    SPEEDSCOPE,
-    check_by,
-    check_graph_capture,
-    graph_capture_option,
-    report_by,
-    report_graphs,
-)
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
-from molprof.common.errors import UsageError
+from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import check_output
 from molprof.common.reading import Reading
+from molprof.common.text import escaped
+from molprof.common.values import counted
 
 if TYPE_CHECKING:
     from molprof.analysis.compare.thresholds import Threshold
     from molprof.analysis.figures import Report
     from molprof.profiler.cluster.job import Task
+
+BYS = ("module", "source", "operator", "kernel")
+SPEEDSCOPE = "speedscope"
+_CAPTURE = "Open the graphs that TRACE replays with CAPTURE, the trace in which they were captured."
 
 
 @click.command("report", cls=Submittable)
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 @reading_options
 @click.option("--rows", is_flag=True, help="Show one table with a row for each trace, not a report of each.")
 @click.option("--by", type=click.Choice(BYS), help="Show where GPU work comes from, as a tree. Reads Python stacks.")
-@graph_capture_option
+@click.option("--graph-capture", "capture", type=TRACE, metavar="CAPTURE", help=_CAPTURE)
 @result_options("speedscope")
 @submit_options
 @click.pass_context
@@ -63,7 +63,7 @@ def command(
     traces: Sequence[Path],
     rows: bool,
     by: str | None,
-    graph_capture: Path | None,
+    capture: Path | None,
     thresholds: tuple[str, ...],
     tokens: tuple[int, ...],
     molecules: tuple[int, ...],
@@ -105,19 +105,17 @@ def command(
       molprof report my-sweep --format json -o reports --submit slurm
       molprof report reports --rows -o table.csv
     """
-    check_by(by, result, (*thresholds, *tokens, *molecules))
+    given = {"fail_if": thresholds, "tokens": tokens, "molecules": molecules}
+    if by is None and result.style == SPEEDSCOPE:
+        raise UsageError("speedscope shows a tree, and none is chosen", hint=f"--by {', '.join(BYS[:-1])} or {BYS[-1]}")
+    if by is not None:
+        refuse("--by", "leave --by or these out", **given)
     several = len(traces) > 1 or traces[0].is_dir()
     traces = sweeps_expanded(traces)
     if rows:
-        if by or reading.stacks or graph_capture or thresholds or tokens or molecules or submission.cluster is not None:
-            what = "--rows takes no --by, --stacks, --graph-capture, --fail-if, --tokens, --molecules or --submit"
-            raise UsageError(
-                what,
-                hint="on a cluster: molprof report DIR --format json -o REPORTS --submit NAME, "
-                "then molprof report REPORTS --rows",
-            )
-        from molprof.commands.report_rows import report_rows
-
+        hint = "molprof report DIR --format json -o REPORTS --submit NAME, then molprof report REPORTS --rows"
+        others = {"by": by, "stacks": reading.stacks, "graph_capture": capture, **given}
+        refuse("--rows", f"on a cluster: {hint}", **others, submit=submission.cluster)
         files = _files(traces)
         result.check(files)
         report_rows(files, reading, result)
@@ -126,9 +124,8 @@ def command(
         from molprof.analysis.ranks.find import holds_ranks
 
         if holds_ranks(traces[0]):
-            if by or thresholds or tokens or molecules or submission.cluster is not None:
-                what = "a report of ranks takes no --by, --fail-if, --tokens, --molecules or --submit"
-                raise UsageError(f"{traces[0]} holds ranks of a job: {what}", hint="report the trace of one rank")
+            what = f"{traces[0]} holds ranks of a job: a report of ranks"
+            refuse(what, "report the trace of one rank", by=by, **given, submit=submission.cluster)
             result.check(rank_inputs(traces, result.output))
             note(f"{traces[0]} holds ranks of a job, shown as molprof ranks shows them")
             return show_ranks(traces, reading, result)
@@ -137,22 +134,23 @@ def command(
     if several:
         outputs = _outputs(traces, result)
     else:
-        result.check([*traces, *filter(None, [graph_capture])])
-    if graph_capture is not None:
-        check_graph_capture(traces, (*thresholds, *tokens, *molecules), submission.cluster)
-    if by is not None and submission.cluster is None:
-        report_by(traces, outputs, by, graph_capture, reading, result)
-        return 0
-    if graph_capture is not None:
-        report_graphs(traces[0], graph_capture, reading, result)
-        return 0
+        result.check([*traces, *filter(None, [capture])])
+    if capture is not None:
+        if len(traces) > 1:
+            raise UsageError("--graph-capture takes one TRACE", hint="report the traces one by one")
+        refuse("--graph-capture", "leave them out", **given, submit=submission.cluster)
+    bounds = _check_thresholds(thresholds)
     if submission.cluster is not None:
-        _check_thresholds(thresholds)
         if max(len(tokens), len(molecules)) > 1:
             raise UsageError("each report of a cluster gets the same --tokens and --molecules: give one of each")
         submit_command(submission, "report", _tasks(traces, outputs, own_arguments(context, "output", "config")))
         return 0
-    bounds = _check_thresholds(thresholds)
+    if by is not None:
+        _report_by(traces, outputs, by, capture, reading, result)
+        return 0
+    if capture is not None:
+        _report_graphs(traces[0], capture, reading, result)
+        return 0
     from molprof.analysis.documents.report import report_document
     from molprof.analysis.reports.given import with_given
 
@@ -184,6 +182,81 @@ def _judged(found: Sequence[Report], bounds: Sequence[Threshold], several: bool)
             note(f"{report.trace.path}:")
         codes.append(judged(judge_report(report, bounds)))
     return 1 if 1 in codes else max(codes)
+
+
+def _report_by(
+    traces: Sequence[Path],
+    outputs: Sequence[Path | None],
+    by: str,
+    capture: Path | None,
+    reading: Reading,
+    result: Result,
+) -> None:
+    """Write the tree of each trace to its file, or all to stdout; `capture` is of the graphs that a trace replays."""
+    from molprof import __version__
+    from molprof.analysis.documents.origin import origin_document
+    from molprof.analysis.origin.speedscope import speedscope_text
+
+    texts: list[str] = []
+    notes: list[str] = []
+    for trace in traces:
+        found, _, remarks = origins(trace, replace(reading, cached=False), capture)
+        notes += remarks
+        if result.style == SPEEDSCOPE:
+            texts.append(speedscope_text(found, by, f"molprof {__version__}"))
+        else:
+            texts.append(render(origin_document(found, by), result.style, result.columns))
+    note(*notes)
+    deliver_texts(texts, outputs, result.style)
+
+
+def _report_graphs(trace: Path, capture: Path, reading: Reading, result: Result) -> None:
+    """Write the report of the trace with its graphs opened, to OUT or stdout."""
+    from molprof.analysis.documents.opened import opened_data, opened_sections
+    from molprof.analysis.documents.report import report_document
+
+    _, opened, _ = origins(trace, replace(reading, cached=False), capture)
+    with load(trace, reading) as read:
+        report = read.report
+    note(*report.trace.remarks)
+    document = report_document(report)
+    # Below the findings: the figures of a replay alone come after what its kernels are.
+    place = next(number for number, section in enumerate(document.sections, 1) if section.title == "Findings")
+    sections = (*document.sections[:place], *opened_sections(opened), *document.sections[place:])
+    data = document.data
+    result.deliver(replace(document, sections=sections, data=lambda: {**data(), "graphs_opened": opened_data(opened)}))
+
+
+def report_rows(traces: Sequence[Path], reading: Reading, result: Result) -> None:
+    """Write a table with a row for each trace.
+
+    Raises UsageError for folders without traces; TraceError, once the table is written, if a trace could not be read.
+    """
+    if all(trace.is_dir() for trace in traces):
+        names = ", ".join(map(str, traces))
+        raise UsageError(f"no traces in {names}", hint="give traces, or a folder with .json or .json.gz files in it")
+    from molprof.analysis.documents.report import reports_document, trace_row
+
+    counting, rows = Counting("trace"), []
+    try:
+        for trace, found in zip(traces, each_report(traces, reading), strict=True):
+            rows.append(trace_row(str(trace), found))
+            if rows[-1].problem is not None:
+                counting.line(f"{escaped(str(trace))}: {escaped(rows[-1].reason)}")
+            counting(len(rows), len(traces))
+    except KeyboardInterrupt:
+        counting.clear()
+        kept = "; their reports are kept: repeat the command to go on" if reading.cached else ""
+        note(f"{len(rows):,} of {counted(len(traces), 'trace')} were read{kept}")
+        raise
+    counting.clear()
+    result.deliver(reports_document(rows))
+    bad = [row for row in rows if row.problem is not None]
+    if bad:
+        raise TraceError(
+            f"{len(bad):,} of {counted(len(traces), 'trace')} could not be read, first {bad[0].problem}",
+            hint="their rows name the problem; --partial reads the intact part of a damaged trace",
+        )
 
 
 def _files(traces: Sequence[Path]) -> list[Path]:

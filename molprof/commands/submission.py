@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from molprof.commands.options import grouped, note
+from molprof.commands.options import grouped, note, path_option
 from molprof.common.errors import RunError
 from molprof.common.values import counted
 
@@ -77,28 +77,18 @@ def words(option: click.Option, value: Any) -> list[str]:
     return [word for item in (value if option.multiple else [value]) for word in (option.opts[0], str(item))]
 
 
-config_option = click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="File of models and clusters.  [default: molprof.toml here or in the nearest folder above]",
+config_option = path_option(
+    "--config", text="File of models and clusters.  [default: molprof.toml here or in the nearest folder above]"
 )
-
-
 submit_options = grouped(
     Submission,
     "submission",
     config_option,
     click.option("--submit", "cluster", metavar="NAME", help=_SUBMIT),
-    click.option(
-        "--slurm",
-        "overrides",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="With --submit: replace a value of the table, such as time=2:00:00. Repeatable.",
-    ),
+    click.option("--slurm", "overrides", multiple=True, metavar="KEY=VALUE",
+                 help="With --submit: replace a value of the table, such as time=2:00:00. Repeatable."),
     click.option("--detach", is_flag=True, help="With --submit: print the job's id and leave it."),
-)
+)  # fmt: skip
 
 
 def submit_command(

@@ -7,47 +7,46 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import TRACE, file_option, note
+from molprof.commands.options import TRACE, Read, file_option, note, number_option
 from molprof.common.files import check_output
 from molprof.common.values import bytes_text
 
 _UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
-def _steps(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, int] | None:
-    if value is None:
-        return None
+def _steps(value: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", value)
     if not match:
-        raise click.BadParameter(f"{value!r} is not A:B, such as 10:12, or one number")
+        raise ValueError(f"{value!r} is not A:B, such as 10:12, or one number")
     first, last = int(match[1]), int(match[2] or match[1])
     if last < first:
-        raise click.BadParameter(f"{value!r} ends before it begins")
+        raise ValueError(f"{value!r} ends before it begins")
     return first, last
 
 
-def _time(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    if value is None:
-        return None
+def _time(value: str) -> int:
     match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,9})?)\s*(ns|us|ms|s)", value)
     if not match:
-        raise click.BadParameter(f"{value!r} is not a time with its unit, such as 12.5ms, 800us or 3s")
+        raise ValueError(f"{value!r} is not a time with its unit, such as 12.5ms, 800us or 3s")
     return round(float(match[1]) * _UNITS_NS[match[2]])
 
 
-def _names(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))
+def _names(value: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+
+
+_NAMES, _TIME = Read(_names), Read(_time)
 
 
 @click.command("trim")
 @click.argument("trace", type=TRACE)
-@click.option("--steps", metavar="A:B", callback=_steps, help="Keep steps A to B, both included.")
-@click.option("--batch", type=click.IntRange(min=0), metavar="N", help="Batch of --steps.  [default: the first]")
-@click.option("--phases", metavar="A,B", callback=_names, help="Keep events that start in these phases.")
-@click.option("--categories", metavar="A,B", callback=_names, help="Keep events of these categories.")
-@click.option("--without", metavar="A,B", callback=_names, help="Leave out events of these categories.")
-@click.option("--from", "start_ns", metavar="TIME", callback=_time, help="Keep events that start at TIME or later.")
-@click.option("--to", "end_ns", metavar="TIME", callback=_time, help="Keep events that start before TIME: 12.5ms, 3s.")
+@click.option("--steps", metavar="A:B", type=Read(_steps), help="Keep steps A to B, both included.")
+@number_option("--batch", least=0, help="Batch of --steps.  [default: the first]")
+@click.option("--phases", metavar="A,B", type=_NAMES, default=(), help="Keep events that start in these phases.")
+@click.option("--categories", metavar="A,B", type=_NAMES, default=(), help="Keep events of these categories.")
+@click.option("--without", metavar="A,B", type=_NAMES, default=(), help="Leave out events of these categories.")
+@click.option("--from", "start_ns", metavar="TIME", type=_TIME, help="Keep events that start at TIME or later.")
+@click.option("--to", "end_ns", metavar="TIME", type=_TIME, help="Keep events that start before TIME: 12.5ms, 3s.")
 @file_option(".json", ".json.gz")
 def command(
     trace: Path,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import platform
 import re
 import shlex
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
-from molprof.commands.options import Result, folder_option, note
+from molprof.commands.options import Read, Result, folder_option, note, path_option
 from molprof.common.document import Column, Document, Section, Table
 from molprof.common.values import counted
 from molprof.profiler.wheels.gather import check_folder, gather
@@ -18,42 +20,35 @@ from molprof.profiler.wheels.needs import MACHINES, Target, Wheel, read_there
 _ENGINES = ("xgrammar", "llguidance")
 
 
-def _version(context: click.Context, parameter: click.Parameter, value: str) -> str:
+def _version(example: str, value: str) -> str:
     if re.fullmatch(r"[0-9]+\.[0-9]+", value) is None:
-        raise click.BadParameter(f"{value!r} is not a version such as {parameter.default}")
+        raise ValueError(f"{value!r} is not a version such as {example}")
     return value
 
 
-def _engines(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
+def _engines(value: str) -> tuple[str, ...]:
     names = tuple(value.split(",")) if value else ()
     for name in names:
         if name not in _ENGINES:
-            raise click.BadParameter(f"{name!r} needs no package of its own; {' and '.join(_ENGINES)} do")
+            raise ValueError(f"{name!r} needs no package of its own; {' and '.join(_ENGINES)} do")
     return names
 
 
+def _version_option(option: str, default: str, text: str) -> Any:
+    kind = Read(partial(_version, default))
+    return click.option(option, default=default, show_default=True, metavar="VERSION", type=kind, help=text)
+
+
 @click.command("wheels")
-@click.option("--python", default="3.12", show_default=True, metavar="VERSION", callback=_version, help="Python there.")
-@click.option(
-    "--glibc",
-    default="2.35",
-    show_default=True,
-    metavar="VERSION",
-    callback=_version,
-    help="C library there: ldd --version.",
-)
+@_version_option("--python", "3.12", "Python there.")
+@_version_option("--glibc", "2.35", "C library there: ldd --version.")
 @click.option("--machine", type=click.Choice(MACHINES), default=platform.machine, help="CPU there.  [default: as here]")
 @click.option("--have", "given", multiple=True, metavar="NAME==VERSION", help="A package that is there. Repeatable.")
+@path_option("--have-list", "listed", text="All packages that are there: the output of pip list --format freeze.")
 @click.option(
-    "--have-list",
-    "listed",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="All packages that are there: the output of pip list --format freeze.",
-)
-@click.option(
-    "--processors", metavar="LIST", callback=_engines, help="Processors that are packages: xgrammar,llguidance."
-)
+    "--processors", metavar="LIST", type=Read(_engines), default=(),
+    help="Processors that are packages: xgrammar,llguidance.",
+)  # fmt: skip
 @click.option("--rdkit", is_flag=True, help="RDKit too, for --smiles and to check every molecule there.")
 @click.option("--analysis", is_flag=True, help="What reads traces too.")
 @folder_option("Folder for the wheels.", required=True)
