@@ -138,7 +138,7 @@ def test_the_machine_is_read_by_a_process_of_its_own() -> None:
 
 SCRIPT = """
 import sys
-from molprof.commands.bench_run import Running, run
+from molprof.commands.bench import Running, run
 from molprof.profiler.bench.cases import GenerateCase
 from molprof.profiler.bench.facts import Facts
 import bench_faults

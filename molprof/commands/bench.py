@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
+import shutil
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from molprof.analysis.documents.plots import BENCH_PLOTS, plot_file
-from molprof.commands.bench_run import Running, run, submitted
 from molprof.commands.options import (
     PLOT_FORMATS,
     PlotCommand,
+    Read,
     Result,
+    declared,
     grouped,
     note,
+    number_option,
+    path_option,
     plot_format,
     result_options,
     with_options,
     write,
 )
-from molprof.commands.run_options import Pair, Seconds, check_arguments, sampling_asked, setting_option
-from molprof.commands.submission import Submittable, submit_options
+from molprof.commands.progress import CaseLines
+from molprof.commands.run_options import Seconds, check_arguments, pair, sampling_asked, setting_option
+from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
+from molprof.common.bench_records import FAILED, HUNG, NO_MEMORY, OK, STATUSES
+from molprof.common.errors import RunError, UsageError
 from molprof.common.setting import Setting, rows
 from molprof.common.settings import AUTO, SETTINGS
-from molprof.profiler.bench.cases import BACKENDS, MASKS, Case, GenerateCase
+from molprof.common.text import escaped
+from molprof.common.values import counted
+from molprof.profiler.bench.cases import BACKENDS, MASKS, Case, GenerateCase, case_id
 from molprof.profiler.bench.grids import (
     AXES,
     BENCHMARKS,
@@ -44,54 +55,45 @@ from molprof.profiler.models.architecture import check_folder, check_preset
 from molprof.profiler.molecules.files import split_column
 from molprof.profiler.processors import PROCESSORS, check_processor
 
+if TYPE_CHECKING:
+    from molprof.profiler.bench.facts import Facts
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ALL = "all"
 _SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
-class _Values(click.ParamType):  # type: ignore[type-arg]  # generic in click's stubs only since 8.5
+def _values(choices: Sequence[str] | None = None, read: Callable[[str], Any] = str) -> Read:
     """Values with commas between them; `all` stands for all `choices`."""
 
-    def __init__(self, choices: Sequence[str] | None = None, read: Callable[[str], Any] = str) -> None:
-        self._choices, self._read = choices, read
-        self.name = "N,M,..." if read is int else "A,B,..."
-
-    def convert(
-        self, value: str | tuple[Any, ...], param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[Any, ...]:
-        if isinstance(value, tuple):
-            return value
-        items = [item.strip() for item in value.split(",") if item.strip()]
+    def values(text: str) -> tuple[Any, ...]:
+        items = [item.strip() for item in text.split(",") if item.strip()]
         if not items:
-            self.fail("names no value", param, ctx)
-        if self._choices is not None:
-            items = list(self._choices) if items == [_ALL] else items
+            raise ValueError("names no value")
+        if choices is not None:
+            items = list(choices) if items == [_ALL] else items
             for item in items:
-                if item not in self._choices:
-                    self.fail(f"{item!r} is not one of {', '.join(self._choices)}, {_ALL}", param, ctx)
+                if item not in choices:
+                    raise ValueError(f"{item!r} is not one of {', '.join(choices)}, {_ALL}")
         try:
-            return tuple(dict.fromkeys(map(self._read, items)))
+            return tuple(dict.fromkeys(map(read, items)))
         except ValueError:
-            self.fail(f"{value!r} is not a list of whole numbers", param, ctx)
+            raise ValueError(f"{text!r} is not a list of whole numbers") from None
+
+    return Read(values, "N,M,..." if read is int else "A,B,...")
 
 
-class _Bytes(click.ParamType):  # type: ignore[type-arg]
+def _bytes(value: str) -> int:
     """A number of bytes, with K, M, G or T for powers of 1000."""
-
-    name = "SIZE"
-
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        text = value.strip().upper().removesuffix("B").removesuffix("I")
-        unit = text[-1:] if text[-1:] in _SIZES else ""
-        try:
-            size = round(float(text.removesuffix(unit)) * _SIZES[unit])
-        except (ValueError, OverflowError):
-            self.fail(f"{value!r} is not a size such as 12G", param, ctx)
-        if size <= 0:
-            self.fail(f"{value!r} is not above 0", param, ctx)
-        return size
+    text = value.strip().upper().removesuffix("B").removesuffix("I")
+    unit = text[-1:] if text[-1:] in _SIZES else ""
+    try:
+        size = round(float(text.removesuffix(unit)) * _SIZES[unit])
+    except (ValueError, OverflowError):
+        raise ValueError(f"{value!r} is not a size such as 12G") from None
+    if size <= 0:
+        raise ValueError(f"{value!r} is not above 0")
+    return size
 
 
 class _Molecules(click.Path):
@@ -107,12 +109,11 @@ class _Molecules(click.Path):
 
 
 def _listed(option: str, name: str, choices: Sequence[str], default: str, text: str) -> Callable[[_F], _F]:
-    return click.option(option, name, type=_Values(choices), default=default, show_default=True, help=text)
+    return click.option(option, name, type=_values(choices), default=default, show_default=True, help=text)
 
 
-_AT_LEAST_1 = click.IntRange(1)
 _SDPA_OPTIONS = (
-    click.option("--shape", "shapes", type=_Values(read=read_shape), metavar="BxHxKxSxD,...",
+    click.option("--shape", "shapes", type=_values(read=read_shape), metavar="BxHxKxSxD,...",
                  help="Batch, heads, KV heads, sequence, head size, e.g. 4x16x16x2048x64.  [default: by device]"),
     _listed("--backend", "backends", BACKENDS, ",".join(BACKENDS), "Kernels; auto leaves the choice to torch."),
     _listed("--phase", "phases", PHASES, ",".join(PHASES), "prefill: as many queries as keys, decode: one query."),
@@ -120,29 +121,38 @@ _SDPA_OPTIONS = (
             "none (a prefill is causal then), causal, or padding: a tensor as of a padded batch."),
     setting_option(SETTINGS["dtype"]),
 )  # fmt: skip
-# Of every benchmark; the fields of `Running`.
-_RUNNING_OPTIONS = (
-    click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path),
-                 help="Add results to FILE, one JSON line each (.jsonl)."),
-    click.option("--resume", is_flag=True, help="Leave out cases that FILE has of this machine."),
-    click.option("--retry", is_flag=True, help="With --resume: run cases again that were not ok."),
-    click.option("--dry-run", "--list", "dry_run", is_flag=True, help="List the cases and run none."),
-    click.option("--repeats", type=_AT_LEAST_1, default=3, show_default=True, metavar="N",
-                 help="Processes per case, interleaved with those of the other cases."),
-    click.option("--seed", default=0, show_default=True, help="Seed for the random order of cases."),
-    click.option("--limit", type=Seconds(), default=600.0, show_default=True, metavar="SECONDS",
-                 help="Kill a case that takes longer; it has timed out."),
-    click.option("--memory-limit", type=_Bytes(), metavar="SIZE",
-                 help="Kill a case that has more resident memory, such as 12G.  [default: 80 % of what is free]"),
-    click.option("--no-bisect", "bisect", flag_value=False, default=True,
-                 help="Do not search for the largest batch that fits if a case is out of memory."),
-    setting_option(SETTINGS["device"]),
-    click.option("--threads", type=_AT_LEAST_1, metavar="N", help="CPU threads for torch.  [default: one per core]"),
-    click.option("--share", type=Pair("K/N", "1/4", least=1), help="Run every N-th case, from the K-th on."),
-    submit_options,
-    click.option("--tasks", type=_AT_LEAST_1, metavar="N",
-                 help="With --submit: split the cases into N tasks of a job array.  [default: 1]"),
-)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Running:
+    """How the cases of a benchmark run: the options that every benchmark has."""
+
+    # fmt: off
+    output: Path | None = declared(path_option(
+        "-o", "--output", text="Add results to FILE, one JSON line each (.jsonl)."))
+    resume: bool = declared("--resume", is_flag=True, help="Leave out cases that FILE has of this machine.")
+    retry: bool = declared("--retry", is_flag=True, help="With --resume: run cases again that were not ok.")
+    dry_run: bool = declared("--dry-run", "--list", "dry_run", is_flag=True, help="List the cases and run none.")
+    repeats: int = declared(number_option(
+        "--repeats", default=3, help="Processes per case, interleaved with those of the other cases."))
+    seed: int = declared("--seed", default=0, show_default=True, help="Seed for the random order of cases.")
+    limit: float = declared(
+        "--limit", type=Seconds(), default=600.0, show_default=True, metavar="SECONDS",
+        help="Kill a case that takes longer; it has timed out.")
+    memory_limit: int | None = declared(
+        "--memory-limit", type=Read(_bytes), metavar="SIZE",
+        help="Kill a case that has more resident memory, such as 12G.  [default: 80 % of what is free]")
+    bisect: bool = declared(
+        "--no-bisect", "bisect", flag_value=False, default=True,
+        help="Do not search for the largest batch that fits if a case is out of memory.")
+    device: str = declared(setting_option(SETTINGS["device"]))
+    threads: int | None = declared(number_option("--threads", help="CPU threads for torch.  [default: one per core]"))
+    share: tuple[int, int] | None = declared(
+        "--share", type=pair("K/N", "1/4", least=1), help="Run every N-th case, from the K-th on.")
+    submission: Submission = declared(submit_options)
+    tasks: int | None = declared(number_option(
+        "--tasks", help="With --submit: split the cases into N tasks of a job array.  [default: 1]"))
+    # fmt: on
 
 
 def _generation_options(benchmark: Benchmark) -> tuple[Callable[[_F], _F], ...]:
@@ -156,7 +166,7 @@ def _axis_option(row: Setting, values: Sequence[object]) -> Callable[[_F], _F]:
     choices = ("off", "on") if row.type is bool else row.accepted
     texts = list(map(_value_text, values))
     default = _ALL if choices is not None and texts == list(choices) else ",".join(texts)
-    kind = _Values(choices, int if row.type is int and not row.optional else functools.partial(_value, row))
+    kind = _values(choices, int if row.type is int and not row.optional else functools.partial(_value, row))
     return click.option(row.flag, row.name, type=kind, help=row.axis or row.help, default=default, show_default=True)
 
 
@@ -213,11 +223,11 @@ def _benchmark(
 ) -> click.Command:
     """The command of a benchmark; `cases_of` returns its cases, by whether they run on a GPU."""
 
-    @grouped(Running, "running", *_RUNNING_OPTIONS)
+    @grouped(Running, "running")
     def invoke(running: Running, **given: Any) -> int:
         _check(running)
         cases = cases_of(running, given)
-        if submitted(running, len(cases(True))):
+        if _submitted(running, len(cases(True))):
             return 0
         from molprof.profiler.bench.schedule import read_machine
 
@@ -240,6 +250,101 @@ def _check(running: Running) -> None:
     from molprof.profiler.bench.results_file import check_results
 
     check_results(running.output)
+
+
+def _submitted(running: Running, cases: int) -> bool:
+    """Submit the benchmark if that is asked for, and return whether it was.
+
+    Each task runs a share of the cases into a file of its own, because several nodes cannot append to one file.
+    Collecting puts the files together.
+    """
+    submission = running.submission
+    if running.tasks is not None and submission.cluster is None:
+        raise click.UsageError("--tasks requires --submit NAME")
+    if submission.cluster is None or running.dry_run:
+        return False
+    from molprof.profiler.cluster.job import Task
+
+    assert running.output is not None
+    output, count = running.output.absolute(), running.tasks or 1
+    if count > cases:
+        raise UsageError(
+            f"--tasks {count} for {counted(cases, 'case')}: some would have none", f"use at most --tasks {cases}"
+        )
+    parts = [output.with_name(f"{output.stem}.{number}-of-{count}{output.suffix}") for number in range(1, count + 1)]
+    if not running.resume and (left := [part for part in parts if part.exists()]):
+        raise UsageError(
+            f"{left[0]} exists from an earlier submission",
+            hint="--resume continues it; else delete it or use another -o",
+        )
+    for part in parts if running.resume and output.exists() else ():
+        if not part.exists():  # collected and deleted: its results are in the output
+            shutil.copyfile(output, part)
+    context = click.get_current_context()
+    # A task that is requeued continues where it was stopped.
+    own = ["bench", str(context.info_name), *own_arguments(context, "tasks", "output", "resume"), "--resume"]
+    tasks = [
+        Task(f"share-{number}", (*own, "--share", f"{number}/{count}", "-o", str(part)), str(part))
+        for number, part in enumerate(parts, start=1)
+    ]
+    submit_command(submission, "bench", tasks, {"output": str(output), "parts": [str(part) for part in parts]})
+    if not submission.detach:
+        note(f"next: molprof bench show {shlex.quote(str(running.output))}")
+    return True
+
+
+def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | None = None) -> int:
+    """Run the cases, or list them; return the exit code. `worker` replaces molprof's own."""
+    from molprof.profiler.bench.facts import cases_document
+    from molprof.profiler.bench.isolate import WORKER, Limits
+    from molprof.profiler.bench.results_file import ResultsFile
+    from molprof.profiler.bench.schedule import Plan, default_memory, run_plan
+
+    if running.share is not None:
+        number, of = running.share
+        cases = cases[number - 1 :: of]
+    if running.dry_run:
+        Result().deliver(cases_document(cases, facts, running.repeats))
+        return 0
+    assert running.output is not None
+    results = ResultsFile(running.output)
+    if results.before.results and not running.resume:
+        count = len(results.before.results)
+        note(f"adding to {counted(count, 'result')} in {running.output}; --resume leaves out what is done")
+    if running.resume:
+        for count, how in results.elsewhere(set(map(case_id, cases)), facts.environment).values():
+            found = f"{counted(count, 'result')} of these cases in {running.output}"
+            note(f"{found}: not counted, because their environment differs: {escaped(how)}")
+    plan = Plan(
+        cases=tuple(cases), repeats=running.repeats, seed=running.seed,
+        limits=Limits(running.limit, running.memory_limit or default_memory()), resume=running.resume,
+        retry=running.retry, bisect=running.bisect, command=("molprof", *sys.argv[1:]),
+        worker=worker or WORKER,
+    )  # fmt: skip
+    lines = CaseLines()
+    try:
+        run_plan(plan, facts, results, lines, lines.begin)
+    except KeyboardInterrupt:
+        lines.clear()
+        argument = [] if running.resume else ["--resume"]
+        done = lines.statuses.total()
+        note(f"interrupted; {running.output} has the results so far ({done} of this run); continue with:")
+        note(f"  {shlex.join(['molprof', *sys.argv[1:], *argument])}")
+        return 130
+    finally:
+        results.close()
+    if lines.statuses:
+        ended = (f"{lines.statuses[status]} {status}" for status in STATUSES if lines.statuses[status])
+        note(f"results: {', '.join(ended)}")
+    else:
+        note(f"nothing left to run: {running.output} has all results")
+    note(f"next: molprof bench show {shlex.quote(str(running.output))}")
+    bad = sum(lines.statuses[status] for status in (FAILED, HUNG, NO_MEMORY))
+    if bad and not lines.statuses[OK] and not results.has_figures(set(map(case_id, cases))):
+        raise RunError(
+            f"none of the cases has figures: {lines.last_problem}", hint="the file has all messages and stacks"
+        )
+    return 0
 
 
 _SDPA = """Measure the attention kernel alone: time by device events, TFLOP/s, GB/s, error.

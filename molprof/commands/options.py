@@ -6,7 +6,7 @@ import functools
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -83,8 +83,19 @@ def with_options(function: _F, *options: Callable[[_F], _F]) -> _F:
     return function
 
 
+def declared(*names: Any, **settings: Any) -> Any:
+    """A field of a dataclass for `grouped`, with its option: the arguments of `click.option`, or an option."""
+    option = names[0] if callable(names[0]) else click.option(*names, **settings)
+    default = () if settings.get("multiple") else settings.get("default", False if settings.get("is_flag") else None)
+    return field(default=default, metadata={"option": option})
+
+
 def grouped(kind: type[Any], name: str, *options: Callable[[Any], Any]) -> Callable[[_F], _F]:
-    """Add options, of which the command gets one `kind` as `name`; they are fields of it, others have their default."""
+    """Add options, of which the command gets one `kind` as `name`; they are fields of it, others have their default.
+
+    options: in place of those that the fields are `declared` with.
+    """
+    added = options or [item.metadata["option"] for item in fields(kind)]
 
     def add(command: _F) -> _F:
         @functools.wraps(command)
@@ -92,7 +103,7 @@ def grouped(kind: type[Any], name: str, *options: Callable[[Any], Any]) -> Calla
             made = kind(**{item.name: given.pop(item.name) for item in fields(kind) if item.name in given})
             return command(*arguments, **{name: made}, **given)
 
-        made: Any = with_options(with_group, *options)
+        made: Any = with_options(with_group, *added)
         return made  # type: ignore[no-any-return]
 
     return add

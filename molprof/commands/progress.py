@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import sys
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from molprof.common.text import escaped
 from molprof.common.values import counted
 
 if TYPE_CHECKING:
+    from molprof.profiler.bench.cases import Case
+    from molprof.profiler.bench.schedule import Step
     from molprof.profiler.capture.passes import Progress as State
 
 _STAGES = {
@@ -29,6 +32,7 @@ _STAGES = {
     "machine": "looking at the machine",
 }
 _REDRAW_S, _LINE_S = 0.1, 10.0
+_LABEL_LENGTH = 52
 _CLEAR = "\r\x1b[2K"
 
 
@@ -88,6 +92,30 @@ class Counting(Lines):
         if not self._live and done < of and now - self._said >= _LINE_S:
             self._said = now
             self.line(text)
+
+
+class CaseLines(Lines):
+    """A line on stderr for each case that has ended; on a terminal, one for the running case too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.statuses: Counter[str] = Counter()
+        self.last_problem: str | None = None
+
+    def begin(self, case: Case, number: int, of: int) -> None:
+        self.draw(f"[{number}/{of}] running {escaped(case.label())}")
+
+    def __call__(self, step: Step) -> None:
+        self.statuses[step.status] += 1
+        width = len(str(step.of))
+        label = escaped(step.case.label())
+        text = f"[{step.number:>{width}}/{step.of}] {step.status:<13} {label:<{_LABEL_LENGTH}} {duration(step.seconds)}"
+        if step.rest_s:
+            text += time_left(step.rest_s)
+        if step.message:
+            self.last_problem = escaped(step.message)
+            text += f"\n{' ' * (2 * width + 4)}{self.last_problem}"
+        self.line(text)
 
 
 class Progress(Lines):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args, get_origin
 import click
 from click.core import ParameterSource
 
-from molprof.commands.options import with_options
+from molprof.commands.options import Read, with_options
 from molprof.common.errors import UsageError
 from molprof.common.setting import Setting
 from molprof.common.settings import SETTINGS
@@ -19,15 +19,8 @@ from molprof.profiler.models.architecture import NAMED
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SIZES = " or ".join(f"{size} ({preset})" for preset, sizes in NAMED.items() for size in sizes)
-
-
-class Pattern(click.ParamType):  # type: ignore[type-arg]
-    """A text in which `\\n` and `\\t` are a newline and a tab, as shells do not make them."""
-
-    name = "PATTERN"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return value.replace("\\n", "\n").replace("\\t", "\t")
+# A text in which `\n` and `\t` are a newline and a tab, as shells do not make them.
+_PATTERN = Read(lambda text: text.replace("\\n", "\n").replace("\\t", "\t"), "PATTERN")
 
 
 def check_arguments(given: Sequence[str], used: bool) -> None:
@@ -51,22 +44,17 @@ class Seconds(click.FloatRange):
         return found
 
 
-class Pair(click.ParamType):  # type: ignore[type-arg]  # generic in click's stubs only since 8.5
+def pair(name: str, example: str, least: int | None = None) -> Read:
     """Two whole numbers with a sign between them; with `least`, the first is at least that and at most the second."""
 
-    def __init__(self, name: str, example: str, least: int | None = None) -> None:
-        self.name, self._example, self._least = name, example, least
-
-    def convert(
-        self, value: str | tuple[int, int], param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        if isinstance(value, tuple):
-            return value
-        found = re.fullmatch(rf"([0-9]+){self.name.strip(ascii_letters)}([0-9]+)", value)
+    def numbers(text: str) -> tuple[int, int]:
+        found = re.fullmatch(rf"([0-9]+){name.strip(ascii_letters)}([0-9]+)", text)
         first, last = map(int, found.groups()) if found else (0, 0)
-        if found is None or (self._least is not None and not self._least <= first <= last):
-            self.fail(f"{value!r} is not {self.name}, such as {self._example}", param, ctx)
+        if found is None or (least is not None and not least <= first <= last):
+            raise ValueError(f"{text!r} is not {name}, such as {example}")
         return first, last
+
+    return Read(numbers, name)
 
 
 def setting_option(row: Setting, **changes: Any) -> Callable[[_F], _F]:
@@ -84,8 +72,8 @@ def setting_option(row: Setting, **changes: Any) -> Callable[[_F], _F]:
     elif row.accepted is not None:
         details["type"] = click.Choice(row.accepted)
     else:
-        kinds = {"file": click.Path(), "text": Pattern(), None: row.type}
-        details["type"] = kinds[row.kind] if row.type in (str, int, float) else Pair(str(row.metavar), "20:39")
+        kinds = {"file": click.Path(), "text": _PATTERN, None: row.type}
+        details["type"] = kinds[row.kind] if row.type in (str, int, float) else pair(str(row.metavar), "20:39")
     if unset:
         details |= {"default": None, "help": f"{row.help}  [default: {unset}]"}
     elif default is not None and row.type in (str, int, float):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from molprof.commands.options import grouped, note, path_option
+from molprof.commands.options import declared, grouped, note, path_option
 from molprof.common.errors import RunError
 from molprof.common.values import counted
 
@@ -21,24 +21,31 @@ if TYPE_CHECKING:
     from molprof.profiler.cluster.status import JobStatus
     from molprof.profiler.project import Project
 
-_SUBMIT = "Run on a cluster: slurm, or a table [slurm.NAME] of molprof.toml."
 # Results to list one by one.
 _SHOWN = 10
 # Tasks whose every state is told; of more, the counts, and each that does not end well.
 _TOLD = 20
 _GIVEN = "molprof.given"
-# Parameters of a command that make its `Submission`.
-PARAMETERS = ("config", "cluster", "overrides", "detach")
+
+
+config_option = path_option(
+    "--config", text="File of models and clusters.  [default: molprof.toml here or in the nearest folder above]"
+)
 
 
 @dataclass(frozen=True)
 class Submission:
     """What the options of submission, `submit_options`, ask for."""
 
-    config: Path | None = None  # the molprof.toml; None: the nearest
-    cluster: str | None = None  # None: run here
-    overrides: tuple[str, ...] = ()  # `KEY=VALUE` in place of the cluster's table
-    detach: bool = False  # print the job's id and leave it
+    # fmt: off
+    config: Path | None = declared(config_option)  # the molprof.toml; None: the nearest
+    cluster: str | None = declared(  # None: run here
+        "--submit", "cluster", metavar="NAME", help="Run on a cluster: slurm, or a table [slurm.NAME] of molprof.toml.")
+    overrides: tuple[str, ...] = declared(  # `KEY=VALUE` in place of the cluster's table
+        "--slurm", "overrides", multiple=True, metavar="KEY=VALUE",
+        help="With --submit: replace a value of the table, such as time=2:00:00. Repeatable.")
+    detach: bool = declared("--detach", is_flag=True, help="With --submit: print the job's id and leave it.")
+    # fmt: on
 
     def __post_init__(self) -> None:
         if self.cluster is None and (self.overrides or self.detach):
@@ -49,6 +56,11 @@ class Submission:
         from molprof.profiler.project import find_project
 
         return find_project(self.config)
+
+
+# Parameters of a command that make its `Submission`.
+PARAMETERS = tuple(item.name for item in fields(Submission))
+submit_options = grouped(Submission, "submission")
 
 
 class Submittable(click.Command):
@@ -75,20 +87,6 @@ def words(option: click.Option, value: Any) -> list[str]:
     if option.is_flag:  # of some the value is False, such as --no-cache
         return (option.opts if value != (option.flag_value is False) else option.secondary_opts)[:1]
     return [word for item in (value if option.multiple else [value]) for word in (option.opts[0], str(item))]
-
-
-config_option = path_option(
-    "--config", text="File of models and clusters.  [default: molprof.toml here or in the nearest folder above]"
-)
-submit_options = grouped(
-    Submission,
-    "submission",
-    config_option,
-    click.option("--submit", "cluster", metavar="NAME", help=_SUBMIT),
-    click.option("--slurm", "overrides", multiple=True, metavar="KEY=VALUE",
-                 help="With --submit: replace a value of the table, such as time=2:00:00. Repeatable."),
-    click.option("--detach", is_flag=True, help="With --submit: print the job's id and leave it."),
-)  # fmt: skip
 
 
 def submit_command(

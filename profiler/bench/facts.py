@@ -11,9 +11,10 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from molprof.common.document import Column, Document, Section, Table
 from molprof.common.errors import UsageError
 from molprof.common.settings import AUTO
-from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase
+from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase, case_id
 
 # The kind of a request to a worker for the machine's facts.
 FACTS = "facts"
@@ -144,3 +145,18 @@ def _installed(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):  # its parent package is missing, or broken
         return False
+
+
+def cases_document(cases: Sequence[Case], facts: Facts, repeats: int) -> Document:
+    """The cases, with the reasons of those that cannot run here."""
+    reasons = [unsupported(case, facts) for case in cases]
+    able = reasons.count(None)
+    rows = [
+        {"id": case_id(case), "label": case.label(), "unsupported": reason}
+        for case, reason in zip(cases, reasons, strict=True)
+    ]
+    where = facts.environment.get("gpu") or facts.environment.get("cpu") or facts.device
+    summary = f"{able} of {len(cases)} cases can run on {facts.device} ({where}), each in {repeats} processes"
+    columns = (Column("case"), Column("settings"), Column("unsupported here"))
+    table = Table(columns, [tuple(row.values()) for row in rows], missing="")
+    return Document("Benchmark cases", (Section("", table=table),), lambda: rows, summary=(summary,))
