@@ -12,8 +12,7 @@ from captures import settings
 from molprof.analysis.figures.run_model import Setup
 from molprof.commands.capture import command
 from molprof.common.errors import UsageError
-from molprof.common.setting import rows, setting
-from molprof.common.settings import SETTINGS, CaptureSettings
+from molprof.common.settings import SETTINGS, CaptureSettings, rows, setting
 from molprof.profiler.capture.tracefile import OutputFile
 
 

@@ -35,8 +35,7 @@ from molprof.commands.run_options import Seconds, check_arguments, pair, samplin
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.bench_records import FAILED, HUNG, NO_MEMORY, OK, STATUSES
 from molprof.common.errors import RunError, UsageError
-from molprof.common.setting import Setting, rows
-from molprof.common.settings import AUTO, SETTINGS
+from molprof.common.settings import AUTO, SETTINGS, Setting, rows
 from molprof.common.text import escaped
 from molprof.common.values import counted
 from molprof.profiler.bench.cases import BACKENDS, MASKS, Case, GenerateCase, case_id

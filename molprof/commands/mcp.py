@@ -32,7 +32,6 @@ def command(folders: tuple[Path, ...]) -> None:
     """
     if importlib.util.find_spec("mcp") is None:
         raise MissingExtraError("mcp", "mcp", "molprof mcp")
-    from molprof.commands.mcp_bounds import Folders
-    from molprof.commands.mcp_server import make_server
+    from molprof.commands.mcp_server import Folders, make_server
 
     make_server(Folders(folders)).run("stdio")

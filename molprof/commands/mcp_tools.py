@@ -1,4 +1,4 @@
-"""What the tools of `molprof mcp` answer, in the process that reads traces."""
+"""What the tools of `molprof mcp` answer, in the process that reads traces, and how much of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from molprof.analysis.figures.model import Finding, plain
 from molprof.analysis.origin.places import Place
 from molprof.analysis.origin.tree import Tree
 from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE
-from molprof.commands.mcp_bounds import bounded, limited
 from molprof.common.errors import EngineError, MolprofError, UsageError
 from molprof.common.process import answer
 
@@ -34,6 +33,8 @@ _COLUMNS = {"module": "module", "source": "source", "operator": "operator", "ker
 _AMOUNTS = ("gpu_ns", "kernels", "launches", "syncs", "operators", "operator_ns")
 _MOST_PLACES = 10
 _POLL_S = 0.1
+_MOST_CHARACTERS = 24_000  # of an answer as JSON
+_MOST_TEXT = 2_000  # of one text in a list
 
 
 def run() -> None:
@@ -62,6 +63,44 @@ def _answered(request: bytes) -> bytes:
     except Exception as error:
         traceback.print_exc()
         raise EngineError(f"this is a bug in molprof: {error!r}") from error
+
+
+def bounded(data: dict[str, Any], most: int = _MOST_CHARACTERS) -> bytes:
+    """The answer as JSON of at most `most` characters.
+
+    The longest list is halved until all fits; `left_out` says how many entries of which list are missing.
+    """
+    data = {key: _cut(value) for key, value in data.items()}
+    left_out: dict[str, Any] = dict(data.get("left_out") or {})
+    while True:
+        text = msgspec.json.encode({**data, "left_out": left_out})
+        if len(text) <= most:
+            return text
+        sizes = {
+            key: len(msgspec.json.encode(value)) for key, value in data.items() if isinstance(value, list) and value
+        }
+        if not sizes:
+            raise UsageError("the answer is too large", hint="ask for less")
+        longest = max(sizes, key=lambda key: sizes[key])
+        kept = len(data[longest]) // 2
+        left_out[longest] = left_out.get(longest, 0) + len(data[longest]) - kept
+        data[longest] = data[longest][:kept]
+
+
+def limited(data: dict[str, Any], key: str, items: Sequence[Any], limit: int) -> None:
+    """Add the first `limit` items as `key`, and to `left_out` how many are missing."""
+    data[key] = list(items[:limit])
+    if len(items) > limit:
+        data.setdefault("left_out", {})[key] = len(items) - limit
+
+
+def _cut(value: Any) -> Any:
+    """The value with long texts inside lists cut."""
+    if isinstance(value, str):
+        return value if len(value) <= _MOST_TEXT else f"{value[:_MOST_TEXT]}... ({len(value) - _MOST_TEXT} more)"
+    if isinstance(value, (list, tuple)):
+        return [_cut(item) for item in value]
+    return {key: _cut(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _report(trace: str, select: str, limit: int) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from click.core import ParameterSource
 
 from molprof.commands.options import Read, with_options
 from molprof.common.errors import UsageError
-from molprof.common.setting import Setting
-from molprof.common.settings import SETTINGS
+from molprof.common.settings import SETTINGS, Setting
 from molprof.profiler.models.architecture import NAMED
 
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 
 from molprof.common.bench_records import digest
 from molprof.common.errors import UsageError
-from molprof.common.setting import at_least, one_of, rows, setting
-from molprof.common.settings import DTYPES, CaptureSettings
+from molprof.common.settings import DTYPES, CaptureSettings, at_least, one_of, rows, setting
 
 BACKENDS = ("auto", "math", "flash", "efficient", "cudnn", "flash-attn", "flash-attn-3", "flex")
 MASKS = ("none", "causal", "padding")

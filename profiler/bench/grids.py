@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from molprof.common.errors import UsageError
-from molprof.common.setting import rows
-from molprof.common.settings import ATTENTION, AUTO, COMPILE, KV_CACHES, STATIC_CACHES
+from molprof.common.settings import ATTENTION, AUTO, COMPILE, KV_CACHES, STATIC_CACHES, rows
 from molprof.profiler.bench.cases import GenerateCase, SdpaCase
 from molprof.profiler.processors import PROCESSORS
 

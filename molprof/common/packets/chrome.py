@@ -103,6 +103,8 @@ class _Reader:
         except (self._wrong, UnicodeDecodeError, RecursionError) as error:
             reason = "invalid UTF-8" if isinstance(error, UnicodeDecodeError) else "it does not decode"
             raise DamageError(f"has a wrong packet: {reason}", place) from error
+        except DamageError as damage:
+            raise damage if damage.place is not None else DamageError(damage.what, place) from None
 
     def texts(self, name: str, problem: TraceError | None) -> Iterator[bytes]:
         """What was read as blocks of JSON; raises the problem, or TraceError, behind what is whole."""
@@ -159,8 +161,8 @@ class _Reader:
         elif packet.HasField("gpu_render_stage_event"):
             self._render_stage(packet, sequence, place)
         elif packet.HasField("gpu_counter_event"):
-            time = self._clocks.time_ns(packet, sequence, place)
-            for name, owner, value in self._stages.counters(packet.gpu_counter_event, sequence, place):
+            time = self._clocks.time_ns(packet, sequence)
+            for name, owner, value in self._stages.counters(packet.gpu_counter_event, sequence):
                 track = self._track(Counted(name, owner))
                 self.recording.add(COUNTER, time, track, place, {"args": {"": value}})
 
@@ -169,7 +171,7 @@ class _Reader:
 
     def _track_event(self, packet: Any, sequence: Sequence, place: int) -> None:
         event = packet.track_event
-        time = self._clocks.time_ns(packet, sequence, place)
+        time = self._clocks.time_ns(packet, sequence)
         uuid = event.track_uuid or sequence.track_uuid or 0
         kind = event.type
         if kind == TYPE_COUNTER:
@@ -180,7 +182,7 @@ class _Reader:
         if kind == TYPE_END:
             self.recording.add(END, time, self._track(home), place, None)
         elif kind in (TYPE_BEGIN, TYPE_INSTANT):
-            found = described(event, sequence, self._values, place, self._args_of)
+            found = described(event, sequence, self._values, self._args_of)
             is_slice = kind == TYPE_BEGIN
             if found.get("cat") == KEY_CATEGORY and not is_slice:
                 self._keys[found["name"]] = found["args"].get("value")
@@ -199,10 +201,10 @@ class _Reader:
         self._stages.specify(event)
         if not event.HasField("event_id") and not event.HasField("duration"):
             return  # descriptions alone
-        time = self._clocks.time_ns(packet, sequence, place)
+        time = self._clocks.time_ns(packet, sequence)
         if event.duration >= _MAX_DURATION_NS:
-            raise DamageError(f"has a GPU render stage of {event.duration} ns", place)
-        found = self._stages.event(event, sequence, place)
+            raise DamageError(f"has a GPU render stage of {event.duration} ns")
+        found = self._stages.event(event, sequence)
         stream, queue = found["args"].get("stream"), found.pop("queue")
         home = Place(event.gpu_id, queue if stream is None else stream)
         self._tracks.name_thread(home, queue)

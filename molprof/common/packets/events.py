@@ -70,16 +70,16 @@ class Sequence:
             for field, entries in packet.interned_data.ListFields():
                 self._interned[field.name].update((entry.iid, entry) for entry in entries)
 
-    def find(self, kind: str, number: int, place: int) -> Any:
-        """The entry of interned data that the packet at `place` refers to. Raises DamageError where there is none."""
+    def find(self, kind: str, number: int) -> Any:
+        """The entry of interned data. Raises DamageError where there is none."""
         try:
             return self._interned[kind][number]
         except KeyError:
-            raise DamageError(f"refers to number {number} of its {kind}, which is missing", place) from None
+            raise DamageError(f"refers to number {number} of its {kind}, which is missing") from None
 
-    def name(self, kind: str, number: int, place: int) -> str:
+    def name(self, kind: str, number: int) -> str:
         """The name of an entry of interned data. Raises DamageError."""
-        return str(self.find(kind, number, place).name)
+        return str(self.find(kind, number).name)
 
 
 class Clocks:
@@ -101,10 +101,10 @@ class Clocks:
         for key, clock, unit in found:
             self._snapshots[key] = clock.timestamp * unit, boot, unit, clock.is_incremental
 
-    def time_ns(self, packet: Any, sequence: Sequence, place: int) -> int:
-        """The time of the packet at `place`. Raises DamageError where there is none."""
+    def time_ns(self, packet: Any, sequence: Sequence) -> int:
+        """The time of a packet. Raises DamageError where there is none."""
         if not packet.HasField("timestamp"):
-            raise DamageError("has an event without a time", place)
+            raise DamageError("has an event without a time")
         clock = packet.timestamp_clock_id or sequence.clock or _BOOT_CLOCK
         key = _key(clock, sequence.number)
         time = int(packet.timestamp)
@@ -116,11 +116,11 @@ class Clocks:
                 time += at
             time = in_trace + time - at
         elif self._only not in (None, key):
-            raise DamageError(f"has times of clock {clock} and of others, without a snapshot of these clocks", place)
+            raise DamageError(f"has times of clock {clock} and of others, without a snapshot of these clocks")
         else:
             self._only = key
         if not 0 <= time < _MAX_NS:
-            raise DamageError(f"has an event at {time} ns, which is no time", place)
+            raise DamageError(f"has an event at {time} ns, which is no time")
         return time
 
     def _at(self, key: tuple[int, int], time: int) -> int:
@@ -138,23 +138,21 @@ class Values:
     def __init__(self) -> None:
         self._texts: dict[str, Any] = {}
 
-    def args(
-        self, annotations: Any, sequence: Sequence, place: int, wanted: Container[str] | None = None
-    ) -> dict[str, Any]:
+    def args(self, annotations: Any, sequence: Sequence, wanted: Container[str] | None = None) -> dict[str, Any]:
         """Debug annotations as args; the wanted ones, None for all. Raises DamageError."""
         return {
-            name: self._value(item, sequence, place)
+            name: self._value(item, sequence)
             for item in annotations
-            for name in [self._name(item, sequence, place)]
+            for name in [self._name(item, sequence)]
             if wanted is None or name in wanted
         }
 
-    def _name(self, item: Any, sequence: Sequence, place: int) -> str:
+    def _name(self, item: Any, sequence: Sequence) -> str:
         if item.name_iid:
-            return sequence.name("debug_annotation_names", item.name_iid, place)
+            return sequence.name("debug_annotation_names", item.name_iid)
         return str(item.name)
 
-    def _value(self, item: Any, sequence: Sequence, place: int) -> Any:
+    def _value(self, item: Any, sequence: Sequence) -> Any:
         for field in _SIMPLE:
             if item.HasField(field):
                 return getattr(item, field)
@@ -163,13 +161,13 @@ class Values:
         if item.HasField("legacy_json_value"):
             return self._json(item.legacy_json_value)
         if item.HasField("string_value_iid"):
-            text = sequence.find("debug_annotation_string_values", item.string_value_iid, place).str
+            text = sequence.find("debug_annotation_string_values", item.string_value_iid).str
             return text.decode("utf-8", "replace")
         if item.HasField("pointer_value"):
             return hex(item.pointer_value)
         if item.dict_entries:
-            return self.args(item.dict_entries, sequence, place)
-        return [self._value(entry, sequence, place) for entry in item.array_values]
+            return self.args(item.dict_entries, sequence)
+        return [self._value(entry, sequence) for entry in item.array_values]
 
     def _json(self, text: str) -> Any:
         """JSON text as it is; as a text where it is not JSON."""
@@ -190,19 +188,17 @@ def number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def described(
-    event: Any, sequence: Sequence, values: Values, place: int, args_of: ArgsOf | None = None
-) -> dict[str, Any]:
+def described(event: Any, sequence: Sequence, values: Values, args_of: ArgsOf | None = None) -> dict[str, Any]:
     """Category (left out where there is none), name and args of an event. Raises DamageError."""
     result: dict[str, Any] = {}
     if event.categories:
         result["cat"] = event.categories[0]
     elif event.category_iids:
-        result["cat"] = sequence.name("event_categories", event.category_iids[0], place)
+        result["cat"] = sequence.name("event_categories", event.category_iids[0])
     category = result.get("cat")
-    result["name"] = sequence.name("event_names", event.name_iid, place) if event.name_iid else event.name
+    result["name"] = sequence.name("event_names", event.name_iid) if event.name_iid else event.name
     wanted = None if args_of is None or category == KEY_CATEGORY else args_of(category)
-    result["args"] = {} if wanted == () else values.args(event.debug_annotations, sequence, place, wanted)
+    result["args"] = {} if wanted == () else values.args(event.debug_annotations, sequence, wanted)
     return result
 
 
@@ -226,11 +222,11 @@ class RenderStages:
             self._queues = [item.name for item in event.specifications.hw_queue]
             self._stages = [item.name for item in event.specifications.stage]
 
-    def event(self, event: Any, sequence: Sequence, place: int) -> dict[str, Any]:
+    def event(self, event: Any, sequence: Sequence) -> dict[str, Any]:
         """A stage's category, name, args, and the name of its queue. Raises DamageError."""
-        args = self._args(event, sequence, place)
-        queue = self._queue(event, sequence, place)
-        stage, compute = self._stage(event, sequence, place)
+        args = self._args(event, sequence)
+        queue = self._queue(event, sequence)
+        stage, compute = self._stage(event, sequence)
         known = next((kind for text, kind in _CATEGORIES.items() if stage.lower().startswith(text)), None)
         category = known or ("kernel" if compute or event.HasField("launch") else stage or "gpu_render_stage")
         stream = args.get("stream")
@@ -240,15 +236,15 @@ class RenderStages:
         args["device"] = event.gpu_id
         if stream is not None:
             args["stream"] = stream
-        name = self._name(event, sequence, place) or stage
+        name = self._name(event, sequence) or stage
         return {"cat": category, "name": name, "args": args, "queue": queue}
 
-    def counters(self, event: Any, sequence: Sequence, place: int) -> list[tuple[str, str, Any]]:
+    def counters(self, event: Any, sequence: Sequence) -> list[tuple[str, str, Any]]:
         """The samples of a counter event: name, owner and value of each. Raises DamageError."""
         gpu = event.gpu_id
         names = self._counters
         if event.HasField("counter_descriptor_iid"):
-            entry = sequence.find("gpu_counter_descriptors", event.counter_descriptor_iid, place)
+            entry = sequence.find("gpu_counter_descriptors", event.counter_descriptor_iid)
             gpu = event.gpu_id if event.HasField("gpu_id") else entry.gpu_id
             names = {spec.counter_id: spec.name for spec in entry.counter_descriptor.specs}
         elif event.HasField("counter_descriptor"):
@@ -260,7 +256,7 @@ class RenderStages:
             samples.append((name, f"GPU {gpu} Counters", value))
         return samples
 
-    def _args(self, event: Any, sequence: Sequence, place: int) -> dict[str, Any]:
+    def _args(self, event: Any, sequence: Sequence) -> dict[str, Any]:
         args: dict[str, Any] = {}
         for item in event.extra_data:
             text = item.value
@@ -271,31 +267,31 @@ class RenderStages:
                 size = getattr(event.launch, field)
                 args[name] = [size.x, size.y, size.z]
         for item in event.launch.args:
-            name = sequence.name("compute_arg_names", item.name_iid, place) if item.name_iid else item.name
+            name = sequence.name("compute_arg_names", item.name_iid) if item.name_iid else item.name
             value = next((getattr(item, field) for field in _ARGUMENTS if item.HasField(field)), None)
             if value is None:
                 value = number(item.double_value)
             args[_RENAMED.get(name, name)] = value
         return args
 
-    def _queue(self, event: Any, sequence: Sequence, place: int) -> str:
+    def _queue(self, event: Any, sequence: Sequence) -> str:
         if event.hw_queue_iid:
-            return sequence.name("gpu_specifications", event.hw_queue_iid, place)
+            return sequence.name("gpu_specifications", event.hw_queue_iid)
         return _listed(self._queues, event.hw_queue_id) or f"queue {event.hw_queue_id}"
 
-    def _stage(self, event: Any, sequence: Sequence, place: int) -> tuple[str, bool]:
+    def _stage(self, event: Any, sequence: Sequence) -> tuple[str, bool]:
         """The stage's name, and whether it is said to compute."""
         if event.stage_iid:
-            entry = sequence.find("gpu_specifications", event.stage_iid, place)
+            entry = sequence.find("gpu_specifications", event.stage_iid)
             return str(entry.name), entry.category == _COMPUTE
         return _listed(self._stages, event.stage_id), False
 
-    def _name(self, event: Any, sequence: Sequence, place: int) -> str:
+    def _name(self, event: Any, sequence: Sequence) -> str:
         if event.name_iid:
-            return sequence.name("event_names", event.name_iid, place)
+            return sequence.name("event_names", event.name_iid)
         if event.name or not event.kernel_iid:
             return str(event.name)
-        kernel = sequence.find("compute_kernels", event.kernel_iid, place)
+        kernel = sequence.find("compute_kernels", event.kernel_iid)
         return str(kernel.demangled_name or kernel.name)
 
 

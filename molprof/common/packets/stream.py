@@ -26,9 +26,9 @@ _OF_FILE = re.compile(r"^message (\w+) \{$|^  (optional|repeated) (\w+) (\w+) = 
 
 
 class DamageError(Exception):
-    """What is wrong with the trace, and at which byte of it."""
+    """What is wrong with the trace, and at which byte of it; None: where the packet begins that is read."""
 
-    def __init__(self, what: str, place: int) -> None:
+    def __init__(self, what: str, place: int | None = None) -> None:
         super().__init__(what, place)
         self.what = what
         self.place = place
