@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from molprof.common.errors import MolprofError
+from molprof.common.errors import MolprofError, NotComparableError
 from molprof.common.reading import Reading
 
 if TYPE_CHECKING:
     from molprof.analysis.compare import Comparison
     from molprof.analysis.compare.kernels.read import Recorded
+    from molprof.analysis.compare.kernels.sums import Summed
     from molprof.analysis.compare.predictions import Expectation
     from molprof.analysis.figures import Report
     from molprof.analysis.origin.opened import Opened
@@ -205,6 +206,36 @@ def recorded(path: Path, reading: Reading | None = None) -> tuple[Recorded, Note
     with load(path, reading) as trace:
         found = trace.read(read_recorded, stacks=True, all_args=not notes)
         return found, (*trace.info.notes(), *notes)
+
+
+def compare_kernels(
+    paths: Sequence[Path], region: str | None = None, reading: Reading | None = None
+) -> tuple[Summed, str, Notes]:
+    """The difference of two traces as a sum over their kernels or operators, the region compared, and notes.
+
+    region: `step` of median time, all `steps`, or `trace`; None: the step where both mark steps, else the trace.
+    Raises NotComparableError where only one of them records GPU work, or the steps that are asked for.
+    """
+    from molprof.analysis.compare.kernels.cut import STEP, TRACE, cut
+    from molprof.analysis.compare.kernels.pairing import pair
+    from molprof.analysis.compare.kernels.sums import summed
+
+    read = [recorded(path, reading) for path in paths]
+    found = [rows for rows, _ in read]
+    notes = [f"{path}: {remark}" for path, (_, remarks) in zip(paths, read, strict=True) for remark in remarks]
+    with_gpu = [path for path, rows in zip(paths, found, strict=True) if rows.has_gpu]
+    if len(with_gpu) == 1:
+        other = next(path for path in paths if path != with_gpu[0])
+        what = f"{with_gpu[0]} records GPU work and {other} does not"
+        raise NotComparableError(what, hint="compare without --by kernel")
+    without = [str(path) for path, rows in zip(paths, found, strict=True) if not rows.steps]
+    if region is None:
+        region = TRACE if without else STEP
+        if 0 < len(without) < len(paths):
+            notes.append(f"no steps are marked in {without[0]}: the whole traces are compared")
+    elif region != TRACE and without:
+        raise NotComparableError(f"no steps are marked in {' and '.join(without)}", hint=f"--of {TRACE}")
+    return summed(pair(*(cut(rows, region) for rows in found))), region, tuple(notes)
 
 
 def _reading(reading: Reading | None, how: Mapping[str, Any]) -> Reading:

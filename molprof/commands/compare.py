@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from molprof.analysis.render import render
-from molprof.api import compare, recorded, reports
+from molprof.api import compare, compare_kernels, reports
 from molprof.commands.options import (
     TRACE,
     Result,
@@ -19,11 +19,12 @@ from molprof.commands.options import (
     note,
     path_option,
     reading_options,
+    refuse,
     result_options,
     sweeps_expanded,
     write,
 )
-from molprof.common.errors import NotComparableError, UsageError
+from molprof.common.errors import UsageError
 from molprof.common.reading import Reading
 
 BYS = ("kernel",)
@@ -83,10 +84,16 @@ def command(
 
         refuse_folder(traces[0])
         raise click.UsageError("compare needs at least two traces; for one: molprof report TRACE")
-    _check_by(by, region, len(traces), (*thresholds, predictions, *tokens, *molecules))
+    excluded = {"fail_if": thresholds, "predictions": predictions, "tokens": tokens, "molecules": molecules}
+    _check_by(by, region, len(traces), excluded)
     result.check([*traces, *filter(None, [predictions])])
     if by is not None:
-        return _compare_by(traces, region, reading, result)
+        from molprof.analysis.documents.kernels import kernels_document
+
+        sums, region, notes = compare_kernels(traces, region, replace(reading, cached=False))
+        note(*notes)
+        result.deliver(kernels_document(sums, region))
+        return 3 if sums.problems else 0
     from molprof.analysis.compare.predictions import read_expectations
     from molprof.analysis.compare.thresholds import judge_comparison, parse_threshold
     from molprof.analysis.documents.comparison import comparison_document
@@ -103,7 +110,7 @@ def command(
     return judged(outcome)
 
 
-def _check_by(by: str | None, region: str | None, count: int, excluded: Sequence[object]) -> None:
+def _check_by(by: str | None, region: str | None, count: int, excluded: Mapping[str, object]) -> None:
     """Refuse options that exclude each other. Raises UsageError."""
     if by is None:
         if region is not None:
@@ -111,38 +118,4 @@ def _check_by(by: str | None, region: str | None, count: int, excluded: Sequence
         return
     if count != 2:
         raise UsageError(f"--by {by} compares two traces, and {count} are given", hint="give two")
-    if any(excluded):
-        raise UsageError(
-            f"--by {by} takes no --fail-if, --predictions, --tokens or --molecules", hint="leave these out"
-        )
-
-
-def _compare_by(traces: Sequence[Path], region: str | None, reading: Reading, result: Result) -> int:
-    """Write the comparison of two traces. The exit code is 3 if the sum does not hold.
-
-    Raises NotComparableError where only one of them records GPU work, or the steps that are asked for.
-    """
-    from molprof.analysis.compare.kernels.cut import STEP, TRACE, cut
-    from molprof.analysis.compare.kernels.pairing import pair
-    from molprof.analysis.compare.kernels.sums import summed
-    from molprof.analysis.documents.kernels import kernels_document
-
-    found = []
-    for trace in traces:
-        rows, remarks = recorded(trace, replace(reading, cached=False))
-        found.append(rows)
-        note(*(f"{trace}: {remark}" for remark in remarks))
-    gpu = [trace for trace, rows in zip(traces, found, strict=True) if rows.has_gpu]
-    if len(gpu) == 1:
-        other = next(trace for trace in traces if trace != gpu[0])
-        raise NotComparableError(f"{gpu[0]} records GPU work and {other} does not", hint="compare without --by kernel")
-    without = [str(trace) for trace, rows in zip(traces, found, strict=True) if not rows.steps]
-    if region is None:
-        region = TRACE if without else STEP
-        if 0 < len(without) < len(traces):
-            note(f"no steps are marked in {without[0]}: the whole traces are compared")
-    elif region != TRACE and without:
-        raise NotComparableError(f"no steps are marked in {' and '.join(without)}", hint=f"--of {TRACE}")
-    sums = summed(pair(*(cut(rows, region) for rows in found)))
-    result.deliver(kernels_document(sums, region))
-    return 3 if sums.problems else 0
+    refuse(f"--by {by}", "leave these out", **excluded)

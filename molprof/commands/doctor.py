@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from molprof.commands.options import Result, result_options
 from molprof.commands.run_options import Seconds
 from molprof.commands.submission import config_option
-from molprof.common.document import Document, Section, pairs
-
-if TYPE_CHECKING:
-    from molprof.profiler.doctor.checks import Diagnosis
 
 
 @click.command("doctor")
@@ -37,23 +32,9 @@ def command(limit_s: float, config: Path | None, result: Result) -> int:
       molprof doctor --format json | jq .can
     """
     result.check()
-    from molprof.profiler.doctor.checks import TRIALS, diagnose
+    from molprof.profiler.doctor.checks import TRIALS, diagnose, diagnosis_document
 
     with click.progressbar(length=len(TRIALS), label="checking", file=sys.stderr) as bar:
         diagnosis = diagnose(config, limit_s, lambda: bar.update(1))
-    result.deliver(_document(diagnosis))
+    result.deliver(diagnosis_document(diagnosis))
     return 0 if diagnosis.can_analyse or diagnosis.can_capture else 3
-
-
-def _document(diagnosis: Diagnosis) -> Document:
-    rows = []
-    for check in diagnosis.checks:
-        rows.append((check.name, check.state if check.value is None else f"{check.state}: {check.value}"))
-        rows += [("", f"fix: {check.fix}")] if check.fix is not None else []
-    can = (("analysis", diagnosis.can_analyse), ("capture", diagnosis.can_capture))
-    summary = [f"{what}: {'works' if works else 'cannot work'}" for what, works in can]
-    if diagnosis.can_capture and not diagnosis.can_analyse:
-        summary.append("this machine can record; read its traces on another one, with the same molprof")
-    return Document(
-        "molprof doctor", (Section("", table=pairs(rows, wide=True)),), diagnosis.to_json, summary=tuple(summary)
-    )

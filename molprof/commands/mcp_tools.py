@@ -131,20 +131,16 @@ def _compare(traces: list[str], select: str, limit: int) -> dict[str, Any]:
     reports = api.reports(traces)
     comparison = api.compare(*reports)
     chosen = {figure.id for figure in _selected(tuple(COMPARED.values()), select)}
+    whole = comparison.to_json()
     rows = [
         {
-            "id": row.figure.id,
-            "label": row.figure.label,
-            "unit": row.figure.unit,
-            "values": list(row.values),
-            "ratios": list(row.ratios),
-            "within_noise": [False, *(row.within_noise(place) for place in range(1, len(reports)))],
-            "evidence": [to_builtins(evidence_of(row.figure, report)) for report in reports],
+            **{name: row[name] for name in ("id", "label", "unit", "values", "ratios")},
+            "within_noise": [False, *map(compared.within_noise, range(1, len(reports)))],
+            "evidence": [to_builtins(evidence_of(compared.figure, report)) for report in reports],
         }
-        for row in comparison.rows
-        if row.figure.id in chosen and (select or len(set(row.values)) > 1)
+        for compared, row in zip(comparison.rows, whole["rows"], strict=True)
+        if row["id"] in chosen and (select or len(set(row["values"])) > 1)
     ]
-    whole = comparison.to_json()
     data: dict[str, Any] = {
         "labels": list(comparison.labels),
         "verdict": list(comparison_verdict(comparison)),

@@ -77,7 +77,13 @@ def command(
     if submission.cluster is not None and parts is not None:
         tasks = _tasks(traces, parts, reading.partial, own_arguments(context, "output", "force", "style", "parts"))
         if tasks:
-            _check_unfinished(tasks, submission)
+            from molprof.profiler.cluster.job import jobs_folder
+            from molprof.profiler.cluster.status import unfinished
+
+            busy = Counter(unfinished(jobs_folder(submission.project.folder), {task.output for task in tasks}).values())
+            for job, count in busy.items():
+                text = f"{job} has not read {counted(count, 'file')} yet"
+                raise UsageError(text, hint=f"molprof collect {job} --wait, then repeat the command")
             submit_command(submission, "ranks", tasks, {"parts": str(parts.absolute())})
         if submission.detach:
             return 0
@@ -97,27 +103,6 @@ def _tasks(traces: Sequence[Path], parts: Path, partial: bool, own: Sequence[str
         Task(item.name.split(".")[0], ("ranks", str(item), *own, "--parts", str(parts)), str(part_path(parts, item)))
         for item in missing
     ]
-
-
-def _check_unfinished(tasks: Sequence[Task], submission: Submission) -> None:
-    """Raises UsageError where an earlier job is still reading some of the files."""
-    from molprof.profiler.cluster.job import all_jobs, jobs_folder
-    from molprof.profiler.cluster.status import UNFINISHED, job_status
-
-    wanted = {task.output for task in tasks}
-    busy: Counter[str] = Counter()
-    for job in all_jobs(jobs_folder(submission.project.folder))[0]:
-        if job.kind == "ranks" and wanted & {task.output for task in job.tasks}:
-            states = job_status(job).tasks
-            busy[job.id] = sum(
-                task.output in wanted and states[number].state in UNFINISHED for number, task in enumerate(job.tasks)
-            )
-    for job_id, count in busy.items():
-        if count:
-            raise UsageError(
-                f"{job_id} has not read {counted(count, 'file')} yet",
-                hint=f"molprof collect {job_id} --wait, then repeat the command",
-            )
 
 
 def rank_inputs(traces: Sequence[Path], output: Path | None) -> list[Path]:

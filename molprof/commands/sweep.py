@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,6 @@ from molprof.common.text import escaped
 from molprof.common.values import counted
 
 if TYPE_CHECKING:
-    from molprof.profiler.project import Project
     from molprof.profiler.sweep.grid import Case, Sweep
     from molprof.profiler.sweep.index import Entry
 
@@ -99,7 +97,12 @@ def command(
         write("\n".join(escaped(shlex.join(["molprof", *_command(folder, entry, force)])) for entry in chosen))
         note(f"{counted(len(chosen), 'case')}, to be captured into {folder}")
         return
-    busy = {} if force else _with_cluster(folder, submission.project)
+    from molprof.profiler.cluster.job import jobs_folder
+    from molprof.profiler.cluster.status import unfinished
+
+    outputs = {} if force else {str((folder / entry.trace).absolute()): name for name, entry in entries.items()}
+    jobs_of = unfinished(jobs_folder(submission.project.folder), outputs)
+    busy = {outputs[output]: job for output, job in jobs_of.items()}
     jobs = Counter(busy.values())
     if busy and not resume:
         first = next(iter(jobs))
@@ -107,7 +110,10 @@ def command(
             f"{first} has not finished {counted(jobs[first], 'case')} of {folder}",
             hint=f"--resume skips them; molprof jobs {first} --cancel cancels them",
         )
-    chosen = _kept(folder, entries, chosen, resume, force, busy)
+    from molprof.profiler.sweep.index import remaining
+
+    make_folder(folder)
+    chosen = remaining(folder, entries, chosen, resume, force, busy)
     for job, count in sorted(jobs.items()):
         note(f"skipped {counted(count, 'case')} that {job} has not finished: molprof collect {job}")
     if not chosen:
@@ -166,50 +172,6 @@ def _entry(sweep: Sweep, case: Case, folder: Path, submission: Submission) -> En
     except UsageError as error:
         sweep.file.refuse(str(error), sweep.place(key), error.hint)
     return entry
-
-
-def _with_cluster(folder: Path, project: Project) -> dict[str, str]:
-    """Return the cases that a cluster has not finished yet, each with its job."""
-    from molprof.profiler.cluster.job import find_job, jobs_folder
-    from molprof.profiler.cluster.status import UNFINISHED, job_status
-    from molprof.profiler.sweep.index import read_index
-
-    found = {}
-    for name in {entry.job for entry in read_index(folder) or () if entry.job}:
-        try:
-            job = find_job(jobs_folder(project.folder), name)
-        except MolprofError:
-            continue  # its folder was deleted
-        found.update({task.name: name for task in job_status(job).tasks if task.state in UNFINISHED})
-    return found
-
-
-def _kept(
-    folder: Path, entries: dict[str, Entry], chosen: list[Entry], resume: bool, force: bool, busy: Mapping[str, str]
-) -> list[Entry]:
-    """Put what an earlier sweep left in the folder into `entries`; return those that remain to be captured."""
-    from molprof.profiler.sweep.index import read_index, write_index
-
-    make_folder(folder)
-    earlier = {entry.name: entry for entry in read_index(folder) or ()}
-    left = []
-    for entry in chosen:
-        before, trace = earlier.get(entry.name), folder / entry.trace
-        if before is not None and entry.name in busy:
-            entries[entry.name] = before
-        elif force or not trace.exists():
-            left.append(entry)
-        elif not resume:
-            raise UsageError(f"{trace} already exists", hint="--resume keeps it, --force replaces it")
-        elif before is None or before.arguments != entry.arguments:
-            raise UsageError(
-                f"{trace} was captured with other options than {entry.name} has now",
-                hint="name another folder with -o DIR, or capture all again with --force",
-            )
-        else:
-            entries[entry.name] = replace(before, state="ok", message=None)
-    write_index(folder, entries.values())
-    return left
 
 
 def _here(folder: Path, entries: dict[str, Entry], chosen: list[Entry], force: bool, limit_s: float | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -49,16 +50,7 @@ _NAMES, _TIME = Read(_names), Read(_time)
 @click.option("--to", "end_ns", metavar="TIME", type=_TIME, help="Keep events that start before TIME: 12.5ms, 3s.")
 @file_option(".json", ".json.gz")
 def command(
-    trace: Path,
-    steps: tuple[int, int] | None,
-    batch: int | None,
-    phases: tuple[str, ...],
-    categories: tuple[str, ...],
-    without: tuple[str, ...],
-    start_ns: int | None,
-    end_ns: int | None,
-    output: Path,
-    force: bool,
+    trace: Path, steps: tuple[int, int] | None, batch: int | None, output: Path, force: bool, **kept: Any
 ) -> None:
     """Write a part of TRACE to OUT, as a trace of its own.
 
@@ -75,7 +67,8 @@ def command(
     """
     if str(trace) == "-":
         raise click.UsageError("standard input (-) can be read once only: name a file")
-    if steps is None and start_ns is None and end_ns is None and not (phases or categories or without):
+    start_ns, end_ns = kept["start_ns"], kept["end_ns"]
+    if steps is None and all(value in (None, ()) for value in kept.values()):
         raise click.UsageError("nothing to keep: give --steps, --phases, --categories, --without, --from or --to")
     if start_ns is not None and end_ns is not None and end_ns <= start_ns:
         raise click.UsageError("--to is not after --from")
@@ -84,7 +77,7 @@ def command(
     check_output(output, force, [trace])
     from molprof.analysis.trim import Wish, trim
 
-    outcome = trim(trace, output, Wish(steps, batch, phases, categories, without, start_ns, end_ns), force)
+    outcome = trim(trace, output, Wish(steps, batch, **kept), force)
     note(f"wrote {output}: {outcome.after:,} of {outcome.before:,} events, {bytes_text(output.stat().st_size)}")
     if outcome.unplaced:
         note(f"{outcome.unplaced:,} events with separate begin and end were kept regardless of time")

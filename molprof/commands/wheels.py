@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import re
-import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,8 @@ from typing import Any
 import click
 
 from molprof.commands.options import Read, Result, folder_option, note, path_option
-from molprof.common.document import Column, Document, Section, Table
-from molprof.common.values import counted
-from molprof.profiler.wheels.gather import check_folder, gather
-from molprof.profiler.wheels.needs import MACHINES, Target, Wheel, read_there
+from molprof.profiler.wheels.gather import check_folder, gather, wheels_document
+from molprof.profiler.wheels.needs import MACHINES, Target, read_there
 
 _ENGINES = ("xgrammar", "llguidance")
 
@@ -82,18 +79,4 @@ def command(
     extras = [name for name, wanted in (("rdkit", rdkit), ("analysis", analysis)) if wanted]
     found = gather(target, (*processors, *extras), folder, listed is not None)
     note(*found.notes)
-    Result().deliver(_document(found.wheels, folder))
-
-
-def _document(wheels: tuple[Wheel, ...], folder: Path) -> Document:
-    rows = [(wheel.name, wheel.version, wheel.size_bytes) for wheel in wheels]
-    total = (counted(len(rows), "wheel"), "", sum(wheel.size_bytes for wheel in wheels))
-    table = Table((Column("package"), Column("version"), Column("size", "bytes")), [*rows, total])
-    files = f"{shlex.quote(str(folder))}/*.whl"
-    lines = (
-        f"python3 -m pip install --no-index --no-deps {files}",
-        "if the environment must not change, add --target molprof-site, and",
-        "export PYTHONPATH=$PWD/molprof-site",
-        "python3 -m molprof doctor",
-    )
-    return Document("molprof wheels", (Section("", table=table), Section("There", lines)), dict)
+    Result().deliver(wheels_document(found.wheels, folder))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from molprof.common.errors import TraceError
 from molprof.common.typed_json import read_typed
-from molprof.profiler.cluster.job import Job, TaskRecord, read_json
+from molprof.profiler.cluster.job import Job, TaskRecord, all_jobs, read_json
 from molprof.profiler.cluster.scheduler import SchedulerError, Sighting, sightings
 
 UNFINISHED = ("running", "pending", "unknown")
@@ -92,6 +92,17 @@ def job_statuses(jobs: Sequence[Job]) -> list[JobStatus]:
     except SchedulerError as error:
         problem = str(error)
     return [_status(job, ends, entries, now, problem) for job, ends, entries in zip(jobs, seen, records, strict=True)]
+
+
+def unfinished(jobs: Path, outputs: Collection[str]) -> dict[str, str]:
+    """Those of the outputs that a task is still to write, each with the id of its job, of all in the folder `jobs`."""
+    those = [job for job in all_jobs(jobs)[0] if any(task.output in outputs for task in job.tasks)]
+    return {
+        task.output: status.job.id
+        for status in job_statuses(those)
+        for task, now in zip(status.job.tasks, status.tasks, strict=True)
+        if task.output in outputs and now.state in UNFINISHED
+    }
 
 
 def _record(job: Job, number: int) -> TaskRecord | None:

@@ -10,6 +10,7 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
+from molprof.common.document import Document, Section, pairs
 from molprof.common.errors import MolprofError
 from molprof.profiler.cluster.scheduler import SchedulerError, available, check_reachable
 from molprof.profiler.doctor.trials import Answer, ask, ask_each
@@ -219,3 +220,18 @@ def _slurm() -> Check:
     except SchedulerError as error:
         return Check("slurm", str(error), BROKEN, error.hint)
     return Check("slurm", "its controller answers", OK)
+
+
+def diagnosis_document(diagnosis: Diagnosis) -> Document:
+    """A row for each check, its fix below it, and what works."""
+    rows = []
+    for check in diagnosis.checks:
+        rows.append((check.name, check.state if check.value is None else f"{check.state}: {check.value}"))
+        rows += [("", f"fix: {check.fix}")] if check.fix is not None else []
+    can = (("analysis", diagnosis.can_analyse), ("capture", diagnosis.can_capture))
+    summary = [f"{what}: {'works' if works else 'cannot work'}" for what, works in can]
+    if diagnosis.can_capture and not diagnosis.can_analyse:
+        summary.append("this machine can record; read its traces on another one, with the same molprof")
+    return Document(
+        "molprof doctor", (Section("", table=pairs(rows, wide=True)),), diagnosis.to_json, summary=tuple(summary)
+    )

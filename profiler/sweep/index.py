@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,6 +74,31 @@ def expanded(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
                 reason = f"{entry.state}: {entry.message}" if entry.message else entry.state
                 remarks.append(f"{folder}: no trace of {entry.name} ({reason})")
     return found, remarks
+
+
+def remaining(
+    folder: Path, entries: dict[str, Entry], chosen: list[Entry], resume: bool, force: bool, busy: Container[str]
+) -> list[Entry]:
+    """Put what an earlier sweep left in the folder into `entries`; return those that remain to be captured."""
+    earlier = {entry.name: entry for entry in read_index(folder) or ()}
+    left = []
+    for entry in chosen:
+        before, trace = earlier.get(entry.name), folder / entry.trace
+        if before is not None and entry.name in busy:
+            entries[entry.name] = before
+        elif force or not trace.exists():
+            left.append(entry)
+        elif not resume:
+            raise UsageError(f"{trace} already exists", hint="--resume keeps it, --force replaces it")
+        elif before is None or before.arguments != entry.arguments:
+            raise UsageError(
+                f"{trace} was captured with other options than {entry.name} has now",
+                hint="name another folder with -o DIR, or capture all again with --force",
+            )
+        else:
+            entries[entry.name] = replace(before, state="ok", message=None)
+    write_index(folder, entries.values())
+    return left
 
 
 def run_cases(

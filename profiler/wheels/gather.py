@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from molprof.common.document import Column, Document, Section, Table
 from molprof.common.errors import RunError, UsageError
+from molprof.common.values import counted
 from molprof.profiler.wheels.needs import (
     NAME,
     RECORDING,
@@ -204,3 +207,18 @@ def _pip(*arguments: str, folder: Path, **environment: str) -> None:
         told = told.replace(f"+{_LABEL}", " there")
         raise UsageError(f"no set of versions fits what is there: {told}", hint="leave out what may be replaced there")
     raise RunError(f"pip {arguments[0]} failed: {problem}", hint="is the package index reachable?")
+
+
+def wheels_document(wheels: tuple[Wheel, ...], folder: Path) -> Document:
+    """The wheels, and how to install them there."""
+    rows = [(wheel.name, wheel.version, wheel.size_bytes) for wheel in wheels]
+    total = (counted(len(rows), "wheel"), "", sum(wheel.size_bytes for wheel in wheels))
+    table = Table((Column("package"), Column("version"), Column("size", "bytes")), [*rows, total])
+    files = f"{shlex.quote(str(folder))}/*.whl"
+    lines = (
+        f"python3 -m pip install --no-index --no-deps {files}",
+        "if the environment must not change, add --target molprof-site, and",
+        "export PYTHONPATH=$PWD/molprof-site",
+        "python3 -m molprof doctor",
+    )
+    return Document("molprof wheels", (Section("", table=table), Section("There", lines)), dict)
