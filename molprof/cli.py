@@ -26,8 +26,8 @@ _AGAIN_S = 0.01
 # Files that the line on an interrupt names.
 _NAMED = 4
 
-# Name -> one line for `molprof --help`. The module of that name in molprof.commands holds `command`. It is imported
-# when the command is used, so that help stays instant.
+# Name -> one line for `molprof --help`. The module of that name in molprof.commands holds `command`, or that of another
+# command holds a function of that name. It is imported when the command is used, so that help stays instant.
 COMMANDS = {
     "demo": "Capture both presets with and without the LP, and compare the four traces.",
     "capture": "Record a trace of generation, with or without a logits processor.",
@@ -51,6 +51,7 @@ COMMANDS = {
     "doctor": "Check what works on this machine, and print a fix for what does not.",
     "presets": "List the models, processors and molecules that come with molprof.",
 }
+_HOMES = {"collect": "jobs", "logs": "jobs", "queries": "query"}
 # Commands that read traces. They use no linear algebra: numpy's OpenBLAS would start a thread per processor, and each
 # would wait in a busy loop for 0.1 s.
 _READERS = frozenset({"report", "compare", "ranks", "plot", "open", "trim", "query", "mcp"})
@@ -67,8 +68,8 @@ class LazyGroup(click.Group):
             return None
         if cmd_name in _READERS:
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        module = importlib.import_module(f"molprof.commands.{cmd_name}")
-        command: click.Command = module.command
+        module = importlib.import_module(f"molprof.commands.{_HOMES.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, cmd_name if cmd_name in _HOMES else "command")
         return command
 
     def resolve_command(

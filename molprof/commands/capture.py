@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shlex
 import sys
 from collections.abc import Callable
@@ -38,11 +37,10 @@ _LP = click.option(
 
 def _setting_options(function: _F) -> _F:
     """An option for each setting, and --lp beside --processor, which it stands for."""
-    options: dict[str, tuple[Callable[..., Any], ...]] = {
-        name: (setting_option(row),) for name, row in SETTINGS.items()
-    }
-    options["processor"] = (_LP, *options["processor"])
-    return with_options(function, *itertools.chain.from_iterable(options.values()))
+    options = {name: setting_option(row) for name, row in SETTINGS.items()}
+    processor = options["processor"]
+    options["processor"] = lambda command: _LP(processor(command))
+    return with_options(function, *options.values())
 
 
 @click.command("capture", cls=Submittable)

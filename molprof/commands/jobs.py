@@ -1,4 +1,4 @@
-"""`molprof jobs`: jobs on a cluster, and their states."""
+"""`molprof jobs`, `molprof collect` and `molprof logs`: jobs on a cluster, their states, results and output."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molprof.commands.options import Result, note, result_options
-from molprof.commands.submission import config_option, project_jobs
+from molprof.commands.options import Result, note, result_options, write
+from molprof.commands.submission import config_option, follow, project_jobs, settle
 from molprof.common.errors import UsageError
+from molprof.common.text import escaped
 
 if TYPE_CHECKING:
+    from molprof.profiler.cluster.job import Job
     from molprof.profiler.cluster.status import JobStatus
 
 
@@ -79,3 +81,65 @@ def _cancel(status: JobStatus) -> None:
         raise UsageError(f"no task of {status.job.id} waits or runs: {status.summary}")
     cancel(found)
     note(f"cancelled {len(found)} of {len(status.tasks)} tasks of {status.job.id}")
+
+
+@click.command("collect")
+@click.argument("name", metavar="ID")
+@click.option("--wait", is_flag=True, help="Wait until the job has ended.")
+@config_option
+def collect(name: str, wait: bool, config: Path | None) -> None:
+    """List how each task of the job ID ended, and where its results are.
+
+    Tasks write their own results. Of a benchmark or sweep, this command puts them together. Exit codes: 0 every task
+    ended well; 3 a task failed, timed out, was preempted, cancelled or lost, or has not ended.
+
+    \b
+    Examples:
+      molprof collect capture-3
+      molprof collect sweep-2 --wait
+    """
+    from molprof.profiler.cluster.document import tasks_document
+    from molprof.profiler.cluster.job import find_job
+    from molprof.profiler.cluster.status import job_status
+
+    job = find_job(project_jobs(config), name)
+    status = follow(job) if wait else job_status(job)
+    if status.problem:
+        note(f"Slurm does not answer, so these are the states that the tasks wrote: {status.problem}")
+    Result().deliver(tasks_document(status))
+    settle(status)
+
+
+@click.command("logs")
+@click.argument("name", metavar="ID")
+@click.argument("task", metavar="[TASK]", required=False)
+@config_option
+def logs(name: str, task: str | None, config: Path | None) -> None:
+    """Print the output so far of all tasks of the job ID, or of one TASK, by number or name.
+
+    \b
+    Examples:
+      molprof logs capture-3
+      molprof logs sweep-2 5
+      molprof logs sweep-2 qwen-none-8
+    """
+    from molprof.profiler.cluster.job import find_job
+
+    job = find_job(project_jobs(config), name)
+    lines: list[str] = []
+    for number in range(len(job.tasks)) if task is None else (_number(job, task),):
+        if len(job.tasks) > 1:
+            lines.append(f"== {number} {escaped(job.tasks[number].name)}")
+        path = job.log(number)
+        text = "(nothing yet)" if path is None else path.read_text(encoding="utf-8", errors="replace")
+        lines += [escaped(line) for line in text.rstrip("\n").split("\n")]
+    write("\n".join(lines))
+
+
+def _number(job: Job, task: str) -> int:
+    names = [item.name for item in job.tasks]
+    if task in names:
+        return names.index(task)
+    if task.isdigit() and int(task) < len(names):
+        return int(task)
+    raise UsageError(f"{job.id} has no task {task!r}", hint=f"0 to {len(names) - 1}, or a name: molprof jobs {job.id}")

@@ -231,11 +231,7 @@ def _queries(name: str) -> dict[str, Any]:
 
 
 _TOOLS: dict[str, Callable[..., dict[str, Any]]] = {
-    "report": _report,
-    "compare": _compare,
-    "queries": _queries,
-    "query": _query,
-    "origin": _origin,
+    tool.__name__.strip("_"): tool for tool in (_report, _compare, _queries, _query, _origin)
 }
 
 

@@ -31,14 +31,7 @@ KINDS = {name: kind.help for name, kind in PLOTS.items()}
 @file_option(*(f".{form}" for form in PLOT_FORMATS))
 @click.option("--anyway", is_flag=True, help="Compare runs of different molecules or sampling too.")
 @reading_options
-def command(
-    kind: str,
-    traces: Sequence[Path],
-    output: Path,
-    force: bool,
-    anyway: bool,
-    reading: Reading,
-) -> None:
+def command(kind: str, traces: Sequence[Path], output: Path, force: bool, anyway: bool, reading: Reading) -> None:
     """Draw the plot KIND of TRACES. Pages of molprof report and compare --format html have all plots.
 
     Instead of a trace, give a stored report or the folder of a sweep, as for molprof compare.

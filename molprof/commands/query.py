@@ -1,4 +1,4 @@
-"""`molprof query`: SQL over one trace or several."""
+"""`molprof query`: SQL over one trace or several; `molprof queries`: the modules of the SQL package."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from molprof import api
-from molprof.commands.options import TRACE, Result, note, reading_options, result_options, write
+from molprof.commands.options import TRACE, Result, note, reading_options, result_options, terminal_columns, write
 from molprof.common.reading import Reading
 
 
@@ -33,13 +33,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
 @click.option("--stacks", is_flag=True, help="Read Python stacks too (category python_function).")
 @reading_options
 @result_options("parquet")
-def command(
-    query: str,
-    traces: tuple[Path, ...],
-    parameters: dict[str, str],
-    reading: Reading,
-    result: Result,
-) -> None:
+def command(query: str, traces: tuple[Path, ...], parameters: dict[str, str], reading: Reading, result: Result) -> None:
     """Run QUERY over each of TRACES.
 
     QUERY is the name of a module or table that molprof queries lists, a .sql file, or SQL in quotes. SQL may use the
@@ -66,3 +60,30 @@ def command(
         write(result_to_parquet(found), result.output)
     else:
         result.deliver(query_document(found))
+
+
+@click.command("queries")
+@click.argument("name", required=False)
+@click.option("--sql", is_flag=True, help="Print only the SQL, with all that NAME includes, to paste into Perfetto.")
+def queries(name: str | None, sql: bool) -> None:
+    """List the modules of the SQL package, or show the columns, units, example and SQL of NAME.
+
+    NAME is a module, or a table, view or function of one.
+
+    \b
+    Examples:
+      molprof queries
+      molprof queries idle_causes
+      molprof queries launches --sql
+    """
+    from molprof.queries.catalog import catalog, find_module, standalone_sql
+    from molprof.queries.pages import module_list, module_page
+
+    known = catalog()
+    if name is None:
+        if sql:
+            raise click.UsageError("--sql requires NAME")
+        write(module_list(known, terminal_columns()))
+        return
+    module = find_module(name, known)
+    write(standalone_sql(module.name, known) if sql else module_page(module))

@@ -8,7 +8,6 @@ import gzip
 import itertools
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -59,9 +58,6 @@ def replacing(path: Path, force: bool = True) -> Iterator[Path]:
     with scratch_file(path) as part:
         try:
             yield part
-            umask = os.umask(0)
-            os.umask(umask)
-            part.chmod(0o666 & ~umask)  # mkstemp makes files private; a result gets the user's usual mode
             kept = _placed(part, path, force)
             _written.append(given if kept == path else kept)
             if kept != path:
@@ -148,16 +144,19 @@ def scratch_file(path: Path) -> Iterator[Path]:
 
 def _locked_file(path: Path) -> tuple[int, Path]:
     _remove_stale(path.parent)
-    prefix = f".{path.name[:_NAME_CHARACTERS]}."
+    names = (f".{path.name[:_NAME_CHARACTERS]}.{os.getpid()}-{number}{_SCRATCH}" for number in itertools.count())
     while True:
+        part = path.with_name(next(names))
         try:
-            handle, name = tempfile.mkstemp(prefix=prefix, suffix=_SCRATCH, dir=path.parent)
+            handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:  # of a process on another machine, or of another thread
+            continue
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}", hint="name another file with -o OUT") from error
         with suppress(OSError):  # a file system without locks, where nothing counts as left
             fcntl.flock(handle, fcntl.LOCK_EX)
         if os.fstat(handle).st_nlink:
-            return handle, Path(name)
+            return handle, part
         os.close(handle)  # another process took it for a left one before it was locked
 
 

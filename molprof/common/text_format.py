@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NoReturn
 
@@ -38,17 +38,23 @@ class TextFormat:
 
     prompt: str = PROMPT
     answer: str = ANSWER
+    # What stands before the first atom, around the numbers of a block, between two of them, and after the last atom's
+    # block and the ring digits behind it.
+    opening: str = field(init=False, repr=False, compare=False)
+    block_open: str = field(init=False, repr=False, compare=False)
+    separator: str = field(init=False, repr=False, compare=False)
+    block_close: str = field(init=False, repr=False, compare=False)
+    closing: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        fields = [field for _, field in self._prompt_parts if field is not None]
-        if "smiles" not in fields or set(fields) != {"smiles"}:
-            wrong = next((f"an unknown {{{field}}}" for field in fields if field != "smiles"), "no {smiles}")
+        names = [name for _, name in self._prompt_parts if name is not None]
+        if set(names) != {"smiles"}:
+            wrong = next((f"an unknown {{{name}}}" for name in names if name != "smiles"), "no {smiles}")
             _refuse("prompt", self.prompt, f"has {wrong}")
-        self._check_blocks()
-
-    def _check_blocks(self) -> None:
-        texts = self._answer_parts
-        _, begin, first, second, end, _ = texts
+        opening, begin, first, second, end, closing = self._answer_texts()
+        texts = {"opening": opening, "block_open": begin, "separator": first, "block_close": end, "closing": closing}
+        for name, text in texts.items():
+            object.__setattr__(self, name, text)
         if first != second:
             _refuse("answer", self.answer, f"has two separators, {first!r} and {second!r}; write one")
         for what, text in (("opens no block before {x}", begin), ("has nothing between {x} and {y}", first)):
@@ -74,8 +80,7 @@ class TextFormat:
     def _prompt_parts(self) -> tuple[tuple[str, str | None], ...]:
         return tuple(_parts("prompt", self.prompt))
 
-    @cached_property
-    def _answer_parts(self) -> tuple[str, str, str, str, str, str]:
+    def _answer_texts(self) -> tuple[str, str, str, str, str, str]:
         """The texts before {atom}, {x}, {y} and {z}, between {z} and `...`, and after it."""
         parts = list(_parts("answer", self.answer))
         fields = [field for _, field in parts if field is not None]
@@ -88,29 +93,6 @@ class TextFormat:
             _refuse("answer", self.answer, f"needs one {_MORE} after the block, for the other atoms")
         opening, begin, first, second = texts[:4]
         return opening, begin, first, second, end, closing
-
-    @property
-    def opening(self) -> str:
-        """What stands before the first atom."""
-        return self._answer_parts[0]
-
-    @property
-    def block_open(self) -> str:
-        return self._answer_parts[1]
-
-    @property
-    def separator(self) -> str:
-        """What stands between two numbers."""
-        return self._answer_parts[2]
-
-    @property
-    def block_close(self) -> str:
-        return self._answer_parts[4]
-
-    @property
-    def closing(self) -> str:
-        """What stands after the last atom's block and the ring digits behind it."""
-        return self._answer_parts[5]
 
     @cached_property
     def marks(self) -> str:
