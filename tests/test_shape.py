@@ -59,7 +59,7 @@ def test_analysis_needs_nothing_that_runs_a_model(code: Checkout) -> None:
 
 def test_the_lowest_ground_needs_the_standard_library_only(code: Checkout) -> None:
     allowed = sys.stdlib_module_names | {"molprof"}
-    for name in ("errors", "phases", "setting", "settings"):
+    for name in ("errors", "settings"):
         assert _imports(code, f"molprof/common/{name}.py") <= allowed, name
 
 

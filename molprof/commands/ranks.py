@@ -80,7 +80,8 @@ def command(
             from molprof.profiler.cluster.job import jobs_folder
             from molprof.profiler.cluster.status import unfinished
 
-            busy = Counter(unfinished(jobs_folder(submission.project.folder), {task.output for task in tasks}).values())
+            outputs = {task.output for task in tasks}
+            busy = Counter(unfinished(jobs_folder(submission.project.folder), outputs).values())
             for job, count in busy.items():
                 text = f"{job} has not read {counted(count, 'file')} yet"
                 raise UsageError(text, hint=f"molprof collect {job} --wait, then repeat the command")

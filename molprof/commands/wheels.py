@@ -6,7 +6,6 @@ import platform
 import re
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -31,14 +30,15 @@ def _engines(value: str) -> tuple[str, ...]:
     return names
 
 
-def _version_option(option: str, default: str, text: str) -> Any:
-    kind = Read(partial(_version, default))
-    return click.option(option, default=default, show_default=True, metavar="VERSION", type=kind, help=text)
-
-
 @click.command("wheels")
-@_version_option("--python", "3.12", "Python there.")
-@_version_option("--glibc", "2.35", "C library there: ldd --version.")
+@click.option(
+    "--python", default="3.12", show_default=True, metavar="VERSION", type=Read(partial(_version, "3.12")),
+    help="Python there.",
+)  # fmt: skip
+@click.option(
+    "--glibc", default="2.35", show_default=True, metavar="VERSION", type=Read(partial(_version, "2.35")),
+    help="C library there: ldd --version.",
+)  # fmt: skip
 @click.option("--machine", type=click.Choice(MACHINES), default=platform.machine, help="CPU there.  [default: as here]")
 @click.option("--have", "given", multiple=True, metavar="NAME==VERSION", help="A package that is there. Repeatable.")
 @path_option("--have-list", "listed", text="All packages that are there: the output of pip list --format freeze.")

@@ -94,14 +94,14 @@ def job_statuses(jobs: Sequence[Job]) -> list[JobStatus]:
     return [_status(job, ends, entries, now, problem) for job, ends, entries in zip(jobs, seen, records, strict=True)]
 
 
-def unfinished(jobs: Path, outputs: Collection[str]) -> dict[str, str]:
+def unfinished(jobs: Path, outputs: Collection[str | None]) -> dict[str, str]:
     """Those of the outputs that a task is still to write, each with the id of its job, of all in the folder `jobs`."""
     those = [job for job in all_jobs(jobs)[0] if any(task.output in outputs for task in job.tasks)]
     return {
         task.output: status.job.id
         for status in job_statuses(those)
         for task, now in zip(status.job.tasks, status.tasks, strict=True)
-        if task.output in outputs and now.state in UNFINISHED
+        if task.output is not None and task.output in outputs and now.state in UNFINISHED
     }
 
 
