@@ -17,7 +17,7 @@ from msgspec.structs import replace as changed
 
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.model import STACK_CATEGORY
-from molprof.analysis.reader.info import STDIN
+from molprof.analysis.reader import STDIN
 from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE
 from molprof.common.cache import cache_key, read_entry, write_entry
 from molprof.common.errors import MolprofError
@@ -203,7 +203,7 @@ class Trace:
     def _made(self) -> Report:
         from molprof.analysis.figures.build import build_report
         from molprof.analysis.findings import Known, find_all
-        from molprof.analysis.reader.check import checked
+        from molprof.analysis.reader.load import checked
         from molprof.analysis.reader.open import values_named
 
         # Figures say what was read, so they are made of the same layers, whatever is loaded.
@@ -240,7 +240,7 @@ def _ask_all(engine: TraceProcessor, info: TraceInfo) -> None:
         return
     from molprof.analysis import findings
     from molprof.analysis.figures import build
-    from molprof.analysis.reader.check import check_query
+    from molprof.analysis.reader.load import check_query
 
     has_run = info.manifest is not None
     asked = {query.text for query in (*build.queries(has_run), *findings.queries(has_run))}

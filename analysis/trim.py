@@ -9,7 +9,7 @@ import hashlib
 import json
 import tempfile
 from array import array
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,8 @@ from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import ABSENT, FLOW_PHASES, STACK_CATEGORY
 from molprof.analysis.reader.load import MANIFEST_HINT
 from molprof.analysis.reader.open import open_trace
-from molprof.analysis.reader.part import Part, WrongEventError, or_zero, times_ns
+from molprof.analysis.reader.part import Part, or_zero, times_ns
+from molprof.analysis.reader.pieces import Pieces
 from molprof.analysis.reader.source import open_source
 from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.common.errors import TraceError, UsageError
@@ -73,7 +74,7 @@ def trim(path: Path, output: Path, wish: Wish, force: bool = True) -> Outcome:
     Raises TraceError, or UsageError where the steps or phases do not exist or nothing would be left.
     """
     try:
-        found = _Scan()
+        found = _Scan(wish)
         _pass_over(path, found.read)
     except TraceError as problem:
         if "--partial" not in (problem.hint or ""):
@@ -81,10 +82,10 @@ def trim(path: Path, output: Path, wish: Wish, force: bool = True) -> Outcome:
         raise TraceError(str(problem), hint="copy or record the file again: only whole traces are trimmed") from problem
     steps, phases = _annotated(found, path)
     chosen = _chosen(path, steps, wish)
-    plan = _plan(found, path, chosen, phases, wish)
+    plan = _Plan(found, path, chosen, phases, wish)
     last_ms = (found.last_ns - (found.origin_ns or 0)) / 1e6
     nothing = UsageError(f"no event of {path} would be left", hint=f"its events start within {last_ms:.3f} ms")
-    if plan.stretch.start_ns > found.last_ns:  # a sequence's slice, which is cut, would remain
+    if plan.start_ns > found.last_ns:  # a sequence's slice, which is cut, would remain
         raise nothing
     with replacing_packed(output, force) as out:
         keep = _Filter(plan, out)
@@ -92,7 +93,7 @@ def trim(path: Path, output: Path, wish: Wish, force: bool = True) -> Outcome:
         if not keep.kept:
             raise nothing
         trimmed = _record(path, wish, chosen, trimmed_from_json(keys.get(TRIMMED_KEY)))
-        kept = [step for step in steps if plan.stretch.start_ns <= step.start_ns < plan.stretch.end_ns]
+        kept = [step for step in steps if plan.start_ns <= step.start_ns < plan.end_ns]
         if isinstance(keys.get(KEY), dict) and len(kept) < len(steps):
             keys[KEY] = _trimmed_manifest(path, keys[KEY], kept)
         keep.close({**keys, "traceName": output.name, TRIMMED_KEY: to_builtins(trimmed)})
@@ -128,28 +129,6 @@ def _chosen(path: Path, steps: list[RecordedStep], wish: Wish) -> list[RecordedS
         there = f"{min(step.number for step in known)}:{max(step.number for step in known)}" if known else "none"
         raise UsageError(f"{path} has no recorded steps {first}:{last}{of}", hint=f"those recorded are {there}")
     return chosen
-
-
-def _plan(found: _Scan, path: Path, chosen: list[RecordedStep], phases: list[tuple[int, int, str]], wish: Wish) -> Plan:
-    origin = found.origin_ns or 0
-    start_ns = origin if wish.start_ns is None else origin + wish.start_ns
-    end_ns = np.iinfo(np.int64).max if wish.end_ns is None else origin + wish.end_ns
-    if chosen:
-        start_ns = max(start_ns, min(step.start_ns for step in chosen))
-        end_ns = min(end_ns, max(step.end_ns for step in chosen))
-    intervals = None
-    if wish.phases:
-        names = {name for _, _, name in phases}
-        if unknown := [name for name in wish.phases if name not in names]:
-            there = ", ".join(sorted(names))
-            hint = f"those recorded are {there}" if there else "only molprof's own traces have phases"
-            raise UsageError(f"{path} has no recorded phase {unknown[0]!r}", hint=hint)
-        begins, ends, _ = zip(*(phase for phase in phases if phase[2] in wish.phases), strict=True)
-        intervals = np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64)
-    known = set(found.events_by_category)
-    if unknown := [name for name in (*wish.categories, *wish.without) if name not in known]:
-        raise UsageError(f"{path} has no category {unknown[0]!r}", hint=f"it has {', '.join(sorted(known))}")
-    return _make_plan(found, _Stretch(start_ns, int(end_ns), intervals), wish)
 
 
 def _record(path: Path, wish: Wish, chosen: list[RecordedStep], earlier: Trimmed | None) -> Trimmed:
@@ -210,10 +189,10 @@ class _Event(msgspec.Struct, gc=False):
     args: _Args | None = None
 
     @property
-    def correlation(self) -> int | None:
-        """The number that a call and the GPU work that it started have in common."""
+    def correlation(self) -> int:
+        """The number that a call and the GPU work that it started have in common; -1 for none."""
         number = None if self.args is None else self.args.correlation
-        return number if isinstance(number, int) and 0 <= number < _MAX_NUMBER else None
+        return number if isinstance(number, int) and 0 <= number < _MAX_NUMBER else -1
 
     @property
     def flow_correlation(self) -> int:
@@ -234,7 +213,6 @@ class _Block:
             text.decode()  # the decoder does not check what is copied
         self.texts = _decode_texts(text)
         self.events = _decode_events(text)
-
         # ns, int64; 0 for events without a time, such as metadata.
         self.starts = times_ns(self.events, or_zero([event.ts for event in self.events]), "ts")
         self.ends = self.starts + times_ns(self.events, or_zero([event.dur for event in self.events]), "dur")
@@ -249,14 +227,14 @@ def _flow_key(event: Any) -> int:
 class _Scan:
     """What the first pass has found. Times are ns as in the file."""
 
-    def __init__(self) -> None:
+    def __init__(self, wish: Wish) -> None:
+        self._wish = wish
         self.origin_ns: int | None = None  # start of the earliest event
         self.last_ns = 0  # start of the latest
         self.annotations: list[bytes] = []  # annotations and metadata, as text
-        self.categories: dict[str | int | None, int] = {}  # name to number
         self.events_by_category: Counter[str] = Counter()  # complete events
-        # Calls and work with a correlation: it, start, end, number of the category. Flows, each end: key, start,
-        # correlation or -1.
+        # Calls and work with a correlation: it, start, end, whether the category is wanted. Flows, each end: key,
+        # start, correlation or -1.
         self._tables = {"calls": array("q"), "work": array("q"), "flows": array("q")}
 
     def read(self, text: bytes) -> Part:
@@ -277,11 +255,9 @@ class _Scan:
                 self.events_by_category[str(event.cat)] += 1
                 if event.cat == ANNOTATION:
                     self.annotations.append(bytes(block.texts[place]))
-                number = event.correlation
-                if number is not None:
-                    category = self.categories.setdefault(event.cat, len(self.categories))
+                if (number := event.correlation) >= 0:
                     target = "work" if event.cat in GPU_CATEGORIES else "calls"
-                    self._tables[target].extend((number, start, end, category))
+                    self._tables[target].extend((number, start, end, self._wish.wants(event.cat)))
         return Part(events=len(block.events))
 
     def table(self, name: str) -> Array:
@@ -292,23 +268,51 @@ class _Scan:
 def _pass_over(path: Path, read: Any) -> dict[str, Any]:
     """Gives every block of events to `read`; returns the other top-level keys. Raises TraceError."""
     with open_source(path) as source:
-        document = Document(source.name, source.blocks, read, partial=False)
-        done = 0
-        try:
-            for part in document.parts():
-                done += part.events
-        except WrongEventError as error:
-            raise TraceError(f"{source.name}: {error.message(done)}") from None
+        document = Document(source.name, source.blocks, Pieces(read), partial=False)
+        deque(document.parts(), maxlen=0)
         return document.keys
 
 
-@dataclass(frozen=True)
-class _Stretch:
-    """The time that is kept, in ns as in the file."""
+class _Plan:
+    """What is kept: the events of a stretch of time, ns as in the file, and of phases, with the GPU work of its calls.
 
-    start_ns: int
-    end_ns: int  # not in it
-    phases: tuple[Array, Array] | None  # starts and ends of the phases that are kept, sorted and disjoint; None: all
+    Raises UsageError for a phase or category that is not recorded.
+    """
+
+    def __init__(
+        self, found: _Scan, path: Path, steps: list[RecordedStep], phases: list[tuple[int, int, str]], wish: Wish
+    ) -> None:
+        self.wish = wish
+        origin = found.origin_ns or 0
+        self.start_ns = origin + (wish.start_ns or 0)
+        self.end_ns = _MAX_NUMBER - 1 if wish.end_ns is None else origin + wish.end_ns  # not in it
+        if steps:
+            self.start_ns = max(self.start_ns, min(step.start_ns for step in steps))
+            self.end_ns = min(self.end_ns, max(step.end_ns for step in steps))
+        names = sorted({name for _, _, name in phases})
+        if unknown := [name for name in wish.phases if name not in names]:
+            hint = f"those recorded are {', '.join(names)}" if names else "only molprof's own traces have phases"
+            raise UsageError(f"{path} has no recorded phase {unknown[0]!r}", hint=hint)
+        # Sorted and disjoint.
+        self._phases = np.array([phase[:2] for phase in phases if phase[2] in wish.phases], np.int64).reshape(-1, 2)
+        known = sorted(found.events_by_category)
+        if unknown := [name for name in (*wish.categories, *wish.without) if name not in known]:
+            raise UsageError(f"{path} has no category {unknown[0]!r}", hint=f"it has {', '.join(known)}")
+        calls, work, flows = (found.table(name) for name in ("calls", "work", "flows"))
+        in_time = self.holds(calls[:, 1])
+        # Correlations of GPU work whose call is recorded, and of calls that are kept.
+        self._linked = np.intersect1d(calls[:, 0], work[:, 0])
+        self._started = np.unique(calls[in_time, 0])
+        kept_work = self.keeps_work(work[:, 0], work[:, 1])
+        # A flow from a call to what it started has both ends where both are kept; others bind operators.
+        both = np.intersect1d(
+            calls[in_time & calls[:, 3].astype(bool), 0], work[kept_work & work[:, 3].astype(bool), 0]
+        )
+        operators = self.holds(flows[:, 1]) & wish.wants("cpu_op")
+        remains = np.where(flows[:, 2] >= 0, _among(flows[:, 2], both), operators)
+        self.flows = np.setdiff1d(flows[:, 0], flows[~remains, 0])  # keys of those all of whose ends are kept
+        self.work_start_ns = int(work[kept_work, 1].min(initial=self.end_ns))
+        self.work_end_ns = int(work[kept_work, 2].max(initial=self.start_ns))
 
     def in_time(self, starts_ns: Array) -> Array:
         """Which events start in it, in whatever phase."""
@@ -317,54 +321,15 @@ class _Stretch:
     def holds(self, starts_ns: Array) -> Array:
         """Which events start in it, and in a phase that is kept."""
         inside = self.in_time(starts_ns)
-        if self.phases is None:
+        if not self.wish.phases:
             return inside
-        begins, ends = self.phases
+        begins, ends = self._phases.T
         place = np.searchsorted(begins, starts_ns, side="right") - 1
         return np.asarray(inside & (place >= 0) & (starts_ns < ends[place]))
 
-
-@dataclass(frozen=True)
-class Plan:
-    """What is kept. All arrays are sorted."""
-
-    stretch: _Stretch
-    wish: Wish
-    linked: Array  # correlations of GPU work whose call is recorded
-    started: Array  # correlations of calls that are kept
-    work_start_ns: int  # first start of GPU work that is kept
-    work_end_ns: int  # last end of it
-    flows: Array  # keys of flows all of whose ends are kept
-
     def keeps_work(self, numbers: Array, starts_ns: Array) -> Array:
         """Which GPU work is kept: by its call where that is recorded, else by its own start; -1 for no correlation."""
-        return np.where(_among(numbers, self.linked), _among(numbers, self.started), self.stretch.holds(starts_ns))
-
-
-def _make_plan(found: _Scan, stretch: _Stretch, wish: Wish) -> Plan:
-    calls, work, flows = found.table("calls"), found.table("work"), found.table("flows")
-    in_time = stretch.holds(calls[:, 1])
-    linked = np.intersect1d(calls[:, 0], work[:, 0])
-    started = np.unique(calls[in_time, 0])
-    kept_work = np.where(_among(work[:, 0], linked), _among(work[:, 0], started), stretch.holds(work[:, 1]))
-    wanted = np.array([wish.wants(name) for name in found.categories], dtype=np.bool_)
-    # A flow from a call to what it started has both ends where both are kept; others bind operators.
-    both = np.intersect1d(
-        calls[in_time & wanted[calls[:, 3]], 0] if len(calls) else calls[:, 0],
-        work[kept_work & wanted[work[:, 3]], 0] if len(work) else work[:, 0],
-    )
-    operators = stretch.holds(flows[:, 1]) & wish.wants("cpu_op")
-    remains = np.where(flows[:, 2] >= 0, _among(flows[:, 2], both), operators)
-    broken = np.unique(flows[~remains, 0])
-    return Plan(
-        stretch=stretch,
-        wish=wish,
-        linked=linked,
-        started=started,
-        work_start_ns=int(work[kept_work, 1].min(initial=stretch.end_ns)),
-        work_end_ns=int(work[kept_work, 2].max(initial=stretch.start_ns)),
-        flows=np.setdiff1d(flows[:, 0], broken),
-    )
+        return np.where(_among(numbers, self._linked), _among(numbers, self._started), self.holds(starts_ns))
 
 
 def _among(values: Array, sorted_values: Array) -> Array:
@@ -378,7 +343,7 @@ def _among(values: Array, sorted_values: Array) -> Array:
 class _Filter:
     """Writes the events that the plan keeps, block by block."""
 
-    def __init__(self, plan: Plan, out: BinaryIO) -> None:
+    def __init__(self, plan: _Plan, out: BinaryIO) -> None:
         self.kept = 0  # complete events written
         self.unplaced = 0  # events with a separate begin and end, all of which are kept
         self._plan = plan
@@ -407,8 +372,8 @@ class _Filter:
         plan = self._plan
         events = block.events
         starts, ends = block.starts, block.ends
-        numbers = np.array([-1 if event.correlation is None else event.correlation for event in events], dtype=np.int64)
-        in_time, in_phases = plan.stretch.in_time(starts), plan.stretch.holds(starts)
+        numbers = np.array([event.correlation for event in events], dtype=np.int64)
+        in_time, in_phases = plan.in_time(starts), plan.holds(starts)
         work = plan.keeps_work(numbers, starts)
         kept: list[bytes] = []
         for place, event in enumerate(events):
@@ -437,9 +402,8 @@ class _Filter:
 
     def _shortened(self, raw: bytes, start_ns: int, end_ns: int) -> bytes:
         """A sequence's slice, cut to the recorded steps that remain."""
-        stretch = self._plan.stretch
-        start = min(max(start_ns, stretch.start_ns), stretch.end_ns)
-        end = max(start, min(end_ns, stretch.end_ns))
+        start = min(max(start_ns, self._plan.start_ns), self._plan.end_ns)
+        end = max(start, min(end_ns, self._plan.end_ns))
         event: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         for name, ns in (("ts", start), ("dur", end - start)):
             event[name] = msgspec.Raw(b"%d.%03d" % divmod(ns, 1000))

@@ -21,20 +21,21 @@ from pathlib import Path
 import msgspec
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.part import Part
+from molprof.analysis.reader.pieces import Pieces
 from molprof.analysis.reader.source import open_source
 Id = int | str | None
 fields = [("ph", str), ("cat", str | None, None), ("name", str | None, None), ("pid", Id, None), ("tid", Id, None),
           ("ts", float, 0.0), ("dur", float | None, None)]
 decode = msgspec.json.Decoder(list[msgspec.defstruct("Event", fields, gc=False)]).decode
 with open_source(Path(sys.argv[1])) as source:
-    document = Document(source.name, source.blocks, lambda text: Part(len(decode(text))), False)
+    document = Document(source.name, source.blocks, Pieces(lambda text: Part(len(decode(text)))), False)
     events = sum(part.events for part in document.parts())
 """
 # What the engine gets of a trace, as a file.
 RECORDS = """
 import sys
 from pathlib import Path
-from molprof.analysis.reader.compact import compact_chunks
+from molprof.analysis.reader.feeding import compact_chunks
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.load import survey_source
 from molprof.analysis.reader.places import find_places

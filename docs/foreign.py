@@ -14,7 +14,7 @@ from study import Study, rendered, table
 from molprof import api
 from molprof.analysis.compare import compare
 from molprof.analysis.compare.predictions import RELEVANT
-from molprof.analysis.reports.given import with_given
+from molprof.analysis.reports import with_given
 from molprof.common.files import replacing
 from molprof.common.values import NOT_RECORDED
 

@@ -65,7 +65,7 @@ def each_report(
 ) -> Iterator[Report | MolprofError]:
     """The report of each path, in order and as soon as it is made; of one that cannot be read, the error."""
     from molprof.analysis.figures import Report
-    from molprof.analysis.reports.stored import read_stored
+    from molprof.analysis.reports import read_stored
     from molprof.analysis.trace import Trace, each_trace, report_of
 
     def known(path: Path) -> Report | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import tiny_trace
 
-from molprof.analysis.reader import load_trace
+from molprof.analysis.reader.load import load_trace
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.queries import PACKAGE, modules
 

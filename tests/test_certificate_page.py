@@ -20,7 +20,7 @@ from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.certificate.model import Bound
 from molprof.analysis.render import FORMATS, render
-from molprof.analysis.reports.stored import read_stored
+from molprof.analysis.reports import read_stored
 from molprof.common.errors import UsageError
 from molprof.common.values import width
 

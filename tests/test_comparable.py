@@ -15,7 +15,7 @@ from page_data import render
 from molprof import api
 from molprof.analysis.compare import compare
 from molprof.analysis.figures import Report
-from molprof.analysis.reports.stored import read_stored
+from molprof.analysis.reports import read_stored
 from molprof.common.errors import NotComparableError, TraceError
 
 FOREIGN = {"traceEvents": [tiny_trace.work("kernel", "k", 5, 2, 1)]}

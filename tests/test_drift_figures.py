@@ -15,7 +15,7 @@ from molprof.analysis.figures.drift.disagreement import Token as Examined
 from molprof.analysis.figures.drift.disagreement import agreement, disagreement_figures, text_kinds
 from molprof.analysis.figures.drift.model import Agreement, Drift, JunkExample
 from molprof.analysis.figures.run import read_drift
-from molprof.analysis.reader import load_trace
+from molprof.analysis.reader.load import load_trace
 from molprof.analysis.trace_processor import open_engine
 from molprof.common.manifest import KIND_LETTERS
 from molprof.common.text_format import DEFAULT

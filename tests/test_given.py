@@ -15,8 +15,7 @@ from molprof.analysis.documents.figures import figure_values
 from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures.model import Report
 from molprof.analysis.render import render
-from molprof.analysis.reports.given import with_given
-from molprof.analysis.reports.stored import read_stored
+from molprof.analysis.reports import read_stored, with_given
 from molprof.common.errors import UsageError
 
 

@@ -88,12 +88,12 @@ def test_trim_keeps_the_gpu_work_of_the_steps(graph: Expected, tmp_path: Path) -
 def test_the_ui_shows_tokens_above_streams(graph: Expected, tmp_path: Path) -> None:
     result = prepare([api.load(graph.path, stacks=True)], tmp_path, Place(step=25))
     pinned = result.view.pinned
-    assert pinned[:3] == ("steps", "phases", "host syncs")
+    assert pinned[:3] == ["steps", "phases", "host syncs"]
     streams = [pinned.index(f"GPU 0 stream {stream}") for stream in (7, 20)]
     tokens = [place for place, name in enumerate(pinned) if name.startswith("sequence")]
     assert tokens
     assert max(tokens) < min(streams)
-    assert result.notes == ()
+    assert result.notes == []
     found = strips(result)
     assert len(found["steps"]) == STEPS
     assert len(found["host syncs"]) == graph.sums().syncs

@@ -9,8 +9,8 @@ import pytest
 import tiny_trace
 
 from molprof import api
-from molprof.analysis.reader import kept
 from molprof.analysis.reader import load as reader
+from molprof.analysis.reader import open as opening
 from molprof.analysis.trace_processor import TraceProcessor, open_engine, state
 from molprof.common.errors import EngineError
 
@@ -84,18 +84,18 @@ def test_a_damaged_entry_is_never_used(folder: Path, trace: Path, read_anew: lis
 def test_what_is_too_large_is_not_kept(
     folder: Path, trace: Path, read_anew: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "MAX_BYTES", 1000)
+    monkeypatch.setattr(opening, "MAX_BYTES", 1000)
     assert _rows(trace, cached=True) == _rows(trace, cached=True)
     assert len(read_anew) == 2
     assert not folder.exists()
 
 
 def test_a_native_trace_processor_keeps_nothing(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kept.kept_key(trace, None) is not None
-    assert kept.kept_key(trace, "/bin/shell") is None
-    assert kept.kept_key("-", None) is None
+    assert opening.kept_key(trace, None) is not None
+    assert opening.kept_key(trace, "/bin/shell") is None
+    assert opening.kept_key("-", None) is None
     monkeypatch.setenv("MOLPROF_TRACE_PROCESSOR", "/bin/shell")
-    assert kept.kept_key(trace, None) is None
+    assert opening.kept_key(trace, None) is None
 
 
 @pytest.mark.parametrize("plain_bytes", [0, state._PLAIN_BYTES], ids=["compressed", "plain"])

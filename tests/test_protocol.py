@@ -10,8 +10,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from molprof.analysis.trace_processor import protocol, session
-from molprof.analysis.trace_processor.columns import to_columns
-from molprof.analysis.trace_processor.protocol import message, numbers, read_fields, text
+from molprof.analysis.trace_processor.protocol import message, numbers, read_fields, text, to_columns
 from molprof.common.errors import EngineError
 
 INTEGERS = [0, 1, 127, 128, -1, 300, 2**63 - 1, -(2**63), 2**42]

@@ -12,10 +12,10 @@ import pytest
 import tiny_trace
 
 from molprof import api
+from molprof.analysis import query
 from molprof.analysis.documents.query_result import query_document
 from molprof.analysis.frame import Frame
-from molprof.analysis.query import Result, Statement, find_statement, parquet
-from molprof.analysis.query.statement import bind, literal, statements
+from molprof.analysis.query import Result, Statement, bind, find_statement, literal, statements
 from molprof.analysis.render import render
 from molprof.analysis.trace_processor import Columns
 from molprof.common.errors import MissingExtraError, QueryError, UsageError
@@ -275,7 +275,7 @@ def test_parquet_keeps_types_nulls_and_exact_text(tmp_path: Path) -> None:
         "empty": column(*[None] * 3),
     }
     path = tmp_path / "out.parquet"
-    path.write_bytes(parquet.result_to_parquet(result(mixed)))
+    path.write_bytes(query.result_to_parquet(result(mixed)))
     table = pyarrow.parquet.read_table(path)
     assert [str(field.type) for field in table.schema] == [
         "string", "int64", "double", "binary", "string", "int64", "string",
@@ -292,7 +292,7 @@ def test_parquet_keeps_types_nulls_and_exact_text(tmp_path: Path) -> None:
 
 
 def test_parquet_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(query.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="the format parquet needs the package 'pyarrow'") as failure:
-        parquet.check_parquet()
+        query.check_parquet()
     assert failure.value.hint == "pip install 'molprof[parquet]'"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sql_rows import Rows, rows
 
-from molprof.analysis.reader import load_trace
+from molprof.analysis.reader.load import load_trace
 from molprof.analysis.trace_processor import open_engine
 from molprof.queries import PACKAGE, modules
 

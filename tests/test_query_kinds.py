@@ -13,7 +13,7 @@ from tiny_trace import slice_, work
 
 from molprof import api
 from molprof.analysis.documents.figures import figure_values
-from molprof.analysis.reader import load_trace
+from molprof.analysis.reader.load import load_trace
 from molprof.analysis.trace_processor import open_engine
 from molprof.queries import PACKAGE, modules
 

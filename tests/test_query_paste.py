@@ -15,7 +15,7 @@ import tiny_trace
 from sql_rows import rows
 
 from molprof import api
-from molprof.analysis.reader import load_trace
+from molprof.analysis.reader.load import load_trace
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.queries import PACKAGE, modules
 from molprof.queries.catalog import catalog, standalone_sql

@@ -11,7 +11,7 @@ from sql_rows import events_loaded
 from tiny_trace import slice_, write
 
 from molprof import api
-from molprof.analysis.reader import load_trace
+from molprof.analysis.reader.load import load_trace
 from molprof.analysis.reader.open import open_trace
 from molprof.analysis.trace_processor import open_engine
 from molprof.common.errors import TraceError

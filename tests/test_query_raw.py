@@ -14,7 +14,7 @@ import pytest
 import tiny_trace
 from trace_rows import losses
 
-from molprof.analysis.reader import load_trace
+from molprof.analysis.reader.load import load_trace
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.queries import PACKAGE, modules
 from molprof.queries.catalog import catalog

@@ -12,7 +12,7 @@ import tiny_trace
 from sql_rows import Rows, events_loaded, rows
 from tiny_trace import slice_, work
 
-from molprof.analysis.reader import load_trace
+from molprof.analysis.reader.load import load_trace
 from molprof.analysis.trace_processor import open_engine
 from molprof.queries import PACKAGE, modules
 

@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 from trace_rows import rows
 
-from molprof.analysis.reader import load_trace
+from molprof.analysis.reader.load import load_trace
 from molprof.analysis.trace_processor import TraceProcessor
 
 

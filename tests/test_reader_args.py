@@ -166,4 +166,4 @@ def test_an_event_without_category_is_of_none_whatever_came_before() -> None:
         reader.read(json.dumps([x("a", 1, 1, cat=category)]).encode())  # what is learnt of one category alone
         part = reader.read(b'[{"ph": "X", "name": "b", "pid": 1, "tid": 2, "ts": 1, "dur": 1}]')
         assert part.stacks == 0
-        assert [reader.kinds[kind][:3] for kind in part.kind_of.tolist()] == [(None, "X", "b")]
+        assert [list(reader.kinds)[kind][:3] for kind in part.kind_of.tolist()] == [(None, "X", "b")]

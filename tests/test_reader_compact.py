@@ -9,7 +9,8 @@ import pytest
 from test_reader import corpus, corpus_names
 from trace_rows import SLICES, load, losses, rows, x
 
-from molprof.analysis.reader import compact, feeding, load_trace
+from molprof.analysis.reader import feeding
+from molprof.analysis.reader.load import load_trace
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
 
 BASE = {"pid": 1, "tid": 2}
@@ -87,8 +88,8 @@ def test_real_traces_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_more_texts_than_the_format_can_number(
     tmp_path: Path, engine: TraceProcessor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compact, "_EVENTS", 100)
-    monkeypatch.setattr(compact, "_MAX_TEXTS", 300)
+    monkeypatch.setattr(feeding, "_COMPACT_EVENTS", 100)
+    monkeypatch.setattr(feeding, "_MAX_TEXTS", 300)
     names = [f"kernel {number % 700}" for number in range(1500)]
     load(engine, tmp_path, [x(name, at, 1, cat=f"c{at % 3}") for at, name in enumerate(names)], all_args=False)
     assert engine.query("SELECT name FROM slice ORDER BY ts")["name"].tolist() == names

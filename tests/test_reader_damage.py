@@ -17,7 +17,8 @@ import pytest
 from trace_rows import load, x
 
 from molprof import api
-from molprof.analysis.reader import TraceInfo, cursor, load_trace, survey
+from molprof.analysis.reader import TraceInfo, document, survey
+from molprof.analysis.reader.load import load_trace
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.common.errors import TraceError, UsageError
 
@@ -233,7 +234,7 @@ def _check_against_json(text: bytes, info: TraceInfo) -> None:
 def test_a_value_without_end_is_refused_in_bounded_memory(
     engine: TraceProcessor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, where: str
 ) -> None:
-    monkeypatch.setattr(cursor, "_MAX_VALUE_BYTES", 1_000_000)
+    monkeypatch.setattr(document, "_MAX_VALUE_BYTES", 1_000_000)
     with pytest.raises(TraceError, match="has a value of more than 1000000 bytes, " + where):
         load(engine, tmp_path, text)
 

@@ -16,8 +16,9 @@ from trace_rows import load, rows, x
 
 from molprof import api
 from molprof.analysis.figures.build import build_report
-from molprof.analysis.reader import load_trace, source
+from molprof.analysis.reader import source
 from molprof.analysis.reader.events import NEEDED_ARGS
+from molprof.analysis.reader.load import load_trace
 from molprof.analysis.reader.open import open_trace
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import TraceError

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from trace_rows import SLICES, load, losses, rows, x
 
-from molprof.analysis.reader import load_trace, survey
+from molprof.analysis.reader import survey
+from molprof.analysis.reader.load import load_trace
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from trace_rows import load, x
 
-from molprof.analysis.reader import array, load_trace, source
+from molprof.analysis.reader import document, source
+from molprof.analysis.reader.load import load_trace
 from molprof.analysis.reader.open import open_trace
 from molprof.analysis.trace_processor import TraceProcessor
 
@@ -37,7 +38,7 @@ def test_keys_around_the_events(engine: TraceProcessor, tmp_path: Path) -> None:
 def test_any_layout_in_any_blocks(
     engine: TraceProcessor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, blocks: int
 ) -> None:
-    monkeypatch.setattr(array, "DECODE_BYTES", blocks)
+    monkeypatch.setattr(document, "DECODE_BYTES", blocks)
     monkeypatch.setattr(source, "BLOCK_BYTES", blocks)
     tricky = ['},{"ph"', "]}", '\\"', "{[", '"},\n  {\n    "ph"', "\\\\"]
     events = [
@@ -88,7 +89,7 @@ def test_memory_events_are_counted_and_left_out_with_args(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: Iterable[int]
 ) -> None:
     """Instants of another name stay, whichever come first, in the blocks that are decoded quickly and in the others."""
-    monkeypatch.setattr(array, "DECODE_BYTES", 1000)
+    monkeypatch.setattr(document, "DECODE_BYTES", 1000)
     monkeypatch.setattr(source, "BLOCK_BYTES", 1000)
     instant = {"ph": "i", "s": "t", "cat": "cpu_instant_event", "pid": 1, "tid": 2, "args": {"Bytes": 8}}
     events = []

@@ -17,7 +17,7 @@ import pytest
 from test_fuzz import FIRST, RUNS, mutated
 from trace_rows import x
 
-from molprof.analysis.reader import array, load, pieces, source
+from molprof.analysis.reader import document, load, pieces, source
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.load import survey_source
 from molprof.analysis.reader.pieces import Pieces, SecondReader
@@ -43,7 +43,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
             sizes.append(len(text))
         return taken
 
-    monkeypatch.setattr(array, "DECODE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr(document, "DECODE_BYTES", PIECE_BYTES)
     monkeypatch.setattr(source, "BLOCK_BYTES", 16 * PIECE_BYTES)
     monkeypatch.setattr(source, "LONG_BYTES", 0)
     monkeypatch.setattr(load, "can_copy", lambda: True)  # though the test runner has threads
@@ -122,14 +122,15 @@ def test_texts_that_look_like_the_end_of_an_event(tmp_path: Path, given: list[in
 def test_a_process_whose_pieces_are_none_too_often_is_given_up(
     tmp_path: Path, given: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forgotten: list[bool] = []
+    taken: list[int] = []  # by the copy, each time that a piece is wrong
     forget = Pieces.forget
-    monkeypatch.setattr(Pieces, "forget", lambda self: (forgotten.append(True), forget(self))[1])
+    monkeypatch.setattr(Pieces, "forget", lambda self: (taken.append(len(given)), forget(self))[1])
     # Nearly every place that looks like one between two events is deeper inside.
     events = [x(f"a{i}", i, 1, args={"list": [{"ph": 1}] * 400}) for i in range(200)]
     path = written(tmp_path / "trace.json", [x("first", 0, 1), x("second", 1, 1), *events])
     assert read(path, 2) == read(path, 1)
-    assert len(forgotten) == pieces._PATIENCE
+    assert len(taken) > pieces._PATIENCE
+    assert taken[pieces._PATIENCE - 1] == len(given)
 
 
 @pytest.mark.parametrize("wrong", ['{"ph": "X", "dur": 1}', '{"ph": "X", "ts": 1, "dur": -4}', "{]", '"event"', "\x00"])
@@ -202,6 +203,6 @@ def test_one_processor_one_process(tmp_path: Path, given: list[int]) -> None:
 
 
 def test_a_short_trace_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "SecondReader", None)
+    monkeypatch.setattr(load, "SecondReader", None)
     monkeypatch.setattr(load, "can_copy", lambda: True)
     read(written(tmp_path / "trace.json", ordinary(4000)), 2)

@@ -17,7 +17,7 @@ from molprof.analysis import trace as traces
 from molprof.analysis.documents.figures import figure_values
 from molprof.analysis.documents.report import reports_document, trace_row
 from molprof.analysis.figures import Report
-from molprof.analysis.reader.heads import traces_in
+from molprof.analysis.reader.source import traces_in
 from molprof.analysis.render import render
 from molprof.commands import report as report_command
 from molprof.commands.options import Result

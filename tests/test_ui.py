@@ -17,7 +17,7 @@ from ui_server import get, prepared, serving
 from molprof import api
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
-from molprof.analysis.ui.contents import MAX_SLICES, Place, Span, _longest
+from molprof.analysis.ui.contents import ABOVE, MAX_SLICES, Place, Span, longest
 from molprof.analysis.ui.prepare import Prepared, prepare
 from molprof.common.errors import TraceError, UsageError
 
@@ -52,13 +52,13 @@ def strips(result: Prepared) -> dict[str, list[tuple[Any, ...]]]:
 
 def test_a_captured_run_is_pinned_in_order_and_zoomed_to_its_typical_step(tmp_path: Path) -> None:
     result = prepared(tmp_path, tiny_trace.document())
-    assert result.view.pinned == (
+    assert result.view.pinned == [
         "steps", "phases", "host syncs", "sequence, track 1", "sequence, track 2", "junk tokens",
         "GPU 0 stream 7", "GPU 0 stream 8", "GPU 0 idle",
-    )  # fmt: skip
+    ]  # fmt: skip
     # Of the two decode steps the shorter, 100 to 180 us, with a margin that ends where the trace does.
     assert result.view.visible == Span(96_800, 83_200)
-    assert result.notes == ()
+    assert result.notes == []
     found = strips(result)
     assert found["steps"] == [(0, 100_000, "step 1 (decode)"), (100_000, 80_000, "step 2 (decode)")]
     assert found["phases"][:2] == [(0, 60_000, "forward"), (60_000, 20_000, "processor")]
@@ -207,7 +207,7 @@ def test_a_place_that_is_not_recorded_is_refused(tmp_path: Path, place: Place, m
 
 def test_a_trace_without_steps_is_shown_whole(tmp_path: Path) -> None:
     view = prepared(tmp_path, [x("op", 0, 5)]).view
-    assert (view.visible, view.pinned) == (None, ())
+    assert (view.visible, view.pinned) == (None, [])
     with pytest.raises(UsageError, match="has no recorded steps to zoom to"):
         prepared(tmp_path, [x("op", 0, 5)], place=Place(step=0))
 
@@ -227,7 +227,7 @@ def test_a_native_trace_is_shown_as_the_same_run_in_json(tmp_path: Path) -> None
     assert strips(result) == strips(expected)
     assert result.view.pinned == expected.view.pinned
     both = prepare([api.load(native), api.load(plain)], tmp_path, Place())
-    assert both.notes == ()
+    assert both.notes == []
 
 
 def test_of_a_damaged_trace_what_is_whole_is_shown(tmp_path: Path) -> None:
@@ -242,12 +242,12 @@ def test_of_a_damaged_trace_what_is_whole_is_shown(tmp_path: Path) -> None:
 
 def test_an_empty_trace_is_told(tmp_path: Path) -> None:
     result = prepared(tmp_path, [])
-    assert result.notes == (f"{tmp_path}/run0.json holds no events with a duration, so nothing was recorded",)
+    assert result.notes == [f"{tmp_path}/run0.json holds no events with a duration, so nothing was recorded"]
     assert result.view.visible is None
 
 
 def test_of_too_many_slices_the_longest_are_kept() -> None:
-    strip = _longest("idle", [(ts, 1 + (ts == 7), "x") for ts in range(MAX_SLICES + 3)])
+    strip = longest(ABOVE, "idle", [(ts, 1 + (ts == 7), "x") for ts in range(MAX_SLICES + 3)])
     assert (strip.title, strip.left_out, len(strip.slices)) == ("idle (longest 50,000)", 3, MAX_SLICES)
     assert (7, 2, "x") in strip.slices
     assert [row[0] for row in strip.slices] == list(range(MAX_SLICES))

@@ -17,9 +17,8 @@ from conftest import Cli
 from ui_server import get, prepared, serving
 
 from molprof.analysis.trace_processor import TraceProcessor
-from molprof.analysis.ui.prepare import Prepared, load_for_remote
+from molprof.analysis.ui.prepare import Prepared, View, load_for_remote
 from molprof.analysis.ui.server import UiServer
-from molprof.analysis.ui.view import View
 from molprof.common.errors import QueryError, UsageError
 
 
@@ -27,8 +26,8 @@ from molprof.common.errors import QueryError, UsageError
 def server(tmp_path: Path) -> Iterator[UiServer]:
     trace = tmp_path / "trace.gz"
     trace.write_bytes(gzip.compress(b'{"traceEvents":[]}'))
-    view = View("run.json.gz", (), {}, None, (), (), ())
-    with serving(Prepared(trace, view, ())) as server:
+    view = View("run.json.gz", [], {}, None, [], [])
+    with serving(Prepared(trace, view, [])) as server:
         yield server
 
 
@@ -76,9 +75,9 @@ def test_a_forwarded_port_is_this_machine_too(server: UiServer) -> None:
 
 
 def test_a_port_in_use_is_told(server: UiServer) -> None:
-    view = View("run", (), {}, None, (), (), ())
+    view = View("run", [], {}, None, [], [])
     with pytest.raises(UsageError, match=f"cannot listen on port {server.port} of 127.0.0.1"):
-        UiServer(Prepared(Path("x"), view, ()), server.port)
+        UiServer(Prepared(Path("x"), view, []), server.port)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

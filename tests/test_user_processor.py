@@ -14,7 +14,7 @@ import pytest
 from captures import captured
 from tiny import loaded
 
-from molprof.analysis.reader import load_trace
+from molprof.analysis.reader.load import load_trace
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import ProcessorError, UsageError
 from molprof.common.settings import CaptureSettings

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from molprof.analysis.reader import TraceInfo, load_trace
+from molprof.analysis.reader import TraceInfo
+from molprof.analysis.reader.load import load_trace
 from molprof.analysis.trace_processor import Columns, TraceProcessor
 
 SLICES = """

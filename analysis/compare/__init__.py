@@ -13,7 +13,7 @@ from molprof.analysis.compare.rows import compared_rows, paired_rounds
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS, LEAST_REPEATS, LEVEL, best_level
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Setup
-from molprof.analysis.reader.info import path_text
+from molprof.analysis.reader import path_text
 from molprof.common.errors import UsageError
 from molprof.common.values import counted
 

@@ -10,7 +10,7 @@ from molprof.analysis.findings import Known, find_all
 from molprof.analysis.origin.places import PLACES, Place, operator_places
 from molprof.analysis.origin.read import NO_CALL, Origins
 from molprof.analysis.origin.tree import AMOUNTS, Tree
-from molprof.analysis.reader.info import path_text
+from molprof.analysis.reader import path_text
 from molprof.common.document import Column, Document, Field, Section, Table, records, table_of
 from molprof.common.values import counted, per, percent_text, short_name, short_source, time_text
 

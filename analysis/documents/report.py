@@ -15,7 +15,7 @@ from molprof.analysis.documents.verdict import report_verdict
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import FIGURES, shown_tables
 from molprof.analysis.figures.model import IDLE_CAUSES, STACK_CATEGORY, Finding, Table
-from molprof.analysis.reader.info import path_text
+from molprof.analysis.reader import path_text
 from molprof.common.document import Document, Field, Row, Section, pairs, records, table_of
 from molprof.common.values import Value, count_text, counted, per, unit_of
 

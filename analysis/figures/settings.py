@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from molprof.analysis.figures.figure import Figure, Role, of_run
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run, Setup
-from molprof.analysis.reader.info import path_text
+from molprof.analysis.reader import path_text
 from molprof.common.settings import SETTINGS as ROWS
 from molprof.common.text_format import ANSWER, PROMPT
 from molprof.common.values import Unit, Value, count_text, number_text

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from molprof.analysis.ranks.model import RankTrace
 from molprof.analysis.ranks.parts import is_part
-from molprof.analysis.reader.heads import head_of, is_trace, left_out
-from molprof.analysis.reader.info import STDIN
+from molprof.analysis.reader import STDIN
+from molprof.analysis.reader.source import head_of, is_trace, left_out
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.values import time_text
 

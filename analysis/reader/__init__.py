@@ -17,19 +17,43 @@ SQL sees the names of Perfetto's own reader of Chrome JSON, so a query also runs
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from molprof.analysis.reader.info import TraceInfo
+from msgspec import Struct, field
 
-if TYPE_CHECKING:
-    from molprof.analysis.reader.load import load_trace
-
-__all__ = ["TraceInfo", "load_trace"]
+STDIN = "-"
 
 
-def __getattr__(name: str) -> Any:
-    if name != "load_trace":
-        raise AttributeError(name)
-    from molprof.analysis.reader import load  # on use: a kept trace needs no reader
+def path_text(path: object) -> str:
+    """A path as people read it."""
+    return "standard input" if str(path) == STDIN else str(path)
 
-    return load.load_trace
+
+class TraceInfo(Struct, frozen=True):
+    """What the reader tells of a trace file."""
+
+    path: str
+    bytes: int  # of the file as it is stored
+    events_by_category: dict[str, int]  # complete events (ph X) in the file; 'None' for those without category
+    complete: bool  # the whole file could be read, and its capture went through
+    problem: str | None  # where the file is damaged, or what failed
+    slices: dict[str, int]  # that the engine must show, by the category that it shows
+    slices_ns: int | None  # the sum of their durations; None where some are begin and end events of their own
+    lost_events: int = 0  # of these slices, those that the engine does not show
+    lanes: int = 0  # slices on another lane
+    stacks: bool = True  # Python stacks are in the engine; events_by_category counts them in any case
+    unread_events: int = 0  # of kinds that the trace processor does not know
+    memory_events: int = 0  # allocations and frees (profile_memory); in the engine if all args are
+    origin_ns: int = 0  # time in the file = SQL time + origin_ns
+    manifest: dict[str, Any] | None = None  # the key `molprof`
+    devices: list[dict[str, Any]] = field(default_factory=list)  # torch's `deviceProperties`
+    keys: dict[str, Any] = field(default_factory=dict)  # all other top-level keys
+
+    def notes(self) -> list[str]:
+        """Why less may be shown of the trace than expected."""
+        notes = []
+        if not self.complete:
+            notes.append(f"{path_text(self.path)} is damaged, and only its whole part was read: {self.problem}")
+        if not self.events_by_category:
+            notes.append(f"{path_text(self.path)} holds no events with a duration, so nothing was recorded")
+        return notes

@@ -1,144 +1,411 @@
-"""A Chrome trace as a stream: the array of its events, and the keys around it."""
+"""A Chrome trace as a stream: the array of its events, read in blocks of whole events, and the keys around it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from molprof.analysis.reader.array import MAX_DEPTH, TEXT, TOKEN, EventArray, reason_of
-from molprof.analysis.reader.cursor import CHROME_HINT, RECORD_HINT, Cursor
-from molprof.analysis.reader.part import WRONG_TEXT, Part
+from molprof.analysis.reader.part import WRONG_TEXT, Part, WrongEventError
 from molprof.analysis.reader.pieces import Pieces
 from molprof.analysis.reader.source import GIVE_HINT
 from molprof.common.errors import TraceError
 
+_RECORD_HINT = "record the trace again, or copy the file again"
+CHROME_HINT = "molprof reads traces in Chrome format, as torch.profiler writes them"
+_PARTIAL_HINT = "read the intact part with --partial"
+# The longest event, or value of another top-level key.
+_MAX_VALUE_BYTES = 256 * 1024 * 1024
+_SPACE = re.compile(rb"[ \t\r\n]*")
+
+# Text decoded in one call. Its events fit into a processor's cache: half the time of blocks of 2 MiB.
+DECODE_BYTES = 256 * 1024
+# A string. The look-ahead keeps the pattern from backtracking: three times as fast in a string without end.
+_TEXT = rb'"(?=([^"\\]*(?:\\.[^"\\]*)*))\1"'
+# A whole string, a bracket, or the quote of a string that does not end within the text.
+_TOKEN = re.compile(_TEXT + rb'|[\[\]{}]|"', re.DOTALL)
+# More than any decoder accepts.
+_MAX_DEPTH = 10_000
+_SPACES = b" \t\r\n"
+_SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"[^"\\]{0,32}"')
+_LEARN_BYTES = 64 * 1024
+
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # which some editors and PowerShell put before JSON
-_STRING = re.compile(TEXT, re.DOTALL)
+_STRING = re.compile(_TEXT, re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,}\]]+")
 _OTHER_JSON = re.compile(rb'"|-?[0-9]|(?:null|true|false)\b')
 
 
-class Document:
-    """One pass over a trace: `chunks` of its text, each block of events read by `read`, or ahead by `pieces`.
+class Cursor:
+    """Reads the `chunks` of the file `name`.
+
+    data: the text at hand; at: the place in it; before: bytes of the text before `data`. With partial=True, damage ends
+    the text, and `problem` says what was wrong.
+    """
+
+    def __init__(self, name: str, chunks: Iterator[bytes], partial: bool) -> None:
+        self.data = b""
+        self.at = 0
+        self.before = 0
+        self.events = 0  # read so far, for messages
+        self.problem: TraceError | None = None
+        self._name = name
+        self._chunks = chunks
+        self._partial = partial
+
+    @property
+    def place(self) -> int:
+        """`at` as a place in the whole text."""
+        return self.before + self.at
+
+    def peek(self) -> bytes:
+        """The next byte that is not a space, which stays unread; empty at the end."""
+        while True:
+            match = _SPACE.match(self.data, self.at)
+            assert match is not None
+            self.at = match.end()
+            if self.at < len(self.data):
+                return self.data[self.at : self.at + 1]
+            if not self.more():
+                return b""
+
+    def take(self, wanted: bytes, missing: str) -> None:
+        """Reads the next byte that is not a space. Raises TraceError with `missing` where it is not `wanted`."""
+        if self.peek() != wanted:
+            raise self.error(missing)
+        self.at += 1
+
+    def more(self) -> bool:
+        """Reads on, twice the rest so that long values stay linear. Drops what was read; False at the end."""
+        rest = self.data[self.at :]
+        self.before += self.at
+        self.at = 0
+        parts = [rest]
+        wanted = max(1, len(rest))
+        while wanted > 0 and (chunk := self._chunk()):
+            parts.append(chunk)
+            wanted -= len(chunk)
+        self.data = b"".join(parts)
+        return len(self.data) > len(rest)
+
+    def turn(self) -> bool:
+        """Goes on to the next chunk, and drops the text at hand; False at the end, where it keeps it."""
+        if not (chunk := self._chunk()):
+            return False
+        self.before += len(self.data)
+        self.data, self.at = chunk, 0
+        return True
+
+    def back(self, texts: Sequence[bytes | memoryview]) -> None:
+        """Takes what is before `at` back."""
+        taken = b"".join(texts)
+        self.before += self.at - len(taken)
+        self.data = b"".join([taken, memoryview(self.data)[self.at :]])
+        self.at = 0
+
+    def need_more(self, where: str) -> None:
+        """Reads on where the text must. Raises TraceError at its end, and for a value that is too long."""
+        if len(self.data) - self.at > _MAX_VALUE_BYTES:
+            raise self.error(f"has a value of more than {_MAX_VALUE_BYTES} bytes, {where}")
+        if not self.more():
+            raise self.error(f"is truncated {where}", position=len(self.data))
+
+    def _chunk(self) -> bytes:
+        """The next chunk; empty at the end."""
+        try:
+            return next(self._chunks, b"")
+        except TraceError as error:
+            # Damaged compressed data. The text before it is still read.
+            if not self._partial:
+                raise
+            self.problem = error
+            return b""
+
+    def error(self, what: str, position: int | None = None, hint: str | None = _PARTIAL_HINT) -> TraceError:
+        """An error at a position in `data`, or what cut the text short."""
+        if self.problem is not None:
+            return self.problem
+        place = self.before + (self.at if position is None else position)
+        return TraceError(f"{self._name} {what} (byte {place} of the text, after {self.events} events)", hint=hint)
+
+
+class Document(Cursor):
+    """One pass over a trace: `chunks` of its text, whose events are read by `pieces`.
 
     After `parts`, `keys` holds the other top-level keys, decoded. With partial=True, damage ends the events, and
     `problem` says what was wrong.
     """
 
-    def __init__(
-        self,
-        name: str,
-        chunks: Iterator[bytes],
-        read: Callable[[bytes], Part],
-        partial: bool,
-        pieces: Pieces | None = None,
-    ) -> None:
+    def __init__(self, name: str, chunks: Iterator[bytes], pieces: Pieces, partial: bool) -> None:
+        super().__init__(name, chunks, partial)
         self.keys: dict[str, Any] = {}
-        self._partial = partial
-        self._cursor = Cursor(name, chunks, partial)
-        self._events = EventArray(self._cursor, read, pieces)
-
-    @property
-    def problem(self) -> TraceError | None:
-        """What was wrong with a file that was read in part; None of a whole one."""
-        return self._cursor.problem
+        self._pieces = pieces
+        self._separators: list[bytes] = []
 
     def parts(self) -> Iterator[Part]:
         """The parts in file order. Raises TraceError with the byte of the damage, and what `read` raises."""
         try:
             yield from self._document()
+        except WrongEventError as error:
+            hint = "correct or remove that event, or record the trace again"
+            raise TraceError(f"{self._name}: {error.message(self.events)}", hint=hint) from None
         except TraceError as error:
             if not self._partial:
                 raise
-            if not self._cursor.events:
+            if not self.events:
                 if "--partial" not in (error.hint or ""):
                     raise
-                raise TraceError(f"{error}: there is nothing before the damage", hint=RECORD_HINT) from error
-            self._cursor.problem = error
+                raise TraceError(f"{error}: there is nothing before the damage", hint=_RECORD_HINT) from error
+            self.problem = error
 
     def _document(self) -> Iterator[Part]:
-        first = self._cursor.peek()
-        if first == _BYTE_ORDER_MARK[:1] and self._cursor.data.startswith(_BYTE_ORDER_MARK, self._cursor.at):
-            self._cursor.at += len(_BYTE_ORDER_MARK)
-            first = self._cursor.peek()
+        first = self.peek()
+        if first == _BYTE_ORDER_MARK[:1] and self.data.startswith(_BYTE_ORDER_MARK, self.at):
+            self.at += len(_BYTE_ORDER_MARK)
+            first = self.peek()
         if first == b"[":  # Chrome format: the array alone
-            self._cursor.at += 1
-            yield from self._events.parts()
+            self.at += 1
+            yield from self._array()
         elif first == b"{":
-            self._cursor.at += 1
+            self.at += 1
             yield from self._members()
         elif not first:
-            raise self._cursor.error("is empty or holds only white space", hint=RECORD_HINT)
+            raise self.error("is empty or holds only white space", hint=_RECORD_HINT)
         else:
-            text = self._cursor.data[self._cursor.at :]
+            text = self.data[self.at :]
             what = "is JSON, but neither an object nor an array" if _OTHER_JSON.match(text) else "is not JSON"
-            raise self._cursor.error(f"{what}: it begins with {text[:20]!r}", hint=GIVE_HINT)
-        if self._cursor.peek():
-            raise self._cursor.error("has more text after the end of the JSON value")
+            raise self.error(f"{what}: it begins with {text[:20]!r}", hint=GIVE_HINT)
+        if self.peek():
+            raise self.error("has more text after the end of the JSON value")
 
     def _members(self) -> Iterator[Part]:
         found = False
-        more = self._cursor.peek() != b"}"
+        more = self.peek() != b"}"
         if not more:
-            self._cursor.at += 1
+            self.at += 1
         while more:
             key = self._key()
-            self._cursor.take(b":", f"is malformed: no ':' after key {key!r}")
+            self.take(b":", f"is malformed: no ':' after key {key!r}")
             if key == "traceEvents":
-                self._cursor.take(b"[", "has a 'traceEvents' that is not an array")
+                self.take(b"[", "has a 'traceEvents' that is not an array")
                 if found:
-                    raise self._cursor.error("has 'traceEvents' twice", position=self._cursor.at - 1)
+                    raise self.error("has 'traceEvents' twice", position=self.at - 1)
                 found = True
-                yield from self._events.parts()
+                yield from self._array()
             else:
                 self.keys[key] = self._value(key)
-            more = self._cursor.peek() == b","
-            self._cursor.take(b"," if more else b"}", f"is malformed: no ',' or '}}' after the value of {key!r}")
+            more = self.peek() == b","
+            self.take(b"," if more else b"}", f"is malformed: no ',' or '}}' after the value of {key!r}")
         if not found and "schema" in self.keys and self.keys.keys() & {"trace", "counts"}:
-            raise self._cursor.error("is a stored report, not a trace", hint="molprof compare and molprof plot take it")
+            raise self.error("is a stored report, not a trace", hint="molprof compare and molprof plot take it")
         if not found:
-            raise self._cursor.error("has no 'traceEvents'", hint=CHROME_HINT)
+            raise self.error("has no 'traceEvents'", hint=CHROME_HINT)
 
     def _key(self) -> str:
-        if self._cursor.peek() != b'"':
-            raise self._cursor.error("is malformed: no key where one should begin")
-        while not (match := _STRING.match(self._cursor.data, self._cursor.at)):
-            self._cursor.need_more("inside a key")
+        if self.peek() != b'"':
+            raise self.error("is malformed: no key where one should begin")
+        while not (match := _STRING.match(self.data, self.at)):
+            self.need_more("inside a key")
         try:
             key = str(msgspec.json.decode(match[0]))
         except WRONG_TEXT as error:
-            raise self._cursor.error(f"is malformed: {reason_of(error)}") from error
-        self._cursor.at = match.end()
+            raise self.error(f"is malformed: {_reason_of(error)}") from error
+        self.at = match.end()
         return key
 
     def _value(self, key: str) -> Any:
         """The value at hand, decoded; it is small next to the events."""
-        self._cursor.peek()
+        self.peek()
         while (end := self._value_end()) is None:
-            self._cursor.need_more(f"inside the value of {key!r}")
-        text = self._cursor.data[self._cursor.at : end]
+            self.need_more(f"inside the value of {key!r}")
+        text = self.data[self.at : end]
         try:
             value = msgspec.json.decode(text)
         except WRONG_TEXT as error:
-            raise self._cursor.error(f"is malformed in the value of {key!r}: {reason_of(error)}") from error
-        self._cursor.at = end
+            raise self.error(f"is malformed in the value of {key!r}: {_reason_of(error)}") from error
+        self.at = end
         return value
 
     def _value_end(self) -> int | None:
-        if self._cursor.data[self._cursor.at : self._cursor.at + 1] not in (b"{", b"[", b'"'):
-            match = _SCALAR.match(self._cursor.data, self._cursor.at)
-            # A number may go on behind the text at hand.
-            return match.end() if match and match.end() < len(self._cursor.data) else None
+        first = self.data[self.at : self.at + 1]
+        if first in (b"{", b"["):
+            ends, _, _ = self._ends(len(self.data), "in the value of a key", most=1)
+            return ends[0] if ends else None
+        match = (_STRING if first == b'"' else _SCALAR).match(self.data, self.at)
+        # A number may go on behind the text at hand.
+        return match.end() if match and (first == b'"' or match.end() < len(self.data)) else None
+
+    def _array(self) -> Iterator[Part]:
+        """The parts from behind `[` to behind `]`. Raises TraceError, and what `read` raises for a whole event."""
+        if self.peek() == b"]":
+            self.at += 1
+            return
+        while True:
+            for part in self._blocks():
+                self.events += part.events
+                yield part
+            after = self.peek()
+            self.at += 1
+            if after == b"]":
+                return
+            if after != b",":
+                self.at -= 1
+                raise self.error("is malformed: no ',' or ']' after an event")
+            if self.peek() == b"]":
+                raise self.error("is malformed: no event after ','")
+
+    def _blocks(self) -> Iterator[Part]:
+        begin = self.place
+        if self._separators:
+            yield from self._ahead()
+        if self.place == begin:
+            yield from self._counted_block()
+
+    def _ahead(self) -> Iterator[Part]:
+        """Parts of whole events, until what looked like a place between two events is none."""
+        given: deque[tuple[memoryview, int]] = deque()  # what is read, as `_next_piece` gives it
+        behind = memoryview(b"")  # what separates the last part from the next
+        while True:
+            piece = self._next_piece() if self._pieces.have_room() else None
+            if piece is not None:
+                text, size = piece
+                self._pieces.give(text[:size])
+                given.append(piece)
+            elif not given:
+                self.back([behind])
+                return
+            for part in self._pieces.take(wait=piece is None):
+                if part is None:
+                    self._pieces.forget()
+                    self.back([behind, *(text for text, _ in given)])
+                    return
+                text, size = given.popleft()
+                behind = text[size:]
+                yield part
+
+    def _next_piece(self) -> tuple[memoryview, int] | None:
+        """The next whole events at hand: their text up to the next event, and its length without what separates.
+
+        It ends at a place that looks like one between two events. JSON is read from left to right, so it decodes only
+        if it is nothing but whole events; a brace inside a string fails.
+        """
+        if len(self.data) - self.at < DECODE_BYTES and (piece := self._across()) is not None:
+            return piece
+        while len(self.data) - self.at < DECODE_BYTES and self.more():
+            pass
+        begin = self.at
+        place, separator = self._cut(begin, begin + DECODE_BYTES)
+        if place < 0:
+            return None
+        self.at = place + separator.index(b"{")
+        return memoryview(self.data)[begin : self.at], place + 1 - begin
+
+    def _across(self) -> tuple[memoryview, int] | None:
+        """The same where a chunk ends within an event: the piece is copied, the rest of the next chunk is not."""
+        rest = memoryview(self.data)[self.at :]
+        if not self.turn():
+            return None
+        place, separator = self._cut(0, DECODE_BYTES - len(rest))
+        if place < 0:
+            self.back([rest])
+            return None
+        self.at = place + separator.index(b"{")
+        text = b"".join([rest, memoryview(self.data)[: self.at]])
+        return memoryview(text), len(rest) + place + 1
+
+    def _cut(self, begin: int, limit: int) -> tuple[int, bytes]:
+        """Where the last event between `begin` and `limit` ends, and the separator there; -1 for none."""
+        found, last = -1, b""
+        for separator in self._separators:
+            place = self.data.rfind(separator, max(found, begin), limit)
+            if place > found:
+                found, last = place, separator
+        return found, last
+
+    def _counted_block(self) -> list[Part]:
+        """The next whole events, found by counting brackets: for any layout, and at the end of the array."""
+        # Counting is slow. A few events are enough to learn the layout.
+        limit = len(self.data) if self._separators else self.at + _LEARN_BYTES
+        where = f"inside event {self.events + 1}"
+        while True:
+            ends, separator, closing = self._ends(limit, where)
+            if ends or closing is not None:
+                break
+            if limit >= len(self.data):
+                self.need_more(where)
+            limit = len(self.data)
+        if separator is not None:
+            self._separators = [separator, *(s for s in self._separators if s != separator)][:4]
+        end = ends[-1] if ends or closing is None else closing
+        try:
+            parts = [self._pieces.read(b"".join((b"[", memoryview(self.data)[self.at : end], b"]")))]
+        except WRONG_TEXT as error:
+            parts, end = self._until_wrong(ends, error)
+        self.at = end
+        return parts
+
+    def _ends(self, limit: int, where: str, most: int | None = None) -> tuple[list[int], bytes | None, int | None]:
+        """Where the events at hand, `most` of them, end, what separates them, and where the array ends, if it does."""
         depth = 0
-        for token in TOKEN.finditer(self._cursor.data, self._cursor.at):
-            if token[0] == b'"':
-                return None
-            depth += (token[0] in (b"{", b"[")) - (token[0] in (b"}", b"]"))
-            if depth == 0:
-                return token.end()
-            if depth > MAX_DEPTH:
-                raise self._cursor.error("is nested too deeply in the value of a key")
-        return None
+        ends: list[int] = []
+        separator: bytes | None = None
+        for token in _TOKEN.finditer(self.data, self.at, limit):
+            kind = token[0]
+            if kind in (b"{", b"["):
+                depth += 1
+                if depth > _MAX_DEPTH:
+                    if ends:  # report whole events first
+                        break
+                    raise self.error(f"is nested too deeply {where}")
+            elif kind in (b"}", b"]"):
+                if depth == 0:
+                    return ends, separator, token.start()
+                depth -= 1
+                if depth == 0:
+                    ends.append(token.end())
+                    match = _SEPARATOR.match(self.data, token.start())
+                    separator = match[0] if match else separator
+                    if len(ends) == most:
+                        break
+            elif kind == b'"':
+                break
+        return ends, separator, None
+
+    def _until_wrong(self, ends: list[int], error: Exception) -> tuple[list[Part], int]:
+        """The events before the first that does not decode, and their end. Raises TraceError if it is the first."""
+        parts: list[Part] = []
+        start = self.at
+        for end in ends:
+            piece = self.data[start:end].lstrip(_SPACES)
+            if parts:
+                if not piece.startswith(b","):
+                    return parts, start
+                piece = piece[1:].lstrip(_SPACES)
+            try:
+                parts.append(self._pieces.read(b"[" + piece + b"]"))
+            except WRONG_TEXT as wrong:
+                if parts:
+                    return parts, start
+                what = f"has a wrong event {self.events + 1}: {_reason_of(wrong)}"
+                raise self.error(what, position=end - len(piece)) from wrong
+            except WrongEventError:
+                if parts:  # it counts the events of the parts before
+                    return parts, start
+                raise
+            start = end
+        raise self.error(f"is malformed: {_reason_of(error)}", position=start)
+
+
+def _reason_of(error: Exception) -> str:
+    """What is wrong with text that did not decode."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"invalid UTF-8, {error.reason}"
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if str(error) == "Input data was truncated":  # it is whole: the brackets were counted
+        return "text that ends in half a surrogate pair"
+    # Positions count from the start of the block, not of the file.
+    return re.sub(r" \(byte \d+\)| - at `\$\[\d+\]`|\$\[\d+\]\.", "", str(error))

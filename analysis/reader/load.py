@@ -1,26 +1,31 @@
-"""Loads a trace file into the engine."""
+"""Loads a trace file into the engine, and proves that it shows each slice of the file and no other."""
 
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from molprof.analysis.reader.check import checked, shown_category
+from msgspec import structs
+
+from molprof.analysis.reader import TraceInfo, path_text
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import STACK_CATEGORY, Wanted, needed_of
 from molprof.analysis.reader.feeding import feed_events
-from molprof.analysis.reader.info import TraceInfo
-from molprof.analysis.reader.pieces import Pieces
+from molprof.analysis.reader.part import PartReader
+from molprof.analysis.reader.pieces import Pieces, SecondReader
 from molprof.analysis.reader.source import Source, open_source
-from molprof.analysis.reader.survey import Survey, survey
+from molprof.analysis.reader.survey import Survey, shown_category, survey
 from molprof.analysis.trace_processor import TraceProcessor
-from molprof.common.errors import TraceError
+from molprof.common.errors import EngineError, TraceError
 from molprof.common.manifest import INCOMPLETE_KEY
 from molprof.common.memory import available_bytes, processors
 from molprof.common.process import can_copy
+from molprof.common.reading import Reading
 
 # The most that the engine holds per event, with all args or without: its text while it sorts, then its rows and args.
 _EVENT_BYTES = {True: 1500, False: 420}
@@ -32,35 +37,35 @@ _MEMORY_HINT = (
     "read it on a machine or in a job with more memory, or record fewer steps; a report without --stacks leaves out"
     " Python stacks"
 )
+# Counted one by one; a trace has a dozen.
+_COUNTED_CATEGORIES = 100
 MANIFEST_HINT = "capture again, or delete the key 'molprof' from the file to read it as a foreign trace"
 
 
 def load_trace(
     path: str | os.PathLike[str],
     engine: TraceProcessor | Callable[[bool], TraceProcessor],
+    reading: Reading | None = None,
     *,
-    stacks: bool = True,
     all_args: bool = True,
-    partial: bool = False,
-    processes: int | None = None,
     check: bool = True,
+    **how: Any,
 ) -> TraceInfo:
     """Feeds a trace (Chrome JSON or Perfetto's own, plain, gzip or zstd, by content) to an engine that holds none.
 
     path: `-` for standard input. engine: an engine, or what makes one, given whether it must hold more than 4 GiB.
-    stacks: keep Python stacks, often most of a trace's events. all_args: keep all args, flow events and memory
-    events, not only `events.NEEDED_ARGS`, which the SQL modules read; much slower. partial: of a damaged file, take
-    what is whole. processes: how many may read a long trace together, at most two; None: one per processor.
-    check: prove that nothing was lost; else the caller does, by `checked`.
+    reading: if None, with Python stacks. how: its fields that differ. all_args: keep all args, flow events and memory
+    events, not only `events.NEEDED_ARGS`, which the SQL modules read; much slower. check: prove that nothing was lost;
+    else the caller does, by `checked`.
 
     The file is read once, in blocks. All times and tracks must be known before the first event is placed, so events
     wait in short form: about 40 bytes per event, besides what the engine holds.
 
     Raises TraceError (what is wrong and at which byte), EngineError.
     """
-    wanted = Wanted(stacks, all_args)
+    reading = replace(reading or Reading(stacks=True), **how)
     with open_source(Path(path), None if all_args else needed_of) as source:
-        document, found = survey_source(source, wanted, partial, processes)
+        document, found = survey_source(source, Wanted(reading.stacks, all_args), reading.partial, reading.processes)
     name = source.name
     manifest = document.keys.pop("molprof", None)
     if manifest is not None and not isinstance(manifest, dict):
@@ -74,20 +79,17 @@ def load_trace(
         check_memory(name, len(found.starts_ns), _LEAST_EVENT_BYTES[all_args])
         engine = engine(len(found.starts_ns) * _EVENT_BYTES[all_args] > _MAX_BYTES)
     lanes, duration_ns = int((found.lanes > 0).sum()), int(found.durations_ns.sum())
-    slices: defaultdict[str, int] = defaultdict(int)
-    for category, count in found.expected_slices.items():
-        slices[shown_category(category)] += count
     feed_events(engine, found)
     info = TraceInfo(
         path=str(path),
         bytes=source.stored_bytes,
         events_by_category=found.events_by_category,
-        slices=dict(slices),
+        slices=found.expected_slices,
         slices_ns=None if found.has_open_slices else duration_ns,
         lanes=lanes,
         complete=problem is None,
         problem=problem,
-        stacks=stacks or STACK_CATEGORY not in found.events_by_category,
+        stacks=reading.stacks or STACK_CATEGORY not in found.events_by_category,
         unread_events=found.unread_events,
         memory_events=found.memory_events,
         origin_ns=found.origin_ns,
@@ -103,8 +105,8 @@ def survey_source(
 ) -> tuple[Document, Survey]:
     """Reads a trace to its end. Arguments and errors are those of `load_trace`."""
     shared = source.is_long and (processes or processors()) > 1 and can_copy()
-    with closing(Pieces(wanted, shared)) as pieces:
-        document = Document(source.name, source.blocks, pieces.reader.read, partial, pieces)
+    with closing(Pieces(PartReader(wanted).read, SecondReader(wanted) if shared else None)) as pieces:
+        document = Document(source.name, source.blocks, pieces, partial)
         return document, survey(document.parts(), source.name)
 
 
@@ -115,3 +117,37 @@ def check_memory(name: str, events: int, event_bytes: int) -> None:
     if available is not None and needed > available:
         need = f"need about {needed / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are available"
         raise TraceError(f"{name}: its {events:,} events {need}", hint=_MEMORY_HINT)
+
+
+def checked(engine: TraceProcessor, info: TraceInfo) -> TraceInfo:
+    """`info` with the count of slices that the engine lacks. Raises EngineError if it shows what the file has not."""
+    expected = Counter(info.slices)
+    slices, duration_ns, *counts = (int(column[0]) for column in engine.query(check_query(info)).values())
+    shown = Counter(dict(zip(_counted(info), counts, strict=True)))
+    shown["None"] = slices - shown.total()
+    if +shown != +expected:
+        rows = engine.query("SELECT category, COUNT() AS slices FROM slice GROUP BY category ORDER BY category")
+        shown = Counter()
+        for category, count in zip(*(column.tolist() for column in rows.values()), strict=True):
+            shown[shown_category(category)] += count
+    file = path_text(info.path)
+    if surplus := shown - expected:
+        raise EngineError(f"{file}: the trace processor shows slices that the file does not have: {dict(surplus)}")
+    lost = (expected - shown).total()
+    if not lost and info.slices_ns is not None and duration_ns != info.slices_ns:
+        raise EngineError(
+            f"{file}: slices last {duration_ns} ns in the trace processor, {info.slices_ns} ns in the file"
+        )
+    return structs.replace(info, lost_events=lost)
+
+
+def check_query(info: TraceInfo) -> str:
+    """What `checked` asks first: all slices, the sum of their times in ns, and the slices of each category."""
+    # The engine counts the rows of one text without reading them.
+    names = (name.replace("'", "''") for name in _counted(info))
+    counts = [f"(SELECT COUNT() FROM slice WHERE category = '{name}')" for name in names]
+    return f"SELECT {', '.join(['COUNT()', 'IFNULL(SUM(dur), 0)', *counts])} FROM slice"
+
+
+def _counted(info: TraceInfo) -> list[str]:
+    return [name for name in info.slices if name != "None"][:_COUNTED_CATEGORIES]

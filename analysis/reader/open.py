@@ -1,4 +1,4 @@
-"""An engine with a trace in it, and the value of the trace at which a query of the package failed."""
+"""An engine with a trace in it, from its file or the user's cache, and the value at which a query failed."""
 
 from __future__ import annotations
 
@@ -6,38 +6,63 @@ import os
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from molprof.analysis.reader.info import TraceInfo
-from molprof.analysis.reader.kept import keep, kept_key, read_kept
-from molprof.analysis.trace_processor import TraceProcessor, open_engine
+import msgspec
+from isal import isal_zlib
+from msgspec import structs
+
+from molprof.analysis.reader import STDIN, TraceInfo
+from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE, TraceProcessor, engine_version, open_engine
+from molprof.common.cache import cache_key, read_entry, write_entry
 from molprof.common.errors import QueryError, TraceError
 from molprof.common.reading import Reading
 from molprof.queries import PACKAGE, modules
 
+# On disk: two dozen recorded traces, or the last few of 100 MB.
+MAX_BYTES = 512 << 20
+_FOLDER = "traces"
+_NUMBER_BYTES = 8
+_CHECKSUM_BYTES = 4
+_decode_info = msgspec.json.Decoder(TraceInfo).decode
 _SHOWN_CHARACTERS = 60
-# Args that the SQL modules read as numbers, by category of event.
-_SQL = """
-SELECT
-  SUBSTR(args.flat_key, LENGTH('args.') + 1) AS arg,
-  args.string_value AS value,
-  IFNULL(slice.name, '') AS name,
-  IFNULL(slice.category, 'None') AS category
+# The first arg that the SQL modules read as a number of 64 bits, and that is none.
+_WRONG_VALUE = """
+SELECT SUBSTR(flat_key, LENGTH('args.') + 1) AS arg, string_value AS value, name, IFNULL(category, 'None') AS category
 FROM args
 JOIN slice
   USING (arg_set_id)
-WHERE
-  args.value_type = 'string'
-  AND (
-    args.flat_key = 'args.bytes' AND slice.category IN ('gpu_memcpy', 'gpu_memset')
-    OR args.flat_key = 'args.stream' AND slice.category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
-    OR args.flat_key = 'args.correlation'
-    AND slice.category IN ('kernel', 'gpu_memcpy', 'gpu_memset', 'cuda_runtime', 'cuda_driver')
-  )
-ORDER BY
-  slice.id, args.id
+WHERE value_type = 'string' AND (
+  flat_key = 'args.bytes' AND category IN ('gpu_memcpy', 'gpu_memset')
+  OR flat_key = 'args.stream' AND category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
+  OR flat_key = 'args.correlation'
+  AND category IN ('kernel', 'gpu_memcpy', 'gpu_memset', 'cuda_runtime', 'cuda_driver')
+)
+ORDER BY slice.id, args.id
 LIMIT 1
 """
+
+
+def kept_key(path: str | os.PathLike[str], native_path: str | None, *options: object) -> str | None:
+    """The key of the file at `path`, loaded with `options`; None where the trace processor is another process."""
+    if str(path) == STDIN or native_path or os.environ.get(NATIVE_PATH_VARIABLE):
+        return None
+    return cache_key((Path(path),), engine_version(), *options)
+
+
+def _read_kept(key: str, path: str | os.PathLike[str]) -> tuple[TraceInfo, memoryview] | None:
+    """What is known of the file at `path`, and the state for `open_engine`; None if it is not kept."""
+    content = read_entry(_FOLDER, key, _checksum)
+    if content is None:
+        return None
+    end = _NUMBER_BYTES + int.from_bytes(content[:_NUMBER_BYTES], "little")
+    return structs.replace(_decode_info(content[_NUMBER_BYTES:end]), path=str(path)), content[end:]
+
+
+def _checksum(content: bytes | memoryview) -> bytes:
+    """Of 20 MB in 2 ms; a digest takes 25."""
+    return int(isal_zlib.crc32(content)).to_bytes(_CHECKSUM_BYTES, "little")
 
 
 @contextmanager
@@ -57,7 +82,7 @@ def open_trace(
     options = reading.stacks, all_args, reading.partial
     key = kept_key(path, reading.native_path, *options) if reading.cached else None
     with ExitStack() as stack:
-        if key and (kept := read_kept(key, path)):
+        if key and (kept := _read_kept(key, path)):
             info, engine = kept[0], stack.enter_context(open_engine(state=kept[1]))
         else:
             from molprof.analysis.reader.load import load_trace  # on use: a kept trace needs no reader
@@ -68,18 +93,12 @@ def open_trace(
                 engines.append(stack.enter_context(open_engine(reading.native_path, memory64=large)))
                 return engines[0]
 
-            info = load_trace(
-                path,
-                start,
-                stacks=reading.stacks,
-                all_args=all_args,
-                partial=reading.partial,
-                processes=reading.processes,
-                check=check,
-            )
+            info = load_trace(path, start, reading, all_args=all_args, check=check)
             (engine,) = engines
-            if key:
-                keep(key, info, engine)
+            if key and (state := engine.state()) is not None:
+                known = msgspec.json.encode(info)
+                content = b"".join((len(known).to_bytes(_NUMBER_BYTES, "little"), known, state))
+                write_entry(_FOLDER, key, content, MAX_BYTES, _checksum)
         engine.register_package(PACKAGE, modules())
         yield engine, info
 
@@ -90,16 +109,12 @@ def values_named(engine: TraceProcessor, path: str | os.PathLike[str]) -> Genera
     try:
         yield
     except QueryError as error:
-        raise wrong_value(engine, os.fspath(path), error) from error
-
-
-def wrong_value(engine: TraceProcessor, path: str, error: QueryError) -> TraceError:
-    """The error to raise for `error` of the package's own SQL in the trace at `path`: it names the wrong value."""
-    found = {name: column.tolist() for name, column in engine.query(_SQL).items()}
-    if not found["arg"]:
-        return TraceError(f"{path} holds a value that queries cannot use: {str(error).splitlines()[0]}")
-    arg, value, name, category = (found[key][0] for key in ("arg", "value", "name", "category"))
-    shown = repr(value[:_SHOWN_CHARACTERS]) + ("..." if len(value) > _SHOWN_CHARACTERS else "")
-    event = f"the event {name[:_SHOWN_CHARACTERS]!r} of category {category}"
-    hint = f"correct the value, or remove {arg!r} from that event"
-    return TraceError(f"{path}: {event} has the {arg} {shown}, which is not an integer of 64 bits", hint)
+        found = [column.tolist() for column in engine.query(_WRONG_VALUE).values()]
+        if not found[0]:
+            raise TraceError(f"{path} holds a value that queries cannot use: {str(error).splitlines()[0]}") from error
+        ((arg, value, name, category),) = zip(*found, strict=True)
+        shown = repr(value[:_SHOWN_CHARACTERS]) + ("..." if len(value) > _SHOWN_CHARACTERS else "")
+        event = f"the event {(name or '')[:_SHOWN_CHARACTERS]!r} of category {category}"
+        hint = f"correct the value, or remove {arg!r} from that event"
+        what = f"{event} has the {arg} {shown}, which is not an integer of 64 bits"
+        raise TraceError(f"{path}: {what}", hint) from error

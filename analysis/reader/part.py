@@ -1,14 +1,20 @@
-"""What is kept of a block of events: arrays of times and numbers, and once what many events have in common."""
+"""A block of events: decoded as far as it is needed, and kept as arrays and what many events have in common.
+
+Python stacks, flow events and memory events, most of many traces, are skipped by a decoder of their own.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import functools
+import itertools
+import operator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import repeat, zip_longest
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,9 +24,13 @@ from msgspec.structs import astuple
 
 from molprof.analysis.reader.events import (
     ABSENT,
+    ARGLESS_CATEGORIES,
     FED_PHASES,
+    FLOW_PHASES,
     MEMORY_NAME,
     MORE_FIELDS,
+    STACK_CATEGORY,
+    WHOLE_CATEGORIES,
     Event,
     Id,
     NeededArgs,
@@ -30,8 +40,123 @@ from molprof.analysis.reader.events import (
     draft,
     is_memory,
 )
-from molprof.analysis.reader.quick import NO_ARGS, Decoded, QuickDecoder
+from molprof.analysis.reader.text import exact_float
 from molprof.analysis.reader.times import nanoseconds
+
+# A trace has a dozen categories. Further ones are decoded the ordinary way.
+_MAX_CATEGORIES = 64
+# After 8 more failures than successes, only every 16th block is tried.
+_PATIENCE, _PAUSE = 8, 16
+
+# In place of args that are skipped or missing.
+NO_ARGS = b"{}"
+# What an event that is left out has in place of the category's number.
+_STACKS, _FLOWS, _MEMORIES = 255, 254, 253
+_LEFT_OUT = bytes((_STACKS, _FLOWS, _MEMORIES))
+_IS_KEPT = bytes(code not in _LEFT_OUT for code in range(256))
+# An event of another phase does not fit its type and is decoded the ordinary way.
+_STACK: list[Any] = [("ph", Literal["X"])]
+_FLOW: list[Any] = [("ph", Literal["s", "t", "f"])]
+_MEMORY: list[Any] = [("ph", Literal["i"]), ("name", Literal[MEMORY_NAME])]  # type: ignore[valid-type]
+_KEPT: list[Any] = [
+    ("ph", Literal["X", "i", "I", "R"]),
+    ("name", str | None, None),
+    ("pid", Id, None),
+    ("tid", Id, None),
+    ("ts", msgspec.Raw, ABSENT),
+    ("dur", float, 0.0),
+    ("s", str | None, None),
+]
+_KEPT_WITH_ARGS = [*_KEPT, ("args", NeededArgs, msgspec.field(default_factory=lambda: NO_ARGS))]
+
+
+class Decoded(NamedTuple):
+    """What a block holds."""
+
+    total: int  # all events
+    events: list[Any]  # those that are kept
+    categories: bytes  # of each of these, a place in `QuickDecoder.categories`
+    stacks: int  # Python stacks left out
+    memory: int  # memory events left out
+
+    def without_memory(self) -> Decoded:
+        """The same less the memory events of categories that hold others too."""
+        kept = [not is_memory(event) for event in self.events]
+        events = list(itertools.compress(self.events, kept))
+        categories = bytes(itertools.compress(self.categories, kept))
+        return Decoded(self.total, events, categories, self.stacks, self.memory + len(kept) - len(events))
+
+
+class QuickDecoder:
+    """Decodes each category into a type of its own; of a skipped category only the phase is decoded.
+
+    All text is still checked to be JSON. Where the types do not fit (an unknown category, none, a number as text) there
+    is no result; then the caller decodes the events otherwise and passes them to `learn`.
+    """
+
+    def __init__(self, stacks: bool) -> None:
+        self._stacks = stacks
+        self.categories: list[str] = []  # those that are kept
+        self._types: dict[str, Any] = {}  # by category
+        self._codes: dict[Any, int] = {_NO_CATEGORY: _FLOWS}  # of a type
+        self._decode: Any = None
+        self._trust = _PATIENCE
+        self._pause = 0
+
+    def decode(self, text: bytes | memoryview) -> Decoded | None:
+        """Raises what is in WRONG_TEXT."""
+        if self._decode is None or self._pause:
+            self._pause = max(0, self._pause - 1)
+            return None
+        try:
+            decoded = self._decode(text)
+        except msgspec.ValidationError:
+            return None
+        self._trust = min(self._trust + 1, _PATIENCE)
+        codes = bytes(map(self._codes.__getitem__, map(type, decoded)))
+        events = list(itertools.compress(decoded, codes.translate(_IS_KEPT)))
+        categories = codes.translate(None, delete=_LEFT_OUT)
+        return Decoded(len(decoded), events, categories, codes.count(_STACKS), codes.count(_MEMORIES))
+
+    def learn(self, events: Iterable[Event]) -> None:
+        """Adds the categories of events that this decoder could not decode."""
+        self._trust -= 1
+        if self._trust < 0:
+            self._pause = _PAUSE
+        phases: defaultdict[str, set[str | None]] = defaultdict(set)
+        for event in events:
+            if isinstance(event.cat, str) and event.cat not in WHOLE_CATEGORIES:
+                phases[event.cat].add(MEMORY_NAME if is_memory(event) else event.ph)
+        room = len(self._types) < _MAX_CATEGORIES
+        changed = False
+        for category, found in phases.items():
+            is_left_out = category == STACK_CATEGORY or found <= FLOW_PHASES or found == {MEMORY_NAME}
+            if category in self.categories or (is_left_out if category in self._types else not room):
+                continue
+            changed = True
+            if category == STACK_CATEGORY and not self._stacks:
+                fields, code = _STACK, _STACKS
+            elif found <= FLOW_PHASES:
+                fields, code = _FLOW, _FLOWS
+            elif found == {MEMORY_NAME}:
+                fields, code = _MEMORY, _MEMORIES
+            else:
+                fields, code = _KEPT if category in ARGLESS_CATEGORIES else _KEPT_WITH_ARGS, len(self.categories)
+                self.categories.append(category)
+            self._types[category] = kind = _type(category, fields)
+            self._codes[kind] = code
+        if changed:
+            union = functools.reduce(operator.or_, [*self._types.values(), _NO_CATEGORY])
+            self._decode = msgspec.json.Decoder(list[union], float_hook=exact_float).decode  # type: ignore[valid-type]
+
+
+def _type(category: str, fields: list[Any]) -> Any:
+    return msgspec.defstruct("QuickEvent", fields, tag_field="cat", tag=category, gc=False)
+
+
+# With a single type msgspec does not check the category, so there is a second one that no event has.
+_NO_CATEGORY = _type("molprof: no category", _FLOW)
+
 
 # What decoding raises for text that is not JSON or is nested too deeply.
 WRONG_TEXT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -74,7 +199,7 @@ class Part(msgspec.Struct):
     unread: int = 0  # of unknown phases
     open_slices: bool = False
     names: Sequence[tuple[str, Id, Id, str]] = ()  # metadata: kind, pid, tid, text
-    kinds: Sequence[Kind] = ()  # one list for all parts of a reader
+    kinds: Collection[Kind] = ()  # the same object in all parts of a reader
     kind_of: np.ndarray = field(default_factory=partial(np.empty, 0, dtype=np.int32))  # place in `kinds`
     starts: np.ndarray = field(default_factory=_none)  # ns
     durations: np.ndarray = field(default_factory=_none)  # ns
@@ -98,27 +223,20 @@ class WrongEventError(Exception):
         return f"event {events + self.number}, {self.event.name!r} (ph {self.event.ph!r}), {self.reason}"
 
 
-class Numbered(dict[Any, int]):
-    """Numbers keys in order of appearance, and lists them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.keys_in_order: list[Any] = []
-
-    def __missing__(self, key: Any) -> int:
-        self[key] = number = len(self)
-        self.keys_in_order.append(key)
-        return number
+def numbered() -> defaultdict[Any, int]:
+    """Numbers for keys in order of appearance, from 0."""
+    numbers: defaultdict[Any, int] = defaultdict(int)
+    numbers.default_factory = numbers.__len__
+    return numbers
 
 
 class PartReader:
-    """Makes parts of blocks of events. kinds: those of all its parts, which grow."""
+    """Makes parts of blocks of events. kinds: those of all its parts, which grow, and their numbers."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
         self._quick = QuickDecoder(wanted.stacks)
-        self._numbers = Numbered()
-        self.kinds = self._numbers.keys_in_order
+        self.kinds = numbered()
 
     def read(self, text: bytes | memoryview) -> Part:
         """The part of a JSON array of events. Raises WrongEventError, or one of WRONG_TEXT if it does not decode.
@@ -139,7 +257,7 @@ class PartReader:
         return part
 
     def _numbered(self, kinds: Iterable[Any], count: int) -> np.ndarray:
-        return np.fromiter(map(self._numbers.__getitem__, kinds), dtype=np.int32, count=count)
+        return np.fromiter(map(self.kinds.__getitem__, kinds), dtype=np.int32, count=count)
 
     def _quick_part(self, block: Decoded) -> Part | None:
         """The part of a block of common events; None where an event is of another kind."""

@@ -8,8 +8,9 @@ import pickle
 import select
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from molprof.analysis.reader.events import Wanted
@@ -32,25 +33,20 @@ _PLACE = struct.Struct("QQ")
 
 
 class Pieces:
-    """Reads pieces and gives their parts in order; None for a piece that is not whole events.
+    """Reads pieces by `read`, and by a second reader if there is one; gives their parts in order.
 
-    shared: by a copy of this process too.
+    None stands for a piece that is not whole events.
     """
 
-    def __init__(self, wanted: Wanted, shared: bool) -> None:
-        self.reader = PartReader(wanted)
-        self._second = SecondReader(wanted) if shared else None
+    def __init__(self, read: Callable[[bytes], Part], second: SecondReader | None = None) -> None:
+        self.read = read
+        self._second = second
         self._patience = _PATIENCE
         self._results: deque[list[Part | None]] = deque()  # one per piece, empty while it is read
 
-    @property
-    def are_shared(self) -> bool:
-        """Whether the copy reads too."""
-        return self._second is not None
-
     def have_room(self) -> bool:
         """Whether another piece may be given before a part is taken."""
-        return len(self._results) < _MAX_WAITING
+        return not self._results or (self._second is not None and len(self._results) < _MAX_WAITING)
 
     def give(self, text: memoryview) -> None:
         """Has events, and what separates them, read by the process that has time."""
@@ -63,7 +59,7 @@ class Pieces:
             self._give_up(error)
         if not result:
             try:
-                result.append(self.reader.read(b"".join((b"[", text, b"]"))))
+                result.append(self.read(b"".join((b"[", text, b"]"))))
             except (*WRONG_TEXT, WrongEventError):
                 result.append(None)
 
@@ -165,5 +161,6 @@ def _serve(wanted: Wanted, text: mmap.mmap, connection: Connection) -> None:
         except (*WRONG_TEXT, WrongEventError):  # the first process finds out what is wrong
             part = None
         # Connection.send looks each type up in two tables.
-        connection.send_bytes(pickle.dumps((part, reader.kinds[sent:]), pickle.HIGHEST_PROTOCOL))
+        kinds = list(islice(reader.kinds, sent, None))
+        connection.send_bytes(pickle.dumps((part, kinds), pickle.HIGHEST_PROTOCOL))
         sent = len(reader.kinds)

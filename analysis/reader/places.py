@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from molprof.analysis.reader.events import Id
-from molprof.analysis.reader.merged import told_ranks
 from molprof.analysis.reader.survey import Survey
 from molprof.analysis.reader.text import plain_text
+from molprof.common.packets.recording import rank_key
 
 # Ids of the file are kept below this. Above are those of lanes, and those for ids that the engine would change: text,
 # negative, huge, and tid 0, which it takes for the thread with tid = pid.
 _FIRST_MADE_UP = 2**31
 # The arg of a slice on a lane that holds the tid of its own track.
 HOME_TID = "molprof_tid"
+# What has correlation numbers, which each rank counts itself.
+_LINKED = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver")
+
+
+def told_ranks(found: Survey) -> dict[Id, int]:
+    """The rank of each process of a merged trace that tells it; empty unless several are told, and all that matter.
+
+    A label of several numbers (`[TP01-PP00]`) is no rank: such processes are numbered in the order of their labels.
+    """
+    pids = {pid for pid, _ in found.track_ids} | set(found.process_names)
+    keys = {pid: rank_key(str(pid)) or rank_key(found.process_names.get(pid, "")) for pid in pids}
+    keys = {pid: key for pid, key in keys.items() if key}
+    wanted = found.has_label(label.category in _LINKED for label in found.labels)
+    linked = {found.track_ids[track][0] for track in set(found.tracks[wanted].tolist())}
+    if len({keys.get(pid) for pid in linked}) < 2 or not linked <= keys.keys():
+        return {}
+    if all(len(key) == 1 for key in keys.values()):
+        return {pid: key[0] for pid, key in keys.items()}
+    order = {key: number for number, key in enumerate(sorted(set(keys.values())))}
+    return {pid: order[key] for pid, key in keys.items()}
 
 
 class Places(Struct, frozen=True):
@@ -27,7 +46,7 @@ class Places(Struct, frozen=True):
     tids: np.ndarray
     lane_tids: dict[tuple[int, int], int]  # by track number and lane
     lane_starts: dict[tuple[int, int], int]  # the lane of a slice by its track number and start
-    names: list[dict[str, Any]]  # metadata events
+    names: dict[tuple[int, int | None], str]  # of the thread by pid and tid, of the process by pid and None
 
 
 def find_places(found: Survey) -> Places:
@@ -36,7 +55,7 @@ def find_places(found: Survey) -> Places:
     pids_by_id: dict[Id, int] = {}
     pids: list[int] = []
     tids: list[int] = []
-    names: list[dict[str, Any]] = []
+    names: dict[tuple[int, int | None], str] = {}
     ranks = told_ranks(found)
     for track, (pid, tid) in enumerate(found.track_ids):
         if pid not in pids_by_id:
@@ -44,31 +63,27 @@ def find_places(found: Survey) -> Places:
             name = found.process_names.get(pid) or (str(pid) if pids_by_id[pid] >= _FIRST_MADE_UP else "")
             if pid in ranks:  # as queries/process_ranks.sql reads it
                 name = f"rank {ranks[pid]}: {name or pid}"
-            add_name(names, "process_name", pids_by_id[pid], pids_by_id[pid], name)
+            if name:
+                names[pids_by_id[pid], None] = name
         pids.append(pids_by_id[pid])
         tid = pid if tid is None else tid
         own = pid == tid and pids[-1]  # the process's own thread
         tids.append(own or _kept(tid) or (next(made_up) if tid or pids[-1] else 0))
-        name = found.thread_names.get(track) or (str(tid) if tids[-1] >= _FIRST_MADE_UP else "")
-        add_name(names, "thread_name", pids[-1], tids[-1], name)
+        if name := found.thread_names.get(track) or (str(tid) if tids[-1] >= _FIRST_MADE_UP else ""):
+            names[pids[-1], tids[-1]] = name
     lane_tids: dict[tuple[int, int], int] = {}
     on_lane = np.flatnonzero(found.lanes)
     tracks, lanes = found.tracks[on_lane].tolist(), found.lanes[on_lane].tolist()
     for track, lane in sorted(set(zip(tracks, lanes, strict=True))):
         lane_tids[track, lane] = next(made_up)
         home = found.thread_names.get(track) or f"tid {found.track_ids[track][1]}"
-        add_name(names, "thread_name", pids[track], lane_tids[track, lane], f"{home} (lane {lane + 1})")
+        names[pids[track], lane_tids[track, lane]] = f"{home} (lane {lane + 1})"
     starts = zip(tracks, found.starts_ns[on_lane].tolist(), strict=True)
     lane_starts = dict(zip(starts, lanes, strict=True))
+    names = {place: plain_text(name) for place, name in names.items()}
     return Places(np.array(pids, dtype=np.int64), np.array(tids, dtype=np.int64), lane_tids, lane_starts, names)
 
 
 def _kept(value: Id) -> int:
     """The id itself where the engine keeps it, else 0."""
     return value if isinstance(value, int) and 0 < value < _FIRST_MADE_UP else 0
-
-
-def add_name(names: list[dict[str, Any]], kind: str, pid: int, tid: int, name: str) -> None:
-    """Adds the metadata event `kind`, unless the name is empty."""
-    if name:
-        names.append({"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": {"name": plain_text(name)}})

@@ -7,7 +7,9 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,12 +18,24 @@ from typing import Any, BinaryIO
 from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor, IsalError
 from msgspec import Struct
 
-from molprof.analysis.reader.ahead import ahead
-from molprof.analysis.reader.info import STDIN, path_text
+from molprof.analysis.reader import STDIN, path_text
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import FULL
 from molprof.common.packets import ArgsOf, chrome_text, looks_like_packets
 from molprof.common.zstandard import zstd
+
+# Blocks that wait: enough to bridge a pause, few enough to stay small.
+_WAITING_BLOCKS = 5
+
+
+def ahead(blocks: Iterator[bytes]) -> Generator[bytes, None, None]:
+    """The blocks. The thread starts with the first, and ends when this is closed."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        waiting: deque[Future[bytes | None]] = deque(pool.submit(next, blocks, None) for _ in range(_WAITING_BLOCKS))
+        while (block := waiting.popleft().result()) is not None:
+            waiting.append(pool.submit(next, blocks, None))
+            yield block
+
 
 _HEAD_BYTES = 64
 _KNOWN = {
@@ -148,8 +162,7 @@ def refuse_folder(path: Path) -> None:
     if not path.is_dir():
         return
     names = sorted(item.name for item in path.iterdir() if item.name.lower().endswith(ENDINGS))
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    inside = f"in it: {', '.join(names[:_LISTED])}{more}" if names else "there is none in it"
+    inside = f"in it: {_listed(names)}" if names else "there is none in it"
     raise UsageError(f"{path} is a directory", hint=f"give a trace file; {inside}")
 
 
@@ -215,3 +228,45 @@ def unpack(name: str, read: Callable[[int], bytes], packing: Packing) -> Iterato
             stream = packing.decompressor()
     place = f"at byte {taken}, after {given} bytes of uncompressed text"
     raise TraceError(f"{name}: {packing.name} data is truncated {place}", hint=_HINT)
+
+
+_MOST_HEAD_BYTES = 4 << 20
+
+
+def head_of(path: Path) -> bytes | None:
+    """The beginning of a trace, of a native one empty; None of another file. A damaged trace is one."""
+    head = bytearray()
+    try:
+        with open_source(path) as source:
+            if source.is_perfetto:
+                return b""
+            for block in source.blocks:
+                head += block
+                if b'"traceEvents"' in head or (head.lstrip()[:1] == b"[" and b'"ph"' in head):
+                    return bytes(head)
+                if len(head) > _MOST_HEAD_BYTES:
+                    return None
+    except TraceError:
+        return bytes(head) if b'"ph"' in head else None
+    return None
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a file begins as a trace does."""
+    return head_of(path) is not None
+
+
+def traces_in(folder: Path) -> list[Path]:
+    """The files of a folder that are named as traces, in order of their names; without any the folder."""
+    found = (item for item in folder.iterdir() if item.name.lower().endswith(ENDINGS) and item.is_file())
+    return sorted(found) or [folder]
+
+
+def left_out(folder: Path, files: Sequence[Path]) -> str:
+    """The remark on files of a folder that are no traces."""
+    shown = _listed([str(item.relative_to(folder)) for item in files])
+    return f"left out of {folder}: {shown} ({'not a trace' if len(files) == 1 else 'not traces'})"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else "")

@@ -11,10 +11,10 @@ import numpy as np
 from isal import isal_zlib
 from msgspec import Struct
 
-from molprof.analysis.reader.args import usable_args
-from molprof.analysis.reader.cursor import CHROME_HINT
-from molprof.analysis.reader.events import SLICE_PHASES, STACK_CATEGORY, Id
-from molprof.analysis.reader.part import Label, Numbered, Part, WrongEventError
+from molprof.analysis.reader.document import CHROME_HINT
+from molprof.analysis.reader.events import SLICE_PHASES, STACK_CATEGORY, Id, usable_args
+from molprof.analysis.reader.part import Label, Part, numbered
+from molprof.analysis.reader.text import plain_text
 from molprof.common.errors import TraceError
 
 # The engine reads times as float64 microseconds, which are exact to the ns up to 2**52 ns.
@@ -34,7 +34,7 @@ class Survey(Struct):
     """
 
     events_by_category: dict[str, int]  # complete events in the file, fed or not
-    expected_slices: dict[str, int]  # slices that the engine must show
+    expected_slices: dict[str, int]  # slices that the engine must show, by the category that it shows
     has_open_slices: bool  # begin events, whose durations are not known here
     unread_events: int
     memory_events: int  # fed or not
@@ -72,31 +72,27 @@ class Survey(Struct):
 def survey(parts: Iterable[Part], path: str) -> Survey:
     """The survey of a file from all its parts. Raises TraceError."""
     kept: list[Part] = []
-    tracks = Numbered()
+    tracks = numbered()
     thread_names: dict[int, str] = {}
     process_names: dict[Id, str] = {}
     read = stacks = unread = memory = 0
     has_open_slices = False
-    try:
-        for part in parts:
-            read += part.events
-            stacks += part.stacks
-            unread += part.unread
-            memory += part.memory
-            has_open_slices |= part.open_slices
-            for kind, pid, tid, name in part.names:
-                if kind == "thread_name":
-                    thread_names[tracks[pid, tid]] = name
-                else:
-                    process_names[pid] = name
-            if len(part.starts):
-                kept.append(part)
-            if unread > _MAX_UNREAD and 2 * unread > read:
-                what = f"{unread:,} of its first {read:,} events are of no known kind (ph): not a trace"
-                raise TraceError(f"{path}: {what}", hint=CHROME_HINT)
-    except WrongEventError as error:
-        hint = "correct or remove that event, or record the trace again"
-        raise TraceError(f"{path}: {error.message(read)}", hint=hint) from None
+    for part in parts:
+        read += part.events
+        stacks += part.stacks
+        unread += part.unread
+        memory += part.memory
+        has_open_slices |= part.open_slices
+        for kind, pid, tid, name in part.names:
+            if kind == "thread_name":
+                thread_names[tracks[pid, tid]] = name
+            else:
+                process_names[pid] = name
+        if len(part.starts):
+            kept.append(part)
+        if unread > _MAX_UNREAD and 2 * unread > read:
+            what = f"{unread:,} of its first {read:,} events are of no known kind (ph): not a trace"
+            raise TraceError(f"{path}: {what}", hint=CHROME_HINT)
     starts = _joined(kept, "starts", np.int64)
     durations = _joined(kept, "durations", np.int64)
     labels, label_of, track_of = _labelled(kept, tracks)
@@ -108,11 +104,10 @@ def survey(parts: Iterable[Part], path: str) -> Survey:
     complete: Counter[str] = Counter()
     slices: Counter[str] = Counter()
     for label, count in zip(labels, counts, strict=True):
-        category = str(label.category)  # an event without one counts under 'None'
         if label.phase == "X":
-            complete[category] += count
+            complete[str(label.category)] += count  # an event without one counts under 'None'
         if label.phase in SLICE_PHASES:
-            slices[category] += count
+            slices[shown_category(label.category)] += count
     complete[STACK_CATEGORY] += stacks
     result = Survey(
         events_by_category=dict(sorted((+complete).items())),
@@ -130,7 +125,7 @@ def survey(parts: Iterable[Part], path: str) -> Survey:
         labels=labels,
         correlations=_joined(kept, "correlations", np.int64),
         drafts=[part.text for part in kept if part.text],
-        track_ids=tracks.keys_in_order,
+        track_ids=list(tracks),
         thread_names=thread_names,
         process_names=process_names,
     )
@@ -139,7 +134,12 @@ def survey(parts: Iterable[Part], path: str) -> Survey:
     return result
 
 
-def _labelled(parts: list[Part], tracks: Numbered) -> tuple[list[Label], np.ndarray, np.ndarray]:
+def shown_category(category: str | None) -> str:
+    """The category as SQL shows it; the engine reads an empty one as NULL."""
+    return plain_text(category) if category else "None"
+
+
+def _labelled(parts: list[Part], tracks: dict[Any, int]) -> tuple[list[Label], np.ndarray, np.ndarray]:
     """All labels; of each event its label and its track, arrays of int32."""
     readers = {id(part.kinds): part.kinds for part in parts}
     kinds = list(chain.from_iterable(readers.values()))
@@ -149,13 +149,13 @@ def _labelled(parts: list[Part], tracks: Numbered) -> tuple[list[Label], np.ndar
     kind_of = _joined(parts, "kind_of", np.int32)
     there = np.zeros(len(kinds), dtype=np.bool_)  # a reader may have read more than is kept
     there[kind_of] = True
-    labels = Numbered()
+    labels = numbered()
     numbers = np.zeros((2, len(kinds)), dtype=np.int32)  # of each kind its label and track
     for number in np.flatnonzero(there).tolist():
         category, phase, name, pid, tid, args, more = kinds[number]
         label = Label(category, phase, name, usable_args(category, name, args), more)
         numbers[:, number] = labels[label], tracks[pid, tid]
-    return labels.keys_in_order, *numbers[:, kind_of]
+    return list(labels), *numbers[:, kind_of]
 
 
 def _joined(parts: list[Part], name: str, kind: Any) -> np.ndarray:

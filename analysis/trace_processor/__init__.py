@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 
-from molprof.analysis.trace_processor.columns import Columns
-from molprof.analysis.trace_processor.session import SEQUENCE_BYTES, TraceProcessor
+from molprof.analysis.trace_processor.protocol import Columns
+from molprof.analysis.trace_processor.session import TraceProcessor
 from molprof.common.errors import EngineError
 
 __all__ = ["NATIVE_PATH_VARIABLE", "Columns", "TraceProcessor", "engine_version", "open_engine", "selftest"]
@@ -36,15 +36,12 @@ def open_engine(
         return TraceProcessor(NativeTransport(path))
     from molprof.analysis.trace_processor.wasm import WasmTransport
 
-    if state is None:
-        return TraceProcessor(WasmTransport(memory64))
-    sequence = int.from_bytes(state[:SEQUENCE_BYTES], "little")
-    return TraceProcessor(WasmTransport(memory64, state[SEQUENCE_BYTES:]), sequence)
+    return TraceProcessor(WasmTransport(memory64, state))
 
 
 def engine_version() -> str:
     """The version of the embedded trace processor, by which a state of it can be used. Raises EngineError."""
-    from molprof.analysis.trace_processor.compiled import find_wasm
+    from molprof.analysis.trace_processor.wasm import find_wasm
 
     path = find_wasm(False)
     return f"{path.parent.name} {path.stat().st_size}"

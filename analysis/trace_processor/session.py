@@ -6,16 +6,26 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from molprof.analysis.trace_processor.columns import Columns, to_columns
-from molprof.analysis.trace_processor.protocol import Fields, content, contents, message, read_fields, text
+from molprof.analysis.trace_processor.protocol import (
+    MAX_REQUEST_BYTES,
+    Columns,
+    Fields,
+    content,
+    contents,
+    message,
+    read_fields,
+    text,
+    to_columns,
+)
 from molprof.common.errors import EngineError, QueryError
 from molprof.queries import included
 
-# The engine copies a request that does not arrive in one piece.
-MAX_REQUEST_BYTES = 4 * 1024 * 1024
-SEQUENCE_BYTES = 8
+if TYPE_CHECKING:
+    from molprof.analysis.trace_processor.native import NativeTransport
+    from molprof.analysis.trace_processor.wasm import WasmTransport
+
 _MAX_APPEND_BYTES = MAX_REQUEST_BYTES - 64
 
 # What the engine runs for a statement without result, such as INCLUDE or CREATE PERFETTO.
@@ -38,28 +48,16 @@ _PLACE = re.compile(r'^\s*(?:File "stdin"|Module include "(?P<module>[^"]*)") li
 _AROUND = 8
 
 
-class Transport(Protocol):
-    """Carries `TraceProcessorRpcStream` bytes to a trace processor and back."""
-
-    is_embedded: bool  # in the memory of this process
-
-    def exchange(self, request: bytes) -> bytes:
-        """Sends one request and returns the bytes of all its replies."""
-
-    def state(self) -> bytes | None:
-        """What it holds, to start another one with; None where that is not to be had."""
-
-    def close(self) -> None:
-        """Frees the trace processor. May be called again."""
-
-
 class TraceProcessor:
-    """A trace processor with one trace: `feed` chunks, `finish`, then `query`."""
+    """A trace processor with one trace: `feed` chunks, `finish`, then `query`.
 
-    def __init__(self, transport: Transport, sequence: int = 0) -> None:
-        self._transport: Transport | None = transport
+    transport: carries `TraceProcessorRpcStream` bytes to it and back.
+    """
+
+    def __init__(self, transport: NativeTransport | WasmTransport) -> None:
+        self._transport: NativeTransport | WasmTransport | None = transport
         self._relaying = threading.Lock()
-        self._sequence = sequence  # of the next request
+        self._sequence = 0  # of the next request
         self._packages: dict[str, dict[str, str]] = {}
         self._answers: dict[str, Columns] = {}
         self._copies = ExitStack()  # of this process
@@ -121,8 +119,7 @@ class TraceProcessor:
         """
         if self._packages:
             raise EngineError("a trace processor with packages has no state to keep")
-        state = None if self._transport is None else self._transport.state()
-        return None if state is None else self._sequence.to_bytes(SEQUENCE_BYTES, "little") + state
+        return None if self._transport is None else self._transport.state()
 
     def share(self, queries: Sequence[str], first: str) -> None:
         """Answers `queries` now, if a copy of this process can help; `query` gives the same answers from then on.
@@ -176,7 +173,7 @@ class TraceProcessor:
         """The replies to one request. Raises EngineError."""
         if self._transport is None:
             raise EngineError("the trace processor is closed")
-        # The engine checks that numbers follow each other, to catch lost requests.
+        # The engine checks that numbers follow each other, to catch lost requests; a client may begin anew with 0.
         request = message((_SEQUENCE, self._sequence), (_METHOD, method), *arguments)
         self._sequence += 1
         stream = read_fields(self._transport.exchange(message((_MESSAGE, request))))

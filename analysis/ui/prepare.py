@@ -1,10 +1,13 @@
-"""One trace or several, ready for the UI: a file with what the reader kept, and the view of it."""
+"""One trace or several, ready for the UI: a file with what the reader kept, and the view that the UI opens with.
+
+The view is pinned tracks in order, strips of slices above them, and a zoom.
+"""
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,23 +15,44 @@ from pathlib import Path
 import msgspec
 from isal import igzip, isal_zlib
 
-from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.feeding import json_chunks
 from molprof.analysis.reader.load import survey_source
+from molprof.analysis.reader.open import values_named
 from molprof.analysis.reader.source import open_source
 from molprof.analysis.reader.survey import Survey
 from molprof.analysis.trace import Trace
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
-from molprof.analysis.ui.contents import Contents, Place, Span, read_contents
-from molprof.analysis.ui.tracks import arrange_tracks
-from molprof.analysis.ui.view import FileView, View, build_view
+from molprof.analysis.ui.contents import ABOVE, IDLE, TOKENS, Contents, Place, Span, Strip, read_contents
+from molprof.analysis.ui.tracks import Tracks, arrange_tracks
 from molprof.common.values import counted
+from molprof.queries import PACKAGE, modules
 
+# The SQL module with the strips of this trace.
+_MODULE = f"{PACKAGE}.view"
+# Pinned token tracks of one file, and of each of several: the rest needs room too.
+_MAX_SEQUENCES = 6
+_MAX_SEQUENCES_EACH = 2
+_MAX_STREAMS = 16
+# Of the zoom, on either side.
+_MARGIN_RATIO = 0.04
+_QUOTED = str.maketrans({"'": "''", "\0": None})
 _LEVEL = 1
 # Between the ids of two files: above any of torch's, within the engine's 64 bits.
 _SHIFT = 1 << 48
 _NUMBERED = re.compile(rb'\{"ph":"[stfbne]"|.*"bind_id":')
+
+
+@dataclass(frozen=True)
+class View:
+    """What the page needs to know."""
+
+    title: str  # of the window
+    commands: list[tuple[str, tuple[str, ...]]]  # id and arguments, run when the trace is loaded
+    modules: dict[str, str]  # SQL modules to register, key to text
+    visible: Span | None  # what to zoom to; None: everything
+    pinned: list[str]  # names of the pinned rows, in order
+    hosts: list[str]  # of several files, the processes with operators, in order
 
 
 @dataclass(frozen=True)
@@ -37,7 +61,17 @@ class Prepared:
 
     trace: Path  # packed by gzip
     view: View
-    notes: tuple[str, ...]  # for the user
+    notes: list[str]  # for the user
+
+
+@dataclass(frozen=True)
+class _File:
+    """One file of the view."""
+
+    before: str  # its label before names
+    contents: Contents
+    tracks: Tracks
+    shift_ns: int  # added to its times
 
 
 def prepare(
@@ -52,23 +86,50 @@ def prepare(
     Raises TraceError, EngineError, or UsageError for a place that a file lacks and files that cannot go together.
     """
     paths = [trace.path for trace in traces]
-    looks = [_look(trace, place if number == 0 else Place()) for number, trace in enumerate(traces)]
+    looks: list[Contents] = []
+    notes: list[str] = []
+    for trace in traces:
+        with trace:
+            engine, info = trace.loaded()
+            with values_named(engine, trace.path):
+                looks.append(read_contents(engine, info.path, Place() if looks else place))
+        notes += info.notes()
+        if info.lanes:
+            why = "for partial overlaps with others of their track"
+            notes.append(f"{info.path}: {counted(info.lanes, 'event')} on tracks named 'overlapping', {why}")
+    surveys: list[Survey] = []
+    for trace in traces:
+        with open_source(trace.path) as source:
+            surveys.append(survey_source(source, Wanted(stacks=trace.reading.stacks), trace.reading.partial)[1])
     labels = [label for label, _ in clocks] if clocks else _labels(paths) if len(paths) > 1 else [""]
+    # Each reading counts from the earliest event that it keeps.
+    offsets = [trace.info.origin_ns - survey.origin_ns for trace, survey in zip(traces, surveys, strict=True)]
+    first = [contents.first_step_ns for contents in looks]
+    steps = [0] * len(looks)  # without steps the earliest events start together
+    if clocks is not None:
+        steps = [ahead_ns - survey.origin_ns for survey, (_, ahead_ns) in zip(surveys, clocks, strict=True)]
+    elif None not in first:
+        steps = [(step or 0) + offset for step, offset in zip(first, offsets, strict=True)]
+    files: list[_File] = []
+    for number, (survey, label) in enumerate(zip(surveys, labels, strict=True)):
+        shift_ns = max(steps) - steps[number]
+        survey.starts_ns += shift_ns
+        if number:
+            _separate_ids(survey, number)
+        before = f"{label}: " if label else ""
+        taken = frozenset(pid for file in files for pid in file.tracks.pids)
+        files.append(_File(before, looks[number], arrange_tracks(survey, before, taken), offsets[number] + shift_ns))
+    end_ns = max(int((survey.starts_ns + survey.durations_ns).max(initial=0)) for survey in surveys)
+    output = folder / "trace.gz"
+    with igzip.open(output, "wb", compresslevel=_LEVEL) as out:
+        out.writelines(json_chunks(*zip(surveys, [file.tracks.places for file in files], strict=True)))
     names = [path.name for path in paths]
     if len(names) > 2:
         names[1:] = [f"{len(names) - 1}_more"]
     # In characters that an address may have.
     title = re.sub(r"[^A-Za-z0-9._+-]", "_", "+".join(names))[:80]
-    output = folder / "trace.gz"
-    surveys: list[Survey] = []
-    for trace in traces:
-        with open_source(trace.path) as source:
-            surveys.append(survey_source(source, Wanted(stacks=trace.reading.stacks), trace.reading.partial)[1])
-    files = _placed(surveys, looks, labels, None if clocks is None else [ahead_ns for _, ahead_ns in clocks])
-    ends = [int((survey.starts_ns + survey.durations_ns).max(initial=0)) for survey in surveys]
-    _pack(json_chunks(*zip(surveys, [file.tracks.places for file in files], strict=True)), output)
-    view = build_view(title, files, Span(0, max(ends)))
-    return Prepared(output, view, _notes(looks, view))
+    view, more = _view(title, files, Span(0, end_ns))
+    return Prepared(output, view, notes + more)
 
 
 @contextmanager
@@ -79,38 +140,6 @@ def load_for_remote(prepared: Prepared, native_path: str | None) -> Generator[Tr
             engine.feed(chunk)
         engine.finish()
         yield engine
-
-
-def _look(trace: Trace, place: Place) -> tuple[Contents, TraceInfo]:
-    with trace:
-        return trace.read(lambda engine, info: (read_contents(engine, info.path, place), info))
-
-
-def _placed(
-    surveys: list[Survey], looks: list[tuple[Contents, TraceInfo]], labels: list[str], clocks: list[int] | None
-) -> list[FileView]:
-    """Shifts the surveys so that their first steps start together, or to one clock; gives tracks distinct numbers.
-
-    clocks: what the clock of each file is ahead, ns.
-    """
-    # Each reading counts from the earliest event that it keeps.
-    offsets = [info.origin_ns - survey.origin_ns for survey, (_, info) in zip(surveys, looks, strict=True)]
-    first = [contents.first_step_ns for contents, _ in looks]
-    steps = [0] * len(looks)  # without steps the earliest events start together
-    if clocks is not None:
-        steps = [ahead_ns - survey.origin_ns for survey, ahead_ns in zip(surveys, clocks, strict=True)]
-    elif None not in first:
-        steps = [(step or 0) + offset for step, offset in zip(first, offsets, strict=True)]
-    files: list[FileView] = []
-    for number, survey in enumerate(surveys):
-        shift_ns = max(steps) - steps[number]
-        survey.starts_ns += shift_ns
-        if number:
-            _separate_ids(survey, number)
-        taken = frozenset(pid for file in files for pid in file.tracks.pids)
-        tracks = arrange_tracks(survey, labels[number], taken)
-        files.append(FileView(looks[number][0], tracks, labels[number], offsets[number] + shift_ns))
-    return files
 
 
 def _separate_ids(survey: Survey, number: int) -> None:
@@ -141,11 +170,6 @@ def _shifted(raw: msgspec.Raw, shift: int) -> msgspec.Raw:
     return msgspec.Raw(b"%d" % (value + shift))
 
 
-def _pack(chunks: Iterable[bytes], output: Path) -> None:
-    with igzip.open(output, "wb", compresslevel=_LEVEL) as out:
-        out.writelines(chunks)
-
-
 def _labels(paths: Sequence[Path]) -> list[str]:
     """Short names that tell files apart: without ending, with it, with the folder, or numbered."""
     names = [path.name for path in paths]
@@ -155,11 +179,63 @@ def _labels(paths: Sequence[Path]) -> list[str]:
     return next(found for found in (stems, names, placed, numbered) if len(set(found)) == len(found))
 
 
-def _notes(looks: list[tuple[Contents, TraceInfo]], view: View) -> tuple[str, ...]:
-    notes = []
-    for _, info in looks:
-        notes += info.notes()
-        if info.lanes:
-            why = "for partial overlaps with others of their track"
-            notes.append(f"{info.path}: {counted(info.lanes, 'event')} on tracks named 'overlapping', {why}")
-    return (*notes, *view.notes)
+def _view(title: str, files: Sequence[_File], whole: Span) -> tuple[View, list[str]]:
+    """The view of one file, or of several in one trace whose times span `whole`, and notes; it zooms by the first.
+
+    molprof's SQL package goes with a single file only: of several, its tables would mix their events.
+    """
+    commands: list[tuple[str, tuple[str, ...]]] = []
+    pinned: list[str] = []
+    slices: list[str] = []  # of the strips, as rows of SQL
+    notes: list[str] = []
+    strips = 0
+    most = _MAX_SEQUENCES if len(files) == 1 else _MAX_SEQUENCES_EACH
+    for file in files:
+        tracks, all_strips = file.tracks, file.contents.strips
+        above, tokens, idle = ([strip for strip in all_strips if strip.place == at] for at in (ABOVE, TOKENS, IDLE))
+        known = [tracks.sequences[item.track] for item in file.contents.sequences if item.track in tracks.sequences]
+        rows: list[Strip | str] = [*above, *known[:most], *tokens, *tracks.gpu[:_MAX_STREAMS], *idle]
+        for row in rows:
+            if isinstance(row, str):
+                pinned.append(row)
+                commands.append(("dev.perfetto.PinTracksByRegex", (_pattern(row),)))
+                continue
+            pinned.append(file.before + row.title)
+            sql = f"SELECT ts, dur, name FROM molprof_view WHERE strip = {strips}"
+            commands.append(("dev.perfetto.AddDebugSliceTrack", (sql, pinned[-1])))
+            for ts, dur, name in row.slices:
+                slices.append(f"({strips},{ts + file.shift_ns},{dur},'{name.translate(_QUOTED)}')")
+            strips += 1
+        commands += [("dev.perfetto.ExpandTracksByRegex", (_pattern(name),)) for name in tracks.hosts]
+        for what, there, shown in (
+            ("token tracks", len(known), most),
+            ("GPU streams", len(tracks.gpu), _MAX_STREAMS),
+        ):
+            if there > shown:
+                pins = f"{shown} of {there} {what} are pinned"
+                notes.append(f"{file.before}{pins}; the others stand in their process below")
+        for strip in all_strips:
+            if strip.left_out:
+                notes.append(f"{file.before}{strip.title}: {strip.left_out:,} shorter ones are not shown")
+    package = dict(modules()) if len(files) == 1 else {}
+    if strips:
+        commands.insert(0, ("dev.perfetto.RunQuery", (f"INCLUDE PERFETTO MODULE {_MODULE};",)))
+        values = ",\n".join(slices)
+        package[_MODULE] = (
+            "CREATE PERFETTO TABLE molprof_view AS\n"
+            f"WITH item(strip, ts, dur, name) AS (VALUES\n{values}\n)\n"
+            "SELECT strip, ts, dur, name FROM item ORDER BY strip, ts;\n"
+        )
+    visible = None
+    if (zoom := files[0].contents.zoom) is not None:
+        margin = round(zoom.dur_ns * _MARGIN_RATIO)
+        start = max(whole.start_ns, zoom.start_ns + files[0].shift_ns - margin)
+        end = min(whole.end_ns, zoom.end_ns + files[0].shift_ns + margin)
+        visible = Span(start, end - start) if end > start else None
+    hosts = [name for file in files for name in file.tracks.hosts] if len(files) > 1 else []
+    return View(title, commands, package, visible, pinned, hosts), notes
+
+
+def _pattern(name: str) -> str:
+    """A JavaScript pattern that matches the text alone."""
+    return "^" + re.sub(r"[\\^$.*+?()\[\]{}|/-]", r"\\\g<0>", name) + "$"

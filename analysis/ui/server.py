@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import json
 import mimetypes
 import secrets
 import shutil
@@ -15,10 +16,10 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from molprof.analysis.trace_processor import TraceProcessor
-from molprof.analysis.trace_processor.compiled import find_wasm
-from molprof.analysis.ui.prepare import Prepared
-from molprof.analysis.ui.view import script
+from molprof.analysis.trace_processor.wasm import find_wasm
+from molprof.analysis.ui.prepare import Prepared, View
 from molprof.common.errors import EngineError, UsageError
+from molprof.queries import PACKAGE
 
 ADDRESS = "127.0.0.1"
 # A page of another site can make its own name point here, but its requests carry that name.
@@ -58,7 +59,7 @@ class UiServer(ThreadingHTTPServer):
         self.assets = {f"{ui.name}/{path.relative_to(ui).as_posix()}": path for path in ui.rglob("*") if path.is_file()}
         page = files("molprof.analysis.ui").joinpath("page")
         html = page.joinpath("index.html").read_text().format(version=ui.name)
-        code = script(prepared.view, page.joinpath("view.js").read_text(), remote=engine is not None)
+        code = _script(prepared.view, page.joinpath("view.js").read_text(), remote=engine is not None)
         self.pages = {
             "": ("text/html; charset=utf-8", html.encode()),
             "view.js": ("text/javascript; charset=utf-8", code.encode()),
@@ -151,3 +152,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, template: str, *arguments: object) -> None:
         """Logs nothing: addresses hold the token."""
+
+
+def _script(view: View, template: str, remote: bool) -> str:
+    """The page's script with the view in it."""
+    data = {
+        "title": view.title,
+        "commands": [{"id": name, "args": arguments} for name, arguments in view.commands],
+        "package": {"name": PACKAGE, "modules": [{"name": key, "sql": sql} for key, sql in view.modules.items()]},
+        # JavaScript's numbers are too short.
+        "visible": view.visible and [str(view.visible.start_ns), str(view.visible.end_ns)],
+        "hosts": view.hosts,
+        "last": view.pinned[-1] if view.pinned else None,
+        "remote": remote,
+    }
+    return template.replace("/* VIEW */ null", json.dumps(data))  # ASCII

@@ -5,16 +5,18 @@ The UI sorts the threads of a process by number, and shows the number behind the
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain, count
 
 import numpy as np
 from msgspec.structs import replace
 
-from molprof.analysis.reader.places import Places, add_name, find_places
+from molprof.analysis.reader.places import Places, find_places
 from molprof.analysis.reader.survey import Survey
+from molprof.analysis.reader.text import plain_text
+
+_NEVER = 1 << 62  # no thread's number
 
 
 @dataclass(frozen=True)
@@ -28,14 +30,12 @@ class Tracks:
     hosts: tuple[str, ...]  # processes with operators
 
 
-def arrange_tracks(found: Survey, label: str, taken: frozenset[int]) -> Tracks:
-    """Gives every track and lane its numbers and its name; two files differ by `label` in names.
+def arrange_tracks(found: Survey, before: str, taken: frozenset[int]) -> Tracks:
+    """Gives every track and lane its numbers and its name, with `before` in front, by which two files differ.
 
     taken: process numbers of the other files.
     """
     base = find_places(found)
-    given = {(item["name"], item["pid"], item["tid"]): item["args"]["name"] for item in base.names}
-    before = f"{label}: " if label else ""
     pids = _free_pids(base.pids.tolist(), taken)
     lanes = _beside(base)
     lane_count = Counter(track for track, _ in lanes)
@@ -43,43 +43,38 @@ def arrange_tracks(found: Survey, label: str, taken: frozenset[int]) -> Tracks:
     with_tokens = _tracks_of(found, "molprof.sequence")
     gpu: list[tuple[int, int, int, str]] = []
     sequences: dict[tuple[int, int], str] = {}
-    names: list[dict[str, Any]] = []
+    names: dict[tuple[int, int | None], str] = {}
     for track, (pid, tid) in enumerate(zip(base.pids.tolist(), base.tids.tolist(), strict=True)):
-        home = given.get(("thread_name", pid, tid), "")
-        shown = home
+        shown = home = base.names.get((pid, tid), "")
         if track in on_gpu:
             home = f"{before}GPU {pid} {home.strip() or f'stream {tid}'}"
             shown = home.removesuffix(f" {tid}")  # which the UI adds
-            gpu.append((pid, tid, 0, ui_name(shown, tid)))
+            gpu.append((pid, tid, 0, f"{shown} {tid}"))
         elif track in with_tokens:
             shown = f"{before}{home or 'sequence'}, track"
-            sequences[pid, tid] = ui_name(shown, tid)
-        add_name(names, "thread_name", pids[pid], tid, shown)
+            sequences[pid, tid] = f"{shown} {tid}"
+        names[pids[pid], tid] = shown
         for lane in range(1, 1 + lane_count[track]):
-            shown = f"{home or f'thread {tid}'} (overlapping {lane + 1}), track"
-            add_name(names, "thread_name", pids[pid], lanes[track, lane], shown)
+            shown, beside = f"{home or f'thread {tid}'} (overlapping {lane + 1}), track", lanes[track, lane]
+            names[pids[pid], beside] = shown
             if track in on_gpu:
-                gpu.append((pid, tid, lane, ui_name(shown, lanes[track, lane])))
+                gpu.append((pid, tid, lane, f"{shown} {beside}"))
     host_pids = {int(base.pids[track]) for track in _tracks_of(found, "cpu_op")}
     gpu_pids = {int(base.pids[track]) for track in on_gpu}
     hosts = []
     for pid, new in pids.items():
-        name = given.get(("process_name", pid, pid), "")
+        name = base.names.get((pid, None), "")
         if pid in gpu_pids:
             # torch numbers a device's process as the device.
             name = "GPU" if new == pid else f"GPU {pid}, process"
         shown = f"{before}{name or 'process'}" if name or before else ""
-        add_name(names, "process_name", new, new, shown)
+        names[new, None] = shown
         if pid in host_pids:
             hosts.append(f"{shown or 'Process'} {new}")
     new_pids = np.array([pids[pid] for pid in base.pids.tolist()], dtype=np.int64)
-    places = replace(base, pids=new_pids, lane_tids=lanes, names=names)
+    shown_names = {place: plain_text(name) for place, name in names.items() if name}
+    places = replace(base, pids=new_pids, lane_tids=lanes, names=shown_names)
     return Tracks(places, frozenset(pids.values()), tuple(name for *_, name in sorted(gpu)), sequences, tuple(hosts))
-
-
-def ui_name(thread_name: str, tid: int) -> str:
-    """The name under which the UI shows the track of a thread."""
-    return f"{thread_name} {tid}" if thread_name else f"Thread {tid}"
 
 
 def _tracks_of(found: Survey, *categories: str) -> set[int]:
@@ -92,28 +87,23 @@ def _free_pids(pids: list[int], taken: frozenset[int]) -> dict[int, int]:
     used = taken | set(pids)
     chosen: dict[int, int] = {}
     for pid in sorted(set(pids)):
-        chosen[pid] = pid
-        if pid in taken:
-            chosen[pid] = next(number for number in itertools.count(pid + 1) if number not in used)
-            used |= {chosen[pid]}
+        chosen[pid] = next(number for number in count(pid + 1) if number not in used) if pid in taken else pid
+        used |= {chosen[pid]}
     return chosen
 
 
 def _beside(base: Places) -> dict[tuple[int, int], int]:
-    """For each lane a free thread number next to its track's."""
-    homes: dict[int, list[int]] = {}
+    """For each lane a free thread number next to its track's: behind it, else before it, else behind others."""
+    homes: dict[int, set[int]] = {}
     for pid, tid in zip(base.pids.tolist(), base.tids.tolist(), strict=True):
-        homes.setdefault(pid, []).append(tid)
+        homes.setdefault(pid, set()).add(tid)
     used = {pid: set(tids) for pid, tids in homes.items()}
     chosen = {}
     for track, lane in sorted(base.lane_tids):
         pid, tid = int(base.pids[track]), int(base.tids[track])
-        following = min((other for other in homes[pid] if other > tid), default=None)
+        following = min((other for other in homes[pid] if other > tid), default=_NEVER)
         before = max((other for other in homes[pid] if other < tid), default=0)
-        number = next(number for number in itertools.count(tid + 1) if number not in used[pid])
-        if following is not None and number > following:
-            # No number is left between the two threads. Try before the first.
-            number = next((free for free in range(tid - 1, before, -1) if free not in used[pid]), number)
+        places = chain(range(tid + 1, following), range(tid - 1, before, -1), count(tid + 1))
+        chosen[track, lane] = number = next(place for place in places if place not in used[pid])
         used[pid].add(number)
-        chosen[track, lane] = number
     return chosen

@@ -97,7 +97,7 @@ def command(
     from molprof.analysis.compare.predictions import read_expectations
     from molprof.analysis.compare.thresholds import judge_comparison, parse_threshold
     from molprof.analysis.documents.comparison import comparison_document
-    from molprof.analysis.reports.given import with_given
+    from molprof.analysis.reports import with_given
 
     bounds = [parse_threshold(text) for text in thresholds]
     expectations = () if predictions is None else read_expectations(predictions)

@@ -154,7 +154,7 @@ def _compare(traces: list[str], select: str, limit: int) -> dict[str, Any]:
 
 
 def _query(trace: str, sql: str, parameters: dict[str, str], stacks: bool, limit: int) -> dict[str, Any]:
-    from molprof.analysis.query.statement import check_reads, find_statement
+    from molprof.analysis.query import check_reads, find_statement
 
     statement = find_statement(sql, parameters, files=False)
     check_reads(statement.sql)

@@ -50,7 +50,7 @@ def command(query: str, traces: tuple[Path, ...], parameters: dict[str, str], re
     """
     result.check([*traces, Path(query)])
     from molprof.analysis.documents.query_result import query_document
-    from molprof.analysis.query.parquet import check_parquet, result_to_parquet
+    from molprof.analysis.query import check_parquet, result_to_parquet
 
     if result.style == "parquet":
         check_parquet()

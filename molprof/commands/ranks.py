@@ -108,7 +108,7 @@ def _tasks(traces: Sequence[Path], parts: Path, partial: bool, own: Sequence[str
 
 def rank_inputs(traces: Sequence[Path], output: Path | None) -> list[Path]:
     """The files that OUT must not replace: the traces, and OUT itself where it is a trace in one of the folders."""
-    from molprof.analysis.reader.heads import is_trace
+    from molprof.analysis.reader.source import is_trace
 
     if output is None or not output.is_file():
         return []

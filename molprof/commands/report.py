@@ -152,7 +152,7 @@ def command(
         _report_graphs(traces[0], capture, reading, result)
         return 0
     from molprof.analysis.documents.report import report_document
-    from molprof.analysis.reports.given import with_given
+    from molprof.analysis.reports import with_given
 
     found = with_given(reports(traces, reading, stored=False), tokens, molecules)
     texts = [render(report_document(report), result.style, result.columns) for report in found]
@@ -263,7 +263,7 @@ def _files(traces: Sequence[Path]) -> list[Path]:
     """The traces, folders replaced by the files in them that are named as traces."""
     if not any(trace.is_dir() for trace in traces):
         return list(traces)
-    from molprof.analysis.reader.heads import traces_in
+    from molprof.analysis.reader.source import traces_in
 
     return [item for trace in traces for item in (traces_in(trace) if trace.is_dir() else [trace])]
 
@@ -278,7 +278,7 @@ def _traces(given: Sequence[Path]) -> list[Path]:
         if not path.is_dir():
             found.append(path)
             continue
-        from molprof.analysis.reader.heads import is_trace, left_out
+        from molprof.analysis.reader.source import is_trace, left_out
 
         inside = _files([path])
         traces = [item for item in inside if item != path and is_trace(item)]

@@ -1,0 +1,163 @@
+"""Reports that are not made of a trace alone: stored as JSON in place of it, or with what a user says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from molprof.analysis.figures.catalog import TABLES
+from molprof.analysis.figures.checks import agree
+from molprof.analysis.figures.model import SCHEMA, Report
+from molprof.analysis.reader import STDIN
+from molprof.common.errors import TraceError, UsageError
+from molprof.common.values import Value, counted
+
+# A report of a long run takes a few MB. Larger files are traces.
+_MAX_BYTES = 256 << 20
+# Chrome traces begin with their events, or with a few words on the machine.
+_HEAD_BYTES = 64 << 10
+# Columns that comparisons and plots read from the rows of a table.
+_READ_COLUMNS = {
+    "steps": ("source", "steps", "tokens", "launches"),
+    "kernel_classes": ("class", "count", "time_ns", "time_ratio"),
+    "idle_causes": ("cause", "time_ns"),
+    "drift": ("junk_and_filler_tokens", "blocks"),
+    "template_drift": ("drift", "blocks"),
+}
+
+
+def with_given(reports: Sequence[Report], tokens: Sequence[int], molecules: Sequence[int]) -> list[Report]:
+    """The reports, the foreign ones with what was given: one number for all of them, or one for each in their order.
+
+    Raises UsageError for any other number of values, and where no trace is foreign.
+    """
+    foreign = [place for place, report in enumerate(reports) if report.run is None]
+    found = list(reports)
+    for name, values in (("tokens", tokens), ("molecules", molecules)):
+        if values and not foreign:
+            raise UsageError(f"--{name} is for foreign traces; {reports[0].trace.path} records its own")
+        if len(values) not in (0, 1, len(foreign)):
+            raise UsageError(
+                f"--{name} was given {len(values)} times, for {counted(len(foreign), 'foreign trace')}",
+                hint="give it once for all of them, or once for each in the order of the traces",
+            )
+        for place, value in zip(foreign, cycle(values), strict=False):
+            found[place] = replace(found[place], given=replace(found[place].given, **{name: value}))
+    return found
+
+
+def read_stored(path: Path) -> Report | None:
+    """The report in a file that `molprof report --format json` wrote; None if it holds something else.
+
+    Raises TraceError if it is too new, incomplete or contradicts itself.
+    """
+    text = _text(path)
+    try:
+        keys = {} if text is None else msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    # With the schema, either key identifies a report, complete or not.
+    if text is None or "schema" not in keys or not keys.keys() & {"trace", "counts"} or "traceEvents" in keys:
+        return None
+    content = msgspec.json.decode(text)
+    if not isinstance(content["schema"], int) or content["schema"] > SCHEMA:
+        raise TraceError(
+            f"{path} is a report of schema {content['schema']!r}; this molprof reads up to {SCHEMA}",
+            hint="pip install --upgrade molprof",
+        )
+    try:
+        tables = msgspec.convert(content.get("tables", {}), dict[str, list[dict[str, Value]]])
+        report = msgspec.convert({**content, "tables": [_table(*table) for table in tables.items()]}, type=Report)
+        if found := next(_contradictions(report), None):
+            raise msgspec.ValidationError(found)
+    except msgspec.ValidationError as error:
+        hint = "write it again: molprof report TRACE --format json -o FILE"
+        raise TraceError(f"{path} is not a whole report of this molprof: {error}", hint=hint) from error
+    return report
+
+
+def _text(path: Path) -> bytes | None:
+    """The text of a file that may be a report."""
+    if str(path) == STDIN or not path.is_file():
+        return None
+    from molprof.analysis.reader.source import open_source  # heavy
+
+    text = bytearray()
+    try:
+        with open_source(path) as source:
+            for block in () if source.is_perfetto else source.blocks:
+                if not text and (block.lstrip()[:1] != b"{" or b'"traceEvents"' in block[:_HEAD_BYTES]):
+                    return None
+                text += block
+                if len(text) > _MAX_BYTES:
+                    return None
+    except TraceError:
+        return None  # reading it as a trace reports what is wrong
+    return bytes(text)
+
+
+def _table(name: str, rows: list[dict[str, Value]]) -> dict[str, Any]:
+    """A table with columns and title, from its rows in JSON; without rows it has no columns.
+
+    Raises msgspec.ValidationError.
+    """
+    title = TABLES[name].title if name in TABLES else name
+    columns = list(rows[0]) if rows else []
+    for row in rows:
+        for key in (*columns, *_READ_COLUMNS.get(name, ())):
+            if key not in row:
+                raise msgspec.ValidationError(f"table {name} lacks {key} in a row")
+            if key.endswith("_ns") and isinstance(row[key], str):
+                raise msgspec.ValidationError(f"table {name} has text in place of a number: {key}")
+    return {"name": name, "title": title, "columns": columns, "rows": [[row[key] for key in columns] for row in rows]}
+
+
+def _contradictions(report: Report) -> Iterator[str]:
+    """What no report holds unless someone edited it, or made it by other means."""
+    content = to_builtins(report)
+    sizes = {name: content[name] for name in ("counts", "devices", "trace")}
+    # The first pass may be faster than the later ones.
+    numbers = {**(content["run"] or {}), "first_pass_extra_ns": None}
+    sizes["run"] = {name: value for name, value in numbers.items() if isinstance(value, int)}
+    yield from (f"{path} is {number}" for path, number in _integers(sizes) if number < 0)
+    counts, run = report.counts, report.run
+    both = counts.kernels_with_call + counts.kernels_without_call
+    # Figures that are one, and sides of checks that are figures.
+    same = [("counts.kernels, and those with and without a call", counts.kernels, both)]
+    for device, times in report.devices.items():
+        same.append((f"devices.{device}.span_ns, and busy and idle", times.span_ns, times.busy_ns + times.idle_ns))
+    figures: dict[tuple[str, str], int | None] = {
+        ("kernels", "left"): report.trace.events_by_category.get("kernel", 0),
+        ("kernels", "right"): both,
+    }
+    if run is not None:
+        figures["tokens", "left"] = figures["unfinished_rows", "left"] = run.generated_tokens
+        figures["kinds", "right"] = run.junk_tokens + run.filler_tokens
+        figures["wall_time", "left"] = run.wall_ns.median
+        figures["wall_time", "right"] = sum(phase.wall_ns or 0 for phase in run.phases.values())
+    for check in report.checks:
+        for side, value in (("left", check.left), ("right", check.right)):
+            if (figure := figures.get((check.id, side))) is not None:
+                same.append((f"the {side} side of check {check.id!r}, and its figure", value, figure))
+    if run is not None:
+        for name in ("blocks", "junk_blocks", "junk_tokens", "filler_tokens"):
+            parts = sum(getattr(item, name.removesuffix("_tokens")) for item in run.sequences)
+            same.append((f"run.{name}, and the sum over sequences", getattr(run, name), parts))
+    yield from (f"{name}: {left} and {right}" for name, left, right in same if left != right)
+    for check in report.checks:
+        if check.holds != agree(check.left, check.right, check.tolerance_ratio):
+            yield f"check {check.id!r} of {check.left} and {check.right} has holds: {str(check.holds).lower()}"
+
+
+def _integers(value: Any, path: str = "") -> Iterator[tuple[str, int]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _integers(item, f"{path}.{key}" if path else key)
+    elif isinstance(value, int):
+        yield path, value

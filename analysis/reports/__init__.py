@@ -1,1 +1,0 @@
-"""Reports stored as JSON, and what a user says of foreign traces."""
