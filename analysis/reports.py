@@ -12,8 +12,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from molprof.analysis.figures.catalog import TABLES
-from molprof.analysis.figures.checks import agree
-from molprof.analysis.figures.model import SCHEMA, Report
+from molprof.analysis.figures.model import SCHEMA, Report, agree
 from molprof.analysis.reader import STDIN
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.values import Value, counted

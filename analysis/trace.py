@@ -29,8 +29,7 @@ from molprof.queries import PACKAGE
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from molprof.analysis.figures.certificate.model import Certificate
-    from molprof.analysis.figures.model import Finding
+    from molprof.analysis.figures.model import Certificate, Finding
     from molprof.analysis.frame import Frame
     from molprof.analysis.query import Result, Statement
     from molprof.analysis.reader import TraceInfo

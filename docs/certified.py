@@ -13,7 +13,7 @@ from pathlib import Path
 from molprof import api
 from molprof.analysis.documents.certificate import WORDS, bound_text
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.certificate.certify import CHECKS
+from molprof.analysis.figures.certificate import CHECKS
 from molprof.common.files import replacing
 
 PAGE = Path(__file__).parent / "certificate.md"

@@ -16,7 +16,7 @@ import tiny_trace
 
 from molprof import api
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.certificate.model import Certificate
+from molprof.analysis.figures.model import Certificate
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
 needs_traces = pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces to change")

@@ -14,8 +14,7 @@ from molprof.analysis.compare.difference import named_parts
 from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.run_model import RepeatFigures, Spread
-from molprof.analysis.figures.step_times import StepTime
+from molprof.analysis.figures.run_model import RepeatFigures, Spread, StepTime
 
 # Text that would run, or load something, if any of it reached a page as it is.
 HOSTILE = (

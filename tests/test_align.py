@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from molprof.analysis.figures.sequence import align as module
-from molprof.analysis.figures.sequence.align import Match, align, align_by, gaps
+from molprof.analysis.figures import sequence as module
+from molprof.analysis.figures.sequence import Match, align, align_by, gaps
 
 
 def common_length(first: Sequence[Any], other: Sequence[Any]) -> int:

@@ -27,8 +27,8 @@ from certificate_data import (
 )
 from msgspec.structs import replace
 
-from molprof.analysis.figures.certificate.certify import CHECKS
-from molprof.analysis.figures.certificate.model import Bound, combined
+from molprof.analysis.figures.certificate import CHECKS, combined
+from molprof.analysis.figures.model import Bound
 
 
 @needs_traces

@@ -18,7 +18,7 @@ from molprof.analysis.compare.thresholds import judge_comparison, judge_report, 
 from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.certificate.model import Bound
+from molprof.analysis.figures.model import Bound
 from molprof.analysis.render import FORMATS, render
 from molprof.analysis.reports import read_stored
 from molprof.common.errors import UsageError

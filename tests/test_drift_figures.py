@@ -10,11 +10,21 @@ import tiny_trace
 from tiny import ids, table
 from token_tracks import Token, sequence
 
-from molprof.analysis.figures.drift.blocks import EXAMPLES, RULES, STATES, Block, drift_figures
-from molprof.analysis.figures.drift.disagreement import Token as Examined
-from molprof.analysis.figures.drift.disagreement import agreement, disagreement_figures, text_kinds
-from molprof.analysis.figures.drift.model import Agreement, Drift, JunkExample
-from molprof.analysis.figures.run import read_drift
+from molprof.analysis.figures.drift import (
+    EXAMPLES,
+    RULES,
+    STATES,
+    Agreement,
+    Block,
+    Drift,
+    JunkExample,
+    agreement,
+    disagreement_figures,
+    drift_figures,
+    read_drift,
+    text_kinds,
+)
+from molprof.analysis.figures.drift import Token as Examined
 from molprof.analysis.reader.load import load_trace
 from molprof.analysis.trace_processor import open_engine
 from molprof.common.manifest import KIND_LETTERS
@@ -35,7 +45,7 @@ OTHERS = ("<1.0,2.0,3.0>", "<1.0,2.0>", "<1.0,2.0,3.0000001>", "<1,2,3>", "<1.0,
 
 def rules(text: str, junk: int = 0, filler: int = 0) -> list[str]:
     block = Block(0, 0, text, junk, filler, None, None, None, "", "")
-    return [rule.name for rule in RULES if rule.counts(block, DEFAULT)]
+    return [name for name, (_, counts) in RULES.items() if counts(block, DEFAULT)]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tiny_trace import document, write
 
 from molprof import api
 from molprof.analysis.figures.catalog import FIGURES
-from molprof.analysis.figures.evidence import evidence_of
+from molprof.analysis.figures.figure import evidence_of
 from molprof.analysis.query import check_reads
 from molprof.common.errors import UsageError
 

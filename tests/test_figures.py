@@ -14,9 +14,8 @@ from molprof.analysis.compare import compare
 from molprof.analysis.compare.thresholds import judge_report, parse_threshold
 from molprof.analysis.documents import figures as documents
 from molprof.analysis.figures import catalog
-from molprof.analysis.figures.figure import Figure
+from molprof.analysis.figures.figure import Figure, TableQuery
 from molprof.analysis.figures.model import Report
-from molprof.analysis.figures.tables import TableQuery
 from molprof.analysis.reports import read_stored
 from molprof.common.values import Value
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from page_data import HOSTILE, foreign, hostile_document, render, report_of, two_runs
 
 from molprof.analysis.compare import compare
-from molprof.analysis.figures.drift.model import JunkExample
+from molprof.analysis.figures.drift import JunkExample
 from molprof.analysis.figures.model import Check, Finding, Gain
 from molprof.analysis.render import render as render_document
 from molprof.analysis.render.html import ROWS

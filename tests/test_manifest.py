@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from molprof.analysis.figures.checks import _of_unfinished_rows
+from molprof.analysis.figures.build import _of_unfinished_rows
 from molprof.common.errors import TraceError
 from molprof.common.manifest import (
     Disagreement,

@@ -22,7 +22,7 @@ from molprof.analysis.documents.plots import PLOTS, NotRecordedError, draw, plot
 from molprof.analysis.documents.plots.style import house_style
 from molprof.analysis.documents.plots.subject import subject_of
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.timeline import Interval
+from molprof.analysis.figures.model import Interval
 from molprof.queries import modules
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import tiny_trace
 from sql_rows import events_loaded, rows
 from tiny_trace import slice_, work
 
-from molprof.analysis.figures.timeline import SLOTS, Interval, IntervalTotal, TypicalStep, read_typical_step
+from molprof.analysis.figures.build import read_typical_step
+from molprof.analysis.figures.model import SLOTS, Interval, IntervalTotal, TypicalStep
 from molprof.analysis.reader.load import load_trace
 from molprof.analysis.trace_processor import open_engine
 from molprof.queries import PACKAGE, modules

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from molprof.analysis.figures.sequence.repeats import Block, blocks
+from molprof.analysis.figures.sequence import Block, blocks
 
 
 @pytest.mark.parametrize(

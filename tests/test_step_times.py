@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from molprof.analysis.figures.step_times import MAX_POINTS, StepTime, step_times
+from molprof.analysis.figures.run import MAX_POINTS, step_times
+from molprof.analysis.figures.run_model import StepTime
 from molprof.common.manifest import Repeat
 
 

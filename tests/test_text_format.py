@@ -11,7 +11,7 @@ import torch
 from captures import captured, events, of, settings
 
 from molprof import api
-from molprof.analysis.figures.drift.disagreement import text_kinds
+from molprof.analysis.figures.drift import text_kinds
 from molprof.common.errors import UsageError
 from molprof.common.manifest import from_json
 from molprof.common.text_format import DEFAULT, TextFormat

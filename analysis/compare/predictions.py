@@ -16,7 +16,6 @@ from molprof.analysis.compare.statistics import LEAST_REPEATS
 from molprof.analysis.compare.thresholds import near_metrics
 from molprof.analysis.figures.catalog import METRICS
 from molprof.analysis.figures.model import Report
-from molprof.analysis.figures.run_model import filled
 from molprof.common.errors import UsageError
 
 _EXAMPLE = """\
@@ -104,14 +103,8 @@ def predictions(
             figures = {labels[run]: value for run, value in zip(pair, row.numbers(place), strict=True)}
             verdict, reason = _verdict(item, row, place, [(labels[run], reports[run]) for run in pair])
             ratio, interval = row.ratios[place], row.ratio_intervals[place]
-        judged = {
-            "verdict": verdict,
-            "figures": figures,
-            "ratio": ratio,
-            "interval": interval,
-            "reason": reason or None,
-        }
-        found.append(filled(Prediction, item, unit=figure.unit, **judged))
+        about = (item.metric, item.direction, item.bound, ratio, interval, reason or None)
+        found.append(Prediction(item.id, item.text, verdict, figure.unit, figures, *about))
     return tuple(found)
 
 

@@ -8,7 +8,7 @@ from string import ascii_lowercase
 
 from molprof.analysis.documents.figures import Reports
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.certificate.model import Bound, Certified
+from molprof.analysis.figures.model import Bound, Certified
 from molprof.common.document import Row, Section, pairs
 from molprof.common.values import Unit, by_unit
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from statistics import median_low
 from typing import Any
 
-from molprof.analysis.figures.sequence.repeats import Block, blocks
-from molprof.analysis.figures.sequence.shapes import shapes_text
+from molprof.analysis.figures.sequence import Block, blocks
+from molprof.analysis.figures.shapes import shapes_text
 from molprof.analysis.origin.opened import Graph, Opened, Place, Work
 from molprof.common.document import Field, Section, table_of
 from molprof.common.values import class_names, counted, per, percent_text

@@ -1,28 +1,87 @@
-"""One loaded trace in, one `Report` out."""
+"""One loaded trace in, one `Report` out: its counts, the run, tables, the typical step, and sums that must hold."""
 
 from __future__ import annotations
 
-from molprof.analysis.figures import counts, timeline
+from collections.abc import Iterator
+
+from msgspec import convert
+from msgspec.structs import asdict, replace
+
+from molprof.analysis.figures import certificate
 from molprof.analysis.figures.catalog import TABLES
-from molprof.analysis.figures.certificate import certify
-from molprof.analysis.figures.checks import AMBIGUOUS, refuse_ambiguous, run_checks, trace_checks
-from molprof.analysis.figures.counts import read_counts, read_devices
-from molprof.analysis.figures.model import SCHEMA, Report, TraceFigures
+from molprof.analysis.figures.model import (
+    SCHEMA,
+    SLOTS,
+    STACK_CATEGORY,
+    Check,
+    Counts,
+    DeviceTime,
+    Interval,
+    IntervalTotal,
+    MemoryOperation,
+    Report,
+    TraceFigures,
+    TypicalStep,
+    agree,
+)
 from molprof.analysis.figures.run import read_run
-from molprof.analysis.figures.run_model import filled
-from molprof.analysis.figures.timeline import read_typical_step
+from molprof.analysis.figures.run_model import Run
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.load import MANIFEST_HINT
 from molprof.analysis.trace_processor import TraceProcessor
-from molprof.analysis.trace_processor.package import Query
+from molprof.analysis.trace_processor.package import Query, query_row, query_rows
 from molprof.common.errors import TraceError
-from molprof.common.manifest import TRIMMED_KEY, from_json, trimmed_from_json
+from molprof.common.manifest import TRIMMED_KEY, Manifest, from_json, trimmed_from_json
+
+_AMBIGUOUS = Query("work_calls", "SELECT COUNT() AS numbers, MIN(correlation) AS least FROM molprof_ambiguous_call")
+DEVICES = Query("devices", "SELECT device, span_ns, busy_ns, idle_ns FROM molprof_device ORDER BY device")
+OPERATIONS = Query(
+    "memory_operations", "SELECT name, count, time_ns, bytes FROM molprof_memory_operation ORDER BY name"
+)
+_LAUNCHES = Query(
+    "launches",
+    "SELECT launches, graph_launches, kernels, kernel_time_ns, kernel_names, launches_without_gpu_work,"
+    " kernels_with_call, kernels_without_call FROM molprof_launch_count",
+)
+_STEP = Query("typical_step", "SELECT name, source, kind, steps, dur AS dur_ns FROM molprof_typical_step")
+_TOTALS = Query(
+    "typical_step",
+    "SELECT kind, lane, class, COUNT() AS count, SUM(dur) AS time_ns FROM molprof_step_interval"
+    " GROUP BY kind, lane, class ORDER BY kind, lane, time_ns DESC, class",
+)
+_INTERVALS = Query(
+    "typical_step",
+    "SELECT kind, lane, name, class, start_ns, dur_ns, count, own"
+    f" FROM _molprof_step_interval_in_slots!({SLOTS}) ORDER BY start_ns, id",
+)
+# What is counted in two ways, or by the manifest too.
+_SUMS = Query(
+    "phase_work",
+    """
+INCLUDE PERFETTO MODULE molprof.phase_bound;
+INCLUDE PERFETTO MODULE molprof.tokens;
+SELECT
+  (SELECT IFNULL(SUM(dur), 0) FROM slice WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset')) AS gpu_ns,
+  (SELECT IFNULL(SUM(gpu_ns), 0) FROM molprof_phase_summary) AS phases_gpu_ns,
+  (SELECT IFNULL(SUM(dur), 0) FROM molprof_phase) AS host_ns,
+  (SELECT SUM(gpu_busy_ns) + SUM(sync_idle_ns) + SUM(launch_ns) FROM molprof_phase_bound) AS parts_ns,
+  (SELECT COUNT() FROM molprof_token) AS tokens,
+  (SELECT COUNT() FROM slice WHERE category = 'molprof.token') AS token_slices,
+  (
+    SELECT COUNT()
+    FROM molprof_token AS token
+    JOIN molprof_step AS step
+      ON step.batch = token.batch AND step.step = token.step
+  ) AS tokens_of_steps
+""",
+)
 
 
 def queries(has_run: bool) -> tuple[Query, ...]:
     """What `build_report` asks of every trace, or of every captured one."""
     tables = (query for table in TABLES.values() if has_run or not table.needs_run for query in table.queries)
-    return (AMBIGUOUS, *counts.QUERIES, *timeline.QUERIES, *tables, *certify.QUERIES)
+    asked = (_AMBIGUOUS, DEVICES, _LAUNCHES, OPERATIONS, _STEP, _TOTALS, _INTERVALS)
+    return (*asked, *tables, *certificate.queries())
 
 
 def build_report(engine: TraceProcessor, info: TraceInfo) -> Report:
@@ -37,30 +96,105 @@ def build_report(engine: TraceProcessor, info: TraceInfo) -> Report:
     except TraceError as error:
         raise TraceError(f"{info.path}: {error}", hint=error.hint or MANIFEST_HINT) from error
     refuse_ambiguous(engine, info.path)
-    trace = filled(
-        TraceFigures,
-        info,
-        events_by_category=dict(sorted(info.events_by_category.items())),
-        device_names=tuple(str(device["name"]) for device in info.devices if device.get("name")),
-        trimmed=None if trimmed is None else trimmed.text(),
-        whole_steps=trimmed is None or trimmed.whole_steps,
-    )
-    counted, devices = read_counts(engine), read_devices(engine)
-    sums = trace_checks(trace, counted)
-    run = None
-    if manifest is not None:
-        run = read_run(engine, manifest, trace)
-        sums += run_checks(engine, run, manifest)
-    typical_step = read_typical_step(engine) if trace.whole_steps else None
+    read = {
+        "events_by_category": dict(sorted(info.events_by_category.items())),
+        "device_names": tuple(str(device["name"]) for device in info.devices if device.get("name")),
+        "trimmed": None if trimmed is None else trimmed.text(),
+        "whole_steps": trimmed is None or trimmed.whole_steps,
+    }
+    trace = convert({**asdict(info), **read}, TraceFigures)
+    operations = {name: MemoryOperation(*figures) for name, *figures in query_rows(engine, OPERATIONS)[1]}
+    counts = Counts(**query_row(engine, _LAUNCHES), memory_operations=operations)
+    devices = {device: DeviceTime(*times_ns) for device, *times_ns in query_rows(engine, DEVICES)[1]}
+    run = None if manifest is None else read_run(engine, manifest, trace)
     return Report(
         schema=SCHEMA,
         trace=trace,
-        counts=counted,
+        counts=counts,
         devices=devices,
         run=run,
-        tables=tuple(table.read(engine, manifest is not None) for table in TABLES.values()),
-        checks=sums,
+        tables=tuple(table.read(engine, run is not None) for table in TABLES.values()),
+        checks=tuple(_checks(engine, trace, counts, run, manifest)),
         findings=(),
-        typical_step=typical_step,
-        certificate=certify.certify(engine, info, counted, devices),
+        typical_step=read_typical_step(engine) if trace.whole_steps else None,
+        certificate=certificate.certify(engine, info, counts, devices),
     )
+
+
+def refuse_ambiguous(engine: TraceProcessor, path: str) -> None:
+    """Raise TraceError for a trace merged from several whose calls cannot be told apart.
+
+    The engine must know the SQL package.
+    """
+    found = query_row(engine, _AMBIGUOUS)
+    if found["numbers"]:
+        what = f"{found['numbers']:,} correlation numbers, such as {found['least']}, are of several calls"
+        raise TraceError(
+            f"{path}: {what}: it was merged from several traces, and which call started which kernel cannot be told",
+            hint="read the separate traces with molprof ranks, or merge them with process numbers that begin with the"
+            " rank, such as rank3_1234",
+        )
+
+
+def read_typical_step(engine: TraceProcessor) -> TypicalStep | None:
+    """The step of median duration; None in a trace without annotated steps."""
+    if not (steps := query_rows(engine, _STEP)[1]):
+        return None
+    totals = tuple(IntervalTotal(*row) for row in query_rows(engine, _TOTALS)[1])
+    # SQL has 0 and 1 for `own`.
+    intervals = tuple(replace(Interval(*row), own=bool(row[-1])) for row in query_rows(engine, _INTERVALS)[1])
+    return TypicalStep(*steps[0], totals=totals, intervals=intervals)
+
+
+def _checks(
+    engine: TraceProcessor, trace: TraceFigures, counts: Counts, run: Run | None, manifest: Manifest | None
+) -> Iterator[Check]:
+    events = sum(
+        count for category, count in trace.events_by_category.items() if trace.stacks or category != STACK_CATEGORY
+    )
+    left_out = "" if trace.stacks else " (Python stacks left out)"
+    text = f"events in the file{left_out} = slices in the trace processor"
+    yield _check("events", text, events, events - trace.lost_events)
+    yield _check(
+        "kernels",
+        "kernel events in the file = kernels with a call + kernels without",
+        trace.events_by_category.get("kernel", 0),
+        counts.kernels_with_call + counts.kernels_without_call,
+    )
+    if run is None or manifest is None:
+        return
+    sums, made = query_row(engine, _SUMS), run.generated_tokens
+    yield _check("gpu_time", "GPU time = phases + outside any phase, ns", sums["gpu_ns"], sums["phases_gpu_ns"])
+    yield _check("tokens", "tokens in the manifest = tokens in the trace", made, sums["tokens"])
+    text = "tokens in the manifest = tokens of unfinished rows, summed over steps"
+    yield _check("unfinished_rows", text, made, _of_unfinished_rows(manifest))
+    text = "token slices = tokens of the recorded steps"
+    yield _check("token_slices", text, sums["token_slices"], sums["tokens_of_steps"])
+    if run.of_molecules:
+        surplus = sum(molecule.kinds.count("j") + molecule.kinds.count("l") for molecule in manifest.molecules)
+        text = "junk and filler tokens in the manifest = in the trace"
+        yield _check("kinds", text, surplus, run.junk_tokens + run.filler_tokens)
+    if (masked := run.masked) is not None and masked.own is not None:
+        text = "masked logits that molprof counted = that the processor counted"
+        yield _check("masked_logits", text, masked.total, masked.own)
+    if sums["parts_ns"] is not None:
+        text = "phase time = GPU busy + host syncs + launching, ns"
+        yield _check("phase_bound", text, sums["host_ns"], sums["parts_ns"])
+    if run.wall_ns.median is not None:
+        phases_ns = sum(phase.wall_ns or 0 for phase in run.phases.values())
+        text = "unprofiled wall time = sum of its phases, ns"
+        yield _check("wall_time", text, run.wall_ns.median, phases_ns, tolerance_ratio=0.01)
+
+
+def _check(id_: str, text: str, left: int, right: int, tolerance_ratio: float = 0.0) -> Check:
+    return Check(id_, text, left, right, tolerance_ratio, agree(left, right, tolerance_ratio))
+
+
+def _of_unfinished_rows(manifest: Manifest) -> int:
+    """Tokens of unfinished rows over the steps of their batches: one each, or as many as the loop appended."""
+    total = 0
+    for molecule in manifest.molecules:
+        steps = manifest.steps_per_batch[molecule.batch]
+        tokens = molecule.step_tokens
+        total += min(molecule.busy_steps, steps) if tokens is None else sum(tokens[:steps])
+    return total

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from molprof.analysis.figures.counters import COUNTERS
-from molprof.analysis.figures.figure import Figure
-from molprof.analysis.figures.graphs import GRAPHS
-from molprof.analysis.figures.kernels import KERNELS, LAUNCHES, WORK
+from molprof.analysis.figures.figure import Figure, TableQuery
+from molprof.analysis.figures.kernels import COUNTERS, KERNELS, LAUNCHES, WORK
 from molprof.analysis.figures.model import Report, Table
 from molprof.analysis.figures.settings import SETTINGS
 from molprof.analysis.figures.tables import TABLES as SHARED
-from molprof.analysis.figures.tables import TableQuery
-from molprof.analysis.figures.times import TIMES
-from molprof.analysis.figures.tokens import MASKING, TOKENS
+from molprof.analysis.figures.times import MASKING, TIMES, TOKENS
 
 FIGURES: tuple[Figure, ...] = (*SETTINGS, *TIMES, *TOKENS, *LAUNCHES, *KERNELS, *WORK, *COUNTERS, *MASKING)
 # Those that comparisons show, by id.
 COMPARED = {figure.id: figure for figure in FIGURES if figure.compared}
 # Metrics of --fail-if and predictions, by id.
 METRICS = {name: figure for name, figure in COMPARED.items() if figure.unit != "text"}
-# Tables by name: those that several read, those of graphs, then those of single figures.
+# Tables by name, those of single figures last.
 TABLES: dict[str, TableQuery] = {
-    table.name: table for table in (*SHARED, *GRAPHS, *(table for figure in FIGURES for table in figure.tables))
+    table.name: table for table in (*SHARED, *(table for figure in FIGURES for table in figure.tables))
 }
 
 

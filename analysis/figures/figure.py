@@ -1,22 +1,51 @@
-"""A figure of a report, declared once: reports, comparisons, thresholds, predictions and pages read it from here."""
+"""A figure of a report, declared once: reports, comparisons, thresholds, predictions and pages read it from here.
+
+And the table that it is read from, and what it rests on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 from msgspec import Struct
 
-from molprof.analysis.figures.certificate.model import Group
-from molprof.analysis.figures.model import Report
+from molprof.analysis.figures.model import Group, Report, Table, Verdict, worst
 from molprof.analysis.figures.run_model import RepeatFigures, Run, RunTotal
-from molprof.analysis.figures.tables import TableQuery
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.common.values import Unit, Value
 
 Noise = Literal["repeats", "once", "exact"]
 Role = Literal["measure", "subject", "setting", "work"]
 # The number of recorded steps, in figures' own SQL.
 STEPS_SQL = "(SELECT SUM(steps) FROM molprof_step_launch_summary WHERE steps > 0)"
+
+
+class TableQuery(Struct, frozen=True):
+    """A table of the report; its columns' suffixes are their units."""
+
+    name: str  # key in the JSON's `tables`
+    title: str  # heading of the rendered table
+    sql: str
+    module: str | None = None  # that the SQL uses, if not called as the table
+    needs_run: bool = False  # only for a run that molprof captured
+    shown: bool = True  # people see it; else it only holds what a figure is read from
+    more: Query | None = None  # whose rows follow: of GPU work, while another process answers for the host
+    made: Callable[[Table], Table] | None = None  # what becomes of the rows
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        return (Query(self.module or self.name, self.sql), *([self.more] if self.more else []))
+
+    def read(self, engine: TraceProcessor, has_run: bool) -> Table:
+        """The table; without rows where it needs a run and there is none."""
+        asked = self.queries if has_run or not self.needs_run else ()
+        answers = [query_rows(engine, query) for query in asked]
+        columns = answers[0][0] if answers else ()
+        table = Table(self.name, self.title, columns, tuple(row for _, rows in answers for row in rows))
+        return table if self.made is None else self.made(table)
 
 
 class Figure(Struct, frozen=True):
@@ -71,3 +100,35 @@ def of_gpu(value: Callable[[Report], Value]) -> Callable[[Report], Value]:
 def without_gpu(value: Callable[[Report], Value]) -> Callable[[Report], Value]:
     """A figure that stands in for one of the GPU; None where the trace has GPU calls or work."""
     return lambda report: None if report.trace.gpu_recorded else value(report)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The SQL that gives a figure, and its certainty; bounds in the figure's unit."""
+
+    sql: str | None  # None: the file or its manifest gives it
+    verdict: Verdict
+    reason: str | None = None  # None: exact
+    low: float | None = None
+    high: float | None = None  # None with a verdict of bounded: no limit is known
+
+
+def evidence_of(figure: Figure, report: Report) -> Evidence:
+    sql = figure.sql(report) if callable(figure.sql) else figure.sql
+    if figure.value(report) is None:
+        return Evidence(sql, "not_to_be_had", "not recorded")
+    if samples := figure.samples(report):
+        reason = f"lowest and highest of {len(samples)} timed passes"
+        return Evidence(sql, "bounded", reason, min(samples), max(samples))
+    total = None if figure.total is None else figure.total(report)
+    if total is not None and not total.exact:
+        reason = f"estimated from {total.recorded_steps} of {total.steps} steps"
+        return Evidence(sql, "bounded", reason, total.low, total.high)
+    doubted = report.doubts_on(figure.rests_on)
+    if not doubted:
+        return Evidence(sql, "exact")
+    verdict = worst(item.verdict for item in doubted)
+    reason = "; ".join(f"{item.title}: {item.reason}" for item in doubted)
+    paths = (f"counts.{figure.id}", f"steps.{figure.id}")
+    found = [bound for item in doubted for bound in item.bounds if bound.figure in paths and verdict == "bounded"]
+    return Evidence(sql, verdict, reason, *((found[0].low, found[0].high) if found else ()))

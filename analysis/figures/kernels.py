@@ -1,15 +1,17 @@
-"""Launches, leaf operators, kernels and GPU work by kind: of the trace, and per token, step and molecule."""
+"""Figures of GPU work: launches, kernels and work by kind, of the trace and per token, step and molecule; counters.
+
+Leaf operators stand in for launches where no GPU calls are recorded.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from molprof.analysis.figures.certificate.model import Group
-from molprof.analysis.figures.figure import STEPS_SQL, Figure, of_gpu, without_gpu
-from molprof.analysis.figures.model import Report
+from molprof.analysis.figures.figure import STEPS_SQL, Figure, TableQuery, of_gpu, without_gpu
+from molprof.analysis.figures.model import Group, Report
 from molprof.analysis.figures.run_model import RunTotal
-from molprof.analysis.figures.tables import STEPS, TableQuery
+from molprof.analysis.figures.tables import STEPS
 from molprof.common.values import Unit, Value, per
 
 _KINDS = TableQuery(
@@ -18,29 +20,29 @@ _KINDS = TableQuery(
     "SELECT kind, count, time_ns, step_count, step_time_ns FROM molprof_work_kind"
     " WHERE (SELECT SUM(count) FROM molprof_work_kind) > 0 ORDER BY kind",
 )
+_SUMMARY = TableQuery(
+    "counters",
+    "GPU counters (working: samples from the start of the device's first work to the end of its last)",
+    "SELECT device, name, unit, count, least, mean, most, working_count, working_mean"
+    " FROM molprof_counter_summary ORDER BY device, name, unit",
+)
+_ENERGY = TableQuery(
+    "energy",
+    "Energy of the recorded steps, from samples of power",
+    "SELECT device, span_ns, count, mean_w, energy_j, tokens, energy_per_token_j FROM molprof_energy ORDER BY device",
+    "counters",
+)
 # Ids and labels of kinds of work, as of molprof_work_kind.
 _KERNEL_KINDS = ("copy", "cat", "attention", "elementwise")
 _MEMORY_KINDS = {"memcpy_htod": "memcpy HtoD", "memcpy_dtoh": "memcpy DtoH", "memcpy_dtod": "memcpy DtoD"}
-_EACH_STEP_SQL = (
-    "SELECT batch, step, SUM({}) AS count FROM molprof_phase_work WHERE step IS NOT NULL GROUP BY batch, step ORDER BY"
-    " batch, step"
-)
 _TOKENS_SQL = STEPS_SQL.replace("steps", "tokens", 1)
 
 
-def _count(
-    name: str,
-    label: str,
-    group: str,
-    rests_on: Group,
-    compared: bool = True,
-    unit: Unit = "count",
-    once: bool = False,
-) -> Figure:
+def _count(name: str, label: str, group: str, rests_on: Group, unit: Unit = "count", **fields: Any) -> Figure:
     """The field of `Counts` that is called as the figure."""
     value = of_gpu(lambda report: getattr(report.counts, name))
     sql = f"SELECT {name} FROM molprof_launch_count"
-    return Figure(name, group, label, unit, value, sql, (rests_on,), once=once, compared=compared)
+    return Figure(name, group, label, unit, value, sql, (rests_on,), **fields)
 
 
 def _device(name: str, label: str, unit: Unit, value: Callable[[Report], Value], sql: str, rests_on: Group) -> Figure:
@@ -57,7 +59,11 @@ def _run_total(column: str, label: str, group: str, gpu: bool = True) -> Figure:
     def value(report: Report) -> Value:
         return None if (found := total(report)) is None else found.value
 
-    read, sql = of_gpu(value) if gpu else without_gpu(value), _EACH_STEP_SQL.format(column)
+    read = of_gpu(value) if gpu else without_gpu(value)
+    sql = (
+        f"SELECT batch, step, SUM({column}) AS count FROM molprof_phase_work WHERE step IS NOT NULL"
+        " GROUP BY batch, step ORDER BY batch, step"
+    )
     return Figure(f"run_{column}", group, f"{label} of all steps (estimate)", "count", read, sql,
                   ("steps", "gpu_work", "launches"), once=True, stands_in=not gpu, total=total)  # fmt: skip
 
@@ -72,33 +78,12 @@ def _marked(report: Report, column: str) -> int | None:
     return sum(numbers) if len(numbers) == len(values) else None
 
 
-def _per_step(report: Report, column: str) -> float | None:
-    if report.run is not None:
-        return report.run.window.per_step(column)
-    return per(_marked(report, column), _marked(report, "steps"))
-
-
-def _per_token(report: Report, column: str, total: int | None) -> float | None:
-    """Of the recorded steps; or `total`, of the trace, where the user says how many tokens it generated."""
-    if report.run is not None:
-        return report.run.window.per_token(column)
-    if report.given.tokens is not None:
-        return per(total, report.given.tokens)
-    return per(_marked(report, column), _marked(report, "tokens"))
-
-
-def _per_molecule(report: Report, column: str, total: int | None) -> float | None:
-    """Of a recorded step, times the run's steps; or `total`, of a foreign trace."""
-    run = report.run
-    return per(total, report.given.molecules) if run is None else run.per_molecule(column)
-
-
 def _gpu_ns(report: Report) -> int:
     """Time of all kernels, copies and sets of the trace."""
     return report.counts.kernel_time_ns + sum(item.time_ns for item in report.counts.memory_operations.values())
 
 
-# In a foreign trace without marked steps, the count of the whole trace that stands for a column of them.
+# In a foreign trace, the count of the whole trace that is divided by the tokens or molecules that the user gives.
 _OF_TRACE: dict[str, Callable[[Report], int]] = {
     "launches": lambda report: report.counts.launches,
     "kernels": lambda report: report.counts.kernels,
@@ -108,67 +93,72 @@ _OF_TRACE: dict[str, Callable[[Report], int]] = {
 
 def _mean(column: str, per_what: str, label: str, group: str, rests_on: Group, **fields: Any) -> Figure:
     """A column of `WindowFigures`, and of the table of steps, per step, token or molecule."""
+    name, divisor = f"{column}_per_{per_what}", f"{per_what}s"
 
     def value(report: Report) -> Value:
-        if per_what == "step":
-            return _per_step(report, column)
-        of_trace = _OF_TRACE.get(column)
-        ratio = _per_token if per_what == "token" else _per_molecule
-        return ratio(report, column, None if of_trace is None else of_trace(report))
+        run = report.run
+        if run is not None and per_what == "molecule":
+            return run.per_molecule(column)
+        if run is not None:
+            return per(getattr(run.window, column), getattr(run.window, divisor))
+        given = getattr(report.given, divisor, None)
+        if given is None and per_what != "molecule":
+            return per(_marked(report, column), _marked(report, divisor))
+        return per(_OF_TRACE[column](report) if column in _OF_TRACE else None, given)
 
-    name = f"{column}_per_{per_what}"
     table = "step_launch_summary WHERE steps > 0" if column != "leaf_operators" else "phase_work WHERE step IS NOT NULL"
-    divisor = _TOKENS_SQL if per_what == "token" else STEPS_SQL
-    sql = f"SELECT SUM({column}) * 1.0 / {divisor} AS {name} FROM molprof_{table}"
+    divided_by = _TOKENS_SQL if per_what == "token" else STEPS_SQL
+    sql = f"SELECT SUM({column}) * 1.0 / {divided_by} AS {name} FROM molprof_{table}"
     read = without_gpu(value) if fields.get("stands_in") else of_gpu(value)
     return Figure(name, group, label, fields.pop("unit", "number"), read, sql, (rests_on, "links", "steps"), **fields)
 
 
 def _kind(report: Report, name: str, column: str = "count") -> int | None:
-    """A column of _KINDS; 0 for a kind that the trace lacks, None in a stored report that lacks the table."""
+    """A column of _KINDS; 0 for a kind that the trace lacks.
+
+    None where steps lack parts, or in a stored report that lacks the table.
+    """
+    if column == "step_count" and not report.trace.whole_steps:
+        return None
     rows = report.table(_KINDS.name).to_json()
     value: Value = next((row[column] for row in rows if row["kind"] == name), 0 if rows else None)
     return value if isinstance(value, int) else None
 
 
-def _of_kind(name: str, label: str, kind: str) -> tuple[Figure, ...]:
-    """Work of one kind: of the trace, per step, its time."""
+def _of_kind(id_: str, label: str, unit: Unit, kind: str, column: str, *rests_on: Group) -> Figure:
+    """Work of one kind: a column of _KINDS, the count of the steps per step."""
 
-    def per_step(report: Report) -> Value:
-        if not report.trace.whole_steps:
-            return None
-        steps = _marked(report, "steps") if report.run is None else report.run.window.steps
-        return per(_kind(report, kind, "step_count"), steps)
+    def value(report: Report) -> Value:
+        found = _kind(report, kind, column)
+        if column != "step_count":
+            return found
+        return per(found, _marked(report, "steps") if report.run is None else report.run.window.steps)
 
-    def figure(id_: str, text: str, unit: Unit, value: Callable[[Report], Value], sql: str, *rests_on: Group) -> Figure:
-        sql = f"SELECT {sql} AS {id_} FROM molprof_work_kind WHERE kind = '{kind}'"
-        return Figure(
-            id_, "Work by kind", text, unit, of_gpu(value), sql, rests_on, once=unit == "ns", tables=(_KINDS,)
-        )
+    divided = f" * 1.0 / {STEPS_SQL}" if column == "step_count" else ""
+    sql = f"SELECT {column}{divided} AS {id_} FROM molprof_work_kind WHERE kind = '{kind}'"
+    return Figure(id_, "Work by kind", label, unit, of_gpu(value), sql, rests_on, once=unit == "ns", tables=(_KINDS,))
 
+
+def _of_kinds(name: str, label: str, kind: str) -> tuple[Figure, ...]:
     return (
-        figure(name, f"{label} in the trace", "count", lambda it: _kind(it, kind), "count", "gpu_work"),
-        figure(f"{name}_per_step", f"{label} per step", "number", per_step, f"step_count * 1.0 / {STEPS_SQL}",
-               "gpu_work", "links", "steps"),
-        figure(f"{name}_ns", f"time of {label} in the trace", "ns", lambda it: _kind(it, kind, "time_ns"), "time_ns",
-               "gpu_time"),
-    )  # fmt: skip
+        _of_kind(name, f"{label} in the trace", "count", kind, "count", "gpu_work"),
+        _of_kind(f"{name}_per_step", f"{label} per step", "number", kind, "step_count", "gpu_work", "links", "steps"),
+        _of_kind(f"{name}_ns", f"time of {label} in the trace", "ns", kind, "time_ns", "gpu_time"),
+    )
 
 
-def _kind_column(report: Report) -> str | None:
-    """Work of the recorded steps is counted, or of a trace without steps; None where steps lack parts."""
-    if report.run is None and _marked(report, "steps") is None:
-        return "count"
-    return "step_count" if report.trace.whole_steps else None
+def _kind_column(report: Report) -> str:
+    """Work of the recorded steps is counted; of a foreign trace without marked steps, all of it."""
+    return "count" if report.run is None and _marked(report, "steps") is None else "step_count"
 
 
 def _elementwise_to_attention(report: Report) -> float | None:
     column = _kind_column(report)
-    return None if column is None else per(_kind(report, "elementwise", column), _kind(report, "attention", column))
+    return per(_kind(report, "elementwise", column), _kind(report, "attention", column))
 
 
 def _elementwise_sql(report: Report) -> str:
-    column, table = _kind_column(report) or "step_count", "FROM molprof_work_kind WHERE kind ="
+    column, table = _kind_column(report), "FROM molprof_work_kind WHERE kind ="
     return (
         f"SELECT {column} * 1.0 / (SELECT {column} {table} 'attention') AS elementwise_to_attention"
         f" {table} 'elementwise'"
@@ -180,8 +170,27 @@ def _busy_ratio(report: Report) -> float | None:
     return per(sum(device.busy_ns for device in devices), sum(device.span_ns for device in devices))
 
 
-def _span_ns(report: Report) -> int | None:
+def _longest_span_ns(report: Report) -> int | None:
     return max((device.span_ns for device in report.devices.values()), default=None)
+
+
+def _energy(report: Report) -> Value:
+    """Energy of all devices per token."""
+    values = [row["energy_per_token_j"] for row in report.table(_ENERGY.name).to_json()]
+    known = [value for value in values if isinstance(value, (int, float))]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _counter(id_: str, label: str, unit: Unit, name: str, of: str) -> Figure:
+    """Mean of a counter over the devices that have samples while they worked."""
+    factor = 0.01 if of == "%" else 1.0
+
+    def value(report: Report) -> Value:
+        rows = [row for row in report.table(_SUMMARY.name).to_json() if (row["name"], row["unit"]) == (name, of)]
+        means = [value * factor for row in rows if isinstance(value := row["working_mean"], (int, float))]
+        return per(sum(means), len(means))
+
+    return Figure(id_, "GPU counters", label, unit, value, _SUMMARY.sql, once=True, tables=(_SUMMARY,), stands_in=True)
 
 
 LAUNCHES = (
@@ -204,7 +213,7 @@ KERNELS = (
     _count("kernel_names", "distinct kernels", "Kernels", "gpu_work", compared=False),
     _run_total("kernels", "kernels", "Kernels"),
     _count("kernel_time_ns", "kernel time", "Kernels", "gpu_time", unit="ns", once=True),
-    _device("device_span_ns", "device span, profiled", "ns", _span_ns, "MAX(span_ns)", "gpu_time"),
+    _device("device_span_ns", "device span, profiled", "ns", _longest_span_ns, "MAX(span_ns)", "gpu_time"),
     _device("busy_ratio", "device busy", "ratio", _busy_ratio, "SUM(busy_ns) * 1.0 / SUM(span_ns)", "gpu_idle"),
     _mean("gpu_ns", "step", "GPU time per step", "Kernels", "gpu_time", unit="ns", once=True),
     _mean("gpu_ns", "token", "GPU time per token", "Kernels", "gpu_time", unit="ns", once=True),
@@ -213,7 +222,7 @@ KERNELS = (
     _mean("kernels", "molecule", "kernels per molecule", "Kernels", "gpu_work"),
 )
 WORK = (
-    *(figure for kind in _KERNEL_KINDS for figure in _of_kind(f"{kind}_kernels", f"{kind} kernels", kind)),
+    *(figure for kind in _KERNEL_KINDS for figure in _of_kinds(f"{kind}_kernels", f"{kind} kernels", kind)),
     Figure(
         "elementwise_to_attention",
         "Work by kind",
@@ -224,6 +233,23 @@ WORK = (
         ("gpu_work",),
         tables=(_KINDS,),
     ),
-    *_of_kind("masking_candidates", "masking candidates", "masking"),
-    *(figure for name, label in _MEMORY_KINDS.items() for figure in _of_kind(name, label, label)),
+    *_of_kinds("masking_candidates", "masking candidates", "masking"),
+    *(figure for name, label in _MEMORY_KINDS.items() for figure in _of_kinds(name, label, label)),
+)
+COUNTERS = (
+    _counter("sm_active_ratio", "mean SM activity", "ratio", "SM Active", "%"),
+    _counter("dram_bandwidth_ratio", "mean DRAM bandwidth, of the most possible", "ratio", "DRAM BW", "%"),
+    _counter("power_w", "mean power, W", "number", "Power", "W"),
+    _counter("temperature_c", "mean temperature, °C", "number", "Temperature", "C"),
+    Figure(
+        "energy_per_token_j",
+        "GPU counters",
+        "energy per token, J",
+        "number",
+        _energy,
+        _ENERGY.sql,
+        once=True,
+        tables=(_ENERGY,),
+        stands_in=True,
+    ),
 )

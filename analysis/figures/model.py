@@ -5,15 +5,13 @@ None means "not recorded" everywhere: the trace does not hold it, so it is not 0
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+import math
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Literal
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, field, to_builtins
 
-from molprof.analysis.figures.certificate.model import Certificate, Certified, Group
-from molprof.analysis.figures.counts import Counts, DeviceTime
 from molprof.analysis.figures.run_model import Run
-from molprof.analysis.figures.timeline import TypicalStep
 from molprof.common.values import Value
 
 SCHEMA = 1
@@ -28,6 +26,27 @@ IDLE_CAUSES = {
     "other_stream": "waiting for another stream",
     "other": "queued work not started",
 }
+Verdict = Literal["exact", "bounded", "not_to_be_had"]
+Group = Literal[
+    "gpu_work", "gpu_time", "gpu_idle", "launches", "links", "graphs", "steps", "host_time", "allocations"
+]  # fmt: skip
+# Groups of figures, in the order of display: what people call each.
+TITLES: Mapping[Group, str] = {
+    "gpu_work": "GPU work",
+    "gpu_time": "GPU time",
+    "gpu_idle": "GPU idle time",
+    "launches": "launches",
+    "links": "launch to work",
+    "graphs": "graphs",
+    "steps": "steps",
+    "host_time": "host time",
+    "allocations": "allocations",
+}
+ALL: tuple[Group, ...] = tuple(TITLES)
+Evidence = dict[str, int | float | str | None]  # the suffix is the unit
+# Of the typical step, intervals shorter than this part of the whole are merged: they would take less than two pixels.
+SLOTS = 500
+_WORST: tuple[Verdict, ...] = ("not_to_be_had", "bounded", "exact")
 
 
 class TraceFigures(Struct, frozen=True):
@@ -62,6 +81,141 @@ class TraceFigures(Struct, frozen=True):
         return any(category in self.events_by_category for category in GPU_CATEGORIES)
 
 
+class MemoryOperation(Struct, frozen=True):
+    """Copies or sets of one name, all together."""
+
+    count: int
+    time_ns: int
+    bytes: int
+
+
+class Counts(Struct, frozen=True):
+    """Counts of the whole trace; 0 where it records none."""
+
+    launches: int
+    graph_launches: int
+    kernels: int
+    kernel_time_ns: int
+    kernel_names: int
+    memory_operations: dict[str, MemoryOperation]
+    launches_without_gpu_work: int
+    kernels_with_call: int
+    kernels_without_call: int
+
+
+class DeviceTime(Struct, frozen=True):
+    """From the first work of a device to the end of its last: busy is the union of its work, idle the rest."""
+
+    span_ns: int
+    busy_ns: int
+    idle_ns: int
+
+
+class Interval(Struct, frozen=True):
+    """A phase, call, operator or piece of GPU work of the step, or several short ones next to each other."""
+
+    kind: str  # phase, launch, wait, operator (outermost; where no GPU calls are recorded) or gpu
+    lane: str | None  # device/stream of GPU work, else None
+    name: str  # of several, that of the class that takes most of their time
+    work_class: str | None  # of GPU work, or the name of an operator; None for all else
+    start_ns: int  # from the start of the step; below 0 for work that an earlier step had started
+    dur_ns: int
+    count: int
+    own: bool  # started by the step's own calls
+
+
+class IntervalTotal(Struct, frozen=True):
+    """All of one kind, lane and class in the step."""
+
+    kind: str
+    lane: str | None
+    work_class: str | None
+    count: int
+    time_ns: int
+
+
+class TypicalStep(Struct, frozen=True):
+    """The recorded step of median duration on the host, including the profiler's cost."""
+
+    name: str
+    source: str  # molprof, vllm, sglang or profiler
+    kind: str | None  # prefill, decode and so on; None where the annotation has none
+    steps: int  # number of steps that it is the median of
+    dur_ns: int
+    totals: tuple[IntervalTotal, ...]
+    intervals: tuple[Interval, ...]  # in order of start, with short neighbours merged
+
+
+class Bound(Struct, frozen=True):
+    """A figure as reported, and what its true value may be; None: no limit is known. The suffix is the unit."""
+
+    figure: str  # path in the report's JSON where it has one, such as counts.kernels
+    # Counts stay integers when a report is read again.
+    low: int | float | None
+    value: int | float
+    high: int | float | None
+
+    @property
+    def off_ratio(self) -> float:
+        """By how much of the reported figure the truth may differ from it; infinite without a limit."""
+        if self.low is None or self.high is None:
+            return math.inf
+        most = max(self.value - self.low, self.high - self.value)
+        return most / abs(self.value) if self.value else math.inf if most else 0.0
+
+
+class Doubt(Struct, frozen=True):
+    """Why figures of one group are not exact."""
+
+    group: Group
+    verdict: Verdict  # never exact
+    reason: str
+    bounds: tuple[Bound, ...] = ()
+    evidence: Evidence = field(default_factory=dict)
+    check: str = ""  # id of the check that found it
+    query: str = ""  # argument of `molprof query` that shows the evidence: name of a module
+    sql: str = ""  # what the check asked
+
+
+class Certified(Struct, frozen=True):
+    """The verdict on one group. Of a group without doubts that the trace lacks, not_to_be_had."""
+
+    group: Group
+    verdict: Verdict
+    reason: str | None  # None: exact
+    bounds: tuple[Bound, ...]
+    doubts: tuple[Doubt, ...]
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.group]
+
+    @property
+    def off_ratio(self) -> float:
+        """By how much a figure of the group may be off, as a ratio of it: the largest; infinite where none is known."""
+        if self.verdict == "exact":
+            return 0.0
+        if self.verdict == "not_to_be_had" or any(not doubt.bounds for doubt in self.doubts):
+            return math.inf
+        return max(bound.off_ratio for bound in self.bounds)
+
+
+class Certificate(Struct, frozen=True):
+    """Verdicts on all groups of figures; `verdict` is the worst of those that a check doubts."""
+
+    verdict: Verdict
+    groups: tuple[Certified, ...]
+
+    @property
+    def uncertain(self) -> tuple[Certified, ...]:
+        """Groups that a check doubts."""
+        return tuple(item for item in self.groups if item.doubts)
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        return tuple(doubt for item in self.groups for doubt in item.doubts)
+
+
 class Check(Struct, frozen=True):
     """A check: `left` = `right`, up to `tolerance_ratio` of `left`."""
 
@@ -71,6 +225,11 @@ class Check(Struct, frozen=True):
     right: int
     tolerance_ratio: float
     holds: bool
+
+
+def agree(left: int, right: int, tolerance_ratio: float) -> bool:
+    """Whether both sides of a check are equal, up to `tolerance_ratio` of the left one."""
+    return abs(left - right) <= tolerance_ratio * abs(left)
 
 
 class Table(Struct, frozen=True):
@@ -159,12 +318,10 @@ class Report(Struct, frozen=True):
         return next((table for table in self.tables if table.name == name), Table(name, name, (), ()))
 
     def to_json(self) -> dict[str, Any]:
-        fields = {
-            **to_builtins(self),
-            "tables": {table.name: table.to_json() for table in self.tables},
-            "findings": [finding.to_json() for finding in self.findings],
-        }
-        return {key: plain(value) for key, value in fields.items()}
+        tables = {table.name: table.to_json() for table in self.tables}
+        findings = [finding.to_json() for finding in self.findings]
+        fields: dict[str, Any] = plain({**to_builtins(self), "tables": tables, "findings": findings})
+        return fields
 
 
 def plain(value: Any) -> Any:
@@ -174,3 +331,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The worst of them; exact if there are none."""
+    return min(verdicts, key=_WORST.index, default="exact")

@@ -3,79 +3,99 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
+from typing import Any
 
 from msgspec import convert
 from msgspec.structs import asdict, replace
 
-from molprof.analysis.figures.drift.blocks import Block, drift_figures
-from molprof.analysis.figures.drift.disagreement import Token, disagreement_figures
-from molprof.analysis.figures.drift.model import Drift
+from molprof.analysis.figures.drift import read_disagreement, read_drift
 from molprof.analysis.figures.model import TraceFigures
 from molprof.analysis.figures.run_model import (
     ASKED,
     BatchShapes,
+    ClassFigures,
     Marks,
+    PhaseBound,
     PhaseFigures,
     RepeatFigures,
     Run,
+    RunTotal,
     SequenceFigures,
     Setup,
     Spread,
-    filled,
+    StepTime,
+    WindowFigures,
 )
-from molprof.analysis.figures.step_times import step_times
-from molprof.analysis.figures.window import read_window
 from molprof.analysis.trace_processor import TraceProcessor
-from molprof.analysis.trace_processor.package import Query, query_dicts, query_rows
+from molprof.analysis.trace_processor.package import Query, query_dicts, query_row, query_rows
 from molprof.common.errors import TraceError
-from molprof.common.manifest import PHASES, STEP_PHASES, Manifest, MaskedLogits, MoleculeRun, Repeat
+from molprof.common.manifest import PHASES, STEP_PHASES, Manifest, MaskedLogits, Repeat
 from molprof.common.settings import RANDOM
-from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.common.values import per
 
+# Positions of steps are grouped so that there are no more points.
+MAX_POINTS = 240
+# Settings that older traces do not have.
+_LATER = ("forced_runs", "drop_finished", "compile")
+_COLUMNS = ("launches", "graph_launches", "kernels", "gpu_ns", "syncs", "leaf_operators")
+# Columns that mean nothing where the trace holds no GPU work.
+_OF_GPU = ("gpu_ns", "launches", "graph_launches", "kernels", "syncs", "sync_ns")
 _SEQUENCES = Query(
     "drift",
     "SELECT sequence, tokens, free, copy, junk, filler, blocks, junk_blocks FROM molprof_sequence_drift"
     " ORDER BY sequence",
 )
-# Settings that older traces do not have.
-_LATER = ("forced_runs", "drop_finished", "compile")
-# Columns in the order of Block's and Token's fields.
-_BLOCKS = Query(
-    "drift",
-    "SELECT sequence, block, text, junk, filler, needed, drift, junk_position, marked_text, surplus_text"
-    " FROM molprof_block ORDER BY sequence, block",
+_PHASES = Query(
+    "phase_work",
+    "SELECT phase, host_ns, gpu_ns, launches, graph_launches, kernels, syncs, sync_ns, leaf_operators"
+    " FROM molprof_phase_summary ORDER BY phase IS NULL, phase",
 )
-_TOKENS = Query(
-    "disagreement",
-    "SELECT sequence, position, text, kind, choice, probability, rank, forbidden"
-    " FROM molprof_token_disagreement ORDER BY sequence, position",
+_BOUNDS = Query(
+    "phase_bound",
+    "SELECT phase, count, gpu_busy_ns, sync_idle_ns, launch_ns"
+    " FROM molprof_phase_bound_summary WHERE gpu_busy_ns IS NOT NULL ORDER BY phase",
 )
+_SIZES = Query(
+    "tokens",
+    "INCLUDE PERFETTO MODULE molprof.phases;\n"
+    "SELECT (SELECT COUNT() FROM molprof_step) AS steps, (SELECT COUNT(slice_id) FROM molprof_token) AS tokens",
+)
+_OF_STEP = ", ".join(f"IFNULL(SUM({name}), 0) AS {name}" for name in _COLUMNS)
+_OF_STEPS = ", ".join(
+    f"SUM({name}) AS {name}, MIN({name}) AS least_{name}, MAX({name}) AS most_{name}" for name in _COLUMNS
+)
+# Prefill steps, then decode steps.
+_STEPS = Query(
+    "phase_work",
+    f"SELECT is_prefill, COUNT() AS steps, {_OF_STEPS}"
+    f" FROM (SELECT step = 0 AS is_prefill, {_OF_STEP} FROM molprof_phase_work WHERE step IS NOT NULL"
+    " GROUP BY batch, step) GROUP BY is_prefill ORDER BY is_prefill DESC",
+)
+_CLASSES = Query("step_work", "SELECT class, count, time_ns FROM molprof_step_class ORDER BY time_ns DESC, class")
 
 
 def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) -> Run:
     """All figures of the run that `manifest` describes. Raises TraceError if it contradicts itself."""
-    batches = len(manifest.steps_per_batch)
-    for molecule in manifest.molecules:
-        name = f"manifest: sequence {molecule.sequence}"
-        if not 0 <= molecule.batch < batches:
-            raise TraceError(f"{name} ran in batch {molecule.batch}, of {batches} batches")
-        got, most = len(molecule.step_tokens or ()), manifest.steps_per_batch[molecule.batch]
-        if got > most:
-            raise TraceError(f"{name} got tokens in {got} steps, of {most} steps of its batch")
-    window, phases, totals = read_window(engine, manifest, trace)
+    _refuse_contradictions(manifest)
+    window, phases, totals = _read_window(engine, manifest, trace)
     sequences = _read_sequences(engine, manifest)
-    timings, molecules = manifest.timings, manifest.molecules
-    middle = _middle_repeats(timings.repeats)
-    phase_walls = {name: _mean([repeat.phases_ns.get(name) for repeat in middle]) for name in PHASES}
-    wall_ns = _mean([repeat.wall_ns for repeat in middle])
-    walls_ns = [repeat.wall_ns for repeat in timings.repeats]
+    timings, molecules, text_format = manifest.timings, manifest.molecules, manifest.settings.text_format
+    walls_ns = sorted(repeat.wall_ns for repeat in timings.repeats)
+    # The timed pass of median wall time, or the middle two: medians by phase would not add up to wall time.
+    middle = slice((len(walls_ns) - 1) // 2, len(walls_ns) // 2 + 1)
+    passes = sorted(timings.repeats, key=lambda repeat: repeat.wall_ns)[middle]
+    wall_ns = _mean(walls_ns[middle])
+    phase_walls = {name: _mean([repeat.phases_ns.get(name) for repeat in passes]) for name in PHASES}
     free = [count for item in molecules if item.template is not None for count in item.template.free_per_block]
     masked = [molecule.masked_logits for molecule in molecules if molecule.masked_logits is not None]
-    row_steps = _row_steps(manifest)
+    if manifest.rows_per_step is None:
+        row_steps = sum(manifest.steps_per_batch[molecule.batch] for molecule in molecules)
+    else:
+        row_steps = sum(map(sum, manifest.rows_per_step))
     blocks = sum(sequence.blocks for sequence in sequences)
-    launches_per_step = window.per_step("launches")
-    steps = sum(manifest.steps_per_batch)
+    batches, steps = len(manifest.steps_per_batch), sum(manifest.steps_per_batch)
+    launches_per_step = per(window.launches, window.steps)
     return Run(
         setup=_setup(manifest),
         wall_ns=Spread(wall_ns, min(walls_ns, default=None), max(walls_ns, default=None), len(walls_ns)),
@@ -97,11 +117,11 @@ def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) ->
         generated_tokens=sum(len(molecule.token_ids) for molecule in molecules),
         row_steps=row_steps,
         idle_row_steps=row_steps - sum(molecule.busy_steps for molecule in molecules),
-        launches_per_token=window.per_token("launches"),
+        launches_per_token=per(window.launches, window.tokens),
         launches_per_step=launches_per_step,
         launches_per_molecule=per(None if launches_per_step is None else launches_per_step * steps, len(molecules)),
-        leaf_operators_per_token=window.per_token("leaf_operators"),
-        leaf_operators_per_step=window.per_step("leaf_operators"),
+        leaf_operators_per_token=per(window.leaf_operators, window.tokens),
+        leaf_operators_per_step=per(window.leaf_operators, window.steps),
         masked_logits=sum(masked) if masked else None,
         blocks=blocks,
         free_positions_per_block=per(sum(free), len(free)),
@@ -115,10 +135,8 @@ def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) ->
         residual_ratio=per(wall_ns and wall_ns - sum(value or 0 for value in phase_walls.values()), wall_ns),
         window=window,
         sequences=sequences,
-        drift=read_drift(engine, molecules, manifest.settings.text_format),
-        disagreement=disagreement_figures(
-            [Token(*row) for row in query_rows(engine, _TOKENS)[1]], manifest.settings.text_format
-        ),
+        drift=read_drift(engine, molecules, text_format),
+        disagreement=read_disagreement(engine, text_format),
         step_times=step_times(timings.repeats),
         peak_memory_bytes=timings.peak_memory_bytes,
         peak_memory_of=timings.peak_memory_of,
@@ -131,44 +149,88 @@ def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) ->
     )
 
 
-def read_drift(engine: TraceProcessor, molecules: Sequence[MoleculeRun], form: TextFormat = DEFAULT) -> Drift:
-    blocks = [Block(*row) for row in query_rows(engine, _BLOCKS)[1]]
-    last = {block.sequence: block.block for block in blocks}
-    # A block is open at the end of an answer without an end token.
-    cut = {
-        (molecule.sequence, last.get(molecule.sequence))
-        for molecule in molecules
-        if not molecule.kinds.endswith("e")
-        and molecule.text.rfind(form.block_open) > molecule.text.rfind(form.block_close)
-    }
-    return drift_figures([replace(block, cut=(block.sequence, block.block) in cut) for block in blocks], form)
+def _refuse_contradictions(manifest: Manifest) -> None:
+    steps = manifest.steps_per_batch
+    for molecule in manifest.molecules:
+        name = f"manifest: sequence {molecule.sequence}"
+        if not 0 <= molecule.batch < len(steps):
+            raise TraceError(f"{name} ran in batch {molecule.batch}, of {len(steps)} batches")
+        if (got := len(molecule.step_tokens or ())) > (most := steps[molecule.batch]):
+            raise TraceError(f"{name} got tokens in {got} steps, of {most} steps of its batch")
+    if manifest.rows_per_step is not None and [len(rows) for rows in manifest.rows_per_step] != steps:
+        raise TraceError("manifest: rows_per_step and steps_per_batch have different numbers of steps")
 
 
-def _masked(counts: Sequence[MaskedLogits | None]) -> MaskedLogits | None:
-    """Sums over molecules; None where one was not counted."""
-    known = [count for count in counts if count is not None]
-    if not known or len(known) < len(counts):
-        return None
-    sums = {name: _sum_if_all_known([getattr(count, name) for count in known]) for name in known[0].__struct_fields__}
-    return MaskedLogits(**sums)  # type: ignore[arg-type]
-
-
-def _middle_repeats(repeats: list[Repeat]) -> list[Repeat]:
-    """The timed pass with the median wall time, or the middle two: medians by phase would not add up to wall time."""
-    ordered = sorted(repeats, key=lambda repeat: repeat.wall_ns)
-    return ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
-
-
-def label(manifest: Manifest) -> str:
-    """A short name for a run, such as `qwen lp:generic` or `qwen 0.6b random no lp`."""
+def _setup(manifest: Manifest) -> Setup:
     settings, resolved = manifest.settings, manifest.resolved
-    model = settings.model.rstrip("/").rsplit("/", 1)[-1]
+    # A short name for the run, such as `qwen lp:generic` or `qwen 0.6b random no lp`.
+    label = settings.model.rstrip("/").rsplit("/", 1)[-1]
     if settings.size is not None:
         # Sizes given by numbers are long: the parameters say as much.
-        model += f" {settings.size}" if "=" not in settings.size else f" {resolved.parameters / 1e6:.0f}m"
+        label += f" {settings.size}" if "=" not in settings.size else f" {resolved.parameters / 1e6:.0f}m"
     if resolved.weights == RANDOM:
-        model += " random"
-    return f"{model} lp:{resolved.processor}" if resolved.processor else f"{model} no lp"
+        label += " random"
+    known = {
+        **asdict(manifest.environment),
+        **vars(settings),
+        **asdict(resolved),
+        **{name: manifest.setting(name) for name in _LATER},
+        **{key: manifest.setting(row.name) for key, row in ASKED.items()},
+        "label": f"{label} lp:{resolved.processor}" if resolved.processor else f"{label} no lp",
+        "tokenizer": settings.tokenizer or settings.model,
+        "sampling": "greedy" if settings.sampling == "greedy" else "sample",
+        "sampling_parameters": settings.sampling_parameters,
+        "cache": settings.kv_cache,
+        "threads": manifest.environment.threads,
+    }
+    return convert(known, Setup)
+
+
+def _read_window(
+    engine: TraceProcessor, manifest: Manifest, trace: TraceFigures
+) -> tuple[WindowFigures, dict[str | None, PhaseFigures], dict[str, RunTotal] | None]:
+    """The recorded steps, each recorded phase by name (None: outside any phase), and totals of all steps.
+
+    A trace that lacks parts of steps has no figures of them.
+    """
+    gpu, whole = trace.gpu_recorded, trace.whole_steps
+    kinds = query_dicts(engine, _STEPS) if whole else []
+    known = [name for name in _COLUMNS if whole and (gpu or name not in _OF_GPU)]
+    sums: dict[str, Any] = {name: sum(kind[name] for kind in kinds) if name in known else None for name in _COLUMNS}
+    classes = {name: ClassFigures(*figures) for name, *figures in query_rows(engine, _CLASSES)[1]}
+    bounds = {phase: PhaseBound(*figures) for phase, *figures in query_rows(engine, _BOUNDS)[1]}
+    phases = {}
+    for row in query_dicts(engine, _PHASES) if whole else ():
+        phase = row.pop("phase")
+        phases[phase] = PhaseFigures(**{**row, **({} if gpu else dict.fromkeys(_OF_GPU))}, bound=bounds.get(phase))
+    window = WindowFigures(
+        **asdict(manifest.window),
+        **query_row(engine, _SIZES),
+        **sums,
+        gpu_recorded=gpu,
+        classes=classes if gpu and whole else None,
+        unattributed_gpu_ns=None if not gpu or not whole else phases[None].gpu_ns if None in phases else 0,
+    )
+    return window, phases, _totals(kinds, manifest, gpu) if whole else None
+
+
+def _totals(kinds: Sequence[dict[str, Any]], manifest: Manifest, gpu: bool) -> dict[str, RunTotal]:
+    """Launches and kernels, or leaf operators without a GPU; empty without recorded steps. kinds: rows of _STEPS."""
+    prefills, steps = len(manifest.steps_per_batch), sum(manifest.steps_per_batch)
+    # Steps of a kind that was not recorded count as those of the other.
+    of_kind = {1: prefills, 0: steps - prefills} if len(kinds) > 1 else {1: steps, 0: steps}
+    others = [max(of_kind[kind["is_prefill"]] - kind["steps"], 0) for kind in kinds]
+    recorded = sum(kind["steps"] for kind in kinds)
+
+    def total(name: str) -> RunTotal:
+        pairs = list(zip(kinds, others, strict=True))
+        value = sum(kind[name] + more * kind[name] / kind["steps"] for kind, more in pairs)
+        low, high = (
+            sum(kind[name] + more * kind[f"{end}_{name}"] for kind, more in pairs) for end in ("least", "most")
+        )
+        return RunTotal(round(value), low, high, recorded >= steps, min(recorded, steps), steps)
+
+    return {name: total(name) for name in (("launches", "kernels") if gpu else ("leaf_operators",)) if kinds}
 
 
 def _read_sequences(engine: TraceProcessor, manifest: Manifest) -> tuple[SequenceFigures, ...]:
@@ -181,21 +243,32 @@ def _read_sequences(engine: TraceProcessor, manifest: Manifest) -> tuple[Sequenc
     )
 
 
-def _setup(manifest: Manifest) -> Setup:
-    settings = manifest.settings
-    return filled(
-        Setup,
-        manifest.resolved,
-        settings,
-        manifest.environment,
-        label=label(manifest),
-        tokenizer=settings.tokenizer or settings.model,
-        sampling="greedy" if settings.sampling == "greedy" else "sample",
-        cache=settings.kv_cache,
-        threads=manifest.environment.threads,
-        **{name: manifest.setting(name) for name in _LATER},
-        **{key: manifest.setting(row.name) for key, row in ASKED.items()},
-    )
+def step_times(repeats: Sequence[Repeat]) -> tuple[StepTime, ...]:
+    """Step times by position; empty without timed passes, or if their numbers of steps differ."""
+    if len({tuple(map(len, repeat.steps_ns)) for repeat in repeats}) != 1:
+        return ()
+    batches = [
+        [round(median(times)) for times in zip(*batch, strict=True)]
+        for batch in zip(*(repeat.steps_ns for repeat in repeats), strict=True)
+    ]
+    longest = max(map(len, batches), default=0)
+    size = -(-(longest - 1) // MAX_POINTS) or 1
+    bins = [(0, 0), *((first, min(first + size, longest) - 1) for first in range(1, longest, size))]
+    points = []
+    for first, last in bins if longest else ():
+        times = sorted(time for steps in batches for time in steps[first : last + 1])
+        tail = int(0.1 * len(times))
+        points.append(StepTime(first, last, len(times), round(median(times)), times[tail], times[-1 - tail]))
+    return tuple(points)
+
+
+def _masked(counts: Sequence[MaskedLogits | None]) -> MaskedLogits | None:
+    """Sums over molecules; None where one was not counted."""
+    known = [count for count in counts if count is not None]
+    if not known or len(known) < len(counts):
+        return None
+    sums = {name: _sum_if_all_known([getattr(count, name) for count in known]) for name in known[0].__struct_fields__}
+    return MaskedLogits(**sums)  # type: ignore[arg-type]
 
 
 def _shapes(manifest: Manifest) -> BatchShapes:
@@ -210,21 +283,12 @@ def _shapes(manifest: Manifest) -> BatchShapes:
     )
 
 
-def _row_steps(manifest: Manifest) -> int:
-    """Computed rows, summed over steps."""
-    if manifest.rows_per_step is None:
-        return sum(manifest.steps_per_batch[molecule.batch] for molecule in manifest.molecules)
-    if [len(rows) for rows in manifest.rows_per_step] != manifest.steps_per_batch:
-        raise TraceError("manifest: rows_per_step and steps_per_batch have different numbers of steps")
-    return sum(map(sum, manifest.rows_per_step))
-
-
-def _mean(values: list[int | None]) -> int | None:
+def _mean(values: Sequence[int | None]) -> int | None:
     """Mean of one or two values, rounded down; None where one is missing."""
     total = _sum_if_all_known(values)
     return total // len(values) if values and total is not None else None
 
 
-def _sum_if_all_known(values: list[int | None]) -> int | None:
+def _sum_if_all_known(values: Sequence[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None

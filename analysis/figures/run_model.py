@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, defstruct
 
-from molprof.analysis.figures.drift.model import Disagreement, Drift
-from molprof.analysis.figures.step_times import StepTime
-from molprof.common.manifest import Machine, MaskedLogits, Session
+from molprof.analysis.figures.drift import Disagreement, Drift
+from molprof.common.manifest import Machine, MaskedLogits, Session, Window
 from molprof.common.settings import SETTINGS
 from molprof.common.values import per
-
-_T = TypeVar("_T", bound=Struct)
-
-
-def filled(kind: type[_T], *sources: object, **values: Any) -> _T:
-    """A struct of `values`, and for other fields of what the first source with such an attribute has."""
-    for name in (name for name in kind.__struct_fields__ if name not in values):
-        if (source := next((source for source in sources if hasattr(source, name)), None)) is not None:
-            values[name] = getattr(source, name)
-    return kind(**values)
 
 
 class Spread(Struct, frozen=True):
@@ -72,13 +61,9 @@ class ClassFigures(Struct, frozen=True):
     time_ns: int
 
 
-class WindowFigures(Struct, frozen=True):
+class WindowFigures(Window, frozen=True):
     """The recorded steps, prefill included, and their tokens; `unattributed_gpu_ns` is of the whole trace."""
 
-    full: bool
-    batch: int
-    first_step: int
-    last_step: int
     steps: int
     tokens: int
     gpu_recorded: bool
@@ -90,12 +75,6 @@ class WindowFigures(Struct, frozen=True):
     unattributed_gpu_ns: int | None
     graph_launches: int | None = None
     syncs: int | None = None
-
-    def per_step(self, column: str) -> float | None:
-        return per(getattr(self, column), self.steps)
-
-    def per_token(self, column: str) -> float | None:
-        return per(getattr(self, column), self.tokens)
 
 
 class SequenceFigures(Struct, frozen=True):
@@ -220,6 +199,17 @@ class Marks(Struct, frozen=True):
     signature_ns: float | None  # of one signature inspection by transformers; a step has one per processor and one more
 
 
+class StepTime(Struct, frozen=True):
+    """Steps at neighbouring positions (0: prefill) of all batches, each as its median over the timed passes."""
+
+    first_step: int
+    last_step: int
+    steps: int
+    median_ns: int
+    low_ns: int  # 10th percentile
+    high_ns: int  # 90th percentile
+
+
 class Run(Struct, frozen=True):
     """A run that molprof captured."""
 
@@ -281,8 +271,8 @@ class Run(Struct, frozen=True):
 
     def per_molecule(self, column: str) -> float | None:
         """A column of the recorded steps per step, times the run's steps: exact if all steps are recorded."""
-        value = self.window.per_step(column)
-        return None if value is None or not self.molecules else value * self.steps / self.molecules
+        value = per(getattr(self.window, column), self.window.steps)
+        return per(None if value is None else value * self.steps, self.molecules)
 
     @property
     def cut_answers(self) -> int:

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from msgspec.structs import replace
-
 from molprof.analysis.figures.figure import Figure, Role, of_run
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run, Setup
@@ -20,38 +18,25 @@ _AS_NEEDED = "as needed"
 
 
 def _of_run(
-    name: str, label: str, role: Role, value: Callable[[Run], Value], unit: Unit = "text", compared: bool = False
+    name: str, label: str, role: Role, value: Callable[[Run], Value], unit: Unit = "text", **fields: Any
 ) -> Figure:
-    of_molecules = name in ("valid_molecules", "placeholder")
-    read = of_run(value)
-    return Figure(
-        name, "Settings of the run", label, unit, read, role=role, compared=compared, of_molecules=of_molecules
-    )
-
-
-def _of_setup(name: str, label: str, role: Role, value: Callable[[Setup], Value], unit: Unit = "text") -> Figure:
-    return _of_run(name, label, role, lambda run: value(run.setup), unit)
+    """Not a row of comparisons unless `fields` say so."""
+    return Figure(name, "Settings of the run", label, unit, of_run(value), role=role, **{"compared": False, **fields})
 
 
 def _plain(value: Any, setup: Setup) -> Value:
     return ("on" if value else "off") if isinstance(value, bool) else value
 
 
-def _setting(
-    name: str,
-    text: Callable[[Any, Setup], Value] = _plain,
-    unit: Unit = "text",
-    compared: bool = False,
-    usual: Value = None,
-) -> Figure:
-    """A setting's row, `text` of its value. One that is `usual` in all runs is not shown."""
+def _setting(name: str, text: Callable[[Any, Setup], Value] = _plain, unit: Unit = "text", **fields: Any) -> Figure:
+    """A setting's row, `text` of its value."""
     row = ROWS[name]
     assert row.role is not None
 
     def value(run: Run) -> Value:
         return text(getattr(run.setup, row.recorded), run.setup)
 
-    return replace(_of_run(row.recorded, row.label, row.role, value, unit, compared), usual=usual)
+    return _of_run(row.recorded, row.label, row.role, value, unit, **fields)
 
 
 def _of_trace(name: str, label: str, role: Role, value: Callable[[Report], Value], unit: Unit = "text") -> Figure:
@@ -71,8 +56,8 @@ def _or_none(value: str | None, setup: Setup) -> str:
     return value or "none"
 
 
-def _sampling_parameters(setup: Setup) -> str:
-    return ", ".join(f"{name} {value}" for name, value in sorted(setup.sampling_parameters.items())) or "none"
+def _sampling_parameters(run: Run) -> str:
+    return ", ".join(f"{name} {value}" for name, value in sorted(run.setup.sampling_parameters.items())) or "none"
 
 
 def _padding(multiple: int | None, setup: Setup) -> Value:
@@ -90,10 +75,6 @@ def _devices(report: Report) -> str | None:
     return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts) or None
 
 
-def _events(report: Report) -> int:
-    return sum(report.trace.events_by_category.values())
-
-
 def _whole(report: Report) -> str:
     return "yes" if report.trace.complete else f"no: {report.trace.problem or 'unknown'}"
 
@@ -102,15 +83,15 @@ _MODEL = (
     _setting("model", lambda value, setup: f"{value} ({setup.family})"),
     _setting("size", lambda value, setup: value or "its own"),
     _setting("weights"),
-    _of_setup("parameters", "parameters", "subject", lambda setup: f"{number_text(setup.parameters / 1e6)} M"),
+    _of_run("parameters", "parameters", "subject", lambda run: f"{number_text(run.setup.parameters / 1e6)} M"),
     _setting("dtype"),
     _setting("tokenizer", lambda value, setup: f"{value}, {count_text(setup.vocabulary)} tokens"),
-    _of_setup("logits_width", "logits width", "subject", lambda setup: setup.logits_width, "count"),
+    _of_run("logits_width", "logits width", "subject", lambda run: run.setup.logits_width, "count"),
     _setting("processor", _or_none),
-    _setting("placeholder", _or_none),
+    _setting("placeholder", _or_none, of_molecules=True),
     _setting("device", lambda value, setup: setup.gpu or value, compared=True),
     _setting("sampling", compared=True),
-    _of_setup("sampling_parameters", "sampling parameters", "work", _sampling_parameters),
+    _of_run("sampling_parameters", "sampling parameters", "work", _sampling_parameters),
     _of_run("loop", "decoding", "subject", lambda run: run.setup.loop, compared=True),
     _setting("kv_cache"),
     _setting("max_cache_length", lambda value, setup: str(value or _AS_NEEDED), usual=_AS_NEEDED),
@@ -124,11 +105,19 @@ _MODEL = (
 _RUN = (
     _setting("batch_size", unit="count", compared=True),
     _of_run("molecules", "molecules", "work", lambda run: run.molecules, "count", compared=True),
-    _of_run("valid_molecules", "valid molecules", "measure", lambda run: run.valid_molecules, "count", compared=True),
+    _of_run(
+        "valid_molecules",
+        "valid molecules",
+        "measure",
+        lambda run: run.valid_molecules,
+        "count",
+        compared=True,
+        of_molecules=True,
+    ),
     _setting("max_new_tokens", unit="count"),
     _setting("seed", lambda value, setup: str(value)),
-    _of_setup("torch", "torch", "setting", lambda setup: setup.torch),
-    _of_setup("transformers", "transformers", "setting", lambda setup: setup.transformers),
+    _of_run("torch", "torch", "setting", lambda run: run.setup.torch),
+    _of_run("transformers", "transformers", "setting", lambda run: run.setup.transformers),
     _of_run("repeats", "timed passes", "subject", lambda run: run.wall_ns.repeats, "count"),
     _of_run("recorded_steps", "recorded steps", "subject", _recorded),
     _of_trace("trace", "trace file", "measure", lambda report: path_text(report.trace.path), "path"),
@@ -136,7 +125,9 @@ _RUN = (
     _of_trace("devices", "devices in the trace", "subject", _devices),
     _given("tokens", "generated tokens, as given"),
     _given("molecules", "molecules, as given"),
-    _of_trace("events", "events in the trace", "measure", _events, "count"),
+    _of_trace(
+        "events", "events in the trace", "measure", lambda it: sum(it.trace.events_by_category.values()), "count"
+    ),
     _of_trace("lost_events", "events lost while reading", "subject", lambda report: report.trace.lost_events, "count"),
     _of_trace("whole", "trace complete", "subject", _whole),
 )

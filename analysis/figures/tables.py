@@ -2,45 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import groupby
+from operator import itemgetter
+from statistics import median_low
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
+from molprof.analysis.figures.figure import TableQuery
 from molprof.analysis.figures.model import Table
-from molprof.analysis.trace_processor import TraceProcessor
-from molprof.analysis.trace_processor.package import Query, query_rows
+from molprof.analysis.trace_processor.package import Query
 
-
-class TableQuery(Struct, frozen=True):
-    """A table of the report; its columns' suffixes are their units."""
-
-    name: str  # key in the JSON's `tables`
-    title: str  # heading of the rendered table
-    sql: str
-    module: str | None = None  # that the SQL uses, if not called as the table
-    needs_run: bool = False  # only for a run that molprof captured
-    shown: bool = True  # people see it; else it only holds what a figure is read from
-    more: Query | None = None  # whose rows follow: of GPU work, while another process answers for the host
-    made: Callable[[Table], Table] | None = None  # what becomes of the rows
-
-    @property
-    def queries(self) -> tuple[Query, ...]:
-        return (Query(self.module or self.name, self.sql), *([self.more] if self.more else []))
-
-    def read(self, engine: TraceProcessor, has_run: bool) -> Table:
-        """The table; without rows where it needs a run and there is none."""
-        asked = self.queries if has_run or not self.needs_run else ()
-        answers = [query_rows(engine, query) for query in asked]
-        columns = answers[0][0] if answers else ()
-        table = Table(self.name, self.title, columns, tuple(row for _, rows in answers for row in rows))
-        return table if self.made is None else self.made(table)
+# What becomes of the columns of positions that are folded; None where none has a value.
+_FOLDED: Mapping[str, Callable[[list[Any]], Any]] = {
+    "count": sum, "p50_ns": median_low, "shortest_ns": min, "longest_ns": max, "p50_gap_ns": median_low,
+    "time_ratio": sum,
+}  # fmt: skip
 
 
 def _ranked(order: Callable[[tuple[Any, ...]], Any]) -> Callable[[Table], Table]:
     """The first 20 rows in an order."""
     return lambda table: replace(table, rows=tuple(sorted(table.rows, key=order)[:20]))
+
+
+def _folded(table: Table) -> Table:
+    """The positions of each graph, with blocks that repeat as one, such as the layers of a model."""
+    from molprof.analysis.figures.sequence import blocks  # heavy
+
+    rows = []
+    for _, group in groupby(table.to_json(), itemgetter("graph")):
+        positions = list(group)
+        for block in blocks([position["name"] for position in positions]):
+            for place in range(block.start, block.start + block.length):
+                alike = positions[place : block.stop : block.length]
+                known = {name: [item[name] for item in alike if item[name] is not None] for name in _FOLDED}
+                row = {
+                    **alike[0],
+                    "alike": len(alike),
+                    "period": block.length if block.times > 1 else 0,
+                    **{name: fold(known[name]) if known[name] else None for name, fold in _FOLDED.items()},
+                }
+                rows.append(tuple(row.values()))
+    return replace(table, rows=tuple(rows))
 
 
 STEPS = TableQuery(
@@ -144,5 +148,26 @@ TABLES = (
         "host_totals",
         more=Query("work_totals", _SMALL.format("work")),
         made=_ranked(lambda row: (-row[2], row[0], row[1])),
+    ),
+    TableQuery(
+        "replayed_graphs",
+        "Graphs and their replays (p50, shortest and longest: from the first work of a replay to the end of its last)",
+        "SELECT graph, graph_id, replays, kernels, memory_operations, p50_ns, shortest_ns, longest_ns, mean_gpu_ns,"
+        " mean_gaps_ns FROM molprof_replayed_graph ORDER BY graph",
+        "graph_nodes",
+    ),
+    TableQuery(
+        "graph_positions",
+        "Work of graphs by position, repeats folded (molprof queries graph_nodes has each position)",
+        "INCLUDE PERFETTO MODULE molprof.kernel_classes;\n"
+        "SELECT position.graph, position.position, 1 AS alike, 0 AS period, position.name, class.class, position.count,"
+        " position.p50_ns, position.shortest_ns, position.longest_ns, position.p50_gap_ns,"
+        " CAST(position.time_ns AS DOUBLE) / NULLIF(SUM(position.time_ns) OVER of_graph, 0) AS time_ratio"
+        " FROM molprof_graph_position AS position"
+        " LEFT JOIN molprof_work_class AS class ON class.category = position.category AND class.name = position.name"
+        " WINDOW of_graph AS (PARTITION BY position.graph)"
+        " ORDER BY position.graph, position.position",
+        "graph_nodes",
+        made=_folded,
     ),
 )

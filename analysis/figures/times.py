@@ -1,20 +1,21 @@
-"""Unprofiled times: of a whole pass, per molecule and token, and by phase."""
+"""Figures of a captured run: unprofiled times, tokens and coordinate blocks, the logits that the processor masks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
-from molprof.analysis.figures.figure import Figure, of_run
+from molprof.analysis.figures.figure import STEPS_SQL, Figure, of_run, without_gpu
+from molprof.analysis.figures.model import Group
 from molprof.analysis.figures.run_model import RepeatFigures, Run
 from molprof.common.manifest import SETUP_PHASES
 from molprof.common.values import Unit, per
 
-_GROUP = "Unprofiled time"
 # From the wall time of a pass, and the times of its phases.
-_Value = Callable[[Run, "int | None", Mapping[str, "int | None"]], "float | None"]
+_Timed = Callable[[Run, "int | None", Mapping[str, "int | None"]], "float | None"]
 
 
-def _timed(name: str, label: str, value: _Value, unit: Unit = "ns") -> Figure:
+def _timed(name: str, label: str, value: _Timed, unit: Unit = "ns") -> Figure:
     """Of the median pass, and of each timed pass."""
 
     def median(run: Run) -> float | None:
@@ -23,12 +24,7 @@ def _timed(name: str, label: str, value: _Value, unit: Unit = "ns") -> Figure:
     def of_repeat(run: Run, repeat: RepeatFigures) -> float | None:
         return value(run, repeat.wall_ns, repeat.phases_ns)
 
-    return Figure(name, _GROUP, label, unit, of_run(median), repeat=of_repeat)
-
-
-def _total(name: str, label: str, divisor: Callable[[Run], int]) -> Figure:
-    """Time of a pass over a number of the run."""
-    return _timed(name, label, lambda run, wall_ns, phases_ns: per(wall_ns, divisor(run)))
+    return Figure(name, "Unprofiled time", label, unit, of_run(median), repeat=of_repeat)
 
 
 def _phase(name: str, label: str, steps: Callable[[Run], int]) -> Figure:
@@ -37,7 +33,7 @@ def _phase(name: str, label: str, steps: Callable[[Run], int]) -> Figure:
 
 
 def _once(name: str, label: str, value: Callable[[Run], float | None], unit: Unit = "ns") -> Figure:
-    return Figure(name, _GROUP, label, unit, of_run(value), once=True)
+    return Figure(name, "Unprofiled time", label, unit, of_run(value), once=True)
 
 
 def _setup_ns(run: Run, wall_ns: int | None, phases_ns: Mapping[str, int | None]) -> int | None:
@@ -45,12 +41,46 @@ def _setup_ns(run: Run, wall_ns: int | None, phases_ns: Mapping[str, int | None]
     return sum(known) if known else None
 
 
+def _count(name: str, label: str, unit: Unit = "count", **fields: Any) -> Figure:
+    """The field of the run that is called as the figure."""
+    return Figure(name, "Tokens", label, unit, of_run(lambda run: getattr(run, name)), **fields)
+
+
+def _of_drift(name: str, label: str, unit: Unit) -> Figure:
+    """The field of the run's drift that is called as the figure."""
+    return Figure(name, "Tokens", label, unit, of_run(lambda run: getattr(run.drift, name, None)), of_molecules=True)
+
+
+def _masked(name: str, label: str, value: Callable[[Run], float | None], of_molecules: bool = False) -> Figure:
+    """Masked logits. FREE and COPY are positions of a molecule's template."""
+    label = f"masked logits per {label}"
+    return Figure(f"masked_{name}", "Masking", label, "number", of_run(value), of_molecules=of_molecules)
+
+
+def _masked_at(kind: str, label: str, of_molecules: bool = False) -> Figure:
+    """Masked logits of one kind per molecule."""
+
+    def value(run: Run) -> float | None:
+        return per(getattr(run.masked, kind, None), run.molecules)
+
+    return _masked(f"{kind}_per_molecule", f"molecule {label}", value, of_molecules)
+
+
+def _of_processor(name: str, label: str, column: str, *rests_on: Group, gpu: bool = True) -> Figure:
+    """A figure of the processor phase, a column of `PhaseFigures`, per recorded step."""
+    read = of_run(lambda run: per(getattr(run.phases["processor"], column), run.window.steps))
+    sql = f"SELECT SUM({column}) * 1.0 / {STEPS_SQL} AS {name} FROM molprof_phase_work WHERE phase = 'processor'"
+    is_time = column.endswith("_ns")
+    return Figure(name, "Masking", label, "ns" if is_time else "number", read if gpu else without_gpu(read), sql,
+                  rests_on, once=is_time, stands_in=not gpu)  # fmt: skip
+
+
 TIMES = (
     _timed("wall_ns", "total time (median)", lambda run, wall_ns, phases_ns: wall_ns),
     _once("wall_low_ns", "total time, lowest", lambda run: run.wall_ns.low),
     _once("wall_high_ns", "total time, highest", lambda run: run.wall_ns.high),
-    _total("ns_per_molecule", "time per molecule", lambda run: run.molecules),
-    _total("ns_per_token", "time per generated token", lambda run: run.generated_tokens),
+    _timed("ns_per_molecule", "time per molecule", lambda run, ns, _: per(ns, run.molecules)),
+    _timed("ns_per_token", "time per generated token", lambda run, ns, _: per(ns, run.generated_tokens)),
     _timed("tokens_per_s", "generated tokens per s", lambda run, ns, _: per(run.generated_tokens * 1e9, ns), "number"),
     _timed("setup_ns", "set-up time", _setup_ns),
     _phase("prefill", "prefill time per batch", lambda run: run.batches),
@@ -60,4 +90,39 @@ TIMES = (
     _phase("bookkeeping", "bookkeeping time per step", lambda run: run.steps),
     _once("peak_memory_bytes", "peak memory in timed passes", lambda run: run.peak_memory_bytes, "bytes"),
     _once("profiled_ratio", "profiled / unprofiled step time", lambda run: run.profiled_ratio, "number"),
+)
+TOKENS = (
+    Figure("generated_tokens", "Tokens", "generated tokens", "count", lambda it: it.tokens, compared=False),
+    Figure("tokens_per_molecule", "Tokens", "tokens per molecule", "number", lambda it: per(it.tokens, it.molecules)),
+    _count("decode_steps", "decode steps"),
+    _count("idle_row_steps", "steps on finished rows"),
+    _count("blocks", "coordinate blocks", of_molecules=True),
+    _count("free_positions_per_block", "FREE positions per block", "number", of_molecules=True),
+    _count("coordinate_tokens_per_block", "coordinate tokens per block", "number", of_molecules=True),
+    _count("junk_tokens", "junk tokens", of_molecules=True),
+    _of_drift("drift_blocks", "blocks with drift (not good)", "count"),
+    _of_drift("drift_block_ratio", "share of blocks with drift", "ratio"),
+    _count("junk_blocks", "blocks with junk", of_molecules=True),
+    _count("filler_tokens", "filler tokens", of_molecules=True),
+    _count("malformed_blocks", "malformed blocks", of_molecules=True),
+    _count("cut_blocks", "cut blocks", of_molecules=True, compared=False),
+    _count("cut_answers", "answers that stopped at the token limit", compared=False),
+    _count("skipped", "skipped input lines", compared=False),
+)
+MASKING = (
+    _masked("logits_per_molecule", "molecule", lambda run: per(run.masked_logits, run.molecules)),
+    _masked_at("free", "at FREE positions", of_molecules=True),
+    _masked_at("copy", "at COPY positions", of_molecules=True),
+    _masked_at("end", "at end tokens"),
+    _masked_at("idle", "on finished rows"),
+    _masked(
+        "logits_per_free_position",
+        "FREE position",
+        lambda run: None if run.masked is None else per(run.masked.free, run.masked.free_choices),
+        of_molecules=True,
+    ),
+    _of_processor("masking_launches", "processor launches per step", "launches", "launches"),
+    _of_processor("masking_gpu_ns", "processor GPU time per step", "gpu_ns", "launches", "links", "gpu_time"),
+    _of_processor("masking_operators", "processor leaf operators per step", "leaf_operators", "launches", gpu=False),
+    _of_processor("masking_syncs", "processor host syncs per step", "syncs", "launches"),
 )

@@ -8,8 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 
-from molprof.analysis.figures.certificate.model import Group
-from molprof.analysis.figures.model import Gain, Report
+from molprof.analysis.figures.model import Gain, Group, Report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings.operators import Operators, read_operators
 from molprof.analysis.findings.scope import Scope, read_scope

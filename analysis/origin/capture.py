@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from molprof.analysis.figures.sequence.shapes import Shapes, input_shapes
+from molprof.analysis.figures.shapes import Shapes, input_shapes
 from molprof.analysis.origin.read import Origins, StackFrame, origins_of
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from molprof.analysis.figures.sequence.align import align, align_by, gaps
+from molprof.analysis.figures.sequence import align, align_by, gaps
 from molprof.analysis.origin.capture import Node, Segment
 from molprof.common.values import short_name
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from molprof.analysis.figures.sequence.shapes import Shapes
+from molprof.analysis.figures.shapes import Shapes
 from molprof.analysis.origin.capture import Node, Segment
 from molprof.analysis.origin.match import LIKELY, Match, Pair, best
 from molprof.analysis.origin.read import Origins, StackFrame, origins_of, path_of

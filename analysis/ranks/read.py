@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from molprof.analysis.figures.checks import refuse_ambiguous
+from molprof.analysis.figures.build import refuse_ambiguous
 from molprof.analysis.ranks.extract import RankOfFile, rank_trace
 from molprof.analysis.ranks.find import named_rank
 from molprof.analysis.ranks.model import RankTrace

@@ -16,10 +16,9 @@ from msgspec import to_builtins
 
 from molprof import api
 from molprof.analysis.figures import Report
+from molprof.analysis.figures.build import DEVICES, OPERATIONS
 from molprof.analysis.figures.catalog import COMPARED, FIGURES
-from molprof.analysis.figures.counts import DEVICES, OPERATIONS
-from molprof.analysis.figures.evidence import evidence_of
-from molprof.analysis.figures.figure import Figure
+from molprof.analysis.figures.figure import Figure, evidence_of
 from molprof.analysis.figures.model import Finding, plain
 from molprof.analysis.origin.places import Place
 from molprof.analysis.origin.tree import Tree

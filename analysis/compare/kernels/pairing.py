@@ -15,7 +15,7 @@ from itertools import groupby
 
 from molprof.analysis.compare.kernels.cut import Item, Lane, Selection
 from molprof.analysis.compare.kernels.read import Row
-from molprof.analysis.figures.sequence.align import Level, align_by, gaps
+from molprof.analysis.figures.sequence import Level, align_by, gaps
 from molprof.common.values import class_names
 
 MATCHED, INSERTED, DELETED, MOVED = "matched", "inserted", "deleted", "moved"

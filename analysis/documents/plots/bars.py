@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from molprof.analysis.documents.plots import NotRecordedError, style
 from molprof.analysis.documents.plots.subject import Subject, is_spread
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.run_model import Run
-from molprof.analysis.figures.step_times import StepTime
+from molprof.analysis.figures.run_model import Run, StepTime
 from molprof.common.manifest import STEP_PHASES
 from molprof.common.values import count_text, percent_text, time_text
 

@@ -11,7 +11,7 @@ from molprof.analysis.compare import Comparison, compare, run_labels
 from molprof.analysis.compare.model import Difference, TraceDifference
 from molprof.analysis.documents.plots import PLOTS, plot_section
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.step_times import StepTime
+from molprof.analysis.figures.run_model import StepTime
 from molprof.common.document import Section
 
 T = TypeVar("T")

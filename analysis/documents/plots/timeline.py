@@ -13,7 +13,7 @@ from matplotlib.patches import Patch, PathPatch
 
 from molprof.analysis.documents.plots import NotRecordedError, style
 from molprof.analysis.documents.plots.subject import Subject
-from molprof.analysis.figures.timeline import SLOTS, Interval, TypicalStep
+from molprof.analysis.figures.model import SLOTS, Interval, TypicalStep
 from molprof.common.values import count_text, time_text
 
 _HEIGHT = 0.66

@@ -1,1 +1,0 @@
-"""Sequences of kernels or operators: two of them aligned, blocks that repeat in one."""
