@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from molprof import api
-from molprof.analysis.documents.certificate import WORDS, bound_text
+from molprof.analysis.documents.figures import WORDS, bound_text
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.certificate import CHECKS
 from molprof.common.files import replacing

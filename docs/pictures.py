@@ -14,8 +14,8 @@ from study import prefixes, read_study
 
 from molprof import api
 from molprof.analysis.compare import compare
+from molprof.analysis.documents.figures import reports_of
 from molprof.analysis.documents.plots import plot_file
-from molprof.analysis.documents.plots.subject import subject_of
 from molprof.analysis.ui.contents import Place
 from molprof.analysis.ui.prepare import prepare
 from molprof.common.errors import MolprofError
@@ -44,7 +44,7 @@ def write_pictures(root: Path = ROOT, rehearsal: bool = False) -> list[Path]:
         pair = next((pair for pair in _PAIRS if all(name in study.reports for name in pair)), None)
         if pair is None:
             continue
-        waterfall = plot_file("waterfall", subject_of(compare([study.reports[name] for name in pair])), "png")
+        waterfall = plot_file("waterfall", reports_of(compare([study.reports[name] for name in pair])), "png")
         step = _screenshot(root / "traces" / f"{prefix}-{pair[1]}.json.gz")
         for name, data in (("waterfall", waterfall), ("step", step)):
             path = root / "docs" / "images" / f"{prefix}-{name}.png"

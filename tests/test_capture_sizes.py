@@ -10,8 +10,8 @@ from page_data import render, report_of
 
 from molprof import api
 from molprof.analysis.compare import compare
+from molprof.analysis.documents.figures import reports_of
 from molprof.analysis.documents.plots import NotRecordedError, plot_svg
-from molprof.analysis.documents.plots.subject import subject_of
 from molprof.analysis.figures import Report
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture.capture import capture
@@ -80,11 +80,11 @@ def test_random_weights_have_no_drift_to_report(junk: tuple[Report, Report]) -> 
             assert title in render(trained, form)
             assert title not in render(random, form)
         assert MEANINGLESS in render(random, form)
-    assert "Junk and filler tokens" in plot_svg("drift", subject_of(trained))
+    assert "Junk and filler tokens" in plot_svg("drift", reports_of(trained))
     with pytest.raises(NotRecordedError, match="drift of trained weights: the weights are random"):
-        plot_svg("drift", subject_of(random))
+        plot_svg("drift", reports_of(random))
     found = compare([trained, random])
     assert found.labels == ("llama 0.6b lp:generic", "llama 0.6b random lp:generic")
     expected = "random weights, so tokens, junk and drift are not meaningful: llama 0.6b random lp:generic"
     assert expected in found.notes
-    assert "Junk and filler tokens" in plot_svg("drift", subject_of(found))
+    assert "Junk and filler tokens" in plot_svg("drift", reports_of(found))

@@ -18,8 +18,7 @@ from molprof import api
 from molprof.analysis.compare.kernels.cut import cut
 from molprof.analysis.compare.kernels.pairing import pair
 from molprof.analysis.compare.kernels.sums import Summed, part_of, summed
-from molprof.analysis.documents.kernel_verdict import kernel_verdict
-from molprof.analysis.documents.kernels import kernels_document
+from molprof.analysis.documents.kernels import kernel_verdict, kernels_document
 from molprof.analysis.render import render
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")

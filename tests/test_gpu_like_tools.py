@@ -16,8 +16,8 @@ from test_ui import strips
 
 from molprof import api
 from molprof.analysis.compare import compare
+from molprof.analysis.documents.figures import reports_of
 from molprof.analysis.documents.plots import PLOTS, plot_file
-from molprof.analysis.documents.plots.subject import subject_of
 from molprof.analysis.trim import Wish, trim
 from molprof.analysis.ui.contents import Place
 from molprof.analysis.ui.prepare import prepare
@@ -103,7 +103,7 @@ def test_the_ui_shows_tokens_above_streams(graph: Expected, tmp_path: Path) -> N
 @pytest.mark.parametrize("kind", sorted(PLOTS))
 def test_plots(simulated: Callable[..., Simulated], kind: str) -> None:
     runs = (simulated("qwen-generic"), simulated("qwen-generic", streams=2, graph=True))
-    svg = plot_file(kind, subject_of(compare([run.report for run in runs])), "svg").decode()
+    svg = plot_file(kind, reports_of(compare([run.report for run in runs])), "svg").decode()
     assert svg.startswith("<?xml")
     if kind == "waterfall":
         assert "bookkeeping: launch-bound (GPU idle)" in svg

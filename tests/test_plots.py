@@ -18,9 +18,9 @@ from page_data import HOSTILE, PARTS, foreign, hostile_document, report_of, time
 
 from molprof.analysis.compare import Comparison
 from molprof.analysis.compare.parts import RECORDED_LABELS
+from molprof.analysis.documents.figures import reports_of
 from molprof.analysis.documents.plots import PLOTS, NotRecordedError, draw, plot_file, plot_svg, style
 from molprof.analysis.documents.plots.style import house_style
-from molprof.analysis.documents.plots.subject import subject_of
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.model import Interval
 from molprof.queries import modules
@@ -62,7 +62,7 @@ def texts(figure: Figure) -> list[str]:
 
 @pytest.mark.parametrize("kind", PLOTS)
 def test_svg_is_safe_and_the_same_each_time(pair: Comparison, kind: str) -> None:
-    subject = subject_of(pair)
+    subject = reports_of(pair)
     svg = plot_svg(kind, subject)
     assert svg == plot_svg(kind, subject)
     assert plot_file(kind, subject, "svg") == plot_file(kind, subject, "svg")
@@ -78,7 +78,7 @@ def test_svg_is_safe_and_the_same_each_time(pair: Comparison, kind: str) -> None
 
 @pytest.mark.parametrize("kind", PLOTS)
 def test_names_from_a_trace_cannot_leave_their_text(hostile: Report, kind: str) -> None:
-    both = subject_of([hostile, hostile])
+    both = reports_of([hostile, hostile])
     svg = plot_svg(kind, both)
     assert not UNSAFE.search(re.sub(r"<text[^>]*>[^<]*</text>", "", svg))
     assert {element.tag for element in ElementTree.fromstring(svg).iter()} <= {
@@ -88,7 +88,7 @@ def test_names_from_a_trace_cannot_leave_their_text(hostile: Report, kind: str) 
 
 @pytest.mark.parametrize(("form", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
 def test_files_are_what_their_ending_says_and_the_same_each_time(pair: Comparison, form: str, start: bytes) -> None:
-    subject = subject_of(pair)
+    subject = reports_of(pair)
     data = plot_file("waterfall", subject, form)
     assert data.startswith(start)
     assert data == plot_file("waterfall", subject, form)
@@ -97,7 +97,7 @@ def test_files_are_what_their_ending_says_and_the_same_each_time(pair: Compariso
 def test_the_users_own_settings_change_nothing(pair: Comparison) -> None:
     import matplotlib
 
-    subject = subject_of(pair)
+    subject = reports_of(pair)
     before = plot_svg("phases", subject)
     with matplotlib.rc_context({"font.size": 30, "svg.fonttype": "path", "axes.facecolor": "red"}):
         assert plot_svg("phases", subject) == before
@@ -106,7 +106,7 @@ def test_the_users_own_settings_change_nothing(pair: Comparison) -> None:
 
 @pytest.mark.usefixtures("styled")
 def test_waterfall_names_every_part_that_can_be_seen_and_adds_up(pair: Comparison) -> None:
-    figure = draw("waterfall", subject_of(pair))
+    figure = draw("waterfall", reports_of(pair))
     shown = texts(figure)
     (axis,) = figure.axes
     assert axis.get_title(loc="left") == "qwen lp:generic against llama lp:generic: +1.38 s"
@@ -125,7 +125,7 @@ def test_waterfall_names_every_part_that_can_be_seen_and_adds_up(pair: Compariso
 
 @pytest.mark.usefixtures("styled")
 def test_waterfall_shows_what_no_part_accounts_for_and_cuts_the_axis(tmp_path: Path) -> None:
-    figure = draw("waterfall", subject_of(two_runs(tmp_path, {"forward": 1_370_000_000})))
+    figure = draw("waterfall", reports_of(two_runs(tmp_path, {"forward": 1_370_000_000})))
     (axis,) = figure.axes
     labels = [label.get_text() for label in axis.get_yticklabels()]
     assert labels == ["llama lp:generic", "forward", "unexplained", "qwen lp:generic"]
@@ -137,7 +137,7 @@ def test_waterfall_shows_what_no_part_accounts_for_and_cuts_the_axis(tmp_path: P
 @pytest.mark.usefixtures("styled")
 def test_waterfall_of_traces_without_unprofiled_times_is_of_recorded_time(tmp_path: Path) -> None:
     longer = {"traceEvents": [tiny_trace.work("kernel", "gemm", 5, 7, 1), tiny_trace.work("kernel", "gemm", 20, 2, 2)]}
-    figure = draw("waterfall", subject_of([foreign(tmp_path), report_of(tmp_path, longer, "longer")]))
+    figure = draw("waterfall", reports_of([foreign(tmp_path), report_of(tmp_path, longer, "longer")]))
     (axis,) = figure.axes
     assert axis.get_title(loc="left") == "longer against foreign: +12.0 µs"
     assert axis.get_xlabel() == "recorded time of the GPUs, profiled (µs)"
@@ -155,7 +155,7 @@ def test_no_label_is_clipped(tmp_path: Path, pair: Comparison, kind: str) -> Non
     content = tiny_trace.document()
     content["molprof"]["model"]["name"] = "a-model-whose-name-is-much-longer-than-any-that-fits-beside-a-bar"
     long = timed(report_of(tmp_path, content), 4_100_000_000, 0)
-    subject = subject_of([pair.runs[0], long, long])
+    subject = reports_of([pair.runs[0], long, long])
     figure = draw(kind, subject)
     figure.draw_without_rendering()
     box = figure.get_tightbbox()
@@ -168,7 +168,7 @@ def test_no_label_is_clipped(tmp_path: Path, pair: Comparison, kind: str) -> Non
 @pytest.mark.usefixtures("styled")
 def test_timeline_has_a_lane_for_each_stream_and_says_what_is_put_together(tmp_path: Path) -> None:
     report = report_of(tmp_path, tiny_trace.document())
-    figure = draw("timeline", subject_of(report))
+    figure = draw("timeline", reports_of(report))
     (axis,) = figure.axes
     assert [label.get_text() for label in axis.get_yticklabels()] == [
         "phases", "launches", "GPU 0 stream 7", "GPU 0 stream 8",
@@ -179,13 +179,13 @@ def test_timeline_has_a_lane_for_each_stream_and_says_what_is_put_together(tmp_p
     assert report.typical_step is not None
     several = (Interval("launch", None, "cudaLaunchKernel", None, 0, 10, 7, True), *report.typical_step.intervals)
     merged = replace(report, typical_step=replace(report.typical_step, intervals=several))
-    (axis,) = draw("timeline", subject_of(merged)).axes
+    (axis,) = draw("timeline", reports_of(merged)).axes
     assert axis.get_xlabel().endswith("; what is shorter than 160 ns is drawn together")
 
 
 @pytest.mark.usefixtures("styled")
 def test_other_figures_say_their_figures_with_units(pair: Comparison) -> None:
-    subject = subject_of(pair)
+    subject = reports_of(pair)
     phases = draw("phases", subject)
     assert phases.axes[0].get_xlabel() == "unprofiled time per step, mean of the median pass (s)"
     assert {"forward", "processor", "sampling", "bookkeeping", "llama lp:generic"} <= set(texts(phases))
@@ -203,7 +203,7 @@ def test_other_figures_say_their_figures_with_units(pair: Comparison) -> None:
 
 def test_kernel_classes_of_a_foreign_trace_are_of_the_whole_trace(tmp_path: Path) -> None:
     with house_style():
-        figure = draw("classes", subject_of(foreign(tmp_path)))
+        figure = draw("classes", reports_of(foreign(tmp_path)))
     assert figure.axes[0].get_xlabel() == "GPU time in the trace, profiled (µs)"
     assert {"matmul", "attention", "2.00 µs (66.7 %), 1x"} <= set(texts(figure))
 
@@ -215,7 +215,7 @@ def empty(folder: Path) -> Report:
 @pytest.mark.parametrize("kind", PLOTS)
 def test_what_is_not_recorded_is_not_drawn(tmp_path: Path, kind: str) -> None:
     with pytest.raises(NotRecordedError, match=r"^not recorded: [a-z]"):
-        plot_svg(kind, subject_of(empty(tmp_path)))
+        plot_svg(kind, reports_of(empty(tmp_path)))
 
 
 def test_a_run_without_repeats_has_no_latency_and_no_waterfall(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_run_without_repeats_has_no_latency_and_no_waterfall(tmp_path: Path) -
     report = report_of(tmp_path, content)
     for kind in ("latency", "waterfall", "phases"):
         with pytest.raises(NotRecordedError):
-            plot_svg(kind, subject_of([report, report]))
+            plot_svg(kind, reports_of([report, report]))
 
 
 def test_dark_mode_knows_every_colour_that_is_made_for_white_paper() -> None:

@@ -14,8 +14,7 @@ from tiny_trace import document, write
 
 from molprof import Reading, api
 from molprof.analysis import trace as traces
-from molprof.analysis.documents.figures import figure_values
-from molprof.analysis.documents.report import reports_document, trace_row
+from molprof.analysis.documents.figures import figure_values, reports_document, trace_row
 from molprof.analysis.figures import Report
 from molprof.analysis.reader.source import traces_in
 from molprof.analysis.render import render

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from page_data import foreign, report_of, timed, two_runs
 
 from molprof.analysis.compare import compare
-from molprof.analysis.documents.verdict import comparison_verdict, report_verdict
+from molprof.analysis.documents.comparison import comparison_verdict
+from molprof.analysis.documents.report import report_verdict
 from molprof.analysis.figures.run_model import Spread
 
 

@@ -1,13 +1,19 @@
-"""The fastest valid configuration of each batch size, its gain over the default, and the confidence."""
+"""The fastest valid configuration of each batch size, and the most that a trace says each change can gain."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from molprof.analysis.bench.summary import Measured, short_message, summed
 from molprof.analysis.compare.statistics import Interval, ratio_interval, significant
+from molprof.analysis.figures.build import build_report
+from molprof.analysis.figures.run_model import Run
+from molprof.analysis.findings import Known, find_all
+from molprof.analysis.findings.attention import attention_ratio
+from molprof.analysis.reader import TraceInfo
+from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.bench_records import GENERATE, OK, Results
 from molprof.common.errors import TraceError
 from molprof.common.settings import SETTINGS
@@ -78,18 +84,15 @@ def recommend(results: Results) -> tuple[Advice, ...]:
     groups: dict[str, list[Measured]] = {}
     for item in measured:
         groups.setdefault(repr((item.environment, sorted(_shared(item).items(), key=str))), []).append(item)
-    return tuple(sorted((found for items in groups.values() if (found := _advice(items)) is not None), key=_place))
-
-
-def _place(item: Advice) -> tuple[str, str, str, int]:
-    model, processor = (str(item.shared.get(name) or "") for name in ("model", "processor"))
-    return item.environment, model, processor, item.batch_size
+    found = [advice for items in groups.values() if (advice := _advice(items)) is not None]
+    names = ("model", "processor")
+    return tuple(sorted(found, key=lambda item: (
+        item.environment, *(str(item.shared.get(name) or "") for name in names), item.batch_size
+    )))  # fmt: skip
 
 
 def _advice(items: Sequence[Measured]) -> Advice | None:
-    default = next((item for item in items if _levers(item) == DEFAULTS), None)
-    if default is not None and not default.times_ns:
-        default = None
+    default = next((item for item in items if _levers(item) == DEFAULTS and item.times_ns), None)
     judged = [(item, _invalid(item, default)) for item in items]
     valid = [item for item, reason in judged if reason is None]
     if not valid:
@@ -147,3 +150,51 @@ def _levers(item: Measured) -> dict[str, Any]:
 def _shared(item: Measured) -> dict[str, Any]:
     left_out = {*DEFAULTS, *_HOW_MEASURED}
     return {name: value for name, value in item.settings.items() if name not in left_out}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Amdahl's bound of one lever."""
+
+    lever: str
+    gain_ratio: float | None  # share of the time that it acts on, the most that it can save; None: not recorded
+    why: str  # which part of the time that is
+
+
+@dataclass(frozen=True)
+class Bounds:
+    trace: str
+    settings: dict[str, str | int | None]  # of the run, those that matter here; empty for a foreign trace
+    bounds: tuple[Bound, ...]
+
+
+def read_bounds(engine: TraceProcessor, info: TraceInfo) -> Bounds:
+    """Return the bounds that a loaded trace gives, from its phases and kernels. Raises TraceError, EngineError."""
+    report = build_report(engine, info)
+    known, setup = Known(engine, report, info), report.run and report.run.setup
+    if known.any_scope is None:
+        raise TraceError(f"{info.path} records no time", hint="molprof capture records one")
+    names = ("model", "processor", "batch_size", "attention")
+    settings = {**{name: getattr(setup, name) for name in names}, "kv_cache": setup.cache} if setup else {}
+    return Bounds(info.path, settings, tuple(_bounds(known)))
+
+
+def _bounds(known: Known) -> Iterator[Bound]:
+    gains, run, scope = {finding.id: finding.gain_ratio for finding in find_all(known)}, known.report.run, known.scope
+    yield Bound("attention", attention_ratio(known), "share of the time in attention")
+    yield Bound("kv_cache", gains.get("cache_concatenation"), "copying the dynamic cache for each token")
+    if run is not None:
+        yield Bound("compile", _phase(run, "forward"), "share of decode steps' forward, all that is compiled")
+        processor = _phase(run, "processor") if run.setup.processor is not None else None
+        yield Bound("processor", processor, "share of the logits processor; its tokens are counted apart")
+        if run.window.classes is not None and run.window.steps:
+            matmul = run.window.classes.get("matmul")
+            gain = scope.gpu_part(matmul.time_ns / max(1, scope.devices)) if matmul is not None else 0.0
+            yield Bound("tf32", gain, "share of the time in matrix products on the GPU")
+    if launches := max((gains.get(name) or 0.0 for name in ("launch_bound", "graphs_unused")), default=0.0):
+        yield Bound("CUDA graphs", launches, "the GPU waits for launches")
+
+
+def _phase(run: Run, name: str) -> float | None:
+    phase, wall_ns = run.phases.get(name), run.wall_ns.median
+    return min(1.0, (phase.wall_ns or 0) / wall_ns if phase else 0.0) if wall_ns else None

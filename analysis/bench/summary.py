@@ -28,26 +28,12 @@ _NAMES: dict[str, Callable[[Any], str]] = {
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A case in one environment."""
+class Measured(Result):
+    """A case in one environment: the last result of its processes, that of one that was not ok if there is any."""
 
-    case: str
-    label: str
-    settings: dict[str, Any]
-    environment: str
-    status: str  # ok if every process was; else that of the last one that was not
-    message: str | None
-    stack: tuple[str, ...] | None
-    largest_batch: int | None  # that fits, if the case was out of memory
-    fit_exact: bool | None
-    times_ns: tuple[float, ...]  # of each process that was ok: its median pass per token, or its median call
-    generation: tuple[GenerationFigures, ...]  # of those processes
-    sdpa: tuple[SdpaFigures, ...]
-
-    @property
-    def kind(self) -> str:
-        """`sdpa` or `generate`."""
-        return str(self.settings.get("kind"))
+    times_ns: tuple[float, ...] = ()  # of each process that was ok: its median pass per token, or its median call
+    generation: tuple[GenerationFigures, ...] = ()  # of those processes
+    sdpa: tuple[SdpaFigures, ...] = ()
 
     @property
     def median_ns(self) -> float | None:
@@ -65,32 +51,16 @@ class Measured:
         return 1e9 / self.median_ns if self.median_ns and self.kind == GENERATE else None
 
     def median(self, name: str) -> float | None:
-        """Return the median over processes of a figure that is one number; None: not recorded."""
-        figures: Sequence[Any] = self.generation or self.sdpa
-        values = [value for item in figures if (value := getattr(item, name)) is not None]
+        """Return the median over processes of a figure, one of `_FIGURES` or a number; None: not recorded."""
+        items: Sequence[Any] = self.generation if name in _FIGURES else self.generation or self.sdpa
+        figure = _FIGURES.get(name, lambda item: getattr(item, name, None))
+        values = [value for item in items if (value := figure(item)) is not None]
         return statistics.median(values) if values else None
 
-    def wall_ns(self) -> float | None:
-        """Return the time of the median pass, median over processes."""
-        return statistics.median(map(_pass_ns, self.generation)) if self.generation else None
-
-    def first_extra_ns(self) -> float | None:
-        """Return what the first warm-up pass took beyond a timed one, median over processes."""
-        extra = [item.warmup_ns[0] - _pass_ns(item) for item in self.generation if item.warmup_ns]
-        return statistics.median(extra) if extra else None
-
-    def compile_ns(self) -> float | None:
-        """Return the time in torch.compile before the timed passes, median over processes; None: not recorded."""
-        return _median_sum(item.warmup_compile_ns for item in self.generation)
-
-    def first_compiles(self) -> float | None:
-        """Return the frames compiled before the timed passes, median over processes; None: not recorded."""
-        return _median_sum(item.warmup_compiles for item in self.generation)
-
+    @property
     def recompiles(self) -> int | None:
-        """Return the frames compiled in timed passes of all processes; anything but 0 is no steady state."""
-        sums = [_sum(item.compiles) for item in self.generation]
-        return None if any(value is None for value in sums) else sum(value or 0 for value in sums)
+        """The frames compiled in timed passes of all processes; anything but 0 is no steady state."""
+        return _sum([count for item in self.generation for count in item.compiles]) if self.generation else None
 
     def phase_ratios(self) -> dict[str, float]:
         """Return the share of wall time by phase, over all timed passes of all processes."""
@@ -99,6 +69,21 @@ class Measured:
         for phases in itertools.chain.from_iterable(item.phases_ns for item in self.generation):
             totals.update(phases)
         return {name: value / wall for name, value in totals.items()} if wall else {}
+
+
+def _sum(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+# Of a process of whole generation: its median pass, what its first warm-up pass took beyond that, and what was compiled
+# before the timed passes.
+_FIGURES: dict[str, Callable[[Any], float | None]] = {
+    "wall_ns": lambda item: statistics.median(item.wall_ns),
+    "first_pass_extra_ns": lambda item: item.warmup_ns[0] - statistics.median(item.wall_ns) if item.warmup_ns else None,
+    "compile_ns": lambda item: _sum(item.warmup_compile_ns),
+    "first_compiles": lambda item: _sum(item.warmup_compiles),
+}
 
 
 def summed(results: Results) -> tuple[Measured, ...]:
@@ -114,27 +99,13 @@ def summed(results: Results) -> tuple[Measured, ...]:
 
 
 def _measured(runs: Sequence[Result]) -> Measured:
-    last = runs[-1]
     good = [run for run in runs if run.status == OK]
-    shown = next((run for run in reversed(runs) if run.status != OK), last)
-    generation = tuple(run.read_figures(GenerationFigures) for run in good) if last.kind == GENERATE else ()
-    sdpa = tuple(run.read_figures(SdpaFigures) for run in good) if last.kind == SDPA else ()
-    times = [_pass_ns(item) / item.tokens for item in generation]
+    shown = next((run for run in reversed(runs) if run.status != OK), runs[-1])
+    generation = tuple(run.read_figures(GenerationFigures) for run in good) if shown.kind == GENERATE else ()
+    sdpa = tuple(run.read_figures(SdpaFigures) for run in good) if shown.kind == SDPA else ()
+    times = [statistics.median(item.wall_ns) / item.tokens for item in generation]
     times += [float(statistics.median(item.times_ns)) for item in sdpa]
-    return Measured(
-        case=last.case,
-        label=last.label,
-        settings=last.settings,
-        environment=last.environment,
-        status=shown.status,
-        message=shown.message,
-        stack=None if shown.stack is None else tuple(shown.stack),
-        largest_batch=shown.largest_batch,
-        fit_exact=shown.fit_exact,
-        times_ns=tuple(times),
-        generation=generation,
-        sdpa=sdpa,
-    )
+    return Measured(**vars(shown), times_ns=tuple(times), generation=generation, sdpa=sdpa)
 
 
 def short_message(text: str | None) -> str:
@@ -154,10 +125,10 @@ def environment_text(environment: dict[str, Any] | None) -> str:
     return f"{where}; {', '.join(f'{name} {known[name]}' for name in names if name in known)}"
 
 
-def varying(items: Iterable[Measured]) -> list[str]:
-    """Return the settings in which cases differ, in the order of a case."""
+def varying(items: Iterable[Measured], *left_out: str) -> list[str]:
+    """Return the settings in which cases differ, in the order of a case, without some."""
     cases = list(items)
-    names = dict.fromkeys(name for item in cases for name in item.settings if name != "kind")
+    names = dict.fromkeys(name for item in cases for name in item.settings if name not in ("kind", *left_out))
     return [name for name in names if len({repr(item.settings.get(name)) for item in cases}) > 1]
 
 
@@ -178,17 +149,3 @@ def _value_text(name: str, settings: dict[str, Any]) -> str:
 def sdpa_key(item: Measured) -> tuple[Any, ...]:
     """Return what cases of one table share: all settings but the backend."""
     return tuple((name, repr(value)) for name, value in item.settings.items() if name != "backend")
-
-
-def _pass_ns(figures: GenerationFigures) -> float:
-    return statistics.median(figures.wall_ns)
-
-
-def _median_sum(lists: Iterable[Sequence[int | None]]) -> float | None:
-    known = [value for values in lists if (value := _sum(values)) is not None]
-    return statistics.median(known) if known else None
-
-
-def _sum(values: Sequence[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None

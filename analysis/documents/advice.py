@@ -7,8 +7,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from molprof.analysis.bench.bounds import Bound, Bounds
-from molprof.analysis.bench.recommend import DEFAULTS, Advice, Ratio
+from molprof.analysis.bench.recommend import DEFAULTS, Advice, Bound, Bounds
 from molprof.analysis.bench.summary import environment_text
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS
 from molprof.common.bench_records import SCHEMA, Results
@@ -17,6 +16,7 @@ from molprof.common.settings import SETTINGS
 from molprof.common.values import Value, counted, factor_text
 
 _ALIKE_SHOWN = 4
+_CERTAIN = {None: "too few repeats", True: "yes", False: "no: intervals overlap"}
 
 
 def advice_document(advice: Sequence[Advice], results: Results, bounds: Bounds | None) -> Document:
@@ -29,22 +29,20 @@ def advice_document(advice: Sequence[Advice], results: Results, bounds: Bounds |
             sections.append(_fastest(title, [item for item in mine if _title(item) == title], bounds))
     if bounds is not None:
         sections.append(_bounds(bounds))
-    return Document("Fastest valid configurations", tuple(sections), lambda: _data(advice, results, bounds))
-
-
-def _data(advice: Sequence[Advice], results: Results, bounds: Bounds | None) -> dict[str, Any]:
-    items = []
-    for item in advice:
-        raw = to_builtins(item)
-        raw["gain_ratio"] = None if item.over_default is None else 1 - item.over_default.value
-        raw["certain"] = None if item.over_default is None else item.over_default.certain
-        items.append(raw)
-    return {
+    data = {
         "schema": SCHEMA,
         "environments": results.environments,
-        "advice": items,
-        "bounds": None if bounds is None else to_builtins(bounds),
+        "advice": [
+            {
+                **to_builtins(item),
+                "gain_ratio": None if item.over_default is None else 1 - item.over_default.value,
+                "certain": None if item.over_default is None else item.over_default.certain,
+            }
+            for item in advice
+        ],
+        "bounds": to_builtins(bounds),
     }
+    return Document("Fastest valid configurations", tuple(sections), lambda: data)
 
 
 def _title(item: Advice) -> str:
@@ -85,9 +83,11 @@ def _confidence(item: Advice) -> str:
 
 def _details(item: Advice, bounds: Bounds | None) -> list[Section]:
     notes = []
-    if bounds is not None and not bounds.same_work(item.shared.get("model"), item.shared.get("processor") is not None):
-        notes.append("no bounds: the trace has another model, or differs in the use of a processor")
-        bounds = None
+    if bounds is not None and bounds.settings:
+        same_model = item.shared.get("model") == bounds.settings["model"]
+        if not same_model or (item.shared.get("processor") is None) != (bounds.settings["processor"] is None):
+            notes.append("no bounds: the trace has another model, or differs in the use of a processor")
+            bounds = None
     if item.alike:
         shown = "; ".join(settings_text(settings) for settings in item.alike[:_ALIKE_SHOWN])
         more = f"; and {len(item.alike) - _ALIKE_SHOWN} more" if len(item.alike) > _ALIKE_SHOWN else ""
@@ -102,11 +102,12 @@ def _details(item: Advice, bounds: Bounds | None) -> list[Section]:
         return []
     fields: list[Field] = [
         ("change", "text", lambda lever: _name(lever.name)), ("to", "text", lambda lever: str(lever.value)),
-        ("speed", "factor", lambda lever: 1 / lever.ratio.value), ("certain", "text", lambda lever: _sure(lever.ratio)),
+        ("speed", "factor", lambda lever: 1 / lever.ratio.value),
+        ("certain", "text", lambda lever: _CERTAIN[lever.ratio.certain]),
     ]  # fmt: skip
     if bounds is not None:
-        bound_of = bounds.of
-        fields.append(("at most, by the trace", "factor", lambda lever: _most(bound_of(lever.name))))
+        most = {bound.lever: _most(bound) for bound in bounds.bounds}
+        fields.append(("at most, by the trace", "factor", lambda lever: most.get(lever.name)))
     return [Section(f"Batch {item.batch_size}: each change alone", tuple(notes), table_of(item.levers, *fields))]
 
 
@@ -128,16 +129,10 @@ def _bounds(bounds: Bounds) -> Section:
     return Section("Bounds from the trace", notes, table)
 
 
-def _most(bound: Bound | None) -> Value:
-    if bound is None or bound.gain_ratio is None:
+def _most(bound: Bound) -> Value:
+    if bound.gain_ratio is None:
         return None
     return "any" if bound.gain_ratio >= 1 else 1 / (1 - bound.gain_ratio)
-
-
-def _sure(ratio: Ratio) -> str:
-    if ratio.certain is None:
-        return "too few repeats"
-    return "yes" if ratio.certain else "no: intervals overlap"
 
 
 def settings_text(settings: dict[str, Any]) -> str:

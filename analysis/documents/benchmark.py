@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from molprof.analysis.bench.summary import Measured, environment_text, sdpa_key, short, short_message, summed, varying
@@ -11,10 +11,11 @@ from molprof.analysis.documents.plots import BENCH_PLOTS, plot_section
 from molprof.common.bench_records import GENERATE, OK, SCHEMA, SDPA, Results
 from molprof.common.document import Document, Field, Section, Table, records, table_of
 from molprof.common.manifest import STEP_PHASES
-from molprof.common.values import Range, counted, per
+from molprof.common.values import Unit, counted, per
 
 _BATCH = "batch_size"
 _PHASES = ("prefill", *STEP_PHASES)
+_MEDIANS = ("peak_memory_bytes", "kv_cache_bytes", "tokens", "valid_molecules", "molecules")
 
 
 def bench_document(results: Results, title: str) -> Document:
@@ -27,7 +28,9 @@ def bench_document(results: Results, title: str) -> Document:
         sections.append(Section(f"Environment {name}", notes=(where, _counts(mine), *_busy(results, name))))
         gpu = results.environments.get(name, {}).get("gpu") is not None
         sections += _generation([item for item in mine if item.kind == GENERATE], gpu)
-        sections += _sdpa([item for item in mine if item.kind == SDPA])
+        kernels = [item for item in mine if item.kind == SDPA and item.times_ns]
+        for key in dict.fromkeys(map(sdpa_key, kernels)):
+            sections.append(_sdpa([item for item in kernels if sdpa_key(item) == key]))
         sections += _not_ok(mine)
 
     def data() -> dict[str, Any]:
@@ -62,15 +65,9 @@ def _rows(results: Results) -> list[dict[str, Any]]:
             **{f"{end}_ns": getattr(item.interval, end, None) for end in ("low", "high")},
             "level": getattr(item.interval, "level", None),
             "tokens_per_s": item.tokens_per_s,
-            "wall_ns": item.wall_ns(),
-            "first_pass_extra_ns": item.first_extra_ns(),
-            "compile_ns": item.compile_ns(),
-            "recompiles": item.recompiles() if item.generation else None,
-            "peak_memory_bytes": item.median("peak_memory_bytes") if item.times_ns else None,
-            **{
-                name: item.median(name) if item.generation else None
-                for name in ("kv_cache_bytes", "tokens", "valid_molecules", "molecules")
-            },
+            **{name: item.median(name) for name in ("wall_ns", "first_pass_extra_ns", "compile_ns")},
+            "recompiles": item.recompiles,
+            **{name: item.median(name) for name in _MEDIANS},
             "phases": item.phase_ratios() if item.generation else None,
             "tflops": _tflops(item),
             "gb_per_s": _gb_per_s(item),
@@ -92,7 +89,7 @@ def _busy(results: Results, environment: str) -> tuple[str, ...]:
 def _telling(items: Sequence[Measured]) -> list[str]:
     """The settings in which cases of a kind differ; the number of prompts only where the batch size does not vary."""
     names = varying(items)
-    return [name for name in names if name != "count" or _BATCH not in names]
+    return varying(items, "count") if _BATCH in names else names
 
 
 def _counts(items: Sequence[Measured]) -> str:
@@ -121,15 +118,16 @@ def _generation(items: Sequence[Measured], gpu: bool) -> Iterator[Section]:
         return table_of(ordered, ("case", "text", lambda item: short(item, names)), *fields, missing="-")
 
     speeds = table(
-        ("tokens/s", "speed", "tokens_per_s"), ("range", "speed", _speed_range),
-        ("time of a pass", "ns", Measured.wall_ns), ("peak memory", "bytes", _median_of("peak_memory_bytes")),
-        ("KV cache", "bytes", _median_of("kv_cache_bytes")), ("valid", "count", _valid),
+        ("tokens/s", "speed", "tokens_per_s"),
+        ("range", "speed", lambda item: item.interval and (1e9 / item.interval.high, 1e9 / item.interval.low)),
+        _median("time of a pass", "ns", "wall_ns"), _median("peak memory", "bytes", "peak_memory_bytes"),
+        _median("KV cache", "bytes", "kv_cache_bytes"), ("valid", "count", _valid),
     )  # fmt: skip
     yield Section("Whole generation", notes, speeds)
     starts = table(
-        ("loading", "ns", _median_of("load_ns")), ("first pass, extra", "ns", Measured.first_extra_ns),
-        ("compiling in it", "ns", Measured.compile_ns), ("frames compiled", "count", Measured.first_compiles),
-        ("recompiled later", "count", Measured.recompiles), ("graph breaks", "count", _median_of("graph_breaks")),
+        _median("loading", "ns", "load_ns"), _median("first pass, extra", "ns", "first_pass_extra_ns"),
+        _median("compiling in it", "ns", "compile_ns"), _median("frames compiled", "count", "first_compiles"),
+        ("recompiled later", "count", "recompiles"), _median("graph breaks", "count", "graph_breaks"),
     )  # fmt: skip
     note = "first pass, extra: first pass minus a timed pass; recompiled later: frames compiled in timed passes"
     yield Section("Start-up", (note,), starts, detail=True)
@@ -137,12 +135,8 @@ def _generation(items: Sequence[Measured], gpu: bool) -> Iterator[Section]:
     yield Section("Shares of a pass by phase", (note,), table(*map(_phase, (*_PHASES, "other"))), detail=True)
 
 
-def _median_of(name: str) -> Callable[[Measured], float | None]:
-    return lambda item: item.median(name)
-
-
-def _speed_range(item: Measured) -> Range | None:
-    return None if item.interval is None else (1e9 / item.interval.high, 1e9 / item.interval.low)
+def _median(title: str, unit: Unit, name: str) -> Field:
+    return title, unit, lambda item: item.median(name)
 
 
 def _valid(item: Measured) -> str | None:
@@ -160,25 +154,23 @@ def _phase(name: str) -> Field:
     return name, "ratio", share
 
 
-def _sdpa(items: Sequence[Measured]) -> Iterator[Section]:
-    done = [item for item in items if item.times_ns]
-    for key in dict.fromkeys(sdpa_key(item) for item in done):
-        mine = sorted((item for item in done if sdpa_key(item) == key), key=lambda item: item.median_ns or 0)
-        math_ns = next((item.median_ns for item in mine if item.settings.get("backend") == "math"), None)
-        table = table_of(
-            [(item, per(math_ns, item.median_ns)) for item in mine],
-            ("backend", "text", lambda row: _backend(row[0])), ("time", "ns", "0.median_ns"),
-            ("range", "ns", lambda row: row[0].interval and (row[0].interval.low, row[0].interval.high)),
-            ("TFLOP/s", "speed", lambda row: _tflops(row[0])), ("GB/s", "speed", lambda row: _gb_per_s(row[0])),
-            ("speed over math", "factor", "1"), ("first call", "ns", lambda row: row[0].median("first_call_ns")),
-            ("largest error", "number", lambda row: row[0].median("largest_error")),
-            missing="-",
-        )  # fmt: skip
-        first = mine[0].settings
-        shape = "x".join(str(first.get(name)) for name in ("batch", "heads", "kv_heads", "keys", "head_dim"))
-        phase = "decode step" if first.get("queries") == 1 else "prefill"
-        title = f"Attention kernel, {phase}, {shape}, mask {first.get('mask')}, {first.get('dtype')}"
-        yield Section(title, table=table)
+def _sdpa(items: Sequence[Measured]) -> Section:
+    """The backends of one kernel, fastest first."""
+    math_ns = next((item.median_ns for item in items if item.settings.get("backend") == "math"), None)
+    table = table_of(
+        sorted(items, key=lambda item: item.median_ns or 0),
+        ("backend", "text", _backend), ("time", "ns", "median_ns"),
+        ("range", "ns", lambda item: item.interval and (item.interval.low, item.interval.high)),
+        ("TFLOP/s", "speed", _tflops), ("GB/s", "speed", _gb_per_s),
+        ("speed over math", "factor", lambda item: per(math_ns, item.median_ns)),
+        _median("first call", "ns", "first_call_ns"), _median("largest error", "number", "largest_error"),
+        missing="-",
+    )  # fmt: skip
+    first = items[0].settings
+    shape = "x".join(str(first.get(name)) for name in ("batch", "heads", "kv_heads", "keys", "head_dim"))
+    phase = "decode step" if first.get("queries") == 1 else "prefill"
+    title = f"Attention kernel, {phase}, {shape}, mask {first.get('mask')}, {first.get('dtype')}"
+    return Section(title, table=table)
 
 
 def _not_ok(items: Sequence[Measured]) -> list[Section]:

@@ -1,29 +1,49 @@
-"""A comparison as a document: figures side by side, where the difference lies, predictions, how sure it is."""
+"""A comparison as a document: the verdict, figures side by side, the difference, predictions, how sure it is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, zip_longest
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from molprof.analysis.compare import Comparison
+from molprof.analysis.compare.comparable import one_file
+from molprof.analysis.compare.difference import named_parts
 from molprof.analysis.compare.model import Difference, Prediction, TraceDifference
-from molprof.analysis.compare.parts import GROUPS, MACHINE, PART_LABELS, RECORDED_LABELS, by_group
+from molprof.analysis.compare.parts import GROUPS, MACHINE, PART_LABELS, RECORDED_LABELS, by_group, group_of
+from molprof.analysis.compare.rows import ComparedRow
 from molprof.analysis.compare.statistics import LEVEL, Interval
-from molprof.analysis.documents.certificate import compared_certificates
-from molprof.analysis.documents.figures import Reports, compared_figures, settings_section
-from molprof.analysis.documents.plots.subject import plot_sections, subject_of
-from molprof.analysis.documents.report import findings_section, report_sections, warnings
-from molprof.analysis.documents.verdict import comparison_verdict
-from molprof.analysis.figures.run_model import Run
+from molprof.analysis.documents.figures import compared_certificates, compared_figures, reports_of, settings_section
+from molprof.analysis.documents.report import findings_section, plots_section, report_sections, warnings
+from molprof.analysis.figures.run_model import Run, Spread
 from molprof.common.document import Cell, Column, Document, Section, Table
-from molprof.common.values import NOT_RECORDED, factor_text, per, signed_time_text, time_text
+from molprof.common.values import (
+    NOT_RECORDED,
+    Unit,
+    count_text,
+    counted,
+    factor_text,
+    per,
+    percent_text,
+    signed_percent_text,
+    signed_time_text,
+    time_text,
+)
 
 _LARGEST = 3
 # A larger part of the difference that is unexplained is worth a note.
 _RESIDUAL_RATIO = 0.01
+# Below this share of the difference the machine is not worth a word.
+_LEAST_MACHINE_RATIO = 0.1
+# Parts that cancel each other are many times their sum: their shares of it say nothing.
+_MOST_SHARE = 5
+_FEW_REPEATS = 3
+# A run whose share of valid molecules is smaller by this did not do the same work.
+_VALID_RATIO = 0.25
+# If less than this share is valid in both runs, neither did its work.
+_LOW_VALID_RATIO = 0.5
 _SHARES = "share: of the whole difference; a part below 0 % works against it"
 
 _NOISE = (
@@ -31,19 +51,24 @@ _NOISE = (
     f"{100 * LEVEL:.0f} % confidence"
 )
 
-# A name, its time in every run, and half of its interval there, ns.
-_Part = tuple[str, Sequence[int | None], Sequence[float | None]]
+
+class _Part(NamedTuple):
+    """A row of a difference."""
+
+    label: str
+    times_ns: Sequence[int | None]  # of every run
+    intervals: Sequence[Interval | None] = ()  # of these; none are known
 
 
 def comparison_document(comparison: Comparison) -> Document:
     """The document; findings and the tables of each report are for pages alone."""
     labels = comparison.labels
-    reports = Reports(labels, comparison.runs)
+    reports = reports_of(comparison)
     return Document(
         f"molprof compare: {', '.join(labels[1:])} against {labels[0]}",
         (
             *compared_certificates(reports),
-            plot_sections(subject_of(comparison)),
+            plots_section(reports),
             replace(findings_section(reports), page_only=True),
             settings_section(reports),
             compared_figures(comparison),
@@ -72,52 +97,45 @@ def _differences(comparison: Comparison) -> Iterator[Section]:
     first, others = comparison.labels[0], comparison.labels[1:]
     known = {label: item for label, item in zip(others, comparison.differences, strict=True) if item is not None}
     missing = [f"{label}: {NOT_RECORDED}" for label in others if label not in known]
-    notes, table = (_notes(comparison, known), _parts(known)) if known else ((), None)
+    notes, table = (_notes(comparison, known), _part_rows(known)) if known else ((), None)
     yield Section(f"Difference in unprofiled time from {first}", (*missing, *notes), table)
     recorded = {label: item for label, item in zip(others, comparison.trace_differences, strict=True) if item}
     if recorded:
-        yield _recorded(first, recorded)
+        yield _recorded_section(first, recorded)
 
 
-def _parts(known: Mapping[str, Difference]) -> Table:
+def _part_rows(known: Mapping[str, Difference]) -> Table:
     """One row per group and per part of a group; what is 0 in every run is left out."""
     items = known.values()
-    rows: list[_Part] = []
-    unknown = [None] * len(items)
+    rows = []
     for group, parts in by_group(part for item in items for part in item.parts if item.parts[part]).items():
-        indent = ""
-        if len(parts) > 1 or group == MACHINE:
-            rows.append((GROUPS[group], [sum(item.parts.get(part, 0) for part in parts) for item in items], unknown))
-            indent = "  "
+        grouped = len(parts) > 1 or group == MACHINE
+        if grouped:
+            rows.append(_Part(GROUPS[group], [sum(item.parts.get(part, 0) for part in parts) for item in items]))
         for part in parts:
-            label = PART_LABELS[part].removeprefix(f"{group}: ") if indent else PART_LABELS[part]
+            label = f"  {PART_LABELS[part].removeprefix(f'{group}: ')}" if grouped else PART_LABELS[part]
             # One run may have its phases divided by what bounded them and another not.
-            noise = [_half(item.intervals.get(part)) for item in items]
-            rows.append((indent + label, [item.parts.get(part) for item in items], noise))
-    rows.append(("unexplained", [item.residual_ns for item in items], unknown))
-    total = [_half(item.wall_interval) for item in items]
-    return _part_table(known, [*rows, ("total", [item.wall_ns for item in items], total)])
-
-
-def _half(interval: Interval | None) -> float | None:
-    return None if interval is None else (interval.high - interval.low) / 2
+            times_ns = [item.parts.get(part) for item in items]
+            rows.append(_Part(label, times_ns, [item.intervals.get(part) for item in items]))
+    rows.append(_Part("unexplained", [item.residual_ns for item in items]))
+    rows.append(_Part("total", [item.wall_ns for item in items], [item.wall_interval for item in items]))
+    return _part_table(known, rows)
 
 
 def _part_table(labels: Iterable[str], rows: Sequence[_Part]) -> Table:
-    """The time of every part, its share of the last row, the total, and its noise, if any is known."""
-    noisy = any(half is not None for _, _, noise in rows for half in noise)
+    """The time of every part, its share of the last row, the total, and half of its interval, if any is known."""
+    noisy = any(interval is not None for row in rows for interval in row.intervals)
     columns = [Column("part")]
     for label in labels:
         columns += [Column(label, "change_ns"), Column("share", "ratio", joined=True)]
         columns += [Column("±", "ns", joined=True)] if noisy else []
-    totals_ns = rows[-1][1]
     cells = []
-    for part, times_ns, noise in rows:
-        row: list[Any] = [part]
-        for time_ns, total_ns, half in zip(times_ns, totals_ns, noise, strict=True):
-            row += [time_ns, per(time_ns, total_ns)]
-            row += [half] if noisy else []
-        cells.append(tuple(row))
+    for row in rows:
+        shown: list[Any] = [row.label]
+        for time_ns, total_ns, interval in zip_longest(row.times_ns, rows[-1].times_ns, row.intervals):
+            shown += [time_ns, per(time_ns, total_ns)]
+            shown += [interval and (interval.high - interval.low) / 2] if noisy else []
+        cells.append(tuple(shown))
     return Table(tuple(columns), cells, missing="")
 
 
@@ -159,17 +177,14 @@ def _first_pass(run: Run | None) -> str:
     return "~" if noise else signed_time_text(run.first_pass_extra_ns)
 
 
-def _recorded(first: str, known: Mapping[str, TraceDifference]) -> Section:
+def _recorded_section(first: str, known: Mapping[str, TraceDifference]) -> Section:
     """The difference of recorded spans: profiled, so never beside unprofiled times."""
     items = known.values()
     parts = dict.fromkeys(part for item in items for part in item.parts if item.parts[part])
-    unknown = [None] * len(items)
-    rows: list[_Part] = [
-        (RECORDED_LABELS.get(part, part), [item.parts.get(part) for item in items], unknown) for part in parts
-    ]
+    rows = [_Part(RECORDED_LABELS.get(part, part), [item.parts.get(part) for item in items]) for part in parts]
     if any(item.residual_ns for item in items):
-        rows.append(("unexplained", [item.residual_ns for item in items], unknown))
-    rows.append(("total", [item.span_ns for item in items], unknown))
+        rows.append(_Part("unexplained", [item.residual_ns for item in items]))
+    rows.append(_Part("total", [item.span_ns for item in items]))
     notes = ["recorded, so the profiler's cost is included; from each GPU's first work to the end of its last"]
     if any(max(item.devices) > 1 for item in items):
         counts = ((first, next(iter(items)).devices[0]), *((label, item.devices[1]) for label, item in known.items()))
@@ -211,24 +226,145 @@ def _reasons(items: Iterable[Prediction]) -> tuple[str, ...]:
     return tuple(f"{', '.join(found)}: {reason}" for reason, found in texts.items())
 
 
-def _confidence(comparison: Comparison) -> list[Section]:
+def _confidence(comparison: Comparison) -> Iterator[Section]:
     """How far chance explains the times, and what else to keep in mind."""
-    row = next(row for row in comparison.rows if row.figure.id == "wall_ns")
+    wall = next(row for row in comparison.rows if row.figure.id == "wall_ns")
+    known: list[tuple[str, Unit, Sequence[Interval | None]]] = [
+        ("total time", "ns", wall.intervals), ("ratio", "factor", wall.ratio_intervals),
+    ]  # fmt: skip
     rows = [
-        (f"total time of {label}", Cell((item.low, item.high), "ns"), item.level)
-        for label, item in zip(comparison.labels, row.intervals, strict=True)
-        if item is not None
-    ] + [
-        (f"ratio of {label}", Cell((item.low, item.high), "factor"), item.level)
-        for label, item in zip(comparison.labels, row.ratio_intervals, strict=True)
+        (f"{what} of {label}", Cell((item.low, item.high), unit), item.level)
+        for what, unit, intervals in known
+        for label, item in zip(comparison.labels, intervals, strict=True)
         if item is not None
     ]
-    notes = comparison.notes
-    if rows:
-        notes += (
-            f"~: the confidence interval of the ratio, from all timed passes, contains 1 ({100 * LEVEL:.0f} % where "
-            "there are enough passes). Counts are the same in every pass. GPU times are measured once, in the "
-            "recorded steps.",
-        )
+    note = (
+        f"~: the confidence interval of the ratio, from all timed passes, contains 1 ({100 * LEVEL:.0f} % where "
+        "there are enough passes). Counts are the same in every pass. GPU times are measured once, in the "
+        "recorded steps."
+    )
+    notes = (*comparison.notes, *((note,) if rows else ()))
     columns = (Column("figure"), Column("interval", "number"), Column("confidence", "ratio"))
-    return [Section("Confidence and notes", notes, Table(columns, rows))] if notes else []
+    if notes:
+        yield Section("Confidence and notes", notes, Table(columns, rows))
+
+
+def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
+    """One statement for each run after the first."""
+    first_label, first = comparison.labels[0], comparison.runs[0]
+    wall = next(row for row in comparison.rows if row.figure.id == "wall_ns")
+    statements = []
+    for place, (label, report) in enumerate(zip(comparison.labels[1:], comparison.runs[1:], strict=True)):
+        recorded, difference = comparison.trace_differences[place], comparison.differences[place]
+        if one_file(first, report):
+            text = f"{label} and {first_label} are one file, or copies of one: {report.trace.path}."
+        elif recorded is not None:
+            text = _recorded(label, recorded, first_label)
+        elif difference is None or report.run is None or first.run is None:
+            text = (
+                f"{label} against {first_label}: which is faster is not recorded: that requires unprofiled "
+                "times of both; the tables compare what the traces recorded."
+            )
+        else:
+            text = _against(label, report.run, difference, first_label, first.run, wall, place + 1)
+            if difference.doubts and not difference.paired:  # rounds of paired runs meet the same machine
+                text += f" Not reliable: {'; '.join(difference.doubts)}."
+            text += _validity(label, report.run, first_label, first.run)
+        statements.append(text)
+    return tuple(statements)
+
+
+def _against(
+    label: str, run: Run, difference: Difference, first_label: str, first_run: Run, wall: ComparedRow, place: int
+) -> str:
+    here, there, interval = run.wall_ns, first_run.wall_ns, wall.ratio_intervals[place]
+    times = f"{time_text(here.median)} against {time_text(there.median)}"
+    measured = _measured(here, there, difference, interval)
+    if wall.within_noise(place):
+        said = f"timed passes range over {_range(here)} and {_range(there)}"
+        if difference.paired and interval is not None:
+            low, high = (signed_percent_text(end - 1) for end in (interval.low, interval.high))
+            said = f"{measured}, by {low} to {high}"
+        named = ", ".join(_named(difference, difference.causes, there.median))
+        small = f"; but beyond noise, of the time of {first_label}: {named}" if named else ""
+        return f"No difference beyond noise between {label} and {first_label}: {times}; {said}{small}."
+    ratio = wall.ratios[place]
+    if ratio is None:
+        return f"{label} against {first_label}: {times}."
+    return f"{label} takes {factor_text(ratio)} the time of {first_label} ({times}, {measured}){_parts(difference)}."
+
+
+def _recorded(label: str, difference: TraceDifference, first_label: str) -> str:
+    """Of traces without unprofiled times only what was recorded can be told."""
+    several = max(difference.devices) > 1
+    span = "GPU spans, first work to last, are together" if several else "GPU span, first work to last, is"
+    longer = f"{'longer' if difference.span_ns >= 0 else 'shorter'} than {'those' if several else 'that'}"
+    busy_ns = difference.parts.get("busy", 0)
+    idle_ns = sum(ns for name, ns in difference.parts.items() if name.startswith("idle."))
+    return (
+        f"{label}: the recorded {span} {time_text(abs(difference.span_ns))} {longer} of {first_label} (busy "
+        f"{signed_time_text(busy_ns)}, idle {signed_time_text(idle_ns)}); which is faster is not recorded: that "
+        "requires unprofiled times of both."
+    )
+
+
+def _validity(label: str, run: Run, first_label: str, first: Run) -> str:
+    """Valid molecules where a run has few, or far fewer: a time says little about unusable answers."""
+    ratios = [per(item.valid_molecules, item.molecules) for item in (run, first)]
+    known = [ratio for ratio in ratios if ratio is not None]
+    if len(known) < len(ratios) or (max(known) - min(known) < _VALID_RATIO and max(known) >= _LOW_VALID_RATIO):
+        return ""
+    here, there = (
+        f"{count_text(item.valid_molecules)} of {counted(item.molecules, 'molecule')}" for item in (run, first)
+    )
+    return f" Valid: {here} of {label}, {there} of {first_label}."
+
+
+def _parts(difference: Difference) -> str:
+    """The causes, in both directions, and how much is the machine's."""
+    if not difference.wall_ns:
+        return ""
+    parts = difference.parts
+    along = [part for part in difference.causes if parts[part] * difference.wall_ns > 0]
+    against = [part for part in difference.causes if parts[part] * difference.wall_ns < 0]
+    text = ""
+    if along:
+        most = sum(parts[part] for part in along) / difference.wall_ns > 0.5
+        text = f": {'most of it is' if most else 'the largest parts are'} {', '.join(_named(difference, along))}"
+    if against:
+        text += f"{'; ' if text else ': '}in the other direction: {', '.join(_named(difference, against))}"
+    if not difference.causes and difference.intervals:
+        text = ": no part of unequal work differs beyond noise"
+    elif not difference.causes:  # too few passes to tell parts from noise
+        largest = named_parts({part: ns for part, ns in parts.items() if ns and group_of(part) != MACHINE})
+        text = f": largest parts, of unknown noise: {', '.join(_named(difference, largest))}" if largest else ""
+    machine_ns = sum(ns for part, ns in parts.items() if group_of(part) == MACHINE)
+    share = machine_ns / difference.wall_ns
+    if abs(share) < _LEAST_MACHINE_RATIO:
+        return text
+    told = f" ({percent_text(share)})" if abs(share) <= _MOST_SHARE else ""
+    return f"{text}; {signed_time_text(machine_ns)}{told} is the same work at another speed: the machine"
+
+
+def _named(difference: Difference, parts: Iterable[str], base_ns: int | None = None) -> Iterator[str]:
+    """Each part with its time and its share of `base_ns`, else of the difference."""
+    for part in parts:
+        ns, whole_ns = difference.parts[part], base_ns or difference.wall_ns
+        share = f", {percent_text(ns / whole_ns)}" if whole_ns and abs(ns / whole_ns) <= _MOST_SHARE else ""
+        yield f"{PART_LABELS.get(part, part)} ({signed_time_text(ns)}{share})"
+
+
+def _measured(here: Spread, there: Spread, difference: Difference, interval: Interval | None) -> str:
+    """How the times were measured."""
+    if difference.paired:
+        few = ", too few to know the noise" if interval is None else ""
+        return f"paired, {counted(difference.rounds, 'round')}{few}"
+    count = " and ".join(dict.fromkeys((str(here.repeats), str(there.repeats))))
+    least = min(here.repeats, there.repeats)
+    if least == 1:
+        return f"{count} timed pass{'es' if count != '1' else ''}, too few to know the noise, unpaired"
+    return f"medians of {count} timed passes{', which is few' if least < _FEW_REPEATS else ''}, unpaired"
+
+
+def _range(spread: Spread) -> str:
+    return f"{time_text(spread.low)} to {time_text(spread.high)}"

@@ -1,31 +1,73 @@
-"""One report or several side by side: their figures and settings, and tables whose first column names the run."""
+"""Figures and settings of one report, of several side by side, or of many in one table; and how exact they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count, groupby, product
+from string import ascii_lowercase
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from molprof.analysis.compare import Comparison
+from molprof.analysis.compare import Comparison, compare, run_labels
+from molprof.analysis.compare.model import Difference, TraceDifference
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.figure import Figure
-from molprof.analysis.figures.run_model import Run
+from molprof.analysis.figures.model import Bound, Certified
+from molprof.analysis.figures.run_model import Run, StepTime
 from molprof.analysis.figures.settings import SETTINGS
-from molprof.common.document import Cell, Column, Field, Row, Section, Table, columns, values
-from molprof.common.values import Value
+from molprof.common.document import (
+    Cell,
+    Column,
+    Document,
+    Field,
+    Row,
+    Section,
+    Table,
+    columns,
+    pairs,
+    records,
+    table_of,
+    values,
+)
+from molprof.common.values import Unit, Value, by_unit, counted
+
+T = TypeVar("T")
+# Figures that a table of many traces shows to people, where any trace has them. CSV and JSON have all.
+_SHOWN = (
+    "wall_ns", "tokens_per_s", "generated_tokens", "launches", "launches_per_token", "kernels", "busy_ratio",
+    "leaf_operators_per_step", "processor_ns_per_step",
+)  # fmt: skip
+WORDS = {"exact": "exact", "bounded": "bounded", "not_to_be_had": "not to be had"}
+# Bounds that a line names; JSON has all.
+_BOUNDS = 2
 
 
 class Reports(Struct, frozen=True):
+    """One report or several, and how each but the first differs from it."""
+
     labels: tuple[str, ...]
     reports: tuple[Report, ...]
+    differences: tuple[Difference | None, ...] = ()  # None: no unprofiled times
+    trace_differences: tuple[TraceDifference | None, ...] = ()  # of recorded device time, without unprofiled times
 
     @property
     def of_prompts(self) -> bool:
-        return of_prompts(self.reports)
+        """Whether some are of runs, and all of these of plain-text prompts."""
+        runs = [report.run for report in self.reports if report.run is not None]
+        return bool(runs) and not any(run.of_molecules for run in runs)
+
+    def of_each(self, value: Callable[[Report], T | None]) -> list[tuple[str, T]]:
+        """Label and value of each report that has one, neither None nor empty."""
+        found = [(label, value(report)) for label, report in zip(self.labels, self.reports, strict=True)]
+        return [(label, item) for label, item in found if item]
+
+    def step_times(self) -> list[tuple[str, tuple[StepTime, ...]]]:
+        """The unprofiled times of decode steps, for each run that has any."""
+        return self.of_each(lambda report: None if report.run is None else report.run.step_times[1:])  # no prefill
 
     def table(
         self,
@@ -34,47 +76,68 @@ class Reports(Struct, frozen=True):
         missing: str = "-",
         marked: Callable[[Any], bool] = lambda item: False,
     ) -> Table:
-        """A row for each item of each report."""
-        several = len(self.reports) > 1
-        found = [
-            (label, item) for label, report in zip(self.labels, self.reports, strict=True) for item in items(report)
-        ]
-        rows = values((item for _, item in found), *fields)
+        """A row for each item of each report, of several each after its label."""
+        named = self.of_each(lambda report: list(items(report)))
+        found = [(label, item) for label, of_report in named for item in of_report]
+        label: tuple[Field, ...] = (("run", "text", "0"),) if len(self.reports) > 1 else ()
         places = frozenset(place for place, (_, item) in enumerate(found) if marked(item))
-        heads = columns(*fields)
-        if several:
-            heads = (Column("run"), *heads)
+        rows = values((item for _, item in found), *fields)
+        if label:
             rows = [(label, *row) for (label, _), row in zip(found, rows, strict=True)]
-        return Table(heads, rows, places, keys=1 + several, missing=missing)
+        return Table(columns(*label, *fields), rows, places, keys=1 + len(label), missing=missing)
 
-    def of_runs(self, items: Callable[[Run], Iterable[Any] | None], *fields: Field) -> Table:
-        """A row for each item of each run."""
-        return self.table(lambda report: (report.run and items(report.run)) or (), *fields)
+    def section(
+        self,
+        title: str,
+        items: Callable[[Report], Iterable[Any]],
+        *fields: Field,
+        notes: tuple[str, ...] = (),
+        detail: bool = False,
+    ) -> Section:
+        """The table; without rows nothing needs a note."""
+        table = self.table(items, *fields)
+        return Section(title, notes if table.rows else (), table, detail=detail)
+
+    def of_runs(self, title: str, items: Callable[[Run], Iterable[Any] | None], *fields: Field, **how: Any) -> Section:
+        """A row for each item of each run. how: as for `section`."""
+        return self.section(title, lambda report: (report.run and items(report.run)) or (), *fields, **how)
 
     def notes(self, lines: Callable[[Report], Iterable[str]]) -> tuple[str, ...]:
         """The lines of every report, of several each after its label."""
-        return tuple(
-            f"{label}: {line}" if len(self.reports) > 1 else line
-            for label, report in zip(self.labels, self.reports, strict=True)
-            for line in lines(report)
-        )
+        named = self.of_each(lambda report: list(lines(report)))
+        return tuple(f"{label}: {line}" if len(self.reports) > 1 else line for label, lines in named for line in lines)
 
 
-def of_prompts(reports: Iterable[Report]) -> bool:
-    """Whether some are of runs, and all of these of plain-text prompts."""
-    runs = [report.run for report in reports if report.run is not None]
-    return bool(runs) and not any(run.of_molecules for run in runs)
+def is_spread(points: Sequence[StepTime]) -> bool:
+    """Whether steps were timed more than once, which gives a band."""
+    return any(point.high_ns > point.low_ns for point in points)
 
 
-def _worded(figure: Figure, plain: bool) -> Figure:
-    """The figure; of runs of prompts (`plain`) its label has no word of molecules."""
-    return replace(figure, label=figure.label.replace("molecule", "prompt")) if plain else figure
+def reports_of(item: Report | Comparison | Sequence[Report], anyway: bool = False) -> Reports:
+    """What is shown together. Raises NotComparableError for runs of unlike work, unless `anyway`."""
+    if isinstance(item, Report):
+        return Reports(run_labels([item]), (item,))
+    if isinstance(item, Comparison):
+        return Reports(item.labels, item.runs, item.differences, item.trace_differences)
+    return reports_of(item[0] if len(item) == 1 else compare(item, anyway=anyway))
 
 
-def report_figures(label: str, report: Report) -> Section:
-    columns = (Column("figure"), Column(label, "number"))
-    rows = ((figure, [Cell(figure.value(report), figure.unit)]) for figure in FIGURES)
-    return _section(columns, rows, (), of_prompts([report]))
+def _worded(rows: Iterable[tuple[Figure, T]], reports: Reports) -> list[tuple[Figure, T]]:
+    """Figures and what belongs to each; of runs of prompts without those, and words, of molecules."""
+    if not reports.of_prompts:
+        return list(rows)
+    return [
+        (replace(figure, label=figure.label.replace("molecule", "prompt")), of_figure)
+        for figure, of_figure in rows
+        if not figure.of_molecules
+    ]
+
+
+def report_figures(reports: Reports) -> Section:
+    """The figures of one report."""
+    columns = (Column("figure"), Column(reports.labels[0], "number"))
+    rows = ((figure, [Cell(figure.value(reports.reports[0]), figure.unit)]) for figure in FIGURES)
+    return _section(columns, _worded(rows, reports), ())
 
 
 def figure_values(report: Report) -> dict[str, Value]:
@@ -94,56 +157,155 @@ def compared_figures(comparison: Comparison) -> Section:
             cells.append(Cell(value, row.figure.unit))
             cells.append(Cell("" if ratio is None else ratio, "factor", noise=row.within_noise(place)))
         rows.append((row.figure, cells))
-    return _section(tuple(columns), rows, ('"-": not recorded',), of_prompts(comparison.runs))
+    return _section(tuple(columns), _worded(rows, reports_of(comparison)), ('"-": not recorded',))
 
 
 def _section(
-    columns: tuple[Column, ...], rows: Iterable[tuple[Figure, Sequence[Cell]]], notes: tuple[str, ...], plain: bool
+    columns: tuple[Column, ...], rows: Iterable[tuple[Figure, Sequence[Cell]]], notes: tuple[str, ...]
 ) -> Section:
-    """A table for each group but the settings; what no trace records, in a line. `plain`: no word of molecules."""
-    rows = [
-        (_worded(figure, plain), cells)
-        for figure, cells in rows
-        if figure not in SETTINGS and not (plain and figure.of_molecules)
-    ]
+    """A table for each group but the settings; what no trace records, in a line."""
+    settings = {figure.id for figure in SETTINGS}
+    rows = [(figure, cells) for figure, cells in rows if figure.id not in settings]
     known = [(figure, cells) for figure, cells in rows if any(cell.value not in (None, "") for cell in cells)]
-    rows = [row for row in rows if row in known or not row[0].stands_in]
+    missing = _missing([figure for figure, _ in rows], [figure for figure, _ in known])
     sections = [
         Section(group, table=Table(columns, [(figure.label, *cells) for figure, cells in found], keys=2, missing="-"))
         for group, found in groupby(known, key=lambda row: row[0].group)
     ]
-    notes += _missing([figure for figure, _ in rows], [figure for figure, _ in known])
-    return Section("Figures", notes, parts=tuple(sections))
+    return Section("Figures", (*notes, *missing), parts=tuple(sections))
 
 
 def _missing(figures: Sequence[Figure], known: Sequence[Figure]) -> tuple[str, ...]:
     """The figures that are not known, by group; a group of which nothing is known by its name alone."""
     texts = []
     for group, items in groupby(figures, key=lambda figure: figure.group):
-        found = list(items)
+        found = [figure for figure in items if figure in known or not figure.stands_in]
         names = [figure.label.strip() for figure in found if figure not in known]
-        if len(names) == len(found):
-            texts.append(group)
-        elif names:
-            texts.append(f"{group} ({', '.join(names)})")
+        if names:
+            texts.append(group if len(names) == len(found) else f"{group} ({', '.join(names)})")
     return (f"not recorded: {'; '.join(texts)}",) if texts else ()
 
 
 def settings_section(reports: Reports) -> Section:
     """One row for each setting that any report has, one column for each report; what differs is marked."""
-    plain = reports.of_prompts
-    shown = [_worded(figure, plain) for figure in SETTINGS if not (plain and figure.of_molecules)]
-    found = [(figure, [figure.value(report) for report in reports.reports]) for figure in shown]
-    known = [figure for figure, values in found if any(value is not None for value in values)]
-    found = [(figure, values) for figure, values in found if figure in known and set(values) - {None, figure.usual}]
+    rows = _worded(((figure, [figure.value(report) for report in reports.reports]) for figure in SETTINGS), reports)
+    known = [figure for figure, values in rows if set(values) != {None}]
+    shown = [(figure, values) for figure, values in rows if set(values) - {None, figure.usual}]
     marked = frozenset(
         place
-        for place, (figure, values) in enumerate(found)
+        for place, (figure, values) in enumerate(shown)
         if figure.role != "measure" and len(set(values) - {None}) > 1
     )
     columns = (Column("setting"), *map(Column, reports.labels))
-    rows: list[Row] = [(figure.label, *(Cell(value, figure.unit) for value in values)) for figure, values in found]
-    notes: tuple[str, ...] = ("rows that differ are marked",) if marked else ()
-    asked = [figure for figure in shown if not figure.stands_in]
-    notes += _missing(asked, known)
-    return Section("Settings", notes, Table(columns, rows, marked))
+    cells: list[Row] = [(figure.label, *(Cell(value, figure.unit) for value in values)) for figure, values in shown]
+    notes = (
+        *(("rows that differ are marked",) if marked else ()),
+        *_missing([figure for figure, _ in rows if not figure.stands_in], known),
+    )
+    return Section("Settings", notes, Table(columns, cells, marked))
+
+
+@dataclass(frozen=True)
+class TraceRow:
+    """What one table of many traces keeps of each."""
+
+    file: str
+    figures: dict[str, Value]  # by id; empty where it could not be read
+    problem: str | None = None  # why it could not be read
+
+    @property
+    def reason(self) -> str:
+        """The problem without the file's name before it: beside the name it would stand twice."""
+        return (self.problem or "").removeprefix(f"{self.file}: ").removeprefix(f"{self.file} ")
+
+
+def trace_row(file: str, found: Report | Exception) -> TraceRow:
+    return TraceRow(file, {}, str(found)) if isinstance(found, Exception) else TraceRow(file, figure_values(found))
+
+
+def reports_document(rows: Sequence[TraceRow]) -> Document:
+    """A row for each trace; CSV has a column for each figure."""
+    bad = [row for row in rows if row.problem is not None]
+    good = [row for row in rows if row.problem is None]
+    shown: list[Field] = [
+        (figure.label.strip(), figure.unit, f"figures.{figure.id}")
+        for figure in FIGURES
+        if figure.id in _SHOWN and any(row.figures[figure.id] is not None for row in good)
+    ]
+    traces = table_of(good, ("trace", "text", "file"), *shown, missing="-")
+    not_read = table_of(bad, ("trace", "text", "file"), ("problem", "text", "reason"))
+    sections = Section("Traces", table=traces), Section("Not read", table=not_read)
+    named = dict.fromkeys(figure.id for figure in FIGURES)
+    return Document(
+        f"molprof report: {counted(len(rows), 'trace')}",
+        tuple(section for section, found in zip(sections, (good, bad), strict=True) if found),
+        data=lambda: [{"file": row.file, "problem": row.problem, "figures": row.figures} for row in rows],
+        records=lambda: records({"file": row.file, "problem": row.problem, **named, **row.figures} for row in rows),
+        warnings=(f"{counted(len(bad), 'trace')} could not be read",) if bad else (),
+    )
+
+
+def certificate_sections(report: Report) -> tuple[Section, ...]:
+    """What the trace can bear; nothing of a stored report without a certificate."""
+    certificate = report.certificate
+    if certificate is None:
+        return ()
+    if certificate.verdict == "exact":
+        return (Section("Certificate", ("every recorded figure is exact",)),)
+    letters = _lettered([report])
+    rows: list[Row] = []
+    for item in certificate.uncertain:
+        shown = "; ".join(map(bound_text, item.bounds[:_BOUNDS]))
+        rows.append((item.title, f"{WORDS[item.verdict]}{': ' if shown else ''}{shown} ({_because(item, letters)})"))
+    exact = [item.title for item in certificate.groups if item.verdict == "exact"]
+    rows.append(("exact", ", ".join(exact) or "nothing"))
+    return (Section("Certificate", table=pairs([*rows, *_reasons(letters)], narrow=True)),)
+
+
+def compared_certificates(reports: Reports) -> tuple[Section, ...]:
+    """The groups of figures that are not exact, run by run; nothing if all are."""
+    letters = _lettered(reports.reports)
+    if not letters:
+        return ()
+    rows: list[Row] = []
+    for label, report in zip(reports.labels, reports.reports, strict=True):
+        uncertain = () if report.certificate is None else report.certificate.uncertain
+        texts = [f"{item.title} {WORDS[item.verdict]} ({_because(item, letters)})" for item in uncertain]
+        rows.append((label, "; ".join(texts) or ("not recorded" if report.certificate is None else "exact")))
+    return (Section("Certificate", table=pairs([*rows, *_reasons(letters)], narrow=True)),)
+
+
+def _lettered(reports: Iterable[Report]) -> dict[tuple[str, str], str]:
+    """A letter for each reason and query."""
+    doubts = [doubt for report in reports if report.certificate is not None for doubt in report.certificate.doubts]
+    return dict(zip(dict.fromkeys((doubt.reason, doubt.query) for doubt in doubts), _letters(), strict=False))
+
+
+def _because(item: Certified, letters: Mapping[tuple[str, str], str]) -> str:
+    return ", ".join(dict.fromkeys(letters[doubt.reason, doubt.query] for doubt in item.doubts))
+
+
+def _reasons(letters: Mapping[tuple[str, str], str]) -> Iterator[Row]:
+    return ((f"({letter})", f"{reason}; molprof query {query} TRACE") for (reason, query), letter in letters.items())
+
+
+def _letters() -> Iterator[str]:
+    """a to z, then aa and so on."""
+    return ("".join(letters) for length in count(1) for letters in product(ascii_lowercase, repeat=length))
+
+
+def bound_text(bound: Bound) -> str:
+    """The figure and its bounds: `kernels 12 to 17`, `device 0 busy 3 ms to 4 ms`."""
+    unit: Unit = "ns" if bound.figure.endswith("_ns") else "number"
+    place, _, name = bound.figure.rpartition(".")
+    name = name.removesuffix("_ns").replace("_", " ")
+    if place.startswith(("devices.", "streams.")):
+        name = f"{place.replace('s.', ' ', 1)} {name}"
+    if bound.low is None:
+        return f"{name} up to {by_unit(unit, bound.high)}"
+    if bound.high is None:
+        return f"{name} {by_unit(unit, bound.low)} or more"
+    low, high = by_unit(unit, bound.low), by_unit(unit, bound.high)
+    return (
+        f"{name} {low} to {high}" if low != high else f"{name} {high} (within {by_unit(unit, bound.high - bound.low)})"
+    )

@@ -1,4 +1,4 @@
-"""Two traces kernel by kernel as a document: the sum, where it is, what differs, and both sequences side by side."""
+"""Two traces kernel by kernel as a document: the verdict, the sum, what differs where, both sequences side by side."""
 
 from __future__ import annotations
 
@@ -9,26 +9,33 @@ from itertools import groupby
 from pathlib import PurePath
 from typing import Any
 
-from molprof.analysis.compare.kernels.cut import STEP, STEPS, Item, Selection
-from molprof.analysis.compare.kernels.pairing import LEVELS, MATCHED, Change
+from molprof.analysis.compare.kernels.cut import STEP, STEPS, Selection
+from molprof.analysis.compare.kernels.pairing import DELETED, INSERTED, LEVELS, MATCHED, MOVED, Change
+from molprof.analysis.compare.kernels.read import Row as Work
 from molprof.analysis.compare.kernels.sums import (
-    EQUAL,
     NO_LAYER,
     PARTS,
+    Hunk,
+    Location,
     Sum,
     Summed,
     location_of,
     part_of,
     what,
 )
-from molprof.analysis.documents.kernel_verdict import PART_WORDS, kernel_verdict, noun
 from molprof.analysis.documents.plots import plot_section
 from molprof.common.document import Document, Field, Section, Table, columns, records, table_of, values
 from molprof.common.values import (
     count_text,
     counted,
+    cut,
+    factor_text,
+    number_text,
+    numbered,
     per,
     short_name,
+    short_source,
+    signed_time_text,
     time_text,
 )
 
@@ -41,6 +48,19 @@ _WORK: tuple[Field, ...] = (
     ("source", "text", "row.source"), ("phase", "text", "row.phase"), ("ts_ns", "raw", "row.ts"),
     ("time_ns", "raw", "own_ns"), ("idle_ns", "raw", "gap_ns"),
 )  # fmt: skip
+PART_WORDS = {
+    "slower": "matched and slower",
+    "faster": "matched and faster",
+    "equal": "matched and equal",
+    "inserted": "only in the second",
+    "deleted": "only in the first",
+    "moved": "moved",
+    "idle": "idle between",
+}
+_VERBS = {INSERTED: "adds", DELETED: "leaves out", MOVED: "moves"}
+# In a sentence about kernels.
+_MOST_PLACES, _MOST_NAMES = 3, 3
+_LONGEST = 60
 # A page shows so many rows of a table, and so many tables of the sequences; JSON and CSV have all.
 _ROWS, _TABLES = 500, 20
 
@@ -52,6 +72,10 @@ def kernels_document(result: Summed, region: str) -> Document:
     recorded = f"recorded {'GPU' if result.pairing.first.trace.has_gpu else 'CPU'} time"
     parts = {PART_WORDS[part]: result.whole.parts[part] for part in PARTS}
     spans = result.pairing.first.span_ns, result.pairing.other.span_ns
+    layers = [
+        (NO_LAYER if layer is None else f"layer {layer}", item)
+        for layer, item in sorted(result.layers.items(), key=lambda pair: -1 if pair[0] is None else pair[0])
+    ]
     alike = ("between two matches; those that differ alike together",)
     sections = [
         Section("Sum", tuple(_notes(result, region, labels)), _sum(result, labels)),
@@ -59,7 +83,7 @@ def kernels_document(result: Summed, region: str) -> Document:
         Section("By place", ("layers together",), _sums("place", result, _places(result)), detail=True),
         Section(f"Where {word}s differ", alike, _hunks(result), detail=True),
         Section(f"Matched {word}s", (), _matched(result), detail=True),
-        *_by_layer(result),
+        *([Section("By layer", (), _sums("layer", result, layers), detail=True)] if {*result.layers} - {None} else []),
         *_side_by_side(result, labels),
     ]
     return Document(
@@ -70,6 +94,11 @@ def kernels_document(result: Summed, region: str) -> Document:
         warnings=tuple(f"the sum does not hold: {problem}" for problem in result.problems),
         summary=kernel_verdict(result, labels),
     )
+
+
+def noun(result: Summed) -> str:
+    """What sequences are made of."""
+    return "kernel" if result.pairing.first.trace.has_gpu else "operator"
 
 
 def _labels(result: Summed) -> tuple[str, str]:
@@ -109,10 +138,10 @@ def _region(part: Selection, region: str) -> str:
 
 def _sum(result: Summed, labels: tuple[str, str]) -> Table:
     counts = Counter(map(part_of, result.pairing.changes))
-    rows: list[tuple[Any, ...]] = [
-        (PART_WORDS[part], None if part == "idle" else counts[part], result.whole.parts[part]) for part in PARTS
+    rows = [
+        (words, None if part == "idle" else counts[part], result.whole.parts.get(part))
+        for part, words in PART_WORDS.items()
     ]
-    rows.insert(2, (PART_WORDS[EQUAL], counts[EQUAL], None))
     if result.residual_ns:
         rows.append(("unexplained", None, result.residual_ns))
     shares = [(*row, per(row[2], result.span_ns)) for row in rows]
@@ -142,101 +171,81 @@ def _places(result: Summed) -> Iterator[tuple[str, Sum]]:
         yield f"after the last {noun(result)} of a step", tail
 
 
-def _by_layer(result: Summed) -> Iterator[Section]:
-    layers = sorted(result.layers.items(), key=lambda pair: -1 if pair[0] is None else pair[0])
-    if any(layer is not None for layer, _ in layers):
-        named = ((NO_LAYER if layer is None else f"layer {layer}", item) for layer, item in layers)
-        yield Section("By layer", (), _sums("layer", result, named), detail=True)
-
-
 def _hunks(result: Summed) -> Table:
-    def names(which: str) -> Any:
-        return lambda item: ", ".join(_counted(map(short_name, getattr(item, which))))
+    def names(title: str, which: str) -> Field:
+        """Names in order, each once with its number."""
+
+        def text(hunk: Hunk) -> str:
+            counts = Counter(map(short_name, getattr(hunk, which)))
+            return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
+
+        return title, "text", text
 
     return table_of(
         result.hunks,
         ("place", "path", "location.short"), ("times", "count", "count"), ("difference", "change_ns", "sum.total_ns"),
-        ("only in the first", "text", names("first")), ("only in the second", "text", names("other")),
-        ("moved", "text", names("moved")), ("after", "text", lambda item: _short(item.between[0])),
-        ("before", "text", lambda item: _short(item.between[1])),
+        names("only in the first", "first"), names("only in the second", "other"), names("moved", "moved"),
+        ("after", "text", lambda hunk: hunk.between[0] and short_name(hunk.between[0])),
+        ("before", "text", lambda hunk: hunk.between[1] and short_name(hunk.between[1])),
         missing="", keys=2,
     )  # fmt: skip
 
 
-def _counted(names: Iterable[str]) -> Iterator[str]:
-    """Names in order, each once with its number."""
-    for name, count in Counter(names).items():
-        yield name if count == 1 else f"{count} x {name}"
-
-
-def _short(name: str | None) -> str | None:
-    return None if name is None else short_name(name)
-
-
 def _matched(result: Summed) -> Table:
     """What is matched by what it is, the largest difference first."""
-    found: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+    found: defaultdict[tuple[str, str], Sum] = defaultdict(Sum)
     for change in result.pairing.changes:
         if change.first is not None and change.other is not None:
-            amounts = found[what(change.first.row), what(change.other.row)]
-            for place, amount in enumerate((1, change.first.own_ns, change.other.own_ns)):
-                amounts[place] += amount
-    rows = [
-        (*map(short_name, key), count, first_ns, other_ns, per(other_ns, first_ns), other_ns - first_ns)
-        for key, (count, first_ns, other_ns) in sorted(found.items(), key=lambda pair: -abs(pair[1][2] - pair[1][1]))
-    ]
-    heads = columns(
-        ("first", "name"), ("second", "name"), ("pairs", "count"), ("time, first", "ns"), ("time, second", "ns"),
-        ("ratio", "factor"), ("difference", "change_ns"),
+            found[what(change.first.row), what(change.other.row)].add(change)
+    table = table_of(
+        sorted(found.items(), key=lambda pair: -abs(pair[1].other[1] - pair[1].first[1])),
+        ("first", "name", lambda pair: short_name(pair[0][0])), ("second", "name", lambda pair: short_name(pair[0][1])),
+        ("pairs", "count", "1.first.0"), ("time, first", "ns", "1.first.1"), ("time, second", "ns", "1.other.1"),
+        ("ratio", "factor", lambda pair: per(pair[1].other[1], pair[1].first[1])),
+        ("difference", "change_ns", lambda pair: pair[1].other[1] - pair[1].first[1]),
+        missing="-",
     )  # fmt: skip
-    return Table(tuple(replace(head, joined=head.title == "ratio") for head in heads), rows, missing="-")
+    return replace(table, columns=tuple(replace(head, joined=head.title == "ratio") for head in table.columns))
 
 
 def _side_by_side(result: Summed, labels: tuple[str, str]) -> Iterator[Section]:
-    """Both sequences in order. Neighbouring work of a layer and phase is folded with other layers and steps like it."""
-    heads = columns(
-        ("place", "path"), ("times", "count"), (labels[0], "name"), ("time", "ns"), ("gap before", "ns"),
-        (labels[1], "name"), ("time", "ns"), ("gap before", "ns"), ("difference", "change_ns"), ("change", "text"),
-    )  # fmt: skip
-    folded = [column for block in _blocks(result.pairing.changes) for column in block]
-    rows = list(map(_beside_row, folded))
+    """Both sequences in order."""
+
+    def side(name: str, label: str) -> Iterator[Field]:
+        yield label, "name", lambda item: (work := getattr(item[0], name)) and what(work.row)
+        yield "time", "ns", lambda item: getattr(item[0], name) and getattr(item[1], name)[1]
+        yield "gap before", "ns", lambda item: getattr(item[0], name) and getattr(item[1], name)[2]
+
+    fields: list[Field] = [
+        ("place", "path", lambda item: location_of(item[0].row).text),
+        ("times", "count", lambda item: sum(item[1].counts.values())), *side("first", labels[0]),
+        *side("other", labels[1]), ("difference", "change_ns", "1.total_ns"),
+        ("change", "text", lambda item: next(iter(item[2])) if len(item[2]) == 1 else MATCHED),
+    ]  # fmt: skip
+    rows = _folded(result.pairing.changes)
     for start in range(0, min(len(rows), _ROWS * _TABLES), _ROWS):
-        end = min(start + _ROWS, len(rows))
-        marked = (row for row, column in enumerate(folded[start:end]) if column[0].kind != MATCHED)
-        table = Table(heads, rows[start:end], frozenset(marked), missing="")
-        title = "Side by side" if len(rows) <= _ROWS else f"Side by side, {start + 1} to {end} of {len(rows):,}"
+        shown = rows[start : start + _ROWS]
+        marked = frozenset(place for place, (change, _, _) in enumerate(shown) if change.kind != MATCHED)
+        of = f", {start + 1} to {start + len(shown)} of {len(rows):,}" if len(rows) > _ROWS else ""
         notes = ("equal layers and steps together, with their times added up",) if start == 0 else ()
-        yield Section(title, notes, table, page_only=True, detail=True)
+        table = table_of(shown, *fields, marked=marked, missing="")
+        yield Section(f"Side by side{of}", notes, table, page_only=True, detail=True)
 
 
-def _blocks(changes: Sequence[Change]) -> list[list[list[Change]]]:
-    """Blocks in order of their first one; of each place in it the changes of all blocks that are alike."""
-    found: dict[Any, list[list[Change]]] = {}
+def _folded(changes: Sequence[Change]) -> list[tuple[Change, Sum, set[str]]]:
+    """Changes with the sum and parts of all like them: neighbours of a layer and phase are folded with others alike."""
+    found: dict[Any, list[tuple[Change, Sum, set[str]]]] = {}
     for _, group in groupby(changes, key=lambda change: (change.row.phase, change.row.layer)):
         block = list(group)
         signature = tuple(
-            (change.kind, _what(change.first), _what(change.other), location_of(change.row)) for change in block
+            (change.kind, *(item and what(item.row) for item in (change.first, change.other)), location_of(change.row))
+            for change in block
         )
-        found_columns = found.setdefault(signature, [[] for _ in block])
-        for column, change in zip(found_columns, block, strict=True):
-            column.append(change)
-    return list(found.values())
-
-
-def _what(item: Item | None) -> str | None:
-    return None if item is None else what(item.row)
-
-
-def _beside_row(changes: Sequence[Change]) -> tuple[Any, ...]:
-    total = Sum()
-    for change in changes:
-        total.add(change)
-    cells: list[Any] = []
-    for item, amounts in ((changes[0].first, total.first), (changes[0].other, total.other)):
-        cells += [None, None, None] if item is None else [what(item.row), amounts[1], amounts[2]]
-    kinds = {part_of(change) for change in changes}
-    kind = kinds.pop() if len(kinds) == 1 else MATCHED
-    return (location_of(changes[0].row).text, len(changes), *cells, total.total_ns, kind)
+        folded = found.setdefault(signature, [(change, Sum(), set()) for change in block])
+        for change, (_, total, parts) in zip(block, folded, strict=True):
+            total.add(change)
+            parts.add(part_of(change))
+    return [item for block in found.values() for item in block]
 
 
 def _beside_ns(part: Selection) -> int:
@@ -281,7 +290,19 @@ def _data(result: Summed, region: str, labels: tuple[str, str]) -> dict[str, Any
         "schema": SCHEMA,
         "by": noun(result),
         "region": region,
-        "traces": [_trace(label, part) for label, part in zip(labels, parts, strict=True)],
+        "traces": [
+            {
+                "label": label,
+                "path": part.trace.info.path,
+                "complete": part.trace.info.complete,
+                "steps": [step.name for step in part.steps],
+                "span_ns": part.span_ns,
+                "count": len(part.items),
+                "beside_ns": _beside_ns(part),
+                "outside": {"count": part.outside[0], "time_ns": part.outside[1]},
+            }
+            for label, part in zip(labels, parts, strict=True)
+        ],
         "difference": {
             "span_ns": result.span_ns,
             "parts": result.whole.parts,
@@ -291,14 +312,11 @@ def _data(result: Summed, region: str, labels: tuple[str, str]) -> dict[str, Any
             "problems": list(result.problems),
         },
         "verdict": list(kernel_verdict(result, labels)),
-        "places": [
-            {"phase": place.phase, "module": place.module, **item.to_json()} for place, item in result.locations.items()
-        ],
+        "places": [{**vars(place), **item.to_json()} for place, item in result.locations.items()],
         "layers": [{"layer": layer, **item.to_json()} for layer, item in result.layers.items()],
         "stretches": [
             {
-                "phase": item.location.phase,
-                "module": item.location.module,
+                **vars(item.location),
                 "count": item.count,
                 "deleted": list(item.first),
                 "inserted": list(item.other),
@@ -314,14 +332,94 @@ def _data(result: Summed, region: str, labels: tuple[str, str]) -> dict[str, Any
     }
 
 
-def _trace(label: str, part: Selection) -> dict[str, Any]:
-    return {
-        "label": label,
-        "path": part.trace.info.path,
-        "complete": part.trace.info.complete,
-        "steps": [step.name for step in part.steps],
-        "span_ns": part.span_ns,
-        "count": len(part.items),
-        "beside_ns": _beside_ns(part),
-        "outside": {"count": part.outside[0], "time_ns": part.outside[1]},
-    }
+def kernel_verdict(result: Summed, labels: tuple[str, str]) -> tuple[str, ...]:
+    """How much longer the second takes, what it adds, leaves out and moves, and where matched work differs most."""
+    if not result.span_ns and not any(result.whole.parts.values()) and not result.hunks:
+        return (f"{labels[1]} and {labels[0]} ran the same {noun(result)}s in the same time.",)
+    lines = (
+        _total(result, labels),
+        *(_only(result, labels[1], kind) for kind in _VERBS),
+        *(_most(result, part) for part in ("slower", "faster")),
+    )
+    return tuple(filter(None, lines))
+
+
+def _total(result: Summed, labels: tuple[str, str]) -> str:
+    first_ns, other_ns = result.pairing.first.span_ns, result.pairing.other.span_ns
+    ratio = f", {factor_text(other_ns / first_ns)}" if first_ns else ""
+    said = [
+        f"{PART_WORDS[part]} {signed_time_text(ns)}"
+        + (f" ({counted(result.whole.counts[part], noun(result))})" if part in _VERBS else "")
+        for part, ns in sorted(result.whole.parts.items(), key=lambda item: -abs(item[1]))
+        if ns
+    ]
+    total = f"{labels[1]} takes {time_text(other_ns)} against {time_text(first_ns)} of {labels[0]}"
+    return f"{total} ({signed_time_text(result.span_ns)}{ratio}): {', '.join(said)}." if said else f"{total}."
+
+
+def _only(result: Summed, label: str, kind: str) -> str:
+    """What is of one kind, by where it is and who asks for it."""
+    changes = [change for change in result.pairing.changes if change.kind == kind]
+    if not changes:
+        return ""
+    # A count, or its mean per step.
+    steps = len((result.pairing.first if kind == DELETED else result.pairing.other).steps)
+    around: dict[Location, Hunk] = {}  # the first hunk of each location that has such changes
+    for hunk in result.hunks:
+        if any(change.kind == kind for change in hunk.example):
+            around.setdefault(hunk.location, hunk)
+    by_place: dict[Location, list[Change]] = {}
+    for change in changes:
+        by_place.setdefault(location_of(change.row), []).append(change)
+    said = [
+        f"{number_text(len(found) / (steps or 1))} {_where(place, around.get(place))}: {_work_names(found, steps or 1)}"
+        for place, found in sorted(by_place.items(), key=lambda item: -len(item[1]))
+    ]
+    number = numbered(len(changes) / (steps or 1), noun(result))
+    time_ns = sum(change.time_ns for change in changes)
+    start = f"{label} {_VERBS[kind]} {number}{' per step' if steps else ''} ({signed_time_text(time_ns)})"
+    return f"{start}: {_listed(said, _MOST_PLACES, 'more place', ';')}."
+
+
+def _listed(texts: Sequence[str], most: int, noun: str, mark: str = "") -> str:
+    """The first texts, and how many more there are; mark: what stands before `and`, and between the texts, else ,."""
+    said, more = f"{mark or ','} ".join(texts[:most]), len(texts) - most
+    return f"{said}{mark} and {counted(more, noun)}" if more > 0 else said
+
+
+def _where(place: Location, hunk: Hunk | None) -> str:
+    """In which phase and module, or between what."""
+    inside = [f"in the {place.phase} phase"] if place.phase else []
+    inside += [f"in {place.inner}"] if place.module else []
+    before, after = (None if change is None else change.row for change in (hunk.around if hunk else (None, None)))
+    if place.phase and before and after and place.phase not in (before.phase, after.phase):
+        inside.append(f"between {before.phase} and {after.phase}")
+    elif not inside:
+        start, end = (_work_name(before) if before else "the start"), (_work_name(after) if after else "the end")
+        inside.append(f"between {start} and {end}")
+    return ", ".join(inside)
+
+
+def _work_names(changes: Sequence[Change], steps: int) -> str:
+    """The most frequent operators, and the functions that ask for them."""
+    groups = Counter((_work_name(change.row), change.row.source) for change in changes)
+    sources = {source for _, source in groups}
+    said = [
+        f"{number_text(number / steps)} {name}"
+        + (f" from {short_source(source)}" if source and len(sources) > 1 else "")
+        for (name, source), number in groups.most_common()
+    ]
+    source = sources.pop() if len(sources) == 1 else None
+    return _listed(said, _MOST_NAMES, "other") + (f" from {short_source(source)}" if source else "")
+
+
+def _work_name(row: Work) -> str:
+    return cut(row.operator or short_name(row.name), _LONGEST)
+
+
+def _most(result: Summed, part: str) -> str:
+    times = [(place.short, item.parts[part]) for place, item in result.locations.items() if item.parts[part]]
+    said = [f"{place} {signed_time_text(ns)}" for place, ns in sorted(times, key=lambda item: -abs(item[1]))]
+    if not said:
+        return ""
+    return f"Matched {noun(result)}s are {part} most in {_listed(said, _MOST_PLACES, 'more place')}."

@@ -1,24 +1,45 @@
-"""Where GPU work comes from, as a document: a tree, and who asks for launches, copies and host syncs."""
+"""Where GPU work comes from: a tree, and who asks for launches, copies and host syncs; replayed graphs opened."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from statistics import median_low
 from typing import Any
 
-from molprof.analysis.figures.model import Finding
+from molprof.analysis.figures.model import Finding, plain
+from molprof.analysis.figures.sequence import blocks
+from molprof.analysis.figures.shapes import shapes_text
 from molprof.analysis.findings import Known, find_all
+from molprof.analysis.origin.opened import Graph, Opened, Work
+from molprof.analysis.origin.opened import Place as Origin
 from molprof.analysis.origin.places import PLACES, Place, operator_places
 from molprof.analysis.origin.read import NO_CALL, Origins
 from molprof.analysis.origin.tree import AMOUNTS, Tree
 from molprof.analysis.reader import path_text
-from molprof.common.document import Column, Document, Field, Section, Table, records, table_of
-from molprof.common.values import counted, per, percent_text, short_name, short_source, time_text
+from molprof.common.document import Document, Field, Section, Table, pairs, records, table_of
+from molprof.common.values import class_names, counted, per, percent_text, short_name, short_source, time_text
 
 SCHEMA = 1
 # Nodes below this share of the whole are left out of tables.
 LEAST_RATIO = 0.005
 _FUNCTIONS = ("function", "library")
 _WHAT = {"module": "module", "source": "Python function", "operator": "operator", "kernel": "kernel class"}
+# What may be known of a kernel in a graph, and how sure that is.
+_KNOWN = ("operator", "shapes", "module", "source")
+_CERTAINTIES = ("exact", "aligned", "likely")
+_MEANING = (
+    "exact: the replay's own annotation names it; aligned: names in order, all alike or with no other place that fits; "
+    "likely: another place fits as well, or names agree in part or not at all"
+)
+
+_POSITION: tuple[Field, ...] = (
+    ("position", "index"), ("alike", "count"), ("kernel", "name", "name"), ("operator", "name"),
+    ("p50", "ns", "p50_ns"), ("match", "text", "certainty"),
+    ("module", "path", lambda item: item["module"] if item["alike"] == 1 else _classes(item["module"])),
+    ("source", "path"),
+    ("shapes", "text", lambda item: None if item["shapes"] is None else shapes_text(item["shapes"])),
+)  # fmt: skip
 _NO_STACKS = (
     "the trace has no modules or Python functions: record it with molprof capture --stacks, or with "
     "torch.profiler.profile(with_stack=True), or with named ranges (record_function)"
@@ -29,7 +50,8 @@ def origin_document(origins: Origins, by: str) -> Document:
     known = Known(origins=origins)
     tree, findings = known.tree(by), find_all(known)
     places = {name: known.places(name) for name in PLACES}
-    sections = [_findings(findings), _tree(origins, tree, by)]
+    rows = [row for item in findings for row in ((item.title, item.evidence), ("", f"fix: {item.fix}"))]
+    sections = [Section("Findings", table=pairs(rows)), _tree(origins, tree, by)]
     if origins.has_gpu:
         sections += [
             _places("Who launches", "GPU time", places["launches"]),
@@ -44,13 +66,9 @@ def origin_document(origins: Origins, by: str) -> Document:
         sections=tuple(section for section in sections if section.table is not None and section.table.rows),
         data=lambda: _data(origins, tree, by, places, findings),
         records=lambda: _records(tree),
-        warnings=_warnings(origins, by),
+        warnings=() if origins.has_stacks or by in ("operator", "kernel") else (_NO_STACKS,),
         summary=_summary(origins, tree),
     )
-
-
-def _warnings(origins: Origins, by: str) -> tuple[str, ...]:
-    return () if origins.has_stacks or by in ("operator", "kernel") else (_NO_STACKS,)
 
 
 def _summary(origins: Origins, tree: Tree) -> tuple[str, ...]:
@@ -73,9 +91,11 @@ def _summary(origins: Origins, tree: Tree) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _findings(findings: Sequence[Finding]) -> Section:
-    rows = [row for item in findings for row in ((item.title, item.evidence), ("", f"fix: {item.fix}"))]
-    return Section("Findings", table=Table((Column(), Column()), rows))
+def _row(node: Tree) -> dict[str, Any]:
+    """The kind, number and amounts of a node, own ones by `own_` before their name."""
+    inclusive = dict(zip(AMOUNTS, node.inclusive, strict=True))
+    own = {f"own_{name}": amount for name, amount in zip(AMOUNTS, node.own, strict=True)}
+    return {"kind": node.kind, "count": node.count, **inclusive, **own}
 
 
 def _tree(origins: Origins, tree: Tree, by: str) -> Section:
@@ -91,13 +111,28 @@ def _tree(origins: Origins, tree: Tree, by: str) -> Section:
         notes.append(f"Not shown: {what}. JSON, CSV and speedscope have all.")
     if passed:
         notes.append(f"Not shown: {counted(passed, 'function')} that only call one other.")
-    name: Field = (_WHAT[by], "name", lambda item: "  " * item[0] + _short(item[1]))
-    return Section(f"By {_WHAT[by]}", tuple(notes), table_of(shown, name, *_fields(origins, by, weight, whole)))
-
-
-def _short(node: Tree) -> str:
-    """The name, of a function without the outer folders of its file."""
-    return short_source(node.name) if node.kind in _FUNCTIONS else short_name(node.name)
+    fields: list[Field] = [(_WHAT[by], "name", "name"), *((("alike", "count", "count"),) if by == "module" else ())]
+    fields.append(("share", "ratio", lambda row: per(row[weight], whole)))
+    if origins.has_gpu:
+        fields += [
+            ("GPU time", "ns", "gpu_ns"), ("own GPU", "ns", "own_gpu_ns"), ("launches", "count"),
+            ("own", "count", "own_launches"),
+        ]  # fmt: skip
+        if origins.steps > 1:
+            fields.append(("per step", "number", lambda row: row["step_launches"] / origins.steps))
+        if origins.tokens:
+            fields.append(("per token", "number", lambda row: per(row["step_launches"], origins.tokens)))
+    else:
+        fields.append(("leaf operators", "count", "operators"))
+    if by != "kernel":
+        fields.append(("CPU", "ns", "operator_ns"))
+        fields += [] if origins.has_gpu else [("own CPU", "ns", "own_operator_ns")]
+    # Of a function without the outer folders of its file.
+    short = (short_source if node.kind in _FUNCTIONS else short_name for _, node in shown)
+    rows = [
+        {"name": "  " * depth + name(node.name), **_row(node)} for name, (depth, node) in zip(short, shown, strict=True)
+    ]
+    return Section(f"By {_WHAT[by]}", tuple(notes), table_of(rows, *fields))
 
 
 def _choose(tree: Tree, depth: int, wanted: Callable[[Tree], bool], skip: bool, found: list[tuple[int, Tree]]) -> int:
@@ -110,28 +145,6 @@ def _choose(tree: Tree, depth: int, wanted: Callable[[Tree], bool], skip: bool, 
             found.append((depth, child))
             skipped += _choose(child, depth + 1, wanted, skip, found)
     return skipped
-
-
-def _fields(origins: Origins, by: str, weight: str, whole: int) -> Iterator[Field]:
-    """Columns of a depth and a node; the share is of the whole."""
-    if by == "module":
-        yield "alike", "count", "1.count"
-    yield "share", "ratio", lambda item: per(item[1].amount(weight), whole)
-    if origins.has_gpu:
-        yield "GPU time", "ns", lambda item: item[1].amount("gpu_ns")
-        yield "own GPU", "ns", lambda item: item[1].amount("gpu_ns", own=True)
-        yield "launches", "count", lambda item: item[1].amount("launches")
-        yield "own", "count", lambda item: item[1].amount("launches", own=True)
-        if origins.steps > 1:
-            yield "per step", "number", lambda item: item[1].amount("step_launches") / origins.steps
-        if origins.tokens:
-            yield "per token", "number", lambda item: item[1].amount("step_launches") / (origins.tokens or 1)
-    else:
-        yield "leaf operators", "count", lambda item: item[1].amount("operators")
-    if by != "kernel":
-        yield "CPU", "ns", lambda item: item[1].amount("operator_ns")
-        if not origins.has_gpu:
-            yield "own CPU", "ns", lambda item: item[1].amount("operator_ns", own=True)
 
 
 def _places(title: str, time: str, places: Sequence[Place]) -> Section:
@@ -149,9 +162,7 @@ def _records(tree: Tree) -> Table:
     path: list[str] = []
     for depth, node in tree.walk():
         path[depth:] = [node.name]
-        inclusive = dict(zip(AMOUNTS, node.inclusive, strict=True))
-        own = {f"own_{name}": amount for name, amount in zip(AMOUNTS, node.own, strict=True)}
-        rows.append({"path": "/".join(path[1:]), "kind": node.kind, "count": node.count, **inclusive, **own})
+        rows.append({"path": "/".join(path[1:]), **_row(node)})
     return records(rows)
 
 
@@ -173,9 +184,7 @@ def _data(
                     "module": place.module if place.known else None,
                     "modules": len(place.modules) if place.known else None,
                     "source": place.source if place.known else None,
-                    "operator": place.operator,
-                    "count": place.count,
-                    "time_ns": place.time_ns,
+                    **{name: getattr(place, name) for name in ("operator", "count", "time_ns")},
                 }
                 for place in found
             ]
@@ -183,3 +192,142 @@ def _data(
         },
         "findings": [finding.to_json() for finding in findings],
     }
+
+
+def opened_sections(opened: Opened) -> list[Section]:
+    """How much is known of the graphs' kernels, each graph by position, and what is not known."""
+    known = table_of(
+        _shares(opened).items(),
+        ("known", "name", "0"), ("kernels", "count", "1.kernels"), ("share", "ratio", "1.ratio"),
+        ("of time", "ratio", "1.time_ratio"),
+    )  # fmt: skip
+    unknown = table_of(
+        _without(opened),
+        ("graph", "index"),
+        ("without", "name"),
+        ("kernel", "name", "name"),
+        ("count", "count", "count"),
+    )
+    none = () if unknown.rows else ("none",)
+    return [
+        Section("Kernels of graphs opened", (*map(_told, opened.graphs), _MEANING), known),
+        *(
+            Section(f"Graph {graph.number} opened", table=table_of(_folded(graph, opened.places), *_POSITION))
+            for graph in opened.graphs
+            if any(opened.places[work.id].certainty for work in graph.work)  # else the report's table says as much
+        ),
+        Section("Kernels of graphs that are not known", none, unknown if unknown.rows else None),
+    ]
+
+
+def opened_data(opened: Opened) -> dict[str, Any]:
+    return {
+        "capture": opened.capture,
+        "segments": [{"name": item.name, "nodes": len(item.nodes)} for item in opened.segments],
+        "known": _shares(opened),
+        "graphs": [
+            {
+                "graph": graph.number,
+                "replays": graph.replays,
+                "captures": list(graph.captures),
+                "capture_nodes": graph.nodes,
+                "consistent_ratio": graph.consistent_ratio,
+                "unused_nodes": [{"operator": node.operator, "name": node.name} for node in graph.unused],
+                "positions": list(_folded(graph, opened.places)),
+            }
+            for graph in opened.graphs
+        ],
+        "unknown": _without(opened),
+    }
+
+
+def _told(graph: Graph) -> str:
+    size = len(graph.work) // graph.replays
+    text = f"graph {graph.number}: {counted(graph.replays, 'replay')} of {counted(size, 'node')}"
+    if not graph.captures:
+        return f"{text}; no capture fits"
+    if len(graph.captures) == 1:
+        text += f", captured in {graph.captures[0]} ({counted(graph.nodes, 'node')})"
+    else:
+        names = ", ".join(dict.fromkeys(graph.captures))
+        text += f", captured in one of {len(graph.captures)} that fit equally: {names}"
+    if graph.unused:
+        text += f"; {counted(len(graph.unused), 'captured node')} without a match"
+    if graph.consistent_ratio is not None:
+        ratio = percent_text(graph.consistent_ratio)
+        text += (
+            f"; of those matched by order alone, {ratio} meet the kernel that their operator and shapes meet elsewhere"
+        )
+    return text
+
+
+def _kernels(opened: Opened) -> Iterator[tuple[Work, Origin]]:
+    for graph in opened.graphs:
+        yield from ((work, opened.places[work.id]) for work in graph.work if work.category == "kernel")
+
+
+def _shares(opened: Opened) -> dict[str, dict[str, Any]]:
+    """Of the kernels in graphs, those of which each is known, and how sure the match is."""
+    kernels = list(_kernels(opened))
+    total_ns = sum(work.dur for work, _ in kernels)
+
+    def share(test: Callable[[Origin], bool]) -> dict[str, Any]:
+        times_ns = [work.dur for work, place in kernels if test(place)]
+        return {
+            "kernels": len(times_ns),
+            "ratio": per(len(times_ns), len(kernels)),
+            "time_ns": sum(times_ns),
+            "time_ratio": per(sum(times_ns), total_ns),
+        }
+
+    return {
+        **{name: share(lambda place, name=name: getattr(place, name) is not None) for name in _KNOWN},  # type: ignore[misc]
+        **{name: share(lambda place, name=name: place.certainty == name) for name in _CERTAINTIES},  # type: ignore[misc]
+        "not known": share(lambda place: place.certainty is None),
+    }
+
+
+def _without(opened: Opened) -> list[dict[str, Any]]:
+    """Kernels that lack an operator, shapes or module, by name."""
+    lacks = (
+        (work.graph, ", ".join(name for name in ("operator", "shapes", "module") if getattr(place, name) is None), work)
+        for work, place in _kernels(opened)
+    )
+    found = Counter((graph, names, work.name) for graph, names, work in lacks if names)
+    return [
+        {"graph": graph, "without": names, "name": name, "count": count}
+        for (graph, names, name), count in found.items()
+    ]
+
+
+def _folded(graph: Graph, places: dict[int, Origin]) -> Iterator[dict[str, Any]]:
+    """Positions in order, blocks that repeat as one: equal kernels of equal origin, but for numbers of modules."""
+    by_position: defaultdict[int, list[Work]] = defaultdict(list)
+    for work in graph.work:
+        if work.position is not None:
+            by_position[work.position].append(work)
+    works = [by_position[position] for position in sorted(by_position)]
+    keys = []
+    for first, *_ in works:
+        place = places[first.id]
+        keys.append((first.name, place.operator, place.shapes, _classes(place.module), place.source, place.certainty))
+    for block in blocks(keys):
+        for start in range(block.start, block.start + block.length):
+            alike = works[start : block.stop : block.length]
+            first, times = alike[0][0], [work.dur for replays in alike for work in replays]
+            yield {
+                "position": first.position,
+                "alike": len(alike),
+                "block": block.length if block.times > 1 else 0,
+                "name": first.name,
+                "category": first.category,
+                **{name: plain(value) for name, value in places[first.id]._asdict().items() if name != "frames"},
+                "p50_ns": median_low(times),
+                "shortest_ns": min(times),
+                "longest_ns": max(times),
+                "time_ns": sum(times),
+            }
+
+
+def _classes(module: str | None) -> str | None:
+    return module and class_names(module)

@@ -14,18 +14,16 @@ from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.ranks import Job
 from molprof.analysis.ranks.exchanges import Cost
 from molprof.analysis.ranks.stragglers import Straggler
-from molprof.common.document import Document, Field, Section, Table, table_of
-from molprof.common.values import Range, counted, cut, percent_text, short_name, time_text
+from molprof.common.document import Document, Section, Table, table_of
+from molprof.common.values import Range, Unit, counted, cut, percent_text, short_name, time_text
 
 SCHEMA = 1
-# Parts of the wall time.
-_PARTS: tuple[Field, ...] = (
-    ("compute", "ns", "compute_ns"), ("exposed communication", "ns", "exposed_ns"), ("waiting", "ns", "waiting_ns"),
-    ("idle", "ns", "idle_ns"),
+# The parts of the wall time are between it and what of the communication is hidden.
+_TIMES: tuple[tuple[str, Unit, str], ...] = (
+    ("wall", "ns", "wall_ns"), ("compute", "ns", "compute_ns"), ("exposed communication", "ns", "exposed_ns"),
+    ("waiting", "ns", "waiting_ns"), ("idle", "ns", "idle_ns"), ("hidden communication", "ns", "hidden_ns"),
 )  # fmt: skip
-_PART_NAMES = ("compute_ns", "exposed_ns", "waiting_ns", "idle_ns")
-_TIMES: tuple[Field, ...] = (("wall", "ns", "wall_ns"), *_PARTS, ("hidden communication", "ns", "hidden_ns"))
-_TIME_NAMES = ("wall_ns", *_PART_NAMES, "hidden_ns")
+_TIME_NAMES = [name for _, _, name in _TIMES]
 _OF_EXCHANGE = ("waiting_ns", "moving_ns", "exposed_ns", "hidden_ns")
 # Columns of a kernel's name in a sentence.
 _LONGEST = 60
@@ -51,12 +49,30 @@ def ranks_document(job: Job) -> Document:
         ("steps", "text", lambda item: counted(len(item[1].steps), "step")),
         ("clock offset", "change_ns", "0.clock_offset_ns"),
     )  # fmt: skip
+    stragglers = table_of(
+        job.stragglers,
+        ("step", "text"), ("rank", "index"), ("late", "ns", "late_ns"),
+        ("last to", "text", lambda item: f"{item.collectives} of {item.of_collectives}"),
+        ("others waited", "ns", "waited_ns"), ("meanwhile compute", "ns", "compute_ns"),
+        ("communication", "ns", "exposed_ns"), ("idle", "ns", "idle_ns"),
+    )  # fmt: skip
+    late: tuple[str, ...] = (
+        "late: after the median of the other ranks, summed over the collectives to which the rank came last",
+        "others waited: summed over ranks",
+        *(_instead(item) for item in sorted(job.stragglers, key=lambda item: -item.late_ns)[:3]),
+    )
+    collectives: tuple[str, ...] = (
+        "waiting: until the last rank began; waiting, moving, exposed and hidden are summed over ranks",
+        "medians of one collective: from its last start to its last end; bus bandwidth as nccl-tests define it",
+    )
+    if not job.costs:
+        collectives = ("no collective of two ranks that are here is recorded",)
     sections = [
         Section("Ranks", notes=(_SUM, *_checks(job)), table=ranks),
         plot_section(["ranks"], job),
-        Section("Stragglers", notes=_straggler_notes(job), table=_stragglers(job)),
-        Section("Collectives", notes=_collective_notes(job), table=_collectives(data["collectives"])),
-        Section("Clocks", notes=_clocks(job)),
+        Section("Stragglers", notes=late if job.stragglers else (), table=stragglers),
+        Section("Collectives", notes=collectives, table=_collectives(data["collectives"])),
+        Section("Clocks", notes=tuple(_clocks(job))),
         Section("Steps", notes=(_SUM,), table=steps, detail=True),
         Section("Files", notes=job.left_out, table=files, detail=True),
     ]
@@ -144,24 +160,6 @@ def _checks(job: Job) -> Iterator[str]:
         yield f"all {len(job.checks)} sums hold to the nanosecond"
 
 
-def _stragglers(job: Job) -> Table:
-    return table_of(
-        job.stragglers,
-        ("step", "text"), ("rank", "index"), ("late", "ns", "late_ns"),
-        ("last to", "text", lambda item: f"{item.collectives} of {item.of_collectives}"),
-        ("others waited", "ns", "waited_ns"), ("meanwhile compute", "ns", "compute_ns"),
-        ("communication", "ns", "exposed_ns"), ("idle", "ns", "idle_ns"),
-    )  # fmt: skip
-
-
-def _straggler_notes(job: Job) -> tuple[str, ...]:
-    if not job.stragglers:
-        return ()
-    late = "late: after the median of the other ranks, summed over the collectives to which the rank came last"
-    worst = sorted(job.stragglers, key=lambda item: -item.late_ns)[:3]
-    return (late, "others waited: summed over ranks", *(_instead(item) for item in worst))
-
-
 def _instead(item: Straggler) -> str:
     """What a straggler did while it was late."""
     parts = []
@@ -210,37 +208,24 @@ def _typical(found: Sequence[Sequence[float]]) -> float | Range | None:
     return low if low == high else (low, high)
 
 
-def _collective_notes(job: Job) -> tuple[str, ...]:
-    if not job.costs:
-        return ("no collective of two ranks that are here is recorded",)
-    return (
-        "waiting: until the last rank began; waiting, moving, exposed and hidden are summed over ranks",
-        "medians of one collective: from its last start to its last end; bus bandwidth as nccl-tests define it",
-    )
-
-
-def _clocks(job: Job) -> tuple[str, ...]:
+def _clocks(job: Job) -> Iterator[str]:
     clocks = job.clocks
     if clocks.aligned is None or clocks.recorded is None:
-        return ("not aligned: no collective in which all ranks take part is recorded by two ranks",)
+        yield "not aligned: no collective in which all ranks take part is recorded by two ranks"
+        return
     after = f"{time_text(clocks.aligned.median_ns)} apart (median; at most {time_text(clocks.aligned.most_ns)})"
-    before = f"{time_text(clocks.recorded.median_ns)} (at most {time_text(clocks.recorded.most_ns)})"
-    notes = [
-        f"aligned by the ends of {counted(clocks.aligned.collectives, 'collective')}: they are {after}",
-        f"as recorded: {before}",
-        "that distance is the error of waiting and lateness; shorter ones tell nothing",
-    ]
+    yield f"aligned by the ends of {counted(clocks.aligned.collectives, 'collective')}: they are {after}"
+    yield f"as recorded: {time_text(clocks.recorded.median_ns)} (at most {time_text(clocks.recorded.most_ns)})"
+    yield "that distance is the error of waiting and lateness; shorter ones tell nothing"
     if clocks.unaligned:
-        notes.append(f"not aligned, for lack of a joint collective: ranks {', '.join(map(str, clocks.unaligned))}")
-    return tuple(notes)
+        yield f"not aligned, for lack of a joint collective: ranks {', '.join(map(str, clocks.unaligned))}"
 
 
 def _summary(job: Job, ranks: Sequence[dict[str, Any]]) -> Iterator[str]:
     wall = sum(item["wall_ns"] for item in ranks)
     if wall:
         shares = [
-            f"{field[0]} {percent_text(sum(item[name] for item in ranks) / wall)}"
-            for field, name in zip(_PARTS, _PART_NAMES, strict=True)
+            f"{title} {percent_text(sum(item[name] for item in ranks) / wall)}" for title, _, name in _TIMES[1:-1]
         ]
         yield f"Time of all ranks: {', '.join(shares)}."
     if job.stragglers:

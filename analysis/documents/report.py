@@ -1,43 +1,66 @@
-"""A report, or many, as a document: what a reader wants to know first stands first."""
+"""A report as a document, what a reader wants to know first stands first; sections of reports, for comparisons too."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from molprof.analysis.compare import run_labels
-from molprof.analysis.documents.certificate import certificate_sections
-from molprof.analysis.documents.figures import Reports, figure_values, report_figures, settings_section
-from molprof.analysis.documents.plots.subject import plot_sections, subject_of
-from molprof.analysis.documents.run import run_sections
-from molprof.analysis.documents.verdict import report_verdict
+from molprof.analysis.compare import report_label
+from molprof.analysis.documents.figures import (
+    Reports,
+    certificate_sections,
+    figure_values,
+    is_spread,
+    report_figures,
+    reports_of,
+    settings_section,
+)
+from molprof.analysis.documents.plots import PLOTS, plot_section
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.catalog import FIGURES, shown_tables
+from molprof.analysis.figures.catalog import shown_tables
 from molprof.analysis.figures.model import IDLE_CAUSES, STACK_CATEGORY, Finding, Table
+from molprof.analysis.figures.run_model import PhaseFigures, Run, RunTotal, SequenceFigures
 from molprof.analysis.reader import path_text
-from molprof.common.document import Document, Field, Row, Section, pairs, records, table_of
-from molprof.common.values import Value, count_text, counted, per, unit_of
+from molprof.common.document import Document, Field, Row, Section, pairs
+from molprof.common.values import count_text, counted, number_text, per, percent_text, time_text, unit_of
 
 _TITLES = {"gpu_ns": "GPU time", "own_ns": "self time", "mean_gpu_ns": "mean GPU time"}
 # Tables whose rows are told apart by two columns.
 _TWO_KEYS = ("steps", "step_latency", "idle_causes", "host_syncs", "graph_positions")
-# Figures that a table of many traces shows to people, where any trace has them. CSV and JSON have all.
-_SHOWN = (
-    "wall_ns", "tokens_per_s", "generated_tokens", "launches", "launches_per_token", "kernels", "busy_ratio",
-    "leaf_operators_per_step", "processor_ns_per_step",
+# Below this share of the span the cause does not matter.
+_LEAST_IDLE_RATIO = 0.001
+# Below this share of a phase host syncs are not worth a word.
+_LEAST_WAITING_RATIO = 0.1
+# In captions of plots.
+_BAND = "; the band holds the middle 80 %"
+_GPU = "phases and calls on the host, below them the GPU work that they started. Gaps in a GPU's row are idle time"
+_NO_GPU = "phases and operators on the host. No GPU work is recorded"
+_JUNK_NOTES = ("most frequent first; in the text, bars enclose junk and filler; blocks: number with the same junk",)
+_MEANINGS = (
+    "p: probability that the model gave to the token that was written, before any token was forbidden",
+    "first choice: the written token was the model's own; forbidden: the model's first choice was not allowed",
+    "copy: one token was allowed; free: some were; open: all were; surprisal: mean of -log2 p, in bits",
+)
+_AGREEMENT: tuple[Field, ...] = (
+    ("tokens", "count", "agreement.tokens"), ("mean p", "probability", "agreement.mean_probability"),
+    ("median p", "probability", "agreement.median_probability"),
+    ("first choice", "ratio", "agreement.first_choice_ratio"), ("forbidden", "ratio", "agreement.forbidden_ratio"),
+    ("surprisal", "number", "agreement.mean_surprisal_bits"),
 )  # fmt: skip
 
 
 def report_document(report: Report) -> Document:
-    reports = Reports(run_labels([report]), (report,))
+    reports = reports_of(report)
     return Document(
         f"molprof report: {path_text(report.trace.path)}",
         (
             *certificate_sections(report),
-            plot_sections(subject_of(report)),
+            plots_section(reports),
             findings_section(reports),
-            report_figures(reports.labels[0], report),
+            report_figures(reports),
             settings_section(reports),
             *report_sections(reports),
         ),
@@ -45,6 +68,15 @@ def report_document(report: Report) -> Document:
         warnings=warnings(reports),
         summary=report_verdict(report),
     )
+
+
+def plots_section(reports: Reports) -> Section:
+    """Every plot, in the order in which they explain the summary; the waterfall only where there are two runs."""
+    has_gpu = any(report.trace.gpu_recorded for report in reports.reports)
+    band = _BAND if any(is_spread(points) for _, points in reports.step_times()) else ""
+    left_out = {"waterfall": len(reports.reports) < 2, "drift": reports.of_prompts}  # prompts have no coordinates
+    kinds = [kind for kind in PLOTS if not left_out.get(kind)]
+    return plot_section(kinds, reports, band=band, shown=_GPU if has_gpu else _NO_GPU)
 
 
 def warnings(reports: Reports) -> tuple[str, ...]:
@@ -69,27 +101,25 @@ def _warnings(report: Report) -> Iterator[str]:
 
 def report_sections(reports: Reports) -> list[Section]:
     """Tables of every report but its figures; those that hold nothing are left out."""
-    memory = reports.table(
-        lambda report: report.counts.memory_operations.items(),
-        ("operation", "text", "0"), ("count", "count", "1.count"), ("time", "ns", "1.time_ns"),
-        ("bytes", "bytes", lambda item: item[1].bytes or None),  # the trace does not hold the size of a memset
-    )  # fmt: skip
-    devices = reports.table(
-        lambda report: report.devices.items(),
-        ("device", "text", "0"), ("span", "ns", "1.span_ns"), ("busy", "ns", "1.busy_ns"), ("idle", "ns", "1.idle_ns"),
-        ("busy share", "ratio", lambda item: per(item[1].busy_ns, item[1].span_ns)),
-    )  # fmt: skip
-    events = reports.table(
-        lambda report: report.trace.events_by_category.items(), ("category", "text", "0"), ("events", "count", "1")
-    )
     sections = (
-        *run_sections(reports),
-        Section("Memory operations", table=memory),
-        Section("Devices", table=devices),
+        *_run_sections(reports),
+        reports.section(
+            "Memory operations", lambda report: report.counts.memory_operations.items(),
+            ("operation", "text", "0"), ("count", "count", "1.count"), ("time", "ns", "1.time_ns"),
+            ("bytes", "bytes", lambda item: item[1].bytes or None),  # the trace does not hold the size of a memset
+        ),
+        reports.section(
+            "Devices", lambda report: report.devices.items(),
+            ("device", "text", "0"), ("span", "ns", "1.span_ns"), ("busy", "ns", "1.busy_ns"),
+            ("idle", "ns", "1.idle_ns"), ("busy share", "ratio", lambda item: per(item[1].busy_ns, item[1].span_ns)),
+        ),
         _checks(reports),
-        Section("Events", reports.notes(_event_notes), events, detail=True),
+        reports.section(
+            "Events", lambda report: report.trace.events_by_category.items(),
+            ("category", "text", "0"), ("events", "count", "1"), notes=reports.notes(_event_notes), detail=True,
+        ),
         *_metrics(reports),
-    )
+    )  # fmt: skip
     return [item for item in sections if item.notes or (item.table is not None and item.table.rows)]
 
 
@@ -133,28 +163,24 @@ def _event_notes(report: Report) -> Iterator[str]:
 
 def _metrics(reports: Reports) -> Iterator[Section]:
     """Every table that has rows; of reports whose columns differ, those like the first."""
-    tables = [{table.name: table for table in shown_tables(report)} for report in reports.reports]
-    for name in dict.fromkeys(name for found in tables for name in found):
-        first = next(found[name] for found in tables if name in found)
-        alike = {
-            id(report): _worded(found[name])
-            for report, found in zip(reports.reports, tables, strict=True)
-            if name in found and found[name].columns == first.columns
-        }
-        fields = [
-            _field(title, place, any(isinstance(row[place], str) for rows in alike.values() for row in rows))
-            for place, title in enumerate(first.columns)
-        ]
-        table = reports.table(_rows_of(alike), *fields, missing="")
-        yield Section(first.title, table=replace(table, keys=table.keys + (name in _TWO_KEYS)), detail=True)
+    firsts: dict[str, Table] = {}
+    for report in reports.reports:
+        for table in shown_tables(report):
+            firsts.setdefault(table.name, table)
+    for first in firsts.values():
+        rows = partial(_rows, first)
+        texts = {place for report in reports.reports for row in rows(report) for place, cell in enumerate(row)
+                 if isinstance(cell, str)}  # fmt: skip
+        fields = [_field(name, place, place in texts) for place, name in enumerate(first.columns)]
+        shown = reports.table(rows, *fields, missing="")
+        yield Section(first.title, table=replace(shown, keys=shown.keys + (first.name in _TWO_KEYS)), detail=True)
 
 
-def _rows_of(rows: dict[int, Sequence[Row]]) -> Callable[[Report], Iterable[Row]]:
-    return lambda report: rows.get(id(report), ())
-
-
-def _worded(table: Table) -> Sequence[Row]:
-    """The rows; causes of idle time in words, not as SQL and JSON name them."""
+def _rows(first: Table, report: Report) -> Sequence[Row]:
+    """The rows of the report's table like the first; causes of idle time in words, not as SQL and JSON name them."""
+    table = report.table(first.name)
+    if table.columns != first.columns:
+        return ()
     if "cause" not in table.columns:
         return table.rows
     place = table.columns.index("cause")
@@ -180,44 +206,223 @@ def _checks(reports: Reports) -> Section:
     return Section("Checks", (note,), table)
 
 
-@dataclass(frozen=True)
-class TraceRow:
-    """What one table of many traces keeps of each."""
+def _run_sections(reports: Reports) -> Iterator[Section]:
+    """Phases, drift, molecules, junk by counting rule with examples, and disagreement."""
+    yield _phases(reports)
+    yield _totals(reports)
+    yield Section("Drift", reports.notes(_drift))
+    yield reports.of_runs(
+        "Molecules that are not valid", lambda run: (item for item in run.sequences if item.valid is False),
+        ("#", "index", "sequence"), ("molecule", "text", "smiles"),
+        ("why", "text", lambda item: item.problem or "unknown"), detail=True,
+    )  # fmt: skip
+    if reports.of_prompts:
+        yield reports.of_runs(
+            "Prompts", lambda run: run.sequences,
+            ("#", "index", "sequence"), ("prompt", "text"), ("tokens", "count"), ("masked logits", "count"),
+            detail=True,
+        )  # fmt: skip
+    else:
+        yield reports.of_runs(
+            "Molecules", lambda run: sorted(run.sequences, key=_by_drift),
+            ("#", "index", "sequence"), ("molecule", "text", "smiles"), ("tokens", "count"), ("free", "count"),
+            ("copy", "count"), ("junk", "count"), ("filler", "count"), ("blocks", "count"), ("junk blocks", "count"),
+            ("malformed blocks", "count"), ("masked logits", "count"), detail=True,
+        )  # fmt: skip
+    yield reports.of_runs(
+        "Junk blocks by counting rule", _trained("drift", "junk_rules"),
+        ("rule", "text"), ("blocks", "count"), ("share", "ratio", "block_ratio"), ("molecules", "count"),
+        ("share", "ratio", "molecule_ratio"), ("counts", "text", "meaning"),
+    )  # fmt: skip
+    yield reports.of_runs(
+        "Junk in coordinate blocks", _trained("drift", "junk_examples"),
+        ("#", "index", "sequence"), ("block", "index"), ("token", "index", "position"), ("blocks", "index"),
+        ("junk", "text", "surplus"), ("text", "text"), notes=_JUNK_NOTES,
+    )  # fmt: skip
+    yield reports.of_runs(
+        "Disagreement between model and constraint", _groups,
+        ("choice", "text"), ("text", "text"), *_AGREEMENT, notes=_MEANINGS,
+    )  # fmt: skip
+    yield reports.of_runs(
+        "Disagreement along the sequence", _trained("disagreement", "bins"),
+        ("from", "ratio", "from_ratio"), ("to", "ratio", "to_ratio"), *_AGREEMENT,
+    )  # fmt: skip
+    yield reports.of_runs(
+        "Largest disagreement", _trained("disagreement", "worst"),
+        ("#", "index", "sequence"), ("token", "index", "position"), ("choice", "text"),
+        ("p", "probability", "probability"), ("rank", "count"), ("forbidden", "text"),
+        ("text", "text", lambda item: f"{item.before}|{item.text}|{item.after}"), notes=("bars enclose the token",),
+    )  # fmt: skip
 
-    file: str
-    figures: dict[str, Value]  # by id; empty where it could not be read
-    problem: str | None = None  # why it could not be read
 
-    @property
-    def reason(self) -> str:
-        """The problem without the file's name before it: beside the name it would stand twice."""
-        return (self.problem or "").removeprefix(f"{self.file}: ").removeprefix(f"{self.file} ")
+def _by_drift(item: SequenceFigures) -> tuple[int, ...]:
+    """Those that drift most stand first."""
+    return -item.junk, -item.filler, -item.malformed_blocks, item.sequence
 
 
-def trace_row(file: str, found: Report | Exception) -> TraceRow:
-    return TraceRow(file, {}, str(found)) if isinstance(found, Exception) else TraceRow(file, figure_values(found))
+def _trained(kind: str, name: str) -> Callable[[Run], Iterable[Any]]:
+    """Rows of the drift or disagreement of a run; those of random weights say nothing."""
+    return lambda run: () if run.setup.random else getattr(getattr(run, kind), name, ())
 
 
-def reports_document(rows: Sequence[TraceRow]) -> Document:
-    """A row for each trace; CSV has a column for each figure."""
-    bad = [row for row in rows if row.problem is not None]
-    good = [row for row in rows if row.problem is None]
-    shown: list[Field] = [
-        (figure.label.strip(), figure.unit, f"figures.{figure.id}")
-        for figure in FIGURES
-        if figure.id in _SHOWN and any(row.figures[figure.id] is not None for row in good)
-    ]
-    traces = table_of(good, ("trace", "text", "file"), *shown, missing="-")
-    not_read = table_of(bad, ("trace", "text", "file"), ("problem", "text", "reason"))
-    named = {figure.id: None for figure in FIGURES}
-    csv: list[dict[str, Any]] = [{"file": row.file, "problem": row.problem, **named, **row.figures} for row in rows]
-    return Document(
-        f"molprof report: {counted(len(rows), 'trace')}",
-        (
-            *((Section("Traces", table=traces),) if good else ()),
-            *((Section("Not read", table=not_read),) if bad else ()),
-        ),
-        data=lambda: [{"file": row.file, "problem": row.problem, "figures": row.figures} for row in rows],
-        records=lambda: records(csv),
-        warnings=(f"{counted(len(bad), 'trace')} could not be read",) if bad else (),
+def _groups(run: Run) -> Iterator[dict[str, Any]]:
+    if run.disagreement is not None and not run.setup.random:
+        yield {"choice": "all", "text": "all", "agreement": run.disagreement.all}
+        for item in run.disagreement.groups:
+            yield {"choice": item.choice, "text": item.text or "all", "agreement": item.agreement}
+
+
+def _phases(reports: Reports) -> Section:
+    def idle_ns(phase: PhaseFigures) -> int | None:
+        return None if phase.bound is None else phase.bound.sync_idle_ns + phase.bound.launch_ns
+
+    def items(run: Run) -> Iterator[tuple[str, PhaseFigures, Run]]:
+        return ((name, phase, run) for name, phase in run.phases.items())
+
+    fields: list[Field] = [
+        ("phase", "text", "0"), ("time", "ns", "1.wall_ns"),
+        ("share", "ratio", lambda item: per(item[1].wall_ns, item[2].wall_ns.median)), ("profiled", "ns", "1.host_ns"),
+    ]  # fmt: skip
+    if any(report.trace.gpu_recorded for report in reports.reports):
+        fields += [
+            ("GPU idle", "ratio", lambda item: per(idle_ns(item[1]), item[1].host_ns)), ("GPU time", "ns", "1.gpu_ns"),
+            ("kernels", "count", "1.kernels"), ("launches", "count", "1.launches"),
+            ("graphs", "count", "1.graph_launches"), ("syncs", "count", "1.syncs"), ("sync time", "ns", "1.sync_ns"),
+        ]  # fmt: skip
+    else:
+        fields.append(("leaf operators", "count", "1.leaf_operators"))
+    notes = ('time and share: whole run, unprofiled; other columns: recorded steps, profiled; "-": not recorded',)
+    section = reports.of_runs("Phases", items, *fields, notes=notes)
+    return replace(section, notes=(*section.notes, *reports.notes(_outside)))
+
+
+def _outside(report: Report) -> Iterator[str]:
+    if report.run is None:
+        yield "not recorded: molprof did not capture this trace, so it holds no unprofiled times and no token texts"
+        return
+    run, outside_ns = report.run, report.run.window.unattributed_gpu_ns
+    gpu = "" if outside_ns is None else f", {time_text(outside_ns)} of GPU time"
+    yield f"outside any phase: {percent_text(run.residual_ratio)} of the time{gpu}"
+    marks = run.marks
+    cost = f"{time_text(marks.mark_ns)} each, {marks.per_step} per step, {percent_text(marks.time_ratio)} of the time"
+    unmarked_ns = marks.unmarked_wall_ns
+    without = "" if unmarked_ns is None else f"; a pass without any takes {time_text(unmarked_ns)}"
+    yield f"phase timestamps: {cost}{without}"
+
+
+def _totals(reports: Reports) -> Section:
+    def how(total: RunTotal) -> str:
+        recorded = f"{count_text(total.recorded_steps)} of {counted(total.steps, 'step')} recorded"
+        return "exact: all steps recorded" if total.exact else f"estimate: {recorded}"
+
+    note = "an estimate gives the other steps the mean of the recorded ones; low and high: their least and most"
+    runs = [report.run for report in reports.reports if report.run is not None]
+    estimated = any(not item.exact for run in runs for item in (run.totals or {}).values())
+    return reports.of_runs(
+        "Totals of the run", lambda run: (run.totals or {}).items(),
+        ("total of all steps", "text", lambda item: item[0].replace("_", " ")), ("count", "count", "1.value"),
+        ("low", "count", "1.low"), ("high", "count", "1.high"), ("how", "text", lambda item: how(item[1])),
+        notes=(note,) if estimated else (),
+    )  # fmt: skip
+
+
+def _drift(report: Report) -> Iterator[str]:
+    run = report.run
+    if run is None or not run.of_molecules:
+        return
+    drift = run.drift
+    if run.setup.random:
+        yield "drift: not meaningful, the weights are random"
+    elif not run.blocks:
+        yield "no coordinate blocks"
+    elif drift is not None and drift.states is not None:
+        parts = ", ".join(f"{count_text(count)} {state}" for state, count in drift.states.items())
+        share = percent_text(per(drift.drift_blocks, run.blocks))
+        yield f"{count_text(drift.drift_blocks)} of {counted(run.blocks, 'block')} with drift ({share}): {parts}"
+    if drift is not None and drift.known_blocks and run.blocks and not run.setup.random:
+        yield (
+            f"drift (FREE positions minus tokens needed): mean {number_text(drift.mean_drift_tokens)}; "
+            f"{counted(drift.too_short_blocks, 'block')} too short, {count_text(drift.exact_blocks)} exact, "
+            f"{count_text(drift.too_long_blocks)} too long"
+        )
+
+
+def report_verdict(report: Report) -> tuple[str, ...]:
+    """What one trace shows: of a run, its time and what takes most of it; of another trace, what the GPU did."""
+    if report.run is None:
+        return (_trace(report),)
+    return (_run(report.run), _trace(report)) if report.trace.gpu_recorded else (_run(report.run),)
+
+
+def _run(run: Run) -> str:
+    wall = run.wall_ns
+    made = f"{counted(run.molecules, run.noun)}, {counted(run.generated_tokens, 'token')}"
+    if wall.median is None:
+        return f"{run.setup.label}: {made}; no unprofiled times are recorded.{_cut(run)}"
+    shares = sorted(((phase.wall_ns or 0, name) for name, phase in run.phases.items()), reverse=True)
+    largest = "".join(
+        f", {name} takes {percent_text(per(ns, wall.median))}{_waiting(run.phases[name])}"
+        for ns, name in shares[:2]
+        if ns
     )
+    times = "the only timed pass" if wall.repeats == 1 else f"median of {wall.repeats} timed passes"
+    each = time_text(per(wall.median, run.generated_tokens))
+    tail = f"; {largest.removeprefix(', ')}" if largest else ""
+    return f"{run.setup.label}: {made} in {time_text(wall.median)} ({times}), {each} per token{tail}.{_cut(run)}"
+
+
+def _cut(run: Run) -> str:
+    """Answers that the token limit ended: their tokens and times are not of whole ones."""
+    if not run.cut_answers:
+        return ""
+    number = "All" if run.cut_answers == run.molecules else f"{count_text(run.cut_answers)} of"
+    answers = counted(run.molecules, "answer")
+    return f" {number} {answers} stopped at the token limit of {count_text(run.setup.max_new_tokens)}."
+
+
+def _waiting(phase: PhaseFigures) -> str:
+    """A phase that waits for the GPU's work of other phases is not what takes the time."""
+    ratio = per(phase.sync_ns, phase.host_ns) or 0.0
+    return f" ({percent_text(ratio)} of it in host syncs)" if ratio >= _LEAST_WAITING_RATIO else ""
+
+
+def _trace(report: Report) -> str:
+    counts, devices, label = report.counts, report.devices.values(), report_label(report)
+    span_ns = sum(device.span_ns for device in devices)
+    busy_ns = sum(device.busy_ns for device in devices)
+    if not report.trace.gpu_recorded:
+        return f"{label} holds no GPU calls and no GPU work."
+    launches = f"{counted(counts.launches, 'launch', 'es')}, {counted(counts.kernels, 'kernel')}"
+    if counts.graph_launches:
+        launches = f"{counted(counts.graph_launches, 'graph launch', 'es')}, {launches}"
+    if not devices:
+        return f"{label} recorded {launches}, but no GPU work."
+    if not busy_ns:
+        return f"{label} recorded {launches}; how long the GPU's work took is not recorded."
+    gpus = f"{len(devices)} GPUs together were" if len(devices) > 1 else "the GPU was"
+    busy = f"busy for {percent_text(per(busy_ns, span_ns))} of {time_text(span_ns)}, first work to last"
+    return f"{label} recorded {launches}; {gpus} {busy}{_largest_class(report)}{_largest_cause(report)}."
+
+
+def _largest_class(report: Report) -> str:
+    rows = report.table("kernel_classes").to_json()
+    if not rows:
+        return ""
+    row = rows[0]
+    ratio = row["time_ratio"]
+    if not isinstance(ratio, float):
+        return f"; largest kernel class: {row['class']}"
+    return f"; {percent_text(ratio)} of GPU time is {row['class']}"
+
+
+def _largest_cause(report: Report) -> str:
+    idle_ns = sum(device.idle_ns for device in report.devices.values())
+    span_ns = sum(device.span_ns for device in report.devices.values())
+    times: Counter[str] = Counter()
+    for row in report.table("idle_causes").to_json():
+        if isinstance(row["time_ns"], int):
+            times[str(row["cause"])] += row["time_ns"]
+    if not times or idle_ns < _LEAST_IDLE_RATIO * span_ns:
+        return ""
+    cause = max(times, key=lambda name: (times[name], name))
+    return f"; main cause of idle time: {IDLE_CAUSES.get(cause, cause)} ({percent_text(times[cause] / idle_ns)})"

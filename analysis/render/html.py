@@ -11,7 +11,6 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from itertools import islice
 from typing import Any
@@ -28,18 +27,6 @@ from molprof.common.text import escaped
 ROWS = 500
 
 
-@dataclass(frozen=True)
-class _View:
-    """A section as the template shows it."""
-
-    id: str
-    section: Section
-    notes: tuple[str, ...]
-    svg: Markup | None  # a drawn plot
-    problem: str | None  # why the plot could not be drawn
-    parts: tuple[_View, ...]
-
-
 def render(document: Document) -> str:
     environment = Environment(
         autoescape=True,
@@ -52,7 +39,7 @@ def render(document: Document) -> str:
     style, script = _file("page.css"), _file("page.js")
     return environment.from_string(_file("page.html")).render(
         page=document,
-        views=_views(document.sections, set()),
+        views=list(_views(document.sections, set())),
         rows=_rows,
         version=__version__,
         style=Markup(style),
@@ -64,23 +51,22 @@ def render(document: Document) -> str:
     )
 
 
-def _views(sections: Sequence[Section], used: set[str]) -> tuple[_View, ...]:
-    views = []
+def _views(sections: Sequence[Section], used: set[str]) -> Iterator[dict[str, Any]]:
+    """Sections as the template shows them, with an id, a drawn plot or why it could not be drawn, and their parts."""
     for section in sections:
         name = re.sub(r"\W+", "-", section.title.lower(), flags=re.ASCII).strip("-") or "section"
         while name in used:
             name += "-more"
         used.add(name)
-        more = len(section.table.rows) - ROWS if section.table is not None else 0
-        notes = (*section.notes, f"first {ROWS} rows; --format json has {more:,} more") if more > 0 else section.notes
-        svg, problem = None, None
+        view: dict[str, Any] = {"id": name, "section": section, "notes": section.notes, "svg": None, "problem": None}
+        if section.table is not None and (more := len(section.table.rows) - ROWS) > 0:
+            view["notes"] += (f"first {ROWS} rows; --format json has {more:,} more",)
         if section.plot is not None:
             try:
-                svg = Markup(section.plot.svg())
+                view["svg"] = Markup(section.plot.svg())
             except TraceError as error:
-                problem = str(error)
-        views.append(_View(name, section, notes, svg, problem, _views(section.parts, used)))
-    return tuple(views)
+                view["problem"] = str(error)
+        yield {**view, "parts": list(_views(section.parts, used))}
 
 
 def _rows(table: Table) -> Iterator[list[dict[str, Any]]]:

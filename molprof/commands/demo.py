@@ -52,8 +52,7 @@ def command(folder: Path, count: int, repeats: int, force: bool, native_path: st
     for path in paths.values() if folder.exists() else ():
         check_output(path, force)
     let_threads_sleep()
-    from molprof.analysis.documents.comparison import comparison_document
-    from molprof.analysis.documents.verdict import comparison_verdict
+    from molprof.analysis.documents.comparison import comparison_document, comparison_verdict
     from molprof.common.settings import LP_PROCESSOR, CaptureSettings
     from molprof.profiler.capture.capture import capture_together
     from molprof.profiler.capture.tracefile import OutputFile, trace_stem

@@ -103,7 +103,7 @@ def _cut(value: Any) -> Any:
 
 
 def _report(trace: str, select: str, limit: int) -> dict[str, Any]:
-    from molprof.analysis.documents.verdict import report_verdict
+    from molprof.analysis.documents.report import report_verdict
 
     report = _load(trace)
     figures = [figure for figure in _selected(FIGURES, select) if figure.value(report) is not None or select]
@@ -125,7 +125,7 @@ def _report(trace: str, select: str, limit: int) -> dict[str, Any]:
 
 
 def _compare(traces: list[str], select: str, limit: int) -> dict[str, Any]:
-    from molprof.analysis.documents.verdict import comparison_verdict
+    from molprof.analysis.documents.comparison import comparison_verdict
 
     reports = api.reports(traces)
     comparison = api.compare(*reports)

@@ -43,6 +43,6 @@ def command(kind: str, traces: Sequence[Path], output: Path, force: bool, anyway
     """
     traces = sweeps_expanded(traces)
     check_output(output, force, traces)
-    from molprof.analysis.documents.plots.subject import subject_of
+    from molprof.analysis.documents.figures import reports_of
 
-    write(plot_file(kind, subject_of(reports(traces, reading), anyway), plot_format(output)), output)
+    write(plot_file(kind, reports_of(reports(traces, reading), anyway), plot_format(output)), output)

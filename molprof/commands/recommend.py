@@ -27,8 +27,7 @@ def command(file: Path, trace: Path | None, result: Result, native_path: str | N
       molprof recommend bench.jsonl --trace qwen-lp.json.gz
     """
     result.check([file, *filter(None, [trace])])
-    from molprof.analysis.bench.bounds import read_bounds
-    from molprof.analysis.bench.recommend import recommend
+    from molprof.analysis.bench.recommend import read_bounds, recommend
     from molprof.analysis.documents.advice import advice_document
     from molprof.api import load
     from molprof.common.bench_records import read_results

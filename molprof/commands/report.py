@@ -212,7 +212,7 @@ def _report_by(
 
 def _report_graphs(trace: Path, capture: Path, reading: Reading, result: Result) -> None:
     """Write the report of the trace with its graphs opened, to OUT or stdout."""
-    from molprof.analysis.documents.opened import opened_data, opened_sections
+    from molprof.analysis.documents.origin import opened_data, opened_sections
     from molprof.analysis.documents.report import report_document
 
     _, opened, _ = origins(trace, replace(reading, cached=False), capture)
@@ -235,7 +235,7 @@ def report_rows(traces: Sequence[Path], reading: Reading, result: Result) -> Non
     if all(trace.is_dir() for trace in traces):
         names = ", ".join(map(str, traces))
         raise UsageError(f"no traces in {names}", hint="give traces, or a folder with .json or .json.gz files in it")
-    from molprof.analysis.documents.report import reports_document, trace_row
+    from molprof.analysis.documents.figures import reports_document, trace_row
 
     counting, rows = Counting("trace"), []
     try:

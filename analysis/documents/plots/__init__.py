@@ -30,10 +30,10 @@ class Kind:
     help: str = ""  # what the command says of it
 
 
-# Of traces; the subject is a `Subject`. Pages show them in this order.
+# Of traces; the subject are `Reports`. Pages show them in this order.
 PLOTS = {
     "waterfall": Kind(
-        "waterfall",
+        "bars",
         "Where the difference lies",
         "From the time of the first run, part by part, to that of the other: unprofiled time of runs, otherwise what "
         "the traces recorded of the GPUs. Hatched: more time; plain: less. The parts add up; the unexplained rest is "
@@ -66,7 +66,7 @@ PLOTS = {
         "Unprofiled time of a step over its position in the sequence.",
     ),
     "drift": Kind(
-        "drift",
+        "bars",
         "Drift of coordinate blocks",
         "Above, for runs with a template: FREE positions of a block that its numbers did not need (left of 0: they "
         "needed more). Below: junk and filler tokens written. Numbers over the bars count blocks.",
@@ -88,12 +88,12 @@ BENCH_PLOTS = {
 _KINDS = {
     **PLOTS,
     **BENCH_PLOTS,
-    "sum": Kind(  # of a `Panel`
-        "waterfall",
+    "sum": Kind(  # of labels, totals and parts
+        "bars",
         "From the first to the second",
         "From the time of the first trace, part by part, to that of the second",
     ),
-    "ranks": Kind("ranks", "Timeline", "What each rank did when, on one clock"),  # of a `Job`
+    "ranks": Kind("timeline", "Timeline", "What each rank did when, on one clock"),  # of a `Job`
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
+from collections.abc import Iterator
 from xml.etree import ElementTree
 
 from matplotlib.figure import Figure
@@ -65,61 +66,54 @@ def _clean_svg(data: bytes, prefix: str, inline: bool = False) -> str:
         # Its caption describes it; to a screen reader it is one picture.
         root.set("role", "img")
         root.set("aria-hidden", "true")
-    else:
-        root.set("font-family", "DejaVu Sans, Verdana, sans-serif")
-        root.set("xmlns", "http://www.w3.org/2000/svg")
-    text = ElementTree.tostring(root, encoding="unicode")
-    return text if inline else f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
+        return ElementTree.tostring(root, encoding="unicode")
+    root.set("font-family", "DejaVu Sans, Verdana, sans-serif")
+    root.set("xmlns", "http://www.w3.org/2000/svg")
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
 
 
 def _clean(element: ElementTree.Element, prefix: str, used: set[str]) -> None:
-    element.tag = _local(element.tag)
+    """Keeps known elements and attributes alone, ids that are referred to, and numbers to a hundredth of a point."""
+    element.tag = _local(element)
     element.tail = None
-    if element.tag != "text" and element.tag != "tspan":
+    if element.tag not in ("text", "tspan"):
         element.text = None
-    element.attrib = _attributes(element, prefix, used)
+    pairs = list(_pairs(element))
+    element.attrib.clear()
+    for name, value in pairs:
+        if name == "href":
+            if value.startswith("#"):
+                element.set(name, f"#{prefix}{value[1:]}")
+        elif name == "id":
+            if value in used:
+                element.set(name, prefix + value)
+        elif name in _ATTRIBUTES or name in _PROPERTIES:
+            value = value.strip().replace("url(#", f"url(#{prefix}")
+            element.set(name, re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", value))
     for child in list(element):
-        if _local(child.tag) in _ELEMENTS:
+        if _local(child) in _ELEMENTS:
             _clean(child, prefix, used)
         else:
             element.remove(child)
 
 
-def _attributes(element: ElementTree.Element, prefix: str, used: set[str]) -> dict[str, str]:
-    kept = {}
+def _pairs(element: ElementTree.Element) -> Iterator[tuple[str, str]]:
+    """Attributes, and those of its style; `font: 700 9px 'DejaVu Sans'` gives size and weight."""
     for name, value in element.attrib.items():
-        if name == "style":
-            kept.update(_style(value, prefix))
-        elif name == _HREF and value.startswith("#"):
-            kept["href"] = f"#{prefix}{value[1:]}"
-        elif name == "id" and value in used:
-            kept["id"] = prefix + value
-        elif name in _ATTRIBUTES or name in _PROPERTIES:
-            kept[name] = _value(value, prefix)
-    return kept
+        if name != "style":
+            yield "href" if name == _HREF else name, value
+            continue
+        for item in value.split(";"):
+            part, _, text = (word.strip() for word in item.partition(":"))
+            if part != "font":
+                yield from ((part, text),) if part in _PROPERTIES else ()
+                continue
+            if size := re.search(r"([\d.]+)px", text):
+                yield "font-size", size[1]
+            if re.search(r"\b(bold|[6-9]00)\b", text):
+                yield "font-weight", "bold"
 
 
-def _style(style: str, prefix: str) -> dict[str, str]:
-    """A style attribute as presentation attributes; `font: 700 9px 'DejaVu Sans'` gives size and weight."""
-    kept = {}
-    for item in style.split(";"):
-        name, _, value = (part.strip() for part in item.partition(":"))
-        if name == "font":
-            if size := re.search(r"([\d.]+)px", value):
-                kept["font-size"] = size[1]
-            if re.search(r"\b(bold|[6-9]00)\b", value):
-                kept["font-weight"] = "bold"
-        elif name in _PROPERTIES:
-            kept[name] = _value(value, prefix)
-    return kept
-
-
-def _value(value: str, prefix: str) -> str:
-    """The value with prefixed ids and two decimals, a hundredth of a point."""
-    value = value.strip().replace("url(#", f"url(#{prefix}")
-    return re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", value)
-
-
-def _local(tag: object) -> str:
-    """`{namespace}svg` as `svg`; nothing for comments and the like."""
-    return tag.rpartition("}")[2] if isinstance(tag, str) else ""
+def _local(element: ElementTree.Element) -> str:
+    """`{namespace}svg` as `svg`."""
+    return element.tag.rpartition("}")[2]

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib import rc, rc_context, rcdefaults
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
+from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
 from molprof.common.text import escaped
 from molprof.common.values import short_name
+
+Look = tuple[str, str]  # colour and hatch
 
 # The page's style sheet gives each of these another value in dark mode (render/page/page.css).
 INK = "#1b1f24"
@@ -96,8 +101,10 @@ def new_figure(height_inches: float, rows: int = 1, ratios: Sequence[float] | No
     return figure, [row[0] for row in axes]
 
 
-def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int = 4) -> None:
-    """Adds one legend below the figure, which grows if the legend needs more than a line."""
+def legend_below(figure: Figure, entries: Sequence[tuple[str, Look | Artist | Container]], columns: int = 4) -> None:
+    """Adds one legend of labels with their look or artist below the figure, which grows by lines after the first."""
+    labels = [label for label, _ in entries]
+    handles: list[Any] = [item if isinstance(item, (Artist, Container)) else patch(item) for _, item in entries]
     fitting = _LEGEND_LETTERS // (max(map(len, labels)) + _HANDLE_LETTERS)
     columns = max(1, min(columns, fitting, len(labels)))
     figure.legend(handles, labels, loc="outside lower left", ncols=columns, handlelength=1.6, columnspacing=1.4)
@@ -112,6 +119,28 @@ def name_rows(axis: Axes, names: Sequence[str], length: int = _LABEL_LENGTH) -> 
     axis.grid(True, axis="x")
 
 
+class Bar(NamedTuple):
+    """A horizontal bar."""
+
+    row: float
+    length: float
+    look: Look
+    start: float = 0.0
+    inside: str = ""
+    behind: str = ""
+
+
+def draw_bars(axis: Axes, bars: Iterable[Bar], scale: float, height: float = 0.68, size: float = 7.5) -> None:
+    """Draws bars with the texts in their middle and, of a size, behind them. scale: of their values, 1 on the axis."""
+    for bar in bars:
+        fill, hatch = bar.look
+        axis.barh(bar.row, bar.length / scale, height, left=bar.start / scale, color=fill, hatch=hatch)
+        if bar.inside:
+            write_inside(axis, (bar.start + bar.length / 2) / scale, bar.row, bar.inside)
+        if bar.behind:
+            write_behind(axis, (bar.start + bar.length) / scale, bar.row, bar.behind, size)
+
+
 def write_behind(axis: Axes, end: float, row: float, text: str, size: float = 7.5, weight: str = "normal") -> None:
     """Writes `text` behind a horizontal bar that ends at `end`."""
     axis.annotate(text, (end, row), (4, 0), textcoords="offset points", va="center", fontsize=size, fontweight=weight)
@@ -121,20 +150,31 @@ def write_inside(axis: Axes, middle: float, row: float, text: str, **look: Any) 
     axis.text(middle, row, text, **{"ha": "center", "va": "center", "fontsize": 8, "color": EDGE, **look})
 
 
-def bars_path(bars: Sequence[tuple[float, float]], row: int, height: float) -> Path:
-    """Bars (start, length) of a row as one path: a figure with thousands of shapes opens slowly."""
+def draw_spans(
+    axis: Axes, row: int, height: float, spans: Iterable[tuple[Look, float, float]], frame: Callable[[Look], Any]
+) -> None:
+    """Draws spans (look, start, length) in a row, those of a look as one path: thousands of shapes open slowly.
+
+    frame: edges of a look, as arguments of a patch.
+    """
     top, bottom = row - height / 2, row + height / 2
-    corners = [((start, top), (start + size, top), (start + size, bottom), (start, bottom)) for start, size in bars]
-    return Path.make_compound_path_from_polys(np.array(corners))
+    corners: dict[Look, list[Any]] = {}
+    for key, start, size in spans:
+        box = (start, top), (start + size, top), (start + size, bottom), (start, bottom)
+        corners.setdefault(key, []).append(box)
+    for key, boxes in corners.items():
+        path = Path.make_compound_path_from_polys(np.array(boxes))
+        axis.add_patch(PathPatch(path, facecolor=key[0], hatch=key[1] or None, **frame(key)))
 
 
-def colour(index: int) -> str:
-    """The colour of the series at `index`. After eight they repeat with other hatches."""
-    return PALETTE[index % len(PALETTE)]
+def patch(look: Look) -> Patch:
+    """How a look stands in a legend."""
+    return Patch(facecolor=look[0], hatch=look[1] or None)
 
 
-def hatch(index: int) -> str:
-    return HATCHES[(index + index // len(PALETTE)) % len(HATCHES)]
+def look(index: int) -> Look:
+    """The look of the series at `index`. After eight, colours repeat with other hatches."""
+    return PALETTE[index % len(PALETTE)], HATCHES[(index + index // len(PALETTE)) % len(HATCHES)]
 
 
 def line(index: int) -> str:

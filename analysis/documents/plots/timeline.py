@@ -1,20 +1,25 @@
-"""A typical step on a time axis: phases, launches and host syncs, and the GPU's work below them."""
+"""What ran when: a typical step with its phases, launches and GPU work; the ranks of a job on one time axis."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch, PathPatch
 
+from molprof.analysis.documents.figures import Reports
 from molprof.analysis.documents.plots import NotRecordedError, style
-from molprof.analysis.documents.plots.subject import Subject
+from molprof.analysis.documents.plots.style import Look
 from molprof.analysis.figures.model import SLOTS, Interval, TypicalStep
 from molprof.common.values import count_text, time_text
+
+if TYPE_CHECKING:
+    from molprof.analysis.ranks import Job
 
 _HEIGHT = 0.66
 # Narrower bars have no room for their name.
@@ -22,14 +27,23 @@ _NAMED_RATIO = 0.085
 _LANES = 4
 _CLASSES = 7
 _OTHER = "others"
-_FOREIGN = "#c3c8d0"
-_LOOKS = {"launch": (style.DARK, ""), "wait": (style.SLATE, "////")}
+_FOREIGN = ("#c3c8d0", "")
+_LOOKS: dict[str, Look] = {"launch": (style.DARK, ""), "wait": (style.SLATE, "////")}
 # Narrower bars get no hatch: its lines would be all that is seen.
 _HATCHED_RATIO = 0.012
 _HOST = (("phase", "phases"), ("launch", "launches"), ("wait", "host syncs"), ("operator", "operators"))
+# Columns of the picture of ranks; each shows what takes most of it.
+_COLUMNS = 900
+_RANKS = 64
+_STATES: dict[str, Look] = {
+    "compute": (style.BLUE, ""),
+    "exposed communication": (style.ORANGE, "////"),
+    "waiting for the last rank": (style.RED, "xxxx"),
+    "idle": (style.PAPER, ""),
+}
 
 
-def draw_timeline(subject: Subject) -> Figure:
+def draw_timeline(subject: Reports) -> Figure:
     """One panel for each report with annotated steps, on one time axis. Raises NotRecordedError."""
     steps = subject.of_each(lambda report: report.typical_step)
     panels = [(label, step) for label, step in steps if step.intervals]
@@ -44,12 +58,25 @@ def draw_timeline(subject: Subject) -> Figure:
     end = max(1, *(step.dur_ns for _, step in panels), *ends)
     scale, unit = style.time_unit(end)
     for axis, (label, step), rows in zip(axes, panels, lanes, strict=True):
-        _panel(axis, label, step, rows, colours, (scale, end))
+        for row, (_, found) in enumerate(rows):
+            _draw_lane(axis, row, found, colours, scale, end)
+        axis.axvline(step.dur_ns / scale, color=style.INK, linewidth=0.8, linestyle=(0, (2, 2)))
+        style.name_rows(axis, [name for name, _ in rows])
+        axis.set_ylim(len(rows) - 0.5, -0.5)
+        kind = f"{step.kind} step" if step.kind else "step"
+        which = f"median of {count_text(step.steps)}" if step.steps > 1 else "the only one"
+        axis.set_title(f"{style.caption(label, 34)}: {kind} of {time_text(step.dur_ns)} ({which})")
     axes[0].set_xlim(0, end / scale)
     together = any(interval.count > 1 for interval in intervals)
     note = f"; what is shorter than {time_text(end / SLOTS)} is drawn together" if together else ""
     axes[-1].set_xlabel(f"time since the step began, profiled ({unit}){note}")
-    _legend(figure, colours, intervals)
+    phases = {interval.name for interval in intervals if interval.kind == "phase"}
+    looks = {name: look for name, look in style.PHASES.items() if name in phases} | colours
+    if any(interval.kind == "gpu" and not interval.own for interval in intervals):
+        looks["of another step"] = _FOREIGN
+    end_line = Line2D([], [], color=style.INK, linewidth=0.8, linestyle=(0, (2, 2)))
+    named = [(style.caption(name.removeprefix("aten::"), 20), look) for name, look in looks.items()]
+    style.legend_below(figure, [("end of step (host)", end_line), *named], 5)
     return figure
 
 
@@ -70,9 +97,9 @@ def _lanes(step: TypicalStep) -> list[tuple[str, list[Interval]]]:
     return rows
 
 
-def _colours(steps: Iterable[TypicalStep]) -> dict[str, tuple[str, str]]:
-    """Colour and hatch of the classes or operators with the most time in all steps; the rest share one."""
-    times: dict[str, int] = defaultdict(int)
+def _colours(steps: Iterable[TypicalStep]) -> dict[str, Look]:
+    """The looks of the classes or operators with the most time in all steps; the rest share one."""
+    times: Counter[str] = Counter()
     for step in steps:
         for total in step.totals:
             if total.work_class is not None:
@@ -80,62 +107,71 @@ def _colours(steps: Iterable[TypicalStep]) -> dict[str, tuple[str, str]]:
     ordered = sorted(times, key=lambda name: (-times[name], name))
     shown = ordered[: _CLASSES if len(ordered) > _CLASSES + 1 else _CLASSES + 1]
     last = len(style.PALETTE) - 1  # slate, which is for the rest
-    colours = {name: (style.colour(index % last), style.hatch(index)) for index, name in enumerate(shown)}
-    if len(ordered) > len(shown):
-        colours[_OTHER] = (style.SLATE, "")
-    return colours
+    colours = {name: (style.PALETTE[index % last], style.look(index)[1]) for index, name in enumerate(shown)}
+    return colours | ({_OTHER: (style.SLATE, "")} if len(ordered) > len(shown) else {})
 
 
-def _panel(
-    axis: Axes,
-    label: str,
-    step: TypicalStep,
-    rows: list[tuple[str, list[Interval]]],
-    colours: dict[str, tuple[str, str]],
-    reach: tuple[int, int],
+def _draw_lane(
+    axis: Axes, row: int, intervals: list[Interval], colours: Mapping[str, Look], scale: int, end: int
 ) -> None:
-    scale, end = reach
-    for row, (_, intervals) in enumerate(rows):
-        groups: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    of_phases = intervals[0].kind == "phase"
+
+    def spans() -> Iterator[tuple[Look, float, float]]:
         for interval in intervals:
             start = max(0, interval.start_ns)
             length = interval.start_ns + interval.dur_ns - start
-            groups[_look(interval, colours, length > _HATCHED_RATIO * end)].append((start / scale, length / scale))
+            fill, hatch = _look(interval, colours)
+            yield (fill, hatch if length > _HATCHED_RATIO * end else ""), start / scale, length / scale
             if interval.kind == "phase" and interval.dur_ns > _NAMED_RATIO * end:
                 style.write_inside(axis, (start + length / 2) / scale, row, style.caption(interval.name, 14))
-        for (fill, pattern), bars in groups.items():
-            framed = intervals[0].kind == "phase" or pattern
-            frame: dict[str, Any] = {} if framed else {"edgecolor": fill, "linewidth": 0.3}
-            path = style.bars_path(bars, row, _HEIGHT)
-            axis.add_patch(PathPatch(path, facecolor=fill, hatch=pattern or None, **frame))
-    axis.axvline(step.dur_ns / scale, color=style.INK, linewidth=0.8, linestyle=(0, (2, 2)))
-    style.name_rows(axis, [name for name, _ in rows])
-    axis.set_ylim(len(rows) - 0.5, -0.5)
-    kind = f"{step.kind} step" if step.kind else "step"
-    which = f"median of {count_text(step.steps)}" if step.steps > 1 else "the only one"
-    axis.set_title(f"{style.caption(label, 34)}: {kind} of {time_text(step.dur_ns)} ({which})")
+
+    def frame(look: Look) -> dict[str, object]:
+        return {} if of_phases or look[1] else {"edgecolor": look[0], "linewidth": 0.3}
+
+    style.draw_spans(axis, row, _HEIGHT, spans(), frame)
 
 
-def _look(interval: Interval, colours: dict[str, tuple[str, str]], wide: bool) -> tuple[str, str]:
-    """Colour and hatch."""
+def _look(interval: Interval, colours: Mapping[str, Look]) -> Look:
     if interval.work_class is not None:
-        look = colours.get(interval.work_class, colours.get(_OTHER, (style.SLATE, "")))
-        fill, pattern = look if interval.own else (_FOREIGN, "")
-    elif interval.kind == "phase":
-        fill, pattern = style.PHASES.get(interval.name, (style.SLATE, ""))
-    else:
-        fill, pattern = _LOOKS[interval.kind]
-    return fill, pattern if wide else ""
+        rest = colours.get(_OTHER, (style.SLATE, ""))
+        return colours.get(interval.work_class, rest) if interval.own else _FOREIGN
+    return style.PHASES.get(interval.name, (style.SLATE, "")) if interval.kind == "phase" else _LOOKS[interval.kind]
 
 
-def _legend(figure: Figure, colours: dict[str, tuple[str, str]], intervals: list[Interval]) -> None:
-    handles: list[object] = [Line2D([], [], color=style.INK, linewidth=0.8, linestyle=(0, (2, 2)))]
-    labels = ["end of step (host)"]
-    phases = {interval.name for interval in intervals if interval.kind == "phase"}
-    looks = {name: look for name, look in style.PHASES.items() if name in phases} | colours
-    if any(interval.kind == "gpu" and not interval.own for interval in intervals):
-        looks["of another step"] = (_FOREIGN, "")
-    for name, (fill, pattern) in looks.items():
-        handles.append(Patch(facecolor=fill, hatch=pattern or None))
-        labels.append(style.caption(name.removeprefix("aten::"), 20))
-    style.legend_below(figure, handles, labels, 5)
+def draw_ranks(job: Job) -> Figure:
+    """One row for each rank: computing, moving data, waiting, idle; starts of steps are marked."""
+    shown = job.ranks[:_RANKS]
+    offsets = job.clocks.offsets_ns
+    begin = min(rank.start_ns - offsets[rank.rank] for rank in shown)
+    end = max(rank.end_ns - offsets[rank.rank] for rank in shown)
+    figure, (axis,) = style.new_figure(1.2 + 0.3 * len(shown))
+    scale, unit = style.time_unit(end - begin)
+    edges = begin + np.linspace(0, end - begin, _COLUMNS + 1).astype(np.int64)
+    places = ((edges - begin) / scale).tolist()
+    looks = list(_STATES.values())
+    for row, rank in enumerate(shown):
+        state = _states(job, rank.rank, edges)
+        bounds = [0, *np.flatnonzero(np.diff(state)) + 1, len(state)]
+        runs = [(looks[state[first]], places[first], places[last] - places[first]) for first, last in pairwise(bounds)]
+        drawn = (run for run in runs if run[0] != _STATES["idle"])
+        style.draw_spans(axis, row, 0.74, drawn, lambda look: {"edgecolor": style.EDGE, "linewidth": 0.2})
+        for step in rank.steps[1:]:
+            place = (step.start_ns - offsets[rank.rank] - begin) / scale
+            axis.plot((place, place), (row - 0.5, row + 0.5), color=style.INK, linewidth=0.8)
+    style.name_rows(axis, [f"rank {rank.rank}" for rank in shown])
+    axis.set_xlim(0, (end - begin) / scale)
+    more = f"; the first {_RANKS} of {len(job.ranks)} ranks" if len(job.ranks) > _RANKS else ""
+    column = time_text((end - begin) / _COLUMNS)
+    axis.set_xlabel(f"time on the clock of rank {shown[0].rank} ({unit}); a column is {column}{more}")
+    style.legend_below(figure, list(_STATES.items()))
+    return figure
+
+
+def _states(job: Job, rank: int, edges: np.ndarray) -> np.ndarray:
+    """Of each column, the number of what takes most of it in _STATES."""
+    done = job.activities[rank]
+    edges = edges + job.clocks.offsets_ns[rank]
+    compute, moving, busy = (
+        item.covered(edges[:-1], edges[1:]) for item in (done.compute, done.compute_or_moving, done.busy)
+    )
+    return np.asarray(np.argmax([compute, moving - compute, busy - moving, np.diff(edges) - busy], axis=0))
