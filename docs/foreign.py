@@ -13,7 +13,7 @@ from study import Study, rendered, table
 
 from molprof import api
 from molprof.analysis.compare import compare
-from molprof.analysis.compare.predictions import RELEVANT
+from molprof.analysis.compare.thresholds import RELEVANT
 from molprof.analysis.reports import with_given
 from molprof.common.files import replacing
 from molprof.common.values import NOT_RECORDED

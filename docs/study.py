@@ -13,7 +13,7 @@ import jinja2
 from molprof import api
 from molprof.analysis.bench.summary import Measured, summed
 from molprof.analysis.compare import Comparison, compare, run_labels
-from molprof.analysis.compare.model import Difference
+from molprof.analysis.compare.difference import Difference
 from molprof.analysis.compare.parts import PART_LABELS
 from molprof.analysis.compare.rows import compared_rows
 from molprof.analysis.figures import Report

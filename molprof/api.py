@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from molprof.analysis.compare import Comparison
     from molprof.analysis.compare.kernels.read import Recorded
     from molprof.analysis.compare.kernels.sums import Summed
-    from molprof.analysis.compare.predictions import Expectation
+    from molprof.analysis.compare.thresholds import Expectation
     from molprof.analysis.figures import Report
     from molprof.analysis.origin.opened import Opened
     from molprof.analysis.origin.read import Origins
@@ -132,10 +132,8 @@ def ranks(
     job, EngineError.
     """
     from molprof.analysis.ranks import job_of_files
-    from molprof.analysis.ranks.find import rank_files
-    from molprof.analysis.ranks.model import RankTrace
-    from molprof.analysis.ranks.parts import known_ranks, write_part
-    from molprof.analysis.ranks.read import HINT, at_once
+    from molprof.analysis.ranks.files import known_ranks, rank_files, write_part
+    from molprof.analysis.ranks.read import HINT, RankTrace, at_once
     from molprof.analysis.trace import each_trace
 
     reading = _reading(reading, how)
@@ -216,8 +214,7 @@ def compare_kernels(
     region: `step` of median time, all `steps`, or `trace`; None: the step where both mark steps, else the trace.
     Raises NotComparableError where only one of them records GPU work, or the steps that are asked for.
     """
-    from molprof.analysis.compare.kernels.cut import STEP, TRACE, cut
-    from molprof.analysis.compare.kernels.pairing import pair
+    from molprof.analysis.compare.kernels.read import STEP, TRACE, cut
     from molprof.analysis.compare.kernels.sums import summed
 
     read = [recorded(path, reading) for path in paths]
@@ -235,7 +232,7 @@ def compare_kernels(
             notes.append(f"no steps are marked in {without[0]}: the whole traces are compared")
     elif region != TRACE and without:
         raise NotComparableError(f"no steps are marked in {' and '.join(without)}", hint=f"--of {TRACE}")
-    return summed(pair(*(cut(rows, region) for rows in found))), region, tuple(notes)
+    return summed(*(cut(rows, region) for rows in found)), region, tuple(notes)
 
 
 def _reading(reading: Reading | None, how: Mapping[str, Any]) -> Reading:

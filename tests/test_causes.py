@@ -14,7 +14,7 @@ from synthetic import Spec, captured
 
 from molprof import api
 from molprof.analysis.compare import compare
-from molprof.analysis.compare.same_work import same_work
+from molprof.analysis.compare.difference import same_work
 from molprof.analysis.documents.comparison import comparison_verdict
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import RepeatFigures, Run, Spread

@@ -15,8 +15,7 @@ from conftest import Cli
 from tiny_trace import slice_, work, write
 
 from molprof import api
-from molprof.analysis.compare.kernels.cut import cut
-from molprof.analysis.compare.kernels.pairing import pair
+from molprof.analysis.compare.kernels.read import cut
 from molprof.analysis.compare.kernels.sums import Summed, part_of, summed
 from molprof.analysis.documents.kernels import kernel_verdict, kernels_document
 from molprof.analysis.render import render
@@ -40,7 +39,7 @@ def ran(*kernels: tuple[str, str, float, float], step: float | None = None) -> d
 
 def compared(folder: Path, first: dict[str, Any], other: dict[str, Any], region: str = "trace") -> Summed:
     paths = [write(folder / f"{name}.json", content) for name, content in (("first", first), ("other", other))]
-    return summed(pair(*(cut(api.recorded(path)[0], region) for path in paths)))
+    return summed(*(cut(api.recorded(path)[0], region) for path in paths))
 
 
 FIRST = ran(
@@ -75,7 +74,7 @@ def test_every_nanosecond_has_a_part(tmp_path: Path) -> None:
     assert result.span_ns == 38_000 - 32_000
     assert result.whole.counts == {"matched": 4, "inserted": 1, "deleted": 1, "moved": 1}
     assert (result.residual_ns, result.problems) == (0, ())
-    assert [part_of(change) for change in result.pairing.changes] == [
+    assert [part_of(change) for change in result.changes] == [
         "slower", "deleted", "inserted", "faster", "equal", "equal", "moved",
     ]  # fmt: skip
 
@@ -88,7 +87,7 @@ def test_the_other_way_round_changes_signs(tmp_path: Path) -> None:
 
 def test_a_trace_against_itself(tmp_path: Path) -> None:
     result = compared(tmp_path, FIRST, FIRST)
-    assert {part_of(change) for change in result.pairing.changes} == {"equal"}
+    assert {part_of(change) for change in result.changes} == {"equal"}
     assert kernel_verdict(result, ("a", "b")) == ("b and a ran the same kernels in the same time.",)
 
 
@@ -132,12 +131,12 @@ def test_operators_without_those_that_they_call(tmp_path: Path) -> None:
         }
 
     result = compared(tmp_path, trace(0), trace(7), "step")
-    assert [(item.first.own_ns, item.other.own_ns, item.first.gap_ns) for item in result.pairing.changes] == [  # type: ignore[union-attr]
+    assert [(item.first.own_ns, item.other.own_ns, item.first.gap_ns) for item in result.changes] == [  # type: ignore[union-attr]
         (15_000, 15_000, 10_000),
         (5_000, 12_000, 0),
         (10_000, 10_000, 10_000),
     ]
-    assert result.pairing.first.lanes[0].tail_ns == 10_000
+    assert result.first.lanes[0].tail_ns == 10_000
     assert (result.span_ns, result.whole.parts["slower"], result.problems) == (7_000, 7_000, ())
 
 
@@ -165,7 +164,7 @@ def test_two_vendors_against_a_plain_recount() -> None:
         Path(str(CORPUS), name) for name in ("traces/h100_qwen1.5_0.5b.json.gz", "pairs/mi300_qwen1.5_0.5b.json.gz")
     ]
     recorded = [api.recorded(path)[0] for path in paths]
-    result = summed(pair(*(cut(item, "trace") for item in recorded)))
+    result = summed(*(cut(item, "trace") for item in recorded))
     spans, sides = [], []
     for path in paths:
         kernels = [event for event in raw_events(path) if event["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")]
@@ -178,11 +177,11 @@ def test_two_vendors_against_a_plain_recount() -> None:
         sides.append((len(kernels), busy_ns, spans[-1] - busy_ns, Counter(event["name"] for event in kernels)))
     for amounts, side, name in zip((result.whole.first, result.whole.other), sides, ("first", "other"), strict=True):
         assert tuple(amounts) == side[:3]
-        items = [getattr(change, name) for change in result.pairing.changes]
+        items = [getattr(change, name) for change in result.changes]
         assert Counter(item.row.name for item in items if item) == side[3]
     assert sum(result.whole.parts.values()) == result.span_ns == spans[1] - spans[0]
     assert result.problems == ()
-    step = summed(pair(*(cut(item, "step") for item in recorded)))
+    step = summed(*(cut(item, "step") for item in recorded))
     assert step.problems == ()
     # Each layer has the same kernels on both, but for sets before matrix products and a fill before attention.
     assert [(item.count, item.first, item.other) for item in step.hunks if item.count > 1] == [
@@ -195,7 +194,7 @@ def test_two_vendors_against_a_plain_recount() -> None:
 
 def test_recorded_runs_with_a_processor_and_without() -> None:
     paths = [RECORDED / "cpu-qwen.json.gz", RECORDED / "cpu-qwen-generic.json.gz"]
-    result = summed(pair(*(cut(api.recorded(path)[0], "steps") for path in paths)))
+    result = summed(*(cut(api.recorded(path)[0], "steps") for path in paths))
     steps_ns, counts = [], []
     for path in paths:
         events = raw_events(path)
@@ -208,7 +207,7 @@ def test_recorded_runs_with_a_processor_and_without() -> None:
     assert sum(result.whole.parts.values()) == result.span_ns == steps_ns[1] - steps_ns[0]
     assert result.problems == ()
     # The forward does the same, so what is new is the processor's.
-    added = [change.row.phase for change in result.pairing.changes if change.kind == "inserted"]
+    added = [change.row.phase for change in result.changes if change.kind == "inserted"]
     assert added
     assert set(added) == {"processor"}
     said = " ".join(kernel_verdict(result, ("without", "with")))

@@ -20,8 +20,7 @@ from synthetic import Cost, Spec, captured, costs
 
 from molprof import api
 from molprof.analysis.compare import compare
-from molprof.analysis.compare.difference import Factor, attribute, rounded
-from molprof.analysis.compare.model import Difference
+from molprof.analysis.compare.difference import Difference, Factor, attribute, rounded
 from molprof.analysis.compare.parts import PART_LABELS
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import PhaseBound, PhaseFigures, Spread

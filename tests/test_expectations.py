@@ -9,8 +9,7 @@ import pytest
 import tiny_trace
 
 from molprof.analysis.compare import compare
-from molprof.analysis.compare.model import Prediction
-from molprof.analysis.compare.predictions import BUILT_IN, Expectation, read_expectations
+from molprof.analysis.compare.thresholds import BUILT_IN, Expectation, Prediction, read_expectations
 from molprof.analysis.figures import Report
 from molprof.common.errors import UsageError
 

@@ -10,7 +10,7 @@ from conftest import Cli
 
 from molprof import api
 from molprof.analysis.compare import compare
-from molprof.analysis.compare.predictions import Expectation
+from molprof.analysis.compare.thresholds import Expectation
 from molprof.analysis.documents.figures import figure_values
 from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures.model import Report

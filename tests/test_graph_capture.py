@@ -15,9 +15,9 @@ from origin_trace import python
 from tiny_trace import slice_, work, write
 
 from molprof import api
-from molprof.analysis.origin.match import plain_name
-from molprof.analysis.origin.opened import Opened
-from molprof.analysis.origin.read import Origins, build_tree
+from molprof.analysis.origin.opened import Opened, plain_name
+from molprof.analysis.origin.read import Origins
+from molprof.analysis.origin.tree import build_tree
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
 # One layer: operator, kernel, sizes of its input.

@@ -15,9 +15,8 @@ from origin_trace import EVENTS, origins_in
 from tiny_trace import document, write
 
 from molprof.analysis.findings import Known, find_all
-from molprof.analysis.origin.places import copy_places, launch_places, sync_places
-from molprof.analysis.origin.read import BYS, Origins, build_tree
-from molprof.analysis.origin.tree import AMOUNTS, Tree
+from molprof.analysis.origin.read import Origins, places_of
+from molprof.analysis.origin.tree import AMOUNTS, BYS, Tree, build_tree
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
 NAMES = ("h100_qwen1.5_0.5b", "b200_vllm_eager")
@@ -130,10 +129,10 @@ def test_layers_fold_and_places_are_named() -> None:
         ("Qwen2Attention", 24),
         ("Qwen2MLP", 24),
     ]
-    copies = copy_places(origins)
+    copies = places_of(origins, "copies")
     assert (copies[1].operator, copies[1].count, len(copies[1].modules)) == ("aten::contiguous > aten::copy_", 96, 24)
     assert copies[1].source == "transformers/integrations/sdpa_attention.py(18): sdpa_attention_forward"
-    assert sync_places(origins)[1].module == "Qwen2Model"
+    assert places_of(origins, "syncs")[1].module == "Qwen2Model"
     assert [finding.id for finding in find_all(Known(origins=origins))] == [
         "layer_launches",
         "launches_by_function",
@@ -159,11 +158,11 @@ def test_a_tree_by_module(tmp_path: Path) -> None:
         (1, "(launch not recorded)", 1, 7_000, 0, 0),
         (1, "(no module)", 1, 0, 0, 0),
     ]
-    syncs = sync_places(origins)
+    syncs = places_of(origins, "syncs")
     assert [(place.module, place.source, place.count, place.time_ns) for place in syncs] == [
         ("(no module)", "main.py(3): main", 1, 10_000)
     ]
-    assert sum(place.count for place in launch_places(origins)) == 5
+    assert sum(place.count for place in places_of(origins, "launches")) == 5
 
 
 def test_a_captured_run_is_split_by_phase(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ from captures import captured, events, of, settings
 from origin_trace import origins_in
 
 from molprof import api
-from molprof.analysis.origin.places import operator_places
-from molprof.analysis.origin.read import Origins, build_tree
-from molprof.analysis.origin.tree import Tree
+from molprof.analysis.origin.read import Origins, places_of
+from molprof.analysis.origin.tree import Tree, build_tree
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +55,7 @@ def test_functions_of_the_processor_are_named(origins: Origins) -> None:
     processor = named(build_tree(origins, "source"), "processor")
     functions = [node.name for _, node in processor.walk() if node.kind == "function"]
     assert any("processors/" in name for name in functions)
-    places = operator_places(origins)
+    places = places_of(origins, "operators")
     assert any("processors/" in place.source for place in places)
     assert sum(place.time_ns for place in places) == build_tree(origins, "operator").amount("operator_ns")
 

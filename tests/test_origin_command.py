@@ -12,8 +12,7 @@ from origin_trace import EVENTS, origins_in
 from tiny_trace import cpu_document, write
 
 from molprof.analysis.documents.origin import origin_document
-from molprof.analysis.origin.read import BYS
-from molprof.analysis.origin.speedscope import speedscope_text
+from molprof.analysis.origin.tree import BYS, speedscope_text
 from molprof.analysis.render import render
 
 

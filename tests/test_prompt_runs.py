@@ -11,7 +11,7 @@ import tiny_trace
 from page_data import render, report_of
 
 from molprof.analysis.compare import compare
-from molprof.analysis.compare.predictions import Expectation
+from molprof.analysis.compare.thresholds import Expectation
 
 OF_MOLECULES = re.compile(
     r"molecul|SMILES|junk|filler|placeholder|coordinate|\bblock|LLaMA|Qwen|\bvalid\b|FREE|drift", re.I

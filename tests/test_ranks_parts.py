@@ -14,7 +14,7 @@ from rank_traces import events, write_rank
 
 from molprof import api
 from molprof.analysis.documents.ranks import ranks_document
-from molprof.analysis.ranks.parts import is_part, part_path, read_part
+from molprof.analysis.ranks.files import is_part, part_path, read_part
 from molprof.common.errors import EngineError, TraceError, UsageError
 from molprof.common.process import Served, answer
 

@@ -11,7 +11,8 @@ from conftest import Cli
 from rank_traces import events, write_rank
 
 from molprof import api
-from molprof.analysis.ranks.find import holds_ranks, told_rank
+from molprof.analysis.ranks.files import holds_ranks
+from molprof.analysis.ranks.read import told_rank
 from molprof.analysis.ui.contents import Place
 from molprof.analysis.ui.prepare import prepare
 from molprof.commands.open import _ranks as ranks_to_open

@@ -15,7 +15,7 @@ from synthetic import Spec, captured, in_rounds
 
 from molprof import api
 from molprof.analysis.compare import compare
-from molprof.analysis.compare.thresholds import Judgement, judge_comparison, judge_report, parse_threshold
+from molprof.analysis.compare.thresholds import Judgement, judge_report, judge_rows, parse_threshold
 from molprof.analysis.figures import Report
 from molprof.common.errors import UsageError
 
@@ -92,7 +92,8 @@ def test_values(tmp_path: Path, text: str, kind: str) -> None:
 
 
 def judge(text: str, *reports: Report) -> Judgement:
-    return judge_comparison(compare(reports, anyway=True), [parse_threshold(text)])
+    compared = compare(reports, anyway=True)
+    return judge_rows(compared.labels, compared.runs, compared.rows, [parse_threshold(text)])
 
 
 def test_changes_of_counts_and_times(tmp_path: Path) -> None:

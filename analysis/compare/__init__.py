@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from molprof.analysis.compare.comparable import check_comparable
-from molprof.analysis.compare.difference import difference, trace_difference
-from molprof.analysis.compare.model import SCHEMA, Comparison, Difference
-from molprof.analysis.compare.rows import compared_rows, paired_rounds
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
+
+from molprof.analysis.compare.difference import Difference, TraceDifference, difference, trace_difference
+from molprof.analysis.compare.rows import ComparedRow, compared_rows, paired_rounds
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS, LEAST_REPEATS, LEVEL, best_level
-from molprof.analysis.figures.model import Report
-from molprof.analysis.figures.run_model import Setup
+from molprof.analysis.figures.catalog import FIGURES
+from molprof.analysis.figures.model import Report, plain
+from molprof.analysis.figures.run_model import Run, Setup
 from molprof.analysis.reader import path_text
-from molprof.common.errors import UsageError
-from molprof.common.values import counted
+from molprof.common.errors import NotComparableError, UsageError
+from molprof.common.values import by_unit, counted
 
 if TYPE_CHECKING:
-    from molprof.analysis.compare.predictions import Expectation
+    from molprof.analysis.compare.thresholds import Expectation, Prediction
 
-__all__ = ["Comparison", "compare"]
+SCHEMA = 1
 
 # What tells runs of one model and processor apart, in a word or two; empty for what is usual.
 _DISTINGUISHING: tuple[Callable[[Setup], str], ...] = (
@@ -30,16 +33,48 @@ _DISTINGUISHING: tuple[Callable[[Setup], str], ...] = (
     lambda setup: setup.attention,
     lambda setup: f"batch {setup.batch_size}",
 )
+_OF_TEMPLATES = ("tokenizer", "processor", "placeholder")
+
+
+class Comparison(Struct, frozen=True):
+    """Two or more runs, each against the first."""
+
+    schema: int
+    labels: tuple[str, ...]
+    runs: tuple[Report, ...]
+    rows: tuple[ComparedRow, ...]
+    differences: tuple[Difference | None, ...]
+    trace_differences: tuple[TraceDifference | None, ...]  # where a run has no unprofiled time
+    predictions: tuple[Prediction, ...]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready dicts and lists; `difference` and `trace_difference` are one object for two runs, else a list."""
+        return {
+            "schema": self.schema,
+            "labels": list(self.labels),
+            "runs": [run.to_json() for run in self.runs],
+            "rows": [row.to_json() for row in self.rows],
+            "difference": _one_or_all(self.differences),
+            "trace_difference": _one_or_all(self.trace_differences),
+            "predictions": [to_builtins(prediction) for prediction in self.predictions],
+            "notes": list(self.notes),
+        }
+
+
+def _one_or_all(items: Sequence[Difference | None] | Sequence[TraceDifference | None]) -> Any:
+    found = [None if item is None else plain(to_builtins(item)) for item in items]
+    return found[0] if len(found) == 1 else found
 
 
 def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Sequence[Expectation] = ()) -> Comparison:
     """Each report against the first. Raises NotComparableError for runs of other work, unless `anyway`: then a note."""
-    from molprof.analysis.compare.predictions import predictions  # a report needs none
+    from molprof.analysis.compare.thresholds import predictions  # a report needs none
 
     if len(reports) < 2:
         raise UsageError(f"compare needs at least two traces, got {len(reports)}")
     labels = run_labels(reports)
-    notes = check_comparable(labels, reports, anyway)
+    notes = tuple(check_comparable(labels, reports, anyway))
     rows = compared_rows(reports)
     wall = next(row for row in rows if row.figure.id == "wall_ns")
     differences = tuple(
@@ -56,75 +91,142 @@ def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Se
             for found, report in zip(differences, reports[1:], strict=True)
         ),
         predictions=predictions(labels, reports, rows, expectations),
-        notes=(*notes, *pairing_notes(labels, reports, differences), *repeat_notes(labels, reports)),
+        notes=(*notes, *pairing_notes(labels, differences), *repeat_notes(labels, reports)),
     )
 
 
-def pairing_notes(
-    labels: Sequence[str], reports: Sequence[Report], differences: Sequence[Difference | None]
-) -> tuple[str, ...]:
+def pairing_notes(labels: Sequence[str], differences: Sequence[Difference | None]) -> Iterator[str]:
     """Which runs were compared round by round, and which were captured apart, and what that means."""
-    notes = []
     known = [(label, item) for label, item in zip(labels[1:], differences, strict=True) if item is not None]
     if paired := [f"{label} ({counted(item.rounds, 'round')})" for label, item in known if item.paired]:
-        notes.append(
+        yield (
             f"paired with {labels[0]}, compared round by round: {', '.join(paired)}; ratios and differences are means "
             "of the rounds, not those of the medians; intervals of ratios by Student's t"
         )
     if few := [label for label, item in known if item.paired and item.rounds < LEAST_REPEATS]:
-        notes.append(f"no intervals with fewer than {LEAST_REPEATS} rounds: {', '.join(few)}")
+        yield f"no intervals with fewer than {LEAST_REPEATS} rounds: {', '.join(few)}"
     if apart := [label for label, item in known if not item.paired]:
-        notes.append(
+        yield (
             f"not paired with {labels[0]}: {', '.join(apart)}. The machine may have changed its speed between the "
             "captures, which their intervals do not show. molprof capture with several models or processors pairs runs"
         )
-    return tuple(notes)
 
 
-def repeat_notes(labels: Sequence[str], reports: Sequence[Report]) -> tuple[str, ...]:
+def repeat_notes(labels: Sequence[str], reports: Sequence[Report]) -> Iterator[str]:
     """A line on runs with too few timed passes to tell times apart, and one if intervals stay below LEVEL."""
     runs = [(label, report.run) for label, report in zip(labels, reports, strict=True)]
     counts = [(label, len(run.repeats)) for label, run in runs if run is not None]
     if len(counts) < 2:
-        return ()
-    notes = []
+        return
     if few := [f"{label} ({count})" for label, count in counts if count < LEAST_REPEATS]:
-        notes.append(
+        yield (
             f"too few timed passes to tell differences in time from noise: {', '.join(few)}. Capture at least "
             f"{LEAST_REPEATS} of each run, {ENOUGH_REPEATS} for intervals of {100 * LEVEL:.0f} % (--repeats)"
         )
     if all(paired_rounds(reports[0].run, report.run) is not None for report in reports[1:]):
-        return tuple(notes)  # Student's intervals always reach it
+        return  # Student's intervals always reach it
     least = min((count for _, count in counts if count >= LEAST_REPEATS), default=ENOUGH_REPEATS)
     if (level := best_level(least, least)) < LEVEL:
-        notes.append(
+        yield (
             f"{least} timed passes: intervals of ratios reach {100 * level:.0f} %, not {100 * LEVEL:.0f} %. "
             f"{ENOUGH_REPEATS} of each run reach it"
         )
-    return tuple(notes)
 
 
 def run_labels(reports: Sequence[Report]) -> tuple[str, ...]:
-    """Unique short names: of the run, or of the file for a foreign trace; runs of one name tell what differs."""
-    names = _told_apart([report_label(report) for report in reports], reports)
+    """Unique short names: of the run, or of the file for a foreign trace.
+
+    Runs of one name tell the settings in which they differ, such as `qwen no lp static cache`.
+    """
+    short = [report_label(report) for report in reports]
+    names = []
+    for name, report in zip(short, reports, strict=True):
+        alike = [other.run.setup for label, other in zip(short, reports, strict=True) if label == name and other.run]
+        differing = [tell for tell in _DISTINGUISHING if len({tell(setup) for setup in alike}) > 1]
+        words = [tell(report.run.setup) for tell in differing] if report.run is not None else []
+        names.append(" ".join(filter(None, (name, *words))))
     return tuple(
         f"{name} #{names[: place + 1].count(name)}" if names.count(name) > 1 else name
         for place, name in enumerate(names)
     )
 
 
-def _told_apart(names: Sequence[str], reports: Sequence[Report]) -> list[str]:
-    """The names, of runs that share one with the settings in which they differ, such as `qwen no lp static cache`."""
-    told = []
-    for name, report in zip(names, reports, strict=True):
-        alike = [other.run.setup for label, other in zip(names, reports, strict=True) if label == name and other.run]
-        differing = [tell for tell in _DISTINGUISHING if len({tell(setup) for setup in alike}) > 1]
-        words = [tell(report.run.setup) for tell in differing] if report.run is not None else []
-        told.append(" ".join(filter(None, (name, *words))))
-    return told
-
-
 def report_label(report: Report) -> str:
     if report.run is not None:
         return report.run.setup.label
     return PurePath(path_text(report.trace.path)).name.removesuffix(".gz").removesuffix(".json")
+
+
+def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: bool) -> Iterator[str]:
+    """Notes on what differs and what is missing. Raises NotComparableError if a run did other work, unless `anyway`."""
+    named = list(zip(labels, reports, strict=True))
+    runs = [(label, report, report.run) for label, report in named if report.run is not None]
+    for label, report, run in runs[1:]:
+        first_label, first, first_run = runs[0]
+        problems = _unlike(first, report, "work")
+        missing, extra = (
+            list((_smiles(one) - _smiles(two)).elements()) for one, two in ((first_run, run), (run, first_run))
+        )
+        if run.molecules == first_run.molecules and missing:
+            instead = f"{extra[0] if extra else 'nothing'} instead of {missing[0]}"
+            problems.append(f"other molecules, as {instead} ({len(missing)} of {run.molecules})")
+        for problem in problems:
+            line = f"{label} and {first_label} are not comparable: {problem}"
+            if not anyway:
+                raise NotComparableError(line, hint="compare them with --anyway")
+            yield line
+        if differences := [*_unlike(first, report, "setting"), *_differences(first_run, run)]:
+            yield f"{label} differs from {first_label} in {'; '.join(differences)}"
+    for label, _, run in runs:
+        if run.cut_answers:
+            yield (
+                f"{run.cut_answers} of {counted(run.molecules, run.noun)} of {label} stopped at the token limit, so "
+                "its tokens and times are not of whole answers"
+            )
+    for place, (label, report) in enumerate(named):
+        if same := next((other for other, earlier in named[:place] if one_file(earlier, report)), None):
+            yield f"{same} and {label} are one file, or copies of one: nothing differs"
+    if random := [label for label, _, run in runs if run.setup.random]:
+        yield f"random weights, so tokens, junk and drift are not meaningful: {', '.join(random)}"
+    foreign = [label for label, report in named if report.run is None]
+    if foreign and runs:
+        yield (
+            f"not captured by molprof: {', '.join(foreign)}. Unprofiled times and drift are not recorded there; "
+            "--tokens and --molecules say how many it generated"
+        )
+
+
+def one_file(first: Report, other: Report) -> bool:
+    """Whether both reports are of one trace file, or of copies. A path alone does not tell: files are replaced."""
+    one, two = ((replace(item.trace, path=""), item.counts, item.run) for item in (first, other))
+    return one == two
+
+
+def _unlike(first: Report, other: Report, role: str) -> list[str]:
+    """The figures of a role in which the reports differ, with both values."""
+    return [
+        f"{figure.label} ({by_unit(figure.unit, value)}, not {by_unit(figure.unit, before)})"
+        for figure in FIGURES
+        if figure.role == role
+        and (value := figure.value(other)) != (before := figure.value(first))
+        and (role == "work" or None not in (value, before))  # older traces lack some settings
+    ]
+
+
+def _smiles(run: Run) -> Counter[str]:
+    return Counter(item.smiles or "a plain-text prompt" for item in run.sequences)
+
+
+def _differences(first: Run, other: Run) -> Iterator[str]:
+    """Differences besides settings that do not prevent a comparison."""
+    same_molecules = _smiles(first) == _smiles(other)
+    if same_molecules and [item.smiles for item in first.sequences] != [item.smiles for item in other.sequences]:
+        yield "the order of the molecules"
+    names = ["seed"] if first.setup.sampling != "greedy" else []
+    # With other templates, another token limit is no difference of its own.
+    if all(getattr(first.setup, name) == getattr(other.setup, name) for name in _OF_TEMPLATES):
+        names.append("max_new_tokens")
+    for name in names:
+        before, value = getattr(first.setup, name), getattr(other.setup, name)
+        if value != before:
+            yield f"{name} ({value}, not {before})"

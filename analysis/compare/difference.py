@@ -13,18 +13,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from math import factorial, floor, lcm, prod
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from molprof.analysis.compare.model import Difference, TraceDifference
 from molprof.analysis.compare.parts import BOUNDS, HOST, MACHINE, PHASE_PARTS, group_of, in_order
 from molprof.analysis.compare.rows import ComparedRow, paired_rounds
-from molprof.analysis.compare.same_work import same_work
 from molprof.analysis.compare.statistics import LEVEL, Interval, mean_interval, significant
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run, Spread
-from molprof.common.manifest import STEP_PHASES
+from molprof.common.manifest import PHASES, STEP_PHASES
+from molprof.common.settings import recorded
 from molprof.common.values import factor_text
 
 # Parts of the counts of tokens, rows and steps, which do not vary: only their weight in time does.
@@ -37,6 +37,55 @@ _AGAINST_RATIO = 0.1
 _LARGE_DRIFT = 0.1
 # A part below this share of the first run's time is not worth a name, however sure it is.
 _LEAST_RATIO = 0.001
+# Of `Setup`, what decides the work of a forward of given rows: settings, and what only running tells.
+_FORWARD = (*recorded("forward"), "parameters", "logits_width", "gpu", "torch", "transformers")
+_TOKENS = recorded("tokens")
+# Kernels of a forward may differ by so much with the length of what it reads.
+_TOLERANCE = Fraction(1, 100)
+
+
+# A part is of unprofiled times and counts, or of unprofiled time divided as in the recorded steps.
+Basis = Literal["measured", "window"]
+
+
+class Difference(Struct, frozen=True):
+    """Unprofiled median wall time of a run minus the first run's, as parts that add up to it (docs/comparing.md).
+
+    `gpu_beyond_ns` is recorded GPU time of the first and the run for which unprofiled steps have no room: above 0 where
+    the recorded steps are not like the run, None if no part is divided as in them. The product of `factors`, the run's
+    over the first's, is the ratio of the wall times; empty where a run has no tokens, steps or time.
+
+    Of paired runs it is the mean of the rounds. `causes` are the parts that a verdict names: they differ from 0 beyond
+    their interval, or are of counts, and are not of equal work. `intervals` are empty with too few passes.
+    """
+
+    wall_ns: int
+    parts: dict[str, int]  # by id of `parts.py`, ns; with `residual_ns` they make `wall_ns`
+    residual_ns: int  # unexplained time
+    residual_ratio: float | None  # over |wall_ns|; None where that is 0
+    basis: dict[str, Basis]
+    gpu_beyond_ns: tuple[int, int] | None
+    factors: dict[str, float]  # tokens, steps_per_token and time_per_step
+    factor_values: dict[str, tuple[float, float]]  # of the first and of the run; time_per_step in ns
+    paired: bool
+    rounds: int  # that were compared, or pairs of passes of other runs
+    significant: bool | None  # the wall times differ beyond noise, as their row says; None: unknown
+    causes: tuple[str, ...]
+    intervals: dict[str, Interval]  # by part, ns
+    wall_interval: Interval | None  # ns
+    within_noise_ns: int  # sum of the parts whose interval holds 0
+    # how much longer or shorter equal work took in a separate capture: a ratio minus 1; None: paired, or none is equal
+    drift_ratio: float | None
+    doubts: tuple[str, ...]  # why the times are not reliable
+
+
+class TraceDifference(Struct, frozen=True):
+    """Recorded, so profiled, device time of a trace minus the first's: for traces without unprofiled time."""
+
+    span_ns: int
+    parts: dict[str, int]  # `busy`, and `idle.` with a cause of molprof_idle_cause, ns
+    residual_ns: int  # unexplained time
+    devices: tuple[int, int]
 
 
 class Factor(NamedTuple):
@@ -55,16 +104,10 @@ class _StepCosts(NamedTuple):
 
     steps: int
     batches: int
-    cost_ns: dict[str, Fraction | None]  # mean unprofiled time of each phase per step that has it; None if no step has
-    bound_ns: dict[str, dict[str, Fraction]] | None  # by what bounded it (`BOUNDS`); None: not recorded
+    # Mean unprofiled time of each phase per step that has it, undivided or by what bounded it (`BOUNDS`); None if no
+    # step has it.
+    cost_ns: dict[str, dict[str, Fraction | None]]
     gpu_beyond_ns: int  # GPU time, extended to the whole run, that does not fit in unprofiled time
-
-
-class _Split(NamedTuple):
-    """One run's wall time minus another's, of two passes or of the medians, and its parts."""
-
-    wall_ns: int
-    parts: dict[str, int]
 
 
 def difference(first: Run | None, other: Run | None, wall: ComparedRow, place: int) -> Difference | None:
@@ -75,43 +118,62 @@ def difference(first: Run | None, other: Run | None, wall: ComparedRow, place: i
     """
     if first is None or other is None or first.wall_ns.median is None or other.wall_ns.median is None:
         return None
-    costs = _step_costs(first), _step_costs(other)
-    whole = _split(first, other)
+    wall_ns, split = _split(first, other)
     rounds = paired_rounds(first, other)
     pairs = zip(range(len(first.repeats)), range(len(other.repeats)), strict=False) if rounds is None else rounds
     each = [_split(_of_pass(first, one), _of_pass(other, two)) for one, two in pairs]
-    each = [item for item in each if item.parts.keys() == whole.parts.keys()]  # a pass may lack its phases
+    each = [item for item in each if item[1].keys() == split.keys()]  # a pass may lack its phases
     ratio = None
     if rounds is not None and each:
-        whole, ratio = _mean(each), wall.ratios[place]
+        wall_ns = round(Fraction(sum(item for item, _ in each), len(each)))
+        split = rounded({part: Fraction(sum(item[part] for _, item in each), len(each)) for part in split})
+        ratio = wall.ratios[place]
     factors, factor_values = _factors(first, other, ratio)
-    residual_ns = whole.wall_ns - sum(whole.parts.values())
+    residual_ns = wall_ns - sum(split.values())
     equal = same_work(first, other)
-    parts, each = _apart(whole.parts, equal), [item._replace(parts=_apart(item.parts, equal)) for item in each]
-    drift = None if rounds is not None else _drift(first, parts, equal)
-    intervals = _intervals(parts, [item.parts for item in each], first, other, abs(drift or 0.0))
-    sure = [part for part in parts if _is_sure(part, parts[part], intervals)]
-    worth = [part for part in sure if abs(parts[part]) >= _LEAST_RATIO * first.wall_ns.median]
-    noise = [part for part in intervals if part not in sure and group_of(part) != MACHINE]
-    bounded = costs[0].bound_ns is not None and costs[1].bound_ns is not None
+    parts = _apart(split, equal)
+    machine_ns = sum(ns for part, ns in parts.items() if group_of(part) == MACHINE)
+    # How much the machine changed its speed between two captures, as far as equal work tells.
+    equal_ns = sum(first.phases[phase].wall_ns or 0 for phase in equal)
+    drift = machine_ns / equal_ns if rounds is None and equal_ns else None
+    intervals = _intervals(parts, [_apart(item, equal) for _, item in each], first, other, abs(drift or 0.0))
+    # What can only be a difference between the runs: counts do not vary, times have intervals.
+    sure = [
+        part
+        for part, ns in parts.items()
+        if ns
+        and group_of(part) != MACHINE
+        and (group_of(part) in _COUNTED or (part in intervals and significant(intervals[part], 0.0)))
+    ]
+    worth = {part: parts[part] for part in sure if abs(parts[part]) >= _LEAST_RATIO * first.wall_ns.median}
+    divided = _is_divided(first) and _is_divided(other)
+    doubts = [
+        f"in the {name} run {doubt}"
+        for name, run in (("first", first), ("other", other))
+        for doubt in (() if run.machine is None else run.machine.doubts())
+    ]
+    if drift is not None and abs(drift) >= _LARGE_DRIFT:
+        doubts.append(f"equal work took {factor_text(1 + drift)} the time in the other run")
     return Difference(
-        wall_ns=whole.wall_ns,
+        wall_ns=wall_ns,
         parts=parts,
         residual_ns=residual_ns,
-        residual_ratio=residual_ns / abs(whole.wall_ns) if whole.wall_ns else None,
+        residual_ratio=residual_ns / abs(wall_ns) if wall_ns else None,
         basis={part: "window" if part.rpartition(".")[2] in BOUNDS else "measured" for part in parts},
-        gpu_beyond_ns=(costs[0].gpu_beyond_ns, costs[1].gpu_beyond_ns) if bounded else None,
+        gpu_beyond_ns=(_step_costs(first, True).gpu_beyond_ns, _step_costs(other, True).gpu_beyond_ns)
+        if divided
+        else None,
         factors=factors,
         factor_values=factor_values,
         paired=rounds is not None,
         rounds=len(each),
         significant=wall.significant[place],
-        causes=named_parts({part: parts[part] for part in worth}),
+        causes=named_parts(worth),
         intervals=intervals,
-        wall_interval=mean_interval([float(item.wall_ns) for item in each]),
-        within_noise_ns=sum(parts[part] for part in noise),
+        wall_interval=mean_interval([float(item) for item, _ in each]),
+        within_noise_ns=sum(parts[part] for part in intervals if part not in sure and group_of(part) != MACHINE),
         drift_ratio=drift,
-        doubts=tuple(_doubts(first, other, drift)),
+        doubts=tuple(doubts),
     )
 
 
@@ -122,28 +184,23 @@ def _of_pass(run: Run, number: int) -> Run:
     return replace(run, wall_ns=Spread(wall_ns, wall_ns, wall_ns, 1), phases=phases)
 
 
-def _split(first: Run, other: Run) -> _Split:
-    shares = rounded(attribute([*_phase_terms(first, other), *_step_terms(first, other)]))
-    return _Split(
-        (other.wall_ns.median or 0) - (first.wall_ns.median or 0), {part: shares[part] for part in in_order(shares)}
-    )
+def _split(first: Run, other: Run) -> tuple[int, dict[str, int]]:
+    """One run's wall time minus another's, of two passes or of the medians, and its parts."""
+    shares = rounded(attribute(_terms(first, other)))
+    return (other.wall_ns.median or 0) - (first.wall_ns.median or 0), {part: shares[part] for part in in_order(shares)}
 
 
-def _mean(each: Sequence[_Split]) -> _Split:
-    parts = {part: Fraction(sum(item.parts[part] for item in each), len(each)) for part in each[0].parts}
-    return _Split(round(Fraction(sum(item.wall_ns for item in each), len(each))), rounded(parts))
+def _terms(first: Run, other: Run) -> Iterator[Term]:
+    """Phases outside the steps; and row-steps of each kind x steps per row-step x cost per step.
 
-
-def _phase_terms(first: Run, other: Run) -> Iterator[Term]:
+    The forward happens less often, by one per batch.
+    """
+    runs = first, other
     for part, phase in PHASE_PARTS.items():
         # A phase that a run lacks (templates without a processor) took no time.
-        yield (_factor(part, first.phases[phase].wall_ns or 0, other.phases[phase].wall_ns or 0),)
-
-
-def _step_terms(first: Run, other: Run) -> Iterator[Term]:
-    """Row-steps of each kind x steps per row-step x cost per step; the forward less often by one per batch."""
-    runs = first, other
-    a, b = costs = _step_costs(first), _step_costs(other)
+        yield (_factor(part, *(run.phases[phase].wall_ns or 0 for run in runs)),)
+    divided = all(map(_is_divided, runs))
+    a, b = costs = [_step_costs(run, divided) for run in runs]
     # 1 where a step generates one token per row; less with forced runs.
     per_token = _factor(
         "steps.forced", *(_ratio(run.row_steps - run.idle_row_steps, run.generated_tokens) for run in runs)
@@ -159,25 +216,15 @@ def _step_terms(first: Run, other: Run) -> Iterator[Term]:
     steps_per_row = _factor("steps.batching", *steps)
     batches = _factor("steps.batching", -a.batches, -b.batches)
     for phase in STEP_PHASES:
-        for cost in _costs(phase, a, b):
+        for bound in a.cost_ns[phase]:
+            cost = _factor(f"{phase}.{bound}", a.cost_ns[phase][bound], b.cost_ns[phase][bound])
             for row in rows:
                 yield *row, steps_per_row, cost
             if phase == "forward":
                 yield batches, cost
 
 
-def _costs(phase: str, a: _StepCosts, b: _StepCosts) -> Iterator[Factor]:
-    if a.bound_ns is None or b.bound_ns is None:
-        yield _factor(f"{phase}.{HOST}", a.cost_ns[phase], b.cost_ns[phase])
-        return
-    for bound in BOUNDS:
-        # Without a step that has the phase, its cost is unknown.
-        one = None if a.cost_ns[phase] is None else a.bound_ns[phase][bound]
-        other = None if b.cost_ns[phase] is None else b.bound_ns[phase][bound]
-        yield _factor(f"{phase}.{bound}", one, other)
-
-
-def _ratio(part: int, whole: int) -> Fraction | None:
+def _ratio(part: int | Fraction, whole: int) -> Fraction | None:
     return Fraction(part, whole) if whole else None
 
 
@@ -185,6 +232,44 @@ def _factor(part: str, first: int | Fraction | None, other: int | Fraction | Non
     """A factor that a run of 0 steps may lack. Then it did not change."""
     known = [value for value in (first, other) if value is not None] or [0]
     return Factor(part, *(Fraction(known[0] if value is None else value) for value in (first, other)))
+
+
+def _step_times(run: Run) -> dict[str, tuple[int, int]]:
+    """Unprofiled time of each phase of steps, and how many steps have it.
+
+    Every step has each phase but `forward`, which step 0 of a batch does as `prefill`.
+    """
+    steps = run.steps if run.row_steps > 0 else 0
+    counts = {phase: steps - min(run.batches, steps) if phase == "forward" else steps for phase in STEP_PHASES}
+    return {phase: ((run.phases[phase].wall_ns or 0) if count else 0, count) for phase, count in counts.items()}
+
+
+def _is_divided(run: Run) -> bool:
+    """Whether it is recorded what bounded the phases of steps that took time."""
+    walls = {phase: wall_ns for phase, (wall_ns, _) in _step_times(run).items() if wall_ns}
+    return bool(walls) and all(run.phases[phase].bound is not None for phase in walls)
+
+
+def _step_costs(run: Run, divided: bool) -> _StepCosts:
+    """The costs of `run`, by what bounded them where `divided`."""
+    steps = run.steps if run.row_steps > 0 else 0
+    costs: dict[str, dict[str, Fraction | None]] = {}
+    # The profiler slows the CPU, not the kernels. So GPU time and host syncs per step stay as recorded, and launching
+    # is the rest of unprofiled time. Without the profiler the GPU finishes the work of a phase during the next ones.
+    over = Fraction(0)
+    for phase, (wall_ns, count) in _step_times(run).items():
+        recorded = run.phases[phase].bound
+        if not divided:
+            costs[phase] = {HOST: _ratio(wall_ns, count)}
+        elif recorded is None or not count:
+            costs[phase] = dict.fromkeys(BOUNDS, Fraction(0) if count else None)
+        else:
+            over += Fraction(recorded.gpu_busy_ns * count, recorded.count)
+            gpu = min(over, Fraction(wall_ns))
+            over -= gpu
+            sync = min(Fraction(recorded.sync_idle_ns * count, recorded.count), wall_ns - gpu)
+            costs[phase] = {"gpu": gpu / count, "launch": (wall_ns - gpu - sync) / count, "sync": sync / count}
+    return _StepCosts(steps, min(run.batches, steps), costs, round(over))
 
 
 def _factors(first: Run, other: Run, ratio: float | None) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
@@ -223,21 +308,6 @@ def _apart(parts: Mapping[str, int], equal: frozenset[str]) -> dict[str, int]:
     return {part: found[part] for part in in_order(found)}
 
 
-def _doubts(first: Run, other: Run, drift: float | None) -> Iterator[str]:
-    for name, run in (("first", first), ("other", other)):
-        for doubt in () if run.machine is None else run.machine.doubts():
-            yield f"in the {name} run {doubt}"
-    if drift is not None and abs(drift) >= _LARGE_DRIFT:
-        yield f"equal work took {factor_text(1 + drift)} the time in the other run"
-
-
-def _drift(first: Run, parts: Mapping[str, int], equal: frozenset[str]) -> float | None:
-    """How much the machine changed its speed between two captures, as far as equal work tells: a ratio minus 1."""
-    base = sum(first.phases[phase].wall_ns or 0 for phase in equal)
-    change = sum(ns for part, ns in parts.items() if group_of(part) == MACHINE)
-    return change / base if base else None
-
-
 def _intervals(
     parts: Mapping[str, int], each: Sequence[Mapping[str, int]], first: Run, other: Run, drift: float
 ) -> dict[str, Interval]:
@@ -264,13 +334,6 @@ def _intervals(
     return found
 
 
-def _is_sure(part: str, ns: int, intervals: Mapping[str, Interval]) -> bool:
-    """Whether a part can only be a difference between the runs: counts do not vary, times have intervals."""
-    if group_of(part) == MACHINE or not ns:
-        return False
-    return group_of(part) in _COUNTED or bool(part in intervals and significant(intervals[part], 0.0))
-
-
 def named_parts(sure: Mapping[str, int]) -> tuple[str, ...]:
     """The parts that make most of the sum of these, and the largest against it if it is large too."""
     ordered = sorted(sure, key=lambda part: -abs(sure[part]))
@@ -284,31 +347,41 @@ def named_parts(sure: Mapping[str, int]) -> tuple[str, ...]:
     return (*along, *against[:1])
 
 
-def _step_costs(run: Run) -> _StepCosts:
-    """The costs of `run`. Every step has each phase but `forward`, which step 0 of a batch does as `prefill`."""
-    steps = run.steps if run.row_steps > 0 else 0
-    batches = min(run.batches, steps)
-    counts = {phase: steps - batches if phase == "forward" else steps for phase in STEP_PHASES}
-    walls = {phase: (run.phases[phase].wall_ns or 0) if counts[phase] else 0 for phase in STEP_PHASES}
-    cost_ns = {phase: _ratio(walls[phase], counts[phase]) for phase in STEP_PHASES}
-    if any(walls[phase] and run.phases[phase].bound is None for phase in STEP_PHASES) or not any(walls.values()):
-        return _StepCosts(steps, batches, cost_ns, None, 0)
-    # The profiler slows the CPU, not the kernels. So GPU time and host syncs per step stay as recorded, and launching
-    # is the rest of unprofiled time. Without the profiler the GPU finishes the work of a phase during the next ones.
-    bounds = {}
-    over = Fraction(0)
-    for phase in STEP_PHASES:
-        recorded, count = run.phases[phase].bound, counts[phase]
-        if recorded is None or not count:
-            bounds[phase] = dict.fromkeys(BOUNDS, Fraction(0))
-            continue
-        room = Fraction(walls[phase])
-        over += Fraction(recorded.gpu_busy_ns * count, recorded.count)
-        gpu = min(over, room)
-        over -= gpu
-        sync = min(Fraction(recorded.sync_idle_ns * count, recorded.count), room - gpu)
-        bounds[phase] = {"gpu": gpu / count, "launch": (room - gpu - sync) / count, "sync": sync / count}
-    return _StepCosts(steps, batches, cost_ns, bounds, round(over))
+def same_work(first: Run, other: Run) -> frozenset[str]:
+    """The phases whose work, per step for phases of steps, is equal in both runs: another time is the machine's.
+
+    A logits processor changes no forward: the same model reads as many rows and tokens with the same kernels, whatever
+    was masked before. Longer answers are more steps of the same work.
+    """
+    one, two = first.shapes, other.shapes
+    if one is None or two is None or one.rows != two.rows or _differ(first, other, _FORWARD):
+        return frozenset()
+    # One configuration twice, which wrote the same. Only one capture tells that a processor was the same code.
+    one_session = first.session is not None and other.session is not None and first.session.id == other.session.id
+    wrote = [(run.shapes, run.generated_tokens, run.row_steps) for run in (first, other)]
+    if (first.setup.processor is None or one_session) and wrote[0] == wrote[1] and not _differ(first, other, _TOKENS):
+        return frozenset(PHASES)
+    if first.setup.own_loop:  # the forwards feed what the processor forces, of rows that come and go
+        return frozenset()
+    # The recorded forwards have as many kernels, or leaf operators without a GPU, where both are known.
+    here, there = _operations(first), _operations(other)
+    agree = here is None or there is None or abs(here - there) <= _TOLERANCE * max(here, there)
+    found = {"forward"} if agree else set()
+    if one.prompt_widths == two.prompt_widths:
+        found |= {"tokenize", "setup", "prefill"}
+    return frozenset(found)
+
+
+def _differ(first: Run, other: Run, names: tuple[str, ...]) -> bool:
+    return any(getattr(first.setup, name) != getattr(other.setup, name) for name in names)
+
+
+def _operations(run: Run) -> Fraction | None:
+    window, forward = run.window, run.phases["forward"]
+    count = forward.leaf_operators if forward.kernels is None else forward.kernels
+    prefills = run.batches if window.full else int(window.first_step == 0)
+    steps = window.steps - prefills
+    return None if count is None or steps <= 0 else Fraction(count, steps)
 
 
 def trace_difference(first: Report, other: Report) -> TraceDifference | None:

@@ -1,24 +1,30 @@
-"""`--fail-if`: bounds on compared figures, such as `launches_per_token>+5%`, `wall_ns>2s` or `junk_tokens>0`."""
+"""Bounds on compared figures, judged on the rows of a comparison: thresholds of `--fail-if`, and predictions.
+
+A threshold is such as `launches_per_token>+5%`, `wall_ns>2s` or `junk_tokens>0`. Predictions are four built-in
+expectations about LLaMA and Qwen, and those of a TOML file.
+"""
 
 from __future__ import annotations
 
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from functools import partial
-from typing import NamedTuple
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from molprof.analysis.compare.model import Comparison
 from molprof.analysis.compare.rows import ComparedRow, compared_row, paired_rounds
-from molprof.analysis.compare.statistics import LEAST_REPEATS
+from molprof.analysis.compare.statistics import LEAST_REPEATS, Interval
 from molprof.analysis.figures.catalog import METRICS
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Report
 from molprof.common.errors import UsageError
-from molprof.common.values import by_unit
+from molprof.common.values import Unit, by_unit
 
 _FORM = re.compile(
     r"\s*(?P<metric>\w+)\s*(?P<operator>>=|<=|>|<)\s*"
@@ -33,6 +39,16 @@ _FORMS = (
     "FIGURE, then > >= < or <=, then a change (+5%, -5%) or a value: launches_per_token>+5%  wall_ns>2s  junk_tokens>0;"
     " or uncertain, or uncertain>5%"
 )
+_EXAMPLE = """\
+[[prediction]]
+id = "fewer_launches"
+text = "fewer launches per token"
+metric = "launches_per_token"
+direction = "lower"
+bound = 0.8
+between = ["llama*", "qwen*"]"""
+# A ratio this near its bound is equal to it: a difference that decides nothing.
+RELEVANT = 0.01
 
 
 class Threshold(Struct, frozen=True):
@@ -53,8 +69,52 @@ class Judgement(NamedTuple):
     within_noise: tuple[str, ...]
 
 
-# Field of Judgement, or nothing, and the line.
-_Verdict = tuple[str, str]
+Verdict = Literal["confirmed", "refuted", "equal", "not significant", "not recorded"]
+Direction = Literal["lower", "higher"]
+_Text = Annotated[str, Meta(min_length=1, description="text")]
+_Bound = Annotated[float, Meta(gt=0, le=sys.float_info.max, description="a ratio above 0, such as 0.8")]
+
+
+class Expectation(Struct, frozen=True):
+    """A figure of one run that is expected to be lower or higher than that of another."""
+
+    id: _Text
+    text: _Text
+    metric: _Text  # id of a compared figure
+    direction: Annotated[Direction, Meta(description="'lower' or 'higher'")]
+    bound: _Bound = 1.0  # of the ratio of the one figure to the other
+    # labels or patterns of the runs; None: the second and the first
+    between: Annotated[tuple[_Text, _Text] | None, Meta(description="the names of two runs")] = None
+
+
+class Prediction(Struct, frozen=True):
+    """An expectation, and the verdict on the ratio of its metric."""
+
+    id: str
+    text: str
+    verdict: Verdict
+    unit: Unit
+    figures: dict[str, float | None]  # by label of run; empty without two runs to compare
+    metric: str
+    direction: Direction
+    bound: float
+    ratio: float | None
+    interval: Interval | None
+    reason: str | None  # why there is no verdict
+
+
+# Expected of LLaMA's tokens against Qwen's before anything was measured.
+BUILT_IN = (
+    Expectation("fewer_tokens_per_molecule", "fewer tokens per molecule", "tokens_per_molecule", "lower"),
+    Expectation("fewer_launches_per_molecule", "fewer launches per molecule", "launches_per_molecule", "lower"),
+    Expectation(
+        "fewer_elementwise_per_attention",
+        "fewer elementwise kernels per attention kernel",
+        "elementwise_to_attention",
+        "lower",
+    ),
+    Expectation("faster", "less time end to end", "wall_ns", "lower"),
+)
 
 
 def parse_threshold(text: str, relative: bool = True) -> Threshold:
@@ -64,36 +124,32 @@ def parse_threshold(text: str, relative: bool = True) -> Threshold:
     match = _FORM.fullmatch(text)
     if match is None:
         raise UsageError(f"{text!r} is not a threshold", hint=_FORMS)
-    unit, sign, number = match["unit"], match["sign"], float(match["number"])
-    if match["metric"] == _UNCERTAIN:
-        if match["operator"] != ">" or sign or unit != "%":
+    metric, comparison, sign, digits, unit = match.groups()
+    number = float(digits)
+    if metric == _UNCERTAIN:
+        if comparison != ">" or sign or unit != "%":
             raise UsageError(f"{text!r} is not a threshold", hint="uncertain, or uncertain>5%")
         return Threshold(text.strip(), None, ">", number / 100, False)
-    figure = METRICS.get(match["metric"])
+    figure = METRICS.get(metric)
     if figure is None:
-        raise UsageError(f"{text!r}: no figure {match['metric']!r}", hint=near_metrics(match["metric"]))
+        raise UsageError(f"{text!r}: no figure {metric!r}", hint=near_metrics(metric))
     if sign and unit != "%":
         raise UsageError(f"{text!r}: a change must be in percent", hint=_FORMS)
     if sign and not relative:
         raise UsageError(f"{text!r} is a change, and there is no other run", hint="molprof compare BEFORE AFTER")
-    bound = 1 + float(f"{sign}{number}") / 100 if sign else _value(text, figure, unit, number)
-    return Threshold(text, figure, match["operator"], bound, bool(sign))
-
-
-def _value(text: str, figure: Figure, unit: str | None, number: float) -> float:
-    if figure.unit == "ns":
-        if unit in _NS:
-            return number * _NS[unit]
-        if unit is None and number == 0:
-            return 0.0
-        hint = "give it a unit (ns us ms s), or a change such as +5%"
-        raise UsageError(f"{text!r}: {figure.id} is a time", hint=hint)
-    if figure.unit == "ratio" and unit == "%":
-        return number / 100
-    if unit is not None:
+    if sign:
+        number = 1 + float(f"{sign}{digits}") / 100
+    elif figure.unit == "ns":
+        if unit not in _NS and (unit is not None or number):
+            hint = "give it a unit (ns us ms s), or a change such as +5%"
+            raise UsageError(f"{text!r}: {figure.id} is a time", hint=hint)
+        number *= _NS.get(unit or "ns", 1)
+    elif figure.unit == "ratio" and unit == "%":
+        number /= 100
+    elif unit is not None:
         hint = f"a change has a sign: +{number:g}%" if unit == "%" else "give a number without unit"
         raise UsageError(f"{text!r}: {figure.id} has no unit {unit}", hint=hint)
-    return number
+    return Threshold(text, figure, comparison, number, bool(sign))
 
 
 def near_metrics(name: str) -> str:
@@ -107,55 +163,54 @@ def near_metrics(name: str) -> str:
 
 def judge_report(report: Report, thresholds: Sequence[Threshold]) -> Judgement:
     """Values of one report against thresholds, none of them a change."""
-    rows = {item.figure.id: compared_row(item.figure, [report]) for item in thresholds if item.figure is not None}
-    return _judgement(("",), [report], rows, thresholds)
+    rows = [compared_row(item.figure, [report]) for item in thresholds if item.figure is not None]
+    return judge_rows(("",), [report], rows, thresholds)
 
 
-def judge_comparison(comparison: Comparison, thresholds: Sequence[Threshold]) -> Judgement:
-    """The rows of all runs but the first: values, and changes against the first; the certificates of all."""
-    rows = {row.figure.id: row for row in comparison.rows}
-    return _judgement(comparison.labels, comparison.runs, rows, thresholds)
-
-
-def _judgement(
-    labels: Sequence[str], reports: Sequence[Report], rows: Mapping[str, ComparedRow], thresholds: Sequence[Threshold]
+def judge_rows(
+    labels: Sequence[str], reports: Sequence[Report], rows: Sequence[ComparedRow], thresholds: Sequence[Threshold]
 ) -> Judgement:
+    """The rows of all runs but the first: values, and changes against the first; the certificates of all."""
+    by_id = {row.figure.id: row for row in rows}
     alone = len(labels) == 1
-    found: list[_Verdict] = []
+    found: list[tuple[str, str]] = []  # field of Judgement, or nothing, and the line
     for threshold in thresholds:
         for place, (label, report) in enumerate(zip(labels, reports, strict=True)):
             head = f"{threshold.text}: " if alone else f"{threshold.text}: {label}: "
             if threshold.figure is None:
-                found.append(_certified(threshold, head, report))
+                kind, line = _certified(threshold, report)
             elif place or alone:
-                found.append(_judged(threshold, head, rows[threshold.figure.id], place, labels, reports))
+                kind, line = _judged(threshold, by_id[threshold.figure.id], place, labels, reports)
+            else:
+                continue
+            found.append((kind, head + line))
     return Judgement(*(tuple(line for kind, line in found if kind == wanted) for wanted in Judgement._fields))
 
 
-def _certified(threshold: Threshold, head: str, report: Report) -> _Verdict:
+def _certified(threshold: Threshold, report: Report) -> tuple[str, str]:
     """Failed by each group of figures that may be off by more than the threshold's ratio."""
     if report.certificate is None:
-        return "undecided", f"{head}{_UNCERTAIN} is not recorded"
+        return "undecided", f"{_UNCERTAIN} is not recorded"
     names = []
     for item in report.certificate.uncertain:
         if item.off_ratio > threshold.bound:
             by = f" by {100 * item.off_ratio:.3g} %" if math.isfinite(item.off_ratio) and threshold.bound >= 0 else ""
             names.append(f"{item.title} ({item.verdict.replace('_', ' ')}{by})")
-    return "failed" if names else "", head + (", ".join(names) or "nothing")
+    return "failed" if names else "", ", ".join(names)
 
 
 def _judged(
-    threshold: Threshold, head: str, row: ComparedRow, place: int, labels: Sequence[str], reports: Sequence[Report]
-) -> _Verdict:
+    threshold: Threshold, row: ComparedRow, place: int, labels: Sequence[str], reports: Sequence[Report]
+) -> tuple[str, str]:
     """A time fails if its whole interval is beyond the bound, any other figure if its value is."""
     figure, relative, beyond = row.figure, threshold.relative, _OPERATORS[threshold.operator]
     value, before = row.numbers(place)
     if value is None or (relative and before is None):
         side = place if value is None else 0
         why = " (not captured by molprof)" if reports[side].run is None else ""
-        return "undecided", f"{head}{figure.id} is not recorded{f' in {labels[side]}' if relative else ''}{why}"
+        return "undecided", f"{figure.id} is not recorded{f' in {labels[side]}' if relative else ''}{why}"
     show: Callable[[float], str] = partial(by_unit, figure.unit)
-    line = f"{head}{figure.id} is {show(value)}"
+    line = f"{figure.id} is {show(value)}"
     tested, interval, paired = value, row.intervals[place], ""
     if relative:
         line += f", {by_unit(figure.unit, before)} in {labels[0]}"
@@ -175,3 +230,110 @@ def _judged(
 
 def _change(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.1f} %"
+
+
+def read_expectations(path: Path) -> tuple[Expectation, ...]:
+    """The expectations of a file. Raises UsageError with the line of what is wrong."""
+    from molprof.common.toml_file import read_toml  # heavy
+
+    file = read_toml(path, _EXAMPLE)
+    entries = file.check_keys(file.content, [], ("prediction",)).get("prediction")
+    if not isinstance(entries, list) or not entries:
+        raise UsageError(f"{path} has no [[prediction]]", hint=_EXAMPLE)
+    found: list[Expectation] = []
+    for number, entry in enumerate(entries):
+        where = ("prediction", number)
+        item = file.typed(entry, where, Expectation)
+        if item.metric not in METRICS:
+            file.refuse(f"no figure {item.metric!r}", [*where, "metric"], near_metrics(item.metric))
+        if any(item.id == other.id for other in (*BUILT_IN, *found)):
+            file.refuse(f"the id {item.id!r} is taken", [*where, "id"])
+        found.append(item)
+    return tuple(found)
+
+
+def predictions(
+    labels: Sequence[str], reports: Sequence[Report], rows: Sequence[ComparedRow], given: Sequence[Expectation]
+) -> tuple[Prediction, ...]:
+    """The verdict on each expectation; built-in ones first, unless the runs generated no molecules."""
+    known = [report.run for report in reports if report.run is not None]
+    families = _families(labels, reports)
+    missing = "requires a LLaMA and a Qwen run, both with a processor or both without, or two foreign traces"
+    built_in = BUILT_IN if not known or any(run.of_molecules for run in known) else ()
+    asked = [*((item, families, missing) for item in built_in), *((item, *_named(item, labels)) for item in given)]
+    by_id = {row.figure.id: row for row in rows}
+    found = []
+    for item, pair, reason in asked:
+        row = by_id[item.metric]
+        verdict: Verdict = "not recorded"
+        figures: dict[str, float | None] = {}
+        ratio = interval = None
+        if pair is not None:
+            place = pair[0]
+            if pair[1] or not pair[0]:  # the rows are against the first run
+                row, place = compared_row(row.figure, [reports[pair[1]], reports[pair[0]]]), 1
+            verdict, reason = _verdict(item, row, place, [(labels[run], reports[run]) for run in pair])
+            figures = {labels[run]: value for run, value in zip(pair, row.numbers(place), strict=True)}
+            ratio, interval = row.ratios[place], row.ratio_intervals[place]
+        about = (item.metric, item.direction, item.bound, ratio, interval, reason or None)
+        found.append(Prediction(item.id, item.text, verdict, row.figure.unit, figures, *about))
+    return tuple(found)
+
+
+def _families(labels: Sequence[str], reports: Sequence[Report]) -> tuple[int, int] | None:
+    """A LLaMA and a Qwen run, both with a processor, both without or both foreign; else the first two of foreign ones.
+
+    The name of a foreign trace's file tells its family.
+    """
+    setups = [None if report.run is None else report.run.setup for report in reports]
+    names = [label if setup is None else setup.family for label, setup in zip(labels, setups, strict=True)]
+    constrained = [None if setup is None else setup.processor is not None for setup in setups]
+    for kind in (True, False, None):
+        alike = [(place, name.lower()) for place, name in enumerate(names) if constrained[place] is kind]
+        lower = next((place for place, name in alike if "llama" in name), None)
+        higher = next((place for place, name in alike if "qwen" in name), None)
+        if lower is not None and higher is not None and lower != higher:
+            return lower, higher
+    return (0, 1) if all(setup is None for setup in setups) else None
+
+
+def _named(item: Expectation, labels: Sequence[str]) -> tuple[tuple[int, int] | None, str]:
+    """The runs that it names, or why there are none."""
+    if item.between is None:
+        return (1, 0), ""
+    found: list[int] = []
+    for pattern in item.between:
+        # A label first: labels may hold characters of patterns.
+        matching = [place for place, label in enumerate(labels) if label == pattern] or [
+            place for place, label in enumerate(labels) if fnmatchcase(label, pattern)
+        ]
+        if not matching:
+            return None, f"no run is named {pattern!r}"
+        # Two patterns that match the same runs mean two different ones of them.
+        found.append(next((place for place in matching if place not in found), matching[0]))
+    return (found[0], found[1]), ""
+
+
+def _verdict(
+    item: Expectation, row: ComparedRow, place: int, runs: Sequence[tuple[str, Report]]
+) -> tuple[Verdict, str]:
+    """Beyond noise and relevance only: from the interval of the ratio for times, from the figures for counts."""
+    if lacking := [run for run, value in zip(runs, row.numbers(place), strict=True) if value is None]:
+        reason = f"not recorded in {' and '.join(label for label, _ in lacking)}"
+        divided = item.metric.endswith(("_per_token", "_per_molecule"))
+        if divided and any(report.run is None for _, report in lacking):
+            reason += "; --tokens and --molecules say how many it generated"
+        return "not recorded", reason
+    if row.figure.noise == "once":
+        return "not significant", "measured once, so its noise is not known"
+    low = high = row.factor(place)
+    if row.figure.noise == "repeats":
+        interval = row.ratio_intervals[place]
+        if interval is None:
+            return "not significant", f"one of the runs has fewer than {LEAST_REPEATS} timed passes"
+        low, high = interval.low, interval.high
+    if all(abs(end / item.bound - 1) <= RELEVANT for end in (low, high)):
+        return "equal", ""
+    if low <= item.bound <= high:
+        return "not significant", f"the interval of the ratio contains {item.bound:g}"
+    return "confirmed" if (high < item.bound) is (item.direction == "lower") else "refuted", ""

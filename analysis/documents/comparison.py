@@ -8,13 +8,12 @@ from itertools import groupby, zip_longest
 from math import prod
 from typing import Any, NamedTuple
 
-from molprof.analysis.compare import Comparison
-from molprof.analysis.compare.comparable import one_file
-from molprof.analysis.compare.difference import named_parts
-from molprof.analysis.compare.model import Difference, Prediction, TraceDifference
+from molprof.analysis.compare import Comparison, one_file
+from molprof.analysis.compare.difference import Difference, TraceDifference, named_parts
 from molprof.analysis.compare.parts import GROUPS, MACHINE, PART_LABELS, RECORDED_LABELS, by_group, group_of
 from molprof.analysis.compare.rows import ComparedRow
 from molprof.analysis.compare.statistics import LEVEL, Interval
+from molprof.analysis.compare.thresholds import Prediction
 from molprof.analysis.documents.figures import compared_certificates, compared_figures, reports_of, settings_section
 from molprof.analysis.documents.report import findings_section, plots_section, report_sections, warnings
 from molprof.analysis.figures.run_model import Run, Spread

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from molprof.analysis.compare import Comparison, compare, run_labels
-from molprof.analysis.compare.model import Difference, TraceDifference
+from molprof.analysis.compare.difference import Difference, TraceDifference
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.figure import Figure

@@ -9,12 +9,17 @@ from itertools import groupby
 from pathlib import PurePath
 from typing import Any
 
-from molprof.analysis.compare.kernels.cut import STEP, STEPS, Selection
-from molprof.analysis.compare.kernels.pairing import DELETED, INSERTED, LEVELS, MATCHED, MOVED, Change
+from molprof.analysis.compare.kernels.read import STEP, STEPS, Selection
 from molprof.analysis.compare.kernels.read import Row as Work
 from molprof.analysis.compare.kernels.sums import (
+    DELETED,
+    INSERTED,
+    LEVELS,
+    MATCHED,
+    MOVED,
     NO_LAYER,
     PARTS,
+    Change,
     Hunk,
     Location,
     Sum,
@@ -69,9 +74,9 @@ def kernels_document(result: Summed, region: str) -> Document:
     """The difference between two traces by kernel, or by operator where no GPU is recorded."""
     labels = _labels(result)
     word = noun(result)
-    recorded = f"recorded {'GPU' if result.pairing.first.trace.has_gpu else 'CPU'} time"
+    recorded = f"recorded {'GPU' if result.first.trace.has_gpu else 'CPU'} time"
     parts = {PART_WORDS[part]: result.whole.parts[part] for part in PARTS}
-    spans = result.pairing.first.span_ns, result.pairing.other.span_ns
+    spans = result.first.span_ns, result.other.span_ns
     layers = [
         (NO_LAYER if layer is None else f"layer {layer}", item)
         for layer, item in sorted(result.layers.items(), key=lambda pair: -1 if pair[0] is None else pair[0])
@@ -98,12 +103,12 @@ def kernels_document(result: Summed, region: str) -> Document:
 
 def noun(result: Summed) -> str:
     """What sequences are made of."""
-    return "kernel" if result.pairing.first.trace.has_gpu else "operator"
+    return "kernel" if result.first.trace.has_gpu else "operator"
 
 
 def _labels(result: Summed) -> tuple[str, str]:
     """Names of the files; their paths where names are equal."""
-    paths = [str(part.trace.info.path) for part in (result.pairing.first, result.pairing.other)]
+    paths = [str(part.trace.info.path) for part in (result.first, result.other)]
     names = [PurePath(path).name.removesuffix(".gz").removesuffix(".json").removesuffix(".pftrace") for path in paths]
     if names[0] == names[1]:
         names = paths if paths[0] != paths[1] else ["first", "second"]
@@ -111,7 +116,7 @@ def _labels(result: Summed) -> tuple[str, str]:
 
 
 def _notes(result: Summed, region: str, labels: tuple[str, str]) -> Iterator[str]:
-    parts = (result.pairing.first, result.pairing.other)
+    parts = (result.first, result.other)
     for side, label, part in zip(SIDES, labels, parts, strict=True):
         count = len(part.items)
         text = f"{side}: {label}, {_region(part, region)}, {counted(count, noun(result))}"
@@ -137,7 +142,7 @@ def _region(part: Selection, region: str) -> str:
 
 
 def _sum(result: Summed, labels: tuple[str, str]) -> Table:
-    counts = Counter(map(part_of, result.pairing.changes))
+    counts = Counter(map(part_of, result.changes))
     rows = [
         (words, None if part == "idle" else counts[part], result.whole.parts.get(part))
         for part, words in PART_WORDS.items()
@@ -145,7 +150,7 @@ def _sum(result: Summed, labels: tuple[str, str]) -> Table:
     if result.residual_ns:
         rows.append(("unexplained", None, result.residual_ns))
     shares = [(*row, per(row[2], result.span_ns)) for row in rows]
-    shares.append((f"total of {labels[1]} against {labels[0]}", len(result.pairing.changes), result.span_ns, 1.0))
+    shares.append((f"total of {labels[1]} against {labels[0]}", len(result.changes), result.span_ns, 1.0))
     heads = columns(("part", "text"), (f"{noun(result)}s", "count"), ("time", "change_ns"), ("share", "ratio"))
     return Table(heads, shares, missing="")
 
@@ -165,9 +170,9 @@ def _sums(title: str, result: Summed, sums: Iterable[tuple[str, Sum]]) -> Table:
 def _places(result: Summed) -> Iterator[tuple[str, Sum]]:
     for place, item in sorted(result.locations.items(), key=lambda pair: -abs(pair[1].total_ns)):
         yield place.short, item
-    if result.pairing.tail_ns:
+    if result.tail_ns:
         tail = Sum()
-        tail.parts["idle"] = result.pairing.tail_ns
+        tail.parts["idle"] = result.tail_ns
         yield f"after the last {noun(result)} of a step", tail
 
 
@@ -194,7 +199,7 @@ def _hunks(result: Summed) -> Table:
 def _matched(result: Summed) -> Table:
     """What is matched by what it is, the largest difference first."""
     found: defaultdict[tuple[str, str], Sum] = defaultdict(Sum)
-    for change in result.pairing.changes:
+    for change in result.changes:
         if change.first is not None and change.other is not None:
             found[what(change.first.row), what(change.other.row)].add(change)
     table = table_of(
@@ -222,7 +227,7 @@ def _side_by_side(result: Summed, labels: tuple[str, str]) -> Iterator[Section]:
         *side("other", labels[1]), ("difference", "change_ns", "1.total_ns"),
         ("change", "text", lambda item: next(iter(item[2])) if len(item[2]) == 1 else MATCHED),
     ]  # fmt: skip
-    rows = _folded(result.pairing.changes)
+    rows = _folded(result.changes)
     for start in range(0, min(len(rows), _ROWS * _TABLES), _ROWS):
         shown = rows[start : start + _ROWS]
         marked = frozenset(place for place, (change, _, _) in enumerate(shown) if change.kind != MATCHED)
@@ -255,7 +260,7 @@ def _beside_ns(part: Selection) -> int:
 
 def _sequence(result: Summed) -> Iterator[dict[str, Any]]:
     """Each pair or piece of work: `first` and `other` are None, or values by the names of _WORK."""
-    changes = result.pairing.changes
+    changes = result.changes
     names = [field[0] for field in _WORK]
     sides = [values([getattr(change, side) for change in changes], *_WORK) for side in ("first", "other")]
     for change, *pair in zip(changes, *sides, strict=True):
@@ -281,7 +286,7 @@ def _records(result: Summed) -> Table:
 
 def _data(result: Summed, region: str, labels: tuple[str, str]) -> dict[str, Any]:
     names: dict[str, int] = {}  # work has the number of its name
-    parts = (result.pairing.first, result.pairing.other)
+    parts = (result.first, result.other)
     sequence = list(_sequence(result))
     for work in (item[side] for item in sequence for side in ("first", "other")):
         if work is not None:
@@ -308,7 +313,7 @@ def _data(result: Summed, region: str, labels: tuple[str, str]) -> dict[str, Any
             "parts": result.whole.parts,
             "counts": result.whole.counts,
             "residual_ns": result.residual_ns,
-            "after_last_ns": result.pairing.tail_ns,
+            "after_last_ns": result.tail_ns,
             "problems": list(result.problems),
         },
         "verdict": list(kernel_verdict(result, labels)),
@@ -345,7 +350,7 @@ def kernel_verdict(result: Summed, labels: tuple[str, str]) -> tuple[str, ...]:
 
 
 def _total(result: Summed, labels: tuple[str, str]) -> str:
-    first_ns, other_ns = result.pairing.first.span_ns, result.pairing.other.span_ns
+    first_ns, other_ns = result.first.span_ns, result.other.span_ns
     ratio = f", {factor_text(other_ns / first_ns)}" if first_ns else ""
     said = [
         f"{PART_WORDS[part]} {signed_time_text(ns)}"
@@ -359,11 +364,11 @@ def _total(result: Summed, labels: tuple[str, str]) -> str:
 
 def _only(result: Summed, label: str, kind: str) -> str:
     """What is of one kind, by where it is and who asks for it."""
-    changes = [change for change in result.pairing.changes if change.kind == kind]
+    changes = [change for change in result.changes if change.kind == kind]
     if not changes:
         return ""
     # A count, or its mean per step.
-    steps = len((result.pairing.first if kind == DELETED else result.pairing.other).steps)
+    steps = len((result.first if kind == DELETED else result.other).steps)
     around: dict[Location, Hunk] = {}  # the first hunk of each location that has such changes
     for hunk in result.hunks:
         if any(change.kind == kind for change in hunk.example):

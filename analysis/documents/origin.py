@@ -13,8 +13,7 @@ from molprof.analysis.figures.shapes import shapes_text
 from molprof.analysis.findings import Known, find_all
 from molprof.analysis.origin.opened import Graph, Opened, Work
 from molprof.analysis.origin.opened import Place as Origin
-from molprof.analysis.origin.places import PLACES, Place, operator_places
-from molprof.analysis.origin.read import NO_CALL, Origins
+from molprof.analysis.origin.read import NO_CALL, Origins, Place
 from molprof.analysis.origin.tree import AMOUNTS, Tree
 from molprof.analysis.reader import path_text
 from molprof.common.document import Document, Field, Section, Table, pairs, records, table_of
@@ -49,7 +48,7 @@ _NO_STACKS = (
 def origin_document(origins: Origins, by: str) -> Document:
     known = Known(origins=origins)
     tree, findings = known.tree(by), find_all(known)
-    places = {name: known.places(name) for name in PLACES}
+    places = {name: known.places(name) for name in ("launches", "copies", "syncs")}
     rows = [row for item in findings for row in ((item.title, item.evidence), ("", f"fix: {item.fix}"))]
     sections = [Section("Findings", table=pairs(rows)), _tree(origins, tree, by)]
     if origins.has_gpu:
@@ -59,7 +58,7 @@ def origin_document(origins: Origins, by: str) -> Document:
             _places("Who waits for the GPU", "time in the syncs", places["syncs"]),
         ]
     else:
-        places["operators"] = operator_places(origins)
+        places["operators"] = known.places("operators")
         sections.append(_places("Who runs operators", "self time", places["operators"]))
     return Document(
         title=f"{path_text(origins.info.path)} by {by}",

@@ -13,7 +13,7 @@ from molprof.analysis.documents.plots import plot_section
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.ranks import Job
 from molprof.analysis.ranks.exchanges import Cost
-from molprof.analysis.ranks.stragglers import Straggler
+from molprof.analysis.ranks.split import Straggler
 from molprof.common.document import Document, Section, Table, table_of
 from molprof.common.values import Range, Unit, counted, cut, percent_text, short_name, time_text
 

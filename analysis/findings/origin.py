@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from molprof.analysis.findings.rule import Found, Known, rule
-from molprof.analysis.origin.places import NOWHERE, Place
-from molprof.analysis.origin.read import Origins
+from molprof.analysis.origin.read import NOWHERE, Origins, Place
 from molprof.common.values import count_text, counted, number_text, percent_text, short_source, time_text
 
 # Share of GPU time.

@@ -1,27 +1,197 @@
-"""What a rule is declared with, and what it can ask of a trace."""
+"""What a rule is declared with, and what it can ask of a trace: figures, origins, recorded time, operators.
+
+A captured run has recorded steps, profiled, and the wall time of timed passes, unprofiled. The profiler does not slow
+the GPU, so GPU time is divided by the unprofiled time of the recorded steps. It slows the host, so the share of host
+time in its recorded phase stands for the share of that phase's unprofiled time. Both assume that the recorded steps
+represent all of their kind. A foreign trace has one clock: gains are ratios of its profiled span.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cached_property
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache, cached_property
+from typing import Any, Literal
 
+import numpy as np
 from msgspec import Struct
 
 from molprof.analysis.figures.model import Gain, Group, Report
 from molprof.analysis.figures.run_model import Run
-from molprof.analysis.findings.operators import Operators, read_operators
-from molprof.analysis.findings.scope import Scope, read_scope
-from molprof.analysis.origin.places import PLACES, Place
-from molprof.analysis.origin.read import Origins, build_tree, origins_of
-from molprof.analysis.origin.tree import Tree
+from molprof.analysis.figures.union import Union
+from molprof.analysis.frame import Frame
+from molprof.analysis.origin.read import Origins, origins_of, places_of
+from molprof.analysis.origin.tree import build_tree
 from molprof.analysis.reader import TraceInfo
-from molprof.analysis.trace_processor import Columns, TraceProcessor
-from molprof.analysis.trace_processor.package import Query, query_dicts
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query
+from molprof.common.manifest import STEP_PHASES
+from molprof.common.values import percent_text, time_text
 
 # Less is not worth a finding.
 LEAST_GAIN = 0.01
-_T = TypeVar("_T")
+
+_STEPS = Query("phases", "SELECT ts, ts + dur AS ts_end FROM molprof_step ORDER BY ts")
+_CATEGORIES = "('cpu_op', 'cuda_runtime', 'cuda_driver', 'kernel', 'gpu_memcpy', 'gpu_memset')"
+SPAN = Query(
+    "phases",
+    f"""
+WITH
+  -- The engine finds the ends of one column without reading all rows.
+  bound AS (
+    SELECT
+      (SELECT ts FROM slice WHERE category IN {_CATEGORIES} ORDER BY ts LIMIT 1) AS ts,
+      (SELECT ts FROM slice WHERE category IN {_CATEGORIES} ORDER BY ts DESC LIMIT 1) AS last_ts,
+      (SELECT dur FROM slice WHERE category IN {_CATEGORIES} ORDER BY dur DESC LIMIT 1) AS longest_ns
+  )
+SELECT
+  bound.ts,
+  MAX(slice.ts + slice.dur) AS ts_end
+FROM bound
+CROSS JOIN slice
+WHERE slice.ts >= bound.last_ts - bound.longest_ns AND slice.category IN {_CATEGORIES}
+GROUP BY bound.ts
+""",
+)
+_WORK = Query("gpu_work", "SELECT device, ts, ts + dur AS ts_end FROM molprof_gpu_work ORDER BY ts")
+# A thread of a process; a slice in a lane still belongs to its thread.
+_PLACE = "(track.upid << 33) + track.tid AS place"
+_OPERATORS = f"""
+SELECT slice.ts, slice.ts + slice.dur AS ts_end, {_PLACE}, slice.name, phase.phase
+FROM ({{}}) AS named
+CROSS JOIN slice ON slice.id = named.id
+JOIN _molprof_thread_track AS track ON track.id = slice.track_id
+LEFT JOIN molprof_call_phase AS inside ON inside.id = slice.id
+LEFT JOIN molprof_phase AS phase ON phase.id = inside.phase_id
+ORDER BY slice.ts, slice.dur DESC, slice.id
+"""
+_NAMED = "SELECT id FROM slice WHERE category = 'cpu_op' AND name GLOB '{}'"
+# GPU work by its call.
+_LAUNCHED = Query(
+    "gpu_work",
+    f"""INCLUDE PERFETTO MODULE molprof.annotations;
+SELECT work.call_ts AS ts, {_PLACE}, work.dur AS gpu_ns
+FROM _molprof_work AS work
+JOIN _molprof_call AS call ON call.id = work.call_id
+JOIN _molprof_thread_track AS track ON track.id = call.track_id
+""",
+)
+
+
+class Scope(Struct, frozen=True):
+    """Recorded time, and what it stands for."""
+
+    stretches: Union  # the recorded steps, or the whole span of a foreign trace
+    steps: int | None  # recorded steps; None for a foreign trace
+    recorded_ns: int  # length of the stretches, profiled
+    base_ns: float  # the same unprofiled, where known
+    wall_ratio: float  # share of the run's wall time that steps of the recorded kind take; 1 for a foreign trace
+    devices: int  # devices with work
+    busy_ns: int  # time of the stretches in which each device worked, summed over devices
+    run: Run | None  # the run's figures; None for a foreign trace
+
+    @property
+    def idle_ratio(self) -> float:
+        """Share of unprofiled wall time in which a device is idle, mean over devices; 0 if no work was timed."""
+        if not self.devices or not self.busy_ns:
+            return 0.0
+        return max(0.0, 1 - self.busy_ns / (self.base_ns * self.devices)) * self.wall_ratio
+
+    @property
+    def caution(self) -> str:
+        """What evidence of idle time in a foreign trace must add."""
+        return "" if self.run is not None else ", including the profiler's cost on the CPU"
+
+    @property
+    def recorded_text(self) -> str:
+        return f"{'the whole trace' if self.run is None else 'the recorded steps'}, {time_text(self.recorded_ns)}"
+
+    @property
+    def base_text(self) -> str:
+        """What GPU time is a share of."""
+        if self.run is None:
+            return self.recorded_text
+        kind = f" (such steps take {percent_text(self.wall_ratio)} of the run)" if self.wall_ratio < 1 else ""
+        return f"the recorded steps, {time_text(self.base_ns)} unprofiled{kind}"
+
+    def _phase(self, name: str | None) -> tuple[int, int, int] | None:
+        """Recorded host time of a phase, its unprofiled time, and that of the run."""
+        if self.run is None or name is None:
+            return None
+        phase, wall_ns = self.run.phases[name], self.run.wall_ns.median
+        if not phase.host_ns or phase.wall_ns is None or not wall_ns:
+            return None
+        return phase.host_ns, phase.wall_ns, wall_ns
+
+    def host_text(self, host_ns: float, phase: str) -> str:
+        """The figures that `host_part` is made of."""
+        if (found := self._phase(phase)) is None:
+            return f"{time_text(host_ns)} of {self.recorded_text}"
+        recorded_ns, phase_ns, wall_ns = found
+        return (
+            f"{time_text(host_ns)} of {time_text(recorded_ns)} recorded in {phase} "
+            f"({percent_text(min(1.0, host_ns / recorded_ns))}), a phase that takes "
+            f"{percent_text(phase_ns / wall_ns)} of unprofiled time"
+        )
+
+    def idle_part(self, part_ns: float) -> float:
+        """Share of wall time of a part of the recorded idle time, which is as large a part of the unprofiled one."""
+        idle_ns = self.recorded_ns * self.devices - self.busy_ns
+        return self.idle_ratio * part_ns / idle_ns if idle_ns > 0 else 0.0
+
+    def gpu_part(self, gpu_ns: float) -> float:
+        """Share of wall time of work of the recorded steps on one device."""
+        return min(1.0, gpu_ns / self.base_ns) * self.wall_ratio
+
+    def host_part(self, host_ns: float, phase: str | None = None) -> float:
+        """Share of wall time of host time in the recorded steps, of one phase where it lies in one."""
+        if (found := self._phase(phase)) is None:
+            return min(1.0, host_ns / self.recorded_ns) * self.wall_ratio
+        recorded_ns, phase_ns, wall_ns = found
+        return min(1.0, host_ns / recorded_ns) * phase_ns / wall_ns
+
+    def host_parts(self, times: Iterable[tuple[float, str]]) -> float:
+        """Share of wall time of host times in several phases."""
+        return sum(self.host_part(*time) for time in times)
+
+
+def operators_named(*patterns: str) -> Query:
+    """Asks for the operators whose names match one of the GLOB patterns, in order of start, outer before inner."""
+    # The engine finds names by one pattern without looking at every slice.
+    return Query("call_phases", _OPERATORS.format(" UNION ".join(_NAMED.format(pattern) for pattern in patterns)))
+
+
+def within(operators: Frame, *phases: str) -> Frame:
+    """The operators that ran in one of the phases."""
+    return operators.where(np.isin(operators["phase"], phases))
+
+
+def host_ns(operators: Frame) -> int:
+    """Time in operators. Nested calls count once, threads each."""
+    return sum(Union(mine["ts"], mine["ts_end"]).length_ns for mine in _threads(operators).values())
+
+
+def host_times(operators: Frame, phases: Collection[str]) -> list[tuple[int, str]]:
+    """The same by phase, where there is any."""
+    times = [(host_ns(within(operators, phase)), phase) for phase in phases]
+    return [time for time in times if time[0]]
+
+
+def launched(engine: TraceProcessor, operators: Frame) -> tuple[int, int]:
+    """Count of GPU work launched inside operators, and the sum of its times, ns."""
+    calls = Frame(engine.query(_LAUNCHED.text))
+    count = gpu_ns = 0
+    for place, mine in _threads(operators).items():
+        there = calls.where(calls["place"] == place)
+        moments = there["ts"].astype(np.int64)
+        inside = Union(mine["ts"], mine["ts_end"]).covered(moments, moments + 1) > 0
+        count += int(inside.sum())
+        gpu_ns += int(there["gpu_ns"][inside].sum())
+    return count, gpu_ns
+
+
+def _threads(operators: Frame) -> dict[int, Frame]:
+    places = operators["place"]
+    return {place: operators.where(places == place) for place in dict.fromkeys(places.tolist())}
 
 
 class Known:
@@ -39,9 +209,9 @@ class Known:
         self.by_origin = origins is not None
         if origins is not None:
             self.origins = origins
-        self._answers: dict[Any, Any] = {}
-        self._trees: dict[str, Tree] = {}
-        self._places: dict[str, list[Place]] = {}
+        self.tree = cache(lambda by: build_tree(self.origins, by))  # by module, source, operator or kernel, folded
+        self.places = cache(lambda asked: places_of(self.origins, asked))
+        self.frame = cache(lambda query: Frame(self.engine.query(query.text)))
 
     @property
     def engine(self) -> TraceProcessor:
@@ -62,7 +232,28 @@ class Known:
     @cached_property
     def any_scope(self) -> Scope | None:
         """None where no time is recorded."""
-        return None if self._report is None else read_scope(self.engine, self.report)
+        run = self.report.run
+        spans = self.frame(SPAN if run is None else _STEPS)
+        stretches = Union(spans["ts"], spans["ts_end"])
+        recorded_ns = stretches.length_ns
+        if recorded_ns <= 0:
+            return None
+        devices = self.report.devices
+        busy_ns = sum(device.busy_ns for device in devices.values())
+        base_ns: float = recorded_ns
+        wall_ratio = 1.0
+        if run is not None:  # else the span holds all work
+            work = self.frame(_WORK)
+            masks = [work["device"] == device for device in set(work["device"].tolist())]
+            busy_ns = sum(stretches.common_ns(Union(work["ts"][mine], work["ts_end"][mine])) for mine in masks)
+            if run.profiled_ratio and run.profiled_ratio > 0:
+                base_ns = recorded_ns / run.profiled_ratio
+            if run.wall_ns.median:
+                # Of the phases that the recorded steps consist of.
+                names = [name for name in (*STEP_PHASES, "prefill") if run.phases[name].host_ns is not None]
+                wall_ratio = min(1.0, sum(run.phases[name].wall_ns or 0 for name in names) / run.wall_ns.median)
+        steps = None if run is None else len(spans["ts"])
+        return Scope(stretches, steps, recorded_ns, base_ns, wall_ratio, len(devices), busy_ns, run)
 
     @property
     def scope(self) -> Scope:
@@ -76,60 +267,28 @@ class Known:
         assert self._info is not None
         return origins_of(self.engine, self._info)
 
-    def places(self, asked: str) -> list[Place]:
-        """Who asks for `launches`, `copies` or `syncs`, most first."""
-        if asked not in self._places:
-            self._places[asked] = PLACES[asked](self.origins)
-        return self._places[asked]
-
-    def tree(self, by: str) -> Tree:
-        """The origins by module, source, operator or kernel, equal modules folded."""
-        if by not in self._trees:
-            self._trees[by] = build_tree(self.origins, by)
-        return self._trees[by]
-
     def has(self, need: Need) -> bool:
-        if need == "origins":
-            return self.by_origin
-        return self._report is not None and _HAS[need](self)
+        return self.by_origin if need == "origins" else not self.by_origin and _HAS[need](self)
 
     def doubts_on(self, groups: tuple[Group, ...]) -> str | None:
         """Why figures of the groups are not exact; None where they are."""
-        doubted = () if self._report is None else self._report.doubts_on(groups)
+        doubted = () if self.by_origin else self.report.doubts_on(groups)
         return "; ".join(f"{item.title}: {item.reason}" for item in doubted) or None
 
     def rows(self, query: Query) -> list[dict[str, Any]]:
         """Rows by column name."""
-        return self._asked(query, query_dicts)
+        frame = self.frame(query)
+        return [dict(zip(frame.names, row, strict=True)) for row in frame.rows()]
 
     def row(self, query: Query) -> dict[str, Any]:
         """The only row."""
         (row,) = self.rows(query)
         return row
 
-    def columns(self, query: Query) -> Columns:
-        return self._asked(query, _columns)
-
-    def operators(self, query: Query) -> Operators:
-        """Those that `operators_named` asks for."""
-        return self._asked(query, read_operators)
-
     def gain(self, high: float, bounded_by: str, low: float = 0.0) -> Gain:
         """Of the time of a whole run, or of what a foreign trace recorded."""
         of = "recorded span" if self.report.run is None else "unprofiled wall time"
         return Gain(min(1.0, low), min(1.0, high), of, bounded_by)
-
-    def _asked(self, query: Query, ask: Callable[[TraceProcessor, Query], _T]) -> _T:
-        """What `ask` answers, asked once."""
-        key = ask, query
-        if key not in self._answers:
-            self._answers[key] = ask(self.engine, query)
-        answer: _T = self._answers[key]
-        return answer
-
-
-def _columns(engine: TraceProcessor, query: Query) -> Columns:
-    return engine.query(query.text)
 
 
 Need = Literal["report", "time", "gpu", "launches", "run", "timed", "steps", "processor", "origins"]

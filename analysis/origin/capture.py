@@ -9,10 +9,11 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from molprof.analysis.figures.shapes import Shapes, input_shapes
-from molprof.analysis.origin.read import Origins, StackFrame, origins_of
+from molprof.analysis.origin.read import StackFrame, origins_of
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
@@ -30,8 +31,14 @@ WITH
     WHERE call_id IS NOT NULL
     GROUP BY call_id
   )
-SELECT call.id, call.ts, call.ts + call.dur AS ts_end, call.name, call.kind, thread.upid, started.name AS work,
-  EXTRACT_ARG(slice.arg_set_id, 'args.kernel') AS kernel, origin.frame_id, origin.layer
+SELECT
+  call.ts, call.ts + call.dur AS ts_end, call.name, thread.upid, started.name AS work,
+  IIF(call.kind IS NULL, NULL, EXTRACT_ARG(slice.arg_set_id, 'args.kernel')) AS kernel,
+  CASE WHEN call.kind IS NOT NULL THEN 'kernel' WHEN call.name GLOB '*Memcpy*' THEN 'gpu_memcpy' ELSE 'gpu_memset' END
+    AS category,
+  IIF(origin.operator_id IS NULL, NULL, IFNULL(origin.operator, '(no name)')) AS operator, origin.operator_id,
+  ROW_NUMBER() OVER (PARTITION BY origin.operator_id ORDER BY call.ts, call.id) - 1 AS number,
+  origin.frame_id, origin.layer
 FROM molprof_gpu_call AS call
 JOIN slice ON slice.id = call.id
 JOIN thread_track ON thread_track.id = slice.track_id
@@ -46,21 +53,18 @@ ORDER BY call.ts, call.id
 
 
 class _Call(NamedTuple):
-    id: int
     ts: int
     ts_end: int
     name: str
-    kind: str | None
     upid: int
     work: str | None  # name of the work that it started
     kernel: str | None  # name of the kernel as the call records it
+    category: str  # of the work that it starts, or would
+    operator: str | None
+    operator_id: int | None
+    number: int  # of the call among those of its operator
     frame_id: int | None
     layer: int | None
-
-    @property
-    def category(self) -> str:
-        """Of the work that it starts, or would."""
-        return "kernel" if self.kind else "gpu_memcpy" if "Memcpy" in self.name else "gpu_memset"
 
 
 class Node(NamedTuple):
@@ -89,8 +93,42 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
 
     Raises TraceError if there are none.
     """
+    origins, shapes = origins_of(engine, info), input_shapes(engine)
     calls = [_Call(*row) for row in query_rows(engine, _CALLS)[1]]
-    segments = _Maker(origins_of(engine, info), input_shapes(engine), calls).segments()
+
+    def shapes_of(call: _Call) -> Shapes | None:
+        return None if call.operator_id is None else shapes.get(call.operator_id)
+
+    # Names of work that equal calls of equal operators start outside captures.
+    names: defaultdict[Any, set[str]] = defaultdict(set)
+    for call in calls:
+        if call.work is not None and call.operator is not None:
+            names[call.operator, shapes_of(call), call.number, call.category].add(call.work)
+    learned = {key: next(iter(found)) for key, found in names.items() if len(found) == 1}
+
+    def node(call: _Call, begin: int, end: int) -> Node:
+        name = None if call.kernel else learned.get((call.operator, shapes_of(call), call.number, call.category))
+        chain = origins.chain(call.frame_id)
+        inside = [frame for frame in chain if frame.ts > begin or frame.ts_end < end]
+        # What the capturing function calls itself has no other.
+        around = [frame for frame in chain if frame not in inside and frame.kind == "function"]
+        return Node(
+            category=call.category,
+            name=call.kernel or name,
+            learned=name is not None,
+            operator=call.operator,
+            shapes=shapes_of(call),
+            number=call.number,
+            layer=call.layer,
+            frames=(*around[-1:], *inside),
+        )
+
+    segments: list[Segment] = []
+    for begin, end, captured in _captures(calls):
+        chain = origins.chain(captured[0].frame_id)
+        ranges = [item.name for item in chain if item.kind == "range" and item.ts <= begin and item.ts_end >= end]
+        name = ranges[-1] if ranges else f"capture {len(segments) + 1}"
+        segments.append(Segment(name, tuple(node(call, begin, end) for call in captured)))
     if not segments:
         what = "has no launch, copy or set without GPU work, so it captures no graph"
         hint = "give the trace that was recorded while the graphs were captured"
@@ -98,76 +136,21 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
     return segments
 
 
-class _Maker:
-    def __init__(self, origins: Origins, shapes: dict[int, Shapes], calls: Sequence[_Call]) -> None:
-        self._origins, self._shapes, self._calls = origins, shapes, calls
-        counts: defaultdict[int | None, int] = defaultdict(int)
-        self._operators: dict[int, tuple[StackFrame | None, int]] = {}
-        learned: defaultdict[Any, set[str]] = defaultdict(set)
-        for call in calls:
-            operator = next((item for item in self._chain(call)[::-1] if item.kind == "operator"), None)
-            counts[operator and operator.id] += 1
-            self._operators[call.id] = operator, counts[operator and operator.id] - 1
-            if call.work is not None and operator is not None:
-                learned[self._key(call)].add(call.work)
-        self._learned = {key: names.pop() for key, names in learned.items() if len(names) == 1}
-
-    def segments(self) -> list[Segment]:
-        found: list[Segment] = []
-        for begin, end, calls in self._captures():
-            nodes = tuple(self._node(call, begin, end) for call in calls)
-            around = [frame for frame in self._chain(calls[0]) if frame.ts <= begin and frame.ts_end >= end]
-            ranges = [frame.name for frame in around if frame.kind == "range"]
-            found.append(Segment(ranges[-1] if ranges else f"capture {len(found) + 1}", nodes))
-        return found
-
-    def _captures(self) -> Iterator[tuple[int, int, list[_Call]]]:
-        """Begin, end, and calls without work; without recorded begins, all such calls that follow each other."""
-        begins = [call for call in self._calls if "BeginCapture" in call.name]
-        ends = [call for call in self._calls if "EndCapture" in call.name]
-        plain = [call for call in self._calls if "Capture" not in call.name]
-        if not begins:
-            run: list[_Call] = []
-            for call in [*plain, None]:
-                if call is not None and call.work is None:
-                    run.append(call)
-                elif run:
-                    yield run[0].ts, run[-1].ts_end, run
-                    run = []
-            return
-        last = max(call.ts_end for call in self._calls)
-        starts = [call.ts for call in plain]
-        for begin in begins:
-            end = next((call.ts for call in ends if call.upid == begin.upid and call.ts >= begin.ts), last)
-            inside = plain[bisect_left(starts, begin.ts) : bisect_right(starts, end)]
-            if nodes := [call for call in inside if call.upid == begin.upid and call.work is None]:
-                yield begin.ts, end, nodes
-
-    def _node(self, call: _Call, begin: int, end: int) -> Node:
-        operator, number = self._operators[call.id]
-        name = call.kernel if call.kind else None
-        learned = None if name or operator is None else self._learned.get(self._key(call))
-        return Node(
-            category=call.category,
-            name=name or learned,
-            learned=learned is not None,
-            operator=None if operator is None else operator.name,
-            shapes=None if operator is None else self._shapes.get(operator.id),
-            number=number,
-            layer=call.layer,
-            frames=self._frames(call, begin, end),
-        )
-
-    def _frames(self, call: _Call, begin: int, end: int) -> tuple[StackFrame, ...]:
-        chain = self._chain(call)
-        inside = [frame for frame in chain if frame.ts > begin or frame.ts_end < end]
-        # What the capturing function calls itself has no other.
-        around = [frame for frame in chain if frame not in inside and frame.kind == "function"]
-        return (*around[-1:], *inside)
-
-    def _key(self, call: _Call) -> Any:
-        operator, number = self._operators[call.id]
-        return operator and (operator.name, self._shapes.get(operator.id)), number, call.category
-
-    def _chain(self, call: _Call) -> list[StackFrame]:
-        return self._origins.chain(call.frame_id)
+def _captures(calls: Sequence[_Call]) -> Iterator[tuple[int, int, list[_Call]]]:
+    """Begin, end, and calls without work; without recorded begins, all such calls that follow each other."""
+    begins = [call for call in calls if "BeginCapture" in call.name]
+    ends = [call for call in calls if "EndCapture" in call.name]
+    plain = [call for call in calls if "Capture" not in call.name]
+    if not begins:
+        for started, group in groupby(plain, key=lambda call: call.work is not None):
+            if not started:
+                run = list(group)
+                yield run[0].ts, run[-1].ts_end, run
+        return
+    last = max(call.ts_end for call in calls)
+    starts = [call.ts for call in plain]
+    for begin in begins:
+        end = next((call.ts for call in ends if call.upid == begin.upid and call.ts >= begin.ts), last)
+        inside = plain[bisect_left(starts, begin.ts) : bisect_right(starts, end)]
+        if nodes := [call for call in inside if call.upid == begin.upid and call.work is None]:
+            yield begin.ts, end, nodes

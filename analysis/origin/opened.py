@@ -1,9 +1,12 @@
-"""Replayed graphs opened: for each kernel the operator, shapes, module and source line, and how sure that is."""
+"""Replayed graphs opened: for each kernel the operator, shapes, module and source line, and how sure that is.
+
+A replayed graph is matched with the captures of a trace: which captured node each position of it is.
+"""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -11,16 +14,24 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from molprof.analysis.figures.sequence import align, align_by, gaps
 from molprof.analysis.figures.shapes import Shapes
 from molprof.analysis.origin.capture import Node, Segment
-from molprof.analysis.origin.match import LIKELY, Match, Pair, best
 from molprof.analysis.origin.read import Origins, StackFrame, origins_of, path_of
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.common.errors import TraceError
+from molprof.common.values import short_name
 
-EXACT = "exact"
+EXACT, ALIGNED, LIKELY = "exact", "aligned", "likely"
+# A capture with less of a graph's work is not the one it came from.
+LEAST_FIT = 0.5
+# Neighbours are known on both sides: so many kernels with other names between them are told by their place.
+MOST_RENAMED = 3
+# Share of equal operators with equal shapes that must meet equal kernels, where nothing but the order tells.
+LEAST_CONSISTENT = 0.9
+_NUMBER = re.compile(r"\d+")
 _NODES = Query(
     "graph_nodes",
     """
@@ -39,7 +50,6 @@ WHERE ancestor.category = 'user_annotation'
 GROUP BY replay.launch_id
 """,
 )
-_NUMBER = re.compile(r"\d+")
 
 
 class Work(NamedTuple):
@@ -90,6 +100,27 @@ class Opened:
     places: dict[int, Place]  # by slice of the work
 
 
+class Pair(NamedTuple):
+    """The node of a place, and how sure that is."""
+
+    node: int
+    certainty: str
+    how: str
+
+
+@dataclass(frozen=True)
+class Match:
+    pairs: dict[int, Pair]  # by place in the replayed work
+    unused: tuple[int, ...]  # nodes that belong to no place
+    consistent_ratio: float | None  # of pairs by order alone: equal operators that met equal kernels; None without any
+
+    @property
+    def weight(self) -> tuple[int, int, int]:
+        """The more, the better it fits."""
+        sure = sum(pair.certainty == ALIGNED for pair in self.pairs.values())
+        return sure, len(self.pairs), -len(self.unused)
+
+
 def read_opened(
     engine: TraceProcessor, info: TraceInfo, capture: str | None = None, segments: Sequence[Segment] = ()
 ) -> tuple[Origins, Opened]:
@@ -119,24 +150,18 @@ def _opened(engine: TraceProcessor, capture: str | None, segments: Sequence[Segm
             first.sort(key=lambda work: work.node_id or 0)  # nodes are numbered in the order of the capture
         found = best([(work.category, work.name) for work in first], segments)
         match, fitting = found or (Match({}, (), None), [])
-        around = {numbers for work in works for numbers in _numbers(ranges.get(work.launch_id, ""))}
-        named = [item for item in fitting if around & set(_numbers(segments[item].name))]
-        fitting = named or fitting
-        graphs.append(
-            Graph(
-                number=number,
-                replays=len({work.replay for work in works}),
-                work=tuple(works),
-                captures=tuple(segments[item].name for item in fitting),
-                nodes=len(segments[fitting[0]].nodes) if fitting else 0,
-                unused=tuple(segments[fitting[0]].nodes[item] for item in match.unused) if fitting else (),
-                consistent_ratio=match.consistent_ratio,
-            )
-        )
+        around = {numbers for work in works for numbers in _NUMBER.findall(ranges.get(work.launch_id, ""))}
+        fitting = [item for item in fitting if around & set(_NUMBER.findall(segments[item].name))] or fitting
+        names = tuple(segments[item].name for item in fitting)
+        nodes = segments[fitting[0]].nodes if fitting else ()
+        replays = len({work.replay for work in works})
+        unused = tuple(nodes[item] for item in match.unused) if fitting else ()
+        graphs.append(Graph(number, replays, tuple(works), names, len(nodes), unused, match.consistent_ratio))
         pairs = {
             work.position: pair for place, work in enumerate(first) if (pair := match.pairs.get(place)) is not None
         }
-        turns = _turns(graphs[-1])
+        # Captures that follow each other in the replays: equal pieces of one model, captured in one range; else 1.
+        turns = len(names) if len(names) > 1 and len(set(names)) == 1 and replays % len(names) == 0 else 1
         known: dict[tuple[int, int | None], Place] = {}
         for work in works:
             key = work.replay % turns, work.position
@@ -146,12 +171,6 @@ def _opened(engine: TraceProcessor, capture: str | None, segments: Sequence[Segm
                 known[key] = Place() if pair is None else _place(segments, chosen, pair, turns)
             places[work.id] = _annotated(known[key], work)
     return Opened(capture, tuple(segments), tuple(graphs), places)
-
-
-def _turns(graph: Graph) -> int:
-    """How many captures follow each other in the replays: equal pieces of one model, captured in one range; else 1."""
-    pieces = len(graph.captures)
-    return pieces if pieces > 1 and len(set(graph.captures)) == 1 and graph.replays % pieces == 0 else 1
 
 
 def _place(segments: Sequence[Segment], fitting: Sequence[int], pair: Pair, turns: int) -> Place:
@@ -167,16 +186,12 @@ def _place(segments: Sequence[Segment], fitting: Sequence[int], pair: Pair, turn
         frames = frames[: sum(1 for _ in same)]
         if any(node[3:] != nodes[0][3:] for node in nodes):
             certainty, how = LIKELY, f"{how}; {len(nodes)} captures fit equally, and this is what they have in common"
-    paths = {by: path_of(by, frames) for by in ("module", "source")}
-    module, source = (
-        "/".join(name for _, name in path) if by == "module" else path[-1][1] if path[0][0] != "none" else None
-        for by, path in paths.items()
-    )
+    modules, functions = (path_of(by, frames) for by in ("module", "source"))
     return Place(
         operator=_common(node.operator for node in nodes),
         shapes=_common(node.shapes for node in nodes),
-        module=module if paths["module"][0][0] != "none" else None,
-        source=source,
+        module=None if modules[0][0] == "none" else "/".join(name for _, name in modules),
+        source=None if functions[0][0] == "none" else functions[-1][1],
         layer=_common(node.layer for node in nodes),
         certainty=certainty,
         how=how,
@@ -185,26 +200,21 @@ def _place(segments: Sequence[Segment], fitting: Sequence[int], pair: Pair, turn
 
 
 def _annotated(place: Place, work: Work) -> Place:
-    """With what the annotation of the node itself tells."""
-    names = _annotation(work.annotation)
-    if not names or place.module is not None:
+    """With what the annotation of the node itself tells: JSON of one or several objects with a name, or plain text."""
+    if not work.annotation or place.module is not None:
+        return place
+    try:
+        found: Any = msgspec.json.decode(work.annotation.encode())
+    except msgspec.DecodeError:
+        found = work.annotation
+    items = found if isinstance(found, list) else [found]
+    names = [str(item.get("name", item)) if isinstance(item, dict) else str(item) for item in items]
+    if not names:
         return place
     frames = tuple(StackFrame(-1, None, "range", name, 0) for name in names)
     if place.certainty is None:
         return Place(module="/".join(names), certainty=EXACT, how="by the annotation of its graph node", frames=frames)
     return place._replace(module="/".join(names), frames=frames + place.frames)
-
-
-def _annotation(text: str | None) -> list[str]:
-    """Names in an annotation, the outermost first: JSON of one or several objects with a name, or plain text."""
-    if not text:
-        return []
-    try:
-        found: Any = msgspec.json.decode(text.encode())
-    except msgspec.DecodeError:
-        return [text]
-    items = found if isinstance(found, list) else [found]
-    return [str(item.get("name", item)) if isinstance(item, dict) else str(item) for item in items]
 
 
 def _common(values: Iterable[Any]) -> Any:
@@ -213,5 +223,105 @@ def _common(values: Iterable[Any]) -> Any:
     return first if all(value == first for value in rest) else None
 
 
-def _numbers(text: str) -> list[str]:
-    return _NUMBER.findall(text)
+def best(work: Sequence[tuple[str, str]], segments: Sequence[Segment]) -> tuple[Match, list[int]] | None:
+    """The best match of categories and names, and the numbers of the segments that it fits; None if none does."""
+    names: Counter[tuple[str, str] | None] = Counter(_work_key(*item) for item in work)
+    bounds = {}
+    for number, segment in enumerate(segments):
+        unnamed = sum(node.name is None and node.category == "kernel" for node in segment.nodes)
+        common = (Counter(map(_node_key, segment.nodes)) & names).total()
+        bounds[number] = min(len(work), common + unnamed)
+    found: dict[int, tuple[tuple[int, int, int], Match]] = {}
+    seen: dict[tuple[object, ...], Match] = {}
+    for number in sorted(bounds, key=lambda item: (-bounds[item], item)):
+        most = max((weight for weight, _ in found.values()), default=(0, 0, 0))
+        if bounds[number] < max(LEAST_FIT * len(work), most[0]):
+            break
+        nodes = segments[number].nodes
+        alike = tuple((node.category, node.name, node.operator, node.number) for node in nodes)
+        match = seen[alike] = seen.get(alike) or match_nodes(work, nodes)
+        found[number] = match.weight, match
+    if not found:
+        return None
+    most = max(weight for weight, _ in found.values())
+    equal = sorted(number for number, (weight, _) in found.items() if weight == most)
+    match = found[equal[0]][1]
+    return (match, equal) if len(match.pairs) >= LEAST_FIT * len(work) else None
+
+
+def match_nodes(work: Sequence[tuple[str, str]], nodes: Sequence[Node]) -> Match:
+    """Pairs by names in order, then by shortened names, then by the place between neighbours that are known."""
+    here = [_work_key(*item) for item in work]
+    there = [_node_key(node) for node in nodes]
+    short = [(kind, plain_name(name)) for kind, name in here]
+    short_nodes = [key and (key[0], plain_name(key[1])) for key in there]
+    matches = align_by([(here, there), (short, short_nodes)])
+    complete = len(matches) == len(work) == len(nodes)
+    backwards = set()
+    if not complete:
+        pairs = align(here[::-1], there[::-1])
+        backwards = {(len(work) - 1 - one, len(nodes) - 1 - two) for one, two in pairs}
+    found: dict[int, Pair] = {}
+    for one, two, level in matches:
+        if level:
+            found[one] = Pair(two, LIKELY, "by its name without namespaces and template arguments, in order")
+        elif complete or (one, two) in backwards:
+            how = (
+                "by names in order, that of the same operator outside the capture"
+                if nodes[two].learned
+                else "by names in order"
+            )
+            found[one] = Pair(two, ALIGNED, how)
+        else:
+            found[one] = Pair(two, LIKELY, "by names in order; another place fits equally")
+    by_place: dict[int, int] = {}
+    for places, numbers in gaps(matches, len(work), len(nodes)):
+        if [work[place][0] for place in places] == [nodes[number].category for number in numbers]:
+            named = [number for number in numbers if nodes[number].name is not None]
+            if len(named) <= MOST_RENAMED:
+                by_place.update(zip(places, numbers, strict=True))
+    ratio = _consistent(work, nodes, by_place)
+    if ratio is None or ratio >= LEAST_CONSISTENT:
+        for place, node in by_place.items():
+            how = (
+                "by order: the capture has no name of it"
+                if nodes[node].name is None
+                else "by its place; the names differ"
+            )
+            found[place] = Pair(node, LIKELY, how)
+    used = {pair.node for pair in found.values()}
+    return Match(found, tuple(number for number in range(len(nodes)) if number not in used), ratio)
+
+
+def _consistent(work: Sequence[tuple[str, str]], nodes: Sequence[Node], pairs: dict[int, int]) -> float | None:
+    """Share of equal operators with equal shapes that meet the same kernel as most of them do."""
+    met: defaultdict[object, Counter[str]] = defaultdict(Counter)
+    for place, number in pairs.items():
+        node = nodes[number]
+        if node.name is None and node.operator is not None:
+            met[node.operator, node.shapes, node.number][work[place][1]] += 1
+    several = [names for names in met.values() if names.total() > 1]
+    total = sum(names.total() for names in several)
+    return sum(max(names.values()) for names in several) / total if total else None
+
+
+def plain_name(name: str) -> str:
+    """The name without namespaces, arguments and template arguments: mangled or not, the same."""
+    if not name.startswith("_ZN"):
+        return short_name(name).partition("<")[0].partition("(")[0].rpartition("::")[2].split(" ")[-1]
+    found, place = "", len("_ZN")
+    while digits := _NUMBER.match(name, place):
+        place = digits.end() + int(digits[0])
+        found = name[digits.end() : place]
+    return found or name
+
+
+def _work_key(category: str, name: str) -> tuple[str, str]:
+    return category, name if category == "kernel" else ""
+
+
+def _node_key(node: Node) -> tuple[str, str] | None:
+    """None where the name of a kernel is not known: it belongs to nothing by name."""
+    if node.category != "kernel":
+        return node.category, ""
+    return None if node.name is None else (node.category, node.name)

@@ -1,4 +1,4 @@
-"""The origins of a trace, read from the engine: its trees, and a check that they hold every launch and nanosecond."""
+"""The origins of a trace, read from the engine: what it did, the frames around it, and who asks for it."""
 
 from __future__ import annotations
 
@@ -9,24 +9,20 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from molprof.analysis.frame import Frame, read_frame
-from molprof.analysis.origin.tree import MOST_DEPTH, Node, Tree, finished
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_row
-from molprof.common.errors import EngineError
+from molprof.common.values import class_names, short_source
 
-BYS = ("module", "source", "operator", "kernel")
-_KINDS = {"module": ("module", "range"), "source": ("function",), "operator": ("operator",)}
-NO_CALL, NO_WORK, GRAPH, BACKWARD = "(launch not recorded)", "(without GPU work)", "(graph)", "(backward)"
-OUTSIDE = "(outside phases)"
+NO_CALL, BACKWARD = "(launch not recorded)", "(backward)"
 WITHOUT = {"module": "(no module)", "source": "(no Python stack)", "operator": "(no operator)"}
-_BACKWARD = "autograd::engine::evaluate_function"
-
+NOWHERE = frozenset({BACKWARD, *WITHOUT.values()})
+# Deeper frames count for the one at this depth.
+MOST_DEPTH = 300
+_KINDS = {"module": ("module", "range"), "source": ("function",), "operator": ("operator",)}
 _KNOWN = ("module", "range", "function")
-Path = tuple[tuple[str, str], ...]  # kinds and names of nodes, the outermost first
-# What decides where work, a call or an operator is in a tree: phase, frame around it, whether its call is recorded,
-# if a graph started it the first piece of work of the same capture, -1 without one, class and name of a kernel.
-Key = tuple[str | None, int | None, bool, int | None, tuple[str, str] | None]
+_BACKWARD = "autograd::engine::evaluate_function"
+_COPY_CLASSES = ("copy", "cat")
 # Apart from all that the trees are made of.
 _TOTALS = Query(
     "launches",
@@ -45,6 +41,8 @@ SELECT
 """,
 )
 _LEAVES = Query("operators", "SELECT id FROM molprof_leaf_operator")
+
+Path = tuple[tuple[str, str], ...]  # kinds and names of nodes, the outermost first
 T = TypeVar("T")
 
 
@@ -109,15 +107,30 @@ class Origins:
         return path_of(by, self.chain(frame_id))
 
 
-def path_of(by: str, chain: Sequence[StackFrame]) -> Path:
-    """The nodes of frames, the outermost first."""
-    path = [(frame.kind, frame.name) for frame in chain if frame.kind in _KINDS[by]]
-    if not path and by == "source":
-        path = [(frame.kind, frame.name) for frame in chain if frame.kind == "library"]
-    if not path:
-        first = next((frame.name for frame in chain if frame.kind == "operator"), "")
-        path = [("none", BACKWARD if first.startswith(_BACKWARD) and by != "operator" else WITHOUT[by])]
-    return tuple(path[:MOST_DEPTH])
+@dataclass
+class Place:
+    """A module, Python function and operator, and what they ask for. Modules of one class count together."""
+
+    module: str  # classes from the outermost to the innermost, with / between them
+    source: str  # file(line): name of the innermost function
+    operator: str  # the innermost, behind the outermost where that is another
+    modules: set[str] = field(default_factory=set)  # the same with their numbers
+    count: int = 0
+    time_ns: int = 0
+    step_count: int = 0  # inside recorded steps
+
+    @property
+    def known(self) -> bool:
+        """The call is recorded."""
+        return self.operator != NO_CALL
+
+    @property
+    def text(self) -> str:
+        if not self.known:
+            return "whose launch is not recorded"
+        names = [item for item in (self.operator, short_source(self.source)) if item not in NOWHERE]
+        inside = "" if self.module in NOWHERE else f" in {len(self.modules)} x {self.module}"
+        return (", ".join(names) or "without an operator or function") + inside
 
 
 def origins_of(engine: TraceProcessor, info: TraceInfo) -> Origins:
@@ -141,81 +154,58 @@ def origins_of(engine: TraceProcessor, info: TraceInfo) -> Origins:
     )
 
 
-class Paths:
-    """Where each piece of work, call and operator is in a tree, by keys; `Paths.path` gives the nodes of one.
+def path_of(by: str, chain: Sequence[StackFrame]) -> Path:
+    """The nodes of frames, the outermost first."""
+    path = [(frame.kind, frame.name) for frame in chain if frame.kind in _KINDS[by]]
+    if not path and by == "source":
+        path = [(frame.kind, frame.name) for frame in chain if frame.kind == "library"]
+    if not path:
+        first = next((frame.name for frame in chain if frame.kind == "operator"), "")
+        path = [("none", BACKWARD if first.startswith(_BACKWARD) and by != "operator" else WITHOUT[by])]
+    return tuple(path[:MOST_DEPTH])
 
-    deep: down to the innermost operator and the kernel, as in a flame graph.
+
+def places_of(origins: Origins, asked: str) -> list[Place]:
+    """Who asks for what, by module, Python function and operator.
+
+    asked: `launches`, those of graphs included, most first, with the time of the GPU work that they started; or, the
+    longest time first, `copies` (kernels that copy, cast or concatenate, and memory copies), `syncs`, or `operators`
+    with their self time.
     """
-
-    def __init__(self, origins: Origins, by: str, deep: bool = False) -> None:
-        self._origins, self._by, self._deep = origins, by, deep
-        # The first piece of work that was captured in the same frames, so that each path is made once.
-        same: dict[int, int] = {}
-        self._inside = {number: same.setdefault(id(frames), number) for number, frames in origins.captured.items()}
-        self._found: dict[Key, Path] = {}
-        self._around: dict[tuple[str | None, int | None], Path] = {}
-        has_phases = any(any(frame["phase"]) for frame in (origins.calls, origins.operators))
-        self._outside: Path = (("none", OUTSIDE),) if has_phases and not deep else ()
-
-    def of_work(self) -> list[Key]:
-        names = ("id", "phase", "frame_id", "call_id", "in_graph", "class", "name")
-        named = self._deep or self._by == "kernel"
-        return [
-            (
-                phase,
-                frame,
-                call is not None,
-                self._inside.get(number, -1) if in_graph else None,
-                (cls, name) if named else None,
-            )
-            for number, phase, frame, call, in_graph, cls, name in self._origins.work.select(*names).rows()
+    calls, work = origins.calls, origins.work
+    if asked == "operators":
+        rows, time = origins.operators, "own_ns"
+    elif asked == "copies":
+        is_copy = np.isin(work["class"], _COPY_CLASSES) | (work["category"] == "gpu_memcpy")
+        rows, time = work.where(is_copy), "dur"
+    elif asked == "syncs":
+        rows, time = calls.where(calls["is_sync"] == 1), "dur"
+    else:
+        rows, time = calls.where(calls.known("kind")), "gpu_ns"
+    # Of each row its frame, what was captured for it, which says more than what launched the graph, or NO_CALL.
+    around = rows["id" if asked == "operators" else "frame_id"].tolist()
+    if asked == "copies":
+        around = [
+            NO_CALL if call is None else origins.captured.get(number, frame)
+            for number, call, frame in rows.select("id", "call_id", "frame_id").rows()
         ]
-
-    def of_calls(self) -> list[Key]:
-        """A call counts where its first work does; in a graph, where it was called."""
-        started: dict[int, Key] = {}
-        if self._deep or self._by == "kernel":
-            for call, key in zip(self._origins.work["call_id"].tolist(), self.of_work(), strict=True):
-                started.setdefault(call, key)
-        nothing: Key = (None, None, True, None, None)
-        return [
-            (phase, frame, True, None, started.get(call, nothing)[-1])
-            for call, phase, frame in self._origins.calls.select("id", "phase", "frame_id").rows()
-        ]
-
-    def of_operators(self) -> list[Key]:
-        operators = self._origins.operators
-        return [(phase, frame, True, None, None) for frame, phase in operators.select("id", "phase").rows()]
-
-    def path(self, key: Key) -> Path:
-        if key not in self._found:
-            self._found[key] = self._made(*key)
-        return self._found[key]
-
-    def _made(
-        self, phase: str | None, frame: int | None, known: bool, in_graph: int | None, work: tuple[str, str] | None
-    ) -> Path:
-        kernel: Path = (("kernel", work[1]),) if work else ()
-        if self._by == "kernel":
-            return (*self._phase(phase), *((("class", work[0]), *kernel) if work else (("none", NO_WORK),)))
-        if not known:
-            return (("none", NO_CALL), *kernel)
-        inside: Path = ()
-        if in_graph is not None:
-            chain = self._origins.captured.get(in_graph, ())
-            # Nothing where nothing of that kind is known.
-            inside = (("none", GRAPH), *(node for node in self._nodes(chain) if node[0] != "none"))
-        if (phase, frame) not in self._around:
-            self._around[phase, frame] = (*self._phase(phase), *self._nodes(self._origins.chain(frame)))
-        return (*self._around[phase, frame], *inside, *kernel)
-
-    def _phase(self, phase: str | None) -> Path:
-        return (("phase", phase),) if phase else self._outside
-
-    def _nodes(self, chain: Sequence[StackFrame]) -> Path:
-        path = path_of(self._by, chain)
-        operators = path_of("operator", chain)[-1:] if self._deep and self._by != "operator" else ()
-        return (*path, *(node for node in operators if node[0] == "operator"))
+    in_steps = (rows["kind"] == "launch") & rows.known("step_id") if asked == "launches" else np.zeros(len(rows))
+    found: dict[tuple[str, ...], Place] = {}
+    for item, amounts in sums(around, np.ones(len(rows)), rows[time], in_steps).items():
+        module = source = operator = whole = NO_CALL
+        if item != NO_CALL:
+            chain = item if isinstance(item, tuple) else origins.chain(item)
+            modules, functions, operators = (path_of(by, chain) for by in WITHOUT)
+            module = "/".join(class_names(name) if kind == "module" else name for kind, name in modules)
+            source, whole = functions[-1][1], "/".join(name for _, name in modules)
+            operator = " > ".join(dict.fromkeys((operators[0][1], operators[-1][1])))
+        place = found.setdefault((module, source, operator), Place(module, source, operator))
+        place.modules.add(whole)
+        place.count += amounts[0]
+        place.time_ns += amounts[1]
+        place.step_count += amounts[2]
+    first, second = ("count", "time_ns") if asked == "launches" else ("time_ns", "count")
+    return sorted(found.values(), key=lambda place: (getattr(place, first), getattr(place, second)), reverse=True)
 
 
 def sums(keys: Iterable[T], *amounts: np.ndarray) -> dict[T, tuple[int, ...]]:
@@ -226,40 +216,3 @@ def sums(keys: Iterable[T], *amounts: np.ndarray) -> dict[T, tuple[int, ...]]:
     for number, column in enumerate(amounts):
         np.add.at(found[:, number], place_of, column.astype(np.int64))
     return dict(zip(places, map(tuple, found.tolist()), strict=True))
-
-
-def build_tree(origins: Origins, by: str, fold: bool = True) -> Tree:
-    """The tree of a trace by one of BYS. Raises EngineError if it does not hold all that the trace does."""
-    root = Node("all", "root")
-    paths = Paths(origins, by)
-
-    def add(keys: Iterable[Key], **amounts: np.ndarray) -> None:
-        for key, values in sums(keys, *amounts.values()).items():
-            node = root
-            for kind, name in paths.path(key):
-                node = node.child(kind, name)
-            node.add(dict(zip(amounts, values, strict=True)))
-
-    work, calls, operators = origins.work, origins.calls, origins.operators
-    kernels = (work["category"] == "kernel").astype(int)
-    add(paths.of_work(), gpu_ns=work["dur"], kernels=kernels, memory_operations=1 - kernels)
-    launches, syncs = (calls["kind"] == "launch").astype(int), calls["is_sync"]
-    add(
-        paths.of_calls(),
-        launches=launches,
-        graph_launches=(calls["kind"] == "graph_launch").astype(int),
-        syncs=syncs,
-        sync_ns=syncs * calls["dur"],
-        step_launches=launches * calls.known("step_id"),
-    )
-    if by != "kernel":
-        add(paths.of_operators(), operators=np.isin(operators["id"], origins.leaves), operator_ns=operators["own_ns"])
-    tree = finished(root, fold)
-    wrong = [
-        f"{name} {tree.amount(name)}, not {total}"
-        for name, total in origins.totals.items()
-        if tree.amount(name) != total and not (by == "kernel" and name == "operators")
-    ]
-    if wrong:
-        raise EngineError(f"{origins.info.path}: the tree by {by} does not add up to the trace: {'; '.join(wrong)}")
-    return tree

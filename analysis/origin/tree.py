@@ -1,13 +1,27 @@
-"""A tree of amounts: what each node did itself, and with all below it; identical layers folded."""
+"""Trees of amounts by module, Python function, operator or kernel; as a file of speedscope, a viewer of flame graphs.
+
+Each node has what it did itself, and with all below it; identical layers are folded. A tree holds every launch and
+nanosecond of its trace. Format of speedscope (https://www.speedscope.app): file-format-schema.json there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from molprof.common.values import class_names
+import numpy as np
 
+from molprof.analysis.origin.read import NO_CALL, Origins, Path, StackFrame, path_of, sums
+from molprof.common.errors import EngineError
+from molprof.common.values import class_names, short_name
+
+BYS = ("module", "source", "operator", "kernel")
+NO_WORK, GRAPH, OUTSIDE = "(without GPU work)", "(graph)", "(outside phases)"
 # Suffix _ns: a time. operator_ns: time of CPU operators without those that they call. step_: inside recorded steps.
 AMOUNTS = (
     "gpu_ns",
@@ -21,48 +35,28 @@ AMOUNTS = (
     "operator_ns",
     "step_launches",
 )
-# Deeper frames count for the one at this depth.
-MOST_DEPTH = 300
+SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+_PLACE = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<name>.+)$")
 
 Amounts = tuple[int, ...]  # in the order of AMOUNTS
-NOTHING: Amounts = (0,) * len(AMOUNTS)
-
-
-@dataclass
-class Node:
-    """A frame of the tree, such as a module, with its children in the order of their first event."""
-
-    name: str
-    kind: str  # root, phase, module, range, function, library, operator, class, kernel, or none: without origin
-    own: list[int] = field(default_factory=lambda: list(NOTHING))
-    children: dict[tuple[str, str], Node] = field(default_factory=dict)
-    count: int = 1  # nodes that are folded into this one
-
-    def child(self, kind: str, name: str) -> Node:
-        """The child of that name, which is made if it is not there."""
-        found = self.children.get((kind, name))
-        if found is None:
-            found = self.children[kind, name] = Node(name, kind)
-        return found
-
-    def add(self, amounts: dict[str, int]) -> None:
-        for name, amount in amounts.items():
-            self.own[_PLACES[name]] += amount
+# What decides where work, a call or an operator is in a tree: phase, frame around it, whether its call is recorded,
+# if a graph started it the first piece of work of the same capture, -1 without one, class and name of a kernel.
+Key = tuple[str | None, int | None, bool, int | None, tuple[str, str] | None]
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A node that is finished: its amounts do not change any more."""
+    """A frame of the tree, such as a module, with its children in the order of their first event."""
 
     name: str
-    kind: str
+    kind: str  # root, phase, module, range, function, library, operator, class, kernel, or none: without origin
     count: int  # identical siblings that are folded into it
     own: Amounts
     inclusive: Amounts  # own and that of all children
     children: tuple[Tree, ...]
 
     def amount(self, name: str, own: bool = False) -> int:
-        return (self.own if own else self.inclusive)[_PLACES[name]]
+        return (self.own if own else self.inclusive)[AMOUNTS.index(name)]
 
     def walk(self, depth: int = 0) -> Iterator[tuple[int, Tree]]:
         """Every node with its depth, parents before their children."""
@@ -81,22 +75,128 @@ class Tree:
         }
 
 
-_PLACES = {name: place for place, name in enumerate(AMOUNTS)}
+class Paths:
+    """Where each piece of work, call and operator is in a tree, by keys; `Paths.path` gives the nodes of one.
 
-
-def finished(node: Node, fold: bool) -> Tree:
-    """The tree below the node. With `fold`, siblings of one class that did the same become one node.
-
-    They did the same if they have equal children and numbers of launches, kernels, syncs and so on; times may differ.
+    deep: down to the innermost operator and the kernel, as in a flame graph.
     """
-    children = tuple(finished(child, fold) for child in node.children.values())
+
+    def __init__(self, origins: Origins, by: str, deep: bool = False) -> None:
+        self._origins, self._by, self._deep = origins, by, deep
+        # The first piece of work that was captured in the same frames, so that each path is made once.
+        same: dict[int, int] = {}
+        self._inside = {number: same.setdefault(id(frames), number) for number, frames in origins.captured.items()}
+        has_phases = any(any(frame["phase"]) for frame in (origins.calls, origins.operators))
+        self._outside: Path = (("none", OUTSIDE),) if has_phases and not deep else ()
+        self.path = cache(self._path)
+        self._around = cache(lambda frame: self._nodes(self._origins.chain(frame)))
+
+    def of_work(self) -> list[Key]:
+        names = ("id", "phase", "frame_id", "call_id", "in_graph", "class", "name")
+        named = self._deep or self._by == "kernel"
+        return [
+            (
+                phase,
+                frame,
+                call is not None,
+                self._inside.get(number, -1) if in_graph else None,
+                (cls, name) if named else None,
+            )
+            for number, phase, frame, call, in_graph, cls, name in self._origins.work.select(*names).rows()
+        ]
+
+    def of_calls(self) -> list[Key]:
+        """A call counts where its first work does; in a graph, where it was called."""
+        started: dict[int, Key] = {}
+        if self._deep or self._by == "kernel":
+            for call, key in zip(self._origins.work["call_id"].tolist(), self.of_work(), strict=True):
+                started.setdefault(call, key)
+        nothing: Key = (None, None, True, None, None)
+        return [
+            (phase, frame, True, None, started.get(call, nothing)[-1])
+            for call, phase, frame in self._origins.calls.select("id", "phase", "frame_id").rows()
+        ]
+
+    def of_operators(self) -> list[Key]:
+        operators = self._origins.operators
+        return [(phase, frame, True, None, None) for frame, phase in operators.select("id", "phase").rows()]
+
+    def _path(self, key: Key) -> Path:
+        phase, frame, known, in_graph, work = key
+        phases: Path = (("phase", phase),) if phase else self._outside
+        kernel: Path = (("kernel", work[1]),) if work else ()
+        if self._by == "kernel":
+            return (*phases, *((("class", work[0]), *kernel) if work else (("none", NO_WORK),)))
+        if not known:
+            return (("none", NO_CALL), *kernel)
+        inside: Path = ()
+        if in_graph is not None:
+            nodes = self._nodes(self._origins.captured.get(in_graph, ()))
+            # Nothing where nothing of that kind is known.
+            inside = (("none", GRAPH), *(node for node in nodes if node[0] != "none"))
+        return (*phases, *self._around(frame), *inside, *kernel)
+
+    def _nodes(self, chain: Sequence[StackFrame]) -> Path:
+        path = path_of(self._by, chain)
+        operators = path_of("operator", chain)[-1:] if self._deep and self._by != "operator" else ()
+        return (*path, *(node for node in operators if node[0] == "operator"))
+
+
+def build_tree(origins: Origins, by: str, fold: bool = True) -> Tree:
+    """The tree of a trace by one of BYS. Raises EngineError if it does not hold all that the trace does.
+
+    fold: siblings of one class that did the same become one node: with equal children and numbers of launches, kernels,
+    syncs and so on; times may differ.
+    """
+    paths = Paths(origins, by)
+    found: list[tuple[Path, Amounts]] = []
+
+    def add(keys: Iterable[Key], **amounts: np.ndarray) -> None:
+        for key, values in sums(keys, *amounts.values()).items():
+            named = dict(zip(amounts, values, strict=True))
+            found.append((paths.path(key), tuple(named.get(name, 0) for name in AMOUNTS)))
+
+    work, calls, operators = origins.work, origins.calls, origins.operators
+    kernels = (work["category"] == "kernel").astype(int)
+    add(paths.of_work(), gpu_ns=work["dur"], kernels=kernels, memory_operations=1 - kernels)
+    launches, syncs = (calls["kind"] == "launch").astype(int), calls["is_sync"]
+    add(
+        paths.of_calls(),
+        launches=launches,
+        graph_launches=(calls["kind"] == "graph_launch").astype(int),
+        syncs=syncs,
+        sync_ns=syncs * calls["dur"],
+        step_launches=launches * calls.known("step_id"),
+    )
+    if by != "kernel":
+        add(paths.of_operators(), operators=np.isin(operators["id"], origins.leaves), operator_ns=operators["own_ns"])
+    tree = _tree("all", "root", found, fold)
+    wrong = [
+        f"{name} {tree.amount(name)}, not {total}"
+        for name, total in origins.totals.items()
+        if tree.amount(name) != total and not (by == "kernel" and name == "operators")
+    ]
+    if wrong:
+        raise EngineError(f"{origins.info.path}: the tree by {by} does not add up to the trace: {'; '.join(wrong)}")
+    return tree
+
+
+def _tree(name: str, kind: str, found: Iterable[tuple[Path, Amounts]], fold: bool, depth: int = 0) -> Tree:
+    """The node of paths that agree down to a depth."""
+    own: Amounts = (0,) * len(AMOUNTS)
+    below: dict[tuple[str, str], list[tuple[Path, Amounts]]] = {}
+    for path, amounts in found:
+        if len(path) > depth:
+            below.setdefault(path[depth], []).append((path, amounts))
+        else:
+            own = _sum([own, amounts])
+    children = [_tree(inner, of, items, fold, depth + 1) for (of, inner), items in below.items()]
     if fold:
         alike: dict[Any, list[Tree]] = {}
         for child in children:
             alike.setdefault(_signature(child), []).append(child)
-        children = tuple(_merged(same) for same in alike.values())
-    own = tuple(node.own)
-    return Tree(node.name, node.kind, node.count, own, _sum([own, *(child.inclusive for child in children)]), children)
+        children = [_merged(same) for same in alike.values()]
+    return Tree(name, kind, 1, own, _sum([own, *(child.inclusive for child in children)]), tuple(children))
 
 
 def _merged(same: Sequence[Tree]) -> Tree:
@@ -104,14 +204,13 @@ def _merged(same: Sequence[Tree]) -> Tree:
     first = same[0]
     if len(same) == 1:
         return first
-    inner = (_merged(column) for column in zip(*(item.children for item in same), strict=True))
     return Tree(
         name=class_names(first.name),
         kind=first.kind,
         count=sum(item.count for item in same),
         own=_sum([item.own for item in same]),
         inclusive=_sum([item.inclusive for item in same]),
-        children=tuple(inner),
+        children=tuple(_merged(column) for column in zip(*(item.children for item in same), strict=True)),
     )
 
 
@@ -124,3 +223,63 @@ def _signature(tree: Tree) -> Any:
 
 def _sum(amounts: Sequence[Amounts]) -> Amounts:
     return tuple(map(sum, zip(*amounts, strict=True)))
+
+
+def speedscope_text(origins: Origins, by: str, exporter: str) -> str:
+    """The file of a trace as JSON. A stack is a path of the tree by one of BYS, then the operator and the kernel.
+
+    Profiles: GPU work in order of start, one sample each, with the layers of one class together and each alone;
+    launches, and time of CPU operators, with layers together.
+    """
+    frames: dict[str, int] = {}
+    profiles: list[dict[str, Any]] = []
+    paths = Paths(origins, by, deep=True)
+
+    def profile(name: str, unit: str, keys: Iterable[Key], weights: list[int], fold: bool = True) -> None:
+        """With `fold`, modules without their numbers."""
+
+        @cache
+        def stack(key: Key) -> list[int]:
+            return [frames.setdefault(_shown(*node, fold), len(frames)) for node in paths.path(key)]
+
+        if weights:
+            profiles.append(
+                {
+                    "type": "sampled",
+                    "name": name,
+                    "unit": unit,
+                    "startValue": 0,
+                    "endValue": sum(weights),
+                    "samples": list(map(stack, keys)),
+                    "weights": weights,
+                }
+            )
+
+    work, launches, operators = origins.work, origins.calls.known("kind"), origins.operators
+    for fold in (True, False):
+        title = "layers together" if fold else "each layer"
+        profile(f"GPU time, {title}", "nanoseconds", paths.of_work(), work["dur"].tolist(), fold)
+    profile("launches", "none", itertools.compress(paths.of_calls(), launches), [1] * int(launches.sum()))
+    if by != "kernel":
+        profile("CPU time of operators", "nanoseconds", paths.of_operators(), operators["own_ns"].tolist())
+    content = {
+        "$schema": SCHEMA,
+        "name": f"{origins.info.path} by {by}",
+        "exporter": exporter,
+        "activeProfileIndex": 0,
+        "shared": {"frames": [_frame(name) for name in frames]},
+        "profiles": profiles,
+    }
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=True)
+
+
+def _frame(name: str) -> dict[str, Any]:
+    """A frame with its file and line, where its name has them."""
+    found = _PLACE.match(name)
+    if found is None:
+        return {"name": name}
+    return {"name": name, "file": found["file"], "line": int(found["line"])}
+
+
+def _shown(kind: str, name: str, fold: bool) -> str:
+    return short_name(name) if kind == "kernel" else class_names(name) if fold and kind == "module" else name

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from molprof.analysis.ranks.clocks import Clocks, align
-from molprof.analysis.ranks.exchanges import Cost, cost_of
-from molprof.analysis.ranks.find import checked
-from molprof.analysis.ranks.match import match
-from molprof.analysis.ranks.model import RankTrace
-from molprof.analysis.ranks.split import Activity, Check, StepTimes, activity, by_step, checks, computing, step_times
-from molprof.analysis.ranks.stragglers import Straggler, straggler
+from molprof.analysis.figures.union import Union
+from molprof.analysis.ranks.exchanges import Clocks, Cost, align, cost_of, match
+from molprof.analysis.ranks.files import checked
+from molprof.analysis.ranks.read import RankTrace
+from molprof.analysis.ranks.split import Activity, Check, StepTimes, Straggler, activity, checks, step_times, straggler
 
 __all__ = ["Job", "RankTrace", "job_of_files"]
 
@@ -37,28 +35,26 @@ def job_of_files(read: Sequence[RankTrace], left_out: Sequence[str] = ()) -> Job
     ranks, wrong = checked(read)
     what = "is damaged, and only its whole part was read"
     damaged = [f"{item.path} {what}: {item.problem}" for item in ranks if item.problem]
-    return job_of(ranks, (*damaged, *wrong), tuple(left_out))
-
-
-def job_of(ranks: Sequence[RankTrace], remarks: tuple[str, ...], left_out: tuple[str, ...]) -> Job:
-    """The job of ranks that are in order."""
     world_size = next((item.world_size for item in ranks if item.world_size is not None), None)
     exchanges, differing = match(ranks)
     clocks = align([item.rank for item in ranks], exchanges)
-    compute = {item.rank: computing(item) for item in ranks}
-    paid = [cost_of(item, clocks, compute, world_size) for item in exchanges]
-    done = {item.rank: activity(item, compute[item.rank], paid) for item in ranks}
+    compute = {item.rank: Union(item.work.starts_ns, item.work.ends_ns) for item in ranks}  # all but collectives
+    costs = [cost_of(item, clocks, compute, world_size) for item in exchanges]
+    done = {item.rank: activity(item, compute[item.rank], costs) for item in ranks}
     times = {item.rank: tuple(step_times(item, done[item.rank])) for item in ranks}
-    steps = by_step(times)
-    traces = {item.rank: (item, done[item.rank]) for item in ranks}
-    found = [straggler(step, paid, traces) for step in steps.values()]
+    steps: dict[tuple[str, int], list[StepTimes]] = {}
+    for each in times.values():
+        for step in each:
+            steps.setdefault((step.name, step.number), []).append(step)
+    traces = {item.rank: item for item in ranks}
+    found = [straggler(step, costs, traces, done) for step in steps.values()]
     return Job(
         ranks=tuple(ranks),
         world_size=world_size,
-        remarks=(*remarks, *differing),
-        left_out=left_out,
+        remarks=(*damaged, *wrong, *differing),
+        left_out=tuple(left_out),
         clocks=clocks,
-        costs=tuple(paid),
+        costs=tuple(costs),
         activities=done,
         steps=steps,
         stragglers=tuple(item for item in found if item is not None),

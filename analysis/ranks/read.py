@@ -1,19 +1,24 @@
-"""The ranks of a loaded file, and how many files are read at once."""
+"""The ranks of a loaded file, and what is kept of each: small next to the trace, enough to set all side by side.
+
+Times are integers of ns on the clock of the file: `origin_ns` + a time of SQL.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from molprof.analysis.figures.build import refuse_ambiguous
-from molprof.analysis.ranks.extract import RankOfFile, rank_trace
-from molprof.analysis.ranks.find import named_rank
-from molprof.analysis.ranks.model import RankTrace
 from molprof.analysis.reader import TraceInfo
-from molprof.analysis.reader.source import PACKINGS
-from molprof.analysis.trace_processor import TraceProcessor
-from molprof.analysis.trace_processor.package import Query, query_rows
+from molprof.analysis.reader.source import PACKINGS, head_of
+from molprof.analysis.trace_processor import Columns, TraceProcessor
+from molprof.analysis.trace_processor.package import Query
 from molprof.common.errors import TraceError
 from molprof.common.memory import available_bytes, processors
 
@@ -24,13 +29,144 @@ MOST_BYTES = 3_500_000_000
 _PACKED_RATIO, _PLAIN_RATIO, _LEAST_BYTES = 48, 4, 150_000_000
 # Files that together are smaller are read sooner than a process starts.
 ALONE_BYTES = 500_000
-# Ranks of a merged file that have GPU work, in order.
-_MERGED = Query("gpu_work", "SELECT DISTINCT rank FROM molprof_gpu_work WHERE rank IS NOT NULL ORDER BY rank")
 HINT = "if memory ran out, read the ranks on a machine or in a job with more memory"
 _UNNAMED = (
     "name the files by their ranks, such as rank3.json, or record with torch.distributed initialized: torch.profiler"
     " then writes distributedInfo"
 )
+_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*"rank"\s*:\s*(\d{1,9})\b')
+# `rank3.pftrace`, `trace-rank-3_0.json`, `rank_3/trace.json`.
+_NAME = re.compile(r"(?<![a-z])rank[\s_:#=-]*(\d{1,6})(?!\d)", re.IGNORECASE)
+_WHOLE = "recording"
+# Shorter gaps, and the shortest beyond this many, are not explained.
+_LEAST_GAP_NS, _MOST_GAPS = 20_000, 2_000
+
+
+@dataclass(frozen=True)
+class Times:
+    """A row of `molprof_rank`: the times of one device, ns."""
+
+    device: str
+    span_ns: int
+    compute_ns: int
+    communication_ns: int
+    exposed_ns: int
+    hidden_ns: int
+    idle_ns: int
+    kernels: int
+    kernel_time_ns: int
+    kernels_without_call: int
+    collectives: int
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective kernel; None: not recorded."""
+
+    start_ns: int
+    end_ns: int
+    stream: int | None
+    name: str
+    operation: str
+    group_name: str | None
+    group_ranks: str | None
+    group_size: int | None
+    sequence: int | None
+    dtype: str | None
+    bytes: int | None
+
+
+@dataclass(frozen=True)
+class Work:
+    """GPU work other than collectives, in order of start: columns of equal length."""
+
+    starts_ns: list[int] = field(default_factory=list)
+    ends_ns: list[int] = field(default_factory=list)
+    name_of: list[int] = field(default_factory=list)  # index into `names`
+    names: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step on the device: from its first work to the first work of the next step, the last to the end of all work."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A stretch in which the device was idle, and what the host did in most of it."""
+
+    start_ns: int
+    end_ns: int
+    cause: str  # of `molprof_idle_gap`
+    host: str | None  # the innermost operator, call or annotation that takes half of it; None: none does
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTrace:
+    """One rank of a job."""
+
+    path: str
+    rank: int
+    world_size: int | None = None
+    backend: str | None = None
+    problem: str | None  # where the file is damaged and only its whole part was read
+    times: tuple[Times, ...]  # by device
+    collectives: tuple[Collective, ...]
+    work: Work
+    steps: tuple[Step, ...]  # one, named `recording`, where no step is annotated
+    gaps: tuple[Gap, ...]  # the longest
+    start_ns: int  # of its first GPU work
+    end_ns: int  # of its last
+    is_named: bool = False  # the file does not record its rank, and its name tells it
+
+
+# {rank} is NULL unless the file is merged; then its devices are named after their rank too.
+_TIMES = Query(
+    "rank_times",
+    f"SELECT SUBSTR(device, IFNULL(LENGTH({{rank}}) + 2, 1)), {', '.join(item.name for item in fields(Times)[1:])}"
+    " FROM molprof_rank WHERE rank IS {rank} ORDER BY device",
+)
+_COLLECTIVES = Query(
+    "collectives",
+    f"SELECT ts + {{origin}}, ts + dur + {{origin}}, {', '.join(item.name for item in fields(Collective)[2:])}"
+    " FROM molprof_collective WHERE rank IS {rank} ORDER BY ts, id",
+)
+_WORK = Query(
+    "collectives",
+    "SELECT ts + {origin} AS start_ns, ts + dur + {origin} AS end_ns, name FROM molprof_gpu_work"
+    " WHERE rank IS {rank} AND id NOT IN (SELECT id FROM molprof_collective) ORDER BY ts, id",
+)
+# Steps with the start of the first work whose call began in them.
+_STEPS = Query(
+    "step_placement",
+    "INCLUDE PERFETTO MODULE molprof.gpu_work;"
+    " SELECT step.name, MIN(work.ts) + {origin} AS start_ns FROM molprof_gpu_work AS work"
+    " JOIN molprof_call_step AS place ON place.id = work.call_id"
+    " JOIN molprof_any_step AS step ON step.id = place.step_id"
+    " WHERE work.rank IS {rank} GROUP BY step.id ORDER BY step.ts, step.id",
+)
+_GAPS = Query(
+    "idle_causes",
+    "SELECT start_ns, start_ns + dur AS end_ns, cause FROM ("
+    "SELECT gap.ts + {origin} AS start_ns, gap.dur, gap.cause FROM molprof_idle_gap AS gap"
+    " JOIN molprof_gpu_work AS work ON work.id = gap.next_id"
+    f" WHERE work.rank IS {{rank}} AND gap.dur >= {_LEAST_GAP_NS} ORDER BY gap.dur DESC, gap.ts LIMIT {_MOST_GAPS}"
+    ") ORDER BY start_ns, dur DESC",
+)
+# Nested slices of a thread: the deeper, the closer to what the host did.
+_HOST = Query(
+    "process_ranks",
+    "SELECT slice.name, slice.ts + {origin} AS start_ns, slice.ts + slice.dur + {origin} AS end_ns, slice.depth"
+    " FROM slice LEFT JOIN molprof_track_rank AS place ON place.track_id = slice.track_id"
+    " WHERE slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver', 'user_annotation')"
+    f" AND slice.dur >= {_LEAST_GAP_NS // 2} AND place.rank IS {{rank}} ORDER BY slice.ts, slice.id",
+)
+# Ranks of a merged file that have GPU work, in order.
+_MERGED = Query("gpu_work", "SELECT DISTINCT rank FROM molprof_gpu_work WHERE rank IS NOT NULL ORDER BY rank")
 
 
 def at_once(paths: Sequence[Path]) -> int:
@@ -57,33 +193,94 @@ def needed_bytes(path: Path) -> int:
     return _LEAST_BYTES + size * (_PACKED_RATIO if packed else _PLAIN_RATIO)
 
 
+def told_rank(path: Path) -> int | None:
+    """The rank that a trace names before its events, or a native one, which records none, by its name; else None."""
+    head = head_of(path)
+    if head == b"":
+        return _named_rank(path)
+    match = _RANK.search(head or b"")
+    return int(match[1]) if match else None
+
+
+def _named_rank(path: Path) -> int | None:
+    """The rank that the name of a file tells, or of its folder; else None."""
+    path = path.absolute()
+    match = _NAME.search(path.name) or _NAME.search(path.parent.name)
+    return int(match[1]) if match else None
+
+
 def ranks_of(engine: TraceProcessor, info: TraceInfo) -> list[RankTrace]:
-    """The rank of a loaded file, or the ranks of a merged one. Raises TraceError, EngineError."""
+    """The rank of a loaded file, or the ranks of a merged one.
+
+    Raises TraceError if a file records no rank or a wrong one, or a rank has no GPU work; EngineError.
+    """
     refuse_ambiguous(engine, info.path)
-    _, rows = query_rows(engine, _MERGED)
-    if not rows:
-        return [rank_trace(engine, info, rank_of(info))]
+    recorded = info.keys.get("distributedInfo")
+    recorded = recorded if isinstance(recorded, dict) else {}
+    merged = engine.query(_MERGED.text)["rank"].tolist()
+    if not merged:
+        return [_rank_trace(engine, info, "NULL", **_rank_of(info, recorded))]
     # A merged file has the distributedInfo of one of its ranks, if any.
-    found = info.keys.get("distributedInfo")
-    world_size = found.get("world_size") if isinstance(found, dict) else None
-    size = world_size if _is_number(world_size) and world_size > rows[-1][0] else None
-    return [rank_trace(engine, info, RankOfFile(rank, str(rank), size, None)) for (rank,) in rows]
+    size = recorded.get("world_size")
+    size = size if _is_number(size) and size > merged[-1] else None
+    return [_rank_trace(engine, info, str(rank), rank=rank, world_size=size) for rank in merged]
 
 
-def rank_of(info: TraceInfo) -> RankOfFile:
-    """The rank of a file: as it records it, or as its name tells it. Raises TraceError if neither, or if wrong."""
-    found = info.keys.get("distributedInfo")
-    if not isinstance(found, dict) or "rank" not in found:
-        named = named_rank(Path(info.path))
-        if named is not None:
-            return RankOfFile(named, "NULL", None, None, is_named=True)
-        raise TraceError(f"{info.path} does not record its rank (distributedInfo)", hint=_UNNAMED)
-    rank, world_size, backend = found["rank"], found.get("world_size"), found.get("backend")
+def _rank_of(info: TraceInfo, recorded: dict[str, Any]) -> dict[str, Any]:
+    """Fields of `RankTrace`: the rank of a file as it records it, or as its name tells it."""
+    if "rank" not in recorded:
+        if (named := _named_rank(Path(info.path))) is None:
+            raise TraceError(f"{info.path} does not record its rank (distributedInfo)", hint=_UNNAMED)
+        return {"rank": named, "is_named": True}
+    rank, world_size, backend = recorded["rank"], recorded.get("world_size"), recorded.get("backend")
     if not _is_number(rank) or not (world_size is None or (_is_number(world_size) and rank < world_size)):
         what = f"{info.path} has a wrong distributedInfo: rank {rank!r} of {world_size!r}"
         raise TraceError(what, hint="correct it, or leave the file out")
-    return RankOfFile(rank, "NULL", world_size, backend if isinstance(backend, str) else None)
+    return {"rank": rank, "world_size": world_size, "backend": backend if isinstance(backend, str) else None}
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _rank_trace(engine: TraceProcessor, info: TraceInfo, where: str, **of: Any) -> RankTrace:
+    """One rank of a file. where: its value in the column `rank` of the SQL modules."""
+
+    def ask(query: Query) -> Columns:
+        return engine.query(query.text.format(rank=where, origin=info.origin_ns))
+
+    def rows(query: Query) -> Iterator[tuple[Any, ...]]:
+        return zip(*(column.tolist() for column in ask(query).values()), strict=True)
+
+    times = tuple(Times(*row) for row in rows(_TIMES))
+    if not times:
+        raise TraceError(
+            f"{info.path} holds no GPU work of rank {of['rank']}", hint="record with ProfilerActivity.CUDA"
+        )
+    collectives = tuple(Collective(*row) for row in rows(_COLLECTIVES))
+    columns, steps = ask(_WORK), ask(_STEPS)
+    kinds, name_of = np.unique(columns["name"].astype(str), return_inverse=True)
+    work = Work(columns["start_ns"].tolist(), columns["end_ns"].tolist(), name_of.tolist(), kinds.tolist())
+    start = min([*work.starts_ns[:1], *(item.start_ns for item in collectives[:1])])
+    end = max([*work.ends_ns, *(item.end_ns for item in collectives)])
+    starts = list(accumulate(steps["start_ns"].tolist(), max))
+    return RankTrace(
+        path=info.path,
+        problem=info.problem,
+        times=times,
+        collectives=collectives,
+        work=work,
+        steps=tuple(map(Step, steps["name"].tolist(), starts, [*starts[1:], end])) or (Step(_WHOLE, start, end),),
+        gaps=tuple(_explained(rows(_GAPS), ask(_HOST))),
+        start_ns=start,
+        end_ns=end,
+        **of,
+    )
+
+
+def _explained(gaps: Iterator[tuple[int, int, str]], host: Columns) -> Iterator[Gap]:
+    """Each gap with what the host did in most of it."""
+    starts, ends, depths = (host[name].astype(np.int64) for name in ("start_ns", "end_ns", "depth"))
+    for start, end, cause in gaps:
+        half = np.flatnonzero(2 * (np.minimum(ends, end) - np.maximum(starts, start)) >= end - start)
+        yield Gap(start, end, cause, str(host["name"][half[np.argmax(depths[half])]]) if len(half) else None)

@@ -1,4 +1,7 @@
-"""The time of each rank and step, split: compute, exposed communication, waiting, idle. The parts add up to the ns."""
+"""The time of each rank and step, split: compute, exposed communication, waiting, idle. The parts add up to the ns.
+
+Which rank the others waited for in a step, and what it did instead.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from molprof.analysis.figures.union import Union
 from molprof.analysis.ranks.exchanges import Cost
-from molprof.analysis.ranks.model import RankTrace
+from molprof.analysis.ranks.read import RankTrace
 
 OUTSIDE = "before the first step"
+_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -57,9 +63,24 @@ class Check:
         return self.left_ns == self.right_ns
 
 
-def computing(rank: RankTrace) -> Union:
-    """When a rank ran anything but collectives."""
-    return Union(rank.work.starts_ns, rank.work.ends_ns)
+@dataclass(frozen=True)
+class Straggler:
+    """The rank that came last to the collectives of a step, by the most time, ns."""
+
+    step: str
+    number: int
+    rank: int
+    late_ns: int  # sum over the collectives to which it came last, of the time after the median of the others
+    collectives: int  # to which it came last
+    of_collectives: int  # of the step
+    waited_ns: int  # what the other ranks waited in these, summed over ranks
+    # What it did while it was late: the parts add up to late_ns where collectives do not overlap.
+    compute_ns: int
+    exposed_ns: int
+    idle_ns: int
+    kernels: tuple[tuple[str, int], ...]  # longest, with their time
+    causes: tuple[tuple[str, int], ...]  # of its idle time, with their time
+    host: tuple[tuple[str, int], ...]  # what its host did in most of that: operators and calls
 
 
 def activity(rank: RankTrace, compute: Union, costs: Sequence[Cost]) -> Activity:
@@ -83,10 +104,10 @@ def step_times(rank: RankTrace, done: Activity) -> Iterator[StepTimes]:
         spans.insert(0, (OUTSIDE, rank.start_ns, spans[0][1]))
     seen: Counter[str] = Counter()
     for name, start, end in spans:
-        compute = int(done.compute.covered(start, end))
-        moving = int(done.compute_or_moving.covered(start, end))
-        busy = int(done.busy.covered(start, end))
-        communication = int(done.communication.covered(start, end))
+        compute, moving, busy, communication = (
+            int(item.covered(start, end))
+            for item in (done.compute, done.compute_or_moving, done.busy, done.communication)
+        )
         yield StepTimes(
             rank=rank.rank,
             name=name,
@@ -107,27 +128,85 @@ def checks(rank: RankTrace, steps: Sequence[StepTimes]) -> Iterator[Check]:
     if len(rank.times) != 1:
         return
     (times,) = rank.times
-    total = {
-        "span": (sum(step.wall_ns for step in steps), times.span_ns),
-        "compute": (sum(step.compute_ns for step in steps), times.compute_ns),
-        "exposed communication and waiting": (
-            sum(step.exposed_ns + step.waiting_ns for step in steps),
-            times.exposed_ns,
-        ),
-        "idle": (sum(step.idle_ns for step in steps), times.idle_ns),
-        "hidden communication": (sum(step.hidden_ns for step in steps), times.hidden_ns),
-    }
-    for text, (left, right) in total.items():
+    for text, right, *names in (
+        ("span", times.span_ns, "wall_ns"),
+        ("compute", times.compute_ns, "compute_ns"),
+        ("exposed communication and waiting", times.exposed_ns, "exposed_ns", "waiting_ns"),
+        ("idle", times.idle_ns, "idle_ns"),
+        ("hidden communication", times.hidden_ns, "hidden_ns"),
+    ):
+        left = sum(getattr(step, name) for step in steps for name in names)
         yield Check(rank.rank, f"{text}, summed over steps and as SQL counts it", left, right)
     for step in steps:
         parts = step.compute_ns + step.exposed_ns + step.waiting_ns + step.idle_ns
         yield Check(rank.rank, f"{step.name}: wall time and its parts", step.wall_ns, parts)
 
 
-def by_step(times: Mapping[int, Sequence[StepTimes]]) -> dict[tuple[str, int], list[StepTimes]]:
-    """The same step of all ranks that have it, in the order of the lowest rank."""
-    found: dict[tuple[str, int], list[StepTimes]] = {}
-    for rank in sorted(times):
-        for step in times[rank]:
-            found.setdefault((step.name, step.number), []).append(step)
-    return found
+def straggler(
+    step: Sequence[StepTimes], costs: Sequence[Cost], traces: Mapping[int, RankTrace], done: Mapping[int, Activity]
+) -> Straggler | None:
+    """The straggler of a step of all its ranks; None where no rank was late."""
+    spans = {item.rank: item for item in step}
+
+    def is_inside(cost: Cost) -> bool:
+        """Whether the lowest rank that takes part began it in the step."""
+        rank, kernel = min(cost.exchange.kernels), cost.exchange.one
+        return rank in spans and spans[rank].start_ns <= kernel.start_ns < spans[rank].end_ns
+
+    inside = [cost for cost in costs if cost.last_rank is not None and is_inside(cost)]
+    late: Counter[int] = Counter()
+    for cost in inside:
+        if cost.last_rank is not None:
+            late[cost.last_rank] += cost.late_ns
+    rank = min(late, key=lambda item: (-late[item], item), default=None)
+    if rank is None or not late[rank]:
+        return None
+    mine = [cost for cost in inside if cost.last_rank == rank]
+    # From the median start of the others to its own, on the clock of the rank's file.
+    ends = [cost.exchange.kernels[rank].start_ns for cost in mine]
+    windows = [(end - cost.late_ns, end) for cost, end in zip(mine, ends, strict=True)]
+    busy, compute = (
+        sum(int(item.covered(*window)) for window in windows) for item in (done[rank].busy, done[rank].compute)
+    )
+    kernels, causes, host = _did(traces[rank], windows)
+    return Straggler(
+        step=step[0].name,
+        number=step[0].number,
+        rank=rank,
+        late_ns=late[rank],
+        collectives=len(mine),
+        of_collectives=len(inside),
+        waited_ns=sum(part.waiting_ns for cost in mine for other, part in cost.parts.items() if other != rank),
+        compute_ns=compute,
+        exposed_ns=busy - compute,
+        idle_ns=sum(end - start for start, end in windows) - busy,
+        kernels=kernels,
+        causes=causes,
+        host=host,
+    )
+
+
+def _did(trace: RankTrace, windows: Sequence[tuple[int, int]]) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Kernels, causes of gaps, and what the host did in them: the longest, each with its time in the windows."""
+    kernels: Counter[str] = Counter()
+    causes: Counter[str] = Counter()
+    host: Counter[str] = Counter()
+    steps = {step.name for step in trace.steps}
+    for place, shared_ns in _shared(trace.work.starts_ns, trace.work.ends_ns, windows):
+        kernels[trace.work.names[trace.work.name_of[place]]] += shared_ns
+    for place, shared_ns in _shared([gap.start_ns for gap in trace.gaps], [gap.end_ns for gap in trace.gaps], windows):
+        gap = trace.gaps[place]
+        causes[gap.cause] += shared_ns
+        host["outside operators" if gap.host is None or gap.host in steps else gap.host] += shared_ns
+    for found in (kernels, causes, host):
+        yield tuple(sorted(found.items(), key=lambda item: (-item[1], item[0]))[:_NAMED])
+
+
+def _shared(
+    starts_ns: Sequence[int], ends_ns: Sequence[int], windows: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Numbers of the intervals that lie in a window, with their time in it."""
+    starts, ends = np.array(starts_ns, dtype=np.int64), np.array(ends_ns, dtype=np.int64)
+    for begin, end in windows:
+        for place in np.flatnonzero((starts < end) & (ends > begin)).tolist():
+            yield place, int(min(ends[place], end) - max(starts[place], begin))

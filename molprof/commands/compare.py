@@ -94,8 +94,7 @@ def command(
         note(*notes)
         result.deliver(kernels_document(sums, region))
         return 3 if sums.problems else 0
-    from molprof.analysis.compare.predictions import read_expectations
-    from molprof.analysis.compare.thresholds import judge_comparison, parse_threshold
+    from molprof.analysis.compare.thresholds import judge_rows, parse_threshold, read_expectations
     from molprof.analysis.documents.comparison import comparison_document
     from molprof.analysis.reports import with_given
 
@@ -103,7 +102,8 @@ def command(
     expectations = () if predictions is None else read_expectations(predictions)
     found = with_given(reports(traces, reading), tokens, molecules)
     comparison = compare(*found, anyway=anyway, expectations=expectations)
-    document, outcome = comparison_document(comparison), judge_comparison(comparison, bounds)
+    document = comparison_document(comparison)
+    outcome = judge_rows(comparison.labels, comparison.runs, comparison.rows, bounds)
     text = render(document, result.style, result.columns)
     note(*(remark for report in found for remark in report.trace.remarks))
     write(text, result.output)

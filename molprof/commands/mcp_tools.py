@@ -20,7 +20,7 @@ from molprof.analysis.figures.build import DEVICES, OPERATIONS
 from molprof.analysis.figures.catalog import COMPARED, FIGURES
 from molprof.analysis.figures.figure import Figure, evidence_of
 from molprof.analysis.figures.model import Finding, plain
-from molprof.analysis.origin.places import Place
+from molprof.analysis.origin.read import Place
 from molprof.analysis.origin.tree import Tree
 from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE
 from molprof.common.errors import EngineError, MolprofError, UsageError
@@ -175,7 +175,6 @@ def _query(trace: str, sql: str, parameters: dict[str, str], stacks: bool, limit
 
 def _origin(trace: str, by: str, depth: int, limit: int) -> dict[str, Any]:
     from molprof.analysis.findings import Known, find_all
-    from molprof.analysis.origin.places import PLACES, operator_places
     from molprof.analysis.origin.read import origins_of
 
     with api.load(trace) as loaded:
@@ -201,11 +200,8 @@ def _origin(trace: str, by: str, depth: int, limit: int) -> dict[str, Any]:
         "needs_stacks": True,
     }
     limited(data, "tree", [_node(*node) for node in nodes], limit)
-    places = {name: known.places(name) for name in PLACES}
-    if not origins.has_gpu:
-        places = {"operators": operator_places(origins)}
-    for name, found in places.items():
-        limited(data, name, [_place(place) for place in found], min(limit, _MOST_PLACES))
+    for name in ("launches", "copies", "syncs") if origins.has_gpu else ("operators",):
+        limited(data, name, [_place(place) for place in known.places(name)], min(limit, _MOST_PLACES))
     data["findings"] = [_finding(item) for item in find_all(known)]
     data["notes"] = list(notes)
     return data

@@ -101,7 +101,7 @@ def _ranks(paths: list[Path], reading: Reading) -> tuple[list[Path], tuple[tuple
     Raises UsageError for more than two traces that are not of ranks.
     """
     if len(paths) < 3 and not paths[0].is_dir():
-        from molprof.analysis.ranks.find import told_rank
+        from molprof.analysis.ranks.read import told_rank
 
         told = {told_rank(path) for path in paths if path.is_file()}
         if len(paths) == 1 or len(told - {None}) < 2:

@@ -93,12 +93,11 @@ def command(
 
 def _tasks(traces: Sequence[Path], parts: Path, partial: bool, own: Sequence[str]) -> list[Task]:
     """One task for each file whose part is missing: the same command for it alone, which leaves its part."""
-    from molprof.analysis.ranks.find import rank_files
-    from molprof.analysis.ranks.parts import is_part, kept_part, part_path
+    from molprof.analysis.ranks.files import is_part, known_ranks, part_path, rank_files
     from molprof.profiler.cluster.job import Task
 
     files = [item for item in rank_files(traces)[0] if not is_part(item)]
-    missing = [item for item in files if kept_part(parts, item, partial) is None]
+    missing = [item for item in files if known_ranks(parts, item, partial) is None]
     note(f"{parts} has {len(files) - len(missing)} of {counted(len(files), 'file')}")
     return [
         Task(item.name.split(".")[0], ("ranks", str(item), *own, "--parts", str(parts)), str(part_path(parts, item)))

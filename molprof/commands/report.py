@@ -121,7 +121,7 @@ def command(
         report_rows(files, reading, result)
         return 0
     if len(traces) == 1 and traces[0].is_dir():
-        from molprof.analysis.ranks.find import holds_ranks
+        from molprof.analysis.ranks.files import holds_ranks
 
         if holds_ranks(traces[0]):
             what = f"{traces[0]} holds ranks of a job: a report of ranks"
@@ -195,7 +195,7 @@ def _report_by(
     """Write the tree of each trace to its file, or all to stdout; `capture` is of the graphs that a trace replays."""
     from molprof import __version__
     from molprof.analysis.documents.origin import origin_document
-    from molprof.analysis.origin.speedscope import speedscope_text
+    from molprof.analysis.origin.tree import speedscope_text
 
     texts: list[str] = []
     notes: list[str] = []

@@ -1,28 +1,33 @@
-"""What ran in a trace, in order: kernels, copies and sets with their origin, or operators of a trace without a GPU."""
+"""What ran in a trace, in order, and the part of it that is compared, as items that add up.
+
+Kernels, copies and sets with their origin, or operators of a trace without a GPU. Time is counted once: of work that
+runs beside earlier work of its device counts what is left after that has ended, of an operator what is not in those
+that it calls. So the times of all work and the gaps between add up to the time from the first start to the last end.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from msgspec import Struct
+from typing import NamedTuple
 
 from molprof.analysis.figures.shapes import input_shapes, shapes_text
 from molprof.analysis.frame import read_frame
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
-from molprof.analysis.trace_processor.package import Query, query_row, query_rows
-from molprof.common.errors import TraceError
+from molprof.analysis.trace_processor.package import Query
+from molprof.common.errors import EngineError, TraceError
 from molprof.common.values import bytes_text
 
+STEP, STEPS, TRACE = "step", "steps", "trace"
 _OF_BOTH = "ts dur name module layer source phase step_id"
 _TYPICAL = Query("typical_step", "SELECT id FROM molprof_typical_step")
 # Sizes of inputs, which take several times as long to read, are read from files up to this.
 _SIZES_BYTES = 50_000_000
 # Apart from the items.
-_SPAN = Query(
-    "devices", "SELECT IFNULL(SUM(span_ns), 0) AS span_ns, IFNULL(SUM(busy_ns), 0) AS busy_ns FROM molprof_device"
-)
+_SPAN = Query("devices", "SELECT IFNULL(SUM(span_ns), 0) AS span_ns FROM molprof_device")
 
 
 class Row(NamedTuple):
@@ -38,10 +43,10 @@ class Row(NamedTuple):
     step_id: int | None
     cls: str | None
     lane: str  # device, or process of operators
-    track_id: int  # -1: GPU work
     operator: str | None
     known: bool  # its call is recorded
     shape: str | None  # sizes of the operator's inputs
+    track_id: int = -1  # -1: GPU work
 
 
 class Step(NamedTuple):
@@ -53,18 +58,52 @@ class Step(NamedTuple):
     typical: bool
 
 
-class Recorded(Struct, frozen=True):
+@dataclass(frozen=True)
+class Recorded:
     """A trace's rows by lane and start, and its steps by start."""
 
     info: TraceInfo
+    has_gpu: bool  # the rows are GPU work
     rows: tuple[Row, ...]
     steps: tuple[Step, ...]
-    device_ns: tuple[int, int]  # span and busy time of all devices
+    span_ns: int  # of all devices
+
+
+class Item(NamedTuple):
+    """A row and what it adds to the time."""
+
+    row: Row
+    own_ns: int  # its time after all earlier work of its lane has ended, and without operators that it calls
+    gap_ns: int  # time before it in which nothing ran
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What one device, or process of operators, did in a step or in the whole trace."""
+
+    name: str
+    kind: str | None  # of the step: decode, prefill and so on
+    items: tuple[Item, ...]
+    tail_ns: int  # nothing ran after the last one, up to the end of the step; 0 for GPU work, which has no such end
+    span_ns: int  # from its ends, not from its items
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The part of a trace that is compared."""
+
+    trace: Recorded
+    steps: tuple[Step, ...]  # none: the whole trace
+    lanes: tuple[Lane, ...]
+    outside: tuple[int, int]  # pieces of work that are in no step, and their time; 0 where the whole trace is taken
 
     @property
-    def has_gpu(self) -> bool:
-        """The rows are GPU work."""
-        return bool(self.rows) and self.rows[0].track_id == -1
+    def items(self) -> list[Item]:
+        return [item for lane in self.lanes for item in lane.items]
+
+    @property
+    def span_ns(self) -> int:
+        return sum(lane.span_ns for lane in self.lanes)
 
 
 def size_notes(path: Path) -> tuple[str, ...]:
@@ -77,23 +116,127 @@ def size_notes(path: Path) -> tuple[str, ...]:
 def read_recorded(engine: TraceProcessor, info: TraceInfo) -> Recorded:
     """What ran in a loaded trace. Raises TraceError where neither GPU work nor operators are recorded."""
     shapes = {operator: shapes_text(sizes) for operator, sizes in input_shapes(engine).items()}
-    columns: list[list[Any]]
-    # Of a trace without GPU work: one lane for each process.
-    if len(found := read_frame(engine, "work", f"{_OF_BOTH} class device call_id operator operator_id")):
-        operators, known = found["operator_id"].tolist(), found.known("call_id").tolist()
-        columns = [found["class"].tolist(), found["device"].tolist(), [-1] * len(found), found["operator"].tolist()]
-    else:
-        found = read_frame(engine, "operators", f"{_OF_BOTH} id upid track_id")
-        operators, known = found["id"].tolist(), [True] * len(found)
-        lanes = [str(upid) for upid in found["upid"].tolist()]
-        columns = [[None] * len(found), lanes, found["track_id"].tolist(), found["name"].tolist()]
-    every = zip(found.select(*_OF_BOTH.split()).rows(), *columns, known, map(shapes.get, operators), strict=True)
-    rows = tuple(sorted((Row(*row, *others) for row, *others in every), key=lambda row: row.lane))
+    work = read_frame(engine, "work", f"{_OF_BOTH} class device operator call_id operator_id").rows()
+    rows = [Row(*(*row, call is not None, shapes.get(operator))) for *row, call, operator in work]
+    if not work:
+        # One lane for each process.
+        operators = read_frame(engine, "operators", f"{_OF_BOTH} upid id track_id").rows()
+        rows = [
+            Row(*(*row, None, str(upid), row[2], True, shapes.get(number), track))
+            for *row, upid, number, track in operators
+        ]
     if not rows:
         raise TraceError(f"{info.path} records neither GPU work nor operators", "record it with torch.profiler")
-    span = query_row(engine, _SPAN)
-    typical = {number for (number,) in query_rows(engine, _TYPICAL)[1]}
-    steps = read_frame(engine, "steps", "id ts dur kind name").rows()
-    return Recorded(
-        info, rows, tuple(Step(*(*step, step[0] in typical)) for step in steps), (span["span_ns"], span["busy_ns"])
-    )
+    typical = set(engine.query(_TYPICAL.text)["id"].tolist())
+    steps = [Step(*(*row, row[0] in typical)) for row in read_frame(engine, "steps", "id ts dur kind name").rows()]
+    span_ns = int(engine.query(_SPAN.text)["span_ns"][0])
+    return Recorded(info, bool(work), tuple(sorted(rows, key=lambda row: row.lane)), tuple(steps), span_ns)
+
+
+def cut(recorded: Recorded, region: str) -> Selection:
+    """The part of a trace that a region names: STEP, its step of median duration; STEPS, all; TRACE, everything.
+
+    Raises EngineError where the times do not add up to the devices' time.
+    """
+    steps = tuple(step for step in recorded.steps if region == STEPS or (region == STEP and step.typical))
+    lanes = tuple((_gpu_lanes if recorded.has_gpu else _operator_lanes)(recorded.rows, steps))
+    inside = [item.row.dur for lane in lanes for item in lane.items]
+    outside = len(recorded.rows) - len(inside), sum(row.dur for row in recorded.rows) - sum(inside)
+    found = Selection(recorded, steps, lanes, outside)
+    if region == TRACE and recorded.has_gpu and found.span_ns != recorded.span_ns:
+        raise EngineError(
+            f"{recorded.info.path}: the work and gaps take {found.span_ns} ns, the devices {recorded.span_ns} ns"
+        )
+    return found
+
+
+def _gpu_lanes(rows: Sequence[Row], steps: Sequence[Step]) -> Iterator[Lane]:
+    """A lane for each device; with steps one in each step, whose first gap goes back to the work before it."""
+    devices = []
+    for name, group in groupby(rows, key=lambda row: row.lane):
+        found = list(group)
+        items = tuple(_timed(found, None))
+        ends = list(accumulate((row.ts + row.dur for row in found), max))  # of all work up to and with each row
+        if not steps:
+            yield Lane(name, None, items, 0, ends[-1] - found[0].ts)
+        by_step: dict[int | None, list[int]] = {}
+        for place, step_id in enumerate(_step_ids(found)):
+            by_step.setdefault(step_id, []).append(place)
+        devices.append((name, items, ends, by_step))
+    for step in steps:
+        for name, items, ends, by_step in devices:
+            if places := by_step.get(step.id):
+                # From the end of the work before each run of neighbours to its own end.
+                firsts = [place for place, before in zip(places, [-2, *places], strict=False) if place != before + 1]
+                lasts = [place for place, after in zip(places, [*places[1:], -2], strict=True) if place != after - 1]
+                starts = (ends[place - 1] if place else items[0].row.ts for place in firsts)
+                span_ns = sum(ends[place] for place in lasts) - sum(starts)
+                yield Lane(name, step.kind, tuple(items[place] for place in places), 0, span_ns)
+
+
+def _step_ids(rows: Sequence[Row]) -> list[int | None]:
+    """The step of each row of a device; work whose call is not recorded is in the step that is around it."""
+    found = [row.step_id for row in rows]
+    last: int | None = None  # place of the last row whose call is recorded
+    for place, row in enumerate(rows):
+        if not row.known:
+            continue
+        if last is not None and rows[last].step_id == row.step_id:
+            found[last + 1 : place] = [row.step_id] * (place - last - 1)
+        last = place
+    return found
+
+
+def _operator_lanes(rows: Sequence[Row], steps: Sequence[Step]) -> Iterator[Lane]:
+    """A lane for each process; with steps one in each step, from its start to its end."""
+    by_step: dict[int | None, dict[str, list[Row]]] = {}
+    for row in rows:
+        by_step.setdefault(row.step_id if steps else None, {}).setdefault(row.lane, []).append(row)
+    for step in steps:
+        end = step.ts + step.dur
+        for name, inside in by_step.get(step.id, {"": []}).items():
+            items = tuple(_timed(inside, (step.ts, end)))
+            last = max((min(row.ts + row.dur, end) for row in inside), default=step.ts)
+            yield Lane(name, step.kind, items, end - last, step.dur)
+    if not steps:
+        for name, found in by_step[None].items():
+            span_ns = max(row.ts + row.dur for row in found) - found[0].ts
+            yield Lane(name, None, tuple(_timed(found, None)), 0, span_ns)
+
+
+def _timed(rows: Sequence[Row], within: tuple[int, int] | None) -> Iterator[Item]:
+    """What each row of a lane adds to its time, between these times if any are given."""
+    own_ns, gap_ns = [0] * len(rows), [0] * len(rows)
+    busy_ns = None if within is None else within[0]
+    for start, end, place in sorted(_innermost(rows)):
+        if within is not None:
+            start, end = min(start, within[1]), min(end, within[1])
+        busy_ns = start if busy_ns is None else busy_ns
+        own_ns[place] += max(0, end - max(start, busy_ns))
+        gap_ns[place] += max(0, start - busy_ns)
+        busy_ns = max(busy_ns, end)
+    return map(Item, rows, own_ns, gap_ns)
+
+
+def _innermost(rows: Sequence[Row]) -> Iterator[tuple[int, int, int]]:
+    """Start, end and place of what runs: GPU work, and of operators the innermost of their track."""
+    tracks: dict[int, list[int]] = {}
+    for place, row in enumerate(rows):
+        if row.track_id == -1:
+            yield row.ts, row.ts + row.dur, place
+        else:
+            tracks.setdefault(row.track_id, []).append(place)
+    for places in tracks.values():
+        stack: list[tuple[int, int]] = []  # ends and places
+        now = 0
+        for number in (*places, None):
+            following = None if number is None else rows[number]
+            while stack and (following is None or stack[-1][0] <= following.ts):
+                end, ended = stack.pop()
+                yield now, end, ended
+                now = end
+            if following is not None and number is not None:
+                if stack:
+                    yield now, following.ts, stack[-1][1]
+                now = following.ts
+                stack.append((following.ts + following.dur, number))

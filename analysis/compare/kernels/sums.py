@@ -1,39 +1,96 @@
-"""The difference between two traces as a sum: every nanosecond is of a pair, of work that one lacks, or of a gap.
+"""What of one trace belongs to what of the other, in order, and their difference as a sum.
 
-Folded by location (phase and modules without their numbers), by layer, and by hunks that differ in the same way.
+Every nanosecond is of a pair, of work that one lacks, or of a gap. Kernel names differ between vendors and versions, so
+they decide only where no operator is recorded. Pairs are found by levels, the first that tell most apart: LEVELS. What
+an alignment leaves over on both sides and is the very same work was moved. The sum is folded by location (phase and
+modules without their numbers), by layer, and by hunks that differ in the same way.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Sequence
+import itertools
+import re
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from molprof.analysis.compare.kernels.pairing import (
-    DELETED,
-    INSERTED,
-    MATCHED,
-    MOVED,
-    Change,
-    Pairing,
-    hunks_of,
-)
-from molprof.analysis.compare.kernels.read import Row
+from molprof.analysis.compare.kernels.read import Item, Lane, Row, Selection
+from molprof.analysis.figures.sequence import align_by, gaps
 from molprof.common.values import class_names
 
+MATCHED, INSERTED, DELETED, MOVED = "matched", "inserted", "deleted", "moved"
+LEVELS = (
+    "module, operator, class and shape",
+    "module, operator and class",
+    "operator and class",
+    "name",
+    "function of the name",
+    "class",
+    "operator",
+)
 # In order of display. slower and faster are of matched work.
 PARTS = ("slower", "faster", "inserted", "deleted", "moved", "idle")
 EQUAL = "equal"  # of matched work that takes the same time, which is in no part
 NOWHERE = "(no module)"
 NO_LAYER = "outside layers"
+# Classes of which two kernels between the same neighbours do the same, whatever operator asked for them.
+_SPECIFIC = frozenset({
+    "attention", "matmul", "norm", "softmax", "sort/top-k", "cat", "embedding/rotary", "cache-write", "collective"
+})  # fmt: skip
+# What the names of torch's kernels hold of the function that they compute, whatever loop is around it.
+_FUNCTION = re.compile(r"\w+(?:Functor|Ops|_cuda)\w*")
 
 
-def part_of(change: Change) -> str:
-    """Which of PARTS its time is, or EQUAL."""
-    if change.kind == MATCHED:
-        return "slower" if change.time_ns > 0 else "faster" if change.time_ns else EQUAL
-    return change.kind
+@dataclass(frozen=True)
+class Location:
+    """Where work is, its layers folded: as the other trace says, for what it lacks as the first one does."""
+
+    phase: str | None
+    module: str | None  # classes of modules
+
+    @property
+    def text(self) -> str:
+        return " ".join(filter(None, (self.phase, self.module))) or NOWHERE
+
+    @property
+    def short(self) -> str:
+        """The same with the last two modules alone."""
+        return Location(self.phase, self.inner).text
+
+    @property
+    def inner(self) -> str:
+        """The last two modules."""
+        names = (self.module or "").split("/")
+        return "/".join(names if len(names) <= 2 else ["…", *names[-2:]])
+
+
+@dataclass(frozen=True)
+class Change:
+    """A pair of pieces of work, or one without a counterpart."""
+
+    kind: str
+    first: Item | None
+    other: Item | None
+    level: int | None = None  # of LEVELS, of what is matched
+    hunk: int = -1  # number of the run of changes without a match in which it is; -1: matched
+
+    @property
+    def time_ns(self) -> int:
+        """Other minus first, of the work alone."""
+        return (self.other.own_ns if self.other else 0) - (self.first.own_ns if self.first else 0)
+
+    @property
+    def idle_ns(self) -> int:
+        """Other minus first, of the gaps before the work."""
+        return (self.other.gap_ns if self.other else 0) - (self.first.gap_ns if self.first else 0)
+
+    @property
+    def row(self) -> Row:
+        """The work of the other trace, of what is deleted that of the first."""
+        item = self.other or self.first
+        assert item is not None
+        return item.row
 
 
 @dataclass
@@ -65,29 +122,6 @@ class Sum:
         return {"difference_ns": self.total_ns, "parts": self.parts, "counts": self.counts, **sides}
 
 
-@dataclass(frozen=True)
-class Location:
-    """Where work is, its layers folded: as the other trace says, for what it lacks as the first one does."""
-
-    phase: str | None
-    module: str | None  # classes of modules
-
-    @property
-    def text(self) -> str:
-        return " ".join(filter(None, (self.phase, self.module))) or NOWHERE
-
-    @property
-    def short(self) -> str:
-        """The same with the last two modules alone."""
-        return " ".join(filter(None, (self.phase, self.inner))) or NOWHERE
-
-    @property
-    def inner(self) -> str:
-        """The last two modules."""
-        names = (self.module or "").split("/")
-        return "/".join(names if len(names) <= 2 else ["…", *names[-2:]])
-
-
 @dataclass
 class Hunk:
     """Changes without a match between them, and all others that differ in the same way."""
@@ -109,7 +143,12 @@ class Hunk:
 
 @dataclass(frozen=True)
 class Summed:
-    pairing: Pairing
+    """All work of both selections in order, and the sums over it."""
+
+    first: Selection
+    other: Selection
+    changes: tuple[Change, ...]
+    tail_ns: int  # other minus first, of the time after the last operators of steps
     whole: Sum
     locations: dict[Location, Sum]
     layers: dict[int | None, Sum]
@@ -118,7 +157,7 @@ class Summed:
     @property
     def span_ns(self) -> int:
         """Other minus first, from the ends of the traces or steps."""
-        return self.pairing.other.span_ns - self.pairing.first.span_ns
+        return self.other.span_ns - self.first.span_ns
 
     @property
     def residual_ns(self) -> int:
@@ -131,27 +170,21 @@ class Summed:
         found = []
         if self.residual_ns:
             found.append(f"the parts add up to {self.whole.total_ns} ns, the difference is {self.span_ns} ns")
-        for side, amounts in ((self.pairing.first, self.whole.first), (self.pairing.other, self.whole.other)):
-            if amounts[0] != len(side.items):
-                found.append(
-                    f"{side.trace.info.path} has {len(side.items)} pieces of work, {amounts[0]} are in the sum"
-                )
+        for side, (count, _, _) in ((self.first, self.whole.first), (self.other, self.whole.other)):
+            if count != len(side.items):
+                found.append(f"{side.trace.info.path} has {len(side.items)} pieces of work, {count} are in the sum")
         for name, sums in (("places", self.locations.values()), ("layers", self.layers.values())):
-            folded_ns = sum(item.total_ns for item in sums) + self.pairing.tail_ns
+            folded_ns = sum(item.total_ns for item in sums) + self.tail_ns
             if folded_ns != self.whole.total_ns:
                 found.append(f"the {name} add up to {folded_ns} ns, the whole to {self.whole.total_ns} ns")
         return tuple(found)
 
 
-def summed(pairing: Pairing) -> Summed:
-    whole = Sum()
-    whole.parts["idle"] += pairing.tail_ns
-    locations: defaultdict[Location, Sum] = defaultdict(Sum)
-    layers: defaultdict[int | None, Sum] = defaultdict(Sum)
-    for change in pairing.changes:
-        for item in (whole, locations[location_of(change.row)], layers[change.row.layer]):
-            item.add(change)
-    return Summed(pairing, whole, locations, layers, _hunks(pairing.changes))
+def part_of(change: Change) -> str:
+    """Which of PARTS its time is, or EQUAL."""
+    if change.kind == MATCHED:
+        return "slower" if change.time_ns > 0 else "faster" if change.time_ns else EQUAL
+    return change.kind
 
 
 def location_of(row: Row) -> Location:
@@ -165,15 +198,127 @@ def what(row: Row) -> str:
     return row.operator if row.cls is None else f"{row.operator} ({row.cls})"
 
 
+def summed(first: Selection, other: Selection) -> Summed:
+    """The work of two selections paired and added up: steps of a kind in their order, in each step device by device."""
+    keys_of = _keys(first, other)
+    changes: list[Change] = []
+    tail_ns = hunks = 0
+    # What belongs together: of steps of one kind in their order, and of devices in theirs.
+    by_kind = bool({lane.kind for lane in first.lanes} & {lane.kind for lane in other.lanes})
+    lanes = _numbered(first.lanes, by_kind), _numbered(other.lanes, by_kind)
+    for key in dict.fromkeys(itertools.chain(*lanes)):
+        one, two = (side.get(key) for side in lanes)
+        found = _changes(one.items if one else (), two.items if two else (), keys_of, hunks)
+        hunks = max((change.hunk + 1 for change in found), default=hunks)
+        changes += found
+        tail_ns += (two.tail_ns if two else 0) - (one.tail_ns if one else 0)
+    whole = Sum()
+    whole.parts["idle"] += tail_ns
+    locations: defaultdict[Location, Sum] = defaultdict(Sum)
+    layers: defaultdict[int | None, Sum] = defaultdict(Sum)
+    for change in changes:
+        for item in (whole, locations[location_of(change.row)], layers[change.row.layer]):
+            item.add(change)
+    return Summed(first, other, tuple(changes), tail_ns, whole, locations, layers, _hunks(changes))
+
+
+def _keys(*sides: Selection) -> Callable[[Item], tuple[Hashable | None, ...]]:
+    """What work is paired by, level by level, of what both traces record."""
+    items = [side.items for side in sides]
+    has_phases, has_modules, has_shapes, has_operators = (
+        all(any(getattr(item.row, name) for item in each) for each in items)
+        for name in ("phase", "module", "shape", "operator")
+    )
+
+    def keys(item: Item) -> tuple[Hashable | None, ...]:
+        row = item.row
+        phase = row.phase if has_phases else None
+        place = (phase, row.layer, row.module and class_names(row.module)) if has_modules else (phase,)
+        asked = row.operator if has_operators else None
+        work = (asked, row.cls)
+        function = tuple(_FUNCTION.findall(row.name)) if row.cls else ()
+        by_class = not asked or row.cls in _SPECIFIC or (row.cls or "").startswith("memcpy")
+        return (
+            # Without an operator the name alone tells what it is.
+            (place, work, row.shape if has_shapes else None, None if asked else row.name),
+            (place, work) if asked else None,
+            (phase, work) if asked else None,
+            (phase, row.name),
+            (phase, row.cls, function) if function else None,
+            (phase, row.cls) if by_class and row.cls else None,
+            (phase, asked) if asked else None,
+        )
+
+    return keys
+
+
+def _numbered(lanes: Sequence[Lane], by_kind: bool) -> dict[Hashable, Lane]:
+    """Lanes by kind of step, number of the step among those of its kind, and number of the device."""
+    devices = {name: number for number, name in enumerate(sorted({lane.name for lane in lanes}, key=_natural))}
+    found: dict[Hashable, Lane] = {}
+    counts: Counter[Hashable] = Counter()
+    for lane in lanes:
+        key = lane.kind if by_kind else None, devices[lane.name]
+        counts[key] += 1
+        found[key, counts[key]] = lane
+    return found
+
+
+def _natural(lane: str) -> list[tuple[int, str]]:
+    """Numbers in text by their value."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", lane) if part]
+
+
+def _changes(
+    first: Sequence[Item], other: Sequence[Item], keys_of: Callable[[Item], tuple[Hashable | None, ...]], hunks: int
+) -> list[Change]:
+    columns = (list(zip(*map(keys_of, items), strict=True)) or [()] * len(LEVELS) for items in (first, other))
+    matches = align_by(list(zip(*columns, strict=True)))
+    between = list(gaps(matches, len(first), len(other)))
+
+    def same(row: Row) -> Hashable:
+        """Equal for the same work, wherever it ran in a layer."""
+        return row.name, row.cls, row.operator, row.shape, row.layer
+
+    left: defaultdict[Hashable, deque[int]] = defaultdict(deque)
+    for place in itertools.chain(*(here for here, _ in between)):
+        left[same(first[place].row)].append(place)
+    # Of each place of the other sequence that holds moved work, where it was in the first one.
+    origins: dict[int, int] = {}
+    for place in itertools.chain(*(there for _, there in between)):
+        if places := left.get(same(other[place].row)):
+            origins[place] = places.popleft()
+    gone = set(origins.values())
+    found: list[Change] = []
+    for number, (here, there) in enumerate(between):
+        size = len(found)
+        found += [Change(DELETED, first[place], None, hunk=hunks) for place in here if place not in gone]
+        for place in there:
+            moved = place in origins
+            before = first[origins[place]] if moved else None
+            found.append(Change(MOVED if moved else INSERTED, before, other[place], hunk=hunks))
+        hunks += len(found) > size
+        if number < len(matches):
+            match = matches[number]
+            found.append(Change(MATCHED, first[match.first], other[match.other], match.level))
+    return found
+
+
 def _hunks(changes: Sequence[Change]) -> list[Hunk]:
-    """Those that differ in the same way together, the largest difference first."""
+    """Runs of changes without a match, those that differ in the same way together, the largest difference first."""
     found: dict[Hashable, Hunk] = {}
-    for group, before, after in hunks_of(changes):
+    before: Change | None = None
+    runs = [(number, list(group)) for number, group in itertools.groupby(changes, key=lambda change: change.hunk)]
+    for (number, group), (following, later) in zip(runs, [*runs[1:], (0, [])], strict=True):
+        if number == -1:
+            before = group[-1]
+            continue
         gone, new, moved = (
             tuple(what(change.row) for change in group if change.kind == kind) for kind in (DELETED, INSERTED, MOVED)
         )
         key = location_of(group[0].row), gone, new, moved
-        hunk = found.setdefault(key, Hunk(*key, (before, after), group))
+        around = before, later[0] if following == -1 else None
+        hunk = found.setdefault(key, Hunk(*key, around, group))
         hunk.count += 1
         for change in group:
             hunk.sum.add(change)

@@ -1,20 +1,31 @@
-"""Steps that no molecule needs: those of finished rows, and those of junk and filler tokens."""
+"""A run's passes: steps that no molecule needs, and passes that do not represent the run.
+
+Steps of finished rows, and of junk and filler tokens. The profiler distorts recorded passes; torch.compile compiles in
+them, or in timed ones.
+"""
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 
 from molprof.analysis.figures.run_model import Run
-from molprof.analysis.findings.rule import Found, Known, rule
+from molprof.analysis.figures.union import Union
+from molprof.analysis.findings.rule import Found, Known, operators_named, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.manifest import STEP_PHASES
-from molprof.common.values import count_text, percent_text
+from molprof.common.values import count_text, number_text, percent_text, time_text
 
 # Share of all row-steps.
 LEAST_IDLE = 0.1
 # Share of all generated tokens.
 LEAST_JUNK = 0.01
+# From here, a third of all recorded time is the profiler's.
+LEAST_PROFILED_RATIO = 1.5
 
+# torch/_dynamo/utils.py, dynamo_timed: each part of compiling is recorded under such a name; this one is a whole frame.
+_FRAME = "_compile.compile_inner*"
+_COMPILING = operators_named(_FRAME, "*(dynamo_timed)")
 _ROWS = Query("tokens", "SELECT batch, tokens, sequence FROM molprof_sequence ORDER BY sequence")
 
 
@@ -93,16 +104,16 @@ def junk_tokens(known: Known) -> Found | None:
     if not run.row_steps or run.setup.random or not run.generated_tokens or drift < LEAST_JUNK * run.generated_tokens:
         return None
     wasted = {item.sequence: item.junk + item.filler for item in run.sequences}
-    # Tokens of each row, with and without those, by batch.
-    batches: dict[int, list[tuple[int, int]]] = {}
+    # By batch, tokens of each row with and without those.
+    batches: dict[int, tuple[list[int], list[int]]] = {}
     for row in rows:
-        tokens = row["tokens"]
-        batches.setdefault(row["batch"], []).append((tokens, tokens - wasted.get(row["sequence"], 0)))
-    longest = [
-        (len(batch), max(tokens for tokens, _ in batch), max(left for _, left in batch)) for batch in batches.values()
-    ]
-    steps, needed = (sum(item[place] for item in longest) for place in (1, 2))
-    row_steps, needed_row_steps = (sum(item[0] * item[place] for item in longest) for place in (1, 2))
+        all_tokens, left = batches.setdefault(row["batch"], ([], []))
+        all_tokens.append(row["tokens"])
+        left.append(row["tokens"] - wasted.get(row["sequence"], 0))
+    steps, needed = (sum(max(batch[kind]) for batch in batches.values()) for kind in (0, 1))
+    row_steps, needed_row_steps = (
+        sum(len(batch[0]) * max(batch[kind]) for batch in batches.values()) for kind in (0, 1)
+    )
     if steps <= 0:
         return None
     saved = sorted((1 - needed / steps, 1 - needed_row_steps / row_steps))
@@ -125,3 +136,58 @@ def junk_tokens(known: Known) -> Found | None:
         fix if constrained else "",
         explanation if constrained else "",
     )
+
+
+@rule(
+    id="compiling",
+    title="Timed passes include compiling",
+    fix="Warm up until nothing compiles. Keep shapes fixed. TORCH_LOGS=recompiles names the reasons.",
+    explanation="A frame compiles again for every shape that its guards reject, which takes seconds.",
+    query=(
+        "SELECT name, COUNT() AS count, SUM(dur) AS time_ns FROM slice WHERE name GLOB '*(dynamo_timed)'"
+        " OR name GLOB 'Torch-Compiled Region*' GROUP BY name ORDER BY time_ns DESC, name"
+    ),
+    needs=("report",),
+    rests_on=("host_time",),
+    least_gain=0,
+    queries=(_COMPILING,),
+)
+def compiling(known: Known) -> Found | None:
+    """Gain: median over the timed passes of compile time over wall time; without it, compiling over recorded time."""
+    scope, repeats = known.any_scope, () if known.report.run is None else known.report.run.repeats
+    compiles = [repeat.compiles for repeat in repeats if repeat.compiles is not None]
+    recorded = known.frame(_COMPILING)
+    frames = sum(name.startswith(_FRAME[:-1]) for name in recorded["name"].tolist())
+    inside_ns = 0 if scope is None else scope.stretches.common_ns(Union(recorded["ts"], recorded["ts_end"]))
+    if not sum(compiles) and not inside_ns:
+        return None
+    shares = [
+        repeat.compile_ns / repeat.wall_ns for repeat in repeats if repeat.compile_ns is not None and repeat.wall_ns
+    ]
+    if shares and sum(compiles):
+        gain = known.gain(statistics.median(shares), "compile time of timed passes")
+    else:
+        gain = known.gain(0.0 if scope is None else scope.host_part(inside_ns), "recorded compile time")
+    parts = []
+    if compiles:
+        parts.append(f"frames compiled in each timed pass: {', '.join(map(count_text, compiles))}")
+    if inside_ns:
+        parts.append(f"{time_text(inside_ns)} of compiling recorded ({count_text(frames)} frames)")
+    figures = {"compiles": sum(compiles), "recorded_frames": frames, "recorded_ns": inside_ns}
+    return Found("; ".join(parts), figures, gain)
+
+
+@rule(
+    id="profiler_cost",
+    title="The profiler distorts the recorded times",
+    fix="Trust counts, GPU times and unprofiled times. Read host times as shares. Record on a quiet machine.",
+    explanation="The profiler adds about the same time to each operator and call, so short ones seem too slow.",
+    query="step_latency",
+    needs=("run",),
+    rests_on=("host_time",),
+)
+def profiler_cost(known: Known) -> Found | None:
+    ratio = known.run.profiled_ratio
+    if ratio is None or ratio < LEAST_PROFILED_RATIO:
+        return None
+    return Found(f"recorded steps take {number_text(ratio)} times their unprofiled time", {"profiled_ratio": ratio})

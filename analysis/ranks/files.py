@@ -1,0 +1,182 @@
+"""The files of a job's ranks: found by content, kept as small files (parts), and what is wrong with the set of them.
+
+A part holds what is kept of a file's ranks: read once, on any machine, and put together later.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from molprof.analysis.ranks.read import RankTrace, told_rank
+from molprof.analysis.reader import STDIN
+from molprof.analysis.reader.source import is_trace, left_out
+from molprof.common.errors import TraceError, UsageError
+from molprof.common.files import replacing
+from molprof.common.values import time_text
+
+_HINT = "name the files of one recording: molprof ranks FILE FILE..."
+# Clocks of two nodes differ less than this, unless one counts from its start.
+_APART_NS = 600 * 10**9
+ENDING = ".rank.json.gz"
+SCHEMA = 1
+KIND = "molprof rank"
+_HEAD = b'{"kind":"%b"' % KIND.encode()
+
+
+@dataclass(frozen=True)
+class Part:
+    """The ranks of a file, and which file that was."""
+
+    kind: str
+    schema: int
+    path: str  # absolute
+    bytes: int
+    modified_ns: int
+    partial: bool  # read with --partial
+    ranks: tuple[RankTrace, ...]
+
+
+def rank_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """The files to read, those in folders included, and a remark on what is left out. Raises UsageError, TraceError."""
+    found: list[Path] = []
+    remarks: list[str] = []
+    for path in paths:
+        if str(path) == STDIN:
+            raise UsageError("ranks are read from files, not from standard input", hint="molprof ranks DIR")
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = _files(path)
+        parts = [item for item in inside if is_part(item)]
+        traces = [item for item in inside if item not in parts and is_trace(item)]
+        if others := [item for item in inside if item not in {*traces, *parts}]:
+            remarks.append(left_out(path, others))
+        traces = traces or parts
+        if not traces:
+            raise UsageError(f"{path} holds no traces", hint="give the folder with one trace for each rank")
+        found += traces
+    twice = sorted({str(path) for path in found if found.count(path) > 1})
+    if twice:
+        raise UsageError(f"{twice[0]} is named twice", hint="name each file once")
+    return found, remarks
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files of a folder, and those of the folders in it: some programs make one for each rank."""
+    found = (item for item in [*folder.glob("*"), *folder.glob("*/*")] if item.is_file())
+    return sorted(item for item in found if not any(part.startswith(".") for part in item.relative_to(folder).parts))
+
+
+def holds_ranks(path: Path) -> bool:
+    """Whether it is a folder with traces of several ranks, which name them before their events, as torch does."""
+    if not path.is_dir():
+        return False
+    telling = (item for item in _files(path) if told_rank(item) is not None)
+    return len(list(itertools.islice(telling, 2))) == 2
+
+
+def part_path(folder: Path, source: Path) -> Path:
+    """Where the part of a file is in a folder. Files of one name in several folders do not share it."""
+    absolute = str(source.absolute())
+    return folder / f"{source.name.split('.')[0]}-{zlib.crc32(absolute.encode()):08x}{ENDING}"
+
+
+def is_part(path: Path) -> bool:
+    """Whether a file is a part, by its content."""
+    try:
+        with gzip.open(path) as file:
+            return file.read(len(_HEAD)) == _HEAD
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
+def write_part(folder: Path, source: Path, partial: bool, ranks: list[RankTrace]) -> None:
+    """Write the part of a file, whole or not at all."""
+    part = Part(KIND, SCHEMA, ranks=tuple(ranks), partial=partial, **_identity(source))
+    with replacing(part_path(folder, source)) as place:
+        place.write_bytes(gzip.compress(msgspec.json.encode(part), 6, mtime=0))
+
+
+def read_part(path: Path) -> Part:
+    """The part in a file. Raises TraceError where it is damaged, or of another schema."""
+    hint = "delete it, and read the trace again"
+    try:
+        text = gzip.decompress(path.read_bytes())
+        schema = msgspec.json.decode(text, type=dict[str, Any]).get("schema")
+        if schema != SCHEMA:
+            raise TraceError(f"{path} is a part of schema {schema!r}; this molprof reads {SCHEMA}", hint)
+        return msgspec.json.decode(text, type=Part)
+    except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
+        raise TraceError(f"{path} is no whole part of a rank: {error}", hint) from error
+
+
+def known_ranks(folder: Path | None, path: Path, partial: bool) -> list[RankTrace] | None:
+    """The ranks of a file that is a part, or has one of it as it is now in the folder; else None."""
+    if is_part(path):
+        return list(read_part(path).ranks)
+    if folder is None:
+        return None
+    try:
+        part = read_part(part_path(folder, path))
+    except TraceError:
+        return None  # it is written, or written again
+    now = {name: getattr(part, name) for name in ("path", "bytes", "modified_ns")}
+    if part.partial != partial or now != _identity(path):
+        return None
+    return [replace(rank, path=str(path)) for rank in part.ranks]
+
+
+def _identity(source: Path) -> dict[str, Any]:
+    try:
+        found = source.stat()
+    except OSError as error:
+        raise TraceError(f"{source} cannot be read: {error.strerror}") from error
+    return {"path": str(source.absolute()), "bytes": found.st_size, "modified_ns": found.st_mtime_ns}
+
+
+def checked(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
+    """The ranks in order, and what a reader must know of the set. Raises TraceError where it is not one of one job."""
+    ordered = sorted(ranks, key=lambda item: item.rank)
+    for one, two in itertools.pairwise(ordered):
+        if one.rank == two.rank:
+            what = f"{one.path} and {two.path} are both of rank {one.rank}: other recordings, or another job's"
+            raise TraceError(what, hint=_HINT)
+    sized = [item for item in ranks if item.world_size is not None]
+    for item in sized:
+        if item.world_size != sized[0].world_size:
+            what = f"{sized[0].path} is of a job of {sized[0].world_size} ranks, {item.path} of one of"
+            raise TraceError(f"{what} {item.world_size}", hint=_HINT)
+    named = [item.rank for item in ordered if item.is_named]
+    told = "the file does" if len(named) == 1 else "the files do"
+    remarks = [f"{told} not record the rank of {_ranges(named)}: told by name"] if named else []
+    if not sized:
+        remarks.append("the number of ranks of the job is not recorded")
+    elif missing := sorted(set(range(sized[0].world_size or 0)) - {item.rank for item in ranks}):
+        text = f"{len(ranks)} of {sized[0].world_size} ranks are here; {'rank' if len(missing) == 1 else 'ranks'}"
+        remarks.append(f"{text} {_ranges(missing)} missing: who waits for a missing rank is shown as moving data")
+    first = ordered[0]
+    for item in ordered[1:]:
+        apart = max(item.start_ns - first.end_ns, first.start_ns - item.end_ns)
+        if apart > _APART_NS:
+            why = "another job's file, or clocks that count from the start of their machine"
+            remarks.append(f"{item.path}: rank {item.rank} is {time_text(apart)} from rank {first.rank}: {why}")
+    return ordered, remarks
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers in order as text: `1, 4-7`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts)
