@@ -185,33 +185,33 @@ ORDER BY item.ts, item.id;
 -- end, with the name and class that take most of its time.
 CREATE PERFETTO MACRO _molprof_step_interval_in_slots(slots Expr)
 RETURNS TableOrSubquery AS (
-  WITH
-    span AS (
-      SELECT MAX(1, MAX(MAX(start_ns + dur), (SELECT dur FROM molprof_typical_step)) / $slots) AS slot_ns
-      FROM molprof_step_interval
-      WHERE own
-    ),
-    item AS (
-      SELECT *, IIF(dur >= slot_ns OR kind = 'phase', id, -1) AS alone, start_ns / slot_ns AS slot
-      FROM molprof_step_interval
-      CROSS JOIN span
-    ),
-    grouped AS (
-      SELECT kind, lane, class, own, alone, IIF(alone < 0, slot, 0) AS slot, MIN(id) AS id, MIN(start_ns) AS start_ns,
-        MAX(start_ns + dur) AS end_ns, SUM(dur) AS time_ns, COUNT() AS count, name
-      FROM item
-      GROUP BY kind, lane, class, own, alone, IIF(alone < 0, slot, 0)
-    ),
-    ranked AS (
-      SELECT kind, lane, name, class, own, id,
-        MIN(start_ns) OVER place AS start_ns,
-        MAX(end_ns) OVER place AS end_ns,
-        SUM(count) OVER place AS count,
-        ROW_NUMBER() OVER (PARTITION BY kind, lane, own, alone, slot ORDER BY time_ns DESC, class, id) AS rank
-      FROM grouped
-      WINDOW place AS (PARTITION BY kind, lane, own, alone, slot)
-    )
-  SELECT id, kind, lane, name, class, start_ns, end_ns - start_ns AS dur_ns, count, own
-  FROM ranked
-  WHERE rank = 1
+WITH
+  span AS (
+    SELECT MAX(1, MAX(MAX(start_ns + dur), (SELECT dur FROM molprof_typical_step)) / $slots) AS slot_ns
+    FROM molprof_step_interval
+    WHERE own
+  ),
+  item AS (
+    SELECT *, IIF(dur >= slot_ns OR kind = 'phase', id, -1) AS alone, start_ns / slot_ns AS slot
+    FROM molprof_step_interval
+    CROSS JOIN span
+  ),
+  grouped AS (
+    SELECT kind, lane, class, own, alone, IIF(alone < 0, slot, 0) AS slot, MIN(id) AS id, MIN(start_ns) AS start_ns,
+      MAX(start_ns + dur) AS end_ns, SUM(dur) AS time_ns, COUNT() AS count, name
+    FROM item
+    GROUP BY kind, lane, class, own, alone, IIF(alone < 0, slot, 0)
+  ),
+  ranked AS (
+    SELECT kind, lane, name, class, own, id,
+      MIN(start_ns) OVER place AS start_ns,
+      MAX(end_ns) OVER place AS end_ns,
+      SUM(count) OVER place AS count,
+      ROW_NUMBER() OVER (PARTITION BY kind, lane, own, alone, slot ORDER BY time_ns DESC, class, id) AS rank
+    FROM grouped
+    WINDOW place AS (PARTITION BY kind, lane, own, alone, slot)
+  )
+SELECT id, kind, lane, name, class, start_ns, end_ns - start_ns AS dur_ns, count, own
+FROM ranked
+WHERE rank = 1
 );
