@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from molprof.analysis.compare import Comparison, one_file
 from molprof.analysis.compare.difference import Difference, TraceDifference, named_parts
 from molprof.analysis.compare.parts import GROUPS, MACHINE, PART_LABELS, RECORDED_LABELS, by_group, group_of
-from molprof.analysis.compare.rows import ComparedRow
 from molprof.analysis.compare.statistics import LEVEL, Interval
 from molprof.analysis.compare.thresholds import Prediction
 from molprof.analysis.documents.figures import compared_certificates, compared_figures, reports_of, settings_section
@@ -250,33 +249,32 @@ def _confidence(comparison: Comparison) -> Iterator[Section]:
 
 def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
     """One statement for each run after the first."""
-    first_label, first = comparison.labels[0], comparison.runs[0]
+    return tuple(_statement(comparison, place) for place in range(1, len(comparison.labels)))
+
+
+def _statement(comparison: Comparison, place: int) -> str:
+    label, first_label = comparison.labels[place], comparison.labels[0]
+    report, first = comparison.runs[place], comparison.runs[0]
+    recorded, difference = comparison.trace_differences[place - 1], comparison.differences[place - 1]
+    if one_file(first, report):
+        return f"{label} and {first_label} are one file, or copies of one: {report.trace.path}."
+    if recorded is not None:
+        return _recorded(label, recorded, first_label)
+    if difference is None or report.run is None or first.run is None:
+        return (
+            f"{label} against {first_label}: which is faster is not recorded: that requires unprofiled "
+            "times of both; the tables compare what the traces recorded."
+        )
+    text = _against(comparison, place, difference, report.run.wall_ns, first.run.wall_ns)
+    if difference.doubts and not difference.paired:  # rounds of paired runs meet the same machine
+        text += f" Not reliable: {'; '.join(difference.doubts)}."
+    return text + _validity(label, report.run, first_label, first.run)
+
+
+def _against(comparison: Comparison, place: int, difference: Difference, here: Spread, there: Spread) -> str:
+    label, first_label = comparison.labels[place], comparison.labels[0]
     wall = next(row for row in comparison.rows if row.figure.id == "wall_ns")
-    statements = []
-    for place, (label, report) in enumerate(zip(comparison.labels[1:], comparison.runs[1:], strict=True)):
-        recorded, difference = comparison.trace_differences[place], comparison.differences[place]
-        if one_file(first, report):
-            text = f"{label} and {first_label} are one file, or copies of one: {report.trace.path}."
-        elif recorded is not None:
-            text = _recorded(label, recorded, first_label)
-        elif difference is None or report.run is None or first.run is None:
-            text = (
-                f"{label} against {first_label}: which is faster is not recorded: that requires unprofiled "
-                "times of both; the tables compare what the traces recorded."
-            )
-        else:
-            text = _against(label, report.run, difference, first_label, first.run, wall, place + 1)
-            if difference.doubts and not difference.paired:  # rounds of paired runs meet the same machine
-                text += f" Not reliable: {'; '.join(difference.doubts)}."
-            text += _validity(label, report.run, first_label, first.run)
-        statements.append(text)
-    return tuple(statements)
-
-
-def _against(
-    label: str, run: Run, difference: Difference, first_label: str, first_run: Run, wall: ComparedRow, place: int
-) -> str:
-    here, there, interval = run.wall_ns, first_run.wall_ns, wall.ratio_intervals[place]
+    interval, ratio = wall.ratio_intervals[place], wall.ratios[place]
     times = f"{time_text(here.median)} against {time_text(there.median)}"
     measured = _measured(here, there, difference, interval)
     if wall.within_noise(place):
@@ -287,7 +285,6 @@ def _against(
         named = ", ".join(_named(difference, difference.causes, there.median))
         small = f"; but beyond noise, of the time of {first_label}: {named}" if named else ""
         return f"No difference beyond noise between {label} and {first_label}: {times}; {said}{small}."
-    ratio = wall.ratios[place]
     if ratio is None:
         return f"{label} against {first_label}: {times}."
     return f"{label} takes {factor_text(ratio)} the time of {first_label} ({times}, {measured}){_parts(difference)}."

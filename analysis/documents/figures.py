@@ -36,6 +36,7 @@ from molprof.common.document import (
 from molprof.common.values import Unit, Value, by_unit, counted
 
 T = TypeVar("T")
+Items = Callable[[Report], Iterable[Any]]
 # Figures that a table of many traces shows to people, where any trace has them. CSV and JSON have all.
 _SHOWN = (
     "wall_ns", "tokens_per_s", "generated_tokens", "launches", "launches_per_token", "kernels", "busy_ratio",
@@ -69,30 +70,19 @@ class Reports(Struct, frozen=True):
         """The unprofiled times of decode steps, for each run that has any."""
         return self.of_each(lambda report: None if report.run is None else report.run.step_times[1:])  # no prefill
 
-    def table(
-        self,
-        items: Callable[[Report], Iterable[Any]],
-        *fields: Field,
-        missing: str = "-",
-        marked: Callable[[Any], bool] = lambda item: False,
-    ) -> Table:
+    def table(self, items: Items, *fields: Field, missing: str = "-") -> Table:
         """A row for each item of each report, of several each after its label."""
-        named = self.of_each(lambda report: list(items(report)))
-        found = [(label, item) for label, of_report in named for item in of_report]
-        label: tuple[Field, ...] = (("run", "text", "0"),) if len(self.reports) > 1 else ()
-        places = frozenset(place for place, (_, item) in enumerate(found) if marked(item))
-        rows = values((item for _, item in found), *fields)
-        if label:
-            rows = [(label, *row) for (label, _), row in zip(found, rows, strict=True)]
-        return Table(columns(*label, *fields), rows, places, keys=1 + len(label), missing=missing)
+        several = len(self.reports) > 1
+        rows = [
+            (label, *row) if several else row
+            for label, found in self.of_each(lambda report: list(items(report)))
+            for row in values(found, *fields)
+        ]
+        heads = columns(*((("run", "text"),) if several else ()), *fields)
+        return Table(heads, rows, keys=1 + several, missing=missing)
 
     def section(
-        self,
-        title: str,
-        items: Callable[[Report], Iterable[Any]],
-        *fields: Field,
-        notes: tuple[str, ...] = (),
-        detail: bool = False,
+        self, title: str, items: Items, *fields: Field, notes: tuple[str, ...] = (), detail: bool = False
     ) -> Section:
         """The table; without rows nothing needs a note."""
         table = self.table(items, *fields)

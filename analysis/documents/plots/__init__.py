@@ -127,11 +127,8 @@ def plot_svg(kind: str, subject: Any) -> str:
 
 def plot_section(kinds: Iterable[str], subject: Any, **words: str) -> Section:
     """Plots beside each other, each with what it shows and how to read it; words: for the captions."""
-    shown = {kind: _KINDS[kind] for kind in kinds}
-    return Section(
-        "",
-        parts=tuple(
-            Section(item.title, plot=Plot(item.caption.format(**words), partial(plot_svg, kind, subject)))
-            for kind, item in shown.items()
-        ),
-    )
+    plots = [
+        Section(_KINDS[kind].title, plot=Plot(_KINDS[kind].caption.format(**words), partial(plot_svg, kind, subject)))
+        for kind in kinds
+    ]
+    return Section("", parts=tuple(plots))

@@ -104,7 +104,10 @@ def new_figure(height_inches: float, rows: int = 1, ratios: Sequence[float] | No
 def legend_below(figure: Figure, entries: Sequence[tuple[str, Look | Artist | Container]], columns: int = 4) -> None:
     """Adds one legend of labels with their look or artist below the figure, which grows by lines after the first."""
     labels = [label for label, _ in entries]
-    handles: list[Any] = [item if isinstance(item, (Artist, Container)) else patch(item) for _, item in entries]
+    handles: list[Any] = [
+        item if isinstance(item, (Artist, Container)) else Patch(facecolor=item[0], hatch=item[1] or None)
+        for _, item in entries
+    ]
     fitting = _LEGEND_LETTERS // (max(map(len, labels)) + _HANDLE_LETTERS)
     columns = max(1, min(columns, fitting, len(labels)))
     figure.legend(handles, labels, loc="outside lower left", ncols=columns, handlelength=1.6, columnspacing=1.4)
@@ -165,11 +168,6 @@ def draw_spans(
     for key, boxes in corners.items():
         path = Path.make_compound_path_from_polys(np.array(boxes))
         axis.add_patch(PathPatch(path, facecolor=key[0], hatch=key[1] or None, **frame(key)))
-
-
-def patch(look: Look) -> Patch:
-    """How a look stands in a legend."""
-    return Patch(facecolor=look[0], hatch=look[1] or None)
 
 
 def look(index: int) -> Look:
