@@ -13,18 +13,12 @@ from molprof.analysis.compare.statistics import Interval, median_interval
 from molprof.common.bench_records import GENERATE, OK, SDPA, GenerationFigures, Result, Results, SdpaFigures
 from molprof.common.settings import SETTINGS
 
-# How a setting is shown if its value alone is unclear, besides `Setting.text`.
-_NAMES: dict[str, Callable[[Any], str]] = {
-    "processor": lambda value: "no LP" if value is None else str(value),
-    "batch": lambda value: f"b{value}",
-    "max_cache_length": lambda value: f"cache {value or 'as needed'}",
-    "count": lambda value: f"n{value}",
-    "heads": lambda value: f"h{value}",
-    "kv_heads": lambda value: f"kv{value}",
-    "head_dim": lambda value: f"d{value}",
-    "queries": lambda value: f"q{value}",
-    "keys": lambda value: f"k{value}",
-}
+# How settings are shown whose value alone is unclear, and those that are None, besides `Setting.text`.
+_SHOWN = {
+    "processor": "{}", "batch": "b{}", "max_cache_length": "cache {}", "count": "n{}", "heads": "h{}",
+    "kv_heads": "kv{}", "head_dim": "d{}", "queries": "q{}", "keys": "k{}",
+}  # fmt: skip
+_NONE = {"processor": "no LP", "max_cache_length": "cache as needed"}
 
 
 @dataclass(frozen=True)
@@ -134,16 +128,14 @@ def varying(items: Iterable[Measured], *left_out: str) -> list[str]:
 
 def short(item: Measured, names: Sequence[str]) -> str:
     """Return the name of a case, by the settings `names` in which cases differ."""
-    return " ".join(_value_text(name, item.settings) for name in names) or item.label
-
-
-def _value_text(name: str, settings: dict[str, Any]) -> str:
-    """A setting's value; a case leaves out most settings that have their default."""
-    row = SETTINGS.get(name)
-    value = settings.get(name, None if row is None else row.default)
-    if name in _NAMES or row is None:
-        return _NAMES.get(name, str)(value)
-    return row.text(value)
+    texts = []
+    for name in names:
+        row = SETTINGS.get(name)
+        # A case leaves out most settings that have their default.
+        value = item.settings.get(name, None if row is None else row.default)
+        shown = _SHOWN.get(name, "{}").format(value) if name in _SHOWN or row is None else row.text(value)
+        texts.append(_NONE.get(name, shown) if value is None else shown)
+    return " ".join(texts) or item.label
 
 
 def sdpa_key(item: Measured) -> tuple[Any, ...]:

@@ -126,10 +126,10 @@ def _tree(origins: Origins, tree: Tree, by: str) -> Section:
     if by != "kernel":
         fields.append(("CPU", "ns", "operator_ns"))
         fields += [] if origins.has_gpu else [("own CPU", "ns", "own_operator_ns")]
-    # Of a function without the outer folders of its file.
-    short = (short_source if node.kind in _FUNCTIONS else short_name for _, node in shown)
     rows = [
-        {"name": "  " * depth + name(node.name), **_row(node)} for name, (depth, node) in zip(short, shown, strict=True)
+        # Of a function without the outer folders of its file.
+        {"name": "  " * depth + (short_source if node.kind in _FUNCTIONS else short_name)(node.name), **_row(node)}
+        for depth, node in shown
     ]
     return Section(f"By {_WHAT[by]}", tuple(notes), table_of(rows, *fields))
 
