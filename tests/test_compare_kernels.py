@@ -145,7 +145,7 @@ def test_kernels_without_a_call_are_in_the_step_around_them(tmp_path: Path) -> N
     first = ran(("aten::mm", "gemm", 210, 5), ("aten::mm", "gemm", 220, 5), step=400)
     part = cut(api.recorded(write(tmp_path / "a.json", {"traceEvents": [*first["traceEvents"], *alone]}))[0], "step")
     (lane,) = part.lanes
-    assert [item.row.name for item in lane.items] == ["gemm", "alone", "gemm"]
+    assert [item.name for item in lane.items] == ["gemm", "alone", "gemm"]
     assert (lane.span_ns, lane.items[0].gap_ns, part.outside) == (225_000 - 191_000, 19_000, (2, 2_000))
 
 
@@ -178,7 +178,7 @@ def test_two_vendors_against_a_plain_recount() -> None:
     for amounts, side, name in zip((result.whole.first, result.whole.other), sides, ("first", "other"), strict=True):
         assert tuple(amounts) == side[:3]
         items = [getattr(change, name) for change in result.changes]
-        assert Counter(item.row.name for item in items if item) == side[3]
+        assert Counter(item.name for item in items if item) == side[3]
     assert sum(result.whole.parts.values()) == result.span_ns == spans[1] - spans[0]
     assert result.problems == ()
     step = summed(*(cut(item, "step") for item in recorded))
@@ -207,7 +207,7 @@ def test_recorded_runs_with_a_processor_and_without() -> None:
     assert sum(result.whole.parts.values()) == result.span_ns == steps_ns[1] - steps_ns[0]
     assert result.problems == ()
     # The forward does the same, so what is new is the processor's.
-    added = [change.row.phase for change in result.changes if change.kind == "inserted"]
+    added = [change.work.phase for change in result.changes if change.kind == "inserted"]
     assert added
     assert set(added) == {"processor"}
     said = " ".join(kernel_verdict(result, ("without", "with")))

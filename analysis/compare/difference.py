@@ -99,17 +99,6 @@ class Factor(NamedTuple):
 Term = tuple[Factor, ...]
 
 
-class _StepCosts(NamedTuple):
-    """Costs of one run's steps; 0 steps and batches in a run without rows."""
-
-    steps: int
-    batches: int
-    # Mean unprofiled time of each phase per step that has it, undivided or by what bounded it (`BOUNDS`); None if no
-    # step has it.
-    cost_ns: dict[str, dict[str, Fraction | None]]
-    gpu_beyond_ns: int  # GPU time, extended to the whole run, that does not fit in unprofiled time
-
-
 def difference(first: Run | None, other: Run | None, wall: ComparedRow, place: int) -> Difference | None:
     """`other`, at `place` of the row of wall times, minus `first`; None where either has no unprofiled time.
 
@@ -160,9 +149,7 @@ def difference(first: Run | None, other: Run | None, wall: ComparedRow, place: i
         residual_ns=residual_ns,
         residual_ratio=residual_ns / abs(wall_ns) if wall_ns else None,
         basis={part: "window" if part.rpartition(".")[2] in BOUNDS else "measured" for part in parts},
-        gpu_beyond_ns=(_step_costs(first, True).gpu_beyond_ns, _step_costs(other, True).gpu_beyond_ns)
-        if divided
-        else None,
+        gpu_beyond_ns=(_step_costs(first, True)[1], _step_costs(other, True)[1]) if divided else None,
         factors=factors,
         factor_values=factor_values,
         paired=rounds is not None,
@@ -200,7 +187,7 @@ def _terms(first: Run, other: Run) -> Iterator[Term]:
         # A phase that a run lacks (templates without a processor) took no time.
         yield (_factor(part, *(run.phases[phase].wall_ns or 0 for run in runs)),)
     divided = all(map(_is_divided, runs))
-    a, b = costs = [_step_costs(run, divided) for run in runs]
+    a, b = (_step_costs(run, divided)[0] for run in runs)
     # 1 where a step generates one token per row; less with forced runs.
     per_token = _factor(
         "steps.forced", *(_ratio(run.row_steps - run.idle_row_steps, run.generated_tokens) for run in runs)
@@ -212,12 +199,13 @@ def _terms(first: Run, other: Run) -> Iterator[Term]:
         (_factor("tokens.filler", first.filler_tokens, other.filler_tokens), per_token),
         (_factor("steps.idle", first.idle_row_steps, other.idle_row_steps),),
     ]
-    steps = (_ratio(cost.steps, run.row_steps if cost.steps else 0) for run, cost in zip(runs, costs, strict=True))
+    counts = [_steps(run) for run in runs]
+    steps = (_ratio(count, run.row_steps if count else 0) for run, (count, _) in zip(runs, counts, strict=True))
     steps_per_row = _factor("steps.batching", *steps)
-    batches = _factor("steps.batching", -a.batches, -b.batches)
+    batches = _factor("steps.batching", *(-count for _, count in counts))
     for phase in STEP_PHASES:
-        for bound in a.cost_ns[phase]:
-            cost = _factor(f"{phase}.{bound}", a.cost_ns[phase][bound], b.cost_ns[phase][bound])
+        for bound in a[phase]:
+            cost = _factor(f"{phase}.{bound}", a[phase][bound], b[phase][bound])
             for row in rows:
                 yield *row, steps_per_row, cost
             if phase == "forward":
@@ -234,13 +222,19 @@ def _factor(part: str, first: int | Fraction | None, other: int | Fraction | Non
     return Factor(part, *(Fraction(known[0] if value is None else value) for value in (first, other)))
 
 
+def _steps(run: Run) -> tuple[int, int]:
+    """Steps and batches; 0 in a run without rows."""
+    steps = run.steps if run.row_steps > 0 else 0
+    return steps, min(run.batches, steps)
+
+
 def _step_times(run: Run) -> dict[str, tuple[int, int]]:
     """Unprofiled time of each phase of steps, and how many steps have it.
 
     Every step has each phase but `forward`, which step 0 of a batch does as `prefill`.
     """
-    steps = run.steps if run.row_steps > 0 else 0
-    counts = {phase: steps - min(run.batches, steps) if phase == "forward" else steps for phase in STEP_PHASES}
+    steps, batches = _steps(run)
+    counts = {phase: steps - batches if phase == "forward" else steps for phase in STEP_PHASES}
     return {phase: ((run.phases[phase].wall_ns or 0) if count else 0, count) for phase, count in counts.items()}
 
 
@@ -250,9 +244,11 @@ def _is_divided(run: Run) -> bool:
     return bool(walls) and all(run.phases[phase].bound is not None for phase in walls)
 
 
-def _step_costs(run: Run, divided: bool) -> _StepCosts:
-    """The costs of `run`, by what bounded them where `divided`."""
-    steps = run.steps if run.row_steps > 0 else 0
+def _step_costs(run: Run, divided: bool) -> tuple[dict[str, dict[str, Fraction | None]], int]:
+    """Mean unprofiled time of each phase per step that has it, by what bounded it (`BOUNDS`) where `divided`.
+
+    None if no step has it. Second is GPU time, extended to the whole run, that does not fit in unprofiled time.
+    """
     costs: dict[str, dict[str, Fraction | None]] = {}
     # The profiler slows the CPU, not the kernels. So GPU time and host syncs per step stay as recorded, and launching
     # is the rest of unprofiled time. Without the profiler the GPU finishes the work of a phase during the next ones.
@@ -269,7 +265,7 @@ def _step_costs(run: Run, divided: bool) -> _StepCosts:
             over -= gpu
             sync = min(Fraction(recorded.sync_idle_ns * count, recorded.count), wall_ns - gpu)
             costs[phase] = {"gpu": gpu / count, "launch": (wall_ns - gpu - sync) / count, "sync": sync / count}
-    return _StepCosts(steps, min(run.batches, steps), costs, round(over))
+    return costs, round(over)
 
 
 def _factors(first: Run, other: Run, ratio: float | None) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:

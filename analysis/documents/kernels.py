@@ -9,8 +9,7 @@ from itertools import groupby
 from pathlib import PurePath
 from typing import Any
 
-from molprof.analysis.compare.kernels.read import STEP, STEPS, Selection
-from molprof.analysis.compare.kernels.read import Row as Work
+from molprof.analysis.compare.kernels.read import STEP, STEPS, Selection, Work
 from molprof.analysis.compare.kernels.sums import (
     DELETED,
     INSERTED,
@@ -48,10 +47,9 @@ SCHEMA = 1
 SIDES = ("first", "second")
 # A piece of work in JSON and CSV.
 _WORK: tuple[Field, ...] = (
-    ("name", "text", "row.name"), ("class", "text", "row.cls"), ("operator", "text", "row.operator"),
-    ("shape", "text", "row.shape"), ("module", "text", "row.module"), ("layer", "raw", "row.layer"),
-    ("source", "text", "row.source"), ("phase", "text", "row.phase"), ("ts_ns", "raw", "row.ts"),
-    ("time_ns", "raw", "own_ns"), ("idle_ns", "raw", "gap_ns"),
+    ("name", "text"), ("class", "text", "cls"), ("operator", "text"), ("shape", "text"), ("module", "text"),
+    ("layer", "raw"), ("source", "text"), ("phase", "text"), ("ts_ns", "raw", "ts"), ("time_ns", "raw", "own_ns"),
+    ("idle_ns", "raw", "gap_ns"),
 )  # fmt: skip
 PART_WORDS = {
     "slower": "matched and slower",
@@ -201,7 +199,7 @@ def _matched(result: Summed) -> Table:
     found: defaultdict[tuple[str, str], Sum] = defaultdict(Sum)
     for change in result.changes:
         if change.first is not None and change.other is not None:
-            found[what(change.first.row), what(change.other.row)].add(change)
+            found[what(change.first), what(change.other)].add(change)
     table = table_of(
         sorted(found.items(), key=lambda pair: -abs(pair[1].other[1] - pair[1].first[1])),
         ("first", "name", lambda pair: short_name(pair[0][0])), ("second", "name", lambda pair: short_name(pair[0][1])),
@@ -217,12 +215,12 @@ def _side_by_side(result: Summed, labels: tuple[str, str]) -> Iterator[Section]:
     """Both sequences in order."""
 
     def side(name: str, label: str) -> Iterator[Field]:
-        yield label, "name", lambda item: (work := getattr(item[0], name)) and what(work.row)
+        yield label, "name", lambda item: (work := getattr(item[0], name)) and what(work)
         yield "time", "ns", lambda item: getattr(item[0], name) and getattr(item[1], name)[1]
         yield "gap before", "ns", lambda item: getattr(item[0], name) and getattr(item[1], name)[2]
 
     fields: list[Field] = [
-        ("place", "path", lambda item: location_of(item[0].row).text),
+        ("place", "path", lambda item: location_of(item[0].work).text),
         ("times", "count", lambda item: sum(item[1].counts.values())), *side("first", labels[0]),
         *side("other", labels[1]), ("difference", "change_ns", "1.total_ns"),
         ("change", "text", lambda item: next(iter(item[2])) if len(item[2]) == 1 else MATCHED),
@@ -240,10 +238,10 @@ def _side_by_side(result: Summed, labels: tuple[str, str]) -> Iterator[Section]:
 def _folded(changes: Sequence[Change]) -> list[tuple[Change, Sum, set[str]]]:
     """Changes with the sum and parts of all like them: neighbours of a layer and phase are folded with others alike."""
     found: dict[Any, list[tuple[Change, Sum, set[str]]]] = {}
-    for _, group in groupby(changes, key=lambda change: (change.row.phase, change.row.layer)):
+    for _, group in groupby(changes, key=lambda change: (change.work.phase, change.work.layer)):
         block = list(group)
         signature = tuple(
-            (change.kind, *(item and what(item.row) for item in (change.first, change.other)), location_of(change.row))
+            (change.kind, *(item and what(item) for item in (change.first, change.other)), location_of(change.work))
             for change in block
         )
         folded = found.setdefault(signature, [(change, Sum(), set()) for change in block])
@@ -255,7 +253,7 @@ def _folded(changes: Sequence[Change]) -> list[tuple[Change, Sum, set[str]]]:
 
 def _beside_ns(part: Selection) -> int:
     """Time in which earlier work of the device still ran, ns: it counts for that work alone."""
-    return sum(item.row.dur - item.own_ns for item in part.items)
+    return sum(item.dur - item.own_ns for item in part.items)
 
 
 def _sequence(result: Summed) -> Iterator[dict[str, Any]]:
@@ -375,7 +373,7 @@ def _only(result: Summed, label: str, kind: str) -> str:
             around.setdefault(hunk.location, hunk)
     by_place: dict[Location, list[Change]] = {}
     for change in changes:
-        by_place.setdefault(location_of(change.row), []).append(change)
+        by_place.setdefault(location_of(change.work), []).append(change)
     said = [
         f"{number_text(len(found) / (steps or 1))} {_where(place, around.get(place))}: {_work_names(found, steps or 1)}"
         for place, found in sorted(by_place.items(), key=lambda item: -len(item[1]))
@@ -396,7 +394,7 @@ def _where(place: Location, hunk: Hunk | None) -> str:
     """In which phase and module, or between what."""
     inside = [f"in the {place.phase} phase"] if place.phase else []
     inside += [f"in {place.inner}"] if place.module else []
-    before, after = (None if change is None else change.row for change in (hunk.around if hunk else (None, None)))
+    before, after = (None if change is None else change.work for change in (hunk.around if hunk else (None, None)))
     if place.phase and before and after and place.phase not in (before.phase, after.phase):
         inside.append(f"between {before.phase} and {after.phase}")
     elif not inside:
@@ -407,7 +405,7 @@ def _where(place: Location, hunk: Hunk | None) -> str:
 
 def _work_names(changes: Sequence[Change], steps: int) -> str:
     """The most frequent operators, and the functions that ask for them."""
-    groups = Counter((_work_name(change.row), change.row.source) for change in changes)
+    groups = Counter((_work_name(change.work), change.work.source) for change in changes)
     sources = {source for _, source in groups}
     said = [
         f"{number_text(number / steps)} {name}"

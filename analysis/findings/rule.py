@@ -277,8 +277,7 @@ class Known:
 
     def rows(self, query: Query) -> list[dict[str, Any]]:
         """Rows by column name."""
-        frame = self.frame(query)
-        return [dict(zip(frame.names, row, strict=True)) for row in frame.rows()]
+        return self.frame(query).to_json()
 
     def row(self, query: Query) -> dict[str, Any]:
         """The only row."""

@@ -30,8 +30,8 @@ _SIZES_BYTES = 50_000_000
 _SPAN = Query("devices", "SELECT IFNULL(SUM(span_ns), 0) AS span_ns FROM molprof_device")
 
 
-class Row(NamedTuple):
-    """A kernel, copy, set or operator, as the engine has it."""
+class Work(NamedTuple):
+    """A kernel, copy, set or operator, as the engine has it, and what it adds to the time of a selection."""
 
     ts: int
     dur: int
@@ -47,6 +47,8 @@ class Row(NamedTuple):
     known: bool  # its call is recorded
     shape: str | None  # sizes of the operator's inputs
     track_id: int = -1  # -1: GPU work
+    own_ns: int = 0  # its time after all earlier work of its lane has ended, and without operators that it calls
+    gap_ns: int = 0  # time before it in which nothing ran
 
 
 class Step(NamedTuple):
@@ -64,17 +66,9 @@ class Recorded:
 
     info: TraceInfo
     has_gpu: bool  # the rows are GPU work
-    rows: tuple[Row, ...]
+    rows: tuple[Work, ...]
     steps: tuple[Step, ...]
     span_ns: int  # of all devices
-
-
-class Item(NamedTuple):
-    """A row and what it adds to the time."""
-
-    row: Row
-    own_ns: int  # its time after all earlier work of its lane has ended, and without operators that it calls
-    gap_ns: int  # time before it in which nothing ran
 
 
 @dataclass(frozen=True)
@@ -83,7 +77,7 @@ class Lane:
 
     name: str
     kind: str | None  # of the step: decode, prefill and so on
-    items: tuple[Item, ...]
+    items: tuple[Work, ...]
     tail_ns: int  # nothing ran after the last one, up to the end of the step; 0 for GPU work, which has no such end
     span_ns: int  # from its ends, not from its items
 
@@ -98,7 +92,7 @@ class Selection:
     outside: tuple[int, int]  # pieces of work that are in no step, and their time; 0 where the whole trace is taken
 
     @property
-    def items(self) -> list[Item]:
+    def items(self) -> list[Work]:
         return [item for lane in self.lanes for item in lane.items]
 
     @property
@@ -117,12 +111,12 @@ def read_recorded(engine: TraceProcessor, info: TraceInfo) -> Recorded:
     """What ran in a loaded trace. Raises TraceError where neither GPU work nor operators are recorded."""
     shapes = {operator: shapes_text(sizes) for operator, sizes in input_shapes(engine).items()}
     work = read_frame(engine, "work", f"{_OF_BOTH} class device operator call_id operator_id").rows()
-    rows = [Row(*(*row, call is not None, shapes.get(operator))) for *row, call, operator in work]
+    rows = [Work(*(*row, call is not None, shapes.get(operator))) for *row, call, operator in work]
     if not work:
         # One lane for each process.
         operators = read_frame(engine, "operators", f"{_OF_BOTH} upid id track_id").rows()
         rows = [
-            Row(*(*row, None, str(upid), row[2], True, shapes.get(number), track))
+            Work(*(*row, None, str(upid), row[2], True, shapes.get(number), track))
             for *row, upid, number, track in operators
         ]
     if not rows:
@@ -140,7 +134,7 @@ def cut(recorded: Recorded, region: str) -> Selection:
     """
     steps = tuple(step for step in recorded.steps if region == STEPS or (region == STEP and step.typical))
     lanes = tuple((_gpu_lanes if recorded.has_gpu else _operator_lanes)(recorded.rows, steps))
-    inside = [item.row.dur for lane in lanes for item in lane.items]
+    inside = [item.dur for lane in lanes for item in lane.items]
     outside = len(recorded.rows) - len(inside), sum(row.dur for row in recorded.rows) - sum(inside)
     found = Selection(recorded, steps, lanes, outside)
     if region == TRACE and recorded.has_gpu and found.span_ns != recorded.span_ns:
@@ -150,7 +144,7 @@ def cut(recorded: Recorded, region: str) -> Selection:
     return found
 
 
-def _gpu_lanes(rows: Sequence[Row], steps: Sequence[Step]) -> Iterator[Lane]:
+def _gpu_lanes(rows: Sequence[Work], steps: Sequence[Step]) -> Iterator[Lane]:
     """A lane for each device; with steps one in each step, whose first gap goes back to the work before it."""
     devices = []
     for name, group in groupby(rows, key=lambda row: row.lane):
@@ -169,12 +163,12 @@ def _gpu_lanes(rows: Sequence[Row], steps: Sequence[Step]) -> Iterator[Lane]:
                 # From the end of the work before each run of neighbours to its own end.
                 firsts = [place for place, before in zip(places, [-2, *places], strict=False) if place != before + 1]
                 lasts = [place for place, after in zip(places, [*places[1:], -2], strict=True) if place != after - 1]
-                starts = (ends[place - 1] if place else items[0].row.ts for place in firsts)
+                starts = (ends[place - 1] if place else items[0].ts for place in firsts)
                 span_ns = sum(ends[place] for place in lasts) - sum(starts)
                 yield Lane(name, step.kind, tuple(items[place] for place in places), 0, span_ns)
 
 
-def _step_ids(rows: Sequence[Row]) -> list[int | None]:
+def _step_ids(rows: Sequence[Work]) -> list[int | None]:
     """The step of each row of a device; work whose call is not recorded is in the step that is around it."""
     found = [row.step_id for row in rows]
     last: int | None = None  # place of the last row whose call is recorded
@@ -187,9 +181,9 @@ def _step_ids(rows: Sequence[Row]) -> list[int | None]:
     return found
 
 
-def _operator_lanes(rows: Sequence[Row], steps: Sequence[Step]) -> Iterator[Lane]:
+def _operator_lanes(rows: Sequence[Work], steps: Sequence[Step]) -> Iterator[Lane]:
     """A lane for each process; with steps one in each step, from its start to its end."""
-    by_step: dict[int | None, dict[str, list[Row]]] = {}
+    by_step: dict[int | None, dict[str, list[Work]]] = {}
     for row in rows:
         by_step.setdefault(row.step_id if steps else None, {}).setdefault(row.lane, []).append(row)
     for step in steps:
@@ -204,7 +198,7 @@ def _operator_lanes(rows: Sequence[Row], steps: Sequence[Step]) -> Iterator[Lane
             yield Lane(name, None, tuple(_timed(found, None)), 0, span_ns)
 
 
-def _timed(rows: Sequence[Row], within: tuple[int, int] | None) -> Iterator[Item]:
+def _timed(rows: Sequence[Work], within: tuple[int, int] | None) -> Iterator[Work]:
     """What each row of a lane adds to its time, between these times if any are given."""
     own_ns, gap_ns = [0] * len(rows), [0] * len(rows)
     busy_ns = None if within is None else within[0]
@@ -215,10 +209,10 @@ def _timed(rows: Sequence[Row], within: tuple[int, int] | None) -> Iterator[Item
         own_ns[place] += max(0, end - max(start, busy_ns))
         gap_ns[place] += max(0, start - busy_ns)
         busy_ns = max(busy_ns, end)
-    return map(Item, rows, own_ns, gap_ns)
+    return (row._replace(own_ns=own, gap_ns=gap) for row, own, gap in zip(rows, own_ns, gap_ns, strict=True))
 
 
-def _innermost(rows: Sequence[Row]) -> Iterator[tuple[int, int, int]]:
+def _innermost(rows: Sequence[Work]) -> Iterator[tuple[int, int, int]]:
     """Start, end and place of what runs: GPU work, and of operators the innermost of their track."""
     tracks: dict[int, list[int]] = {}
     for place, row in enumerate(rows):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from molprof.analysis.compare.kernels.read import Item, Lane, Row, Selection
+from molprof.analysis.compare.kernels.read import Lane, Selection, Work
 from molprof.analysis.figures.sequence import align_by, gaps
 from molprof.common.values import class_names
 
@@ -70,8 +70,8 @@ class Change:
     """A pair of pieces of work, or one without a counterpart."""
 
     kind: str
-    first: Item | None
-    other: Item | None
+    first: Work | None
+    other: Work | None
     level: int | None = None  # of LEVELS, of what is matched
     hunk: int = -1  # number of the run of changes without a match in which it is; -1: matched
 
@@ -86,11 +86,11 @@ class Change:
         return (self.other.gap_ns if self.other else 0) - (self.first.gap_ns if self.first else 0)
 
     @property
-    def row(self) -> Row:
+    def work(self) -> Work:
         """The work of the other trace, of what is deleted that of the first."""
-        item = self.other or self.first
-        assert item is not None
-        return item.row
+        work = self.other or self.first
+        assert work is not None
+        return work
 
 
 @dataclass
@@ -137,7 +137,7 @@ class Hunk:
 
     @property
     def between(self) -> tuple[str | None, str | None]:
-        before, after = (None if change is None else what(change.row) for change in self.around)
+        before, after = (None if change is None else what(change.work) for change in self.around)
         return before, after
 
 
@@ -187,11 +187,11 @@ def part_of(change: Change) -> str:
     return change.kind
 
 
-def location_of(row: Row) -> Location:
+def location_of(row: Work) -> Location:
     return Location(row.phase, row.module and class_names(row.module))
 
 
-def what(row: Row) -> str:
+def what(row: Work) -> str:
     """What a piece of work is: its operator and class; without an operator its name."""
     if row.operator is None:
         return row.name
@@ -217,21 +217,20 @@ def summed(first: Selection, other: Selection) -> Summed:
     locations: defaultdict[Location, Sum] = defaultdict(Sum)
     layers: defaultdict[int | None, Sum] = defaultdict(Sum)
     for change in changes:
-        for item in (whole, locations[location_of(change.row)], layers[change.row.layer]):
+        for item in (whole, locations[location_of(change.work)], layers[change.work.layer]):
             item.add(change)
     return Summed(first, other, tuple(changes), tail_ns, whole, locations, layers, _hunks(changes))
 
 
-def _keys(*sides: Selection) -> Callable[[Item], tuple[Hashable | None, ...]]:
+def _keys(*sides: Selection) -> Callable[[Work], tuple[Hashable | None, ...]]:
     """What work is paired by, level by level, of what both traces record."""
     items = [side.items for side in sides]
     has_phases, has_modules, has_shapes, has_operators = (
-        all(any(getattr(item.row, name) for item in each) for each in items)
+        all(any(getattr(item, name) for item in each) for each in items)
         for name in ("phase", "module", "shape", "operator")
     )
 
-    def keys(item: Item) -> tuple[Hashable | None, ...]:
-        row = item.row
+    def keys(row: Work) -> tuple[Hashable | None, ...]:
         phase = row.phase if has_phases else None
         place = (phase, row.layer, row.module and class_names(row.module)) if has_modules else (phase,)
         asked = row.operator if has_operators else None
@@ -270,23 +269,23 @@ def _natural(lane: str) -> list[tuple[int, str]]:
 
 
 def _changes(
-    first: Sequence[Item], other: Sequence[Item], keys_of: Callable[[Item], tuple[Hashable | None, ...]], hunks: int
+    first: Sequence[Work], other: Sequence[Work], keys_of: Callable[[Work], tuple[Hashable | None, ...]], hunks: int
 ) -> list[Change]:
     columns = (list(zip(*map(keys_of, items), strict=True)) or [()] * len(LEVELS) for items in (first, other))
     matches = align_by(list(zip(*columns, strict=True)))
     between = list(gaps(matches, len(first), len(other)))
 
-    def same(row: Row) -> Hashable:
+    def same(row: Work) -> Hashable:
         """Equal for the same work, wherever it ran in a layer."""
         return row.name, row.cls, row.operator, row.shape, row.layer
 
     left: defaultdict[Hashable, deque[int]] = defaultdict(deque)
     for place in itertools.chain(*(here for here, _ in between)):
-        left[same(first[place].row)].append(place)
+        left[same(first[place])].append(place)
     # Of each place of the other sequence that holds moved work, where it was in the first one.
     origins: dict[int, int] = {}
     for place in itertools.chain(*(there for _, there in between)):
-        if places := left.get(same(other[place].row)):
+        if places := left.get(same(other[place])):
             origins[place] = places.popleft()
     gone = set(origins.values())
     found: list[Change] = []
@@ -314,9 +313,9 @@ def _hunks(changes: Sequence[Change]) -> list[Hunk]:
             before = group[-1]
             continue
         gone, new, moved = (
-            tuple(what(change.row) for change in group if change.kind == kind) for kind in (DELETED, INSERTED, MOVED)
+            tuple(what(change.work) for change in group if change.kind == kind) for kind in (DELETED, INSERTED, MOVED)
         )
-        key = location_of(group[0].row), gone, new, moved
+        key = location_of(group[0].work), gone, new, moved
         around = before, later[0] if following == -1 else None
         hunk = found.setdefault(key, Hunk(*key, around, group))
         hunk.count += 1
