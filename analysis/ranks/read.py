@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -80,10 +80,10 @@ class Collective:
 class Work:
     """GPU work other than collectives, in order of start: columns of equal length."""
 
-    starts_ns: list[int] = field(default_factory=list)
-    ends_ns: list[int] = field(default_factory=list)
-    name_of: list[int] = field(default_factory=list)  # index into `names`
-    names: list[str] = field(default_factory=list)
+    starts_ns: list[int]
+    ends_ns: list[int]
+    name_of: list[int]  # index into `names`
+    names: list[str]
 
 
 @dataclass(frozen=True)
