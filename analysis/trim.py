@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec import to_builtins
 
-from molprof.analysis.figures.recorded_steps import RecordedStep, read_recorded_steps
+from molprof.analysis.frame import read_frame
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import ABSENT, FLOW_PHASES, STACK_CATEGORY
 from molprof.analysis.reader.load import MANIFEST_HINT
@@ -28,6 +28,7 @@ from molprof.analysis.reader.open import open_trace
 from molprof.analysis.reader.part import Part, or_zero, times_ns
 from molprof.analysis.reader.pieces import Pieces
 from molprof.analysis.reader.source import open_source
+from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import replacing_packed
@@ -100,6 +101,24 @@ def trim(path: Path, output: Path, wish: Wish, force: bool = True) -> Outcome:
     return Outcome(sum(found.events_by_category.values()), keep.kept, keep.unplaced, trimmed)
 
 
+class RecordedStep(NamedTuple):
+    """A step of any trace: its number, and its batch if molprof captured it."""
+
+    start_ns: int
+    dur_ns: int
+    number: int
+    batch: int | None
+
+
+def read_recorded_steps(engine: TraceProcessor, origin_ns: int = 0) -> list[RecordedStep]:
+    """All steps in order of start, their times since the trace's earliest event and `origin_ns`."""
+    rows = read_frame(engine, "steps", "ts dur number batch").rows()
+    return [
+        RecordedStep(origin_ns + ts, dur, place if number is None else number, batch)
+        for place, (ts, dur, number, batch) in enumerate(rows)
+    ]
+
+
 def _annotated(found: _Scan, path: Path) -> tuple[list[RecordedStep], list[tuple[int, int, str]]]:
     """Steps, and start, end and name of phases, as the SQL package finds them; times as in the file."""
     with tempfile.TemporaryDirectory(prefix="molprof-trim-") as folder:
@@ -107,11 +126,10 @@ def _annotated(found: _Scan, path: Path) -> tuple[list[RecordedStep], list[tuple
         with annotations.open("wb") as file:
             file.writelines((b'{"traceEvents":[', b",\n".join(found.annotations), b"]}"))
         with open_trace(annotations, all_args=False) as (engine, info):
-            steps = read_recorded_steps(engine)
+            steps = read_recorded_steps(engine, info.origin_ns)
             _, phases = query_rows(engine, Query("phases", "SELECT ts, ts + dur, phase FROM molprof_phase ORDER BY ts"))
             origin = info.origin_ns
-    placed = [RecordedStep(step.start_ns + origin, step.dur_ns, step.number, step.batch) for step in steps]
-    return placed, [(start + origin, end + origin, name) for start, end, name in phases]
+    return steps, [(start + origin, end + origin, name) for start, end, name in phases]
 
 
 def _chosen(path: Path, steps: list[RecordedStep], wish: Wish) -> list[RecordedStep]:
@@ -288,7 +306,7 @@ class _Plan:
         self.end_ns = _MAX_NUMBER - 1 if wish.end_ns is None else origin + wish.end_ns  # not in it
         if steps:
             self.start_ns = max(self.start_ns, min(step.start_ns for step in steps))
-            self.end_ns = min(self.end_ns, max(step.end_ns for step in steps))
+            self.end_ns = min(self.end_ns, max(step.start_ns + step.dur_ns for step in steps))
         names = sorted({name for _, _, name in phases})
         if unknown := [name for name in wish.phases if name not in names]:
             hint = f"those recorded are {', '.join(names)}" if names else "only molprof's own traces have phases"

@@ -143,7 +143,8 @@ def read_typical_step(engine: TraceProcessor) -> TypicalStep | None:
     totals = tuple(IntervalTotal(*row) for row in query_rows(engine, _TOTALS)[1])
     # SQL has 0 and 1 for `own`.
     intervals = tuple(replace(Interval(*row), own=bool(row[-1])) for row in query_rows(engine, _INTERVALS)[1])
-    return TypicalStep(*steps[0], totals=totals, intervals=intervals)
+    name, source, kind, count, dur_ns = steps[0]
+    return TypicalStep(name, source, kind, count, dur_ns, totals, intervals)
 
 
 def _checks(

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from molprof.analysis.figures.model import IDLE_CAUSES
-from molprof.analysis.figures.recorded_steps import read_recorded_steps
 from molprof.analysis.frame import read_frame
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
+from molprof.analysis.trim import read_recorded_steps
 from molprof.common.errors import UsageError
 
 # Slices of a strip; of more, the longest are shown.
