@@ -87,11 +87,6 @@ class Trace:
         self._report: Report | None = None
         self._frames: dict[str, Frame] = {}
 
-    @classmethod
-    def open(cls, path: str | os.PathLike[str], **how: Any) -> Trace:
-        """The trace at `path`. how: fields of `Reading`."""
-        return cls(path, Reading(**how))
-
     def loaded(self, *, stacks: bool = False, all_args: bool = False) -> tuple[TraceProcessor, TraceInfo]:
         """The trace processor that holds the trace, and what is known of the file.
 
@@ -107,10 +102,7 @@ class Trace:
     @property
     def info(self) -> TraceInfo:
         """What the reader tells of the file."""
-        if self._info is None:
-            self.loaded()
-        assert self._info is not None
-        return self._info
+        return self._info or self.loaded()[1]
 
     @property
     def report(self) -> Report:

@@ -64,7 +64,6 @@ class Outcome:
     before: int  # complete events
     after: int
     unplaced: int  # events with a separate begin and end, all of which were kept
-    trimmed: Trimmed
 
 
 def trim(path: Path, output: Path, wish: Wish, force: bool = True) -> Outcome:
@@ -98,7 +97,7 @@ def trim(path: Path, output: Path, wish: Wish, force: bool = True) -> Outcome:
         if isinstance(keys.get(KEY), dict) and len(kept) < len(steps):
             keys[KEY] = _trimmed_manifest(path, keys[KEY], kept)
         keep.close({**keys, "traceName": output.name, TRIMMED_KEY: to_builtins(trimmed)})
-    return Outcome(sum(found.events_by_category.values()), keep.kept, keep.unplaced, trimmed)
+    return Outcome(sum(found.events_by_category.values()), keep.kept, keep.unplaced)
 
 
 class RecordedStep(NamedTuple):
@@ -154,17 +153,14 @@ def _record(path: Path, wish: Wish, chosen: list[RecordedStep], earlier: Trimmed
     # No figure uses Python stacks.
     whole = not (wish.phases or wish.categories or set(wish.without) - {STACK_CATEGORY})
     whole = whole and wish.start_ns is None and wish.end_ns is None
+    wished = {name: getattr(wish, name) for name in ("phases", "categories", "without", "start_ns", "end_ns")}
     return Trimmed(
         source=path.name,
         whole_steps=whole and (earlier is None or earlier.whole_steps),
         batch=chosen[0].batch if chosen else None,
         first_step=chosen[0].number if chosen else None,
         last_step=chosen[-1].number if chosen else None,
-        phases=list(wish.phases),
-        categories=list(wish.categories),
-        without=list(wish.without),
-        start_ns=wish.start_ns,
-        end_ns=wish.end_ns,
+        **wished,
     )
 
 

@@ -6,13 +6,12 @@ Python stacks, flow events and memory events, most of many traces, are skipped b
 from __future__ import annotations
 
 import functools
-import itertools
 import operator
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import repeat, zip_longest
+from itertools import compress, repeat, zip_longest
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
@@ -68,23 +67,22 @@ _KEPT: list[Any] = [
     ("s", str | None, None),
 ]
 _KEPT_WITH_ARGS = [*_KEPT, ("args", NeededArgs, msgspec.field(default_factory=lambda: NO_ARGS))]
-
-
-class Decoded(NamedTuple):
-    """What a block holds."""
-
-    total: int  # all events
-    events: list[Any]  # those that are kept
-    categories: bytes  # of each of these, a place in `QuickDecoder.categories`
-    stacks: int  # Python stacks left out
-    memory: int  # memory events left out
-
-    def without_memory(self) -> Decoded:
-        """The same less the memory events of categories that hold others too."""
-        kept = [not is_memory(event) for event in self.events]
-        events = list(itertools.compress(self.events, kept))
-        categories = bytes(itertools.compress(self.categories, kept))
-        return Decoded(self.total, events, categories, self.stacks, self.memory + len(kept) - len(events))
+# What decoding raises for text that is not JSON or is nested too deeply.
+WRONG_TEXT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+# In `Part.correlations`: none, or not an integer of 64 bits; such a value stays among the other args.
+NO_NUMBER = -(2**63)
+_NUMBERS = range(NO_NUMBER + 1, 2**63)
+_ZERO = msgspec.Raw(b"0")
+# Drafts shrink to a tenth, at 2 GB/s.
+_DRAFT_LEVEL = 1
+# Phases whose events need nothing but label, times, track and correlation number.
+_PLAIN_PHASES = frozenset("XiIR")
+_THREAD_SCOPES = (b"", b"null", b'"t"')
+_NONE_NEEDED = NeededArgs()
+_none = partial(np.empty, 0, dtype=np.int64)
+_place = attrgetter("cat", "ph", "name", "pid", "tid")
+_encode = msgspec.json.Encoder().encode
+_encode_lines = msgspec.json.Encoder().encode_lines
 
 
 class QuickDecoder:
@@ -103,8 +101,11 @@ class QuickDecoder:
         self._trust = _PATIENCE
         self._pause = 0
 
-    def decode(self, text: bytes | memoryview) -> Decoded | None:
-        """Raises what is in WRONG_TEXT."""
+    def decode(self, text: bytes | memoryview) -> tuple[Part, list[Any], bytes] | None:
+        """A part with counts alone, the events that are kept, and of each a place in `categories`.
+
+        Raises what is in WRONG_TEXT.
+        """
         if self._decode is None or self._pause:
             self._pause = max(0, self._pause - 1)
             return None
@@ -114,9 +115,9 @@ class QuickDecoder:
             return None
         self._trust = min(self._trust + 1, _PATIENCE)
         codes = bytes(map(self._codes.__getitem__, map(type, decoded)))
-        events = list(itertools.compress(decoded, codes.translate(_IS_KEPT)))
+        events = list(compress(decoded, codes.translate(_IS_KEPT)))
         categories = codes.translate(None, delete=_LEFT_OUT)
-        return Decoded(len(decoded), events, categories, codes.count(_STACKS), codes.count(_MEMORIES))
+        return Part(len(decoded), codes.count(_STACKS), codes.count(_MEMORIES)), events, categories
 
     def learn(self, events: Iterable[Event]) -> None:
         """Adds the categories of events that this decoder could not decode."""
@@ -156,24 +157,6 @@ def _type(category: str, fields: list[Any]) -> Any:
 
 # With a single type msgspec does not check the category, so there is a second one that no event has.
 _NO_CATEGORY = _type("molprof: no category", _FLOW)
-
-
-# What decoding raises for text that is not JSON or is nested too deeply.
-WRONG_TEXT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-# In `Part.correlations`: none, or not an integer of 64 bits; such a value stays among the other args.
-NO_NUMBER = -(2**63)
-_NUMBERS = range(NO_NUMBER + 1, 2**63)
-_ZERO = msgspec.Raw(b"0")
-# Drafts shrink to a tenth, at 2 GB/s.
-_DRAFT_LEVEL = 1
-# Phases whose events need nothing but label, times, track and correlation number.
-_PLAIN_PHASES = frozenset("XiIR")
-_THREAD_SCOPES = (b"", b"null", b'"t"')
-_NONE_NEEDED = NeededArgs()
-_none = partial(np.empty, 0, dtype=np.int64)
-_place = attrgetter("cat", "ph", "name", "pid", "tid")
-_encode = msgspec.json.Encoder().encode
-_encode_lines = msgspec.json.Encoder().encode_lines
 
 
 class Label(NamedTuple):
@@ -248,8 +231,8 @@ class PartReader:
             bytes(text).decode()
         if self._wanted.all_args:
             return self._part(decode_whole(bytes(text)))
-        block = self._quick.decode(text)
-        part = None if block is None else self._quick_part(block)
+        decoded = self._quick.decode(text)
+        part = None if decoded is None else self._quick_part(*decoded)
         if part is None:
             events = decode_brief(bytes(text))
             self._quick.learn(events)
@@ -259,17 +242,17 @@ class PartReader:
     def _numbered(self, kinds: Iterable[Any], count: int) -> np.ndarray:
         return np.fromiter(map(self.kinds.__getitem__, kinds), dtype=np.int32, count=count)
 
-    def _quick_part(self, block: Decoded) -> Part | None:
-        """The part of a block of common events; None where an event is of another kind."""
-        part = Part(block.total, block.stacks, block.memory)
-        if not block.events:
+    def _quick_part(self, part: Part, events: list[Any], categories: bytes) -> Part | None:
+        """The part with the common events of a block; None where an event is of another kind."""
+        if not events:
             return part
         # Types without args are shorter.
-        columns = zip_longest(*map(astuple, block.events), fillvalue=NO_ARGS)
+        columns = zip_longest(*map(astuple, events), fillvalue=NO_ARGS)
         phases, names, pids, tids, times, lengths, scopes, *args = columns
         complete = phases.count("X") == len(phases)
-        if not complete and MEMORY_NAME in names and (rest := block.without_memory()).memory > block.memory:
-            return self._quick_part(rest)
+        if not complete and MEMORY_NAME in names and not all(kept := [not is_memory(event) for event in events]):
+            part.memory += kept.count(False)
+            return self._quick_part(part, list(compress(events, kept)), bytes(compress(categories, kept)))
         if not complete and any(ph != "X" and s not in (None, "t") for ph, s in zip(phases, scopes, strict=True)):
             return None
         try:
@@ -290,8 +273,8 @@ class PartReader:
             correlations[having] = _take_correlations(needed)
             for position, text in zip(having, _encode_lines(needed).splitlines(), strict=True):
                 texts[position] = text
-        categories = map(self._quick.categories.__getitem__, block.categories)
-        kinds = zip(categories, phases, names, pids, tids, texts, repeat(b""))  # repeat is endless
+        named = map(self._quick.categories.__getitem__, categories)
+        kinds = zip(named, phases, names, pids, tids, texts, repeat(b""))  # repeat is endless
         part.kinds = self.kinds
         part.kind_of = self._numbered(kinds, len(phases))
         part.starts = starts

@@ -26,17 +26,6 @@ from molprof.common.zstandard import zstd
 
 # Blocks that wait: enough to bridge a pause, few enough to stay small.
 _WAITING_BLOCKS = 5
-
-
-def ahead(blocks: Iterator[bytes]) -> Generator[bytes, None, None]:
-    """The blocks. The thread starts with the first, and ends when this is closed."""
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        waiting: deque[Future[bytes | None]] = deque(pool.submit(next, blocks, None) for _ in range(_WAITING_BLOCKS))
-        while (block := waiting.popleft().result()) is not None:
-            waiting.append(pool.submit(next, blocks, None))
-            yield block
-
-
 _HEAD_BYTES = 64
 _KNOWN = {
     b"PK\x03\x04": "a zip archive",
@@ -84,6 +73,15 @@ PACKINGS = (
 )
 
 
+def ahead(blocks: Iterator[bytes]) -> Generator[bytes, None, None]:
+    """The blocks. The thread starts with the first, and ends when this is closed."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        waiting: deque[Future[bytes | None]] = deque(pool.submit(next, blocks, None) for _ in range(_WAITING_BLOCKS))
+        while (block := waiting.popleft().result()) is not None:
+            waiting.append(pool.submit(next, blocks, None))
+            yield block
+
+
 class Source:
     """An open trace."""
 
@@ -122,8 +120,13 @@ def open_source(path: Path, args_of: ArgsOf | None = None) -> Generator[Source, 
         with open(sys.stdin.fileno(), "rb", closefd=False) if str(path) == STDIN else path.open("rb") as file:
             source = Source(name, file)
             _refuse_others(name, source.peek())
-            source.is_long = _is_long(file, source.peek())
-            blocks = _blocks(source)
+            packing = next((packing for packing in PACKINGS if packing.magic.match(source.peek())), None)
+            stored = os.fstat(file.fileno())
+            text_bytes = stored.st_size * (1 if packing is None else _USUAL_RATIO)
+            source.is_long = text_bytes >= LONG_BYTES or not stat.S_ISREG(stored.st_mode)
+            blocks = iter(partial(source.read, BLOCK_BYTES), b"")
+            if packing is not None:
+                blocks = unpack(name, source.read, packing)
             head = b""
             try:
                 while len(head) < BLOCK_BYTES // 2 and not _is_json(head) and (block := next(blocks, b"")):
@@ -151,12 +154,6 @@ def _is_json(head: bytes) -> bool:
     return len(head) >= _TOLD_BYTES and _JSON.match(head[:_TOLD_BYTES]) is not None
 
 
-def _is_long(file: BinaryIO, head: bytes) -> bool:
-    stored = os.fstat(file.fileno())
-    ratio = _USUAL_RATIO if any(packing.magic.match(head) for packing in PACKINGS) else 1
-    return stored.st_size * ratio >= LONG_BYTES or not stat.S_ISREG(stored.st_mode)
-
-
 def refuse_folder(path: Path) -> None:
     """Raises UsageError where a folder is given for a trace; the hint names those in it."""
     if not path.is_dir():
@@ -178,15 +175,6 @@ def _refuse_others(name: str, head: bytes) -> None:
         if head.startswith(magic):
             first = head[:4].hex(" ")
             raise TraceError(f"{name} is {what}, not a trace (first bytes {first})", hint=GIVE_HINT)
-
-
-def _blocks(source: Source) -> Iterator[bytes]:
-    for packing in PACKINGS:
-        if packing.magic.match(source.peek()):
-            yield from unpack(source.name, source.read, packing)
-            return
-    while block := source.read(BLOCK_BYTES):
-        yield block
 
 
 def unpack(name: str, read: Callable[[int], bytes], packing: Packing) -> Iterator[bytes]:

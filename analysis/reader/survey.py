@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from isal import isal_zlib
-from msgspec import Struct
+from msgspec import Struct, field
 
 from molprof.analysis.reader.document import CHROME_HINT
 from molprof.analysis.reader.events import SLICE_PHASES, STACK_CATEGORY, Id, usable_args
@@ -33,24 +33,24 @@ class Survey(Struct):
     describe, as compressed JSON lines without times and places.
     """
 
-    events_by_category: dict[str, int]  # complete events in the file, fed or not
-    expected_slices: dict[str, int]  # slices that the engine must show, by the category that it shows
-    has_open_slices: bool  # begin events, whose durations are not known here
-    unread_events: int
-    memory_events: int  # fed or not
-    origin_ns: int
-    starts_ns: np.ndarray  # int64, from the earliest event
-    durations_ns: np.ndarray  # int64; 0 for all but X
-    order: np.ndarray  # positions by start, of equal starts the latest end first
-    tracks: np.ndarray  # int32, index into `track_ids`
-    lanes: np.ndarray  # int32; 0: its own track
-    label_of: np.ndarray  # int32, index into `labels`
-    labels: list[Label]
-    correlations: np.ndarray  # int64, or `part.NO_NUMBER`; empty where `drafts` hold them
-    drafts: list[bytes]
-    track_ids: list[tuple[Id, Id]]
-    thread_names: dict[int, str]  # by track
-    process_names: dict[Id, str]  # by pid
+    events_by_category: dict[str, int] = field(default_factory=dict)  # complete events in the file, fed or not
+    expected_slices: dict[str, int] = field(default_factory=dict)  # that the engine must show, by the shown category
+    has_open_slices: bool = False  # begin events, whose durations are not known here
+    unread_events: int = 0
+    memory_events: int = 0  # fed or not
+    origin_ns: int = 0
+    starts_ns: np.ndarray = _NOTHING  # int64, from the earliest event
+    durations_ns: np.ndarray = _NOTHING  # int64; 0 for all but X
+    order: np.ndarray = _NOTHING  # positions by start, of equal starts the latest end first
+    tracks: np.ndarray = _NOTHING  # int32, index into `track_ids`
+    lanes: np.ndarray = _NOTHING  # int32; 0: its own track
+    label_of: np.ndarray = _NOTHING  # int32, index into `labels`
+    labels: list[Label] = field(default_factory=list)
+    correlations: np.ndarray = _NOTHING  # int64, or `part.NO_NUMBER`; empty where `drafts` hold them
+    drafts: list[bytes] = field(default_factory=list)
+    track_ids: list[tuple[Id, Id]] = field(default_factory=list)
+    thread_names: dict[int, str] = field(default_factory=dict)  # by track
+    process_names: dict[Id, str] = field(default_factory=dict)  # by pid
 
     def release(self) -> None:
         """Frees the arrays: the engine needs their memory for the end of its reading."""
@@ -71,67 +71,51 @@ class Survey(Struct):
 
 def survey(parts: Iterable[Part], path: str) -> Survey:
     """The survey of a file from all its parts. Raises TraceError."""
+    found = Survey()
     kept: list[Part] = []
     tracks = numbered()
-    thread_names: dict[int, str] = {}
-    process_names: dict[Id, str] = {}
-    read = stacks = unread = memory = 0
-    has_open_slices = False
+    read = stacks = 0
     for part in parts:
         read += part.events
         stacks += part.stacks
-        unread += part.unread
-        memory += part.memory
-        has_open_slices |= part.open_slices
+        found.unread_events += part.unread
+        found.memory_events += part.memory
+        found.has_open_slices |= part.open_slices
         for kind, pid, tid, name in part.names:
             if kind == "thread_name":
-                thread_names[tracks[pid, tid]] = name
+                found.thread_names[tracks[pid, tid]] = name
             else:
-                process_names[pid] = name
+                found.process_names[pid] = name
         if len(part.starts):
             kept.append(part)
-        if unread > _MAX_UNREAD and 2 * unread > read:
-            what = f"{unread:,} of its first {read:,} events are of no known kind (ph): not a trace"
+        if found.unread_events > _MAX_UNREAD and 2 * found.unread_events > read:
+            what = f"{found.unread_events:,} of its first {read:,} events are of no known kind (ph): not a trace"
             raise TraceError(f"{path}: {what}", hint=CHROME_HINT)
-    starts = _joined(kept, "starts", np.int64)
-    durations = _joined(kept, "durations", np.int64)
-    labels, label_of, track_of = _labelled(kept, tracks)
-    origin = int(starts.min()) if len(starts) else 0
-    _check_span(path, starts, durations, origin)
-    starts -= origin
-    ends = starts + durations
-    counts = np.bincount(label_of, minlength=len(labels)).tolist()
-    complete: Counter[str] = Counter()
+    found.starts_ns = starts = _joined(kept, "starts", np.int64)
+    found.durations_ns = _joined(kept, "durations", np.int64)
+    found.labels, found.label_of, found.tracks = _labelled(kept, tracks)
+    found.track_ids = list(tracks)
+    found.correlations = _joined(kept, "correlations", np.int64)
+    found.drafts = [part.text for part in kept if part.text]
+    found.origin_ns = int(starts.min()) if len(starts) else 0
+    _check_span(path, starts, found.durations_ns, found.origin_ns)
+    starts -= found.origin_ns
+    ends = starts + found.durations_ns
+    complete: Counter[str] = Counter({STACK_CATEGORY: stacks})
     slices: Counter[str] = Counter()
-    for label, count in zip(labels, counts, strict=True):
+    counts = np.bincount(found.label_of, minlength=len(found.labels)).tolist()
+    for label, count in zip(found.labels, counts, strict=True):
         if label.phase == "X":
             complete[str(label.category)] += count  # an event without one counts under 'None'
         if label.phase in SLICE_PHASES:
             slices[shown_category(label.category)] += count
-    complete[STACK_CATEGORY] += stacks
-    result = Survey(
-        events_by_category=dict(sorted((+complete).items())),
-        expected_slices=dict(slices),
-        has_open_slices=has_open_slices,
-        unread_events=unread,
-        memory_events=memory,
-        origin_ns=origin,
-        starts_ns=starts,
-        durations_ns=durations,
-        order=time_order(starts, ends),
-        tracks=track_of,
-        lanes=np.zeros(len(starts), dtype=np.int32),
-        label_of=label_of,
-        labels=labels,
-        correlations=_joined(kept, "correlations", np.int64),
-        drafts=[part.text for part in kept if part.text],
-        track_ids=list(tracks),
-        thread_names=thread_names,
-        process_names=process_names,
-    )
-    is_complete = result.has_label(label.phase == "X" for label in labels)
-    assign_lanes(result.lanes, result.order[is_complete[result.order]], track_of, starts, ends)
-    return result
+    found.events_by_category = dict(sorted((+complete).items()))
+    found.expected_slices = dict(slices)
+    found.order = time_order(starts, ends)
+    found.lanes = np.zeros(len(starts), dtype=np.int32)
+    is_complete = found.has_label(label.phase == "X" for label in found.labels)
+    assign_lanes(found.lanes, found.order[is_complete[found.order]], found.tracks, starts, ends)
+    return found
 
 
 def shown_category(category: str | None) -> str:
