@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ALL = "all"
+_FILE = click.Path(exists=True, dir_okay=False, resolve_path=True)
 _SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -95,16 +96,11 @@ def _bytes(value: str) -> int:
     return size
 
 
-class _Molecules(click.Path):
+def _molecules(value: str) -> str:
     """FILE or FILE:COLUMN with molecules; the file, made absolute, exists."""
-
-    def __init__(self) -> None:
-        super().__init__(exists=True, dir_okay=False, resolve_path=True)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        path, column = split_column(str(value))
-        found = os.fsdecode(super().convert(str(path), param, ctx))
-        return found if column is None else f"{found}:{column}"
+    path, column = split_column(value)
+    found = os.fsdecode(_FILE(str(path)))
+    return found if column is None else f"{found}:{column}"
 
 
 def _listed(option: str, name: str, choices: Sequence[str], default: str, text: str) -> Callable[[_F], _F]:
@@ -170,8 +166,8 @@ def _axis_option(row: Setting, values: Sequence[object]) -> Callable[[_F], _F]:
 
 
 def _shared_option(row: Setting) -> Callable[[_F], _F]:
-    changes = {"smiles": _Molecules(), "prompts": click.Path(exists=True, dir_okay=False, resolve_path=True)}
-    kind = changes.get(row.name, None if row.least is None else click.IntRange(row.least))
+    files = {"smiles": Read(_molecules), "prompts": _FILE}
+    kind = files.get(row.name, None if row.least is None else click.IntRange(row.least))
     return setting_option(row, **({} if kind is None else {"type": kind}))
 
 
@@ -225,7 +221,7 @@ def _benchmark(
     @grouped(Running, "running")
     def invoke(running: Running, **given: Any) -> int:
         _check(running)
-        cases = cases_of(running, given)
+        cases = cases_of(running, {**given, "device": running.device, "threads": running.threads})
         if _submitted(running, len(cases(True))):
             return 0
         from molprof.profiler.bench.schedule import read_machine
@@ -357,7 +353,6 @@ Examples:
 
 def _sdpa_cases(running: Running, given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
     shapes = given.pop("shapes")
-    given |= {"device": running.device, "threads": running.threads}
     return lambda gpu: sdpa_cases(shapes or tuple(map(read_shape, SHAPES[gpu])), **given)
 
 
@@ -374,7 +369,6 @@ Examples:
 
 
 def _generation_cases(running: Running, given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
-    given |= {"device": running.device, "threads": running.threads}
     given["sampling"] = sampling_asked(click.get_current_context())
     prompt, answer, arguments = (given.pop(name) for name in ("prompt_format", "answer_format", "processor_args"))
     project = running.submission.project

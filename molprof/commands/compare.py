@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,8 +84,13 @@ def command(
 
         refuse_folder(traces[0])
         raise click.UsageError("compare needs at least two traces; for one: molprof report TRACE")
-    excluded = {"fail_if": thresholds, "predictions": predictions, "tokens": tokens, "molecules": molecules}
-    _check_by(by, region, len(traces), excluded)
+    if by is None and region is not None:
+        raise UsageError("--of says what of two traces is compared kernel by kernel", hint="--by kernel")
+    if by is not None:
+        if len(traces) > 2:
+            raise UsageError(f"--by {by} compares two traces, and {len(traces)} are given", hint="give two")
+        given = {"fail_if": thresholds, "predictions": predictions, "tokens": tokens, "molecules": molecules}
+        refuse(f"--by {by}", "leave these out", **given)
     result.check([*traces, *filter(None, [predictions])])
     if by is not None:
         from molprof.analysis.documents.kernels import kernels_document
@@ -108,14 +113,3 @@ def command(
     note(*(remark for report in found for remark in report.trace.remarks))
     write(text, result.output)
     return judged(outcome)
-
-
-def _check_by(by: str | None, region: str | None, count: int, excluded: Mapping[str, object]) -> None:
-    """Refuse options that exclude each other. Raises UsageError."""
-    if by is None:
-        if region is not None:
-            raise UsageError("--of says what of two traces is compared kernel by kernel", hint="--by kernel")
-        return
-    if count != 2:
-        raise UsageError(f"--by {by} compares two traces, and {count} are given", hint="give two")
-    refuse(f"--by {by}", "leave these out", **excluded)

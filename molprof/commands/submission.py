@@ -115,14 +115,6 @@ def submit_command(
         settle(follow(job))
 
 
-def project_jobs(config: Path | None) -> Path:
-    """Return the folder of the project's jobs."""
-    from molprof.profiler.cluster.job import jobs_folder
-    from molprof.profiler.project import find_project
-
-    return jobs_folder(find_project(config).folder)
-
-
 def follow(job: Job) -> JobStatus:
     """Print what changes until the job has ended; of a single task, its log too."""
     from molprof.profiler.cluster.status import UNFINISHED, LogTail, watch

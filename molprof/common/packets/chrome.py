@@ -22,9 +22,7 @@ from molprof.common.packets.events import (
     Clocks,
     RenderStages,
     Sequence,
-    Values,
     counted,
-    described,
 )
 from molprof.common.packets.recording import (
     BEGIN,
@@ -89,7 +87,7 @@ class _Reader:
         self._packet = packet_class().FromString
         self._sequences: dict[int, Sequence] = {}
         self._clocks = Clocks()
-        self._values = Values()
+        self._texts: dict[str, Any] = {}
         self._tracks = Tracks()
         self._stages = RenderStages()
         self._keys: dict[str, Any] = {}
@@ -146,7 +144,7 @@ class _Reader:
         number = packet.trusted_packet_sequence_id
         sequence = self._sequences.get(number)
         if sequence is None:
-            sequence = self._sequences[number] = Sequence(number)
+            sequence = self._sequences[number] = Sequence(number, self._texts)
         sequence.take(packet)
         # A packet holds one of these, most often the first.
         if packet.HasField("track_event"):
@@ -182,7 +180,7 @@ class _Reader:
         if kind == TYPE_END:
             self.recording.add(END, time, self._track(home), place, None)
         elif kind in (TYPE_BEGIN, TYPE_INSTANT):
-            found = described(event, sequence, self._values, self._args_of)
+            found = sequence.described(event, self._args_of)
             is_slice = kind == TYPE_BEGIN
             if found.get("cat") == KEY_CATEGORY and not is_slice:
                 self._keys[found["name"]] = found["args"].get("value")

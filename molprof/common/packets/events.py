@@ -40,6 +40,7 @@ _RENAMED = {
     "stream id": "stream",
     "registers_per_thread": "registers per thread",
 }
+_NAMES = "debug_annotation_names"
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,18}")
 _STREAM = re.compile(r"\bstream (\d{1,18})\b", re.IGNORECASE)
 _SIZES = (("grid_size", "grid"), ("workgroup_size", "block"))
@@ -49,8 +50,9 @@ _ARGUMENTS = ("int_value", "uint_value", "string_value")
 class Sequence:
     """The state of one writer, from packet to packet."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, texts: dict[str, Any]) -> None:
         self.number = number
+        self._texts = texts  # JSON texts that were checked, of all writers
         self.track_uuid: int | None = None
         self.clock: int | None = None
         self._interned: dict[str, dict[int, Any]] = defaultdict(dict)
@@ -80,6 +82,58 @@ class Sequence:
     def name(self, kind: str, number: int) -> str:
         """The name of an entry of interned data. Raises DamageError."""
         return str(self.find(kind, number).name)
+
+    def described(self, event: Any, args_of: ArgsOf | None = None) -> dict[str, Any]:
+        """Category (left out where there is none), name and args of an event. Raises DamageError."""
+        result: dict[str, Any] = {}
+        if event.categories:
+            result["cat"] = event.categories[0]
+        elif event.category_iids:
+            result["cat"] = self.name("event_categories", event.category_iids[0])
+        category = result.get("cat")
+        result["name"] = self.name("event_names", event.name_iid) if event.name_iid else event.name
+        wanted = None if args_of is None or category == KEY_CATEGORY else args_of(category)
+        result["args"] = {} if wanted == () else self.args(event.debug_annotations, wanted)
+        return result
+
+    def args(self, annotations: Any, wanted: Container[str] | None = None) -> dict[str, Any]:
+        """Debug annotations as args; the wanted ones, None for all. Raises DamageError."""
+        return {
+            name: self._value(item)
+            for item in annotations
+            for name in [self.name(_NAMES, item.name_iid) if item.name_iid else item.name]
+            if wanted is None or name in wanted
+        }
+
+    def _value(self, item: Any) -> Any:
+        for field in _SIMPLE:
+            if item.HasField(field):
+                return getattr(item, field)
+        if item.HasField("double_value"):
+            return number(item.double_value)
+        if item.HasField("legacy_json_value"):
+            return self._json(item.legacy_json_value)
+        if item.HasField("string_value_iid"):
+            text = self.find("debug_annotation_string_values", item.string_value_iid).str
+            return text.decode("utf-8", "replace")
+        if item.HasField("pointer_value"):
+            return hex(item.pointer_value)
+        if item.dict_entries:
+            return self.args(item.dict_entries)
+        return [self._value(entry) for entry in item.array_values]
+
+    def _json(self, text: str) -> Any:
+        """JSON text as it is; as a text where it is not JSON."""
+        if text not in self._texts:
+            if len(self._texts) > _MAX_KNOWN:
+                self._texts.clear()
+            try:
+                _decode_raw(text)
+                # An event is one line.
+                self._texts[text] = msgspec.Raw(text.replace("\n", " ").encode())
+            except (msgspec.DecodeError, RecursionError):
+                self._texts[text] = text
+        return self._texts[text]
 
 
 class Clocks:
@@ -132,74 +186,9 @@ def _key(clock: int, sequence: int) -> tuple[int, int]:
     return clock, 0 if clock <= _LAST_GLOBAL_CLOCK else sequence
 
 
-class Values:
-    """Reads the args of events, and keeps JSON texts that were checked."""
-
-    def __init__(self) -> None:
-        self._texts: dict[str, Any] = {}
-
-    def args(self, annotations: Any, sequence: Sequence, wanted: Container[str] | None = None) -> dict[str, Any]:
-        """Debug annotations as args; the wanted ones, None for all. Raises DamageError."""
-        return {
-            name: self._value(item, sequence)
-            for item in annotations
-            for name in [self._name(item, sequence)]
-            if wanted is None or name in wanted
-        }
-
-    def _name(self, item: Any, sequence: Sequence) -> str:
-        if item.name_iid:
-            return sequence.name("debug_annotation_names", item.name_iid)
-        return str(item.name)
-
-    def _value(self, item: Any, sequence: Sequence) -> Any:
-        for field in _SIMPLE:
-            if item.HasField(field):
-                return getattr(item, field)
-        if item.HasField("double_value"):
-            return number(item.double_value)
-        if item.HasField("legacy_json_value"):
-            return self._json(item.legacy_json_value)
-        if item.HasField("string_value_iid"):
-            text = sequence.find("debug_annotation_string_values", item.string_value_iid).str
-            return text.decode("utf-8", "replace")
-        if item.HasField("pointer_value"):
-            return hex(item.pointer_value)
-        if item.dict_entries:
-            return self.args(item.dict_entries, sequence)
-        return [self._value(entry, sequence) for entry in item.array_values]
-
-    def _json(self, text: str) -> Any:
-        """JSON text as it is; as a text where it is not JSON."""
-        if text not in self._texts:
-            if len(self._texts) > _MAX_KNOWN:
-                self._texts.clear()
-            try:
-                _decode_raw(text)
-                # An event is one line.
-                self._texts[text] = msgspec.Raw(text.replace("\n", " ").encode())
-            except (msgspec.DecodeError, RecursionError):
-                self._texts[text] = text
-        return self._texts[text]
-
-
 def number(value: float) -> float | str:
     """The number, or as a text what JSON has not."""
     return value if math.isfinite(value) else str(value)
-
-
-def described(event: Any, sequence: Sequence, values: Values, args_of: ArgsOf | None = None) -> dict[str, Any]:
-    """Category (left out where there is none), name and args of an event. Raises DamageError."""
-    result: dict[str, Any] = {}
-    if event.categories:
-        result["cat"] = event.categories[0]
-    elif event.category_iids:
-        result["cat"] = sequence.name("event_categories", event.category_iids[0])
-    category = result.get("cat")
-    result["name"] = sequence.name("event_names", event.name_iid) if event.name_iid else event.name
-    wanted = None if args_of is None or category == KEY_CATEGORY else args_of(category)
-    result["args"] = {} if wanted == () else values.args(event.debug_annotations, sequence, wanted)
-    return result
 
 
 def counted(event: Any) -> int | float | str:
@@ -225,7 +214,9 @@ class RenderStages:
     def event(self, event: Any, sequence: Sequence) -> dict[str, Any]:
         """A stage's category, name, args, and the name of its queue. Raises DamageError."""
         args = self._args(event, sequence)
-        queue = self._queue(event, sequence)
+        queue = _listed(self._queues, event.hw_queue_id) or f"queue {event.hw_queue_id}"
+        if event.hw_queue_iid:
+            queue = sequence.name("gpu_specifications", event.hw_queue_iid)
         stage, compute = self._stage(event, sequence)
         known = next((kind for text, kind in _CATEGORIES.items() if stage.lower().startswith(text)), None)
         category = known or ("kernel" if compute or event.HasField("launch") else stage or "gpu_render_stage")
@@ -273,11 +264,6 @@ class RenderStages:
                 value = number(item.double_value)
             args[_RENAMED.get(name, name)] = value
         return args
-
-    def _queue(self, event: Any, sequence: Sequence) -> str:
-        if event.hw_queue_iid:
-            return sequence.name("gpu_specifications", event.hw_queue_iid)
-        return _listed(self._queues, event.hw_queue_id) or f"queue {event.hw_queue_id}"
 
     def _stage(self, event: Any, sequence: Sequence) -> tuple[str, bool]:
         """The stage's name, and whether it is said to compute."""
