@@ -8,21 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from molprof.commands.options import Result, note, result_options, write
-from molprof.commands.submission import config_option, follow, settle
+from molprof.commands.submission import Submission, config_option, follow, settle
 from molprof.common.errors import UsageError
 from molprof.common.text import escaped
 
 if TYPE_CHECKING:
     from molprof.profiler.cluster.job import Job
     from molprof.profiler.cluster.status import JobStatus
-
-
-def _jobs_folder(config: Path | None) -> Path:
-    """Return the folder of the project's jobs."""
-    from molprof.profiler.cluster.job import jobs_folder
-    from molprof.profiler.project import find_project
-
-    return jobs_folder(find_project(config).folder)
 
 
 @click.command("jobs")
@@ -52,7 +44,7 @@ def command(name: str | None, again: bool, stop: bool, result: Result, config: P
     from molprof.profiler.cluster.job import all_jobs, find_job
     from molprof.profiler.cluster.status import job_statuses
 
-    folder = _jobs_folder(config)
+    folder = Submission(config).jobs
     jobs, problems = all_jobs(folder) if name is None else ([find_job(folder, name)], [])
     note(*problems)
     statuses = job_statuses(jobs)
@@ -110,7 +102,7 @@ def collect(name: str, wait: bool, config: Path | None) -> None:
     from molprof.profiler.cluster.job import find_job
     from molprof.profiler.cluster.status import job_status
 
-    job = find_job(_jobs_folder(config), name)
+    job = find_job(Submission(config).jobs, name)
     status = follow(job) if wait else job_status(job)
     if status.problem:
         note(f"Slurm does not answer, so these are the states that the tasks wrote: {status.problem}")
@@ -133,7 +125,7 @@ def logs(name: str, task: str | None, config: Path | None) -> None:
     """
     from molprof.profiler.cluster.job import find_job
 
-    job = find_job(_jobs_folder(config), name)
+    job = find_job(Submission(config).jobs, name)
     lines: list[str] = []
     for number in range(len(job.tasks)) if task is None else (_number(job, task),):
         if len(job.tasks) > 1:

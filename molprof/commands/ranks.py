@@ -77,11 +77,10 @@ def command(
     if submission.cluster is not None and parts is not None:
         tasks = _tasks(traces, parts, reading.partial, own_arguments(context, "output", "force", "style", "parts"))
         if tasks:
-            from molprof.profiler.cluster.job import jobs_folder
             from molprof.profiler.cluster.status import unfinished
 
             outputs = {task.output for task in tasks}
-            busy = Counter(unfinished(jobs_folder(submission.project.folder), outputs).values())
+            busy = Counter(unfinished(submission.jobs, outputs).values())
             for job, count in busy.items():
                 text = f"{job} has not read {counted(count, 'file')} yet"
                 raise UsageError(text, hint=f"molprof collect {job} --wait, then repeat the command")

@@ -57,6 +57,13 @@ class Submission:
 
         return find_project(self.config)
 
+    @property
+    def jobs(self) -> Path:
+        """The folder of the project's jobs."""
+        from molprof.profiler.cluster.job import jobs_folder
+
+        return jobs_folder(self.project.folder)
+
 
 # Parameters of a command that make its `Submission`.
 PARAMETERS = tuple(item.name for item in fields(Submission))
@@ -97,14 +104,13 @@ def submit_command(
     submitted: Callable[[Job], None] = lambda job: None,
 ) -> None:
     """Submit `tasks` as one job, call `submitted`, then follow the job and finish its results, or print its id."""
-    from molprof.profiler.cluster.job import jobs_folder
     from molprof.profiler.cluster.settings import overridden
     from molprof.profiler.cluster.submit import submit
     from molprof.profiler.project import DEFAULT_CLUSTER
 
     project, cluster = submission.project, submission.cluster or DEFAULT_CLUSTER
     settings = overridden(project.cluster(cluster), submission.overrides)
-    job = submit(jobs_folder(project.folder), kind, tasks, cluster, settings, data)
+    job = submit(submission.jobs, kind, tasks, cluster, settings, data)
     number = job.attempts[-1].slurm_id
     note(f"submitted {job.id}: Slurm job {number}, {counted(len(tasks), 'task')}; its files: {job.folder}")
     submitted(job)

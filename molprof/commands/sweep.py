@@ -97,12 +97,10 @@ def command(
         write("\n".join(escaped(shlex.join(["molprof", *_command(folder, entry, force)])) for entry in chosen))
         note(f"{counted(len(chosen), 'case')}, to be captured into {folder}")
         return
-    from molprof.profiler.cluster.job import jobs_folder
     from molprof.profiler.cluster.status import unfinished
 
     outputs = {} if force else {str((folder / entry.trace).absolute()): name for name, entry in entries.items()}
-    jobs_of = unfinished(jobs_folder(submission.project.folder), outputs)
-    busy = {outputs[output]: job for output, job in jobs_of.items()}
+    busy = {outputs[output]: job for output, job in unfinished(submission.jobs, outputs).items()}
     jobs = Counter(busy.values())
     if busy and not resume:
         first = next(iter(jobs))

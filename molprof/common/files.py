@@ -134,30 +134,25 @@ def scratch_file(path: Path) -> Iterator[Path]:
 
     A lock on it tells other processes that it is in use: those that killed processes left are removed.
     """
-    handle, part = _locked_file(path)
-    try:
-        yield part
-    finally:
-        _remove(part)
-        os.close(handle)
-
-
-def _locked_file(path: Path) -> tuple[int, Path]:
     _remove_stale(path.parent)
     names = (f".{path.name[:_NAME_CHARACTERS]}.{os.getpid()}-{number}{_SCRATCH}" for number in itertools.count())
-    while True:
-        part = path.with_name(next(names))
+    for part in map(path.with_name, names):
         try:
             handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        except FileExistsError:  # of a process on another machine, or of another thread
+        except FileExistsError:  # of another thread, or of a process on another machine
             continue
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}", hint="name another file with -o OUT") from error
         with suppress(OSError):  # a file system without locks, where nothing counts as left
             fcntl.flock(handle, fcntl.LOCK_EX)
         if os.fstat(handle).st_nlink:
-            return handle, part
+            break
         os.close(handle)  # another process took it for a left one before it was locked
+    try:
+        yield part
+    finally:
+        _remove(part)
+        os.close(handle)
 
 
 def _remove_stale(folder: Path) -> None:
