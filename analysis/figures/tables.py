@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import groupby
+from math import fsum
 from operator import itemgetter
 from statistics import median_low
 from typing import Any
@@ -14,10 +15,11 @@ from molprof.analysis.figures.figure import TableQuery
 from molprof.analysis.figures.model import Table
 from molprof.analysis.trace_processor.package import Query
 
-# What becomes of the columns of positions that are folded; None where none has a value.
+# What becomes of the columns of positions that are folded; None where none has a value. `sum` of ratios would depend
+# on the version of Python.
 _FOLDED: Mapping[str, Callable[[list[Any]], Any]] = {
     "count": sum, "p50_ns": median_low, "shortest_ns": min, "longest_ns": max, "p50_gap_ns": median_low,
-    "time_ratio": sum,
+    "time_ratio": fsum,
 }  # fmt: skip
 
 
