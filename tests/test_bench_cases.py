@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from molprof.common.errors import UsageError
+from molprof.common.settings import Setting, rows
 from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase, case_id, from_json, to_json
 from molprof.profiler.bench.facts import Facts, unsupported
 from molprof.profiler.bench.grids import BENCHMARKS, Benchmark, generation_cases, read_shape, sdpa_cases, values_of
@@ -31,6 +32,17 @@ def test_ids_stand_for_all_settings() -> None:
     assert case_id(RUN) == case_id(GenerateCase(model="qwen"))
     assert len({case_id(RUN), case_id(replace(RUN, passes=2)), case_id(replace(RUN, threads=1))}) == 3
     assert case_id(KERNEL) == "44c1bcd91f50"
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in rows(GenerateCase).values() if row.axis is not None], ids=lambda row: row.name
+)
+def test_values_of_an_axis_have_labels_of_their_own(row: Setting) -> None:
+    case = replace(RUN, kv_cache="static")
+    other = {str: "other", bool: not row.default, int: 7, float: 0.5}[row.type]
+    if row.accepted is not None:
+        other = next(value for value in row.accepted if value not in (row.default, "static", "off"))
+    assert replace(case, **{row.name: other}).label() != case.label()
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,7 @@ from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run, Setup
 from molprof.analysis.reader import path_text
 from molprof.common.settings import SETTINGS as ROWS
-from molprof.common.text_format import ANSWER, PROMPT
 from molprof.common.values import Unit, Value, count_text, number_text
-
-_AS_NEEDED = "as needed"
 
 
 def _of_run(
@@ -24,11 +21,11 @@ def _of_run(
     return Figure(name, "Settings of the run", label, unit, of_run(value), role=role, **{"compared": False, **fields})
 
 
-def _plain(value: Any, setup: Setup) -> Value:
+def _plain(value: Any, setup: Any) -> Value:
     return ("on" if value else "off") if isinstance(value, bool) else value
 
 
-def _setting(name: str, text: Callable[[Any, Setup], Value] = _plain, unit: Unit = "text", **fields: Any) -> Figure:
+def _setting(name: str, text: Callable[[Any, Any], Value] = _plain, unit: Unit = "text", **fields: Any) -> Figure:
     """A setting's row, `text` of its value."""
     row = ROWS[name]
     assert row.role is not None
@@ -36,6 +33,8 @@ def _setting(name: str, text: Callable[[Any, Setup], Value] = _plain, unit: Unit
     def value(run: Run) -> Value:
         return text(getattr(run.setup, row.recorded), run.setup)
 
+    if row.quiet:
+        fields["usual"] = text(row.default, None)
     return _of_run(row.recorded, row.label, row.role, value, unit, **fields)
 
 
@@ -94,13 +93,11 @@ _MODEL = (
     _of_run("sampling_parameters", "sampling parameters", "work", _sampling_parameters),
     _of_run("loop", "decoding", "subject", lambda run: run.setup.loop, compared=True),
     _setting("kv_cache"),
-    _setting("max_cache_length", lambda value, setup: str(value or _AS_NEEDED), usual=_AS_NEEDED),
+    _setting("max_cache_length", lambda value, setup: str(value or "as needed")),
     _setting("attention"),
     _setting("tf32"),
     _setting("cudnn_benchmark"),
     _setting("padding_multiple", _padding),
-    _setting("prompt_format", usual=PROMPT),
-    _setting("answer_format", usual=ANSWER),
 )
 _RUN = (
     _setting("batch_size", unit="count", compared=True),

@@ -78,7 +78,7 @@ def _values(choices: Sequence[str] | None = None, read: Callable[[str], Any] = s
         try:
             return tuple(dict.fromkeys(map(read, items)))
         except ValueError:
-            raise ValueError(f"{text!r} is not a list of whole numbers") from None
+            raise ValueError(f"{text!r} is not a list of {'whole ' * (read is int)}numbers") from None
 
     return Read(values, "N,M,..." if read is int else "A,B,...")
 

@@ -42,7 +42,9 @@ _MOST_THREADS = 1024
 _MOST_NUMBER = 1_000_000
 _TF32_CAPABILITY = (8, 0)
 # What of a run's work a setting decides:
-# forward: what a forward computes for given rows. Runs that differ in it never do equal work.
+# forward: what a forward computes for given rows, and what else runs in the phase `forward` (see
+#   profiler/decoding/marks.py), such as processors that `generate` makes of its own settings. Runs that differ in it
+#   never do equal work.
 # tokens: which tokens may be chosen, and how. Forwards of other tokens are equal work.
 # input: which prompts, in which batches, for how many steps. A trace tells it by the shapes of its batches.
 # nothing: how often the work is repeated, and what is recorded of it.
@@ -67,11 +69,13 @@ class Setting(NamedTuple):  # a dataclass takes longer to import
     # file: a path; text: a text in which `\n` is a newline, and whose default the model may replace
     kind: Literal["file", "text", None] = None
     bench: bool = False  # benchmarks take it for all their cases
-    axis: str | None = None  # benchmarks take several values: the help of that; empty: that of one value
+    # benchmarks take several values: the help of that; empty: that of one value; None, without `bench`: not at all
+    axis: str | None = None
     short: str = "{}"  # how a label names a value, `{}` in its place; of a switch, the whole
     lever: bool = False  # it changes the speed of a configuration, not what is generated
     label: str = ""  # its row of reports and comparisons; empty: it has none of its own
     role: Role | None = None  # of that row
+    quiet: bool = False  # that row is left out where all runs have the default
     recorded: str = ""  # the key of a report's `setup` that tells it; empty: its name
     name: str = ""
     default: Any = None
@@ -169,10 +173,8 @@ def _share(option: str, hint: str) -> _Check:
     return lambda share: None if 0 < share <= 1 else (f"{option} {share} is not in (0, 1]", hint)
 
 
-def _temperature(value: float) -> tuple[str, str] | None:
-    if value > 0 and math.isfinite(value):
-        return None
-    return f"--temperature {value} is not a number above 0", "--sampling greedy takes the top"
+def _above_zero(option: str, hint: str) -> _Check:
+    return lambda value: None if 0 < value < math.inf else (f"{option} {value} is not a number above 0", hint)
 
 
 def _placeholder(text: str) -> tuple[str, str] | None:
@@ -227,11 +229,11 @@ class CaptureSettings:
         help="File with one plain-text prompt per line.")
     # prompt_format, answer_format: see `TextFormat`
     prompt_format: str = setting(
-        PROMPT, decides="input", label="prompt format", role="subject", kind="text", metavar="PATTERN", bench=True,
-        help="Text of a prompt, with {smiles}.")
+        PROMPT, decides="input", label="prompt format", role="subject", quiet=True, kind="text", metavar="PATTERN",
+        bench=True, help="Text of a prompt, with {smiles}.")
     answer_format: str = setting(
-        ANSWER, decides="tokens", label="answer format", role="subject", kind="text", metavar="PATTERN", bench=True,
-        help="Text of an answer: tags, and how a coordinate block opens, separates and closes.")
+        ANSWER, decides="tokens", label="answer format", role="subject", quiet=True, kind="text", metavar="PATTERN",
+        bench=True, help="Text of an answer: tags, and how a coordinate block opens, separates and closes.")
     generations: int = setting(
         1, decides="input", metavar="K", least=1, most=_MOST_NUMBER, help="Generate each molecule K times.")
     strict: bool = setting(
@@ -239,7 +241,8 @@ class CaptureSettings:
     sampling: str = setting(  # `greedy`, or from the distribution: `sample`; `top_p` and `top_k` set their default
         "greedy", decides="tokens", label="sampling", role="work", accepted=SAMPLING, bench=True)
     temperature: float = setting(
-        1.0, decides="tokens", recorded="sampling_parameters", bench=True, check=_temperature,
+        1.0, decides="tokens", recorded="sampling_parameters", bench=True,
+        check=_above_zero("--temperature", "--sampling greedy takes the top"),
         help="Divide the logits; implies --sampling sample, as do the next three.")
     # top_p, top_k, min_p: what is drawn from, together; None: not restricted, but see `sampling_parameters`
     top_p: float | None = setting(
@@ -282,8 +285,8 @@ class CaptureSettings:
         1, decides="forward", label="prompt padding", role="setting", flag="--pad-multiple", metavar="N", least=1,
         most=_MOST_NUMBER, help="Pad prompts to a multiple of N tokens.", axis="", lever=True, short="pad {}")
     max_cache_length: int | None = setting(
-        None, decides="forward", label="KV cache length", role="setting", metavar="N", least=1, most=_MOST_NUMBER,
-        help="Give a static KV cache room for N tokens.", unset="what the longest batch needs",
+        None, decides="forward", label="KV cache length", role="setting", quiet=True, metavar="N", least=1,
+        most=_MOST_NUMBER, help="Give a static KV cache room for N tokens.", unset="what the longest batch needs",
         axis="Give a static KV cache room for N tokens. none: what a batch needs.", lever=True, short="cache {}")
     device: str = setting(
         AUTO, decides="forward", label="device", role="setting", metavar="NAME", help="auto, cpu, cuda or cuda:N.")

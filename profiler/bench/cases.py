@@ -92,8 +92,9 @@ class GenerateCase(CaptureSettings):
         """The case in a few words, without settings that have their default."""
         model = self.model if self.size is None else f"{self.model} {self.size}"
         parts = [model, self.processor or "no LP", f"b{self.batch_size}", self.attention, self.kv_cache]
+        named = ("model", "processor", "batch_size", "attention", "kv_cache")
         for name, row in rows(GenerateCase).items():
-            if row.lever and name not in ("attention", "kv_cache") and (value := getattr(self, name)) != row.default:
+            if row.axis is not None and name not in named and (value := getattr(self, name)) != row.default:
                 parts.append(row.text(value))
         return " ".join(parts)
 
