@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from molprof.analysis.figures.model import IDLE_CAUSES, Gain
-from molprof.analysis.findings.rule import Found, Known, host_ns, host_times, launched, operators_named, rule
+from molprof.analysis.findings.rule import ATTENTION, Found, Known, host_ns, host_times, launched, operators_named, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, number_text, per, percent_text, time_text
 
@@ -79,7 +79,7 @@ WHERE kind IN ('decode', 'mixed')
 # Below this share even attention that takes no time would gain little.
 SMALL_SHARE = 0.1
 
-_ANY = operators_named("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_*attention*")
+_ANY = operators_named(*ATTENTION)
 _SLOW = operators_named("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_attention_math")
 _FAST = operators_named("aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_cudnn_attention")
 _PHASES = ("forward", "prefill")

@@ -9,7 +9,17 @@ from __future__ import annotations
 import numpy as np
 
 from molprof.analysis.figures.run_model import PhaseFigures
-from molprof.analysis.findings.rule import Found, Known, host_ns, host_times, launched, operators_named, rule, within
+from molprof.analysis.findings.rule import (
+    ATTENTION,
+    Found,
+    Known,
+    host_ns,
+    host_times,
+    launched,
+    operators_named,
+    rule,
+    within,
+)
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.manifest import STEP_PHASES
 from molprof.common.values import (
@@ -101,13 +111,8 @@ ORDER BY time_ns DESC, work.name
 """
 
 _CAT = "aten::cat"
-_CATS_AND_ATTENTION = operators_named(
-    _CAT,
-    "aten::scaled_dot_product_attention",
-    "aten::_scaled_dot_product_*attention*",
-    "flash_attn*::_flash_attn*forward*",
-    "aten::softmax",  # eager attention
-)
+# softmax: eager attention
+_CATS_AND_ATTENTION = operators_named(_CAT, *ATTENTION, "flash_attn*::_flash_attn*forward*", "aten::softmax")
 # Before the cache, rotating queries and keys concatenates twice in each layer.
 _CATS_OF_ROTATION = 2
 _CATS_OF_CACHE = 2

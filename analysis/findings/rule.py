@@ -154,6 +154,10 @@ class Scope(Struct, frozen=True):
         return sum(self.host_part(*time) for time in times)
 
 
+# GLOB patterns of operators that compute attention, whatever the backend.
+ATTENTION = ("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_*attention*")
+
+
 def operators_named(*patterns: str) -> Query:
     """Asks for the operators whose names match one of the GLOB patterns, in order of start, outer before inner."""
     # The engine finds names by one pattern without looking at every slice.
