@@ -32,7 +32,8 @@ class Declared(NamedTuple):
 
 
 # Frames of a trace. Times are ns since its earliest event. Ids are of slices, and join: `call_id` with those of calls,
-# `frame_id` with those of functions or operators.
+# `frame_id`, of the innermost around the call, with those of operators, or of functions where there is no operator.
+# `source` is the innermost Python function, `module` the modules.
 FRAMES = {
     "work": Declared(
         "molprof_origin",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -209,10 +209,18 @@ class Trace:
                 self._loaded = engine, info
             report = build_report(engine, info)
             if report.trace.whole_steps:
-                report = changed(report, findings=find_all(Known(engine, report, info)))
+                with ExitStack() as more:
+                    again = None if str(self.path) == STDIN else lambda: more.enter_context(self._stacked())
+                    report = changed(report, findings=find_all(Known(engine, report, info, stacked=again)))
         if key := self._key():
             write_entry(_FOLDER, key, msgspec.json.encode(report), MAX_BYTES)
         return report
+
+    def _stacked(self) -> AbstractContextManager[tuple[TraceProcessor, TraceInfo]]:
+        """The trace with Python stacks, beside what is loaded."""
+        from molprof.analysis.reader.open import open_trace
+
+        return open_trace(self.path, self.reading, stacks=True, all_args=False, check=False)
 
     def _key(self) -> str | None:
         """Of the report in the cache: the file, molprof's code, and what changes figures."""

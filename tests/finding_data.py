@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ GEMM, FLASH, CUTLASS = "sm90_xmma_gemm_bf16", "flash_fwd_kernel_bf16", "fmha_cut
 def findings(tmp_path: Path, content: dict[str, Any]) -> dict[str, Finding]:
     """By id. Every finding's query must run, and show something."""
     path = tiny_trace.write(tmp_path / "trace.json.gz", content)
-    with open_trace(path) as (engine, info):
+    with open_trace(path, stacks=False) as (engine, info), ExitStack() as more:
         report = build_report(engine, info)
-        found = find_all(Known(engine, report, info))
+        found = find_all(Known(engine, report, info, stacked=lambda: more.enter_context(open_trace(path))))
         for item in found:
             statement = find_statement(item.query, {})
             for module in statement.modules:

@@ -12,6 +12,8 @@ import pytest
 import tiny_trace
 
 import molprof
+from molprof.analysis import findings
+from molprof.analysis.findings.rule import Found, Known, rule
 from molprof.analysis.frame import FRAMES
 from molprof.analysis.reader import open as opening
 from molprof.common.errors import TraceError, UsageError
@@ -85,6 +87,27 @@ def test_what_was_read_stays_after_the_trace_is_closed(trace: molprof.Trace, ope
     assert trace.work is work
     assert len(trace.info.events_by_category) == 4
     assert len(opened) == 1
+
+
+@rule(
+    id="by_function", title="t", fix="f", explanation="e", query="launches", needs=("gpu", "stacks"), least_gain=0.0
+)  # fmt: skip
+def by_function(known: Known) -> Found | None:
+    origins = known.stacked.origins
+    names = [origins.path("source", frame)[-1][1] for frame in origins.work["frame_id"].tolist()]
+    return Found(", ".join(names), {"work": len(names)}, known.gain(0.5, "all of it", 0.25))
+
+
+def test_a_rule_that_needs_python_functions_has_them_read(
+    trace: molprof.Trace, opened: list[tuple[bool, bool]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(findings, "RULES", (by_function,))
+    (found,) = trace.findings
+    assert (found.evidence, found.gain and found.gain.low) == ("main.py(3): main", 0.25)
+    assert opened == [(False, False), (True, False)]
+    work = {"traceEvents": [tiny_trace.work("kernel", "gemm", 20, 5, 7)]}
+    assert not molprof.load(tiny_trace.write(tmp_path / "without.json", work)).findings
+    assert len(opened) == 3
 
 
 def kernels(trace: molprof.Trace) -> dict[str, int]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from msgspec import Struct
 
-from molprof.analysis.figures.model import Gain, Group, Report
+from molprof.analysis.figures.model import STACK_CATEGORY, Gain, Group, Report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.union import Union
 from molprof.analysis.frame import Frame
@@ -207,9 +207,12 @@ class Known:
         report: Report | None = None,
         info: TraceInfo | None = None,
         origins: Origins | None = None,
+        stacked: Callable[[], tuple[TraceProcessor, TraceInfo]] | None = None,
     ) -> None:
-        """`origins`: of a report by module, source, operator or kernel, whose rules need them."""
+        """origins: of a report by module, source, operator or kernel, whose rules need them. stacked: reads the trace
+        with Python stacks; None where it cannot be read once more."""
         self._engine, self._report, self._info = engine, report, info
+        self._stacked = stacked
         self.by_origin = origins is not None
         if origins is not None:
             self.origins = origins
@@ -271,6 +274,23 @@ class Known:
         assert self._info is not None
         return origins_of(self.engine, self._info)
 
+    @cached_property
+    def stacked(self) -> Known:
+        """The same with Python stacks, for rules that need them. Its ids of slices are not those of this one."""
+        assert self._info is not None
+        if self._info.stacks:
+            return self
+        assert self._stacked is not None
+        engine, info = self._stacked()
+        return Known(engine, self._report, info)
+
+    @property
+    def has_stacks(self) -> bool:
+        """Python stacks are recorded, and can be read."""
+        assert self._info is not None
+        recorded = STACK_CATEGORY in self._info.events_by_category
+        return recorded and (self._info.stacks or self._stacked is not None)
+
     def has(self, need: Need) -> bool:
         return self.by_origin if need == "origins" else not self.by_origin and _HAS[need](self)
 
@@ -294,7 +314,7 @@ class Known:
         return Gain(min(1.0, low), min(1.0, high), of, bounded_by)
 
 
-Need = Literal["report", "time", "gpu", "launches", "run", "timed", "steps", "processor", "origins"]
+Need = Literal["report", "time", "gpu", "launches", "run", "timed", "steps", "processor", "stacks", "origins"]
 _HAS: Mapping[str, Callable[[Known], bool]] = {
     "report": lambda known: True,
     "time": lambda known: known.any_scope is not None,
@@ -304,6 +324,7 @@ _HAS: Mapping[str, Callable[[Known], bool]] = {
     "timed": lambda known: known.report.run is not None and bool(known.run.wall_ns.median),  # unprofiled passes
     "steps": lambda known: known.any_scope is not None and bool(known.scope.steps),  # recorded steps of a run
     "processor": lambda known: known.report.run is not None and known.run.setup.processor is not None,
+    "stacks": lambda known: known.has_stacks,
 }
 
 
