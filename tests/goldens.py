@@ -51,6 +51,7 @@ _MOST_BYTES = 10_000  # of a written file that is shown whole
 # What depends on time in a manifest and in the JSON of a report.
 _LASTING = ("settings", "resolved", "window", "steps_per_batch", "rows_per_step", "skipped", "molecules")
 _MEASURED = ("findings", "machine", "groups")  # groups of the certificate, which doubts times on a busy machine
+_INTERRUPTED = 130  # exit code
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -140,6 +141,8 @@ def _called(arguments: Sequence[str], folder: Path, columns: str | None) -> tupl
         except SystemExit as ended:
             code = ended.code
     assert isinstance(code, int)
+    if code == _INTERRUPTED:
+        raise KeyboardInterrupt  # it was meant for this process; no golden is of an interrupted command
     return code, *(_text(stream) for stream in (out, err))  # type: ignore[return-value]
 
 
@@ -251,15 +254,26 @@ def stored(name: str) -> dict[str, str]:
     return {part.split("\n", 1)[0]: part for part in blocks}
 
 
+def _alike(one: Sequence[str], two: Sequence[str]) -> int:
+    """How many lines two texts have in common before the first that differs."""
+    return next((n for n, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+
+
 def difference(expected: str, found: str) -> str:
     """The first lines in which two texts differ; empty if they are equal."""
     if expected == found:
         return ""
     old, new = expected.splitlines(), found.splitlines()
-    same = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-    first = max(same - 3, 0)
-    window = slice(first, same + 4 * _DIFF_LINES)  # to compare all of two long texts takes minutes
-    lines = list(difflib.unified_diff(old[window], new[window], "golden", f"now, from line {first + 1}", lineterm=""))
+    same = _alike(old, new)
+    behind = _alike(old[same:][::-1], new[same:][::-1])
+    first, end = max(same - 3, 0), same + 4 * _DIFF_LINES  # to compare all of two long texts takes minutes
+    is_cut = max(len(old), len(new)) - behind > end
+    behind = behind if is_cut else max(behind - 3, 0)
+    one, two = (lines[first : min(len(lines) - behind, end)] for lines in (old, new))
+    *changes, last = difflib.SequenceMatcher(None, one, two).get_opcodes()
+    if is_cut and last[0] != "equal" and any(change[0] != "equal" for change in changes):
+        one, two = one[: last[1]], two[: last[3]]  # after lines that moved, the cuts are at different places
+    lines = list(difflib.unified_diff(one, two, "golden", f"now, from line {first + 1}", lineterm=""))
     more = [f"... {len(old):,} lines in all, {len(new):,} now"]
     return "\n".join(line[:300] for line in [*lines[:_DIFF_LINES], *more])
 
@@ -272,11 +286,9 @@ def text_now(golden: Golden) -> str:
     return "".join(parts)
 
 
-def _write(golden: Golden, text: str) -> None:
-    path = FOLDER / golden.name
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _packed(name: str, text: str) -> bytes:
     data = text.encode()
-    path.write_bytes(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME) if path.suffix == ".xz" else data)
+    return lzma.compress(data, preset=9 | lzma.PRESET_EXTREME) if name.endswith(".xz") else data
 
 
 def main() -> None:
@@ -289,20 +301,32 @@ def main() -> None:
         sys.stdout.write("".join(stored(options.show).values()))
         return
     chosen = [item for item in GOLDENS if not options.names or item.name.startswith(tuple(options.names))]
-    failed = False
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        changed = _changed(chosen)
+        packed = {FOLDER / name: _packed(name, text) for name, text in changed.items() if options.write}
+    except KeyboardInterrupt:
+        sys.exit("interrupted; nothing was written")
+    for path, data in packed.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    sys.exit(bool(changed) and not options.write)
+
+
+def _changed(goldens: Sequence[Golden]) -> dict[str, str]:
+    """The text now of each golden file that differs, by name; prints the differences."""
+    changed = {}
     with tempfile.TemporaryDirectory() as cache:
         os.environ["MOLPROF_CACHE"] = cache
-        for golden in chosen:
+        for golden in goldens:
             if golden.needs_corpus and not CORPUS:
                 sys.stderr.write(f"{golden.name} left alone: MOLPROF_CORPUS is not set\n")
                 continue
             text = text_now(golden)
-            if changed := difference("".join(stored(golden.name).values()), text):
-                sys.stdout.write(f"{golden.name}\n{changed}\n")
-                failed = True
-                if options.write:
-                    _write(golden, text)
-    sys.exit(failed and not options.write)
+            if different := difference("".join(stored(golden.name).values()), text):
+                sys.stdout.write(f"{golden.name}\n{different}\n")
+                changed[golden.name] = text
+    return changed
 
 
 if __name__ == "__main__":

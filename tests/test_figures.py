@@ -14,33 +14,21 @@ from molprof.analysis.compare import compare
 from molprof.analysis.compare.thresholds import judge_report, parse_threshold
 from molprof.analysis.documents import figures as documents
 from molprof.analysis.figures import catalog
-from molprof.analysis.figures.figure import Figure, TableQuery
-from molprof.analysis.figures.model import Report
+from molprof.analysis.figures.figure import gpu_figure
+from molprof.analysis.figures.tables import TABLES as SHARED
 from molprof.analysis.reports import read_stored
-from molprof.common.values import Value
 
-LONGEST = TableQuery(
-    "longest_kernel",
-    "Longest kernel",
-    "SELECT MAX(dur) AS dur_ns FROM slice WHERE category = 'kernel'",
-    "launches",
-    shown=False,
-)
-
-
-def longest(report: Report) -> Value:
-    rows = report.table(LONGEST.name).rows
-    return rows[0][0] if rows else None
-
-
-FIGURE = Figure("longest_kernel_ns", "Kernels", "longest kernel", "ns", longest, once=True, tables=(LONGEST,))
+SQL = "SELECT MAX(dur) AS dur_ns FROM slice WHERE category = 'kernel'"
+FIGURE = gpu_figure("longest_kernel_ns", "Kernels", "longest kernel", "ns", SQL, "launches", ("gpu_time",), once=True)
+(LONGEST,) = FIGURE.tables
 
 
 def test_ids_are_unique_and_labels_complete() -> None:
     assert len({figure.id for figure in catalog.FIGURES}) == len(catalog.FIGURES)
     assert list(catalog.COMPARED.values()) == [figure for figure in catalog.FIGURES if figure.compared]
     assert all(figure.label == figure.label.strip() for figure in catalog.FIGURES)
-    assert {table.name for figure in catalog.FIGURES for table in figure.tables} <= set(catalog.TABLES)
+    assert all(catalog.TABLES[table.name] is table for figure in catalog.FIGURES for table in figure.tables)
+    assert all(catalog.TABLES[table.name] is table for table in SHARED)
 
 
 def test_a_figure_with_its_query_needs_no_second_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,6 +39,7 @@ def test_a_figure_with_its_query_needs_no_second_place(tmp_path: Path, monkeypat
     monkeypatch.setattr(documents, "FIGURES", (*catalog.FIGURES, FIGURE))
     monkeypatch.setitem(catalog.TABLES, LONGEST.name, LONGEST)
     report = api.report(tiny_trace.write(tmp_path / "a.json", tiny_trace.document()))
+    assert LONGEST.name not in [table.name for table in catalog.shown_tables(report)]
     stored = read_stored(path)  # written before the figure was there
     assert stored is not None
     comparison = compare([report, stored])
@@ -58,7 +47,6 @@ def test_a_figure_with_its_query_needs_no_second_place(tmp_path: Path, monkeypat
     assert row["values"] == [40_000, None]
     for style in ("table", "markdown", "html"):
         assert "longest kernel" in render(comparison, style)
-        assert LONGEST.title not in render(report, style)
     assert "longest_kernel_ns,ns,40000,," in render(comparison, "csv")
     assert "longest kernel" in render(report, "html")
     data = json.loads(render(report, "json"))

@@ -22,4 +22,4 @@ TABLES: dict[str, TableQuery] = {
 
 def shown_tables(report: Report) -> list[Table]:
     """The tables of a report that have rows for people."""
-    return [table for table in report.tables if table.rows and (table.name not in TABLES or TABLES[table.name].shown)]
+    return [table for table in report.tables if table.rows and table.title]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -27,11 +27,10 @@ class TableQuery(Struct, frozen=True):
     """A table of the report; its columns' suffixes are their units."""
 
     name: str  # key in the JSON's `tables`
-    title: str  # heading of the rendered table
+    title: str  # heading of the rendered table; none: people do not see it, a figure is read from it
     sql: str
     module: str | None = None  # that the SQL uses, if not called as the table
     needs_run: bool = False  # only for a run that molprof captured
-    shown: bool = True  # people see it; else it only holds what a figure is read from
     more: Query | None = None  # whose rows follow: of GPU work, while another process answers for the host
     made: Callable[[Table], Table] | None = None  # what becomes of the rows
 
@@ -100,6 +99,22 @@ def of_gpu(value: Callable[[Report], Value]) -> Callable[[Report], Value]:
 def without_gpu(value: Callable[[Report], Value]) -> Callable[[Report], Value]:
     """A figure that stands in for one of the GPU; None where the trace has GPU calls or work."""
     return lambda report: None if report.trace.gpu_recorded else value(report)
+
+
+def gpu_figure(
+    id_: str, group: str, label: str, unit: Unit, sql: str, module: str, rests_on: tuple[Group, ...], **fields: Any
+) -> Figure:
+    """A figure of GPU calls or work that is the one value of a query.
+
+    The value is None where the query gives NULL or no row, and where a stored report lacks it.
+    """
+    table = TableQuery(id_, "", sql, module)
+
+    def value(report: Report) -> Value:
+        rows = report.table(id_).rows
+        return rows[0][0] if rows else None
+
+    return Figure(id_, group, label, unit, of_gpu(value), sql, rests_on, tables=(table,), **fields)
 
 
 @dataclass(frozen=True)
