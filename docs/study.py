@@ -12,12 +12,13 @@ import jinja2
 
 from molprof import api
 from molprof.analysis.bench.summary import Measured, summed
-from molprof.analysis.compare import Comparison, compare, run_labels
+from molprof.analysis.compare import Comparison, compare
 from molprof.analysis.compare.difference import Difference
 from molprof.analysis.compare.parts import PART_LABELS
 from molprof.analysis.compare.rows import compared_rows
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import COMPARED
+from molprof.analysis.figures.labels import run_labels
 from molprof.common.bench_records import read_results
 from molprof.common.errors import TraceError
 from molprof.common.values import Value, by_unit, factor_text, percent_text, signed_time_text

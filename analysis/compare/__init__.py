@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import PurePath
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, to_builtins
@@ -14,9 +13,9 @@ from molprof.analysis.compare.difference import Difference, TraceDifference, dif
 from molprof.analysis.compare.rows import ComparedRow, compared_rows, paired_rounds
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS, LEAST_REPEATS, LEVEL, best_level
 from molprof.analysis.figures.catalog import FIGURES
+from molprof.analysis.figures.labels import run_labels
 from molprof.analysis.figures.model import Report, plain
-from molprof.analysis.figures.run_model import Run, Setup
-from molprof.analysis.reader import path_text
+from molprof.analysis.figures.run_model import Run
 from molprof.common.errors import NotComparableError, UsageError
 from molprof.common.values import by_unit, counted
 
@@ -25,14 +24,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 
-# What tells runs of one model and processor apart, in a word or two; empty for what is usual.
-_DISTINGUISHING: tuple[Callable[[Setup], str], ...] = (
-    lambda setup: f"{setup.cache} cache",
-    lambda setup: "forced runs" if setup.forced_runs else "",
-    lambda setup: "finished dropped" if setup.drop_finished else "",
-    lambda setup: setup.attention,
-    lambda setup: f"batch {setup.batch_size}",
-)
 _OF_TEMPLATES = ("tokenizer", "processor", "placeholder")
 
 
@@ -131,30 +122,6 @@ def repeat_notes(labels: Sequence[str], reports: Sequence[Report]) -> Iterator[s
             f"{least} timed passes: intervals of ratios reach {100 * level:.0f} %, not {100 * LEVEL:.0f} %. "
             f"{ENOUGH_REPEATS} of each run reach it"
         )
-
-
-def run_labels(reports: Sequence[Report]) -> tuple[str, ...]:
-    """Unique short names: of the run, or of the file for a foreign trace.
-
-    Runs of one name tell the settings in which they differ, such as `qwen no lp static cache`.
-    """
-    short = [report_label(report) for report in reports]
-    names = []
-    for name, report in zip(short, reports, strict=True):
-        alike = [other.run.setup for label, other in zip(short, reports, strict=True) if label == name and other.run]
-        differing = [tell for tell in _DISTINGUISHING if len({tell(setup) for setup in alike}) > 1]
-        words = [tell(report.run.setup) for tell in differing] if report.run is not None else []
-        names.append(" ".join(filter(None, (name, *words))))
-    return tuple(
-        f"{name} #{names[: place + 1].count(name)}" if names.count(name) > 1 else name
-        for place, name in enumerate(names)
-    )
-
-
-def report_label(report: Report) -> str:
-    if report.run is not None:
-        return report.run.setup.label
-    return PurePath(path_text(report.trace.path)).name.removesuffix(".gz").removesuffix(".json")
 
 
 def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: bool) -> Iterator[str]:

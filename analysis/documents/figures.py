@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, groupby, product
 from string import ascii_lowercase
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from molprof.analysis.compare import Comparison, compare, run_labels
-from molprof.analysis.compare.difference import Difference, TraceDifference
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.figure import Figure
+from molprof.analysis.figures.labels import run_labels
 from molprof.analysis.figures.model import Bound, Certified
 from molprof.analysis.figures.run_model import Run, StepTime
 from molprof.analysis.figures.settings import SETTINGS
@@ -34,6 +33,10 @@ from molprof.common.document import (
     values,
 )
 from molprof.common.values import Unit, Value, by_unit, counted
+
+if TYPE_CHECKING:
+    from molprof.analysis.compare import Comparison
+    from molprof.analysis.compare.difference import Difference, TraceDifference
 
 T = TypeVar("T")
 Items = Callable[[Report], Iterable[Any]]
@@ -107,6 +110,8 @@ def reports_of(item: Report | Comparison | Sequence[Report], anyway: bool = Fals
     """What is shown together. Raises NotComparableError for runs of unlike work, unless `anyway`."""
     if isinstance(item, Report):
         return Reports(run_labels([item]), (item,))
+    from molprof.analysis.compare import Comparison, compare  # a report needs none
+
     if isinstance(item, Comparison):
         return Reports(item.labels, item.runs, item.differences, item.trace_differences)
     return reports_of(item[0] if len(item) == 1 else compare(item, anyway=anyway))

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from molprof.analysis.compare import report_label
 from molprof.analysis.documents.figures import (
     Reports,
     certificate_sections,
@@ -21,6 +20,7 @@ from molprof.analysis.documents.figures import (
 from molprof.analysis.documents.plots import PLOTS, plot_section
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import shown_tables
+from molprof.analysis.figures.labels import report_label
 from molprof.analysis.figures.model import IDLE_CAUSES, STACK_CATEGORY, Finding, Table
 from molprof.analysis.figures.run_model import PhaseFigures, Run, RunTotal, SequenceFigures
 from molprof.analysis.reader import path_text

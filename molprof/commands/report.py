@@ -27,7 +27,6 @@ from molprof.commands.options import (
     sweeps_expanded,
 )
 from molprof.commands.progress import Counting
-from molprof.commands.ranks import rank_inputs, show_ranks
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import check_output
@@ -124,6 +123,8 @@ def command(
         from molprof.analysis.ranks.files import holds_ranks
 
         if holds_ranks(traces[0]):
+            from molprof.commands.ranks import rank_inputs, show_ranks
+
             what = f"{traces[0]} holds ranks of a job: a report of ranks"
             refuse(what, "report the trace of one rank", by=by, **given, submit=submission.cluster)
             result.check(rank_inputs(traces, result.output))
