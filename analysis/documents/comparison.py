@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby, zip_longest
 from math import prod
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from molprof.analysis.compare import Comparison, one_file
 from molprof.analysis.compare.difference import Difference, TraceDifference, named_parts

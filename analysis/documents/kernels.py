@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 from pathlib import PurePath
 from typing import Any
+
+from msgspec.structs import replace
 
 from molprof.analysis.compare.kernels.read import STEP, STEPS, Selection, Work
 from molprof.analysis.compare.kernels.sums import (

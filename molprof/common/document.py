@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from molprof.common.values import NOT_RECORDED, Range, Unit, Value, by_unit
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """A value whose unit is not that of its column."""
 
     value: Value | Range
@@ -21,8 +21,7 @@ class Cell:
 Row = Sequence[Value | Range | Cell]
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """A heading and the unit of the cells below it."""
 
     title: str = ""
@@ -35,8 +34,7 @@ class Column:
         return self.unit not in ("text", "name", "path")
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True):
     """Rows of raw values. Texts may come from traces: formats escape them. Leading spaces indent a first cell."""
 
     columns: tuple[Column, ...]
@@ -72,16 +70,14 @@ class Table:
         return "~" if cell.noise else by_unit(cell.unit, cell.value)
 
 
-@dataclass(frozen=True)
-class Plot:
+class Plot(Struct, frozen=True):
     """A plot for formats that show pictures."""
 
     caption: str
     svg: Callable[[], str]  # draws an element without background; raises TraceError where its data is not recorded
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(Struct, frozen=True):
     """A heading, then notes, a table, a plot and further sections; any of them may be empty."""
 
     title: str
@@ -93,8 +89,7 @@ class Section:
     page_only: bool = False  # too long for a terminal
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(Struct, frozen=True):
     """A subject as every format renders it."""
 
     title: str
