@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 from msgspec.structs import replace as changed
 
-from molprof.analysis.figures import Report
-from molprof.analysis.figures.model import STACK_CATEGORY
 from molprof.analysis.reader import STDIN
 from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE
 from molprof.common.cache import cache_key, read_entry, write_entry
@@ -29,7 +27,7 @@ from molprof.queries import PACKAGE
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from molprof.analysis.figures.model import Certificate, Finding
+    from molprof.analysis.figures.model import Certificate, Finding, Report
     from molprof.analysis.frame import Frame
     from molprof.analysis.query import Result, Statement
     from molprof.analysis.reader import TraceInfo
@@ -42,9 +40,6 @@ _OF_STACKS = f"{PACKAGE}.origin"
 # Cached reports: about a thousand.
 MAX_BYTES = 64 << 20
 _FOLDER = "reports"
-# One object, created at import: two threads that make msgspec (0.22) inspect the same dataclass at once crash the
-# process.
-_decode_report = msgspec.json.Decoder(Report).decode
 # Events of a trace, Python stacks not counted. With fewer, a copy of the process costs more than it saves.
 LEAST_EVENTS = 40_000
 # Its tables take longest of those that nearly all queries about GPU work need.
@@ -167,7 +162,9 @@ class Trace:
         """The report from the user's cache; None if it is not there, or the cache is not to be used."""
         if (key := self._key()) is None or (text := read_entry(_FOLDER, key)) is None:
             return None
-        report: Report = _decode_report(text)
+        from molprof.analysis.figures.model import decode_report
+
+        report: Report = decode_report(text)
         return changed(report, trace=changed(report.trace, path=str(self.path)))
 
     def close(self) -> None:
@@ -232,6 +229,8 @@ class Trace:
 
 def _ask_all(engine: TraceProcessor, info: TraceInfo) -> None:
     """Share the queries about a large trace with a copy of this process."""
+    from molprof.analysis.figures.model import STACK_CATEGORY
+
     events = sum(count for category, count in info.events_by_category.items() if category != STACK_CATEGORY)
     available = available_bytes()
     # Both processes write to about half of the memory, and so have it twice.

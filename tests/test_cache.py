@@ -187,7 +187,7 @@ def test_reports_are_decoded_by_several_threads_at_once(tmp_path: Path, trace: P
     script = (
         "import sys, threading\n"
         "sys.setswitchinterval(1e-6)\n"
-        "from molprof.analysis.trace import _decode_report as decode_report\n"
+        "from molprof.analysis.figures.model import decode_report\n"
         "text, together, found = open(sys.argv[1], 'rb').read(), threading.Barrier(4), []\n"
         "def decode():\n"
         "    together.wait()\n"

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, field, json, to_builtins
 
 from molprof.analysis.figures.run_model import Run
 from molprof.common.values import Value
@@ -336,3 +336,7 @@ def plain(value: Any) -> Any:
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """The worst of them; exact if there are none."""
     return min(verdicts, key=_WORST.index, default="exact")
+
+
+# Made at import, which one thread does: two that make msgspec (0.22) inspect the same type at once crash the process.
+decode_report = json.Decoder(Report).decode
