@@ -9,8 +9,8 @@ represent all of their kind. A foreign trace has one clock: gains are ratios of 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import cache, cached_property
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -19,13 +19,15 @@ from molprof.analysis.figures.model import STACK_CATEGORY, Gain, Group, Report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.union import Union
 from molprof.analysis.frame import Frame
-from molprof.analysis.origin.read import Origins, origins_of, places_of
-from molprof.analysis.origin.tree import build_tree
+from molprof.analysis.origin.read import Origins, Place, origins_of, places_of
+from molprof.analysis.origin.tree import Tree, build_tree
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.manifest import STEP_PHASES
 from molprof.common.values import percent_text, time_text
+
+T = TypeVar("T")
 
 # Less is not worth a finding.
 LEAST_GAIN = 0.01
@@ -216,9 +218,24 @@ class Known:
         self.by_origin = origins is not None
         if origins is not None:
             self.origins = origins
-        self.tree = cache(lambda by: build_tree(self.origins, by))  # by module, source, operator or kernel, folded
-        self.places = cache(lambda asked: places_of(self.origins, asked))
-        self.frame = cache(lambda query: Frame(self.engine.query(query.text)))
+        self._kept: dict[tuple[str, Any], Any] = {}
+
+    def _once(self, kind: str, key: Any, make: Callable[[], T]) -> T:
+        # `functools.cache` would refer back to this object, and Python's collector would have to find what it holds.
+        if (kind, key) not in self._kept:
+            self._kept[kind, key] = make()
+        found: T = self._kept[kind, key]
+        return found
+
+    def tree(self, by: str) -> Tree:
+        """By module, source, operator or kernel, folded."""
+        return self._once("tree", by, lambda: build_tree(self.origins, by))
+
+    def places(self, asked: str) -> list[Place]:
+        return self._once("places", asked, lambda: places_of(self.origins, asked))
+
+    def frame(self, query: Query) -> Frame:
+        return self._once("frame", query, lambda: Frame(self.engine.query(query.text)))
 
     @property
     def engine(self) -> TraceProcessor:

@@ -6,6 +6,7 @@ Python stacks, flow events and memory events, most of many traces, are skipped b
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
@@ -208,9 +209,7 @@ class WrongEventError(Exception):
 
 def numbered() -> defaultdict[Any, int]:
     """Numbers for keys in order of appearance, from 0."""
-    numbers: defaultdict[Any, int] = defaultdict(int)
-    numbers.default_factory = numbers.__len__
-    return numbers
+    return defaultdict(itertools.count().__next__)
 
 
 class PartReader:
