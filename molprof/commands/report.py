@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace as changed
 
 from molprof.analysis.render import render
 from molprof.api import each_report, load, origins, reports
@@ -225,7 +226,7 @@ def _report_graphs(trace: Path, capture: Path, reading: Reading, result: Result)
     place = next(number for number, section in enumerate(document.sections, 1) if section.title == "Findings")
     sections = (*document.sections[:place], *opened_sections(opened), *document.sections[place:])
     data = document.data
-    result.deliver(replace(document, sections=sections, data=lambda: {**data(), "graphs_opened": opened_data(opened)}))
+    result.deliver(changed(document, sections=sections, data=lambda: {**data(), "graphs_opened": opened_data(opened)}))
 
 
 def report_rows(traces: Sequence[Path], reading: Reading, result: Result) -> None:
