@@ -92,7 +92,7 @@ def run(arguments: Sequence[str], given: str = "") -> subprocess.CompletedProces
 def problem(case: Case, wheel: Path) -> str | None:
     """Why nothing can be installed in this case; None if it can."""
     line = ["pip", "compile", "-", "--python-version", case.python, "--python-platform", case.platform]
-    line += ["--only-binary", ":all:", "--python", sys.executable]  # none is looked for
+    line += ["--only-binary", ":all:", "--python", sys.executable]  # so uv looks for no other
     line += ["--resolution", "lowest-direct"] if case.lowest else ["--constraints", str(CONSTRAINTS)]
     done = run(line, f"molprof[{case.extra}] @ {wheel.as_uri()}")
     return None if done.returncode == 0 else done.stderr.strip()
