@@ -127,7 +127,7 @@ def _contradictions(report: Report) -> Iterator[str]:
     yield from (f"{path} is {number}" for path, number in _integers(sizes) if number < 0)
     counts, run = report.counts, report.run
     both = counts.kernels_with_call + counts.kernels_without_call
-    # Figures that are one, and sides of checks that are figures.
+    # Values that must be equal, each with its name; then sides of checks that are figures.
     same = [("counts.kernels, and those with and without a call", counts.kernels, both)]
     for device, times in report.devices.items():
         same.append((f"devices.{device}.span_ns, and busy and idle", times.span_ns, times.busy_ns + times.idle_ns))

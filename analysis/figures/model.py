@@ -338,5 +338,5 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
     return min(verdicts, key=_WORST.index, default="exact")
 
 
-# Made at import, which one thread does: two that make msgspec (0.22) inspect the same type at once crash the process.
+# Made at import, by one thread: two threads in which msgspec (0.22) inspects one type at once crash the process.
 decode_report = json.Decoder(Report).decode

@@ -111,7 +111,7 @@ ORDER BY time_ns DESC, work.name
 """
 
 _CAT = "aten::cat"
-# softmax: eager attention
+# `aten::softmax` stands for eager attention.
 _CATS_AND_ATTENTION = operators_named(_CAT, *ATTENTION, "flash_attn*::_flash_attn*forward*", "aten::softmax")
 # Before the cache, rotating queries and keys concatenates twice in each layer.
 _CATS_OF_ROTATION = 2

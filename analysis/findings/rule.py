@@ -221,7 +221,7 @@ class Known:
         self._kept: dict[tuple[str, Any], Any] = {}
 
     def _once(self, kind: str, key: Any, make: Callable[[], T]) -> T:
-        # `functools.cache` would refer back to this object, and Python's collector would have to find what it holds.
+        # `functools.cache` would make a cycle with this object, which would stay until Python's collector runs.
         if (kind, key) not in self._kept:
             self._kept[kind, key] = make()
         found: T = self._kept[kind, key]
@@ -293,7 +293,7 @@ class Known:
 
     @cached_property
     def stacked(self) -> Known:
-        """The same with Python stacks, for rules that need them. Its ids of slices are not those of this one."""
+        """This trace read with Python stacks, for rules that need them. Ids of its slices differ from those here."""
         assert self._info is not None
         if self._info.stacks:
             return self

@@ -1,4 +1,4 @@
-"""Writes the events of a surveyed trace for the engine, with exact times and on their lanes, in one of two formats.
+"""Writes the events of a surveyed trace for the engine in one of two formats, with exact times, each on its lane.
 
 Fuchsia's trace format (64-bit words) is read three times as fast as Chrome JSON, but cannot hold all events. See
 https://fuchsia.dev/fuchsia-src/reference/tracing/trace-format. Times are integers of ns. An event without a category

@@ -117,7 +117,7 @@ reading_options = grouped(Reading, "reading", _partial_option, _cached_option, e
 uncached_options = grouped(Reading, "reading", _partial_option, engine_options)
 
 
-# Formats that are no text.
+# Formats that are not text.
 _BINARY = (*PLOT_FORMATS, "parquet")
 
 

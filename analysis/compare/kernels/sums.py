@@ -1,4 +1,4 @@
-"""What of one trace belongs to what of the other, in order, and their difference as a sum.
+"""Pairs the work of two traces in order, and splits their difference into a sum.
 
 Every nanosecond is of a pair, of work that one lacks, or of a gap. Kernel names differ between vendors and versions, so
 they decide only where no operator is recorded. Pairs are found by levels, the first that tell most apart: LEVELS. What

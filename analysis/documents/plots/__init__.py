@@ -30,7 +30,7 @@ class Kind:
     help: str = ""  # what the command says of it
 
 
-# Of traces; the subject are `Reports`. Pages show them in this order.
+# Plots of traces, drawn from `Reports`. Pages show them in this order.
 PLOTS = {
     "waterfall": Kind(
         "bars",
