@@ -265,6 +265,9 @@ class Finding(Struct, frozen=True, kw_only=True):
     query: str  # argument of `molprof query` that shows the evidence: name of a module, or SQL
     figures: dict[str, int | float]  # of the evidence; the suffix is the unit (_ns, _ratio), else a count or mean
     uncertain: str | None = None  # why figures that it rests on are not exact; None where they are
+    place: str | None = None  # function and line, module, operator or annotation; None: of the whole trace
+    certain: bool = True  # False: taken from names or shapes, not from what was recorded
+    note: bool = False  # worth knowing, and nothing to do
 
     @property
     def gain_ratio(self) -> float | None:

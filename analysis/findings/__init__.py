@@ -21,7 +21,7 @@ def queries(has_run: bool) -> tuple[Query, ...]:
 
 
 def find_all(known: Known) -> tuple[Finding, ...]:
-    """What all rules find in a trace, the largest gain first, those without a bound last."""
+    """What all rules find in a trace, the largest gain first, those without a bound last, then notes."""
     findings = [
         Finding(
             id=rule.id,
@@ -33,8 +33,13 @@ def find_all(known: Known) -> tuple[Finding, ...]:
             query=rule.query,
             figures=found.figures,
             uncertain=known.doubts_on(rule.rests_on),
+            place=found.place,
+            certain=rule.certain,
+            note=rule.note,
         )
         for rule in RULES
         if (found := rule.applied(known)) is not None
     ]
-    return tuple(sorted(findings, key=lambda item: -1.0 if item.gain_ratio is None else item.gain_ratio, reverse=True))
+    return tuple(
+        sorted(findings, key=lambda item: (item.note, -(-1.0 if item.gain_ratio is None else item.gain_ratio)))
+    )

@@ -303,6 +303,7 @@ def _host_times(known: Known) -> list[tuple[int, str]]:
     needs=("time",),
     rests_on=("gpu_work", "gpu_time"),
     least_gain=0,
+    note=True,
     queries=(_ALL,),
     run_queries=(_OF_STEPS,),
 )

@@ -353,6 +353,7 @@ class Found(Struct, frozen=True):
     gain: Gain | None = None
     fix: str = ""
     explanation: str = ""
+    place: str | None = None
 
 
 class Rule(Struct, frozen=True, kw_only=True):
@@ -367,6 +368,8 @@ class Rule(Struct, frozen=True, kw_only=True):
     needs: tuple[Need, ...] = ()
     rests_on: tuple[Group, ...] = ()  # groups of figures behind evidence and gain; none: the manifest alone
     least_gain: float = LEAST_GAIN
+    certain: bool = True  # False: it infers from names or shapes
+    note: bool = False  # nothing to do about it
     of_steps: bool = False  # `least_gain` is of the time of such steps as were recorded, not of the run
     queries: tuple[Query, ...] = ()  # what it asks, except what depends on the trace
     run_queries: tuple[Query, ...] = ()  # the same of captured runs
