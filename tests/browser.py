@@ -21,6 +21,7 @@ _IN, _OUT = 3, 4
 _FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe",
+    "--js-flags=--liftoff-only",  # what is run for seconds is not worth optimizing
 )  # fmt: skip
 
 

@@ -22,44 +22,35 @@ MEANINGLESS = "drift: not meaningful, the weights are random"
 WIDE = "layers=5,hidden=256,heads=8,kv_heads=4,head_dim=64"
 
 
-def captured(
-    folder: Path, name: str, size: str | None, weights: str, bound: int | None = None
-) -> tuple[Report, tuple[str, ...], list[Progress]]:
+def captured(folder: Path, name: str, size: str, weights: str) -> tuple[Report, tuple[str, ...], list[Progress]]:
     molecules = folder / "in.smi"
     molecules.write_text("C\n")
     seen: list[Progress] = []
     asked = CaptureSettings(
         "qwen", smiles=str(molecules), repeats=1, warmup=0, processor="qwen", device="cpu", size=size,
-        weights=weights, max_new_tokens=bound,
+        weights=weights, max_new_tokens=8,
     )  # fmt: skip
     result = capture(asked, OutputFile(folder / name), seen.append)
     return api.report(result.path), result.notes, seen
 
 
 def test_captures(tmp_path: Path) -> None:
-    own, notes, _ = captured(tmp_path, "own.json", None, "trained")
-    assert notes == ()
     wide, notes, seen = captured(tmp_path, "wide.json", WIDE, "trained")
     assert notes == ()
     assert [(item.number, item.of) for item in seen if item.stage == "weights"] == [(layer, 5) for layer in range(1, 6)]
-    random, notes, _ = captured(tmp_path, "random.json", "layers=1", "random", bound=8)
+    random, notes, _ = captured(tmp_path, "random.json", "layers=1", "random")
     assert notes == ("the weights are random: times and launches are real, tokens and drift are not meaningful",)
-    assert own.run is not None
     assert wide.run is not None
     assert random.run is not None
-    assert (own.run.setup.size, own.run.setup.weights, own.run.setup.label) == (None, "trained", "qwen lp:qwen")
     assert (wide.run.setup.size, wide.run.setup.weights, wide.run.setup.label) == (WIDE, "trained", "qwen 43m lp:qwen")
     assert (random.run.setup.size, random.run.setup.weights) == ("layers=1", "random")
     assert random.run.setup.label == "qwen 30m random lp:qwen"
-    assert own.run.sequences == wide.run.sequences  # the same tokens, to the last
-    assert own.run.drift == wide.run.drift
-    assert own.run.drift != random.run.drift
     lines = [line.split() for line in render(wide).splitlines()]
     assert ["model", "size", WIDE] in lines
     assert MEANINGLESS not in render(wide)
     assert MEANINGLESS in render(random)
-    notes = compare([own, wide]).notes
-    assert f"qwen 43m lp:qwen differs from qwen lp:qwen in model size ({WIDE}, not its own)" in notes
+    notes = " ".join(compare([random, wide]).notes)
+    assert f"qwen 43m lp:qwen differs from qwen 30m random lp:qwen in model size ({WIDE}, not layers=1)" in notes
 
 
 @pytest.fixture
@@ -75,11 +66,10 @@ def test_random_weights_have_no_drift_to_report(junk: tuple[Report, Report]) -> 
     trained, random = junk
     assert [item.id for item in trained.findings if item.id == "junk_tokens"] == ["junk_tokens"]
     assert [item.id for item in random.findings if item.id == "junk_tokens"] == []
-    for form in ("table", "markdown", "html"):
-        for title in ("Junk blocks by counting rule", "Junk in coordinate blocks"):
-            assert title in render(trained, form)
-            assert title not in render(random, form)
-        assert MEANINGLESS in render(random, form)
+    for title in ("Junk blocks by counting rule", "Junk in coordinate blocks"):
+        assert title in render(trained)
+        assert title not in render(random)
+    assert MEANINGLESS in render(random)
     assert "Junk and filler tokens" in plot_svg("drift", reports_of(trained))
     with pytest.raises(NotRecordedError, match="drift of trained weights: the weights are random"):
         plot_svg("drift", reports_of(random))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import functools
-import io
 import json
 import os
 import subprocess
@@ -154,23 +152,6 @@ def test_a_tokenizer_in_a_folder_counts_as_the_preset_does(texts: str, tmp_path:
     assert {**folder, "name": "llama"} == preset
 
 
-def test_text_formats(molprof: Cli, texts: str, tmp_path: Path) -> None:
-    table = molprof("drift", "--conformers", texts)
-    assert table.returncode == 0, table.stderr
-    assert max(map(len, table.stdout.splitlines())) <= 100
-    rows = [line.split() for line in table.stdout.splitlines()]
-    assert ["qwen", "cuts", "none,", "fewest", "tokens", "-0.00,0.00,0.00", "15", "0", "3", "2", "2"] in rows
-    assert (
-        molprof("drift", "--tokenizer", "qwen", "--conformers", texts, "--format", "markdown", "-o", "x.md").returncode
-        == 0
-    )
-    assert "| qwen | 0.0000,0.0000,0.0000 | 20 |" in (tmp_path / "x.md").read_text()
-    result = molprof("drift", "--tokenizer", "llama", "--conformers", texts, "--format", "csv")
-    lines = list(csv.reader(io.StringIO(result.stdout)))
-    assert ["blocks", "3"] in lines
-    assert ["tokenizers.0.needed_tokens.maximum", "13"] in lines
-
-
 def test_skipped_lines_are_said_and_kept(molprof: Cli, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text(f"CCO\n{TEXTS}")
     result = molprof("drift", "--tokenizer", "qwen", "--conformers", "texts.txt")
@@ -226,12 +207,6 @@ def test_an_unreachable_hub_is_one_message_without_retries(molprof: Cli, tmp_pat
     )
     assert "http://127.0.0.1:9 cannot be reached" in error
     assert hint == "  use a preset (qwen, llama), a folder with a tokenizer.json, or a hub id"
-
-
-def test_built_in_molecules_need_no_remark(molprof: Cli) -> None:
-    result = molprof("drift", "--tokenizer", "qwen", "-n", "2", "--placeholder", "-0,0,0.0", "--format", "json")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert json.loads(result.stdout)["molecules"] == 2
 
 
 def test_no_torch_is_needed(texts: str, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from molprof import api
 from molprof.common.errors import MolprofError
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
-RUNS = int(os.environ.get("MOLPROF_FUZZ_RUNS", "24"))
+RUNS = int(os.environ.get("MOLPROF_FUZZ_RUNS", "12"))
 FIRST = int(os.environ.get("MOLPROF_FUZZ_FIRST", "0"))
 NAMES = ("torch_compile_triton.json.gz", "mi300x_vllm_decode_graph.json.gz")
 

@@ -101,19 +101,15 @@ QWEN, LLAMA, GENERIC = (
 )  # fmt: skip
 COMMANDS = (
     ("report", QWEN),
-    ("report", QWEN, "--by", "operator"),
     ("report", QWEN, "--format", "json"),
     ("report", QWEN, LLAMA, GENERIC),
     ("report", ".", "--format", "csv"),
     ("report", QWEN, "-o", "page.html"),
     ("compare", QWEN, GENERIC),
-    ("compare", QWEN, GENERIC, "--by", "kernel"),
     ("query", "SELECT COUNT() AS slices FROM slice", QWEN),
-    ("queries",),
     ("ranks", "."),
     ("trim", QWEN, "--steps", "20:22", "-o", "few.json.gz"),
     ("plot", "phases", QWEN, "-o", "plot.svg"),
-    ("presets",),
 )
 
 
@@ -159,12 +155,11 @@ def test_a_command_prints_the_same_without_what_linux_alone_has(
     assert "bug" not in found.stderr
 
 
-def test_the_demo_captures_and_compares(
-    tmp_path: Path, laptop: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    done = laptop(tmp_path, "demo", "-n", "1", "--repeats", "1")
+def test_a_run_is_captured(tmp_path: Path, laptop: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    options = ("-n", "1", "--repeats", "1", "--warmup", "0", "--max-new-tokens", "8")
+    done = laptop(tmp_path, "capture", "--model", "llama", "--lp", *options, "-o", "run.json.gz")
     assert done.returncode == 0, done.stderr
-    assert "molprof-demo/qwen-lp.json.gz" in done.stdout
+    assert (tmp_path / "run.json.gz").is_file()
 
 
 def test_a_trace_is_served_to_the_browser(tmp_path: Path, there: dict[str, str]) -> None:

@@ -27,11 +27,11 @@ def test_held_out_molecules_are_written_without_constraint(preset: str) -> None:
     model, header = load_compact(checkpoint_path(preset))
     tokenizer = preset_tokenizer(preset)
     vocabulary = CompactVocabulary(header.ids, ARCHITECTURES[preset].logits_width)
-    prompts = read_prompts(None, 64).prompts
+    prompts = read_prompts(None, 16).prompts
     molecules = [prompt.molecule for prompt in prompts if prompt.molecule is not None]
-    assert len(molecules) == 64
-    texts = generate_texts(model, vocabulary, tokenizer, molecules, batch=64)
-    assert sum(check(text, own) is None for text, own in zip(texts, molecules, strict=True)) >= 52  # 80 %
+    assert len(molecules) == 16
+    texts = generate_texts(model, vocabulary, tokenizer, molecules, batch=16)
+    assert sum(check(text, own) is None for text, own in zip(texts, molecules, strict=True)) >= 13  # 80 %
 
 
 @BOTH

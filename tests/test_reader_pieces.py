@@ -99,8 +99,10 @@ def ordinary(count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces")
-@pytest.mark.parametrize("all_args", [False, True])
-@pytest.mark.parametrize("name", ["h100_qwen1.5_0.5b", "mi300x_vllm_piecewise_graph", "v100_resnet_ddp"])
+@pytest.mark.parametrize(
+    ("name", "all_args"),
+    [("h100_qwen1.5_0.5b", True), ("mi300x_vllm_piecewise_graph", True), ("v100_resnet_ddp", False)],
+)
 def test_real_traces(name: str, all_args: bool, given: list[int]) -> None:
     path = Path(str(CORPUS), "traces", f"{name}.json.gz")
     wanted = Wanted(stacks=all_args, all_args=all_args)

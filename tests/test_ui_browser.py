@@ -128,16 +128,12 @@ def test_a_remote_engine_holds_the_trace(window: browser.Page, tmp_path: Path) -
     path = tiny_trace.write(tmp_path / "run.json.gz", tiny_trace.document())
     result = prepare([api.load(path, stacks=True)], tmp_path, Place())
     with load_for_remote(result, None) as engine, serving(result, engine=engine) as server:
-        for turn in range(2):
-            if turn == 0:
-                window.open(server.address)
-            else:
-                window.reload()
-            wait_for_view(window, result)
-            assert window.evaluate("app.trace.engine.mode") == "HTTP_RPC"
-            assert pinned(window) == list(result.view.pinned)
-            assert visible(window) == (96_800, 83_200)
-            assert number(window, "SELECT COUNT() AS n FROM slice WHERE category = 'kernel'") == 6
+        window.open(server.address)
+        wait_for_view(window, result)
+        assert window.evaluate("app.trace.engine.mode") == "HTTP_RPC"
+        assert pinned(window) == list(result.view.pinned)
+        assert visible(window) == (96_800, 83_200)
+        assert number(window, "SELECT COUNT() AS n FROM slice WHERE category = 'kernel'") == 6
         assert [url for url in window.requests if "/trace/" in url] == []
         assert [url for url in window.requests if url.startswith("ws")] == []
         check_quiet(window, server)
