@@ -84,8 +84,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """`-n auto`: one more than there are processors, as some tests wait for Slurm, a browser or a signal."""
-    return processors() + 1
+    """`-n auto`: none more, as each imports all tests; what runs beside them takes the time that some of them wait."""
+    return processors()
 
 
 @pytest.fixture(scope="session", autouse=True)

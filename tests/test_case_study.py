@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
-import browser
 import case_study
 import gpu_study
 import pictures
@@ -121,10 +120,3 @@ def test_any_runs_may_be_missing(study: Study) -> None:
         assert machine.predictions
         for question in QUESTIONS:
             assert len(machine.answers(question)) == len(question.models)
-
-
-@pytest.mark.skipif(browser.CHROMIUM is None, reason="no chromium to take a picture with")
-def test_pictures(root: Path) -> None:
-    written = pictures.write_pictures(root, rehearsal=True)
-    assert [path.name for path in written] == ["sim-waterfall.png", "sim-step.png"]
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)

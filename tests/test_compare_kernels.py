@@ -192,29 +192,6 @@ def test_two_vendors_against_a_plain_recount() -> None:
     ]
 
 
-def test_recorded_runs_with_a_processor_and_without() -> None:
-    paths = [RECORDED / "cpu-qwen.json.gz", RECORDED / "cpu-qwen-generic.json.gz"]
-    result = summed(*(cut(api.recorded(path)[0], "steps") for path in paths))
-    steps_ns, counts = [], []
-    for path in paths:
-        events = raw_events(path)
-        steps = [event for event in events if str(event["name"]).startswith("molprof.step ")]
-        steps_ns.append(sum(ns(event["dur"]) for event in steps))
-        ends = [(ns(event["ts"]), ns(event["ts"]) + ns(event["dur"])) for event in steps]
-        starts = [ns(event["ts"]) for event in events if event["cat"] == "cpu_op"]
-        counts.append(sum(any(begin <= start < end for begin, end in ends) for start in starts))
-    assert (result.whole.first[0], result.whole.other[0]) == tuple(counts)
-    assert sum(result.whole.parts.values()) == result.span_ns == steps_ns[1] - steps_ns[0]
-    assert result.problems == ()
-    # The forward does the same, so what is new is the processor's.
-    added = [change.work.phase for change in result.changes if change.kind == "inserted"]
-    assert added
-    assert set(added) == {"processor"}
-    said = " ".join(kernel_verdict(result, ("without", "with")))
-    assert "per step" in said
-    assert "in the processor phase, between forward and sampling: " in said
-
-
 def test_command(molprof: Cli, tmp_path: Path) -> None:
     for name, content in (("a", FIRST), ("b", OTHER)):
         write(tmp_path / f"{name}.json", content)

@@ -20,9 +20,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "eager": ("qwen-generic", {}),
     "streams": ("qwen-generic", {"streams": 2, "masked": True}),
     "graph": ("qwen-generic", {"graph": True}),
-    "jump": ("qwen-jump", {}),
     "jump-graph": ("qwen-jump", {"graph": True}),
-    "llama": ("llama", {}),
 }
 
 

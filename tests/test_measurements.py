@@ -65,18 +65,17 @@ def test_their_tables_need_no_torch(costs: Costs, tmp_path: Path) -> None:
 def test_ways_of_decoding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(decoding, "load", lambda settings: loaded(settings.model))
     monkeypatch.setattr(decoding, "short_molecules", lambda count: FEW_ATOMS)
-    for kv_cache, plain in (("dynamic", []), ("static", ["step by step"])):
-        options = argparse.Namespace(
-            size=None, device="cpu", dtype="float32", count=2, batch_size=2, kv_cache=kv_cache, repeats=1,
-            processors=["grammar"], max_new_tokens=None,
-        )  # fmt: skip
-        found = decoding.measure(options, "llama", time.process_time_ns)
-        unconstrained = [way.way for way in found if way.processor is None]
-        assert unconstrained == ["default", *plain, "finished rows dropped"]
-        assert [way.way for way in found if way.processor == "grammar"] == list(decoding.LOOPS)
-        assert {way.tokens for way in found if way.processor == "grammar"} == {found[-1].tokens}
-        assert all(way.busy_steps == way.tokens for way in found if not way.forced_runs)
-        assert all(way.busy_steps < way.tokens for way in found if way.forced_runs)
+    options = argparse.Namespace(
+        size=None, device="cpu", dtype="float32", count=2, batch_size=2, kv_cache="static", repeats=1,
+        processors=["grammar"], max_new_tokens=None,
+    )  # fmt: skip
+    found = decoding.measure(options, "llama", time.process_time_ns)
+    unconstrained = [way.way for way in found if way.processor is None]
+    assert unconstrained == ["default", "step by step", "finished rows dropped"]
+    assert [way.way for way in found if way.processor == "grammar"] == list(decoding.LOOPS)
+    assert {way.tokens for way in found if way.processor == "grammar"} == {found[-1].tokens}
+    assert all(way.busy_steps == way.tokens for way in found if not way.forced_runs)
+    assert all(way.busy_steps < way.tokens for way in found if way.forced_runs)
     asked = WaySettings(None, 2, 2, "static", "float32", 1)
     ways = Ways(SCHEMA, DECODING, "2026-11-22", environment(None), asked, "CPU time", 0.5, {"llama": found})
     write_record(tmp_path / "decoding.json", ways)

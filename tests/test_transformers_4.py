@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from captures import captured
 
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
-from molprof.profiler.capture.capture import capture
-from molprof.profiler.capture.tracefile import OutputFile
 from molprof.profiler.doctor import checks
 from molprof.profiler.doctor.checks import BROKEN, Check
 from molprof.profiler.doctor.trials import Answer
 from molprof.profiler.environment import check_versions, outdated
+from molprof.profiler.models.load import load
+from molprof.profiler.molecules.prompts import read_prompts
 
 FOLDER = os.environ.get("MOLPROF_TRANSFORMERS_4")
 CAPTURES: dict[str, dict[str, Any]] = {
@@ -27,15 +28,15 @@ CAPTURES: dict[str, dict[str, Any]] = {
     "static": {"model": "qwen", "processor": "vectorized", "kv_cache": "static", "disagreement": True},
 }
 SMALL: dict[str, Any] = {"count": 1, "batch_size": 1, "repeats": 1, "warmup": 0, "max_new_tokens": 16}
-RUN = """
-import json, sys
-from pathlib import Path
-from molprof.common.settings import CaptureSettings
-from molprof.profiler.capture.capture import capture
-from molprof.profiler.capture.tracefile import OutputFile
-for name, settings in json.loads(sys.argv[1]).items():
-    capture(CaptureSettings(**settings), OutputFile(Path(name + ".json.gz")))
-"""
+RUN = "import json, sys; from test_transformers_4 import run; run('old', json.loads(sys.argv[1]))"
+
+
+def run(folder: str, asked: dict[str, dict[str, Any]]) -> None:
+    """Writes a trace for each settings, all of one model."""
+    every = {name: CaptureSettings(**settings) for name, settings in asked.items()}
+    model, prompts = load(next(iter(every.values()))), read_prompts(None, 1)
+    for name, settings in every.items():
+        captured(Path(folder, f"{name}.json.gz"), settings, prompts, model)
 
 
 def _written(path: Path) -> tuple[str, list[list[int]]]:
@@ -48,14 +49,16 @@ def _written(path: Path) -> tuple[str, list[list[int]]]:
     FOLDER is None or not os.path.isdir(FOLDER), reason="MOLPROF_TRANSFORMERS_4 names no folder with transformers 4.57"
 )
 def test_the_oldest_transformers_writes_the_same_text(tmp_path: Path) -> None:
-    path = os.pathsep.join([str(FOLDER), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(FOLDER), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     asked = {name: {**settings, **SMALL} for name, settings in CAPTURES.items()}
+    (tmp_path / "old").mkdir()
+    (tmp_path / "now").mkdir()
     subprocess.run(
         [sys.executable, "-c", RUN, json.dumps(asked)], env={**os.environ, "PYTHONPATH": path}, cwd=tmp_path, check=True
     )
-    for name, settings in asked.items():
-        now = capture(CaptureSettings(**settings), OutputFile(tmp_path / f"{name}-now.json.gz")).path
-        (old, before), (_, after) = _written(tmp_path / f"{name}.json.gz"), _written(now)
+    run(str(tmp_path / "now"), asked)
+    for name in asked:
+        (old, before), (_, after) = (_written(tmp_path / when / f"{name}.json.gz") for when in ("old", "now"))
         assert old.startswith("4.57.")
         assert before == after
 

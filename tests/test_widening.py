@@ -168,7 +168,7 @@ MIDDLE = {
 def answers(loaded: LoadedModel, texts: list[str]) -> list[list[int]]:
     encoded = loaded.tokenizer(texts, padding=True, padding_side="left", return_tensors="pt")
     model: Any = loaded.model
-    out = model.generate(**encoded, max_new_tokens=24, do_sample=False, pad_token_id=loaded.target.pad)
+    out = model.generate(**encoded, max_new_tokens=8, do_sample=False, pad_token_id=loaded.target.pad)
     rows: list[list[int]] = out[:, encoded["input_ids"].shape[1] :].tolist()
     return rows
 
