@@ -315,7 +315,7 @@ def changes(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
 @given(changes(), changes())
 def test_parts_always_add_up_and_change_sign_with_the_direction(
     plain: Report, first: dict[str, Any], other: dict[str, Any]

@@ -103,7 +103,7 @@ def test_lanes_are_stacks(slices: list[tuple[int, int, int]], levels: int) -> No
         assert set(lanes.tolist()) <= {0}
 
 
-@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.settings(max_examples=30, deadline=None)
 @hypothesis.given(
     st.lists(
         st.tuples(
