@@ -43,13 +43,14 @@ RETURNS TableOrSubquery AS (
     last.ts_end AS ts,
     next.ts AS ts_end,
     next.ts - last.ts_end AS dur,
+    next.call_ts,
     CASE
       WHEN next.call_ts IS NULL THEN 0
       WHEN queue.ts <= last.ts_end THEN 1
       -- With so short a delay, the end of the call does not matter, and is not searched for.
       WHEN next.ts - next.call_ts < 100000 THEN 2
-      ELSE 1 + (
-        SELECT next.ts - call.ts - call.dur <= MAX(100000, call.ts + call.dur - last.ts_end)
+      ELSE 2 + (
+        SELECT next.ts - call.ts - call.dur > MAX(100000, call.ts + call.dur - last.ts_end)
         FROM _molprof_work AS work
         CROSS JOIN _molprof_call AS call
         WHERE work.id = next.id AND call.id = work.call_id
@@ -65,8 +66,9 @@ RETURNS TableOrSubquery AS (
     AND $condition
 );
 
--- Gaps of all devices, those of each in order. Device: null where all work is on one. Queue, what was queued: 0: the
--- call of the work that ends the gap is not recorded; 1: work; 2: nothing.
+-- Gaps of all devices, those of each in order. Device: null where all work is on one. Queue, what was queued when it
+-- began: 0: the call of the work that ends the gap is not recorded; 1: work; 2: nothing; 3: nothing, and the work that
+-- ends it starts late after its call.
 CREATE PERFETTO TABLE _molprof_device_gap AS
 SELECT *
 FROM _molprof_gap!(

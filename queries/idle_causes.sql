@@ -1,17 +1,24 @@
--- Why a device was idle: each gap between its first and last work has one cause.
+-- Why a device was idle: its idle time, divided by what the CPU and the device did in it.
 --
--- In a gap nothing runs on the device; the next work ends it. Work is queued from the start of its call. The first
--- cause that applies counts; the first two need the call of the work that ends the gap. Reports say what is in quotes.
+-- A gap ends with the next work of the device. Work is queued from the start of its call on. While nothing is queued, the
+-- device waits for the thread that makes that call, and the time is divided by what this thread is in; while the thread
+-- is in nothing recorded and another one started the work before the gap, by what that one is in. The time before the
+-- first and after the last work of the device, as long as anything is recorded, is divided alike. Reports say what is in
+-- quotes.
 --
--- cpu_waited ("CPU in a host sync"): nothing was queued when the gap began, and the CPU was in a host sync.
+-- cpu_waited ("CPU in a host sync"): nothing is queued, and the thread is in a host sync.
 --
--- cpu_busy ("CPU queued nothing"): nothing was queued when the gap began, so the device waited for the CPU.
+-- cpu_calls ("CPU in other GPU calls"): nothing is queued, and the thread is in any other call of runtime or driver.
 --
--- If the work that ends the gap starts late after its call returned (by more than 100000 ns, and by more than the gap
--- had lasted by then), the gap counts as one with work queued.
+-- cpu_operators ("CPU in operators"): nothing is queued, and the thread is in an operator, but in no call.
 --
--- short ("pauses below 5 µs"): work was queued, or its call is not recorded, and the gap is below 5000 ns: the device's
--- time between two pieces of work.
+-- cpu_outside ("CPU outside operators"): nothing is queued, and the thread is in no operator: in Python, or in what is not
+-- recorded.
+--
+-- launching ("launch under way"): from the start of the call on, until the work starts.
+--
+-- short ("pauses below 5 µs"): work was queued when the gap began, or its call is not recorded, and the gap is below
+-- 5000 ns: the device's time between two pieces of work.
 --
 -- not_recorded ("call not recorded"): the call of the work that ends the gap is not recorded, so the queue is not known.
 --
@@ -19,124 +26,319 @@
 -- before the gap ran.
 --
 -- other ("queued work not started"): work was queued on the same stream, and the device did not start it: it waited for
--- another device, an event or host memory, or started up a graph.
+-- another device, an event or host memory, or started up a graph. Of the time after a call, if its work starts later than
+-- 100000 ns after its end, and later than the gap had lasted by then.
 --
 -- Example:
---   SELECT device, cause, count, time_ns, idle_ratio, longest_ns
+--   SELECT device, position, cause, count, time_ns, idle_ratio, longest_ns
 --   FROM molprof_idle_cause
---   ORDER BY device, time_ns DESC, cause;
+--   ORDER BY device, position, time_ns DESC, cause;
 
+INCLUDE PERFETTO MODULE intervals.intersect;
+INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.devices;
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 INCLUDE PERFETTO MODULE molprof.host_syncs;
 
--- Gaps in which nothing was queued, in order of start: the engine searches in them for those inside a host sync.
-CREATE PERFETTO TABLE _molprof_empty_gap AS
-SELECT
-  ts,
-  next_id
-FROM _molprof_device_gap
-WHERE queue = 2
-ORDER BY ts, next_id;
-
--- Of these, the gaps inside a host sync.
-CREATE PERFETTO TABLE _molprof_waited_gap AS
-SELECT DISTINCT gap.next_id
-FROM molprof_host_sync AS wait
-JOIN _molprof_call AS waiting ON waiting.id = wait.id
-CROSS JOIN _molprof_empty_gap AS gap
-CROSS JOIN molprof_gpu_work AS next
-WHERE
-  gap.ts >= wait.ts
-  AND gap.ts < wait.ts + wait.dur
-  AND next.id = gap.next_id
-  AND IFNULL(next.rank, -1) = IFNULL(waiting.rank, -1)
-ORDER BY gap.next_id;
-
 -- The engine searches for what ended when a gap began.
 CREATE PERFETTO INDEX _molprof_work_end ON _molprof_work(ts_end);
 
+-- The first and last recorded moment of each rank; of the whole trace, where it is not of several.
+CREATE PERFETTO TABLE _molprof_recorded AS
+SELECT
+  _molprof_rank!(track_id) AS rank,
+  MIN(ts) AS ts,
+  MAX(ts + dur) AS ts_end
+FROM slice
+WHERE category IN ('cpu_op', 'user_annotation', 'cuda_runtime', 'cuda_driver', 'kernel', 'gpu_memcpy', 'gpu_memset')
+GROUP BY 1
+ORDER BY 1;
+
+-- The first work of each device, and the one that ends last.
+CREATE PERFETTO TABLE _molprof_device_edge AS
+SELECT
+  device,
+  (
+    SELECT work.id
+    FROM _molprof_work AS work
+    WHERE work.device IS edge.device
+    ORDER BY work.ts, work.id
+    LIMIT 1
+  ) AS first_id,
+  (
+    SELECT work.id
+    FROM _molprof_work AS work
+    WHERE work.device IS edge.device
+    ORDER BY work.ts_end DESC, work.id DESC
+    LIMIT 1
+  ) AS last_id
+FROM molprof_device AS edge
+ORDER BY device;
+
+-- All idle time: gaps, and the time before the first and after the last work. The thread that made the call of `call_id`
+-- is what the device waits for until `host_end`; before_id: the call of the work before a gap.
+CREATE PERFETTO TABLE _molprof_idle AS
+SELECT
+  gap.device,
+  'between' AS position,
+  gap.ts,
+  gap.ts_end,
+  gap.next_id,
+  gap.queue,
+  IIF(gap.queue > 1, MIN(gap.call_ts, gap.ts_end), gap.ts) AS host_end,
+  next.call_id,
+  IIF(
+    gap.queue > 1,
+    (
+      SELECT last.call_id
+      FROM _molprof_work AS last
+      WHERE last.ts_end = gap.ts AND last.device IS next.device
+      LIMIT 1
+    ),
+    NULL
+  ) AS before_id
+FROM _molprof_device_gap AS gap
+CROSS JOIN _molprof_work AS next
+WHERE next.id = gap.next_id
+UNION ALL
+SELECT
+  first.device,
+  'before',
+  recorded.ts,
+  first.ts,
+  first.id,
+  IIF(first.call_id IS NULL, 0, 2),
+  IIF(first.call_id IS NULL, recorded.ts, MAX(recorded.ts, MIN(first.call_ts, first.ts))),
+  first.call_id,
+  NULL
+FROM _molprof_device_edge AS edge
+CROSS JOIN _molprof_work AS first
+CROSS JOIN _molprof_recorded AS recorded
+WHERE first.id = edge.first_id AND recorded.rank IS _molprof_work_rank!(first.id) AND recorded.ts < first.ts
+UNION ALL
+SELECT
+  last.device,
+  'after',
+  last.ts_end,
+  recorded.ts_end,
+  NULL,
+  IIF(last.call_id IS NULL, 0, 2),
+  IIF(last.call_id IS NULL, last.ts_end, recorded.ts_end),
+  last.call_id,
+  NULL
+FROM _molprof_device_edge AS edge
+CROSS JOIN _molprof_work AS last
+CROSS JOIN _molprof_recorded AS recorded
+WHERE last.id = edge.last_id AND recorded.rank IS _molprof_work_rank!(last.id) AND recorded.ts_end > last.ts_end;
+
+-- Each track of a thread, and the one that holds its slices, which is no lane.
+CREATE PERFETTO TABLE _molprof_own_track AS
+SELECT
+  track.id,
+  (
+    SELECT thread_track.id
+    FROM thread_track
+    JOIN thread USING (utid)
+    WHERE thread.upid = track.upid AND thread.tid = track.tid
+    ORDER BY thread_track.id
+    LIMIT 1
+  ) AS track_id
+FROM _molprof_thread_track AS track
+ORDER BY track.id;
+
+-- Calls and operators that are in no other: what the CPU was in, in the eyes of whoever looks from outside.
+CREATE PERFETTO TABLE _molprof_outermost AS
+SELECT
+  slice.id,
+  slice.ts,
+  slice.dur,
+  slice.track_id
+FROM slice
+LEFT JOIN slice AS outer ON outer.id = slice.parent_id
+WHERE
+  slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
+  AND slice.dur > 0
+  AND IFNULL(outer.category, '') NOT IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
+  AND EXISTS(SELECT 1 FROM _molprof_idle WHERE host_end > ts)
+ORDER BY slice.ts, slice.id;
+
+-- Time in which nothing is queued, by the thread that is waited for.
+CREATE PERFETTO TABLE _molprof_host_idle AS
+SELECT
+  idle._auto_id AS id,
+  idle.ts,
+  idle.host_end - idle.ts AS dur,
+  own.track_id
+FROM _molprof_idle AS idle
+CROSS JOIN _molprof_call AS call
+CROSS JOIN _molprof_own_track AS own
+WHERE idle.host_end > idle.ts AND call.id = idle.call_id AND own.id = call.track_id
+ORDER BY idle.ts, idle._auto_id;
+
+-- Where slices of a thread lie in stretches of it.
+CREATE PERFETTO MACRO _molprof_common(stretches TableOrSubquery, slices TableOrSubquery)
+RETURNS TableOrSubquery AS (
+  SELECT
+    id_0 AS id,
+    id_1 AS slice_id,
+    ts,
+    ts + dur AS ts_end
+  FROM _interval_intersect!(($stretches, $slices), (track_id))
+);
+
+-- Up to its first call or operator a thread does nothing: meanwhile the one is waited for that started the last work.
+CREATE PERFETTO TABLE _molprof_handed_over AS
+SELECT
+  host.id,
+  host.ts,
+  IFNULL(MIN(common.ts), host.ts + host.dur) - host.ts AS dur,
+  own.track_id
+FROM _molprof_host_idle AS host
+CROSS JOIN _molprof_idle AS idle
+CROSS JOIN _molprof_call AS before
+CROSS JOIN _molprof_own_track AS own
+LEFT JOIN _molprof_common!(_molprof_host_idle, _molprof_outermost) AS common ON common.id = host.id
+WHERE
+  idle._auto_id = host.id
+  AND before.id = idle.before_id
+  AND own.id = before.track_id
+  AND own.track_id != host.track_id
+GROUP BY host.id
+ORDER BY host.ts, host.id;
+
+-- Time of each stretch in any of the slices: what two of them share counts once.
+CREATE PERFETTO MACRO _molprof_time_in(stretches TableOrSubquery, slices TableOrSubquery)
+RETURNS TableOrSubquery AS (
+  SELECT
+    id,
+    SUM(MAX(0, ts_end - MAX(ts, known_end))) AS time_ns
+  FROM (
+    SELECT
+      id,
+      ts,
+      ts_end,
+      IFNULL(
+        MAX(ts_end) OVER (
+          PARTITION BY id
+          ORDER BY ts, slice_id
+          ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ),
+        0
+      ) AS known_end
+    FROM _molprof_common!($stretches, $slices)
+  )
+  GROUP BY id
+);
+
+CREATE PERFETTO TABLE _molprof_idle_waited AS
+SELECT
+  call.id,
+  call.ts,
+  call.dur,
+  call.track_id
+FROM molprof_host_sync AS wait
+CROSS JOIN _molprof_call AS call
+WHERE call.id = wait.id AND call.dur > 0
+ORDER BY call.ts, call.id;
+
+CREATE PERFETTO TABLE _molprof_idle_called AS
+SELECT
+  id,
+  ts,
+  dur,
+  track_id
+FROM _molprof_call
+WHERE dur > 0
+ORDER BY ts, id;
+
+-- By each thread that was waited for: time in operators or calls, of it in calls, of it in host syncs.
+CREATE PERFETTO TABLE _molprof_idle_in AS
+WITH
+  found AS (
+    SELECT id, time_ns AS any_ns, 0 AS call_ns, 0 AS sync_ns
+    FROM _molprof_time_in!(_molprof_host_idle, _molprof_outermost)
+    UNION ALL
+    SELECT id, 0, time_ns, 0
+    FROM _molprof_time_in!(_molprof_host_idle, _molprof_idle_called)
+    UNION ALL
+    SELECT id, 0, 0, time_ns
+    FROM _molprof_time_in!(_molprof_host_idle, _molprof_idle_waited)
+    UNION ALL
+    SELECT id, time_ns, 0, 0
+    FROM _molprof_time_in!(_molprof_handed_over, _molprof_outermost)
+    UNION ALL
+    SELECT id, 0, time_ns, 0
+    FROM _molprof_time_in!(_molprof_handed_over, _molprof_idle_called)
+    UNION ALL
+    SELECT id, 0, 0, time_ns
+    FROM _molprof_time_in!(_molprof_handed_over, _molprof_idle_waited)
+  )
+SELECT
+  id,
+  SUM(any_ns) AS any_ns,
+  SUM(call_ns) AS call_ns,
+  SUM(sync_ns) AS sync_ns
+FROM found
+GROUP BY id
+ORDER BY id;
+
 -- Gaps with queued work after which work of another stream begins: none of the same stream ended when they began.
 CREATE PERFETTO TABLE _molprof_other_stream_gap AS
-SELECT gap.next_id
-FROM _molprof_device_gap AS gap
+SELECT idle._auto_id AS id
+FROM _molprof_idle AS idle
 CROSS JOIN _molprof_work AS next
 CROSS JOIN _molprof_work AS last
 WHERE
-  gap.queue = 1
-  AND gap.dur >= 5000
-  AND next.id = gap.next_id
-  AND last.ts_end = gap.ts
+  idle.queue IN (1, 3)
+  AND idle.ts_end - idle.ts >= 5000
+  AND next.id = idle.next_id
+  AND last.ts_end = idle.ts
   AND last.device IS next.device
-GROUP BY gap.next_id
+GROUP BY idle._auto_id
 HAVING NOT MAX(next.stream IS NULL OR last.stream IS NULL OR last.stream = next.stream)
-ORDER BY gap.next_id;
+ORDER BY idle._auto_id;
 
--- Whether a table of gaps holds a gap.
-CREATE PERFETTO MACRO _molprof_among(gaps TableOrSubquery, gap ColumnName)
-RETURNS Expr AS (
-  -- Where there are none, none is looked for.
-  (SELECT COUNT() FROM $gaps) > 0
-  AND EXISTS(
-    SELECT 1
-    FROM $gaps AS one
-    WHERE one.next_id = $gap.next_id
+-- Idle time by cause, a row for each of a gap.
+CREATE PERFETTO TABLE _molprof_idle_part AS
+WITH
+  part AS (
+    SELECT _auto_id AS id, 'launching' AS cause, ts_end - host_end AS time_ns
+    FROM _molprof_idle
+    WHERE queue = 2
+    UNION ALL
+    SELECT
+      _auto_id,
+      CASE
+        WHEN queue < 3 AND ts_end - ts < 5000 THEN 'short'
+        WHEN queue = 0 THEN 'not_recorded'
+        WHEN EXISTS(SELECT 1 FROM _molprof_other_stream_gap AS other WHERE other.id = idle._auto_id) THEN 'other_stream'
+        ELSE 'other'
+      END,
+      ts_end - host_end
+    FROM _molprof_idle AS idle
+    WHERE queue != 2
+    UNION ALL
+    SELECT host.id, 'cpu_outside', host.dur - IFNULL(inside.any_ns, 0)
+    FROM _molprof_host_idle AS host
+    LEFT JOIN _molprof_idle_in AS inside USING (id)
+    UNION ALL
+    SELECT id, 'cpu_operators', any_ns - call_ns
+    FROM _molprof_idle_in
+    UNION ALL
+    SELECT id, 'cpu_calls', call_ns - sync_ns
+    FROM _molprof_idle_in
+    UNION ALL
+    SELECT id, 'cpu_waited', sync_ns
+    FROM _molprof_idle_in
   )
-);
-
--- Gaps of one cause.
-CREATE PERFETTO MACRO _molprof_cause(cause Expr, condition Expr)
-RETURNS TableOrSubquery AS (
-  SELECT
-    gap.device,
-    gap.ts,
-    gap.dur,
-    $cause AS cause,
-    gap.next_id
-  FROM _molprof_device_gap AS gap
-  WHERE $condition
-);
-
-CREATE PERFETTO VIEW _molprof_short_gap AS
-SELECT * FROM _molprof_cause!('short', gap.queue < 2 AND gap.dur < 5000);
-
-CREATE PERFETTO VIEW _molprof_not_recorded_gap AS
-SELECT * FROM _molprof_cause!('not_recorded', gap.queue = 0 AND gap.dur >= 5000);
-
-CREATE PERFETTO VIEW _molprof_cpu_waited_gap AS
-SELECT * FROM _molprof_cause!('cpu_waited', gap.queue = 2 AND _molprof_among!(_molprof_waited_gap, gap));
-
-CREATE PERFETTO VIEW _molprof_cpu_busy_gap AS
-SELECT * FROM _molprof_cause!('cpu_busy', gap.queue = 2 AND NOT _molprof_among!(_molprof_waited_gap, gap));
-
-CREATE PERFETTO VIEW _molprof_stream_gap AS
-SELECT *
-FROM _molprof_cause!(
-  'other_stream',
-  gap.queue = 1 AND gap.dur >= 5000 AND _molprof_among!(_molprof_other_stream_gap, gap)
-);
-
-CREATE PERFETTO VIEW _molprof_other_gap AS
-SELECT *
-FROM _molprof_cause!(
-  'other',
-  gap.queue = 1 AND gap.dur >= 5000 AND NOT _molprof_among!(_molprof_other_stream_gap, gap)
-);
-
--- All gaps.
-CREATE PERFETTO VIEW _molprof_caused_gap AS
-SELECT * FROM _molprof_short_gap
-UNION ALL
-SELECT * FROM _molprof_not_recorded_gap
-UNION ALL
-SELECT * FROM _molprof_cpu_waited_gap
-UNION ALL
-SELECT * FROM _molprof_cpu_busy_gap
-UNION ALL
-SELECT * FROM _molprof_stream_gap
-UNION ALL
-SELECT * FROM _molprof_other_gap;
+SELECT
+  id,
+  cause,
+  time_ns
+FROM part
+WHERE time_ns != 0
+ORDER BY id, time_ns DESC, cause;
 
 -- One row per gap, in order of device and start.
 CREATE PERFETTO VIEW molprof_idle_gap(
@@ -146,77 +348,56 @@ CREATE PERFETTO VIEW molprof_idle_gap(
   ts TIMESTAMP,
   -- Length of the gap, ns.
   dur DURATION,
-  -- cpu_waited, cpu_busy, short, not_recorded, other_stream or other.
+  -- The cause that takes most of it.
   cause STRING,
-  -- The kernel, copy or set that ended it.
-  next_id JOINID(slice.id)
+  -- The kernel, copy or set that ended it; null after the last one.
+  next_id JOINID(slice.id),
+  -- between: after one piece of work and before another; before the first, or after the last of the device.
+  position STRING
 ) AS
 SELECT
-  IFNULL(device, (SELECT device FROM _molprof_only_device)) AS device,
-  ts,
-  dur,
-  cause,
-  next_id
-FROM _molprof_caused_gap
-ORDER BY device, ts;
+  IFNULL(idle.device, (SELECT device FROM _molprof_only_device)) AS device,
+  idle.ts,
+  idle.ts_end - idle.ts AS dur,
+  (
+    SELECT part.cause
+    FROM _molprof_idle_part AS part
+    WHERE part.id = idle._auto_id
+    LIMIT 1
+  ) AS cause,
+  idle.next_id,
+  idle.position
+FROM _molprof_idle AS idle
+ORDER BY device, idle.ts;
 
--- The sums of one cause by device: the engine groups by one text faster than by two. Gaps without a device are those of
--- the only one, and need no groups.
-CREATE PERFETTO MACRO _molprof_cause_sum(cause Expr, gaps TableOrSubquery)
-RETURNS TableOrSubquery AS (
-  SELECT
-    gap.device,
-    $cause AS cause,
-    COUNT() AS count,
-    SUM(gap.dur) AS time_ns,
-    MAX(gap.dur) AS longest_ns
-  FROM $gaps AS gap
-  WHERE gap.device IS NOT NULL
-  GROUP BY gap.device
-  UNION ALL
-  SELECT
-    (SELECT device FROM _molprof_only_device),
-    $cause,
-    (SELECT COUNT() FROM $gaps WHERE device IS NULL),
-    (SELECT SUM(dur) FROM $gaps WHERE device IS NULL),
-    (SELECT MAX(dur) FROM $gaps WHERE device IS NULL)
-  WHERE EXISTS(SELECT 1 FROM $gaps WHERE device IS NULL)
-);
-
--- Gaps by device and cause, longest total time first; the rows of a device add up to its idle time.
-CREATE PERFETTO VIEW molprof_idle_cause(
+-- Idle time by device, position and cause, longest first. Those between the first and last work add up to the idle time
+-- of molprof.devices.
+CREATE PERFETTO TABLE molprof_idle_cause(
+  -- Device number as text.
   device STRING,
-  -- Cause of the gaps.
+  -- between the first and last work of the device, before the first, or after the last.
+  position STRING,
+  -- What the time went to.
   cause STRING,
-  -- Gaps.
+  -- Gaps in which it took any time.
   count LONG,
-  -- Sum of their lengths, ns.
+  -- Sum of that time, ns.
   time_ns DURATION,
-  -- Share of the device's idle time, 0 to 1.
+  -- Share of the device's idle time in that position, 0 to 1.
   idle_ratio DOUBLE,
-  -- Longest gap, ns.
+  -- Most in a single gap, ns.
   longest_ns DURATION
 ) AS
-WITH
-  found AS (
-    SELECT * FROM _molprof_cause_sum!('short', _molprof_short_gap)
-    UNION ALL
-    SELECT * FROM _molprof_cause_sum!('not_recorded', _molprof_not_recorded_gap)
-    UNION ALL
-    SELECT * FROM _molprof_cause_sum!('cpu_waited', _molprof_cpu_waited_gap)
-    UNION ALL
-    SELECT * FROM _molprof_cause_sum!('cpu_busy', _molprof_cpu_busy_gap)
-    UNION ALL
-    SELECT * FROM _molprof_cause_sum!('other_stream', _molprof_stream_gap)
-    UNION ALL
-    SELECT * FROM _molprof_cause_sum!('other', _molprof_other_gap)
-  )
 SELECT
-  device,
-  cause,
-  count,
-  time_ns,
-  1.0 * time_ns / SUM(time_ns) OVER (PARTITION BY device) AS idle_ratio,
-  longest_ns
-FROM found
-ORDER BY device, time_ns DESC, cause;
+  IFNULL(idle.device, (SELECT device FROM _molprof_only_device)) AS device,
+  idle.position,
+  part.cause,
+  COUNT() AS count,
+  SUM(part.time_ns) AS time_ns,
+  1.0 * SUM(part.time_ns) / SUM(SUM(part.time_ns)) OVER (PARTITION BY idle.device, idle.position) AS idle_ratio,
+  MAX(part.time_ns) AS longest_ns
+FROM _molprof_idle_part AS part
+CROSS JOIN _molprof_idle AS idle
+WHERE idle._auto_id = part.id
+GROUP BY idle.device, idle.position, part.cause
+ORDER BY device, idle.position, time_ns DESC, part.cause;

@@ -205,7 +205,7 @@ def test_streams_and_what_runs_side_by_side(tmp_path: Path) -> None:
         assert idle == [("0", 15_000), ("1", 0)]
 
 
-def test_each_gap_has_one_cause(tmp_path: Path) -> None:
+def test_idle_time_is_divided_by_what_happened_in_it(tmp_path: Path) -> None:
     events = [
         call("cudaLaunchKernel", 0, 2, 1),
         call("cudaLaunchKernel", 12, 2, 2),
@@ -216,9 +216,11 @@ def test_each_gap_has_one_cause(tmp_path: Path) -> None:
         call("cudaLaunchKernel", 31, 2, 7),
         work("kernel", "first", 5, 5, 1),
         # 10 to 16: the call came at 12, after the device had run out of work.
-        work("kernel", "cpu_busy", 16, 6, 2),
-        # 22 to 30: the CPU waited from 15 to 23.
-        work("kernel", "cpu_waited", 30, 10, 4),
+        work("kernel", "late call", 16, 6, 2),
+        # 22 to 30: the CPU waited until 23, and was in an operator until 24 and in another call until 25.
+        slice_("cpu_op", "aten::add", 23, 1),
+        call("cudaMalloc", 24, 1, 8),
+        work("kernel", "late call after a wait", 30, 10, 4),
         # 40 to 43: queued, below 5 us.
         work("kernel", "short", 43, 7, 5),
         # 50 to 56: queued at 29 on stream 8, while stream 7 ran.
@@ -232,21 +234,27 @@ def test_each_gap_has_one_cause(tmp_path: Path) -> None:
     with events_loaded(tmp_path, events) as rows:
         sql = """
         SELECT gap.ts, gap.dur, gap.cause, slice.name FROM molprof_idle_gap AS gap
-        JOIN slice ON slice.id = gap.next_id ORDER BY gap.ts
+        JOIN slice ON slice.id = gap.next_id WHERE gap.position = 'between' ORDER BY gap.ts
         """
         gaps = rows("idle_causes", sql)
         assert gaps == [
-            (10_000, 6_000, "cpu_busy", "cpu_busy"),
-            (22_000, 8_000, "cpu_waited", "cpu_waited"),
+            (10_000, 6_000, "launching", "late call"),
+            (22_000, 8_000, "launching", "late call after a wait"),
             (40_000, 3_000, "short", "short"),
             (50_000, 6_000, "other_stream", "other_stream"),
             (60_000, 10_000, "other", "other"),
             (80_000, 10_000, "not_recorded", "not_recorded"),
             (93_000, 2_000, "short", "short"),
         ]
-        assert rows("idle_causes", "SELECT * FROM molprof_idle_cause LIMIT 2") == [
-            ("0", "not_recorded", 1, 10_000, 10 / 45, 10_000),
-            ("0", "other", 1, 10_000, 10 / 45, 10_000),
+        assert rows("idle_causes", "SELECT * FROM molprof_idle_cause WHERE time_ns < 9000 OR cause = 'other'") == [
+            ("0", "before", "launching", 1, 5_000, 1.0, 5_000),
+            ("0", "between", "other", 1, 10_000, 10 / 45, 10_000),
+            ("0", "between", "other_stream", 1, 6_000, 6 / 45, 6_000),
+            ("0", "between", "short", 2, 5_000, 5 / 45, 3_000),
+            ("0", "between", "cpu_outside", 1, 2_000, 2 / 45, 2_000),
+            ("0", "between", "cpu_calls", 1, 1_000, 1 / 45, 1_000),
+            ("0", "between", "cpu_operators", 1, 1_000, 1 / 45, 1_000),
+            ("0", "between", "cpu_waited", 1, 1_000, 1 / 45, 1_000),
         ]
         assert rows("devices", "SELECT idle_ns FROM molprof_device") == [(sum(gap[1] for gap in gaps),)]
 
@@ -262,7 +270,7 @@ def test_a_gap_is_queued_for_when_any_later_work_is(tmp_path: Path) -> None:
         work("kernel", "c", 20, 5, 3, tid=9),
     ]
     with events_loaded(tmp_path, events) as rows:
-        assert rows("idle_causes", "SELECT ts, dur, cause FROM molprof_idle_gap") == [
+        assert rows("idle_causes", "SELECT ts, dur, cause FROM molprof_idle_gap WHERE position = 'between'") == [
             (10_000, 10_000, "other_stream"),
             (25_000, 5_000, "other_stream"),
         ]
@@ -285,12 +293,12 @@ def test_work_that_a_device_lets_wait_is_queued(tmp_path: Path) -> None:
         work("kernel", "of a slow call", 1060, 5, 6),
     ]
     with events_loaded(tmp_path, events) as rows:
-        assert rows("idle_causes", "SELECT ts, dur, cause FROM molprof_idle_gap") == [
-            (10_000, 110_000, "cpu_busy"),
+        assert rows("idle_causes", "SELECT ts, dur, cause FROM molprof_idle_gap WHERE position = 'between'") == [
+            (10_000, 110_000, "launching"),
             (125_000, 120_000, "other"),
             (250_000, 290_000, "other"),
-            (545_000, 295_000, "cpu_waited"),
-            (845_000, 215_000, "cpu_busy"),
+            (545_000, 295_000, "cpu_outside"),
+            (845_000, 215_000, "launching"),
         ]
 
 

@@ -20,7 +20,10 @@ GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_dr
 # The causes of queries/idle_causes.sql, as people read them.
 IDLE_CAUSES = {
     "cpu_waited": "CPU in a host sync",
-    "cpu_busy": "CPU queued nothing",
+    "cpu_calls": "CPU in other GPU calls",
+    "cpu_operators": "CPU in operators",
+    "cpu_outside": "CPU outside operators",
+    "launching": "launch under way",
     "short": "pauses below 5 µs",
     "not_recorded": "call not recorded",
     "other_stream": "waiting for another stream",

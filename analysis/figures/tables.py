@@ -91,7 +91,14 @@ TABLES = (
         "idle_causes",
         "Causes of device idle time (molprof queries idle_causes explains them)",
         "SELECT device, cause, count, time_ns, idle_ratio, longest_ns"
-        " FROM molprof_idle_cause ORDER BY device, time_ns DESC, cause",
+        " FROM molprof_idle_cause WHERE position = 'between' ORDER BY device, time_ns DESC, cause",
+    ),
+    TableQuery(
+        "idle_edges",
+        "The same before a device's first work and after its last, as long as anything is recorded",
+        "SELECT device, position, cause, time_ns FROM molprof_idle_cause WHERE position != 'between'"
+        " ORDER BY device, position DESC, time_ns DESC, cause",
+        "idle_causes",
     ),
     TableQuery(
         "host_syncs",

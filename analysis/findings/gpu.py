@@ -21,7 +21,7 @@ LEAST_LAUNCHES_PER_STEP = 20
 LEAST_KERNEL_RATIO = 0.2
 
 _GAP = """
-FROM _molprof_cpu_busy_gap AS gap
+FROM (SELECT * FROM molprof_idle_gap) AS gap
 JOIN molprof_gpu_work_call AS link ON link.work_id = gap.next_id
 JOIN molprof_gpu_call AS call ON call.id = link.call_id AND call.kind = 'launch'
 """
@@ -236,7 +236,7 @@ def graphs_broken(known: Known) -> Found | None:
     id="gpu_idle",
     title="The GPU is idle most of the time",
     fix=(
-        f"{IDLE_CAUSES['cpu_busy']}: less Python, fewer launches. {IDLE_CAUSES['cpu_waited']}: fewer syncs. "
+        "Less Python, fewer launches, fewer syncs. "
         "The rest: larger batches."
     ),
     explanation="The GPU does not set the time of a step. Faster kernels gain little.",

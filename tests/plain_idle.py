@@ -1,0 +1,118 @@
+"""A second, plain way to divide a device's idle time: event by event, with exact decimals, and no SQL.
+
+`causes(path)` gives, by device, the ns of each cause of queries/idle_causes.sql that the host is to blame for, and the
+rest as `device`, between the first and the last work.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from decimal import Decimal
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+GPU, CALLS = ("kernel", "gpu_memcpy", "gpu_memset"), ("cuda_runtime", "cuda_driver")
+Interval = tuple[int, int]
+
+
+def _ns(us: Any) -> int:
+    return int((Decimal(us) * 1000).to_integral_value())
+
+
+def _is_sync(event: dict[str, Any], copies: set[Any]) -> bool:
+    name = event["name"]
+    if "Synchronize" in name or event["correlation"] in copies:
+        return True
+    return "Memcpy" in name and "Async" not in name and "DtoD" not in name
+
+
+def _union(intervals: list[Interval]) -> list[Interval]:
+    merged: list[list[int]] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([start, end])
+    return [(start, end) for start, end in merged]
+
+
+def _common(intervals: list[Interval], start: int, end: int) -> int:
+    place = max(0, bisect_right(intervals, (start, start)) - 1)
+    total = 0
+    while place < len(intervals) and intervals[place][0] < end:
+        total += max(0, min(end, intervals[place][1]) - max(start, intervals[place][0]))
+        place += 1
+    return total
+
+
+def causes(path: Path) -> dict[str, Counter[str]]:
+    with gzip.open(path) as file:
+        events = [event for event in json.load(file, parse_float=Decimal)["traceEvents"] if event.get("ph") == "X"]
+    calls, work = {}, defaultdict(list)
+    inside: dict[Any, dict[str, list[Interval]]] = defaultdict(lambda: defaultdict(list))
+    pageable = {
+        event["args"].get("correlation")
+        for event in events
+        if event.get("cat") in GPU and fnmatchcase(event["name"], "Memcpy DtoH*Pageable*")
+    }
+    for event in events:
+        start, category = _ns(event["ts"]), event.get("cat")
+        item = {
+            "name": event["name"], "start": start, "end": start + _ns(event.get("dur", 0)),
+            "correlation": (event.get("args") or {}).get("correlation"),
+            "thread": (event["pid"], event["tid"]),
+        }  # fmt: skip
+        if category in CALLS:
+            calls.setdefault(item["correlation"], item)
+        if category in (*CALLS, "cpu_op"):
+            sets = inside[item["thread"]]
+            moment = (start, item["end"])
+            sets["any"].append(moment)
+            if category in CALLS:
+                sets["call"].append(moment)
+                if _is_sync(item, pageable):
+                    sets["sync"].append(moment)
+        if category in GPU:
+            work[str(event["args"].get("device", event["pid"]))].append(item)
+    unions = {thread: {kind: _union(list_) for kind, list_ in sets.items()} for thread, sets in inside.items()}
+    return {device: _of_device(items, calls, unions) for device, items in work.items()}
+
+
+def _of_device(items: list[Any], calls: dict[Any, Any], unions: dict[Any, Any]) -> Counter[str]:
+    items = sorted(items, key=lambda item: item["start"])
+    queued = sorted(min(calls.get(item["correlation"], item)["start"], item["start"]) for item in items)
+    found: Counter[str] = Counter()
+    end, last = items[0]["end"], items[0]
+    for place, item in enumerate(items):
+        if item["start"] > end:
+            call = calls.get(item["correlation"])
+            # Nothing was queued if no more work was queued by then than had begun.
+            empty = call is not None and bisect_left(queued, end + 1) <= place
+            host_end = min(call["start"], item["start"]) if empty else end
+            before = calls.get(last["correlation"])
+            _divide(found, end, host_end, call, before, unions)
+            found["device"] += item["start"] - host_end
+        if item["end"] > end:
+            end, last = item["end"], item
+    return found
+
+
+def _divide(found: Counter[str], start: int, end: int, call: Any, before: Any, unions: dict[Any, Any]) -> None:
+    if end <= start:
+        return
+    times = Counter[str]()
+    mine = unions[call["thread"]]
+    begin = next((max(start, at) for at, until in mine["any"] if until > start), end)
+    stretches = [(start, end, mine)]
+    if before is not None and before["thread"] != call["thread"]:
+        stretches.append((start, min(begin, end), unions[before["thread"]]))
+    for first, until, sets in stretches:
+        times.update({kind: _common(sets.get(kind, []), first, until) for kind in ("any", "call", "sync")})
+    found["cpu_waited"] += times["sync"]
+    found["cpu_calls"] += times["call"] - times["sync"]
+    found["cpu_operators"] += times["any"] - times["call"]
+    found["cpu_outside"] += end - start - times["any"]
