@@ -108,7 +108,14 @@ SELECT
   recorded.ts,
   first.ts,
   first.id,
-  IIF(first.call_id IS NULL, 0, 2),
+  CASE
+    WHEN first.call_id IS NULL THEN 0
+    ELSE 2 + (
+      SELECT first.ts - call.ts - call.dur > MAX(100000, call.ts + call.dur - recorded.ts)
+      FROM _molprof_call AS call
+      WHERE call.id = first.call_id
+    )
+  END,
   IIF(first.call_id IS NULL, recorded.ts, MAX(recorded.ts, MIN(first.call_ts, first.ts))),
   first.call_id,
   NULL

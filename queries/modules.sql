@@ -28,6 +28,37 @@ RETURNS Expr AS (
   )
 );
 
+-- What a Python function is: a module; of a library (torch, triton, Python itself, code that a compiler wrote, and what
+-- only wraps another function), of which the function that called it says more; a function; null for a built-in one.
+CREATE PERFETTO MACRO _molprof_function_kind(function Expr)
+RETURNS Expr AS (
+  CASE
+    WHEN _molprof_is_module!($function) THEN 'module'
+    WHEN $function GLOB '<built-in *' OR NOT $function GLOB '*([0-9]*): *' THEN NULL
+    WHEN $function GLOB 'torch/*'
+      OR $function GLOB '*/site-packages/torch/*'
+      OR $function GLOB '*/torchinductor_*/*'
+      OR $function GLOB 'triton/*'
+      OR $function GLOB '*/triton/runtime/*'
+      OR $function GLOB '*/triton/backends/*'
+      OR $function GLOB '<*'
+      OR $function GLOB 'contextlib.py(*'
+      OR $function GLOB 'functools.py(*'
+      OR $function GLOB 'enum.py(*'
+      OR $function GLOB 'typing*.py(*'
+      OR $function GLOB 'threading.py(*'
+      OR $function GLOB 'jit/*'
+      OR $function GLOB '*/jit/core.py(*'
+      OR $function GLOB '*: wrapper'
+      OR $function GLOB '*: wrapped'
+      OR $function GLOB '*: wrapped_*'
+      OR $function GLOB '*: _wrapper'
+      OR $function GLOB '*: decorate_context'
+      OR $function GLOB '*: __torch_function__' THEN 'library'
+    ELSE 'function'
+  END
+);
+
 -- One row per call of a module, in order of start. With all that is around them they are in molprof.origin.
 CREATE PERFETTO VIEW molprof_module(
   -- The slice.

@@ -162,17 +162,7 @@ SELECT
       NULL,
       'range'
     )
-    WHEN 'python_function' THEN CASE
-      WHEN _molprof_is_module!(slice.name) THEN 'module'
-      WHEN slice.name GLOB '<built-in *' OR NOT slice.name GLOB '*([0-9]*): *' THEN NULL
-      WHEN slice.name GLOB 'torch/*'
-        OR slice.name GLOB '*/site-packages/torch/*'
-        OR slice.name GLOB 'triton/*'
-        OR slice.name GLOB '<*'
-        OR slice.name GLOB 'contextlib.py(*'
-        OR slice.name GLOB '*: __torch_function__' THEN 'library'
-      ELSE 'function'
-    END
+    WHEN 'python_function' THEN _molprof_function_kind!(slice.name)
   END AS kind,
   IIF(_molprof_is_module!(slice.name), _molprof_module_name!(slice.name), IFNULL(slice.name, '(no name)')) AS name
 FROM _molprof_origin_parent AS item

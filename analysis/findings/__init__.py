@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from molprof.analysis.figures.model import Finding
-from molprof.analysis.findings import gpu, origin, processor, run
+from molprof.analysis.findings import idle, kernels, origin, processor, run
 from molprof.analysis.findings.rule import SPAN, Known, Rule
 from molprof.analysis.trace_processor.package import Query
 
 __all__ = ["RULES", "Known", "find_all", "queries"]
 
-_MODULES = (gpu, processor, run, origin)
+_MODULES = (idle, kernels, processor, run, origin)
 # In the order in which they are defined: that of findings of equal gain.
 RULES = tuple(item for module in _MODULES for item in vars(module).values() if isinstance(item, Rule))
 
@@ -21,7 +21,7 @@ def queries(has_run: bool) -> tuple[Query, ...]:
 
 
 def find_all(known: Known) -> tuple[Finding, ...]:
-    """What all rules find in a trace, the largest gain first, those without a bound last, then notes."""
+    """What all rules find in a trace: the largest gain first that can be had, those without a bound last, then notes."""
     findings = [
         Finding(
             id=rule.id,
@@ -40,6 +40,9 @@ def find_all(known: Known) -> tuple[Finding, ...]:
         for rule in RULES
         if (found := rule.applied(known)) is not None
     ]
-    return tuple(
-        sorted(findings, key=lambda item: (item.note, -(-1.0 if item.gain_ratio is None else item.gain_ratio)))
-    )
+    weights = {rule.id: rule.weight for rule in RULES}
+
+    def order(item: Finding) -> tuple[bool, float]:
+        return item.note, -1 * (-1.0 if item.gain_ratio is None else item.gain_ratio * weights[item.id])
+
+    return tuple(sorted(findings, key=order))

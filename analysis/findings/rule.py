@@ -8,7 +8,8 @@ represent all of their kind. A foreign trace has one clock: gains are ratios of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
@@ -25,7 +26,7 @@ from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.manifest import STEP_PHASES
-from molprof.common.values import percent_text, time_text
+from molprof.common.values import count_text, percent_text, short_source, time_text
 
 T = TypeVar("T")
 
@@ -33,7 +34,7 @@ T = TypeVar("T")
 LEAST_GAIN = 0.01
 
 _STEPS = Query("phases", "SELECT ts, ts + dur AS ts_end FROM molprof_step ORDER BY ts")
-_CATEGORIES = "('cpu_op', 'cuda_runtime', 'cuda_driver', 'kernel', 'gpu_memcpy', 'gpu_memset')"
+_CATEGORIES = "('cpu_op', 'user_annotation', 'cuda_runtime', 'cuda_driver', 'kernel', 'gpu_memcpy', 'gpu_memset')"
 SPAN = Query(
     "phases",
     f"""
@@ -77,6 +78,98 @@ JOIN _molprof_call AS call ON call.id = work.call_id
 JOIN _molprof_thread_track AS track ON track.id = call.track_id
 """,
 )
+
+
+# Idle time by gap and cause; of a foreign trace added up, as all of it lies in the recorded time.
+_IDLE = """
+SELECT
+  idle.position,
+  part.cause,
+  idle.position != 'between' OR idle.ts_end - idle.ts > 1000000 AS is_long,
+  {columns}
+FROM _molprof_idle_part AS part
+CROSS JOIN _molprof_idle AS idle
+WHERE idle._auto_id = part.id
+{group}
+"""
+_IDLE_SUMS = Query(
+    "idle_causes",
+    _IDLE.format(
+        columns="COUNT() AS count, SUM(part.time_ns) AS time_ns, MAX(part.time_ns) AS longest_ns",
+        group="GROUP BY 1, 2, 3",
+    ),
+)
+_IDLE_PARTS = Query("idle_causes", _IDLE.format(columns="idle.ts, idle.ts_end, part.time_ns", group=""))
+_COMPILED = Query(
+    "work_totals",
+    """
+SELECT
+  EXISTS(SELECT 1 FROM slice WHERE name GLOB '*Torch-Compiled Region*' OR name GLOB '*CompiledFunction*')
+  OR EXISTS(SELECT 1 FROM molprof_work_total WHERE name GLOB 'triton_[a-z]*_fused_*') AS compiled
+""",
+)
+_EXPOSED = Query(
+    "kernel_classes",
+    """
+SELECT work.device, work.ts, work.ts_end, class.class = 'collective' AS is_collective
+FROM _molprof_work AS work
+CROSS JOIN slice
+CROSS JOIN molprof_work_class AS class
+WHERE slice.id = work.id AND class.category = work.category AND class.name = IFNULL(slice.name, '(no name)')
+""",
+)
+_PLACE_COLUMNS = "place.operator, place.annotation, place.source, place.module"
+_WORK_PLACES = Query(
+    "call_places",
+    f"SELECT work.class, work.count, work.time_ns, work.call_id IS NULL AS is_lost, {_PLACE_COLUMNS}"
+    " FROM molprof_launched_work AS work LEFT JOIN molprof_call_place AS place USING (place_id)",
+)
+_LAUNCH_PLACES = Query(
+    "call_places",
+    f"SELECT COUNT() AS count, 0 AS time_ns, 0 AS is_lost, {_PLACE_COLUMNS} FROM _molprof_launch_call AS call"
+    " JOIN slice USING (id) JOIN molprof_call_place AS place ON place.place_id = slice.stack_id GROUP BY place.place_id",
+)
+_SYNC_PLACES = Query(
+    "call_places",
+    f"SELECT COUNT() AS count, SUM(sync.dur) AS time_ns, 0 AS is_lost, {_PLACE_COLUMNS} FROM molprof_host_sync AS sync"
+    " JOIN slice USING (id) JOIN molprof_call_place AS place ON place.place_id = slice.stack_id GROUP BY place.place_id",
+)
+_IDLE_PLACES = Query(
+    "idle_places",
+    f"SELECT idle.count, idle.time_ns, 0 AS is_lost, {_PLACE_COLUMNS} FROM molprof_idle_time AS idle"
+    " LEFT JOIN molprof_idle_place AS place USING (place_id) WHERE idle.is_long",
+)
+# With more Python stack events places are told by operator only: reading them would take longer than all the rest.
+MOST_STACK_EVENTS = 300_000
+_PLACES_SHOWN = 3
+
+
+class IdlePart(Struct, frozen=True):
+    """Idle time of one cause."""
+
+    position: str  # between, before or after, as in molprof_idle_cause
+    cause: str
+    is_long: bool  # of gaps longer than 1 ms, or before the first or after the last work
+    count: int  # gaps
+    time_ns: int
+    longest_ns: int  # in one gap
+
+
+class Where(Struct, frozen=True):
+    """A place in the program and what it asks for."""
+
+    label: str
+    count: int
+    time_ns: int
+
+
+def listed(places: Sequence[Where]) -> str:
+    """The first of them, as the end of a sentence."""
+    shown = [
+        f"{place.label} {count_text(place.count)}" + (f" ({time_text(place.time_ns)})" if place.time_ns else "")
+        for place in places[:_PLACES_SHOWN]
+    ]
+    return f"; most in {'; '.join(shown)}" if shown else ""
 
 
 class Scope(Struct, frozen=True):
@@ -308,6 +401,138 @@ class Known:
         recorded = STACK_CATEGORY in self._info.events_by_category
         return recorded and (self._info.stacks or self._stacked is not None)
 
+    @cached_property
+    def near(self) -> Known:
+        """This trace with Python stacks, where they are recorded and not too many; else as it is."""
+        assert self._info is not None
+        few = self._info.events_by_category.get(STACK_CATEGORY, 0) <= MOST_STACK_EVENTS
+        return self.stacked if self.has_stacks and (few or self._info.stacks) else self
+
+    @cached_property
+    def idle(self) -> tuple[IdlePart, ...]:
+        """All idle time of the recorded steps, or of the whole of a foreign trace."""
+        if self.scope.run is None:
+            return tuple(IdlePart(*row) for row in self.frame(_IDLE_SUMS).rows())
+        rows = self.frame(_IDLE_PARTS)
+        rows = rows.where(rows["position"] == "between")
+        # Of a gap that lies in the steps in part, as large a part of each cause.
+        inside = self.scope.stretches.covered(rows["ts"], rows["ts_end"])
+        times = rows["time_ns"] * inside // np.maximum(1, rows["ts_end"] - rows["ts"])
+        found = []
+        for cause, is_long in dict.fromkeys(rows.select("cause", "is_long").rows()):
+            mine = times[(rows["cause"] == cause) & (rows["is_long"] == is_long) & (times > 0)]
+            if len(mine):
+                found.append(IdlePart("between", cause, bool(is_long), len(mine), int(mine.sum()), int(mine.max())))
+        return tuple(found)
+
+    @staticmethod
+    def summed(parts: Iterable[IdlePart]) -> list[IdlePart]:
+        """By cause, the longest time first."""
+        by_cause: dict[str, list[IdlePart]] = {}
+        for part in parts:
+            by_cause.setdefault(part.cause, []).append(part)
+        found = [
+            IdlePart(
+                "between", cause, False, sum(part.count for part in same), sum(part.time_ns for part in same),
+                max(part.longest_ns for part in same),
+            )
+            for cause, same in by_cause.items()
+        ]  # fmt: skip
+        return sorted(found, key=lambda part: (-part.time_ns, part.cause))
+
+    @property
+    def edges(self) -> list[tuple[str, int]]:
+        """Idle time of the CPU before the first work and after the last, ns."""
+        names = {"before": "before the first GPU work", "after": "after the last"}
+        return [
+            (text, sum(part.time_ns for part in self.idle if part.position == name and part.cause.startswith("cpu_")))
+            for name, text in names.items()
+        ]
+
+    @cached_property
+    def exposed_ns(self) -> int:
+        """Time in which collectives run on a device and nothing else does, summed over devices."""
+        if "collective" not in self.classes:
+            return 0
+        rows = self.frame(_EXPOSED)
+        exposed_ns = 0
+        for device in set(rows["device"].tolist()):
+            mine = rows.where(rows["device"] == device)
+            other = mine.where(mine["is_collective"] == 0)
+            exposed_ns += Union(mine["ts"], mine["ts_end"]).length_ns - Union(other["ts"], other["ts_end"]).length_ns
+        return exposed_ns
+
+    @cached_property
+    def split(self) -> dict[str, int]:
+        """What the recorded time of all devices went to, ns: it adds up to that time."""
+        scope, idle = self.scope, Counter[str]()
+        for part in self.idle:
+            idle["cpu" if part.cause.startswith("cpu_") and part.cause != "cpu_waited" else part.cause] += part.time_ns
+        communication_ns = min(self.exposed_ns, scope.busy_ns)
+        known = {"gpu": scope.busy_ns - communication_ns, "communication": communication_ns, "cpu": idle.pop("cpu", 0)}
+        known["launching"], known["sync"] = idle.pop("launching", 0), idle.pop("cpu_waited", 0)
+        known["pauses"] = idle.pop("short", 0)
+        known["queue"] = idle.total()
+        known["outside"] = scope.recorded_ns * scope.devices - sum(known.values())
+        return known
+
+    @cached_property
+    def limits(self) -> str:
+        """The same in words, the largest first: what is on the critical path for how much of the time."""
+        whole = sum(self.split.values())
+        shares = sorted(((value / whole, name) for name, value in self.split.items() if value > 0), reverse=True)
+        return ", ".join(f"{_LIMITS[name]} {percent_text(share)}" for share, name in shares if share >= 0.001)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Of the GPU's work."""
+        return tuple(str(row["class"]) for row in self.report.table("kernel_classes").to_json())
+
+    @property
+    def compiled(self) -> bool:
+        """torch.compile made some of what runs."""
+        return bool(self.row(_COMPILED)["compiled"])
+
+    @property
+    def layers_text(self) -> str:
+        """How many of the launches layers make that are alike."""
+        rows = [row for row in self.near.rows(_LAUNCH_PLACES) if row["module"]]
+        total = self.report.counts.launches
+        outer = Counter[str]()
+        for row in rows:
+            for depth in range(1, row["module"].count("/") + 2):
+                outer["/".join(row["module"].split("/")[:depth])] += row["count"]
+        inner = [(count, path) for path, count in outer.items() if path.count("/") == 1 and count >= 0.5 * total]
+        if not inner or not total:
+            return ""
+        count, path = max(inner)
+        return f"; {percent_text(count / total)} of them in {path.rsplit('/', 1)[-1]}"
+
+    def work_places(self, classes: Collection[str], *, launches: bool = False) -> list[Where]:
+        """Where GPU work of these classes is asked for, the longest time first; or where most is launched."""
+        if launches:
+            return self._where(self.near.rows(_LAUNCH_PLACES))
+        return self._where(row for row in self.near.rows(_WORK_PLACES) if row["class"] in classes)
+
+    def sync_places(self) -> list[Where]:
+        return self._where(self.near.rows(_SYNC_PLACES))
+
+    def idle_places(self) -> list[Where]:
+        """Where the CPU is in long gaps with nothing queued."""
+        return self._where(self.near.rows(_IDLE_PLACES))
+
+    @staticmethod
+    def _where(rows: Iterable[Mapping[str, Any]]) -> list[Where]:
+        sums: dict[str, list[int]] = {}
+        for row in rows:
+            if row["is_lost"]:
+                continue
+            one = sums.setdefault(_label(row), [0, 0])
+            one[0] += row["count"]
+            one[1] += row["time_ns"]
+        found = [Where(label, count, time_ns) for label, (count, time_ns) in sums.items()]
+        return sorted(found, key=lambda item: (-item.time_ns, -item.count, item.label))
+
     def has(self, need: Need) -> bool:
         return self.by_origin if need == "origins" else not self.by_origin and _HAS[need](self)
 
@@ -331,6 +556,20 @@ class Known:
         return Gain(min(1.0, low), min(1.0, high), of, bounded_by)
 
 
+def _label(row: Mapping[str, Any]) -> str:
+    """Function and innermost module; without stacks operator and annotation."""
+    if row["source"] is not None:
+        module = (row["module"] or "").rsplit("/", 1)[-1]
+        return short_source(row["source"]) + (f" in {module}" if module else "")
+    names = [name for name in (row["operator"], row["annotation"]) if name is not None]
+    return " in ".join(names) or "outside any operator or annotation"
+
+
+_LIMITS = {
+    "gpu": "GPU work", "communication": "exposed communication", "cpu": "the CPU", "launching": "launches under way",
+    "sync": "host syncs", "pauses": "pauses below 5 µs", "queue": "queued work that does not start",
+    "outside": "outside the first and last GPU work",
+}  # fmt: skip
 Need = Literal["report", "time", "gpu", "launches", "run", "timed", "steps", "processor", "stacks", "origins"]
 _HAS: Mapping[str, Callable[[Known], bool]] = {
     "report": lambda known: True,
@@ -369,6 +608,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     rests_on: tuple[Group, ...] = ()  # groups of figures behind evidence and gain; none: the manifest alone
     least_gain: float = LEAST_GAIN
     certain: bool = True  # False: it infers from names or shapes
+    weight: float = 1.0  # part of its bound that such a fix reaches as a rule, for the order of findings alone
     note: bool = False  # nothing to do about it
     of_steps: bool = False  # `least_gain` is of the time of such steps as were recorded, not of the run
     queries: tuple[Query, ...] = ()  # what it asks, except what depends on the trace

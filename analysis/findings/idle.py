@@ -1,0 +1,238 @@
+"""The GPU is idle: what it waits for, how much of the time, and where the CPU is meanwhile."""
+
+from __future__ import annotations
+
+from molprof.analysis.figures.model import IDLE_CAUSES
+from molprof.analysis.findings.rule import Found, Known, listed, rule
+from molprof.analysis.trace_processor.package import Query
+from molprof.common.values import count_text, counted, number_text, time_text
+
+_HOST = ("cpu_calls", "cpu_operators", "cpu_outside")
+_QUEUED = ("other_stream", "other", "not_recorded")
+# Gaps that began while the CPU was in a host sync: it could queue nothing before the GPU had caught up.
+_DRAINED = Query(
+    "idle_causes",
+    """
+SELECT COUNT() AS count, IFNULL(SUM(ts_end - ts), 0) AS time_ns
+FROM _molprof_idle
+WHERE
+  queue > 1
+  AND position = 'between'
+  AND _auto_id IN (
+    SELECT id_0
+    FROM _interval_intersect!(
+      (
+        (SELECT _auto_id AS id, ts, 1 AS dur FROM _molprof_idle WHERE position = 'between'),
+        (SELECT id, ts, dur FROM molprof_host_sync WHERE dur > 0)
+      ),
+      ()
+    )
+  )
+""",
+)
+_GRAPHS = Query(
+    "work_calls",
+    """
+INCLUDE PERFETTO MODULE molprof.launches;
+SELECT
+  (SELECT graph_launches FROM molprof_launch_count) AS graph_launches,
+  (SELECT COUNT() FROM _molprof_work AS work JOIN _molprof_graph_call AS call ON call.id = work.call_id
+   WHERE work.category = 'kernel') AS graph_kernels
+""",
+)
+_LOADING = ("DataLoader", "dataloader", "data_loader")
+
+
+@rule(
+    id="launch_bound",
+    title="The GPU waits for kernel launches",
+    fix="Launch fewer kernels: graphs (mode='reduce-overhead', a static cache), fused kernels, larger batches.",
+    explanation="The CPU takes longer to launch a small operator than the GPU takes to run it.",
+    query="idle_causes",
+    needs=("gpu", "launches"),
+    rests_on=("gpu_idle", "links"),
+    least_gain=0.05,
+    of_steps=True,
+)
+def launch_bound(known: Known) -> Found | None:
+    """Gain: the idle time of gaps up to 1 ms in which nothing was queued, and until the launch took effect."""
+    scope, counts = known.scope, known.report.counts
+    parts = [part for part in known.idle if not part.is_long and part.cause in (*_HOST, "launching")]
+    time_ns = sum(part.time_ns for part in parts)
+    number = max((part.count for part in parts), default=0)
+    if not number:
+        return None
+    places = known.work_places((), launches=True)
+    graphs = known.row(_GRAPHS)
+    plain = counts.kernels - graphs["graph_kernels"]
+    fix, also = "", ""
+    if graphs["graph_launches"]:
+        also = (
+            f"; {counted(graphs['graph_launches'], 'graph launch', 'es')} start {count_text(graphs['graph_kernels'])} "
+            f"kernels, and {count_text(plain)} run outside graphs"
+        )
+        fix = (
+            "Bring the rest into the graphs: find graph breaks (TORCH_LOGS=graph_breaks,cudagraphs), keep shapes fixed, "
+            "remove host syncs."
+        )
+    elif known.compiled:
+        fix = "The model is compiled: let it use graphs (mode='reduce-overhead'), with a static cache and fixed shapes."
+    return Found(
+        f"{counted(number, 'gap')} of {time_text(time_ns / number)} on average, {time_text(time_ns)} of "
+        f"{scope.recorded_text}{scope.caution}: the CPU needs that long to the next of "
+        f"{counted(counts.launches, 'launch', 'es')}; a kernel runs for "
+        f"{time_text(counts.kernel_time_ns / max(1, counts.kernels))}{also}{known.layers_text}{listed(places)}",
+        {
+            "gap_count": number,
+            "gap_ns": time_ns,
+            "recorded_ns": scope.recorded_ns,
+            "launches": counts.launches,
+            "graph_launches": graphs["graph_launches"],
+            "kernels_by_graph": graphs["graph_kernels"],
+        },
+        known.gain(scope.idle_part(time_ns), "gaps that end with a launch"),
+        fix,
+        known.limits,
+        places[0].label if places else None,
+    )
+
+
+@rule(
+    id="host_work",
+    title="The GPU waits while the CPU does other work",
+    fix="Do that work before, in another thread or process, or on the GPU.",
+    explanation="",
+    query="SELECT * FROM molprof_idle_cause WHERE cause GLOB 'cpu_*' ORDER BY time_ns DESC",
+    needs=("gpu",),
+    rests_on=("gpu_idle", "host_time"),
+    least_gain=0.02,
+    of_steps=True,
+)
+def host_work(known: Known) -> Found | None:
+    """Gain: idle time in gaps longer than 1 ms, and before the first and after the last work, with nothing queued."""
+    scope = known.scope
+    parts = [part for part in known.idle if part.is_long and part.cause in _HOST]
+    time_ns = sum(part.time_ns for part in parts)
+    if not time_ns:
+        return None
+    by_cause = sorted(((part.time_ns, part.cause) for part in known.summed(parts)), reverse=True)
+    places = known.idle_places()
+    first = "" if not places else places[0].label
+    loads = any(word in first for word in _LOADING)
+    edges = [f"{time_text(part_ns)} {where}" for where, part_ns in known.edges if part_ns >= 0.01 * scope.recorded_ns]
+    return Found(
+        f"{time_text(time_ns)} of {scope.recorded_text}{scope.caution}, in gaps longer than 1 ms"
+        + (f" ({', '.join(edges)})" if edges else "")
+        + f": {'; '.join(f'{IDLE_CAUSES[cause]} {time_text(part_ns)}' for part_ns, cause in by_cause)}{listed(places)}",
+        {"idle_ns": time_ns, "recorded_ns": scope.recorded_ns, **{f"{cause}_ns": ns for ns, cause in by_cause}},
+        known.gain(scope.idle_part(time_ns), "long gaps with nothing queued"),
+        "Load and prepare data ahead: more workers, prefetching, pinned memory." if loads else "",
+        known.limits,
+        first or None,
+    )
+
+
+@rule(
+    id="host_syncs",
+    title="Host syncs let the GPU run dry",
+    fix="Keep the value on the device (no .item(), .tolist(), .cpu(), nonzero), or read it later or less often.",
+    explanation="",
+    query="host_syncs",
+    needs=("gpu",),
+    rests_on=("gpu_idle", "host_time"),
+    least_gain=0.01,
+    weight=0.8,
+)
+def host_syncs(known: Known) -> Found | None:
+    """Gain: the gaps that began in a host sync. Without it the CPU could have queued the next work before."""
+    scope, row = known.scope, known.row(_DRAINED)
+    waited_ns = sum(part.time_ns for part in known.idle if part.cause == "cpu_waited")
+    time_ns = min(row["time_ns"], sum(part.time_ns for part in known.idle))
+    if not row["count"]:
+        return None
+    places = known.sync_places()
+    return Found(
+        f"{counted(row['count'], 'gap')}, {time_text(time_ns)} of {scope.recorded_text}, "
+        f"{'begins' if row['count'] == 1 else 'begin'} while the CPU waits for the GPU, so that nothing is queued; the "
+        f"syncs themselves take {time_text(waited_ns)} of the idle time{listed(places)}",
+        {"gaps": row["count"], "idle_ns": time_ns, "waited_ns": waited_ns},
+        known.gain(scope.idle_part(time_ns), "gaps that begin in a host sync"),
+        "",
+        known.limits,
+        places[0].label if places else None,
+    )
+
+
+@rule(
+    id="device_waits",
+    title="The GPU waits for something that is not the CPU",
+    fix="Find what it waits for: an event of another stream, another rank, process or GPU. Record these too.",
+    explanation="",
+    query="SELECT * FROM molprof_idle_cause WHERE cause IN ('other', 'other_stream', 'not_recorded')",
+    needs=("gpu",),
+    rests_on=("gpu_idle", "links"),
+    least_gain=0.03,
+    of_steps=True,
+)
+def device_waits(known: Known) -> Found | None:
+    scope = known.scope
+    parts = known.summed([part for part in known.idle if part.cause in _QUEUED])
+    time_ns = sum(part.time_ns for part in parts)
+    if not time_ns:
+        return None
+    longest_ns = max(part.longest_ns for part in parts)
+    what = "; ".join(f"{IDLE_CAUSES[part.cause]} {time_text(part.time_ns)}" for part in parts)
+    return Found(
+        f"{time_text(time_ns)} of {scope.recorded_text}, the longest gap {time_text(longest_ns)}, in which work was "
+        f"queued and did not start: {what}; what it waited for is not in this trace",
+        {"idle_ns": time_ns, "longest_ns": longest_ns},
+        known.gain(scope.idle_part(time_ns), "gaps with queued work"),
+        "",
+        known.limits,
+    )
+
+
+@rule(
+    id="pauses",
+    title="Pauses between kernels add up",
+    fix="Fewer, larger kernels: fuse small ones.",
+    explanation="Between two kernels that are queued the GPU pauses for a microsecond or two, however short they are.",
+    query="idle_causes",
+    needs=("gpu",),
+    rests_on=("gpu_idle",),
+    least_gain=0.03,
+    of_steps=True,
+    weight=0.6,
+)
+def pauses(known: Known) -> Found | None:
+    scope = known.scope
+    parts = [part for part in known.idle if part.cause == "short"]
+    count, time_ns = sum(part.count for part in parts), sum(part.time_ns for part in parts)
+    if not count:
+        return None
+    return Found(
+        f"{counted(count, 'pause')} of {time_text(time_ns / count)} on average, {time_text(time_ns)} of "
+        f"{scope.recorded_text}",
+        {"pauses": count, "idle_ns": time_ns},
+        known.gain(scope.idle_part(time_ns), "pauses below 5 µs"),
+    )
+
+
+@rule(
+    id="limits",
+    title="What sets the time",
+    fix="Nothing: this is what every gain is measured against.",
+    explanation="A faster part gains at most its own share.",
+    query="idle_causes",
+    needs=("gpu",),
+    rests_on=("gpu_idle", "gpu_time"),
+    note=True,
+)
+def limits(known: Known) -> Found:
+    scope = known.scope
+    steps = sum(int(row["steps"] or 0) for row in known.report.table("steps").to_json() if row["source"] != "(outside)")
+    each = f", {number_text(steps)} steps of {time_text(scope.recorded_ns / steps)}" if steps > 1 else ""
+    return Found(
+        f"{known.limits} of {scope.recorded_text}{each}",
+        {f"{name}_ns": value for name, value in known.split.items()},
+    )

@@ -1,0 +1,447 @@
+"""What the GPU computes: chains of small kernels, attention, copies, precision, communication, one kernel above all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from molprof.analysis.findings.rule import (
+    ATTENTION,
+    Found,
+    Known,
+    host_ns,
+    host_times,
+    launched,
+    listed,
+    operators_named,
+    rule,
+)
+from molprof.analysis.frame import Frame
+from molprof.analysis.trace_processor.package import Query
+from molprof.common.values import count_text, counted, per, percent_text, short_name, time_text
+
+# Below this share even attention that takes no time would gain little.
+SMALL_SHARE = 0.1
+
+_ANY = operators_named(*ATTENTION)
+_SLOW = operators_named("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_attention_math")
+_FAST = operators_named("aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_cudnn_attention")
+_PHASES = ("forward", "prefill")
+_TOTAL = """
+INCLUDE PERFETTO MODULE molprof.placement;
+SELECT
+  IFNULL(SUM(work.time_ns) FILTER (WHERE class.class = 'attention'), 0) AS attention_ns,
+  IFNULL(SUM(work.count) FILTER (WHERE class.class = 'attention'), 0) AS count,
+  IFNULL(SUM(work.time_ns), 0) AS all_ns,
+  IFNULL(SUM(work.count) FILTER (
+    WHERE class.class = 'attention' AND (LOWER(work.name) GLOB '*bf16*' OR LOWER(work.name) GLOB '*_f16*'
+      OR LOWER(work.name) GLOB '*half*' OR LOWER(work.name) GLOB '*bfloat16*')
+  ), 0) AS half
+FROM ({work}) AS work
+JOIN molprof_work_class AS class ON class.category = work.category AND class.name = work.name
+"""
+_ALL = Query("kernel_classes", _TOTAL.format(work="SELECT category, name, count, time_ns FROM molprof_work_total"))
+_OF_STEPS = Query(
+    "kernel_classes",
+    _TOTAL.format(
+        work="""
+  SELECT work.category, work.name, COUNT() AS count, SUM(work.dur) AS time_ns
+  FROM molprof_gpu_work AS work
+  JOIN molprof_work_phase AS place ON place.id = work.id
+  JOIN molprof_phase AS phase ON phase.id = place.phase_id AND phase.step IS NOT NULL
+  GROUP BY work.category, work.name
+"""
+    ),
+)
+
+
+def attention_ratio(known: Known) -> float | None:
+    """Amdahl's bound on the gain of another attention kernel; None without attention."""
+    scope = known.scope
+    if scope.devices:
+        totals = _totals(known)
+        return scope.gpu_part(totals["attention_ns"] / scope.devices) if totals["count"] else None
+    return scope.host_parts(_host_times(known)) or None
+
+
+def _totals(known: Known) -> dict[str, int]:
+    return known.row(_ALL if known.report.run is None else _OF_STEPS)
+
+
+def _host_times(known: Known) -> list[tuple[int, str]]:
+    """Time in the operators by phase, ns; all of it as forward in a foreign trace, which has no phases."""
+    operators = known.frame(_ANY)
+    return host_times(operators, _PHASES) if known.report.run is not None else [(host_ns(operators), "forward")]
+
+
+@rule(
+    id="attention_small",
+    title="A faster attention kernel cannot gain much",
+    fix="None needed. Look at the other findings before comparing attention kernels.",
+    explanation="Amdahl's law: attention that takes no time would gain this share and no more.",
+    query="attention",
+    needs=("time",),
+    rests_on=("gpu_work", "gpu_time"),
+    least_gain=0,
+    note=True,
+    queries=(_ALL,),
+    run_queries=(_OF_STEPS,),
+)
+def attention_small(known: Known) -> Found | None:
+    scope = known.scope
+    if (gain := attention_ratio(known)) is None:
+        return None
+    figures: dict[str, int | float]
+    if scope.devices:
+        totals = _totals(known)
+        attention_ns, all_ns, count = totals["attention_ns"], totals["all_ns"], totals["count"]
+        is_small = attention_ns < SMALL_SHARE * all_ns
+        evidence = (
+            f"{counted(count, 'attention kernel')} take{'s' if count == 1 else ''} {time_text(attention_ns)}: "
+            f"{percent_text(per(attention_ns, all_ns))} of the GPU's work, "
+            f"{percent_text(gain / scope.wall_ratio)} of {scope.base_text}"
+            + (f", on each of {scope.devices} devices" if scope.devices > 1 else "")
+        )
+        figures = {"attention_ns": attention_ns, "gpu_ns": all_ns, "kernels": count}
+    else:
+        times, is_small = _host_times(known), gain < SMALL_SHARE
+        evidence = f"scaled_dot_product_attention takes {'; '.join(scope.host_text(*time) for time in times)}"
+        figures = {"attention_ns": sum(time_ns for time_ns, _ in times), "recorded_ns": scope.recorded_ns}
+    return Found(evidence, figures, known.gain(gain, "time in attention")) if is_small else None
+
+
+@rule(
+    id="mask_rules_out_flash",
+    title="A mask prevents flash attention",
+    fix="Batch by length and drop the mask (is_causal), or pack rows without padding (flash_attention_2).",
+    explanation="The flash kernel of SDPA takes no mask but the causal one, and padding adds another.",
+    query="attention",
+    needs=("gpu",),
+    rests_on=("gpu_work", "gpu_time"),
+    queries=(_ALL, _SLOW),
+    run_queries=(_OF_STEPS,),
+)
+def mask_rules_out_flash(known: Known) -> Found | None:
+    """With 16-bit numbers and heads up to 256, only a mask rules out flash and cuDNN where torch is free to choose.
+
+    Gain: GPU time of the work launched inside the slow operators.
+    """
+    run = known.report.run
+    if run is not None and (run.setup.attention != "sdpa" or run.setup.dtype not in ("float16", "bfloat16")):
+        return None
+    slow = known.frame(_SLOW)
+    if not len(slow) or len(known.frame(_FAST)) or (run is None and not _totals(known)["half"]):
+        return None
+    count, gpu_ns = launched(known.engine, slow)
+    names = sorted(set(slow["name"].tolist()))
+    return Found(
+        f"{count_text(len(slow))} calls of {', '.join(names)} and none of flash attention, with 16-bit numbers and "
+        f"torch free to choose: {time_text(gpu_ns)} in {counted(count, 'kernel')}",
+        {"calls": len(slow), "kernels": count, "gpu_ns": gpu_ns},
+        known.gain(known.scope.gpu_part(gpu_ns / known.scope.devices), "work of the slow operators"),
+        "Pack rows without padding (flash_attention_2)." if run is not None and run.setup.sorted else "",
+    )
+
+
+# Classes whose kernels read and write each element once, and that one kernel can do together.
+_POINTWISE = ("elementwise", "copy", "cat", "fill", "reduce", "norm")
+_COPIES = ("copy", "cat", "memcpy DtoD")
+# More kernels between two matrix products than attention takes: scale, mask, softmax, cast, dropout.
+_MOST_BETWEEN = 8
+# Share of the recorded time from which such kernels are worth a word.
+_LEAST_POINTWISE, _LEAST_COPIES, _LEAST_KERNEL = 0.05, 0.02, 0.2
+# Parts of names, in lower case, of matrix products of 32-bit numbers without tensor cores. cuDNN and AMD's library name
+# the types of all numbers.
+_FP32 = (
+    "sgemm", "*simt_s*", "*scudnn*", "*<float, float*", "*engine<float*", "*_f32f32_f32f32*", "cijk_*_sb_*", "cijk_*_s_b_*"
+)  # fmt: skip
+_UNALIGNED = ("*_align1>*", "*_align2>*", "*_align1", "*_align2")
+# Every piece of work in order of start on its stream, by class.
+_SEQUENCE = Query(
+    "kernel_classes",
+    """
+SELECT work.device, IFNULL(work.stream, -1) AS stream, work.ts, work.ts_end, work.dur, class.class
+FROM _molprof_work AS work
+CROSS JOIN slice
+CROSS JOIN molprof_work_class AS class
+WHERE slice.id = work.id AND class.category = work.category AND class.name = IFNULL(slice.name, '(no name)')
+ORDER BY work.device, 2, work.ts, work.id
+""",
+)
+_NAMED_KERNELS = """
+SELECT COUNT() AS names, IFNULL(SUM(work.count), 0) AS count, IFNULL(SUM(work.time_ns), 0) AS time_ns,
+  (SELECT name FROM molprof_work_total AS one JOIN molprof_work_class AS kind USING (category, name)
+   WHERE kind.class = 'matmul' AND ({named}) ORDER BY one.time_ns DESC LIMIT 1) AS longest
+FROM molprof_work_total AS work
+JOIN molprof_work_class AS class USING (category, name)
+WHERE class.class = 'matmul' AND ({named})
+"""
+_LARGEST = Query(
+    "kernel_classes",
+    """
+SELECT work.name, work.count, work.time_ns, class.class
+FROM molprof_work_total AS work
+JOIN molprof_work_class AS class USING (category, name)
+WHERE work.category = 'kernel' AND class.class != 'collective'
+ORDER BY work.time_ns DESC, work.name
+LIMIT 1
+""",
+)
+
+
+def _matmuls(patterns: tuple[str, ...]) -> Query:
+    named = " OR ".join(f"LOWER(name) GLOB '{pattern}'" for pattern in patterns)
+    return Query("kernel_classes", _NAMED_KERNELS.format(named=named))
+
+
+_IN_FP32, _NOT_ALIGNED = _matmuls(_FP32), _matmuls(_UNALIGNED)
+
+
+def _share(known: Known, gpu_ns: float) -> float:
+    """Of the wall time, of work on all devices."""
+    return known.scope.gpu_part(gpu_ns / known.scope.devices)
+
+
+def _of_classes(known: Known, names: tuple[str, ...]) -> tuple[int, int]:
+    """Count and time of the work of some classes, ns."""
+    rows = [row for row in known.report.table("kernel_classes").to_json() if row["class"] in names]
+    return sum(int(row["count"] or 0) for row in rows), sum(int(row["time_ns"] or 0) for row in rows)
+
+
+def _runs(chosen: np.ndarray, alike: np.ndarray) -> Iterator[tuple[int, int]]:
+    """From where to where rows are chosen one after the other, on one stream."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], chosen.astype(np.int8), [0]))))
+    for start, stop in edges.reshape(-1, 2).tolist():
+        cuts = [start, *(place for place in range(start + 1, stop) if not alike[place]), stop]
+        yield from zip(cuts[:-1], cuts[1:], strict=True)
+
+
+def _same_stream(work: Frame) -> np.ndarray:
+    """Whether each row is on the stream of the row before."""
+    same = (work["device"][1:] == work["device"][:-1]) & (work["stream"][1:] == work["stream"][:-1])
+    return np.concatenate(([False], same))
+
+
+@rule(
+    id="elementwise_chains",
+    title="Chains of elementwise kernels",
+    fix="Fuse each chain into one kernel: compile the function (torch.compile), or call a fused norm, rotary, activation.",
+    explanation="Each kernel reads and writes in memory what the next one reads again; one kernel would do so once.",
+    query="kernel_classes",
+    needs=("gpu",),
+    rests_on=("gpu_work", "gpu_time"),
+    least_gain=_LEAST_POINTWISE,
+    of_steps=True,
+    weight=0.9,
+)
+def elementwise_chains(known: Known) -> Found | None:
+    """Gain: of each chain all but its longest kernel."""
+    _, time_ns = _of_classes(known, _POINTWISE)
+    if _share(known, time_ns) < _LEAST_POINTWISE:
+        return None
+    work = known.frame(_SEQUENCE)
+    runs = [
+        (stop - start, int(work["dur"][start:stop].sum()), int(work["dur"][start:stop].max()))
+        for start, stop in _runs(np.isin(work["class"], _POINTWISE), _same_stream(work))
+        if stop - start > 1
+    ]
+    saved_ns = sum(whole - longest for _, whole, longest in runs)
+    if not saved_ns:
+        return None
+    count, chain_ns = sum(run[0] for run in runs), sum(run[1] for run in runs)
+    places = known.work_places(_POINTWISE)
+    fix = "They are compiled or fused already in part: look at what stays apart (TORCH_LOGS=fusion)."
+    return Found(
+        f"{count_text(count)} kernels that compute element by element, copy or reduce follow each other in "
+        f"{counted(len(runs), 'chain')} of up to {max(run[0] for run in runs)}: {time_text(chain_ns)}, "
+        f"{percent_text(_share(known, chain_ns))} of the time{listed(places)}",
+        {"kernels": count, "chains": len(runs), "chain_ns": chain_ns, "saved_ns": saved_ns},
+        known.gain(_share(known, saved_ns), "all kernels of each chain but its longest"),
+        fix if known.compiled else "",
+        place=places[0].label if places else None,
+    )
+
+
+@rule(
+    id="copies",
+    title="Copies and casts",
+    fix="Keep one dtype and layout between the operators on both sides, or write into the target at once.",
+    explanation="Such a kernel computes nothing: it moves data that another operator wants in another form.",
+    query="kernel_classes",
+    needs=("gpu",),
+    rests_on=("gpu_work", "gpu_time"),
+    least_gain=_LEAST_COPIES,
+    of_steps=True,
+    weight=0.8,
+)
+def copies(known: Known) -> Found | None:
+    count, time_ns = _of_classes(known, _COPIES)
+    if not count:
+        return None
+    places = known.work_places(_COPIES)
+    share = _share(known, time_ns)
+    return Found(
+        f"{counted(count, 'copy, cast or concatenation', '')} on the GPU take {time_text(time_ns)}, "
+        f"{percent_text(share)} of the time{listed(places)}",
+        {"copies": count, "gpu_ns": time_ns},
+        known.gain(share, "time in copies on the GPU"),
+        place=places[0].label if places else None,
+    )
+
+
+@rule(
+    id="unfused_attention",
+    title="Attention is not fused",
+    fix="Use scaled_dot_product_attention or a flash attention kernel, which keeps the scores in the processor.",
+    explanation="Scores of every pair of tokens are written to memory and read again by scale, mask, softmax and dropout.",
+    query="kernel_classes",
+    needs=("gpu",),
+    rests_on=("gpu_work", "gpu_time"),
+    certain=False,
+)
+def unfused_attention(known: Known) -> Found | None:
+    """Gain: the kernels between the two matrix products around a softmax, which a fused kernel does not run."""
+    if not _of_classes(known, ("softmax",))[0]:
+        return None
+    work = known.frame(_SEQUENCE)
+    is_product, alike = work["class"] == "matmul", _same_stream(work)
+    found = [
+        (stop - start, int(work["dur"][start:stop].sum()))
+        for start, stop in _runs(~is_product, alike)
+        if 0 < stop - start <= _MOST_BETWEEN
+        and start > 0
+        and stop < len(work)
+        and alike[start]
+        and alike[stop]
+        and (work["class"][start:stop] == "softmax").any()
+        and np.isin(work["class"][start:stop], ("softmax", *_POINTWISE)).all()
+    ]
+    if not found:
+        return None
+    between_ns, count = sum(item[1] for item in found), sum(item[0] for item in found)
+    places = known.work_places(("softmax",))
+    return Found(
+        f"{counted(len(found), 'time')} a softmax stands between two matrix products, with {count_text(count)} kernels "
+        f"in {time_text(between_ns)} that a fused kernel does not need{listed(places)}",
+        {"attention_calls": len(found), "kernels": count, "between_ns": between_ns},
+        known.gain(_share(known, between_ns), "kernels between the two matrix products"),
+        place=places[0].label if places else None,
+    )
+
+
+@rule(
+    id="communication",
+    title="Communication is exposed",
+    fix="Overlap it with computing, exchange less or less often; molprof ranks DIR tells waiting for a slow rank from it.",
+    explanation="A collective ends when the last rank has come, so its time holds the wait for other ranks too.",
+    query="collectives",
+    needs=("gpu",),
+    rests_on=("gpu_work", "gpu_time"),
+    least_gain=0.02,
+    weight=0.8,
+)
+def communication(known: Known) -> Found | None:
+    """Gain: the time in which collectives run on a device and nothing else does."""
+    count, all_ns = _of_classes(known, ("collective",))
+    if not count:
+        return None
+    exposed_ns, places = known.exposed_ns, known.work_places(("collective",))
+    return Found(
+        f"{counted(count, 'collective')} take {time_text(all_ns)}, {time_text(exposed_ns)} of it with nothing else on "
+        f"the GPU: {percent_text(_share(known, exposed_ns))} of the time{listed(places)}",
+        {"collectives": count, "time_ns": all_ns, "exposed_ns": exposed_ns},
+        known.gain(_share(known, exposed_ns), "collectives that nothing else runs beside"),
+        place=places[0].label if places else None,
+    )
+
+
+@rule(
+    id="dominant_kernel",
+    title="One kernel takes a large part of the time",
+    fix="Look for a faster kernel for its shapes, fewer bits, or less of that work. Nothing else gains as much.",
+    explanation="Amdahl's law: what is done about any other kernel gains less.",
+    query="kernel_classes",
+    needs=("gpu",),
+    rests_on=("gpu_work", "gpu_time"),
+    least_gain=_LEAST_KERNEL,
+    of_steps=True,
+    weight=0.3,
+)
+def dominant_kernel(known: Known) -> Found | None:
+    row = next(iter(known.rows(_LARGEST)), None)
+    if row is None:
+        return None
+    share, places = _share(known, row["time_ns"]), known.work_places((row["class"],))
+    return Found(
+        f"{short_name(row['name'])} ({row['class']}): {counted(row['count'], 'run')}, {time_text(row['time_ns'])}, "
+        f"{percent_text(share)} of the time{listed(places)}",
+        {"count": row["count"], "time_ns": row["time_ns"]},
+        known.gain(share, "time in that kernel"),
+        place=places[0].label if places else None,
+    )
+
+
+@rule(
+    id="fp32_matmul",
+    title="Matrix products of 32-bit numbers without tensor cores",
+    fix="Use bfloat16 or float16 (autocast), or allow TF32 (torch.set_float32_matmul_precision('high')) where there is it.",
+    explanation="Tensor cores multiply 16-bit and TF32 numbers several times as fast.",
+    query="kernel_classes",
+    needs=("gpu",),
+    rests_on=("gpu_work", "gpu_time"),
+    least_gain=0.02,
+    weight=0.6,
+    certain=False,
+)
+def fp32_matmul(known: Known) -> Found | None:
+    return _matmul_found(known, _IN_FP32, "whose names tell of 32-bit numbers")
+
+
+@rule(
+    id="odd_shapes",
+    title="Matrix products of odd shapes",
+    fix="Pad the last dimension (vocabulary, hidden size, head) to a multiple of 8, of 64 where it is large.",
+    explanation="A kernel for rows that are not aligned to 16 bytes loads fewer numbers at once.",
+    query="kernel_classes",
+    needs=("gpu",),
+    rests_on=("gpu_work", "gpu_time"),
+    weight=0.4,
+    certain=False,
+)
+def odd_shapes(known: Known) -> Found | None:
+    return _matmul_found(known, _NOT_ALIGNED, "for rows that are not aligned")
+
+
+def _matmul_found(known: Known, query: Query, what: str) -> Found | None:
+    row = known.row(query)
+    if not row["count"]:
+        return None
+    share = _share(known, row["time_ns"])
+    return Found(
+        f"{counted(row['count'], 'run')} of {counted(row['names'], 'kernel')} {what} take {time_text(row['time_ns'])}, "
+        f"{percent_text(share)} of the time, most in {short_name(row['longest'])}",
+        {"runs": row["count"], "time_ns": row["time_ns"]},
+        known.gain(share, "time in these kernels"),
+    )
+
+
+@rule(
+    id="unknown_kernels",
+    title="Much of the GPU's time is in kernels of no known class",
+    fix="None: read their names.",
+    explanation="What a kernel does is told by its name, and no pattern knows these.",
+    query="kernel_classes",
+    needs=("gpu",),
+    rests_on=("gpu_work",),
+    note=True,
+)
+def unknown_kernels(known: Known) -> Found | None:
+    (count, time_ns), (_, all_ns) = _of_classes(known, ("other",)), _of_classes(known, known.classes)
+    if not all_ns or time_ns < SMALL_SHARE * all_ns:
+        return None
+    return Found(
+        f"{counted(count, 'kernel')}, {time_text(time_ns)}, {percent_text(time_ns / all_ns)} of GPU time"
+        f"{listed(known.work_places(('other',)))}",
+        {"kernels": count, "time_ns": time_ns},
+    )

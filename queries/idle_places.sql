@@ -1,0 +1,109 @@
+-- Where the CPU was while a device had nothing queued: the time of molprof.idle_causes by place in the program.
+--
+-- The innermost slice counts, with the operator, function and modules around it (molprof.call_places). Functions are
+-- recorded with Python stacks only, which molprof query reads with --stacks.
+--
+-- Example:
+--   SELECT place.source, place.operator, place.annotation, idle.is_long, idle.count, idle.time_ns
+--   FROM molprof_idle_time AS idle
+--   LEFT JOIN molprof_idle_place AS place USING (place_id)
+--   ORDER BY idle.time_ns DESC, idle.place_id
+--   LIMIT 20;
+
+INCLUDE PERFETTO MODULE intervals.intersect;
+INCLUDE PERFETTO MODULE molprof.call_places;
+INCLUDE PERFETTO MODULE molprof.idle_causes;
+
+CREATE PERFETTO TABLE _molprof_idle_track_slice AS
+SELECT
+  slice.id,
+  slice.ts,
+  slice.dur,
+  slice.track_id
+FROM (SELECT DISTINCT track_id FROM _molprof_host_idle) AS waited
+CROSS JOIN slice
+WHERE slice.track_id = waited.track_id AND slice.dur > 0
+ORDER BY slice.ts, slice.id;
+
+-- Time of each stretch in each slice of its thread.
+CREATE PERFETTO TABLE _molprof_idle_overlap AS
+SELECT
+  common.id,
+  common.slice_id,
+  slice.parent_id,
+  common.ts_end - common.ts AS time_ns
+FROM _molprof_common!(_molprof_host_idle, _molprof_idle_track_slice) AS common
+CROSS JOIN slice
+WHERE slice.id = common.slice_id
+ORDER BY common.id, common.slice_id;
+
+-- Idle time by the place of the innermost slice: its time less that of the slices in it.
+CREATE PERFETTO TABLE molprof_idle_time(
+  -- The place; null where the thread is in nothing recorded.
+  place_id LONG,
+  -- Whether the gap is longer than 1 ms, or before the first or after the last work: 1 or 0.
+  is_long LONG,
+  -- Gaps.
+  count LONG,
+  -- Sum, ns.
+  time_ns DURATION,
+  -- One of the slices.
+  slice_id JOINID(slice.id)
+) AS
+WITH
+  own AS (
+    SELECT id, slice_id, time_ns FROM _molprof_idle_overlap
+    UNION ALL
+    SELECT id, parent_id, -time_ns FROM _molprof_idle_overlap WHERE parent_id IS NOT NULL
+    UNION ALL
+    SELECT id, NULL, dur FROM _molprof_host_idle
+    UNION ALL
+    SELECT id, NULL, -time_ns FROM _molprof_idle_overlap WHERE parent_id IS NULL
+  ),
+  summed AS (
+    SELECT
+      id,
+      slice_id,
+      SUM(time_ns) AS time_ns
+    FROM own
+    GROUP BY id, slice_id
+    HAVING SUM(time_ns) != 0
+  )
+SELECT
+  slice.stack_id AS place_id,
+  idle.position != 'between' OR idle.ts_end - idle.ts > 1000000 AS is_long,
+  COUNT(DISTINCT summed.id) AS count,
+  SUM(summed.time_ns) AS time_ns,
+  MIN(summed.slice_id) AS slice_id
+FROM summed
+CROSS JOIN _molprof_idle AS idle
+LEFT JOIN slice ON slice.id = summed.slice_id
+WHERE idle._auto_id = summed.id
+GROUP BY 1, 2
+ORDER BY time_ns DESC, place_id, is_long;
+
+CREATE PERFETTO TABLE _molprof_idle_around AS
+SELECT *
+FROM _molprof_with_surroundings!((SELECT slice_id AS id FROM molprof_idle_time WHERE slice_id IS NOT NULL));
+
+-- The places of that time.
+CREATE PERFETTO TABLE molprof_idle_place(
+  -- Number of the place.
+  place_id LONG,
+  -- Innermost operator; null where there is none.
+  operator STRING,
+  -- Innermost annotation (record_function); null where there is none.
+  annotation STRING,
+  -- Innermost Python function, as file(line): name, of a library only where there is no other; null without stacks.
+  source STRING,
+  -- Classes of the modules, the outermost first, with / between them; null without stacks.
+  module STRING
+) AS
+SELECT
+  place_id,
+  operator,
+  annotation,
+  source,
+  module
+FROM _molprof_described!(_molprof_idle_around)
+ORDER BY place_id;
