@@ -27,7 +27,8 @@ def test_idle_time_is_divided_as_a_plain_recount_divides_it(name: str) -> None:
     found: dict[str, Counter[str]] = {device: Counter() for device in report.devices}
     for row in report.table("idle_causes").to_json():
         cause = str(row["cause"])
-        assert isinstance(row["time_ns"], int) and row["time_ns"] > 0
+        assert isinstance(row["time_ns"], int)
+        assert row["time_ns"] > 0
         found[str(row["device"])][cause if cause in _OF_HOST else "device"] += row["time_ns"]
     assert found == plain_idle.causes(path)
     assert {device: causes.total() for device, causes in found.items()} == {

@@ -191,7 +191,7 @@ def _bounds(known: Known) -> Iterator[Bound]:
             matmul = run.window.classes.get("matmul")
             gain = scope.gpu_part(matmul.time_ns / max(1, scope.devices)) if matmul is not None else 0.0
             yield Bound("tf32", gain, "share of the time in matrix products on the GPU")
-    if launches := max((gains.get(name) or 0.0 for name in ("launch_bound", "graphs_unused")), default=0.0):
+    if launches := gains.get("launch_bound"):
         yield Bound("CUDA graphs", launches, "the GPU waits for launches")
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from molprof.analysis.figures.model import Finding
-from molprof.analysis.findings import idle, kernels, origin, processor, run
+from molprof.analysis.findings import cpu, idle, kernels, origin, processor, run
 from molprof.analysis.findings.rule import SPAN, Known, Rule
 from molprof.analysis.trace_processor.package import Query
 
 __all__ = ["RULES", "Known", "find_all", "queries"]
 
-_MODULES = (idle, kernels, processor, run, origin)
+_MODULES = (idle, kernels, cpu, processor, run, origin)
 # In the order in which they are defined: that of findings of equal gain.
 RULES = tuple(item for module in _MODULES for item in vars(module).values() if isinstance(item, Rule))
 
@@ -21,7 +21,7 @@ def queries(has_run: bool) -> tuple[Query, ...]:
 
 
 def find_all(known: Known) -> tuple[Finding, ...]:
-    """What all rules find in a trace: the largest gain first that can be had, those without a bound last, then notes."""
+    """All findings of a trace: the largest gain first that can be had, those without a bound last, then notes."""
     findings = [
         Finding(
             id=rule.id,

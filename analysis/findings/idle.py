@@ -3,33 +3,11 @@
 from __future__ import annotations
 
 from molprof.analysis.figures.model import IDLE_CAUSES
-from molprof.analysis.findings.rule import Found, Known, listed, rule
+from molprof.analysis.findings.rule import HOST_CAUSES, Found, Known, listed, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, number_text, time_text
 
-_HOST = ("cpu_calls", "cpu_operators", "cpu_outside")
 _QUEUED = ("other_stream", "other", "not_recorded")
-# Gaps that began while the CPU was in a host sync: it could queue nothing before the GPU had caught up.
-_DRAINED = Query(
-    "idle_causes",
-    """
-SELECT COUNT() AS count, IFNULL(SUM(ts_end - ts), 0) AS time_ns
-FROM _molprof_idle
-WHERE
-  queue > 1
-  AND position = 'between'
-  AND _auto_id IN (
-    SELECT id_0
-    FROM _interval_intersect!(
-      (
-        (SELECT _auto_id AS id, ts, 1 AS dur FROM _molprof_idle WHERE position = 'between'),
-        (SELECT id, ts, dur FROM molprof_host_sync WHERE dur > 0)
-      ),
-      ()
-    )
-  )
-""",
-)
 _GRAPHS = Query(
     "work_calls",
     """
@@ -57,7 +35,7 @@ _LOADING = ("DataLoader", "dataloader", "data_loader")
 def launch_bound(known: Known) -> Found | None:
     """Gain: the idle time of gaps up to 1 ms in which nothing was queued, and until the launch took effect."""
     scope, counts = known.scope, known.report.counts
-    parts = [part for part in known.idle if not part.is_long and part.cause in (*_HOST, "launching")]
+    parts = [part for part in known.idle if not part.is_long and part.cause in (*HOST_CAUSES, "launching")]
     time_ns = sum(part.time_ns for part in parts)
     number = max((part.count for part in parts), default=0)
     if not number:
@@ -72,9 +50,11 @@ def launch_bound(known: Known) -> Found | None:
             f"kernels, and {count_text(plain)} run outside graphs"
         )
         fix = (
-            "Bring the rest into the graphs: find graph breaks (TORCH_LOGS=graph_breaks,cudagraphs), keep shapes fixed, "
-            "remove host syncs."
+            "Bring the rest into the graphs: find graph breaks (TORCH_LOGS=graph_breaks,cudagraphs), keep shapes "
+            "fixed, remove host syncs."
         )
+    elif engine := known.engine_of_steps:
+        fix = f"Let the engine use graphs ({engine}), and compile the model."
     elif known.compiled:
         fix = "The model is compiled: let it use graphs (mode='reduce-overhead'), with a static cache and fixed shapes."
     return Found(
@@ -111,7 +91,7 @@ def launch_bound(known: Known) -> Found | None:
 def host_work(known: Known) -> Found | None:
     """Gain: idle time in gaps longer than 1 ms, and before the first and after the last work, with nothing queued."""
     scope = known.scope
-    parts = [part for part in known.idle if part.is_long and part.cause in _HOST]
+    parts = [part for part in known.idle if part.is_long and part.cause in HOST_CAUSES]
     time_ns = sum(part.time_ns for part in parts)
     if not time_ns:
         return None
@@ -119,10 +99,10 @@ def host_work(known: Known) -> Found | None:
     places = known.idle_places()
     first = "" if not places else places[0].label
     loads = any(word in first for word in _LOADING)
-    edges = [f"{time_text(part_ns)} {where}" for where, part_ns in known.edges if part_ns >= 0.01 * scope.recorded_ns]
+    ends = [f"{time_text(part_ns)} {where}" for where, part_ns in known.edges if part_ns >= 0.01 * scope.recorded_ns]
     return Found(
-        f"{time_text(time_ns)} of {scope.recorded_text}{scope.caution}, in gaps longer than 1 ms"
-        + (f" ({', '.join(edges)})" if edges else "")
+        f"{time_text(time_ns)} of {scope.recorded_text}{scope.caution}, in which nothing was queued, in gaps "
+        f"longer than 1 ms{' and at the ends (' + ', '.join(ends) + ')' if ends else ''}"
         + f": {'; '.join(f'{IDLE_CAUSES[cause]} {time_text(part_ns)}' for part_ns, cause in by_cause)}{listed(places)}",
         {"idle_ns": time_ns, "recorded_ns": scope.recorded_ns, **{f"{cause}_ns": ns for ns, cause in by_cause}},
         known.gain(scope.idle_part(time_ns), "long gaps with nothing queued"),
@@ -145,21 +125,20 @@ def host_work(known: Known) -> Found | None:
 )
 def host_syncs(known: Known) -> Found | None:
     """Gain: the gaps that began in a host sync. Without it the CPU could have queued the next work before."""
-    scope, row = known.scope, known.row(_DRAINED)
-    waited_ns = sum(part.time_ns for part in known.idle if part.cause == "cpu_waited")
-    time_ns = min(row["time_ns"], sum(part.time_ns for part in known.idle))
-    if not row["count"]:
+    scope, row = known.scope, known.drained()
+    if not row:
         return None
-    places = known.sync_places()
+    waited_ns = sum(part.time_ns for part in known.idle if part.cause == "cpu_waited")
+    count, time_ns = sum(place.count for place in row), sum(place.time_ns for place in row)
     return Found(
-        f"{counted(row['count'], 'gap')}, {time_text(time_ns)} of {scope.recorded_text}, "
-        f"{'begins' if row['count'] == 1 else 'begin'} while the CPU waits for the GPU, so that nothing is queued; the "
-        f"syncs themselves take {time_text(waited_ns)} of the idle time{listed(places)}",
-        {"gaps": row["count"], "idle_ns": time_ns, "waited_ns": waited_ns},
+        f"{counted(count, 'gap')}, {time_text(time_ns)} of {scope.recorded_text}, "
+        f"{'begins' if count == 1 else 'begin'} while the CPU waits for the GPU, so that nothing is queued; the "
+        f"syncs themselves take {time_text(waited_ns)} of the idle time{listed(row)}",
+        {"gaps": count, "idle_ns": time_ns, "waited_ns": waited_ns},
         known.gain(scope.idle_part(time_ns), "gaps that begin in a host sync"),
         "",
         known.limits,
-        places[0].label if places else None,
+        row[0].label,
     )
 
 

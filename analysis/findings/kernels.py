@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from molprof.analysis.findings.rule import (
 )
 from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor.package import Query
-from molprof.common.values import count_text, counted, per, percent_text, short_name, time_text
+from molprof.common.values import count_text, counted, cut, per, percent_text, short_name, time_text
 
 # Below this share even attention that takes no time would gain little.
 SMALL_SHARE = 0.1
@@ -151,10 +152,12 @@ _COPIES = ("copy", "cat", "memcpy DtoD")
 _MOST_BETWEEN = 8
 # Share of the recorded time from which such kernels are worth a word.
 _LEAST_POINTWISE, _LEAST_COPIES, _LEAST_KERNEL = 0.05, 0.02, 0.2
+_NAME = 60  # characters of a kernel's name
 # Parts of names, in lower case, of matrix products of 32-bit numbers without tensor cores. cuDNN and AMD's library name
 # the types of all numbers.
 _FP32 = (
-    "sgemm", "*simt_s*", "*scudnn*", "*<float, float*", "*engine<float*", "*_f32f32_f32f32*", "cijk_*_sb_*", "cijk_*_s_b_*"
+    "sgemm", "*_sgemm*", "*simt_s*", "*scudnn*", "*<float, float*", "*engine<float*", "*_f32f32_f32f32*",
+    "cijk_*_sb_*", "cijk_*_s_b_*",
 )  # fmt: skip
 _UNALIGNED = ("*_align1>*", "*_align2>*", "*_align1", "*_align2")
 # Every piece of work in order of start on its stream, by class.
@@ -214,7 +217,7 @@ def _runs(chosen: np.ndarray, alike: np.ndarray) -> Iterator[tuple[int, int]]:
     edges = np.flatnonzero(np.diff(np.concatenate(([0], chosen.astype(np.int8), [0]))))
     for start, stop in edges.reshape(-1, 2).tolist():
         cuts = [start, *(place for place in range(start + 1, stop) if not alike[place]), stop]
-        yield from zip(cuts[:-1], cuts[1:], strict=True)
+        yield from pairwise(cuts)
 
 
 def _same_stream(work: Frame) -> np.ndarray:
@@ -226,7 +229,7 @@ def _same_stream(work: Frame) -> np.ndarray:
 @rule(
     id="elementwise_chains",
     title="Chains of elementwise kernels",
-    fix="Fuse each chain into one kernel: compile the function (torch.compile), or call a fused norm, rotary, activation.",
+    fix="Make each chain one kernel: torch.compile the function, or call a fused norm, rotary or activation.",
     explanation="Each kernel reads and writes in memory what the next one reads again; one kernel would do so once.",
     query="kernel_classes",
     needs=("gpu",),
@@ -282,7 +285,7 @@ def copies(known: Known) -> Found | None:
     places = known.work_places(_COPIES)
     share = _share(known, time_ns)
     return Found(
-        f"{counted(count, 'copy, cast or concatenation', '')} on the GPU take {time_text(time_ns)}, "
+        f"{counted(count, 'kernel')} that only copy, cast or concatenate take {time_text(time_ns)}, "
         f"{percent_text(share)} of the time{listed(places)}",
         {"copies": count, "gpu_ns": time_ns},
         known.gain(share, "time in copies on the GPU"),
@@ -294,7 +297,7 @@ def copies(known: Known) -> Found | None:
     id="unfused_attention",
     title="Attention is not fused",
     fix="Use scaled_dot_product_attention or a flash attention kernel, which keeps the scores in the processor.",
-    explanation="Scores of every pair of tokens are written to memory and read again by scale, mask, softmax and dropout.",
+    explanation="The scores of all pairs of tokens are written and read again by scale, mask, softmax and dropout.",
     query="kernel_classes",
     needs=("gpu",),
     rests_on=("gpu_work", "gpu_time"),
@@ -333,7 +336,7 @@ def unfused_attention(known: Known) -> Found | None:
 @rule(
     id="communication",
     title="Communication is exposed",
-    fix="Overlap it with computing, exchange less or less often; molprof ranks DIR tells waiting for a slow rank from it.",
+    fix="Overlap it with computing, or exchange less. molprof ranks DIR tells it from waiting for a slow rank.",
     explanation="A collective ends when the last rank has come, so its time holds the wait for other ranks too.",
     query="collectives",
     needs=("gpu",),
@@ -374,8 +377,8 @@ def dominant_kernel(known: Known) -> Found | None:
         return None
     share, places = _share(known, row["time_ns"]), known.work_places((row["class"],))
     return Found(
-        f"{short_name(row['name'])} ({row['class']}): {counted(row['count'], 'run')}, {time_text(row['time_ns'])}, "
-        f"{percent_text(share)} of the time{listed(places)}",
+        f"{cut(short_name(row['name']), _NAME)} ({row['class']}): {counted(row['count'], 'run')}, "
+        f"{time_text(row['time_ns'])}, {percent_text(share)} of the time{listed(places)}",
         {"count": row["count"], "time_ns": row["time_ns"]},
         known.gain(share, "time in that kernel"),
         place=places[0].label if places else None,
@@ -385,7 +388,7 @@ def dominant_kernel(known: Known) -> Found | None:
 @rule(
     id="fp32_matmul",
     title="Matrix products of 32-bit numbers without tensor cores",
-    fix="Use bfloat16 or float16 (autocast), or allow TF32 (torch.set_float32_matmul_precision('high')) where there is it.",
+    fix="Use bfloat16 or float16 (autocast), or from A100 on TF32 (torch.set_float32_matmul_precision('high')).",
     explanation="Tensor cores multiply 16-bit and TF32 numbers several times as fast.",
     query="kernel_classes",
     needs=("gpu",),
@@ -420,7 +423,7 @@ def _matmul_found(known: Known, query: Query, what: str) -> Found | None:
     share = _share(known, row["time_ns"])
     return Found(
         f"{counted(row['count'], 'run')} of {counted(row['names'], 'kernel')} {what} take {time_text(row['time_ns'])}, "
-        f"{percent_text(share)} of the time, most in {short_name(row['longest'])}",
+        f"{percent_text(share)} of the time, most in {cut(short_name(row['longest']), _NAME)}",
         {"runs": row["count"], "time_ns": row["time_ns"]},
         known.gain(share, "time in these kernels"),
     )

@@ -79,12 +79,26 @@ INCLUDE PERFETTO MODULE molprof.memory_copies;
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.launches;
 INCLUDE PERFETTO MODULE molprof.steps;
-SELECT COUNT() AS count, IFNULL(SUM(copy.dur), 0) AS gpu_ns, IFNULL(SUM(call.dur), 0) AS host_ns,
-  IFNULL(SUM(copy.bytes), 0) AS bytes, (SELECT COUNT() FROM molprof_any_step) AS steps
-FROM molprof_memory_copy AS copy
-JOIN molprof_gpu_call AS call ON call.id = copy.call_id
-JOIN molprof_call_step AS place ON place.id = call.id
-WHERE copy.direction = 'HtoD'
+INCLUDE PERFETTO MODULE molprof.idle_causes;
+WITH
+  -- Copies that block: of pinned memory only those that do not return before they are done.
+  copied AS (
+    SELECT copy.dur, copy.bytes, call.id, call.ts, call.dur AS call_ns
+    FROM molprof_memory_copy AS copy
+    JOIN molprof_gpu_call AS call ON call.id = copy.call_id
+    JOIN molprof_call_step AS place ON place.id = call.id
+    JOIN slice ON slice.id = copy.id
+    WHERE
+      copy.direction = 'HtoD'
+      AND (slice.name GLOB '*Pageable*' OR NOT slice.name GLOB '*Pinned*' AND NOT call.name GLOB '*Async*')
+  )
+SELECT COUNT() AS count, IFNULL(SUM(dur), 0) AS gpu_ns, IFNULL(SUM(call_ns), 0) AS host_ns,
+  IFNULL(SUM(bytes), 0) AS bytes, (SELECT COUNT() FROM molprof_any_step) AS steps,
+  (SELECT IFNULL(SUM(dur), 0) FROM _interval_intersect!(
+    ((SELECT id, ts, call_ns AS dur FROM copied WHERE call_ns > 0),
+     (SELECT _auto_id AS id, ts, ts_end - ts AS dur FROM _molprof_idle WHERE position = 'between')), ()
+  )) AS idle_ns
+FROM copied
 """,
 )
 
@@ -253,7 +267,7 @@ def templates(known: Known) -> Found | None:
 
 @rule(
     id="host_copies",
-    title="Every step copies data from the host to the GPU",
+    title="Every step waits for copies from the host to the GPU",
     fix="Create tensors on the device once, before the loop. Use pinned memory and non_blocking=True for the rest.",
     explanation="From pageable memory the call returns only when the copy is done, so the CPU cannot run ahead.",
     query="memory_copies",
@@ -268,11 +282,11 @@ def host_copies(known: Known) -> Found | None:
     return Found(
         f"{count_text(copies['count'])} copies, {number_text(copies['count'] / copies['steps'])} per step, "
         f"{bytes_text(copies['bytes'])} in all: {time_text(copies['gpu_ns'])} on the GPU, "
-        f"{time_text(copies['host_ns'])} in their calls",
+        f"{time_text(copies['host_ns'])} in their calls, {time_text(copies['idle_ns'])} of it with an idle GPU",
         copies,
         known.gain(
-            scope.gpu_part(copies["gpu_ns"] / scope.devices) + scope.host_part(copies["host_ns"]),
-            "the copies and their calls",
+            scope.gpu_part(copies["gpu_ns"] / scope.devices) + scope.idle_part(copies["idle_ns"]),
+            "the copies, and the idle time in their calls",
         ),
     )
 

@@ -100,6 +100,9 @@ _IDLE_SUMS = Query(
     ),
 )
 _IDLE_PARTS = Query("idle_causes", _IDLE.format(columns="idle.ts, idle.ts_end, part.time_ns", group=""))
+_LATE = Query(
+    "idle_causes", "SELECT ts_end - ts AS lead_ns, queue = 3 AS is_late FROM _molprof_idle WHERE position = 'before'"
+)
 _COMPILED = Query(
     "work_totals",
     """
@@ -126,22 +129,79 @@ _WORK_PLACES = Query(
 )
 _LAUNCH_PLACES = Query(
     "call_places",
-    f"SELECT COUNT() AS count, 0 AS time_ns, 0 AS is_lost, {_PLACE_COLUMNS} FROM _molprof_launch_call AS call"
-    " JOIN slice USING (id) JOIN molprof_call_place AS place ON place.place_id = slice.stack_id GROUP BY place.place_id",
+    f"SELECT COUNT() AS count, 0 AS time_ns, 0 AS is_lost, {_PLACE_COLUMNS}"
+    " FROM _molprof_launch_call AS call JOIN slice USING (id) JOIN molprof_call_place AS place ON place.place_id = slice.stack_id"
+    " GROUP BY place.place_id",
 )
-_SYNC_PLACES = Query(
+# Gaps that began while the CPU was in a host sync: it could queue nothing before the GPU had caught up.
+_DRAINED = Query(
     "call_places",
-    f"SELECT COUNT() AS count, SUM(sync.dur) AS time_ns, 0 AS is_lost, {_PLACE_COLUMNS} FROM molprof_host_sync AS sync"
-    " JOIN slice USING (id) JOIN molprof_call_place AS place ON place.place_id = slice.stack_id GROUP BY place.place_id",
+    f"""INCLUDE PERFETTO MODULE molprof.idle_causes;
+SELECT COUNT() AS count, SUM(gap.time_ns) AS time_ns, 0 AS is_lost, {_PLACE_COLUMNS}
+FROM (
+  SELECT idle.ts_end - idle.ts AS time_ns, MIN(common.id_1) AS sync_id
+  FROM _interval_intersect!(
+    (
+      (SELECT _auto_id AS id, ts, 1 AS dur FROM _molprof_idle WHERE position = 'between' AND queue > 1),
+      (SELECT id, ts, dur FROM molprof_host_sync WHERE dur > 0)
+    ),
+    ()
+  ) AS common
+  JOIN _molprof_idle AS idle ON idle._auto_id = common.id_0
+  GROUP BY common.id_0
+) AS gap
+JOIN slice ON slice.id = gap.sync_id
+JOIN molprof_call_place AS place ON place.place_id = slice.stack_id
+GROUP BY place.place_id""",
 )
 _IDLE_PLACES = Query(
     "idle_places",
     f"SELECT idle.count, idle.time_ns, 0 AS is_lost, {_PLACE_COLUMNS} FROM molprof_idle_time AS idle"
     " LEFT JOIN molprof_idle_place AS place USING (place_id) WHERE idle.is_long",
 )
+# Operators of a name, or leaf operators of the processor, by place; of many places those that take longest.
+_OPERATOR_PLACES = """
+{include}
+WITH
+  one AS (
+    SELECT stack_id, MIN(id) AS id, COUNT() AS count, SUM(dur) AS time_ns
+    FROM slice
+    WHERE category = 'cpu_op' AND {condition}
+    GROUP BY stack_id
+    ORDER BY time_ns DESC
+    LIMIT 1000
+  )
+SELECT
+  one.count,
+  one.time_ns,
+  0 AS is_lost,
+  slice.name AS operator,
+  NULL AS annotation,
+  (
+    SELECT around.name
+    FROM ancestor_slice(one.id) AS around
+    WHERE around.category = 'python_function' AND _molprof_function_kind!(around.name) = 'function'
+    ORDER BY around.depth DESC
+    LIMIT 1
+  ) AS source,
+  NULL AS module
+FROM one
+JOIN slice ON slice.id = one.id
+"""
+_PROCESSOR_PLACES = Query(
+    "modules",
+    _OPERATOR_PLACES.format(
+        include="INCLUDE PERFETTO MODULE molprof.call_phases;\nINCLUDE PERFETTO MODULE molprof.operators;",
+        condition="id IN (SELECT place.id FROM molprof_call_phase AS place JOIN molprof_phase AS phase"
+        " ON phase.id = place.phase_id WHERE phase.phase = 'processor')"
+        " AND id IN (SELECT id FROM molprof_leaf_operator)",
+    ),
+)
 # With more Python stack events places are told by operator only: reading them would take longer than all the rest.
 MOST_STACK_EVENTS = 300_000
 _PLACES_SHOWN = 3
+# Causes of idle time in which the CPU does something else than wait or launch.
+HOST_CAUSES = ("cpu_calls", "cpu_operators", "cpu_outside")
 
 
 class IdlePart(Struct, frozen=True):
@@ -351,7 +411,11 @@ class Known:
         """None where no time is recorded."""
         run = self.report.run
         spans = self.frame(SPAN if run is None else _STEPS)
-        stretches = Union(spans["ts"], spans["ts_end"])
+        starts = spans["ts"]
+        # Of a foreign trace whose first work was launched and started late, the GPU was busy with what is not recorded.
+        if run is None and self.late_start_ns:
+            starts = starts + self.late_start_ns
+        stretches = Union(starts, spans["ts_end"])
         recorded_ns = stretches.length_ns
         if recorded_ns <= 0:
             return None
@@ -412,7 +476,8 @@ class Known:
     def idle(self) -> tuple[IdlePart, ...]:
         """All idle time of the recorded steps, or of the whole of a foreign trace."""
         if self.scope.run is None:
-            return tuple(IdlePart(*row) for row in self.frame(_IDLE_SUMS).rows())
+            parts = (IdlePart(*row) for row in self.frame(_IDLE_SUMS).rows())
+            return tuple(part for part in parts if not (self.late_start_ns and part.position == "before"))
         rows = self.frame(_IDLE_PARTS)
         rows = rows.where(rows["position"] == "between")
         # Of a gap that lies in the steps in part, as large a part of each cause.
@@ -424,6 +489,12 @@ class Known:
             if len(mine):
                 found.append(IdlePart("between", cause, bool(is_long), len(mine), int(mine.sum()), int(mine.max())))
         return tuple(found)
+
+    @cached_property
+    def late_start_ns(self) -> int:
+        """Time before the first work of every device, where that work was queued and did not start; else 0."""
+        rows = self.rows(_LATE)
+        return min((row["lead_ns"] for row in rows), default=0) if all(row["is_late"] for row in rows) else 0
 
     @staticmethod
     def summed(parts: Iterable[IdlePart]) -> list[IdlePart]:
@@ -445,7 +516,7 @@ class Known:
         """Idle time of the CPU before the first work and after the last, ns."""
         names = {"before": "before the first GPU work", "after": "after the last"}
         return [
-            (text, sum(part.time_ns for part in self.idle if part.position == name and part.cause.startswith("cpu_")))
+            (text, sum(part.time_ns for part in self.idle if part.position == name and part.cause in HOST_CAUSES))
             for name, text in names.items()
         ]
 
@@ -467,7 +538,7 @@ class Known:
         """What the recorded time of all devices went to, ns: it adds up to that time."""
         scope, idle = self.scope, Counter[str]()
         for part in self.idle:
-            idle["cpu" if part.cause.startswith("cpu_") and part.cause != "cpu_waited" else part.cause] += part.time_ns
+            idle["cpu" if part.cause in HOST_CAUSES else part.cause] += part.time_ns
         communication_ns = min(self.exposed_ns, scope.busy_ns)
         known = {"gpu": scope.busy_ns - communication_ns, "communication": communication_ns, "cpu": idle.pop("cpu", 0)}
         known["launching"], known["sync"] = idle.pop("launching", 0), idle.pop("cpu_waited", 0)
@@ -514,8 +585,26 @@ class Known:
             return self._where(self.near.rows(_LAUNCH_PLACES))
         return self._where(row for row in self.near.rows(_WORK_PLACES) if row["class"] in classes)
 
-    def sync_places(self) -> list[Where]:
-        return self._where(self.near.rows(_SYNC_PLACES))
+    def drained(self) -> list[Where]:
+        """The host syncs in which gaps began, by place: gaps and their time."""
+        return self._where(self.near.rows(_DRAINED))
+
+    @property
+    def engine_of_steps(self) -> str | None:
+        """How the engine whose steps are recorded is told to use graphs; None for others."""
+        sources = {row["source"] for row in self.report.table("steps").to_json()}
+        return next((text for name, text in _ENGINES.items() if name in sources), None)
+
+    def operator_places(self, name: str) -> list[Where]:
+        """Where operators of a name are called."""
+        quoted = name.replace("'", "''")
+        query = Query("modules", _OPERATOR_PLACES.format(include="", condition=f"name = '{quoted}'"))
+        return [] if self.near is self else self._where(self.near.rows(query))
+
+    def processor_places(self) -> list[Where]:
+        """The operators of the processor and where they are called, the most frequent first."""
+        rows = [{**row, "source": _with_operator(row)} for row in self.near.rows(_PROCESSOR_PLACES)]
+        return sorted(self._where(rows), key=lambda place: -place.count)
 
     def idle_places(self) -> list[Where]:
         """Where the CPU is in long gaps with nothing queued."""
@@ -556,25 +645,35 @@ class Known:
         return Gain(min(1.0, low), min(1.0, high), of, bounded_by)
 
 
+def _with_operator(row: Mapping[str, Any]) -> str:
+    """Operator and the function that calls it."""
+    return " in ".join(filter(None, (row["operator"], row["source"] and short_source(row["source"]))))
+
+
 def _label(row: Mapping[str, Any]) -> str:
     """Function and innermost module; without stacks operator and annotation."""
     if row["source"] is not None:
         module = (row["module"] or "").rsplit("/", 1)[-1]
         return short_source(row["source"]) + (f" in {module}" if module else "")
-    names = [name for name in (row["operator"], row["annotation"]) if name is not None]
-    return " in ".join(names) or "outside any operator or annotation"
+    annotation = row["annotation"] or ""
+    names = [row["operator"], None if annotation.startswith(_STEP_MARKS) else annotation]
+    return " in ".join(filter(None, names)) or "outside any operator"
 
 
+_ENGINES = {"vllm": "vLLM: without enforce_eager", "sglang": "SGLang: without disable_cuda_graph"}
+# Annotations that say no more than that it is a step.
+_STEP_MARKS = ("ProfilerStep#", "step[")
 _LIMITS = {
     "gpu": "GPU work", "communication": "exposed communication", "cpu": "the CPU", "launching": "launches under way",
     "sync": "host syncs", "pauses": "pauses below 5 µs", "queue": "queued work that does not start",
     "outside": "outside the first and last GPU work",
 }  # fmt: skip
-Need = Literal["report", "time", "gpu", "launches", "run", "timed", "steps", "processor", "stacks", "origins"]
+Need = Literal["report", "time", "gpu", "no_gpu", "launches", "run", "timed", "steps", "processor", "stacks", "origins"]
 _HAS: Mapping[str, Callable[[Known], bool]] = {
     "report": lambda known: True,
     "time": lambda known: known.any_scope is not None,
     "gpu": lambda known: known.any_scope is not None and known.scope.devices > 0,  # GPU work, and time
+    "no_gpu": lambda known: known.any_scope is not None and not known.scope.devices,
     "launches": lambda known: known.report.counts.launches > 0,
     "run": lambda known: known.report.run is not None,
     "timed": lambda known: known.report.run is not None and bool(known.run.wall_ns.median),  # unprofiled passes

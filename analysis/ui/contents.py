@@ -46,7 +46,9 @@ SELECT 2, 5, '', 'junk tokens', ts, dur, IFNULL(text, '') || ' (sequence ' || se
 FROM molprof_token
 WHERE kind = 'junk' AND slice_id IS NOT NULL
 UNION ALL
-SELECT 3, 6, device, 'GPU ' || IFNULL(device, 'None') || ' idle', ts, dur, cause, 0, 0 FROM molprof_idle_gap WHERE position = 'between'
+SELECT 3, 6, device, 'GPU ' || IFNULL(device, 'None') || ' idle', ts, dur, cause, 0, 0
+FROM molprof_idle_gap
+WHERE position = 'between'
 ORDER BY number, device, ts, id, position
 """,
 )

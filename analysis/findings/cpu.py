@@ -1,0 +1,83 @@
+"""Without a GPU: which operator takes the time, and where it is called."""
+
+from __future__ import annotations
+
+from molprof.analysis.findings.rule import Found, Known, listed, rule
+from molprof.analysis.trace_processor.package import Query
+from molprof.common.values import count_text, counted, percent_text, time_text
+
+_LEAST_OPERATORS_PER_STEP = 20
+# Self time: without the operators that an operator calls.
+_LONGEST = Query(
+    "host_totals",
+    """
+SELECT name, SUM(count) AS count, SUM(own_ns) AS own_ns
+FROM (
+  SELECT name, count, time_ns AS own_ns FROM _molprof_operator_total
+  UNION ALL
+  SELECT caller, 0, -time_ns FROM _molprof_operator_total WHERE caller IS NOT NULL
+)
+GROUP BY name
+ORDER BY own_ns DESC, name
+LIMIT 5
+""",
+)
+
+
+@rule(
+    id="host_operators",
+    title="One operator takes a large part of the time on the CPU",
+    fix="Look for a faster way to compute it: fewer bits, more threads, a compiled function, or a GPU.",
+    explanation="Amdahl's law: what is done about any other operator gains less.",
+    query="top_operations",
+    needs=("time", "no_gpu"),
+    rests_on=("host_time",),
+    least_gain=0.1,
+    weight=0.3,
+)
+def host_operators(known: Known) -> Found | None:
+    """Gain: the self time of that operator; that of several threads may pass the recorded time, and counts as all."""
+    rows = known.rows(_LONGEST)
+    if not rows or rows[0]["own_ns"] <= 0:
+        return None
+    first, others = rows[0], rows[1:4]
+    share = known.scope.host_part(first["own_ns"])
+    also = "; ".join(f"{row['name']} {time_text(row['own_ns'])}" for row in others)
+    return Found(
+        f"{first['name']}: {counted(first['count'], 'run')}, {time_text(first['own_ns'])} without the operators that "
+        f"it calls, {percent_text(share)} of the time; then {also}{listed(known.operator_places(first['name']))}",
+        {"count": first["count"], "own_ns": first["own_ns"]},
+        known.gain(share, "self time of that operator"),
+        place=next((place.label for place in known.operator_places(first["name"])), None),
+    )
+
+
+@rule(
+    id="processor_operators",
+    title="The logits processor runs many small operators",
+    fix="Do with one operator on the whole batch what these do one by one, or on the host without tensors.",
+    explanation="Each operator costs several microseconds of Python and torch, however small its tensor is.",
+    query=(
+        "SELECT slice.name, COUNT() AS calls FROM molprof_call_phase AS place JOIN molprof_phase AS phase"
+        " ON phase.id = place.phase_id JOIN slice ON slice.id = place.id WHERE phase.phase = 'processor'"
+        " AND slice.category = 'cpu_op' GROUP BY slice.name ORDER BY calls DESC, slice.name"
+    ),
+    needs=("processor", "steps"),
+    rests_on=("host_time",),
+    weight=0.7,
+)
+def processor_operators(known: Known) -> Found | None:
+    """Gain: the time of these operators in the processor's phase."""
+    steps = known.scope.steps or 0
+    places = known.processor_places()
+    if not places or places[0].count < _LEAST_OPERATORS_PER_STEP * steps:
+        return None
+    most = [place for place in places if place.count >= _LEAST_OPERATORS_PER_STEP * steps]
+    time_ns, count = sum(place.time_ns for place in most), sum(place.count for place in most)
+    return Found(
+        f"{count_text(round(count / steps))} operators per step in the processor, {time_text(time_ns / steps)} per "
+        f"recorded step{listed(most)}",
+        {"operators_per_step": count / steps, "time_ns": time_ns},
+        known.gain(known.scope.host_part(time_ns, "processor"), "these operators in the processor"),
+        place=most[0].label,
+    )
