@@ -11,7 +11,6 @@
 --   ORDER BY launched.time_ns DESC, place.place_id
 --   LIMIT 20;
 
-INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 INCLUDE PERFETTO MODULE molprof.host_syncs;
 INCLUDE PERFETTO MODULE molprof.kernel_classes;

@@ -13,7 +13,8 @@ import tiny_trace
 
 import molprof
 from molprof.analysis import findings
-from molprof.analysis.findings.rule import Found, Known, rule
+from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.frame import FRAMES
 from molprof.analysis.reader import open as opening
 from molprof.common.errors import TraceError, UsageError

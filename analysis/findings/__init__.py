@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from molprof.analysis.figures.model import Finding
 from molprof.analysis.findings import cpu, idle, kernels, origin, processor, run
-from molprof.analysis.findings.rule import SPAN, Known, Rule
+from molprof.analysis.findings.known import SPAN, Known
+from molprof.analysis.findings.rule import Rule
 from molprof.analysis.trace_processor.package import Query
 
 __all__ = ["RULES", "Known", "find_all", "queries"]

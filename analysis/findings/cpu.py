@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from molprof.analysis.findings.rule import Found, Known, listed, rule
+from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.places import listed, operator_places, processor_places
+from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, percent_text, time_text
 
@@ -42,13 +44,14 @@ def host_operators(known: Known) -> Found | None:
         return None
     first, others = rows[0], rows[1:4]
     share = known.scope.host_part(first["own_ns"])
+    places = operator_places(known, first["name"])
     also = "; ".join(f"{row['name']} {time_text(row['own_ns'])}" for row in others)
     return Found(
         f"{first['name']}: {counted(first['count'], 'run')}, {time_text(first['own_ns'])} without the operators that "
-        f"it calls, {percent_text(share)} of the time; then {also}{listed(known.operator_places(first['name']))}",
+        f"it calls, {percent_text(share)} of the time; then {also}{listed(places)}",
         {"count": first["count"], "own_ns": first["own_ns"]},
         known.gain(share, "self time of that operator"),
-        place=next((place.label for place in known.operator_places(first["name"])), None),
+        place=places[0].label if places else None,
     )
 
 
@@ -69,7 +72,7 @@ def host_operators(known: Known) -> Found | None:
 def processor_operators(known: Known) -> Found | None:
     """Gain: the time of these operators in the processor's phase."""
     steps = known.scope.steps or 0
-    places = known.processor_places()
+    places = processor_places(known)
     if not places or places[0].count < _LEAST_OPERATORS_PER_STEP * steps:
         return None
     most = [place for place in places if place.count >= _LEAST_OPERATORS_PER_STEP * steps]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from molprof.analysis.figures.model import IDLE_CAUSES
-from molprof.analysis.findings.rule import HOST_CAUSES, Found, Known, listed, rule
+from molprof.analysis.findings.known import HOST_CAUSES, Known
+from molprof.analysis.findings.places import drained, idle_places, launch_places, layers_text, listed
+from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, number_text, time_text
 
@@ -40,7 +42,7 @@ def launch_bound(known: Known) -> Found | None:
     number = max((part.count for part in parts), default=0)
     if not number:
         return None
-    places = known.work_places((), launches=True)
+    places = launch_places(known)
     graphs = known.row(_GRAPHS)
     plain = counts.kernels - graphs["graph_kernels"]
     fix, also = "", ""
@@ -61,7 +63,7 @@ def launch_bound(known: Known) -> Found | None:
         f"{counted(number, 'gap')} of {time_text(time_ns / number)} on average, {time_text(time_ns)} of "
         f"{scope.recorded_text}{scope.caution}: the CPU needs that long to the next of "
         f"{counted(counts.launches, 'launch', 'es')}; a kernel runs for "
-        f"{time_text(counts.kernel_time_ns / max(1, counts.kernels))}{also}{known.layers_text}{listed(places)}",
+        f"{time_text(counts.kernel_time_ns / max(1, counts.kernels))}{also}{layers_text(known)}{listed(places)}",
         {
             "gap_count": number,
             "gap_ns": time_ns,
@@ -96,7 +98,7 @@ def host_work(known: Known) -> Found | None:
     if not time_ns:
         return None
     by_cause = sorted(((part.time_ns, part.cause) for part in known.summed(parts)), reverse=True)
-    places = known.idle_places()
+    places = idle_places(known)
     first = "" if not places else places[0].label
     loads = any(word in first for word in _LOADING)
     ends = [f"{time_text(part_ns)} {where}" for where, part_ns in known.edges if part_ns >= 0.01 * scope.recorded_ns]
@@ -125,7 +127,7 @@ def host_work(known: Known) -> Found | None:
 )
 def host_syncs(known: Known) -> Found | None:
     """Gain: the gaps that began in a host sync. Without it the CPU could have queued the next work before."""
-    scope, row = known.scope, known.drained()
+    scope, row = known.scope, drained(known)
     if not row:
         return None
     waited_ns = sum(part.time_ns for part in known.idle if part.cause == "cpu_waited")

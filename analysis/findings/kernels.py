@@ -7,14 +7,14 @@ from itertools import pairwise
 
 import numpy as np
 
+from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.places import listed, work_places
 from molprof.analysis.findings.rule import (
     ATTENTION,
     Found,
-    Known,
     host_ns,
     host_times,
     launched,
-    listed,
     operators_named,
     rule,
 )
@@ -253,7 +253,7 @@ def elementwise_chains(known: Known) -> Found | None:
     if not saved_ns:
         return None
     count, chain_ns = sum(run[0] for run in runs), sum(run[1] for run in runs)
-    places = known.work_places(_POINTWISE)
+    places = work_places(known, _POINTWISE)
     fix = "They are compiled or fused already in part: look at what stays apart (TORCH_LOGS=fusion)."
     return Found(
         f"{count_text(count)} kernels that compute element by element, copy or reduce follow each other in "
@@ -282,7 +282,7 @@ def copies(known: Known) -> Found | None:
     count, time_ns = _of_classes(known, _COPIES)
     if not count:
         return None
-    places = known.work_places(_COPIES)
+    places = work_places(known, _COPIES)
     share = _share(known, time_ns)
     return Found(
         f"{counted(count, 'kernel')} that only copy, cast or concatenate take {time_text(time_ns)}, "
@@ -323,7 +323,7 @@ def unfused_attention(known: Known) -> Found | None:
     if not found:
         return None
     between_ns, count = sum(item[1] for item in found), sum(item[0] for item in found)
-    places = known.work_places(("softmax",))
+    places = work_places(known, ("softmax",))
     return Found(
         f"{counted(len(found), 'time')} a softmax stands between two matrix products, with {count_text(count)} kernels "
         f"in {time_text(between_ns)} that a fused kernel does not need{listed(places)}",
@@ -349,7 +349,7 @@ def communication(known: Known) -> Found | None:
     count, all_ns = _of_classes(known, ("collective",))
     if not count:
         return None
-    exposed_ns, places = known.exposed_ns, known.work_places(("collective",))
+    exposed_ns, places = known.exposed_ns, work_places(known, ("collective",))
     return Found(
         f"{counted(count, 'collective')} take {time_text(all_ns)}, {time_text(exposed_ns)} of it with nothing else on "
         f"the GPU: {percent_text(_share(known, exposed_ns))} of the time{listed(places)}",
@@ -375,7 +375,7 @@ def dominant_kernel(known: Known) -> Found | None:
     row = next(iter(known.rows(_LARGEST)), None)
     if row is None:
         return None
-    share, places = _share(known, row["time_ns"]), known.work_places((row["class"],))
+    share, places = _share(known, row["time_ns"]), work_places(known, (row["class"],))
     return Found(
         f"{cut(short_name(row['name']), _NAME)} ({row['class']}): {counted(row['count'], 'run')}, "
         f"{time_text(row['time_ns'])}, {percent_text(share)} of the time{listed(places)}",
@@ -445,6 +445,6 @@ def unknown_kernels(known: Known) -> Found | None:
         return None
     return Found(
         f"{counted(count, 'kernel')}, {time_text(time_ns)}, {percent_text(time_ns / all_ns)} of GPU time"
-        f"{listed(known.work_places(('other',)))}",
+        f"{listed(work_places(known, ('other',)))}",
         {"kernels": count, "time_ns": time_ns},
     )

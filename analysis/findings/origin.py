@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from molprof.analysis.findings.rule import Found, Known, rule
+from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.origin.read import NOWHERE, Origins, Place
 from molprof.common.values import count_text, counted, number_text, percent_text, short_source, time_text
 

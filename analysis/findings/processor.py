@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from molprof.analysis.figures.run_model import PhaseFigures
+from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.rule import (
     ATTENTION,
     Found,
-    Known,
     host_ns,
     host_times,
     launched,

@@ -1,0 +1,433 @@
+"""What a rule can ask of a trace: figures, recorded time and what it went to, origins.
+
+A captured run has recorded steps, profiled, and the wall time of timed passes, unprofiled. The profiler does not slow
+the GPU, so GPU time is divided by the unprofiled time of the recorded steps. It slows the host, so the share of host
+time in its recorded phase stands for the share of that phase's unprofiled time. Both assume that the recorded steps
+represent all of their kind. A foreign trace has one clock: gains are ratios of its profiled span.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+from msgspec import Struct
+
+from molprof.analysis.figures.model import STACK_CATEGORY, Gain, Group, Report
+from molprof.analysis.figures.run_model import Run
+from molprof.analysis.figures.union import Union
+from molprof.analysis.frame import Frame
+from molprof.analysis.origin.read import Origins, Place, origins_of, places_of
+from molprof.analysis.origin.tree import Tree, build_tree
+from molprof.analysis.reader import TraceInfo
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query
+from molprof.common.manifest import STEP_PHASES
+from molprof.common.values import percent_text, time_text
+
+T = TypeVar("T")
+
+_STEPS = Query("phases", "SELECT ts, ts + dur AS ts_end FROM molprof_step ORDER BY ts")
+_CATEGORIES = "('cpu_op', 'user_annotation', 'cuda_runtime', 'cuda_driver', 'kernel', 'gpu_memcpy', 'gpu_memset')"
+SPAN = Query(
+    "phases",
+    f"""
+WITH
+  -- The engine finds the ends of one column without reading all rows.
+  bound AS (
+    SELECT
+      (SELECT ts FROM slice WHERE category IN {_CATEGORIES} ORDER BY ts LIMIT 1) AS ts,
+      (SELECT ts FROM slice WHERE category IN {_CATEGORIES} ORDER BY ts DESC LIMIT 1) AS last_ts,
+      (SELECT dur FROM slice WHERE category IN {_CATEGORIES} ORDER BY dur DESC LIMIT 1) AS longest_ns
+  )
+SELECT
+  bound.ts,
+  MAX(slice.ts + slice.dur) AS ts_end
+FROM bound
+CROSS JOIN slice
+WHERE slice.ts >= bound.last_ts - bound.longest_ns AND slice.category IN {_CATEGORIES}
+GROUP BY bound.ts
+""",
+)
+_WORK = Query("gpu_work", "SELECT device, ts, ts + dur AS ts_end FROM molprof_gpu_work ORDER BY ts")
+# Idle time by gap and cause; of a foreign trace added up, as all of it lies in the recorded time.
+_IDLE = """
+SELECT
+  idle.position,
+  part.cause,
+  idle.position != 'between' OR idle.ts_end - idle.ts > 1000000 AS is_long,
+  {columns}
+FROM _molprof_idle_part AS part
+CROSS JOIN _molprof_idle AS idle
+WHERE idle._auto_id = part.id
+{group}
+"""
+_IDLE_SUMS = Query(
+    "idle_causes",
+    _IDLE.format(
+        columns="COUNT() AS count, SUM(part.time_ns) AS time_ns, MAX(part.time_ns) AS longest_ns",
+        group="GROUP BY 1, 2, 3",
+    ),
+)
+_IDLE_PARTS = Query("idle_causes", _IDLE.format(columns="idle.ts, idle.ts_end, part.time_ns", group=""))
+_LATE = Query(
+    "idle_causes", "SELECT ts_end - ts AS lead_ns, queue = 3 AS is_late FROM _molprof_idle WHERE position = 'before'"
+)
+_COMPILED = Query(
+    "work_totals",
+    """
+SELECT
+  EXISTS(SELECT 1 FROM slice WHERE name GLOB '*Torch-Compiled Region*' OR name GLOB '*CompiledFunction*')
+  OR EXISTS(SELECT 1 FROM molprof_work_total WHERE name GLOB 'triton_[a-z]*_fused_*') AS compiled
+""",
+)
+_EXPOSED = Query(
+    "kernel_classes",
+    """
+SELECT work.device, work.ts, work.ts_end, class.class = 'collective' AS is_collective
+FROM _molprof_work AS work
+CROSS JOIN slice
+CROSS JOIN molprof_work_class AS class
+WHERE slice.id = work.id AND class.category = work.category AND class.name = IFNULL(slice.name, '(no name)')
+""",
+)
+# With more Python stack events places are told by operator only: reading them would take longer than all the rest.
+MOST_STACK_EVENTS = 300_000
+# Causes of idle time in which the CPU does something else than wait or launch.
+HOST_CAUSES = ("cpu_calls", "cpu_operators", "cpu_outside")
+
+
+_ENGINES = {"vllm": "vLLM: without enforce_eager", "sglang": "SGLang: without disable_cuda_graph"}
+_LIMITS = {
+    "gpu": "GPU work", "communication": "exposed communication", "cpu": "the CPU", "launching": "launches under way",
+    "sync": "host syncs", "pauses": "pauses below 5 µs", "queue": "queued work that does not start",
+    "outside": "outside the first and last GPU work",
+}  # fmt: skip
+
+
+class IdlePart(Struct, frozen=True):
+    """Idle time of one cause."""
+
+    position: str  # between, before or after, as in molprof_idle_cause
+    cause: str
+    is_long: bool  # of gaps longer than 1 ms, or before the first or after the last work
+    count: int  # gaps
+    time_ns: int
+    longest_ns: int  # in one gap
+
+
+class Scope(Struct, frozen=True):
+    """Recorded time, and what it stands for."""
+
+    stretches: Union  # the recorded steps, or the whole span of a foreign trace
+    steps: int | None  # recorded steps; None for a foreign trace
+    recorded_ns: int  # length of the stretches, profiled
+    base_ns: float  # the same unprofiled, where known
+    wall_ratio: float  # share of the run's wall time that steps of the recorded kind take; 1 for a foreign trace
+    devices: int  # devices with work
+    busy_ns: int  # time of the stretches in which each device worked, summed over devices
+    run: Run | None  # the run's figures; None for a foreign trace
+
+    @property
+    def idle_ratio(self) -> float:
+        """Share of unprofiled wall time in which a device is idle, mean over devices; 0 if no work was timed."""
+        if not self.devices or not self.busy_ns:
+            return 0.0
+        return max(0.0, 1 - self.busy_ns / (self.base_ns * self.devices)) * self.wall_ratio
+
+    @property
+    def caution(self) -> str:
+        """What evidence of idle time in a foreign trace must add."""
+        return "" if self.run is not None else ", including the profiler's cost on the CPU"
+
+    @property
+    def recorded_text(self) -> str:
+        return f"{'the whole trace' if self.run is None else 'the recorded steps'}, {time_text(self.recorded_ns)}"
+
+    @property
+    def base_text(self) -> str:
+        """What GPU time is a share of."""
+        if self.run is None:
+            return self.recorded_text
+        kind = f" (such steps take {percent_text(self.wall_ratio)} of the run)" if self.wall_ratio < 1 else ""
+        return f"the recorded steps, {time_text(self.base_ns)} unprofiled{kind}"
+
+    def _phase(self, name: str | None) -> tuple[int, int, int] | None:
+        """Recorded host time of a phase, its unprofiled time, and that of the run."""
+        if self.run is None or name is None:
+            return None
+        phase, wall_ns = self.run.phases[name], self.run.wall_ns.median
+        if not phase.host_ns or phase.wall_ns is None or not wall_ns:
+            return None
+        return phase.host_ns, phase.wall_ns, wall_ns
+
+    def host_text(self, host_ns: float, phase: str) -> str:
+        """The figures that `host_part` is made of."""
+        if (found := self._phase(phase)) is None:
+            return f"{time_text(host_ns)} of {self.recorded_text}"
+        recorded_ns, phase_ns, wall_ns = found
+        return (
+            f"{time_text(host_ns)} of {time_text(recorded_ns)} recorded in {phase} "
+            f"({percent_text(min(1.0, host_ns / recorded_ns))}), a phase that takes "
+            f"{percent_text(phase_ns / wall_ns)} of unprofiled time"
+        )
+
+    def idle_part(self, part_ns: float) -> float:
+        """Share of wall time of a part of the recorded idle time, which is as large a part of the unprofiled one."""
+        idle_ns = self.recorded_ns * self.devices - self.busy_ns
+        return self.idle_ratio * part_ns / idle_ns if idle_ns > 0 else 0.0
+
+    def gpu_part(self, gpu_ns: float) -> float:
+        """Share of wall time of work of the recorded steps on one device."""
+        return min(1.0, gpu_ns / self.base_ns) * self.wall_ratio
+
+    def host_part(self, host_ns: float, phase: str | None = None) -> float:
+        """Share of wall time of host time in the recorded steps, of one phase where it lies in one."""
+        if (found := self._phase(phase)) is None:
+            return min(1.0, host_ns / self.recorded_ns) * self.wall_ratio
+        recorded_ns, phase_ns, wall_ns = found
+        return min(1.0, host_ns / recorded_ns) * phase_ns / wall_ns
+
+    def host_parts(self, times: Iterable[tuple[float, str]]) -> float:
+        """Share of wall time of host times in several phases."""
+        return sum(self.host_part(*time) for time in times)
+
+
+class Known:
+    """All that is known of a trace, each read when a rule asks for it, and once."""
+
+    def __init__(
+        self,
+        engine: TraceProcessor | None = None,
+        report: Report | None = None,
+        info: TraceInfo | None = None,
+        origins: Origins | None = None,
+        stacked: Callable[[], tuple[TraceProcessor, TraceInfo]] | None = None,
+    ) -> None:
+        """origins: of a report by module, source, operator or kernel, whose rules need them. stacked: reads the trace
+        with Python stacks; None where it cannot be read once more."""
+        self._engine, self._report, self._info = engine, report, info
+        self._stacked = stacked
+        self.by_origin = origins is not None
+        if origins is not None:
+            self.origins = origins
+        self._kept: dict[tuple[str, Any], Any] = {}
+
+    def _once(self, kind: str, key: Any, make: Callable[[], T]) -> T:
+        # `functools.cache` would make a cycle with this object, which would stay until Python's collector runs.
+        if (kind, key) not in self._kept:
+            self._kept[kind, key] = make()
+        found: T = self._kept[kind, key]
+        return found
+
+    def tree(self, by: str) -> Tree:
+        """By module, source, operator or kernel, folded."""
+        return self._once("tree", by, lambda: build_tree(self.origins, by))
+
+    def places(self, asked: str) -> list[Place]:
+        return self._once("places", asked, lambda: places_of(self.origins, asked))
+
+    def frame(self, query: Query) -> Frame:
+        return self._once("frame", query, lambda: Frame(self.engine.query(query.text)))
+
+    @property
+    def engine(self) -> TraceProcessor:
+        assert self._engine is not None
+        return self._engine
+
+    @property
+    def report(self) -> Report:
+        assert self._report is not None
+        return self._report
+
+    @property
+    def run(self) -> Run:
+        """For rules that need a run."""
+        assert self.report.run is not None
+        return self.report.run
+
+    @cached_property
+    def any_scope(self) -> Scope | None:
+        """None where no time is recorded."""
+        run = self.report.run
+        spans = self.frame(SPAN if run is None else _STEPS)
+        starts = spans["ts"]
+        # Of a foreign trace whose first work was launched and started late, the GPU was busy with what is not recorded.
+        if run is None and self.late_start_ns:
+            starts = starts + self.late_start_ns
+        stretches = Union(starts, spans["ts_end"])
+        recorded_ns = stretches.length_ns
+        if recorded_ns <= 0:
+            return None
+        devices = self.report.devices
+        busy_ns = sum(device.busy_ns for device in devices.values())
+        base_ns: float = recorded_ns
+        wall_ratio = 1.0
+        if run is not None:  # else the span holds all work
+            work = self.frame(_WORK)
+            masks = [work["device"] == device for device in set(work["device"].tolist())]
+            busy_ns = sum(stretches.common_ns(Union(work["ts"][mine], work["ts_end"][mine])) for mine in masks)
+            if run.profiled_ratio and run.profiled_ratio > 0:
+                base_ns = recorded_ns / run.profiled_ratio
+            if run.wall_ns.median:
+                # Of the phases that the recorded steps consist of.
+                names = [name for name in (*STEP_PHASES, "prefill") if run.phases[name].host_ns is not None]
+                wall_ratio = min(1.0, sum(run.phases[name].wall_ns or 0 for name in names) / run.wall_ns.median)
+        steps = None if run is None else len(spans["ts"])
+        return Scope(stretches, steps, recorded_ns, base_ns, wall_ratio, len(devices), busy_ns, run)
+
+    @property
+    def scope(self) -> Scope:
+        """For rules that need time, GPU work or steps."""
+        assert self.any_scope is not None
+        return self.any_scope
+
+    @cached_property
+    def origins(self) -> Origins:
+        """Who asks for calls and GPU work: by operator, and by module and function where stacks were read."""
+        assert self._info is not None
+        return origins_of(self.engine, self._info)
+
+    @cached_property
+    def stacked(self) -> Known:
+        """This trace read with Python stacks, for rules that need them. Ids of its slices differ from those here."""
+        assert self._info is not None
+        if self._info.stacks:
+            return self
+        assert self._stacked is not None
+        engine, info = self._stacked()
+        return Known(engine, self._report, info)
+
+    @property
+    def has_stacks(self) -> bool:
+        """Python stacks are recorded, and can be read."""
+        assert self._info is not None
+        recorded = STACK_CATEGORY in self._info.events_by_category
+        return recorded and (self._info.stacks or self._stacked is not None)
+
+    @cached_property
+    def near(self) -> Known:
+        """This trace with Python stacks, where they are recorded and not too many; else as it is."""
+        assert self._info is not None
+        few = self._info.events_by_category.get(STACK_CATEGORY, 0) <= MOST_STACK_EVENTS
+        return self.stacked if self.has_stacks and (few or self._info.stacks) else self
+
+    @cached_property
+    def idle(self) -> tuple[IdlePart, ...]:
+        """All idle time of the recorded steps, or of the whole of a foreign trace."""
+        if self.scope.run is None:
+            parts = (IdlePart(*row) for row in self.frame(_IDLE_SUMS).rows())
+            return tuple(part for part in parts if not (self.late_start_ns and part.position == "before"))
+        rows = self.frame(_IDLE_PARTS)
+        rows = rows.where(rows["position"] == "between")
+        # Of a gap that lies in the steps in part, as large a part of each cause.
+        inside = self.scope.stretches.covered(rows["ts"], rows["ts_end"])
+        times = rows["time_ns"] * inside // np.maximum(1, rows["ts_end"] - rows["ts"])
+        found = []
+        for cause, is_long in dict.fromkeys(rows.select("cause", "is_long").rows()):
+            mine = times[(rows["cause"] == cause) & (rows["is_long"] == is_long) & (times > 0)]
+            if len(mine):
+                found.append(IdlePart("between", cause, bool(is_long), len(mine), int(mine.sum()), int(mine.max())))
+        return tuple(found)
+
+    @cached_property
+    def late_start_ns(self) -> int:
+        """Time before the first work of every device, where that work was queued and did not start; else 0."""
+        rows = self.rows(_LATE)
+        return min((row["lead_ns"] for row in rows), default=0) if all(row["is_late"] for row in rows) else 0
+
+    @staticmethod
+    def summed(parts: Iterable[IdlePart]) -> list[IdlePart]:
+        """By cause, the longest time first."""
+        by_cause: dict[str, list[IdlePart]] = {}
+        for part in parts:
+            by_cause.setdefault(part.cause, []).append(part)
+        found = [
+            IdlePart(
+                "between", cause, False, sum(part.count for part in same), sum(part.time_ns for part in same),
+                max(part.longest_ns for part in same),
+            )
+            for cause, same in by_cause.items()
+        ]  # fmt: skip
+        return sorted(found, key=lambda part: (-part.time_ns, part.cause))
+
+    @property
+    def edges(self) -> list[tuple[str, int]]:
+        """Idle time of the CPU before the first work and after the last, ns."""
+        names = {"before": "before the first GPU work", "after": "after the last"}
+        return [
+            (text, sum(part.time_ns for part in self.idle if part.position == name and part.cause in HOST_CAUSES))
+            for name, text in names.items()
+        ]
+
+    @cached_property
+    def exposed_ns(self) -> int:
+        """Time in which collectives run on a device and nothing else does, summed over devices."""
+        if "collective" not in self.classes:
+            return 0
+        rows = self.frame(_EXPOSED)
+        exposed_ns = 0
+        for device in set(rows["device"].tolist()):
+            mine = rows.where(rows["device"] == device)
+            other = mine.where(mine["is_collective"] == 0)
+            exposed_ns += Union(mine["ts"], mine["ts_end"]).length_ns - Union(other["ts"], other["ts_end"]).length_ns
+        return exposed_ns
+
+    @cached_property
+    def split(self) -> dict[str, int]:
+        """What the recorded time of all devices went to, ns: it adds up to that time."""
+        scope, idle = self.scope, Counter[str]()
+        for part in self.idle:
+            idle["cpu" if part.cause in HOST_CAUSES else part.cause] += part.time_ns
+        communication_ns = min(self.exposed_ns, scope.busy_ns)
+        known = {"gpu": scope.busy_ns - communication_ns, "communication": communication_ns, "cpu": idle.pop("cpu", 0)}
+        known["launching"], known["sync"] = idle.pop("launching", 0), idle.pop("cpu_waited", 0)
+        known["pauses"] = idle.pop("short", 0)
+        known["queue"] = idle.total()
+        known["outside"] = scope.recorded_ns * scope.devices - sum(known.values())
+        return known
+
+    @cached_property
+    def limits(self) -> str:
+        """The same in words, the largest first: what is on the critical path for how much of the time."""
+        whole = sum(self.split.values())
+        shares = sorted(((value / whole, name) for name, value in self.split.items() if value > 0), reverse=True)
+        return ", ".join(f"{_LIMITS[name]} {percent_text(share)}" for share, name in shares if share >= 0.001)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Of the GPU's work."""
+        return tuple(str(row["class"]) for row in self.report.table("kernel_classes").to_json())
+
+    @property
+    def compiled(self) -> bool:
+        """torch.compile made some of what runs."""
+        return bool(self.row(_COMPILED)["compiled"])
+
+    @property
+    def engine_of_steps(self) -> str | None:
+        """How the engine whose steps are recorded is told to use graphs; None for others."""
+        sources = {row["source"] for row in self.report.table("steps").to_json()}
+        return next((text for name, text in _ENGINES.items() if name in sources), None)
+
+    def doubts_on(self, groups: tuple[Group, ...]) -> str | None:
+        """Why figures of the groups are not exact; None where they are."""
+        doubted = () if self.by_origin else self.report.doubts_on(groups)
+        return "; ".join(f"{item.title}: {item.reason}" for item in doubted) or None
+
+    def rows(self, query: Query) -> list[dict[str, Any]]:
+        """Rows by column name."""
+        return self.frame(query).to_json()
+
+    def row(self, query: Query) -> dict[str, Any]:
+        """The only row."""
+        (row,) = self.rows(query)
+        return row
+
+    def gain(self, high: float, bounded_by: str, low: float = 0.0) -> Gain:
+        """Of the time of a whole run, or of what a foreign trace recorded."""
+        of = "recorded span" if self.report.run is None else "unprofiled wall time"
+        return Gain(min(1.0, low), min(1.0, high), of, bounded_by)
