@@ -31,9 +31,8 @@ def findings(tmp_path: Path, content: dict[str, Any]) -> dict[str, Finding]:
                 engine.query(f"INCLUDE PERFETTO MODULE molprof.{module}; SELECT 1")
             columns = engine.query(statement.sql)
             assert len(next(iter(columns.values()))) > 0, item.id
-    gains = [-1.0 if item.gain_ratio is None else item.gain_ratio for item in found]
-    assert gains == sorted(gains, reverse=True)
-    assert all(0 <= gain <= 1 for gain in gains if gain != -1.0)
+    assert [item.note for item in found] == sorted(item.note for item in found)
+    assert all(0 <= item.gain.low <= item.gain.high <= 1 for item in found if item.gain is not None)
     assert all(item.figures and item.evidence and item.explanation and item.fix for item in found)
     assert len({item.id for item in found}) == len(found)
     return {item.id: item for item in found}

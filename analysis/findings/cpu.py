@@ -31,7 +31,7 @@ LIMIT 5
     title="One operator takes a large part of the time on the CPU",
     fix="Look for a faster way to compute it: fewer bits, more threads, a compiled function, or a GPU.",
     explanation="Amdahl's law: what is done about any other operator gains less.",
-    query="top_operations",
+    query="host_totals",
     needs=("time", "no_gpu"),
     rests_on=("host_time",),
     least_gain=0.1,

@@ -432,7 +432,7 @@ def _matmul_found(known: Known, query: Query, what: str) -> Found | None:
 @rule(
     id="unknown_kernels",
     title="Much of the GPU's time is in kernels of no known class",
-    fix="None: read their names.",
+    fix="None needed: read their names.",
     explanation="What a kernel does is told by its name, and no pattern knows these.",
     query="kernel_classes",
     needs=("gpu",),
