@@ -224,7 +224,7 @@ FIRST = [
     ("pairs/mi300_qwen1.5_0.5b", "elementwise_chains", "forward in Qwen2RMSNorm"),
     # 463 of 474 ms between two kernels; the second was launched, behind hipStreamWaitEvent, before the gap.
     ("traces/mi300x_sglang_qwen3_8b_decode", "device_waits", None),
-    # Graphs keep the GPU busy for 99.8 % of the time. MoE products in MXFP4 take two thirds of it, and 90 % of the other.
+    # Graphs keep the GPU busy for 99.8 % of the time, two thirds and 90 % of it with MoE products in MXFP4.
     ("traces/mi300x_vllm_decode_graph", "dominant_kernel", "cuda_graph.py"),
     ("traces/mi300x_vllm_piecewise_graph", "dominant_kernel", "cuda_graph.py"),
     # Compiled: GEMM takes 64 %, attention 29 % of a GPU that is busy for 97 % of the time.
