@@ -1,8 +1,9 @@
--- Where in the program slices of the CPU lie: operator, Python function and modules around them.
+-- Where in the program calls lie: operator, Python function and modules around them.
 --
--- Slices that lie in slices of the same names are in one place. The engine numbers such places, so that what surrounds
--- them is looked up once for each. Functions and modules are recorded with Python stacks only (with_stack=True), which
--- molprof query reads with --stacks. molprof.origin has the same for each call, layer and step, and takes longer.
+-- Slices of one name that lie in slices of the same names are in one place, which has the number of the first of them: the
+-- engine numbers the names around slices, so that they are looked up once for each place. Functions and modules are
+-- recorded with Python stacks only (with_stack=True), which molprof query reads with --stacks. molprof.origin has the
+-- same for each call, with layers and steps, and takes longer.
 --
 -- Example:
 --   SELECT place.source, place.module, place.operator, launched.class, launched.count, launched.time_ns
@@ -11,50 +12,66 @@
 --   ORDER BY launched.time_ns DESC, place.place_id
 --   LIMIT 20;
 
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 INCLUDE PERFETTO MODULE molprof.host_syncs;
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
 INCLUDE PERFETTO MODULE molprof.modules;
 
--- GPU work by the place of its call and by class. Work whose call is not recorded has place 0.
+-- The places of launches, of other calls that start GPU work, and of host syncs.
+CREATE PERFETTO TABLE _molprof_placed_call AS
+SELECT
+  slice.stack_id,
+  MIN(slice.id) AS place_id
+FROM (
+  SELECT call_id AS id FROM _molprof_work WHERE call_id IS NOT NULL
+  UNION
+  SELECT id FROM molprof_host_sync
+  UNION
+  SELECT id FROM _molprof_launch_call
+) AS call
+CROSS JOIN slice
+WHERE slice.id = call.id
+GROUP BY slice.stack_id
+ORDER BY slice.stack_id;
+
+-- Work by call and by name of the work.
+CREATE PERFETTO VIEW _molprof_work_by_call AS
+SELECT
+  call.stack_id,
+  slice.category,
+  IFNULL(slice.name, '(no name)') AS name,
+  COUNT() AS count,
+  SUM(work.dur) AS time_ns
+FROM _molprof_work AS work
+CROSS JOIN slice
+LEFT JOIN slice AS call ON call.id = work.call_id
+WHERE slice.id = work.id
+GROUP BY call.stack_id, slice.stack_id;
+
+-- GPU work by the place of its call and by class.
 CREATE PERFETTO TABLE molprof_launched_work(
-  -- The place of the calls.
-  place_id LONG,
+  -- The place of the calls; null for work whose call is not recorded.
+  place_id JOINID(slice.id),
   -- Class of the work, as in molprof.kernel_classes.
   class STRING,
   -- Kernels, copies and sets.
   count LONG,
   -- Sum of their times, ns.
-  time_ns DURATION,
-  -- One of the calls.
-  call_id JOINID(slice.id)
+  time_ns DURATION
 ) AS
 SELECT
-  IFNULL(call.stack_id, 0) AS place_id,
+  placed.place_id,
   class.class,
   SUM(work.count) AS count,
-  SUM(work.time_ns) AS time_ns,
-  MIN(work.call_id) AS call_id
-FROM (
-  SELECT
-    call.stack_id,
-    slice.category,
-    slice.name,
-    COUNT() AS count,
-    SUM(work.dur) AS time_ns,
-    MIN(work.call_id) AS call_id
-  FROM _molprof_work AS work
-  CROSS JOIN slice
-  LEFT JOIN slice AS call ON call.id = work.call_id
-  WHERE slice.id = work.id
-  GROUP BY call.stack_id, slice.stack_id
-) AS work
-LEFT JOIN slice AS call ON call.id = work.call_id
-JOIN molprof_work_class AS class ON class.category = work.category AND class.name = IFNULL(work.name, '(no name)')
-GROUP BY call.stack_id, class.class
-ORDER BY place_id, class.class;
+  SUM(work.time_ns) AS time_ns
+FROM _molprof_work_by_call AS work
+JOIN molprof_work_class AS class ON class.category = work.category AND class.name = work.name
+LEFT JOIN _molprof_placed_call AS placed ON placed.stack_id = work.stack_id
+GROUP BY placed.place_id, class.class
+ORDER BY placed.place_id, class.class;
 
--- One slice of each place, and all slices around these, so sorted that the engine finds those in a slice.
+-- Slices and all that is around them, so sorted that the engine finds what is in a slice.
 CREATE PERFETTO MACRO _molprof_with_surroundings(slices TableOrSubquery)
 RETURNS TableOrSubquery AS (
   WITH
@@ -62,9 +79,9 @@ RETURNS TableOrSubquery AS (
       SELECT
         slice.id,
         slice.parent_id
-      FROM (SELECT MIN(inner.id) AS id FROM $slices AS one JOIN slice AS inner USING (id) GROUP BY inner.stack_id) AS place
+      FROM $slices AS one
       CROSS JOIN slice
-      WHERE slice.id = place.id
+      WHERE slice.id = one.id
       UNION
       SELECT
         slice.id,
@@ -85,8 +102,8 @@ RETURNS TableOrSubquery AS (
   ORDER BY 1, needed.id
 );
 
--- The same by number of the place: innermost operator, annotation and function, the slice included, and all modules.
-CREATE PERFETTO MACRO _molprof_described(needed TableOrSubquery)
+-- Of each its innermost operator, annotation and function, the slice included, and the classes of all modules.
+CREATE PERFETTO MACRO _molprof_described(surroundings TableOrSubquery)
 RETURNS TableOrSubquery AS (
   WITH
     RECURSIVE around(id, operator, annotation, function, library, module) AS (
@@ -97,7 +114,7 @@ RETURNS TableOrSubquery AS (
         IIF(kind = 'function', name, NULL),
         IIF(kind = 'library', name, NULL),
         IIF(kind = 'module', _molprof_module_class!(_molprof_module_name!(name)), NULL)
-      FROM $needed
+      FROM $surroundings
       WHERE parent_id = -1
       UNION ALL
       SELECT
@@ -112,36 +129,26 @@ RETURNS TableOrSubquery AS (
           around.module
         )
       FROM around
-      CROSS JOIN $needed AS inner
+      CROSS JOIN $surroundings AS inner
       WHERE inner.parent_id = around.id
     )
   SELECT
-    slice.stack_id AS place_id,
-    around.operator,
-    around.annotation,
-    IFNULL(around.function, around.library) AS source,
-    around.module
+    id AS place_id,
+    operator,
+    annotation,
+    IFNULL(function, library) AS source,
+    module
   FROM around
-  CROSS JOIN slice
-  WHERE slice.id = around.id
-  -- Those of one number are in slices of the same names.
-  GROUP BY slice.stack_id
 );
 
-CREATE PERFETTO TABLE _molprof_call_around AS
+CREATE PERFETTO TABLE _molprof_call_surroundings AS
 SELECT *
-FROM _molprof_with_surroundings!(
-  (
-    SELECT call_id AS id FROM molprof_launched_work WHERE call_id IS NOT NULL
-    UNION ALL
-    SELECT id FROM molprof_host_sync
-  )
-);
+FROM _molprof_with_surroundings!((SELECT place_id AS id FROM _molprof_placed_call));
 
--- The places of calls that start GPU work, and of host syncs.
+-- What is around the places of these calls.
 CREATE PERFETTO TABLE molprof_call_place(
-  -- Number of the place.
-  place_id LONG,
+  -- The first slice of the place.
+  place_id JOINID(slice.id),
   -- Innermost operator; null where there is none.
   operator STRING,
   -- Innermost annotation (record_function); null where there is none.
@@ -152,10 +159,11 @@ CREATE PERFETTO TABLE molprof_call_place(
   module STRING
 ) AS
 SELECT
-  place_id,
-  operator,
-  annotation,
-  source,
-  module
-FROM _molprof_described!(_molprof_call_around)
-ORDER BY place_id;
+  place.place_id,
+  place.operator,
+  place.annotation,
+  place.source,
+  place.module
+FROM _molprof_described!(_molprof_call_surroundings) AS place
+JOIN _molprof_placed_call AS placed USING (place_id)
+ORDER BY place.place_id;

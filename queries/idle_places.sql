@@ -1,6 +1,6 @@
--- Where the CPU was while a device had nothing queued: the time of molprof.idle_causes by place in the program.
+-- Where in the program the CPU was while a device had nothing queued.
 --
--- The innermost slice counts, with the operator, function and modules around it (molprof.call_places). Functions are
+-- The idle time of molprof.idle_causes that the CPU is to blame for. The innermost slice counts, with the operator, function and modules around it (molprof.call_places). Functions are
 -- recorded with Python stacks only, which molprof query reads with --stacks.
 --
 -- Example:
@@ -37,28 +37,15 @@ CROSS JOIN slice
 WHERE slice.id = common.slice_id
 ORDER BY common.id, common.slice_id;
 
--- Idle time by the place of the innermost slice: its time less that of the slices in it.
-CREATE PERFETTO TABLE molprof_idle_time(
-  -- The place; null where the thread is in nothing recorded.
-  place_id LONG,
-  -- Whether the gap is longer than 1 ms, or before the first or after the last work: 1 or 0.
-  is_long LONG,
-  -- Gaps.
-  count LONG,
-  -- Sum, ns.
-  time_ns DURATION,
-  -- One of the slices.
-  slice_id JOINID(slice.id)
-) AS
+-- The idle time of each gap by innermost slice: the time in a slice less that in the slices in it.
+CREATE PERFETTO TABLE _molprof_idle_own AS
 WITH
   own AS (
     SELECT id, slice_id, time_ns FROM _molprof_idle_overlap
     UNION ALL
-    SELECT id, parent_id, -time_ns FROM _molprof_idle_overlap WHERE parent_id IS NOT NULL
+    SELECT id, parent_id, -time_ns FROM _molprof_idle_overlap
     UNION ALL
     SELECT id, NULL, dur FROM _molprof_host_idle
-    UNION ALL
-    SELECT id, NULL, -time_ns FROM _molprof_idle_overlap WHERE parent_id IS NULL
   ),
   summed AS (
     SELECT
@@ -70,26 +57,42 @@ WITH
     HAVING SUM(time_ns) != 0
   )
 SELECT
-  slice.stack_id AS place_id,
-  idle.position != 'between' OR idle.ts_end - idle.ts > 1000000 AS is_long,
-  COUNT(DISTINCT summed.id) AS count,
-  SUM(summed.time_ns) AS time_ns,
-  MIN(summed.slice_id) AS slice_id
+  summed.id,
+  MIN(summed.slice_id) OVER (PARTITION BY slice.stack_id) AS place_id,
+  summed.time_ns
 FROM summed
-CROSS JOIN _molprof_idle AS idle
-LEFT JOIN slice ON slice.id = summed.slice_id
-WHERE idle._auto_id = summed.id
-GROUP BY 1, 2
-ORDER BY time_ns DESC, place_id, is_long;
+LEFT JOIN slice ON slice.id = summed.slice_id;
 
-CREATE PERFETTO TABLE _molprof_idle_around AS
+-- That time by place.
+CREATE PERFETTO TABLE molprof_idle_time(
+  -- The place; null where the thread is in nothing recorded.
+  place_id JOINID(slice.id),
+  -- Whether the gap is longer than 1 ms, or before the first or after the last work: 1 or 0.
+  is_long LONG,
+  -- Gaps.
+  count LONG,
+  -- Sum, ns.
+  time_ns DURATION
+) AS
+SELECT
+  own.place_id,
+  idle.position != 'between' OR idle.ts_end - idle.ts > 1000000 AS is_long,
+  COUNT(DISTINCT own.id) AS count,
+  SUM(own.time_ns) AS time_ns
+FROM _molprof_idle_own AS own
+CROSS JOIN _molprof_idle AS idle
+WHERE idle._auto_id = own.id
+GROUP BY 1, 2
+ORDER BY time_ns DESC, own.place_id, 2;
+
+CREATE PERFETTO TABLE _molprof_idle_surroundings AS
 SELECT *
-FROM _molprof_with_surroundings!((SELECT slice_id AS id FROM molprof_idle_time WHERE slice_id IS NOT NULL));
+FROM _molprof_with_surroundings!((SELECT DISTINCT place_id AS id FROM molprof_idle_time WHERE place_id IS NOT NULL));
 
 -- The places of that time.
 CREATE PERFETTO TABLE molprof_idle_place(
-  -- Number of the place.
-  place_id LONG,
+  -- The first slice of the place.
+  place_id JOINID(slice.id),
   -- Innermost operator; null where there is none.
   operator STRING,
   -- Innermost annotation (record_function); null where there is none.
@@ -100,10 +103,11 @@ CREATE PERFETTO TABLE molprof_idle_place(
   module STRING
 ) AS
 SELECT
-  place_id,
-  operator,
-  annotation,
-  source,
-  module
-FROM _molprof_described!(_molprof_idle_around)
-ORDER BY place_id;
+  place.place_id,
+  place.operator,
+  place.annotation,
+  place.source,
+  place.module
+FROM _molprof_described!(_molprof_idle_surroundings) AS place
+WHERE place.place_id IN (SELECT time.place_id FROM molprof_idle_time AS time)
+ORDER BY place.place_id;

@@ -182,7 +182,7 @@ def test_graph_launches_without_their_kernels(tmp_path: Path) -> None:
     assert high is None
     reason = "5 graph launches of 25 without GPU work"
     uncertain = {finding.id: finding.uncertain for finding in report.findings}
-    assert uncertain["gpu_idle"] == f"GPU idle time: {reason}"
+    assert uncertain["limits"] == f"GPU time: {reason}; GPU idle time: {reason}"
     assert uncertain["attention_small"] == f"GPU work: {reason}; GPU time: {reason}"
     report = changed(tmp_path, without_work_of(content, graphs))
     assert ("graphs", "graphs", "not_to_be_had") in found(report)

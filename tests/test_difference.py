@@ -227,7 +227,7 @@ def test_traces_of_other_origin_differ_in_their_recorded_span(tmp_path: Path) ->
     # Gaps: 1 µs with work queued, and 20 µs with none; then 15 µs with none.
     assert comparison["trace_difference"][0] == {
         "span_ns": -6_000,
-        "parts": {"busy": 0, "idle.cpu_busy": -5_000, "idle.short": -1_000},
+        "parts": {"busy": 0, "idle.cpu_outside": -5_000, "idle.launching": 0, "idle.short": -1_000},
         "residual_ns": 0,
         "devices": [1, 1],
     }

@@ -16,7 +16,7 @@ CATALOG = catalog()
 TYPES = r"LONG|DOUBLE|STRING|BOOL|TIMESTAMP|DURATION|ARGSETID|JOINID\([a-z_]+\.[a-z_]+\)"
 # Tables, functions and keywords of Perfetto and SQLite that may stand after FROM or JOIN.
 STOCK = {"slice", "thread_track", "thread", "process", "args", "ancestor_slice"}
-STOCK |= {"counter", "counter_track", "process_counter_track"}
+STOCK |= {"counter", "counter_track", "process_counter_track", "_interval_intersect"}
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -74,7 +74,7 @@ def test_modules_use_stock_perfetto_and_what_they_include_alone(name: str) -> No
         set(re.findall(r"^CREATE PERFETTO \w+ (\w+)", item.sql, re.MULTILINE))
         for item in (CATALOG[name], *(CATALOG[item] for item in CATALOG[name].includes))
     )
-    local = set(re.findall(r"^  (?:RECURSIVE )?(\w+)(?:\([^)]*\))? AS (?:MATERIALIZED )?\($", sql, re.MULTILINE))
+    local = set(re.findall(r"^ +(?:RECURSIVE )?(\w+)(?:\([^)]*\))? AS (?:MATERIALIZED )?\($", sql, re.MULTILINE))
     included = set().union(*others)
     read = set(re.findall(r"\b(?:FROM|JOIN)\s+(\w+)", sql))
     assert read <= own | local | included | STOCK

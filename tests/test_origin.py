@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from collections import defaultdict
 from decimal import Decimal
 from pathlib import Path
@@ -94,10 +95,24 @@ def is_module(event: dict[str, Any]) -> bool:
 def is_function(event: dict[str, Any]) -> bool:
     name = event["name"]
     if event["cat"] != "python_function" or name.startswith(
-        ("nn.Module: ", "<", "torch/", "triton/", "contextlib.py(")
+        (
+            "nn.Module: ",
+            "<",
+            "torch/",
+            "triton/",
+            "contextlib.py(",
+            "functools.py(",
+            "enum.py(",
+            "threading.py(",
+            "jit/",
+        )
     ):
         return False
-    return "): " in name and not name.endswith(": __torch_function__")
+    if re.search(r"/torchinductor_|/triton/(runtime|backends)/|/jit/core\.py\(|^typing\w*\.py\(", name):
+        return False
+    return "): " in name and not re.search(
+        r": (wrapper|wrapped(_.*)?|_wrapper|decorate_context|__torch_function__)$", name
+    )
 
 
 @needs_traces

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from origin_trace import EVENTS, launch, python
 from sql_rows import events_loaded
@@ -111,3 +112,32 @@ def test_phase_of_the_launch(tmp_path: Path) -> None:
         ("processor", "aten::index_put_", 1),
         ("sampling", "aten::_local_scalar_dense", 1),
     ]
+
+
+def test_places_of_calls_and_of_idle_time(tmp_path: Path) -> None:
+    def layer(start: int, number: int, kernel_us: int) -> list[Any]:
+        return [
+            slice_("python_function", "model.py(7): forward", start, 90),
+            slice_("python_function", f"nn.Module: Linear_{number}", start + 5, 80),
+            slice_("python_function", "torch/nn/linear.py(1): forward", start + 10, 70),
+            slice_("cpu_op", "aten::mm", start + 40, 30),
+            slice_("cuda_runtime", "cudaLaunchKernel", start + 50, 5, correlation=number),
+            work("kernel", "gemm", start + 60, kernel_us, number),
+        ]
+
+    with events_loaded(tmp_path, [*layer(0, 1, 10), *layer(100, 2, 20)]) as rows:
+        sql = """SELECT source, module, operator, class, launched.count, time_ns
+            FROM molprof_launched_work AS launched JOIN molprof_call_place USING (place_id) ORDER BY time_ns"""
+        assert rows("call_places", sql) == [
+            ("model.py(7): forward", "Linear", "aten::mm", "matmul", 1, 10_000),
+            ("model.py(7): forward", "Linear", "aten::mm", "matmul", 1, 20_000),
+        ]
+        # Operators and calls are recorded from 40 on: 10 us in the operator before the first launch. Up to the second
+        # launch at 150 the CPU is in the first function for 20 us, outside for 10, in the second for 40, in mm for 10.
+        sql = """SELECT source, operator, idle.count, SUM(time_ns) FROM molprof_idle_time AS idle
+            LEFT JOIN molprof_idle_place USING (place_id) GROUP BY source, operator ORDER BY 4"""
+        assert rows("idle_places", sql) == [
+            (None, None, 1, 10_000),
+            ("model.py(7): forward", "aten::mm", 1, 20_000),
+            ("model.py(7): forward", None, 1, 60_000),
+        ]

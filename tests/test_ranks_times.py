@@ -105,7 +105,7 @@ def test_a_straggler_that_waits_for_its_host(tmp_path: Path) -> None:
     write_rank(tmp_path / "1.json", 1, slow)
     found = ranks_document(api.ranks([tmp_path])).data()["steps"][0]["straggler"]
     assert (found["rank"], found["late_ns"], found["compute_ns"], found["idle_ns"]) == (1, 60_000, 0, 60_000)
-    assert found["causes"] == (("cpu_busy", 60_000),)
+    assert found["causes"] == (("cpu_operators", 60_000),)
     assert found["host"] == (("aten::item", 60_000),)
 
 

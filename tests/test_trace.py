@@ -52,13 +52,14 @@ def test_a_layer_is_read_when_it_is_asked_for(trace: molprof.Trace, opened: list
     assert trace.report.counts.kernels == trace.figures["kernels"] == 1
     assert trace.info.events_by_category["cpu_op"] == 2
     assert len(trace.phases) == 0
-    assert opened == [(False, False)]
+    # Findings look once more, with the stacks that are there, for the place.
+    assert opened == [(False, False), (True, False)]
     assert trace.work["source"].tolist() == ["main.py(3): main"]
     assert trace.query("SELECT name FROM slice WHERE ts = $ts", ts=1_000)["name"].tolist() == ["aten::mm"]
     # All arguments, and the stacks that were there.
-    assert opened == [(False, False), (True, False), (True, True)]
+    assert opened == [(False, False), (True, False), (True, False), (True, True)]
     assert len(trace.calls) == 1
-    assert len(opened) == 3
+    assert len(opened) == 4
 
 
 def test_frames_join_and_say_what_they_hold(trace: molprof.Trace) -> None:
@@ -79,7 +80,7 @@ def test_a_cached_report_needs_no_trace_processor(
     monkeypatch.setenv("MOLPROF_CACHE", str(tmp_path / "cache"))
     first, again = (molprof.load(trace.path, cached=True).report for _ in range(2))
     assert first == again == trace.report
-    assert len(opened) == 2
+    assert len(opened) == 4
 
 
 def test_what_was_read_stays_after_the_trace_is_closed(trace: molprof.Trace, opened: list[tuple[bool, bool]]) -> None:

@@ -15,14 +15,15 @@ from molprof.common.values import count_text, percent_text, short_source, time_t
 _PLACE_COLUMNS = "place.operator, place.annotation, place.source, place.module"
 _WORK_PLACES = Query(
     "call_places",
-    f"SELECT work.class, work.count, work.time_ns, work.call_id IS NULL AS is_lost, {_PLACE_COLUMNS}"
+    f"SELECT work.class, work.count, work.time_ns, work.place_id IS NULL AS is_lost, {_PLACE_COLUMNS}"
     " FROM molprof_launched_work AS work LEFT JOIN molprof_call_place AS place USING (place_id)",
 )
 _LAUNCH_PLACES = Query(
     "call_places",
     f"SELECT COUNT() AS count, 0 AS time_ns, 0 AS is_lost, {_PLACE_COLUMNS}"
     " FROM _molprof_launch_call AS call JOIN slice USING (id)"
-    " JOIN molprof_call_place AS place ON place.place_id = slice.stack_id GROUP BY place.place_id",
+    " JOIN _molprof_placed_call AS placed USING (stack_id)"
+    " JOIN molprof_call_place AS place USING (place_id) GROUP BY place.place_id",
 )
 # Gaps that began while the CPU was in a host sync: it could queue nothing before the GPU had caught up.
 _DRAINED = Query(
@@ -42,7 +43,8 @@ FROM (
   GROUP BY common.id_0
 ) AS gap
 JOIN slice ON slice.id = gap.sync_id
-JOIN molprof_call_place AS place ON place.place_id = slice.stack_id
+JOIN _molprof_placed_call AS placed USING (stack_id)
+JOIN molprof_call_place AS place USING (place_id)
 GROUP BY place.place_id""",
 )
 _IDLE_PLACES = Query(
