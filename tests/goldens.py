@@ -76,7 +76,7 @@ def run(golden: Golden, command: str, folder: Path) -> str:
         code, out, err = _called(words, folder, columns)
         text = _page(out) if "<!DOCTYPE html>" in out else out
         parts.append(
-            "".join([f"exit code {code}\n", *(f"stderr: {line}".rstrip() + "\n" for line in err.splitlines()), text])
+            "".join([f"exit code {code}\n", *(f"stderr: {line}".rstrip() + "\n" for line in _lines(err)), text])
         )
     made = sorted(
         path for path in folder.glob("[!ct]*/**/*") if path.is_file() and before.get(path) != path.read_bytes()
@@ -215,6 +215,11 @@ class _Page(html.parser.HTMLParser):
     def handle_data(self, data: str) -> None:
         if not self._skipping:
             self.parts.append(re.sub(r"\s+", " ", data))
+
+
+def _lines(err: str) -> list[str]:
+    """Of stderr, but for the progress that only a slow machine, or one with an empty cache, has time to tell."""
+    return [line for line in err.splitlines() if not re.fullmatch(r"read \d+ of \d+ traces.*", line)]
 
 
 def _page(text: str) -> str:

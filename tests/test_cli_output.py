@@ -71,8 +71,9 @@ def test_an_error_while_writing_names_the_users_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("words", ["report {trace} --format html > x", "--help > /dev/full"], ids=["report", "help"])
+@pytest.mark.parametrize(
+    ("words", "unbuffered"), [("report {trace} --format html > x", ""), ("--help > /dev/full", "1")]
+)
 def test_stdout_gets_all_or_the_exit_code_tells(tmp_path: Path, trace: str, words: str, unbuffered: str) -> None:
     limited = f"ulimit -f 8; {sys.executable} -m molprof {words.format(trace=trace)}"  # KiB
     # Python may leave cut bytecode of modules that it compiles under the limit.
@@ -169,9 +170,8 @@ def test_a_reader_that_goes_away_is_no_error(trace: str) -> None:
     ],
     ids=["closed", "full"],
 )
-@pytest.mark.parametrize("style", ["table", "json"])
-def test_a_stdout_that_takes_nothing_is_named(trace: str, style: str, sent: str, reason: str) -> None:
-    command = f"{sys.executable} -m molprof report {trace} --format {style} {sent}"
+def test_a_stdout_that_takes_nothing_is_named(trace: str, sent: str, reason: str) -> None:
+    command = f"{sys.executable} -m molprof report {trace} {sent}"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert result.returncode == 3
     assert result.stderr.splitlines() == [
