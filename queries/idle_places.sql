@@ -87,9 +87,15 @@ ORDER BY time_ns DESC, own.place_id, 2;
 
 CREATE PERFETTO TABLE _molprof_idle_surroundings AS
 SELECT *
-FROM _molprof_with_surroundings!((SELECT DISTINCT place_id AS id FROM molprof_idle_time WHERE place_id IS NOT NULL));
+FROM _molprof_with_surroundings!(
+  (
+    SELECT DISTINCT place_id AS id
+    FROM molprof_idle_time
+    WHERE place_id IS NOT NULL AND time_ns >= 0.001 * (SELECT SUM(time_ns) FROM molprof_idle_time)
+  )
+);
 
--- The places of that time.
+-- The places of that time; those that take less than a thousandth of it have no row.
 CREATE PERFETTO TABLE molprof_idle_place(
   -- The first slice of the place.
   place_id JOINID(slice.id),

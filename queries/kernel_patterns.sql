@@ -95,6 +95,14 @@ WITH
       (130, '*decode_mla*', 'attention'),
       (130, '*reduce_segments*', 'attention'),
       (130, '*flashmla*', 'attention'),
+      -- SageAttention quantizes queries and keys first; cuDNN's backward pass has helpers.
+      (130, '*sage_fwd*', 'attention'),
+      (130, '*sage_quant*', 'attention'),
+      (130, '*sageattn*', 'attention'),
+      (130, '*qk_int*_sv_*', 'attention'),
+      (130, '*compute_dot_do_o*', 'attention'),
+      (130, '*convert_dq_to_16bits*', 'attention'),
+      (130, '*qkv_tma_setup*', 'attention'),
       (140, '*softmax*', 'softmax'),
       -- index/scatter/gather: weighted sums of gathered expert rows.
       (150, '*moe::dev::finalize*', 'index/scatter/gather'),
@@ -132,6 +140,9 @@ WITH
       (170, '*_rope*', 'embedding/rotary'),
       (170, '*rope_*', 'embedding/rotary'),
       (170, '*embedding*', 'embedding/rotary'),
+      (170, '*compute_grad_weight*', 'embedding/rotary'),
+      (170, '*compute_num_of_partial*', 'embedding/rotary'),
+      (170, '*krn_partial*', 'embedding/rotary'),
       (180, '*catarray*', 'cat'),
       (180, '*concat*', 'cat'),
       -- copy: moves or converts data.

@@ -274,16 +274,13 @@ def elementwise_chains(known: Known) -> Found | None:
     query="kernel_classes",
     needs=("gpu",),
     rests_on=("gpu_work", "gpu_time"),
-    least_gain=_LEAST_COPIES,
-    of_steps=True,
     weight=0.8,
 )
 def copies(known: Known) -> Found | None:
     count, time_ns = _of_classes(known, _COPIES)
-    if not count:
+    if not count or (share := _share(known, time_ns)) < _LEAST_COPIES * known.scope.wall_ratio:
         return None
     places = work_places(known, _COPIES)
-    share = _share(known, time_ns)
     return Found(
         f"{counted(count, 'kernel')} that only copy, cast or concatenate take {time_text(time_ns)}, "
         f"{percent_text(share)} of the time{listed(places)}",
@@ -367,15 +364,13 @@ def communication(known: Known) -> Found | None:
     query="kernel_classes",
     needs=("gpu",),
     rests_on=("gpu_work", "gpu_time"),
-    least_gain=_LEAST_KERNEL,
-    of_steps=True,
     weight=0.3,
 )
 def dominant_kernel(known: Known) -> Found | None:
     row = next(iter(known.rows(_LARGEST)), None)
-    if row is None:
+    if row is None or (share := _share(known, row["time_ns"])) < _LEAST_KERNEL * known.scope.wall_ratio:
         return None
-    share, places = _share(known, row["time_ns"]), work_places(known, (row["class"],))
+    places = work_places(known, (row["class"],))
     return Found(
         f"{cut(short_name(row['name']), _NAME)} ({row['class']}): {counted(row['count'], 'run')}, "
         f"{time_text(row['time_ns'])}, {percent_text(share)} of the time{listed(places)}",
