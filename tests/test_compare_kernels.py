@@ -100,6 +100,21 @@ def test_work_side_by_side_counts_once(tmp_path: Path) -> None:
     assert result.whole.counts["inserted"] == 1
 
 
+def test_work_of_two_steps_that_starts_together(tmp_path: Path) -> None:
+    def trace(beside: float) -> dict[str, Any]:
+        events = [slice_("user_annotation", f"ProfilerStep#{step}", 100 * step, 90) for step in (0, 1)]
+        for number, (called, dur, stream) in enumerate(((10, 40, 7), (110, beside, 8))):
+            events.append(slice_("cuda_runtime", "cudaLaunchKernel", called, 1, correlation=number))
+            events.append(work("kernel", "gemm", 120, dur, number, tid=stream))
+        return {"traceEvents": events}
+
+    result = compared(tmp_path, trace(18), trace(25), "steps")
+    # The shorter one ends first, so its time is its own, and the longer one's is the rest; the span is the longer's.
+    assert [(lane.span_ns, lane.items[0].own_ns) for lane in result.first.lanes] == [(22_000, 22_000), (18_000, 18_000)]
+    assert (result.span_ns, result.whole.parts["faster"], result.whole.parts["slower"]) == (0, -7_000, 7_000)
+    assert result.problems == ()
+
+
 def test_the_verdict_says_what_and_where(tmp_path: Path) -> None:
     said = " ".join(kernel_verdict(compared(tmp_path, FIRST, OTHER), ("a", "b")))
     assert said.startswith("b takes 38.0 µs against 32.0 µs of a (+6.00 µs, 1.19x): ")

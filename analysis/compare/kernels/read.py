@@ -148,7 +148,8 @@ def _gpu_lanes(rows: Sequence[Work], steps: Sequence[Step]) -> Iterator[Lane]:
     """A lane for each device; with steps one in each step, whose first gap goes back to the work before it."""
     devices = []
     for name, group in groupby(rows, key=lambda row: row.lane):
-        found = list(group)
+        # By start and end, as `_timed` takes them: else two that start together are in one order here, another there.
+        found = sorted(group, key=lambda row: (row.ts, row.dur))
         items = tuple(_timed(found, None))
         ends = list(accumulate((row.ts + row.dur for row in found), max))  # of all work up to and with each row
         if not steps:
