@@ -160,9 +160,9 @@ def test_launches_of_steps_that_the_engine_marked(tmp_path: Path, foreign: Repor
 
 def test_what_no_trace_records_is_one_line(foreign: Report) -> None:
     shown = " ".join(render(compare([foreign, foreign])).split())
-    assert "not recorded: Unprofiled time; Tokens; Launches (launches per token, " in shown
+    assert "not recorded: Unprofiled time; Tokens; Launches; Kernels (kernels of all steps (estimate), " in shown
+    assert "molecule" not in shown
     assert "not recorded: Settings of the run; Trace (devices in the trace)" in shown
-    assert "valid molecules" not in shown
 
 
 def test_one_report_is_no_comparison(llama: Report) -> None:

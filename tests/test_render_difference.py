@@ -30,24 +30,24 @@ Difference in unprofiled time from llama lp:generic
   slow lp:generic: time 1.91x = tokens 1.43x × steps per token 1.23x × time per step 1.09x
   GPU busy, launch-bound and host sync: unprofiled time of the phase, divided as in the recorded
     steps
-  share: of the whole difference; a part below 0 % works against it
+  share: of the time of llama lp:generic, so that those of the parts add up to its change
   not in the table: first pass (compiling, first use) minus the median: llama lp:generic +5.00 ms,
     slow lp:generic +5.00 ms
   part                              slow lp:generic   share
   --------------------------------  --------------- -------
   building templates                       +1.00 µs  0.01 %
-  tokens                                   +3.31 ms  37.1 %
-    useful tokens                          +1.10 ms  12.4 %
-    junk tokens                            +1.10 ms  12.4 %
-    filler tokens                          +1.10 ms  12.4 %
-  steps on finished rows                   +3.31 ms  37.1 %
-  forward: launch-bound (GPU idle)          -450 µs -5.04 %
-  processor, per step                      +2.75 ms  30.8 %
-    GPU busy                               +1.65 ms  18.5 %
-    launch-bound (GPU idle)                 +550 µs  6.16 %
-    host sync (GPU idle)                    +550 µs  6.16 %
+  tokens                                   +3.31 ms  33.7 %
+    useful tokens                          +1.10 ms  11.2 %
+    junk tokens                            +1.10 ms  11.2 %
+    filler tokens                          +1.10 ms  11.2 %
+  steps on finished rows                   +3.31 ms  33.7 %
+  forward: launch-bound (GPU idle)          -450 µs -4.58 %
+  processor, per step                      +2.75 ms  28.0 %
+    GPU busy                               +1.65 ms  16.8 %
+    launch-bound (GPU idle)                 +550 µs  5.59 %
+    host sync (GPU idle)                    +550 µs  5.59 %
   unexplained                               +777 ns  0.01 %
-  total                                    +8.93 ms   100 %
+  total                                    +8.93 ms  90.8 %
 """
 
 
@@ -56,7 +56,7 @@ def report_of(folder: Path, spec: Spec) -> Report:
 
 
 def difference_of(shown: str) -> str:
-    return shown[shown.index("Difference in") : shown.index("\nPredictions")]
+    return shown[shown.index("Difference in unprofiled time from") :].partition("\nPredictions")[0]
 
 
 def test_the_table(tmp_path: Path) -> None:
@@ -71,18 +71,21 @@ def test_several_runs_stand_side_by_side_and_in_several_tables(tmp_path: Path) -
     cpu = report_of(tmp_path, Spec(costs=costs(processor=Cost(100, 0, 60)), gpu=False, model="cpu"))
     shown = difference_of(render(compare([plain, slow, cpu, cpu, slow])))
     lines = [" ".join(line.split()) for line in shown.splitlines()]
-    assert "processor, per step +2.75 ms 30.8 % +40.0 µs 100 % +40.0 µs 100 %" in lines
-    assert "GPU busy +1.65 ms 18.5 %" in lines
-    assert "host time +40.0 µs 100 % +40.0 µs 100 %" in lines
+    assert "processor, per step +2.75 ms 28.0 % +40.0 µs 0.41 % +40.0 µs 0.41 %" in lines
+    assert "GPU busy +1.65 ms 16.8 %" in lines
+    assert "host time +40.0 µs 0.41 % +40.0 µs 0.41 %" in lines
     assert sum(line.startswith("total ") for line in lines) == 2
     assert "  slow lp:generic #2: time 1.91x = " in shown
     assert max(map(len, shown.splitlines())) <= WIDTH
 
 
-def test_equal_runs_have_no_shares(tmp_path: Path) -> None:
+def test_equal_runs_have_shares_of_0(tmp_path: Path) -> None:
     plain = report_of(tmp_path, Spec())
     lines = difference_of(render(compare([plain, plain]))).splitlines()
-    assert [line.split() for line in lines[-2:]] == [["unexplained", "0", "ns"], ["total", "0", "ns"]]
+    assert [line.split() for line in lines[-2:]] == [
+        ["unexplained", "0", "ns", "0", "%"],
+        ["total", "0", "ns", "0", "%"],
+    ]
 
 
 def test_a_large_residual_is_said(tmp_path: Path) -> None:
@@ -125,9 +128,9 @@ def test_traces_of_other_origin_show_the_recorded_span(tmp_path: Path) -> None:
         "  b: not recorded\n\n"
         "Difference in recorded (profiled) span from a\n"
         "  recorded, so the profiler's cost is included; from each GPU's first work to the end of its last\n"
-        "  share: of the whole difference; a part below 0 % works against it\n"
+        "  share: of the time of a, so that those of the parts add up to its change\n"
         "  part                            b share\n"
         "  -----------------------  -------- -----\n"
-        "  idle: call not recorded  +14.0 µs 100 %\n"
-        "  total                    +14.0 µs 100 %\n"
+        "  idle: call not recorded  +14.0 µs 700 %\n"
+        "  total                    +14.0 µs 700 %\n"
     )

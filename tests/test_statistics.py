@@ -98,12 +98,24 @@ def test_students_t_is_that_of_the_tables(freedom: int, t: float) -> None:
     assert student(0.95, freedom) == pytest.approx(t, abs=1e-4)
 
 
+@pytest.mark.parametrize("more", [0.3, 0.8, 1.0, 1.1, 1.3, 2.5])
+def test_the_ratio_differs_from_1_where_the_difference_differs_from_0(more: float) -> None:
+    first = [10.0, 13.0, 11.0, 12.0]
+    values = [first[0] + more + 1, first[1] + more - 1, first[2] + more, first[3] + more]
+    ratio = paired_ratio(values, first)
+    difference = mean_interval([value - before for value, before in zip(values, first, strict=True)])
+    assert ratio is not None
+    assert significant(ratio) is significant(difference, 0.0)
+    assert ratio.low < sum(values) / sum(first) < ratio.high
+
+
 def test_intervals_of_rounds() -> None:
     interval = mean_interval([1.0, 2.0, 3.0])
     assert interval is not None
     assert (interval.low, interval.high) == pytest.approx((2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5), abs=1e-4)
     assert mean_interval([1.0, 2.0]) is None
-    assert paired_ratio([2.0, 8.0], [1.0, 1.0]) == (pytest.approx(4.0), None)
-    ratio, interval = paired_ratio([3.0, 30.0, 300.0], [1.0, 10.0, 100.0])
-    assert interval is not None
-    assert (ratio, interval.low, interval.high) == pytest.approx((3.0, 3.0, 3.0))
+    assert paired_ratio([2.0, 8.0], [1.0, 1.0]) is None
+    for first in ([10.0, 10.5, 9.0], [1.0, 10.0, 100.0]):  # the mean of the latter may be 0
+        ratio = paired_ratio([3 * item for item in first], first)
+        assert ratio is not None
+        assert (ratio.low, ratio.high) == pytest.approx((3.0, 3.0), rel=1e-4)

@@ -157,7 +157,7 @@ def test_paired_runs_are_judged_as_the_table_shows_them(
         shown = molprof(*compared, "--fail-if", failed)
         assert shown.returncode == 1
         low, high = (f"{100 * (interval[end] - 1):+.1f} %" for end in ("low", "high"))
-        assert shown.stderr.endswith(f": +10.0 % (paired, between {low} and {high} at 95 %)\n")
+        assert shown.stderr.endswith(f": +10.1 % (paired, between {low} and {high} at 95 %)\n")
 
 
 def test_a_change_from_nothing(tmp_path: Path) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from molprof.analysis.compare.difference import Difference, TraceDifference, difference, trace_difference
-from molprof.analysis.compare.rows import ComparedRow, compared_rows, paired_rounds
+from molprof.analysis.compare.rows import ComparedRow, by_rounds, compared_rows
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS, LEAST_REPEATS, LEVEL, best_level
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.labels import run_labels
@@ -38,6 +38,8 @@ class Comparison(Struct, frozen=True):
     trace_differences: tuple[TraceDifference | None, ...]  # where a run has no unprofiled time
     predictions: tuple[Prediction, ...]
     notes: tuple[str, ...]
+    surroundings: tuple[dict[str, str], ...]  # hardware and software of each run
+    timed: tuple[Report, ...]  # the runs with the times that are compared
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready dicts and lists; `difference` and `trace_difference` are one object for two runs, else a list."""
@@ -66,10 +68,12 @@ def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Se
         raise UsageError(f"compare needs at least two traces, got {len(reports)}")
     labels = run_labels(reports)
     notes = tuple(check_comparable(labels, reports, anyway))
-    rows = compared_rows(reports)
+    paired = by_rounds(reports)
+    timed = paired or tuple(reports)
+    rows = compared_rows(timed, paired is not None)
     wall = next(row for row in rows if row.figure.id == "wall_ns")
     differences = tuple(
-        difference(reports[0].run, report.run, wall, place) for place, report in enumerate(reports[1:], start=1)
+        difference(timed[0].run, report.run, wall, place) for place, report in enumerate(timed[1:], start=1)
     )
     return Comparison(
         schema=SCHEMA,
@@ -81,8 +85,12 @@ def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Se
             trace_difference(reports[0], report) if found is None else None
             for found, report in zip(differences, reports[1:], strict=True)
         ),
-        predictions=predictions(labels, reports, rows, expectations),
-        notes=(*notes, *pairing_notes(labels, differences), *repeat_notes(labels, reports)),
+        predictions=predictions(labels, timed, rows, expectations),
+        notes=(*notes, *pairing_notes(labels, differences), *repeat_notes(labels, reports, paired is not None)),
+        surroundings=tuple(
+            surroundings(report.trace.device_names, report.trace.software, report.run) for report in reports
+        ),
+        timed=timed,
     )
 
 
@@ -91,8 +99,8 @@ def pairing_notes(labels: Sequence[str], differences: Sequence[Difference | None
     known = [(label, item) for label, item in zip(labels[1:], differences, strict=True) if item is not None]
     if paired := [f"{label} ({counted(item.rounds, 'round')})" for label, item in known if item.paired]:
         yield (
-            f"paired with {labels[0]}, compared round by round: {', '.join(paired)}; ratios and differences are means "
-            "of the rounds, not those of the medians; intervals of ratios by Student's t"
+            f"paired with {labels[0]}, compared round by round: {', '.join(paired)}; times are means of the "
+            "rounds, ratios and differences are theirs; intervals by Student's t"
         )
     if few := [label for label, item in known if item.paired and item.rounds < LEAST_REPEATS]:
         yield f"no intervals with fewer than {LEAST_REPEATS} rounds: {', '.join(few)}"
@@ -103,7 +111,7 @@ def pairing_notes(labels: Sequence[str], differences: Sequence[Difference | None
         )
 
 
-def repeat_notes(labels: Sequence[str], reports: Sequence[Report]) -> Iterator[str]:
+def repeat_notes(labels: Sequence[str], reports: Sequence[Report], paired: bool) -> Iterator[str]:
     """A line on runs with too few timed passes to tell times apart, and one if intervals stay below LEVEL."""
     runs = [(label, report.run) for label, report in zip(labels, reports, strict=True)]
     counts = [(label, len(run.repeats)) for label, run in runs if run is not None]
@@ -114,7 +122,7 @@ def repeat_notes(labels: Sequence[str], reports: Sequence[Report]) -> Iterator[s
             f"too few timed passes to tell differences in time from noise: {', '.join(few)}. Capture at least "
             f"{LEAST_REPEATS} of each run, {ENOUGH_REPEATS} for intervals of {100 * LEVEL:.0f} % (--repeats)"
         )
-    if all(paired_rounds(reports[0].run, report.run) is not None for report in reports[1:]):
+    if paired:
         return  # Student's intervals always reach it
     least = min((count for _, count in counts if count >= LEAST_REPEATS), default=ENOUGH_REPEATS)
     if (level := best_level(least, least)) < LEVEL:
@@ -167,6 +175,27 @@ def one_file(first: Report, other: Report) -> bool:
     """Whether both reports are of one trace file, or of copies. A path alone does not tell: files are replaced."""
     one, two = ((replace(item.trace, path=""), item.counts, item.run) for item in (first, other))
     return one == two
+
+
+def unlike_surroundings(first: Mapping[str, str], other: Mapping[str, str]) -> str:
+    """A sentence on the hardware and software in which these `surroundings` differ; empty where none is known to."""
+    unlike = {name: before for name, before in first.items() if other.get(name, before) != before}
+    if not unlike:
+        return ""
+    (name, before), *more = unlike.items()
+    others = f", and {', '.join(name for name, _ in more)}" if more else ""
+    return f" Not the program alone differs: {name} ({other[name]}, not {before}){others}."
+
+
+def surroundings(devices: Iterable[str], software: Mapping[str, str], run: Run | None = None) -> dict[str, str]:
+    """Hardware and software by name, as far as a trace tells them; `run` is what molprof captured."""
+    versions = dict(software)
+    platform = [f"{name} {versions.pop(name)}" for name in ("CUDA", "HIP") if name in versions]
+    found = {"device": ", ".join(sorted(set(devices))), "platform": ", ".join(platform), **versions}
+    if run is not None:
+        setup = run.setup
+        found |= {"device": setup.gpu or setup.device, "torch": setup.torch, "transformers": setup.transformers}
+    return {name: value for name, value in found.items() if value}
 
 
 def _unlike(first: Report, other: Report, role: str) -> list[str]:

@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from molprof.analysis.compare.parts import BOUNDS, HOST, MACHINE, PHASE_PARTS, group_of, in_order
-from molprof.analysis.compare.rows import ComparedRow, paired_rounds
+from molprof.analysis.compare.rows import ComparedRow
 from molprof.analysis.compare.statistics import LEVEL, Interval, mean_interval, significant
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run, Spread
@@ -49,14 +49,15 @@ Basis = Literal["measured", "window"]
 
 
 class Difference(Struct, frozen=True):
-    """Unprofiled median wall time of a run minus the first run's, as parts that add up to it (docs/comparing.md).
+    """Unprofiled wall time of a run minus the first run's, as parts that add up to it (docs/comparing.md).
 
     `gpu_beyond_ns` is recorded GPU time of the first and the run for which unprofiled steps have no room: above 0 where
     the recorded steps are not like the run, None if no part is divided as in them. The product of `factors`, the run's
     over the first's, is the ratio of the wall times; empty where a run has no tokens, steps or time.
 
-    Of paired runs it is the mean of the rounds. `causes` are the parts that a verdict names: they differ from 0 beyond
-    their interval, or are of counts, and are not of equal work. `intervals` are empty with too few passes.
+    Times are those of the compared rows: of paired runs means of the rounds, else medians. `causes` are the parts that
+    a verdict names: they differ from 0 beyond their interval, or are of counts, and are not of equal work. `intervals`
+    are empty with too few passes.
     """
 
     wall_ns: int
@@ -102,29 +103,23 @@ Term = tuple[Factor, ...]
 def difference(first: Run | None, other: Run | None, wall: ComparedRow, place: int) -> Difference | None:
     """`other`, at `place` of the row of wall times, minus `first`; None where either has no unprofiled time.
 
-    Paired runs are compared round by round, and the difference is the mean of the rounds. Of other runs it is that of
-    the medians, and the passes of one vary independently of the other's.
+    Both have the times that the row has. Paired runs have their passes in the order of the rounds; otherwise the passes
+    of one vary independently of the other's.
     """
     if first is None or other is None or first.wall_ns.median is None or other.wall_ns.median is None:
         return None
     wall_ns, split = _split(first, other)
-    rounds = paired_rounds(first, other)
-    pairs = zip(range(len(first.repeats)), range(len(other.repeats)), strict=False) if rounds is None else rounds
-    each = [_split(_of_pass(first, one), _of_pass(other, two)) for one, two in pairs]
+    passes = range(min(len(first.repeats), len(other.repeats)))
+    each = [_split(_of_pass(first, number), _of_pass(other, number)) for number in passes]
     each = [item for item in each if item[1].keys() == split.keys()]  # a pass may lack its phases
-    ratio = None
-    if rounds is not None and each:
-        wall_ns = round(Fraction(sum(item for item, _ in each), len(each)))
-        split = rounded({part: Fraction(sum(item[part] for _, item in each), len(each)) for part in split})
-        ratio = wall.ratios[place]
-    factors, factor_values = _factors(first, other, ratio)
+    factors, factor_values = _factors(first, other)
     residual_ns = wall_ns - sum(split.values())
     equal = same_work(first, other)
     parts = _apart(split, equal)
     machine_ns = sum(ns for part, ns in parts.items() if group_of(part) == MACHINE)
     # How much the machine changed its speed between two captures, as far as equal work tells.
     equal_ns = sum(first.phases[phase].wall_ns or 0 for phase in equal)
-    drift = machine_ns / equal_ns if rounds is None and equal_ns else None
+    drift = machine_ns / equal_ns if not wall.paired and equal_ns else None
     intervals = _intervals(parts, [_apart(item, equal) for _, item in each], first, other, abs(drift or 0.0))
     # What can only be a difference between the runs: counts do not vary, times have intervals.
     sure = [
@@ -152,7 +147,7 @@ def difference(first: Run | None, other: Run | None, wall: ComparedRow, place: i
         gpu_beyond_ns=(_step_costs(first, True)[1], _step_costs(other, True)[1]) if divided else None,
         factors=factors,
         factor_values=factor_values,
-        paired=rounds is not None,
+        paired=wall.paired,
         rounds=len(each),
         significant=wall.significant[place],
         causes=named_parts(worth),
@@ -162,6 +157,15 @@ def difference(first: Run | None, other: Run | None, wall: ComparedRow, place: i
         drift_ratio=drift,
         doubts=tuple(doubts),
     )
+
+
+def known_parts(found: Difference) -> dict[str, int]:
+    """The parts that are not 0 beyond noise; all that are not 0 where noise is unknown."""
+    return {
+        part: ns
+        for part, ns in found.parts.items()
+        if ns and (group_of(part) in _COUNTED or not found.intervals or significant(found.intervals[part], 0.0))
+    }
 
 
 def _of_pass(run: Run, number: int) -> Run:
@@ -268,11 +272,8 @@ def _step_costs(run: Run, divided: bool) -> tuple[dict[str, dict[str, Fraction |
     return costs, round(over)
 
 
-def _factors(first: Run, other: Run, ratio: float | None) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
-    """time = tokens x steps per token x time per step: ratios other / first, and the values; none where one is 0.
-
-    They multiply to the ratio of the medians, or to the given one.
-    """
+def _factors(first: Run, other: Run) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
+    """time = tokens x steps per token x time per step: ratios other / first, and the values; none where one is 0."""
     runs = first, other
     walls = [run.wall_ns.median or 0 for run in runs]
     if not all((*walls, *(count for run in runs for count in (run.generated_tokens, run.steps)))):
@@ -283,9 +284,6 @@ def _factors(first: Run, other: Run, ratio: float | None) -> tuple[dict[str, flo
         "time_per_step": [wall_ns / run.steps for wall_ns, run in zip(walls, runs, strict=True)],
     }
     factors = {name: there / here for name, (here, there) in values.items()}
-    if ratio is not None:
-        factors["time_per_step"] = ratio / (factors["tokens"] * factors["steps_per_token"])
-        values["time_per_step"][1] = values["time_per_step"][0] * factors["time_per_step"]
     return factors, {name: (here, there) for name, (here, there) in values.items()}
 
 

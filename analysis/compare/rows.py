@@ -1,22 +1,33 @@
 """Figures of several runs side by side, and the ratio of each to the first.
 
-Computed here only: tables, causes, verdicts, thresholds and predictions read these rows. Runs of one capture are
-compared round by round, other runs by all ratios of a pass of one to a pass of the other.
+Computed here only: tables, causes, verdicts, thresholds and predictions read these rows. One estimate stands for the
+times of a run wherever they are compared, so ratios, differences and their parts follow from the times beside them:
+runs of one capture are compared round by round, by the means of their passes; other runs by their median passes, with
+intervals from all ratios of a pass of one to a pass of the other.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
-from molprof.analysis.compare.statistics import Interval, median_interval, paired_ratio, ratio_interval, significant
+from molprof.analysis.compare.statistics import (
+    Interval,
+    mean_interval,
+    median_interval,
+    paired_ratio,
+    ratio_interval,
+    significant,
+)
 from molprof.analysis.figures.catalog import COMPARED
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Report
-from molprof.analysis.figures.run_model import Run
+from molprof.analysis.figures.run_model import RepeatFigures, Run, Spread
 from molprof.common.values import Value, per
 
 
@@ -29,6 +40,7 @@ class ComparedRow(Struct, frozen=True):
     intervals: tuple[Interval | None, ...]
     ratio_intervals: tuple[Interval | None, ...]
     significant: tuple[bool | None, ...]  # differs from the first, beyond noise if there is any; None: unknown
+    paired: bool = False  # times are means of rounds
 
     def within_noise(self, index: int) -> bool:
         """Noise explains the difference between the run at `index` and the first."""
@@ -56,45 +68,72 @@ class ComparedRow(Struct, frozen=True):
         }
 
 
-def compared_rows(reports: Sequence[Report]) -> tuple[ComparedRow, ...]:
-    """Every compared figure of every report."""
-    return tuple(compared_row(figure, reports) for figure in COMPARED.values())
+def compared_rows(reports: Sequence[Report], paired: bool = False) -> tuple[ComparedRow, ...]:
+    """Every compared figure of every report. paired: the reports are those that `by_rounds` made."""
+    return tuple(compared_row(figure, reports, paired) for figure in COMPARED.values())
 
 
-def compared_row(figure: Figure, reports: Sequence[Report]) -> ComparedRow:
+def compared_row(figure: Figure, reports: Sequence[Report], paired: bool = False) -> ComparedRow:
+    """One figure of every report; `paired` as above."""
     values = tuple(figure.value(report) for report in reports)
     numbers = [None if isinstance(value, str) else value for value in values]
-    ratios = [per(number, numbers[0]) for number in numbers]
-    intervals: list[Interval | None] = [None] * len(reports)
-    for place, report in enumerate(reports[1:], start=1):
-        passes = figure.samples(report), figure.samples(reports[0])
-        rounds = paired_rounds(reports[0].run, report.run)
-        if rounds is None:
-            intervals[place] = ratio_interval(*passes)
-        elif all(passes):
-            here, first = (
-                [samples[pair[side]] for pair in rounds] for side, samples in ((1, passes[0]), (0, passes[1]))
-            )
-            ratio, intervals[place] = paired_ratio(here, first)
-            ratios[place] = ratios[place] if ratio is None else ratio
+    passes = [figure.samples(report) for report in reports]
+    intervals: list[Interval | None] = [None]
+    for here in passes[1:]:
+        if not paired:
+            intervals.append(ratio_interval(here, passes[0]))
+        elif figure.unit == "ns" or not all((*here, *passes[0])):
+            intervals.append(paired_ratio(here, passes[0]) if here and passes[0] else None)
+        else:  # a rate: the times are its reciprocals
+            intervals.append(paired_ratio([1 / item for item in passes[0]], [1 / item for item in here]))
     differs = [significant(interval) for interval in intervals]
     if figure.noise == "exact":
         differs[1:] = [None if None in (number, numbers[0]) else number != numbers[0] for number in numbers[1:]]
+    if paired:
+        figure = replace(figure, label=figure.label.replace("(median)", "(mean of rounds)"))
     return ComparedRow(
         figure=figure,
         values=values,
-        ratios=tuple(ratios),
-        intervals=tuple(median_interval(figure.samples(report)) for report in reports),
+        ratios=tuple(per(number, numbers[0]) for number in numbers),
+        intervals=tuple(map(mean_interval if paired else median_interval, passes)),
         ratio_intervals=tuple(intervals),
         significant=tuple(differs),
+        paired=paired,
     )
 
 
-def paired_rounds(first: Run | None, other: Run | None) -> tuple[tuple[int, int], ...] | None:
-    """The timed passes of each round, of the first run and of the other; None if not one capture made both runs."""
-    one, two = (None if run is None else run.session for run in (first, other))
-    if first is None or other is None or one is None or two is None or one.id != two.id or one.run == two.run:
+def by_rounds(reports: Sequence[Report]) -> tuple[Report, ...] | None:
+    """The reports with the timed passes of the rounds that all runs have, in one order, and times that are their means.
+
+    None if not one capture made all runs, each once. Foreign traces have no times, and stay as they are.
+    """
+    runs = [report.run for report in reports if report.run is not None]
+    sessions = [run.session for run in runs if run.session is not None]
+    made = {(item.id, item.run) for item in sessions}
+    if reports[0].run is None or len({item.id for item in sessions}) > 1 or not 1 < len(runs) == len(made):
         return None
-    passes = dict(zip(two.rounds, range(len(other.repeats)), strict=False))
-    found = zip(one.rounds, range(len(first.repeats)), strict=False)
-    return tuple((place, passes[number]) for number, place in found if number in passes)
+    passes = [dict(zip(item.rounds, run.repeats, strict=False)) for item, run in zip(sessions, runs, strict=True)]
+    common = [number for number in passes[0] if all(number in found for found in passes)]
+    each = iter(passes)
+
+    def of_rounds(run: Run) -> Run:
+        found = next(each)
+        return _mean_run(run, [found[number] for number in common])
+
+    return tuple(report if report.run is None else replace(report, run=of_rounds(report.run)) for report in reports)
+
+
+def _mean_run(run: Run, passes: Sequence[RepeatFigures]) -> Run:
+    """The run with these timed passes alone, and the means of their times in place of medians."""
+    walls_ns = [item.wall_ns for item in passes]
+    phases = {
+        name: replace(figures, wall_ns=_mean([item.phases_ns.get(name) for item in passes]))
+        for name, figures in run.phases.items()
+    }
+    spread = Spread(_mean(walls_ns), min(walls_ns, default=None), max(walls_ns, default=None), len(walls_ns))
+    return replace(run, wall_ns=spread, phases=phases, repeats=tuple(passes))
+
+
+def _mean(times_ns: Sequence[int | None]) -> int | None:
+    known = [item for item in times_ns if item is not None]
+    return round(Fraction(sum(known), len(known))) if known and len(known) == len(times_ns) else None

@@ -18,7 +18,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from msgspec import Meta, Struct
 
-from molprof.analysis.compare.rows import ComparedRow, compared_row, paired_rounds
+from molprof.analysis.compare.rows import ComparedRow, compared_row
 from molprof.analysis.compare.statistics import LEAST_REPEATS, Interval
 from molprof.analysis.figures.catalog import METRICS
 from molprof.analysis.figures.figure import Figure
@@ -215,7 +215,7 @@ def _judged(
     if relative:
         line += f", {by_unit(figure.unit, before)} in {labels[0]}"
         show, tested, interval = _change, row.factor(place), row.ratio_intervals[place]
-        paired = "" if paired_rounds(reports[0].run, reports[place].run) is None else "paired, "
+        paired = "paired, " if row.paired else ""
         line += f": {show(tested)}" if math.isfinite(tested) else ""
     exceeded = beyond(tested, threshold.bound)
     if figure.noise != "repeats":
@@ -271,7 +271,7 @@ def predictions(
         if pair is not None:
             place = pair[0]
             if pair[1] or not pair[0]:  # the rows are against the first run
-                row, place = compared_row(row.figure, [reports[pair[1]], reports[pair[0]]]), 1
+                row, place = compared_row(row.figure, [reports[pair[1]], reports[pair[0]]], row.paired), 1
             verdict, reason = _verdict(item, row, place, [(labels[run], reports[run]) for run in pair])
             figures = {labels[run]: value for run, value in zip(pair, row.numbers(place), strict=True)}
             ratio, interval = row.ratios[place], row.ratio_intervals[place]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, zip_longest
 from math import prod
@@ -9,15 +11,22 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from molprof.analysis.compare import Comparison, one_file
-from molprof.analysis.compare.difference import Difference, TraceDifference, named_parts
+from molprof.analysis.compare import Comparison, one_file, unlike_surroundings
+from molprof.analysis.compare.difference import Difference, TraceDifference, known_parts, named_parts
 from molprof.analysis.compare.parts import GROUPS, MACHINE, PART_LABELS, RECORDED_LABELS, by_group, group_of
 from molprof.analysis.compare.statistics import LEVEL, Interval
-from molprof.analysis.compare.thresholds import Prediction
-from molprof.analysis.documents.figures import compared_certificates, compared_figures, reports_of, settings_section
+from molprof.analysis.compare.thresholds import BUILT_IN, Prediction
+from molprof.analysis.documents.figures import (
+    Reports,
+    compared_certificates,
+    compared_figures,
+    figures_table,
+    reports_of,
+    settings_section,
+)
 from molprof.analysis.documents.report import findings_section, plots_section, report_sections, warnings
-from molprof.analysis.figures.run_model import Run, Spread
-from molprof.common.document import Cell, Column, Document, Section, Table
+from molprof.analysis.figures.run_model import Run
+from molprof.common.document import Cell, Column, Document, Section, Table, pairs
 from molprof.common.values import (
     NOT_RECORDED,
     Unit,
@@ -25,25 +34,33 @@ from molprof.common.values import (
     counted,
     factor_text,
     per,
-    percent_text,
     signed_percent_text,
     signed_time_text,
     time_text,
 )
 
 _LARGEST = 3
+# Of the first screen: settings, parts and figures at most, figures where there are no parts; and how long the longest
+# bar is beside so many runs.
+_SETTINGS, _PARTS, _FIGURES, _MOST_FIGURES = 4, 5, 6, 10
+_BAR_SIZES = {1: 24, 2: 8}
+# Parts below this share of the largest have no bar, and figures that change by less are not shown there.
+_LEAST_BAR = 0.02
+_LEAST_CHANGE, _LEAST_UNKNOWN = 0.01, 0.1
 # A larger part of the difference that is unexplained is worth a note.
 _RESIDUAL_RATIO = 0.01
 # Below this share of the difference the machine is not worth a word.
 _LEAST_MACHINE_RATIO = 0.1
-# Parts that cancel each other are many times their sum: their shares of it say nothing.
-_MOST_SHARE = 5
+# Words of the notes without which the verdict misleads.
+_GRAVE = ("are not comparable", "stopped at the token limit", "random weights")
+# Shares of the difference that are most of it; beyond, parts cancel each other.
+_MOST = (0.5, 1.5)
 _FEW_REPEATS = 3
 # A run whose share of valid molecules is smaller by this did not do the same work.
 _VALID_RATIO = 0.25
 # If less than this share is valid in both runs, neither did its work.
 _LOW_VALID_RATIO = 0.5
-_SHARES = "share: of the whole difference; a part below 0 % works against it"
+_SHARES = "share: of the time of {}, so that those of the parts add up to its change"
 
 _NOISE = (
     "±: half of a part's interval, from all timed passes; those of unequal work hold all together with "
@@ -59,28 +76,142 @@ class _Part(NamedTuple):
     intervals: Sequence[Interval | None] = ()  # of these; none are known
 
 
-def comparison_document(comparison: Comparison) -> Document:
-    """The document; findings and the tables of each report are for pages alone."""
+def comparison_document(comparison: Comparison, whole: bool = True) -> Document:
+    """The document; findings and the tables of each report are for pages alone. Not `whole`: what fits one screen."""
     labels = comparison.labels
     reports = reports_of(comparison)
-    return Document(
-        f"molprof compare: {', '.join(labels[1:])} against {labels[0]}",
-        (
+    of_molecules = any(report.given.molecules or (report.run and report.run.of_molecules) for report in comparison.runs)
+    sections = list(_first_screen(comparison, reports))
+    if whole:
+        sections += (
             *compared_certificates(reports),
             plots_section(reports),
             replace(findings_section(reports), page_only=True),
             settings_section(reports),
             compared_figures(comparison),
             *_differences(comparison),
-            *_predictions(comparison),
+            *_predictions(comparison, of_molecules),
             *_confidence(comparison),
             *(replace(section, page_only=True) for section in report_sections(reports)),
-        ),
+        )
+    else:
+        sections += _predictions(comparison, built_in=False)
+        paths = [shlex.quote(report.trace.path) for report in comparison.runs]
+        sections.append(Section("Next", tuple(_next(paths, comparison))))
+    return Document(
+        f"molprof compare: {', '.join(labels[1:])} against {labels[0]}",
+        tuple(sections),
         comparison.to_json,
         lambda: _records(comparison),
         warnings(reports),
         comparison_verdict(comparison),
     )
+
+
+def _next(paths: Sequence[str], comparison: Comparison) -> Iterator[str]:
+    both = f"molprof compare {' '.join(paths)}"
+    yield f"{both} --all"
+    if len(paths) == 2 and len({report.counts.kernels > 0 for report in comparison.runs}) == 1:
+        yield f"{both} --by kernel"
+
+
+def _first_screen(comparison: Comparison, reports: Reports) -> Iterator[Section]:
+    """What differs, and where the time went."""
+    several = len(comparison.labels) > 2
+    if grave := [note for note in comparison.notes if any(words in note for words in _GRAVE)]:
+        yield Section("Notes", tuple(grave))
+    if rows := list(_unlike(comparison, reports)):
+        most = _SETTINGS - 2 * several
+        more = [("also", ", ".join(name for name, _ in rows[most:]))] if len(rows) > most else []
+        yield Section("Settings that differ", table=pairs([*rows[:most], *more]))
+    bars = list(_bars(comparison))
+    yield from bars
+    yield from _telling(comparison, _FIGURES - 3 * several if bars else _MOST_FIGURES)
+
+
+def _unlike(comparison: Comparison, reports: Reports) -> Iterator[tuple[str, str]]:
+    """Name of each setting, device or version that is not the same in all runs, and its values."""
+    around = comparison.surroundings
+    names = dict.fromkeys(name for found in around for name in found)
+    for name in names:
+        values = [found.get(name) for found in around]
+        if len(set(values) - {None}) > 1:
+            yield name, " -> ".join(dict.fromkeys(value or "-" for value in values))
+    settings = settings_section(reports).table
+    for place, (name, *cells) in enumerate(() if settings is None else settings.cells()):
+        if settings is not None and place in settings.marked and name.value not in {*names, "devices in the trace"}:
+            yield str(name.value), " -> ".join(dict.fromkeys(map(settings.text, cells)))
+
+
+def _bars(comparison: Comparison) -> Iterator[Section]:
+    """The parts that are worth a look, with a bar for each, the rest, and their sum."""
+    recorded = not any(comparison.differences)
+    items = comparison.trace_differences if recorded else comparison.differences
+    known: dict[str, tuple[dict[str, int], int]] = {}
+    for label, item in zip(comparison.labels[1:], items, strict=True):
+        if isinstance(item, Difference):
+            known[label] = {PART_LABELS[part]: ns for part, ns in known_parts(item).items()}, item.wall_ns
+        elif item is not None:
+            parts = {RECORDED_LABELS.get(part, part): ns for part, ns in item.parts.items() if ns}
+            known[label] = parts, item.span_ns
+    largest: dict[str, int] = {}
+    for parts, _ in known.values():
+        for part, ns in parts.items():
+            largest[part] = max(largest.get(part, 0), abs(ns))
+    longest = max(largest.values(), default=0)
+    if not longest:
+        return
+    worth = [part for part in largest if largest[part] >= _LEAST_BAR * longest]
+    shown = sorted(worth, key=lambda part: -largest[part])[: _PARTS - (len(known) > 1)]
+    columns, size = [Column("part")], _BAR_SIZES.get(len(known), 0)
+    for label in known:
+        columns += [Column(label, "change_ns"), Column("share", "ratio", joined=True)]
+        columns += [Column("")] if size else []
+    first_ns = _first_ns(comparison, recorded)
+    rows = []
+    rest = "the rest" if recorded else "the rest, small or within noise"
+    for part in (*shown, rest, "total"):
+        row: list[Any] = [part]
+        for parts, total_ns in known.values():
+            rest_ns = total_ns - sum(parts.get(name, 0) for name in shown)
+            ns = {rest: rest_ns, "total": total_ns}.get(part, parts.get(part))
+            row += [ns, per(ns, first_ns)]
+            row += (
+                [("█" if (ns or 0) > 0 else "░") * round(size * abs(ns) / longest) if part in shown and ns else ""]
+                if size
+                else []
+            )
+        rows.append(tuple(row))
+    what = "recorded time of the GPUs, whole traces" if recorded else "unprofiled time"
+    title = f"Difference in {what}, and its share of the time of {comparison.labels[0]}"
+    yield Section(title, table=Table(tuple(columns), rows, missing=""))
+
+
+def _telling(comparison: Comparison, most: int) -> Iterator[Section]:
+    """The figures that differ most: beyond noise, or by a tenth where it is unknown; of equal ratios one."""
+    sizes: dict[str, float] = {}
+    seen = set()
+    per_step = all(report.typical_step is not None for report in comparison.runs)
+    for row in comparison.rows:
+        in_trace = per_step and row.figure.label.endswith(" in the trace")  # which also depends on how long it is
+        if in_trace or row.figure.id.startswith("wall_"):  # the verdict has the latter
+            continue
+        key = tuple(None if ratio is None else float(f"{ratio:.3g}") for ratio in row.ratios)
+        if key in seen and any(ratio is not None for ratio in row.ratios[1:]):
+            continue
+        for place in range(1, len(row.values)):
+            here, first = row.numbers(place)
+            if here is None or first is None or here == first or row.significant[place] is False:
+                continue
+            size = abs(math.log(here / first)) if here > 0 and first > 0 else math.log(2)
+            if size >= (_LEAST_CHANGE if row.significant[place] else _LEAST_UNKNOWN):
+                sizes[row.figure.id] = max(size, sizes.get(row.figure.id, 0.0))
+                seen.add(key)
+    if sizes:
+        largest = sorted(sizes, key=lambda name: -sizes[name])[:most]
+        doubts = bool(compared_certificates(reports_of(comparison)))
+        notes = ("not every figure is exact: --all has the certificate",) if doubts else ()
+        yield Section("Figures that differ most", notes, figures_table(comparison, largest))
 
 
 def _records(comparison: Comparison) -> Table:
@@ -96,14 +227,21 @@ def _differences(comparison: Comparison) -> Iterator[Section]:
     first, others = comparison.labels[0], comparison.labels[1:]
     known = {label: item for label, item in zip(others, comparison.differences, strict=True) if item is not None}
     missing = [f"{label}: {NOT_RECORDED}" for label in others if label not in known]
-    notes, table = (_notes(comparison, known), _part_rows(known)) if known else ((), None)
+    notes, table = (_notes(comparison, known), _part_rows(known, _first_ns(comparison))) if known else ((), None)
     yield Section(f"Difference in unprofiled time from {first}", (*missing, *notes), table)
     recorded = {label: item for label, item in zip(others, comparison.trace_differences, strict=True) if item}
     if recorded:
-        yield _recorded_section(first, recorded)
+        yield _recorded_section(first, _first_ns(comparison, recorded=True), recorded)
 
 
-def _part_rows(known: Mapping[str, Difference]) -> Table:
+def _first_ns(comparison: Comparison, recorded: bool = False) -> float | None:
+    """The time of the first run; recorded: of its GPUs, from their first work to the end of their last."""
+    if recorded:
+        return sum(device.span_ns for device in comparison.runs[0].devices.values())
+    return next(row for row in comparison.rows if row.figure.id == "wall_ns").numbers(0)[1]
+
+
+def _part_rows(known: Mapping[str, Difference], first_ns: float | None) -> Table:
     """One row per group and per part of a group; what is 0 in every run is left out."""
     items = known.values()
     rows = []
@@ -117,12 +255,14 @@ def _part_rows(known: Mapping[str, Difference]) -> Table:
             times_ns = [item.parts.get(part) for item in items]
             rows.append(_Part(label, times_ns, [item.intervals.get(part) for item in items]))
     rows.append(_Part("unexplained", [item.residual_ns for item in items]))
-    rows.append(_Part("total", [item.wall_ns for item in items], [item.wall_interval for item in items]))
-    return _part_table(known, rows)
+    # Without pairs the passes' differences have another middle than the medians'; the verdict has the interval.
+    totals = [item.wall_interval if item.paired else None for item in items]
+    rows.append(_Part("total", [item.wall_ns for item in items], totals))
+    return _part_table(known, rows, first_ns)
 
 
-def _part_table(labels: Iterable[str], rows: Sequence[_Part]) -> Table:
-    """The time of every part, its share of the last row, the total, and half of its interval, if any is known."""
+def _part_table(labels: Iterable[str], rows: Sequence[_Part], first_ns: float | None) -> Table:
+    """The time of every part, its share of the first run's time, and half of its interval, if any is known."""
     noisy = any(interval is not None for row in rows for interval in row.intervals)
     columns = [Column("part")]
     for label in labels:
@@ -131,8 +271,8 @@ def _part_table(labels: Iterable[str], rows: Sequence[_Part]) -> Table:
     cells = []
     for row in rows:
         shown: list[Any] = [row.label]
-        for time_ns, total_ns, interval in zip_longest(row.times_ns, rows[-1].times_ns, row.intervals):
-            shown += [time_ns, per(time_ns, total_ns)]
+        for time_ns, interval in zip_longest(row.times_ns, row.intervals):
+            shown += [time_ns, per(time_ns, first_ns)]
             shown += [interval and (interval.high - interval.low) / 2] if noisy else []
         cells.append(tuple(shown))
     return Table(tuple(columns), cells, missing="")
@@ -159,7 +299,7 @@ def _notes(comparison: Comparison, known: Mapping[str, Difference]) -> Iterator[
     if any(basis == "window" for item in known.values() for basis in item.basis.values()):
         yield "GPU busy, launch-bound and host sync: unprofiled time of the phase, divided as in the recorded steps"
     if any(item.wall_ns for item in known.values()):
-        yield _SHARES
+        yield _SHARES.format(comparison.labels[0])
     if any(item.intervals for item in known.values()):
         yield _NOISE
     runs = zip(comparison.labels, comparison.runs, strict=True)
@@ -176,7 +316,7 @@ def _first_pass(run: Run | None) -> str:
     return "~" if noise else signed_time_text(run.first_pass_extra_ns)
 
 
-def _recorded_section(first: str, known: Mapping[str, TraceDifference]) -> Section:
+def _recorded_section(first: str, first_ns: float | None, known: Mapping[str, TraceDifference]) -> Section:
     """The difference of recorded spans: profiled, so never beside unprofiled times."""
     items = known.values()
     parts = dict.fromkeys(part for item in items for part in item.parts if item.parts[part])
@@ -188,13 +328,16 @@ def _recorded_section(first: str, known: Mapping[str, TraceDifference]) -> Secti
     if any(max(item.devices) > 1 for item in items):
         counts = ((first, next(iter(items)).devices[0]), *((label, item.devices[1]) for label, item in known.items()))
         notes.append(f"summed over GPUs: {', '.join(f'{count} of {label}' for label, count in counts)}")
-    notes += [_SHARES] if any(item.span_ns for item in items) else []
-    return Section(f"Difference in recorded (profiled) span from {first}", tuple(notes), _part_table(known, rows))
+    notes += [_SHARES.format(first)] if any(item.span_ns for item in items) else []
+    table = _part_table(known, rows, first_ns)
+    return Section(f"Difference in recorded (profiled) span from {first}", tuple(notes), table)
 
 
-def _predictions(comparison: Comparison) -> Iterator[Section]:
-    """One section per pair of runs, and one for what has no pair."""
-    for compared, items in groupby(comparison.predictions, key=lambda item: tuple(item.figures)):
+def _predictions(comparison: Comparison, built_in: bool) -> Iterator[Section]:
+    """One section per pair of runs, and one for what has no pair; those of a file, and the built-in ones if asked."""
+    own = {item.id for item in BUILT_IN} if not built_in else ()
+    shown = [item for item in comparison.predictions if item.id not in own]
+    for compared, items in groupby(shown, key=lambda item: tuple(item.figures)):
         found = list(items)
         if not compared:
             yield Section("Predictions without runs to compare", _reasons(found))
@@ -256,52 +399,73 @@ def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
 def _statement(comparison: Comparison, place: int) -> str:
     label, first_label = comparison.labels[place], comparison.labels[0]
     report, first = comparison.runs[place], comparison.runs[0]
-    recorded, difference = comparison.trace_differences[place - 1], comparison.differences[place - 1]
+    difference = comparison.differences[place - 1]
     if one_file(first, report):
         return f"{label} and {first_label} are one file, or copies of one: {report.trace.path}."
-    if recorded is not None:
-        return _recorded(label, recorded, first_label)
     if difference is None or report.run is None or first.run is None:
-        return (
-            f"{label} against {first_label}: which is faster is not recorded: that requires unprofiled "
-            "times of both; the tables compare what the traces recorded."
-        )
-    text = _against(comparison, place, difference, report.run.wall_ns, first.run.wall_ns)
-    if difference.doubts and not difference.paired:  # rounds of paired runs meet the same machine
-        text += f" Not reliable: {'; '.join(difference.doubts)}."
-    return text + _validity(label, report.run, first_label, first.run)
+        said = [*_steps(comparison, place), *_spans(comparison, place)]
+        if not said:
+            said = [f"{label} against {first_label}: the tables compare what the traces recorded."]
+        text = f"{' '.join(said)} Which is faster without the profiler is not recorded."
+    else:
+        text = _against(comparison, place, difference)
+        if difference.doubts and not difference.paired:  # rounds of paired runs meet the same machine
+            text += f" Not reliable: {'; '.join(difference.doubts)}."
+        text += _validity(label, report.run, first_label, first.run)
+    return text + unlike_surroundings(comparison.surroundings[0], comparison.surroundings[place])
 
 
-def _against(comparison: Comparison, place: int, difference: Difference, here: Spread, there: Spread) -> str:
+def _against(comparison: Comparison, place: int, difference: Difference) -> str:
     label, first_label = comparison.labels[place], comparison.labels[0]
     wall = next(row for row in comparison.rows if row.figure.id == "wall_ns")
-    interval, ratio = wall.ratio_intervals[place], wall.ratios[place]
-    times = f"{time_text(here.median)} against {time_text(there.median)}"
-    measured = _measured(here, there, difference, interval)
-    if wall.within_noise(place):
-        said = f"timed passes range over {_range(here)} and {_range(there)}"
-        if difference.paired and interval is not None:
-            low, high = (signed_percent_text(end - 1) for end in (interval.low, interval.high))
-            said = f"{measured}, by {low} to {high}"
-        named = ", ".join(_named(difference, difference.causes, there.median))
-        small = f"; but beyond noise, of the time of {first_label}: {named}" if named else ""
-        return f"No difference beyond noise between {label} and {first_label}: {times}; {said}{small}."
+    interval, ratio, (here_ns, there_ns) = wall.ratio_intervals[place], wall.ratios[place], wall.numbers(place)
+    times = f"{time_text(here_ns)} against {time_text(there_ns)}, {signed_time_text(difference.wall_ns)}"
+    measured = _measured(*(report.run for report in (comparison.timed[place], comparison.timed[0])), difference)
+    if wall.within_noise(place) and interval is not None:
+        low, high = (signed_percent_text(end - 1) for end in (interval.low, interval.high))
+        named = ", ".join(_named(difference, difference.causes))
+        parts = f" Of its parts these do: {named}." if named else ""
+        return (
+            f"The total times of {label} and {first_label} do not differ beyond noise: {times}, {low} to "
+            f"{high} ({measured}).{parts}"
+        )
     if ratio is None:
         return f"{label} against {first_label}: {times}."
-    return f"{label} takes {factor_text(ratio)} the time of {first_label} ({times}, {measured}){_parts(difference)}."
+    between = ""
+    if interval is not None:
+        between = f", {' to '.join(signed_percent_text(end - 1) for end in (interval.low, interval.high))}"
+    text = f"{label} takes {factor_text(ratio)} the time of {first_label}: {times}{between} ({measured})."
+    return f"{text}{_parts(difference)}"
 
 
-def _recorded(label: str, difference: TraceDifference, first_label: str) -> str:
+def _steps(comparison: Comparison, place: int) -> Iterator[str]:
+    """The recorded steps of median time, where both traces mark steps of one kind."""
+    here, there = comparison.runs[place].typical_step, comparison.runs[0].typical_step
+    if here is None or there is None or (here.source, here.kind) != (there.source, there.kind) or not there.dur_ns:
+        return
+    what = " ".join(filter(None, (here.kind, "step")))
+    counts = " and ".join(dict.fromkeys((count_text(here.steps), count_text(there.steps))))
+    measured = "one recorded each" if counts == "1" else f"medians of {counts} recorded"
+    yield (
+        f"{comparison.labels[place]} takes {factor_text(here.dur_ns / there.dur_ns)} the time of "
+        f"{comparison.labels[0]} for a {what}: {time_text(here.dur_ns)} against {time_text(there.dur_ns)}, "
+        f"{signed_time_text(here.dur_ns - there.dur_ns)} ({measured}, the profiler's cost included)."
+    )
+
+
+def _spans(comparison: Comparison, place: int) -> Iterator[str]:
     """Of traces without unprofiled times only what was recorded can be told."""
-    several = max(difference.devices) > 1
+    item = comparison.trace_differences[place - 1]
+    if item is None:
+        return
+    several = max(item.devices) > 1
     span = "GPU spans, first work to last, are together" if several else "GPU span, first work to last, is"
-    longer = f"{'longer' if difference.span_ns >= 0 else 'shorter'} than {'those' if several else 'that'}"
-    busy_ns = difference.parts.get("busy", 0)
-    idle_ns = sum(ns for name, ns in difference.parts.items() if name.startswith("idle."))
-    return (
-        f"{label}: the recorded {span} {time_text(abs(difference.span_ns))} {longer} of {first_label} (busy "
-        f"{signed_time_text(busy_ns)}, idle {signed_time_text(idle_ns)}); which is faster is not recorded: that "
-        "requires unprofiled times of both."
+    longer = f"{'longer' if item.span_ns >= 0 else 'shorter'} than {'those' if several else 'that'}"
+    busy_ns = item.parts.get("busy", 0)
+    idle_ns = sum(ns for name, ns in item.parts.items() if name.startswith("idle."))
+    yield (
+        f"{comparison.labels[place]}: the recorded {span} {time_text(abs(item.span_ns))} {longer} of "
+        f"{comparison.labels[0]} (busy {signed_time_text(busy_ns)}, idle {signed_time_text(idle_ns)})."
     )
 
 
@@ -326,42 +490,32 @@ def _parts(difference: Difference) -> str:
     against = [part for part in difference.causes if parts[part] * difference.wall_ns < 0]
     text = ""
     if along:
-        most = sum(parts[part] for part in along) / difference.wall_ns > 0.5
-        text = f": {'most of it is' if most else 'the largest parts are'} {', '.join(_named(difference, along))}"
+        most = _MOST[0] < sum(parts[part] for part in along) / difference.wall_ns < _MOST[1]
+        text = f" {'Most of it is' if most else 'Largest:'} {', '.join(_named(difference, along))}."
     if against:
-        text += f"{'; ' if text else ': '}in the other direction: {', '.join(_named(difference, against))}"
+        text += f" In the other direction: {', '.join(_named(difference, against))}."
     if not difference.causes and difference.intervals:
-        text = ": no part of unequal work differs beyond noise"
+        text = " No part of unequal work differs beyond noise."
     elif not difference.causes:  # too few passes to tell parts from noise
         largest = named_parts({part: ns for part, ns in parts.items() if ns and group_of(part) != MACHINE})
-        text = f": largest parts, of unknown noise: {', '.join(_named(difference, largest))}" if largest else ""
-    machine_ns = sum(ns for part, ns in parts.items() if group_of(part) == MACHINE)
-    share = machine_ns / difference.wall_ns
-    if abs(share) < _LEAST_MACHINE_RATIO:
+        text = f" Largest parts, of unknown noise: {', '.join(_named(difference, largest))}." if largest else ""
+    machine_ns = sum(ns for part, ns in known_parts(difference).items() if group_of(part) == MACHINE)
+    if abs(machine_ns) < _LEAST_MACHINE_RATIO * abs(difference.wall_ns):
         return text
-    told = f" ({percent_text(share)})" if abs(share) <= _MOST_SHARE else ""
-    return f"{text}; {signed_time_text(machine_ns)}{told} is the same work at another speed: the machine"
+    return f"{text} The same work at another speed, so the machine: {signed_time_text(machine_ns)}."
 
 
-def _named(difference: Difference, parts: Iterable[str], base_ns: int | None = None) -> Iterator[str]:
-    """Each part with its time and its share of `base_ns`, else of the difference."""
-    for part in parts:
-        ns, whole_ns = difference.parts[part], base_ns or difference.wall_ns
-        share = f", {percent_text(ns / whole_ns)}" if whole_ns and abs(ns / whole_ns) <= _MOST_SHARE else ""
-        yield f"{PART_LABELS.get(part, part)} ({signed_time_text(ns)}{share})"
+def _named(difference: Difference, parts: Iterable[str]) -> Iterator[str]:
+    return (f"{PART_LABELS.get(part, part)} ({signed_time_text(difference.parts[part])})" for part in parts)
 
 
-def _measured(here: Spread, there: Spread, difference: Difference, interval: Interval | None) -> str:
+def _measured(here: Run | None, there: Run | None, difference: Difference) -> str:
     """How the times were measured."""
     if difference.paired:
-        few = ", too few to know the noise" if interval is None else ""
-        return f"paired, {counted(difference.rounds, 'round')}{few}"
-    count = " and ".join(dict.fromkeys((str(here.repeats), str(there.repeats))))
-    least = min(here.repeats, there.repeats)
+        few = ", too few to know the noise" if difference.wall_interval is None else ""
+        return f"means of {counted(difference.rounds, 'paired round')}{few}"
+    repeats = [run.wall_ns.repeats for run in (here, there) if run is not None]
+    count, least = " and ".join(dict.fromkeys(map(str, repeats))), min(repeats)
     if least == 1:
         return f"{count} timed pass{'es' if count != '1' else ''}, too few to know the noise, unpaired"
     return f"medians of {count} timed passes{', which is few' if least < _FEW_REPEATS else ''}, unpaired"
-
-
-def _range(spread: Spread) -> str:
-    return f"{time_text(spread.low)} to {time_text(spread.high)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, groupby, product
 from string import ascii_lowercase
@@ -113,7 +113,7 @@ def reports_of(item: Report | Comparison | Sequence[Report], anyway: bool = Fals
     from molprof.analysis.compare import Comparison, compare  # a report needs none
 
     if isinstance(item, Comparison):
-        return Reports(item.labels, item.runs, item.differences, item.trace_differences)
+        return Reports(item.labels, item.timed, item.differences, item.trace_differences)
     return reports_of(item[0] if len(item) == 1 else compare(item, anyway=anyway))
 
 
@@ -141,7 +141,26 @@ def figure_values(report: Report) -> dict[str, Value]:
 
 
 def compared_figures(comparison: Comparison) -> Section:
-    """The figures of every run, with ratios to the first."""
+    """The figures of every run, with ratios to the first; one that is 0 in every run, or not recorded, has no row."""
+    columns, rows = _compared(comparison)
+    values = [{cell.value for cell in cells} - {"", None} for _, cells in rows]
+    names_molecules = any(report.molecules for report in comparison.runs)
+    shown = [
+        (figure, cells)
+        for (figure, cells), found in zip(rows, values, strict=True)
+        if found != {0} and (found or names_molecules or "molecule" not in figure.label)
+    ]
+    return _section(columns, _worded(shown, reports_of(comparison)), ('"-": not recorded',))
+
+
+def figures_table(comparison: Comparison, chosen: Container[str]) -> Table:
+    """The figures of these ids alone."""
+    columns, rows = _compared(comparison)
+    worded = _worded(((figure, cells) for figure, cells in rows if figure.id in chosen), reports_of(comparison))
+    return Table(columns, [(figure.label, *cells) for figure, cells in worded], keys=2, missing="-")
+
+
+def _compared(comparison: Comparison) -> tuple[tuple[Column, ...], list[tuple[Figure, list[Cell]]]]:
     columns = [Column("figure"), Column(comparison.labels[0], "number")]
     for label in comparison.labels[1:]:
         columns += [Column(label, "number"), Column("ratio", "factor", joined=True)]
@@ -152,7 +171,11 @@ def compared_figures(comparison: Comparison) -> Section:
             cells.append(Cell(value, row.figure.unit))
             cells.append(Cell("" if ratio is None else ratio, "factor", noise=row.within_noise(place)))
         rows.append((row.figure, cells))
-    return _section(tuple(columns), _worded(rows, reports_of(comparison)), ('"-": not recorded',))
+    return tuple(columns), rows
+
+
+def _known(cells: Sequence[Cell]) -> bool:
+    return any(cell.value not in (None, "") for cell in cells)
 
 
 def _section(
@@ -161,7 +184,7 @@ def _section(
     """A table for each group but the settings; what no trace records, in a line."""
     settings = {figure.id for figure in SETTINGS}
     rows = [(figure, cells) for figure, cells in rows if figure.id not in settings]
-    known = [(figure, cells) for figure, cells in rows if any(cell.value not in (None, "") for cell in cells)]
+    known = [(figure, cells) for figure, cells in rows if _known(cells)]
     missing = _missing([figure for figure, _ in rows], [figure for figure, _ in known])
     sections = [
         Section(group, table=Table(columns, [(figure.label, *cells) for figure, cells in found], keys=2, missing="-"))

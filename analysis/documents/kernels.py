@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import PurePath
 from typing import Any
 
 from msgspec.structs import replace
 
+from molprof.analysis.compare import surroundings, unlike_surroundings
 from molprof.analysis.compare.kernels.read import STEP, STEPS, Selection, Work
 from molprof.analysis.compare.kernels.sums import (
     DELETED,
@@ -29,7 +31,8 @@ from molprof.analysis.compare.kernels.sums import (
     what,
 )
 from molprof.analysis.documents.plots import plot_section
-from molprof.common.document import Document, Field, Section, Table, columns, records, table_of, values
+from molprof.analysis.figures.build import software
+from molprof.common.document import Column, Document, Field, Section, Table, columns, records, table_of, values
 from molprof.common.values import (
     count_text,
     counted,
@@ -67,10 +70,12 @@ _MOST_PLACES, _MOST_NAMES = 3, 3
 _LONGEST = 60
 # A page shows so many rows of a table, and so many tables of the sequences; JSON and CSV have all.
 _ROWS, _TABLES = 500, 20
+# A screen shows so many places.
+_PLACES = 8
 
 
-def kernels_document(result: Summed, region: str) -> Document:
-    """The difference between two traces by kernel, or by operator where no GPU is recorded."""
+def kernels_document(result: Summed, region: str, whole: bool = True) -> Document:
+    """The difference between two traces by kernel, or operator where no GPU is recorded. Not `whole`: on one screen."""
     labels = _labels(result)
     word = noun(result)
     recorded = f"recorded {'GPU' if result.first.trace.has_gpu else 'CPU'} time"
@@ -90,14 +95,38 @@ def kernels_document(result: Summed, region: str) -> Document:
         *([Section("By layer", (), _sums("layer", result, layers), detail=True)] if {*result.layers} - {None} else []),
         *_side_by_side(result, labels),
     ]
+    if not whole:
+        sections = [sections[0], _largest(result, labels)]
     return Document(
         title=f"molprof compare by {word}: {labels[1]} against {labels[0]}",
         sections=tuple(sections),
         data=lambda: _data(result, region, labels),
         records=lambda: _records(result),
         warnings=tuple(f"the sum does not hold: {problem}" for problem in result.problems),
-        summary=kernel_verdict(result, labels),
+        summary=(*kernel_verdict(result, labels), *_unlike(result)),
     )
+
+
+def _unlike(result: Summed) -> Iterator[str]:
+    infos = (side.trace.info for side in (result.first, result.other))
+    around = (
+        surroundings((str(device.get("name") or "") for device in info.devices), software(info.keys)) for info in infos
+    )
+    if text := unlike_surroundings(*around).strip():
+        yield text
+
+
+def _largest(result: Summed, labels: tuple[str, str]) -> Section:
+    """The places whose times differ most, and how to see the rest."""
+    rows = [
+        (place, item.first[1] + item.first[2], item.other[1] + item.other[2], item.total_ns)
+        for place, item in islice(_places(result), _PLACES)
+        if any(item.counts.values())
+    ]
+    heads = (Column("place"), *(Column(label, "ns") for label in labels), Column("difference", "change_ns"))
+    paths = " ".join(shlex.quote(str(side.trace.info.path)) for side in (result.first, result.other))
+    more = f"molprof compare {paths} --by kernel --all"
+    return Section("Largest places, with the idle time before their work", (more,), Table(heads, rows))
 
 
 def noun(result: Summed) -> str:
@@ -146,10 +175,11 @@ def _sum(result: Summed, labels: tuple[str, str]) -> Table:
         (words, None if part == "idle" else counts[part], result.whole.parts.get(part))
         for part, words in PART_WORDS.items()
     ]
+    rows = [row for row in rows if row[1] or row[2]]
     if result.residual_ns:
         rows.append(("unexplained", None, result.residual_ns))
-    shares = [(*row, per(row[2], result.span_ns)) for row in rows]
-    shares.append((f"total of {labels[1]} against {labels[0]}", len(result.changes), result.span_ns, 1.0))
+    total = (f"total of {labels[1]} against {labels[0]}", len(result.changes), result.span_ns)
+    shares = [(*row, per(row[2], result.first.span_ns)) for row in (*rows, total)]
     heads = columns(("part", "text"), (f"{noun(result)}s", "count"), ("time", "change_ns"), ("share", "ratio"))
     return Table(heads, shares, missing="")
 

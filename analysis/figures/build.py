@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from msgspec import convert
 from msgspec.structs import asdict, replace
@@ -38,6 +39,8 @@ DEVICES = Query("devices", "SELECT device, span_ns, busy_ns, idle_ns FROM molpro
 OPERATIONS = Query(
     "memory_operations", "SELECT name, count, time_ns, bytes FROM molprof_memory_operation ORDER BY name"
 )
+# Of the packages that a trace lists, those that decide how fast it is.
+_PACKAGES = ("flash_attn", "torch", "transformers", "triton", "vllm")
 _LAUNCHES = Query(
     "launches",
     "SELECT launches, graph_launches, kernels, kernel_time_ns, kernel_names, launches_without_gpu_work,"
@@ -99,6 +102,7 @@ def build_report(engine: TraceProcessor, info: TraceInfo) -> Report:
     read = {
         "events_by_category": dict(sorted(info.events_by_category.items())),
         "device_names": tuple(str(device["name"]) for device in info.devices if device.get("name")),
+        "software": software(info.keys),
         "trimmed": None if trimmed is None else trimmed.text(),
         "whole_steps": trimmed is None or trimmed.whole_steps,
     }
@@ -119,6 +123,29 @@ def build_report(engine: TraceProcessor, info: TraceInfo) -> Report:
         typical_step=read_typical_step(engine) if trace.whole_steps else None,
         certificate=certificate.certify(engine, info, counts, devices),
     )
+
+
+def software(keys: Mapping[str, Any]) -> dict[str, str]:
+    """Versions by name, of a trace's top-level keys: of CUDA or HIP, an engine, and packages where they are listed."""
+    found = {}
+    for key, value in keys.items():
+        name, is_version, _ = key.rpartition("_version")
+        if is_version and isinstance(value, str):
+            found[name] = value
+        elif key == "cuda_runtime_version" and isinstance(value, int):
+            found["CUDA"] = f"{value // 1000}.{value % 1000 // 10}"
+        elif key == "hip_runtime_version" and isinstance(value, int):
+            found["HIP"] = f"{value // 10_000_000}.{value // 100_000 % 100}.{value % 100_000}"
+    for place in (keys.get("distributedInfo"), keys.get("metadata")):
+        place = place if isinstance(place, dict) else {}
+        if isinstance(version := place.get("nccl_version"), str):
+            found["NCCL"] = version
+        system = place.get("system")
+        for text in system.get("pip_packages", ()) if isinstance(system, dict) else ():
+            name, _, version = str(text).partition("==")
+            if name in _PACKAGES:
+                found[name] = version
+    return dict(sorted(found.items()))
 
 
 def refuse_ambiguous(engine: TraceProcessor, path: str) -> None:

@@ -65,6 +65,7 @@ class TraceFigures(Struct, frozen=True):
     stacks: bool  # Python stacks were read too
     device_names: tuple[str, ...]
     trimmed: str | None = None
+    software: dict[str, str] = {}  # versions that the file tells, by name
     whole_steps: bool = True  # False where a step lacks events, so that figures of steps and phases would be wrong
 
     @property

@@ -40,6 +40,7 @@ BYS = ("kernel",)
     "--of", "region", type=click.Choice(("step", "steps", "trace")),
     help="What --by compares: the step of median time (default if both mark steps), all steps, or the trace.",
 )  # fmt: skip
+@click.option("--all", "whole", is_flag=True, help="Show every section, not what fits one screen; pages always do.")
 @given_options
 @reading_options
 @result_options()
@@ -50,6 +51,7 @@ def command(
     anyway: bool,
     by: str | None,
     region: str | None,
+    whole: bool,
     tokens: tuple[int, ...],
     molecules: tuple[int, ...],
     reading: Reading,
@@ -91,13 +93,14 @@ def command(
             raise UsageError(f"--by {by} compares two traces, and {len(traces)} are given", hint="give two")
         given = {"fail_if": thresholds, "predictions": predictions, "tokens": tokens, "molecules": molecules}
         refuse(f"--by {by}", "leave these out", **given)
+    whole = whole or result.style not in ("table", "markdown")
     result.check([*traces, *filter(None, [predictions])])
     if by is not None:
         from molprof.analysis.documents.kernels import kernels_document
 
         sums, region, notes = compare_kernels(traces, region, replace(reading, cached=False))
         note(*notes)
-        result.deliver(kernels_document(sums, region))
+        result.deliver(kernels_document(sums, region, whole))
         return 3 if sums.problems else 0
     from molprof.analysis.compare.thresholds import judge_rows, parse_threshold, read_expectations
     from molprof.analysis.documents.comparison import comparison_document
@@ -107,7 +110,7 @@ def command(
     expectations = () if predictions is None else read_expectations(predictions)
     found = with_given(reports(traces, reading), tokens, molecules)
     comparison = compare(*found, anyway=anyway, expectations=expectations)
-    document = comparison_document(comparison)
+    document = comparison_document(comparison, whole)
     outcome = judge_rows(comparison.labels, comparison.runs, comparison.rows, bounds)
     text = render(document, result.style, result.columns)
     note(*(remark for report in found for remark in report.trace.remarks))

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from molprof.api import compare, reports
-from molprof.commands.options import Result, engine_options, folder_option, make_folder, note, number_option, write
+from molprof.commands.options import Result, engine_options, folder_option, make_folder, note, number_option
 from molprof.commands.progress import Progress
-from molprof.common.document import Document, Section
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing
 from molprof.common.memory import let_threads_sleep
 from molprof.common.reading import Reading
 from molprof.common.text import escaped
-
-if TYPE_CHECKING:
-    from molprof.analysis.figures import Report
 
 # Trace name -> (preset, constrained). The first is what the others are compared with.
 RUNS = {
@@ -52,7 +47,7 @@ def command(folder: Path, count: int, repeats: int, force: bool, native_path: st
     for path in paths.values() if folder.exists() else ():
         check_output(path, force)
     let_threads_sleep()
-    from molprof.analysis.documents.comparison import comparison_document, comparison_verdict
+    from molprof.analysis.documents.demo import demo_document
     from molprof.common.settings import LP_PROCESSOR, CaptureSettings
     from molprof.profiler.capture.capture import capture_together
     from molprof.profiler.capture.tracefile import OutputFile, trace_stem
@@ -85,22 +80,4 @@ def command(folder: Path, count: int, repeats: int, force: bool, native_path: st
     note("reading the four traces")
     runs = dict(zip(RUNS, reports(list(paths.values()), Reading(native_path, cached=True)), strict=True))
     pairs = [compare(runs[preset], runs[f"{preset}-lp"]) for preset in ("llama", "qwen")]
-    Result().deliver(comparison_document(compare(*runs.values())))
-    write("")
-    after = {
-        "What the LP does": [line for pair in pairs for line in comparison_verdict(pair)],
-        "Valid molecules": [f"{name}: {_valid(report)}" for name, report in runs.items()],
-        "Traces": [str(path) for path in paths.values()],
-        "Next": [
-            f"molprof report {paths['qwen-lp']}",
-            f"molprof compare {paths['qwen']} {paths['qwen-lp']}",
-            f"molprof open {paths['qwen-lp']}",
-        ],
-    }
-    Result().deliver(Document("", tuple(Section(title, tuple(lines)) for title, lines in after.items()), dict))
-
-
-def _valid(report: Report) -> str:
-    if report.run is None or report.run.valid_molecules is None:
-        return "not recorded"
-    return f"{report.run.valid_molecules} of {report.run.molecules}"
+    Result().deliver(demo_document(compare(*runs.values()), pairs, {name: str(path) for name, path in paths.items()}))

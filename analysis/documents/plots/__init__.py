@@ -37,7 +37,7 @@ PLOTS = {
         "Where the difference lies",
         "From the time of the first run, part by part, to that of the other: unprofiled time of runs, otherwise what "
         "the traces recorded of the GPUs. Hatched: more time; plain: less. The parts add up; the unexplained rest is "
-        "shown too. Those of paired runs are means of rounds: the first bar is the other run's median less these.",
+        "shown too. Percentages are of the first run's time. Times of paired runs are means of the rounds.",
         "Where the difference in time to the first run lies, part by part.",
     ),
     "timeline": Kind(

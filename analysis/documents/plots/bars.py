@@ -74,7 +74,7 @@ def draw_phases(subject: Reports) -> Figure:
         style.write_behind(axis, end_ns / scale, row, time_text(end_ns), 9, "bold")
     style.name_rows(axis, [label for label, _ in runs], 32)
     axis.set_xlim(0, 1.14 * longest_ns / scale)
-    axis.set_xlabel(f"unprofiled time per step, mean of the median pass ({unit})")
+    axis.set_xlabel(f"unprofiled time per step ({unit})")
     style.legend_below(figure, [(name, style.PHASES[name]) for name in STEP_PHASES])
     return figure
 
@@ -249,7 +249,8 @@ class _Panel(NamedTuple):
 def draw_waterfall(subject: Reports) -> Figure:
     """A panel for each run but the first: of unprofiled, else of the GPUs' recorded time. Raises NotRecordedError."""
     first, *others = subject.reports
-    what = "unprofiled time, median of the timed passes"
+    paired = any(item is not None and item.paired for item in subject.differences)
+    what = f"unprofiled time, {'mean of the rounds' if paired else 'median of the timed passes'}"
     panels = [
         _Panel(label, wall_ns - item.wall_ns, wall_ns, _steps(item.parts, item.residual_ns), what)
         for label, report, item in zip(subject.labels[1:], others, subject.differences, strict=True)
@@ -303,13 +304,17 @@ def _waterfall(first_label: str, panels: Sequence[_Panel]) -> Figure:
     return figure
 
 
+def _share(ns: int, first_ns: int) -> str:
+    return f"({signed_percent_text(ns / first_ns)})" if first_ns else ""
+
+
 def _draw_panel(axis: Axes, first_label: str, panel: _Panel, scale: int) -> list[int]:
     """Draws the totals and the parts between; returns where these begin, and where the last ends, ns."""
     ends = list(itertools.accumulate((ns for _, ns in panel.steps), initial=panel.first_ns))
     change = panel.total_ns - panel.first_ns
     bars = [
         style.Bar(row, abs(ns), (style.ORANGE, "////") if ns > 0 else (style.BLUE, ""), min(ends[row - 1 : row + 1]),
-                  behind=f"{signed_time_text(ns)}{f' ({signed_percent_text(ns / change)})' if change else ''}")
+                  behind=" ".join(filter(None, (signed_time_text(ns), _share(ns, panel.first_ns)))))
         for row, (_, ns) in enumerate(panel.steps, 1)
     ]  # fmt: skip
     style.draw_bars(axis, bars, scale, _BAR, 8.5)

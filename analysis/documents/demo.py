@@ -1,0 +1,52 @@
+"""The runs of a demo as a document: first what every machine finds, then times with their intervals."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from molprof.analysis.compare import Comparison
+from molprof.common.document import Cell, Column, Document, Row, Section, Table
+from molprof.common.values import signed_percent_text
+
+# Figures that the speed of the machine does not change.
+_REPRODUCIBLE = (
+    "molecules", "valid_molecules", "tokens_per_molecule", "junk_tokens", "filler_tokens", "decode_steps",
+    "launches_per_step", "leaf_operators_per_step",
+)  # fmt: skip
+
+
+def demo_document(comparison: Comparison, pairs: Sequence[Comparison], paths: Mapping[str, str]) -> Document:
+    """The document. pairs: of each model the run without a logits processor and that with one; paths: by run."""
+    rows = {row.figure.id: row for row in comparison.rows}
+    found: list[Row] = [
+        (rows[name].figure.label, *(Cell(value, rows[name].figure.unit) for value in rows[name].values))
+        for name in _REPRODUCIBLE
+        if set(rows[name].values) != {None}
+    ]
+    heads = (Column("figure"), *(Column(name, "number") for name in paths))
+    first, last = list(paths.values())[-2:]
+    first, last = shlex.quote(first), shlex.quote(last)
+    return Document(
+        f"molprof demo: {len(paths)} runs, each model with and without a logits processor (LP)",
+        (
+            Section("The same on every machine", table=Table(heads, found, missing="-")),
+            Section("Time on this machine, and how sure it is", table=_times(pairs)),
+            Section("Next", (f"molprof compare {first} {last}", f"molprof report {last}", f"molprof open {last}")),
+        ),
+        comparison.to_json,
+    )
+
+
+def _times(pairs: Sequence[Comparison]) -> Table:
+    rows: list[Row] = []
+    for pair in pairs:
+        wall = next(row for row in pair.rows if row.figure.id == "wall_ns")
+        interval, first = wall.ratio_intervals[1], pair.runs[0].run
+        change = "too few passes to tell"
+        if interval is not None:
+            change = " to ".join(signed_percent_text(end - 1) for end in (interval.low, interval.high))
+        model = first.setup.model if first else pair.labels[0]
+        rows.append((model, *wall.values, Cell(wall.ratios[1], "factor", wall.within_noise(1)), change))
+    heads = (Column("mean of paired passes"), Column("without LP", "ns"), Column("with LP", "ns"))
+    return Table((*heads, Column("ratio", "factor"), Column("change, at 95 % confidence")), rows, missing="-")
