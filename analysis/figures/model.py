@@ -65,7 +65,7 @@ class TraceFigures(Struct, frozen=True):
     stacks: bool  # Python stacks were read too
     device_names: tuple[str, ...]
     trimmed: str | None = None
-    software: dict[str, str] = {}  # versions that the file tells, by name
+    software: dict[str, str] = {}  # versions that the file tells, by name; for comparisons, not in the JSON
     whole_steps: bool = True  # False where a step lacks events, so that figures of steps and phases would be wrong
 
     @property
@@ -328,6 +328,7 @@ class Report(Struct, frozen=True):
         tables = {table.name: table.to_json() for table in self.tables}
         findings = [finding.to_json() for finding in self.findings]
         fields: dict[str, Any] = plain({**to_builtins(self), "tables": tables, "findings": findings})
+        del fields["trace"]["software"]
         return fields
 
 
