@@ -138,9 +138,12 @@ def _unlike(comparison: Comparison, reports: Reports) -> Iterator[tuple[str, str
         if len(set(values) - {None}) > 1:
             yield name, " -> ".join(dict.fromkeys(value or "-" for value in values))
     settings = settings_section(reports).table
-    for place, (name, *cells) in enumerate(() if settings is None else settings.cells()):
-        if settings is not None and place in settings.marked and name.value not in {*names, "devices in the trace"}:
-            yield str(name.value), " -> ".join(dict.fromkeys(map(settings.text, cells)))
+    if settings is None:
+        return
+    for place, (setting, *cells) in enumerate(settings.cells()):
+        name = str(setting.value)
+        if place in settings.marked and name not in {*names, "devices in the trace"}:
+            yield name, " -> ".join(dict.fromkeys(map(settings.text, cells)))
 
 
 def _bars(comparison: Comparison) -> Iterator[Section]:
@@ -174,13 +177,11 @@ def _bars(comparison: Comparison) -> Iterator[Section]:
         row: list[Any] = [part]
         for parts, total_ns in known.values():
             rest_ns = total_ns - sum(parts.get(name, 0) for name in shown)
-            ns = {rest: rest_ns, "total": total_ns}.get(part, parts.get(part))
-            row += [ns, per(ns, first_ns)]
-            row += (
-                [("█" if (ns or 0) > 0 else "░") * round(size * abs(ns) / longest) if part in shown and ns else ""]
-                if size
-                else []
-            )
+            time_ns = {rest: rest_ns, "total": total_ns}.get(part, parts.get(part))
+            row += [time_ns, per(time_ns, first_ns)]
+            if size:
+                bar = round(size * abs(time_ns) / longest) if time_ns and part in shown else 0
+                row.append(("█" if (time_ns or 0) > 0 else "░") * bar)
         rows.append(tuple(row))
     what = "recorded time of the GPUs, whole traces" if recorded else "unprofiled time"
     title = f"Difference in {what}, and its share of the time of {comparison.labels[0]}"
@@ -420,7 +421,7 @@ def _against(comparison: Comparison, place: int, difference: Difference) -> str:
     wall = next(row for row in comparison.rows if row.figure.id == "wall_ns")
     interval, ratio, (here_ns, there_ns) = wall.ratio_intervals[place], wall.ratios[place], wall.numbers(place)
     times = f"{time_text(here_ns)} against {time_text(there_ns)}, {signed_time_text(difference.wall_ns)}"
-    measured = _measured(*(report.run for report in (comparison.timed[place], comparison.timed[0])), difference)
+    measured = _measured(comparison.timed[place].run, comparison.timed[0].run, difference)
     if wall.within_noise(place) and interval is not None:
         low, high = (signed_percent_text(end - 1) for end in (interval.low, interval.high))
         named = ", ".join(_named(difference, difference.causes))
