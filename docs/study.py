@@ -21,7 +21,7 @@ from molprof.analysis.figures.catalog import COMPARED
 from molprof.analysis.figures.labels import run_labels
 from molprof.common.bench_records import read_results
 from molprof.common.errors import TraceError
-from molprof.common.values import Value, by_unit, factor_text, percent_text, signed_time_text
+from molprof.common.values import Value, by_unit, factor_text, per, percent_text, signed_time_text
 
 CPU = "cpu"
 SIMULATED = "simulated"  # how the name of a simulated GPU begins
@@ -79,14 +79,15 @@ class Study:
         """How the difference of two runs splits: a row for each part of 1 % of it or more."""
         split = self.split(first, other)
         whole = abs(split.wall_ns) or 1
+        wall = next(row for row in self.compared(first, other).rows if row.figure.id == "wall_ns")
         large = {part: ns for part, ns in split.parts.items() if abs(ns) >= LEAST_PART * whole}
         times = {PART_LABELS[part]: ns for part, ns in large.items()}
         times["smaller parts together"] = sum(split.parts.values()) - sum(large.values())
         times["in no part"] = split.residual_ns
         times["**all**"] = split.wall_ns
-        body = [(label, signed_time_text(ns), percent_text(ns / (split.wall_ns or 1))) for label, ns in times.items()]
+        body = [(label, signed_time_text(ns), percent_text(per(ns, wall.numbers(0)[1]))) for label, ns in times.items()]
         labels = self.compared(first, other).labels
-        return table((f"{labels[1]} against {labels[0]}", "time", "share"), body)
+        return table((f"{labels[1]} against {labels[0]}", "time", "of the latter's time"), body)
 
     def part(self, first: str, other: str, *names: str) -> str:
         """Parts of the difference of two runs together, with their sign."""
