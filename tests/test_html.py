@@ -158,7 +158,7 @@ def test_examples_of_junk_are_shown(tmp_path: Path) -> None:
     drift = replace(report.run.drift, junk_examples=(example,))
     report = replace(report, run=replace(report.run, drift=drift))
     assert "0 3 41 2 <b>abra <1.0,2.0,3.0|<b>abra|>" in Tree(render(report, "html")).text()
-    both = Tree(render(replace(comparison, runs=(report, comparison.runs[1])), "html")).text()
+    both = Tree(render(replace(comparison, timed=(report, comparison.timed[1])), "html")).text()
     assert "llama lp:generic 0 3 41 2 <b>abra" in both
     assert "Junk in coordinate blocks" not in render(foreign(tmp_path), "html")
 

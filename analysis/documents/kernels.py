@@ -97,36 +97,27 @@ def kernels_document(result: Summed, region: str, whole: bool = True) -> Documen
     ]
     if not whole:
         sections = [sections[0], _largest(result, labels)]
+    infos = (side.trace.info for side in (result.first, result.other))
+    around = (surroundings((str(item.get("name", "")) for item in it.devices), software(it.keys)) for it in infos)
+    unlike = unlike_surroundings(*around).strip()
     return Document(
         title=f"molprof compare by {word}: {labels[1]} against {labels[0]}",
         sections=tuple(sections),
         data=lambda: _data(result, region, labels),
         records=lambda: _records(result),
         warnings=tuple(f"the sum does not hold: {problem}" for problem in result.problems),
-        summary=(*kernel_verdict(result, labels), *_unlike(result)),
+        summary=(*kernel_verdict(result, labels), *([unlike] if unlike else [])),
     )
-
-
-def _unlike(result: Summed) -> Iterator[str]:
-    infos = (side.trace.info for side in (result.first, result.other))
-    around = (
-        surroundings((str(device.get("name") or "") for device in info.devices), software(info.keys)) for info in infos
-    )
-    if text := unlike_surroundings(*around).strip():
-        yield text
 
 
 def _largest(result: Summed, labels: tuple[str, str]) -> Section:
     """The places whose times differ most, and how to see the rest."""
-    rows = [
-        (place, item.first[1] + item.first[2], item.other[1] + item.other[2], item.total_ns)
-        for place, item in islice(_places(result), _PLACES)
-        if any(item.counts.values())
-    ]
+    found = [(place, item) for place, item in islice(_places(result), _PLACES) if any(item.counts.values())]
+    rows = [(place, sum(item.first[1:]), sum(item.other[1:]), item.total_ns) for place, item in found]
     heads = (Column("place"), *(Column(label, "ns") for label in labels), Column("difference", "change_ns"))
     paths = " ".join(shlex.quote(str(side.trace.info.path)) for side in (result.first, result.other))
-    more = f"molprof compare {paths} --by kernel --all"
-    return Section("Largest places, with the idle time before their work", (more,), Table(heads, rows))
+    more = (f"molprof compare {paths} --by kernel --all",)
+    return Section("Largest places, with the idle time before their work", more, Table(heads, rows))
 
 
 def noun(result: Summed) -> str:
