@@ -255,7 +255,6 @@ def test_the_first_finding_of_a_public_trace(name: str, first: str, place: str |
 
 
 def test_every_rule_is_documented() -> None:
-    docs = Path(__file__).parent.parent / "docs"
-    pages = "".join((docs / name).read_text() for name in ("findings.md", "origin.md"))
-    documented = re.findall(r"^\| `(\w+)` \|", pages, re.MULTILINE)
+    page = (Path(__file__).parent.parent / "docs" / "findings.md").read_text()
+    documented = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
     assert sorted(documented) == sorted(rule.id for rule in RULES)

@@ -15,7 +15,6 @@ import pytest
 from origin_trace import EVENTS, origins_in
 from tiny_trace import document, write
 
-from molprof.analysis.findings import Known, find_all
 from molprof.analysis.origin.read import Origins, places_of
 from molprof.analysis.origin.tree import AMOUNTS, BYS, Tree, build_tree
 
@@ -148,12 +147,6 @@ def test_layers_fold_and_places_are_named() -> None:
     assert (copies[1].operator, copies[1].count, len(copies[1].modules)) == ("aten::contiguous > aten::copy_", 96, 24)
     assert copies[1].source == "transformers/integrations/sdpa_attention.py(18): sdpa_attention_forward"
     assert places_of(origins, "syncs")[1].module == "Qwen2Model"
-    assert [finding.id for finding in find_all(Known(origins=origins))] == [
-        "layer_launches",
-        "launches_by_function",
-        "copies_by_place",
-        "syncs_by_place",
-    ]
 
 
 def test_a_tree_by_module(tmp_path: Path) -> None:

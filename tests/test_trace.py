@@ -14,6 +14,7 @@ import tiny_trace
 import molprof
 from molprof.analysis import findings
 from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.places import work_places
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.frame import FRAMES
 from molprof.analysis.reader import open as opening
@@ -95,9 +96,9 @@ def test_what_was_read_stays_after_the_trace_is_closed(trace: molprof.Trace, ope
     id="by_function", title="t", fix="f", explanation="e", query="launches", needs=("gpu", "stacks"), least_gain=0.0
 )  # fmt: skip
 def by_function(known: Known) -> Found | None:
-    origins = known.stacked.origins
-    names = [origins.path("source", frame)[-1][1] for frame in origins.work["frame_id"].tolist()]
-    return Found(", ".join(names), {"work": len(names)}, known.gain(0.5, "all of it", 0.25))
+    places = work_places(known, ("matmul",))
+    names = ", ".join(place.label for place in places)
+    return Found(names, {"work": len(places)}, known.gain(0.5, "all of it", 0.25))
 
 
 def test_a_rule_that_needs_python_functions_has_them_read(

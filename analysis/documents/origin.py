@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median_low
 from typing import Any
 
-from molprof.analysis.figures.model import Finding, plain
+from molprof.analysis.figures.model import plain
 from molprof.analysis.figures.sequence import blocks
 from molprof.analysis.figures.shapes import shapes_text
-from molprof.analysis.findings import Known, find_all
 from molprof.analysis.origin.opened import Graph, Opened, Work
 from molprof.analysis.origin.opened import Place as Origin
-from molprof.analysis.origin.read import NO_CALL, Origins, Place
-from molprof.analysis.origin.tree import AMOUNTS, Tree
+from molprof.analysis.origin.read import NO_CALL, Origins, Place, places_of
+from molprof.analysis.origin.tree import AMOUNTS, Tree, build_tree
 from molprof.analysis.reader import path_text
-from molprof.common.document import Document, Field, Section, Table, pairs, records, table_of
+from molprof.common.document import Document, Field, Section, Table, records, table_of
 from molprof.common.values import class_names, counted, per, percent_text, short_name, short_source, time_text
 
 SCHEMA = 1
@@ -46,11 +45,9 @@ _NO_STACKS = (
 
 
 def origin_document(origins: Origins, by: str) -> Document:
-    known = Known(origins=origins)
-    tree, findings = known.tree(by), find_all(known)
-    places = {name: known.places(name) for name in ("launches", "copies", "syncs")}
-    rows = [row for item in findings for row in ((item.title, item.evidence), ("", f"fix: {item.fix}"))]
-    sections = [Section("Findings", table=pairs(rows)), _tree(origins, tree, by)]
+    tree = build_tree(origins, by)
+    places = {name: places_of(origins, name) for name in ("launches", "copies", "syncs")}
+    sections = [_tree(origins, tree, by)]
     if origins.has_gpu:
         sections += [
             _places("Who launches", "GPU time", places["launches"]),
@@ -58,12 +55,12 @@ def origin_document(origins: Origins, by: str) -> Document:
             _places("Who waits for the GPU", "time in the syncs", places["syncs"]),
         ]
     else:
-        places["operators"] = known.places("operators")
+        places["operators"] = places_of(origins, "operators")
         sections.append(_places("Who runs operators", "self time", places["operators"]))
     return Document(
         title=f"{path_text(origins.info.path)} by {by}",
         sections=tuple(section for section in sections if section.table is not None and section.table.rows),
-        data=lambda: _data(origins, tree, by, places, findings),
+        data=lambda: _data(origins, tree, by, places),
         records=lambda: _records(tree),
         warnings=() if origins.has_stacks or by in ("operator", "kernel") else (_NO_STACKS,),
         summary=_summary(origins, tree),
@@ -165,9 +162,7 @@ def _records(tree: Tree) -> Table:
     return records(rows)
 
 
-def _data(
-    origins: Origins, tree: Tree, by: str, places: dict[str, list[Place]], findings: Sequence[Finding]
-) -> dict[str, Any]:
+def _data(origins: Origins, tree: Tree, by: str, places: dict[str, list[Place]]) -> dict[str, Any]:
     alone, alone_ns = origins.without_call
     return {
         "schema": SCHEMA,
@@ -189,7 +184,6 @@ def _data(
             ]
             for name, found in places.items()
         },
-        "findings": [finding.to_json() for finding in findings],
     }
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from molprof.analysis.figures.model import Finding
-from molprof.analysis.findings import cpu, idle, kernels, origin, processor, run
+from molprof.analysis.findings import cpu, idle, kernels, processor, run
 from molprof.analysis.findings.known import SPAN, Known
 from molprof.analysis.findings.rule import Rule
 from molprof.analysis.trace_processor.package import Query
 
 __all__ = ["RULES", "Known", "find_all", "queries"]
 
-_MODULES = (idle, kernels, cpu, processor, run, origin)
+_MODULES = (idle, kernels, cpu, processor, run)
 # In the order in which they are defined: that of findings of equal gain.
 RULES = tuple(item for module in _MODULES for item in vars(module).values() if isinstance(item, Rule))
 

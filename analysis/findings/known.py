@@ -1,4 +1,4 @@
-"""What a rule can ask of a trace: figures, recorded time and what it went to, origins.
+"""What a rule can ask of a trace: figures, recorded time and what it went to.
 
 A captured run has recorded steps, profiled, and the wall time of timed passes, unprofiled. The profiler does not slow
 the GPU, so GPU time is divided by the unprofiled time of the recorded steps. It slows the host, so the share of host
@@ -20,8 +20,6 @@ from molprof.analysis.figures.model import STACK_CATEGORY, Gain, Group, Report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.union import Union
 from molprof.analysis.frame import Frame
-from molprof.analysis.origin.read import Origins, Place, origins_of, places_of
-from molprof.analysis.origin.tree import Tree, build_tree
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query
@@ -204,16 +202,11 @@ class Known:
         engine: TraceProcessor | None = None,
         report: Report | None = None,
         info: TraceInfo | None = None,
-        origins: Origins | None = None,
         stacked: Callable[[], tuple[TraceProcessor, TraceInfo]] | None = None,
     ) -> None:
-        """origins: of a report by module, source, operator or kernel, whose rules need them. stacked: reads the trace
-        with Python stacks; None where it cannot be read once more."""
+        """stacked: reads the trace with Python stacks; None where it cannot be read once more."""
         self._engine, self._report, self._info = engine, report, info
         self._stacked = stacked
-        self.by_origin = origins is not None
-        if origins is not None:
-            self.origins = origins
         self._kept: dict[tuple[str, Any], Any] = {}
 
     def _once(self, kind: str, key: Any, make: Callable[[], T]) -> T:
@@ -222,13 +215,6 @@ class Known:
             self._kept[kind, key] = make()
         found: T = self._kept[kind, key]
         return found
-
-    def tree(self, by: str) -> Tree:
-        """By module, source, operator or kernel, folded."""
-        return self._once("tree", by, lambda: build_tree(self.origins, by))
-
-    def places(self, asked: str) -> list[Place]:
-        return self._once("places", asked, lambda: places_of(self.origins, asked))
 
     def frame(self, query: Query) -> Frame:
         return self._once("frame", query, lambda: Frame(self.engine.query(query.text)))
@@ -284,12 +270,6 @@ class Known:
         """For rules that need time, GPU work or steps."""
         assert self.any_scope is not None
         return self.any_scope
-
-    @cached_property
-    def origins(self) -> Origins:
-        """Who asks for calls and GPU work: by operator, and by module and function where stacks were read."""
-        assert self._info is not None
-        return origins_of(self.engine, self._info)
 
     @cached_property
     def stacked(self) -> Known:
@@ -415,7 +395,7 @@ class Known:
 
     def doubts_on(self, groups: tuple[Group, ...]) -> str | None:
         """Why figures of the groups are not exact; None where they are."""
-        doubted = () if self.by_origin else self.report.doubts_on(groups)
+        doubted = self.report.doubts_on(groups)
         return "; ".join(f"{item.title}: {item.reason}" for item in doubted) or None
 
     def rows(self, query: Query) -> list[dict[str, Any]]:

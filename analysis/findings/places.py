@@ -49,7 +49,8 @@ GROUP BY place.place_id""",
 )
 _IDLE_PLACES = Query(
     "idle_places",
-    f"SELECT idle.count, idle.time_ns, 0 AS is_lost, {_PLACE_COLUMNS} FROM molprof_idle_time AS idle"
+    "SELECT idle.count, idle.time_ns, idle.place_id IS NOT NULL AND place.place_id IS NULL AS is_lost,"
+    f" {_PLACE_COLUMNS} FROM molprof_idle_time AS idle"
     " LEFT JOIN molprof_idle_place AS place USING (place_id) WHERE idle.is_long",
 )
 # Operators of a name, or leaf operators of the processor, by place; of many places those that take longest.

@@ -86,7 +86,7 @@ def _threads(operators: Frame) -> dict[int, Frame]:
     return {place: operators.where(places == place) for place in dict.fromkeys(places.tolist())}
 
 
-Need = Literal["report", "time", "gpu", "no_gpu", "launches", "run", "timed", "steps", "processor", "stacks", "origins"]
+Need = Literal["report", "time", "gpu", "no_gpu", "launches", "run", "timed", "steps", "processor", "stacks"]
 _HAS: Mapping[str, Callable[[Known], bool]] = {
     "report": lambda known: True,
     "time": lambda known: known.any_scope is not None,
@@ -99,11 +99,6 @@ _HAS: Mapping[str, Callable[[Known], bool]] = {
     "processor": lambda known: known.report.run is not None and known.run.setup.processor is not None,
     "stacks": lambda known: known.has_stacks,
 }
-
-
-def has(known: Known, need: Need) -> bool:
-    """Whether the trace has what a rule needs."""
-    return known.by_origin if need == "origins" else not known.by_origin and _HAS[need](known)
 
 
 class Found(Struct, frozen=True):
@@ -138,7 +133,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     def applied(self, known: Known) -> Found | None:
         """What it finds in a trace that has what it needs, unless that gains too little."""
-        found = self.find(known) if all(has(known, need) for need in self.needs) else None
+        found = self.find(known) if all(_HAS[need](known) for need in self.needs) else None
         if found is None or found.gain is None:
             return found
         least = self.least_gain * (known.scope.wall_ratio if self.of_steps else 1)

@@ -174,13 +174,12 @@ def _query(trace: str, sql: str, parameters: dict[str, str], stacks: bool, limit
 
 
 def _origin(trace: str, by: str, depth: int, limit: int) -> dict[str, Any]:
-    from molprof.analysis.findings import Known, find_all
-    from molprof.analysis.origin.read import origins_of
+    from molprof.analysis.origin.read import origins_of, places_of
+    from molprof.analysis.origin.tree import build_tree
 
     with api.load(trace) as loaded:
         origins, notes = loaded.read(origins_of, stacks=True), loaded.info.notes()
-    known = Known(origins=origins)
-    tree = known.tree(by)
+    tree = build_tree(origins, by)
     weight = "gpu_ns" if tree.amount("gpu_ns") else "operator_ns"
     nodes = sorted(_nodes(tree, depth), key=lambda node: -node[2].amount(weight))
     column = _COLUMNS[by]
@@ -201,8 +200,7 @@ def _origin(trace: str, by: str, depth: int, limit: int) -> dict[str, Any]:
     }
     limited(data, "tree", [_node(*node) for node in nodes], limit)
     for name in ("launches", "copies", "syncs") if origins.has_gpu else ("operators",):
-        limited(data, name, [_place(place) for place in known.places(name)], min(limit, _MOST_PLACES))
-    data["findings"] = [_finding(item) for item in find_all(known)]
+        limited(data, name, [_place(place) for place in places_of(origins, name)], min(limit, _MOST_PLACES))
     data["notes"] = list(notes)
     return data
 
