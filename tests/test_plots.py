@@ -144,7 +144,7 @@ def test_waterfall_of_traces_without_unprofiled_times_is_of_recorded_time(tmp_pa
 
 
 def test_waterfall_has_a_name_for_every_cause_of_idle_time() -> None:
-    names = {f"idle.{name}" for name in re.findall(r"_molprof_cause!\(\s*'(\w+)'", modules()["molprof.idle_causes"])}
+    names = {f"idle.{name}" for name in re.findall(r'^-- (\w+) \("', modules()["molprof.idle_causes"], re.MULTILINE)}
     assert names == set(RECORDED_LABELS) - {"busy"}
 
 

@@ -209,8 +209,9 @@ def pauses(known: Known) -> Found | None:
     rests_on=("gpu_idle", "gpu_time"),
     note=True,
 )
-def limits(known: Known) -> Found:
-    scope = known.scope
+def limits(known: Known) -> Found | None:
+    if not (scope := known.scope).busy_ns:  # how long the work took is not recorded
+        return None
     steps = sum(int(row["steps"] or 0) for row in known.report.table("steps").to_json() if row["source"] != "(outside)")
     each = f", {number_text(steps)} steps of {time_text(scope.recorded_ns / steps)}" if steps > 1 else ""
     return Found(
