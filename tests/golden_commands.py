@@ -33,7 +33,7 @@ def _several(command: str, *formats: str) -> tuple[str, ...]:
 def _report(trace: str, *formats: str) -> list[Golden]:
     """The report of a trace: the table by itself, so that its changes can be read."""
     name = Path(trace).name.split(".json")[0].split(".pftrace")[0]
-    more = (*_several(f"report {trace}", "json", "csv", "markdown", *formats), f"COLUMNS=80 report {trace}")
+    more = (*_several(f"report {trace}", "json", "csv", "markdown", *formats), f"COLUMNS=80 report {trace} --all")
     return [Golden(f"report/{name}.txt", (f"report {trace}",)), Golden(f"report/{name}.xz", more)]
 
 
@@ -109,7 +109,7 @@ GOLDENS = [
         "report corpus/traces/mi300x_vllm_decode_graph.json.gz --by kernel --format json",
         "report corpus/engines/vllm_json_llama_nostack.json.gz --by module --format json",
     )),
-    Golden("graphs/opened.txt", (_REPLAY,)),
+    Golden("graphs/opened.txt", (f"{_REPLAY} --all",)),
     Golden("graphs/opened.xz", (*_several(_REPLAY, "json"), *_several(f"{_REPLAY} --by operator", "json"))),
     Golden("compare/captured.txt", (f"compare {_QWEN} {_GENERIC}", f"COLUMNS=80 compare {_QWEN} {_GENERIC} --all")),
     Golden("compare/captured.xz", _several(f"compare {_QWEN} {_GENERIC}", "json", "csv", "markdown", "html")),

@@ -88,7 +88,7 @@ def test_what_was_measured_once_has_no_verdict(tmp_path: Path) -> None:
 def test_at_the_command_line(molprof: Cli, tmp_path: Path) -> None:
     foreign(tmp_path)
     shown = molprof(
-        "report", "foreign.json", "--tokens", "12", "--molecules", "4", "--fail-if", "launches_per_token>0.4"
+        "report", "foreign.json", "--tokens", "12", "--molecules", "4", "--fail-if", "launches_per_token>0.4", "--all"
     )
     assert shown.returncode == 1
     assert "launches per token" in shown.stdout

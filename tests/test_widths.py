@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import tiny_trace
+from msgspec.structs import replace
 from page_data import render, report_of, timed, two_runs
 
 import molprof.analysis.render
@@ -14,6 +15,7 @@ from molprof.analysis.compare import Comparison, compare
 from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures import Report
+from molprof.analysis.figures.model import Finding, Gain
 from molprof.analysis.render import table
 from molprof.analysis.render.table import NARROW, WIDTH
 from molprof.common.document import Column, Document, Section, Table
@@ -46,6 +48,36 @@ def test_a_narrow_terminal(tmp_path: Path) -> None:
         lines += table.render(report_document(comparison.runs[0]), terminal).splitlines()
         assert max(map(width, lines)) <= NARROW
         assert any("5.38 s" in line for line in lines)
+
+
+@pytest.mark.parametrize("worth", [0, 3, 8])
+def test_the_first_screen_has_forty_lines(tmp_path: Path, worth: int) -> None:
+    """Whatever is found; all is shown on demand, and always on pages and in data."""
+    long = " ".join(["long words"] * 40)
+    finding = Finding(
+        id="a",
+        title=f"Title {long}",
+        evidence=long,
+        gain=Gain(0.125, 0.25, "unprofiled wall time", "all of it"),
+        fix=long,
+        explanation=long,
+        query="steps",
+        figures={},
+        place="file.py(3): function",
+    )
+    notes = [replace(finding, note=True, title=f"Worth knowing {number}") for number in range(3)]
+    report = timed(report_of(tmp_path, tiny_trace.document()), 5_380_000_000, 1_000)
+    document = report_document(replace(report, findings=(*[finding] * worth, *notes)))
+    for terminal in (None, 60, 80):
+        lines = molprof.analysis.render.render(document, "table", terminal, whole=False).splitlines()
+        assert len(lines) <= 40, terminal
+        assert min(worth, 2) <= sum(line.endswith("function") for line in lines) <= 5
+        assert ("12.5 % to 25.0 %: Title" in "\n".join(lines)) == bool(worth)
+    assert ("  Nothing worth doing was found." in lines) == (not worth)
+    assert len(molprof.analysis.render.render(document).splitlines()) > 100
+    assert "Events" not in molprof.analysis.render.render(document, "markdown", whole=False)
+    short, whole = (molprof.analysis.render.render(document, "json", whole=whole) for whole in (False, True))
+    assert short == whole
 
 
 def test_results_of_queries_are_cut_to_a_terminal_alone() -> None:

@@ -45,6 +45,18 @@ _SHOWN = (
     "wall_ns", "tokens_per_s", "generated_tokens", "launches", "launches_per_token", "kernels", "busy_ratio",
     "leaf_operators_per_step", "processor_ns_per_step",
 )  # fmt: skip
+# Figures of the first screen: of each line the first one that is recorded and not 0, and so many in all.
+_FIRST = (
+    ("wall_ns",), ("tokens_per_s",), ("forward_ns",), ("processor_ns",), ("valid_molecules",), ("drift_block_ratio",),
+    ("busy_ratio",), ("gpu_ns_per_token", "gpu_ns_per_step", "kernel_time_ns"),
+    ("kernels_per_token", "kernels_per_step", "kernels"), ("launches_per_token", "launches_per_step", "launches"),
+    ("graph_launches_per_step", "graph_launches"), ("syncs_per_step",), ("elementwise_kernels_ns",),
+    ("leaf_operators_per_token", "leaf_operators_per_step"),
+    ("junk_tokens",), ("masking_operators",), ("peak_memory_bytes",),
+)  # fmt: skip
+_MOST_FIRST = 10
+_HEADINGS = {"Unprofiled time": "Time", "Tokens": "Tokens", "Settings of the run": "Tokens"}
+_BY_ID = {figure.id: figure for figure in FIGURES}
 WORDS = {"exact": "exact", "bounded": "bounded", "not_to_be_had": "not to be had"}
 # Bounds that a line names; JSON has all.
 _BOUNDS = 2
@@ -59,10 +71,9 @@ class Reports(Struct, frozen=True):
     trace_differences: tuple[TraceDifference | None, ...] = ()  # of recorded device time, without unprofiled times
 
     @property
-    def of_prompts(self) -> bool:
-        """Whether some are of runs, and all of these of plain-text prompts."""
-        runs = [report.run for report in self.reports if report.run is not None]
-        return bool(runs) and not any(run.of_molecules for run in runs)
+    def of_molecules(self) -> bool:
+        """Whether any is of a run of molecules, or the user says so of a foreign trace."""
+        return any(it.given.molecules if it.run is None else it.run.of_molecules for it in self.reports)
 
     def of_each(self, value: Callable[[Report], T | None]) -> list[tuple[str, T]]:
         """Label and value of each report that has one, neither None nor empty."""
@@ -118,21 +129,43 @@ def reports_of(item: Report | Comparison | Sequence[Report], anyway: bool = Fals
 
 
 def _worded(rows: Iterable[tuple[Figure, T]], reports: Reports) -> list[tuple[Figure, T]]:
-    """Figures and what belongs to each; of runs of prompts without those, and words, of molecules."""
-    if not reports.of_prompts:
+    """Figures and what belongs to each; without molecules none of them, nor words of them."""
+    if reports.of_molecules:
         return list(rows)
+    of_prompts = any(report.run is not None for report in reports.reports)
     return [
         (replace(figure, label=figure.label.replace("molecule", "prompt")), of_figure)
         for figure, of_figure in rows
-        if not figure.of_molecules
+        if not figure.of_molecules and (of_prompts or "molecule" not in figure.label)
     ]
 
 
 def report_figures(reports: Reports) -> Section:
-    """The figures of one report."""
+    """The figures of one report; those that are 0 have no row."""
     columns = (Column("figure"), Column(reports.labels[0], "number"))
-    rows = ((figure, [Cell(figure.value(reports.reports[0]), figure.unit)]) for figure in FIGURES)
-    return _section(columns, _worded(rows, reports), ())
+    values = [(figure, figure.value(reports.reports[0])) for figure in FIGURES]
+    rows = ((figure, [Cell(value, figure.unit)]) for figure, value in values if value is None or value)
+    notes = ("recorded figures without a row are 0",) if any(value == 0 for _, value in values) else ()
+    return _section(columns, _worded(rows, reports), notes)
+
+
+def main_figures(report: Report) -> Section:
+    """Those of the first screen, under few headings, and how exact they are."""
+    found = (next((figure for id_ in ids if (figure := _BY_ID[id_]).value(report)), None) for ids in _FIRST)
+    shown = _worded(((figure, None) for figure in found if figure is not None), reports_of(report))[:_MOST_FIRST]
+    texts: dict[str, list[str]] = {}
+    for figure, _ in shown:
+        texts.setdefault(_HEADINGS.get(figure.group, "Work"), []).append(
+            f"{figure.label} {by_unit(figure.unit, figure.value(report))}"
+        )
+    rows: list[Row] = [(group, ", ".join(items)) for group, items in texts.items()]
+    if (certificate := report.certificate) is not None:
+        names = [item.title for item in certificate.uncertain]
+        groups = f"not exact are {', '.join(names[:3])}{' and others' if names[3:] else ''}" if names else ""
+        reason, *others = dict.fromkeys(doubt.reason for doubt in certificate.doubts) or [""]
+        more = f", and {counted(len(others), 'other reason')}" if others else ""
+        rows.append(("Certificate", f"{groups}: {reason}{more}" if groups else "every recorded figure is exact"))
+    return Section("Figures", table=pairs(rows))
 
 
 def figure_values(report: Report) -> dict[str, Value]:

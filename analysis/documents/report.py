@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from molprof.analysis.documents.figures import (
     certificate_sections,
     figure_values,
     is_spread,
+    main_figures,
     report_figures,
     reports_of,
     settings_section,
@@ -24,10 +26,14 @@ from molprof.analysis.figures.catalog import shown_tables
 from molprof.analysis.figures.labels import report_label
 from molprof.analysis.figures.model import IDLE_CAUSES, STACK_CATEGORY, Finding, Table
 from molprof.analysis.figures.run_model import PhaseFigures, Run, RunTotal, SequenceFigures
-from molprof.analysis.reader import path_text
+from molprof.analysis.reader import STDIN, path_text
 from molprof.common.document import Document, Field, Row, Section, pairs
 from molprof.common.values import count_text, counted, number_text, per, percent_text, time_text, unit_of
 
+# Findings and notes of the first screen, and with how many findings notes are there.
+_BEST, _NOTES, _ROOMY = 5, 2, 3
+# With a longer path commands take more than a line of a small window.
+_LONGEST_PATH = 32
 _TITLES = {"gpu_ns": "GPU time", "own_ns": "self time", "mean_gpu_ns": "mean GPU time"}
 # Tables whose rows are told apart by two columns.
 _TWO_KEYS = ("steps", "step_latency", "idle_causes", "host_syncs", "graph_positions")
@@ -68,6 +74,7 @@ def report_document(report: Report) -> Document:
         lambda: {**report.to_json(), "figures": figure_values(report)},
         warnings=warnings(reports),
         summary=report_verdict(report),
+        screen=(_best(report), main_figures(report), _next(report)),
     )
 
 
@@ -75,7 +82,7 @@ def plots_section(reports: Reports) -> Section:
     """Every plot, in the order in which they explain the summary; the waterfall only where there are two runs."""
     has_gpu = any(report.trace.gpu_recorded for report in reports.reports)
     band = _BAND if any(is_spread(points) for _, points in reports.step_times()) else ""
-    left_out = {"waterfall": len(reports.reports) < 2, "drift": reports.of_prompts}  # prompts have no coordinates
+    left_out = {"waterfall": len(reports.reports) < 2, "drift": not reports.of_molecules}
     kinds = [kind for kind in PLOTS if not left_out.get(kind)]
     return plot_section(kinds, reports, band=band, shown=_GPU if has_gpu else _NO_GPU)
 
@@ -124,8 +131,42 @@ def report_sections(reports: Reports) -> list[Section]:
     return [item for item in sections if item.notes or (item.table is not None and item.table.rows)]
 
 
+def _best(report: Report) -> Section:
+    """The first findings in short, then what is worth knowing."""
+    worth = [item for item in report.findings if not item.note]
+    rows: list[Row] = []
+    for number, item in enumerate(worth[:_BEST], 1):
+        rows.append((str(number), f"{_gain(item)}{'' if item.certain else 'likely: '}{item.title}"))
+        rows += [("place", item.place)] if item.place else []
+        rows += [("evidence", item.evidence), ("fix", item.fix)]
+    notes = [item for item in report.findings if item.note][: _NOTES if len(worth) <= _ROOMY else 0]
+    rows += [("note", f"{item.title}: {item.evidence}") for item in notes]
+    of = next((f" (gain: share of the {item.gain.of})" for item in worth if item.gain is not None), "")
+    none = () if worth else ("Nothing worth doing was found.",)
+    return Section(f"Findings{of}", none, replace(pairs(rows), fitted=True))
+
+
+def _gain(item: Finding) -> str:
+    if item.gain is None:
+        return ""
+    low, high = percent_text(item.gain.low), percent_text(item.gain.high)
+    return f"{'up to ' if not item.gain.low else f'{low} to ' if low != high else ''}{high}: "
+
+
+def _next(report: Report) -> Section:
+    """Commands that show more of what this report shows."""
+    path, events = shlex.quote(report.trace.path), report.trace.events_by_category
+    trace = path if path != STDIN and len(path) <= _LONGEST_PATH else "TRACE"
+    by = "module" if STACK_CATEGORY in events else "operator" if "cpu_op" in events else "kernel"
+    lines = [f"molprof report {trace} --all"]
+    if report.trace.gpu_recorded or by == "operator":
+        lines.append(f"molprof report {trace} --by {by}")
+    queries = [f"molprof query {shlex.quote(item.query)} {trace}" for item in report.findings if not item.note]
+    return Section("Next", (*lines, *(queries[:1] or [f"molprof open {trace}"])))
+
+
 def findings_section(reports: Reports) -> Section:
-    """All findings in a table, the largest possible gain first, then each with evidence, fix and query."""
+    """All findings in a table, in their order, then each with evidence, fix and query."""
     table = reports.table(
         lambda report: enumerate(report.findings, 1),
         ("#", "index", "0"), ("finding", "text", "1.title"), ("gain at most", "ratio", "1.gain_ratio"),
@@ -145,8 +186,10 @@ def findings_section(reports: Reports) -> Section:
 def _detail(number: str, item: Finding) -> Section:
     query = f'"{item.query}"' if " " in item.query else item.query
     rows = (
+        *((("place", item.place),) if item.place else ()),
         ("evidence", item.evidence),
         *((("uncertain", item.uncertain),) if item.uncertain else ()),
+        *((("likely", "taken from names or shapes"),) if not item.certain else ()),
         ("why", item.explanation),
         ("fix", item.fix),
         ("query", f"molprof query {query} TRACE"),
@@ -216,7 +259,7 @@ def _run_sections(reports: Reports) -> Iterator[Section]:
         ("#", "index", "sequence"), ("molecule", "text", "smiles"),
         ("why", "text", lambda item: item.problem or "unknown"), detail=True,
     )  # fmt: skip
-    if reports.of_prompts:
+    if not reports.of_molecules:
         yield reports.of_runs(
             "Prompts", lambda run: run.sequences,
             ("#", "index", "sequence"), ("prompt", "text"), ("tokens", "count"), ("masked logits", "count"),
@@ -392,16 +435,17 @@ def _trace(report: Report) -> str:
     busy_ns = sum(device.busy_ns for device in devices)
     if not report.trace.gpu_recorded:
         return f"{label} holds no GPU calls and no GPU work."
-    launches = f"{counted(counts.launches, 'launch', 'es')}, {counted(counts.kernels, 'kernel')}"
-    if counts.graph_launches:
-        launches = f"{counted(counts.graph_launches, 'graph launch', 'es')}, {launches}"
+    if not devices or not busy_ns:
+        launches = f"{counted(counts.launches, 'launch', 'es')}, {counted(counts.kernels, 'kernel')}"
+        if counts.graph_launches:
+            launches = f"{counted(counts.graph_launches, 'graph launch', 'es')}, {launches}"
     if not devices:
         return f"{label} recorded {launches}, but no GPU work."
     if not busy_ns:
         return f"{label} recorded {launches}; how long the GPU's work took is not recorded."
     gpus = f"{len(devices)} GPUs together were" if len(devices) > 1 else "the GPU was"
     busy = f"busy for {percent_text(per(busy_ns, span_ns))} of {time_text(span_ns)}, first work to last"
-    return f"{label} recorded {launches}; {gpus} {busy}{_largest_class(report)}{_largest_cause(report)}."
+    return f"{label}: {gpus} {busy}{_largest_class(report)}{_largest_cause(report)}."
 
 
 def _largest_class(report: Report) -> str:

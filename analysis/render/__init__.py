@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from msgspec.structs import replace
+
 from molprof.common.document import Document
 from molprof.common.errors import UsageError
 
@@ -17,13 +19,17 @@ FORMATS = {
 }
 
 
-def render(document: Document, form: str = "table", terminal: int | None = None) -> str:
+def render(document: Document, form: str = "table", terminal: int | None = None, whole: bool = True) -> str:
     """The document in the format `form`, ending with a newline; a table for a terminal of so many columns, if given.
+
+    Not `whole`: of the text formats its screen alone, if it has one.
 
     Raises UsageError for an unknown format, or one that cannot hold the document.
     """
     if form not in FORMATS:
         raise UsageError(f"unknown format {form!r}; known: {', '.join(sorted(FORMATS))}")
+    if document.screen and not whole and form in ("table", "markdown"):
+        document = replace(document, sections=document.screen)
     module = import_module(FORMATS[form][0])
     text: str = module.render(document, terminal) if form == "table" else module.render(document)
     return text

@@ -9,6 +9,8 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from molprof.common.document import Column, Document, Section, Table
 from molprof.common.text import escaped
 from molprof.common.values import Unit, cut, width
@@ -16,13 +18,15 @@ from molprof.common.values import Unit, cut, width
 WIDTH = 100
 # Of tables for a small window. On a narrower terminal lines break: numbers would be cut.
 NARROW = 60
+# Lines of a screen.
+SCREEN = 40
 # Rows of a detail.
 ROWS = 12
 _INDENT, _MARK = "  ", "* "
 # So much of a text, and of a text in a key column, is kept before a table is split; so much of a column at all.
 _SHORTEST, _SHORTEST_KEY, _LAST = 20, 32, 12
-# Lines of a cell.
-_LINES = 3
+# Lines of a cell, and items that a fitted table may lose.
+_LINES, _ITEMS = 3, 5
 # Kernel names reach a thousand characters; JSON has them whole.
 _LONGEST = 60
 
@@ -48,10 +52,23 @@ def render(document: Document, terminal: int | None = None) -> str:
     # Tables of the same columns share their widths, so that they stand under each other.
     rows: dict[tuple[Column, ...], list[list[str]]] = {}
     for section in sections:
-        if section.table is not None:
+        if section.table is not None and not section.table.fitted:
             rows.setdefault(section.table.columns, []).extend(shown_rows(section)[0])
-    blocks.extend(block for section in sections if (block := _section(section, rows, room, terminal)))
-    return "\n\n".join(blocks) + "\n"
+    # Fitted tables with ever fewer lines for a text, then with ever fewer items.
+    for lines, left_out in ((_LINES, 0), (2, 0), *((1, count) for count in range(_ITEMS))):
+        parts = (_section(_fewer(section, left_out), rows, room, terminal, lines) for section in sections)
+        text = "\n\n".join([*blocks, *filter(None, parts)]) + "\n"
+        if text.count("\n") <= SCREEN or not any(section.table and section.table.fitted for section in sections):
+            break
+    return text
+
+
+def _fewer(section: Section, count: int) -> Section:
+    """A fitted table without its last numbered rows, and what belongs to each; one is kept."""
+    if not count or section.table is None or not section.table.fitted:
+        return section
+    starts = [place for place, row in enumerate(section.table.rows) if str(row[0]).isdigit()][1:]
+    return replace(section, table=replace(section.table, rows=section.table.rows[: min(starts[-count:], default=None)]))
 
 
 def shown_sections(sections: Iterable[Section]) -> Iterator[Section]:
@@ -133,25 +150,32 @@ def _fitted(piece: _Piece, table: Table, room: int) -> _Piece:
 
 
 def _section(
-    section: Section, all_rows: Mapping[tuple[Column, ...], Sequence[Sequence[str]]], room: int, terminal: int | None
+    section: Section,
+    all_rows: Mapping[tuple[Column, ...], Sequence[Sequence[str]]],
+    room: int,
+    terminal: int | None,
+    fitted_lines: int,
 ) -> str:
     rows, more = shown_rows(section)
     lines = [cut(line, room) for line in _words(escaped(section.title), room, _INDENT)] if section.title else []
     tables: list[str] = []
     if (table := section.table) is not None and table.shown:
-        pieces = _pieces(table, all_rows[table.columns], room)
+        pieces = _pieces(table, rows if table.fitted else all_rows[table.columns], room)
         # Nothing that is shown without a terminal is cut: another program may read it.
         limit = terminal if table.wide and table.titled else None
         if limit is not None and _surplus(pieces[0], table, limit) > 0:
             more += (f"lines are cut to {limit} columns; --format csv has them whole",)
-        tables = [_text(table, rows, piece, room, limit) for piece in pieces]
+        most = fitted_lines if table.fitted else None
+        tables = [_text(table, rows, piece, room, limit, most) for piece in pieces]
     lines += _notes((*section.notes, *more), room)
     return "\n".join([*lines, "\n\n".join(tables)] if tables else lines)
 
 
-def _text(table: Table, rows: Sequence[Sequence[str]], piece: _Piece, room: int, limit: int | None) -> str:
+def _text(
+    table: Table, rows: Sequence[Sequence[str]], piece: _Piece, room: int, limit: int | None, most: int | None
+) -> str:
     if not table.titled:
-        return "\n".join(line for row in rows for line in _pair(row, table, piece, room))
+        return "\n".join(line for row in rows for line in _pair(row, table, piece, room, most))
     # Titles word by word, the last words next to the cells.
     wrapped = {place: _words(escaped(table.columns[place].title), size) for place, size in piece.items()}
     height = max(map(len, wrapped.values()))
@@ -173,17 +197,22 @@ def _lines_of(text: str, size: int, unit: Unit, table: Table) -> list[str]:
     if unit != "text" or table.wide or width(text) <= size:
         return [cut(text, size, unit)]
     begin = text[: len(text) - len(text.lstrip())]
-    lines = _words(text.strip(), size - len(begin), _INDENT)
-    lines[_LINES - 1 :] = [" ".join(lines[_LINES - 1 :])] if len(lines) >= _LINES else []
+    lines = _shortened(_words(text.strip(), size - len(begin), _INDENT), _LINES)
     return [cut(begin + line, size) for line in lines]
 
 
-def _pair(row: Sequence[str], table: Table, piece: _Piece, columns: int) -> Iterator[str]:
-    """A name and what there is to say about it, over as many lines as that needs."""
+def _shortened(lines: list[str], most: int) -> list[str]:
+    """At most so many lines: the last one holds all that is left, to be cut."""
+    return [*lines[: most - 1], " ".join(lines[most - 1 :])] if len(lines) > most else lines
+
+
+def _pair(row: Sequence[str], table: Table, piece: _Piece, columns: int, most: int | None) -> Iterator[str]:
+    """A name and what there is to say about it, in at most so many lines; None: as many as that needs."""
     head = _line(row[:1], table, {0: piece[0]})
     indent = len(_INDENT) + piece[0] + _gap(table.columns[1])
     room = (NARROW if table.narrow else columns) - indent
-    for line in _words(escaped(row[1]), room):
+    lines = _words(escaped(row[1]), room)
+    for line in lines if most is None else _shortened(lines, most):
         yield f"{head:{indent}}{line if table.wide else cut(line, room)}".rstrip()
         head = ""
 

@@ -144,9 +144,9 @@ class Result:
         else:
             check_output(self.output, self.force, inputs)
 
-    def deliver(self, document: Document) -> None:
-        """Write the document in one of `FORMATS`."""
-        write(render(document, self.style, self.columns), self.output)
+    def deliver(self, document: Document, whole: bool = True) -> None:
+        """Write the document in one of `FORMATS`; not `whole`: what fits one screen."""
+        write(render(document, self.style, self.columns, whole), self.output)
 
 
 def _output_option(**settings: Any) -> Callable[[_F], _F]:
@@ -203,6 +203,11 @@ def file_option(*endings: str, folder_for: str | None = None, default: str = "")
     help_text = f"File to write, {_either(endings)}{folder}.{said}"
     output = _output_option(required=not default, callback=check, help=help_text)
     return lambda command: output(_force_option(command))
+
+
+all_option = click.option(
+    "--all", "whole", is_flag=True, help="Show all sections, not only what fits one screen. Pages and data have all."
+)
 
 
 def given_options(command: _F) -> _F:

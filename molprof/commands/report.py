@@ -16,6 +16,7 @@ from molprof.api import each_report, load, origins, reports
 from molprof.commands.options import (
     TRACE,
     Result,
+    all_option,
     deliver_texts,
     ending_of,
     fail_if_option,
@@ -48,6 +49,7 @@ _CAPTURE = "Open the graphs that TRACE replays with CAPTURE, the trace in which 
 @click.command("report", cls=Submittable)
 @click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="TRACE...")
 @click.option("--stacks", is_flag=True, help="Read Python stacks too. No figure needs them.")
+@all_option
 @fail_if_option("'drift_blocks>0' or 'wall_ns>2s'")
 @given_options
 @reading_options
@@ -61,6 +63,7 @@ def command(
     context: click.Context,
     /,
     traces: Sequence[Path],
+    whole: bool,
     rows: bool,
     by: str | None,
     capture: Path | None,
@@ -90,6 +93,7 @@ def command(
     \b
     Examples:
       molprof report trace.json.gz
+      molprof report trace.json.gz --all
       molprof report trace.json.gz --format json | jq .counts
       molprof report trace.json.gz -o report.md
       molprof report trace.json.gz -o report.html
@@ -109,12 +113,12 @@ def command(
     if by is None and result.style == SPEEDSCOPE:
         raise UsageError("speedscope shows a tree, and none is chosen", hint=f"--by {', '.join(BYS[:-1])} or {BYS[-1]}")
     if by is not None:
-        refuse("--by", "leave --by or these out", **given)
+        refuse("--by", "leave --by or these out", **given, all=whole)
     several = len(traces) > 1 or traces[0].is_dir()
     traces = sweeps_expanded(traces)
     if rows:
         hint = "molprof report DIR --format json -o REPORTS --submit NAME, then molprof report REPORTS --rows"
-        others = {"by": by, "stacks": reading.stacks, "graph_capture": capture, **given}
+        others = {"by": by, "stacks": reading.stacks, "graph_capture": capture, **given, "all": whole}
         refuse("--rows", f"on a cluster: {hint}", **others, submit=submission.cluster)
         files = _files(traces)
         result.check(files)
@@ -151,13 +155,13 @@ def command(
         _report_by(traces, outputs, by, capture, reading, result)
         return 0
     if capture is not None:
-        _report_graphs(traces[0], capture, reading, result)
+        _report_graphs(traces[0], capture, reading, result, whole)
         return 0
     from molprof.analysis.documents.report import report_document
     from molprof.analysis.reports import with_given
 
     found = with_given(reports(traces, reading, stored=False), tokens, molecules)
-    texts = [render(report_document(report), result.style, result.columns) for report in found]
+    texts = [render(report_document(report), result.style, result.columns, whole) for report in found]
     for report in found:
         note(*(f"{report.trace.path}: {remark}" if several else remark for remark in report.trace.remarks))
     deliver_texts(texts, outputs, result.style)
@@ -212,7 +216,7 @@ def _report_by(
     deliver_texts(texts, outputs, result.style)
 
 
-def _report_graphs(trace: Path, capture: Path, reading: Reading, result: Result) -> None:
+def _report_graphs(trace: Path, capture: Path, reading: Reading, result: Result, whole: bool) -> None:
     """Write the report of the trace with its graphs opened, to OUT or stdout."""
     from molprof.analysis.documents.origin import opened_data, opened_sections
     from molprof.analysis.documents.report import report_document
@@ -224,9 +228,12 @@ def _report_graphs(trace: Path, capture: Path, reading: Reading, result: Result)
     document = report_document(report)
     # Below the findings: the figures of a replay alone come after what its kernels are.
     place = next(number for number, section in enumerate(document.sections, 1) if section.title == "Findings")
-    sections = (*document.sections[:place], *opened_sections(opened), *document.sections[place:])
+    graphs = opened_sections(opened)
+    sections = (*document.sections[:place], *graphs, *document.sections[place:])
+    screen = (document.screen[0], graphs[0], *document.screen[1:])
     data = document.data
-    result.deliver(changed(document, sections=sections, data=lambda: {**data(), "graphs_opened": opened_data(opened)}))
+    document = changed(document, sections=sections, screen=screen)
+    result.deliver(changed(document, data=lambda: {**data(), "graphs_opened": opened_data(opened)}), whole)
 
 
 def report_rows(traces: Sequence[Path], reading: Reading, result: Result) -> None:

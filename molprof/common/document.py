@@ -44,6 +44,7 @@ class Table(Struct, frozen=True):
     missing: str = NOT_RECORDED  # what stands for None
     wide: bool = False  # lines may have any length: results of queries, paths to copy
     narrow: bool = False  # texts beside names wrap early, for a small window
+    fitted: bool = False  # texts beside names are cut, then the last numbered rows left out, for all to fit one screen
 
     @property
     def titled(self) -> bool:
@@ -98,6 +99,9 @@ class Document(Struct, frozen=True):
     records: Callable[[], Table] | None = None  # rows for CSV; None: a row for each path and leaf of `data`
     warnings: tuple[str, ...] = ()  # what a reader must know before any figure
     summary: tuple[str, ...] = ()  # the answer in a few sentences
+    # What most readers need, on one screen: text formats show it in place of `sections` unless all is asked for, a page
+    # shows it open above the others, which it folds. None: all sections are needed.
+    screen: tuple[Section, ...] = ()
 
 
 # A column declared: its title, its unit, and what gives its values. That is a function of an item, or the name of an
