@@ -26,31 +26,44 @@ _AGAIN_S = 0.01
 # Files that the line on an interrupt names.
 _NAMED = 4
 
-# Name -> one line for `molprof --help`. The module of that name in molprof.commands holds `command`, or that of another
-# command holds a function of that name. It is imported when the command is used, so that help stays instant.
-COMMANDS = {
-    "demo": "Capture both presets with and without the LP, and compare the four traces.",
-    "capture": "Record a trace of generation, with or without a logits processor.",
-    "report": "Report launches, kernels, phases and tokens of one or more traces.",
-    "compare": "Compare two or more traces, and explain the difference.",
-    "ranks": "Show the ranks of a distributed job side by side.",
-    "drift": "Compare the tokens that coordinates need with the positions of placeholders.",
-    "bench": "Benchmark attention, KV caches, batch sizes, compilation and processors.",
-    "recommend": "Recommend the fastest valid configuration that a benchmark measured.",
-    "plot": "Draw a figure of one or more traces as PNG, SVG or PDF.",
-    "open": "Open one trace, two side by side, or all ranks of a job, in the Perfetto UI on this machine.",
-    "trim": "Cut a trace to some of its steps, phases, categories, or a stretch of time.",
-    "query": "Run SQL over one or more traces: a module of the package, a file, or text.",
-    "queries": "List the SQL package: modules, columns, units and examples.",
-    "mcp": "Serve traces to an assistant: a server of the Model Context Protocol.",
-    "sweep": "Capture every combination of a grid of options, here or on a cluster.",
-    "jobs": "List, requeue or cancel jobs on a cluster.",
-    "collect": "Collect the results of a job on a cluster.",
-    "logs": "Print the logs of a job on a cluster.",
-    "wheels": "Gather the wheels that a machine without a network lacks for recording.",
-    "doctor": "Check what works on this machine, and print a fix for what does not.",
-    "presets": "List the models, processors and molecules that come with molprof.",
+# By task: name -> one line for `molprof --help`. The module of that name in molprof.commands holds `command`, or that
+# of another command holds a function of that name. It is imported when the command is used: help stays instant.
+GROUPS = {
+    "Record": {
+        "demo": "Capture both presets with and without the LP, and compare the four traces.",
+        "capture": "Record a trace of generation, with or without a logits processor.",
+        "sweep": "Capture every combination of a grid of options, here or on a cluster.",
+    },
+    "Analyse traces": {
+        "report": "Report launches, kernels, phases and tokens of one or more traces.",
+        "compare": "Compare two or more traces, and explain the difference.",
+        "ranks": "Show the ranks of a distributed job side by side.",
+        "query": "Run SQL over one or more traces: a module of the package, a file, or text.",
+        "queries": "List the SQL package: modules, columns, units and examples.",
+        "trim": "Cut a trace to some of its steps, phases, categories, or a stretch of time.",
+        "mcp": "Serve traces to an assistant: a server of the Model Context Protocol.",
+    },
+    "Look at traces": {
+        "open": "Open one trace, two side by side, or all ranks of a job, in the Perfetto UI on this machine.",
+        "plot": "Draw a figure of one or more traces as PNG, SVG or PDF.",
+    },
+    "Measure": {
+        "bench": "Benchmark attention, KV caches, batch sizes, compilation and processors.",
+        "recommend": "Recommend the fastest valid configuration that a benchmark measured.",
+        "drift": "Compare the tokens that coordinates need with the positions of placeholders.",
+    },
+    "Clusters": {
+        "jobs": "List, requeue or cancel jobs on a cluster.",
+        "collect": "Collect the results of a job on a cluster.",
+        "logs": "Print the logs of a job on a cluster.",
+    },
+    "Set up": {
+        "doctor": "Check what works on this machine, and print a fix for what does not.",
+        "presets": "List the models, processors and molecules that come with molprof.",
+        "wheels": "Gather the wheels that a machine without a network lacks for recording.",
+    },
 }
+COMMANDS = {name: text for commands in GROUPS.values() for name, text in commands.items()}
 _HOMES = {"collect": "jobs", "logs": "jobs", "queries": "query"}
 # Commands that read traces. They use no linear algebra: numpy's OpenBLAS would start a thread per processor, and each
 # would wait in a busy loop for 0.1 s.
@@ -83,8 +96,10 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        longest = max(map(len, COMMANDS))
+        for task, commands in GROUPS.items():
+            with formatter.section(task):
+                formatter.write_dl([(f"{name:{longest}}", text) for name, text in commands.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -209,6 +209,7 @@ GOLDENS = [
         "trim given/tiny.json --steps 1:2 -o out.json", "trim given/tiny.json --from 3x -o out.json",
         "trim given/tiny.json -o out.json", "open given/tiny.json given/tiny-2.json absent.json",
         "drift --tokenizer nothing", "drift --conformers absent.sdf", "drift --placeholder x", "drift -n 0",
+        "drift given/tiny.json", "recommend given", "recommend given/tiny.json",
         "recommend absent.jsonl", "recommend given/text.json", "bench show absent.jsonl", "bench show given/text.json",
         "bench nothing", "bench show given/bench.jsonl --plot nothing -o x.svg",
         "presets --config absent.toml", "sweep absent.toml", "jobs nothing", "collect nothing", "logs nothing",

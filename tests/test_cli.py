@@ -48,6 +48,12 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
     assert name == "presets" or f"molprof {name}" in result.stdout.split("Example", 1)[1]
 
 
+@pytest.mark.parametrize("words", ["capture", "bench matrix", "bench sdpa", "report"])
+def test_every_option_stands_under_a_subject(words: str) -> None:
+    others = CliRunner().invoke(cli, [*words.split(), "--help"]).output.partition("Other options:\n")[2]
+    assert [line.split()[0] for line in others.splitlines() if line.startswith("  -")] == ["-h,"]
+
+
 def test_remarks_of_the_libraries_reach_stderr_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from molprof.common.errors import UsageError
 from molprof.common.text_format import TextFormat
 
 
-@click.command("drift")
+@click.command("drift", context_settings={"allow_extra_args": True})
 @click.option(
     "--tokenizer", "tokenizers", multiple=True, default=("qwen", "llama"), metavar="NAME",
     help="Preset, folder with a tokenizer.json, hub id, or model of molprof.toml. Repeatable."
@@ -32,7 +32,10 @@ from molprof.common.text_format import TextFormat
 @format_options
 @config_option
 @result_options()
+@click.pass_context
 def command(
+    context: click.Context,
+    /,
     tokenizers: tuple[str, ...],
     path: Path | None,
     count: int | None,
@@ -55,6 +58,11 @@ def command(
       molprof drift --tokenizer llama --placeholder 0.00,0.00,0.00 --format json
       molprof drift --tokenizer ./my-model --answer-format '<mol>{atom}<{x} {y} {z}>...</mol>'
     """
+    if context.args:
+        raise UsageError(
+            f"drift reads tokenizers and conformers, and takes no {context.args[0]}",
+            hint="the drift of a run: molprof report TRACE --all; a file of conformers: --conformers FILE",
+        )
     result.check(filter(None, [path]))
     from molprof.profiler.drift.document import drift_document
     from molprof.profiler.drift.survey import PLACEHOLDERS, check_placeholders, survey

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from molprof.commands.options import TRACE, Result, engine_options, note, result_options
+from molprof.common.errors import UsageError
 
 
 @click.command("recommend")
@@ -27,6 +28,14 @@ def command(file: Path, trace: Path | None, result: Result, native_path: str | N
       molprof recommend bench.jsonl --trace qwen-lp.json.gz
     """
     result.check([file, *filter(None, [trace])])
+    from molprof.analysis.reader.source import is_trace
+
+    if file.is_dir() or (file.exists() and is_trace(file)):
+        what = "a folder" if file.is_dir() else "a trace"
+        raise UsageError(
+            f"{file} is {what}, and recommend reads the results of a benchmark",
+            hint="molprof bench matrix -o bench.jsonl, then molprof recommend bench.jsonl",
+        )
     from molprof.analysis.bench.recommend import read_bounds, recommend
     from molprof.analysis.documents.advice import advice_document
     from molprof.api import load

@@ -67,6 +67,26 @@ class Submission:
 
 # Parameters of a command that make its `Submission`.
 PARAMETERS = tuple(item.name for item in fields(Submission))
+# Parameter -> heading in the help of its command, in order.
+_SUBJECTS = {
+    name: subject
+    for subject, names in {
+        "Model": "model size weights tokenizer trust_remote_code",
+        "Constraint": "lp processor processor_args placeholder forced_runs template_threads template_cache",
+        "Prompts": "count batch_size smiles prompts prompt_format answer_format generations strict sort",
+        "Sampling": "sampling temperature top_p top_k min_p max_new_tokens",
+        "Kernels": "shapes backends phases masks",
+        "Speed": "attention kv_cache max_cache_length compile dtype tf32 cudnn_benchmark padding_multiple"
+        " drop_finished device threads",
+        "Passes": "repeats warmup passes seed limit memory_limit bisect share",
+        "Recording": "window full modules stacks disagreement",
+        "Analysis": "whole rows by capture thresholds tokens molecules",
+        "Reading": "partial cached native_path",
+        "Output": "style output folder force resume retry dry_run",
+        "Cluster": " ".join((*PARAMETERS, "tasks")),
+    }.items()
+    for name in names.split()
+}
 submit_options = grouped(Submission, "submission")
 
 
@@ -77,6 +97,17 @@ class Submittable(click.Command):
         given, _, order = self.make_parser(ctx).parse_args(list(args))
         ctx.meta[_GIVEN] = {item: given[item.name] for item in order if isinstance(item, click.Option)}
         return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Options by subject."""
+        found: dict[str, list[tuple[str, str]]] = {subject: [] for subject in dict.fromkeys(_SUBJECTS.values())}
+        for item in self.get_params(ctx):
+            if (record := item.get_help_record(ctx)) is not None:
+                found.setdefault(_SUBJECTS.get(item.name or "", "Other options"), []).append(record)
+        for subject, records in found.items():
+            if records:
+                with formatter.section(subject):
+                    formatter.write_dl(records)
 
 
 def own_arguments(context: click.Context, *without: str) -> list[str]:
