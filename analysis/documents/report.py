@@ -32,6 +32,8 @@ from molprof.common.values import count_text, counted, number_text, per, percent
 
 # Findings and notes of the first screen, and with how many findings notes are there.
 _BEST, _NOTES, _ROOMY = 5, 2, 3
+# The section with all findings, for links.
+_ALL = "all-findings"
 # With a longer path commands take more than a line of a small window.
 _LONGEST_PATH = 32
 _TITLES = {"gpu_ns": "GPU time", "own_ns": "self time", "mean_gpu_ns": "mean GPU time"}
@@ -143,7 +145,7 @@ def _best(report: Report) -> Section:
     rows += [("note", f"{item.title}: {item.evidence}") for item in notes]
     of = next((f" (gain: share of the {item.gain.of})" for item in worth if item.gain is not None), "")
     none = () if worth else ("Nothing worth doing was found.",)
-    return Section(f"Findings{of}", none, replace(pairs(rows), fitted=True))
+    return Section(f"Findings{of}", none, replace(pairs(rows), fitted=True), link=_ALL)
 
 
 def _gain(item: Finding) -> str:
@@ -180,7 +182,7 @@ def findings_section(reports: Reports) -> Section:
         for number, item in enumerate(report.findings, 1)
     ]
     notes = ("largest possible gain first; gains overlap and do not add up",)
-    return Section("Findings", notes, table, parts=tuple(details))
+    return Section("Findings", notes, table, parts=tuple(details), name=_ALL)
 
 
 def _detail(number: str, item: Finding) -> Section:
@@ -194,7 +196,7 @@ def _detail(number: str, item: Finding) -> Section:
         ("fix", item.fix),
         ("query", f"molprof query {query} TRACE"),
     )
-    return Section(f"{number}. {item.title}", table=pairs(rows))
+    return Section(f"{number}. {item.title}", table=pairs(rows), link=item.query)
 
 
 def _event_notes(report: Report) -> Iterator[str]:
@@ -217,7 +219,9 @@ def _metrics(reports: Reports) -> Iterator[Section]:
         texts = {place for place, value in cells if isinstance(value, str)}
         fields = [_field(name, place, place in texts) for place, name in enumerate(first.columns)]
         shown = reports.table(rows, *fields, missing="")
-        yield Section(first.title, table=replace(shown, keys=shown.keys + (first.name in _TWO_KEYS)), detail=True)
+        yield Section(
+            first.title, table=replace(shown, keys=shown.keys + (first.name in _TWO_KEYS)), detail=True, name=first.name
+        )
 
 
 def _rows(first: Table, report: Report) -> Sequence[Row]:

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from itertools import islice
 from typing import Any
@@ -36,10 +37,13 @@ def render(document: Document) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    used: set[str] = set()
     style, script = _file("page.css"), _file("page.js")
     return environment.from_string(_file("page.html")).render(
         page=document,
-        views=list(_views(document.sections, set())),
+        screen=list(_views(document.screen[:-1], used)),  # the last one is on commands
+        views=list(_views(document.sections, used)),
+        names={section.name: section.title for section in document.sections if section.name},
         rows=_rows,
         version=__version__,
         style=Markup(style),
@@ -52,20 +56,18 @@ def render(document: Document) -> str:
 
 
 def _views(sections: Sequence[Section], used: set[str]) -> Iterator[dict[str, Any]]:
-    """Sections as the template shows them, with an id, a drawn plot or why it could not be drawn, and their parts."""
+    """Sections as the template shows them, with an id, a drawn plot if its data is recorded, and their parts."""
     for section in sections:
-        name = re.sub(r"\W+", "-", section.title.lower(), flags=re.ASCII).strip("-") or "section"
+        name = section.name or re.sub(r"\W+", "-", section.title.lower(), flags=re.ASCII).strip("-") or "section"
         while name in used:
             name += "-more"
         used.add(name)
-        view: dict[str, Any] = {"id": name, "section": section, "notes": section.notes, "svg": None, "problem": None}
+        view: dict[str, Any] = {"id": name, "section": section, "notes": section.notes, "svg": None}
         if section.table is not None and (more := len(section.table.rows) - ROWS) > 0:
             view["notes"] += (f"first {ROWS} rows; --format json has {more:,} more",)
         if section.plot is not None:
-            try:
+            with suppress(TraceError):
                 view["svg"] = Markup(section.plot.svg())
-            except TraceError as error:
-                view["problem"] = str(error)
         yield {**view, "parts": list(_views(section.parts, used))}
 
 

@@ -88,6 +88,8 @@ class Section(Struct, frozen=True):
     parts: tuple[Section, ...] = ()
     detail: bool = False  # not every reader needs it: formats fold it, or show its first rows alone
     page_only: bool = False  # too long for a terminal
+    name: str = ""  # by which another section links to it: of a table of a report, the name of its query
+    link: str = ""  # the name of the section that shows more
 
 
 class Document(Struct, frozen=True):

@@ -21,6 +21,18 @@ for (const button of document.querySelectorAll("table.sortable th button")) {
     body.append(...Array.from(body.rows).sort(order));
   });
 }
+// Sections and rows that hold the words that are searched for; all of them while nothing is.
+const search = document.querySelector("input[type=search]");
+search?.addEventListener("input", () => {
+  const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+  const holds = (item) => words.every((word) => item.textContent.toLowerCase().includes(word));
+  for (const details of document.querySelectorAll("main > details")) {
+    details.hidden = !holds(details);
+    details.open = words.length > 0 && !details.hidden;
+    const named = holds(details.querySelector("summary"));
+    for (const row of details.querySelectorAll("tbody tr")) row.hidden = !named && !holds(row);
+  }
+});
 // On paper nothing can be unfolded.
 const closed = [];
 addEventListener("beforeprint", () => {
