@@ -161,10 +161,10 @@ def main_figures(report: Report) -> Section:
     rows: list[Row] = [(group, ", ".join(items)) for group, items in texts.items()]
     if (certificate := report.certificate) is not None:
         names = [item.title for item in certificate.uncertain]
-        groups = f"not exact are {', '.join(names[:3])}{' and others' if names[3:] else ''}" if names else ""
+        groups = f"not exact: {', '.join(names[:3])}{' and others' if names[3:] else ''}" if names else ""
         reason, *others = dict.fromkeys(doubt.reason for doubt in certificate.doubts) or [""]
         more = f", and {counted(len(others), 'other reason')}" if others else ""
-        rows.append(("Certificate", f"{groups}: {reason}{more}" if groups else "every recorded figure is exact"))
+        rows.append(("Certificate", f"{groups} ({reason}{more})" if groups else "every recorded figure is exact"))
     return Section("Figures", table=pairs(rows))
 
 

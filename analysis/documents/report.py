@@ -138,7 +138,7 @@ def _best(report: Report) -> Section:
     worth = [item for item in report.findings if not item.note]
     rows: list[Row] = []
     for number, item in enumerate(worth[:_BEST], 1):
-        rows.append((str(number), f"{_gain(item)}{'' if item.certain else 'likely: '}{item.title}"))
+        rows.append((str(number), ": ".join(filter(None, (_gain(item), item.title)))))
         rows += [("place", item.place)] if item.place else []
         rows += [("evidence", item.evidence), ("fix", item.fix)]
     notes = [item for item in report.findings if item.note][: _NOTES if len(worth) <= _ROOMY else 0]
@@ -149,10 +149,11 @@ def _best(report: Report) -> Section:
 
 
 def _gain(item: Finding) -> str:
+    likely = "" if item.certain else "likely"
     if item.gain is None:
-        return ""
+        return likely
     low, high = percent_text(item.gain.low), percent_text(item.gain.high)
-    return f"{'up to ' if not item.gain.low else f'{low} to ' if low != high else ''}{high}: "
+    return f"{'up to ' if not item.gain.low else f'{low} to ' if low != high else ''}{high}{likely and f', {likely}'}"
 
 
 def _next(report: Report) -> Section:
