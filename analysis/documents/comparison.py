@@ -22,7 +22,8 @@ from molprof.analysis.documents.figures import (
     reports_of,
     settings_section,
 )
-from molprof.analysis.documents.report import findings_section, plots_section, report_sections, warnings
+from molprof.analysis.documents.findings import findings_section
+from molprof.analysis.documents.report import plots_section, report_sections, warnings
 from molprof.analysis.figures.run_model import Run
 from molprof.common.document import Cell, Column, Document, Section, Table
 from molprof.common.values import (

@@ -1,0 +1,88 @@
+"""Findings of reports: the first in short, all of them, and the commands that show more."""
+
+from __future__ import annotations
+
+import shlex
+
+from msgspec.structs import replace
+
+from molprof.analysis.documents.figures import Reports
+from molprof.analysis.figures import Report
+from molprof.analysis.figures.model import STACK_CATEGORY, Finding
+from molprof.analysis.reader import STDIN
+from molprof.common.document import Row, Section, pairs
+from molprof.common.values import percent_text
+
+# Findings and notes of the first screen, and with how many findings notes are there.
+_BEST, _NOTES, _ROOMY = 5, 2, 3
+# The section with all findings, for links.
+_ALL = "all-findings"
+# With a longer path commands take more than a line of a small window.
+_LONGEST_PATH = 32
+
+
+def best_findings(report: Report) -> Section:
+    """The first findings in short, then what is worth knowing."""
+    worth = [item for item in report.findings if not item.note]
+    rows: list[Row] = []
+    for number, item in enumerate(worth[:_BEST], 1):
+        rows.append((str(number), ": ".join(filter(None, (_gain(item), item.title)))))
+        rows += [("place", item.place)] if item.place else []
+        rows += [("evidence", item.evidence), ("fix", item.fix)]
+    notes = [item for item in report.findings if item.note][: _NOTES if len(worth) <= _ROOMY else 0]
+    rows += [("note", f"{item.title}: {item.evidence}") for item in notes]
+    of = next((f" (gain: share of the {item.gain.of})" for item in worth if item.gain is not None), "")
+    none = () if worth else ("Nothing worth doing was found.",)
+    return Section(f"Findings{of}", none, replace(pairs(rows), fitted=True), link=_ALL)
+
+
+def _gain(item: Finding) -> str:
+    likely = "" if item.certain else "likely"
+    if item.gain is None:
+        return likely
+    low, high = percent_text(item.gain.low), percent_text(item.gain.high)
+    return f"{'up to ' if not item.gain.low else f'{low} to ' if low != high else ''}{high}{likely and f', {likely}'}"
+
+
+def next_commands(report: Report) -> Section:
+    """Commands that show more of what this report shows."""
+    path, events = shlex.quote(report.trace.path), report.trace.events_by_category
+    trace = path if path != STDIN and len(path) <= _LONGEST_PATH else "TRACE"
+    by = "module" if STACK_CATEGORY in events else "operator" if "cpu_op" in events else "kernel"
+    lines = [f"molprof report {trace} --all"]
+    if report.trace.gpu_recorded or by == "operator":
+        lines.append(f"molprof report {trace} --by {by}")
+    queries = [f"molprof query {shlex.quote(item.query)} {trace}" for item in report.findings if not item.note]
+    return Section("Next", (*lines, *(queries[:1] or [f"molprof open {trace}"])))
+
+
+def findings_section(reports: Reports) -> Section:
+    """All findings in a table, in their order, then each with evidence, fix and query."""
+    table = reports.table(
+        lambda report: enumerate(report.findings, 1),
+        ("#", "index", "0"), ("finding", "text", "1.title"), ("gain at most", "ratio", "1.gain_ratio"),
+        ("id", "text", "1.id"),
+    )  # fmt: skip
+    if not table.rows:
+        return Section("Findings", ("none: no rule found evidence",))
+    details = [
+        _detail(f"{label}: {number}" if len(reports.labels) > 1 else str(number), item)
+        for label, report in zip(reports.labels, reports.reports, strict=True)
+        for number, item in enumerate(report.findings, 1)
+    ]
+    notes = ("largest possible gain first; gains overlap and do not add up",)
+    return Section("Findings", notes, table, parts=tuple(details), name=_ALL)
+
+
+def _detail(number: str, item: Finding) -> Section:
+    query = f'"{item.query}"' if " " in item.query else item.query
+    rows = (
+        *((("place", item.place),) if item.place else ()),
+        ("evidence", item.evidence),
+        *((("uncertain", item.uncertain),) if item.uncertain else ()),
+        *((("likely", "taken from names or shapes"),) if not item.certain else ()),
+        ("why", item.explanation),
+        ("fix", item.fix),
+        ("query", f"molprof query {query} TRACE"),
+    )
+    return Section(f"{number}. {item.title}", table=pairs(rows), link=item.query)
