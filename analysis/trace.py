@@ -241,7 +241,9 @@ def _ask_all(engine: TraceProcessor, info: TraceInfo) -> None:
     from molprof.analysis.reader.load import check_query
 
     has_run = info.manifest is not None
-    asked = {query.text for query in (*build.queries(has_run), *findings.queries(has_run))}
+    asked = {
+        query.text for query in (*build.queries(has_run), *findings.queries(has_run, findings.has_few_stacks(info)))
+    }
     engine.share([check_query(info), *sorted(asked)], _NEEDED_BY_MANY)
 
 

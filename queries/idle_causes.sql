@@ -40,20 +40,45 @@ INCLUDE PERFETTO MODULE molprof.devices;
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 INCLUDE PERFETTO MODULE molprof.host_syncs;
+INCLUDE PERFETTO MODULE molprof.process_ranks;
 
 -- The engine searches for what ended when a gap began.
 CREATE PERFETTO INDEX _molprof_work_end ON _molprof_work(ts_end);
 
+CREATE PERFETTO VIEW _molprof_recorded_slice AS
+SELECT
+  ts,
+  dur,
+  track_id
+FROM slice
+WHERE category IN ('cpu_op', 'user_annotation', 'cuda_runtime', 'cuda_driver', 'kernel', 'gpu_memcpy', 'gpu_memset');
+
 -- The first and last recorded moment of each rank; of the whole trace, where it is not of several.
 CREATE PERFETTO TABLE _molprof_recorded AS
+WITH
+  -- The engine finds the ends of one column without reading all rows.
+  bound AS (
+    SELECT
+      (SELECT ts FROM _molprof_recorded_slice ORDER BY ts LIMIT 1) AS ts,
+      (SELECT ts FROM _molprof_recorded_slice ORDER BY ts DESC LIMIT 1) AS last_ts,
+      (SELECT dur FROM _molprof_recorded_slice ORDER BY dur DESC LIMIT 1) AS longest_ns
+  )
 SELECT
-  _molprof_rank!(track_id) AS rank,
-  MIN(ts) AS ts,
-  MAX(ts + dur) AS ts_end
-FROM slice
-WHERE category IN ('cpu_op', 'user_annotation', 'cuda_runtime', 'cuda_driver', 'kernel', 'gpu_memcpy', 'gpu_memset')
-GROUP BY 1
-ORDER BY 1;
+  NULL AS rank,
+  bound.ts,
+  MAX(slice.ts + slice.dur) AS ts_end
+FROM bound
+CROSS JOIN _molprof_recorded_slice AS slice
+WHERE slice.ts >= bound.last_ts - bound.longest_ns AND (SELECT COUNT() FROM molprof_track_rank) = 0
+GROUP BY bound.ts
+UNION ALL
+SELECT
+  place.rank,
+  MIN(slice.ts),
+  MAX(slice.ts + slice.dur)
+FROM _molprof_recorded_slice AS slice
+JOIN molprof_track_rank AS place USING (track_id)
+GROUP BY place.rank;
 
 -- The first work of each device, and the one that ends last.
 CREATE PERFETTO TABLE _molprof_device_edge AS

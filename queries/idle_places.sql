@@ -1,10 +1,10 @@
--- Where in the program the CPU was while a device had nothing queued.
+-- Where in the program the CPU was in long gaps, in which a device had nothing queued.
 --
--- The idle time of molprof.idle_causes that the CPU is to blame for. The innermost slice counts, with the operator, function and modules around it (molprof.call_places). Functions are
+-- Gaps of molprof.idle_causes longer than 1 ms, and the time before the first and after the last work of a device. The innermost slice counts, with the operator, function and modules around it (molprof.call_places). Functions are
 -- recorded with Python stacks only, which molprof query reads with --stacks.
 --
 -- Example:
---   SELECT place.source, place.operator, place.annotation, idle.is_long, idle.count, idle.time_ns
+--   SELECT place.source, place.operator, place.annotation, idle.count, idle.time_ns
 --   FROM molprof_idle_time AS idle
 --   LEFT JOIN molprof_idle_place AS place USING (place_id)
 --   ORDER BY idle.time_ns DESC, idle.place_id
@@ -14,13 +14,25 @@ INCLUDE PERFETTO MODULE intervals.intersect;
 INCLUDE PERFETTO MODULE molprof.call_places;
 INCLUDE PERFETTO MODULE molprof.idle_causes;
 
+-- The part of these gaps in which nothing is queued.
+CREATE PERFETTO TABLE _molprof_long_host_idle AS
+SELECT
+  host.id,
+  host.ts,
+  host.dur,
+  host.track_id
+FROM _molprof_host_idle AS host
+CROSS JOIN _molprof_idle AS idle
+WHERE idle._auto_id = host.id AND (idle.position != 'between' OR idle.ts_end - idle.ts > 1000000)
+ORDER BY host.ts, host.id;
+
 CREATE PERFETTO TABLE _molprof_idle_track_slice AS
 SELECT
   slice.id,
   slice.ts,
   slice.dur,
   slice.track_id
-FROM (SELECT DISTINCT track_id FROM _molprof_host_idle) AS waited
+FROM (SELECT DISTINCT track_id FROM _molprof_long_host_idle) AS waited
 CROSS JOIN slice
 WHERE slice.track_id = waited.track_id AND slice.dur > 0
 ORDER BY slice.ts, slice.id;
@@ -32,7 +44,7 @@ SELECT
   common.slice_id,
   slice.parent_id,
   common.ts_end - common.ts AS time_ns
-FROM _molprof_common!(_molprof_host_idle, _molprof_idle_track_slice) AS common
+FROM _molprof_common!(_molprof_long_host_idle, _molprof_idle_track_slice) AS common
 CROSS JOIN slice
 WHERE slice.id = common.slice_id
 ORDER BY common.id, common.slice_id;
@@ -45,7 +57,7 @@ WITH
     UNION ALL
     SELECT id, parent_id, -time_ns FROM _molprof_idle_overlap
     UNION ALL
-    SELECT id, NULL, dur FROM _molprof_host_idle
+    SELECT id, NULL, dur FROM _molprof_long_host_idle
   ),
   summed AS (
     SELECT
@@ -67,29 +79,24 @@ LEFT JOIN slice ON slice.id = summed.slice_id;
 CREATE PERFETTO TABLE molprof_idle_time(
   -- The place; null where the thread is in nothing recorded.
   place_id JOINID(slice.id),
-  -- Whether the gap is longer than 1 ms, or before the first or after the last work: 1 or 0.
-  is_long LONG,
   -- Gaps.
   count LONG,
   -- Sum, ns.
   time_ns DURATION
 ) AS
 SELECT
-  own.place_id,
-  idle.position != 'between' OR idle.ts_end - idle.ts > 1000000 AS is_long,
-  COUNT(DISTINCT own.id) AS count,
-  SUM(own.time_ns) AS time_ns
-FROM _molprof_idle_own AS own
-CROSS JOIN _molprof_idle AS idle
-WHERE idle._auto_id = own.id
-GROUP BY 1, 2
-ORDER BY time_ns DESC, own.place_id, 2;
+  place_id,
+  COUNT(DISTINCT id) AS count,
+  SUM(time_ns) AS time_ns
+FROM _molprof_idle_own
+GROUP BY place_id
+ORDER BY time_ns DESC, place_id;
 
 CREATE PERFETTO TABLE _molprof_idle_surroundings AS
 SELECT *
 FROM _molprof_with_surroundings!(
   (
-    SELECT DISTINCT place_id AS id
+    SELECT place_id AS id
     FROM molprof_idle_time
     WHERE place_id IS NOT NULL AND time_ns >= 0.001 * (SELECT SUM(time_ns) FROM molprof_idle_time)
   )

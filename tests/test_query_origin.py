@@ -132,12 +132,16 @@ def test_places_of_calls_and_of_idle_time(tmp_path: Path) -> None:
             ("model.py(7): forward", "Linear", "aten::mm", "matmul", 1, 10_000),
             ("model.py(7): forward", "Linear", "aten::mm", "matmul", 1, 20_000),
         ]
-        # Operators and calls are recorded from 40 on: 10 us in the operator before the first launch. Up to the second
-        # launch at 150 the CPU is in the first function for 20 us, outside for 10, in the second for 40, in mm for 10.
-        sql = """SELECT source, operator, idle.count, SUM(time_ns) FROM molprof_idle_time AS idle
-            LEFT JOIN molprof_idle_place USING (place_id) GROUP BY source, operator ORDER BY 4"""
+        # Operators and calls are recorded from 40 on: 10 us in the operator before the first launch. The gap is short.
+        sql = """SELECT source, operator, idle.count, time_ns FROM molprof_idle_time AS idle
+            JOIN molprof_idle_place USING (place_id)"""
+        assert rows("idle_places", sql) == [("model.py(7): forward", "aten::mm", 1, 10_000)]
+    with events_loaded(tmp_path, [*layer(0, 1, 10), *layer(2000, 2, 20)]) as rows:
+        # From 70 to 2050: 20 us in the end of the first function, 1910 outside, 40 in the second, 10 in mm.
+        sql = """SELECT source, operator, SUM(time_ns) FROM molprof_idle_time
+            LEFT JOIN molprof_idle_place USING (place_id) GROUP BY source, operator ORDER BY 3"""
         assert rows("idle_places", sql) == [
-            (None, None, 1, 10_000),
-            ("model.py(7): forward", "aten::mm", 1, 20_000),
-            ("model.py(7): forward", None, 1, 60_000),
+            ("model.py(7): forward", "aten::mm", 20_000),
+            ("model.py(7): forward", None, 60_000),
+            (None, None, 1_910_000),
         ]

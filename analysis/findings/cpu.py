@@ -36,6 +36,7 @@ LIMIT 5
     rests_on=("host_time",),
     least_gain=0.1,
     weight=0.3,
+    queries=(_LONGEST,),
 )
 def host_operators(known: Known) -> Found | None:
     """Gain: the self time of that operator; that of several threads may pass the recorded time, and counts as all."""

@@ -33,6 +33,7 @@ _LOADING = ("DataLoader", "dataloader", "data_loader")
     rests_on=("gpu_idle", "links"),
     least_gain=0.05,
     of_steps=True,
+    queries=(_GRAPHS,),
 )
 def launch_bound(known: Known) -> Found | None:
     """Gain: the idle time of gaps up to 1 ms in which nothing was queued, and until the launch took effect."""

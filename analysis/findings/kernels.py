@@ -237,6 +237,7 @@ def _same_stream(work: Frame) -> np.ndarray:
     least_gain=_LEAST_POINTWISE,
     of_steps=True,
     weight=0.9,
+    queries=(_SEQUENCE,),
 )
 def elementwise_chains(known: Known) -> Found | None:
     """Gain: of each chain all but its longest kernel."""
@@ -365,6 +366,7 @@ def communication(known: Known) -> Found | None:
     needs=("gpu",),
     rests_on=("gpu_work", "gpu_time"),
     weight=0.3,
+    queries=(_LARGEST,),
 )
 def dominant_kernel(known: Known) -> Found | None:
     row = next(iter(known.rows(_LARGEST)), None)
@@ -391,6 +393,7 @@ def dominant_kernel(known: Known) -> Found | None:
     least_gain=0.02,
     weight=0.6,
     certain=False,
+    queries=(_IN_FP32,),
 )
 def fp32_matmul(known: Known) -> Found | None:
     return _matmul_found(known, _IN_FP32, "whose names tell of 32-bit numbers")
@@ -406,6 +409,7 @@ def fp32_matmul(known: Known) -> Found | None:
     rests_on=("gpu_work", "gpu_time"),
     weight=0.4,
     certain=False,
+    queries=(_NOT_ALIGNED,),
 )
 def odd_shapes(known: Known) -> Found | None:
     return _matmul_found(known, _NOT_ALIGNED, "for rows that are not aligned")

@@ -70,15 +70,17 @@ _IDLE_SUMS = Query(
         group="GROUP BY 1, 2, 3",
     ),
 )
-_IDLE_PARTS = Query("idle_causes", _IDLE.format(columns="idle.ts, idle.ts_end, part.time_ns", group=""))
+RUN_IDLE = Query("idle_causes", _IDLE.format(columns="idle.ts, idle.ts_end, part.time_ns", group=""))
 _LATE = Query(
     "idle_causes", "SELECT ts_end - ts AS lead_ns, queue = 3 AS is_late FROM _molprof_idle WHERE position = 'before'"
 )
+FOREIGN_IDLE = (_IDLE_SUMS, _LATE)
 _COMPILED = Query(
     "work_totals",
     """
 SELECT
-  EXISTS(SELECT 1 FROM slice WHERE name GLOB '*Torch-Compiled Region*' OR name GLOB '*CompiledFunction*')
+  EXISTS(SELECT 1 FROM slice WHERE name GLOB '*Torch-Compiled Region*')
+  OR EXISTS(SELECT 1 FROM slice WHERE name GLOB '*CompiledFunction*')
   OR EXISTS(SELECT 1 FROM molprof_work_total WHERE name GLOB 'triton_[a-z]*_fused_*') AS compiled
 """,
 )
@@ -104,6 +106,11 @@ _LIMITS = {
     "sync": "host syncs", "pauses": "pauses below 5 µs", "queue": "queued work that does not start",
     "outside": "outside the first and last GPU work",
 }  # fmt: skip
+
+
+def has_few_stacks(info: TraceInfo) -> bool:
+    """Python stacks are recorded, and few enough to be read for a report."""
+    return 0 < info.events_by_category.get(STACK_CATEGORY, 0) <= MOST_STACK_EVENTS
 
 
 class IdlePart(Struct, frozen=True):
@@ -292,8 +299,7 @@ class Known:
     def near(self) -> Known:
         """This trace with Python stacks, where they are recorded and not too many; else as it is."""
         assert self._info is not None
-        few = self._info.events_by_category.get(STACK_CATEGORY, 0) <= MOST_STACK_EVENTS
-        return self.stacked if self.has_stacks and (few or self._info.stacks) else self
+        return self.stacked if self.has_stacks and (has_few_stacks(self._info) or self._info.stacks) else self
 
     @cached_property
     def idle(self) -> tuple[IdlePart, ...]:
@@ -301,7 +307,7 @@ class Known:
         if self.scope.run is None:
             parts = (IdlePart(*row) for row in self.frame(_IDLE_SUMS).rows())
             return tuple(part for part in parts if not (self.late_start_ns and part.position == "before"))
-        rows = self.frame(_IDLE_PARTS)
+        rows = self.frame(RUN_IDLE)
         rows = rows.where(rows["position"] == "between")
         # Of a gap that lies in the steps in part, as large a part of each cause.
         inside = self.scope.stretches.covered(rows["ts"], rows["ts_end"])

@@ -51,8 +51,9 @@ _IDLE_PLACES = Query(
     "idle_places",
     "SELECT idle.count, idle.time_ns, idle.place_id IS NOT NULL AND place.place_id IS NULL AS is_lost,"
     f" {_PLACE_COLUMNS} FROM molprof_idle_time AS idle"
-    " LEFT JOIN molprof_idle_place AS place USING (place_id) WHERE idle.is_long",
+    " LEFT JOIN molprof_idle_place AS place USING (place_id)",
 )
+PLACES = (_WORK_PLACES, _LAUNCH_PLACES, _DRAINED, _IDLE_PLACES)
 # Operators of a name, or leaf operators of the processor, by place; of many places those that take longest.
 _OPERATOR_PLACES = """
 {include}
