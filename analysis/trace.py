@@ -165,7 +165,10 @@ class Trace:
         from molprof.analysis.figures.model import decode_report
 
         report: Report = decode_report(text)
-        return changed(report, trace=changed(report.trace, path=str(self.path)))
+        trace = report.trace
+        # An equal file may have been read under another name.
+        problem = None if trace.problem is None else trace.problem.replace(trace.path, str(self.path), 1)
+        return changed(report, trace=changed(trace, path=str(self.path), problem=problem))
 
     def close(self) -> None:
         """Free the trace processor. What was read stays; what was not is read again when asked for."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.places import listed, operator_places, processor_places
+from molprof.analysis.findings.places import first_place, listed, operator_places, processor_places
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, percent_text, time_text
@@ -52,7 +52,7 @@ def host_operators(known: Known) -> Found | None:
         f"it calls, {percent_text(share)} of the time; then {also}{listed(places)}",
         {"count": first["count"], "own_ns": first["own_ns"]},
         known.gain(share, "self time of that operator"),
-        place=places[0].label if places else None,
+        place=first_place(places),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.findings.known import HOST_CAUSES, Known
-from molprof.analysis.findings.places import drained, idle_places, launch_places, layers_text, listed
+from molprof.analysis.findings.places import drained, first_place, idle_places, launch_places, layers_text, listed
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, number_text, time_text
@@ -76,7 +76,7 @@ def launch_bound(known: Known) -> Found | None:
         known.gain(scope.idle_part(time_ns), "gaps that end with a launch"),
         fix,
         known.limits,
-        places[0].label if places else None,
+        first_place(places),
     )
 
 
@@ -100,8 +100,8 @@ def host_work(known: Known) -> Found | None:
         return None
     by_cause = sorted(((part.time_ns, part.cause) for part in known.summed(parts)), reverse=True)
     places = idle_places(known)
-    first = "" if not places else places[0].label
-    loads = any(word in first for word in _LOADING)
+    place = first_place(places)
+    loads = any(word in (place or "") for word in _LOADING)
     ends = [f"{time_text(part_ns)} {where}" for where, part_ns in known.edges if part_ns >= 0.01 * scope.recorded_ns]
     return Found(
         f"{time_text(time_ns)} of {scope.recorded_text}{scope.caution}, in which nothing was queued, in gaps "
@@ -111,7 +111,7 @@ def host_work(known: Known) -> Found | None:
         known.gain(scope.idle_part(time_ns), "long gaps with nothing queued"),
         "Load and prepare data ahead: more workers, prefetching, pinned memory." if loads else "",
         known.limits,
-        first or None,
+        place,
     )
 
 
@@ -141,7 +141,7 @@ def host_syncs(known: Known) -> Found | None:
         known.gain(scope.idle_part(time_ns), "gaps that begin in a host sync"),
         "",
         known.limits,
-        row[0].label,
+        first_place(row),
     )
 
 

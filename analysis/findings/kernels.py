@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.places import listed, work_places
+from molprof.analysis.findings.places import first_place, listed, work_places
 from molprof.analysis.findings.rule import (
     ATTENTION,
     Found,
@@ -263,7 +263,7 @@ def elementwise_chains(known: Known) -> Found | None:
         {"kernels": count, "chains": len(runs), "chain_ns": chain_ns, "saved_ns": saved_ns},
         known.gain(_share(known, saved_ns), "all kernels of each chain but its longest"),
         fix if known.compiled else "",
-        place=places[0].label if places else None,
+        place=first_place(places),
     )
 
 
@@ -287,7 +287,7 @@ def copies(known: Known) -> Found | None:
         f"{percent_text(share)} of the time{listed(places)}",
         {"copies": count, "gpu_ns": time_ns},
         known.gain(share, "time in copies on the GPU"),
-        place=places[0].label if places else None,
+        place=first_place(places),
     )
 
 
@@ -327,7 +327,7 @@ def unfused_attention(known: Known) -> Found | None:
         f"in {time_text(between_ns)} that a fused kernel does not need{listed(places)}",
         {"attention_calls": len(found), "kernels": count, "between_ns": between_ns},
         known.gain(_share(known, between_ns), "kernels between the two matrix products"),
-        place=places[0].label if places else None,
+        place=first_place(places),
     )
 
 
@@ -353,7 +353,7 @@ def communication(known: Known) -> Found | None:
         f"the GPU: {percent_text(_share(known, exposed_ns))} of the time{listed(places)}",
         {"collectives": count, "time_ns": all_ns, "exposed_ns": exposed_ns},
         known.gain(_share(known, exposed_ns), "collectives that nothing else runs beside"),
-        place=places[0].label if places else None,
+        place=first_place(places),
     )
 
 
@@ -378,7 +378,7 @@ def dominant_kernel(known: Known) -> Found | None:
         f"{time_text(row['time_ns'])}, {percent_text(share)} of the time{listed(places)}",
         {"count": row["count"], "time_ns": row["time_ns"]},
         known.gain(share, "time in that kernel"),
-        place=places[0].label if places else None,
+        place=first_place(places),
     )
 
 

@@ -92,6 +92,7 @@ _PROCESSOR_PLACES = Query(
         " AND id IN (SELECT id FROM molprof_leaf_operator)",
     ),
 )
+NOWHERE = "outside any operator"
 _PLACES_SHOWN = 3
 # Annotations that say no more than that it is a step.
 _STEP_MARKS = ("ProfilerStep#", "step[")
@@ -103,6 +104,11 @@ class Where(Struct, frozen=True):
     label: str
     count: int
     time_ns: int
+
+
+def first_place(places: Sequence[Where]) -> str | None:
+    """The label of the first one that is known."""
+    return next((place.label for place in places if place.label != NOWHERE), None)
 
 
 def listed(places: Sequence[Where]) -> str:
@@ -186,4 +192,4 @@ def _label(row: Mapping[str, Any]) -> str:
         return short_source(row["source"]) + (f" in {module}" if module else "")
     annotation = row["annotation"] or ""
     names = [row["operator"], None if annotation.startswith(_STEP_MARKS) else annotation]
-    return " in ".join(filter(None, names)) or "outside any operator"
+    return " in ".join(filter(None, names)) or NOWHERE
