@@ -179,7 +179,7 @@ SELECT
 FROM _molprof_thread_track AS track
 ORDER BY track.id;
 
--- Calls and operators that are in no other: what the CPU was in, in the eyes of whoever looks from outside.
+-- Calls and operators that lie in no other.
 CREATE PERFETTO TABLE _molprof_outermost AS
 SELECT
   slice.id,

@@ -148,7 +148,7 @@ def mask_rules_out_flash(known: Known) -> Found | None:
 # Classes whose kernels read and write each element once, and that one kernel can do together.
 _POINTWISE = ("elementwise", "copy", "cat", "fill", "reduce", "norm")
 _COPIES = ("copy", "cat", "memcpy DtoD")
-# More kernels between two matrix products than attention takes: scale, mask, softmax, cast, dropout.
+# Between the two matrix products of attention stand at most so many kernels: scale, mask, softmax, cast, dropout.
 _MOST_BETWEEN = 8
 # Share of the recorded time from which such kernels are worth a word.
 _LEAST_POINTWISE, _LEAST_COPIES, _LEAST_KERNEL = 0.05, 0.02, 0.2

@@ -29,26 +29,9 @@ from molprof.common.values import percent_text, time_text
 T = TypeVar("T")
 
 _STEPS = Query("phases", "SELECT ts, ts + dur AS ts_end FROM molprof_step ORDER BY ts")
-_CATEGORIES = "('cpu_op', 'user_annotation', 'cuda_runtime', 'cuda_driver', 'kernel', 'gpu_memcpy', 'gpu_memset')"
 SPAN = Query(
-    "phases",
-    f"""
-WITH
-  -- The engine finds the ends of one column without reading all rows.
-  bound AS (
-    SELECT
-      (SELECT ts FROM slice WHERE category IN {_CATEGORIES} ORDER BY ts LIMIT 1) AS ts,
-      (SELECT ts FROM slice WHERE category IN {_CATEGORIES} ORDER BY ts DESC LIMIT 1) AS last_ts,
-      (SELECT dur FROM slice WHERE category IN {_CATEGORIES} ORDER BY dur DESC LIMIT 1) AS longest_ns
-  )
-SELECT
-  bound.ts,
-  MAX(slice.ts + slice.dur) AS ts_end
-FROM bound
-CROSS JOIN slice
-WHERE slice.ts >= bound.last_ts - bound.longest_ns AND slice.category IN {_CATEGORIES}
-GROUP BY bound.ts
-""",
+    "idle_causes",
+    "SELECT ts, ts_end FROM (SELECT MIN(ts) AS ts, MAX(ts_end) AS ts_end FROM _molprof_recorded) WHERE ts IS NOT NULL",
 )
 _WORK = Query("gpu_work", "SELECT device, ts, ts + dur AS ts_end FROM molprof_gpu_work ORDER BY ts")
 # Idle time by gap and cause; of a foreign trace added up, as all of it lies in the recorded time.
@@ -98,8 +81,7 @@ WHERE slice.id = work.id AND class.category = work.category AND class.name = IFN
 MOST_STACK_EVENTS = 300_000
 # Causes of idle time in which the CPU does something else than wait or launch.
 HOST_CAUSES = ("cpu_calls", "cpu_operators", "cpu_outside")
-
-
+# How each is told to use graphs.
 _ENGINES = {"vllm": "vLLM: without enforce_eager", "sglang": "SGLang: without disable_cuda_graph"}
 _LIMITS = {
     "gpu": "GPU work", "communication": "exposed communication", "cpu": "the CPU", "launching": "launches under way",
