@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from decoding_trace import Event, decoding, launched
 from finding_data import GEMM, busy, findings, gemms, op
-from tiny_trace import slice_
+from tiny_trace import slice_, work
 
 from molprof import api
 from molprof.analysis.figures.model import Gain
@@ -61,6 +61,48 @@ def test_one_long_gap_is_no_launch(tmp_path: Path) -> None:
     assert {item.id for item in found.values() if not item.note} == {"host_work"}
     # From the end of the first kernel to the launch of the second.
     assert found["host_work"].figures["idle_ns"] == 2_993_000
+
+
+def test_long_calls_are_no_work_of_the_cpu(tmp_path: Path) -> None:
+    # 2 ms between two kernels: 0.3 ms in an allocation, 0.6 ms in the launch; then 1.5 ms in which a graph is captured.
+    events = [
+        *launched("kernel", GEMM, 0, 2, 10),
+        slice_("cuda_runtime", "cudaMalloc", 500, 300),
+        slice_("cuda_runtime", "cudaLaunchKernel", 1412, 600, correlation=1),
+        work("kernel", GEMM, 2012, 10, 1),
+        slice_("cuda_runtime", "cudaLaunchKernel", 2500, 5, correlation=2),
+        slice_("cuda_runtime", "cudaGraphInstantiate", 3400, 100),
+    ]
+    found = findings(tmp_path, {"traceEvents": events})
+    assert found["long_calls"].figures == {"idle_ns": 1_000_000, "calls": 3}
+    assert found["long_calls"].evidence.startswith(
+        "1.00 ms in gaps longer than 1 ms and at the ends: cudaLaunchKernel 600"
+    )
+    # Of 1.4 ms before the second launch and 1.478 ms after the last kernel all but two of the calls.
+    assert found["host_work"].figures["idle_ns"] == 1_100_000 + 1_378_000
+    assert found["graph_capture"].figures["without_work"] == 1
+    assert {item.id: item.part_of for item in found.values() if item.part_of} == {
+        "long_calls": "graph_capture",
+        "host_work": "graph_capture",
+    }
+
+
+def test_a_sync_gains_no_more_than_it_takes(tmp_path: Path) -> None:
+    # The GPU is busy until 20; the CPU waits for it until 22, then works for 2 ms.
+    events = [
+        *launched("kernel", GEMM, 0, 2, 18),
+        slice_("cuda_runtime", "cudaStreamSynchronize", 12, 10),
+        op("aten::mul", 30, 1900),
+        *launched("kernel", GEMM, 2000, 2002, 18),
+    ]
+    found = findings(tmp_path, {"traceEvents": events})
+    assert "host_syncs" not in found  # 10 us of 2 ms
+    events[2] = slice_("cuda_runtime", "cudaStreamSynchronize", 12, 100)
+    syncs = findings(tmp_path, {"traceEvents": events})["host_syncs"]
+    assert syncs.figures == {"gaps": 1, "idle_ns": 1_982_000, "sync_ns": 100_000, "waited_ns": 92_000}
+    span = 100_000 / 2_020_000
+    assert syncs.gain == Gain(0, span, "recorded span", "gaps that begin in a host sync, and these syncs", 2_020_000)
+    assert syncs.part_of == "host_work"
 
 
 def test_launches_besides_graphs(tmp_path: Path) -> None:
@@ -168,7 +210,8 @@ def test_junk_tokens(tmp_path: Path) -> None:
     junk = findings(tmp_path, decoding(kinds=["fffjj", "ffffl"], lengths=[5, 5], batch_size=2))["junk_tokens"]
     assert junk.figures == {"junk_tokens": 2, "filler_tokens": 1, "token_ratio": 0.3, "steps": 5, "steps_without": 4}
     # All of the time is in steps. Steps cost the same however many rows they have, and so for row-steps.
-    assert junk.gain == Gain(pytest.approx(0.2), pytest.approx(0.2), "unprofiled wall time", "steps that are saved")
+    fifth = pytest.approx(0.2)
+    assert junk.gain == Gain(fifth, fifth, "unprofiled wall time", "steps that are saved", 4_000_000)
     few = ["f" * 199 + "j", "f" * 200]
     assert "junk_tokens" not in findings(tmp_path, decoding(kinds=few, lengths=[200, 200], batch_size=2))
 
@@ -239,7 +282,7 @@ FIRST = [
     # This rank is late: its GPU is idle for a third of the time, while the others wait in all-reduce.
     ("ranks/megatron_tp8_rank0", "host_work", None),
     # A graph is captured, and nothing runs.
-    ("graphs/mi300x_sglang_qwen3_8b_capture_bs32", "host_work", "_capture_graph"),
+    ("graphs/mi300x_sglang_qwen3_8b_capture_bs32", "graph_capture", None),
     # On CPUs: matrix products.
     ("engines/vllm_plain", "host_operators", "onednn_mm"),
     ("engines/vllm_json_xgrammar", "host_operators", "onednn_mm"),

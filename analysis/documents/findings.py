@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from molprof.analysis.documents.figures import Reports
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.model import STACK_CATEGORY, Finding
+from molprof.analysis.figures.model import RECORDED_SPAN, STACK_CATEGORY, Finding, Gain
 from molprof.analysis.reader import STDIN
 from molprof.common.document import Row, Section, pairs
-from molprof.common.values import percent_text
+from molprof.common.values import percent_text, time_text
 
 # Findings and notes of the first screen, and with how many findings notes are there.
 _BEST, _NOTES, _ROOMY = 5, 2, 3
@@ -23,17 +23,30 @@ _LONGEST_PATH = 32
 
 def best_findings(report: Report) -> Section:
     """The first findings in short, then what is worth knowing."""
-    worth = [item for item in report.findings if not item.note]
+    worth = [item for item in report.findings if not item.note and item.part_of is None]
     rows: list[Row] = []
     for number, item in enumerate(worth[:_BEST], 1):
-        rows.append((str(number), ": ".join(filter(None, (_gain(item), item.title)))))
+        rows.append((str(number), _headline(item)))
         rows += [("place", item.place)] if item.place else []
         rows += [("evidence", item.evidence), ("fix", item.fix)]
+        rows += [("of it", _headline(part)) for part in report.findings if part.part_of == item.id]
     notes = [item for item in report.findings if item.note][: _NOTES if len(worth) <= _ROOMY else 0]
     rows += [("note", f"{item.title}: {item.evidence}") for item in notes]
-    of = next((f" (gain: share of the {item.gain.of})" for item in worth if item.gain is not None), "")
+    of = next((f" (gain: share of the {_time(item.gain)})" for item in worth if item.gain is not None), "")
     none = () if worth else ("Nothing worth doing was found.",)
     return Section(f"Findings{of}", none, replace(pairs(rows), fitted=True), link=_ALL)
+
+
+def _headline(item: Finding) -> str:
+    """Gain and title; of a part of another finding the place too."""
+    place = f", {item.place}" if item.part_of and item.place else ""
+    return ": ".join(filter(None, (_gain(item), item.title))) + place
+
+
+def _time(gain: Gain) -> str:
+    """What gains are shares of, and how long that is."""
+    cost = ", including the profiler's cost on the CPU" if gain.of == RECORDED_SPAN else ""
+    return gain.of + ("" if gain.of_ns is None else f", {time_text(gain.of_ns)}") + cost
 
 
 def _gain(item: Finding) -> str:

@@ -248,13 +248,18 @@ class Table(Struct, frozen=True):
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
+# What gains are shares of: of a foreign trace, of a captured run.
+RECORDED_SPAN, RUN_TIME = "recorded span", "unprofiled wall time"
+
+
 class Gain(Struct, frozen=True):
     """What a fix can save, as shares from `low` to `high` of some time. Gains overlap."""
 
     low: float
     high: float
-    of: str  # the time: unprofiled wall time, or the recorded span of a foreign trace
+    of: str  # RECORDED_SPAN or RUN_TIME
     bounded_by: str  # the time that a fix could save at most
+    of_ns: int | None = None  # length of that time; None in a stored report of an older molprof
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -272,6 +277,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     place: str | None = None  # function and line, module, operator or annotation; None: of the whole trace
     certain: bool = True  # False: taken from names or shapes, not from what was recorded
     note: bool = False  # worth knowing, and nothing to do
+    part_of: str | None = None  # id of the finding whose time holds the time of this one
 
     @property
     def gain_ratio(self) -> float | None:

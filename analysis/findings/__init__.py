@@ -6,7 +6,7 @@ from molprof.analysis.figures.model import Finding
 from molprof.analysis.findings import cpu, idle, kernels, processor, run
 from molprof.analysis.findings.known import FOREIGN_IDLE, RUN_IDLE, SPAN, Known, has_few_stacks
 from molprof.analysis.findings.places import PLACES
-from molprof.analysis.findings.rule import Rule
+from molprof.analysis.findings.rule import Found, Rule
 from molprof.analysis.trace_processor.package import Query
 
 __all__ = ["RULES", "Known", "find_all", "has_few_stacks", "queries"]
@@ -23,7 +23,28 @@ def queries(has_run: bool, has_stacks: bool) -> tuple[Query, ...]:
 
 
 def find_all(known: Known) -> tuple[Finding, ...]:
-    """All findings of a trace: the largest gain first that can be had, those without a bound last, then notes."""
+    """All findings of a trace: the largest gain first that can be had, those without a bound last, then notes.
+
+    What is part of another finding comes right after it.
+    """
+    applied = [(rule, found) for rule in RULES if (found := rule.applied(known)) is not None]
+
+    def order(item: tuple[Rule, Found]) -> tuple[bool, float]:
+        rule, found = item
+        return rule.note, 1.0 if found.gain is None else -found.gain.high * rule.weight
+
+    applied.sort(key=order)
+    gains = {rule.id: found.gain.high for rule, found in applied if found.gain is not None}
+    # The first that may hold it and gains as much.
+    holder = {
+        rule.id: next((name for name in found.part_of if gains.get(name, -1.0) >= gains.get(rule.id, 0.0)), None)
+        for rule, found in applied
+    }
+
+    def whole(name: str) -> str:
+        outer = holder[name]
+        return name if outer is None else whole(outer)
+
     findings = [
         Finding(
             id=rule.id,
@@ -38,13 +59,9 @@ def find_all(known: Known) -> tuple[Finding, ...]:
             place=found.place,
             certain=rule.certain,
             note=rule.note,
+            part_of=None if holder[rule.id] is None else whole(rule.id),
         )
-        for rule in RULES
-        if (found := rule.applied(known)) is not None
+        for rule, found in applied
     ]
-    weights = {rule.id: rule.weight for rule in RULES}
-
-    def order(item: Finding) -> tuple[bool, float]:
-        return item.note, -1 * (-1.0 if item.gain_ratio is None else item.gain_ratio * weights[item.id])
-
-    return tuple(sorted(findings, key=order))
+    places = {item.id: place for place, item in enumerate(findings)}
+    return tuple(sorted(findings, key=lambda item: (places[item.part_of or item.id], item.part_of is not None)))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.findings.known import HOST_CAUSES, Known
 from molprof.analysis.findings.places import drained, first_place, idle_places, launch_places, layers_text, listed
@@ -17,10 +20,42 @@ INCLUDE PERFETTO MODULE molprof.launches;
 SELECT
   (SELECT graph_launches FROM molprof_launch_count) AS graph_launches,
   (SELECT COUNT() FROM _molprof_work AS work JOIN _molprof_graph_call AS call ON call.id = work.call_id
-   WHERE work.category = 'kernel') AS graph_kernels
+   WHERE work.category = 'kernel') AS graph_kernels,
+  (SELECT COUNT() FROM _molprof_call AS call JOIN slice USING (id)
+   WHERE slice.name GLOB '*GraphInstantiate*') AS graphs,
+  (SELECT COUNT() FROM _molprof_launch_call WHERE id NOT IN
+   (SELECT call_id FROM _molprof_work WHERE call_id IS NOT NULL)) AS without_work
 """,
 )
-_LOADING = ("DataLoader", "dataloader", "data_loader")
+# Calls of 0.1 ms or more, but host syncs, in which the CPU was in long gaps: with nothing queued, or in the launch.
+_LONG_CALLS = Query(
+    "idle_causes",
+    """
+SELECT slice.name, parent.name AS operator, COUNT() AS count, SUM(common.ts_end - common.ts) AS time_ns,
+  SUM(MIN(common.ts_end, idle.host_end) - MIN(common.ts, idle.host_end)) AS host_ns, MAX(slice.dur) AS longest_ns
+FROM _molprof_common!(
+  (
+    SELECT idle._auto_id AS id, idle.ts, IIF(idle.queue = 2, idle.ts_end, idle.host_end) - idle.ts AS dur, own.track_id
+    FROM _molprof_idle AS idle
+    JOIN _molprof_call AS call ON call.id = idle.call_id
+    JOIN _molprof_own_track AS own ON own.id = call.track_id
+    WHERE idle.queue > 1 AND (idle.position != 'between' OR idle.ts_end - idle.ts > 1000000)
+    ORDER BY idle.ts
+  ),
+  _molprof_idle_called
+) AS common
+JOIN _molprof_idle AS idle ON idle._auto_id = common.id
+JOIN slice ON slice.id = common.slice_id
+LEFT JOIN slice AS parent ON parent.id = slice.parent_id AND parent.category = 'cpu_op'
+WHERE slice.dur >= 100000 AND common.slice_id NOT IN (SELECT id FROM _molprof_idle_waited)
+GROUP BY slice.name
+ORDER BY time_ns DESC, slice.name
+""",
+)
+_LOADING = re.compile(r"data.?load", re.IGNORECASE)
+_ALLOCATIONS = ("Malloc", "Free", "HostAlloc", "HostRegister")
+# Of the launches; fewer may be captured while other work runs.
+_LEAST_CAPTURED = 0.3
 
 
 @rule(
@@ -44,6 +79,7 @@ def launch_bound(known: Known) -> Found | None:
     if not number:
         return None
     places = launch_places(known)
+    place = first_place(places)
     graphs = known.row(_GRAPHS)
     plain = counts.kernels - graphs["graph_kernels"]
     fix, also = "", ""
@@ -58,12 +94,13 @@ def launch_bound(known: Known) -> Found | None:
         )
     elif engine := known.engine_of_steps:
         fix = f"Let the engine use graphs ({engine}), and compile the model."
+    elif "Optimizer.step#" in (place or ""):
+        fix = "The optimizer runs operators for one parameter after the other: foreach=True, or fused=True."
     elif known.compiled:
         fix = "The model is compiled: let it use graphs (mode='reduce-overhead'), with a static cache and fixed shapes."
     return Found(
-        f"{counted(number, 'gap')} of {time_text(time_ns / number)} on average, {time_text(time_ns)} of "
-        f"{scope.recorded_text}{scope.caution}: the CPU needs that long to the next of "
-        f"{counted(counts.launches, 'launch', 'es')}; a kernel runs for "
+        f"{counted(number, 'gap')} of {time_text(time_ns / number)} on average, {time_text(time_ns)} in all: the CPU "
+        f"needs that long to the next of {counted(counts.launches, 'launch', 'es')}; a kernel runs for "
         f"{time_text(counts.kernel_time_ns / max(1, counts.kernels))}{also}{layers_text(known)}{listed(places)}",
         {
             "gap_count": number,
@@ -76,7 +113,71 @@ def launch_bound(known: Known) -> Found | None:
         known.gain(scope.idle_part(time_ns), "gaps that end with a launch"),
         fix,
         known.limits,
-        first_place(places),
+        place,
+    )
+
+
+@rule(
+    id="graph_capture",
+    title="Graphs are captured while this is recorded",
+    fix="Record the steps that replay them. This recording tells where their kernels come from: --graph-capture.",
+    explanation="What is launched during a capture runs only later, and capturing happens once.",
+    query="idle_places",
+    needs=("gpu", "launches"),
+    rests_on=("gpu_idle", "links"),
+    queries=(_GRAPHS,),
+)
+def graph_capture(known: Known) -> Found | None:
+    """Gain: all time in which nothing was queued."""
+    graphs, launches = known.row(_GRAPHS), known.report.counts.launches
+    if not graphs["graphs"] or graphs["without_work"] < _LEAST_CAPTURED * launches:
+        return None
+    time_ns = sum(part.time_ns for part in known.idle if part.cause in HOST_CAUSES)
+    return Found(
+        f"{counted(graphs['graphs'], 'graph')} instantiated; {count_text(graphs['without_work'])} of "
+        f"{counted(launches, 'launch', 'es')} started no work; meanwhile nothing was queued for {time_text(time_ns)}",
+        {**graphs, "launches": launches, "idle_ns": time_ns},
+        known.gain(known.scope.idle_part(time_ns), "time with nothing queued"),
+    )
+
+
+def _long_calls(known: Known) -> list[dict[str, Any]]:
+    """By name; none of a captured run, which is warmed up, and of which the recorded steps alone count."""
+    return known.rows(_LONG_CALLS) if known.scope.run is None else []
+
+
+@rule(
+    id="long_calls",
+    title="The GPU waits for single calls of its runtime",
+    fix="First calls load driver, libraries and kernels: warm up before recording, and before serving.",
+    explanation="An ordinary call takes some microseconds, so that gaps of a millisecond show what is done once.",
+    query="idle_places",
+    needs=("gpu",),
+    rests_on=("gpu_idle", "links"),
+    least_gain=0.02,
+    of_steps=True,
+    queries=(_LONG_CALLS,),
+)
+def long_calls(known: Known) -> Found | None:
+    """Gain: the time of long gaps, with nothing queued or until the launch took effect, in calls of 0.1 ms or more."""
+    if not (calls := _long_calls(known)):
+        return None
+    time_ns = sum(call["time_ns"] for call in calls)
+    names = [
+        f"{call['name']} {time_text(call['time_ns'])} ({counted(call['count'], 'call')}, the longest "
+        f"{time_text(call['longest_ns'])})"
+        for call in calls[:3]
+    ]
+    allocates = any(word in calls[0]["name"] for word in _ALLOCATIONS)
+    return Found(
+        f"{time_text(time_ns)} in gaps longer than 1 ms and at the ends: {'; '.join(names)}",
+        {"idle_ns": time_ns, "calls": sum(call["count"] for call in calls)},
+        known.gain(known.scope.idle_part(time_ns), "GPU calls in long gaps"),
+        "Keep memory instead of asking for it again: no empty_cache, expandable segments; warm up first."
+        if allocates
+        else "",
+        place=calls[0]["operator"],
+        part_of=("graph_capture",),
     )
 
 
@@ -92,26 +193,32 @@ def launch_bound(known: Known) -> Found | None:
     of_steps=True,
 )
 def host_work(known: Known) -> Found | None:
-    """Gain: idle time in gaps longer than 1 ms, and before the first and after the last work, with nothing queued."""
+    """Gain: idle time in gaps longer than 1 ms, and before the first and after the last work, but for long calls."""
     scope = known.scope
-    parts = [part for part in known.idle if part.is_long and part.cause in HOST_CAUSES]
-    time_ns = sum(part.time_ns for part in parts)
+    times = {part.cause: part.time_ns for part in known.summed(part for part in known.idle if part.is_long)}
+    times["cpu_calls"] = times.get("cpu_calls", 0) - sum(call["host_ns"] for call in _long_calls(known))
+    by_cause = sorted(((times[cause], cause) for cause in HOST_CAUSES if times.get(cause, 0) > 0), reverse=True)
+    time_ns = sum(part_ns for part_ns, _ in by_cause)
     if not time_ns:
         return None
-    by_cause = sorted(((part.time_ns, part.cause) for part in known.summed(parts)), reverse=True)
     places = idle_places(known)
     place = first_place(places)
-    loads = any(word in (place or "") for word in _LOADING)
     ends = [f"{time_text(part_ns)} {where}" for where, part_ns in known.edges if part_ns >= 0.01 * scope.recorded_ns]
+    fix = ""
+    if _LOADING.search(place or ""):
+        fix = "Load and prepare data ahead: more workers, prefetching, pinned memory."
+    elif place is None and sum(part_ns for _, part_ns in known.edges) > 0.5 * time_ns:
+        fix = "Start recording right before the first step, and stop right after the last."
     return Found(
-        f"{time_text(time_ns)} of {scope.recorded_text}{scope.caution}, in which nothing was queued, in gaps "
-        f"longer than 1 ms{' and at the ends (' + ', '.join(ends) + ')' if ends else ''}"
+        f"{time_text(time_ns)} with nothing queued, in gaps longer than 1 ms"
+        f"{' and at the ends (' + ', '.join(ends) + ')' if ends else ''}"
         + f": {'; '.join(f'{IDLE_CAUSES[cause]} {time_text(part_ns)}' for part_ns, cause in by_cause)}{listed(places)}",
         {"idle_ns": time_ns, "recorded_ns": scope.recorded_ns, **{f"{cause}_ns": ns for ns, cause in by_cause}},
         known.gain(scope.idle_part(time_ns), "long gaps with nothing queued"),
-        "Load and prepare data ahead: more workers, prefetching, pinned memory." if loads else "",
+        fix,
         known.limits,
         place,
+        ("graph_capture",),
     )
 
 
@@ -127,21 +234,25 @@ def host_work(known: Known) -> Found | None:
     weight=0.8,
 )
 def host_syncs(known: Known) -> Found | None:
-    """Gain: the gaps that began in a host sync. Without it the CPU could have queued the next work before."""
-    scope, row = known.scope, drained(known)
-    if not row:
+    """Gain: the gaps that began in a host sync, but no more than these syncs take.
+
+    Without a sync the CPU could have queued the next work earlier by its length.
+    """
+    scope, (places, sync_ns) = known.scope, drained(known)
+    if not places:
         return None
     waited_ns = sum(part.time_ns for part in known.idle if part.cause == "cpu_waited")
-    count, time_ns = sum(place.count for place in row), sum(place.time_ns for place in row)
+    count, time_ns = sum(place.count for place in places), sum(place.time_ns for place in places)
     return Found(
-        f"{counted(count, 'gap')}, {time_text(time_ns)} of {scope.recorded_text}, "
-        f"{'begins' if count == 1 else 'begin'} while the CPU waits for the GPU, so that nothing is queued; the "
-        f"syncs themselves take {time_text(waited_ns)} of the idle time{listed(row)}",
-        {"gaps": count, "idle_ns": time_ns, "waited_ns": waited_ns},
-        known.gain(scope.idle_part(time_ns), "gaps that begin in a host sync"),
+        f"{counted(count, 'gap')}, {time_text(time_ns)} in all, "
+        f"{'begins' if count == 1 else 'begin'} while the CPU waits for the GPU, so that nothing is queued; these "
+        f"syncs take {time_text(sync_ns)}; {time_text(waited_ns)} of the idle time is in syncs{listed(places)}",
+        {"gaps": count, "idle_ns": time_ns, "sync_ns": sync_ns, "waited_ns": waited_ns},
+        known.gain(scope.idle_part(min(time_ns, sync_ns)), "gaps that begin in a host sync, and these syncs"),
         "",
         known.limits,
-        first_place(row),
+        first_place(places),
+        ("host_work", "launch_bound"),
     )
 
 
@@ -165,8 +276,8 @@ def device_waits(known: Known) -> Found | None:
     longest_ns = max(part.longest_ns for part in parts)
     what = "; ".join(f"{IDLE_CAUSES[part.cause]} {time_text(part.time_ns)}" for part in parts)
     return Found(
-        f"{time_text(time_ns)} of {scope.recorded_text}, the longest gap {time_text(longest_ns)}, in which work was "
-        f"queued and did not start: {what}; what it waited for is not in this trace",
+        f"{time_text(time_ns)}, the longest gap {time_text(longest_ns)}, in which work was queued and did not start: "
+        f"{what}; what it waited for is not in this trace",
         {"idle_ns": time_ns, "longest_ns": longest_ns},
         known.gain(scope.idle_part(time_ns), "gaps with queued work"),
         "",
@@ -193,8 +304,7 @@ def pauses(known: Known) -> Found | None:
     if not count:
         return None
     return Found(
-        f"{counted(count, 'pause')} of {time_text(time_ns / count)} on average, {time_text(time_ns)} of "
-        f"{scope.recorded_text}",
+        f"{counted(count, 'pause')} of {time_text(time_ns / count)} on average, {time_text(time_ns)} in all",
         {"pauses": count, "idle_ns": time_ns},
         known.gain(scope.idle_part(time_ns), "pauses below 5 µs"),
     )
@@ -216,6 +326,6 @@ def limits(known: Known) -> Found | None:
     steps = sum(int(row["steps"] or 0) for row in known.report.table("steps").to_json() if row["source"] != "(outside)")
     each = f", {number_text(steps)} steps of {time_text(scope.recorded_ns / steps)}" if steps > 1 else ""
     return Found(
-        f"{known.limits} of {scope.recorded_text}{each}",
+        f"{known.limits}{'' if scope.run is None else f' of {scope.recorded_text}'}{each}",
         {f"{name}_ns": value for name, value in known.split.items()},
     )

@@ -153,6 +153,8 @@ _MOST_BETWEEN = 8
 # Share of the recorded time from which such kernels are worth a word.
 _LEAST_POINTWISE, _LEAST_COPIES, _LEAST_KERNEL = 0.05, 0.02, 0.2
 _NAME = 60  # characters of a kernel's name
+# By class of one kernel: what says more about it.
+_EXPLAINS = {"softmax": ("unfused_attention",), "matmul": ("fp32_matmul", "odd_shapes")}
 # Parts of names, in lower case, of matrix products of 32-bit numbers without tensor cores. cuDNN and AMD's library name
 # the types of all numbers.
 _FP32 = (
@@ -206,6 +208,16 @@ def _share(known: Known, gpu_ns: float) -> float:
     return known.scope.gpu_part(gpu_ns / known.scope.devices)
 
 
+def _found(
+    known: Known, evidence: str, figures: dict[str, int | float], gain_ns: int, bounded_by: str,
+    classes: tuple[str, ...] = (), fix: str = "", part_of: tuple[str, ...] = (),
+) -> Found:  # fmt: skip
+    """GPU work that a fix could save, with the places where work of its classes is asked for."""
+    places = work_places(known, classes) if classes else []
+    gain, place = known.gain(_share(known, gain_ns), bounded_by), first_place(places)
+    return Found(evidence + listed(places), figures, gain, fix, place=place, part_of=part_of)
+
+
 def _of_classes(known: Known, names: tuple[str, ...]) -> tuple[int, int]:
     """Count and time of the work of some classes, ns."""
     rows = [row for row in known.report.table("kernel_classes").to_json() if row["class"] in names]
@@ -254,16 +266,17 @@ def elementwise_chains(known: Known) -> Found | None:
     if not saved_ns:
         return None
     count, chain_ns = sum(run[0] for run in runs), sum(run[1] for run in runs)
-    places = work_places(known, _POINTWISE)
     fix = "They are compiled or fused already in part: look at what stays apart (TORCH_LOGS=fusion)."
-    return Found(
+    return _found(
+        known,
         f"{count_text(count)} kernels that compute element by element, copy or reduce follow each other in "
         f"{counted(len(runs), 'chain')} of up to {max(run[0] for run in runs)}: {time_text(chain_ns)}, "
-        f"{percent_text(_share(known, chain_ns))} of the time{listed(places)}",
+        f"{percent_text(_share(known, chain_ns))} of the time",
         {"kernels": count, "chains": len(runs), "chain_ns": chain_ns, "saved_ns": saved_ns},
-        known.gain(_share(known, saved_ns), "all kernels of each chain but its longest"),
+        saved_ns,
+        "all kernels of each chain but its longest",
+        _POINTWISE,
         fix if known.compiled else "",
-        place=first_place(places),
     )
 
 
@@ -281,13 +294,15 @@ def copies(known: Known) -> Found | None:
     count, time_ns = _of_classes(known, _COPIES)
     if not count or (share := _share(known, time_ns)) < _LEAST_COPIES * known.scope.wall_ratio:
         return None
-    places = work_places(known, _COPIES)
-    return Found(
+    return _found(
+        known,
         f"{counted(count, 'kernel')} that only copy, cast or concatenate take {time_text(time_ns)}, "
-        f"{percent_text(share)} of the time{listed(places)}",
+        f"{percent_text(share)} of the time",
         {"copies": count, "gpu_ns": time_ns},
-        known.gain(share, "time in copies on the GPU"),
-        place=first_place(places),
+        time_ns,
+        "time in copies on the GPU",
+        _COPIES,
+        part_of=("elementwise_chains",),
     )
 
 
@@ -321,13 +336,14 @@ def unfused_attention(known: Known) -> Found | None:
     if not found:
         return None
     between_ns, count = sum(item[1] for item in found), sum(item[0] for item in found)
-    places = work_places(known, ("softmax",))
-    return Found(
+    return _found(
+        known,
         f"{counted(len(found), 'time')} a softmax stands between two matrix products, with {count_text(count)} kernels "
-        f"in {time_text(between_ns)} that a fused kernel does not need{listed(places)}",
+        f"in {time_text(between_ns)} that a fused kernel does not need",
         {"attention_calls": len(found), "kernels": count, "between_ns": between_ns},
-        known.gain(_share(known, between_ns), "kernels between the two matrix products"),
-        place=first_place(places),
+        between_ns,
+        "kernels between the two matrix products",
+        ("softmax",),
     )
 
 
@@ -340,20 +356,22 @@ def unfused_attention(known: Known) -> Found | None:
     needs=("gpu",),
     rests_on=("gpu_work", "gpu_time"),
     least_gain=0.02,
-    weight=0.8,
+    weight=0.7,
 )
 def communication(known: Known) -> Found | None:
     """Gain: the time in which collectives run on a device and nothing else does."""
     count, all_ns = _of_classes(known, ("collective",))
     if not count:
         return None
-    exposed_ns, places = known.exposed_ns, work_places(known, ("collective",))
-    return Found(
+    exposed_ns = known.exposed_ns
+    return _found(
+        known,
         f"{counted(count, 'collective')} take {time_text(all_ns)}, {time_text(exposed_ns)} of it with nothing else on "
-        f"the GPU: {percent_text(_share(known, exposed_ns))} of the time{listed(places)}",
+        f"the GPU: {percent_text(_share(known, exposed_ns))} of the time",
         {"collectives": count, "time_ns": all_ns, "exposed_ns": exposed_ns},
-        known.gain(_share(known, exposed_ns), "collectives that nothing else runs beside"),
-        place=first_place(places),
+        exposed_ns,
+        "collectives that nothing else runs beside",
+        ("collective",),
     )
 
 
@@ -372,13 +390,15 @@ def dominant_kernel(known: Known) -> Found | None:
     row = next(iter(known.rows(_LARGEST)), None)
     if row is None or (share := _share(known, row["time_ns"])) < _LEAST_KERNEL * known.scope.wall_ratio:
         return None
-    places = work_places(known, (row["class"],))
-    return Found(
+    return _found(
+        known,
         f"{cut(short_name(row['name']), _NAME)} ({row['class']}): {counted(row['count'], 'run')}, "
-        f"{time_text(row['time_ns'])}, {percent_text(share)} of the time{listed(places)}",
+        f"{time_text(row['time_ns'])}, {percent_text(share)} of the time",
         {"count": row["count"], "time_ns": row["time_ns"]},
-        known.gain(share, "time in that kernel"),
-        place=first_place(places),
+        row["time_ns"],
+        "time in that kernel",
+        (row["class"],),
+        part_of=_EXPLAINS.get(row["class"], ()),
     )
 
 
@@ -419,12 +439,13 @@ def _matmul_found(known: Known, query: Query, what: str) -> Found | None:
     row = known.row(query)
     if not row["count"]:
         return None
-    share = _share(known, row["time_ns"])
-    return Found(
+    return _found(
+        known,
         f"{counted(row['count'], 'run')} of {counted(row['names'], 'kernel')} {what} take {time_text(row['time_ns'])}, "
-        f"{percent_text(share)} of the time, most in {cut(short_name(row['longest']), _NAME)}",
+        f"{percent_text(_share(known, row['time_ns']))} of the time, most in {cut(short_name(row['longest']), _NAME)}",
         {"runs": row["count"], "time_ns": row["time_ns"]},
-        known.gain(share, "time in these kernels"),
+        row["time_ns"],
+        "time in these kernels",
     )
 
 
@@ -444,6 +465,6 @@ def unknown_kernels(known: Known) -> Found | None:
         return None
     return Found(
         f"{counted(count, 'kernel')}, {time_text(time_ns)}, {percent_text(time_ns / all_ns)} of GPU time"
-        f"{listed(work_places(known, ('other',)))}",
+        f"{listed(work_places(known, ('other',)), beside=False)}",
         {"kernels": count, "time_ns": time_ns},
     )

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from molprof.analysis.figures.model import STACK_CATEGORY, Gain, Group, Report
+from molprof.analysis.figures.model import RECORDED_SPAN, RUN_TIME, STACK_CATEGORY, Gain, Group, Report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.union import Union
 from molprof.analysis.frame import Frame
@@ -124,11 +124,6 @@ class Scope(Struct, frozen=True):
         if not self.devices or not self.busy_ns:
             return 0.0
         return max(0.0, 1 - self.busy_ns / (self.base_ns * self.devices)) * self.wall_ratio
-
-    @property
-    def caution(self) -> str:
-        """What evidence of idle time in a foreign trace must add."""
-        return "" if self.run is not None else ", including the profiler's cost on the CPU"
 
     @property
     def recorded_text(self) -> str:
@@ -324,10 +319,10 @@ class Known:
 
     @property
     def edges(self) -> list[tuple[str, int]]:
-        """Idle time of the CPU before the first work and after the last, ns."""
+        """Idle time outside GPU calls before the first work and after the last, ns."""
         names = {"before": "before the first GPU work", "after": "after the last"}
         return [
-            (text, sum(part.time_ns for part in self.idle if part.position == name and part.cause in HOST_CAUSES))
+            (text, sum(part.time_ns for part in self.idle if part.position == name and part.cause in HOST_CAUSES[1:]))
             for name, text in names.items()
         ]
 
@@ -397,5 +392,6 @@ class Known:
 
     def gain(self, high: float, bounded_by: str, low: float = 0.0) -> Gain:
         """Of the time of a whole run, or of what a foreign trace recorded."""
-        of = "recorded span" if self.report.run is None else "unprofiled wall time"
-        return Gain(min(1.0, low), min(1.0, high), of, bounded_by)
+        run = self.report.run
+        of, of_ns = (RECORDED_SPAN, self.scope.recorded_ns) if run is None else (RUN_TIME, run.wall_ns.median)
+        return Gain(min(1.0, low), min(1.0, high), of, bounded_by, of_ns)

@@ -29,8 +29,10 @@ _LAUNCH_PLACES = Query(
 _DRAINED = Query(
     "call_places",
     f"""INCLUDE PERFETTO MODULE molprof.idle_causes;
-SELECT COUNT() AS count, SUM(gap.time_ns) AS time_ns, 0 AS is_lost, {_PLACE_COLUMNS}
+SELECT SUM(gap.count) AS count, SUM(gap.time_ns) AS time_ns, SUM(slice.dur) AS sync_ns, 0 AS is_lost, {_PLACE_COLUMNS}
 FROM (
+  SELECT COUNT() AS count, SUM(time_ns) AS time_ns, sync_id
+  FROM (
   SELECT idle.ts_end - idle.ts AS time_ns, MIN(common.id_1) AS sync_id
   FROM _interval_intersect!(
     (
@@ -41,6 +43,8 @@ FROM (
   ) AS common
   JOIN _molprof_idle AS idle ON idle._auto_id = common.id_0
   GROUP BY common.id_0
+  )
+  GROUP BY sync_id
 ) AS gap
 JOIN slice ON slice.id = gap.sync_id
 JOIN _molprof_placed_call AS placed USING (stack_id)
@@ -51,7 +55,9 @@ _IDLE_PLACES = Query(
     "idle_places",
     "SELECT idle.count, idle.time_ns, idle.place_id IS NOT NULL AND place.place_id IS NULL AS is_lost,"
     f" {_PLACE_COLUMNS} FROM molprof_idle_time AS idle"
-    " LEFT JOIN molprof_idle_place AS place USING (place_id)",
+    " LEFT JOIN slice ON slice.id = idle.place_id"
+    " LEFT JOIN molprof_idle_place AS place USING (place_id)"
+    " WHERE IFNULL(slice.category, '') NOT IN ('cuda_runtime', 'cuda_driver') OR slice.dur < 100000",
 )
 PLACES = (_WORK_PLACES, _LAUNCH_PLACES, _DRAINED, _IDLE_PLACES)
 # Operators of a name, or leaf operators of the processor, by place; of many places those that take longest.
@@ -94,8 +100,8 @@ _PROCESSOR_PLACES = Query(
 )
 NOWHERE = "outside any operator"
 _PLACES_SHOWN = 3
-# Annotations that say no more than that it is a step.
-_STEP_MARKS = ("ProfilerStep#", "step[")
+# Annotations that say no more than that it is a step, or compiled code.
+_SAY_NOTHING = ("ProfilerStep#", "step[", "## Call CompiledFxGraph")
 
 
 class Where(Struct, frozen=True):
@@ -111,13 +117,15 @@ def first_place(places: Sequence[Where]) -> str | None:
     return next((place.label for place in places if place.label != NOWHERE), None)
 
 
-def listed(places: Sequence[Where]) -> str:
-    """The first of them, as the end of a sentence."""
+def listed(places: Sequence[Where], beside: bool = True) -> str:
+    """The first of them, as the end of a sentence. beside: the first that is known stands beside it."""
+    first = first_place(places)
     shown = [
-        f"{place.label} {count_text(place.count)}" + (f" ({time_text(place.time_ns)})" if place.time_ns else "")
+        f"{'this one' if beside and place.label == first else place.label} {count_text(place.count)}"
+        + (f" ({time_text(place.time_ns)})" if place.time_ns else "")
         for place in places[:_PLACES_SHOWN]
     ]
-    return f"; most in {'; '.join(shown)}" if shown else ""
+    return f"; by place: {', '.join(shown)}" if first else ""
 
 
 def work_places(known: Known, classes: Collection[str]) -> list[Where]:
@@ -130,13 +138,14 @@ def launch_places(known: Known) -> list[Where]:
     return _where(known.near.rows(_LAUNCH_PLACES))
 
 
-def drained(known: Known) -> list[Where]:
-    """The host syncs in which gaps began, by place: gaps and their time."""
-    return _where(known.near.rows(_DRAINED))
+def drained(known: Known) -> tuple[list[Where], int]:
+    """The host syncs in which gaps began, by place: gaps and their time; and the time of these syncs, ns."""
+    rows = known.near.rows(_DRAINED)
+    return _where(rows), sum(row["sync_ns"] for row in rows)
 
 
 def idle_places(known: Known) -> list[Where]:
-    """Where the CPU is in long gaps with nothing queued."""
+    """Where the CPU is in long gaps with nothing queued, but for long GPU calls."""
     return _where(known.near.rows(_IDLE_PLACES))
 
 
@@ -191,5 +200,5 @@ def _label(row: Mapping[str, Any]) -> str:
         module = (row["module"] or "").rsplit("/", 1)[-1]
         return short_source(row["source"]) + (f" in {module}" if module else "")
     annotation = row["annotation"] or ""
-    names = [row["operator"], None if annotation.startswith(_STEP_MARKS) else annotation]
+    names = [row["operator"], None if annotation.startswith(_SAY_NOTHING) else annotation]
     return " in ".join(filter(None, names)) or NOWHERE

@@ -96,7 +96,8 @@ SELECT COUNT() AS count, IFNULL(SUM(dur), 0) AS gpu_ns, IFNULL(SUM(call_ns), 0) 
   IFNULL(SUM(bytes), 0) AS bytes, (SELECT COUNT() FROM molprof_any_step) AS steps,
   (SELECT IFNULL(SUM(dur), 0) FROM _interval_intersect!(
     ((SELECT id, ts, call_ns AS dur FROM copied WHERE call_ns > 0),
-     (SELECT _auto_id AS id, ts, ts_end - ts AS dur FROM _molprof_idle WHERE position = 'between')), ()
+     (SELECT _auto_id AS id, ts, IIF(queue = 2, ts_end, host_end) - ts AS dur FROM _molprof_idle
+      WHERE position = 'between' AND queue > 1)), ()
   )) AS idle_ns
 FROM copied
 """,
@@ -282,12 +283,13 @@ def host_copies(known: Known) -> Found | None:
     return Found(
         f"{count_text(copies['count'])} copies, {number_text(copies['count'] / copies['steps'])} per step, "
         f"{bytes_text(copies['bytes'])} in all: {time_text(copies['gpu_ns'])} on the GPU, "
-        f"{time_text(copies['host_ns'])} in their calls, {time_text(copies['idle_ns'])} of it with an idle GPU",
+        f"{time_text(copies['host_ns'])} in their calls, {time_text(copies['idle_ns'])} of it with nothing queued",
         copies,
         known.gain(
             scope.gpu_part(copies["gpu_ns"] / scope.devices) + scope.idle_part(copies["idle_ns"]),
             "the copies, and the idle time in their calls",
         ),
+        part_of=("host_syncs", "host_work", "launch_bound"),
     )
 
 

@@ -110,6 +110,7 @@ class Found(Struct, frozen=True):
     fix: str = ""
     explanation: str = ""
     place: str | None = None
+    part_of: tuple[str, ...] = ()  # ids of findings whose time may hold the time of this one
 
 
 class Rule(Struct, frozen=True, kw_only=True):
