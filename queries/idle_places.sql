@@ -1,7 +1,9 @@
 -- Where in the program the CPU was in long gaps, in which a device had nothing queued.
 --
--- Gaps of molprof.idle_causes longer than 1 ms, and the time before the first and after the last work of a device. The innermost slice counts, with the operator, function and modules around it (molprof.call_places). Functions are
--- recorded with Python stacks only, which molprof query reads with --stacks.
+-- Gaps of molprof.idle_causes longer than 1 ms, and the time before the first and after the last work of a device; without
+-- GPU work the time in which no thread is in an operator, on the one with most time in them. The innermost slice counts,
+-- with the operator, function and modules around it (molprof.call_places). Functions are recorded with Python stacks only,
+-- which molprof query reads with --stacks.
 --
 -- Example:
 --   SELECT place.source, place.operator, place.annotation, idle.count, idle.time_ns
@@ -14,6 +16,25 @@ INCLUDE PERFETTO MODULE intervals.intersect;
 INCLUDE PERFETTO MODULE molprof.call_places;
 INCLUDE PERFETTO MODULE molprof.idle_causes;
 
+-- Without GPU work: each start of an operator, and the end of the recording, with the last end of any operator before it.
+CREATE PERFETTO TABLE _molprof_operator_edge AS
+SELECT
+  id,
+  ts,
+  MAX(ts_end) OVER (
+    ORDER BY ts, id
+    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+  ) AS known_end
+FROM (
+  SELECT -1 AS id, ts, ts AS ts_end FROM _molprof_recorded WHERE rank IS NULL
+  UNION ALL
+  SELECT id, ts, ts + dur FROM slice WHERE category = 'cpu_op'
+  UNION ALL
+  SELECT (SELECT MAX(id) + 1 FROM slice), ts_end, ts_end FROM _molprof_recorded WHERE rank IS NULL
+)
+WHERE NOT EXISTS(SELECT 1 FROM _molprof_device_edge)
+ORDER BY ts, id;
+
 -- The part of these gaps in which nothing is queued.
 CREATE PERFETTO TABLE _molprof_long_host_idle AS
 SELECT
@@ -24,7 +45,22 @@ SELECT
 FROM _molprof_host_idle AS host
 CROSS JOIN _molprof_idle AS idle
 WHERE idle._auto_id = host.id AND (idle.position != 'between' OR idle.ts_end - idle.ts > 1000000)
-ORDER BY host.ts, host.id;
+UNION ALL
+SELECT
+  edge.id,
+  edge.known_end,
+  edge.ts - edge.known_end,
+  (
+    SELECT track_id
+    FROM slice
+    WHERE category = 'cpu_op'
+    GROUP BY track_id
+    ORDER BY SUM(dur) DESC, track_id
+    LIMIT 1
+  )
+FROM _molprof_operator_edge AS edge
+WHERE edge.ts > edge.known_end
+ORDER BY 2, 1;
 
 CREATE PERFETTO TABLE _molprof_idle_track_slice AS
 SELECT

@@ -254,6 +254,16 @@ def test_copies_to_the_device_in_every_step(tmp_path: Path) -> None:
     assert "host_copies" not in findings(tmp_path, once)
 
 
+def test_time_outside_operators_without_a_gpu(tmp_path: Path) -> None:
+    # 400 us between two operators of a thread; during 100 of them another thread runs one.
+    events = [op("aten::mm", 0, 100), slice_("user_annotation", "fill", 100, 400), op("aten::mm", 500, 100)]
+    events.append(slice_("cpu_op", "aten::add", 300, 100, tid=101))
+    outside = findings(tmp_path, {"traceEvents": events})["host_functions"]
+    assert outside.place == "fill"
+    assert outside.figures == {"time_ns": 300_000, "outside_ns": 300_000}
+    assert outside.gain_ratio == pytest.approx(0.5)
+
+
 def test_a_trace_without_anything_timed_has_no_findings(tmp_path: Path) -> None:
     assert findings(tmp_path, {"traceEvents": [slice_("user_annotation", "x", 0, 5)]}) == {}
 
@@ -283,9 +293,9 @@ FIRST = [
     ("ranks/megatron_tp8_rank0", "host_work", None),
     # A graph is captured, and nothing runs.
     ("graphs/mi300x_sglang_qwen3_8b_capture_bs32", "graph_capture", None),
-    # On CPUs: matrix products.
+    # On CPUs: matrix products; with a grammar the filling of masks, 185 of 566 ms in 24 steps.
     ("engines/vllm_plain", "host_operators", "onednn_mm"),
-    ("engines/vllm_json_xgrammar", "host_operators", "onednn_mm"),
+    ("engines/vllm_json_xgrammar", "host_functions", "fill_next_token_bitmask"),
 ]
 
 

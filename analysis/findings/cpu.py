@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.places import first_place, listed, operator_places, processor_places
+from molprof.analysis.findings.places import first_place, host_places, listed, operator_places, processor_places
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, percent_text, time_text
@@ -52,6 +52,33 @@ def host_operators(known: Known) -> Found | None:
         f"it calls, {percent_text(share)} of the time; then {also}{listed(places)}",
         {"count": first["count"], "own_ns": first["own_ns"]},
         known.gain(share, "self time of that operator"),
+        place=first_place(places),
+    )
+
+
+@rule(
+    id="host_functions",
+    title="The CPU works outside operators",
+    fix="Do that work for all rows at once, ahead in another thread, or in compiled code.",
+    explanation="Python, and libraries that do not record what they do, run between the operators of torch.",
+    query="idle_places",
+    needs=("time", "no_gpu"),
+    rests_on=("host_time",),
+    least_gain=0.1,
+    weight=0.6,
+)
+def host_functions(known: Known) -> Found | None:
+    """Gain: the time at the place that takes most of it, while no thread is in an operator."""
+    places = host_places(known) if known.report.run is None else []
+    if not places:
+        return None
+    time_ns, share = places[0].time_ns, known.scope.host_part(places[0].time_ns)
+    all_ns = sum(place.time_ns for place in places)
+    return Found(
+        f"{time_text(time_ns)} at one place, {percent_text(share)} of the time, while no thread is in an operator; "
+        f"{time_text(all_ns)} in all{listed(places)}",
+        {"time_ns": time_ns, "outside_ns": all_ns},
+        known.gain(share, "time at that place"),
         place=first_place(places),
     )
 

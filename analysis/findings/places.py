@@ -125,7 +125,7 @@ def listed(places: Sequence[Where], beside: bool = True) -> str:
         + (f" ({time_text(place.time_ns)})" if place.time_ns else "")
         for place in places[:_PLACES_SHOWN]
     ]
-    return f"; by place: {', '.join(shown)}" if first else ""
+    return f"; by place: {', '.join(shown)}" if first and (len(places) > 1 or not beside) else ""
 
 
 def work_places(known: Known, classes: Collection[str]) -> list[Where]:
@@ -147,6 +147,11 @@ def drained(known: Known) -> tuple[list[Where], int]:
 def idle_places(known: Known) -> list[Where]:
     """Where the CPU is in long gaps with nothing queued, but for long GPU calls."""
     return _where(known.near.rows(_IDLE_PLACES))
+
+
+def host_places(known: Known) -> list[Where]:
+    """Without GPU work: where the thread with most time in operators is while no thread is in one."""
+    return [place for place in idle_places(known) if place.label != NOWHERE]
 
 
 def operator_places(known: Known, name: str) -> list[Where]:
