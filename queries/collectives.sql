@@ -1,7 +1,8 @@
 -- Collectives: kernels of NCCL, RCCL and the like, in which ranks exchange data.
 --
--- What a kernel does is in its args, where torch recorded them, else in its name. Sizes are in its args, else in the
--- annotation around its launch (nccl:all_reduce), which older versions of torch give shapes.
+-- What a kernel does is in its args, where torch recorded them, else in its name; NCCL's SendRecv is whatever the annotation
+-- around its launch says (nccl:all_to_all). Sizes are in its args, else in that annotation, which older versions of torch
+-- give shapes.
 --
 -- Example:
 --   SELECT rank, operation, group_name, dtype, bytes, COUNT() AS count, SUM(dur) AS time_ns
@@ -17,7 +18,24 @@ INCLUDE PERFETTO MODULE molprof.kernel_classes;
 CREATE PERFETTO TABLE _molprof_collective_kernel AS
 SELECT
   work.id,
-  CAST(IFNULL(EXTRACT_ARG(slice.arg_set_id, 'args.Collective name'), work.name) AS TEXT) AS called,
+  CAST(
+    COALESCE(
+      EXTRACT_ARG(slice.arg_set_id, 'args.Collective name'),
+      IIF(
+        work.name GLOB '*SendRecv*',
+        (
+          SELECT annotation.name
+          FROM _molprof_work AS launched
+          JOIN ancestor_slice(launched.call_id) AS annotation
+          WHERE launched.id = work.id AND annotation.name GLOB '*ccl:*'
+          ORDER BY annotation.depth DESC
+          LIMIT 1
+        ),
+        NULL
+      ),
+      work.name
+    ) AS TEXT
+  ) AS called,
   CAST(EXTRACT_ARG(slice.arg_set_id, 'args.Process Group Name') AS TEXT) AS group_name,
   CAST(EXTRACT_ARG(slice.arg_set_id, 'args.Process Group Ranks') AS TEXT) AS group_ranks,
   CAST(EXTRACT_ARG(slice.arg_set_id, 'args.Group size') AS INT) AS group_size,

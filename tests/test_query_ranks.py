@@ -27,6 +27,11 @@ def test_collectives_by_name_and_by_args(tmp_path: Path) -> None:
         ),
         gpu("custom", 30, 5, 4, 20, **{**SIZES, "Collective name": "_reduce_scatter_base", "In msg nelems": 4000}),
         gpu("gemm", 40, 5, 5),
+        # What torch called it, where its args do not say.
+        slice_("user_annotation", "nccl:all_to_all", 50, 8),
+        launch(51, 6),
+        gpu("ncclKernel_SendRecv_RING_SIMPLE", 60, 5, 6, 20),
+        gpu("ncclKernel_SendRecv_RING_SIMPLE", 70, 5, 7, 20),
     ]
     sql = "SELECT operation, group_name, group_ranks, group_size, dtype, elements, bytes FROM molprof_collective"
     group = ("0", "[0, 1]", 2)
@@ -36,6 +41,8 @@ def test_collectives_by_name_and_by_args(tmp_path: Path) -> None:
             ("allgather", None, None, None, None, None, None),
             ("alltoall", *group, "Float8_e4m3fn", 1000, 1000),
             ("reducescatter", *group, "BFloat16", 4000, 8000),
+            ("alltoall", None, None, None, None, None, None),
+            ("sendrecv", None, None, None, None, None, None),
         ]
 
 

@@ -27,6 +27,8 @@ _TIME_NAMES = [name for _, _, name in _TIMES]
 _OF_EXCHANGE = ("waiting_ns", "moving_ns", "exposed_ns", "hidden_ns")
 # Columns of a kernel's name in a sentence.
 _LONGEST = 60
+# Ranks that the summary names.
+_RANKS_NAMED = 3
 _SUM = "wall time = compute + exposed communication + waiting + idle"
 
 
@@ -87,7 +89,9 @@ def ranks_document(job: Job) -> Document:
 
 
 def _data(job: Job) -> dict[str, Any]:
-    stragglers = {(item.step, item.number): item for item in job.stragglers}
+    stragglers: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
+    for item in job.stragglers:
+        stragglers[item.step, item.number].append(_without(item, "step", "number"))
     all_steps = [step for found in job.steps.values() for step in found]
     return {
         "schema": SCHEMA,
@@ -115,7 +119,7 @@ def _data(job: Job) -> dict[str, Any]:
             {
                 "name": name,
                 "number": number,
-                "straggler": _without(stragglers.get((name, number)), "step", "number"),
+                "stragglers": stragglers[name, number],
                 "ranks": [{name: getattr(step, name) for name in ("rank", "start_ns", *_TIME_NAMES)} for step in steps],
             }
             for (name, number), steps in job.steps.items()
@@ -148,8 +152,8 @@ def _added(items: Sequence[Any], names: Sequence[str]) -> dict[str, int]:
     return {name: sum(getattr(item, name) for item in items) for name in names}
 
 
-def _without(item: Any, *names: str) -> dict[str, Any] | None:
-    return None if item is None else {key: value for key, value in to_builtins(item).items() if key not in names}
+def _without(item: Any, *names: str) -> dict[str, Any]:
+    return {key: value for key, value in to_builtins(item).items() if key not in names}
 
 
 def _checks(job: Job) -> Iterator[str]:
@@ -229,11 +233,11 @@ def _summary(job: Job, ranks: Sequence[dict[str, Any]]) -> Iterator[str]:
         ]
         yield f"Time of all ranks: {', '.join(shares)}."
     if job.stragglers:
-        late: Counter[int] = Counter()
+        late, waited = Counter[int](), Counter[int]()
         for item in job.stragglers:
             late[item.rank] += item.late_ns
-        rank = max(late, key=lambda item: (late[item], -item))
-        steps = [item for item in job.stragglers if item.rank == rank]
-        of = f"{len(steps)} of {counted(len(job.stragglers), 'step')}"
-        waited = time_text(sum(item.waited_ns for item in steps))
-        yield f"Rank {rank} was the straggler of {of}: the others waited {waited} in total for it."
+            waited[item.rank] += item.waited_ns
+        number = len({(item.step, item.number) for item in job.stragglers})
+        for rank in sorted(late, key=lambda rank: (-late[rank], rank))[:_RANKS_NAMED]:
+            of = f"{sum(item.rank == rank for item in job.stragglers)} of {counted(number, 'step')}"
+            yield f"Rank {rank} was late in {of}: the others waited {time_text(waited[rank])} in total for it."

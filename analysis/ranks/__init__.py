@@ -9,7 +9,7 @@ from molprof.analysis.figures.union import Union
 from molprof.analysis.ranks.exchanges import Clocks, Cost, align, cost_of, match
 from molprof.analysis.ranks.files import checked
 from molprof.analysis.ranks.read import RankTrace
-from molprof.analysis.ranks.split import Activity, Check, StepTimes, Straggler, activity, checks, step_times, straggler
+from molprof.analysis.ranks.split import Activity, Check, StepTimes, Straggler, activity, checks, step_times, stragglers
 
 __all__ = ["Job", "RankTrace", "job_of_files"]
 
@@ -47,7 +47,6 @@ def job_of_files(read: Sequence[RankTrace], left_out: Sequence[str] = ()) -> Job
         for step in each:
             steps.setdefault((step.name, step.number), []).append(step)
     traces = {item.rank: item for item in ranks}
-    found = [straggler(step, costs, traces, done) for step in steps.values()]
     return Job(
         ranks=tuple(ranks),
         world_size=world_size,
@@ -57,6 +56,6 @@ def job_of_files(read: Sequence[RankTrace], left_out: Sequence[str] = ()) -> Job
         costs=tuple(costs),
         activities=done,
         steps=steps,
-        stragglers=tuple(item for item in found if item is not None),
+        stragglers=tuple(item for step in steps.values() for item in stragglers(step, costs, traces, done)),
         checks=tuple(check for item in ranks for check in checks(item, times[item.rank])),
     )

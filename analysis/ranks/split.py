@@ -16,6 +16,8 @@ from molprof.analysis.ranks.exchanges import Cost
 from molprof.analysis.ranks.read import RankTrace
 
 OUTSIDE = "before the first step"
+# Of all time that ranks waited in a step: for whom they waited so long is worth a word.
+LEAST_WAITED = 0.1
 _NAMED = 3
 
 
@@ -65,7 +67,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Straggler:
-    """The rank that came last to the collectives of a step, by the most time, ns."""
+    """A rank that came last to collectives of a step, ns."""
 
     step: str
     number: int
@@ -142,10 +144,10 @@ def checks(rank: RankTrace, steps: Sequence[StepTimes]) -> Iterator[Check]:
         yield Check(rank.rank, f"{step.name}: wall time and its parts", step.wall_ns, parts)
 
 
-def straggler(
+def stragglers(
     step: Sequence[StepTimes], costs: Sequence[Cost], traces: Mapping[int, RankTrace], done: Mapping[int, Activity]
-) -> Straggler | None:
-    """The straggler of a step of all its ranks; None where no rank was late."""
+) -> Iterator[Straggler]:
+    """The ranks for which the others waited in a step, the latest first: that one, and each of LEAST_WAITED or more."""
     spans = {item.rank: item for item in step}
 
     def is_inside(cost: Cost) -> bool:
@@ -155,28 +157,36 @@ def straggler(
 
     inside = [cost for cost in costs if cost.last_rank is not None and is_inside(cost)]
     late: Counter[int] = Counter()
+    waited: Counter[int] = Counter()
     for cost in inside:
         if cost.last_rank is not None:
             late[cost.last_rank] += cost.late_ns
-    rank = min(late, key=lambda item: (-late[item], item), default=None)
-    if rank is None or not late[rank]:
-        return None
+            waited[cost.last_rank] += sum(
+                part.waiting_ns for rank, part in cost.parts.items() if rank != cost.last_rank
+            )
+    ranks = sorted((rank for rank in late if late[rank]), key=lambda rank: (-late[rank], rank))
+    for rank in ranks:
+        if rank == ranks[0] or waited[rank] >= LEAST_WAITED * waited.total():
+            yield _straggler(rank, step[0], inside, waited[rank], traces[rank], done[rank])
+
+
+def _straggler(
+    rank: int, step: StepTimes, inside: Sequence[Cost], waited_ns: int, trace: RankTrace, done: Activity
+) -> Straggler:
     mine = [cost for cost in inside if cost.last_rank == rank]
     # From the median start of the others to its own, on the clock of the rank's file.
     ends = [cost.exchange.kernels[rank].start_ns for cost in mine]
     windows = [(end - cost.late_ns, end) for cost, end in zip(mine, ends, strict=True)]
-    busy, compute = (
-        sum(int(item.covered(*window)) for window in windows) for item in (done[rank].busy, done[rank].compute)
-    )
-    kernels, causes, host = _did(traces[rank], windows)
+    busy, compute = (sum(int(item.covered(*window)) for window in windows) for item in (done.busy, done.compute))
+    kernels, causes, host = _did(trace, windows)
     return Straggler(
-        step=step[0].name,
-        number=step[0].number,
+        step=step.name,
+        number=step.number,
         rank=rank,
-        late_ns=late[rank],
+        late_ns=sum(cost.late_ns for cost in mine),
         collectives=len(mine),
         of_collectives=len(inside),
-        waited_ns=sum(part.waiting_ns for cost in mine for other, part in cost.parts.items() if other != rank),
+        waited_ns=waited_ns,
         compute_ns=compute,
         exposed_ns=busy - compute,
         idle_ns=sum(end - start for start, end in windows) - busy,

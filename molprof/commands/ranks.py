@@ -63,7 +63,7 @@ def command(
     Examples:
       molprof ranks traces/
       molprof ranks rank0.json.gz rank1.json.gz
-      molprof ranks traces/ --format json | jq '.steps[].straggler'
+      molprof ranks traces/ --format json | jq '.steps[].stragglers[0]'
       molprof ranks traces/ -o ranks.html
       molprof ranks traces/ -o ranks.png
       molprof ranks traces/ --parts parts/ --submit slurm --slurm parallel=16
