@@ -1,7 +1,7 @@
 """A second, plain way to divide a device's idle time: event by event, with exact decimals, and no SQL.
 
-`causes(path)` gives, by device, the ns of each cause of queries/idle_causes.sql that the host is to blame for, and the
-rest as `device`, between the first and the last work.
+`gaps(path)` gives, by device, each gap as its position, its length and the ns of each cause of queries/idle_causes.sql:
+those that the host is to blame for, `launching`, and the rest as `device`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ import gzip
 import json
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 GPU, CALLS = ("kernel", "gpu_memcpy", "gpu_memset"), ("cuda_runtime", "cuda_driver")
+RECORDED = ("cpu_op", "user_annotation", *GPU, *CALLS)
 Interval = tuple[int, int]
+Gap = tuple[str, int, Counter[str]]
 
 
 def _ns(us: Any) -> int:
@@ -49,7 +52,7 @@ def _common(intervals: list[Interval], start: int, end: int) -> int:
     return total
 
 
-def causes(path: Path) -> dict[str, Counter[str]]:
+def gaps(path: Path) -> dict[str, list[Gap]]:
     with gzip.open(path) as file:
         events = [event for event in json.load(file, parse_float=Decimal)["traceEvents"] if event.get("ph") == "X"]
     calls, work = {}, defaultdict(list)
@@ -59,6 +62,8 @@ def causes(path: Path) -> dict[str, Counter[str]]:
         for event in events
         if event.get("cat") in GPU and fnmatchcase(event["name"], "Memcpy DtoH*Pageable*")
     }
+    recorded = [(_ns(event["ts"]), _ns(event.get("dur", 0))) for event in events if event.get("cat") in RECORDED]
+    edges = min(start for start, _ in recorded), max(start + dur for start, dur in recorded)
     for event in events:
         start, category = _ns(event["ts"]), event.get("cat")
         item = {
@@ -79,26 +84,31 @@ def causes(path: Path) -> dict[str, Counter[str]]:
         if category in GPU:
             work[str(event["args"].get("device", event["pid"]))].append(item)
     unions = {thread: {kind: _union(list_) for kind, list_ in sets.items()} for thread, sets in inside.items()}
-    return {device: _of_device(items, calls, unions) for device, items in work.items()}
+    return {device: list(_of_device(items, calls, unions, edges)) for device, items in work.items()}
 
 
-def _of_device(items: list[Any], calls: dict[Any, Any], unions: dict[Any, Any]) -> Counter[str]:
+def _of_device(items: list[Any], calls: dict[Any, Any], unions: dict[Any, Any], edges: Interval) -> Iterator[Gap]:
     items = sorted(items, key=lambda item: item["start"])
     queued = sorted(min(calls.get(item["correlation"], item)["start"], item["start"]) for item in items)
-    found: Counter[str] = Counter()
-    end, last = items[0]["end"], items[0]
+    end, last = edges[0], None
     for place, item in enumerate(items):
         if item["start"] > end:
+            found: Counter[str] = Counter()
             call = calls.get(item["correlation"])
             # Nothing was queued if no more work was queued by then than had begun.
-            empty = call is not None and bisect_left(queued, end + 1) <= place
-            host_end = min(call["start"], item["start"]) if empty else end
-            before = calls.get(last["correlation"])
-            _divide(found, end, host_end, call, before, unions)
-            found["device"] += item["start"] - host_end
-        if item["end"] > end:
+            empty = call is not None and (last is None or bisect_left(queued, end + 1) <= place)
+            host_end = max(end, min(call["start"], item["start"])) if empty else end
+            _divide(found, end, host_end, call, last and calls.get(last["correlation"]), unions)
+            is_late = empty and item["start"] - call["end"] > max(100_000, call["end"] - end)
+            found["launching" if empty and not is_late else "device"] += item["start"] - host_end
+            yield "between" if last else "before", item["start"] - end, found
+        if last is None or item["end"] > end:
             end, last = item["end"], item
-    return found
+    if last is not None and edges[1] > end:
+        found, call = Counter(), calls.get(last["correlation"])
+        _divide(found, end, edges[1] if call else end, call, None, unions)
+        found["device"] += 0 if call else edges[1] - end
+        yield "after", edges[1] - end, found
 
 
 def _divide(found: Counter[str], start: int, end: int, call: Any, before: Any, unions: dict[Any, Any]) -> None:
