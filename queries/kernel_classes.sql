@@ -1,7 +1,8 @@
 -- GPU work by class: what each kernel, copy and set does.
 --
 -- Classes: attention, matmul, norm, elementwise, reduce, softmax, sort/top-k, copy, cat, fill, index/scatter/gather,
--- embedding/rotary, cache-write, collective, other; memcpy by direction; memset.
+-- embedding/rotary, cache-write, collective, other; memcpy by direction; memset. The name of a kernel decides, and where
+-- no pattern knows it that of the operator that launched the first of its kind.
 --
 -- Example:
 --   SELECT class, count, time_ns, time_ratio, names
@@ -11,6 +12,17 @@
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 INCLUDE PERFETTO MODULE molprof.work_totals;
 INCLUDE PERFETTO MODULE molprof.kernel_patterns;
+
+CREATE PERFETTO MACRO _molprof_pattern_class(name Expr)
+RETURNS Expr AS (
+  (
+    SELECT class
+    FROM molprof_kernel_pattern
+    WHERE LOWER($name) GLOB pattern
+    ORDER BY priority, pattern
+    LIMIT 1
+  )
+);
 
 -- The class of every name that ran on the GPU.
 CREATE PERFETTO TABLE molprof_work_class(
@@ -35,12 +47,19 @@ SELECT
   CASE category
     WHEN 'gpu_memset' THEN 'memset'
     WHEN 'gpu_memcpy' THEN REPLACE(_molprof_copy_name!(name), 'Memcpy', 'memcpy')
-    ELSE IFNULL(
+    ELSE COALESCE(
+      _molprof_pattern_class!(named.name),
       (
-        SELECT class
-        FROM molprof_kernel_pattern
-        WHERE LOWER(named.name) GLOB pattern
-        ORDER BY priority, pattern
+        SELECT _molprof_pattern_class!(operator.name)
+        FROM ancestor_slice(
+          (
+            SELECT call_id
+            FROM _molprof_work
+            WHERE id = (SELECT MIN(id) FROM slice WHERE slice.category = named.category AND slice.name = named.name)
+          )
+        ) AS operator
+        WHERE operator.category = 'cpu_op'
+        ORDER BY operator.depth DESC
         LIMIT 1
       ),
       'other'

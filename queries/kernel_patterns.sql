@@ -156,6 +156,7 @@ WITH
       (190, '*transpose*', 'copy'),
       (190, '*permute*', 'copy'),
       (190, '*convert_kernel*', 'copy'),
+      (190, '*subtensoropwithcast*', 'copy'),
       -- fill: also masked_fill, which writes one constant.
       (200, '*fillfunctor*', 'fill'),
       (200, '*fillbuffer*', 'fill'),
@@ -212,6 +213,7 @@ WITH
       (250, '*distribution*', 'elementwise'),
       (250, '*where_kernel*', 'elementwise'),
       (250, '*_add_kernel*', 'elementwise'),
+      (250, '*subtensorop*', 'elementwise'),
       (250, '*_mul_kernel*', 'elementwise')
   )
 SELECT

@@ -22,7 +22,7 @@ Interval = tuple[int, int]
 Gap = tuple[str, int, Counter[str]]
 
 
-def _ns(us: Any) -> int:
+def ns(us: Any) -> int:
     return int((Decimal(us) * 1000).to_integral_value())
 
 
@@ -33,7 +33,7 @@ def _is_sync(event: dict[str, Any], copies: set[Any]) -> bool:
     return "Memcpy" in name and "Async" not in name and "DtoD" not in name
 
 
-def _union(intervals: list[Interval]) -> list[Interval]:
+def union(intervals: list[Interval]) -> list[Interval]:
     merged: list[list[int]] = []
     for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:
@@ -62,12 +62,12 @@ def gaps(path: Path) -> dict[str, list[Gap]]:
         for event in events
         if event.get("cat") in GPU and fnmatchcase(event["name"], "Memcpy DtoH*Pageable*")
     }
-    recorded = [(_ns(event["ts"]), _ns(event.get("dur", 0))) for event in events if event.get("cat") in RECORDED]
+    recorded = [(ns(event["ts"]), ns(event.get("dur", 0))) for event in events if event.get("cat") in RECORDED]
     edges = min(start for start, _ in recorded), max(start + dur for start, dur in recorded)
     for event in events:
-        start, category = _ns(event["ts"]), event.get("cat")
+        start, category = ns(event["ts"]), event.get("cat")
         item = {
-            "name": event["name"], "start": start, "end": start + _ns(event.get("dur", 0)),
+            "name": event["name"], "start": start, "end": start + ns(event.get("dur", 0)),
             "correlation": (event.get("args") or {}).get("correlation"),
             "thread": (event["pid"], event["tid"]),
         }  # fmt: skip
@@ -83,7 +83,7 @@ def gaps(path: Path) -> dict[str, list[Gap]]:
                     sets["sync"].append(moment)
         if category in GPU:
             work[str(event["args"].get("device", event["pid"]))].append(item)
-    unions = {thread: {kind: _union(list_) for kind, list_ in sets.items()} for thread, sets in inside.items()}
+    unions = {thread: {kind: union(list_) for kind, list_ in sets.items()} for thread, sets in inside.items()}
     return {device: list(_of_device(items, calls, unions, edges)) for device, items in work.items()}
 
 

@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+import plain_kernels
 import pytest
 from decoding_trace import Event, decoding, launched
 from finding_data import GEMM, busy, findings, gemms, op
@@ -306,6 +307,19 @@ def test_the_first_finding_of_a_public_trace(name: str, first: str, place: str |
     assert found.id == first
     if place is not None:
         assert place in (found.place or "")
+
+
+@pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces to read")
+@pytest.mark.parametrize("name", ["traces/h100_qwen1.5_0.5b", "traces/v100_resnet_ddp", "ranks/megatron_tp8_rank0"])
+def test_what_kernels_could_save_is_what_a_plain_recount_finds(name: str) -> None:
+    path = Path(str(CORPUS), f"{name}.json.gz")
+    with api.load(path) as trace:
+        found = {item.id: item.figures for item in trace.findings}
+        sql = "INCLUDE PERFETTO MODULE molprof.kernel_classes; SELECT category, name, class FROM molprof_work_class"
+        classes = {(category, name): kind for category, name, kind in trace.query(sql).rows()}
+    plain = {rule: figures for rule, figures in plain_kernels.figures(path, classes).items() if rule in found}
+    assert plain
+    assert all(found[rule].items() >= figures.items() for rule, figures in plain.items())
 
 
 def test_every_rule_is_documented() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import tiny_trace
-from sql_rows import rows
+from sql_rows import events_loaded, rows
+from tiny_trace import slice_, work
 
 from molprof.analysis.query import find_statement
 from molprof.analysis.reader.load import load_trace
@@ -192,6 +194,21 @@ def test_classes(engine: TraceProcessor) -> None:
     ]
     # The kernel without a call is in no step.
     assert ("other", 1, 1_000) not in rows(engine, "step_work", "SELECT * FROM molprof_step_class")
+
+
+def test_an_operator_tells_what_a_kernel_of_unknown_name_does(tmp_path: Path) -> None:
+    events = [
+        slice_("cpu_op", "aten::native_group_norm", 0, 20),
+        slice_("cpu_op", "aten::empty", 1, 1),
+        slice_("cuda_runtime", "cudaLaunchKernel", 5, 2, correlation=1),
+        work("kernel", "ComputeFusedParams", 10, 5, 1),
+        slice_("cuda_runtime", "cudaLaunchKernel", 25, 2, correlation=2),
+        work("kernel", "ComputeFusedParams", 30, 5, 2),
+        work("kernel", "spin", 40, 5, 3),
+    ]
+    with events_loaded(tmp_path, events) as found:
+        sql = "SELECT class, count FROM molprof_class_summary ORDER BY class"
+        assert found("kernel_classes", sql) == [("norm", 2), ("other", 1)]
 
 
 def test_pattern_priorities_name_one_class_each(engine: TraceProcessor) -> None:
