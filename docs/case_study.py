@@ -117,7 +117,7 @@ def comparing(root: Path = ROOT, rehearsal: bool = False) -> str:
         replace(report, trace=replace(report.trace, path=f"traces/{path.name}"))
         for path, report in zip(paths, api.reports(paths, cached=True), strict=True)
     ]
-    shown = render(comparison_document(compare(reports), whole=False)).strip("\n")
+    shown = render(comparison_document(compare(reports)), whole=False).strip("\n")
     before, rest = (root / "docs" / "comparing.md").read_text(encoding="utf-8").split(BEGIN)
     return f"{before}{BEGIN}\n```text\n{shown}\n```\n{END}{rest.split(END)[1]}"
 

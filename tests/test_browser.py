@@ -89,6 +89,7 @@ def sorting(window: browser.Page, place: int) -> str | None:
 
 def test_sorts_by_click_and_by_keyboard(show: Show, page: str) -> None:
     window = show(page)
+    window.evaluate("for (const details of document.querySelectorAll('details')) details.open = true")
     headings = "Array.from(document.querySelectorAll('table.sortable'), table => table.closest('article')?.innerText)"
     index = next(place for place, text in enumerate(window.evaluate(headings)) if (text or "").startswith("Unprofiled"))
     window.evaluate(f"document.querySelectorAll('table.sortable')[{index}].id = 'times'")

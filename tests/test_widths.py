@@ -10,12 +10,12 @@ import tiny_trace
 from msgspec.structs import replace
 from page_data import render, report_of, timed, two_runs
 
-import molprof.analysis.render
 from molprof.analysis.compare import Comparison, compare
 from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.model import Finding, Gain
+from molprof.analysis.render import render as render_document
 from molprof.analysis.render import table
 from molprof.analysis.render.table import NARROW, WIDTH
 from molprof.common.document import Column, Document, Section, Table
@@ -51,13 +51,14 @@ def test_a_narrow_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("worth", [0, 3, 8])
-def test_the_first_screen_has_forty_lines(tmp_path: Path, worth: int) -> None:
-    """Whatever is found; all is shown on demand, and always on pages and in data."""
-    long = " ".join(["long words"] * 40)
+@pytest.mark.parametrize("terminal", [None, 60, 80])
+def test_the_first_screen_has_forty_lines(tmp_path: Path, worth: int, terminal: int | None) -> None:
+    """Whatever is found: each of the first five is named with its place, and no text is cut."""
+    long = " ".join(["long words"] * 20)
     finding = Finding(
         id="a",
-        title=f"Title {long}",
-        evidence=long,
+        title="A title",
+        evidence=f"a fact; {long}; another {long}",
         gain=Gain(0.125, 0.25, "unprofiled wall time", "all of it"),
         fix=long,
         explanation=long,
@@ -68,16 +69,21 @@ def test_the_first_screen_has_forty_lines(tmp_path: Path, worth: int) -> None:
     notes = [replace(finding, note=True, title=f"Worth knowing {number}") for number in range(3)]
     report = timed(report_of(tmp_path, tiny_trace.document()), 5_380_000_000, 1_000)
     document = report_document(replace(report, findings=(*[finding] * worth, *notes)))
-    for terminal in (None, 60, 80):
-        lines = molprof.analysis.render.render(document, "table", terminal, whole=False).splitlines()
-        assert len(lines) <= 40, terminal
-        assert min(worth, 2) <= sum(line.endswith("function") for line in lines) <= 5
-        assert ("12.5 % to 25.0 %: Title" in "\n".join(lines)) == bool(worth)
+    lines = render_document(document, "table", terminal, whole=False).splitlines()
+    assert len(lines) <= 40
+    assert sum(line.endswith("file.py(3): function") for line in lines) == min(worth, 5)
+    assert sum(line.endswith("12.5 % to 25.0 %: A title") for line in lines) == min(worth, 5)
+    assert sum(line.endswith("evidence     a fact") for line in lines) >= {3: 1}.get(worth, 0)
+    assert not any("…" in line for line in lines[1:])
     assert ("  Nothing worth doing was found." in lines) == (not worth)
-    assert len(molprof.analysis.render.render(document).splitlines()) > 100
-    assert "Events" not in molprof.analysis.render.render(document, "markdown", whole=False)
-    short, whole = (molprof.analysis.render.render(document, "json", whole=whole) for whole in (False, True))
-    assert short == whole
+
+
+def test_all_is_shown_on_demand_and_in_data(tmp_path: Path) -> None:
+    document = report_document(report_of(tmp_path, tiny_trace.document()))
+    for form in ("table", "markdown"):
+        assert "Events" not in render_document(document, form, whole=False)
+        assert "Events" in render_document(document, form)
+    assert render_document(document, "json", whole=False) == render_document(document, "json")
 
 
 def test_results_of_queries_are_cut_to_a_terminal_alone() -> None:
@@ -87,4 +93,4 @@ def test_results_of_queries_are_cut_to_a_terminal_alone() -> None:
     assert "y" * 50 in whole
     assert max(map(width, cut.splitlines())) == 70
     assert "lines are cut to 70 columns; --format csv has them whole" in cut
-    assert "y" * 50 in molprof.analysis.render.render(document, "csv", 70)
+    assert "y" * 50 in render_document(document, "csv", 70)

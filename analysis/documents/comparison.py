@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, zip_longest
-from math import prod
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from msgspec.structs import replace
 
 from molprof.analysis.compare import Comparison, one_file, unlike_surroundings
-from molprof.analysis.compare.difference import Difference, TraceDifference, known_parts, named_parts
-from molprof.analysis.compare.parts import GROUPS, MACHINE, PART_LABELS, RECORDED_LABELS, by_group, group_of
+from molprof.analysis.compare.difference import Difference, known_parts, named_parts
+from molprof.analysis.compare.parts import MACHINE, PART_LABELS, group_of
 from molprof.analysis.compare.statistics import LEVEL, Interval
 from molprof.analysis.compare.thresholds import BUILT_IN, Prediction
-from molprof.analysis.documents.differing import first_ns_of, first_screen
+from molprof.analysis.documents.difference import differences
+from molprof.analysis.documents.differing import compare_command, first_screen
 from molprof.analysis.documents.figures import (
     compared_certificates,
     compared_figures,
@@ -27,7 +25,6 @@ from molprof.analysis.documents.report import plots_section, report_sections, wa
 from molprof.analysis.figures.run_model import Run
 from molprof.common.document import Cell, Column, Document, Section, Table
 from molprof.common.values import (
-    NOT_RECORDED,
     Unit,
     count_text,
     counted,
@@ -38,9 +35,6 @@ from molprof.common.values import (
     time_text,
 )
 
-_LARGEST = 3
-# A larger part of the difference that is unexplained is worth a note.
-_RESIDUAL_RATIO = 0.01
 # Below this share of the difference the machine is not worth a word.
 _LEAST_MACHINE_RATIO = 0.1
 # Shares of the difference that are most of it; beyond, parts cancel each other.
@@ -50,59 +44,39 @@ _FEW_REPEATS = 3
 _VALID_RATIO = 0.25
 # If less than this share is valid in both runs, neither did its work.
 _LOW_VALID_RATIO = 0.5
-_SHARES = "share: of the time of {}, so that those of the parts add up to its change"
-
-_NOISE = (
-    "±: half of a part's interval, from all timed passes; those of unequal work hold all together with "
-    f"{100 * LEVEL:.0f} % confidence"
-)
 
 
-class _Part(NamedTuple):
-    """A row of a difference."""
-
-    label: str
-    times_ns: Sequence[int | None]  # of every run
-    intervals: Sequence[Interval | None] = ()  # of these; none are known
-
-
-def comparison_document(comparison: Comparison, whole: bool = True) -> Document:
-    """The document; findings and the tables of each report are for pages alone. Not `whole`: what fits one screen."""
-    labels = comparison.labels
+def comparison_document(comparison: Comparison) -> Document:
+    """The document; findings and the tables of each report are for pages alone."""
+    first, *others = comparison.labels
     reports = reports_of(comparison)
     of_molecules = any(report.given.molecules or (report.run and report.run.of_molecules) for report in comparison.runs)
-    sections = list(first_screen(comparison, reports))
-    if whole:
-        sections += (
+    return Document(
+        f"molprof compare: {others[0] if len(others) == 1 else f'{len(others)} runs'} against {first}",
+        (
             *compared_certificates(reports),
             plots_section(reports),
             replace(findings_section(reports), page_only=True),
             settings_section(reports),
             compared_figures(comparison),
-            *_differences(comparison),
+            *differences(comparison),
             *_predictions(comparison, of_molecules),
             *_confidence(comparison),
             *(replace(section, page_only=True) for section in report_sections(reports)),
-        )
-    else:
-        sections += _predictions(comparison, built_in=False)
-        paths = [shlex.quote(report.trace.path) for report in comparison.runs]
-        sections.append(Section("Next", tuple(_next(paths, comparison))))
-    return Document(
-        f"molprof compare: {', '.join(labels[1:])} against {labels[0]}",
-        tuple(sections),
+        ),
         comparison.to_json,
         lambda: _records(comparison),
         warnings(reports),
         comparison_verdict(comparison),
+        (*first_screen(comparison, reports), *_predictions(comparison, built_in=False), _next(comparison)),
     )
 
 
-def _next(paths: Sequence[str], comparison: Comparison) -> Iterator[str]:
-    both = f"molprof compare {' '.join(paths)}"
-    yield f"{both} --all"
-    if len(paths) == 2 and len({report.counts.kernels > 0 for report in comparison.runs}) == 1:
-        yield f"{both} --by kernel"
+def _next(comparison: Comparison) -> Section:
+    runs = comparison.runs
+    again = compare_command([report.trace.path for report in runs])
+    by_kernel = len(runs) == 2 and len({report.counts.kernels > 0 for report in runs}) == 1
+    return Section("Next", (f"{again} --all", *([f"{again} --by kernel"] if by_kernel else [])))
 
 
 def _records(comparison: Comparison) -> Table:
@@ -111,110 +85,6 @@ def _records(comparison: Comparison) -> Table:
     titles = ("id", "unit", *labels, *(f"{label} ratio" for label in labels[1:]))
     rows = [(row.figure.id, row.figure.unit, *row.values, *row.ratios[1:]) for row in comparison.rows]
     return Table(tuple(map(Column, titles)), rows)
-
-
-def _differences(comparison: Comparison) -> Iterator[Section]:
-    """The unprofiled difference of every run that has one, then the recorded one of those that have only that."""
-    first, others = comparison.labels[0], comparison.labels[1:]
-    known = {label: item for label, item in zip(others, comparison.differences, strict=True) if item is not None}
-    missing = [f"{label}: {NOT_RECORDED}" for label in others if label not in known]
-    notes, table = (_notes(comparison, known), _part_rows(known, first_ns_of(comparison))) if known else ((), None)
-    yield Section(f"Difference in unprofiled time from {first}", (*missing, *notes), table)
-    recorded = {label: item for label, item in zip(others, comparison.trace_differences, strict=True) if item}
-    if recorded:
-        yield _recorded_section(first, first_ns_of(comparison, recorded=True), recorded)
-
-
-def _part_rows(known: Mapping[str, Difference], first_ns: float | None) -> Table:
-    """One row per group and per part of a group; what is 0 in every run is left out."""
-    items = known.values()
-    rows = []
-    for group, parts in by_group(part for item in items for part in item.parts if item.parts[part]).items():
-        grouped = len(parts) > 1 or group == MACHINE
-        if grouped:
-            rows.append(_Part(GROUPS[group], [sum(item.parts.get(part, 0) for part in parts) for item in items]))
-        for part in parts:
-            label = f"  {PART_LABELS[part].removeprefix(f'{group}: ')}" if grouped else PART_LABELS[part]
-            # One run may have its phases divided by what bounded them and another not.
-            times_ns = [item.parts.get(part) for item in items]
-            rows.append(_Part(label, times_ns, [item.intervals.get(part) for item in items]))
-    rows.append(_Part("unexplained", [item.residual_ns for item in items]))
-    # Without pairs the passes' differences have another middle than the medians'; the verdict has the interval.
-    totals = [item.wall_interval if item.paired else None for item in items]
-    rows.append(_Part("total", [item.wall_ns for item in items], totals))
-    return _part_table(known, rows, first_ns)
-
-
-def _part_table(labels: Iterable[str], rows: Sequence[_Part], first_ns: float | None) -> Table:
-    """The time of every part, its share of the first run's time, and half of its interval, if any is known."""
-    noisy = any(interval is not None for row in rows for interval in row.intervals)
-    columns = [Column("part")]
-    for label in labels:
-        columns += [Column(label, "change_ns"), Column("share", "ratio", joined=True)]
-        columns += [Column("±", "ns", joined=True)] if noisy else []
-    cells = []
-    for row in rows:
-        shown: list[Any] = [row.label]
-        for time_ns, interval in zip_longest(row.times_ns, row.intervals):
-            shown += [time_ns, per(time_ns, first_ns)]
-            shown += [interval and (interval.high - interval.low) / 2] if noisy else []
-        cells.append(tuple(shown))
-    return Table(tuple(columns), cells, missing="")
-
-
-def _notes(comparison: Comparison, known: Mapping[str, Difference]) -> Iterator[str]:
-    """The largest parts, the ratios, and what one must know to read the table."""
-    for label, item in known.items():
-        parts = sorted((part for part in item.parts if item.parts[part]), key=lambda part: -abs(item.parts[part]))
-        if parts:
-            text = ", ".join(f"{PART_LABELS[part]} {signed_time_text(item.parts[part])}" for part in parts[:_LARGEST])
-            noise = f"; within noise, all together: {signed_time_text(item.within_noise_ns)}" if item.intervals else ""
-            yield f"{label}: largest parts: {text}{noise}"
-        if item.factors:
-            product = " × ".join(
-                f"{name.replace('_', ' ')} {factor_text(ratio)}" for name, ratio in item.factors.items()
-            )
-            yield f"{label}: time {factor_text(prod(item.factors.values()))} = {product}"
-        if item.residual_ratio is not None and abs(item.residual_ratio) > _RESIDUAL_RATIO:
-            yield f"{label}: more than 1 % of the difference is unexplained"
-        if item.gpu_beyond_ns is not None and any(item.gpu_beyond_ns):
-            first, this = map(time_text, item.gpu_beyond_ns)
-            yield f"{label}: recorded GPU time beyond the unprofiled steps: {first} (first run), {this} (this run)"
-    if any(basis == "window" for item in known.values() for basis in item.basis.values()):
-        yield "GPU busy, launch-bound and host sync: unprofiled time of the phase, divided as in the recorded steps"
-    if any(item.wall_ns for item in known.values()):
-        yield _SHARES.format(comparison.labels[0])
-    if any(item.intervals for item in known.values()):
-        yield _NOISE
-    runs = zip(comparison.labels, comparison.runs, strict=True)
-    if extra := [f"{label} {text}" for label, report in runs if (text := _first_pass(report.run))]:
-        noise = " (~: no slower than the slowest timed pass)" if any(text.endswith(" ~") for text in extra) else ""
-        yield f"not in the table: first pass (compiling, first use) minus the median: {', '.join(extra)}{noise}"
-
-
-def _first_pass(run: Run | None) -> str:
-    if run is None or run.first_pass_extra_ns is None:
-        return ""
-    wall = run.wall_ns
-    noise = wall.median is not None and wall.high is not None and wall.median + run.first_pass_extra_ns <= wall.high
-    return "~" if noise else signed_time_text(run.first_pass_extra_ns)
-
-
-def _recorded_section(first: str, first_ns: float | None, known: Mapping[str, TraceDifference]) -> Section:
-    """The difference of recorded spans: profiled, so never beside unprofiled times."""
-    items = known.values()
-    parts = dict.fromkeys(part for item in items for part in item.parts if item.parts[part])
-    rows = [_Part(RECORDED_LABELS.get(part, part), [item.parts.get(part) for item in items]) for part in parts]
-    if any(item.residual_ns for item in items):
-        rows.append(_Part("unexplained", [item.residual_ns for item in items]))
-    rows.append(_Part("total", [item.span_ns for item in items]))
-    notes = ["recorded, so the profiler's cost is included; from each GPU's first work to the end of its last"]
-    if any(max(item.devices) > 1 for item in items):
-        counts = ((first, next(iter(items)).devices[0]), *((label, item.devices[1]) for label, item in known.items()))
-        notes.append(f"summed over GPUs: {', '.join(f'{count} of {label}' for label, count in counts)}")
-    notes += [_SHARES.format(first)] if any(item.span_ns for item in items) else []
-    table = _part_table(known, rows, first_ns)
-    return Section(f"Difference in recorded (profiled) span from {first}", tuple(notes), table)
 
 
 def _predictions(comparison: Comparison, built_in: bool) -> Iterator[Section]:

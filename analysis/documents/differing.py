@@ -1,14 +1,16 @@
-"""What differs between runs, on one screen: settings, the largest parts of the difference as bars, figures."""
+"""What differs between runs, on one screen: settings, the largest parts of the difference, figures."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+import shlex
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
 
 from molprof.analysis.compare import Comparison
-from molprof.analysis.compare.difference import Difference, known_parts
-from molprof.analysis.compare.parts import PART_LABELS, RECORDED_LABELS
+from molprof.analysis.compare.rows import ComparedRow
+from molprof.analysis.documents.difference import bars
 from molprof.analysis.documents.figures import (
     Reports,
     compared_certificates,
@@ -16,18 +18,24 @@ from molprof.analysis.documents.figures import (
     reports_of,
     settings_section,
 )
-from molprof.common.document import Column, Section, Table, pairs
-from molprof.common.values import per
+from molprof.common.document import Section, last_rows, pairs
 
-# Of the first screen: settings, parts and figures at most, figures where there are no parts; and how long the longest
-# bar is beside so many runs.
-_SETTINGS, _PARTS, _FIGURES, _MOST_FIGURES = 4, 5, 6, 10
-_BAR_SIZES = {1: 24, 2: 8}
-# Parts below this share of the largest have no bar, and figures that change by less are not shown there.
-_LEAST_BAR = 0.02
+# Of the first screen: settings and figures at most, figures where there are no parts, and figures at least.
+_SETTINGS, _FIGURES, _MOST_FIGURES, _LEAST_FIGURES = 4, 6, 10, 3
+# Figures that change by less are not shown there.
 _LEAST_CHANGE, _LEAST_UNKNOWN = 0.01, 0.1
+# With longer paths a command takes more than a line.
+_LONGEST_PATHS = 70
 # Words of the notes without which the verdict misleads.
 _GRAVE = ("are not comparable", "stopped at the token limit", "random weights")
+
+
+def compare_command(paths: Sequence[str]) -> str:
+    """The command that compares these traces."""
+    given = shlex.join(paths)
+    if len(given) > _LONGEST_PATHS:
+        given = "A B" if len(paths) == 2 else "TRACES"
+    return f"molprof compare {given}"
 
 
 def first_screen(comparison: Comparison, reports: Reports) -> Iterator[Section]:
@@ -39,9 +47,9 @@ def first_screen(comparison: Comparison, reports: Reports) -> Iterator[Section]:
         most = _SETTINGS - 2 * several
         more = [("also", ", ".join(name for name, _ in rows[most:]))] if len(rows) > most else []
         yield Section("Settings that differ", table=pairs([*rows[:most], *more]))
-    bars = list(_bars(comparison))
-    yield from bars
-    yield from _telling(comparison, _FIGURES - 3 * several if bars else _MOST_FIGURES)
+    parts = list(bars(comparison))
+    yield from parts
+    yield from _telling(comparison, _FIGURES if parts else _MOST_FIGURES)
 
 
 def _unlike(comparison: Comparison, reports: Reports) -> Iterator[tuple[str, str]]:
@@ -61,58 +69,17 @@ def _unlike(comparison: Comparison, reports: Reports) -> Iterator[tuple[str, str
             yield name, " -> ".join(dict.fromkeys(map(settings.text, cells)))
 
 
-def _bars(comparison: Comparison) -> Iterator[Section]:
-    """The parts that are worth a look, with a bar for each, the rest, and their sum."""
-    recorded = not any(comparison.differences)
-    items = comparison.trace_differences if recorded else comparison.differences
-    known: dict[str, tuple[dict[str, int], int]] = {}
-    for label, item in zip(comparison.labels[1:], items, strict=True):
-        if isinstance(item, Difference):
-            known[label] = {PART_LABELS[part]: ns for part, ns in known_parts(item).items()}, item.wall_ns
-        elif item is not None:
-            parts = {RECORDED_LABELS.get(part, part): ns for part, ns in item.parts.items() if ns}
-            known[label] = parts, item.span_ns
-    largest: dict[str, int] = {}
-    for parts, _ in known.values():
-        for part, ns in parts.items():
-            largest[part] = max(largest.get(part, 0), abs(ns))
-    longest = max(largest.values(), default=0)
-    if not longest:
-        return
-    worth = [part for part in largest if largest[part] >= _LEAST_BAR * longest]
-    shown = sorted(worth, key=lambda part: -largest[part])[: _PARTS - (len(known) > 1)]
-    columns, size = [Column("part")], _BAR_SIZES.get(len(known), 0)
-    for label in known:
-        columns += [Column(label, "change_ns"), Column("share", "ratio", joined=True)]
-        columns += [Column("")] if size else []
-    first_ns = first_ns_of(comparison, recorded)
-    rows = []
-    rest = "the rest" if recorded else "the rest, small or within noise"
-    for part in (*shown, rest, "total"):
-        row: list[Any] = [part]
-        for parts, total_ns in known.values():
-            rest_ns = total_ns - sum(parts.get(name, 0) for name in shown)
-            time_ns = {rest: rest_ns, "total": total_ns}.get(part, parts.get(part))
-            row += [time_ns, per(time_ns, first_ns)]
-            if size:
-                bar = round(size * abs(time_ns) / longest) if time_ns and part in shown else 0
-                row.append(("█" if (time_ns or 0) > 0 else "░") * bar)
-        rows.append(tuple(row))
-    what = "recorded time of the GPUs, whole traces" if recorded else "unprofiled time"
-    title = f"Difference in {what}, and its share of the time of {comparison.labels[0]}"
-    yield Section(title, table=Table(tuple(columns), rows, missing=""))
-
-
 def _telling(comparison: Comparison, most: int) -> Iterator[Section]:
     """The figures that differ most: beyond noise, or by a tenth where it is unknown; of equal ratios one."""
     sizes: dict[str, float] = {}
-    seen = set()
+    wall = next(row for row in comparison.rows if row.figure.id == "wall_ns")
+    seen = {_ratios(wall)}  # the verdict has it
     per_step = all(report.typical_step is not None for report in comparison.runs)
     for row in comparison.rows:
         in_trace = per_step and row.figure.label.endswith(" in the trace")  # which also depends on how long it is
-        if in_trace or row.figure.id.startswith("wall_"):  # the verdict has the latter
+        if in_trace or row.figure.id.startswith("wall_"):
             continue
-        key = tuple(None if ratio is None else float(f"{ratio:.3g}") for ratio in row.ratios)
+        key = _ratios(row)
         if key in seen and any(ratio is not None for ratio in row.ratios[1:]):
             continue
         for place in range(1, len(row.values)):
@@ -127,11 +94,11 @@ def _telling(comparison: Comparison, most: int) -> Iterator[Section]:
         largest = sorted(sizes, key=lambda name: -sizes[name])[:most]
         doubts = bool(compared_certificates(reports_of(comparison)))
         notes = ("not every figure is exact: --all has the certificate",) if doubts else ()
-        yield Section("Figures that differ most", notes, figures_table(comparison, largest))
+        spare = (*last_rows(len(largest), _LEAST_FIGURES), tuple(range(_LEAST_FIGURES)))
+        table = replace(figures_table(comparison, largest), spare=spare)
+        yield Section("Figures that differ most", notes, table)
 
 
-def first_ns_of(comparison: Comparison, recorded: bool = False) -> float | None:
-    """The time of the first run; recorded: of its GPUs, from their first work to the end of their last."""
-    if recorded:
-        return sum(device.span_ns for device in comparison.runs[0].devices.values())
-    return next(row for row in comparison.rows if row.figure.id == "wall_ns").numbers(0)[1]
+def _ratios(row: ComparedRow) -> tuple[float | None, ...]:
+    """As people see them."""
+    return tuple(None if ratio is None else float(f"{ratio:.3g}") for ratio in row.ratios)

@@ -10,11 +10,13 @@ from molprof.analysis.documents.figures import Reports
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.model import RECORDED_SPAN, STACK_CATEGORY, Finding, Gain
 from molprof.analysis.reader import STDIN
-from molprof.common.document import Row, Section, pairs
+from molprof.common.document import Row, Section, last_rows, pairs
 from molprof.common.values import percent_text, time_text
 
 # Findings and notes of the first screen, and with how many findings notes are there.
 _BEST, _NOTES, _ROOMY = 5, 2, 3
+# Characters of evidence there.
+_EVIDENCE = 170
 # The section with all findings, for links.
 _ALL = "all-findings"
 # With a longer path commands take more than a line of a small window.
@@ -25,16 +27,32 @@ def best_findings(report: Report) -> Section:
     """The first findings in short, then what is worth knowing."""
     worth = [item for item in report.findings if not item.note and item.part_of is None]
     rows: list[Row] = []
+    # Rows of each finding, the last one first.
+    whole: list[tuple[int, ...]] = []
+    details: list[tuple[int, ...]] = []
     for number, item in enumerate(worth[:_BEST], 1):
-        rows.append((str(number), _headline(item)))
-        rows += [("place", item.place)] if item.place else []
-        rows += [("evidence", item.evidence), ("fix", item.fix)]
+        start = len(rows)
+        rows += [(str(number), _headline(item)), *([("place", item.place)] if item.place else [])]
+        details[:0] = [(len(rows) + 1,), (len(rows),)]
+        rows += [("evidence", _first_clauses(item.evidence)), ("fix", item.fix)]
         rows += [("of it", _headline(part)) for part in report.findings if part.part_of == item.id]
+        whole.insert(0, tuple(range(start, len(rows))))
     notes = [item for item in report.findings if item.note][: _NOTES if len(worth) <= _ROOMY else 0]
-    rows += [("note", f"{item.title}: {item.evidence}") for item in notes]
+    spare = (*last_rows(len(rows) + len(notes), len(rows)), *details, *whole[:-1])
+    rows += [("note", f"{item.title}: {_first_clauses(item.evidence)}") for item in notes]
     of = next((f" (gain: share of the {_time(item.gain)})" for item in worth if item.gain is not None), "")
     none = () if worth else ("Nothing worth doing was found.",)
-    return Section(f"Findings{of}", none, replace(pairs(rows), fitted=True), link=_ALL)
+    return Section(f"Findings{of}", none, replace(pairs(rows), spare=spare), link=_ALL)
+
+
+def _first_clauses(evidence: str) -> str:
+    """So much of it as takes about two lines, and never a part of a clause."""
+    shown, *clauses = evidence.split("; ")
+    for clause in clauses:
+        if len(shown) + len(clause) > _EVIDENCE:
+            break
+        shown += f"; {clause}"
+    return shown
 
 
 def _headline(item: Finding) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
@@ -30,9 +29,19 @@ from molprof.analysis.compare.kernels.sums import (
     part_of,
     what,
 )
+from molprof.analysis.documents.differing import compare_command
 from molprof.analysis.documents.plots import plot_section
 from molprof.analysis.figures.build import software
-from molprof.common.document import Column, Document, Field, Section, Table, columns, records, table_of, values
+from molprof.common.document import (
+    Document,
+    Field,
+    Section,
+    Table,
+    last_rows,
+    records,
+    table_of,
+    values,
+)
 from molprof.common.values import (
     count_text,
     counted,
@@ -70,12 +79,12 @@ _MOST_PLACES, _MOST_NAMES = 3, 3
 _LONGEST = 60
 # A page shows so many rows of a table, and so many tables of the sequences; JSON and CSV have all.
 _ROWS, _TABLES = 500, 20
-# A screen shows so many places.
-_PLACES = 8
+# A screen shows so many places at most, and at least.
+_PLACES, _LEAST_PLACES = 8, 3
 
 
-def kernels_document(result: Summed, region: str, whole: bool = True) -> Document:
-    """The difference between two traces by kernel, or operator where no GPU is recorded. Not `whole`: on one screen."""
+def kernels_document(result: Summed, region: str) -> Document:
+    """The difference between two traces by kernel, or operator where no GPU is recorded."""
     labels = _labels(result)
     word = noun(result)
     recorded = f"recorded {'GPU' if result.first.trace.has_gpu else 'CPU'} time"
@@ -85,39 +94,51 @@ def kernels_document(result: Summed, region: str, whole: bool = True) -> Documen
         (NO_LAYER if layer is None else f"layer {layer}", item)
         for layer, item in sorted(result.layers.items(), key=lambda pair: -1 if pair[0] is None else pair[0])
     ]
+    by_layer = [Section("By layer", (), _sums("layer", result, layers), detail=True)] if len(layers) > 1 else []
     alike = ("between two matches; those that differ alike together",)
-    sections = [
-        Section("Sum", tuple(_notes(result, region, labels)), _sum(result, labels)),
-        plot_section(["sum"], (labels, spans, parts, recorded)),
-        Section("By place", ("layers together",), _sums("place", result, _places(result)), detail=True),
-        Section(f"Where {word}s differ", alike, _hunks(result), detail=True),
-        Section(f"Matched {word}s", (), _matched(result), detail=True),
-        *([Section("By layer", (), _sums("layer", result, layers), detail=True)] if {*result.layers} - {None} else []),
-        *_side_by_side(result, labels),
-    ]
-    if not whole:
-        sections = [sections[0], _largest(result, labels)]
-    infos = (side.trace.info for side in (result.first, result.other))
+    total = Section("Sum", tuple(_notes(result, region, labels)), _sum(result))
+    infos = [side.trace.info for side in (result.first, result.other)]
     around = (surroundings((str(item.get("name", "")) for item in it.devices), software(it.keys)) for it in infos)
     unlike = unlike_surroundings(*around).strip()
     return Document(
         title=f"molprof compare by {word}: {labels[1]} against {labels[0]}",
-        sections=tuple(sections),
+        sections=(
+            total,
+            plot_section(["sum"], (labels, spans, parts, recorded)),
+            Section("By place", ("layers together",), _sums("place", result, _places(result)), detail=True),
+            Section(f"Where {word}s differ", alike, _hunks(result), detail=True),
+            Section(f"Matched {word}s", (), _matched(result), detail=True),
+            *by_layer,
+            *_side_by_side(result, labels),
+        ),
         data=lambda: _data(result, region, labels),
         records=lambda: _records(result),
         warnings=tuple(f"the sum does not hold: {problem}" for problem in result.problems),
         summary=(*kernel_verdict(result, labels), *([unlike] if unlike else [])),
+        screen=(
+            total,
+            _largest(result),
+            Section("Next", (f"{compare_command([str(info.path) for info in infos])} --by kernel --all",)),
+        ),
     )
 
 
-def _largest(result: Summed, labels: tuple[str, str]) -> Section:
-    """The places whose times differ most, and how to see the rest."""
-    found = [(place, item) for place, item in islice(_places(result), _PLACES) if any(item.counts.values())]
-    rows = [(place, sum(item.first[1:]), sum(item.other[1:]), item.total_ns) for place, item in found]
-    heads = (Column("place"), *(Column(label, "ns") for label in labels), Column("difference", "change_ns"))
-    paths = " ".join(shlex.quote(str(side.trace.info.path)) for side in (result.first, result.other))
-    more = (f"molprof compare {paths} --by kernel --all",)
-    return Section("Largest places, with the idle time before their work", more, Table(heads, rows))
+def _largest(result: Summed) -> Section:
+    """The places whose times differ most."""
+    found = [pair for pair in islice(_places(result), _PLACES) if any(pair[1].counts.values())]
+    table = table_of(
+        found,
+        ("place", "path", "0"), (SIDES[0], "ns", lambda pair: sum(pair[1].first[1:])),
+        (SIDES[1], "ns", lambda pair: sum(pair[1].other[1:])), ("difference", "change_ns", "1.total_ns"),
+        spare=(*last_rows(len(found), _LEAST_PLACES), tuple(range(_LEAST_PLACES))),
+    )  # fmt: skip
+    return Section("Largest places, with the idle time before their work", table=_joined(table))
+
+
+def _joined(table: Table, *titles: str) -> Table:
+    """The table with these columns, else all, held together: in a small window texts go over lines."""
+    heads = (replace(column, joined=not titles or column.title in titles) for column in table.columns)
+    return replace(table, columns=tuple(heads))
 
 
 def noun(result: Summed) -> str:
@@ -139,9 +160,8 @@ def _notes(result: Summed, region: str, labels: tuple[str, str]) -> Iterator[str
     for side, label, part in zip(SIDES, labels, parts, strict=True):
         count = len(part.items)
         text = f"{side}: {label}, {_region(part, region)}, {counted(count, noun(result))}"
-        if part.outside[0]:
-            text += f"; outside and not compared: {count_text(part.outside[0])}, {time_text(part.outside[1])}"
-        yield text
+        outside, outside_ns = part.outside
+        yield f"{text}; not compared: {count_text(outside)} outside, {time_text(outside_ns)}" if outside else text
     beside = [_beside_ns(part) for part in parts]
     if any(beside) and parts[0].trace.has_gpu:
         yield f"work beside earlier work counts once: {' and '.join(map(time_text, beside))} are left out"
@@ -160,7 +180,7 @@ def _region(part: Selection, region: str) -> str:
     return counted(len(part.steps), "step") if region == STEPS else "the whole trace"
 
 
-def _sum(result: Summed, labels: tuple[str, str]) -> Table:
+def _sum(result: Summed) -> Table:
     counts = Counter(map(part_of, result.changes))
     rows = [
         (words, None if part == "idle" else counts[part], result.whole.parts.get(part))
@@ -169,10 +189,14 @@ def _sum(result: Summed, labels: tuple[str, str]) -> Table:
     rows = [row for row in rows if row[1] or row[2]]
     if result.residual_ns:
         rows.append(("unexplained", None, result.residual_ns))
-    total = (f"total of {labels[1]} against {labels[0]}", len(result.changes), result.span_ns)
-    shares = [(*row, per(row[2], result.first.span_ns)) for row in (*rows, total)]
-    heads = columns(("part", "text"), (f"{noun(result)}s", "count"), ("time", "change_ns"), ("share", "ratio"))
-    return Table(heads, shares, missing="")
+    rows.append(("total", len(result.changes), result.span_ns))
+    table = table_of(
+        rows,
+        ("part", "text", "0"), (f"{noun(result)}s", "count", "1"), ("time", "change_ns", "2"),
+        ("share", "ratio", lambda row: per(row[2], result.first.span_ns)),
+        missing="",
+    )  # fmt: skip
+    return _joined(table)
 
 
 def _sums(title: str, result: Summed, sums: Iterable[tuple[str, Sum]]) -> Table:
@@ -230,7 +254,7 @@ def _matched(result: Summed) -> Table:
         ("difference", "change_ns", lambda pair: pair[1].other[1] - pair[1].first[1]),
         missing="-",
     )  # fmt: skip
-    return replace(table, columns=tuple(replace(head, joined=head.title == "ratio") for head in table.columns))
+    return _joined(table, "ratio")
 
 
 def _side_by_side(result: Summed, labels: tuple[str, str]) -> Iterator[Section]:

@@ -55,7 +55,8 @@ _AGREEMENT: tuple[Field, ...] = (
 )  # fmt: skip
 
 
-def report_document(report: Report) -> Document:
+def report_document(report: Report, graphs: Sequence[Section] = (), **data: Any) -> Document:
+    """The document. graphs: what graphs that the trace replays hold, the first in short; data: of them, for JSON."""
     reports = reports_of(report)
     return Document(
         f"molprof report: {path_text(report.trace.path)}",
@@ -63,14 +64,15 @@ def report_document(report: Report) -> Document:
             *certificate_sections(report),
             plots_section(reports),
             findings_section(reports),
+            *graphs,
             report_figures(reports),
             settings_section(reports),
             *report_sections(reports),
         ),
-        lambda: {**report.to_json(), "figures": figure_values(report)},
+        lambda: {**report.to_json(), "figures": figure_values(report), **data},
         warnings=warnings(reports),
         summary=report_verdict(report),
-        screen=(best_findings(report), main_figures(report), next_commands(report)),
+        screen=(best_findings(report), *graphs[:1], main_figures(report), next_commands(report)),
     )
 
 

@@ -42,7 +42,7 @@ def render(document: Document) -> str:
     return environment.from_string(_file("page.html")).render(
         page=document,
         screen=list(_views(document.screen[:-1], used)),  # the last one is on commands
-        views=list(_views(document.sections, used)),
+        views=list(_views([section for section in document.sections if section not in document.screen], used)),
         names={section.name: section.title for section in document.sections if section.name},
         rows=_rows,
         version=__version__,

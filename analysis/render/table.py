@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -25,8 +26,8 @@ ROWS = 12
 _INDENT, _MARK = "  ", "* "
 # So much of a text, and of a text in a key column, is kept before a table is split; so much of a column at all.
 _SHORTEST, _SHORTEST_KEY, _LAST = 20, 32, 12
-# Lines of a cell, and items that a fitted table may lose.
-_LINES, _ITEMS = 3, 5
+# Lines of a cell.
+_LINES = 3
 # Kernel names reach a thousand characters; JSON has them whole.
 _LONGEST = 60
 
@@ -48,27 +49,26 @@ def render(document: Document, terminal: int | None = None) -> str:
     )
     if document.summary:
         blocks.append("\n".join(_notes(document.summary, room)))
-    sections = list(_flat(document.sections))
-    # Tables of the same columns share their widths, so that they stand under each other.
-    rows: dict[tuple[Column, ...], list[list[str]]] = {}
-    for section in sections:
-        if section.table is not None and not section.table.fitted:
-            rows.setdefault(section.table.columns, []).extend(shown_rows(section)[0])
-    # Fitted tables with ever fewer lines for a text, then with ever fewer items.
-    for lines, left_out in ((_LINES, 0), (2, 0), *((1, count) for count in range(_ITEMS))):
-        parts = (_section(_fewer(section, left_out), rows, room, terminal, lines) for section in sections)
-        text = "\n\n".join([*blocks, *filter(None, parts)]) + "\n"
-        if text.count("\n") <= SCREEN or not any(section.table and section.table.fitted for section in sections):
+    for sections in _shorter(list(_flat(document.sections))):
+        text = "\n\n".join([*blocks, *_sections(sections, room, terminal)]) + "\n"
+        if text.count("\n") <= SCREEN:
             break
     return text
 
 
-def _fewer(section: Section, count: int) -> Section:
-    """A fitted table without its last numbered rows, and what belongs to each; one is kept."""
-    if not count or section.table is None or not section.table.fitted:
-        return section
-    starts = [place for place, row in enumerate(section.table.rows) if str(row[0]).isdigit()][1:]
-    return replace(section, table=replace(section.table, rows=section.table.rows[: min(starts[-count:], default=None)]))
+def _shorter(sections: list[Section]) -> Iterator[list[Section]]:
+    """The sections, then without ever more of their spare rows, those of the last section first."""
+    yield sections
+    for place, section in reversed(list(enumerate(sections))):
+        if (table := section.table) is None:
+            continue
+        gone: set[int] = set()
+        for group in table.spare:
+            gone.update(group)
+            rows = [row for number, row in enumerate(table.rows) if number not in gone]
+            shorter = [replace(section, table=replace(table, rows=rows))] if rows else []
+            sections = [*sections[:place], *shorter, *sections[place + 1 :]]
+            yield sections
 
 
 def shown_sections(sections: Iterable[Section]) -> Iterator[Section]:
@@ -149,33 +149,31 @@ def _fitted(piece: _Piece, table: Table, room: int) -> _Piece:
     return piece
 
 
-def _section(
-    section: Section,
-    all_rows: Mapping[tuple[Column, ...], Sequence[Sequence[str]]],
-    room: int,
-    terminal: int | None,
-    fitted_lines: int,
-) -> str:
-    rows, more = shown_rows(section)
-    lines = [cut(line, room) for line in _words(escaped(section.title), room, _INDENT)] if section.title else []
-    tables: list[str] = []
-    if (table := section.table) is not None and table.shown:
-        pieces = _pieces(table, rows if table.fitted else all_rows[table.columns], room)
-        # Nothing that is shown without a terminal is cut: another program may read it.
-        limit = terminal if table.wide and table.titled else None
-        if limit is not None and _surplus(pieces[0], table, limit) > 0:
-            more += (f"lines are cut to {limit} columns; --format csv has them whole",)
-        most = fitted_lines if table.fitted else None
-        tables = [_text(table, rows, piece, room, limit, most) for piece in pieces]
-    lines += _notes((*section.notes, *more), room)
-    return "\n".join([*lines, "\n\n".join(tables)] if tables else lines)
+def _sections(sections: Sequence[Section], room: int, terminal: int | None) -> Iterator[str]:
+    # Tables of the same columns share their widths, so that they stand under each other.
+    all_rows: defaultdict[tuple[Column, ...], list[list[str]]] = defaultdict(list)
+    for section in sections:
+        if section.table is not None:
+            all_rows[section.table.columns] += shown_rows(section)[0]
+    for section in sections:
+        rows, more = shown_rows(section)
+        lines = [cut(line, room) for line in _words(escaped(section.title), room, _INDENT)] if section.title else []
+        tables: list[str] = []
+        if (table := section.table) is not None and table.shown:
+            pieces = _pieces(table, all_rows[table.columns], room)
+            # Nothing that is shown without a terminal is cut: another program may read it.
+            limit = terminal if table.wide and table.titled else None
+            if limit is not None and _surplus(pieces[0], table, limit) > 0:
+                more += (f"lines are cut to {limit} columns; --format csv has them whole",)
+            tables = [_text(table, rows, piece, room, limit) for piece in pieces]
+        lines += _notes((*section.notes, *more), room)
+        if text := "\n".join([*lines, "\n\n".join(tables)] if tables else lines):
+            yield text
 
 
-def _text(
-    table: Table, rows: Sequence[Sequence[str]], piece: _Piece, room: int, limit: int | None, most: int | None
-) -> str:
+def _text(table: Table, rows: Sequence[Sequence[str]], piece: _Piece, room: int, limit: int | None) -> str:
     if not table.titled:
-        return "\n".join(line for row in rows for line in _pair(row, table, piece, room, most))
+        return "\n".join(line for row in rows for line in _pair(row, table, piece, room))
     # Titles word by word, the last words next to the cells.
     wrapped = {place: _words(escaped(table.columns[place].title), size) for place, size in piece.items()}
     height = max(map(len, wrapped.values()))
@@ -197,22 +195,18 @@ def _lines_of(text: str, size: int, unit: Unit, table: Table) -> list[str]:
     if unit != "text" or table.wide or width(text) <= size:
         return [cut(text, size, unit)]
     begin = text[: len(text) - len(text.lstrip())]
-    lines = _shortened(_words(text.strip(), size - len(begin), _INDENT), _LINES)
+    lines = _words(text.strip(), size - len(begin), _INDENT)
+    if len(lines) > _LINES:  # the last one holds all that is left, to be cut
+        lines[_LINES - 1 :] = [" ".join(lines[_LINES - 1 :])]
     return [cut(begin + line, size) for line in lines]
 
 
-def _shortened(lines: list[str], most: int) -> list[str]:
-    """At most so many lines: the last one holds all that is left, to be cut."""
-    return [*lines[: most - 1], " ".join(lines[most - 1 :])] if len(lines) > most else lines
-
-
-def _pair(row: Sequence[str], table: Table, piece: _Piece, columns: int, most: int | None) -> Iterator[str]:
-    """A name and what there is to say about it, in at most so many lines; None: as many as that needs."""
+def _pair(row: Sequence[str], table: Table, piece: _Piece, columns: int) -> Iterator[str]:
+    """A name and what there is to say about it, in as many lines as that needs."""
     head = _line(row[:1], table, {0: piece[0]})
     indent = len(_INDENT) + piece[0] + _gap(table.columns[1])
     room = (NARROW if table.narrow else columns) - indent
-    lines = _words(escaped(row[1]), room)
-    for line in lines if most is None else _shortened(lines, most):
+    for line in _words(escaped(row[1]), room):
         yield f"{head:{indent}}{line if table.wide else cut(line, room)}".rstrip()
         head = ""
 

@@ -13,6 +13,7 @@ from molprof.api import compare, compare_kernels, reports
 from molprof.commands.options import (
     TRACE,
     Result,
+    all_option,
     fail_if_option,
     given_options,
     judged,
@@ -40,7 +41,7 @@ BYS = ("kernel",)
     "--of", "region", type=click.Choice(("step", "steps", "trace")),
     help="What --by compares: the step of median time (default if both mark steps), all steps, or the trace.",
 )  # fmt: skip
-@click.option("--all", "whole", is_flag=True, help="Show every section, not what fits one screen; pages always do.")
+@all_option
 @given_options
 @reading_options
 @result_options()
@@ -93,14 +94,13 @@ def command(
             raise UsageError(f"--by {by} compares two traces, and {len(traces)} are given", hint="give two")
         given = {"fail_if": thresholds, "predictions": predictions, "tokens": tokens, "molecules": molecules}
         refuse(f"--by {by}", "leave these out", **given)
-    whole = whole or result.style not in ("table", "markdown")
     result.check([*traces, *filter(None, [predictions])])
     if by is not None:
         from molprof.analysis.documents.kernels import kernels_document
 
         sums, region, notes = compare_kernels(traces, region, replace(reading, cached=False))
         note(*notes)
-        result.deliver(kernels_document(sums, region, whole))
+        result.deliver(kernels_document(sums, region), whole)
         return 3 if sums.problems else 0
     from molprof.analysis.compare.thresholds import judge_rows, parse_threshold, read_expectations
     from molprof.analysis.documents.comparison import comparison_document
@@ -110,9 +110,8 @@ def command(
     expectations = () if predictions is None else read_expectations(predictions)
     found = with_given(reports(traces, reading), tokens, molecules)
     comparison = compare(*found, anyway=anyway, expectations=expectations)
-    document = comparison_document(comparison, whole)
     outcome = judge_rows(comparison.labels, comparison.runs, comparison.rows, bounds)
-    text = render(document, result.style, result.columns)
+    text = render(comparison_document(comparison), result.style, result.columns, whole)
     note(*(remark for report in found for remark in report.trace.remarks))
     write(text, result.output)
     return judged(outcome)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from msgspec.structs import replace as changed
 
 from molprof.analysis.render import render
 from molprof.api import each_report, load, origins, reports
@@ -225,15 +224,8 @@ def _report_graphs(trace: Path, capture: Path, reading: Reading, result: Result,
     with load(trace, reading) as read:
         report = read.report
     note(*report.trace.remarks)
-    document = report_document(report)
-    # Below the findings: the figures of a replay alone come after what its kernels are.
-    place = next(number for number, section in enumerate(document.sections, 1) if section.title == "Findings")
     graphs = opened_sections(opened)
-    sections = (*document.sections[:place], *graphs, *document.sections[place:])
-    screen = (document.screen[0], graphs[0], *document.screen[1:])
-    data = document.data
-    document = changed(document, sections=sections, screen=screen)
-    result.deliver(changed(document, data=lambda: {**data(), "graphs_opened": opened_data(opened)}), whole)
+    result.deliver(report_document(report, graphs, graphs_opened=opened_data(opened)), whole)
 
 
 def report_rows(traces: Sequence[Path], reading: Reading, result: Result) -> None:

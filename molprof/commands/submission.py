@@ -78,7 +78,7 @@ _SUBJECTS = {
         "Kernels": "shapes backends phases masks",
         "Speed": "attention kv_cache max_cache_length compile dtype tf32 cudnn_benchmark padding_multiple"
         " drop_finished device threads",
-        "Passes": "repeats warmup passes seed limit memory_limit bisect share",
+        "Passes": "repeats warmup passes seed limit limit_s memory_limit bisect share",
         "Recording": "window full modules stacks disagreement",
         "Analysis": "whole rows by capture thresholds tokens molecules",
         "Reading": "partial cached native_path",
@@ -102,7 +102,7 @@ class Submittable(click.Command):
         """Options by subject."""
         found: dict[str, list[tuple[str, str]]] = {subject: [] for subject in dict.fromkeys(_SUBJECTS.values())}
         for item in self.get_params(ctx):
-            if (record := item.get_help_record(ctx)) is not None:
+            if isinstance(item, click.Option) and (record := item.get_help_record(ctx)) is not None:
                 found.setdefault(_SUBJECTS.get(item.name or "", "Other options"), []).append(record)
         for subject, records in found.items():
             if records:

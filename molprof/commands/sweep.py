@@ -14,7 +14,7 @@ from molprof.commands.capture import capture_settings
 from molprof.commands.capture import command as capture
 from molprof.commands.options import folder_option, make_folder, note, write
 from molprof.commands.run_options import Seconds, sampling_asked
-from molprof.commands.submission import PARAMETERS, Submission, submit_command, submit_options, words
+from molprof.commands.submission import PARAMETERS, Submission, Submittable, submit_command, submit_options, words
 from molprof.common.errors import MolprofError, RunError, UsageError
 from molprof.common.text import escaped
 from molprof.common.values import counted
@@ -36,7 +36,7 @@ _OPTIONS = {
 _PROCESSORS = {"none": "--no-lp", "lp": "--lp"}
 
 
-@click.command("sweep")
+@click.command("sweep", cls=Submittable)
 @click.argument("file", type=click.Path(path_type=Path))
 @folder_option(
     "Folder for the traces.  [default: FILE without its ending]", type=click.Path(path_type=Path, file_okay=False)

@@ -44,7 +44,8 @@ class Table(Struct, frozen=True):
     missing: str = NOT_RECORDED  # what stands for None
     wide: bool = False  # lines may have any length: results of queries, paths to copy
     narrow: bool = False  # texts beside names wrap early, for a small window
-    fitted: bool = False  # texts beside names are cut, then the last numbered rows left out, for all to fit one screen
+    # Groups of rows that a screen leaves out where it has no room, the first of them first.
+    spare: tuple[tuple[int, ...], ...] = ()
 
     @property
     def titled(self) -> bool:
@@ -152,3 +153,8 @@ def _getter(where: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
 def pairs(rows: Sequence[Row], wide: bool = False, narrow: bool = False) -> Table:
     """Names and what there is to say about each, without headings."""
     return Table((Column(), Column()), rows, wide=wide, narrow=narrow)
+
+
+def last_rows(count: int, least: int = 0) -> tuple[tuple[int, ...], ...]:
+    """Of so many rows all but the first ones as spare, the last of them first."""
+    return tuple((place,) for place in range(count - 1, least - 1, -1))

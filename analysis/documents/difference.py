@@ -1,0 +1,187 @@
+"""The difference in time between runs as tables: its parts, which add up to it, in full or the largest as bars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from math import prod
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from molprof.analysis.compare import Comparison
+from molprof.analysis.compare.difference import Difference, TraceDifference, known_parts
+from molprof.analysis.compare.parts import GROUPS, MACHINE, PART_LABELS, RECORDED_LABELS, by_group
+from molprof.analysis.compare.statistics import LEVEL, Interval
+from molprof.analysis.figures.run_model import Run
+from molprof.common.document import Column, Section, Table
+from molprof.common.values import NOT_RECORDED, Value, factor_text, per, signed_time_text, time_text
+
+# Bars: parts at most, of several runs and of two; length of the longest. A smaller share of the largest part is not
+# worth a row.
+_FEW_BARS, _MOST_BARS = 4, 5
+_BAR_SIZE = 12
+_LEAST_BAR = 0.02
+_SHARES = "share: of the time of {}, so that those of the parts add up to its change"
+_NOISE = (
+    "±: half of a part's interval, from all timed passes; those of unequal work hold all together with "
+    f"{100 * LEVEL:.0f} % confidence"
+)
+
+
+class _Part(NamedTuple):
+    """A row of a difference."""
+
+    label: str
+    times_ns: Sequence[int | None]  # of every run
+    beside: Sequence[Value] = ()  # what stands beside them
+
+
+def _part_table(labels: Iterable[str], rows: Iterable[_Part], first_ns: float | None, beside: Column | None) -> Table:
+    """The time of every part, its share of the first run's time if that is given, and what stands beside it."""
+    columns = [Column("part")]
+    for label in labels:
+        columns.append(Column(label, "change_ns"))
+        columns += [Column("share", "ratio", joined=True)] if first_ns else []
+        columns += [beside] if beside else []
+    cells = []
+    for row in rows:
+        shown: list[Any] = [row.label]
+        for time_ns, more in zip_longest(row.times_ns, row.beside):
+            shown.append(time_ns)
+            shown += [per(time_ns, first_ns)] if first_ns else []
+            shown += [more] if beside else []
+        cells.append(tuple(shown))
+    return Table(tuple(columns), cells, missing="")
+
+
+def bars(comparison: Comparison) -> Iterator[Section]:
+    """The parts that are worth a look, the rest, and their sum; of two runs with shares, and a bar for each part."""
+    recorded = not any(comparison.differences)
+    known: dict[str, tuple[Mapping[str, int], int]] = {}  # by label, parts and total
+    for label, item in zip(
+        comparison.labels[1:], comparison.trace_differences if recorded else comparison.differences, strict=True
+    ):
+        if isinstance(item, Difference):
+            known[label] = known_parts(item), item.wall_ns
+        elif item is not None:
+            known[label] = item.parts, item.span_ns
+    found = list(known.values())
+    sizes = {part: max(abs(of.get(part, 0)) for of, _ in found) for parts, _ in found for part in parts}
+    longest = max(sizes.values(), default=0)
+    if not longest:
+        return
+    worth = sorted((part for part in sizes if sizes[part] >= _LEAST_BAR * longest), key=lambda part: -sizes[part])
+    several = len(comparison.labels) > 2
+    shown = worth[: _FEW_BARS if several else _MOST_BARS]
+    names = PART_LABELS | RECORDED_LABELS
+    rows = []
+    for part in shown:
+        times_ns = [parts.get(part) for parts, _ in found]
+        drawn = [("█" if (ns or 0) > 0 else "░") * round(_BAR_SIZE * abs(ns or 0) / longest) for ns in times_ns]
+        rows.append(_Part(names.get(part, part), times_ns, drawn))
+    rows.append(_Part("the rest", [total_ns - sum(parts.get(part, 0) for part in shown) for parts, total_ns in found]))
+    rows.append(_Part("total", [total_ns for _, total_ns in found]))
+    what = f"Difference in {'recorded time of the GPUs, whole traces' if recorded else 'unprofiled time'}"
+    if several:
+        table = _part_table(known, rows, None, None)
+        # Without one of them they would not add up.
+        table = replace(table, spare=(tuple(range(len(rows))),))
+        yield Section(f"{what} from {comparison.labels[0]}", table=table)
+    else:
+        table = _part_table(known, rows, _first_ns(comparison, recorded), Column(joined=True))
+        yield Section(f"{what}, and its share of the time of {comparison.labels[0]}", table=table)
+
+
+def differences(comparison: Comparison) -> Iterator[Section]:
+    """The unprofiled difference of every run that has one, then the recorded one of those that have only that."""
+    first, others = comparison.labels[0], comparison.labels[1:]
+    known = {label: item for label, item in zip(others, comparison.differences, strict=True) if item is not None}
+    missing = [f"{label}: {NOT_RECORDED}" for label in others if label not in known]
+    notes, table = (_notes(comparison, known), _part_rows(comparison, known)) if known else ((), None)
+    yield Section(f"Difference in unprofiled time from {first}", (*missing, *notes), table)
+    recorded = {label: item for label, item in zip(others, comparison.trace_differences, strict=True) if item}
+    if recorded:
+        yield _recorded(comparison, recorded)
+
+
+def _part_rows(comparison: Comparison, known: Mapping[str, Difference]) -> Table:
+    """One row per group and per part of a group; what is 0 in every run is left out."""
+    items = known.values()
+    rows = []
+
+    def add(label: str, times_ns: Sequence[int | None], intervals: Sequence[Interval | None] = ()) -> None:
+        rows.append(
+            _Part(label, times_ns, [None if item is None else (item.high - item.low) / 2 for item in intervals])
+        )
+
+    for group, parts in by_group(part for item in items for part in item.parts if item.parts[part]).items():
+        grouped = len(parts) > 1 or group == MACHINE
+        if grouped:
+            add(GROUPS[group], [sum(item.parts.get(part, 0) for part in parts) for item in items])
+        for part in parts:
+            label = f"  {PART_LABELS[part].removeprefix(f'{group}: ')}" if grouped else PART_LABELS[part]
+            # One run may have its phases divided by what bounded them and another not.
+            add(label, [item.parts.get(part) for item in items], [item.intervals.get(part) for item in items])
+    add("unexplained", [item.residual_ns for item in items])
+    # Without pairs the passes' differences have another middle than the medians'; the verdict has the interval.
+    add("total", [item.wall_ns for item in items], [item.wall_interval if item.paired else None for item in items])
+    noisy = any(half is not None for row in rows for half in row.beside)
+    return _part_table(known, rows, _first_ns(comparison), Column("±", "ns", joined=True) if noisy else None)
+
+
+def _notes(comparison: Comparison, known: Mapping[str, Difference]) -> Iterator[str]:
+    """The ratios, and what one must know to read the table."""
+    for label, item in known.items():
+        if item.factors:
+            product = " × ".join(
+                f"{name.replace('_', ' ')} {factor_text(ratio)}" for name, ratio in item.factors.items()
+            )
+            yield f"{label}: time {factor_text(prod(item.factors.values()))} = {product}"
+        if item.intervals:
+            yield f"{label}: parts within noise, all together: {signed_time_text(item.within_noise_ns)}"
+        if item.gpu_beyond_ns is not None and any(item.gpu_beyond_ns):
+            first, this = map(time_text, item.gpu_beyond_ns)
+            yield f"{label}: recorded GPU time beyond the unprofiled steps: {first} (first run), {this} (this run)"
+    if any(basis == "window" for item in known.values() for basis in item.basis.values()):
+        yield "GPU busy, launch-bound and host sync: unprofiled time of the phase, divided as in the recorded steps"
+    if any(item.wall_ns for item in known.values()):
+        yield _SHARES.format(comparison.labels[0])
+    if any(item.intervals for item in known.values()):
+        yield _NOISE
+    runs = zip(comparison.labels, comparison.runs, strict=True)
+    if extra := [f"{label} {text}" for label, report in runs if (text := _first_pass(report.run))]:
+        noise = " (~: no slower than the slowest timed pass)" if any(text.endswith(" ~") for text in extra) else ""
+        yield f"not in the table: first pass (compiling, first use) minus the median: {', '.join(extra)}{noise}"
+
+
+def _first_pass(run: Run | None) -> str:
+    if run is None or run.first_pass_extra_ns is None:
+        return ""
+    wall = run.wall_ns
+    noise = wall.median is not None and wall.high is not None and wall.median + run.first_pass_extra_ns <= wall.high
+    return "~" if noise else signed_time_text(run.first_pass_extra_ns)
+
+
+def _recorded(comparison: Comparison, known: Mapping[str, TraceDifference]) -> Section:
+    """The difference of recorded spans: profiled, so never beside unprofiled times."""
+    first, items = comparison.labels[0], known.values()
+    parts = dict.fromkeys(part for item in items for part in item.parts if item.parts[part])
+    rows = [_Part(RECORDED_LABELS.get(part, part), [item.parts.get(part) for item in items]) for part in parts]
+    if any(item.residual_ns for item in items):
+        rows.append(_Part("unexplained", [item.residual_ns for item in items]))
+    rows.append(_Part("total", [item.span_ns for item in items]))
+    notes = ["recorded, so the profiler's cost is included; from each GPU's first work to the end of its last"]
+    if any(max(item.devices) > 1 for item in items):
+        counts = ((first, next(iter(items)).devices[0]), *((label, item.devices[1]) for label, item in known.items()))
+        notes.append(f"summed over GPUs: {', '.join(f'{count} of {label}' for label, count in counts)}")
+    notes += [_SHARES.format(first)] if any(item.span_ns for item in items) else []
+    table = _part_table(known, rows, _first_ns(comparison, recorded=True), None)
+    return Section(f"Difference in recorded (profiled) span from {first}", tuple(notes), table)
+
+
+def _first_ns(comparison: Comparison, recorded: bool = False) -> float | None:
+    """The time of the first run; recorded: of its GPUs, from their first work to the end of their last."""
+    if recorded:
+        return sum(device.span_ns for device in comparison.runs[0].devices.values())
+    return next(row for row in comparison.rows if row.figure.id == "wall_ns").numbers(0)[1]
