@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from molprof.analysis.frame import Frame
     from molprof.analysis.query import Result, Statement
     from molprof.analysis.reader import TraceInfo
+    from molprof.analysis.reader.stacks import Stacks
     from molprof.analysis.trace_processor import TraceProcessor
     from molprof.common.process import Copied, Served
     from molprof.common.values import Value
@@ -181,12 +182,16 @@ class Trace:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _load(self, layers: tuple[bool, bool], *, cached: bool, check: bool = True) -> tuple[TraceProcessor, TraceInfo]:
+    def _load(
+        self, layers: tuple[bool, bool], *, cached: bool, check: bool = True, beside: list[Stacks] | None = None
+    ) -> tuple[TraceProcessor, TraceInfo]:
         from molprof.analysis.reader.open import open_trace
 
         self.close()
         stacks, all_args = layers
-        opened = open_trace(self.path, self.reading, stacks=stacks, all_args=all_args, cached=cached, check=check)
+        opened = open_trace(
+            self.path, self.reading, stacks=stacks, all_args=all_args, cached=cached, check=check, beside=beside
+        )
         self._loaded, self._layers = self._stack.enter_context(opened), layers
         self._info = self._loaded[1]
         return self._loaded
@@ -200,7 +205,8 @@ class Trace:
         # Figures say what was read, so they are made of the same layers, whatever is loaded.
         layers = (self.reading.stacks, False)
         fresh = self._loaded is None or self._layers != layers
-        engine, info = self._load(layers, cached=False, check=False) if fresh else self.loaded()
+        stacks: list[Stacks] = []
+        engine, info = self._load(layers, cached=False, check=False, beside=stacks) if fresh else self.loaded()
         with values_named(engine, self.path):
             if (self.reading.processes or processors()) > 1:
                 _ask_all(engine, info)
@@ -209,18 +215,10 @@ class Trace:
                 self._loaded = engine, info
             report = build_report(engine, info)
             if report.trace.whole_steps:
-                with ExitStack() as more:
-                    again = None if str(self.path) == STDIN else lambda: more.enter_context(self._stacked())
-                    report = changed(report, findings=find_all(Known(engine, report, info, stacked=again)))
+                report = changed(report, findings=find_all(Known(engine, report, *stacks)))
         if key := self._key():
             write_entry(_FOLDER, key, msgspec.json.encode(report), MAX_BYTES)
         return report
-
-    def _stacked(self) -> AbstractContextManager[tuple[TraceProcessor, TraceInfo]]:
-        """The trace with Python stacks, beside what is loaded."""
-        from molprof.analysis.reader.open import open_trace
-
-        return open_trace(self.path, self.reading, stacks=True, all_args=False, check=False)
 
     def _key(self) -> str | None:
         """Of the report in the cache: the file, molprof's code, and what changes figures."""
@@ -244,9 +242,7 @@ def _ask_all(engine: TraceProcessor, info: TraceInfo) -> None:
     from molprof.analysis.reader.load import check_query
 
     has_run = info.manifest is not None
-    asked = {
-        query.text for query in (*build.queries(has_run), *findings.queries(has_run, findings.has_few_stacks(info)))
-    }
+    asked = {query.text for query in (*build.queries(has_run), *findings.queries(has_run))}
     engine.share([check_query(info), *sorted(asked)], _NEEDED_BY_MANY)
 
 

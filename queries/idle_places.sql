@@ -16,52 +16,6 @@ INCLUDE PERFETTO MODULE intervals.intersect;
 INCLUDE PERFETTO MODULE molprof.call_places;
 INCLUDE PERFETTO MODULE molprof.idle_causes;
 
--- Without GPU work: each start of an operator, and the end of the recording, with the last end of any operator before it.
-CREATE PERFETTO TABLE _molprof_operator_edge AS
-SELECT
-  id,
-  ts,
-  MAX(ts_end) OVER (
-    ORDER BY ts, id
-    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-  ) AS known_end
-FROM (
-  SELECT -1 AS id, ts, ts AS ts_end FROM _molprof_recorded WHERE rank IS NULL
-  UNION ALL
-  SELECT id, ts, ts + dur FROM slice WHERE category = 'cpu_op'
-  UNION ALL
-  SELECT (SELECT MAX(id) + 1 FROM slice), ts_end, ts_end FROM _molprof_recorded WHERE rank IS NULL
-)
-WHERE NOT EXISTS(SELECT 1 FROM _molprof_device_edge)
-ORDER BY ts, id;
-
--- The part of these gaps in which nothing is queued.
-CREATE PERFETTO TABLE _molprof_long_host_idle AS
-SELECT
-  host.id,
-  host.ts,
-  host.dur,
-  host.track_id
-FROM _molprof_host_idle AS host
-CROSS JOIN _molprof_idle AS idle
-WHERE idle._auto_id = host.id AND (idle.position != 'between' OR idle.ts_end - idle.ts > 1000000)
-UNION ALL
-SELECT
-  edge.id,
-  edge.known_end,
-  edge.ts - edge.known_end,
-  (
-    SELECT track_id
-    FROM slice
-    WHERE category = 'cpu_op'
-    GROUP BY track_id
-    ORDER BY SUM(dur) DESC, track_id
-    LIMIT 1
-  )
-FROM _molprof_operator_edge AS edge
-WHERE edge.ts > edge.known_end
-ORDER BY 2, 1;
-
 CREATE PERFETTO TABLE _molprof_idle_track_slice AS
 SELECT
   slice.id,

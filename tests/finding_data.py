@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from molprof.analysis.figures.model import Finding
 from molprof.analysis.findings import Known, find_all
 from molprof.analysis.query import find_statement
 from molprof.analysis.reader.open import open_trace
+from molprof.analysis.reader.stacks import Stacks
 
 GEMM, FLASH, CUTLASS = "sm90_xmma_gemm_bf16", "flash_fwd_kernel_bf16", "fmha_cutlassF_bf16_aligned_64x64_rf_sm80"
 
@@ -22,9 +22,9 @@ GEMM, FLASH, CUTLASS = "sm90_xmma_gemm_bf16", "flash_fwd_kernel_bf16", "fmha_cut
 def findings(tmp_path: Path, content: dict[str, Any]) -> dict[str, Finding]:
     """By id. Every finding's query must run, and show something."""
     path = tiny_trace.write(tmp_path / "trace.json.gz", content)
-    with open_trace(path, stacks=False) as (engine, info), ExitStack() as more:
-        report = build_report(engine, info)
-        found = find_all(Known(engine, report, info, stacked=lambda: more.enter_context(open_trace(path))))
+    stacks: list[Stacks] = []
+    with open_trace(path, stacks=False, all_args=False, beside=stacks) as (engine, info):
+        found = find_all(Known(engine, build_report(engine, info), *stacks))
         for item in found:
             statement = find_statement(item.query, {})
             for module in statement.modules:

@@ -149,7 +149,7 @@ def test_shared_queries_include_what_they_use(has_run: bool) -> None:
         for module, sql in modules().items()
         for name in re.findall(r"CREATE PERFETTO (?:TABLE|VIEW|FUNCTION|MACRO) (\w+)", sql)
     }
-    for query in (*build.queries(has_run), *findings.queries(has_run, False)):
+    for query in (*build.queries(has_run), *findings.queries(has_run)):
         used = {made[name] for name in re.findall(r"\b_?molprof_\w+", query.sql)}
         assert used <= included(query.text), query.text
 

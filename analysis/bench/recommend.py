@@ -171,7 +171,7 @@ class Bounds:
 def read_bounds(engine: TraceProcessor, info: TraceInfo) -> Bounds:
     """Return the bounds that a loaded trace gives, from its phases and kernels. Raises TraceError, EngineError."""
     report = build_report(engine, info)
-    known, setup = Known(engine, report, info), report.run and report.run.setup
+    known, setup = Known(engine, report), report.run and report.run.setup
     if known.any_scope is None:
         raise TraceError(f"{info.path} records no time", hint="molprof capture records one")
     names = ("model", "processor", "batch_size", "attention")

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from molprof.analysis.figures.model import Finding
 from molprof.analysis.findings import cpu, idle, kernels, processor, run
-from molprof.analysis.findings.known import FOREIGN_IDLE, RUN_IDLE, SPAN, Known, has_few_stacks
-from molprof.analysis.findings.places import PLACES
+from molprof.analysis.findings.around import ASKED
+from molprof.analysis.findings.known import FOREIGN_IDLE, RUN_IDLE, SPAN, Known
 from molprof.analysis.findings.rule import Found, Rule
 from molprof.analysis.trace_processor.package import Query
 
-__all__ = ["RULES", "Known", "find_all", "has_few_stacks", "queries"]
+__all__ = ["RULES", "Known", "find_all", "queries"]
 
 _MODULES = (idle, kernels, cpu, processor, run)
 # In the order in which they are defined: that of findings of equal gain.
 RULES = tuple(item for module in _MODULES for item in vars(module).values() if isinstance(item, Rule))
 
 
-def queries(has_run: bool, has_stacks: bool) -> tuple[Query, ...]:
-    """What rules may ask of any foreign trace, or of any captured run; with stacks, places are asked elsewhere."""
+def queries(has_run: bool) -> tuple[Query, ...]:
+    """What rules may ask of any foreign trace, or of any captured run."""
     asked = (query for rule in RULES for query in (*rule.queries, *(rule.run_queries if has_run else ())))
-    return (*asked, *((RUN_IDLE,) if has_run else (SPAN, *FOREIGN_IDLE)), *(() if has_stacks else PLACES))
+    return (*asked, *((RUN_IDLE,) if has_run else (SPAN, *FOREIGN_IDLE)), *ASKED)
 
 
 def find_all(known: Known) -> tuple[Finding, ...]:

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from molprof.analysis.figures.model import RECORDED_SPAN, RUN_TIME, STACK_CATEGORY, Gain, Group, Report
+from molprof.analysis.figures.model import RECORDED_SPAN, RUN_TIME, Gain, Group, Report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.union import Union
 from molprof.analysis.frame import Frame
-from molprof.analysis.reader import TraceInfo
+from molprof.analysis.reader.stacks import Stacks
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.manifest import STEP_PHASES
@@ -34,26 +34,17 @@ SPAN = Query(
     "SELECT ts, ts_end FROM (SELECT MIN(ts) AS ts, MAX(ts_end) AS ts_end FROM _molprof_recorded) WHERE ts IS NOT NULL",
 )
 _WORK = Query("gpu_work", "SELECT device, ts, ts + dur AS ts_end FROM molprof_gpu_work ORDER BY ts")
-# Idle time by gap and cause; of a foreign trace added up, as all of it lies in the recorded time.
-_IDLE = """
-SELECT
-  idle.position,
-  part.cause,
-  idle.position != 'between' OR idle.ts_end - idle.ts > 1000000 AS is_long,
-  {columns}
-FROM _molprof_idle_part AS part
-CROSS JOIN _molprof_idle AS idle
-WHERE idle._auto_id = part.id
-{group}
-"""
 _IDLE_SUMS = Query(
     "idle_causes",
-    _IDLE.format(
-        columns="COUNT() AS count, SUM(part.time_ns) AS time_ns, MAX(part.time_ns) AS longest_ns",
-        group="GROUP BY 1, 2, 3",
-    ),
+    "SELECT position, cause, is_long, SUM(count) AS count, SUM(time_ns) AS time_ns, MAX(longest_ns) AS longest_ns"
+    " FROM _molprof_idle_sum GROUP BY position, cause, is_long",
 )
-RUN_IDLE = Query("idle_causes", _IDLE.format(columns="idle.ts, idle.ts_end, part.time_ns", group=""))
+# By gap, as steps may lie in a part of it.
+RUN_IDLE = Query(
+    "idle_causes",
+    "SELECT part.position, part.cause, part.is_long, idle.ts, idle.ts_end, part.time_ns"
+    " FROM _molprof_idle_part AS part CROSS JOIN _molprof_idle AS idle WHERE idle._auto_id = part.id",
+)
 _LATE = Query(
     "idle_causes", "SELECT ts_end - ts AS lead_ns, queue = 3 AS is_late FROM _molprof_idle WHERE position = 'before'"
 )
@@ -77,8 +68,6 @@ CROSS JOIN molprof_work_class AS class
 WHERE slice.id = work.id AND class.category = work.category AND class.name = IFNULL(slice.name, '(no name)')
 """,
 )
-# With more Python stack events places are told by operator only: reading them would take longer than all the rest.
-MOST_STACK_EVENTS = 300_000
 # Causes of idle time in which the CPU does something else than wait or launch.
 HOST_CAUSES = ("cpu_calls", "cpu_operators", "cpu_outside")
 # How each is told to use graphs.
@@ -88,11 +77,6 @@ _LIMITS = {
     "sync": "host syncs", "pauses": "pauses below 5 µs", "queue": "queued work that does not start",
     "outside": "outside the first and last GPU work",
 }  # fmt: skip
-
-
-def has_few_stacks(info: TraceInfo) -> bool:
-    """Python stacks are recorded, and few enough to be read for a report."""
-    return 0 < info.events_by_category.get(STACK_CATEGORY, 0) <= MOST_STACK_EVENTS
 
 
 class IdlePart(Struct, frozen=True):
@@ -185,15 +169,14 @@ class Known:
         self,
         engine: TraceProcessor | None = None,
         report: Report | None = None,
-        info: TraceInfo | None = None,
-        stacked: Callable[[], tuple[TraceProcessor, TraceInfo]] | None = None,
+        stacks: Stacks | None = None,
     ) -> None:
-        """stacked: reads the trace with Python stacks; None where it cannot be read once more."""
-        self._engine, self._report, self._info = engine, report, info
-        self._stacked = stacked
+        """stacks: Python stacks that the engine does not have."""
+        self._engine, self._report, self.stacks = engine, report, stacks
         self._kept: dict[tuple[str, Any], Any] = {}
 
-    def _once(self, kind: str, key: Any, make: Callable[[], T]) -> T:
+    def once(self, kind: str, key: Any, make: Callable[[], T]) -> T:
+        """What `make` gave the first time that it was asked for."""
         # `functools.cache` would make a cycle with this object, which would stay until Python's collector runs.
         if (kind, key) not in self._kept:
             self._kept[kind, key] = make()
@@ -201,7 +184,7 @@ class Known:
         return found
 
     def frame(self, query: Query) -> Frame:
-        return self._once("frame", query, lambda: Frame(self.engine.query(query.text)))
+        return self.once("frame", query, lambda: Frame(self.engine.query(query.text)))
 
     @property
     def engine(self) -> TraceProcessor:
@@ -254,29 +237,6 @@ class Known:
         """For rules that need time, GPU work or steps."""
         assert self.any_scope is not None
         return self.any_scope
-
-    @cached_property
-    def stacked(self) -> Known:
-        """This trace read with Python stacks, for rules that need them. Ids of its slices differ from those here."""
-        assert self._info is not None
-        if self._info.stacks:
-            return self
-        assert self._stacked is not None
-        engine, info = self._stacked()
-        return Known(engine, self._report, info)
-
-    @property
-    def has_stacks(self) -> bool:
-        """Python stacks are recorded, and can be read."""
-        assert self._info is not None
-        recorded = STACK_CATEGORY in self._info.events_by_category
-        return recorded and (self._info.stacks or self._stacked is not None)
-
-    @cached_property
-    def near(self) -> Known:
-        """This trace with Python stacks, where they are recorded and not too many; else as it is."""
-        assert self._info is not None
-        return self.stacked if self.has_stacks and (has_few_stacks(self._info) or self._info.stacks) else self
 
     @cached_property
     def idle(self) -> tuple[IdlePart, ...]:

@@ -86,7 +86,7 @@ def _threads(operators: Frame) -> dict[int, Frame]:
     return {place: operators.where(places == place) for place in dict.fromkeys(places.tolist())}
 
 
-Need = Literal["report", "time", "gpu", "no_gpu", "launches", "run", "timed", "steps", "processor", "stacks"]
+Need = Literal["report", "time", "gpu", "no_gpu", "launches", "run", "timed", "steps", "processor"]
 _HAS: Mapping[str, Callable[[Known], bool]] = {
     "report": lambda known: True,
     "time": lambda known: known.any_scope is not None,
@@ -97,7 +97,6 @@ _HAS: Mapping[str, Callable[[Known], bool]] = {
     "timed": lambda known: known.report.run is not None and bool(known.run.wall_ns.median),  # unprofiled passes
     "steps": lambda known: known.any_scope is not None and bool(known.scope.steps),  # recorded steps of a run
     "processor": lambda known: known.report.run is not None and known.run.setup.processor is not None,
-    "stacks": lambda known: known.has_stacks,
 }
 
 

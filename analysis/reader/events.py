@@ -84,6 +84,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
     stacks: bool = True  # Python stacks
     all_args: bool = True  # all args, flow events and memory events, not only what a report needs
+    most_stacks: int | None = None  # with more Python stacks than so many, none are needed
 
     def chosen(self, events: list[Event]) -> list[Event]:
         """The events that the engine gets."""

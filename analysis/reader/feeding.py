@@ -47,8 +47,8 @@ _encode = msgspec.json.Encoder().encode
 _decode_args = msgspec.json.Decoder(dict[str, Any], float_hook=exact_float).decode
 
 
-def feed_events(engine: TraceProcessor, found: Survey) -> None:
-    """Feeds what the survey found, and frees its arrays and drafts. Raises EngineError."""
+def feed_events(engine: TraceProcessor, found: Survey) -> Places:
+    """Feeds what the survey found, frees its arrays and drafts, and tells where its tracks are. Raises EngineError."""
     places = find_places(found)
     chunks = compact_chunks(found, places) if fits(found, places) else json_chunks((found, places))
     with closing(ahead(chunks)) as made:
@@ -56,6 +56,7 @@ def feed_events(engine: TraceProcessor, found: Survey) -> None:
             engine.feed(chunk)
     found.release()
     engine.finish()
+    return places
 
 
 def fits(found: Survey, places: Places) -> bool:

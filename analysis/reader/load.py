@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from msgspec import structs
 
 from molprof.analysis.reader import TraceInfo, path_text
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import STACK_CATEGORY, Wanted, needed_of
 from molprof.analysis.reader.feeding import feed_events
-from molprof.analysis.reader.part import PartReader
+from molprof.analysis.reader.part import Part, PartReader
 from molprof.analysis.reader.pieces import Pieces, SecondReader
+from molprof.analysis.reader.places import Places
 from molprof.analysis.reader.source import Source, open_source
+from molprof.analysis.reader.stacks import MOST_STACK_EVENTS, Stacks
 from molprof.analysis.reader.survey import Survey, shown_category, survey
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import EngineError, TraceError
@@ -49,6 +52,7 @@ def load_trace(
     *,
     all_args: bool = True,
     check: bool = True,
+    beside: list[Stacks] | None = None,
     **how: Any,
 ) -> TraceInfo:
     """Feeds a trace (Chrome JSON or Perfetto's own, plain, gzip or zstd, by content) to an engine that holds none.
@@ -56,7 +60,8 @@ def load_trace(
     path: `-` for standard input. engine: an engine, or what makes one, given whether it must hold more than 4 GiB.
     reading: if None, with Python stacks. how: its fields that differ. all_args: keep all args, flow events and memory
     events, not only `events.NEEDED_ARGS`, which the SQL modules read; much slower. check: prove that nothing was lost;
-    else the caller does, by `checked`.
+    else the caller does, by `checked`. beside: gets the Python stacks that the engine does not get, unless there are
+    too many, or all args are wanted.
 
     The file is read once, in blocks. All times and tracks must be known before the first event is placed, so events
     wait in short form: about 40 bytes per event, besides what the engine holds.
@@ -65,7 +70,9 @@ def load_trace(
     """
     reading = replace(reading or Reading(stacks=True), **how)
     with open_source(Path(path), None if all_args else needed_of) as source:
-        document, found = survey_source(source, Wanted(reading.stacks, all_args), reading.partial, reading.processes)
+        is_aside = beside is not None and not reading.stacks and not all_args
+        wanted = Wanted(reading.stacks or is_aside, all_args, MOST_STACK_EVENTS if is_aside else None)
+        document, found = survey_source(source, wanted, reading.partial, reading.processes)
     name = source.name
     manifest = document.keys.pop("molprof", None)
     if manifest is not None and not isinstance(manifest, dict):
@@ -79,7 +86,9 @@ def load_trace(
         check_memory(name, len(found.starts_ns), _LEAST_EVENT_BYTES[all_args])
         engine = engine(len(found.starts_ns) * _EVENT_BYTES[all_args] > _MAX_BYTES)
     lanes, duration_ns = int((found.lanes > 0).sum()), int(found.durations_ns.sum())
-    feed_events(engine, found)
+    places = feed_events(engine, found)
+    if beside is not None and found.stack_names:
+        beside.append(_stacks(found, places))
     info = TraceInfo(
         path=str(path),
         bytes=source.stored_bytes,
@@ -105,9 +114,33 @@ def survey_source(
 ) -> tuple[Document, Survey]:
     """Reads a trace to its end. Arguments and errors are those of `load_trace`."""
     shared = source.is_long and (processes or processors()) > 1 and can_copy()
-    with closing(Pieces(PartReader(wanted).read, SecondReader(wanted) if shared else None)) as pieces:
+    reader = PartReader(wanted)
+    with closing(Pieces(reader.read, SecondReader(wanted) if shared else None)) as pieces:
         document = Document(source.name, source.blocks, pieces, partial)
-        return document, survey(document.parts(), source.name)
+        parts = document.parts()
+        if wanted.most_stacks is not None:
+            parts = _without_many_stacks(parts, wanted.most_stacks, (reader, pieces))
+        return document, survey(parts, source.name, wanted.most_stacks)
+
+
+def _without_many_stacks(parts: Iterable[Part], most: int, readers: tuple[PartReader, Pieces]) -> Iterator[Part]:
+    """The parts; behind so many stacks, no more are read."""
+    stacks, are_left_out = 0, False
+    for part in parts:
+        stacks += part.kept_stacks
+        if stacks > most and not are_left_out:
+            are_left_out = True
+            for reader in readers:
+                reader.leave_out_stacks()
+        yield part
+
+
+def _stacks(found: Survey, places: Places) -> Stacks:
+    names, tracks, starts, ends = found.stacks
+    threads = list(zip(places.pids.tolist(), places.tids.tolist(), strict=True))
+    numbers = {thread: number for number, thread in enumerate(dict.fromkeys(threads))}
+    number_of = np.array([numbers[thread] for thread in threads], dtype=np.int64)
+    return Stacks(found.stack_names, numbers, number_of[tracks], starts, ends, names)
 
 
 def check_memory(name: str, events: int, event_bytes: int) -> None:

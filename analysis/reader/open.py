@@ -14,6 +14,7 @@ from isal import isal_zlib
 from msgspec import structs
 
 from molprof.analysis.reader import STDIN, TraceInfo
+from molprof.analysis.reader.stacks import Stacks
 from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE, TraceProcessor, engine_version, open_engine
 from molprof.common.cache import cache_key, read_entry, write_entry
 from molprof.common.errors import QueryError, TraceError
@@ -72,11 +73,12 @@ def open_trace(
     *,
     all_args: bool = True,
     check: bool = True,
+    beside: list[Stacks] | None = None,
     **how: Any,
 ) -> Generator[tuple[TraceProcessor, TraceInfo], None, None]:
     """An engine with the trace at `path` and the SQL package, and what is known of it: see `load_trace`, `open_engine`.
 
-    reading: if None, with Python stacks. how: its fields that differ.
+    reading: if None, with Python stacks. how: its fields that differ. beside: see `load_trace`; a kept trace has none.
     """
     reading = replace(reading or Reading(stacks=True), **how)
     options = reading.stacks, all_args, reading.partial
@@ -93,7 +95,7 @@ def open_trace(
                 engines.append(stack.enter_context(open_engine(reading.native_path, memory64=large)))
                 return engines[0]
 
-            info = load_trace(path, start, reading, all_args=all_args, check=check)
+            info = load_trace(path, start, reading, all_args=all_args, check=check, beside=beside)
             (engine,) = engines
             if key and (state := engine.state()) is not None:
                 known = msgspec.json.encode(info)

@@ -118,7 +118,10 @@ class QuickDecoder:
         codes = bytes(map(self._codes.__getitem__, map(type, decoded)))
         events = list(compress(decoded, codes.translate(_IS_KEPT)))
         categories = codes.translate(None, delete=_LEFT_OUT)
-        return Part(len(decoded), codes.count(_STACKS), codes.count(_MEMORIES)), events, categories
+        part = Part(len(decoded), codes.count(_STACKS), codes.count(_MEMORIES))
+        if self._stacks and STACK_CATEGORY in self.categories:
+            part.kept_stacks = categories.count(self.categories.index(STACK_CATEGORY))
+        return part, events, categories
 
     def learn(self, events: Iterable[Event]) -> None:
         """Adds the categories of events that this decoder could not decode."""
@@ -180,6 +183,7 @@ class Part(msgspec.Struct):
     events: int  # all of the block
     stacks: int = 0  # Python stacks left out
     memory: int = 0  # memory events, left out or not
+    kept_stacks: int = 0
     unread: int = 0  # of unknown phases
     open_slices: bool = False
     names: Sequence[tuple[str, Id, Id, str]] = ()  # metadata: kind, pid, tid, text
@@ -238,6 +242,11 @@ class PartReader:
             part = self._part(events)
         return part
 
+    def leave_out_stacks(self) -> None:
+        """From the next part on."""
+        self._wanted = Wanted(stacks=False, all_args=self._wanted.all_args)
+        self._quick = QuickDecoder(stacks=False)
+
     def _numbered(self, kinds: Iterable[Any], count: int) -> np.ndarray:
         return np.fromiter(map(self.kinds.__getitem__, kinds), dtype=np.int32, count=count)
 
@@ -293,6 +302,7 @@ class PartReader:
         )
         chosen = self._wanted.chosen(events)
         part.stacks = phases["X"] - sum([event.ph == "X" for event in chosen])
+        part.kept_stacks = sum([event.cat == STACK_CATEGORY for event in chosen])
         if not chosen:
             return part
         for event in chosen:

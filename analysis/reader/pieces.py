@@ -76,6 +76,11 @@ class Pieces:
             wait = False
             yield self._results.popleft()[0]
 
+    def leave_out_stacks(self) -> None:
+        """Tells the copy that Python stacks are not needed any more."""
+        if self._second is not None:
+            self._second.leave_out_stacks()
+
     def forget(self) -> None:
         """Drops all pieces that were given: one before them was not whole events."""
         while self._results:
@@ -103,7 +108,7 @@ class SecondReader:
     """The copy: text goes through shared memory, parts through a pipe. EOFError, OSError: it has ended."""
 
     def __init__(self, wanted: Wanted) -> None:
-        self._text = mmap.mmap(-1, _SLOTS * _SLOT_BYTES)
+        self._text = mmap.mmap(-1, _SLOTS * _SLOT_BYTES + 1)  # the last byte: whether stacks are left out
         self._copy = Copy(partial(_serve, wanted, self._text))
         self._connection = self._copy.connection
         self._arrival = select.poll()  # Connection.poll makes one each time
@@ -142,6 +147,10 @@ class SecondReader:
             result.append(part)
             wait = False
 
+    def leave_out_stacks(self) -> None:
+        """From the part on that it begins next."""
+        self._text[-1] = 1
+
     def close(self) -> None:
         """Ends it, whatever it does."""
         self._copy.close()
@@ -153,8 +162,12 @@ def _serve(wanted: Wanted, text: mmap.mmap, connection: Connection) -> None:
     reader = PartReader(wanted)
     view = memoryview(text)
     sent = 0
+    is_left_out = False
     while True:
         begin, size = _PLACE.unpack(connection.recv_bytes())
+        if text[-1] and not is_left_out:
+            reader.leave_out_stacks()
+            is_left_out = True
         try:
             part = reader.read(view[begin : begin + size])
             part.kinds = []

@@ -51,6 +51,9 @@ class Survey(Struct):
     track_ids: list[tuple[Id, Id]] = field(default_factory=list)
     thread_names: dict[int, str] = field(default_factory=dict)  # by track
     process_names: dict[Id, str] = field(default_factory=dict)  # by pid
+    # Python stacks that are not fed: of each its label, track, start and end; none unless they were to be kept.
+    stacks: np.ndarray = field(default_factory=lambda: np.empty((4, 0), dtype=np.int64))
+    stack_names: list[str] = field(default_factory=list)
 
     def release(self) -> None:
         """Frees the arrays: the engine needs their memory for the end of its reading."""
@@ -69,8 +72,11 @@ class Survey(Struct):
         return np.asarray(wanted_labels[self.label_of])
 
 
-def survey(parts: Iterable[Part], path: str) -> Survey:
-    """The survey of a file from all its parts. Raises TraceError."""
+def survey(parts: Iterable[Part], path: str, most_stacks: int | None = None) -> Survey:
+    """The survey of a file from all its parts. Raises TraceError.
+
+    most_stacks: Python stacks are kept beside, unless there are more; None: they are fed.
+    """
     found = Survey()
     kept: list[Part] = []
     tracks = numbered()
@@ -97,9 +103,13 @@ def survey(parts: Iterable[Part], path: str) -> Survey:
     found.track_ids = list(tracks)
     found.correlations = _joined(kept, "correlations", np.int64)
     found.drafts = [part.text for part in kept if part.text]
+    if most_stacks is not None:
+        stacks += _set_stacks_aside(found, most_stacks if not stacks else 0)
+        starts = found.starts_ns
     found.origin_ns = int(starts.min()) if len(starts) else 0
     _check_span(path, starts, found.durations_ns, found.origin_ns)
     starts -= found.origin_ns
+    found.stacks[2:] -= found.origin_ns
     ends = starts + found.durations_ns
     complete: Counter[str] = Counter({STACK_CATEGORY: stacks})
     slices: Counter[str] = Counter()
@@ -116,6 +126,31 @@ def survey(parts: Iterable[Part], path: str) -> Survey:
     is_complete = found.has_label(label.phase == "X" for label in found.labels)
     assign_lanes(found.lanes, found.order[is_complete[found.order]], found.tracks, starts, ends)
     return found
+
+
+def _set_stacks_aside(found: Survey, most: int) -> int:
+    """Takes the Python stacks out of what is fed, and keeps them unless there are more than `most`; their number."""
+    is_label = np.array([label.category == STACK_CATEGORY for label in found.labels], dtype=np.bool_)
+    is_stack = is_label[found.label_of] if len(is_label) else np.empty(0, dtype=np.bool_)
+    count = int(is_stack.sum())
+    if not count:
+        return 0
+    ends = found.starts_ns + found.durations_ns
+    if count <= most:
+        order = time_order(found.starts_ns, ends)
+        lanes = np.zeros(len(order), dtype=np.int32)
+        assign_lanes(lanes, order, found.tracks, found.starts_ns, ends)
+        kept = is_stack & (lanes == 0)
+        texts = {text: number for number, text in enumerate(sorted({plain_text(x.name or "") for x in found.labels}))}
+        name_of = np.array([texts[plain_text(label.name or "")] for label in found.labels])
+        found.stack_names = list(texts)
+        found.stacks = np.array([name_of[found.label_of[kept]], found.tracks[kept], found.starts_ns[kept], ends[kept]])
+    fed = ~is_stack
+    for name in ("starts_ns", "durations_ns", "tracks", "label_of", "correlations"):
+        setattr(found, name, getattr(found, name)[fed])
+    found.label_of = (np.cumsum(~is_label) - 1).astype(np.int32)[found.label_of]
+    found.labels = [label for label, left in zip(found.labels, ~is_label, strict=True) if left]
+    return count
 
 
 def shown_category(category: str | None) -> str:

@@ -1,0 +1,109 @@
+"""Python stacks beside the trace processor: which functions and modules are around a moment of a thread.
+
+Most events of many traces are Python stacks. A report only asks which are around calls and in gaps: to nest them here
+takes a fraction of the time and memory that the trace processor takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from molprof.analysis.reader.survey import assign_lanes
+
+# With more of them none are kept: to decode them would take too large a part of the time.
+MOST_STACK_EVENTS = 250_000
+
+
+class Nest:
+    """Slices by thread, start, and the latest end first, without those that partly overlap an earlier one."""
+
+    def __init__(self, threads: np.ndarray, starts: np.ndarray, ends: np.ndarray, names: np.ndarray) -> None:
+        """threads, names: numbers from 0. starts, ends: ns."""
+        order = np.lexsort((-ends, starts, threads))
+        lanes = np.zeros(len(order), dtype=np.int32)
+        assign_lanes(lanes, order, threads, starts, ends)
+        order = order[lanes[order] == 0]
+        self.threads, self.starts, self.ends, self.names = threads[order], starts[order], ends[order], names[order]
+        # One thread behind the other, so that all are searched at once.
+        self._first, self._last = (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
+        self._shift = self.threads * (self._last - self._first + 1) - self._first
+
+    @cached_property
+    def nested(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Of each slice the one around it, and its path: its name and those of all slices around it. Of each path the
+        one around it, and its own name. -1: none.
+        """
+        starts, ends = self.starts + self._shift, self.ends + self._shift
+        around, path = (np.full(len(starts) + 1, -1) for _ in range(2))  # the last one is that of -1
+        most = int(self.names.max(initial=0)) + 1
+        paths: list[np.ndarray] = [np.empty(0, dtype=np.int64)]
+        known = 0
+        left = np.arange(len(starts))
+        while len(left):
+            # The outermost of those left are followed by what they hold.
+            inner = np.append(False, starts[left][1:] < np.maximum.accumulate(ends[left])[:-1])
+            level = left[~inner]
+            keys, numbers = np.unique((path[around[level]] + 1) * most + self.names[level], return_inverse=True)
+            path[level] = known + numbers
+            known += len(keys)
+            paths.append(keys)
+            holders = left[np.maximum.accumulate(np.where(inner, 0, np.arange(len(left))))]
+            around[left[inner]] = holders[inner]
+            left = left[inner]
+        outer, name = np.divmod(np.concatenate(paths), most)
+        return around, path, outer - 1, name
+
+    def around(self, threads: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """The innermost slice around each of others; -1 for none."""
+        if not len(self.starts):
+            return np.full(len(starts), -1)
+        around = self.nested[0]
+        shift = threads * (self._last - self._first + 1) - self._first
+        found: np.ndarray = np.searchsorted(self.starts + self._shift, starts + shift, side="right") - 1
+        found[(threads < 0) | (starts < self._first) | (ends > self._last)] = -1
+        while True:
+            its_ends = self.ends[found] + self._shift[found] - shift
+            wrong = np.flatnonzero((found >= 0) & ((its_ends < ends) | (its_ends <= starts)))
+            if not len(wrong):
+                return found
+            found[wrong] = around[found[wrong]]
+
+    def during(self, threads: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The slices that share time with each of some stretches: numbers of stretches, and of slices."""
+        place = self.starts + self._shift
+        shift = threads * (self._last - self._first + 1) - self._first
+        limits = [np.clip(times, self._first, self._last + 1) + shift for times in (starts, ends)]
+        begins, stops = (np.searchsorted(place, times) for times in limits)
+        counts = np.where(threads < 0, 0, stops - begins)
+        stretches = np.repeat(np.arange(len(counts)), counts)
+        found = [np.arange(len(stretches)) + np.repeat(begins - (np.cumsum(counts) - counts), counts)]
+        numbers = [stretches]
+        # Those that were open when the stretch began.
+        opened, stretches = self.around(threads, starts, np.minimum(starts + 1, ends)), np.arange(len(starts))
+        while (is_open := opened >= 0).any():
+            opened, stretches = opened[is_open], stretches[is_open]
+            earlier = self.starts[opened] < starts[stretches]
+            found.append(opened[earlier])
+            numbers.append(stretches[earlier])
+            opened = self.nested[0][opened]
+        return np.concatenate(numbers), np.concatenate(found)
+
+
+class Stacks(Nest):
+    """Calls of Python functions."""
+
+    def __init__(
+        self,
+        texts: Sequence[str],
+        numbers: dict[tuple[int, int], int],
+        threads: np.ndarray,
+        starts: np.ndarray,
+        ends: np.ndarray,
+        names: np.ndarray,
+    ) -> None:
+        """texts: what `names` are numbers of. numbers: those of threads, by pid and tid as in the trace processor."""
+        super().__init__(threads, starts, ends, names)
+        self.texts, self.numbers = texts, numbers
