@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.places import first_place, listed, work_places
@@ -28,46 +30,63 @@ SMALL_SHARE = 0.1
 _ANY = operators_named(*ATTENTION)
 _SLOW = operators_named("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_attention_math")
 _FAST = operators_named("aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_cudnn_attention")
+_HALF = ("*bf16*", "*_f16*", "*half*", "*bfloat16*")
 _PHASES = ("forward", "prefill")
-_TOTAL = """
+_WORK_BY_NAME = """
 INCLUDE PERFETTO MODULE molprof.placement;
-SELECT
-  IFNULL(SUM(work.time_ns) FILTER (WHERE class.class = 'attention'), 0) AS attention_ns,
-  IFNULL(SUM(work.count) FILTER (WHERE class.class = 'attention'), 0) AS count,
-  IFNULL(SUM(work.time_ns), 0) AS all_ns,
-  IFNULL(SUM(work.count) FILTER (
-    WHERE class.class = 'attention' AND (LOWER(work.name) GLOB '*bf16*' OR LOWER(work.name) GLOB '*_f16*'
-      OR LOWER(work.name) GLOB '*half*' OR LOWER(work.name) GLOB '*bfloat16*')
-  ), 0) AS half
-FROM ({work}) AS work
-JOIN molprof_work_class AS class ON class.category = work.category AND class.name = work.name
+SELECT work.name, work.category, class.class, work.count, work.time_ns
+FROM {work} AS work
+JOIN molprof_work_class AS class USING (category, name)
+ORDER BY work.time_ns DESC, work.name
 """
-_ALL = Query("kernel_classes", _TOTAL.format(work="SELECT category, name, count, time_ns FROM molprof_work_total"))
-_OF_STEPS = Query(
+_WORK = Query("kernel_classes", _WORK_BY_NAME.format(work="molprof_work_total"))
+_WORK_OF_STEPS = Query(
     "kernel_classes",
-    _TOTAL.format(
-        work="""
+    _WORK_BY_NAME.format(
+        work="""(
   SELECT work.category, work.name, COUNT() AS count, SUM(work.dur) AS time_ns
   FROM molprof_gpu_work AS work
   JOIN molprof_work_phase AS place ON place.id = work.id
   JOIN molprof_phase AS phase ON phase.id = place.phase_id AND phase.step IS NOT NULL
   GROUP BY work.category, work.name
-"""
+)"""
     ),
 )
+
+
+class Work(Struct, frozen=True):
+    """Work of one name: of a whole foreign trace, of the recorded steps of a run. The longest time first."""
+
+    name: str
+    category: str
+    kind: str  # class
+    count: int
+    time_ns: int
+
+    def is_named(self, patterns: tuple[str, ...]) -> bool:
+        """By patterns for its name in lower case."""
+        return any(fnmatchcase(self.name.lower(), pattern) for pattern in patterns)
+
+
+def _work(known: Known, *kinds: str) -> list[Work]:
+    """Of these classes; of all without any."""
+    rows = known.frame(_WORK if known.report.run is None else _WORK_OF_STEPS).rows()
+    return [work for work in (Work(*row) for row in rows) if not kinds or work.kind in kinds]
+
+
+def _summed(work: Iterable[Work]) -> tuple[int, int]:
+    """Count and time, ns."""
+    found = list(work)
+    return sum(item.count for item in found), sum(item.time_ns for item in found)
 
 
 def attention_ratio(known: Known) -> float | None:
     """Amdahl's bound on the gain of another attention kernel; None without attention."""
     scope = known.scope
     if scope.devices:
-        totals = _totals(known)
-        return scope.gpu_part(totals["attention_ns"] / scope.devices) if totals["count"] else None
+        count, time_ns = _summed(_work(known, "attention"))
+        return scope.gpu_part(time_ns / scope.devices) if count else None
     return scope.host_parts(_host_times(known)) or None
-
-
-def _totals(known: Known) -> dict[str, int]:
-    return known.row(_ALL if known.report.run is None else _OF_STEPS)
 
 
 def _host_times(known: Known) -> list[tuple[int, str]]:
@@ -86,8 +105,8 @@ def _host_times(known: Known) -> list[tuple[int, str]]:
     rests_on=("gpu_work", "gpu_time"),
     least_gain=0,
     note=True,
-    queries=(_ALL,),
-    run_queries=(_OF_STEPS,),
+    queries=(_WORK,),
+    run_queries=(_WORK_OF_STEPS,),
 )
 def attention_small(known: Known) -> Found | None:
     scope = known.scope
@@ -95,8 +114,7 @@ def attention_small(known: Known) -> Found | None:
         return None
     figures: dict[str, int | float]
     if scope.devices:
-        totals = _totals(known)
-        attention_ns, all_ns, count = totals["attention_ns"], totals["all_ns"], totals["count"]
+        (count, attention_ns), (_, all_ns) = _summed(_work(known, "attention")), _summed(_work(known))
         is_small = attention_ns < SMALL_SHARE * all_ns
         evidence = (
             f"{counted(count, 'attention kernel')} take{'s' if count == 1 else ''} {time_text(attention_ns)}: "
@@ -120,8 +138,7 @@ def attention_small(known: Known) -> Found | None:
     query="attention",
     needs=("gpu",),
     rests_on=("gpu_work", "gpu_time"),
-    queries=(_ALL, _SLOW),
-    run_queries=(_OF_STEPS,),
+    queries=(_SLOW,),
 )
 def mask_rules_out_flash(known: Known) -> Found | None:
     """With 16-bit numbers and heads up to 256, only a mask rules out flash and cuDNN where torch is free to choose.
@@ -132,7 +149,11 @@ def mask_rules_out_flash(known: Known) -> Found | None:
     if run is not None and (run.setup.attention != "sdpa" or run.setup.dtype not in ("float16", "bfloat16")):
         return None
     slow = known.frame(_SLOW)
-    if not len(slow) or len(known.frame(_FAST)) or (run is None and not _totals(known)["half"]):
+    if (
+        not len(slow)
+        or len(known.frame(_FAST))
+        or (run is None and not any(work.is_named(_HALF) for work in _work(known, "attention")))
+    ):
         return None
     count, gpu_ns = launched(known.engine, slow)
     names = sorted(set(slow["name"].tolist()))
@@ -174,33 +195,6 @@ WHERE slice.id = work.id AND class.category = work.category AND class.name = IFN
 ORDER BY work.device, 2, work.ts, work.id
 """,
 )
-_NAMED_KERNELS = """
-SELECT COUNT() AS names, IFNULL(SUM(work.count), 0) AS count, IFNULL(SUM(work.time_ns), 0) AS time_ns,
-  (SELECT name FROM molprof_work_total AS one JOIN molprof_work_class AS kind USING (category, name)
-   WHERE kind.class = 'matmul' AND ({named}) ORDER BY one.time_ns DESC LIMIT 1) AS longest
-FROM molprof_work_total AS work
-JOIN molprof_work_class AS class USING (category, name)
-WHERE class.class = 'matmul' AND ({named})
-"""
-_LARGEST = Query(
-    "kernel_classes",
-    """
-SELECT work.name, work.count, work.time_ns, class.class
-FROM molprof_work_total AS work
-JOIN molprof_work_class AS class USING (category, name)
-WHERE work.category = 'kernel' AND class.class != 'collective'
-ORDER BY work.time_ns DESC, work.name
-LIMIT 1
-""",
-)
-
-
-def _matmuls(patterns: tuple[str, ...]) -> Query:
-    named = " OR ".join(f"LOWER(name) GLOB '{pattern}'" for pattern in patterns)
-    return Query("kernel_classes", _NAMED_KERNELS.format(named=named))
-
-
-_IN_FP32, _NOT_ALIGNED = _matmuls(_FP32), _matmuls(_UNALIGNED)
 
 
 def _share(known: Known, gpu_ns: float) -> float:
@@ -218,10 +212,11 @@ def _found(
     return Found(evidence + listed(places), figures, gain, fix, place=place, part_of=part_of)
 
 
-def _of_classes(known: Known, names: tuple[str, ...]) -> tuple[int, int]:
-    """Count and time of the work of some classes, ns."""
-    rows = [row for row in known.report.table("kernel_classes").to_json() if row["class"] in names]
-    return sum(int(row["count"] or 0) for row in rows), sum(int(row["time_ns"] or 0) for row in rows)
+def _sequence(known: Known) -> Frame:
+    """Work in order; of a run that of its recorded steps."""
+    work = known.frame(_SEQUENCE)
+    run_ns = work["ts"] if known.report.run is not None else None
+    return work if run_ns is None else work.where(known.scope.stretches.covered(run_ns, run_ns + 1) > 0)
 
 
 def _runs(chosen: np.ndarray, alike: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -253,10 +248,10 @@ def _same_stream(work: Frame) -> np.ndarray:
 )
 def elementwise_chains(known: Known) -> Found | None:
     """Gain: of each chain all but its longest kernel."""
-    _, time_ns = _of_classes(known, _POINTWISE)
+    _, time_ns = _summed(_work(known, *_POINTWISE))
     if _share(known, time_ns) < _LEAST_POINTWISE:
         return None
-    work = known.frame(_SEQUENCE)
+    work = _sequence(known)
     runs = [
         (stop - start, int(work["dur"][start:stop].sum()), int(work["dur"][start:stop].max()))
         for start, stop in _runs(np.isin(work["class"], _POINTWISE), _same_stream(work))
@@ -291,7 +286,7 @@ def elementwise_chains(known: Known) -> Found | None:
     weight=0.8,
 )
 def copies(known: Known) -> Found | None:
-    count, time_ns = _of_classes(known, _COPIES)
+    count, time_ns = _summed(_work(known, *_COPIES))
     if not count or (share := _share(known, time_ns)) < _LEAST_COPIES * known.scope.wall_ratio:
         return None
     return _found(
@@ -318,9 +313,9 @@ def copies(known: Known) -> Found | None:
 )
 def unfused_attention(known: Known) -> Found | None:
     """Gain: the kernels between the two matrix products around a softmax, which a fused kernel does not run."""
-    if not _of_classes(known, ("softmax",))[0]:
+    if not _work(known, "softmax"):
         return None
-    work = known.frame(_SEQUENCE)
+    work = _sequence(known)
     is_product, alike = work["class"] == "matmul", _same_stream(work)
     found = [
         (stop - start, int(work["dur"][start:stop].sum()))
@@ -360,7 +355,7 @@ def unfused_attention(known: Known) -> Found | None:
 )
 def communication(known: Known) -> Found | None:
     """Gain: the time in which collectives run on a device and nothing else does."""
-    count, all_ns = _of_classes(known, ("collective",))
+    count, all_ns = _summed(_work(known, "collective"))
     if not count:
         return None
     exposed_ns = known.exposed_ns
@@ -384,21 +379,21 @@ def communication(known: Known) -> Found | None:
     needs=("gpu",),
     rests_on=("gpu_work", "gpu_time"),
     weight=0.3,
-    queries=(_LARGEST,),
 )
 def dominant_kernel(known: Known) -> Found | None:
-    row = next(iter(known.rows(_LARGEST)), None)
-    if row is None or (share := _share(known, row["time_ns"])) < _LEAST_KERNEL * known.scope.wall_ratio:
+    kernels = (work for work in _work(known) if work.category == "kernel" and work.kind != "collective")
+    first = next(kernels, None)
+    if first is None or (share := _share(known, first.time_ns)) < _LEAST_KERNEL * known.scope.wall_ratio:
         return None
     return _found(
         known,
-        f"{cut(short_name(row['name']), _NAME)} ({row['class']}): {counted(row['count'], 'run')}, "
-        f"{time_text(row['time_ns'])}, {percent_text(share)} of the time",
-        {"count": row["count"], "time_ns": row["time_ns"]},
-        row["time_ns"],
+        f"{cut(short_name(first.name), _NAME)} ({first.kind}): {counted(first.count, 'run')}, "
+        f"{time_text(first.time_ns)}, {percent_text(share)} of the time",
+        {"count": first.count, "time_ns": first.time_ns},
+        first.time_ns,
         "time in that kernel",
-        (row["class"],),
-        part_of=_EXPLAINS.get(row["class"], ()),
+        (first.kind,),
+        part_of=_EXPLAINS.get(first.kind, ()),
     )
 
 
@@ -413,10 +408,9 @@ def dominant_kernel(known: Known) -> Found | None:
     least_gain=0.02,
     weight=0.6,
     certain=False,
-    queries=(_IN_FP32,),
 )
 def fp32_matmul(known: Known) -> Found | None:
-    return _matmul_found(known, _IN_FP32, "whose names tell of 32-bit numbers")
+    return _matmul_found(known, _FP32, "whose names tell of 32-bit numbers")
 
 
 @rule(
@@ -429,22 +423,22 @@ def fp32_matmul(known: Known) -> Found | None:
     rests_on=("gpu_work", "gpu_time"),
     weight=0.4,
     certain=False,
-    queries=(_NOT_ALIGNED,),
 )
 def odd_shapes(known: Known) -> Found | None:
-    return _matmul_found(known, _NOT_ALIGNED, "for rows that are not aligned")
+    return _matmul_found(known, _UNALIGNED, "for rows that are not aligned")
 
 
-def _matmul_found(known: Known, query: Query, what: str) -> Found | None:
-    row = known.row(query)
-    if not row["count"]:
+def _matmul_found(known: Known, patterns: tuple[str, ...], what: str) -> Found | None:
+    chosen = [work for work in _work(known, "matmul") if work.is_named(patterns)]
+    if not chosen:
         return None
+    count, time_ns = _summed(chosen)
     return _found(
         known,
-        f"{counted(row['count'], 'run')} of {counted(row['names'], 'kernel')} {what} take {time_text(row['time_ns'])}, "
-        f"{percent_text(_share(known, row['time_ns']))} of the time, most in {cut(short_name(row['longest']), _NAME)}",
-        {"runs": row["count"], "time_ns": row["time_ns"]},
-        row["time_ns"],
+        f"{counted(count, 'run')} of {counted(len(chosen), 'kernel')} {what} take {time_text(time_ns)}, "
+        f"{percent_text(_share(known, time_ns))} of the time, most in {cut(short_name(chosen[0].name), _NAME)}",
+        {"runs": count, "time_ns": time_ns},
+        time_ns,
         "time in these kernels",
     )
 
@@ -460,7 +454,7 @@ def _matmul_found(known: Known, query: Query, what: str) -> Found | None:
     note=True,
 )
 def unknown_kernels(known: Known) -> Found | None:
-    (count, time_ns), (_, all_ns) = _of_classes(known, ("other",)), _of_classes(known, known.classes)
+    (count, time_ns), (_, all_ns) = _summed(_work(known, "other")), _summed(_work(known))
     if not all_ns or time_ns < SMALL_SHARE * all_ns:
         return None
     return Found(
