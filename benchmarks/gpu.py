@@ -6,8 +6,8 @@
     python benchmarks/gpu.py rehearsal --size tiny       the same steps on a CPU, with tiny models
 
 FOLDER gets one tar file for each part, evidence.json (what ran, how it ended) and log.txt. Each step is kept as soon
-as it ends. Run it again to go on: steps that are done are not repeated. At home, benchmarks/publish.py FOLDER makes the
-project's tables, traces, pages and pictures of it. docs/offline.md says how to install molprof without a network.
+as it ends. Run it again to go on: steps that are done are not repeated. docs/gpu.md says how
+to show what it measured, docs/offline.md how to install molprof without a network.
 """
 
 from __future__ import annotations
@@ -210,7 +210,6 @@ def main() -> int:
     for name, part in chosen.items():
         run_part(results, name, part, given.again)
     complete = summary(results, chosen)
-    print(f"\nat home: python benchmarks/publish.py {given.folder}")
     return 0 if complete else 1
 
 

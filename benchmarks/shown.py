@@ -1,4 +1,4 @@
-"""Tables of what processors.py, decoding.py and overhead.py measured, in Markdown, from their JSON. Runs without torch.
+"""Tables of what processors.py and decoding.py measured, in Markdown, from their JSON. Runs without torch.
 
 python benchmarks/shown.py processors-qwen.json decoding-qwen.json
 python benchmarks/shown.py FILE.json --write              into docs/, as the script that measured would
@@ -18,7 +18,6 @@ from records import (
     Cost,
     Costs,
     CostSettings,
-    Overhead,
     Way,
     Ways,
     WaySettings,
@@ -32,7 +31,6 @@ from molprof.common.errors import MolprofError, TraceError
 from molprof.common.manifest import Environment
 from molprof.common.typed_json import read_typed
 from molprof.common.values import (
-    NOT_RECORDED,
     bytes_text,
     count_text,
     counted,
@@ -48,7 +46,7 @@ COORDINATE_MARKS = "<!-- benchmarks/quality.py writes from here -->", "<!-- to t
 WAY_MARKS = "<!-- benchmarks/decoding.py -->", "<!-- end -->"
 NOTHING = "-"
 # A forced token needs no step; a chunk with it costs a little more than a step without.
-FORCED_RUNS_RATIO, BEST_RATIO = 1.05, 0.5
+FORCED_RUNS_RATIO = 1.05
 _COST_HEADINGS = (
     "processor", "time", "forward", "share of a step", "per token", "set-up per molecule", "operators per step",
     "tokens", "junk", "filler", "malformed", "valid",
@@ -161,11 +159,6 @@ def _valid(cost: Cost) -> str:
     return f"{sum(checked)} of {len(checked)}" + (f", {unchecked} not checked" if unchecked else "")
 
 
-def processor_ratio(cost: Cost) -> float:
-    """The processor's share of a step, median over rounds."""
-    return statistics.median(item.processor_ratio for item in cost.rounds)
-
-
 def way_tables(record: Ways) -> str:
     asked = record.settings
     head = (
@@ -214,25 +207,6 @@ def _way(model: str, way: Way, known: Sequence[Way]) -> tuple[str, ...]:
 
 def _spread(values: Sequence[float]) -> str:
     return f"{factor_text(statistics.median(values))} ({factor_text(min(values))} to {factor_text(max(values))})"
-
-
-def overhead_table(records: Sequence[Overhead]) -> str:
-    """What recording costs the steps that it records, and those before and after them."""
-    heads = (
-        "preset", "median step, unprofiled", "steps before", "recorded steps", "steps after",
-        "pass with timestamps", "one host timestamp",
-    )  # fmt: skip
-    rows = [
-        (
-            literal(item.model),
-            time_text(statistics.median(item.step_ns.unprofiled)) if item.step_ns.unprofiled else NOT_RECORDED,
-            *(factor_text(value) for value in (item.step_ns.before, item.step_ns.inside, item.step_ns.after)),
-            factor_text(item.pass_ratio),
-            time_text(item.mark_ns),
-        )
-        for item in records
-    ]
-    return table(heads, rows)
 
 
 def main() -> None:

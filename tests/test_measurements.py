@@ -13,10 +13,10 @@ import processors
 import pytest
 import shown
 from records import DECODING, PROCESSORS, SCHEMA, Costs, CostSettings, Ways, WaySettings, read_record, write_record
-from results_folder import environment
 from tiny import loaded
 
 from molprof.common.errors import TraceError
+from molprof.common.manifest import Environment
 from molprof.common.text_format import DEFAULT
 from molprof.profiler.molecules.prompts import Prompt, short_molecules
 from molprof.profiler.molecules.smiles import split_atoms
@@ -24,6 +24,9 @@ from molprof.profiler.molecules.smiles import split_atoms
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 SHORTEST = sorted(short_molecules(100), key=len)[:2]  # of the built-in ones, whose bonds are known
 FEW_ATOMS = ["CO", "C"]
+MACHINE = Environment(
+    None, 80_000_000_000, "570.1", "12.8", "91002", "2.11", "5.17", None, "0.1", "3.12", "Linux", "A CPU", 16, 8
+)
 ASKED = CostSettings(None, 2, 2, 2, "float32")
 
 
@@ -33,7 +36,7 @@ def costs() -> Costs:
     options = argparse.Namespace(only="none,grammar,qwen", batch_size=2, rounds=2, max_new_tokens=None)
     prompts = [Prompt(line, "", DEFAULT.prompt_of(item), split_atoms(item)) for line, item in enumerate(SHORTEST)]
     found, left_out = processors.measure(loaded("llama"), prompts, options)
-    return Costs(SCHEMA, PROCESSORS, "2026-11-22", environment(None), ASKED, {"llama": found}, {"llama": left_out})
+    return Costs(SCHEMA, PROCESSORS, "2026-11-22", MACHINE, ASKED, {"llama": found}, {"llama": left_out})
 
 
 def test_costs_come_back_from_their_file(costs: Costs, tmp_path: Path) -> None:
@@ -77,7 +80,7 @@ def test_ways_of_decoding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert all(way.busy_steps == way.tokens for way in found if not way.forced_runs)
     assert all(way.busy_steps < way.tokens for way in found if way.forced_runs)
     asked = WaySettings(None, 2, 2, "static", "float32", 1)
-    ways = Ways(SCHEMA, DECODING, "2026-11-22", environment(None), asked, "CPU time", 0.5, {"llama": found})
+    ways = Ways(SCHEMA, DECODING, "2026-11-22", MACHINE, asked, "CPU time", 0.5, {"llama": found})
     write_record(tmp_path / "decoding.json", ways)
     assert read_record(tmp_path / "decoding.json", Ways) == ways
     text = shown.way_tables(ways)

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 from case_study import PAGES
-from publish import MOST_BYTES
 
 from molprof import api
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "traces"
 TRACES = sorted(FOLDER.glob("*.json.gz"))
-MOST_BYTES_OF_CPU = 20_000_000
+MOST_BYTES, MOST_BYTES_OF_CPU = 3_000_000, 20_000_000
 
 
 def test_there_are_runs_of_both_presets_with_and_without_a_processor() -> None:
