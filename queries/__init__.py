@@ -16,8 +16,6 @@ INCLUDE = re.compile(rf"^INCLUDE PERFETTO MODULE {PACKAGE}\.(\w+);$", re.MULTILI
 # Two processes share queries by it (`benchmarks/costs.py` measures it).
 COSTS = {
     "idle_causes": 20,
-    "idle_places": 12,
-    "call_places": 9,
     "gpu_work": 9,
     "host_totals": 7,
     "devices": 5,

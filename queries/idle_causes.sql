@@ -348,15 +348,14 @@ CROSS JOIN _molprof_call AS call
 WHERE call.id = wait.id AND call.dur > 0
 ORDER BY call.ts, call.id;
 
-CREATE PERFETTO TABLE _molprof_idle_called AS
+CREATE PERFETTO VIEW _molprof_idle_called AS
 SELECT
   id,
   ts,
   dur,
   track_id
 FROM _molprof_call
-WHERE dur > 0
-ORDER BY ts, id;
+WHERE dur > 0;
 
 -- Of each gap: time in operators or calls, of it in calls, of it in host syncs.
 CREATE PERFETTO TABLE _molprof_idle_in AS

@@ -19,10 +19,9 @@ _GRAPHS = Query(
 INCLUDE PERFETTO MODULE molprof.launches;
 SELECT
   (SELECT graph_launches FROM molprof_launch_count) AS graph_launches,
-  (SELECT COUNT() FROM _molprof_work AS work JOIN _molprof_graph_call AS call ON call.id = work.call_id
-   WHERE work.category = 'kernel') AS graph_kernels,
-  (SELECT COUNT() FROM _molprof_call AS call JOIN slice USING (id)
-   WHERE slice.name GLOB '*GraphInstantiate*') AS graphs,
+  (SELECT COUNT() FROM _molprof_graph_call AS call CROSS JOIN _molprof_work AS work
+   WHERE work.call_id = call.id AND work.category = 'kernel') AS graph_kernels,
+  (SELECT COUNT() FROM _molprof_call WHERE name GLOB '*GraphInstantiate*') AS graphs,
   (SELECT COUNT() FROM _molprof_launch_call WHERE id NOT IN
    (SELECT call_id FROM _molprof_work WHERE call_id IS NOT NULL)) AS without_work
 """,
