@@ -125,7 +125,7 @@ class Series:
         first, other = (api.report(result.path) for result in interleaved(runs, seed=number))
         comparison = compare([first, other])
         (item,) = comparison.differences
-        row = next(row for row in comparison.rows if row.figure.id == "wall_ns")
+        row = comparison.wall
         interval = row.ratio_intervals[1]
         assert item is not None
         assert first.run is not None

@@ -65,7 +65,7 @@ class Study:
 
     def factor(self, first: str, other: str) -> tuple[float | None, bool | None]:
         """Wall time of `other` over that of `first`, and whether it is beyond noise; None: not known."""
-        found = next(item for item in self.compared(first, other).rows if item.figure.id == "wall_ns")
+        found = self.compared(first, other).wall
         return found.ratios[1], found.significant[1]
 
     def ratio(self, first: str, other: str) -> str:
@@ -79,7 +79,7 @@ class Study:
         """How the difference of two runs splits: a row for each part of 1 % of it or more."""
         split = self.split(first, other)
         whole = abs(split.wall_ns) or 1
-        wall = next(row for row in self.compared(first, other).rows if row.figure.id == "wall_ns")
+        wall = self.compared(first, other).wall
         large = {part: ns for part, ns in split.parts.items() if abs(ns) >= LEAST_PART * whole}
         times = {PART_LABELS[part]: ns for part, ns in large.items()}
         times["smaller parts together"] = sum(split.parts.values()) - sum(large.values())

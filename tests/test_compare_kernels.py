@@ -212,7 +212,7 @@ def test_command(molprof: Cli, tmp_path: Path) -> None:
         write(tmp_path / f"{name}.json", content)
     shown = molprof("compare", "a.json", "b.json", "--by", "kernel")
     assert shown.returncode == 0, shown.stderr
-    assert "matched and slower 1 +4.00 µs 12.5 %" in " ".join(shown.stdout.split())
+    assert "matched and slower 1 +4.00 µs +12.5 %" in " ".join(shown.stdout.split())
     data = json.loads(molprof("compare", "a.json", "b.json", "--by", "kernel", "--format", "json").stdout)
     assert sum(data["difference"]["parts"].values()) == data["difference"]["span_ns"] == 6_000
     assert data["names"][data["sequence"][0]["other"]["name"]] == "Cijk_Ailk"

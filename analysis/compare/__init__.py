@@ -41,6 +41,11 @@ class Comparison(Struct, frozen=True):
     surroundings: tuple[dict[str, str], ...]  # hardware and software of each run
     timed: tuple[Report, ...]  # the runs with the times that are compared
 
+    @property
+    def wall(self) -> ComparedRow:
+        """The row of the unprofiled wall times."""
+        return next(row for row in self.rows if row.figure.id == "wall_ns")
+
     def to_json(self) -> dict[str, Any]:
         """JSON-ready dicts and lists; `difference` and `trace_difference` are one object for two runs, else a list."""
         return {

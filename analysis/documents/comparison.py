@@ -23,7 +23,7 @@ from molprof.analysis.documents.figures import (
 from molprof.analysis.documents.findings import findings_section
 from molprof.analysis.documents.report import plots_section, report_sections, warnings
 from molprof.analysis.figures.run_model import Run
-from molprof.common.document import Cell, Column, Document, Section, Table
+from molprof.common.document import Cell, Column, Document, Field, Section, Table, table_of
 from molprof.common.values import (
     Unit,
     count_text,
@@ -96,17 +96,17 @@ def _predictions(comparison: Comparison, built_in: bool) -> Iterator[Section]:
         if not compared:
             yield Section("Predictions without runs to compare", _reasons(found))
             continue
-        columns = (
-            Column("expected of the first"), Column("verdict"), *(Column(label, "number") for label in compared),
-            Column("ratio", "factor"),
+        table = table_of(
+            found,
+            ("expected of the first", "text", _expected), ("verdict", "text"), *map(_figure_of, compared),
+            ("ratio", "factor"),
+            missing="-",
         )  # fmt: skip
-        rows = [
-            (_expected(item), item.verdict, *(Cell(value, item.unit) for value in item.figures.values()), item.ratio)
-            for item in found
-        ]
-        yield Section(
-            f"Predictions: {compared[0]} against {compared[-1]}", _reasons(found), Table(columns, rows, missing="-")
-        )
+        yield Section(f"Predictions: {compared[0]} against {compared[-1]}", _reasons(found), table)
+
+
+def _figure_of(label: str) -> Field:
+    return label, "number", lambda item: Cell(item.figures[label], item.unit)
 
 
 def _expected(item: Prediction) -> str:
@@ -124,7 +124,7 @@ def _reasons(items: Iterable[Prediction]) -> tuple[str, ...]:
 
 def _confidence(comparison: Comparison) -> Iterator[Section]:
     """How far chance explains the times, and what else to keep in mind."""
-    wall = next(row for row in comparison.rows if row.figure.id == "wall_ns")
+    wall = comparison.wall
     known: list[tuple[str, Unit, Sequence[Interval | None]]] = [
         ("total time", "ns", wall.intervals), ("ratio", "factor", wall.ratio_intervals),
     ]  # fmt: skip
@@ -157,10 +157,12 @@ def _statement(comparison: Comparison, place: int) -> str:
     if one_file(first, report):
         return f"{label} and {first_label} are one file, or copies of one: {report.trace.path}."
     if difference is None or report.run is None or first.run is None:
-        said = [*_steps(comparison, place), *_spans(comparison, place)]
+        steps = _steps(comparison, place)
+        said = f"{steps} {_span(comparison, place, bool(steps))}".strip()
+        text = f"{said} Which is faster without the profiler is not recorded."
         if not said:
-            said = [f"{label} against {first_label}: the tables compare what the traces recorded."]
-        text = f"{' '.join(said)} Which is faster without the profiler is not recorded."
+            both = "neither steps of one kind nor GPU work is recorded in both"
+            text = f"{label} against {first_label}: {both}, so which is faster is not known."
     else:
         text = _against(comparison, place, difference)
         if difference.doubts and not difference.paired:  # rounds of paired runs meet the same machine
@@ -170,56 +172,50 @@ def _statement(comparison: Comparison, place: int) -> str:
 
 
 def _against(comparison: Comparison, place: int, difference: Difference) -> str:
-    label, first_label = comparison.labels[place], comparison.labels[0]
-    wall = next(row for row in comparison.rows if row.figure.id == "wall_ns")
+    label, first_label, wall = comparison.labels[place], comparison.labels[0], comparison.wall
     interval, ratio, (here_ns, there_ns) = wall.ratio_intervals[place], wall.ratios[place], wall.numbers(place)
-    times = f"{time_text(here_ns)} against {time_text(there_ns)}, {signed_time_text(difference.wall_ns)}"
+    between = "" if interval is None else f", {signed_percent_text((interval.low - 1, interval.high - 1))}"
     measured = _measured(comparison.timed[place].run, comparison.timed[0].run, difference)
-    if wall.within_noise(place) and interval is not None:
-        low, high = (signed_percent_text(end - 1) for end in (interval.low, interval.high))
+    change = f"{signed_time_text(difference.wall_ns)}{between} ({measured})"
+    times = f"{time_text(here_ns)} against {time_text(there_ns)}, {change}."
+    if wall.within_noise(place):
         named = ", ".join(_named(difference, difference.causes))
         parts = f" Of its parts these do: {named}." if named else ""
-        return (
-            f"The total times of {label} and {first_label} do not differ beyond noise: {times}, {low} to "
-            f"{high} ({measured}).{parts}"
-        )
+        return f"The total times of {label} and {first_label} do not differ beyond noise: {times}{parts}"
     if ratio is None:
-        return f"{label} against {first_label}: {times}."
-    between = ""
-    if interval is not None:
-        between = f", {' to '.join(signed_percent_text(end - 1) for end in (interval.low, interval.high))}"
-    text = f"{label} takes {factor_text(ratio)} the time of {first_label}: {times}{between} ({measured})."
-    return f"{text}{_parts(difference)}"
+        return f"{label} against {first_label}: {times}"
+    return f"{label} takes {factor_text(ratio)} the time of {first_label}: {times}{_parts(difference)}"
 
 
-def _steps(comparison: Comparison, place: int) -> Iterator[str]:
+def _steps(comparison: Comparison, place: int) -> str:
     """The recorded steps of median time, where both traces mark steps of one kind."""
     here, there = comparison.runs[place].typical_step, comparison.runs[0].typical_step
     if here is None or there is None or (here.source, here.kind) != (there.source, there.kind) or not there.dur_ns:
-        return
+        return ""
     what = " ".join(filter(None, (here.kind, "step")))
     counts = " and ".join(dict.fromkeys((count_text(here.steps), count_text(there.steps))))
     measured = "one recorded each" if counts == "1" else f"medians of {counts} recorded"
-    yield (
+    return (
         f"{comparison.labels[place]} takes {factor_text(here.dur_ns / there.dur_ns)} the time of "
         f"{comparison.labels[0]} for a {what}: {time_text(here.dur_ns)} against {time_text(there.dur_ns)}, "
         f"{signed_time_text(here.dur_ns - there.dur_ns)} ({measured}, the profiler's cost included)."
     )
 
 
-def _spans(comparison: Comparison, place: int) -> Iterator[str]:
-    """Of traces without unprofiled times only what was recorded can be told."""
+def _span(comparison: Comparison, place: int, follows: bool) -> str:
+    """Of traces without unprofiled times only what was recorded can be told. follows: on a sentence that names both."""
     item = comparison.trace_differences[place - 1]
     if item is None:
-        return
+        return ""
     several = max(item.devices) > 1
+    start = "Its" if follows else f"{comparison.labels[place]}: the"
     span = "GPU spans, first work to last, are together" if several else "GPU span, first work to last, is"
-    longer = f"{'longer' if item.span_ns >= 0 else 'shorter'} than {'those' if several else 'that'}"
+    than = "" if follows else f" than {'those' if several else 'that'} of {comparison.labels[0]}"
     busy_ns = item.parts.get("busy", 0)
     idle_ns = sum(ns for name, ns in item.parts.items() if name.startswith("idle."))
-    yield (
-        f"{comparison.labels[place]}: the recorded {span} {time_text(abs(item.span_ns))} {longer} of "
-        f"{comparison.labels[0]} (busy {signed_time_text(busy_ns)}, idle {signed_time_text(idle_ns)})."
+    return (
+        f"{start} recorded {span} {time_text(abs(item.span_ns))} {'longer' if item.span_ns >= 0 else 'shorter'}{than} "
+        f"(busy {signed_time_text(busy_ns)}, idle {signed_time_text(idle_ns)})."
     )
 
 

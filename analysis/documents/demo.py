@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from molprof.analysis.compare import Comparison
-from molprof.common.document import Cell, Column, Document, Row, Section, Table
+from molprof.common.document import Cell, Column, Document, Row, Section, Table, table_of
 from molprof.common.values import signed_percent_text
 
 # Figures that the speed of the machine does not change.
@@ -25,8 +25,7 @@ def demo_document(comparison: Comparison, pairs: Sequence[Comparison], paths: Ma
         if set(rows[name].values) != {None}
     ]
     heads = (Column("figure"), *(Column(name, "number") for name in paths))
-    first, last = list(paths.values())[-2:]
-    first, last = shlex.quote(first), shlex.quote(last)
+    first, last = map(shlex.quote, list(paths.values())[-2:])
     return Document(
         f"molprof demo: {len(paths)} runs, each model with and without a logits processor (LP)",
         (
@@ -39,14 +38,17 @@ def demo_document(comparison: Comparison, pairs: Sequence[Comparison], paths: Ma
 
 
 def _times(pairs: Sequence[Comparison]) -> Table:
-    rows: list[Row] = []
-    for pair in pairs:
-        wall = next(row for row in pair.rows if row.figure.id == "wall_ns")
-        interval, first = wall.ratio_intervals[1], pair.runs[0].run
-        change = "too few passes to tell"
-        if interval is not None:
-            change = " to ".join(signed_percent_text(end - 1) for end in (interval.low, interval.high))
-        model = first.setup.model if first else pair.labels[0]
-        rows.append((model, *wall.values, Cell(wall.ratios[1], "factor", wall.within_noise(1)), change))
-    heads = (Column("mean of paired passes"), Column("without LP", "ns"), Column("with LP", "ns"))
-    return Table((*heads, Column("ratio", "factor"), Column("change, at 95 % confidence")), rows, missing="-")
+    def change(pair: Comparison) -> str:
+        interval = pair.wall.ratio_intervals[1]
+        if interval is None:
+            return "too few passes to tell"
+        return signed_percent_text((interval.low - 1, interval.high - 1))
+
+    return table_of(
+        pairs,
+        ("mean of paired passes", "text", "runs.0.run.setup.model"), ("without LP", "ns", "wall.values.0"),
+        ("with LP", "ns", "wall.values.1"),
+        ("ratio", "factor", lambda pair: Cell(pair.wall.ratios[1], "factor", pair.wall.within_noise(1))),
+        ("change, at 95 % confidence", "text", change),
+        missing="-",
+    )  # fmt: skip

@@ -22,7 +22,7 @@ from molprof.common.values import NOT_RECORDED, Value, factor_text, per, signed_
 _FEW_BARS, _MOST_BARS = 4, 5
 _BAR_SIZE = 12
 _LEAST_BAR = 0.02
-_SHARES = "share: of the time of {}, so that those of the parts add up to its change"
+_CHANGES = "change: in % of the time of {}"
 _NOISE = (
     "±: half of a part's interval, from all timed passes; those of unequal work hold all together with "
     f"{100 * LEVEL:.0f} % confidence"
@@ -38,11 +38,11 @@ class _Part(NamedTuple):
 
 
 def _part_table(labels: Iterable[str], rows: Iterable[_Part], first_ns: float | None, beside: Column | None) -> Table:
-    """The time of every part, its share of the first run's time if that is given, and what stands beside it."""
+    """The time of every part, also in % of the first run's if that is given, and what stands beside it."""
     columns = [Column("part")]
     for label in labels:
         columns.append(Column(label, "change_ns"))
-        columns += [Column("share", "ratio", joined=True)] if first_ns else []
+        columns += [Column("change", "change_ratio", joined=True)] if first_ns else []
         columns += [beside] if beside else []
     cells = []
     for row in rows:
@@ -56,7 +56,7 @@ def _part_table(labels: Iterable[str], rows: Iterable[_Part], first_ns: float | 
 
 
 def bars(comparison: Comparison) -> Iterator[Section]:
-    """The parts that are worth a look, the rest, and their sum; of two runs with shares, and a bar for each part."""
+    """The parts that are worth a look, the rest, and their sum; of two runs also in %, with a bar for each part."""
     recorded = not any(comparison.differences)
     known: dict[str, tuple[Mapping[str, int], int]] = {}  # by label, parts and total
     for label, item in zip(
@@ -90,7 +90,7 @@ def bars(comparison: Comparison) -> Iterator[Section]:
         yield Section(f"{what} from {comparison.labels[0]}", table=table)
     else:
         table = _part_table(known, rows, _first_ns(comparison, recorded), Column(joined=True))
-        yield Section(f"{what}, and its share of the time of {comparison.labels[0]}", table=table)
+        yield Section(f"{what}, and in % of the time of {comparison.labels[0]}", table=table)
 
 
 def differences(comparison: Comparison) -> Iterator[Section]:
@@ -146,21 +146,21 @@ def _notes(comparison: Comparison, known: Mapping[str, Difference]) -> Iterator[
     if any(basis == "window" for item in known.values() for basis in item.basis.values()):
         yield "GPU busy, launch-bound and host sync: unprofiled time of the phase, divided as in the recorded steps"
     if any(item.wall_ns for item in known.values()):
-        yield _SHARES.format(comparison.labels[0])
+        yield _CHANGES.format(comparison.labels[0])
     if any(item.intervals for item in known.values()):
         yield _NOISE
     runs = zip(comparison.labels, comparison.runs, strict=True)
-    if extra := [f"{label} {text}" for label, report in runs if (text := _first_pass(report.run))]:
-        noise = " (~: no slower than the slowest timed pass)" if any(text.endswith(" ~") for text in extra) else ""
-        yield f"not in the table: first pass (compiling, first use) minus the median: {', '.join(extra)}{noise}"
+    if extra := [f"{label} {signed_time_text(ns)}" for label, report in runs if (ns := _first_pass_ns(report.run))]:
+        yield f"not in the table: first pass (compiling, first use) minus the median: {', '.join(extra)}"
 
 
-def _first_pass(run: Run | None) -> str:
+def _first_pass_ns(run: Run | None) -> int | None:
+    """What the first pass took more than the median one; None if it was no slower than the slowest one."""
     if run is None or run.first_pass_extra_ns is None:
-        return ""
+        return None
     wall = run.wall_ns
     noise = wall.median is not None and wall.high is not None and wall.median + run.first_pass_extra_ns <= wall.high
-    return "~" if noise else signed_time_text(run.first_pass_extra_ns)
+    return None if noise else run.first_pass_extra_ns
 
 
 def _recorded(comparison: Comparison, known: Mapping[str, TraceDifference]) -> Section:
@@ -175,7 +175,7 @@ def _recorded(comparison: Comparison, known: Mapping[str, TraceDifference]) -> S
     if any(max(item.devices) > 1 for item in items):
         counts = ((first, next(iter(items)).devices[0]), *((label, item.devices[1]) for label, item in known.items()))
         notes.append(f"summed over GPUs: {', '.join(f'{count} of {label}' for label, count in counts)}")
-    notes += [_SHARES.format(first)] if any(item.span_ns for item in items) else []
+    notes += [_CHANGES.format(first)] if any(item.span_ns for item in items) else []
     table = _part_table(known, rows, _first_ns(comparison, recorded=True), None)
     return Section(f"Difference in recorded (profiled) span from {first}", tuple(notes), table)
 
@@ -184,4 +184,4 @@ def _first_ns(comparison: Comparison, recorded: bool = False) -> float | None:
     """The time of the first run; recorded: of its GPUs, from their first work to the end of their last."""
     if recorded:
         return sum(device.span_ns for device in comparison.runs[0].devices.values())
-    return next(row for row in comparison.rows if row.figure.id == "wall_ns").numbers(0)[1]
+    return comparison.wall.numbers(0)[1]

@@ -72,8 +72,7 @@ def _unlike(comparison: Comparison, reports: Reports) -> Iterator[tuple[str, str
 def _telling(comparison: Comparison, most: int) -> Iterator[Section]:
     """The figures that differ most: beyond noise, or by a tenth where it is unknown; of equal ratios one."""
     sizes: dict[str, float] = {}
-    wall = next(row for row in comparison.rows if row.figure.id == "wall_ns")
-    seen = {_ratios(wall)}  # the verdict has it
+    seen = {_ratios(comparison.wall)}  # the verdict has it
     per_step = all(report.typical_step is not None for report in comparison.runs)
     for row in comparison.rows:
         in_trace = per_step and row.figure.label.endswith(" in the trace")  # which also depends on how long it is

@@ -207,17 +207,13 @@ def _compared(comparison: Comparison) -> tuple[tuple[Column, ...], list[tuple[Fi
     return tuple(columns), rows
 
 
-def _known(cells: Sequence[Cell]) -> bool:
-    return any(cell.value not in (None, "") for cell in cells)
-
-
 def _section(
     columns: tuple[Column, ...], rows: Iterable[tuple[Figure, Sequence[Cell]]], notes: tuple[str, ...]
 ) -> Section:
     """A table for each group but the settings; what no trace records, in a line."""
     settings = {figure.id for figure in SETTINGS}
     rows = [(figure, cells) for figure, cells in rows if figure.id not in settings]
-    known = [(figure, cells) for figure, cells in rows if _known(cells)]
+    known = [(figure, cells) for figure, cells in rows if any(cell.value not in (None, "") for cell in cells)]
     missing = _missing([figure for figure, _ in rows], [figure for figure, _ in known])
     sections = [
         Section(group, table=Table(columns, [(figure.label, *cells) for figure, cells in found], keys=2, missing="-"))

@@ -8,8 +8,6 @@ from itertools import groupby, islice
 from pathlib import PurePath
 from typing import Any
 
-from msgspec.structs import replace
-
 from molprof.analysis.compare import surroundings, unlike_surroundings
 from molprof.analysis.compare.kernels.read import STEP, STEPS, Selection, Work
 from molprof.analysis.compare.kernels.sums import (
@@ -19,6 +17,7 @@ from molprof.analysis.compare.kernels.sums import (
     MATCHED,
     MOVED,
     NO_LAYER,
+    PART_WORDS,
     PARTS,
     Change,
     Hunk,
@@ -64,21 +63,11 @@ _WORK: tuple[Field, ...] = (
     ("layer", "raw"), ("source", "text"), ("phase", "text"), ("ts_ns", "raw", "ts"), ("time_ns", "raw", "own_ns"),
     ("idle_ns", "raw", "gap_ns"),
 )  # fmt: skip
-PART_WORDS = {
-    "slower": "matched and slower",
-    "faster": "matched and faster",
-    "equal": "matched and equal",
-    "inserted": "only in the second",
-    "deleted": "only in the first",
-    "moved": "moved",
-    "idle": "idle between",
-}
 _VERBS = {INSERTED: "adds", DELETED: "leaves out", MOVED: "moves"}
+_ALIKE = "between two matches; those that differ alike together"
 # In a sentence about kernels.
 _MOST_PLACES, _MOST_NAMES = 3, 3
 _LONGEST = 60
-# A page shows so many rows of a table, and so many tables of the sequences; JSON and CSV have all.
-_ROWS, _TABLES = 500, 20
 # A screen shows so many places at most, and at least.
 _PLACES, _LEAST_PLACES = 8, 3
 
@@ -95,7 +84,6 @@ def kernels_document(result: Summed, region: str) -> Document:
         for layer, item in sorted(result.layers.items(), key=lambda pair: -1 if pair[0] is None else pair[0])
     ]
     by_layer = [Section("By layer", (), _sums("layer", result, layers), detail=True)] if len(layers) > 1 else []
-    alike = ("between two matches; those that differ alike together",)
     total = Section("Sum", tuple(_notes(result, region, labels)), _sum(result))
     infos = [side.trace.info for side in (result.first, result.other)]
     around = (surroundings((str(item.get("name", "")) for item in it.devices), software(it.keys)) for it in infos)
@@ -106,10 +94,10 @@ def kernels_document(result: Summed, region: str) -> Document:
             total,
             plot_section(["sum"], (labels, spans, parts, recorded)),
             Section("By place", ("layers together",), _sums("place", result, _places(result)), detail=True),
-            Section(f"Where {word}s differ", alike, _hunks(result), detail=True),
+            Section(f"Where {word}s differ", (_ALIKE,), _hunks(result), detail=True),
             Section(f"Matched {word}s", (), _matched(result), detail=True),
             *by_layer,
-            *_side_by_side(result, labels),
+            _side_by_side(result, labels),
         ),
         data=lambda: _data(result, region, labels),
         records=lambda: _records(result),
@@ -130,15 +118,9 @@ def _largest(result: Summed) -> Section:
         found,
         ("place", "path", "0"), (SIDES[0], "ns", lambda pair: sum(pair[1].first[1:])),
         (SIDES[1], "ns", lambda pair: sum(pair[1].other[1:])), ("difference", "change_ns", "1.total_ns"),
-        spare=(*last_rows(len(found), _LEAST_PLACES), tuple(range(_LEAST_PLACES))),
+        keys=4, spare=(*last_rows(len(found), _LEAST_PLACES), tuple(range(_LEAST_PLACES))),
     )  # fmt: skip
-    return Section("Largest places, with the idle time before their work", table=_joined(table))
-
-
-def _joined(table: Table, *titles: str) -> Table:
-    """The table with these columns, else all, held together: in a small window texts go over lines."""
-    heads = (replace(column, joined=not titles or column.title in titles) for column in table.columns)
-    return replace(table, columns=tuple(heads))
+    return Section("Largest places, with the idle time before their work", table=table)
 
 
 def noun(result: Summed) -> str:
@@ -190,13 +172,12 @@ def _sum(result: Summed) -> Table:
     if result.residual_ns:
         rows.append(("unexplained", None, result.residual_ns))
     rows.append(("total", len(result.changes), result.span_ns))
-    table = table_of(
+    return table_of(
         rows,
         ("part", "text", "0"), (f"{noun(result)}s", "count", "1"), ("time", "change_ns", "2"),
-        ("share", "ratio", lambda row: per(row[2], result.first.span_ns)),
-        missing="",
+        ("change", "change_ratio", lambda row: per(row[2], result.first.span_ns)),
+        missing="", keys=4,
     )  # fmt: skip
-    return _joined(table)
 
 
 def _sums(title: str, result: Summed, sums: Iterable[tuple[str, Sum]]) -> Table:
@@ -234,8 +215,7 @@ def _hunks(result: Summed) -> Table:
         result.hunks,
         ("place", "path", "location.short"), ("times", "count", "count"), ("difference", "change_ns", "sum.total_ns"),
         names("only in the first", "first"), names("only in the second", "other"), names("moved", "moved"),
-        ("after", "text", lambda hunk: hunk.between[0] and short_name(hunk.between[0])),
-        ("before", "text", lambda hunk: hunk.between[1] and short_name(hunk.between[1])),
+        ("after", "name", "between.0"), ("before", "name", "between.1"),
         missing="", keys=2,
     )  # fmt: skip
 
@@ -246,18 +226,17 @@ def _matched(result: Summed) -> Table:
     for change in result.changes:
         if change.first is not None and change.other is not None:
             found[what(change.first), what(change.other)].add(change)
-    table = table_of(
+    return table_of(
         sorted(found.items(), key=lambda pair: -abs(pair[1].other[1] - pair[1].first[1])),
-        ("first", "name", lambda pair: short_name(pair[0][0])), ("second", "name", lambda pair: short_name(pair[0][1])),
-        ("pairs", "count", "1.first.0"), ("time, first", "ns", "1.first.1"), ("time, second", "ns", "1.other.1"),
+        ("first", "name", "0.0"), ("second", "name", "0.1"), ("pairs", "count", "1.first.0"),
+        ("time, first", "ns", "1.first.1"), ("time, second", "ns", "1.other.1"),
         ("ratio", "factor", lambda pair: per(pair[1].other[1], pair[1].first[1])),
         ("difference", "change_ns", lambda pair: pair[1].other[1] - pair[1].first[1]),
         missing="-",
     )  # fmt: skip
-    return _joined(table, "ratio")
 
 
-def _side_by_side(result: Summed, labels: tuple[str, str]) -> Iterator[Section]:
+def _side_by_side(result: Summed, labels: tuple[str, str]) -> Section:
     """Both sequences in order."""
 
     def side(name: str, label: str) -> Iterator[Field]:
@@ -272,13 +251,10 @@ def _side_by_side(result: Summed, labels: tuple[str, str]) -> Iterator[Section]:
         ("change", "text", lambda item: next(iter(item[2])) if len(item[2]) == 1 else MATCHED),
     ]  # fmt: skip
     rows = _folded(result.changes)
-    for start in range(0, min(len(rows), _ROWS * _TABLES), _ROWS):
-        shown = rows[start : start + _ROWS]
-        marked = frozenset(place for place, (change, _, _) in enumerate(shown) if change.kind != MATCHED)
-        of = f", {start + 1} to {start + len(shown)} of {len(rows):,}" if len(rows) > _ROWS else ""
-        notes = ("equal layers and steps together, with their times added up",) if start == 0 else ()
-        table = table_of(shown, *fields, marked=marked, missing="")
-        yield Section(f"Side by side{of}", notes, table, page_only=True, detail=True)
+    marked = frozenset(place for place, (change, _, _) in enumerate(rows) if change.kind != MATCHED)
+    notes = ("equal layers and steps together, with their times added up",)
+    table = table_of(rows, *fields, marked=marked, missing="")
+    return Section("Side by side", notes, table, page_only=True, detail=True)
 
 
 def _folded(changes: Sequence[Change]) -> list[tuple[Change, Sum, set[str]]]:

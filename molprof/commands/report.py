@@ -144,7 +144,11 @@ def command(
         if len(traces) > 1:
             raise UsageError("--graph-capture takes one TRACE", hint="report the traces one by one")
         refuse("--graph-capture", "leave them out", **given, submit=submission.cluster)
-    bounds = _check_thresholds(thresholds)
+    bounds: list[Threshold] = []
+    if thresholds:
+        from molprof.analysis.compare.thresholds import parse_threshold
+
+        bounds = [parse_threshold(text, relative=False) for text in thresholds]
     if submission.cluster is not None:
         if max(len(tokens), len(molecules)) > 1:
             raise UsageError("each report of a cluster gets the same --tokens and --molecules: give one of each")
@@ -165,14 +169,6 @@ def command(
         note(*(f"{report.trace.path}: {remark}" if several else remark for remark in report.trace.remarks))
     deliver_texts(texts, outputs, result.style)
     return _judged(found, bounds, several)
-
-
-def _check_thresholds(thresholds: Sequence[str]) -> list[Threshold]:
-    if not thresholds:
-        return []
-    from molprof.analysis.compare.thresholds import parse_threshold
-
-    return [parse_threshold(text, relative=False) for text in thresholds]
 
 
 def _judged(found: Sequence[Report], bounds: Sequence[Threshold], several: bool) -> int:

@@ -32,6 +32,15 @@ LEVELS = (
 # In order of display. slower and faster are of matched work.
 PARTS = ("slower", "faster", "inserted", "deleted", "moved", "idle")
 EQUAL = "equal"  # of matched work that takes the same time, which is in no part
+PART_WORDS = {
+    "slower": "matched and slower",
+    "faster": "matched and faster",
+    "equal": "matched and equal",
+    "inserted": "only in the second",
+    "deleted": "only in the first",
+    "moved": "moved",
+    "idle": "idle between",
+}
 NOWHERE = "(no module)"
 NO_LAYER = "outside layers"
 # Classes of which two kernels between the same neighbours do the same, whatever operator asked for them.
