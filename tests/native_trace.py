@@ -7,6 +7,7 @@ what overlaps on it. A device is a process with its number.
 from __future__ import annotations
 
 import heapq
+import json
 from collections import defaultdict
 from collections.abc import Iterator
 from decimal import Decimal
@@ -16,7 +17,7 @@ from typing import Any
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 from perfetto.trace_builder.proto_builder import TraceProtoBuilder
 
-from molprof.profiler.capture.native import annotation, key_packets
+from molprof.common.packets.events import KEY_CATEGORY
 
 WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 CALLS = ("cuda_runtime", "cuda_driver")
@@ -26,6 +27,24 @@ BEGIN, END, INSTANT, COUNTER = (
     protos.TrackEvent.TYPE_INSTANT,
     protos.TrackEvent.TYPE_COUNTER,
 )
+
+
+def annotation(name: str, value: Any) -> dict[str, Any]:
+    """A debug annotation, with its value as PyTorch writes it."""
+    for kind, field in ((bool, "bool_value"), (int, "int_value"), (float, "double_value"), (str, "string_value")):
+        if isinstance(value, kind):
+            return {"name": name, field: value}
+    return {"name": name, "legacy_json_value": json.dumps(value)}
+
+
+def key_packets(key: str, value: Any) -> bytes:
+    """The packets that hold a top-level key of Chrome JSON, of a writer and a track of their own."""
+    held = [{"name": "value", "legacy_json_value": json.dumps(value)}]
+    event = {"type": INSTANT, "track_uuid": 1 << 60, "categories": [KEY_CATEGORY], "name": key}
+    packets = [{"track_descriptor": {"uuid": 1 << 60, "name": "molprof"}}]
+    packets.append({"track_event": {**event, "debug_annotations": held}})
+    made = [protos.TracePacket(timestamp=0, trusted_packet_sequence_id=0x6D6F6C, **fields) for fields in packets]
+    return bytes(protos.Trace(packet=made).SerializeToString())
 
 
 def ns(us: Any) -> int:
@@ -65,7 +84,7 @@ class Native:
             self.event(time, kind, track, event)
 
     def data(self) -> bytes:
-        keys = b"".join(packet for key, value in self._keys.items() for packet in key_packets(key, value, 0))
+        keys = b"".join(key_packets(key, value) for key, value in self._keys.items())
         return bytes(self.builder.serialize()) + keys
 
     def _rows(self, events: list[dict[str, Any]]) -> Iterator[list[tuple[int, int, int, dict[str, Any] | None]]]:

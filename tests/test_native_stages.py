@@ -8,7 +8,7 @@ from typing import Any
 import native_trace
 import pytest
 import tiny_trace
-from native_trace import ns
+from native_trace import annotation, key_packets, ns
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 from test_native import shown
 from test_native_fuzz import varint
@@ -17,7 +17,6 @@ from trace_rows import SLICES, load, rows
 from molprof import api
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import TraceError
-from molprof.profiler.capture.native import annotation, key_packets
 
 STAGES = {"kernel": 1, "gpu_memcpy": 2, "gpu_memset": 3, "gpu_user_annotation": 4}
 _RENAMED = {"device": "device id", "stream": "stream id"}
@@ -63,7 +62,7 @@ class Stages:
         self.keys = {key: value for key, value in document.items() if key != "traceEvents"}
 
     def data(self) -> bytes:
-        keys = b"".join(packet for key, value in self.keys.items() for packet in key_packets(key, value, 0))
+        keys = b"".join(key_packets(key, value) for key, value in self.keys.items())
         return bytes(protos.Trace(packet=self.packets).SerializeToString()) + keys
 
     def add(self, **fields: Any) -> Any:

@@ -20,7 +20,7 @@ from molprof.common.settings import AUTO, CaptureSettings
 from molprof.profiler.capture.graph_pass import captures_graphs, graphs_path
 from molprof.profiler.capture.passes import Progress, Report
 from molprof.profiler.capture.run import CapturedRun, CaptureResult
-from molprof.profiler.capture.tracefile import OutputFile, incomplete_path, is_incomplete, is_native, trace_stem
+from molprof.profiler.capture.tracefile import OutputFile, incomplete_path, is_incomplete, trace_stem
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.architecture import check_preset
 from molprof.profiler.models.device import capability, on_gpu, resolve_device, set_arithmetic
@@ -150,8 +150,6 @@ def _first(problems: dict[str, MolprofError]) -> MolprofError:
 
 def _check(settings: CaptureSettings, output: OutputFile) -> None:
     """Raises UsageError where a run cannot be made, as far as its settings tell."""
-    if settings.modules and not settings.stacks and is_native(output.path):
-        raise UsageError(f"--modules cannot write {output.path}", hint="--stacks, or a trace that ends in .json.gz")
     output.check()
     check_preset(settings)
     if settings.processor not in (None, AUTO):

@@ -17,24 +17,21 @@ from molprof.common.errors import RunError, TakenError, UsageError
 from molprof.common.files import check_output, replacing_packed
 from molprof.common.manifest import CHOICE_LETTERS, INCOMPLETE_KEY, KIND_LETTERS, MoleculeRun
 from molprof.common.text_format import DEFAULT, TextFormat
-from molprof.profiler.capture.native import check_native, json_blocks, packets_of
 
 # Neither a process (Linux: at most 2^22) nor a GPU has this number, and it fits into 32 bits.
 TOKENS_PID = 1 << 30
-ENDINGS = (".json", ".json.gz", ".pftrace", ".pftrace.gz")
+ENDINGS = (".json", ".json.gz")
 _CHUNK_BYTES = 1 << 22
 _NAMED_STEP = rb'"cat":\s*"user_annotation",\s*"name":\s*"molprof\.step batch=(?P<batch>\d+) step=(?P<step>\d+)"'
 _TIMES = rb'"ts":\s*(?P<ts>\d+)(?:\.(?P<ts_part>\d{1,3}))?,\s*"dur":\s*(?P<dur>\d+)(?:\.(?P<dur_part>\d{1,3}))?\s*'
 _STEP = re.compile(_NAMED_STEP + rb',\s*"pid":\s*[^,]+,\s*"tid":\s*[^,]+,\s*' + _TIMES + rb"[,}]")
-_NATIVE_STEP = re.compile(_TIMES + b"," + _NAMED_STEP)  # as packets become JSON
 # What torch writes after the events: the end of their list, then top-level keys with plain values.
 _TAIL = re.compile(rb'\](\s*(?:,\s*"\w+"\s*:\s*(?:"(?:[^"\\]|\\.)*"|[-+.\w]+)\s*)*)\}\s*\Z')
 _TAIL_BYTES = 1 << 16
 # More than torch writes at once, so that there is no room for it where there was none for torch.
 _PROBE_BYTES = 1 << 22
 _INCOMPLETE = re.compile(rb',\n"%s": \{.*\}\n\}\n\Z' % INCOMPLETE_KEY.encode())
-_NATIVE_INCOMPLETE = b"\xba\x01%c%b" % (len(INCOMPLETE_KEY), INCOMPLETE_KEY.encode())  # the name of its last event
-_ENDING = re.compile(r"\.(json|pftrace)(\.gz)?\Z", re.IGNORECASE)
+_ENDING = re.compile(r"\.json(\.gz)?\Z", re.IGNORECASE)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 _KIND_NAMES = {letter: name for name, letter in KIND_LETTERS.items()}
 _CHOICES = {letter: name for name, letter in CHOICE_LETTERS.items()}
@@ -54,12 +51,10 @@ class OutputFile:
         if not _ENDING.search(self.path.name):
             raise UsageError(f"{self.path} ends in none of {', '.join(ENDINGS)}", hint="e.g. -o trace.json.gz")
         check_output(self.path, self.force, inputs)
-        if is_native(self.path):
-            check_native(self.path)
 
     def raw(self, part: Path) -> Path:
         """Where torch exports to: a name of its own beside `part`, since torch replaces the file."""
-        return Path(f"{part}{'.pftrace' if is_native(self.path) else '.json'}")
+        return Path(f"{part}.json")
 
 
 @dataclass(frozen=True)
@@ -80,22 +75,14 @@ Steps = Mapping[tuple[int, int], StepSpan]
 def read_steps(raw: Path) -> dict[tuple[int, int], StepSpan]:
     """The `molprof.step` annotations of an exported trace by (batch, step); RunError where a step is there twice."""
     steps: dict[tuple[int, int], StepSpan] = {}
-    for match in _step_matches(raw):
-        found = match.groupdict(b"")
-        key = int(found["batch"]), int(found["step"])
-        if key in steps:
-            raise RunError(f"the recording has step {key[1]} of batch {key[0]} twice")
-        steps[key] = StepSpan(_ns(found["ts"], found["ts_part"]), _ns(found["dur"], found["dur_part"]))
-    return steps
-
-
-def _step_matches(raw: Path) -> Iterator[re.Match[bytes]]:
-    if is_native(raw):
-        for block in json_blocks(raw):
-            yield from _NATIVE_STEP.finditer(block)
-        return
     with raw.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        yield from _STEP.finditer(text)
+        for match in _STEP.finditer(text):
+            found = match.groupdict(b"")
+            key = int(found["batch"]), int(found["step"])
+            if key in steps:
+                raise RunError(f"the recording has step {key[1]} of batch {key[0]} twice")
+            steps[key] = StepSpan(_ns(found["ts"], found["ts_part"]), _ns(found["dur"], found["dur_part"]))
+    return steps
 
 
 def write_trace(raw: Path, output: OutputFile, events: Iterable[str], key: str, value: dict[str, Any]) -> Path:
@@ -108,11 +95,8 @@ def write_trace(raw: Path, output: OutputFile, events: Iterable[str], key: str, 
             the output cannot be written.
         TakenError: another process wrote a file of this name meanwhile, and the name was not molprof's choice.
     """
-    if is_native(raw):
-        end, added = raw.stat().st_size, packets_of(events, key, value, raw)
-    else:
-        end, keys = _tail(raw)
-        added = _behind(events, keys | {"traceName": output.path.name, key: value})
+    end, keys = _tail(raw)
+    added = _behind(events, keys | {"traceName": output.path.name, key: value})
     try:
         with replacing_packed(output.path, output.force) as out, raw.open("rb") as file:
             for start in range(0, end, _CHUNK_BYTES):
@@ -149,12 +133,6 @@ def trace_stem(name: str) -> str:
     return _ENDING.sub("", name)
 
 
-def is_native(path: Path) -> bool:
-    """Whether a trace of this name is in Perfetto's own format."""
-    match = _ENDING.search(path.name)
-    return match is not None and match[1].lower() == "pftrace"
-
-
 def beside(output: Path, what: str) -> Path:
     """The file of another trace of a capture to `output`: `x.json.gz` gives `x.graphs.json.gz`."""
     stem = trace_stem(output.name)
@@ -175,7 +153,7 @@ def is_incomplete(path: Path) -> bool:
                 last = (last + chunk)[-_TAIL_BYTES:]
     except (OSError, EOFError, zlib.error):
         return False
-    return _INCOMPLETE.search(last) is not None or last.endswith(_NATIVE_INCOMPLETE)
+    return _INCOMPLETE.search(last) is not None
 
 
 def token_events(
@@ -259,8 +237,7 @@ def _ns(whole: bytes, part: bytes) -> int:
 def check_whole(raw: Path, output: OutputFile) -> None:
     """Raises RunError where torch could not write the whole trace to `raw`, which is beside the output."""
     try:
-        for _ in json_blocks(raw) if is_native(raw) else _tail(raw):
-            pass
+        _tail(raw)
     except RunError as problem:
         # torch does not say why. Where the disk is full, this fails too.
         try:
