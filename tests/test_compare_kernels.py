@@ -118,9 +118,9 @@ def test_work_of_two_steps_that_starts_together(tmp_path: Path) -> None:
 def test_the_verdict_says_what_and_where(tmp_path: Path) -> None:
     said = " ".join(kernel_verdict(compared(tmp_path, FIRST, OTHER), ("a", "b")))
     assert said.startswith("b takes 38.0 µs against 32.0 µs of a (+6.00 µs, 1.19x): ")
-    assert "b adds 1 kernel (+2.00 µs): 1 between aten::mm and aten::add: 1 aten::copy_." in said
-    assert "b leaves out 1 kernel (-3.00 µs): 1 between aten::mm and aten::add: 1 aten::relu." in said
-    assert "b moves 1 kernel (+2.00 µs)" in said
+    assert "It adds 1 kernel (+2.00 µs): 1 between aten::mm and aten::add: 1 aten::copy_." in said
+    assert "It leaves out 1 kernel (-3.00 µs): 1 between aten::mm and aten::add: 1 aten::relu." in said
+    assert "It moves 1 kernel (+2.00 µs)" in said
 
 
 def test_a_sum_that_does_not_hold_is_said(tmp_path: Path) -> None:

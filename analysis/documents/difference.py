@@ -83,14 +83,14 @@ def bars(comparison: Comparison) -> Iterator[Section]:
     rows.append(_Part("the rest", [total_ns - sum(parts.get(part, 0) for part in shown) for parts, total_ns in found]))
     rows.append(_Part("total", [total_ns for _, total_ns in found]))
     what = f"Difference in {'recorded time of the GPUs, whole traces' if recorded else 'unprofiled time'}"
+    first = comparison.labels[0]
     if several:
-        table = _part_table(known, rows, None, None)
-        # Without one of them they would not add up.
-        table = replace(table, spare=(tuple(range(len(rows))),))
-        yield Section(f"{what} from {comparison.labels[0]}", table=table)
+        title, table = f"{what} from {first}", _part_table(known, rows, None, None)
     else:
+        title = f"{what}, and in % of the time of {first}"
         table = _part_table(known, rows, _first_ns(comparison, recorded), Column(joined=True))
-        yield Section(f"{what}, and in % of the time of {comparison.labels[0]}", table=table)
+    # Without one of the rows the others would not add up.
+    yield Section(title, table=replace(table, spare=(tuple(range(len(rows))),)))
 
 
 def differences(comparison: Comparison) -> Iterator[Section]:

@@ -66,7 +66,7 @@ _WORK: tuple[Field, ...] = (
 _VERBS = {INSERTED: "adds", DELETED: "leaves out", MOVED: "moves"}
 _ALIKE = "between two matches; those that differ alike together"
 # In a sentence about kernels.
-_MOST_PLACES, _MOST_NAMES = 3, 3
+_MOST_PLACES, _MOST_NAMES = 2, 3
 _LONGEST = 60
 # A screen shows so many places at most, and at least.
 _PLACES, _LEAST_PLACES = 8, 3
@@ -176,7 +176,7 @@ def _sum(result: Summed) -> Table:
         rows,
         ("part", "text", "0"), (f"{noun(result)}s", "count", "1"), ("time", "change_ns", "2"),
         ("change", "change_ratio", lambda row: per(row[2], result.first.span_ns)),
-        missing="", keys=4,
+        missing="", keys=4, spare=(tuple(range(len(rows))),),  # the verdict has them
     )  # fmt: skip
 
 
@@ -363,7 +363,7 @@ def kernel_verdict(result: Summed, labels: tuple[str, str]) -> tuple[str, ...]:
         return (f"{labels[1]} and {labels[0]} ran the same {noun(result)}s in the same time.",)
     lines = (
         _total(result, labels),
-        *(_only(result, labels[1], kind) for kind in _VERBS),
+        *(_only(result, kind) for kind in _VERBS),
         *(_most(result, part) for part in ("slower", "faster")),
     )
     return tuple(filter(None, lines))
@@ -382,7 +382,7 @@ def _total(result: Summed, labels: tuple[str, str]) -> str:
     return f"{total} ({signed_time_text(result.span_ns)}{ratio}): {', '.join(said)}." if said else f"{total}."
 
 
-def _only(result: Summed, label: str, kind: str) -> str:
+def _only(result: Summed, kind: str) -> str:
     """What is of one kind, by where it is and who asks for it."""
     changes = [change for change in result.changes if change.kind == kind]
     if not changes:
@@ -402,7 +402,7 @@ def _only(result: Summed, label: str, kind: str) -> str:
     ]
     number = numbered(len(changes) / (steps or 1), noun(result))
     time_ns = sum(change.time_ns for change in changes)
-    start = f"{label} {_VERBS[kind]} {number}{' per step' if steps else ''} ({signed_time_text(time_ns)})"
+    start = f"It {_VERBS[kind]} {number}{' per step' if steps else ''} ({signed_time_text(time_ns)})"
     return f"{start}: {_listed(said, _MOST_PLACES, 'more place', ';')}."
 
 

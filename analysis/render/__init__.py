@@ -29,7 +29,7 @@ def render(document: Document, form: str = "table", terminal: int | None = None,
     if form not in FORMATS:
         raise UsageError(f"unknown format {form!r}; known: {', '.join(sorted(FORMATS))}")
     if document.screen and not whole and form in ("table", "markdown"):
-        document = replace(document, sections=document.screen)
+        document = replace(document, sections=document.screen, screen=())
     module = import_module(FORMATS[form][0])
     text: str = module.render(document, terminal) if form == "table" else module.render(document)
     return text

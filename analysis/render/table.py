@@ -49,7 +49,8 @@ def render(document: Document, terminal: int | None = None) -> str:
     )
     if document.summary:
         blocks.append("\n".join(_notes(document.summary, room)))
-    for sections in _shorter(list(_flat(document.sections))):
+    whole = list(_flat(document.sections))
+    for sections in [whole] if document.screen else _shorter(whole):  # with a screen beside them, all are asked for
         text = "\n\n".join([*blocks, *_sections(sections, room, terminal)]) + "\n"
         if text.count("\n") <= SCREEN:
             break
