@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import tiny_trace
-from conftest import Cli
 
 from molprof import api
 from molprof.analysis.compare import compare
@@ -83,17 +82,3 @@ def test_what_was_measured_once_has_no_verdict(tmp_path: Path) -> None:
     reports = [foreign(tmp_path, "a"), foreign(tmp_path, "b", 60)]
     item = compare(reports, expectations=[Expectation("x", "x", "kernel_time_ns", "lower")]).predictions[-1]
     assert (item.verdict, item.reason) == ("not significant", "measured once, so its noise is not known")
-
-
-def test_at_the_command_line(molprof: Cli, tmp_path: Path) -> None:
-    foreign(tmp_path)
-    shown = molprof(
-        "report", "foreign.json", "--tokens", "12", "--molecules", "4", "--fail-if", "launches_per_token>0.4", "--all"
-    )
-    assert shown.returncode == 1
-    assert "launches per token" in shown.stdout
-    assert "generated tokens, as given" in shown.stdout
-    wrong = molprof("compare", "foreign.json", "foreign.json", "--tokens", "1", "--tokens", "2", "--tokens", "3")
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert "--tokens was given 3 times, for 2 foreign traces" in wrong.stderr
-    assert molprof("report", "foreign.json", "--tokens", "0").returncode == 2

@@ -108,12 +108,6 @@ def test_a_report_of_a_folder_leaves_out_what_is_no_trace(folder: Path, molprof:
     assert "other holds no traces" in done.stderr
 
 
-def test_what_excludes_rows(folder: Path, molprof: Cli) -> None:
-    done = molprof("report", "traces", "--rows", "--fail-if", "kernels>1")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--rows takes no --by, --stacks, --graph-capture, --fail-if" in done.stderr
-
-
 def test_an_interrupted_table_goes_on_where_it_was(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
