@@ -72,6 +72,11 @@ def _queries(trace: str, *modules: str) -> tuple[str, ...]:
 
 GOLDENS = [
     *(golden for trace in (*_CPU, *_FOREIGN) for golden in _report(trace, *(("html",) if trace in _PAGES else ()))),
+    # A captured run with a GPU, small enough to be counted by hand: tests/tiny_trace.py makes it.
+    Golden("report/run.txt", ("report given/run.json --all", "report given/run.json --fail-if uncertain")),
+    Golden("report/run.xz", _several("report given/run.json", "json", "csv", "html")),
+    Golden("compare/run.txt", ("compare given/run.json given/run-2.json --all",)),
+    Golden("compare/run.xz", _several("compare given/run.json given/run-2.json", "json", "csv")),
     Golden("report/several.txt", (
         "report given/tiny.json given/tiny-2.json",
         "report given/tiny.json given/tiny-2.json --format json",

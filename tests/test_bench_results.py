@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import re
 import subprocess
 import sys
@@ -13,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from bench_data import ENVIRONMENT, ran, result, timed, write
-from conftest import Cli
 
 from molprof.analysis.bench.summary import summed
 from molprof.analysis.documents.benchmark import bench_document
@@ -26,10 +22,6 @@ from molprof.profiler.bench.cases import GenerateCase, SdpaCase
 PLAIN = GenerateCase(model="qwen", batch_size=4, count=4)
 STATIC = replace(PLAIN, kv_cache="static")
 SDPA = SdpaCase("auto", 1, 4, 2, 64, 64, 32, "causal", "float32")
-
-
-def lines_of(text: str) -> list[str]:
-    return [line.rstrip() for line in text.splitlines()]
 
 
 @pytest.fixture
@@ -49,45 +41,6 @@ def file(tmp_path: Path) -> Path:
     )  # fmt: skip
 
 
-def test_the_table(file: Path) -> None:
-    text = render(bench_document(read_results(file), "Benchmark results"))
-    assert max(map(len, text.splitlines())) <= 100
-    assert lines_of(text)[4:20] == [
-        "  A CPU, cores: 4, threads: 2; torch 2.9, transformers 5.0",
-        "  9 cases: 6 ok, 1 unsupported, 1 out of memory, 1 hung; processes per case: 3; ranges hold the",
-        "    median with 75 % confidence",
-        "",
-        "Whole generation",
-        "  peak memory: resident memory of the process",
-        "  case             tokens/s        range  time of a pass  peak memory  KV cache  valid",
-        "  ---------------  --------  -----------  --------------  -----------  --------  -----",
-        "  b4 sdpa static        200   192 to 208          500 ms      2.00 GB   1.00 MB    4/4",
-        "  b4 sdpa dynamic       100  90.9 to 111          1.00 s      2.00 GB   1.00 MB    4/4",
-        "  b8 sdpa static        200   200 to 200          1.00 s      2.00 GB   1.00 MB    4/4",
-        "  b8 sdpa dynamic       125   118 to 133          1.60 s      2.00 GB   1.00 MB    4/4",
-        "",
-        "Start-up",
-        "  first pass, extra: first pass minus a timed pass; recompiled later: frames compiled in timed",
-        "    passes",
-    ]
-    assert "\x1b" not in text
-    assert lines_of(text)[-4:] == [
-        "Cases without results",
-        "  hung: killed at the limit of 9 s: b4 eager static",
-        "  out of memory: CUDA out of memory; the largest batch that fits: 40: b64 sdpa dynamic",
-        "  unsupported: No kernel \\x1b[31m: b4 sdpa-flash dynamic",
-    ]
-    kernels = lines_of(text)[lines_of(text).index("Attention kernel, prefill, 1x4x2x64x32, mask causal, float32") :]
-    assert kernels[1:7] == [
-        "                                                            speed",
-        "                                                             over    first   largest",
-        "  backend          time               range  TFLOP/s  GB/s   math     call     error",
-        "  ------------  -------  ------------------  -------  ----  -----  -------  --------",
-        "  auto (flash)   210 µs    200 µs to 220 µs     9.52  19.0  10.0x  5.00 ms  1.25e-06",
-        "  math          2.10 ms  2.00 ms to 2.20 ms    0.952  1.90  1.00x  5.00 ms  1.25e-06",
-    ]
-
-
 @pytest.mark.parametrize("gpu", [None, "A GPU"], ids=["cpu", "gpu"])
 def test_only_a_gpu_is_waited_for(tmp_path: Path, gpu: str | None) -> None:
     machine = {**ENVIRONMENT, "gpu": gpu}
@@ -95,27 +48,6 @@ def test_only_a_gpu_is_waited_for(tmp_path: Path, gpu: str | None) -> None:
     path = write(tmp_path / "x.jsonl", *records, environment=machine)
     text = render(bench_document(read_results(path), ""))
     assert ("the host waits for the GPU" in text, "host time" in text) == (gpu is not None, True)
-
-
-def test_json_and_csv_have_the_same_cases(file: Path) -> None:
-    results = read_results(file)
-    raw = json.loads(render(bench_document(results, ""), "json"))
-    assert raw["schema"] == 1
-    assert list(raw["environments"].values()) == [ENVIRONMENT]
-    by_label = {row["label"]: row for row in raw["cases"]}
-    row = by_label["qwen no LP b4 sdpa static"]
-    assert (row["status"], row["repeats"], row["tokens_per_s"], row["time_ns"]) == ("ok", 3, 200.0, 5_000_000)
-    assert (row["low_ns"], row["high_ns"], row["level"]) == (4_800_000, 5_200_000, 0.75)
-    assert (row["first_pass_extra_ns"], row["compile_ns"], row["recompiles"]) == (500_000_000, 200_000_000, 0)
-    assert row["phases"]["forward"] == pytest.approx(0.7)
-    bad = by_label["qwen no LP b4 sdpa-flash dynamic"]
-    assert (bad["status"], bad["time_ns"], bad["tokens_per_s"], bad["peak_memory_bytes"]) == (
-        "unsupported", None, None, None,
-    )  # fmt: skip
-    table = list(csv.DictReader(io.StringIO(render(bench_document(results, ""), "csv"))))
-    assert [line["label"] for line in table] == [row["label"] for row in raw["cases"]]
-    assert "\\x1b" in table[4]["message"]
-    assert table[4]["time_ns"] == ""
 
 
 def test_a_retried_case_is_what_it_became_and_runs_of_the_same_case_add_up(tmp_path: Path) -> None:
@@ -186,23 +118,6 @@ def test_figures_of_what_was_not_measured_are_refused(tmp_path: Path, kind: str)
     with pytest.raises(NotRecordedError, match="not recorded: ") as raised:
         plot_file(kind, results, "svg")
     assert re.fullmatch(r"molprof bench \w+ -o FILE measures it; molprof bench show FILE: .*", raised.value.hint or "")
-
-
-def test_show_as_a_command(molprof: Cli, file: Path, tmp_path: Path) -> None:
-    shown = molprof("bench", "show", str(file))
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert shown.stdout.startswith("Benchmark results: bench.jsonl\n")
-    drawn = molprof("bench", "show", str(file), "--plot", "batch", "-o", "batch.svg")
-    assert drawn.returncode == 0, drawn.stderr
-    assert (tmp_path / "batch.svg").read_bytes().startswith(b"<?xml")
-    refused = molprof("bench", "show", str(file), "--plot", "batch", "-o", "batch.txt")
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "ends in .png, .svg or .pdf" in refused.stderr
-    both = molprof("bench", "show", str(file), "--plot", "heat", "--format", "csv", "-o", "both.png")
-    assert (both.returncode, (tmp_path / "both.png").exists()) == (2, False)
-    missing = molprof("bench", "show", "absent.jsonl")
-    assert missing.returncode == 3
-    assert missing.stderr.startswith("molprof: error: cannot read absent.jsonl: ")
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import certified
@@ -15,11 +13,10 @@ import tiny_trace
 
 from molprof.analysis.compare import compare
 from molprof.analysis.compare.thresholds import judge_report, judge_rows, parse_threshold
-from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.model import Bound
-from molprof.analysis.render import FORMATS, render
+from molprof.analysis.render import render
 from molprof.analysis.reports import read_stored
 from molprof.common.errors import UsageError
 from molprof.common.values import width
@@ -42,43 +39,6 @@ def section(report: Report) -> list[str]:
 
 def judged(report: Report) -> tuple[str, ...]:
     return judge_report(report, [UNCERTAIN]).failed
-
-
-def test_the_section_of_an_exact_trace_is_one_line(tmp_path: Path) -> None:
-    report = tiny_trace.report(tmp_path / "cpu.json", tiny_trace.cpu_document())
-    assert section(report) == ["Certificate", "  every recorded figure is exact"]
-    assert judge_report(report, [UNCERTAIN]) == ((), (), ())
-
-
-def test_the_section_of_an_uncertain_trace(tmp_path: Path) -> None:
-    report = tiny(tmp_path)
-    assert section(report) == [
-        "Certificate",
-        "  GPU work        bounded: kernels 6 to 7 (a)",
-        "  GPU time        bounded: device 0 busy 67.0 µs to 70.0 µs",
-        "                  (a)",
-        "  GPU idle time   bounded: device 0 idle 80.0 µs to 83.0 µs",
-        "                  (a)",
-        "  launches        bounded: launches 4 to 5 (b)",
-        "  launch to work  bounded: launches without gpu work 0 to 1;",
-        "                  kernels without call 0 to 1 (a, b)",
-        "  steps           bounded: kernels per step 2.50 to 3.50 (a,",
-        "                  b)",
-        "  exact           graphs, host time",
-        "  (a)             1 launch at the end without GPU work:",
-        "                  recording cut; molprof query",
-        "                  certificate_launches TRACE",
-        "  (b)             1 kernel without recorded call: dropped;",
-        "                  molprof query certificate_launches TRACE",
-    ]
-    assert report_document(report).sections[0].title == "Certificate"
-    for style in FORMATS:
-        assert "without recorded call" in render(report_document(report), style), style
-    (line,) = judge_report(report, [UNCERTAIN]).failed
-    assert line == (
-        "uncertain: GPU work (bounded), GPU time (bounded), GPU idle time (bounded), launches (bounded), "
-        "launch to work (bounded), steps (bounded)"
-    )
 
 
 def test_a_limit_on_how_far_figures_may_be_off(tmp_path: Path) -> None:
@@ -106,18 +66,6 @@ def test_comparisons_judge_all_traces(tmp_path: Path) -> None:
     for first, failed in ((tiny(tmp_path), 1), (exact, 0)):
         compared = compare([first, exact], anyway=True)
         assert len(judge_rows(compared.labels, compared.runs, compared.rows, [UNCERTAIN]).failed) == failed
-
-
-def test_comparisons_show_what_is_uncertain(tmp_path: Path) -> None:
-    exact = tiny_trace.report(tmp_path / "cpu.json", tiny_trace.cpu_document())
-    text = render(comparison_document(compare([exact, tiny(tmp_path)])), "table")
-    start = text.index("\nCertificate\n")
-    shown = text[start : text.index("\n\n", start)].splitlines()
-    assert shown[2].endswith("  exact")
-    assert "GPU work bounded (a)" in shown[3]
-    assert sum(line.strip().startswith(("(a)", "(b)")) for line in shown) >= 2
-    assert max(map(width, shown)) <= 60
-    assert "Certificate" not in render(comparison_document(compare([exact, exact])), "table").splitlines()
 
 
 def test_stored_reports_keep_the_certificate(tmp_path: Path) -> None:
@@ -152,13 +100,3 @@ def test_public_traces() -> None:
     (finding,) = (finding for finding in report.findings if finding.id == "attention_small")
     assert finding.uncertain == "GPU time: 74 overlaps of work on a stream (union against sum)"
     assert "  uncertain  GPU time: 74 overlaps" in render(report_document(report), "table")
-
-
-@needs_traces
-def test_the_command_fails_and_names_the_groups() -> None:
-    path = Path(str(CORPUS), "traces", "mi300x_vllm_decode_graph.json.gz")
-    command = [sys.executable, "-m", "molprof", "report", str(path), "--format", "json", "--fail-if", "uncertain"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 1
-    assert result.stderr == "failed: uncertain: allocations (not to be had)\n"
-    assert json.loads(result.stdout)["certificate"]["verdict"] == "not_to_be_had"

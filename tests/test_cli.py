@@ -104,15 +104,6 @@ def test_report_to_a_file_and_no_overwriting(molprof: Cli, trace: str, tmp_path:
     assert molprof("report", trace, "-o", "out.json", "--force").returncode == 0
 
 
-def test_an_unreadable_trace_exits_3(molprof: Cli, tmp_path: Path) -> None:
-    (tmp_path / "bad.json").write_bytes(b"\xff\xfe")  # UTF-16
-    result = molprof("report", "bad.json", "-o", "out.txt")
-    assert result.returncode == 3
-    assert result.stderr.startswith("molprof: error: bad.json")
-    assert "Traceback" not in result.stderr
-    assert not (tmp_path / "out.txt").exists()
-
-
 def test_a_bug_shows_where_and_exits_3(trace: str) -> None:
     code = (
         "import molprof.api as p\n"

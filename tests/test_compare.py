@@ -44,64 +44,6 @@ def foreign(tmp_path: Path) -> Report:
     return report_of(tmp_path, "foreign", {"traceEvents": [tiny_trace.work("kernel", "fmha", 5, 2, 1)]})
 
 
-def test_the_parts_of_the_difference_add_up(llama: Report, qwen: Report) -> None:
-    comparison = compare([llama, qwen]).to_json()
-    assert comparison["labels"] == ["llama lp:generic", "qwen lp:generic"]
-    assert comparison["runs"] == [llama.to_json(), qwen.to_json()]
-    found = comparison["difference"]
-    # The token more takes the place of an idle row-step: 382.5 ns, half of a step's mean cost, either way.
-    parts = {"tokens.useful": 382, "steps.idle": -382, "forward.gpu": 1000}
-    assert {part: value for part, value in found.pop("parts").items() if value} == parts
-    assert set(found.pop("basis").values()) == {"measured", "window"}
-    assert found.pop("factors") == {
-        "tokens": 6 / 5,
-        "steps_per_token": (3 / 6) / (3 / 5),
-        "time_per_step": (2105 / 3) / (1095 / 3),
-    }
-    intervals, total = found.pop("intervals"), found.pop("wall_interval")
-    assert {"forward.gpu", "tokens.useful", "steps.idle"} <= intervals.keys()
-    assert total.keys() == intervals["forward.gpu"].keys() == {"low", "high", "level"}
-    assert found == {
-        "wall_ns": 1010,
-        "residual_ns": 10,
-        "residual_ratio": 10 / 1010,
-        # The recorded GPU times are µs, the unprofiled times ns.
-        "gpu_beyond_ns": [78_000 - 1_045, 78_000 - 2_045],
-        "factor_values": {
-            "tokens": [5.0, 6.0],
-            "steps_per_token": [3 / 5, 3 / 6],
-            "time_per_step": [1095 / 3, 2105 / 3],
-        },
-        "paired": False,
-        "rounds": 3,
-        "significant": True,
-        "causes": ["forward.gpu", "steps.idle"],
-        "within_noise_ns": 0,
-        "drift_ratio": None,
-        "doubts": [],
-    }
-    assert comparison["trace_difference"] is None
-
-
-def test_rows_and_ratios(llama: Report, qwen: Report) -> None:
-    rows = {row.figure.id: row for row in compare([llama, qwen]).rows}
-    assert rows["wall_ns"].values == (1095, 2105)
-    assert rows["wall_ns"].ratios == (1.0, 2105 / 1095)
-    assert rows["forward_ns"].values == (500.0, 1000.0)
-    assert rows["prefill_ns"].values == (30.0, 30.0)
-    assert rows["processor_ns"].values == (20 / 3, 20 / 3)
-    assert rows["tokens_per_molecule"].values == (2.5, 3.0)
-    assert rows["free_positions_per_block"].values == (14.0, 14.0)
-    assert rows["copy_kernels_per_step"].values == (0.5, 0.5)
-    assert rows["cat_kernels_per_step"].values == (0.5, 0.5)
-    assert rows["attention_kernels_per_step"].values == (0.5, 0.5)
-    assert rows["masked_logits_per_molecule"].values == (200.0, 200.0)
-    assert rows["masking_launches"].values == (0.5, 0.5)
-    # No ratio of text, and none to 0.
-    assert rows["device"].ratios == (None, None)
-    assert (rows["filler_tokens"].values, rows["filler_tokens"].ratios) == ((0, 0), (None, None))
-
-
 def test_predictions_follow_from_the_figures(llama: Report, qwen: Report) -> None:
     found = {item.id: item for item in compare([qwen, llama]).predictions}
     assert {name: item.verdict for name, item in found.items()} == {

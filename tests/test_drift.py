@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from conftest import Cli
 from test_tokenizers import COUNTS, IDS
-from tiny import tokenizer
 from tokenizers import Tokenizer
 
 from molprof.common.errors import UsageError
@@ -61,73 +60,6 @@ def test_the_published_counts_and_ids(molprof: Cli, texts: str) -> None:
         assert {text: item["token_ids"][text] for text in IDS[item["name"]]} == IDS[item["name"]]
         assert item["examples"][-1]["free"] == {"qwen": 40, "llama": 28}[item["name"]]
         assert item["placeholders"][0]["tokens"] == {"qwen": 20, "llama": 14}[item["name"]]
-
-
-def test_exact_figures_of_three_coordinates(texts: str, tmp_path: Path) -> None:
-    found = figures(read_conformers(tmp_path / texts), "qwen", placeholders=("0.0,0.0,0.00",))
-    (qwen,) = found.pop("tokenizers")
-    assert found == {
-        "schema": 1,
-        "source": str(tmp_path / texts),
-        "molecules": 2,
-        "blocks": 3,
-        "decimals": 4,
-        "skipped": [],
-    }
-    # `-` and six, three and three for -1.2345, 0.5, 2.0 and two commas; 4 + 4 + 3 and `,-` and `,`; 3 + 3 + 3 and two.
-    assert qwen["needed_tokens"] == {
-        "count": 3,
-        "minimum": 11,
-        "quartile_1": 11,
-        "median": 13,
-        "quartile_3": 15,
-        "maximum": 15,
-        "mean": 13.0,
-        "histogram": {"11": 1, "13": 1, "15": 1},
-    }
-    assert [item["text"] for item in qwen["placeholders"]] == [
-        "0.0000,0.0000,0.0000",
-        "0.000,0.000,0.000",
-        "0.0,0.0,0.00",
-    ]
-    short = qwen["placeholders"][2]
-    # Templates: 2 tags; `[C`, `]<`, 12, `>=[`, `O`, `]<`, 12, `>`; and 2 tags; `[N`, `]<`, 12, `>`.
-    tokens = sum(
-        len(tokenizer("qwen")(f"[CONFORMER]{text}[/CONFORMER]")["input_ids"])
-        for text in ("[C]<0.0,0.0,0.00>=[O]<0.0,0.0,0.00>", "[N]<0.0,0.0,0.00>")
-    )
-    assert short == {
-        "text": "0.0,0.0,0.00",
-        "tokens": 12,
-        "drift_tokens": {
-            "count": 3,
-            "minimum": -3,
-            "quartile_1": -3,
-            "median": -1,
-            "quartile_3": 1,
-            "maximum": 1,
-            "mean": -1.0,
-            "histogram": {"-3": 1, "-1": 1, "1": 1},
-        },
-        "too_short_ratio": 2 / 3,
-        "exact_ratio": 0.0,
-        "too_long_ratio": 1 / 3,
-        "tokens_per_molecule": tokens / 2,
-        "tokens_per_atom": tokens / 3,
-    }
-    assert qwen["best"] == {
-        "text": "-0.00,0.00,0.00",
-        "tokens": 15,
-        "coordinates": 3,
-        "too_short": 0,
-        "mean_drift_tokens": 2.0,
-        "mean_absolute_drift_tokens": 2.0,
-    }
-    answers = sum(len(tokenizer("qwen")(f"[CONFORMER]{line}[/CONFORMER]")["input_ids"]) for line in TEXTS.split())
-    assert qwen["answers"]["per_molecule"] == answers / 2
-    assert qwen["answers"]["per_atom"] == answers / 3
-    assert qwen["answers"]["free_per_atom"] == 13.0
-    assert qwen["answers"]["copy_per_atom"] == pytest.approx(answers / 3 - 13.0)
 
 
 def test_the_built_in_molecules() -> None:

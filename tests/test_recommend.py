@@ -106,27 +106,6 @@ def test_nothing_measured_is_said(tmp_path: Path) -> None:
         advise(tmp_path, result(PLAIN, 0, "failed", None))
 
 
-def test_the_command_says_it_in_100_columns_and_in_json(molprof: Cli, tmp_path: Path) -> None:
-    file = write(
-        tmp_path / "x.jsonl",
-        *ran(PLAIN, [1000, 1010, 990, 1005]),
-        *ran(STATIC, [500, 505, 495, 502]),
-        result(EAGER, 0, "failed", None, message="no \x1b[31m"),
-    )
-    shown = molprof("recommend", str(file))
-    assert shown.returncode == 0, shown.stderr
-    assert "\x1b" not in shown.stdout
-    assert max(map(len, shown.stdout.splitlines())) <= 100
-    lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
-    assert "4 sdpa, static cache 200 99.8 2.00x 1.96x to 2.04x at 97 %" in lines
-    assert "rejected: eager, dynamic cache: failed: no \\x1b[31m" in lines
-    assert "KV cache static 2.00x yes" in lines
-    raw = json.loads(molprof("recommend", str(file), "--format", "json").stdout)
-    (advice,) = raw["advice"]
-    assert advice["gain_ratio"] == pytest.approx(1 - 501 / 1002.5)
-    assert (advice["certain"], raw["bounds"]) == (True, None)
-
-
 def test_a_trace_bounds_what_each_change_can_gain(molprof: Cli, tmp_path: Path) -> None:
     model = replace(PLAIN, model="llama", processor="generic")
     file = write(

@@ -23,31 +23,6 @@ SLOWER = Spec(
     model="slow",
 )
 
-TABLE = """\
-Difference in unprofiled time from llama lp:generic
-  slow lp:generic: time 1.91x = tokens 1.43x × steps per token 1.23x × time per step 1.09x
-  GPU busy, launch-bound and host sync: unprofiled time of the phase, divided as in the recorded
-    steps
-  change: in % of the time of llama lp:generic
-  not in the table: first pass (compiling, first use) minus the median: llama lp:generic +5.00 ms,
-    slow lp:generic +5.00 ms
-  part                              slow lp:generic  change
-  --------------------------------  --------------- -------
-  building templates                       +1.00 µs +0.01 %
-  tokens                                   +3.31 ms +33.7 %
-    useful tokens                          +1.10 ms +11.2 %
-    junk tokens                            +1.10 ms +11.2 %
-    filler tokens                          +1.10 ms +11.2 %
-  steps on finished rows                   +3.31 ms +33.7 %
-  forward: launch-bound (GPU idle)          -450 µs -4.58 %
-  processor, per step                      +2.75 ms +28.0 %
-    GPU busy                               +1.65 ms +16.8 %
-    launch-bound (GPU idle)                 +550 µs +5.59 %
-    host sync (GPU idle)                    +550 µs +5.59 %
-  unexplained                               +777 ns +0.01 %
-  total                                    +8.93 ms +90.8 %
-"""
-
 
 def report_of(folder: Path, spec: Spec) -> Report:
     return tiny_trace.report(folder / f"{spec.model}.json", captured(spec))
@@ -55,12 +30,6 @@ def report_of(folder: Path, spec: Spec) -> Report:
 
 def difference_of(shown: str) -> str:
     return shown[shown.index("Difference in unprofiled time from") :].partition("\nPredictions")[0]
-
-
-def test_the_table(tmp_path: Path) -> None:
-    shown = render(compare([report_of(tmp_path, Spec()), report_of(tmp_path, SLOWER)]))
-    assert difference_of(shown) == TABLE
-    assert max(map(len, shown.splitlines())) <= WIDTH
 
 
 def test_several_runs_stand_side_by_side_and_in_several_tables(tmp_path: Path) -> None:
@@ -75,15 +44,6 @@ def test_several_runs_stand_side_by_side_and_in_several_tables(tmp_path: Path) -
     assert sum(line.startswith("total ") for line in lines) == 2
     assert "  slow lp:generic #2: time 1.91x = " in shown
     assert max(map(len, shown.splitlines())) <= WIDTH
-
-
-def test_equal_runs_have_shares_of_0(tmp_path: Path) -> None:
-    plain = report_of(tmp_path, Spec())
-    lines = difference_of(render(compare([plain, plain]))).splitlines()
-    assert [line.split() for line in lines[-2:]] == [
-        ["unexplained", "0", "ns", "0", "%"],
-        ["total", "0", "ns", "0", "%"],
-    ]
 
 
 def test_gpu_time_without_room_is_said(tmp_path: Path) -> None:
@@ -105,21 +65,3 @@ def test_a_first_pass_no_slower_than_the_repeats_is_noise(tmp_path: Path) -> Non
     assert (
         "not in the table: first pass (compiling, first use) minus the median: llama lp:generic #2 +21 ns part"
     ) in shown
-
-
-def test_traces_of_other_origin_show_the_recorded_span(tmp_path: Path) -> None:
-    path = tiny_trace.write(tmp_path / "a.json", {"traceEvents": [tiny_trace.work("kernel", "k", 5, 2, 1)]})
-    events = [tiny_trace.work("kernel", "k", ts, 1, 1) for ts in (5, 20)]
-    other = tiny_trace.write(tmp_path / "b.json", {"traceEvents": events})
-    shown = difference_of(render(compare([api.report(path), api.report(other)])))
-    assert shown == (
-        "Difference in unprofiled time from a\n"
-        "  b: not recorded\n\n"
-        "Difference in recorded (profiled) span from a\n"
-        "  recorded, so the profiler's cost is included; from each GPU's first work to the end of its last\n"
-        "  change: in % of the time of a\n"
-        "  part                            b change\n"
-        "  -----------------------  -------- ------\n"
-        "  idle: call not recorded  +14.0 µs +700 %\n"
-        "  total                    +14.0 µs +700 %\n"
-    )
