@@ -165,6 +165,7 @@ GOLDENS = [
     )),
     Golden("bench.txt", (
         "bench show given/bench.jsonl", *_several("bench show given/bench.jsonl", "json", "csv", "markdown"),
+        "bench show given/kernels.jsonl",
         "recommend given/bench.jsonl", *_several("recommend given/bench.jsonl", "json", "csv"),
     )),
     Golden(

@@ -21,7 +21,7 @@ from molprof.analysis.reader.part import Part, PartReader
 from molprof.analysis.reader.pieces import Pieces, SecondReader
 from molprof.analysis.reader.places import Places
 from molprof.analysis.reader.source import Source, open_source
-from molprof.analysis.reader.stacks import MOST_STACK_EVENTS, Stacks
+from molprof.analysis.reader.stacks import MOST_STACK_EVENTS, MOST_TEXT_BYTES, Stacks
 from molprof.analysis.reader.survey import Survey, shown_category, survey
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import EngineError, TraceError
@@ -60,8 +60,8 @@ def load_trace(
     path: `-` for standard input. engine: an engine, or what makes one, given whether it must hold more than 4 GiB.
     reading: if None, with Python stacks. how: its fields that differ. all_args: keep all args, flow events and memory
     events, not only `events.NEEDED_ARGS`, which the SQL modules read; much slower. check: prove that nothing was lost;
-    else the caller does, by `checked`. beside: gets the Python stacks that the engine does not get, unless there are
-    too many, or all args are wanted.
+    else the caller does, by `checked`. beside: gets the Python stacks that the engine does not get, unless they take
+    too long to decode (`MOST_STACK_EVENTS`), or all args are wanted.
 
     The file is read once, in blocks. All times and tracks must be known before the first event is placed, so events
     wait in short form: about 40 bytes per event, besides what the engine holds.
@@ -70,7 +70,7 @@ def load_trace(
     """
     reading = replace(reading or Reading(stacks=True), **how)
     with open_source(Path(path), None if all_args else needed_of) as source:
-        is_aside = beside is not None and not reading.stacks and not all_args
+        is_aside = beside is not None and not reading.stacks and not all_args and source.text_bytes <= MOST_TEXT_BYTES
         wanted = Wanted(reading.stacks or is_aside, all_args, MOST_STACK_EVENTS if is_aside else None)
         document, found = survey_source(source, wanted, reading.partial, reading.processes)
     name = source.name

@@ -86,7 +86,8 @@ class Source:
     """An open trace."""
 
     is_perfetto: bool  # in Perfetto's own format, else JSON
-    is_long: bool  # as far as can be told: worth being read by two processes
+    text_bytes: int  # of its text, as far as can be told
+    is_long: bool  # worth being read by two processes
     blocks: Iterator[bytes]  # its text as JSON
 
     def __init__(self, name: str, file: BinaryIO) -> None:
@@ -122,8 +123,8 @@ def open_source(path: Path, args_of: ArgsOf | None = None) -> Generator[Source, 
             _refuse_others(name, source.peek())
             packing = next((packing for packing in PACKINGS if packing.magic.match(source.peek())), None)
             stored = os.fstat(file.fileno())
-            text_bytes = stored.st_size * (1 if packing is None else _USUAL_RATIO)
-            source.is_long = text_bytes >= LONG_BYTES or not stat.S_ISREG(stored.st_mode)
+            source.text_bytes = stored.st_size * (1 if packing is None else _USUAL_RATIO)
+            source.is_long = source.text_bytes >= LONG_BYTES or not stat.S_ISREG(stored.st_mode)
             blocks = iter(partial(source.read, BLOCK_BYTES), b"")
             if packing is not None:
                 blocks = unpack(name, source.read, packing)
