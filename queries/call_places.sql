@@ -1,9 +1,8 @@
 -- Where in the program calls lie: operator, Python function and modules around them.
 --
--- Slices of one name that lie in slices of the same names are in one place, which has the number of the first of them: the
--- engine numbers the names around slices, so that they are looked up once for each place. Functions and modules are
--- recorded with Python stacks only (with_stack=True), which molprof query reads with --stacks. molprof.origin has the
--- same for each call, with layers and steps, and takes longer.
+-- Slices of one name that lie in slices of the same names are in one place, which has the number of the first of them.
+-- Functions and modules are recorded with Python stacks only (with_stack=True), which molprof query reads with --stacks.
+-- molprof.origin has the same for each call, with layers and steps, and takes longer.
 --
 -- Example:
 --   SELECT place.source, place.module, place.operator, launched.class, launched.count, launched.time_ns

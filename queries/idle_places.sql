@@ -16,17 +16,6 @@ INCLUDE PERFETTO MODULE intervals.intersect;
 INCLUDE PERFETTO MODULE molprof.call_places;
 INCLUDE PERFETTO MODULE molprof.idle_causes;
 
-CREATE PERFETTO TABLE _molprof_idle_track_slice AS
-SELECT
-  slice.id,
-  slice.ts,
-  slice.dur,
-  slice.track_id
-FROM (SELECT DISTINCT track_id FROM _molprof_long_host_idle) AS waited
-CROSS JOIN slice
-WHERE slice.track_id = waited.track_id AND slice.dur > 0
-ORDER BY slice.ts, slice.id;
-
 -- Time of each stretch in each slice of its thread.
 CREATE PERFETTO TABLE _molprof_idle_overlap AS
 SELECT
@@ -34,7 +23,14 @@ SELECT
   common.slice_id,
   slice.parent_id,
   common.ts_end - common.ts AS time_ns
-FROM _molprof_common!(_molprof_long_host_idle, _molprof_idle_track_slice) AS common
+FROM _molprof_common!(
+  _molprof_long_host_idle,
+  (
+    SELECT id, ts, dur, track_id
+    FROM slice
+    WHERE dur > 0 AND track_id IN (SELECT DISTINCT track_id FROM _molprof_long_host_idle)
+  )
+) AS common
 CROSS JOIN slice
 WHERE slice.id = common.slice_id
 ORDER BY common.id, common.slice_id;
