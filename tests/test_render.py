@@ -30,7 +30,7 @@ EVIL = "evil|<b>\x1b[31m\u202e`*_\r\n名前" + "x" * 300
 SMALL = Document(
     "title",
     (
-        Section("", parts=(Section("drawn", plot=Plot("", lambda: "<svg/>")),)),
+        Section("", parts=(Section("drawn", plot=Plot("", lambda wide: "<svg/>")),)),
         Section(
             "Section",
             ("a note",),

@@ -90,7 +90,7 @@ def bars(comparison: Comparison) -> Iterator[Section]:
         title = f"{what}, and in % of the time of {first}"
         table = _part_table(known, rows, _first_ns(comparison, recorded), Column(joined=True))
     # Without one of the rows the others would not add up.
-    yield Section(title, table=replace(table, spare=(tuple(range(len(rows))),)))
+    yield Section(title, table=replace(table, spare=(tuple(range(len(rows))),)), text_only=True)
 
 
 def differences(comparison: Comparison) -> Iterator[Section]:

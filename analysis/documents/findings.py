@@ -30,19 +30,24 @@ def best_findings(report: Report) -> Section:
     # Rows of each finding, the last one first.
     whole: list[tuple[int, ...]] = []
     details: list[tuple[int, ...]] = []
+    links = {}
     for number, item in enumerate(worth[:_BEST], 1):
         start = len(rows)
+        links[start] = _name(0, report.findings.index(item))
         rows += [(str(number), _headline(item)), *([("place", item.place)] if item.place else [])]
         details[:0] = [(len(rows) + 1,), (len(rows),)]
         rows += [("evidence", _first_clauses(item.evidence)), ("fix", item.fix)]
-        rows += [("of it", _headline(part)) for part in report.findings if part.part_of == item.id]
+        for place, part in enumerate(report.findings):
+            if part.part_of == item.id:
+                links[len(rows)] = _name(0, place)
+                rows.append(("of it", _headline(part)))
         whole.insert(0, tuple(range(start, len(rows))))
     notes = [item for item in report.findings if item.note][: _NOTES if len(worth) <= _ROOMY else 0]
     spare = (*last_rows(len(rows) + len(notes), len(rows)), *details, *whole[:-1])
     rows += [("note", f"{item.title}: {_first_clauses(item.evidence)}") for item in notes]
     of = next((f" (gain: share of the {_time(item.gain)})" for item in worth if item.gain is not None), "")
     none = () if worth else ("Nothing worth doing was found.",)
-    return Section(f"Findings{of}", none, replace(pairs(rows), spare=spare), link=_ALL)
+    return Section(f"Findings{of}", none, replace(pairs(rows), spare=spare, links=links), link=_ALL)
 
 
 def _first_clauses(evidence: str) -> str:
@@ -97,15 +102,20 @@ def findings_section(reports: Reports) -> Section:
     if not table.rows:
         return Section("Findings", ("none: no rule found evidence",))
     details = [
-        _detail(f"{label}: {number}" if len(reports.labels) > 1 else str(number), item)
-        for label, report in zip(reports.labels, reports.reports, strict=True)
-        for number, item in enumerate(report.findings, 1)
+        _detail(f"{label}: {place + 1}" if len(reports.labels) > 1 else str(place + 1), item, _name(number, place))
+        for number, (label, report) in enumerate(zip(reports.labels, reports.reports, strict=True))
+        for place, item in enumerate(report.findings)
     ]
     notes = ("largest possible gain first; gains overlap and do not add up",)
     return Section("Findings", notes, table, parts=tuple(details), name=_ALL)
 
 
-def _detail(number: str, item: Finding) -> Section:
+def _name(report: int, place: int) -> str:
+    """Of the section about a finding, for links."""
+    return f"finding-{report}-{place}"
+
+
+def _detail(number: str, item: Finding, name: str) -> Section:
     query = f'"{item.query}"' if " " in item.query else item.query
     rows = (
         *((("place", item.place),) if item.place else ()),
@@ -116,4 +126,4 @@ def _detail(number: str, item: Finding) -> Section:
         ("fix", item.fix),
         ("query", f"molprof query {query} TRACE"),
     )
-    return Section(f"{number}. {item.title}", table=pairs(rows), link=item.query)
+    return Section(f"{number}. {item.title}", table=pairs(rows), name=name, link=item.query)

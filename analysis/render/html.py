@@ -41,9 +41,10 @@ def render(document: Document) -> str:
     style, script = _file("page.css"), _file("page.js")
     return environment.from_string(_file("page.html")).render(
         page=document,
-        screen=list(_views(document.screen[:-1], used)),  # the last one is on commands
+        # The last one is on commands.
+        screen=list(_views([item for item in document.screen[:-1] if not item.text_only], used)),
         views=list(_views([section for section in document.sections if section not in document.screen], used)),
-        names={section.name: section.title for section in document.sections if section.name},
+        names={item.name: item.title for top in document.sections for item in (top, *top.parts) if item.name},
         rows=_rows,
         version=__version__,
         style=Markup(style),
@@ -67,7 +68,7 @@ def _views(sections: Sequence[Section], used: set[str]) -> Iterator[dict[str, An
             view["notes"] += (f"first {ROWS} rows; --format json has {more:,} more",)
         if section.plot is not None:
             with suppress(TraceError):
-                view["svg"] = Markup(section.plot.svg())
+                view["svg"] = [Markup(section.plot.svg(wide)) for wide in (False, True)[: 1 + section.plot.across]]
         yield {**view, "parts": list(_views(section.parts, used))}
 
 

@@ -40,6 +40,7 @@ class Table(Struct, frozen=True):
     columns: tuple[Column, ...]
     rows: Sequence[Row]
     marked: frozenset[int] = frozenset()  # numbers of the rows that stand out
+    links: Mapping[int, str] = {}  # from numbers of rows to names of the sections that show more
     keys: int = 1  # first columns, which each piece of a wide table repeats
     missing: str = NOT_RECORDED  # what stands for None
     wide: bool = False  # lines may have any length: results of queries, paths to copy
@@ -76,7 +77,10 @@ class Plot(Struct, frozen=True):
     """A plot for formats that show pictures."""
 
     caption: str
-    svg: Callable[[], str]  # draws an element without background; raises TraceError where its data is not recorded
+    # Draws an element without background, for a column or across a wide page. Raises TraceError where its data is not
+    # recorded.
+    svg: Callable[[bool], str]
+    across: bool = False  # a column is narrow for it: a page draws it for both
 
 
 class Section(Struct, frozen=True):
@@ -89,6 +93,7 @@ class Section(Struct, frozen=True):
     parts: tuple[Section, ...] = ()
     detail: bool = False  # not every reader needs it: formats fold it, or show its first rows alone
     page_only: bool = False  # too long for a terminal
+    text_only: bool = False  # a page has a plot of it
     name: str = ""  # by which another section links to it: of a table of a report, the name of its query
     link: str = ""  # the name of the section that shows more
 

@@ -28,6 +28,7 @@ class Kind:
     title: str  # on a page
     caption: str  # what a page says of it
     help: str = ""  # what the command says of it
+    across: bool = False  # takes the whole width of a page
 
 
 # Plots of traces, drawn from `Reports`. Pages show them in this order.
@@ -39,12 +40,14 @@ PLOTS = {
         "the traces recorded of the GPUs. Hatched: more time; plain: less. The parts add up; the unexplained rest is "
         "shown too. Percentages are of the first run's time. Times of paired runs are means of the rounds.",
         "Where the difference in time to the first run lies, part by part.",
+        across=True,
     ),
     "timeline": Kind(
         "timeline",
         "A typical step",
         "The recorded step of median length, profiler's cost included: {shown}.",
         "What ran when in a typical step: phases, launches, GPU work.",
+        across=True,
     ),
     "phases": Kind(
         "bars",
@@ -92,8 +95,9 @@ _KINDS = {
         "bars",
         "From the first to the second",
         "From the time of the first trace, part by part, to that of the second",
+        across=True,
     ),
-    "ranks": Kind("timeline", "Timeline", "What each rank did when, on one clock"),  # of a `Job`
+    "ranks": Kind("timeline", "Timeline", "What each rank did when, on one clock", across=True),  # of a `Job`
 }
 
 
@@ -117,18 +121,18 @@ def plot_file(kind: str, subject: Any, form: str) -> bytes:
         return output.figure_bytes(draw(kind, subject), form)
 
 
-def plot_svg(kind: str, subject: Any) -> str:
-    """The plot as an element for a page, without background. Raises NotRecordedError."""
+def plot_svg(kind: str, subject: Any, wide: bool = False) -> str:
+    """The plot as an element for a page, without background, for a column or a wide page. Raises NotRecordedError."""
     from molprof.analysis.documents.plots import output, style
 
-    with style.house_style():
-        return output.figure_svg(draw(kind, subject), f"{kind}-")
+    with style.house_style(style.WIDE_INCHES if wide else style.COLUMN_INCHES):
+        return output.figure_svg(draw(kind, subject), f"{kind}-{'wide-' if wide else ''}")
 
 
 def plot_section(kinds: Iterable[str], subject: Any, **words: str) -> Section:
     """Plots beside each other, each with what it shows and how to read it; words: for the captions."""
     plots = [
-        Section(_KINDS[kind].title, plot=Plot(_KINDS[kind].caption.format(**words), partial(plot_svg, kind, subject)))
-        for kind in kinds
+        Section(item.title, plot=Plot(item.caption.format(**words), partial(plot_svg, kind, subject), item.across))
+        for kind, item in ((kind, _KINDS[kind]) for kind in kinds)
     ]
     return Section("", parts=tuple(plots))

@@ -66,14 +66,14 @@ def draw_phases(subject: Reports) -> Figure:
         look, bars = style.PHASES[name], []
         for row, (_, times) in enumerate(runs):
             time_ns = times.get(name, 0.0)
-            is_written = time_ns > _WRITTEN_RATIO * longest_ns and not look[1]
+            is_written = time_ns > style.room(_WRITTEN_RATIO) * longest_ns and not look[1]
             bars.append(style.Bar(row, time_ns, look, ends_ns[row], time_text(time_ns) if is_written else ""))
             ends_ns[row] += time_ns
         style.draw_bars(axis, bars, scale)
     for row, end_ns in enumerate(ends_ns):
         style.write_behind(axis, end_ns / scale, row, time_text(end_ns), 9, "bold")
     style.name_rows(axis, [label for label, _ in runs], 32)
-    axis.set_xlim(0, 1.14 * longest_ns / scale)
+    axis.set_xlim(0, (1 + style.room(0.14)) * longest_ns / scale)
     axis.set_xlabel(f"unprofiled time per step ({unit})")
     style.legend_below(figure, [(name, style.PHASES[name]) for name in STEP_PHASES])
     return figure
@@ -110,9 +110,10 @@ def draw_classes(subject: Reports) -> Figure:
             bars.append(style.Bar(row - 0.41 + size * (index + 0.5), time_ns, style.look(index), behind=text))
         style.draw_bars(axis, bars, scale, size * 0.92)
     style.name_rows(axis, shown, 26)
-    axis.set_xlim(0, 1.34 * longest / scale)
+    axis.set_xlim(0, (1 + style.room(0.34)) * longest / scale)
     more = f"; {len(ordered) - _CLASSES} smaller classes not drawn" if len(ordered) > _CLASSES else ""
-    axis.set_xlabel(f"GPU time {'per recorded step' if per_step else 'in the trace'}, profiled ({unit}){more}")
+    where = "per recorded step" if per_step else "in the trace"
+    axis.set_xlabel(style.lines(f"GPU time {where}, profiled ({unit}){more}"))
     if len(runs) > 1:
         labels = [(style.caption(label), style.look(index)) for index, (label, _) in enumerate(runs)]
         style.legend_below(figure, labels, 3)
@@ -184,7 +185,7 @@ def draw_drift(subject: Reports) -> Figure:
     figure, axes = style.new_figure(0.6 + 2.3 * len(panels), len(panels))
     for axis, (title, series) in zip(axes, panels, strict=True):
         _drift_bars(axis, series, range(first, last + 1))
-        axis.set_title(title)
+        axis.set_title(style.lines(title, title=True))
     axes[-1].set_xlabel("tokens in a coordinate block")
     labels = [
         f"{style.caption(label)}: {counted(sum(blocks.values()), 'block')}{_with_drift(report)}"
@@ -197,7 +198,7 @@ def draw_drift(subject: Reports) -> Figure:
 def _drift_bars(axis: Axes, series: Sequence[dict[int, int]], tokens: range) -> None:
     """Draws a group of bars for each number of tokens, one bar per run."""
     size = 0.84 / len(series)
-    labelled = size * _AXIS_INCHES / len(tokens) > _COUNT_INCHES
+    labelled = size * _AXIS_INCHES / style.room(1) / len(tokens) > _COUNT_INCHES
     highest = 0.0
     for index, blocks in enumerate(series):
         whole = sum(blocks.values())
@@ -299,8 +300,9 @@ def _waterfall(first_label: str, panels: Sequence[_Panel]) -> Figure:
     start = 0.0  # cut where bars would be too short
     if spread < _CUT_RATIO * highest:
         start = max(0.0, min(ends) - 0.6 * spread if spread else 0.9 * highest)
-    axes[0].set_xlim(start / scale, (highest + _ROOM_RATIO * (highest - start)) / scale)
-    axes[-1].set_xlabel(f"{panels[0].what} ({unit}){'; the axis does not begin at 0' if start else ''}")
+    axes[0].set_xlim(start / scale, (highest + style.room(_ROOM_RATIO) * (highest - start)) / scale)
+    cut = "; the axis does not begin at 0" if start else ""
+    axes[-1].set_xlabel(style.lines(f"{panels[0].what} ({unit}){cut}"))
     return figure
 
 
@@ -326,6 +328,6 @@ def _draw_panel(axis: Axes, first_label: str, panel: _Panel, scale: int) -> list
     style.name_rows(axis, [first_label, *(name for name, _ in panel.steps), panel.label], _LABEL_LENGTH)
     axis.set_ylim(len(ends) + 0.6, -0.6)
     other, against = (style.caption(label, _LABEL_LENGTH) for label in (panel.label, first_label))
-    between = "\n" if len(other) + len(against) > _TITLE_LENGTH else " "
+    between = "\n" if len(other) + len(against) > style.fewer(_TITLE_LENGTH) else " "
     axis.set_title(f"{other}{between}against {against}: {signed_time_text(change)}")
     return ends

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib import rc, rc_context, rcdefaults
+from matplotlib import rc, rc_context, rcdefaults, rcParams
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
@@ -46,20 +47,24 @@ DARK = "#4b5563"
 EDGE = "#0b0e14"
 _LINES = ("-", "--", "-.", ":")
 
-WIDTH_INCHES = 7.6
+# Of a file; of a plot on a page, in a column or across a wide one.
+WIDTH_INCHES, COLUMN_INCHES, WIDE_INCHES = 7.6, 5.2, 11.0
 _LABEL_LENGTH = 44
 # Letters in a line of the legend, and those that a colour's patch takes.
 _LEGEND_LETTERS = 104
 _HANDLE_LETTERS = 6
+# In a title, and in the label of an axis.
+_TITLE_LETTERS, _LINE_LETTERS = 76, 90
 _LEGEND_LINE_INCHES = 0.19
 _NS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 
 
 @contextmanager
-def house_style() -> Iterator[None]:
+def house_style(width_inches: float = WIDTH_INCHES) -> Iterator[None]:
     """Sets matplotlib's settings for the block, whatever the user's are; drawing and saving both need it."""
     with rc_context():
         rcdefaults()
+        rc("figure", figsize=(width_inches, width_inches))
         rc("svg", fonttype="none")  # text stays text: small, searchable, in the page's font
         rc("svg", hashsalt="molprof")  # the same figures give the same file
         rc("pdf", fonttype=42)
@@ -96,7 +101,7 @@ class _DrawnOnce(Figure):
 
 def new_figure(height_inches: float, rows: int = 1, ratios: Sequence[float] | None = None) -> tuple[Figure, list[Axes]]:
     """An empty figure with `rows` axes below each other that share their x axis."""
-    figure = _DrawnOnce(figsize=(WIDTH_INCHES, height_inches), layout="constrained", facecolor=PAPER)
+    figure = _DrawnOnce(figsize=(rcParams["figure.figsize"][0], height_inches), layout="constrained", facecolor=PAPER)
     axes = figure.subplots(rows, 1, sharex=True, squeeze=False, height_ratios=ratios)
     return figure, [row[0] for row in axes]
 
@@ -108,7 +113,7 @@ def legend_below(figure: Figure, entries: Sequence[tuple[str, Look | Artist | Co
         item if isinstance(item, (Artist, Container)) else Patch(facecolor=item[0], hatch=item[1] or None)
         for _, item in entries
     ]
-    fitting = _LEGEND_LETTERS // (max(map(len, labels)) + _HANDLE_LETTERS)
+    fitting = fewer(_LEGEND_LETTERS) // (max(map(len, labels)) + _HANDLE_LETTERS)
     columns = max(1, min(columns, fitting, len(labels)))
     figure.legend(handles, labels, loc="outside lower left", ncols=columns, handlelength=1.6, columnspacing=1.4)
     figure.set_figheight(figure.get_figheight() + _LEGEND_LINE_INCHES * (-(-len(labels) // columns) - 1))
@@ -116,7 +121,7 @@ def legend_below(figure: Figure, entries: Sequence[tuple[str, Look | Artist | Co
 
 def name_rows(axis: Axes, names: Sequence[str], length: int = _LABEL_LENGTH) -> None:
     """Names the rows of horizontal bars, the first at the top, with vertical grid lines."""
-    axis.set_yticks(range(len(names)), [caption(name, length) for name in names])
+    axis.set_yticks(range(len(names)), [_folded(caption(name, length), fewer(length)) for name in names])
     axis.tick_params("y", length=0)
     axis.set_ylim(len(names) - 0.45, -0.55)
     axis.grid(True, axis="x")
@@ -168,6 +173,25 @@ def draw_spans(
     for key, boxes in corners.items():
         path = Path.make_compound_path_from_polys(np.array(boxes))
         axis.add_patch(PathPatch(path, facecolor=key[0], hatch=key[1] or None, **frame(key)))
+
+
+def fewer(letters: int) -> int:
+    """As many of the letters, which fit a figure of the usual width, as fit this one; more for a wider one."""
+    return int(letters * rcParams["figure.figsize"][0] / WIDTH_INCHES)
+
+
+def room(ratio: float) -> float:
+    """The ratio, which leaves room for text behind bars in a figure of the usual width, for this one."""
+    return ratio * WIDTH_INCHES / rcParams["figure.figsize"][0]
+
+
+def lines(text: str, title: bool = False) -> str:
+    """A title or the label of an axis, on as many lines as it takes."""
+    return _folded(text, fewer(_TITLE_LETTERS if title else _LINE_LETTERS))
+
+
+def _folded(text: str, letters: int) -> str:
+    return fill(text, letters, break_long_words=False, break_on_hyphens=False)
 
 
 def look(index: int) -> Look:

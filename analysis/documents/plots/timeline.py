@@ -65,11 +65,12 @@ def draw_timeline(subject: Reports) -> Figure:
         axis.set_ylim(len(rows) - 0.5, -0.5)
         kind = f"{step.kind} step" if step.kind else "step"
         which = f"median of {count_text(step.steps)}" if step.steps > 1 else "the only one"
-        axis.set_title(f"{style.caption(label, 34)}: {kind} of {time_text(step.dur_ns)} ({which})")
+        title = f"{style.caption(label, 34)}: {kind} of {time_text(step.dur_ns)} ({which})"
+        axis.set_title(style.lines(title, title=True))
     axes[0].set_xlim(0, end / scale)
     together = any(interval.count > 1 for interval in intervals)
     note = f"; what is shorter than {time_text(end / SLOTS)} is drawn together" if together else ""
-    axes[-1].set_xlabel(f"time since the step began, profiled ({unit}){note}")
+    axes[-1].set_xlabel(style.lines(f"time since the step began, profiled ({unit}){note}"))
     phases = {interval.name for interval in intervals if interval.kind == "phase"}
     looks = {name: look for name, look in style.PHASES.items() if name in phases} | colours
     if any(interval.kind == "gpu" and not interval.own for interval in intervals):
@@ -122,7 +123,7 @@ def _draw_lane(
             length = interval.start_ns + interval.dur_ns - start
             fill, hatch = _look(interval, colours)
             yield (fill, hatch if length > _HATCHED_RATIO * end else ""), start / scale, length / scale
-            if interval.kind == "phase" and interval.dur_ns > _NAMED_RATIO * end:
+            if interval.kind == "phase" and interval.dur_ns > style.room(_NAMED_RATIO) * end:
                 style.write_inside(axis, (start + length / 2) / scale, row, style.caption(interval.name, 14))
 
     def frame(look: Look) -> dict[str, object]:
@@ -162,7 +163,7 @@ def draw_ranks(job: Job) -> Figure:
     axis.set_xlim(0, (end - begin) / scale)
     more = f"; the first {_RANKS} of {len(job.ranks)} ranks" if len(job.ranks) > _RANKS else ""
     column = time_text((end - begin) / _COLUMNS)
-    axis.set_xlabel(f"time on the clock of rank {shown[0].rank} ({unit}); a column is {column}{more}")
+    axis.set_xlabel(style.lines(f"time on the clock of rank {shown[0].rank} ({unit}); a column is {column}{more}"))
     style.legend_below(figure, list(_STATES.items()))
     return figure
 
