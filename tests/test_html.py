@@ -120,6 +120,17 @@ def test_hostile_names_stay_text(tmp_path: Path, harmless: Tree) -> None:
     assert "{{ 7 * 7 }}" in tree.text()
 
 
+def test_a_finding_leads_to_its_own_evidence(tmp_path: Path) -> None:
+    report = report_of(tmp_path, tiny_trace.document())
+    findings = tuple(
+        Finding(id=name, title=name, evidence="", fix="", explanation=f"why {name}", query="", figures={})
+        for name in ("one", "two")
+    )
+    page = render(replace(report, findings=findings), "html")
+    (target,) = re.findall(r'<a href="#([^"]*)">two</a>', page)
+    assert "why two" in page.partition(f'<article id="{target}">')[2].partition("</article>")[0]
+
+
 def test_both_runs_hostile(tmp_path: Path) -> None:
     report = report_of(tmp_path, hostile_document(HOSTILE[0]))
     page = render(compare([report, report]), "html")
