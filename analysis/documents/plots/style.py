@@ -101,7 +101,7 @@ class _DrawnOnce(Figure):
 
 def new_figure(height_inches: float, rows: int = 1, ratios: Sequence[float] | None = None) -> tuple[Figure, list[Axes]]:
     """An empty figure with `rows` axes below each other that share their x axis."""
-    figure = _DrawnOnce(figsize=(rcParams["figure.figsize"][0], height_inches), layout="constrained", facecolor=PAPER)
+    figure = _DrawnOnce(figsize=(_width_inches(), height_inches), layout="constrained", facecolor=PAPER)
     axes = figure.subplots(rows, 1, sharex=True, squeeze=False, height_ratios=ratios)
     return figure, [row[0] for row in axes]
 
@@ -175,14 +175,18 @@ def draw_spans(
         axis.add_patch(PathPatch(path, facecolor=key[0], hatch=key[1] or None, **frame(key)))
 
 
+def _width_inches() -> float:
+    return float(rcParams["figure.figsize"][0])
+
+
 def fewer(letters: int) -> int:
     """As many of the letters, which fit a figure of the usual width, as fit this one; more for a wider one."""
-    return int(letters * rcParams["figure.figsize"][0] / WIDTH_INCHES)
+    return int(letters * _width_inches() / WIDTH_INCHES)
 
 
 def room(ratio: float) -> float:
     """The ratio, which leaves room for text behind bars in a figure of the usual width, for this one."""
-    return ratio * WIDTH_INCHES / rcParams["figure.figsize"][0]
+    return ratio * WIDTH_INCHES / _width_inches()
 
 
 def lines(text: str, title: bool = False) -> str:
