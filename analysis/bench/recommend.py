@@ -11,7 +11,7 @@ from molprof.analysis.compare.statistics import Interval, ratio_interval, signif
 from molprof.analysis.figures.build import build_report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings import Known, find_all
-from molprof.analysis.findings.kernels import attention_ratio
+from molprof.analysis.findings.attention import attention_ratio
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.bench_records import GENERATE, OK, Results

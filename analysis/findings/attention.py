@@ -1,0 +1,153 @@
+"""Attention: whether it is small, fused, or kept from flash kernels by a mask."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.rule import ATTENTION, Found, host_ns, host_times, launched, operators_named, rule
+from molprof.analysis.findings.work import (
+    POINTWISE,
+    SMALL_SHARE,
+    WORK,
+    WORK_OF_STEPS,
+    located,
+    runs_of,
+    same_stream,
+    sequence,
+    summed,
+    work_by_name,
+)
+from molprof.common.values import count_text, counted, per, percent_text, time_text
+
+_ANY = operators_named(*ATTENTION)
+_SLOW = operators_named("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_attention_math")
+_FAST = operators_named("aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_cudnn_attention")
+_HALF = ("*bf16*", "*_f16*", "*half*", "*bfloat16*")
+_PHASES = ("forward", "prefill")
+# Between the two matrix products of attention stand at most so many kernels: scale, mask, softmax, cast, dropout.
+_MOST_BETWEEN = 8
+
+
+def attention_ratio(known: Known) -> float | None:
+    """Amdahl's bound on the gain of another attention kernel; None without attention."""
+    scope = known.scope
+    if scope.devices:
+        count, time_ns = summed(work_by_name(known, "attention"))
+        return scope.gpu_part(time_ns / scope.devices) if count else None
+    return scope.host_parts(_host_times(known)) or None
+
+
+def _host_times(known: Known) -> list[tuple[int, str]]:
+    """Time in the operators by phase, ns; all of it as forward in a foreign trace, which has no phases."""
+    operators = known.frame(_ANY)
+    return host_times(operators, _PHASES) if known.report.run is not None else [(host_ns(operators), "forward")]
+
+
+@rule(
+    id="attention_small",
+    title="A faster attention kernel cannot gain much",
+    fix="None needed. Look at the other findings before comparing attention kernels.",
+    explanation="Amdahl's law: attention that takes no time would gain this share and no more.",
+    query="attention",
+    needs=("time",),
+    rests_on=("gpu_work", "gpu_time"),
+    least_gain=0,
+    note=True,
+    queries=(WORK,),
+    run_queries=(WORK_OF_STEPS,),
+)
+def attention_small(known: Known) -> Found | None:
+    scope = known.scope
+    if (gain := attention_ratio(known)) is None:
+        return None
+    figures: dict[str, int | float]
+    if scope.devices:
+        (count, attention_ns), (_, all_ns) = summed(work_by_name(known, "attention")), summed(work_by_name(known))
+        is_small = attention_ns < SMALL_SHARE * all_ns
+        evidence = (
+            f"{counted(count, 'attention kernel')} take{'s' if count == 1 else ''} {time_text(attention_ns)}: "
+            f"{percent_text(per(attention_ns, all_ns))} of the GPU's work, "
+            f"{percent_text(gain / scope.wall_ratio)} of {scope.base_text}"
+            + (f", on each of {scope.devices} devices" if scope.devices > 1 else "")
+        )
+        figures = {"attention_ns": attention_ns, "gpu_ns": all_ns, "kernels": count}
+    else:
+        times, is_small = _host_times(known), gain < SMALL_SHARE
+        evidence = f"scaled_dot_product_attention takes {'; '.join(scope.host_text(*time) for time in times)}"
+        figures = {"attention_ns": sum(time_ns for time_ns, _ in times), "recorded_ns": scope.recorded_ns}
+    return Found(evidence, figures, known.gain(gain, "time in attention")) if is_small else None
+
+
+@rule(
+    id="mask_rules_out_flash",
+    title="A mask prevents flash attention",
+    fix="Batch by length and drop the mask (is_causal), or pack rows without padding (flash_attention_2).",
+    explanation="The flash kernel of SDPA takes no mask but the causal one, and padding adds another.",
+    query="attention",
+    needs=("gpu",),
+    rests_on=("gpu_work", "gpu_time"),
+    queries=(_SLOW,),
+)
+def mask_rules_out_flash(known: Known) -> Found | None:
+    """With 16-bit numbers and heads up to 256, only a mask rules out flash and cuDNN where torch is free to choose.
+
+    Gain: GPU time of the work launched inside the slow operators.
+    """
+    run = known.report.run
+    if run is not None and (run.setup.attention != "sdpa" or run.setup.dtype not in ("float16", "bfloat16")):
+        return None
+    slow = known.frame(_SLOW)
+    if (
+        not len(slow)
+        or len(known.frame(_FAST))
+        or (run is None and not any(work.is_named(_HALF) for work in work_by_name(known, "attention")))
+    ):
+        return None
+    count, gpu_ns = launched(known.engine, slow)
+    names = sorted(set(slow["name"].tolist()))
+    return Found(
+        f"{count_text(len(slow))} calls of {', '.join(names)} and none of flash attention, with 16-bit numbers and "
+        f"torch free to choose: {time_text(gpu_ns)} in {counted(count, 'kernel')}",
+        {"calls": len(slow), "kernels": count, "gpu_ns": gpu_ns},
+        known.gain(known.scope.gpu_part(gpu_ns / known.scope.devices), "work of the slow operators"),
+        "Pack rows without padding (flash_attention_2)." if run is not None and run.setup.sorted else "",
+    )
+
+
+@rule(
+    id="unfused_attention",
+    title="Attention is not fused",
+    fix="Use scaled_dot_product_attention or a flash attention kernel, which keeps the scores in the processor.",
+    explanation="The scores of all pairs of tokens are written and read again by scale, mask, softmax and dropout.",
+    query="kernel_classes",
+    needs=("gpu",),
+    rests_on=("gpu_work", "gpu_time"),
+    certain=False,
+)
+def unfused_attention(known: Known) -> Found | None:
+    """Gain: the kernels between the two matrix products around a softmax, which a fused kernel does not run."""
+    if not work_by_name(known, "softmax"):
+        return None
+    work = sequence(known)
+    is_product, alike = work["class"] == "matmul", same_stream(work)
+    found = [
+        (stop - start, int(work["dur"][start:stop].sum()))
+        for start, stop in runs_of(~is_product, alike)
+        if 0 < stop - start <= _MOST_BETWEEN
+        and start > 0
+        and stop < len(work)
+        and alike[start]
+        and alike[stop]
+        and (work["class"][start:stop] == "softmax").any()
+        and np.isin(work["class"][start:stop], ("softmax", *POINTWISE)).all()
+    ]
+    if not found:
+        return None
+    between_ns, count = sum(item[1] for item in found), sum(item[0] for item in found)
+    item = Found(
+        f"{counted(len(found), 'time')} a softmax stands between two matrix products, with {count_text(count)} kernels "
+        f"in {time_text(between_ns)} that a fused kernel does not need",
+        {"attention_calls": len(found), "kernels": count, "between_ns": between_ns},
+    )
+    return located(known, item, between_ns, "kernels between the two matrix products", ("softmax",))

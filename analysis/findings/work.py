@@ -1,0 +1,120 @@
+"""What the GPU ran: its work by name, and in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from itertools import pairwise
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.places import first_place, listed, work_places
+from molprof.analysis.findings.rule import Found
+from molprof.analysis.frame import Frame
+from molprof.analysis.trace_processor.package import Query
+
+# Below this share even attention that takes no time would gain little.
+SMALL_SHARE = 0.1
+# Classes whose kernels read and write each element once, and that one kernel can do together.
+POINTWISE = ("elementwise", "copy", "cat", "fill", "reduce", "norm")
+_WORK_BY_NAME = """
+INCLUDE PERFETTO MODULE molprof.placement;
+SELECT work.name, work.category, class.class, work.count, work.time_ns
+FROM {work} AS work
+JOIN molprof_work_class AS class USING (category, name)
+ORDER BY work.time_ns DESC, work.name
+"""
+WORK = Query("kernel_classes", _WORK_BY_NAME.format(work="molprof_work_total"))
+WORK_OF_STEPS = Query(
+    "kernel_classes",
+    _WORK_BY_NAME.format(
+        work="""(
+  SELECT work.category, work.name, COUNT() AS count, SUM(work.dur) AS time_ns
+  FROM molprof_gpu_work AS work
+  JOIN molprof_work_phase AS place ON place.id = work.id
+  JOIN molprof_phase AS phase ON phase.id = place.phase_id AND phase.step IS NOT NULL
+  GROUP BY work.category, work.name
+)"""
+    ),
+)
+
+
+class Work(Struct, frozen=True):
+    """Work of one name: of a whole foreign trace, of the recorded steps of a run. The longest time first."""
+
+    name: str
+    category: str
+    kind: str  # class
+    count: int
+    time_ns: int
+
+    def is_named(self, patterns: tuple[str, ...]) -> bool:
+        """By patterns for its name in lower case."""
+        return any(fnmatchcase(self.name.lower(), pattern) for pattern in patterns)
+
+
+def work_by_name(known: Known, *kinds: str) -> list[Work]:
+    """Of these classes; of all without any."""
+    rows = known.frame(WORK if known.report.run is None else WORK_OF_STEPS).rows()
+    return [work for work in (Work(*row) for row in rows) if not kinds or work.kind in kinds]
+
+
+def summed(work: Iterable[Work]) -> tuple[int, int]:
+    """Count and time, ns."""
+    found = list(work)
+    return sum(item.count for item in found), sum(item.time_ns for item in found)
+
+
+# Every piece of work in order of start on its stream, by class.
+SEQUENCE = Query(
+    "kernel_classes",
+    """
+SELECT work.device, IFNULL(work.stream, -1) AS stream, work.ts, work.ts_end, work.dur, class.class
+FROM _molprof_work AS work
+CROSS JOIN slice
+CROSS JOIN molprof_work_class AS class
+WHERE slice.id = work.id AND class.category = work.category AND class.name = IFNULL(slice.name, '(no name)')
+ORDER BY work.device, 2, work.ts, work.id
+""",
+)
+
+
+def gpu_share(known: Known, gpu_ns: float) -> float:
+    """Of the wall time, of work on all devices."""
+    return known.scope.gpu_part(gpu_ns / known.scope.devices)
+
+
+def located(known: Known, found: Found, gain_ns: int, bounded_by: str, classes: tuple[str, ...] = ()) -> Found:
+    """What was found, with the GPU time that a fix could save, and where work of these classes is asked for."""
+    places = work_places(known, classes) if classes else []
+    return replace(
+        found,
+        evidence=found.evidence + listed(places),
+        gain=known.gain(gpu_share(known, gain_ns), bounded_by),
+        place=first_place(places),
+    )
+
+
+def sequence(known: Known) -> Frame:
+    """Work in order; of a run that of its recorded steps."""
+    work = known.frame(SEQUENCE)
+    if known.report.run is None:
+        return work
+    return work.where(known.scope.stretches.covered(work["ts"], work["ts"] + 1) > 0)
+
+
+def runs_of(chosen: np.ndarray, alike: np.ndarray) -> Iterator[tuple[int, int]]:
+    """From where to where rows are chosen one after the other, on one stream."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], chosen.astype(np.int8), [0]))))
+    for start, stop in edges.reshape(-1, 2).tolist():
+        cuts = [start, *(place for place in range(start + 1, stop) if not alike[place]), stop]
+        yield from pairwise(cuts)
+
+
+def same_stream(work: Frame) -> np.ndarray:
+    """Whether each row is on the stream of the row before."""
+    same = (work["device"][1:] == work["device"][:-1]) & (work["stream"][1:] == work["stream"][:-1])
+    return np.concatenate(([False], same))
