@@ -37,13 +37,13 @@ def test_the_findings_of_each_run(runs: dict[str, Simulated]) -> None:
     small = {"elementwise_chains", "copies"}
     launching = small | {"launch_bound", "pauses"}
     assert found == {
-        "plain": launching | {"cache_concatenation", "host_syncs"},
+        "plain": launching | {"cache_concatenation"},
         "eager": launching | {"cache_concatenation"},
         "masked": launching | {"cache_concatenation", "mask_rules_out_flash"},
         "graph": small | {"dominant_kernel"},
         "slow": small | {"dominant_kernel", "processor_share", "processor_syncs", "vocabulary_copies"},
         "jump": launching,
-        "llama": launching | {"cache_concatenation", "host_syncs", "junk_tokens"},
+        "llama": launching | {"cache_concatenation", "junk_tokens"},
     }
 
 

@@ -106,7 +106,7 @@ def findings_section(reports: Reports) -> Section:
         for number, (label, report) in enumerate(zip(reports.labels, reports.reports, strict=True))
         for place, item in enumerate(report.findings)
     ]
-    notes = ("largest possible gain first; gains overlap and do not add up",)
+    notes = ("sorted by gain, and by how much of it such a fix reaches as a rule; gains overlap and do not add up",)
     return Section("Findings", notes, table, parts=tuple(details), name=_ALL)
 
 

@@ -175,7 +175,7 @@ def _instead(item: Straggler) -> str:
         host = ", ".join(f"{name} {time_text(time)}" for name, time in item.host)
         parts.append(f"it was idle for {time_text(item.idle_ns)} ({causes or 'short gaps'})")
         if host:
-            parts.append(f"its host was in {host}")
+            parts.append(f"on its host: {host}")
     return f"{item.step}, rank {item.rank}, while it was late: {'; '.join(parts) or 'it exchanged data'}"
 
 

@@ -23,11 +23,11 @@ _WORK = Query(
     f"SELECT {_SLICE}, kernel.stack_id AS kind, 1 AS count, work.dur AS time_ns FROM _molprof_work AS work"
     " CROSS JOIN slice AS kernel CROSS JOIN slice WHERE kernel.id = work.id AND slice.id = work.call_id",
 )
-# The class of each kind of work.
+# Class and name of each kind of work.
 CLASSES = Query(
     "kernel_classes",
     """
-SELECT work.stack_id AS kind, class.class
+SELECT work.stack_id AS kind, class.class, class.name
 FROM (
   SELECT stack_id, MIN(id) AS id FROM slice WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset') GROUP BY stack_id
 ) AS work
@@ -111,10 +111,11 @@ Place = tuple[str | None, str | None, str | None, str | None, str | None]
 _NOWHERE: Place = (None, None, None, None, None)
 
 
-def of_work(known: Known, classes: Collection[str]) -> list[Row]:
-    """The calls of work of some classes."""
+def of_work(known: Known, classes: Collection[str], names: Collection[str] = ()) -> list[Row]:
+    """The calls of work of some classes, and of some names where they are given."""
     kinds, work = known.frame(CLASSES), known.frame(_WORK)
-    wanted = kinds["kind"][[name in classes for name in kinds["class"].tolist()]]
+    told = zip(kinds["class"].tolist(), kinds["name"].tolist(), strict=True)
+    wanted = kinds["kind"][[kind in classes and (not names or name in names) for kind, name in told]]
     return _by_place(known, work.where(np.isin(work["kind"], wanted)))
 
 

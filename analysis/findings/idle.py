@@ -51,6 +51,20 @@ GROUP BY slice.name
 ORDER BY time_ns DESC, slice.name
 """,
 )
+# How long after the start of the recording the longest wait with queued work began.
+_LONGEST_WAIT = Query(
+    "idle_causes",
+    """
+SELECT IFNULL((
+  SELECT idle.ts
+  FROM _molprof_idle_part AS part
+  JOIN _molprof_idle AS idle ON idle._auto_id = part.id
+  WHERE part.cause IN ('other_stream', 'other')
+  ORDER BY part.time_ns DESC
+  LIMIT 1
+) - (SELECT MIN(ts) FROM _molprof_recorded), 0) AS late_ns
+""",
+)
 _LOADING = re.compile(r"data.?load", re.IGNORECASE)
 _ALLOCATIONS = ("Malloc", "Free", "HostAlloc", "HostRegister")
 # Of the launches; fewer may be captured while other work runs.
@@ -111,8 +125,7 @@ def launch_bound(known: Known) -> Found | None:
         },
         known.gain(scope.idle_part(time_ns), "gaps that end with a launch"),
         fix,
-        known.limits,
-        place,
+        place=place,
     )
 
 
@@ -167,7 +180,9 @@ def long_calls(known: Known) -> Found | None:
         f"{time_text(call['longest_ns'])})"
         for call in calls[:3]
     ]
-    allocates = any(word in calls[0]["name"] for word in _ALLOCATIONS)
+    # A first call sets up the device, and takes longer than all others of its name together.
+    many = calls[0]["longest_ns"] < 0.5 * calls[0]["time_ns"]
+    allocates = many and any(word in calls[0]["name"] for word in _ALLOCATIONS)
     return Found(
         f"{time_text(time_ns)} in gaps longer than 1 ms and at the ends: {'; '.join(names)}",
         {"idle_ns": time_ns, "calls": sum(call["count"] for call in calls)},
@@ -184,7 +199,7 @@ def long_calls(known: Known) -> Found | None:
     id="host_work",
     title="The GPU waits while the CPU does other work",
     fix="Do that work before, in another thread or process, or on the GPU.",
-    explanation="",
+    explanation="With nothing queued the GPU does nothing, however fast it is.",
     query="idle_places",
     needs=("gpu",),
     rests_on=("gpu_idle", "host_time"),
@@ -205,7 +220,8 @@ def host_work(known: Known) -> Found | None:
     ends = [f"{time_text(part_ns)} {where}" for where, part_ns in known.edges if part_ns >= 0.01 * scope.recorded_ns]
     fix = ""
     if _LOADING.search(place or ""):
-        fix = "Load and prepare data ahead: more workers, prefetching, pinned memory."
+        how = "in processes of their own (num_workers)" if "SingleProcess" in (place or "") else "ahead: more workers"
+        fix = f"Load and prepare data {how}, prefetching, pinned memory."
     elif place is None and sum(part_ns for _, part_ns in known.edges) > 0.5 * time_ns:
         fix = "Start recording right before the first step, and stop right after the last."
     return Found(
@@ -215,9 +231,8 @@ def host_work(known: Known) -> Found | None:
         {"idle_ns": time_ns, "recorded_ns": scope.recorded_ns, **{f"{cause}_ns": ns for ns, cause in by_cause}},
         known.gain(scope.idle_part(time_ns), "long gaps with nothing queued"),
         fix,
-        known.limits,
-        place,
-        ("graph_capture",),
+        place=place,
+        part_of=("graph_capture",),
     )
 
 
@@ -225,7 +240,7 @@ def host_work(known: Known) -> Found | None:
     id="host_syncs",
     title="Host syncs let the GPU run dry",
     fix="Keep the value on the device (no .item(), .tolist(), .cpu(), nonzero), or read it later or less often.",
-    explanation="",
+    explanation="The CPU queues nothing while it waits, so that the GPU has nothing to do until the next launch.",
     query="host_syncs",
     needs=("gpu",),
     rests_on=("gpu_idle", "host_time"),
@@ -248,10 +263,8 @@ def host_syncs(known: Known) -> Found | None:
         f"syncs take {time_text(sync_ns)}; {time_text(waited_ns)} of the idle time is in syncs{listed(places)}",
         {"gaps": count, "idle_ns": time_ns, "sync_ns": sync_ns, "waited_ns": waited_ns},
         known.gain(scope.idle_part(min(time_ns, sync_ns)), "gaps that begin in a host sync, and these syncs"),
-        "",
-        known.limits,
-        first_place(places),
-        ("host_work", "launch_bound"),
+        place=first_place(places),
+        part_of=("host_work", "launch_bound"),
     )
 
 
@@ -259,12 +272,13 @@ def host_syncs(known: Known) -> Found | None:
     id="device_waits",
     title="The GPU waits for something that is not the CPU",
     fix="Find what it waits for: an event of another stream, another rank, process or GPU. Record these too.",
-    explanation="",
+    explanation="Work that is queued starts when what it waits for is done: the CPU is not to blame.",
     query="idle_causes",
     needs=("gpu",),
     rests_on=("gpu_idle", "links"),
     least_gain=0.03,
     of_steps=True,
+    queries=(_LONGEST_WAIT,),
 )
 def device_waits(known: Known) -> Found | None:
     scope = known.scope
@@ -273,14 +287,17 @@ def device_waits(known: Known) -> Found | None:
     if not time_ns:
         return None
     longest_ns = max(part.longest_ns for part in parts)
+    first = known.row(_LONGEST_WAIT)
+    # The GPU was busy with work from before, of which nothing is recorded.
+    early = scope.run is None and longest_ns > 0.5 * time_ns and first["late_ns"] < 0.02 * scope.recorded_ns
+    fix = "Begin the recording between two steps, with nothing queued: what ran before is not in it." if early else ""
     what = "; ".join(f"{IDLE_CAUSES[part.cause]} {time_text(part.time_ns)}" for part in parts)
     return Found(
         f"{time_text(time_ns)}, the longest gap {time_text(longest_ns)}, in which work was queued and did not start: "
         f"{what}; what it waited for is not in this trace",
         {"idle_ns": time_ns, "longest_ns": longest_ns},
         known.gain(scope.idle_part(time_ns), "gaps with queued work"),
-        "",
-        known.limits,
+        fix,
     )
 
 
@@ -323,7 +340,7 @@ def limits(known: Known) -> Found | None:
     if not (scope := known.scope).busy_ns:  # how long the work took is not recorded
         return None
     steps = sum(int(row["steps"] or 0) for row in known.report.table("steps").to_json() if row["source"] != "(outside)")
-    each = f", {number_text(steps)} steps of {time_text(scope.recorded_ns / steps)}" if steps > 1 else ""
+    each = f", in {number_text(steps)} steps" if steps > 1 else ""
     return Found(
         f"{known.limits}{'' if scope.run is None else f' of {scope.recorded_text}'}{each}",
         {f"{name}_ns": value for name, value in known.split.items()},

@@ -144,7 +144,7 @@ def dominant_kernel(known: Known) -> Found | None:
         {"count": first.count, "time_ns": first.time_ns},
         part_of=_EXPLAINS.get(first.kind, ()),
     )
-    return located(known, found, first.time_ns, "time in that kernel", (first.kind,))
+    return located(known, found, first.time_ns, "time in that kernel", [first])
 
 
 @rule(
@@ -188,7 +188,7 @@ def _matmul_found(known: Known, patterns: tuple[str, ...], what: str) -> Found |
         f"{percent_text(gpu_share(known, time_ns))} of the time, most in {cut(short_name(chosen[0].name), _NAME)}",
         {"runs": count, "time_ns": time_ns},
     )
-    return located(known, found, time_ns, "time in these kernels")
+    return located(known, found, time_ns, "time in these kernels", chosen)
 
 
 @rule(

@@ -42,9 +42,9 @@ def listed(places: Sequence[Where], beside: bool = True) -> str:
     return f"; by place: {', '.join(shown)}" if first and (len(places) > 1 or not beside) else ""
 
 
-def work_places(known: Known, classes: Collection[str]) -> list[Where]:
-    """Where GPU work of these classes is asked for, the longest time first."""
-    return _where(around.of_work(known, classes))
+def work_places(known: Known, classes: Collection[str], names: Collection[str] = ()) -> list[Where]:
+    """Where GPU work of these classes, and names where given, is asked for, the longest time first."""
+    return _where(around.of_work(known, classes, names))
 
 
 def launch_places(known: Known) -> list[Where]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
 
@@ -87,9 +87,10 @@ def gpu_share(known: Known, gpu_ns: float) -> float:
     return known.scope.gpu_part(gpu_ns / known.scope.devices)
 
 
-def located(known: Known, found: Found, gain_ns: int, bounded_by: str, classes: tuple[str, ...] = ()) -> Found:
-    """What was found, with the GPU time that a fix could save, and where work of these classes is asked for."""
-    places = work_places(known, classes) if classes else []
+def located(known: Known, found: Found, gain_ns: int, bounded_by: str, of: tuple[str, ...] | Sequence[Work]) -> Found:
+    """What was found, with GPU time that a fix could save, and where work of these classes or names is asked for."""
+    names = {item.name for item in of if isinstance(item, Work)}
+    places = work_places(known, {item.kind if isinstance(item, Work) else item for item in of}, names)
     return replace(
         found,
         evidence=found.evidence + listed(places),
