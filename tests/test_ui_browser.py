@@ -136,8 +136,9 @@ def test_two_files_stand_in_one_timeline_and_kernels_that_overlap_are_all_there(
     first, second = CORPUS / "b200_vllm_eager.json.gz", tiny_trace.write(tmp_path / "b.json", tiny_trace.cpu_document())
     with shown(window, tmp_path, first, second):
         assert pinned(window) == [
-            "b200_vllm_eager: steps", "b200_vllm_eager: modules", "b200_vllm_eager: GPU 0 stream 7",
-            "b200_vllm_eager: GPU 0 stream 7 (overlapping 2), track 8", "b200_vllm_eager: GPU 0 idle", "b: steps",
+            "b200_vllm_eager: steps", "b200_vllm_eager: modules", "b200_vllm_eager: operators",
+            "b200_vllm_eager: GPU 0 stream 7", "b200_vllm_eager: GPU 0 stream 7 (overlapping 2), track 8",
+            "b200_vllm_eager: GPU 0 idle", "b: steps",
             "b: phases", "b: sequence, track 1", "b: sequence, track 2", "b: junk tokens",
         ]  # fmt: skip
         assert visible(window) == (0, 87_412_863)

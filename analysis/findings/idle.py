@@ -10,7 +10,7 @@ from molprof.analysis.findings.known import HOST_CAUSES, Known
 from molprof.analysis.findings.places import drained, first_place, idle_places, launch_places, layers_text, listed
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.trace_processor.package import Query
-from molprof.common.values import count_text, counted, number_text, time_text
+from molprof.common.values import count_text, counted, time_text
 
 _QUEUED = ("other_stream", "other", "not_recorded")
 _GRAPHS = Query(
@@ -340,7 +340,9 @@ def limits(known: Known) -> Found | None:
     if not (scope := known.scope).busy_ns:  # how long the work took is not recorded
         return None
     steps = sum(int(row["steps"] or 0) for row in known.report.table("steps").to_json() if row["source"] != "(outside)")
-    each = f", in {number_text(steps)} steps" if steps > 1 else ""
+    each = ""
+    if steps > 1 and (most := known.limits_of_steps):
+        each = f"; most of a step: {', '.join(f'{name} in {count_text(count)}' for name, count in most.items())}"
     return Found(
         f"{known.limits}{'' if scope.run is None else f' of {scope.recorded_text}'}{each}",
         {f"{name}_ns": value for name, value in known.split.items()},

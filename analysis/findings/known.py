@@ -70,6 +70,25 @@ WHERE slice.id = work.id AND class.category = work.category AND class.name = IFN
 )
 # Causes of idle time in which the CPU does something else than wait or launch.
 HOST_CAUSES = ("cpu_calls", "cpu_operators", "cpu_outside")
+# By step of the call that ends a gap, and of the one that starts work.
+_OF_STEPS = Query(
+    "step_placement",
+    """
+INCLUDE PERFETTO MODULE molprof.idle_causes;
+SELECT place.step_id, part.cause, SUM(part.time_ns) AS time_ns
+FROM _molprof_idle AS idle
+CROSS JOIN molprof_call_step AS place
+CROSS JOIN _molprof_idle_part AS part
+WHERE idle.position = 'between' AND place.id = idle.call_id AND part.id = idle._auto_id
+GROUP BY place.step_id, part.cause
+UNION ALL
+SELECT place.step_id, 'gpu', SUM(work.dur)
+FROM _molprof_work AS work
+CROSS JOIN molprof_call_step AS place
+WHERE place.id = work.call_id
+GROUP BY place.step_id
+""",
+)
 # How each is told to use graphs.
 _ENGINES = {"vllm": "vLLM: without enforce_eager", "sglang": "SGLang: without disable_cuda_graph"}
 _LIMITS = {
@@ -77,6 +96,13 @@ _LIMITS = {
     "sync": "host syncs", "pauses": "pauses below 5 µs", "queue": "queued work that does not start",
     "outside": "outside the first and last GPU work",
 }  # fmt: skip
+
+
+def limit_of(cause: str) -> str:
+    """What sets the time of work, or of idle time by its cause; a key of `_LIMITS`."""
+    if cause in HOST_CAUSES:
+        return "cpu"
+    return {"gpu": "gpu", "launching": "launching", "cpu_waited": "sync", "short": "pauses"}.get(cause, "queue")
 
 
 class IdlePart(Struct, frozen=True):
@@ -302,14 +328,11 @@ class Known:
     @cached_property
     def split(self) -> dict[str, int]:
         """What the recorded time of all devices went to, ns: it adds up to that time."""
-        scope, idle = self.scope, Counter[str]()
-        for part in self.idle:
-            idle["cpu" if part.cause in HOST_CAUSES else part.cause] += part.time_ns
+        scope = self.scope
         communication_ns = min(self.exposed_ns, scope.busy_ns)
-        known = {"gpu": scope.busy_ns - communication_ns, "communication": communication_ns, "cpu": idle.pop("cpu", 0)}
-        known["launching"], known["sync"] = idle.pop("launching", 0), idle.pop("cpu_waited", 0)
-        known["pauses"] = idle.pop("short", 0)
-        known["queue"] = idle.total()
+        known = dict.fromkeys(_LIMITS, 0) | {"gpu": scope.busy_ns - communication_ns, "communication": communication_ns}
+        for part in self.idle:
+            known[limit_of(part.cause)] += part.time_ns
         known["outside"] = scope.recorded_ns * scope.devices - sum(known.values())
         return known
 
@@ -319,6 +342,16 @@ class Known:
         whole = sum(self.split.values())
         shares = sorted(((value / whole, name) for name, value in self.split.items() if value > 0), reverse=True)
         return ", ".join(f"{_LIMITS[name]} {percent_text(share)}" for share, name in shares if share >= 0.001)
+
+    @property
+    def limits_of_steps(self) -> dict[str, int]:
+        """Number of steps by what took most of the time of their work and of the gaps before it, the most first."""
+        steps: dict[int, Counter[str]] = {}
+        for step, cause, time_ns in self.frame(_OF_STEPS).rows():
+            steps.setdefault(step, Counter())[limit_of(cause)] += time_ns
+        most = Counter(times.most_common(1)[0][0] for times in steps.values())
+        names = _LIMITS | {"gpu": "a busy GPU"}  # with collectives
+        return {names[name]: count for name, count in most.most_common()}
 
     @property
     def classes(self) -> tuple[str, ...]:

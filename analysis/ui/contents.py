@@ -40,13 +40,29 @@ WHERE
     FROM (SELECT depth FROM molprof_module GROUP BY depth, class HAVING COUNT(DISTINCT name) > 1)
   )
 UNION ALL
-SELECT 1, 4, '', 'host syncs', ts, dur, name || IFNULL(' in ' || operator, ''), id, 0 FROM molprof_host_sync
+-- Where Python stacks lie above them: what the thread with most operators calls that no other operator called.
+SELECT 1, 4, '', 'operators', ts, dur, name, id, 0
+FROM (
+  SELECT id, ts, dur, name, MAX(ts + dur) OVER (
+    ORDER BY ts, dur DESC, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+  ) AS known_end
+  FROM slice
+  WHERE
+    category = 'cpu_op'
+    AND track_id = (
+      SELECT track_id FROM slice WHERE category = 'cpu_op' GROUP BY track_id ORDER BY SUM(dur) DESC, track_id LIMIT 1
+    )
+    AND EXISTS(SELECT 1 FROM slice WHERE category = 'python_function')
+)
+WHERE known_end IS NULL OR ts >= known_end
 UNION ALL
-SELECT 2, 5, '', 'junk tokens', ts, dur, IFNULL(text, '') || ' (sequence ' || sequence || ')', sequence, position
+SELECT 1, 5, '', 'host syncs', ts, dur, name || IFNULL(' in ' || operator, ''), id, 0 FROM molprof_host_sync
+UNION ALL
+SELECT 2, 6, '', 'junk tokens', ts, dur, IFNULL(text, '') || ' (sequence ' || sequence || ')', sequence, position
 FROM molprof_token
 WHERE kind = 'junk' AND slice_id IS NOT NULL
 UNION ALL
-SELECT 3, 6, device, 'GPU ' || IFNULL(device, 'None') || ' idle', ts, dur, cause, 0, 0
+SELECT 3, 7, device, 'GPU ' || IFNULL(device, 'None') || ' idle', ts, dur, cause, 0, 0
 FROM molprof_idle_gap
 WHERE position = 'between'
 ORDER BY number, device, ts, id, position
