@@ -34,8 +34,7 @@ def test_launch_bound_without_graphs(tmp_path: Path) -> None:
     }
     assert found["limits"].figures["gpu_ns"] == 200_000
     assert sum(found["limits"].figures.values()) == 4_000_000
-    # The gap before the first kernel is of no step: it is before all GPU work.
-    assert found["limits"].evidence.endswith("; most of a step: the CPU in 4")
+    assert found["limits"].evidence.endswith("; what takes most of a step: the CPU (4 steps)")
     assert set(found) == {"launch_bound", "limits"}
 
 

@@ -342,7 +342,8 @@ def limits(known: Known) -> Found | None:
     steps = sum(int(row["steps"] or 0) for row in known.report.table("steps").to_json() if row["source"] != "(outside)")
     each = ""
     if steps > 1 and (most := known.limits_of_steps):
-        each = f"; most of a step: {', '.join(f'{name} in {count_text(count)}' for name, count in most.items())}"
+        said = (f"{name} ({counted(count, 'step')})" for name, count in most.items())
+        each = f"; what takes most of a step: {', '.join(said)}"
     return Found(
         f"{known.limits}{'' if scope.run is None else f' of {scope.recorded_text}'}{each}",
         {f"{name}_ns": value for name, value in known.split.items()},

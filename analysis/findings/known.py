@@ -69,7 +69,8 @@ WHERE slice.id = work.id AND class.category = work.category AND class.name = IFN
 """,
 )
 # Causes of idle time in which the CPU does something else than wait or launch.
-HOST_CAUSES = ("cpu_calls", "cpu_operators", "cpu_outside")
+OUTSIDE_CALLS = ("cpu_operators", "cpu_outside")
+HOST_CAUSES = ("cpu_calls", *OUTSIDE_CALLS)
 # By step of the call that ends a gap, and of the one that starts work.
 _OF_STEPS = Query(
     "step_placement",
@@ -308,7 +309,7 @@ class Known:
         """Idle time outside GPU calls before the first work and after the last, ns."""
         names = {"before": "before the first GPU work", "after": "after the last"}
         return [
-            (text, sum(part.time_ns for part in self.idle if part.position == name and part.cause in HOST_CAUSES[1:]))
+            (text, sum(part.time_ns for part in self.idle if part.position == name and part.cause in OUTSIDE_CALLS))
             for name, text in names.items()
         ]
 
