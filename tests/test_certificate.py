@@ -196,6 +196,18 @@ def test_memory_events_are_absent(tmp_path: Path) -> None:
     assert {check for check, *_ in found(changed(tmp_path, content))} == {"earlier_work"}
 
 
+@pytest.mark.parametrize("phase", ["i", "B", "?"])
+def test_kernels_that_are_no_complete_events(tmp_path: Path, phase: str) -> None:
+    content = tiny_trace.document()
+    kernels = [event for event in content["traceEvents"] if event.get("cat") == "kernel"]
+    kernels[1]["ph"] = phase
+    report = changed(tmp_path, content)
+    assert report.counts.kernels == len(kernels) - 1
+    groups = {group.group: group for group in certified(report).groups}
+    assert "not read: 1 event of category kernel" in (groups["gpu_work"].reason or "")
+    assert {group.verdict for group in groups.values() if group.group != "allocations"} == {"bounded"}
+
+
 def test_bounds_of_several_doubts_add_up() -> None:
     both = combined(iter([Bound("kernels", 10, 10, 12), Bound("kernels", 7, 10, 11), Bound("x_ns", 1, 2, None)]))
     assert both == (Bound("kernels", 7, 10, 13), Bound("x_ns", 1, 2, None))

@@ -47,7 +47,7 @@ def test_real_traces_are_whole_and_exact(name: str, engine: TraceProcessor) -> N
     info = load_trace(path, engine)
     expected = json.loads((folder / "expected.json").read_text())[name]
     assert info.events_by_category == expected["trace"]["events_by_category"]
-    assert (info.lost_events, info.complete, info.problem, info.unread_events) == (0, True, None, 0)
+    assert (info.lost_events, info.complete, info.problem, info.not_read) == (0, True, None, {})
     assert info.bytes == path.stat().st_size
 
     # Every slice: name, category, exact start and duration, place, and where its launch is found.

@@ -150,7 +150,7 @@ def test_other_kinds_of_events_are_kept_or_counted(engine: TraceProcessor, tmp_p
         {},
     ]
     info = load(engine, tmp_path, events)
-    assert (info.events_by_category, info.lost_events, info.unread_events) == ({}, 0, 3)
+    assert (info.events_by_category, info.lost_events, info.not_read) == ({}, 0, {"None": 3})
     assert rows(engine.query(SLICES), "name", "category", "ts", "dur", "tid") == [
         ("begin", "span", 0, 8000, 2),
         ("[memory]", "cpu_instant_event", 1000, 0, 2),
@@ -158,6 +158,31 @@ def test_other_kinds_of_events_are_kept_or_counted(engine: TraceProcessor, tmp_p
         ("async", "as", 3000, 4000, None),
     ]
     assert rows(engine.query("SELECT ts, value FROM counter")) == [(4000, 5.0)]
+
+
+@pytest.mark.parametrize("all_args", [True, False])
+def test_only_complete_events_are_work_and_calls(engine: TraceProcessor, tmp_path: Path, all_args: bool) -> None:
+    events = [x("k", 0, 1, cat="kernel"), x("launch", 1, 1, cat="cuda_runtime")]
+    events += [{**x("k", 3, 1, cat="kernel"), "ph": phase, "id": 1} for phase in ("i", "I", "R", "B", "b", "n")]
+    events += [{**x("k", 5, 0, cat="kernel"), "ph": phase, "id": 1} for phase in ("E", "e")]
+    events += [{**x("launch", 6, 1, cat="cuda_runtime"), "ph": "i"}, {**x("copy", 6, 1, cat="gpu_memcpy"), "ph": "?"}]
+    events += [{**x("odd", 6, 1), "ph": "i"}, {**x("note", 6, 1, cat="note"), "ph": "i"}]
+    info = load(engine, tmp_path, events, all_args=all_args)
+    shown = "SELECT category, COUNT() AS slices, SUM(dur) AS dur FROM slice GROUP BY category ORDER BY category"
+    assert rows(engine.query(shown)) == [
+        ("cpu_op (incomplete)", 1, 0),
+        ("cuda_runtime", 1, 1000),
+        ("cuda_runtime (incomplete)", 1, 0),
+        ("kernel", 1, 1000),
+        ("kernel (incomplete)", 6, 4000),  # begin and end, twice
+        ("note", 1, 0),
+    ]
+    assert info.events_by_category == {"cuda_runtime": 1, "kernel": 1}
+    assert info.not_read == {"cpu_op": 1, "cuda_runtime": 1, "gpu_memcpy": 1, "kernel": 6}
+    assert info.notes() == [
+        f"{tmp_path / 'trace.json'}: not read: 1 event of category cpu_op, 1 event of category cuda_runtime,"
+        " 1 event of category gpu_memcpy, 6 events of category kernel"
+    ]
 
 
 def test_an_event_without_category_is_of_none_whatever_came_before() -> None:

@@ -334,7 +334,7 @@ def test_a_file_of_unknown_events_is_refused_early(
     monkeypatch.setattr(survey, "_MAX_UNREAD", 10)
     events = [x("a", i, 1) for i in range(known)] + [{} for _ in range(11)]
     if known:
-        assert load(engine, tmp_path, events).unread_events == 11
+        assert load(engine, tmp_path, events).not_read == {"None": 11}
     else:
         with pytest.raises(TraceError, match="11 of its first 11 events are of no known kind"):
             load(engine, tmp_path, events)

@@ -65,7 +65,7 @@ def comparable(found: Survey) -> tuple[Any, ...]:
     labels, tracks = by_value(found.labels, found.label_of), by_value(found.track_ids, found.tracks)
     arrays = [found.starts_ns, found.durations_ns, found.lanes, found.correlations]
     names = {found.track_ids[track]: name for track, name in found.thread_names.items()}
-    facts = (found.events_by_category, found.expected_slices, found.unread_events, found.origin_ns, found.process_names)
+    facts = (found.events_by_category, found.expected_slices, found.not_read, found.origin_ns, found.process_names)
     assert {label.category for label in labels[0]} == {label.category for label in found.labels}
     return (
         labels,

@@ -227,16 +227,20 @@ def _check(id_: str, title: str, *asked: Query, asks: bool = True) -> Callable[[
 
 @_check("file", "the file is whole", _EVENTS, asks=False)
 def _file(facts: Facts) -> Iterator[Doubt]:
-    info, reasons = facts.info, []
+    info = facts.info
+    lost: Evidence = {"lost_events": info.lost_events}
+    reasons: dict[str, Evidence] = {}
     if not info.complete:
-        reasons.append("the file is damaged, and only its whole part was read")
+        reasons["the file is damaged, and only its whole part was read"] = lost
     if info.lost_events:
-        reasons.append(f"{counted(info.lost_events, 'event')} of the file did not reach the trace processor")
+        reasons[f"{counted(info.lost_events, 'event')} of the file did not reach the trace processor"] = lost
+    if info.not_read:
+        reasons[info.not_read_text] = {"not_read": sum(info.not_read.values())}
     counts = {"gpu_work": "kernels", "gpu_time": "kernel_time_ns", "launches": "launches"}
-    for reason in reasons:
+    for reason, evidence in reasons.items():
         for group in facts.among(*ALL):
             bounds = (facts.count(counts[group], more=None),) if group in counts else ()
-            yield _bounded(group, reason, {"lost_events": info.lost_events or 0}, *bounds)
+            yield _bounded(group, reason, evidence, *bounds)
     trimmed = info.keys.get(TRIMMED_KEY)
     if "steps" in facts.recorded and isinstance(trimmed, dict) and trimmed.get("whole_steps") is False:
         yield Doubt("steps", "not_to_be_had", "parts of steps were trimmed")

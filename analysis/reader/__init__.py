@@ -4,6 +4,7 @@ SQL sees the names of Perfetto's own reader of Chrome JSON, so a query also runs
 
 - `slice`: one row per complete event (ph X). `ts` and `dur` are exact ns, `ts` from the earliest event of the file
   (`TraceInfo.origin_ns`); a missing `dur` is 0, a missing `cat` a NULL `category`. Instant events (ph i) have `dur` 0.
+  GPU work, calls and operators that are not complete events have another category, such as `kernel (incomplete)`.
 - args: `EXTRACT_ARG(arg_set_id, 'args.correlation')`, `'args.External id'`, `'args.grid[0]'`; true and false are 1 and
   0; null, {} and [] have no row.
 - `thread.tid` and `process.pid` are the file's where these are integers from 1 to 2**31 - 1, or pid 0 with its tid 0.
@@ -20,6 +21,8 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec import Struct, field
+
+from molprof.common.values import counted
 
 STDIN = "-"
 
@@ -42,18 +45,30 @@ class TraceInfo(Struct, frozen=True):
     lost_events: int = 0  # of these slices, those that the engine does not show
     lanes: int = 0  # slices on another lane
     stacks: bool = True  # Python stacks are in the engine; events_by_category counts them in any case
-    unread_events: int = 0  # of kinds that the trace processor does not know
+    # Events that no figure counts, by category ('None' for none): of a kind (ph) that the trace processor does not
+    # know, and GPU work, calls and operators that are not complete (ph X).
+    not_read: dict[str, int] = field(default_factory=dict)
     memory_events: int = 0  # allocations and frees (profile_memory); in the engine if all args are
     origin_ns: int = 0  # time in the file = SQL time + origin_ns
     manifest: dict[str, Any] | None = None  # the key `molprof`
     devices: list[dict[str, Any]] = field(default_factory=list)  # torch's `deviceProperties`
     keys: dict[str, Any] = field(default_factory=dict)  # all other top-level keys
 
+    @property
+    def not_read_text(self) -> str:
+        """What was not read: `not read: 3 events of category kernel`."""
+        return "not read: " + ", ".join(
+            counted(count, "event") + (" without category" if category == "None" else f" of category {category}")
+            for category, count in self.not_read.items()
+        )
+
     def notes(self) -> list[str]:
         """Why less may be shown of the trace than expected."""
         notes = []
         if not self.complete:
             notes.append(f"{path_text(self.path)} is damaged, and only its whole part was read: {self.problem}")
+        if self.not_read:
+            notes.append(f"{path_text(self.path)}: {self.not_read_text}")
         if not self.events_by_category:
             notes.append(f"{path_text(self.path)} holds no events with a duration, so nothing was recorded")
         return notes

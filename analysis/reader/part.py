@@ -9,7 +9,7 @@ import functools
 import itertools
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import compress, repeat, zip_longest
@@ -38,6 +38,7 @@ from molprof.analysis.reader.events import (
     decode_brief,
     decode_whole,
     draft,
+    fed_category,
     is_memory,
 )
 from molprof.analysis.reader.text import exact_float
@@ -78,6 +79,8 @@ _ZERO = msgspec.Raw(b"0")
 _DRAFT_LEVEL = 1
 # Phases whose events need nothing but label, times, track and correlation number.
 _PLAIN_PHASES = frozenset("XiIR")
+# Those of most events: their text keeps its category.
+_UNCHANGED_PHASES = FLOW_PHASES | frozenset("XMC")
 _THREAD_SCOPES = (b"", b"null", b'"t"')
 _NONE_NEEDED = NeededArgs()
 _none = partial(np.empty, 0, dtype=np.int64)
@@ -184,7 +187,7 @@ class Part(msgspec.Struct):
     stacks: int = 0  # Python stacks left out
     memory: int = 0  # memory events, left out or not
     kept_stacks: int = 0
-    unread: int = 0  # of unknown phases
+    unread: Mapping[str, int] = field(default_factory=dict)  # of unknown phases, by category
     open_slices: bool = False
     names: Sequence[tuple[str, Id, Id, str]] = ()  # metadata: kind, pid, tid, text
     kinds: Collection[Kind] = ()  # the same object in all parts of a reader
@@ -296,7 +299,7 @@ class PartReader:
         part = Part(
             events=len(events),
             memory=sum(map(is_memory, events)),
-            unread=sum(count for phase, count in phases.items() if phase not in FED_PHASES and phase != "M"),
+            unread=_unread(events) if phases.keys() - FED_PHASES - {"M"} else {},
             open_slices=phases["B"] + phases["b"] > 0,
             names=_names(events) if phases["M"] else [],
         )
@@ -317,6 +320,9 @@ class PartReader:
         part.kinds = self.kinds
         try:
             if self._wanted.all_args:
+                if not phases.keys() <= _UNCHANGED_PHASES:
+                    for event in chosen:
+                        event.cat = fed_category(None if event.cat is None else str(event.cat), event.ph)
                 kinds = ((event.cat, event.ph, None, event.pid, event.tid, b"", b"") for event in chosen)
                 part.kind_of = self._numbered(kinds, len(chosen))
                 part.text = isal_zlib.compress(draft(chosen), _DRAFT_LEVEL)
@@ -327,6 +333,10 @@ class PartReader:
         except RecursionError:
             raise WrongEventError("is nested too deeply") from None
         return part
+
+
+def _unread(events: Iterable[Event]) -> Counter[str]:
+    return Counter([str(event.cat) for event in events if event.ph not in FED_PHASES and event.ph != "M"])
 
 
 def _take_correlations(args: Sequence[Any]) -> np.ndarray:

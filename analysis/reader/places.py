@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 from msgspec import Struct
 
-from molprof.analysis.reader.events import Id
+from molprof.analysis.reader.events import LINKED_CATEGORIES, Id
 from molprof.analysis.reader.survey import Survey
 from molprof.analysis.reader.text import plain_text
 from molprof.common.packets.recording import rank_key
@@ -17,8 +17,6 @@ from molprof.common.packets.recording import rank_key
 _FIRST_MADE_UP = 2**31
 # The arg of a slice on a lane that holds the tid of its own track.
 HOME_TID = "molprof_tid"
-# What has correlation numbers, which each rank counts itself.
-_LINKED = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver")
 
 
 def told_ranks(found: Survey) -> dict[Id, int]:
@@ -29,7 +27,7 @@ def told_ranks(found: Survey) -> dict[Id, int]:
     pids = {pid for pid, _ in found.track_ids} | set(found.process_names)
     keys = {pid: rank_key(str(pid)) or rank_key(found.process_names.get(pid, "")) for pid in pids}
     keys = {pid: key for pid, key in keys.items() if key}
-    wanted = found.has_label(label.category in _LINKED for label in found.labels)
+    wanted = found.has_label(label.category in LINKED_CATEGORIES for label in found.labels)
     linked = {found.track_ids[track][0] for track in set(found.tracks[wanted].tolist())}
     if len({keys.get(pid) for pid in linked}) < 2 or not linked <= keys.keys():
         return {}

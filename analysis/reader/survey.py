@@ -12,7 +12,7 @@ from isal import isal_zlib
 from msgspec import Struct, field
 
 from molprof.analysis.reader.document import CHROME_HINT
-from molprof.analysis.reader.events import SLICE_PHASES, STACK_CATEGORY, Id, usable_args
+from molprof.analysis.reader.events import INCOMPLETE, SLICE_PHASES, STACK_CATEGORY, Id, fed_category, usable_args
 from molprof.analysis.reader.part import Label, Part, numbered
 from molprof.analysis.reader.text import plain_text
 from molprof.common.errors import TraceError
@@ -21,6 +21,8 @@ from molprof.common.errors import TraceError
 _MAX_SPAN_NS = 2**52
 # More events of unknown kinds than this must not be most of a file: a small one may unpack to many tiny events.
 _MAX_UNREAD = 1_000_000
+# The category in the file of events that are fed under another.
+_NOT_COUNTED: dict[str | None, str] = {shown: category for category, shown in INCOMPLETE.items()}
 _NOTHING = np.empty(0, dtype=np.int64)
 # Levels of nested slices that are checked one by one; all deeper ones together, which takes longer for each.
 _LEVELS = 16
@@ -36,7 +38,7 @@ class Survey(Struct):
     events_by_category: dict[str, int] = field(default_factory=dict)  # complete events in the file, fed or not
     expected_slices: dict[str, int] = field(default_factory=dict)  # that the engine must show, by the shown category
     has_open_slices: bool = False  # begin events, whose durations are not known here
-    unread_events: int = 0
+    not_read: Counter[str] = field(default_factory=Counter)  # see TraceInfo
     memory_events: int = 0  # fed or not
     origin_ns: int = 0
     starts_ns: np.ndarray = _NOTHING  # int64, from the earliest event
@@ -80,11 +82,13 @@ def survey(parts: Iterable[Part], path: str, most_stacks: int | None = None) -> 
     found = Survey()
     kept: list[Part] = []
     tracks = numbered()
-    read = stacks = 0
+    read = stacks = unread = 0
     for part in parts:
         read += part.events
         stacks += part.stacks
-        found.unread_events += part.unread
+        if part.unread:
+            found.not_read.update(part.unread)
+            unread = found.not_read.total()
         found.memory_events += part.memory
         found.has_open_slices |= part.open_slices
         for kind, pid, tid, name in part.names:
@@ -94,8 +98,8 @@ def survey(parts: Iterable[Part], path: str, most_stacks: int | None = None) -> 
                 found.process_names[pid] = name
         if len(part.starts):
             kept.append(part)
-        if found.unread_events > _MAX_UNREAD and 2 * found.unread_events > read:
-            what = f"{found.unread_events:,} of its first {read:,} events are of no known kind (ph): not a trace"
+        if unread > _MAX_UNREAD and 2 * unread > read:
+            what = f"{unread:,} of its first {read:,} events are of no known kind (ph): not a trace"
             raise TraceError(f"{path}: {what}", hint=CHROME_HINT)
     found.starts_ns = starts = _joined(kept, "starts", np.int64)
     found.durations_ns = _joined(kept, "durations", np.int64)
@@ -119,6 +123,8 @@ def survey(parts: Iterable[Part], path: str, most_stacks: int | None = None) -> 
             complete[str(label.category)] += count  # an event without one counts under 'None'
         if label.phase in SLICE_PHASES:
             slices[shown_category(label.category)] += count
+            if label.category in _NOT_COUNTED:
+                found.not_read[_NOT_COUNTED[label.category]] += count
     found.events_by_category = dict(sorted((+complete).items()))
     found.expected_slices = dict(slices)
     found.order = time_order(starts, ends)
@@ -172,6 +178,7 @@ def _labelled(parts: list[Part], tracks: dict[Any, int]) -> tuple[list[Label], n
     numbers = np.zeros((2, len(kinds)), dtype=np.int32)  # of each kind its label and track
     for number in np.flatnonzero(there).tolist():
         category, phase, name, pid, tid, args, more = kinds[number]
+        category = fed_category(category, phase)
         label = Label(category, phase, name, usable_args(category, name, args), more)
         numbers[:, number] = labels[label], tracks[pid, tid]
     return list(labels), *numbers[:, kind_of]
