@@ -18,6 +18,7 @@ from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.open import values_named
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import MissingExtraError, UsageError
+from molprof.common.text import shortened
 from molprof.queries import PACKAGE, modules
 from molprof.queries.catalog import catalog, homes, read_module, suggestion
 
@@ -37,8 +38,9 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_INTEGER = re.compile(r"[+-]?\d+")
-_DECIMAL = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?")
+_INTEGER = re.compile(r"([+-]?)0*([0-9]+)")
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_INTEGER_DIGITS = 19  # of 2**63; Python reads no integer of thousands
 # Their bodies use $ for arguments.
 _DEFINITION = re.compile(r"CREATE (?:OR REPLACE )?PERFETTO (?:FUNCTION|MACRO)\b")
 _DEFINITION_WORDS = 5
@@ -122,11 +124,13 @@ def bind(sql: str, parameters: Mapping[str, str], numeric: AbstractSet[str] = fr
                 raise UsageError(f"the query needs a value for {text}", hint=f"give it one: -p {name}=VALUE")
             used.add(name)
             if name in numeric and _DECIMAL.fullmatch(parameters[name]) is None:
-                raise UsageError(f"-p {name}={parameters[name]}: not a number", hint=f"such as -p {name}=1000")
+                raise UsageError(
+                    f"-p {name}={shortened(parameters[name])}: not a number", hint=f"such as -p {name}=1000"
+                )
             text = literal(name, parameters[name])
         parts.append(text)
     if unused := [name for name in parameters if name not in used]:
-        raise UsageError(f"the query has no ${unused[0]} to take -p {unused[0]}={parameters[unused[0]]}")
+        raise UsageError(f"the query has no ${unused[0]} to take -p {unused[0]}={shortened(parameters[unused[0]])}")
     return "".join(parts)
 
 
@@ -151,8 +155,10 @@ def statements(sql: str) -> list[str]:
 
 def literal(name: str, value: str) -> str:
     """A parameter's value as a SQL literal. Raises UsageError for an integer beyond 64 bits."""
-    if _INTEGER.fullmatch(value) and not -(2**63) <= int(value) < 2**63:
-        raise UsageError(f"-p {name}={value}: integers reach from -2**63 to 2**63 - 1")
+    if (match := _INTEGER.fullmatch(value)) and not (
+        len(match[2]) <= _INTEGER_DIGITS and -(2**63) <= int(match[1] + match[2]) < 2**63
+    ):
+        raise UsageError(f"-p {name}={shortened(value)}: integers reach from -2**63 to 2**63 - 1")
     if _DECIMAL.fullmatch(value):
         # In parentheses: two minus signs make a comment.
         return f"({value})" if value[0] in "+-" else value

@@ -131,6 +131,33 @@ def test_a_cache_that_cannot_be_written_is_no_error(
     assert api.report(trace, CACHED) == api.report(trace)
 
 
+@pytest.mark.parametrize("kind", ["link", "shared"])
+def test_a_folder_that_others_may_have_made_is_not_used(
+    folder: Path, trace: Path, tmp_path: Path, read_anew: list[str], kind: str
+) -> None:
+    """Not even where it holds what the cache wrote: nothing in it is read, changed or removed."""
+    new = api.report(trace, CACHED)
+    for name in ("reports", "files"):
+        if kind == "link":
+            (folder.parent / name).symlink_to((folder.parent / name).rename(tmp_path / name))
+        else:
+            (folder.parent / name).chmod(0o777)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert api.report(trace, CACHED) == new
+    assert len(read_anew) == 2
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_an_entry_that_is_a_link_is_replaced_not_followed(folder: Path, trace: Path, tmp_path: Path) -> None:
+    new = api.report(trace, CACHED)
+    (entry,) = folder.iterdir()
+    mine = entry.rename(tmp_path / "mine")
+    entry.symlink_to(mine)
+    mine.write_bytes(b"damaged")
+    assert api.report(trace, CACHED) == new
+    assert (mine.read_bytes(), entry.is_symlink()) == (b"damaged", False)
+
+
 def test_errors_are_not_kept(folder: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text('{"traceEvents": [')

@@ -180,6 +180,14 @@ def test_a_stdout_that_takes_nothing_is_named(trace: str, sent: str, reason: str
     ]
 
 
+@pytest.mark.parametrize("words", ["report - --no-cache", "mcp ."])
+def test_a_closed_stdin_is_named(tmp_path: Path, words: str) -> None:
+    command = f"{sys.executable} -m molprof {words} <&-"
+    result = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "molprof: error: cannot read standard input: it is closed\n  start it without <&-\n"
+
+
 def test_what_the_encoding_of_stdout_lacks_is_escaped(tmp_path: Path, trace: str) -> None:
     line = [sys.executable, "-m", "molprof", "query", "SELECT 'µ…' AS name", trace]
     environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}

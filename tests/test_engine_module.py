@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from molprof.analysis.trace_processor import wasm
+from molprof.common.cache import store
 from molprof.common.errors import EngineError, MissingExtraError
 
 
@@ -103,26 +104,25 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     blocker = tmp_path / "file"
     blocker.write_text("")
     entry = blocker / "molprof" / "wasm" / "x.cwasm"
-    wasm._write_entry(entry, b"code")
+    store(entry.parent, entry.name, [b"code"], 100)
     assert wasm._read_entry(entry, False) is None
     assert blocker.read_text() == ""
 
 
-def test_code_of_earlier_versions_is_removed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wasm, "_MAX_BYTES", 1 << 10)
+def test_code_of_earlier_versions_is_removed(cache: Path) -> None:
     for age, name in enumerate(("new", "used", "old"), start=1):
-        wasm._write_entry(cache / f"{name}.cwasm", bytes(300))
+        store(cache, f"{name}.cwasm", [bytes(300)], 1 << 10)
         os.utime(cache / f"{name}.cwasm", (1e9 - age, 1e9 - age))
-    wasm._write_entry(cache / "now.cwasm", bytes(300))
+    store(cache, "now.cwasm", [bytes(300)], 1 << 10)
     assert sorted(path.stem for path in cache.iterdir()) == ["new", "now", "used"]
 
 
 def test_a_failed_write_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: object) -> None:
+    def full(*arguments: object, **how: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    wasm._write_entry(cache / "x.cwasm", b"code")
+    store(cache, "x.cwasm", [b"code"], 100)
     assert list(cache.iterdir()) == []
 
 

@@ -135,6 +135,27 @@ def test_what_it_refuses_is_an_error_of_the_tool(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["a.json", "damaged.json", "link.json"]
 
 
+def test_half_a_character_is_answered(tmp_path: Path) -> None:
+    requests: list[Any] = [
+        {"method": "initialize", "id": 0, "params": {
+            "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}},
+        {"method": "notifications/initialized"},
+        {"method": "tools/call", "id": 1, "params": {"name": "report", "arguments": {"trace": "\\u\U0001f600\ud83d"}}},
+    ]  # fmt: skip
+    line = [sys.executable, "-m", "molprof", "mcp", str(tmp_path)]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        for request in requests:
+            server.stdin.write(json.dumps({"jsonrpc": "2.0", **request}) + "\n")
+        server.stdin.flush()
+        server.stdout.readline()
+        answer = json.loads(server.stdout.readline())  # waits without end where there is none
+        server.stdin.close()
+    assert answer["id"] == 1
+    assert "no file '\\\\u\U0001f600\ufffd' below" in answer["result"]["content"][0]["text"]
+
+
 def test_a_query_without_end_is_ended_and_the_next_call_answered(tmp_path: Path) -> None:
     from molprof.commands.mcp_server import Reader
 

@@ -53,13 +53,17 @@ def test_byte_table_writes_what_the_tokenizer_read(name: str) -> None:
     assert table(name).of(151_900) == b""
 
 
-def test_conversion_is_cached_and_a_damaged_cache_is_replaced(tmp_path: Path, own_cache: Path) -> None:
+def test_conversion_is_cached_and_a_damaged_cache_is_replaced(
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tokenizer("llama")
     (kept,) = (own_cache / "tokenizers").glob("llama-*.json")
     whole = kept.read_bytes()
-    stored = tmp_path / kept.name
+    monkeypatch.setenv("MOLPROF_CACHE", str(tmp_path))
+    stored = tmp_path / "tokenizers" / kept.name
+    stored.parent.mkdir()
     stored.write_bytes(whole[:1000])
-    again = preset_tokenizer("llama", tmp_path)
+    again = preset_tokenizer("llama")
     assert stored.read_bytes() == whole
     assert again("<0.5,1.2,0.3>")["input_ids"] == ids("llama", "<0.5,1.2,0.3>")
 

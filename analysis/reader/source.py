@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from molprof.analysis.reader import STDIN, path_text
 from molprof.common.errors import TraceError, UsageError
-from molprof.common.files import FULL
+from molprof.common.files import FULL, check_stdin
 from molprof.common.packets import ArgsOf, chrome_text, looks_like_packets
 from molprof.common.zstandard import zstd
 
@@ -117,6 +117,8 @@ def open_source(path: Path, args_of: ArgsOf | None = None) -> Generator[Source, 
     """
     name = path_text(path)
     refuse_folder(path)
+    if str(path) == STDIN:
+        check_stdin()
     try:
         with open(sys.stdin.fileno(), "rb", closefd=False) if str(path) == STDIN else path.open("rb") as file:
             source = Source(name, file)

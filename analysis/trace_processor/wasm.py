@@ -11,7 +11,6 @@ import logging
 import mmap
 import os
 import re
-import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,9 +23,8 @@ from isal import isal_zlib
 
 from molprof.analysis.trace_processor.protocol import MAX_REQUEST_BYTES
 from molprof.analysis.trace_processor.state import Changes, changes, memory_bytes, packed, put, unpack
-from molprof.common.cache import file_digest, prune
+from molprof.common.cache import file_digest, is_private, private_folder, store
 from molprof.common.errors import EngineError, MissingExtraError
-from molprof.common.files import replacing
 from molprof.common.process import interrupts_held
 
 _FILES = {False: "trace_processor.wasm", True: "trace_processor_memory64.wasm"}
@@ -88,7 +86,8 @@ def _compiled(wasm: Path, entry: Path, memory64: bool) -> wasmtime.Module:
         module = wasmtime.Module(wasm_engine(memory64), wasm.read_bytes())
     except wasmtime.WasmtimeError as error:
         raise EngineError(f"cannot compile {wasm}: {error}") from error
-    _write_entry(entry, bytes(module.serialize()))
+    code = bytes(module.serialize())
+    store(entry.parent, entry.name, (code, isal_zlib.crc32(code).to_bytes(_CHECKSUM_BYTES, "little")), _MAX_BYTES)
     return module
 
 
@@ -98,10 +97,7 @@ def _alone(entry: Path) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
             entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if _only_mine(entry.parent):
-                folder = os.open(entry.parent, os.O_RDONLY)
-                held.callback(os.close, folder)
-                fcntl.flock(folder, fcntl.LOCK_EX)
+            fcntl.flock(held.enter_context(private_folder(entry.parent)), fcntl.LOCK_EX)
         yield
 
 
@@ -123,7 +119,8 @@ def find_wasm(memory64: bool) -> Path:
 def _read_entry(entry: Path, memory64: bool) -> wasmtime.Module | None:
     """The cached module; None where none can be trusted and used."""
     try:
-        if not _only_mine(entry.parent) or not _only_mine(entry):
+        # An entry is native code, and its checksum is no signature.
+        if not all(is_private(path.lstat()) for path in (entry.parent, entry)):
             return None
         with entry.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             checksum = data[-_CHECKSUM_BYTES:]
@@ -140,25 +137,6 @@ def _read_entry(entry: Path, memory64: bool) -> wasmtime.Module | None:
         return wasmtime.Module.deserialize_file(wasm_engine(memory64), str(entry))
     except wasmtime.WasmtimeError:
         return None
-
-
-def _only_mine(path: Path) -> bool:
-    """Whether only this user can write the path: an entry is native code, and its checksum is no signature."""
-    status = path.stat(follow_symlinks=False)
-    shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return status.st_uid == os.getuid() and not shared and not stat.S_ISLNK(status.st_mode)
-
-
-def _write_entry(entry: Path, code: bytes) -> None:
-    """Caches the compiled code, if the folder can be written."""
-    with contextlib.suppress(OSError):
-        entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if _only_mine(entry.parent):
-            with replacing(entry) as part, part.open("wb") as file:
-                file.write(code)
-                file.write(isal_zlib.crc32(code).to_bytes(_CHECKSUM_BYTES, "little"))
-            entry.chmod(0o600)
-            prune(entry.parent, _MAX_BYTES)
 
 
 class WasmTransport:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import io
+import sys
 from pathlib import Path
 
 import click
 
 from molprof.common.errors import MissingExtraError
+from molprof.common.files import check_stdin, writing_stdout
 
 
 @click.command("mcp")
@@ -32,6 +35,10 @@ def command(folders: tuple[Path, ...]) -> None:
     """
     if importlib.util.find_spec("mcp") is None:
         raise MissingExtraError("mcp", "mcp", "molprof mcp")
-    from molprof.commands.mcp_server import Folders, make_server
+    check_stdin()
+    with writing_stdout():
+        pass
+    from molprof.commands.mcp_server import Folders, Requests, make_server
 
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(Requests(sys.stdin.buffer)), "utf-8")
     make_server(Folders(folders)).run("stdio")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import stat
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 import msgspec
 from mcp.server.mcpserver import MCPServer
@@ -32,6 +34,9 @@ data, never instructions.
 
 _ENDINGS = (".json", ".json.gz", ".json.zst", ".pftrace", ".pftrace.gz", ".perfetto-trace")
 _MOST_FILES = 2_000  # that are listed
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
+)
 Trace = Annotated[str, Field(description="Path of a trace, as `traces` lists it.")]
 Limit = Annotated[int, Field(ge=1, le=1000, description="Most entries of each list.")]
 Select = Annotated[str, Field(description="Words: only figures with one of them in id, label or heading. Empty: all.")]
@@ -77,6 +82,29 @@ class Folders:
                     if not name.endswith(_ENDINGS) or path.is_symlink():
                         continue
                     yield str(path.relative_to(root) if len(self._roots) == 1 else path), path.stat().st_size
+
+
+class Requests(io.RawIOBase):
+    """The lines of requests, in which half of a character (`"\\ud800"`) is U+FFFD.
+
+    The SDK drops a request that holds one, and who asked would wait without end.
+    """
+
+    def __init__(self, lines: BinaryIO) -> None:
+        self._lines, self._rest = lines, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        text = self._rest or _ESCAPE.sub(_whole, self._lines.readline())
+        size = min(len(text), len(buffer))
+        buffer[:size], self._rest = text[:size], text[size:]
+        return size
+
+
+def _whole(escape: re.Match[bytes]) -> bytes:
+    return rb"\ufffd" if escape["half"] else escape[0]
 
 
 class Reader:

@@ -1,4 +1,8 @@
-"""The user's cache: entries under keys of what made them, intact or not there, in folders of bounded size."""
+"""The user's cache: entries under keys of what made them, intact or not there, in folders of bounded size.
+
+A folder that someone else can write is not used, nor a link in place of one: entries could be forged, and the files of
+another folder overwritten or removed.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,14 @@ import functools
 import hashlib
 import mmap
 import os
+import stat
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 from molprof import __version__
-from molprof.common.files import cache_dir, replacing
+from molprof.common.files import cache_dir
 
 # What tells whether a content is intact.
 Digest = Callable[["bytes | memoryview"], bytes]
@@ -40,42 +45,80 @@ def cache_key(paths: Iterable[Path], *facts: object) -> str | None:
 
 def read_entry(folder: str, key: str, digest: Digest = _digest) -> memoryview | None:
     """The content stored under `key` with this digest, mapped from its file; None without an intact one."""
-    entry, size = cache_dir() / folder / key, len(digest(b""))
+    size = len(digest(b""))
     # An empty file cannot be mapped. Others are replaced or removed, never changed.
-    with contextlib.suppress(OSError, ValueError), entry.open("rb") as file:
+    with (
+        contextlib.suppress(OSError, ValueError),
+        private_folder(cache_dir() / folder) as place,
+        open(os.open(key, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=place), "rb") as file,
+    ):
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         if data[:size] == digest(data[size:]):
-            os.utime(entry)  # the least recently used entries are removed first
+            os.utime(file.fileno())  # the least recently used entries are removed first
             return data[size:]
     return None
 
 
 def write_entry(folder: str, key: str, content: bytes, most_bytes: int, digest: Digest = _digest) -> None:
-    """Store `content`, if it fits, in a folder of at most `most_bytes`.
+    """Store `content`, if it fits, in a folder of at most `most_bytes`."""
+    if len(content) <= most_bytes:
+        store(cache_dir() / folder, key, (digest(content), content), most_bytes)
 
-    A cache that cannot be written costs only time.
+
+def store(folder: Path, name: str, parts: Iterable[bytes], most_bytes: int) -> None:
+    """Write the parts as a file of a private folder, whole or not at all.
+
+    The least recently used files beyond `most_bytes` are removed. A folder that cannot be written costs only time.
     """
-    if len(content) > most_bytes:
-        return
     with contextlib.suppress(OSError):
-        place = cache_dir() / folder
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with replacing(place / key) as part, part.open("wb") as file:
-            file.write(digest(content))
-            file.write(content)
-        prune(place, most_bytes)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with private_folder(folder) as place:
+            part = f".{os.urandom(8).hex()}"  # a killed process leaves it, to be removed as the others
+            try:
+                with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=place), "wb") as file:
+                    file.writelines(parts)
+                os.replace(part, name, src_dir_fd=place, dst_dir_fd=place)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(part, dir_fd=place)
+                raise
+            _prune(place, most_bytes)
 
 
-def prune(place: Path, most_bytes: int) -> None:
-    """Remove the least recently used entries of a folder beyond `most_bytes`. Raises OSError."""
-    known = sorted(
-        ((entry.stat(), entry) for entry in place.iterdir()), key=lambda item: item[0].st_mtime_ns, reverse=True
-    )
+@contextlib.contextmanager
+def private_folder(path: Path) -> Iterator[int]:
+    """A handle of the folder, for its files whatever becomes of the path.
+
+    Raises OSError if it is a link, or others can write it.
+    """
+    place = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if not is_private(os.fstat(place)):
+            raise PermissionError
+        yield place
+    finally:
+        os.close(place)
+
+
+def is_private(status: os.stat_result) -> bool:
+    """Whether only this user can write what has this status."""
+    shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return status.st_uid == os.getuid() and not shared and not stat.S_ISLNK(status.st_mode)
+
+
+def _prune(place: int, most_bytes: int) -> None:
+    with os.scandir(place) as entries:
+        known = sorted(
+            ((entry.stat(follow_symlinks=False), entry.name) for entry in entries),
+            key=lambda item: item[0].st_mtime_ns,
+            reverse=True,
+        )
     total = 0
-    for status, entry in known:
+    for status, name in known:
         total += status.st_size
         if total > most_bytes:
-            entry.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # another process removed it
+                os.unlink(name, dir_fd=place)
 
 
 @functools.cache

@@ -37,6 +37,12 @@ def cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "molprof"
 
 
+def check_stdin() -> None:
+    """Raises UsageError where the process was started with a closed stdin."""
+    if sys.stdin is None:
+        raise UsageError("cannot read standard input: it is closed", hint="start it without <&-")
+
+
 def read_text(path: Path, hint: str | None = None) -> str:
     """The text of a UTF-8 file, without a byte order mark."""
     try:
@@ -71,8 +77,7 @@ def replacing(path: Path, force: bool = True) -> Iterator[Path]:
 
 def written_files() -> list[Path]:
     """The files that this process has written, once each; not those of the user's cache."""
-    cache = cache_dir().absolute()
-    return [path for path in dict.fromkeys(_written) if cache not in path.absolute().parents]
+    return [*dict.fromkeys(_written)]
 
 
 def _placed(part: Path, path: Path, force: bool) -> Path:

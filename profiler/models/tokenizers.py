@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from molprof.common.cache import is_private, store
 from molprof.common.errors import MissingExtraError, UsageError
-from molprof.common.files import cache_dir, replacing
+from molprof.common.files import cache_dir
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -77,16 +78,18 @@ VOCABULARIES = {
 }
 
 _FILE = "tokenizer.json"
+# On disk: half a dozen converted ones.
+_MOST_BYTES = 128 << 20
 _ACCEPTED = f"use a preset ({', '.join(VOCABULARIES)}), a folder with a {_FILE}, or a hub id"
 
 
-def preset_tokenizer(name: str, cache: Path | None = None) -> PreTrainedTokenizerFast:
-    """The tokenizer of a preset, converted once and then read from `cache` (None: the user's cache folder)."""
-    kept = name in VOCABULARIES and _stored(name, cache).is_file()
-    made = None if kept else _preset_backend(name, cache)
-    with suppress(Exception):  # the tokenizers library raises bare Exception on a file that is damaged or not there
-        return _wrapped(name, tokenizer_file=str(_stored(name, cache)))
-    return _wrapped(name, tokenizer_object=_preset_backend(name, cache) if made is None else made)
+def preset_tokenizer(name: str) -> PreTrainedTokenizerFast:
+    """The tokenizer of a preset, converted once and then read from the user's cache."""
+    made = None if name in VOCABULARIES and _is_kept(_stored(name)) else _preset_backend(name)
+    with suppress(Exception):  # the tokenizers library raises bare Exception on a damaged file
+        if _is_kept(_stored(name)):
+            return _wrapped(name, tokenizer_file=str(_stored(name)))
+    return _wrapped(name, tokenizer_object=_preset_backend(name) if made is None else made)
 
 
 def _wrapped(name: str, **backend: Any) -> PreTrainedTokenizerFast:
@@ -104,14 +107,14 @@ def _wrapped(name: str, **backend: Any) -> PreTrainedTokenizerFast:
     )
 
 
-def _preset_backend(name: str, cache: Path | None = None) -> Tokenizer:
+def _preset_backend(name: str) -> Tokenizer:
     """The tokenizer that `preset_tokenizer` wraps, without torch."""
     if name not in VOCABULARIES:
         raise UsageError(f"no tokenizer preset {name!r}", hint=f"use one of: {', '.join(VOCABULARIES)}")
     vocabulary = VOCABULARIES[name]
     source = _source(vocabulary)
-    stored = _stored(name, cache)
-    if stored.is_file():
+    stored = _stored(name)
+    if _is_kept(stored):
         from tokenizers import Tokenizer
 
         with suppress(Exception):  # the tokenizers library raises bare Exception on a damaged file
@@ -131,20 +134,24 @@ def _preset_backend(name: str, cache: Path | None = None) -> Tokenizer:
             f"{source} has {size} tokens, expected {vocabulary.base_tokens}",
             hint="install the version named in molprof's constraints.txt",
         )
-    with suppress(OSError):  # without a cache, the next call converts again
-        stored.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(stored) as part:
-            backend.save(str(part))
+    store(stored.parent, stored.name, [backend.to_str(pretty=True).encode()], _MOST_BYTES)
     return backend
 
 
-def _stored(name: str, cache: Path | None) -> Path:
+def _is_kept(stored: Path) -> bool:
+    """Whether the converted tokenizer is there, and nobody else can have written it."""
+    with suppress(OSError):
+        return all(is_private(path.lstat()) for path in (stored.parent, stored))
+    return False
+
+
+def _stored(name: str) -> Path:
     """Where a converted tokenizer is kept."""
     vocabulary = VOCABULARIES[name]
     # A digest of everything that it depends on.
     parts = (vocabulary, TAGS, _source(vocabulary).stat().st_size, importlib.metadata.version("tokenizers"))
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-    return (cache or cache_dir() / "tokenizers") / f"{name}-{digest}.json"
+    return cache_dir() / "tokenizers" / f"{name}-{digest}.json"
 
 
 def _source(vocabulary: Vocabulary) -> Path:
