@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from molprof.analysis.figures.catalog import TABLES
 from molprof.analysis.figures.model import SCHEMA, Report, agree
-from molprof.analysis.reader import STDIN
+from molprof.analysis.reader import is_stream
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.values import Value, counted
 
@@ -83,7 +83,7 @@ def read_stored(path: Path) -> Report | None:
 
 def _text(path: Path) -> bytes | None:
     """The text of a file that may be a report."""
-    if str(path) == STDIN or not path.is_file():
+    if is_stream(path) or not path.is_file():
         return None
     from molprof.analysis.reader.source import open_source  # heavy
 

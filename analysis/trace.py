@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 from msgspec.structs import replace as changed
 
-from molprof.analysis.reader import STDIN
+from molprof.analysis.reader import is_stream
 from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE
 from molprof.common.cache import cache_key, read_entry, write_entry
 from molprof.common.errors import MolprofError
@@ -222,7 +222,7 @@ class Trace:
 
     def _key(self) -> str | None:
         """Of the report in the cache: the file, molprof's code, and what changes figures."""
-        if not self.reading.cached or str(self.path) == STDIN:
+        if not self.reading.cached or is_stream(self.path):
             return None
         native_path = self.reading.native_path or os.environ.get(NATIVE_PATH_VARIABLE)
         return cache_key((self.path,), native_path, self.reading.stacks, self.reading.partial)
@@ -270,7 +270,7 @@ def each_trace(
 ) -> Iterator[T | MolprofError]:
     """What `job` makes of each trace, in order and as soon as it is made; for one that cannot be read, the error.
 
-    Each process reads one trace after the other. Only this one reads standard input. An interrupt waits for none.
+    Each process reads one trace after the other. Only this one reads streams. An interrupt waits for none.
 
     Args:
         job: a function of a module, which other processes import; `kind` is what it returns, for msgspec.
@@ -334,7 +334,7 @@ def each_trace(
     pool = ThreadPoolExecutor(max_workers=max(1, len(others)))
     try:
         for item in items:
-            if others and item.answer is None and str(item.path) != STDIN:
+            if others and item.answer is None and not is_stream(item.path):
                 item.future = pool.submit(ask, item.path)
             waiting.append(item)
             if not is_few and len(waiting) > workers * _AHEAD:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny_trace
@@ -100,6 +105,77 @@ def test_standard_input(tmp_path: Path, molprof: object) -> None:
     trace = report["trace"]
     assert (trace["path"], trace["bytes"], trace["events_by_category"]) == ("-", len(TEXT), {"cpu_op": 3000})
     assert report["figures"]["trace"] == "standard input"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "report {}",
+        "report {} --by operator",
+        "report {} --rows",
+        "compare {} {}",
+        "compare {} {} --by kernel",
+        "query 'SELECT COUNT() FROM slice' {} {}",
+    ],
+)
+def test_process_substitution_is_read_once(tmp_path: Path, words: str) -> None:
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(TEXT))
+    given = words.replace("{}", "<(zcat trace.json.gz)")
+    line = ["bash", "-c", f"{sys.executable} -m molprof {given} --format json"]
+    result = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "3000" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("compare pipe link", "link can be read once only"),
+        ("query launches pipe pipe", "pipe can be read once only"),
+        ("open pipe", "pipe can be read once only: name a file"),
+        ("trim pipe --from 0s -o out.json", "pipe can be read once only: name a file"),
+        ("ranks pipe link", "ranks are read from files, not from pipe"),
+        ("report pipe --graph-capture trace.json", "pipe can be read once only: name a file"),
+        ("report pipe --submit here", "a report on a cluster reads a file and writes one"),
+    ],
+)
+def test_a_stream_that_would_be_read_twice_is_refused(
+    tmp_path: Path, molprof: Callable[..., Any], words: str, message: str
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    result = molprof(*words.split())
+    assert (result.returncode, result.stderr.splitlines()[0]) == (2, f"molprof: error: {message}")
+
+
+@pytest.mark.parametrize("ending", ["whole", "interrupted"])
+def test_a_pipe_that_stalls_is_named_and_can_be_left(tmp_path: Path, ending: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    line = [sys.executable, "-m", "molprof", "report", "pipe", "--format", "json"]
+    heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    with subprocess.Popen(
+        line,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **heard,  # type: ignore[call-overload]
+    ) as process:
+        if ending == "interrupted":
+            pipe = (tmp_path / "pipe").open("wb", buffering=0)
+            pipe.write(TEXT[:-1000])
+        assert process.stderr.readline() == "waiting for data from pipe; Ctrl-C ends it\n"
+        if ending == "interrupted":
+            process.send_signal(signal.SIGINT)
+        else:
+            (tmp_path / "pipe").write_bytes(TEXT)
+        result, said = process.communicate(timeout=60)
+    if ending == "interrupted":
+        pipe.close()
+        assert (process.returncode, said) == (130, "\nmolprof: error: interrupted; no file was changed\n")
+    else:
+        assert json.loads(result)["trace"]["events_by_category"] == {"cpu_op": 3000}
 
 
 @pytest.mark.parametrize("packing", source.PACKINGS, ids=lambda packing: packing.name)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from molprof.analysis.documents.figures import Reports
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.model import RECORDED_SPAN, STACK_CATEGORY, Finding, Gain
-from molprof.analysis.reader import STDIN
+from molprof.analysis.reader import is_stream
 from molprof.common.document import Row, Section, last_rows, pairs
 from molprof.common.values import percent_text, time_text
 
@@ -83,7 +83,7 @@ def _gain(item: Finding) -> str:
 def next_commands(report: Report) -> Section:
     """Commands that show more of what this report shows."""
     path, events = shlex.quote(report.trace.path), report.trace.events_by_category
-    trace = path if path != STDIN and len(path) <= _LONGEST_PATH else "TRACE"
+    trace = path if not is_stream(path) and len(path) <= _LONGEST_PATH else "TRACE"
     by = "module" if STACK_CATEGORY in events else "operator" if "cpu_op" in events else "kernel"
     lines = [f"molprof report {trace} --all"]
     if report.trace.gpu_recorded or by == "operator":

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from molprof.analysis.ranks.read import RankTrace, told_rank
-from molprof.analysis.reader import STDIN
+from molprof.analysis.reader import is_stream, path_text
 from molprof.analysis.reader.source import is_trace, left_out
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import replacing
@@ -49,8 +49,8 @@ def rank_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     found: list[Path] = []
     remarks: list[str] = []
     for path in paths:
-        if str(path) == STDIN:
-            raise UsageError("ranks are read from files, not from standard input", hint="molprof ranks DIR")
+        if is_stream(path):
+            raise UsageError(f"ranks are read from files, not from {path_text(path)}", hint="molprof ranks DIR")
         if not path.is_dir():
             found.append(path)
             continue

@@ -18,6 +18,8 @@ SQL sees the names of Perfetto's own reader of Chrome JSON, so a query also runs
 
 from __future__ import annotations
 
+import os
+import stat
 from typing import Any
 
 from msgspec import Struct, field
@@ -25,6 +27,17 @@ from msgspec import Struct, field
 from molprof.common.values import counted
 
 STDIN = "-"
+
+
+def is_stream(path: str | os.PathLike[str]) -> bool:
+    """Whether it can be read once only: standard input, a pipe, a terminal."""
+    if str(path) == STDIN:
+        return True
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):  # nothing there, no name of a file
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def path_text(path: object) -> str:

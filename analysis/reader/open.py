@@ -13,7 +13,7 @@ import msgspec
 from isal import isal_zlib
 from msgspec import structs
 
-from molprof.analysis.reader import STDIN, TraceInfo
+from molprof.analysis.reader import TraceInfo, is_stream
 from molprof.analysis.reader.stacks import Stacks
 from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE, TraceProcessor, engine_version, open_engine
 from molprof.common.cache import cache_key, read_entry, write_entry
@@ -46,8 +46,8 @@ LIMIT 1
 
 
 def kept_key(path: str | os.PathLike[str], native_path: str | None, *options: object) -> str | None:
-    """The key of the file at `path`, loaded with `options`; None where the trace processor is another process."""
-    if str(path) == STDIN or native_path or os.environ.get(NATIVE_PATH_VARIABLE):
+    """The key of the file at `path`, loaded with `options`; None of a stream, and for a native trace processor."""
+    if is_stream(path) or native_path or os.environ.get(NATIVE_PATH_VARIABLE):
         return None
     return cache_key((Path(path),), engine_version(), *options)
 

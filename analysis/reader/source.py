@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import logging
 import os
 import re
+import select
 import stat
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +22,7 @@ from typing import Any, BinaryIO
 from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor, IsalError
 from msgspec import Struct
 
-from molprof.analysis.reader import STDIN, path_text
+from molprof.analysis.reader import STDIN, is_stream, path_text
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import FULL, check_stdin
 from molprof.common.packets import ArgsOf, chrome_text, looks_like_packets
@@ -54,6 +58,9 @@ _zstd = partial(zstd.ZstdDecompressor, options={zstd.DecompressionParameter.wind
 # What names of traces end in, and how many of them a hint names.
 ENDINGS = (".json", ".json.gz", ".json.zst", ".pftrace", ".perfetto-trace")
 _LISTED = 8
+# A stream is asked again after so long, and so long nothing is said.
+_POLL_S, _PATIENCE_S = 0.1, 2
+_log = logging.getLogger(__name__)
 _HINT = "copy or record the file again, or read the intact part with --partial"
 
 
@@ -80,6 +87,36 @@ def ahead(blocks: Iterator[bytes]) -> Generator[bytes, None, None]:
         while (block := waiting.popleft().result()) is not None:
             waiting.append(pool.submit(next, blocks, None))
             yield block
+
+
+class _Stream(io.FileIO):
+    """A pipe, a terminal or the like. It says so when it waits long, and waits no more when `is_left`."""
+
+    label = ""
+    is_left = is_told = False
+
+    def readinto(self, buffer: Any) -> int | None:
+        begin = time.monotonic()
+        while not select.select([self], [], [], _POLL_S)[0]:
+            if self.is_left:
+                return 0
+            if not self.is_told and time.monotonic() - begin > _PATIENCE_S:
+                self.is_told = True
+                _log.info("waiting for data from %s; Ctrl-C ends it", self.label)
+        return super().readinto(buffer)
+
+
+def _opened(path: Path) -> io.BufferedReader:
+    if not is_stream(path):
+        return path.open("rb")
+    if str(path) == STDIN:
+        check_stdin()
+        stream = _Stream(sys.stdin.fileno(), closefd=False)
+    else:
+        stream = _Stream(os.open(path, os.O_RDONLY | os.O_NONBLOCK))  # does not wait for who writes to a pipe
+        os.set_blocking(stream.fileno(), True)
+    stream.label = path_text(path)
+    return io.BufferedReader(stream)
 
 
 class Source:
@@ -117,10 +154,8 @@ def open_source(path: Path, args_of: ArgsOf | None = None) -> Generator[Source, 
     """
     name = path_text(path)
     refuse_folder(path)
-    if str(path) == STDIN:
-        check_stdin()
     try:
-        with open(sys.stdin.fileno(), "rb", closefd=False) if str(path) == STDIN else path.open("rb") as file:
+        with _opened(path) as file:
             source = Source(name, file)
             _refuse_others(name, source.peek())
             packing = next((packing for packing in PACKINGS if packing.magic.match(source.peek())), None)
@@ -141,7 +176,11 @@ def open_source(path: Path, args_of: ArgsOf | None = None) -> Generator[Source, 
                 whole = len(head) < BLOCK_BYTES // 2
                 source.is_perfetto = not _JSON.match(head[:_TOLD_BYTES]) and looks_like_packets(head, whole)
                 source.blocks = chrome_text(name, text, args_of) if source.is_perfetto else text
-                yield source
+                try:
+                    yield source
+                finally:
+                    if isinstance(file.raw, _Stream):
+                        file.raw.is_left = True
     except FileNotFoundError as error:
         hint = f"give the path of a trace; {STDIN} is standard input"
         raise UsageError(f"cannot read {name}: {error.strerror}", hint=hint) from error

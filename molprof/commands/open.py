@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from molprof import api
-from molprof.commands.options import TRACE, note, number_option, uncached_options
+from molprof.commands.options import TRACE, note, number_option, refuse_streams, uncached_options
 from molprof.common.reading import Reading
 from molprof.common.text import escaped
 
@@ -58,8 +58,7 @@ def command(
       molprof open huge.json.gz --remote --no-stacks
     """
     paths = list(traces)
-    if any(str(path) == "-" for path in paths):
-        raise click.UsageError("standard input (-) can be read once only: name a file")
+    refuse_streams(*paths)
     if token is not None and step is not None:
         raise click.UsageError("--token and --step exclude each other")
     from molprof.analysis.ui.contents import Place

@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 import click
 
 from molprof.analysis.documents import plots
+from molprof.analysis.reader import STDIN, is_stream
 from molprof.analysis.render import FORMATS, render
 from molprof.common.document import Document
 from molprof.common.errors import UsageError
-from molprof.common.files import check_output, replacing, writing_stdout
+from molprof.common.files import check_output, is_same, replacing, writing_stdout
 from molprof.common.reading import Reading
 from molprof.common.text import escaped
 
@@ -272,10 +273,9 @@ def note(*texts: str) -> None:
 def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
     """The paths, with the folder or index of a sweep replaced by its traces; a remark for each trace that is missing.
 
-    Raises UsageError or TraceError for a sweep without traces, a damaged index, and standard input twice.
+    Raises UsageError or TraceError for a sweep without traces, a damaged index, and a stream twice.
     """
-    if sum(str(path) == "-" for path in paths) > 1:
-        raise click.UsageError("standard input (-) can be read once only")
+    refuse_twice(paths)
     if not any(path.is_dir() or path.suffix == ".json" for path in paths):
         return list(paths)
     from molprof.profiler.sweep.index import expanded
@@ -283,6 +283,24 @@ def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
     found, remarks = expanded(paths)
     note(*remarks)
     return found
+
+
+def refuse_twice(paths: Sequence[Path]) -> None:
+    """Raises UsageError where two of the paths are one stream."""
+    streams = [path for path in paths if is_stream(path)]
+    for place, path in enumerate(streams):
+        if any(path == other or is_same(path, other) for other in streams[:place]):
+            raise click.UsageError(f"{_stream_text(path)} can be read once only")
+
+
+def refuse_streams(*paths: Path) -> None:
+    """Raises UsageError where one of the paths, which are read more than once, is a stream."""
+    for path in filter(is_stream, paths):
+        raise click.UsageError(f"{_stream_text(path)} can be read once only: name a file")
+
+
+def _stream_text(path: Path) -> str:
+    return "standard input (-)" if str(path) == STDIN else str(path)
 
 
 def deliver_texts(texts: Sequence[str], outputs: Sequence[Path | None], style: str) -> None:

@@ -7,7 +7,16 @@ from pathlib import Path
 import click
 
 from molprof import api
-from molprof.commands.options import TRACE, Result, note, reading_options, result_options, terminal_columns, write
+from molprof.commands.options import (
+    TRACE,
+    Result,
+    note,
+    reading_options,
+    refuse_twice,
+    result_options,
+    terminal_columns,
+    write,
+)
 from molprof.common.reading import Reading
 
 
@@ -48,6 +57,7 @@ def command(query: str, traces: tuple[Path, ...], parameters: dict[str, str], re
       molprof query "SELECT name, dur FROM slice WHERE dur > $ns ORDER BY dur DESC" trace.json.gz -p ns=1e6
       molprof query mine.sql trace.json.gz -o mine.parquet
     """
+    refuse_twice(traces)
     result.check([*traces, Path(query)])
     from molprof.analysis.documents.query_result import query_document
     from molprof.analysis.query import check_parquet, result_to_parquet

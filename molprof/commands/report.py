@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from molprof.analysis.reader import is_stream
 from molprof.analysis.render import render
 from molprof.api import each_report, load, origins, reports
 from molprof.commands.options import (
@@ -24,6 +25,8 @@ from molprof.commands.options import (
     note,
     reading_options,
     refuse,
+    refuse_streams,
+    refuse_twice,
     result_options,
     sweeps_expanded,
 )
@@ -144,6 +147,9 @@ def command(
         if len(traces) > 1:
             raise UsageError("--graph-capture takes one TRACE", hint="report the traces one by one")
         refuse("--graph-capture", "leave them out", **given, submit=submission.cluster)
+        refuse_twice([*traces, capture])
+        if by is None:
+            refuse_streams(*traces)
     bounds: list[Threshold] = []
     if thresholds:
         from molprof.analysis.compare.thresholds import parse_threshold
@@ -319,7 +325,7 @@ def _tasks(traces: Sequence[Path], outputs: Sequence[Path | None], own: Sequence
 
     tasks = []
     for trace, place in zip(traces, outputs, strict=True):
-        if place is None or str(trace) == "-":
+        if place is None or is_stream(trace):
             raise UsageError("a report on a cluster reads a file and writes one", hint="-o OUT")
         tasks.append(Task(_stem(trace), ("report", str(trace), *own, "-o", str(place)), str(place.absolute())))
     return tasks

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from molprof.commands.options import TRACE, Read, file_option, note, number_option
+from molprof.commands.options import TRACE, Read, file_option, note, number_option, refuse_streams
 from molprof.common.files import check_output
 from molprof.common.values import bytes_text
 
@@ -65,8 +65,7 @@ def command(
       molprof trim trace.json.gz --from 1.5s --to 1.6s -o moment.json.gz
       molprof trim trace.json.gz --steps 10:12 --phases processor -o processor.json.gz
     """
-    if str(trace) == "-":
-        raise click.UsageError("standard input (-) can be read once only: name a file")
+    refuse_streams(trace)
     start_ns, end_ns = kept["start_ns"], kept["end_ns"]
     if steps is None and all(value in (None, ()) for value in kept.values()):
         raise click.UsageError("nothing to keep: give --steps, --phases, --categories, --without, --from or --to")

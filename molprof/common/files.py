@@ -187,7 +187,8 @@ def next_free(path: Path, taken: Callable[[Path], bool] = os.path.lexists) -> Pa
     return next(place for name in names if not taken(place := path.with_name(name)))
 
 
-def _same(path: Path, other: Path) -> bool:
+def is_same(path: Path, other: Path) -> bool:
+    """Whether both are one file."""
     try:
         return path.samefile(other)
     except (OSError, ValueError):  # one of them is not there, or no name of a file
@@ -197,7 +198,7 @@ def _same(path: Path, other: Path) -> bool:
 def check_output(path: Path, force: bool, inputs: Iterable[Path] = ()) -> None:
     """Refuses, before any work, an output path that cannot or must not be written: not over an input either."""
     try:
-        if any(_same(path, item) for item in inputs):
+        if any(is_same(path, item) for item in inputs):
             raise UsageError(f"{path} is an input of this command, which would be lost", hint="name another file")
         if path.is_dir():
             raise UsageError(f"{path} is a directory", hint="name a file")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from molprof.analysis.figures.shapes import input_shapes, shapes_text
 from molprof.analysis.frame import read_frame
-from molprof.analysis.reader import TraceInfo
+from molprof.analysis.reader import TraceInfo, is_stream, path_text
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.errors import EngineError, TraceError
@@ -102,6 +102,8 @@ class Selection:
 
 def size_notes(path: Path) -> tuple[str, ...]:
     """Why the sizes of inputs are not read from a file; nothing if they are."""
+    if is_stream(path):
+        return (f"no sizes of inputs are read from {path_text(path)}, which may be large",)
     if path.is_file() and path.stat().st_size <= _SIZES_BYTES:
         return ()
     return (f"no sizes of inputs are read from a file over {bytes_text(_SIZES_BYTES)}",)
