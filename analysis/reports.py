@@ -132,7 +132,7 @@ def _contradictions(report: Report) -> Iterator[str]:
     for device, times in report.devices.items():
         same.append((f"devices.{device}.span_ns, and busy and idle", times.span_ns, times.busy_ns + times.idle_ns))
     figures: dict[tuple[str, str], int | None] = {
-        ("kernels", "left"): report.trace.events_by_category.get("kernel", 0),
+        ("kernels", "left"): report.trace.events_read("kernel"),
         ("kernels", "right"): both,
     }
     if run is not None:

@@ -21,6 +21,7 @@ import numpy as np
 from msgspec import to_builtins
 
 from molprof.analysis.frame import read_frame
+from molprof.analysis.reader.categories import fed_category
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import ABSENT, FLOW_PHASES, STACK_CATEGORY
 from molprof.analysis.reader.load import MANIFEST_HINT
@@ -203,6 +204,11 @@ class _Event(msgspec.Struct, gc=False):
     args: _Args | None = None
 
     @property
+    def read(self) -> str | None:
+        """The category that SQL reads."""
+        return fed_category(None if self.cat is None else str(self.cat), self.ph, self.name)
+
+    @property
     def correlation(self) -> int:
         """The number that a call and the GPU work that it started have in common; -1 for none."""
         number = None if self.args is None else self.args.correlation
@@ -267,10 +273,10 @@ class _Scan:
                 self._tables["flows"].extend((_flow_key(event), start, event.flow_correlation))
             elif event.ph == "X":
                 self.events_by_category[str(event.cat)] += 1
-                if event.cat == ANNOTATION:
+                if event.read == ANNOTATION:
                     self.annotations.append(bytes(block.texts[place]))
                 if (number := event.correlation) >= 0:
-                    target = "work" if event.cat in GPU_CATEGORIES else "calls"
+                    target = "work" if event.read in GPU_CATEGORIES else "calls"
                     self._tables[target].extend((number, start, end, self._wish.wants(event.cat)))
         return Part(events=len(block.events))
 
@@ -403,9 +409,9 @@ class _Filter:
                 keep = bool(in_time[place])
             elif not plan.wish.wants(event.cat):
                 keep = False
-            elif event.cat in GPU_CATEGORIES:
+            elif event.read in GPU_CATEGORIES:
                 keep = bool(work[place])
-            elif event.cat == "gpu_user_annotation":  # spans GPU work of what it annotates on the CPU
+            elif event.read == "gpu_user_annotation":  # spans GPU work of what it annotates on the CPU
                 keep = plan.work_start_ns <= starts[place] and ends[place] <= plan.work_end_ns
             else:
                 keep = bool(in_phases[place])

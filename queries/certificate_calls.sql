@@ -13,15 +13,15 @@ INCLUDE PERFETTO MODULE molprof.gpu_calls;
 CREATE PERFETTO TABLE _molprof_marking_call AS
 SELECT id, ts, ts + dur AS ts_end, 'capture_begin' AS role, correlation, rank, track_id
 FROM _molprof_call
-WHERE name GLOB '*StreamBeginCapture*' AND _molprof_kind!(name) IS NULL
+WHERE name GLOB '*StreamBeginCapture*' AND kind IS NULL
 UNION ALL
 SELECT id, ts, ts + dur, 'capture_end', correlation, rank, track_id
 FROM _molprof_call
-WHERE name GLOB '*StreamEndCapture*' AND _molprof_kind!(name) IS NULL
+WHERE name GLOB '*StreamEndCapture*' AND kind IS NULL
 UNION ALL
 SELECT id, ts, ts + dur, 'device_sync', correlation, rank, track_id
 FROM _molprof_call
-WHERE name GLOB '*DeviceSynchronize' AND _molprof_kind!(name) IS NULL;
+WHERE name GLOB '*DeviceSynchronize' AND kind IS NULL;
 
 -- Launches, graph launches, begins and ends of stream captures, and syncs of a whole device, in order of start.
 CREATE PERFETTO VIEW molprof_checked_call(

@@ -102,7 +102,7 @@ SELECT
 FROM _molprof_call AS call
 CROSS JOIN _molprof_thread_track AS track
 WHERE
-  _molprof_kind!(call.name) IS NOT NULL
+  call.kind IS NOT NULL
   AND call.correlation IS NOT NULL
   AND track.id = call.track_id
 LIMIT IIF((SELECT COUNT() FROM _molprof_call WHERE track_id IN (SELECT id FROM _molprof_lane_track)) > 0, -1, 0);
@@ -124,7 +124,7 @@ SELECT
 FROM _molprof_call
 WHERE
   (SELECT COUNT() FROM _molprof_call WHERE track_id IN (SELECT id FROM _molprof_lane_track)) = 0
-  AND _molprof_kind!(name) IS NOT NULL
+  AND kind IS NOT NULL
   AND correlation IS NOT NULL
 ORDER BY 1, 2, 3
 LIMIT IIF((SELECT COUNT() FROM _molprof_rising_number) > 0, 0, -1);

@@ -8,22 +8,18 @@
 
 INCLUDE PERFETTO MODULE molprof.process_ranks;
 
--- Whether a call of a name starts a kernel.
-CREATE PERFETTO MACRO _molprof_is_launch(name Expr)
-RETURNS Expr AS (
-  $name GLOB '*Launch*Kernel*'
-);
-
--- Whether a call of a name starts a graph, unless it starts a kernel.
-CREATE PERFETTO MACRO _molprof_is_graph_launch(name Expr)
-RETURNS Expr AS (
-  $name GLOB '*GraphLaunch*'
-);
-
--- The kind of a call of a name.
+-- The kind of a call of a name. Devices other than NVIDIA's and AMD's have runtimes with names of their own, such as
+-- urEnqueueKernelLaunch (XPU), cnInvokeKernel (MLU) and that of MTIA.
 CREATE PERFETTO MACRO _molprof_kind(name Expr)
 RETURNS Expr AS (
-  CASE WHEN _molprof_is_launch!($name) THEN 'launch' WHEN _molprof_is_graph_launch!($name) THEN 'graph_launch' END
+  CASE
+    WHEN $name GLOB '*Launch*'
+    THEN CASE
+      WHEN $name GLOB '*Launch*Kernel*' OR $name GLOB '*KernelLaunch*' THEN 'launch'
+      WHEN $name GLOB '*GraphLaunch*' THEN 'graph_launch'
+    END
+    WHEN $name GLOB '*InvokeKernel*' OR $name = 'runFunction - job_prep_and_submit_for_execution' THEN 'launch'
+  END
 );
 
 -- The calls with their tracks. With types, so that text in place of a number is refused.
@@ -32,6 +28,7 @@ CREATE PERFETTO TABLE _molprof_call(
   ts TIMESTAMP,
   dur DURATION,
   name STRING,
+  kind STRING,
   correlation LONG,
   rank LONG,
   track_id JOINID(track.id)
@@ -41,11 +38,19 @@ SELECT
   slice.ts,
   slice.dur,
   slice.name,
+  _molprof_kind!(slice.name) AS kind,
   EXTRACT_ARG(slice.arg_set_id, 'args.correlation') AS correlation,
   _molprof_rank!(slice.track_id) AS rank,
   slice.track_id
 FROM slice
-WHERE slice.category IN ('cuda_runtime', 'cuda_driver')
+WHERE
+  slice.category IN ('cuda_runtime', 'cuda_driver')
+  AND (
+    slice.category = 'cuda_runtime'
+    OR NOT slice.name GLOB 'ze*'
+    -- What an XPU's runtime asks of the driver (zeCommandListAppendLaunchKernel) is the runtime's call once more.
+    OR NOT EXISTS(SELECT 1 FROM slice AS caller WHERE caller.id = slice.parent_id AND caller.category = 'cuda_runtime')
+  )
 ORDER BY slice.ts, slice.id;
 
 -- The engine searches for calls by their number.
@@ -64,16 +69,15 @@ WHERE
     WHERE last._auto_id = next._auto_id - 1 AND last.correlation >= next.correlation
   );
 
--- Calls of each kind: the engine finds their names without looking at each call.
 CREATE PERFETTO VIEW _molprof_launch_call AS
 SELECT *
 FROM _molprof_call
-WHERE _molprof_is_launch!(name);
+WHERE kind = 'launch';
 
 CREATE PERFETTO VIEW _molprof_graph_call AS
 SELECT *
 FROM _molprof_call
-WHERE _molprof_is_graph_launch!(name) AND NOT _molprof_is_launch!(name);
+WHERE kind = 'graph_launch';
 
 -- One row per slice of category cuda_runtime or cuda_driver (HIP traces use the same), in order of start.
 CREATE PERFETTO VIEW molprof_gpu_call(
@@ -97,7 +101,7 @@ SELECT
   ts,
   dur,
   name,
-  _molprof_kind!(name) AS kind,
+  kind,
   correlation,
   rank
 FROM _molprof_call;

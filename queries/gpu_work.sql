@@ -64,8 +64,8 @@ WHERE
 GROUP BY first.rank, first.correlation
 HAVING
   COUNT(DISTINCT thread.upid) > 1
-  OR MAX(IIF(_molprof_kind!(call.name) IS NOT NULL, call.ts, NULL))
-  > MIN(IIF(_molprof_kind!(call.name) IS NOT NULL, call.ts + call.dur, NULL))
+  OR MAX(IIF(call.kind IS NOT NULL, call.ts, NULL))
+  > MIN(IIF(call.kind IS NOT NULL, call.ts + call.dur, NULL))
 ORDER BY call.rank, call.correlation;
 
 -- One row where a number alone tells the call: there are no ranks, and no shared numbers. Else none.
@@ -122,7 +122,8 @@ FROM (
         EXTRACT_ARG(arg_set_id, 'args.device'),
         -- A subquery, unlike a join, runs only where it is needed.
         (
-          SELECT process.pid
+          -- A number that the reader made stands for what is no number in the file.
+          SELECT IIF(process.pid < 1 << 31, process.pid, IFNULL(process.name, 'not recorded'))
           FROM thread_track
           JOIN thread USING (utid)
           JOIN process USING (upid)
@@ -190,8 +191,8 @@ CREATE PERFETTO VIEW molprof_gpu_work(
   name STRING,
   -- kernel, gpu_memcpy or gpu_memset.
   category STRING,
-  -- Device number as text; the event's process number where the event names no device. In a trace of several ranks
-  -- rank and device, such as 3:0.
+  -- Device number as text; the number or text of its process where the event names no device. In a trace of several
+  -- ranks rank and device, such as 3:0.
   device STRING,
   -- Stream number; null where not recorded.
   stream LONG,

@@ -43,11 +43,11 @@ SELECT
 FROM (
   SELECT id
   FROM _molprof_call
-  WHERE name GLOB '*Synchronize*'
+  WHERE name GLOB '*[Ss]ynchronize*'
   UNION
   SELECT id
   FROM _molprof_call
-  WHERE name GLOB '*Memcpy*' AND NOT name GLOB '*Async*' AND NOT name GLOB '*DtoD*'
+  WHERE name GLOB '*Memcpy*' AND NOT name GLOB '*Async*' AND NOT name GLOB '*DtoD*' AND NOT name GLOB '*Enqueue*'
   UNION
   SELECT work.call_id
   FROM slice AS copy

@@ -82,9 +82,9 @@ def _gain(item: Finding) -> str:
 
 def next_commands(report: Report) -> Section:
     """Commands that show more of what this report shows."""
-    path, events = shlex.quote(report.trace.path), report.trace.events_by_category
+    path, has = shlex.quote(report.trace.path), report.trace.events_read
     trace = path if not is_stream(path) and len(path) <= _LONGEST_PATH else "TRACE"
-    by = "module" if STACK_CATEGORY in events else "operator" if "cpu_op" in events else "kernel"
+    by = "module" if has(STACK_CATEGORY) else "operator" if has("cpu_op") else "kernel"
     lines = [f"molprof report {trace} --all"]
     if report.trace.gpu_recorded or by == "operator":
         lines.append(f"molprof report {trace} --by {by}")

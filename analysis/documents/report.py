@@ -133,6 +133,8 @@ def _event_notes(report: Report) -> Iterator[str]:
     left_out = report.trace.events_by_category.get(STACK_CATEGORY, 0)
     if left_out and not report.trace.stacks:
         yield f"{count_text(left_out)} Python stack events left out: no figure needs them"
+    for category, read in report.trace.read_as.items():
+        yield f"{category} is read as {', '.join(f'{name} ({count_text(count)})' for name, count in read.items())}"
     if report.trace.lanes:
         yield f"{counted(report.trace.lanes, 'event')} in lanes, for partial overlaps with others of their track"
 

@@ -186,7 +186,7 @@ def _checks(
     yield _check(
         "kernels",
         "kernel events in the file = kernels with a call + kernels without",
-        trace.events_by_category.get("kernel", 0),
+        trace.events_read("kernel"),
         counts.kernels_with_call + counts.kernels_without_call,
     )
     if run is None or manifest is None:

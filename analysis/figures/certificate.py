@@ -229,13 +229,12 @@ def _check(id_: str, title: str, *asked: Query, asks: bool = True) -> Callable[[
 def _file(facts: Facts) -> Iterator[Doubt]:
     info = facts.info
     lost: Evidence = {"lost_events": info.lost_events}
-    reasons: dict[str, Evidence] = {}
-    if not info.complete:
-        reasons["the file is damaged, and only its whole part was read"] = lost
+    reasons = {} if info.complete else {"the file is damaged, and only its whole part was read": lost}
     if info.lost_events:
         reasons[f"{counted(info.lost_events, 'event')} of the file did not reach the trace processor"] = lost
-    if info.not_read:
+    if info.not_read:  # may be what no group of the GPU holds
         reasons[info.not_read_text] = {"not_read": sum(info.not_read.values())}
+        yield from _lost((group for group in ALL[:5] if group not in facts.recorded), info.not_read_text, {})
     counts = {"gpu_work": "kernels", "gpu_time": "kernel_time_ns", "launches": "launches"}
     for reason, evidence in reasons.items():
         for group in facts.among(*ALL):

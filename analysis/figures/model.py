@@ -65,6 +65,7 @@ class TraceFigures(Struct, frozen=True):
     stacks: bool  # Python stacks were read too
     device_names: tuple[str, ...]
     trimmed: str | None = None
+    read_as: dict[str, dict[str, int]] = {}  # of categories that SQL reads under others: their events by those
     software: dict[str, str] = {}  # versions that the file tells, by name; for comparisons, not in the JSON
     whole_steps: bool = True  # False where a step lacks events, so that figures of steps and phases would be wrong
 
@@ -82,7 +83,12 @@ class TraceFigures(Struct, frozen=True):
     @property
     def gpu_recorded(self) -> bool:
         """The trace holds GPU work or calls that launch it."""
-        return any(category in self.events_by_category for category in GPU_CATEGORIES)
+        return any(self.events_read(category) for category in GPU_CATEGORIES)
+
+    def events_read(self, category: str) -> int:
+        """Events of the file that SQL reads under the category."""
+        own = self.events_by_category.get(category, 0)
+        return own + sum(read.get(category, 0) for read in self.read_as.values())
 
 
 class MemoryOperation(Struct, frozen=True):
@@ -335,6 +341,8 @@ class Report(Struct, frozen=True):
         findings = [finding.to_json() for finding in self.findings]
         fields: dict[str, Any] = plain({**to_builtins(self), "tables": tables, "findings": findings})
         del fields["trace"]["software"]
+        if not self.trace.read_as:
+            del fields["trace"]["read_as"]
         return fields
 
 

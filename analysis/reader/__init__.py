@@ -58,9 +58,11 @@ class TraceInfo(Struct, frozen=True):
     lost_events: int = 0  # of these slices, those that the engine does not show
     lanes: int = 0  # slices on another lane
     stacks: bool = True  # Python stacks are in the engine; events_by_category counts them in any case
-    # Events that no figure counts, by category ('None' for none): of a kind (ph) that the trace processor does not
-    # know, and GPU work, calls and operators that are not complete (ph X).
+    # Events that no figure counts, by category ('None' for none). Their kind (ph) or category is not known, or they are
+    # GPU work, calls or operators that are not complete (ph X).
     not_read: dict[str, int] = field(default_factory=dict)
+    # Categories of older versions of Kineto and of other devices: their complete events by the category that SQL reads.
+    read_as: dict[str, dict[str, int]] = field(default_factory=dict)
     memory_events: int = 0  # allocations and frees (profile_memory); in the engine if all args are
     origin_ns: int = 0  # time in the file = SQL time + origin_ns
     manifest: dict[str, Any] | None = None  # the key `molprof`

@@ -17,8 +17,6 @@ FED_PHASES = SLICE_PHASES | FLOW_PHASES | frozenset("EeC")
 _INSTANT_PHASES = frozenset("iIR")
 # GPU work and calls: what has correlation numbers, which each rank counts itself.
 LINKED_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver")
-# Of these, complete events alone are counted: others get a category that no SQL module reads.
-INCOMPLETE = {name: f"{name} (incomplete)" for name in (*LINKED_CATEGORIES, "cpu_op")}
 # An instant for memory that torch allocated or freed; up to a quarter of a trace's events.
 MEMORY_NAME = "[memory]"
 
@@ -97,11 +95,6 @@ class Wanted(msgspec.Struct, frozen=True):
         if self.all_args:
             return [event for event in events if event.ph in FED_PHASES]
         return [event for event in events if event.ph in FED_PHASES - FLOW_PHASES and not is_memory(event)]
-
-
-def fed_category(category: str | None, phase: str | None) -> str | None:
-    """The category under which the engine gets events of a phase, those without a duration under one of their own."""
-    return category if phase == "X" or category is None else INCOMPLETE.get(category, category)
 
 
 def is_memory(event: Any) -> bool:

@@ -99,6 +99,7 @@ def load_trace(
         complete=problem is None,
         problem=problem,
         stacks=reading.stacks or STACK_CATEGORY not in found.events_by_category,
+        read_as=found.read_as,
         not_read=dict(sorted(found.not_read.items())),
         memory_events=found.memory_events,
         origin_ns=found.origin_ns,

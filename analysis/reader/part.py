@@ -22,6 +22,7 @@ from isal import isal_zlib
 from msgspec import field
 from msgspec.structs import astuple
 
+from molprof.analysis.reader.categories import fed_category, is_renamed
 from molprof.analysis.reader.events import (
     ABSENT,
     ARGLESS_CATEGORIES,
@@ -38,7 +39,6 @@ from molprof.analysis.reader.events import (
     decode_brief,
     decode_whole,
     draft,
-    fed_category,
     is_memory,
 )
 from molprof.analysis.reader.text import exact_float
@@ -320,11 +320,15 @@ class PartReader:
         part.kinds = self.kinds
         try:
             if self._wanted.all_args:
-                if not phases.keys() <= _UNCHANGED_PHASES:
-                    for event in chosen:
-                        event.cat = fed_category(None if event.cat is None else str(event.cat), event.ph)
-                kinds = ((event.cat, event.ph, None, event.pid, event.tid, b"", b"") for event in chosen)
+                renamed = {event.cat for event in chosen if is_renamed(event.cat)}
+                kinds = (
+                    (event.cat, event.ph, event.name if event.cat in renamed else None, event.pid, event.tid, b"", b"")
+                    for event in chosen
+                )
                 part.kind_of = self._numbered(kinds, len(chosen))
+                if renamed or not phases.keys() <= _UNCHANGED_PHASES:
+                    for event in chosen:
+                        event.cat = fed_category(None if event.cat is None else str(event.cat), event.ph, event.name)
                 part.text = isal_zlib.compress(draft(chosen), _DRAFT_LEVEL)
             else:
                 args = [event.args if isinstance(event.args, NeededArgs) else _NONE_NEEDED for event in chosen]

@@ -11,8 +11,9 @@ import numpy as np
 from isal import isal_zlib
 from msgspec import Struct, field
 
+from molprof.analysis.reader.categories import INCOMPLETE, KNOWN, fed_category
 from molprof.analysis.reader.document import CHROME_HINT
-from molprof.analysis.reader.events import INCOMPLETE, SLICE_PHASES, STACK_CATEGORY, Id, fed_category, usable_args
+from molprof.analysis.reader.events import SLICE_PHASES, STACK_CATEGORY, Id, usable_args
 from molprof.analysis.reader.part import Label, Part, numbered
 from molprof.analysis.reader.text import plain_text
 from molprof.common.errors import TraceError
@@ -21,8 +22,6 @@ from molprof.common.errors import TraceError
 _MAX_SPAN_NS = 2**52
 # More events of unknown kinds than this must not be most of a file: a small one may unpack to many tiny events.
 _MAX_UNREAD = 1_000_000
-# The category in the file of events that are fed under another.
-_NOT_COUNTED: dict[str | None, str] = {shown: category for category, shown in INCOMPLETE.items()}
 _NOTHING = np.empty(0, dtype=np.int64)
 # Levels of nested slices that are checked one by one; all deeper ones together, which takes longer for each.
 _LEVELS = 16
@@ -36,6 +35,7 @@ class Survey(Struct):
     """
 
     events_by_category: dict[str, int] = field(default_factory=dict)  # complete events in the file, fed or not
+    read_as: dict[str, dict[str, int]] = field(default_factory=dict)  # see TraceInfo
     expected_slices: dict[str, int] = field(default_factory=dict)  # that the engine must show, by the shown category
     has_open_slices: bool = False  # begin events, whose durations are not known here
     not_read: Counter[str] = field(default_factory=Counter)  # see TraceInfo
@@ -118,13 +118,18 @@ def survey(parts: Iterable[Part], path: str, most_stacks: int | None = None) -> 
     complete: Counter[str] = Counter({STACK_CATEGORY: stacks})
     slices: Counter[str] = Counter()
     counts = np.bincount(found.label_of, minlength=len(found.labels)).tolist()
-    for label, count in zip(found.labels, counts, strict=True):
-        if label.phase == "X":
-            complete[str(label.category)] += count  # an event without one counts under 'None'
-        if label.phase in SLICE_PHASES:
-            slices[shown_category(label.category)] += count
-            if label.category in _NOT_COUNTED:
-                found.not_read[_NOT_COUNTED[label.category]] += count
+    for place, (label, count) in enumerate(zip(found.labels, counts, strict=True)):
+        category, phase = str(label.category), label.phase  # an event without one counts under 'None'
+        fed = fed_category(label.category, phase, label.name)
+        if phase == "X":
+            complete[category] += count
+            if fed in KNOWN and fed != category:
+                found.read_as.setdefault(category, Counter())[fed] += count
+        if phase in SLICE_PHASES:
+            slices[shown_category(fed)] += count
+            if fed in INCOMPLETE or (phase == "X" and fed not in KNOWN):
+                found.not_read[category] += count
+        found.labels[place] = label if fed == label.category else label._replace(category=fed)
     found.events_by_category = dict(sorted((+complete).items()))
     found.expected_slices = dict(slices)
     found.order = time_order(starts, ends)
@@ -178,7 +183,6 @@ def _labelled(parts: list[Part], tracks: dict[Any, int]) -> tuple[list[Label], n
     numbers = np.zeros((2, len(kinds)), dtype=np.int32)  # of each kind its label and track
     for number in np.flatnonzero(there).tolist():
         category, phase, name, pid, tid, args, more = kinds[number]
-        category = fed_category(category, phase)
         label = Label(category, phase, name, usable_args(category, name, args), more)
         numbers[:, number] = labels[label], tracks[pid, tid]
     return list(labels), *numbers[:, kind_of]
