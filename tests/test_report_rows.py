@@ -108,6 +108,35 @@ def test_a_report_of_a_folder_leaves_out_what_is_no_trace(folder: Path, molprof:
     assert "other holds no traces" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "stdout", "files"),
+    [
+        ("--format json -o out", "", {"a.json", "c.json"}),
+        ("--format html -o out", "", {"a.html", "c.html"}),
+        ("--by operator --format csv -o out", "", {"a.csv", "c.csv"}),
+        ("--format json", "[", set()),
+        ("--format markdown", "## molprof report: traces/a.json", set()),
+    ],
+)
+def test_a_damaged_trace_of_a_folder_is_named_and_the_others_are_written(
+    folder: Path, molprof: Cli, words: str, stdout: str, files: set[str]
+) -> None:
+    os.mkfifo(folder / "pipe.json")
+    (folder / "link.json.gz").symlink_to("nothing")
+    (folder / "sub.json").mkdir()
+    done = molprof("report", "traces", *words.split())
+    assert (done.returncode, done.stdout.split("\n")[0]) == (3, stdout)
+    damage = "is truncated inside event 1 (byte 2 of the text, after 0 events)"
+    told = [line for line in done.stderr.splitlines() if not line.startswith("wrote ")]
+    assert told == [
+        "left out of traces: link.json.gz, pipe.json (no regular files)",
+        f"traces/b.json: {damage}",
+        f"molprof: error: 1 of 3 traces could not be read, first traces/b.json {damage}",
+        "  --partial reads the intact part of a damaged trace",
+    ]
+    assert {path.name for path in (folder.parent / "out").glob("*")} == files
+
+
 def test_an_interrupted_table_goes_on_where_it_was(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,8 +57,7 @@ def rank_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
         inside = _files(path)
         parts = [item for item in inside if is_part(item)]
         traces = [item for item in inside if item not in parts and is_trace(item)]
-        if others := [item for item in inside if item not in {*traces, *parts}]:
-            remarks.append(left_out(path, others))
+        remarks += left_out(path, [item for item in inside if item not in {*traces, *parts}])
         traces = traces or parts
         if not traces:
             raise UsageError(f"{path} holds no traces", hint="give the folder with one trace for each rank")

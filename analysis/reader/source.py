@@ -19,11 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
 from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor, IsalError
 from msgspec import Struct
 
 from molprof.analysis.reader import STDIN, is_stream, path_text
-from molprof.common.errors import TraceError, UsageError
+from molprof.common.errors import MolprofError, TraceError, UsageError
 from molprof.common.files import FULL, check_stdin
 from molprof.common.packets import ArgsOf, chrome_text, looks_like_packets
 from molprof.common.zstandard import zstd
@@ -267,17 +268,21 @@ def head_of(path: Path) -> bytes | None:
     """The beginning of a trace, of a native one empty; None of another file. A damaged trace is one."""
     head = bytearray()
     try:
-        with open_source(path) as source:
-            if source.is_perfetto:
-                return b""
-            for block in source.blocks:
-                head += block
-                if b'"traceEvents"' in head or (head.lstrip()[:1] == b"[" and b'"ph"' in head):
-                    return bytes(head)
-                if len(head) > _MOST_HEAD_BYTES:
-                    return None
+        return _read_head(path, head)
     except TraceError:
         return bytes(head) if b'"ph"' in head else None
+
+
+def _read_head(path: Path, head: bytearray) -> bytes | None:
+    with open_source(path) as source:
+        if source.is_perfetto:
+            return b""
+        for block in source.blocks:
+            head += block
+            if b'"traceEvents"' in head or (head.lstrip()[:1] == b"[" and b'"ph"' in head):
+                return bytes(head)
+            if len(head) > _MOST_HEAD_BYTES:
+                break
     return None
 
 
@@ -286,16 +291,38 @@ def is_trace(path: Path) -> bool:
     return head_of(path) is not None
 
 
+def is_other(path: Path) -> bool:
+    """Whether a file is whole, and no trace."""
+    head = bytearray()
+    try:
+        if _read_head(path, head) is None:
+            msgspec.json.decode(head)
+            return True
+    except MolprofError:  # which reading it tells
+        pass
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return len(head) > _MOST_HEAD_BYTES or "truncated" not in str(error)
+    return False
+
+
 def traces_in(folder: Path) -> list[Path]:
-    """The files of a folder that are named as traces, in order of their names; without any the folder."""
-    found = (item for item in folder.iterdir() if item.name.lower().endswith(ENDINGS) and item.is_file())
-    return sorted(found) or [folder]
+    """The files of a folder that are named as traces, in order of their names."""
+    return sorted(item for item in folder.iterdir() if item.name.lower().endswith(ENDINGS) and item.is_file())
 
 
-def left_out(folder: Path, files: Sequence[Path]) -> str:
-    """The remark on files of a folder that are no traces."""
-    shown = _listed([str(item.relative_to(folder)) for item in files])
-    return f"left out of {folder}: {shown} ({'not a trace' if len(files) == 1 else 'not traces'})"
+def left_out(folder: Path, files: Sequence[Path]) -> list[str]:
+    """Remarks on files of a folder that are no traces, and on what is named as a trace there and is no file: a pipe, a
+    link to nothing."""
+    others = [item for item in folder.iterdir() if item.name.lower().endswith(ENDINGS)]
+    others = sorted(item for item in others if not item.is_file() and not item.is_dir())
+    return [
+        f"left out of {folder}: {_listed([str(item.relative_to(folder)) for item in found])} ({what})"
+        for found, what in (
+            (files, "not a trace" if len(files) == 1 else "not traces"),
+            (others, "no regular file" if len(others) == 1 else "no regular files"),
+        )
+        if found
+    ]
 
 
 def _listed(names: list[str]) -> str:

@@ -303,9 +303,9 @@ def _stream_text(path: Path) -> str:
     return "standard input (-)" if str(path) == STDIN else str(path)
 
 
-def deliver_texts(texts: Sequence[str], outputs: Sequence[Path | None], style: str) -> None:
-    """Write each text to its file, or all of them to stdout, JSON of several as a list."""
-    if len(texts) > 1 and outputs[0] is None:
+def deliver_texts(texts: Sequence[str], outputs: Sequence[Path | None], style: str, is_list: bool) -> None:
+    """Write each text to its file, or all of them to stdout, JSON as a list if that is asked for."""
+    if is_list and outputs[0] is None:
         parts = [text.rstrip("\n") for text in texts]
         write("[\n" + ",\n".join(parts) + "\n]" if style == "json" else "\n\n".join(parts))
         return

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import click
 
 from molprof.analysis.reader import is_stream
 from molprof.analysis.render import render
-from molprof.api import each_report, load, origins, reports
+from molprof.api import each_report, load, origins
 from molprof.commands.options import (
     TRACE,
     Result,
@@ -32,7 +32,7 @@ from molprof.commands.options import (
 )
 from molprof.commands.progress import Counting
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
-from molprof.common.errors import TraceError, UsageError
+from molprof.common.errors import MolprofError, TraceError, UsageError
 from molprof.common.files import check_output
 from molprof.common.reading import Reading
 from molprof.common.text import escaped
@@ -40,9 +40,11 @@ from molprof.common.values import counted
 
 if TYPE_CHECKING:
     from molprof.analysis.compare.thresholds import Threshold
+    from molprof.analysis.documents.figures import TraceRow
     from molprof.analysis.figures import Report
     from molprof.profiler.cluster.job import Task
 
+T = TypeVar("T")
 BYS = ("module", "source", "operator", "kernel")
 SPEEDSCOPE = "speedscope"
 _CAPTURE = "Open the graphs that TRACE replays with CAPTURE, the trace in which they were captured."
@@ -80,7 +82,8 @@ def command(
 
     TRACE is a trace of torch.profiler, captured by molprof or foreign: Chrome JSON or .pftrace, plain, gzip or zstd.
     Use - for standard input. A folder stands for its traces; one with ranks of a distributed job is shown as by molprof
-    ranks. With several traces, OUT is a folder that gets one file for each, and JSON on stdout is a list.
+    ranks. With several traces, OUT is a folder that gets one file for each, and JSON on stdout is a list. If one cannot
+    be read, it is named, the others are reported, and the exit code is 3.
 
     --rows makes one table of any number of traces, or of reports stored with --format json. A trace that cannot be read
     becomes a row with the reason. Repeat an interrupted command to go on.
@@ -169,12 +172,48 @@ def command(
     from molprof.analysis.documents.report import report_document
     from molprof.analysis.reports import with_given
 
-    found = with_given(reports(traces, reading, stored=False), tokens, molecules)
-    texts = [render(report_document(report), result.style, result.columns, whole) for report in found]
-    for report in found:
+    # Which of several numbers is whose is not known without all reports.
+    found = _Read(traces, outputs, each_report(traces, reading, stored=False), max(len(tokens), len(molecules)) > 1)
+    read = with_given(found.good, tokens, molecules) if found.good else []
+    texts = [render(report_document(report), result.style, result.columns, whole) for report in read]
+    for report in read:
         note(*(f"{report.trace.path}: {remark}" if several else remark for remark in report.trace.remarks))
-    deliver_texts(texts, outputs, result.style)
-    return _judged(found, bounds, several)
+    found.deliver(texts, result.style)
+    code = _judged(read, bounds, several)
+    refuse_bad(found.bad, len(traces))
+    return code
+
+
+class _Read(Generic[T]):
+    """What was read of traces, and the rows of those that could not be, which are told as they come."""
+
+    def __init__(
+        self,
+        traces: Sequence[Path],
+        outputs: Sequence[Path | None],
+        found: Iterable[T | MolprofError],
+        needs_all: bool = False,
+    ) -> None:
+        from molprof.analysis.documents.figures import trace_row
+
+        self.good: list[T] = []
+        self.bad: list[TraceRow] = []
+        self._outputs: list[Path | None] = []
+        self._is_list = len(traces) > 1
+        for trace, output, item in zip(traces, outputs, found, strict=True):
+            if not isinstance(item, MolprofError):
+                self.good.append(item)
+                self._outputs.append(output)
+            elif needs_all or not self._is_list:
+                raise item
+            else:
+                self.bad.append(trace_row(str(trace), item))
+                note(f"{trace}: {self.bad[-1].reason}")
+
+    def deliver(self, texts: Sequence[str], style: str) -> None:
+        """Write what was read to its files, or all to stdout."""
+        if texts:
+            deliver_texts(texts, self._outputs, style, self._is_list)
 
 
 def _judged(found: Sequence[Report], bounds: Sequence[Threshold], several: bool) -> int:
@@ -204,17 +243,22 @@ def _report_by(
     from molprof.analysis.documents.origin import origin_document
     from molprof.analysis.origin.tree import speedscope_text
 
-    texts: list[str] = []
     notes: list[str] = []
-    for trace in traces:
-        found, _, remarks = origins(trace, replace(reading, cached=False), capture)
-        notes += remarks
+
+    def tree(trace: Path) -> str | MolprofError:
+        try:
+            found, _, remarks = origins(trace, replace(reading, cached=False), capture)
+        except MolprofError as error:
+            return error
+        notes.extend(remarks)
         if result.style == SPEEDSCOPE:
-            texts.append(speedscope_text(found, by, f"molprof {__version__}"))
-        else:
-            texts.append(render(origin_document(found, by), result.style, result.columns))
+            return speedscope_text(found, by, f"molprof {__version__}")
+        return render(origin_document(found, by), result.style, result.columns)
+
+    found = _Read(traces, outputs, map(tree, traces))
     note(*notes)
-    deliver_texts(texts, outputs, result.style)
+    found.deliver(found.good, result.style)
+    refuse_bad(found.bad, len(traces))
 
 
 def _report_graphs(trace: Path, capture: Path, reading: Reading, result: Result, whole: bool) -> None:
@@ -254,21 +298,26 @@ def report_rows(traces: Sequence[Path], reading: Reading, result: Result) -> Non
         raise
     counting.clear()
     result.deliver(reports_document(rows))
-    bad = [row for row in rows if row.problem is not None]
+    refuse_bad([row for row in rows if row.problem is not None], len(traces))
+
+
+def refuse_bad(bad: Sequence[TraceRow], count: int) -> None:
+    """Raises TraceError if there are rows of traces that could not be read, of `count` traces."""
     if bad:
         raise TraceError(
-            f"{len(bad):,} of {counted(len(traces), 'trace')} could not be read, first {bad[0].problem}",
-            hint="their rows name the problem; --partial reads the intact part of a damaged trace",
+            f"{len(bad):,} of {counted(count, 'trace')} could not be read, first {bad[0].problem}",
+            hint="--partial reads the intact part of a damaged trace",
         )
 
 
 def _files(traces: Sequence[Path]) -> list[Path]:
-    """The traces, folders replaced by the files in them that are named as traces."""
+    """The traces, folders replaced by the files in them that are named as traces; without any the folder."""
     if not any(trace.is_dir() for trace in traces):
         return list(traces)
-    from molprof.analysis.reader.source import traces_in
+    from molprof.analysis.reader.source import left_out, traces_in
 
-    return [item for trace in traces for item in (traces_in(trace) if trace.is_dir() else [trace])]
+    note(*(remark for trace in traces if trace.is_dir() for remark in left_out(trace, [])))
+    return [item for trace in traces for item in (trace.is_dir() and traces_in(trace)) or [trace]]
 
 
 def _traces(given: Sequence[Path]) -> list[Path]:
@@ -281,15 +330,14 @@ def _traces(given: Sequence[Path]) -> list[Path]:
         if not path.is_dir():
             found.append(path)
             continue
-        from molprof.analysis.reader.source import is_trace, left_out
+        from molprof.analysis.reader.source import is_other, left_out, traces_in
 
-        inside = _files([path])
-        traces = [item for item in inside if item != path and is_trace(item)]
-        if not traces:
+        inside = traces_in(path)
+        others = [item for item in inside if is_other(item)]
+        note(*left_out(path, others))
+        if len(inside) == len(others):
             raise UsageError(f"{path} holds no traces", hint="give traces, or a folder with traces in it")
-        if others := [item for item in inside if item not in traces]:
-            note(left_out(path, others))
-        found += traces
+        found += [item for item in inside if item not in others]
     return found
 
 
