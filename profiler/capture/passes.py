@@ -12,10 +12,10 @@ from typing import Any
 from molprof.common.manifest import Disagreement, MaskedLogits
 from molprof.profiler.capture.disagreement import Watching
 from molprof.profiler.capture.masking import Counted, counted
-from molprof.profiler.decoding.batches import BatchPlan, BatchResult, PassResult
-from molprof.profiler.decoding.marks import HostMarks, Marks
-from molprof.profiler.decoding.runner import Runner, Wrap
+from molprof.profiler.engines.batches import BatchPlan, BatchResult, PassResult
+from molprof.profiler.engines.runner import Runner, Wrap
 from molprof.profiler.processors.base import BatchProcessor
+from molprof.profiler.recording.marks import HostMarks, Marks
 
 
 @dataclass(frozen=True)
