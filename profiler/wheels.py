@@ -204,8 +204,10 @@ def _run(folder: Path, module: str, *arguments: str, **environment: str) -> str:
 
 def wheels_document(wheels: Sequence[Path], folder: Path) -> Document:
     """The wheels, and how to install them there."""
-    rows = [(*map(str, parse_wheel_filename(path.name)[:2]), path.stat().st_size) for path in wheels]
-    total = (counted(len(rows), "wheel"), "", sum(size for *_, size in rows))
+    names = [parse_wheel_filename(path.name) for path in wheels]
+    sizes = [path.stat().st_size for path in wheels]
+    rows = [(name, str(version), size) for (name, version, *_), size in zip(names, sizes, strict=True)]
+    total = (counted(len(rows), "wheel"), "", sum(sizes))
     table = Table((Column("package"), Column("version"), Column("size", "bytes")), [*rows, total])
     files = f"{shlex.quote(str(folder))}/*.whl"
     lines = (

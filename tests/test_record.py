@@ -83,9 +83,8 @@ def test_a_program_of_ones_own(model: Any, tmp_path: Path) -> None:
     assert by_row[3]["token_id"] == alone[0, 2:].tolist()
     tokens = [event for event in of(trace, "molprof.token") if event["args"]["sequence"] == 1]
     assert [(event["name"], event["args"]["step"]) for event in tokens] == [("7", 0), ("6", 1), ("5", 2), ("2", 3)]
-    assert api.query(
-        path, "INCLUDE PERFETTO MODULE molprof.tokens; SELECT COUNT() FROM molprof_token"
-    ).frame.rows() == [{"COUNT()": 15}]
+    counted = "INCLUDE PERFETTO MODULE molprof.tokens; SELECT COUNT() FROM molprof_token"
+    assert api.query(path, counted).frame.rows() == [(15,)]
 
 
 def test_texts_are_the_tokenizers(tmp_path: Path) -> None:

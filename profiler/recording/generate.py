@@ -99,7 +99,7 @@ def marked(marks: Marks, number: int = 0, heard: Callable[[Call], None] | None =
         try:
             with before_forward(model, before):
                 marks.begin(number)
-                output = original(*bound.args, **bound.kwargs)
+                output: Any = original(*bound.args, **bound.kwargs)
                 marks.end()
         finally:
             running = False

@@ -23,7 +23,7 @@ from molprof.profiler.models.load import sizes
 from molprof.profiler.models.target import token_bytes
 from molprof.profiler.recording.generate import Call, marked
 from molprof.profiler.recording.marks import mark_cost_ns
-from molprof.profiler.recording.steps import Generated, generated, steps_of
+from molprof.profiler.recording.steps import Generated, Step, generated, steps_of
 from molprof.profiler.recording.tracefile import Exported, OutputFile, read_exported, token_events, write_trace
 from molprof.profiler.recording.window import ProfilerMarks, exported, profiler_of, set_up
 
@@ -76,7 +76,9 @@ def record(
 
 
 def _generated(calls: Iterable[Call], tokenizer: PreTrainedTokenizerFast | None) -> Generated:
-    steps, prompts, ends = [], {}, frozenset[int]()
+    steps: list[Step] = []
+    prompts: dict[int, list[int]] = {}
+    ends = frozenset[int]()
     for number, call in enumerate(calls):
         ends |= _ends(call)
         first = len(prompts)
