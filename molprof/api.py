@@ -189,7 +189,10 @@ def origins(
             segments = other.read(read_segments, stacks=True, all_args=True)
     name = None if capture is None else str(capture)
     with load(path, reading) as trace:
-        found, opened = trace.read(lambda engine, info: read_opened(engine, info, name, segments), stacks=True)
+        # Grid sizes, which a capture is compared by, are in no report.
+        found, opened = trace.read(
+            lambda engine, info: read_opened(engine, info, name, segments), stacks=True, all_args=capture is not None
+        )
         return found, opened, tuple(trace.info.notes())
 
 

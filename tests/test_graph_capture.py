@@ -100,19 +100,49 @@ def test_the_capture_of_the_same_batch_size(tmp_path: Path) -> None:
 def test_what_does_not_match_is_listed(tmp_path: Path) -> None:
     replay = replayed(0, 1, ["before", *NAMES, "gemm", "renamed", "gemm_out", "after", "after"])
     _, found = opened(tmp_path, replay, captured(0, "c", 2, alone=["never"]))
-    assert [place[5] for place in places(found)] == [
-        None,
-        "aligned",
-        "aligned",
-        "aligned",
-        "aligned",
-        "likely",
-        "aligned",
-        None,
-        None,
-    ]
+    unmatched = "1 captured node without a match: not recorded, or of another graph"
+    assert [place[5] for place in places(found)] == [None, *["likely"] * 6, None, None]
     assert places(found)[5][0] == "aten::add"
     assert [node.name for node in found.graphs[0].unused] == ["never"]
+    assert found.graphs[0].doubts == (unmatched,)
+    # Without that node all is sure but what was renamed.
+    _, found = opened(tmp_path, replay, captured(0, "c", 2))
+    assert [place[5] for place in places(found)] == [None, *["aligned"] * 4, "likely", "aligned", None, None]
+
+
+def test_a_capture_of_another_size_is_not_sure(tmp_path: Path) -> None:
+    def of(around: str, name: str) -> tuple[set[Any], tuple[str, ...]]:
+        _, found = opened(tmp_path, replayed(0, 1, NAMES * 2, around=around), captured(0, name, 2, rows=32))
+        return {(place[1] is not None, place[5]) for place in places(found)}, found.graphs[0].doubts
+
+    other = ("capture_32_FULL is of another size than the replay (8192)",)
+    assert of("execute_8192_context", "capture_32_FULL") == ({(False, "likely")}, other)
+    assert of("execute_32_context", "capture_32_FULL") == ({(True, "aligned")}, ())
+    # Numbers of steps, of hashes and of captures without a name are no sizes.
+    for around, name in (("ProfilerStep#7", "capture_32"), ("of sq8155", "capture_32"), ("execute_8192", "ranges 7")):
+        assert of(around, name) == ({(True, "aligned")}, ())
+
+
+@pytest.mark.parametrize(("grid", "certainty"), [(8, "aligned"), (4, "likely")])
+def test_a_capture_with_other_grids_is_not_sure(tmp_path: Path, grid: int, certainty: str) -> None:
+    size: dict[str, Any] = {"grid": [8, 1, 1], "block": [64, 1, 1]}
+    capture = captured(0, "c", 2)
+    for event in capture:
+        if event["name"] == "cudaLaunchKernel":
+            event["args"] |= {**size, "grid": [grid, 1, 1]}
+    _, found = opened(tmp_path, replayed(0, 1, NAMES * 2, **size), capture)
+    assert {place[5] for place in places(found)} == {certainty}
+    differ = ("6 kernels of another grid or block size than captured",)
+    assert found.graphs[0].doubts == (differ if certainty == "likely" else ())
+    # CUDA's calls record neither name nor size: the warm-up does.
+    capture = captured(200, "c", 2, named=False)
+    for place, (operator, kernel, rows) in enumerate(LAYER):
+        ts = 10.0 * place
+        capture.append(slice_("cpu_op", operator, ts, 5, **{"Input Dims": [[1, rows], []]}))
+        capture.append(slice_("cuda_runtime", "cudaLaunchKernel", ts + 1, 1, correlation=place + 1))
+        capture.append(work("kernel", kernel, ts + 6, 1, place + 1, block=size["block"], grid=[grid, 1, 1]))
+    _, found = opened(tmp_path, replayed(0, 1, NAMES * 2, **size), capture)
+    assert {place[5] for place in places(found)} == {certainty}
 
 
 def test_a_layer_that_was_not_replayed_leaves_the_number_of_layers_open(tmp_path: Path) -> None:

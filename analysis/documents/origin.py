@@ -225,6 +225,7 @@ def opened_data(opened: Opened) -> dict[str, Any]:
                 "captures": list(graph.captures),
                 "capture_nodes": graph.nodes,
                 "consistent_ratio": graph.consistent_ratio,
+                "doubts": list(graph.doubts),
                 "unused_nodes": [{"operator": node.operator, "name": node.name} for node in graph.unused],
                 "positions": list(_folded(graph, opened.places)),
             }
@@ -244,8 +245,8 @@ def _told(graph: Graph) -> str:
     else:
         names = ", ".join(dict.fromkeys(graph.captures))
         text += f", captured in one of {len(graph.captures)} that fit equally: {names}"
-    if graph.unused:
-        text += f"; {counted(len(graph.unused), 'captured node')} without a match"
+    if graph.doubts:
+        text += f"; not sure: {'; '.join(graph.doubts)}"
     if graph.consistent_ratio is not None:
         ratio = percent_text(graph.consistent_ratio)
         text += (

@@ -5,6 +5,7 @@ While a stream is captured, launches, copies and sets become nodes of a graph, i
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -19,20 +20,37 @@ from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.common.errors import TraceError
 
+# A number that stands alone: not one of a hash, nor of sq8155.
+_SIZE = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
+
+
+def sizes(name: str) -> frozenset[str]:
+    """Numbers in the name of a range: the batch size or tokens of a capture or replay are among them."""
+    return frozenset(_SIZE.findall(name))
+
+
+def grid_sql(arg_set: str) -> str:
+    """Grid and block size of a kernel or launch as text; null where not recorded."""
+    parts = (f"EXTRACT_ARG({arg_set}, 'args.{name}[{axis}]')" for name in ("grid", "block") for axis in range(3))
+    return " || ',' || ".join(parts)
+
+
 _CALLS = Query(
     "origin",
-    """
+    f"""
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 WITH
   started AS (
-    SELECT call_id, MIN(name) AS name
-    FROM molprof_gpu_work
-    WHERE call_id IS NOT NULL
-    GROUP BY call_id
+    SELECT work.call_id, MIN(work.name) AS name, MIN({grid_sql("slice.arg_set_id")}) AS grid
+    FROM molprof_gpu_work AS work
+    JOIN slice USING (id)
+    WHERE work.call_id IS NOT NULL
+    GROUP BY work.call_id
   )
 SELECT
   call.ts, call.ts + call.dur AS ts_end, call.name, thread.upid, started.name AS work,
+  IFNULL(started.grid, {grid_sql("slice.arg_set_id")}) AS grid,
   IIF(call.kind IS NULL, NULL, EXTRACT_ARG(slice.arg_set_id, 'args.kernel')) AS kernel,
   CASE WHEN call.kind IS NOT NULL THEN 'kernel' WHEN call.name GLOB '*Memcpy*' THEN 'gpu_memcpy' ELSE 'gpu_memset' END
     AS category,
@@ -58,6 +76,7 @@ class _Call(NamedTuple):
     name: str
     upid: int
     work: str | None  # name of the work that it started
+    grid: str | None  # of that work, else as the call records it
     kernel: str | None  # name of the kernel as the call records it
     category: str  # of the work that it starts, or would
     operator: str | None
@@ -73,6 +92,7 @@ class Node(NamedTuple):
     category: str  # kernel, gpu_memcpy or gpu_memset
     name: str | None  # of the kernel; None where neither the call nor a run outside the capture tells it
     learned: bool  # the name is the one of an equal operator outside the capture
+    grid: str | None  # grid and block size, as the name is known; None where not recorded, or of a copy or set
     operator: str | None
     shapes: Shapes | None  # of the operator's inputs; None where not recorded
     number: int  # of the call among those of its operator
@@ -86,6 +106,7 @@ class Segment:
 
     name: str  # the range around it, else its number from 1
     nodes: tuple[Node, ...]
+    sizes: frozenset[str] = frozenset()  # numbers in the name of the range
 
 
 def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
@@ -101,13 +122,18 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
 
     # Names of work that equal calls of equal operators start outside captures.
     names: defaultdict[Any, set[str]] = defaultdict(set)
+    grids: defaultdict[Any, set[str | None]] = defaultdict(set)
     for call in calls:
         if call.work is not None and call.operator is not None:
-            names[call.operator, shapes_of(call), call.number, call.category].add(call.work)
-    learned = {key: next(iter(found)) for key, found in names.items() if len(found) == 1}
+            key = call.operator, shapes_of(call), call.number, call.category
+            names[key].add(call.work)
+            grids[key].add(call.grid)
 
     def node(call: _Call, begin: int, end: int) -> Node:
-        name = None if call.kernel else learned.get((call.operator, shapes_of(call), call.number, call.category))
+        key = call.operator, shapes_of(call), call.number, call.category
+        known = [] if call.kernel else list(names.get(key, ()))
+        name = known[0] if len(known) == 1 else None
+        outside = list(grids.get(key, ())) if name else []
         chain = origins.chain(call.frame_id)
         inside = [frame for frame in chain if frame.ts > begin or frame.ts_end < end]
         # What the capturing function calls itself has no other.
@@ -116,6 +142,7 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
             category=call.category,
             name=call.kernel or name,
             learned=name is not None,
+            grid=call.grid or (outside[0] if len(outside) == 1 else None),
             operator=call.operator,
             shapes=shapes_of(call),
             number=call.number,
@@ -128,7 +155,8 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
         chain = origins.chain(captured[0].frame_id)
         ranges = [item.name for item in chain if item.kind == "range" and item.ts <= begin and item.ts_end >= end]
         name = ranges[-1] if ranges else f"capture {len(segments) + 1}"
-        segments.append(Segment(name, tuple(node(call, begin, end) for call in captured)))
+        of_range = sizes(name) if ranges and "capture" in name.lower() else frozenset()
+        segments.append(Segment(name, tuple(node(call, begin, end) for call in captured), of_range))
     if not segments:
         what = "has no launch, copy or set without GPU work, so it captures no graph"
         hint = "give the trace that was recorded while the graphs were captured"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -16,13 +16,13 @@ import msgspec
 
 from molprof.analysis.figures.sequence import align, align_by, gaps
 from molprof.analysis.figures.shapes import Shapes
-from molprof.analysis.origin.capture import Node, Segment
+from molprof.analysis.origin.capture import Node, Segment, grid_sql, sizes
 from molprof.analysis.origin.read import Origins, StackFrame, origins_of, path_of
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.common.errors import TraceError
-from molprof.common.values import short_name
+from molprof.common.values import counted, short_name
 
 EXACT, ALIGNED, LIKELY = "exact", "aligned", "likely"
 # A capture with less of a graph's work is not the one it came from.
@@ -34,19 +34,21 @@ LEAST_CONSISTENT = 0.9
 _NUMBER = re.compile(r"\d+")
 _NODES = Query(
     "graph_nodes",
-    """
-SELECT id, launch_id, graph, replay, position, ts, dur, name, category, node_id, annotation
-FROM molprof_graph_node ORDER BY ts, id
+    f"""
+SELECT node.id, node.launch_id, node.graph, node.replay, node.position, node.ts, node.dur, node.name, node.category,
+  node.node_id, node.annotation, {grid_sql("slice.arg_set_id")} AS grid
+FROM molprof_graph_node AS node JOIN slice USING (id) ORDER BY node.ts, node.id
 """,
 )
-# Ranges around the launches, steps too: they name the batch size.
+# Ranges around the launches, steps too: they name the batch size, unless they only number steps.
 _RANGES = Query(
     "graph_nodes",
     """
 SELECT replay.launch_id, GROUP_CONCAT(ancestor.name, ' ') AS names
 FROM molprof_graph_replay AS replay
 JOIN ancestor_slice(replay.launch_id) AS ancestor
-WHERE ancestor.category = 'user_annotation'
+WHERE ancestor.category = 'user_annotation' AND ancestor.name NOT GLOB 'ProfilerStep#*'
+  AND ancestor.name NOT GLOB 'molprof.*'
 GROUP BY replay.launch_id
 """,
 )
@@ -64,6 +66,7 @@ class Work(NamedTuple):
     category: str
     node_id: int | None
     annotation: str | None
+    grid: str | None  # grid and block size; None where not read
 
 
 class Place(NamedTuple):
@@ -89,6 +92,7 @@ class Graph:
     captures: tuple[str, ...]  # those that fit equally; none without one that fits
     nodes: int  # of the capture
     unused: tuple[Node, ...]  # of the capture, that no position is
+    doubts: tuple[str, ...]  # why nothing is sure, whatever matches
     consistent_ratio: float | None
 
 
@@ -150,15 +154,20 @@ def _opened(engine: TraceProcessor, capture: str | None, segments: Sequence[Segm
             first.sort(key=lambda work: work.node_id or 0)  # nodes are numbered in the order of the capture
         found = best([(work.category, work.name) for work in first], segments)
         match, fitting = found or (Match({}, (), None), [])
-        around = {numbers for work in works for numbers in _NUMBER.findall(ranges.get(work.launch_id, ""))}
-        fitting = [item for item in fitting if around & set(_NUMBER.findall(segments[item].name))] or fitting
+        around = frozenset().union(*(sizes(ranges.get(launch, "")) for launch in {work.launch_id for work in works}))
+        same_size = [item for item in fitting if around & segments[item].sizes]
+        is_other = bool(around) and not same_size and all(segments[item].sizes for item in fitting)
+        fitting = same_size or fitting
         names = tuple(segments[item].name for item in fitting)
         nodes = segments[fitting[0]].nodes if fitting else ()
         replays = len({work.replay for work in works})
         unused = tuple(nodes[item] for item in match.unused) if fitting else ()
-        graphs.append(Graph(number, replays, tuple(works), names, len(nodes), unused, match.consistent_ratio))
+        doubts = tuple(_doubts(first, match, nodes, names, around if is_other else None))
+        graphs.append(Graph(number, replays, tuple(works), names, len(nodes), unused, doubts, match.consistent_ratio))
         pairs = {
-            work.position: pair for place, work in enumerate(first) if (pair := match.pairs.get(place)) is not None
+            work.position: pair._replace(certainty=LIKELY, how="; ".join((pair.how, *doubts))) if doubts else pair
+            for place, work in enumerate(first)
+            if (pair := match.pairs.get(place)) is not None
         }
         # Captures that follow each other in the replays: equal pieces of one model, captured in one range; else 1.
         turns = len(names) if len(names) > 1 and len(set(names)) == 1 and replays % len(names) == 0 else 1
@@ -168,9 +177,24 @@ def _opened(engine: TraceProcessor, capture: str | None, segments: Sequence[Segm
             if key not in known:
                 pair = pairs.get(work.position)
                 chosen = fitting if turns == 1 else [fitting[key[0]]]
-                known[key] = Place() if pair is None else _place(segments, chosen, pair, turns)
+                found_place = Place() if pair is None else _place(segments, chosen, pair, turns)
+                known[key] = found_place._replace(shapes=None) if is_other else found_place
             places[work.id] = _annotated(known[key], work)
     return Opened(capture, tuple(segments), tuple(graphs), places)
+
+
+def _doubts(
+    works: Sequence[Work], match: Match, nodes: Sequence[Node], names: Sequence[str], other: frozenset[str] | None
+) -> Iterator[str]:
+    """Why a match of names does not make the capture the one that is replayed. other: sizes that it does not have."""
+    if names and other is not None:
+        replayed = ", ".join(sorted(other, key=lambda number: (len(number), number)))
+        yield f"{names[0]} is of another size than the replay ({replayed})"
+    grids = [(works[place].grid, nodes[pair.node].grid) for place, pair in match.pairs.items()]
+    if differ := sum(None not in pair and pair[0] != pair[1] for pair in grids):
+        yield f"{counted(differ, 'kernel')} of another grid or block size than captured"
+    if names and match.unused:
+        yield f"{counted(len(match.unused), 'captured node')} without a match: not recorded, or of another graph"
 
 
 def _place(segments: Sequence[Segment], fitting: Sequence[int], pair: Pair, turns: int) -> Place:

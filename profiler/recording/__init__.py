@@ -1,1 +1,0 @@
-"""Marks, window and trace file: what records a program that generates tokens."""

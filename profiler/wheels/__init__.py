@@ -1,0 +1,1 @@
+"""Wheels for a machine without a network: what recording lacks there."""
