@@ -24,8 +24,8 @@ from shown import finish
 
 from molprof.common.settings import AUTO, CaptureSettings
 from molprof.common.values import now
-from molprof.profiler.decoding.batches import BatchPlan, PassResult
-from molprof.profiler.decoding.runner import Runner
+from molprof.profiler.engines.batches import BatchPlan, PassResult
+from molprof.profiler.engines.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.device import on_gpu, resolve_device
 from molprof.profiler.models.load import load

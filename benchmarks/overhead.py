@@ -23,12 +23,12 @@ from shared import parser, progress
 
 from molprof.common.files import replacing
 from molprof.common.settings import CaptureSettings
-from molprof.profiler.capture.recorded_pass import ProfilerMarks, profiler_of
-from molprof.profiler.decoding.marks import HostMarks, mark_cost_ns
-from molprof.profiler.decoding.runner import Runner
+from molprof.profiler.engines.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.load import load
 from molprof.profiler.molecules.prompts import read_prompts
+from molprof.profiler.recording.marks import HostMarks, mark_cost_ns
+from molprof.profiler.recording.window import ProfilerMarks, profiler_of
 
 SCHEMA = 1
 WARM_STEPS = 5  # the first steps of a batch are slower

@@ -84,7 +84,7 @@ class Series:
         waiting.STEP_NS = self._step_ns()
 
     def _step_ns(self) -> int:
-        from molprof.profiler.decoding.runner import Runner
+        from molprof.profiler.engines.runner import Runner
 
         runner = Runner(self._loaded, None, self._settings)
         plans = runner.plan(self._prompts.prompts)
@@ -97,7 +97,7 @@ class Series:
         from molprof.analysis.compare import compare
         from molprof.profiler.capture.capture import interleaved
         from molprof.profiler.capture.run import CapturedRun
-        from molprof.profiler.capture.tracefile import OutputFile
+        from molprof.profiler.recording.tracefile import OutputFile
 
         names = {SAME: (None, None), NAMES: ("one", "another")}.get(kind, ("one", kind))
         began = time.monotonic()

@@ -27,13 +27,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from molprof.common.errors import MolprofError
 from molprof.common.settings import CaptureSettings
 from molprof.common.values import now
-from molprof.profiler.capture.account import molecule_runs
-from molprof.profiler.decoding.marks import HostMarks
-from molprof.profiler.decoding.runner import Runner
+from molprof.profiler.capture.account import sequence_runs
+from molprof.profiler.engines.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.load import LoadedModel, load
 from molprof.profiler.molecules.prompts import Prompt, read_prompts
 from molprof.profiler.processors import PROCESSORS, make_processor
+from molprof.profiler.recording.marks import HostMarks
 
 COUNTED_STEPS = 40
 
@@ -163,7 +163,7 @@ def one_pass(
         steps=sum(batch.steps for batch in done.batches),
         row_steps=sum(batch.steps * len(batch.rows) for batch in done.batches),
     )
-    return figures, molecule_runs(used, plans, done)[0]
+    return figures, sequence_runs(used, plans, done)[0]
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from pathlib import Path
 from shared import parser, progress, table
 
 from molprof.common.process import why_failed
-from molprof.profiler.wheels.gather import own_wheel
+from molprof.profiler.wheels import own_wheel
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "transformers")
@@ -122,7 +122,7 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory() as scratch:
         options.folder = options.folder or scratch
-        wheel = own_wheel(Path(scratch, "wheel")).path
+        wheel = own_wheel(Path(scratch, "wheel"))
         results = {name: tried(name, *sets[name], wheel, options) for name in sets if options.only in (None, name)}
     rows = [(step, *(result.get(step, "not run") for result in results.values())) for step in ("versions", *STEPS)]
     print(table(("", *results), rows, left=1 + len(results)))

@@ -52,8 +52,13 @@ PROFILER = (
         "molprof.profiler.wheels",
         "molprof.profiler.machine",
     ),
-    ("molprof.profiler.processors", "molprof.profiler.drift", "molprof.profiler.doctor"),
-    ("molprof.profiler.decoding", "molprof.profiler.presets"),
+    (
+        "molprof.profiler.processors",
+        "molprof.profiler.recording",
+        "molprof.profiler.drift",
+        "molprof.profiler.doctor",
+    ),
+    ("molprof.profiler.engines", "molprof.profiler.presets"),
     ("molprof.profiler.capture",),
     ("molprof.profiler.bench",),
 )

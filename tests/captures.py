@@ -14,9 +14,9 @@ from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture.capture import interleaved
 from molprof.profiler.capture.passes import Report
 from molprof.profiler.capture.run import CapturedRun, CaptureResult
-from molprof.profiler.capture.tracefile import OutputFile
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompts, read_prompts
+from molprof.profiler.recording.tracefile import OutputFile
 
 FILE = "CC=O acetaldehyde\nxx\nC methane\nOC=C\n"
 

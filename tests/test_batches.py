@@ -10,8 +10,8 @@ from tiny import loaded, plan
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
 from molprof.common.text_format import DEFAULT
-from molprof.profiler.decoding.batches import BatchPlan, Need, check_context, cut, fitted
-from molprof.profiler.decoding.runner import Runner
+from molprof.profiler.engines.batches import BatchPlan, Need, check_context, cut, fitted
+from molprof.profiler.engines.runner import Runner
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import molecule
 from molprof.profiler.molecules.template import PLACEHOLDER

@@ -15,7 +15,7 @@ from molprof.common.manifest import PHASES, Window, from_json
 from molprof.common.values import bytes_text
 from molprof.profiler.capture.passes import Progress
 from molprof.profiler.capture.run import CaptureResult
-from molprof.profiler.capture.tracefile import TOKENS_PID
+from molprof.profiler.recording.tracefile import TOKENS_PID
 
 
 def test_constrained_window(tmp_path: Path) -> None:

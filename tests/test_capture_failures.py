@@ -18,7 +18,7 @@ from molprof.profiler.capture import capture as capture_module
 from molprof.profiler.capture import run as run_module
 from molprof.profiler.capture.capture import capture
 from molprof.profiler.capture.passes import Progress
-from molprof.profiler.capture.tracefile import OutputFile
+from molprof.profiler.recording.tracefile import OutputFile
 
 
 @pytest.mark.parametrize("stage", ["repeat", "profile", "write"])

@@ -16,7 +16,7 @@ from molprof.analysis.figures import Report
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture.capture import capture
 from molprof.profiler.capture.passes import Progress
-from molprof.profiler.capture.tracefile import OutputFile
+from molprof.profiler.recording.tracefile import OutputFile
 
 MEANINGLESS = "drift: not meaningful, the weights are random"
 WIDE = "layers=5,hidden=256,heads=8,kv_heads=4,head_dim=64"

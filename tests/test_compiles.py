@@ -10,7 +10,7 @@ import torch
 from captures import captured, settings
 from tiny import loaded
 
-from molprof.profiler.decoding.compilation import Compiles, compiles_so_far
+from molprof.profiler.engines.compilation import Compiles, compiles_so_far
 from molprof.profiler.molecules.prompts import read_prompts
 
 
@@ -37,7 +37,7 @@ def test_what_torch_does_not_tell_is_not_recorded() -> None:
 
 def test_nothing_is_imported_to_count_nothing() -> None:
     code = (
-        "import sys; from molprof.profiler.decoding.compilation import compiles_so_far as count; print(count());"
+        "import sys; from molprof.profiler.engines.compilation import compiles_so_far as count; print(count());"
         "print('torch' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -29,10 +29,11 @@ def run(folder: Path, name: str, **changes: Any) -> Any:
 
 
 def test_a_class_with_templates_of_its_own_runs_without_an_adapter(tmp_path: Path) -> None:
-    """Its module has the function that makes its templates, which the annotations tell."""
-    manifest = run(tmp_path, "SkeletonConstraint", processor_args=("forbidden=<>[]",), disagreement=True)
-    assert manifest.resolved.processor_parameters == {"forbidden": "<>[]"}
-    assert manifest.settings.processor_args == ("forbidden=<>[]",)
+    given = {"templates": "other_project:skeleton_of", "forbidden": "<>[]"}
+    asked = tuple(f"{key}={value}" for key, value in given.items())
+    manifest = run(tmp_path, "SkeletonConstraint", processor_args=asked, disagreement=True)
+    assert manifest.resolved.processor_parameters == given
+    assert manifest.settings.processor_args == asked
     for found in manifest.molecules:
         read = molecule(found.smiles)
         assert DEFAULT.without_blocks(found.text) == DEFAULT.answer_of("".join(

@@ -15,7 +15,7 @@ from tiny import loaded
 
 from molprof import api
 from molprof.common.errors import UsageError
-from molprof.common.manifest import Disagreement, MoleculeRun
+from molprof.common.manifest import Disagreement, SequenceRun
 from molprof.profiler.capture import account
 from molprof.profiler.capture.disagreement import Watched
 from molprof.profiler.capture.passes import Progress
@@ -66,7 +66,7 @@ def test_no_steps() -> None:
     assert Watched(Masks()).finish([[]]) == [Disagreement([], [], "", "")]
 
 
-def recomputed(run: MoleculeRun, processor: Any) -> list[tuple[float, int, int, str, str]]:
+def recomputed(run: SequenceRun, processor: Any) -> list[tuple[float, int, int, str, str]]:
     """Probability, bounds of the rank, choice and forbidden of each token, from one forward over the whole text."""
     model = loaded("llama")
     prompt = model.tokenizer(run.prompt)["input_ids"]
@@ -138,14 +138,14 @@ def test_a_capture_records_what_a_full_forward_says(tmp_path: Path) -> None:
 
 
 def test_another_text_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = account.molecule_runs
+    original = account.sequence_runs
 
     def other(runner: Any, plans: Any, result: Any, watched: Any, masked: Any) -> Any:
         (batch, figures), *rest = watched
         changed = replace(batch, rows=(batch.rows[0], (1, 2, 3)))
         return original(runner, plans, result, [(changed, figures), *rest], masked)
 
-    monkeypatch.setattr("molprof.profiler.capture.run.molecule_runs", other)
+    monkeypatch.setattr("molprof.profiler.capture.run.sequence_runs", other)
     asked = settings(processor="generic", repeats=1, warmup=0, max_new_tokens=4, disagreement=True, count=2)
     result = captured(tmp_path / "out.json", asked, inputs(tmp_path, 2))
     assert [run.disagreement is None for run in result.manifest.molecules] == [False, True]

@@ -18,9 +18,9 @@ from transformers import MistralConfig, MistralForCausalLM
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
 from molprof.common.text_format import DEFAULT
-from molprof.profiler.decoding.batches import BatchResult
-from molprof.profiler.decoding.loop import check_model, chooser
-from molprof.profiler.decoding.runner import Runner
+from molprof.profiler.engines.batches import BatchResult
+from molprof.profiler.engines.forced import check_model, chooser
+from molprof.profiler.engines.runner import Runner
 from molprof.profiler.models.load import LoadedModel, load
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.prompts import Prompt

@@ -15,9 +15,9 @@ from molprof.common.manifest import (
     Disagreement,
     Environment,
     Manifest,
-    MoleculeRun,
     Repeat,
     Resolved,
+    SequenceRun,
     Skipped,
     TemplateCounts,
     Timings,
@@ -41,9 +41,9 @@ MANIFEST = Manifest(
     window=Window(False, 0, 20, 39),
     steps_per_batch=[2],
     molecules=[
-        MoleculeRun(0, 0, 0, "C", "[SMILES]C[/SMILES]", 3, [1, 2], "ce", [-1, -1], "x", False, "cut", 0, 7,
+        SequenceRun(0, 0, 0, "C", "[SMILES]C[/SMILES]", 3, [1, 2], "ce", [-1, -1], "x", False, "cut", 0, 7,
                     TemplateCounts(3, 1, 1, [1])),
-        MoleculeRun(1, 0, 1, None, "hello", 1, [2], "e", [-1], "", None, None, 0, None, None),
+        SequenceRun(1, 0, 1, None, "hello", 1, [2], "e", [-1], "", None, None, 0, None, None),
     ],
     skipped=[Skipped(3, "xx", "RDKit cannot read the SMILES 'xx'")],
 )  # fmt: skip

@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 import torch
 from tiny import loaded, plan
-from transformers import LogitsProcessorList, TopPLogitsWarper
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, StoppingCriteriaList, TopPLogitsWarper
 
 from molprof.common.settings import CaptureSettings
 from molprof.common.text_format import DEFAULT
-from molprof.profiler.capture.recorded_pass import ProfilerMarks
-from molprof.profiler.decoding.marks import HostMarks, Marks, mark_cost_ns, marked, signature_cost_ns
-from molprof.profiler.decoding.runner import Runner
+from molprof.profiler.engines.runner import Runner
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import molecule
 from molprof.profiler.processors import make_processor
+from molprof.profiler.recording.generate import before_forward, marked, signature_cost_ns
+from molprof.profiler.recording.marks import HostMarks, Marks, mark_cost_ns
+from molprof.profiler.recording.window import ProfilerMarks
 
 
 class Log(Marks):
@@ -160,18 +161,20 @@ def test_host_marks_of_a_real_pass_add_up() -> None:
 def test_the_shadow_is_gone_after_an_error_and_a_users_own_is_kept() -> None:
     model, log = loaded("llama").model, Log()
 
-    def interrupted() -> None:
-        with marked(model, log, 1, []):
+    class Interrupting(LogitsProcessor):
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
             assert "prepare_inputs_for_generation" in model.__dict__
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
+    before = GenerationMixin.generate, StoppingCriteriaList.__call__
+    with pytest.raises(KeyboardInterrupt), marked(log):
+        model.generate(torch.ones(1, 3, dtype=torch.int64), logits_processor=[Interrupting()], max_new_tokens=2)
     assert "prepare_inputs_for_generation" not in model.__dict__
+    assert (GenerationMixin.generate, StoppingCriteriaList.__call__) == before
     own = model.prepare_inputs_for_generation
     model.__dict__["prepare_inputs_for_generation"] = own
     try:
-        with marked(model, log, 1, []):
+        with before_forward(model, lambda inputs: None):
             assert model.__dict__["prepare_inputs_for_generation"] is not own
         assert model.__dict__["prepare_inputs_for_generation"] is own
     finally:
@@ -180,22 +183,16 @@ def test_the_shadow_is_gone_after_an_error_and_a_users_own_is_kept() -> None:
 
 def test_a_prefill_in_chunks_is_one_step() -> None:
     model, log = loaded("llama").model, Log()
-    with marked(model, log, 1, []) as (processors, _):
-        ids = torch.zeros(1, 4, dtype=torch.int64)
-        model.prepare_inputs_for_generation(ids)
-        model.prepare_inputs_for_generation(ids)
-        processors(ids, torch.zeros(1, 5))
-        model.prepare_inputs_for_generation(ids)
-    assert log.heard == ["F", "P1", "P2", "F"]
+    config = GenerationConfig(max_new_tokens=2, prefill_chunk_size=2, eos_token_id=None)
+    with marked(log):
+        model.generate(torch.ones(1, 5, dtype=torch.int64), generation_config=config)
+    assert log.heard == ["begin 0", *["F", "P1", "P2", "S"] * 2, "end"]
 
 
-def test_marks_change_neither_text_nor_list_type() -> None:
+def test_marks_do_not_change_the_text() -> None:
     run = runner("generic", sampling="sample", seed=4)
     plans = plan(run, prompts("C", "CO"), 2)
     assert run.run(plans, HostMarks()).batches == run.run(plans, None).batches
-    with marked(run.loaded.model, Log(), 1, []) as (processors, criteria):
-        assert type(processors) is LogitsProcessorList
-        assert len(criteria) == 1
 
 
 def annotations(profiler: torch.profiler.profile, folder: Path) -> list[str]:

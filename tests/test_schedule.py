@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from molprof.profiler.decoding.schedule import CHOSEN, COMPILED_WIDTHS, RUN_LIMIT, Chunk, Rules, Schedule
+from molprof.profiler.engines.schedule import CHOSEN, COMPILED_WIDTHS, RUN_LIMIT, Chunk, Rules, Schedule
 
 END, PAD, TRASH = 99, 0, 50
 # Row 0: forced 1 2, a choice, forced 3 4, a choice, the end. Row 1: a choice, forced 5 and the end.

@@ -22,8 +22,8 @@ from molprof.profiler.capture import capture as capture_module
 from molprof.profiler.capture.capture import capture_together, interleaved
 from molprof.profiler.capture.passes import Progress, Report
 from molprof.profiler.capture.run import CapturedRun
-from molprof.profiler.capture.tracefile import OutputFile
 from molprof.profiler.project import Project
+from molprof.profiler.recording.tracefile import OutputFile
 
 OPTIONS = {"lp": None, "tokenizer": None, "disagreement": False, "processor_args": ()}
 

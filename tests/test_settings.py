@@ -13,7 +13,7 @@ from molprof.analysis.figures.run_model import Setup
 from molprof.commands.capture import command
 from molprof.common.errors import UsageError
 from molprof.common.settings import SETTINGS, CaptureSettings, rows, setting
-from molprof.profiler.capture.tracefile import OutputFile
+from molprof.profiler.recording.tracefile import OutputFile
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_the_picture_has_every_room() -> None:
         for floor, names in enumerate(column, start=1):
             for name in names:
                 assert f'    {name}["{floor} {name.rpartition(".")[2]}"]\n' in drawn
-    assert "    molprof.profiler.capture --> molprof.profiler.decoding\n" in drawn
+    assert "    molprof.profiler.capture --> molprof.profiler.engines\n" in drawn
     assert "molprof.profiler.capture --> molprof.profiler.models" not in drawn, "follows from others"
 
 

@@ -13,12 +13,12 @@ from test_manifest import MANIFEST
 
 from molprof.common.errors import RunError
 from molprof.common.files import next_free
-from molprof.common.manifest import KEY, Disagreement, MoleculeRun, from_json
-from molprof.profiler.capture.tracefile import (
+from molprof.common.manifest import KEY, Disagreement, SequenceRun, from_json
+from molprof.profiler.recording.tracefile import (
     OutputFile,
     StepSpan,
     default_name,
-    read_steps,
+    read_exported,
     token_events,
     write_trace,
 )
@@ -53,7 +53,7 @@ STEPS = {
 }
 
 
-def molecule(sequence: int, batch: int, tokens: list[int], kinds: str, blocks: list[int]) -> MoleculeRun:
+def molecule(sequence: int, batch: int, tokens: list[int], kinds: str, blocks: list[int]) -> SequenceRun:
     return replace(
         MANIFEST.molecules[0],
         sequence=sequence,
@@ -74,13 +74,13 @@ def raw(tmp_path: Path) -> Path:
 
 def test_steps_are_read_in_ns_from_any_spacing(raw: Path) -> None:
     raw.write_text(RAW.replace('"schemaVersion": 1', '"x": "' + "y" * 5000 + '"'))
-    assert read_steps(raw) == STEPS
+    assert read_exported(raw, OutputFile(raw)).steps == STEPS
 
 
 def test_a_step_that_is_there_twice_is_refused(raw: Path) -> None:
     raw.write_text(RAW.replace("step=21", "step=20"))
     with pytest.raises(RunError, match="step 20 of batch 0 twice"):
-        read_steps(raw)
+        read_exported(raw, OutputFile(raw))
 
 
 def test_token_tracks() -> None:
@@ -134,10 +134,12 @@ def test_arrays_that_only_some_runs_have() -> None:
 def test_the_whole_file(raw: Path, tmp_path: Path, name: str) -> None:
     output = tmp_path / name
     manifest = replace(MANIFEST, molecules=[molecule(0, 0, [5] * 21, "f" * 21, [0] * 21)])
-    write_trace(raw, OutputFile(output), token_events(manifest.molecules, [["x"] * 21], STEPS), KEY, manifest.to_json())
+    events = token_events(manifest.molecules, [["x"] * 21], STEPS)
+    write_trace(read_exported(raw, OutputFile(output)), OutputFile(output), events, {KEY: manifest.to_json()})
     packed = output.read_bytes()
     text = gzip.decompress(packed).decode() if name.endswith(".gz") else packed.decode()
-    assert text.startswith(RAW[: RAW.index('  ],"traceName"')].rstrip() + ',\n{"ph":"M"')
+    events_as_they_are = RAW[RAW.index('{\n    "ph"') : RAW.index('  ],"traceName"')].rstrip()
+    assert f'"traceEvents": [\n  {events_as_they_are},\n  {{"ph":"M"' in text
     trace = json.loads(text)
     assert list(trace) == ["schemaVersion", "traceEvents", "traceName", "with_flops", "molprof"]
     assert trace["traceName"] == name
@@ -151,10 +153,10 @@ def test_the_whole_file(raw: Path, tmp_path: Path, name: str) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["raw.json", name])
 
 
-def test_a_raw_trace_cut_short_is_refused_and_leaves_nothing(raw: Path, tmp_path: Path) -> None:
+def test_a_raw_trace_cut_short_is_refused(raw: Path, tmp_path: Path) -> None:
     raw.write_text(RAW[:-40])
     with pytest.raises(RunError, match="that torch exported is not whole"):
-        write_trace(raw, OutputFile(tmp_path / "out.json"), (), KEY, MANIFEST.to_json())
+        read_exported(raw, OutputFile(tmp_path / "out.json"))
     assert [path.name for path in tmp_path.iterdir()] == ["raw.json"]
 
 
@@ -163,8 +165,10 @@ def test_a_full_disk_leaves_nothing(raw: Path, tmp_path: Path) -> None:
         yield "{}"
         raise OSError(28, "No space left on device")
 
+    output = OutputFile(tmp_path / "out.json.gz")
+    recorded = read_exported(raw, output)
     with pytest.raises(RunError, match=r"cannot write .*/out\.json\.gz: No space left on device"):
-        write_trace(raw, OutputFile(tmp_path / "out.json.gz"), full(), KEY, MANIFEST.to_json())
+        write_trace(recorded, output, full(), {KEY: MANIFEST.to_json()})
     assert [path.name for path in tmp_path.iterdir()] == ["raw.json"]
 
 

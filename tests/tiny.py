@@ -12,8 +12,8 @@ from alone import alone
 from transformers import PreTrainedTokenizerFast
 
 from molprof.common.files import cache_dir
-from molprof.profiler.decoding.batches import BatchPlan
-from molprof.profiler.decoding.runner import Runner
+from molprof.profiler.engines.batches import BatchPlan
+from molprof.profiler.engines.runner import Runner
 from molprof.profiler.models.architecture import ARCHITECTURES, Architecture, Shape, build, config
 from molprof.profiler.models.load import LoadedModel, describe
 from molprof.profiler.models.target import Target, TokenBytes, token_bytes

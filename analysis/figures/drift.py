@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
-from molprof.common.manifest import MoleculeRun
+from molprof.common.manifest import SequenceRun
 from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.common.values import per
 
@@ -195,7 +195,7 @@ RULES: Mapping[str, tuple[str, Callable[[Block, TextFormat], object]]] = {
 }
 
 
-def read_drift(engine: TraceProcessor, molecules: Sequence[MoleculeRun], form: TextFormat = DEFAULT) -> Drift:
+def read_drift(engine: TraceProcessor, molecules: Sequence[SequenceRun], form: TextFormat = DEFAULT) -> Drift:
     blocks = [Block(*row) for row in query_rows(engine, _BLOCKS)[1]]
     last = {block.sequence: block.block for block in blocks}
     # A block is open at the end of an answer without an end token.

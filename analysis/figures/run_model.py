@@ -140,7 +140,7 @@ class Setup(Struct, frozen=True):
     gpu: str | None
     batch_size: int
     max_new_tokens: int
-    seed: int
+    seed: int | None
     torch: str
     transformers: str
     sorted: bool | None

@@ -20,9 +20,9 @@ from molprof.common.memory import let_threads_sleep
 from molprof.common.settings import LP_PROCESSOR, SETTINGS, CaptureSettings
 from molprof.common.text import escaped
 from molprof.common.values import bytes_text
-from molprof.profiler.capture.tracefile import ENDINGS, OutputFile, default_name, trace_stem
 from molprof.profiler.models.architecture import check_folder, check_preset
 from molprof.profiler.project import Project
+from molprof.profiler.recording.tracefile import ENDINGS, OutputFile, default_name, trace_stem
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 # Words for no processor, and for that of --lp, in place of a processor's name.

@@ -50,8 +50,8 @@ def command(folder: Path, count: int, repeats: int, force: bool, native_path: st
     from molprof.analysis.documents.demo import demo_document
     from molprof.common.settings import LP_PROCESSOR, CaptureSettings
     from molprof.profiler.capture.capture import capture_together
-    from molprof.profiler.capture.tracefile import OutputFile, trace_stem
     from molprof.profiler.molecules.prompts import short_molecules
+    from molprof.profiler.recording.tracefile import OutputFile, trace_stem
 
     make_folder(folder)  # only now, so that a missing package leaves no empty one
     molecules = folder / "molecules.smi"

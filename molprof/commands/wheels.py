@@ -9,9 +9,8 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import Read, Result, folder_option, note, path_option
-from molprof.profiler.wheels.gather import check_folder, gather, wheels_document
-from molprof.profiler.wheels.needs import MACHINES, Target, read_there
+from molprof.commands.options import Read, Result, folder_option, path_option
+from molprof.profiler.wheels import MACHINES, Target, check_folder, gather, read_there, wheels_document
 
 _ENGINES = ("xgrammar", "llguidance")
 
@@ -62,7 +61,7 @@ def command(
     folder: Path,
     force: bool,
 ) -> None:
-    """Gather wheels for a machine without a network, with pip.
+    """Gather wheels for a machine without a network, with uv and pip.
 
     DIR gets molprof's own wheel and what recording with the presets requires there, one version of each package.
     torch and what comes with it (triton, NVIDIA's libraries) must be there. Without --have-list, what transformers
@@ -78,5 +77,4 @@ def command(
     target = Target(python, glibc, machine, read_there(given, listed))
     extras = [name for name, wanted in (("rdkit", rdkit), ("analysis", analysis)) if wanted]
     found = gather(target, (*processors, *extras), folder, listed is not None)
-    note(*found.notes)
-    Result().deliver(wheels_document(found.wheels, folder))
+    Result().deliver(wheels_document(found, folder))

@@ -174,8 +174,8 @@ class MaskedLogits(Struct, frozen=True):
         return self.free + self.copy + self.end + self.idle
 
 
-class MoleculeRun(Struct, frozen=True):
-    """One prompt and what came of it."""
+class SequenceRun(Struct, frozen=True):
+    """One prompt and what came of it. What only molecules have is None, 0 or -1 for any other prompt."""
 
     sequence: int  # number in the run, from 0, in the order of the input; `batch` and `row` say where it ran
     batch: int
@@ -187,18 +187,18 @@ class MoleculeRun(Struct, frozen=True):
     kinds: str  # one letter per token: f(ree) c(opy) j(unk) l(filler) e(os)
     blocks: list[int]  # coordinate block of each token, -1 outside
     text: str  # the generated text without special end tokens
-    valid: bool | None  # None if there is nothing to check against, or if it was not checked (`unchecked`)
-    problem: str | None  # why it is not valid, None if it is or if `valid` is None
-    malformed_blocks: int  # blocks that do not begin with three decimal numbers
-    masked_logits: int | None  # logits set to -inf for this row, over all steps; None without a processor
-    template: TemplateCounts | None  # None without a processor, or if it does not fix the length of the answer
+    valid: bool | None = None  # None if there is nothing to check against, or if it was not checked (`unchecked`)
+    problem: str | None = None  # why it is not valid, None if it is or if `valid` is None
+    malformed_blocks: int = 0  # blocks that do not begin with three decimal numbers
+    masked_logits: int | None = None  # logits set to -inf for this row, over all steps; None without a processor
+    template: TemplateCounts | None = None  # None without a processor, or if it does not fix the length of the answer
     # malformed blocks, 0 or 1, that the bound on new tokens cut short; None if not recorded
     cut_blocks: int | None = None
     # tokens that the coordinates of each block need; the least, of a malformed block that can become `x,y,z`; None of
     # other malformed blocks and of one that was never closed. None if not recorded
     needed_per_block: list[int | None] | None = None
     disagreement: Disagreement | None = None  # None if not recorded
-    # tokens that each step of its batch appended, until the row ended; None: one in each
+    # tokens that each step of its batch appended, until the row ended; 0 before it joined. None: one in each
     step_tokens: list[int] | None = None
     masked: MaskedLogits | None = None  # `masked_logits` by kind; None without a processor, or if not recorded
 
@@ -209,8 +209,9 @@ class MoleculeRun(Struct, frozen=True):
 
     @property
     def busy_steps(self) -> int:
-        """Steps until it ended."""
-        return len(self.token_ids if self.step_tokens is None else self.step_tokens)
+        """Steps from its first token until it ended."""
+        counts = [1] * len(self.token_ids) if self.step_tokens is None else self.step_tokens
+        return len(counts) - next((place for place, count in enumerate(counts) if count), 0)
 
 
 class Skipped(Struct, frozen=True):
@@ -276,7 +277,7 @@ class Manifest(Struct, frozen=True):
     timings: Timings
     window: Window
     steps_per_batch: list[int]
-    molecules: list[MoleculeRun]
+    molecules: list[SequenceRun]
     skipped: list[Skipped]
     # by batch, the rows that each step computed; None: one per molecule in every step
     rows_per_step: list[list[int]] | None = None

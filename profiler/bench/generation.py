@@ -17,16 +17,17 @@ from torch import Tensor
 from molprof.common.errors import RunError, UsageError
 from molprof.profiler.bench.cases import GenerateCase
 from molprof.profiler.bench.facts import UnsupportedError
-from molprof.profiler.capture.account import molecule_runs
-from molprof.profiler.decoding.batches import BatchPlan, PassResult
-from molprof.profiler.decoding.explained import NO_KERNEL
-from molprof.profiler.decoding.marks import HostMarks, before_forward
-from molprof.profiler.decoding.runner import Runner
+from molprof.profiler.capture.account import sequence_runs
+from molprof.profiler.engines.batches import BatchPlan, PassResult
+from molprof.profiler.engines.explained import NO_KERNEL
+from molprof.profiler.engines.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.device import Peak, set_arithmetic
 from molprof.profiler.models.load import load
 from molprof.profiler.molecules.prompts import Prompt, read_inputs
 from molprof.profiler.processors import processor_of
+from molprof.profiler.recording.generate import before_forward
+from molprof.profiler.recording.marks import HostMarks
 
 _DIGEST_LETTERS = 12
 
@@ -102,7 +103,7 @@ def _warmed(runner: Runner, plans: list[BatchPlan], first: bool) -> PassResult:
 
 def _written(runner: Runner, plans: list[BatchPlan], result: PassResult) -> dict[str, Any]:
     """What a pass generated; `text_digest` is equal for equal tokens."""
-    molecules, _ = molecule_runs(runner, plans, result)
+    molecules, _ = sequence_runs(runner, plans, result)
     checked = [run.valid for run in molecules]
     digest = hashlib.sha256(repr([run.token_ids for run in molecules]).encode()).hexdigest()
     return {

@@ -24,8 +24,8 @@ from torch.nn.attention import sdpa_kernel
 
 from molprof.profiler.bench.cases import SdpaCase
 from molprof.profiler.bench.facts import UnsupportedError
-from molprof.profiler.decoding.compilation import compiles_so_far
-from molprof.profiler.decoding.explained import KERNELS, NO_KERNEL
+from molprof.profiler.engines.compilation import compiles_so_far
+from molprof.profiler.engines.explained import KERNELS, NO_KERNEL
 from molprof.profiler.environment import environment
 from molprof.profiler.models.device import on_gpu, peak_bytes, resolve_device, resolve_dtype, synchronize
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from molprof.common.manifest import Disagreement, MaskedLogits, MoleculeRun, Resolved, TemplateCounts
+from molprof.common.manifest import Disagreement, MaskedLogits, Resolved, SequenceRun, TemplateCounts
 from molprof.common.settings import STATIC_CACHES
 from molprof.common.values import bytes_text
-from molprof.profiler.decoding.batches import BatchPlan, BatchResult, PassResult
-from molprof.profiler.decoding.runner import Runner
+from molprof.profiler.engines.batches import BatchPlan, BatchResult, PassResult
+from molprof.profiler.engines.runner import Runner
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.models.device import free_bytes
+from molprof.profiler.models.load import sizes
 from molprof.profiler.molecules.kinds import classify, judge, plain
 from molprof.profiler.molecules.placeholders import needs
 
@@ -19,20 +20,20 @@ from molprof.profiler.molecules.placeholders import needs
 _LARGE_RATIO = 0.5
 
 
-def molecule_runs(
+def sequence_runs(
     runner: Runner,
     plans: list[BatchPlan],
     result: PassResult,
     watched: Sequence[tuple[BatchResult, list[Disagreement]]] | None = None,
     masked: Sequence[Sequence[MaskedLogits]] | None = None,
-) -> tuple[list[MoleculeRun], list[list[str]]]:
+) -> tuple[list[SequenceRun], list[list[str]]]:
     """The account of every molecule of a timed pass in the order of the input, and the text of each of its tokens.
 
     `masked` is what the pass that counts found, by batch and prompt. `watched` is what the pass for disagreement wrote
     and found; a row that it wrote otherwise has no disagreement.
     """
     loaded, form = runner.loaded, runner.loaded.target.form
-    runs: list[MoleculeRun] = []
+    runs: list[SequenceRun] = []
     for number, (plan, batch) in enumerate(zip(plans, result.batches, strict=True)):
         for row, (prompt, tokens) in enumerate(zip(plan.prompts, batch.rows, strict=True)):
             if prompt.molecule is None:
@@ -50,7 +51,7 @@ def molecule_runs(
                     per_block = template.free_per_block.tolist()
                     counts = TemplateCounts(len(template.ids), sum(per_block), len(per_block), per_block)
             runs.append(
-                MoleculeRun(
+                SequenceRun(
                     sequence=plan.sequences[row],
                     batch=number,
                     row=row,
@@ -80,27 +81,15 @@ def molecule_runs(
 def resolved(runner: Runner, plans: list[BatchPlan], result: PassResult) -> Resolved:
     """What came of the settings: the model as it is, and what the passes used."""
     settings, loaded, processor = runner.settings, runner.loaded, runner.processor
-    config = loaded.model.config.get_text_config(decoder=True)
-    heads = config.num_attention_heads
     return Resolved(
-        family=loaded.model.config.model_type,
-        parameters=loaded.model.num_parameters(),
-        layers=config.num_hidden_layers,
-        hidden=config.hidden_size,
-        heads=heads,
-        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        logits_width=loaded.target.logits_width,
+        **sizes(loaded.model),
         vocabulary=len(loaded.tokenizer),
-        dtype=str(loaded.model.dtype).removeprefix("torch."),
-        device=str(loaded.target.device),
         max_new_tokens=max(plan.max_new_tokens for plan in plans),
         processor=None if processor is None else processor.name,
         processor_parameters={} if processor is None else processor.parameters,
         placeholder=None if processor is None else runner.placeholder,
         sorted=runner.sorts([prompt for plan in plans for prompt in plan.prompts]),
         weights=settings.weights if settings.model in ARCHITECTURES else None,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        mlp=getattr(config, "intermediate_size", None),
         host_reads=sum(batch.host_reads or 0 for batch in result.batches) if settings.own_loop else None,
         template_threads=None if processor is None else runner.template_threads,
     )

@@ -7,15 +7,13 @@ the last step from the rows. So the scores of a step are kept for one call. The 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
 from molprof.common.manifest import Disagreement
-from molprof.profiler.molecules.template import Template
-from molprof.profiler.processors.base import BatchProcessor, Processor
+from molprof.profiler.processors.base import BatchProcessor
 
 _DIGITS = 6
 
@@ -81,19 +79,3 @@ class Watched(LogitsProcessor):
         logarithm = given.squeeze(-1).double() - self._scores.logsumexp(dim=-1).double()
         self._probabilities.append(logarithm.exp())
         self._ranks.append((self._scores > given).sum(dim=-1))
-
-
-class Watching:
-    """A processor whose batches are watched, `batch` now; everything else is that of `studied`."""
-
-    batch: Watched
-
-    def __init__(self, studied: Processor) -> None:
-        self._studied = studied
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._studied, name)
-
-    def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
-        self.batch = Watched(self._studied.start(templates, prompt_width))
-        return self.batch

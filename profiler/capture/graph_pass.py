@@ -11,8 +11,8 @@ from molprof.common.files import scratch_file
 from molprof.common.settings import AUTO, STATIC_CACHES, CaptureSettings
 from molprof.profiler.capture.passes import Passes
 from molprof.profiler.capture.recorded_pass import record_steps
-from molprof.profiler.capture.tracefile import OutputFile, beside, check_whole, write_trace
 from molprof.profiler.models.device import on_gpu
+from molprof.profiler.recording.tracefile import OutputFile, beside, read_exported, write_trace
 
 # Key of the trace: what it was recorded for.
 GRAPHS_KEY = "molprof_graphs"
@@ -55,9 +55,9 @@ def graph_pass(passes: Passes, output: OutputFile, steps: int) -> None:
         with scratch_file(path) as part:
             raw = output.raw(part)
             record_steps(passes, (0, _FIRST, _LAST), raw, "graphs", whole=True)
-            check_whole(raw, output)
             account = {"replay": output.path.name, "command": list(output.command)}
-            write_trace(raw, OutputFile(path, output.force, output.command), (), GRAPHS_KEY, account)
+            graphs = OutputFile(path, output.force, output.command)
+            write_trace(read_exported(raw, output), graphs, (), {GRAPHS_KEY: account})
     except (MolprofError, RuntimeError) as problem:  # torch's own errors are the latter
         passes.tell("graphs", f"the capture of the graphs is not recorded: {problem}")
     else:

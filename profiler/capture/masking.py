@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from molprof.common.manifest import MaskedLogits
-from molprof.profiler.decoding.batches import BatchResult
+from molprof.profiler.engines.batches import BatchResult
 from molprof.profiler.models.device import settled_ns
 from molprof.profiler.processors.base import BatchProcessor, ForcedRuns, Places
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from molprof.common.manifest import Disagreement, MaskedLogits
-from molprof.profiler.capture.disagreement import Watching
+from molprof.profiler.capture.disagreement import Watched
 from molprof.profiler.capture.masking import Counted, counted
-from molprof.profiler.decoding.batches import BatchPlan, BatchResult, PassResult
-from molprof.profiler.decoding.marks import HostMarks, Marks
-from molprof.profiler.decoding.runner import Runner, Wrap
+from molprof.profiler.engines.batches import BatchPlan, BatchResult, PassResult
+from molprof.profiler.engines.runner import Runner, Wrap
 from molprof.profiler.processors.base import BatchProcessor
+from molprof.profiler.recording.marks import HostMarks, Marks
 
 
 @dataclass(frozen=True)
@@ -71,18 +71,22 @@ class Passes:
 
     def watched(self) -> list[tuple[BatchResult, list[Disagreement]]]:
         """The untimed pass for disagreement: what each batch wrote, and the figures of its rows."""
-        assert self.runner.processor is not None
-        watching = Watching(self.runner.processor)
         # Step by step: of a forced run, the model never gives scores token by token.
         settings = dataclasses.replace(self.runner.settings, forced_runs=False, drop_finished=False)
-        runner: Runner = dataclasses.replace(self.runner, processor=watching, settings=settings)  # type: ignore[arg-type]
+        runner = dataclasses.replace(self.runner, settings=settings)
+        watched: list[Watched] = []
+
+        def wrap(studied: BatchProcessor) -> BatchProcessor:
+            watched.append(Watched(studied))
+            return watched[-1]
+
         self._begin("disagreement")
         found = []
         tokens = 0
         for number in range(len(self.plans)):
             with self._own_model():
-                (result,) = runner.run(self.plans, None, only=number).batches
-            found.append((result, watching.batch.finish(result.rows)))
+                (result,) = runner.run(self.plans, None, only=number, wrap=wrap).batches
+            found.append((result, watched.pop().finish(result.rows)))
             tokens += sum(map(len, result.rows))
             self.step(number + 1, 0, tokens)
         return found

@@ -27,14 +27,12 @@ from molprof.common.manifest import (
 from molprof.common.memory import processors
 from molprof.common.settings import CaptureSettings
 from molprof.common.values import counted, factor_text, now, time_text
-from molprof.profiler.capture.account import molecule_runs, resolved, static_cache_notes
+from molprof.profiler.capture.account import resolved, sequence_runs, static_cache_notes
 from molprof.profiler.capture.graph_pass import graph_pass
 from molprof.profiler.capture.passes import Passes, Report
 from molprof.profiler.capture.recorded_pass import check_window, choose_window, kept_recording, recorded_pass
-from molprof.profiler.capture.tracefile import OutputFile, incomplete_path, is_incomplete, token_events, write_trace
-from molprof.profiler.decoding.batches import PassResult
-from molprof.profiler.decoding.marks import HostMarks, mark_cost_ns, signature_cost_ns
-from molprof.profiler.decoding.runner import Runner
+from molprof.profiler.engines.batches import PassResult
+from molprof.profiler.engines.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import Peak
@@ -42,6 +40,9 @@ from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompts
 from molprof.profiler.processors import processor_of
 from molprof.profiler.processors.checked import UserProcessor
+from molprof.profiler.recording.generate import signature_cost_ns
+from molprof.profiler.recording.marks import HostMarks, mark_cost_ns
+from molprof.profiler.recording.tracefile import OutputFile, incomplete_path, is_incomplete, token_events, write_trace
 
 
 @dataclass(frozen=True)
@@ -152,10 +153,11 @@ class CapturedRun:
         runner, plans, loaded = passes.runner, passes.plans, passes.runner.loaded
         reference = self._results[0]
         window = choose_window(settings.window, settings.full, reference)
-        profiled, steps = recorded_pass(passes, window, raw(), self.output)
+        profiled, recorded = recorded_pass(passes, window, raw(), self.output)
+        steps = recorded.steps
         watched = passes.watched() if settings.disagreement else None
         passes.tell("write")
-        molecules, texts = molecule_runs(runner, plans, reference, watched, self._masked)
+        molecules, texts = sequence_runs(runner, plans, reference, watched, self._masked)
         same = [sum(repeat.steps_ns[batch][step] for batch, step in steps) for repeat in self._repeats]
         timings = Timings(
             warmup_ns=[result.wall_ns for result in self._warmup],
@@ -187,7 +189,7 @@ class CapturedRun:
             machine=machine,
         )
         events = token_events(molecules, texts, steps, self.settings.text_format)
-        path = write_trace(raw(), self.output, events, KEY, manifest.to_json())
+        path = write_trace(recorded, self.output, events, {KEY: manifest.to_json()})
         left = incomplete_path(self.output.path)
         if is_incomplete(left):
             left.unlink()  # of an earlier run that failed

@@ -107,6 +107,25 @@ def describe(
     return LoadedModel(name, model, tokenizer, frozenset(ends), target, ())
 
 
+def sizes(model: PreTrainedModel) -> dict[str, Any]:
+    """The fields of `Resolved` that the model alone decides."""
+    config = model.config.get_text_config(decoder=True)
+    heads = config.num_attention_heads
+    return {
+        "family": model.config.model_type,
+        "parameters": model.num_parameters(),
+        "layers": config.num_hidden_layers,
+        "hidden": config.hidden_size,
+        "heads": heads,
+        "kv_heads": getattr(config, "num_key_value_heads", None) or heads,
+        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // heads,
+        "mlp": getattr(config, "intermediate_size", None),
+        "logits_width": model.get_output_embeddings().weight.shape[0],
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": str(model.device),
+    }
+
+
 def _tag_notes(tokenizer: PreTrainedTokenizerFast, form: TextFormat) -> list[str]:
     # Added tokens would have embeddings that were never trained, or none.
     split = [tag for tag in form.tags if len(tokenizer(tag, add_special_tokens=False)["input_ids"]) != 1]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from molprof.common.errors import MissingExtraError
-from molprof.common.manifest import MoleculeRun
+from molprof.common.manifest import SequenceRun
 from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.profiler.models.target import TokenBytes
 from molprof.profiler.molecules.smiles import (
@@ -159,7 +159,7 @@ def _shown(inside: str, form: TextFormat) -> str:
 
 
 def judge(text: str, molecule: Molecule, kinds: str, form: TextFormat = DEFAULT) -> tuple[bool | None, str | None]:
-    """`valid` and `problem` of a `MoleculeRun` with this text and these kinds; both None if RDKit was missing."""
+    """`valid` and `problem` of a `SequenceRun` with this text and these kinds; both None if RDKit was missing."""
     try:
         problem = check(text, molecule, form)
     except MissingExtraError:
@@ -169,7 +169,7 @@ def judge(text: str, molecule: Molecule, kinds: str, form: TextFormat = DEFAULT)
     return problem is None, problem
 
 
-def complete(run: MoleculeRun, form: TextFormat = DEFAULT) -> MoleculeRun:
+def complete(run: SequenceRun, form: TextFormat = DEFAULT) -> SequenceRun:
     """The record with `valid` and `problem` where recording could not check them; any other as it is.
 
     Raises MissingExtraError where RDKit is missing here too.

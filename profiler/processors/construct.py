@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import pkgutil
-import sys
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -90,21 +88,17 @@ class Construction:
     def _builder(self) -> Callable[..., Any] | None:
         """What makes the factory's own kind of template for a molecule; None: it gets molprof's.
 
-        Either named by `--processor-arg templates=module:function`, or the one function of the factory's module that is
-        annotated to return what `templates` is annotated to hold.
+        `--processor-arg templates=module:function` names it.
         """
-        if _TEMPLATES not in self._names:
+        named = self.given.get(_TEMPLATES)
+        if _TEMPLATES not in self._names or not isinstance(named, str):
             return None
-        if isinstance(named := self.given.get(_TEMPLATES), str):
-            try:
-                builder: Callable[..., Any] | None = pkgutil.resolve_name(named)
-            except (ImportError, AttributeError, ValueError) as problem:
-                hint = "--processor-arg templates=package.module:function"
-                raise UsageError(f"no function {named!r} makes templates: {problem}", hint) from problem
-        else:
-            builder = None if _TEMPLATES in self.given else _annotated_builder(self.factory)
-        if builder is not None:
-            _check(_name_of(builder), builder, {}, (*_OF_RUN, "smiles"))
+        try:
+            builder: Callable[..., Any] = pkgutil.resolve_name(named)
+        except (ImportError, AttributeError, ValueError) as problem:
+            hint = "--processor-arg templates=package.module:function"
+            raise UsageError(f"no function {named!r} makes templates: {problem}", hint) from problem
+        _check(named, builder, {}, (*_OF_RUN, "smiles"))
         return builder
 
     def make(self, rows: Rows | None) -> Any:
@@ -174,29 +168,3 @@ def read_arguments(given: Sequence[str]) -> dict[str, Any]:
         except (ValueError, RecursionError):
             found[key] = value
     return found
-
-
-def _annotated_builder(factory: Callable[..., Any]) -> Callable[..., Any] | None:
-    wanted = _hints(factory.__init__ if inspect.isclass(factory) else factory).get(_TEMPLATES)
-    kinds = [kind for kind in typing.get_args(wanted) if inspect.isclass(kind) and kind is not Template]
-    module = sys.modules.get(getattr(factory, "__module__", ""))
-    if len(kinds) != 1 or module is None:
-        return None
-    # A helper's name begins with an underscore.
-    functions = [item for name, item in vars(module).items() if inspect.isfunction(item) and not name.startswith("_")]
-    builders = [item for item in functions if _hints(item).get("return") is kinds[0]]
-    if len(builders) > 1:
-        several = ", ".join(map(_name_of, builders))
-        raise UsageError(f"several functions make templates: {several}", "--processor-arg templates=module:function")
-    return builders[0] if builders else None
-
-
-def _hints(called: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(called)
-    except Exception:  # annotations may name anything, also what is not imported
-        return {}
-
-
-def _name_of(called: Callable[..., Any]) -> str:
-    return f"{called.__module__}:{called.__qualname__}"

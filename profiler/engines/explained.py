@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from molprof.common.errors import RunError
-from molprof.profiler.decoding.batches import BatchPlan
+from molprof.profiler.engines.batches import BatchPlan
 
 # torch's kernels of scaled-dot-product attention by the names of `sdpa-NAME`.
 KERNELS = {

@@ -5,28 +5,26 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-import transformers
-from torch import Tensor
 from torch.nn.attention import sdpa_kernel
-from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from molprof.common.errors import ProcessorError, UsageError
 from molprof.common.settings import AUTO, STATIC_CACHES, CaptureSettings
-from molprof.profiler.decoding.batches import BatchPlan, BatchResult, Need, PassResult, check_context, cut, fitted
-from molprof.profiler.decoding.compilation import compile_config, compiles_so_far
-from molprof.profiler.decoding.explained import KERNELS, explained
-from molprof.profiler.decoding.loop import Decoder, check_model
-from molprof.profiler.decoding.marks import Marks, marked
+from molprof.profiler.engines import Engine
+from molprof.profiler.engines.batches import BatchPlan, BatchResult, Need, PassResult, check_context, cut, fitted
+from molprof.profiler.engines.compilation import compiles_so_far
+from molprof.profiler.engines.explained import KERNELS
+from molprof.profiler.engines.forced import Forced
+from molprof.profiler.engines.generate import Generate
 from molprof.profiler.models.device import synchronize
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.template import PLACEHOLDER, Templates, default_threads
 from molprof.profiler.processors.base import BatchProcessor, Processor
+from molprof.profiler.recording.marks import Marks
 
 # Without a processor each of the three numbers of a block may be one token longer than its placeholder (a minus, or a
 # second digit before the point). The slack beyond that cuts only texts that went astray.
@@ -50,14 +48,7 @@ class Runner:
         shape. A compiled run fills the last batch up with spare rows for the same reason.
         """
         settings = self.settings
-        given = settings.max_cache_length is not None and not settings.own_loop
-        if given and not hasattr(GenerationConfig(), "max_cache_len"):
-            raise UsageError(
-                f"transformers {transformers.__version__} does not take the length of a static cache",
-                hint="leave out --max-cache-length, or pip install --upgrade transformers",
-            )
-        if settings.own_loop:
-            check_model(self.loaded, settings.attention)
+        _ = self.engine  # refuses what it cannot do
         if settings.forced_runs and self.processor is None:
             raise UsageError("without a processor no token is forced", hint="--lp, or leave out --forced-runs")
         if getattr(self.processor, "needs_templates", False) and any(prompt.molecule is None for prompt in prompts):
@@ -87,6 +78,12 @@ class Runner:
         if self.settings.drop_finished or self.settings.kv_cache not in STATIC_CACHES:
             return False
         return self.loaded.on_gpu if self.settings.compile == AUTO else self.settings.compile != "off"
+
+    @functools.cached_property
+    def engine(self) -> Engine:
+        if self.settings.own_loop:
+            return Forced(self.loaded, self.settings, self.compiled)
+        return Generate(self.loaded, self.settings)
 
     @functools.cached_property
     def templates(self) -> Templates:
@@ -132,14 +129,13 @@ class Runner:
         kernel = KERNELS.get(self.settings.attention.removeprefix("sdpa-"))
         with nullcontext() if kernel is None else sdpa_kernel(kernel):
             self.synchronize()
-            if self.settings.own_loop:
-                _ = self._decoder  # made once per run, outside the timed span
+            engine = self.engine  # made once per run, outside the timed span
             before = compiles_so_far()
             began = time.perf_counter_ns()
             for number, plan in enumerate(plans):
                 if only is None or number == only:
                     try:
-                        results.append(self._batch(number, plan, marks or Marks(), wrap))
+                        results.append(self._batch(engine, number, plan, marks or Marks(), wrap))
                     except ProcessorError as problem:
                         raise problem.in_batch(number) from problem.__cause__
             self.synchronize()
@@ -167,7 +163,7 @@ class Runner:
         steps = int(template.free.sum()) if self.settings.forced_runs else len(template.ids) + 1
         return Need(width, bound if max_new_tokens is None else max_new_tokens, steps)
 
-    def _batch(self, number: int, plan: BatchPlan, marks: Marks, wrap: Wrap | None) -> BatchResult:
+    def _batch(self, engine: Engine, number: int, plan: BatchPlan, marks: Marks, wrap: Wrap | None) -> BatchResult:
         studied: BatchProcessor | None = None
         if self.processor is not None:
             with marks.setup("template", number):
@@ -179,96 +175,4 @@ class Runner:
                 studied = studied if wrap is None else wrap(studied)
         if self.settings.sampling != "greedy":
             torch.manual_seed(self.settings.seed * 1_000_003 + number)
-        return (self._jump if self.settings.own_loop else self._generate)(number, plan, studied, marks)
-
-    def _jump(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
-        with marks.setup("tokenize", number):
-            prompts = self.loaded.tokenizer([prompt.text for prompt in plan.row_prompts])["input_ids"]
-        with explained(plan, self.settings.attention):
-            finish = self._decoder.decode(prompts, plan.max_new_tokens, plan.prompt_width, studied, marks, number)
-        with marks.setup("text", number):
-            decoded, rows_per_step, host_reads = finish()
-            self.loaded.tokenizer.batch_decode(decoded.answers, skip_special_tokens=False)
-        count = len(plan.prompts)
-        return BatchResult(
-            rows=tuple(map(tuple, decoded.answers[:count])),
-            steps=len(rows_per_step),
-            masked_logits=_masked(studied, count),
-            appended=tuple(map(tuple, decoded.appended[:count])),
-            rows_per_step=rows_per_step,
-            host_reads=host_reads,
-        )
-
-    @functools.cached_property
-    def _decoder(self) -> Decoder:
-        return Decoder(self.loaded, self.settings, self.compiled)
-
-    def _generate(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
-        loaded, device = self.loaded, self.loaded.target.device
-        model: Any = loaded.model
-        with marks.setup("tokenize", number):
-            encoded = loaded.tokenizer(
-                [prompt.text for prompt in plan.row_prompts],
-                padding="max_length",
-                max_length=plan.prompt_width,
-                padding_side="left",
-                return_tensors="pt",
-            )
-            inputs = {name: encoded[name].to(device) for name in ("input_ids", "attention_mask")}
-        processors: list[Any] = [] if studied is None else [studied]
-        config = self._config(plan.max_new_tokens)
-        arguments: AbstractContextManager[tuple[LogitsProcessorList, StoppingCriteriaList | None]]
-        if type(marks) is Marks:  # which does nothing: `generate` runs as it would without molprof
-            arguments = nullcontext((LogitsProcessorList(processors), None))
-        else:
-            arguments = marked(model, marks, plan.rows, processors)
-        with explained(plan, self.settings.attention), arguments as (listed, criteria):
-            marks.begin(number)
-            output: Tensor = model.generate(
-                **inputs, generation_config=config, logits_processor=listed, stopping_criteria=criteria
-            )
-            marks.end()
-        with marks.setup("text", number):
-            answers = output[:, plan.prompt_width :].tolist()
-            loaded.tokenizer.batch_decode(answers, skip_special_tokens=False)
-        count, steps = len(plan.prompts), len(answers[0])
-        return BatchResult(
-            rows=tuple(_until_end(answer, loaded.eos) for answer in answers[:count]),
-            steps=steps,
-            masked_logits=_masked(studied, count),
-            appended=None,
-            rows_per_step=(plan.rows,) * steps,
-            host_reads=None,
-        )
-
-    def _config(self, max_new_tokens: int) -> GenerationConfig:
-        """Sets explicitly all that molprof decides, so that the model's own generation config has no say."""
-        settings = self.settings
-        sampling: dict[str, Any] = {"do_sample": False}
-        if settings.sampling != "greedy":
-            # 0 and 1.0 switch top-k and top-p off where the model's own config would have them on.
-            sampling = {"do_sample": True, "top_k": 0, "top_p": 1.0, **settings.sampling_parameters}
-        return GenerationConfig(
-            max_new_tokens=max_new_tokens,
-            num_beams=1,
-            use_cache=True,
-            cache_implementation=None if settings.kv_cache == "dynamic" else settings.kv_cache,
-            max_cache_len=settings.max_cache_length,
-            eos_token_id=sorted(self.loaded.eos),
-            pad_token_id=self.loaded.target.pad,
-            compile_config=compile_config(settings.compile),
-            disable_compile=settings.compile == "off",
-            **sampling,
-        )
-
-
-def _masked(studied: BatchProcessor | None, count: int) -> tuple[int, ...] | None:
-    """Logits that the processor masked, by prompt; None without one, or if it does not count them."""
-    counted = None if studied is None else studied.masked_logits
-    return None if counted is None else tuple(counted[:count])
-
-
-def _until_end(answer: list[int], eos: frozenset[int]) -> tuple[int, ...]:
-    """The tokens up to and including the first end token: transformers pads finished rows."""
-    end = next((place for place, token in enumerate(answer, start=1) if token in eos), None)
-    return tuple(answer[:end])
+        return engine.generate(number, plan, studied, marks)

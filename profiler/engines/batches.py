@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from molprof.common.errors import UsageError
 from molprof.common.text import shortened
 from molprof.profiler.molecules.prompts import Prompt
+from molprof.profiler.processors.base import BatchProcessor
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,12 @@ class BatchResult:
     def written(self, row: int, steps: int) -> tuple[int, ...]:
         """What the row had written after so many steps."""
         return self.rows[row][: steps if self.appended is None else sum(self.appended[row][:steps])]
+
+
+def masked_logits(studied: BatchProcessor | None, count: int) -> tuple[int, ...] | None:
+    """Logits that the processor masked, by prompt; None without one, or if it does not count them."""
+    counted = None if studied is None else studied.masked_logits
+    return None if counted is None else tuple(counted[:count])
 
 
 @dataclass(frozen=True)

@@ -5,29 +5,35 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-import mmap
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from msgspec import Raw, Struct
+
 from molprof.common.errors import RunError, TakenError, UsageError
 from molprof.common.files import check_output, replacing_packed
-from molprof.common.manifest import CHOICE_LETTERS, INCOMPLETE_KEY, KIND_LETTERS, MoleculeRun
+from molprof.common.manifest import CHOICE_LETTERS, INCOMPLETE_KEY, KIND_LETTERS, SequenceRun
 from molprof.common.text_format import DEFAULT, TextFormat
 
 # Neither a process (Linux: at most 2^22) nor a GPU has this number, and it fits into 32 bits.
 TOKENS_PID = 1 << 30
 ENDINGS = (".json", ".json.gz")
 _CHUNK_BYTES = 1 << 22
-_NAMED_STEP = rb'"cat":\s*"user_annotation",\s*"name":\s*"molprof\.step batch=(?P<batch>\d+) step=(?P<step>\d+)"'
-_TIMES = rb'"ts":\s*(?P<ts>\d+)(?:\.(?P<ts_part>\d{1,3}))?,\s*"dur":\s*(?P<dur>\d+)(?:\.(?P<dur_part>\d{1,3}))?\s*'
-_STEP = re.compile(_NAMED_STEP + rb',\s*"pid":\s*[^,]+,\s*"tid":\s*[^,]+,\s*' + _TIMES + rb"[,}]")
-# What torch writes after the events: the end of their list, then top-level keys with plain values.
-_TAIL = re.compile(rb'\](\s*(?:,\s*"\w+"\s*:\s*(?:"(?:[^"\\]|\\.)*"|[-+.\w]+)\s*)*)\}\s*\Z')
+_STEP = re.compile(rb'"molprof\.step batch=(\d+) step=(\d+)"')
+_MODULE = b'"nn.Module: '
+# Between events, as torch writes them.
+_BETWEEN = b",\n  "
+_EVENTS = "traceEvents"
+# Of a file that is looked at from its end.
 _TAIL_BYTES = 1 << 16
+# Events that are written at once.
+_MANY = 4096
 # More than torch writes at once, so that there is no room for it where there was none for torch.
 _PROBE_BYTES = 1 << 22
 _INCOMPLETE = re.compile(rb',\n"%s": \{.*\}\n\}\n\Z' % INCOMPLETE_KEY.encode())
@@ -72,37 +78,88 @@ class StepSpan:
 Steps = Mapping[tuple[int, int], StepSpan]
 
 
-def read_steps(raw: Path) -> dict[tuple[int, int], StepSpan]:
-    """The `molprof.step` annotations of an exported trace by (batch, step); RunError where a step is there twice."""
+class _Event(Struct):
+    """What is read of an event; times as they are written, for a float would lose ns."""
+
+    cat: str = ""
+    name: Raw = Raw(b'""')
+    ts: Raw = Raw(b"0")
+    dur: Raw = Raw(b"0")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A trace that torch.profiler exported."""
+
+    keys: dict[str, Raw]  # top-level keys in their order; the place of `events` is among them
+    events: list[Raw]
+    steps: Steps  # the `molprof.step` annotations by (batch, step)
+
+
+def read_exported(raw: Path, output: OutputFile, functions: bool = True) -> Exported:
+    """The trace that torch exported to `raw`, which is beside the output.
+
+    Args:
+        functions: keep Python functions that are no calls of modules.
+
+    Raises:
+        RunError: `raw` is not whole: the disk was full while torch wrote it; or a step is there twice.
+    """
+    text = raw.read_bytes() if raw.exists() else b""
+    try:
+        keys = msgspec.json.decode(text, type=dict[str, Raw])
+        events = msgspec.json.decode(keys[_EVENTS], type=list[Raw])
+    except (msgspec.DecodeError, KeyError) as problem:
+        # torch does not say why. Where the disk is full, this fails too.
+        try:
+            raw.write_bytes(bytes(_PROBE_BYTES))
+        except OSError as error:
+            hint = f"df {output.path.absolute().parent} shows what is free; -o OUT names a file elsewhere"
+            raise RunError(f"cannot write {output.path}: {error.strerror}", hint) from problem
+        hint = "is the disk full, or the size of files limited?"
+        raise RunError(f"the trace that torch exported is not whole ({len(text)} bytes)", hint) from problem
+    read = msgspec.json.Decoder(_Event).decode
+    kept: list[Raw] = []
     steps: dict[tuple[int, int], StepSpan] = {}
-    with raw.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        for match in _STEP.finditer(text):
-            found = match.groupdict(b"")
-            key = int(found["batch"]), int(found["step"])
-            if key in steps:
-                raise RunError(f"the recording has step {key[1]} of batch {key[0]} twice")
-            steps[key] = StepSpan(_ns(found["ts"], found["ts_part"]), _ns(found["dur"], found["dur_part"]))
-    return steps
+    for event in events:
+        found = read(event)
+        name = memoryview(found.name)
+        if found.cat == "python_function" and not (functions or name[: len(_MODULE)] == _MODULE):
+            continue
+        kept.append(event)
+        if found.cat == "user_annotation" and (match := _STEP.fullmatch(name)):
+            batch, step = map(int, match.groups())
+            if (batch, step) in steps:
+                raise RunError(f"the recording has step {step} of batch {batch} twice")
+            steps[batch, step] = StepSpan(_ns(found.ts), _ns(found.dur))
+    return Exported(keys, kept, steps)
 
 
-def write_trace(raw: Path, output: OutputFile, events: Iterable[str], key: str, value: dict[str, Any]) -> Path:
-    """Writes what torch.profiler exported to `raw`, with more events and a top-level key, whole or not at all.
+def write_trace(recorded: Exported, output: OutputFile, events: Iterable[str], added: Mapping[str, Any]) -> Path:
+    """Writes what torch.profiler recorded, with more events and top-level keys, whole or not at all.
 
     Returns the trace's path.
 
     Raises:
-        RunError: `raw` does not end like a trace: the disk was full while torch wrote it, or torch has changed; or
-            the output cannot be written.
+        RunError: the output cannot be written.
         TakenError: another process wrote a file of this name meanwhile, and the name was not molprof's choice.
     """
-    end, keys = _tail(raw)
-    added = _behind(events, keys | {"traceName": output.path.name, key: value})
+    keys = {**recorded.keys, "traceName": _json(output.path.name).encode()}
+    keys |= {name: _json(value).encode() for name, value in added.items()}
+    all_events = itertools.chain(recorded.events, (event.encode() for event in events))
     try:
-        with replacing_packed(output.path, output.force) as out, raw.open("rb") as file:
-            for start in range(0, end, _CHUNK_BYTES):
-                out.write(file.read(min(_CHUNK_BYTES, end - start)))
-            for text in added:
-                out.write(text)
+        with replacing_packed(output.path, output.force) as out:
+            for place, (name, value) in enumerate(keys.items()):
+                out.write(b"%s\n%s: " % (b"," if place else b"{", _json(name).encode()))
+                if name != _EVENTS:
+                    out.write(value)
+                    continue
+                before = b"[\n  "
+                while some := list(itertools.islice(all_events, _MANY)):
+                    out.write(before + _BETWEEN.join(some))
+                    before = _BETWEEN
+                out.write(b"\n]")
+            out.write(b"\n}\n")
     except OSError as problem:
         raise RunError(f"cannot write {output.path}: {problem.strerror or problem}") from problem
     except TakenError as taken:
@@ -110,16 +167,6 @@ def write_trace(raw: Path, output: OutputFile, events: Iterable[str], key: str, 
             raise
         return taken.kept
     return output.path
-
-
-def _behind(events: Iterable[str], keys: Mapping[str, Any]) -> Iterator[bytes]:
-    """The rest of a JSON trace: events, the end of their list, and top-level keys."""
-    for event in events:
-        yield b",\n" + event.encode()
-    yield b"\n]"
-    for name, held in keys.items():
-        yield f",\n{_json(name)}: {_json(held)}".encode()
-    yield b"\n}\n"
 
 
 def default_name(model: str, processor: str | None) -> str:
@@ -157,7 +204,7 @@ def is_incomplete(path: Path) -> bool:
 
 
 def token_events(
-    molecules: Sequence[MoleculeRun], texts: Sequence[Sequence[str]], steps: Steps, form: TextFormat = DEFAULT
+    molecules: Sequence[SequenceRun], texts: Sequence[Sequence[str]], steps: Steps, form: TextFormat = DEFAULT
 ) -> Iterator[str]:
     """The token tracks as JSON events: a thread per sequence, with a slice of all of it and one per recorded token."""
     around = {} if form.answer == DEFAULT.answer else {"block_open": form.block_open, "block_close": form.block_close}
@@ -194,7 +241,7 @@ def _shares(span: StepSpan, count: int) -> list[StepSpan]:
     return [StepSpan(start, end - start) for start, end in itertools.pairwise(edges)]
 
 
-def _optional(run: MoleculeRun) -> dict[str, list[Any]]:
+def _optional(run: SequenceRun) -> dict[str, list[Any]]:
     """Arrays that only some runs have: by block, with -1 for unknown, and by token."""
     arrays: dict[str, list[Any]] = {}
     if run.template is not None:
@@ -230,36 +277,5 @@ def _us(ns: int) -> str:
     return f"{ns // 1000}.{ns % 1000:03d}"
 
 
-def _ns(whole: bytes, part: bytes) -> int:
-    return int(whole) * 1000 + int(part.ljust(3, b"0"))
-
-
-def check_whole(raw: Path, output: OutputFile) -> None:
-    """Raises RunError where torch could not write the whole trace to `raw`, which is beside the output."""
-    try:
-        _tail(raw)
-    except RunError as problem:
-        # torch does not say why. Where the disk is full, this fails too.
-        try:
-            raw.write_bytes(bytes(_PROBE_BYTES))
-        except OSError as error:
-            hint = f"df {output.path.absolute().parent} shows what is free; -o OUT names a file elsewhere"
-            raise RunError(f"cannot write {output.path}: {error.strerror}", hint) from problem
-        raise
-
-
-def _tail(raw: Path) -> tuple[int, dict[str, Any]]:
-    """Where the list of events ends, and the top-level keys after it."""
-    size = raw.stat().st_size if raw.exists() else 0
-    begin = max(0, size - _TAIL_BYTES)
-    last = b""
-    if size:
-        with raw.open("rb") as file:
-            file.seek(begin)
-            last = file.read()
-    match = _TAIL.search(last)
-    if match is None:
-        hint = "is the disk full, or the size of files limited?"
-        raise RunError(f"the trace that torch exported is not whole ({size} bytes)", hint)
-    keys: dict[str, Any] = json.loads(b"{" + match.group(1).strip().lstrip(b",") + b"}")
-    return begin + len(last[: match.start()].rstrip()), keys
+def _ns(us: Raw) -> int:
+    return int(Decimal(bytes(us).decode()) * 1000)

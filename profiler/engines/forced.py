@@ -28,13 +28,15 @@ from transformers import (
 
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
-from molprof.profiler.decoding.cache import RaggedCache
-from molprof.profiler.decoding.compilation import compile_config
-from molprof.profiler.decoding.marks import Marks
-from molprof.profiler.decoding.schedule import CHOSEN, COMPILED_WIDTHS, Chunk, Rules, Schedule
+from molprof.profiler.engines.batches import BatchPlan, BatchResult, masked_logits
+from molprof.profiler.engines.cache import RaggedCache
+from molprof.profiler.engines.compilation import compile_config
+from molprof.profiler.engines.explained import explained
+from molprof.profiler.engines.schedule import CHOSEN, COMPILED_WIDTHS, Chunk, Rules, Schedule
 from molprof.profiler.models.device import pinned
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.processors.base import BatchProcessor, ForcedRuns, Places
+from molprof.profiler.recording.marks import Marks
 
 # The schedule with all answers, the rows that each step computed, and how often the host read chosen tokens back.
 Decoded = tuple[Schedule, tuple[int, ...], int]
@@ -54,10 +56,11 @@ def check_model(loaded: LoadedModel, attention: str) -> None:
         raise UsageError(f"{asked} need a decoder whose layers see all earlier tokens; {family!r} is none")
 
 
-class Decoder:
-    """Decodes batches of one model, and keeps the cache for the next batch of its shape."""
+class Forced:
+    """An `Engine`: it keeps the cache for the next batch of its shape."""
 
     def __init__(self, loaded: LoadedModel, settings: CaptureSettings, compiled: bool) -> None:
+        check_model(loaded, settings.attention)
         self._loaded, self._settings, self._compiled = loaded, settings, compiled
         self._device = loaded.target.device
         self._choose = chooser(settings)
@@ -69,20 +72,37 @@ class Decoder:
         self._options = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
         self._additive = model.config._attn_implementation == "eager"
 
+    def generate(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
+        tokenizer = self._loaded.tokenizer
+        with marks.setup("tokenize", number):
+            prompts = tokenizer([prompt.text for prompt in plan.row_prompts])["input_ids"]
+        with explained(plan, self._settings.attention):
+            finish = self._run(prompts, plan, studied, marks, number)
+        with marks.setup("text", number):
+            decoded, rows_per_step, host_reads = finish()
+            tokenizer.batch_decode(decoded.answers, skip_special_tokens=False)
+        count = len(plan.prompts)
+        return BatchResult(
+            rows=tuple(map(tuple, decoded.answers[:count])),
+            steps=len(rows_per_step),
+            masked_logits=masked_logits(studied, count),
+            appended=tuple(map(tuple, decoded.appended[:count])),
+            rows_per_step=rows_per_step,
+            host_reads=host_reads,
+        )
+
     @torch.no_grad()
-    def decode(
+    def _run(
         self,
         prompts: Sequence[Sequence[int]],
-        bound: int,
-        prompt_width: int,
+        plan: BatchPlan,
         studied: BatchProcessor | None,
         marks: Marks,
         number: int,
     ) -> Callable[[], Decoded]:
-        """Decodes batch `number`, `prompts` by row, in answers of at most `bound` tokens.
+        """Decodes batch `number`, `prompts` by row; the function that this returns brings the answers to the host.
 
-        The cache has room for prompts of `prompt_width` tokens. The function that this returns brings the answers to
-        the host. Raises UsageError where the processor has no `ForcedRuns`.
+        Raises UsageError where the processor has no `ForcedRuns`.
         """
         if studied is not None and not isinstance(studied, ForcedRuns):
             raise UsageError(
@@ -91,11 +111,11 @@ class Decoder:
             )
         marks.begin(number)
         known = studied is not None and not studied.reads_tokens
-        columns = max(prompt_width + bound, self._settings.max_cache_length or 0)
+        columns = max(plan.prompt_width + plan.max_new_tokens, self._settings.max_cache_length or 0)
         cache = self._fresh_cache(len(prompts), columns + 1)
         rules = Rules(
             ends=self._loaded.eos,
-            bound=bound,
+            bound=plan.max_new_tokens,
             trash=cache.capacity - 1,
             pad=self._loaded.target.pad,
             jump=self._settings.forced_runs,

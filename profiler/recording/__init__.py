@@ -1,0 +1,1 @@
+"""Marks, window and trace file: what records a program that generates tokens."""

@@ -1,1 +1,0 @@
-"""Wheels for a machine without a network: what recording lacks there."""

@@ -1,0 +1,146 @@
+"""`record()` around a program that molprof does not know: its steps, tokens and constraints; nothing is left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from captures import events, of
+from tiny import tokenizer
+from transformers import (
+    GenerationMixin,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LogitsProcessor,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+
+from molprof import api
+from molprof.common.errors import UsageError
+from molprof.profiler.recording.record import record
+from molprof.profiler.recording.steps import Step, generated
+from molprof.profiler.recording.tracefile import StepSpan, token_events
+
+EOS, PAD = 2, 0
+SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(vocab_size=64, eos_token_id=EOS, pad_token_id=PAD, **SIZES)).eval()
+
+
+class Countdown(LogitsProcessor):
+    """The user's own: writes 9, 8, 7, ... and the end token once it has written 5."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        for row, last in enumerate(input_ids[:, -1].tolist()):
+            scores[row] = -torch.inf
+            scores[row, EOS if last == 5 else last - 1] = 0
+        return scores
+
+
+class Enough(StoppingCriteria):
+    """The user's own: a row ends behind an 8."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        return input_ids[:, -1] == 8
+
+
+def test_a_program_of_ones_own(model: Any, tmp_path: Path) -> None:
+    prompts = torch.tensor([[3, 11], [PAD, 8], [3, 30]])
+    asked = {
+        "attention_mask": (prompts != PAD).long(),
+        "logits_processor": [Countdown()],
+        "stopping_criteria": [Enough()],
+        "max_new_tokens": 6,
+    }
+    before = GenerationMixin.generate, StoppingCriteriaList.__call__
+    path = tmp_path / "mine.json.gz"
+    with record(path):
+        recorded = model.generate(prompts, **asked)
+        alone = model.generate(prompts[:1], max_new_tokens=2, min_new_tokens=2, do_sample=True)
+    assert (GenerationMixin.generate, StoppingCriteriaList.__call__) == before
+    assert "prepare_inputs_for_generation" not in vars(model)
+    assert torch.equal(recorded, model.generate(prompts, **asked))
+
+    report = api.report(path)
+    run = report.run
+    assert run is not None
+    assert all(check.holds for check in report.checks)
+    assert (run.batches, run.steps, run.window.steps) == (2, 8, 8)
+    assert (run.setup.processor, run.setup.model, run.setup.seed) == ("Countdown", "LlamaForCausalLM", None)
+    assert (run.wall_ns.median, run.profiled_ratio) == (None, None)
+    assert run.phases["processor"].leaf_operators > run.steps  # type: ignore[operator]
+    _, trace = events(path)
+    by_row = {event["args"]["sequence"]: event["args"] for event in of(trace, "molprof.sequence")}
+    assert [by_row[row]["token_id"] for row in range(3)] == [[10, 9, 8], [7, 6, 5, EOS], [29, 28, 27, 26, 25, 24]]
+    assert by_row[1]["kind"] == ["free", "free", "free", "eos"]
+    assert by_row[3]["token_id"] == alone[0, 2:].tolist()
+    tokens = [event for event in of(trace, "molprof.token") if event["args"]["sequence"] == 1]
+    assert [(event["name"], event["args"]["step"]) for event in tokens] == [("7", 0), ("6", 1), ("5", 2), ("2", 3)]
+    counted = "INCLUDE PERFETTO MODULE molprof.tokens; SELECT COUNT() FROM molprof_token"
+    assert api.query(path, counted).frame.rows() == [(15,)]
+
+
+def test_texts_are_the_tokenizers(tmp_path: Path) -> None:
+    text = tokenizer("llama")
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(text), **SIZES)).eval()
+    with record(tmp_path / "run.json", text):
+        written = model.generate(**text("C and O", return_tensors="pt"), max_new_tokens=2, eos_token_id=None)
+    _, trace = events(tmp_path / "run.json")
+    assert of(trace, "molprof.sequence")[0]["name"] == "sequence 0: C and O"
+    made = [text.decode([token]) for token in written[0, -2:].tolist()]
+    assert [event["name"] for event in of(trace, "molprof.token")] == made
+
+
+def test_beams_and_several_answers_to_a_prompt(model: Any, tmp_path: Path) -> None:
+    with record(tmp_path / "run.json"):
+        written = model.generate(
+            torch.tensor([[5, 6], [7, 8]]), num_beams=3, num_return_sequences=2, max_new_tokens=4, min_new_tokens=4
+        )
+    report = api.report(tmp_path / "run.json")
+    assert all(check.holds for check in report.checks)
+    _, trace = events(tmp_path / "run.json")
+    assert [event["args"]["token_id"] for event in of(trace, "molprof.sequence")] == written[:, 2:].tolist()
+
+
+def test_what_fails_leaves_nothing_and_what_cannot_be_written_is_refused(model: Any, tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), record(tmp_path / "run.json"):
+        _ = 1 // 0
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "run.json").write_text("mine")
+    with pytest.raises(UsageError, match="already exists"), record(tmp_path / "run.json"):
+        raise AssertionError
+
+
+def test_code_without_generate_gives_a_trace_without_a_run(tmp_path: Path) -> None:
+    with record(tmp_path / "run.json", shapes=True):
+        torch.ones(2, 2).add_(1)
+    report = api.report(tmp_path / "run.json")
+    assert report.run is None
+    assert report.trace.events_by_category["cpu_op"] > 0
+
+
+def test_steps_need_no_batch() -> None:
+    """Sequences join and leave, and a step may give one several tokens."""
+    steps = [Step({0: [5]}, 1), Step({0: [6], 1: [7, 8]}, 2), Step({1: [9, EOS]}, 1), Step({2: [4]}, 1)]
+    found = generated(steps, {0: [1], 1: [1, 1]}, None, frozenset([EOS]))
+    runs = found.sequences
+    assert [(run.batch, run.row, run.token_ids, run.step_tokens) for run in runs] == [
+        (0, 0, [5, 6], None),
+        (0, 1, [7, 8, 9, EOS], [0, 2, 2]),
+        (0, 2, [4], [0, 0, 0, 1]),
+    ]
+    assert ([run.busy_steps for run in runs], found.rows_per_step) == ([2, 2, 1], [[1, 2, 1, 1]])
+    spans = {(0, step): StepSpan(1000 * step, 1000) for step in range(4)}
+    lines = [text for text in token_events(runs, found.texts, spans) if "molprof.token" in text]
+    assert [text.partition('"ts":')[2].partition(',"dur"')[0] for text in lines] == [
+        *("0.000", "1.000"),
+        *("1.000", "1.500", "2.000", "2.500"),
+        "3.000",
+    ]
