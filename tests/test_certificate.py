@@ -27,8 +27,8 @@ from certificate_data import (
 )
 from msgspec.structs import replace
 
-from molprof.analysis.figures.certificate import CHECKS, combined
-from molprof.analysis.figures.model import Bound
+from molprof.analysis.figures.certificate import CHECKS
+from molprof.analysis.figures.model import Bound, combined
 
 
 @needs_traces

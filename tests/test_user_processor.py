@@ -7,13 +7,18 @@ import gzip
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import page_data
 import pytest
+import users
 from captures import captured
 from tiny import loaded
 
+from molprof import api
 from molprof.analysis.reader.load import load_trace
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import ProcessorError, UsageError
@@ -89,6 +94,14 @@ def test_a_failure_in_the_recorded_pass_keeps_that_recording(tmp_path: Path) -> 
     with pytest.raises(ProcessorError, match=message):
         captured(tmp_path / "out.json.gz", asked, molecules(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.smi", "out.incomplete.json.gz"]
+
+
+def test_a_failure_to_sample_keeps_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users.Tires, "calls", 7)  # two in each of three passes, then one
+    asked = settings("users:Tires", max_new_tokens=2, warmup=1, sampling="sample")
+    with pytest.raises(ProcessorError, match="no token can be sampled: the scores of a row contain NaN"):
+        captured(tmp_path / "out.json", asked, molecules(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.smi", "out.incomplete.json"]
 
 
 def test_a_failure_before_the_first_step_leaves_nothing_to_keep(tmp_path: Path) -> None:
@@ -202,6 +215,57 @@ def test_a_processor_that_does_otherwise_in_each_pass_is_told(tmp_path: Path) ->
         "the timed passes wrote another text than the checking pass: nothing checked that the processor left every row "
         "a token there"
     )
+
+
+@pytest.mark.parametrize(
+    ("calls", "problem"),
+    [
+        (2, "the timed passes wrote another text than the checking pass: nothing checked that the processor left every "
+         "row a token there"),
+        (4, "the timed passes did not all write the same text: their times measure different work"),
+        (6, "the recorded pass wrote another text than the timed passes, whose tokens the trace shows"),
+        (9, None),
+    ],
+)  # fmt: skip
+def test_a_processor_that_goes_wrong_after_its_check_is_told_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int, problem: str | None
+) -> None:
+    """Of two calls in each pass: the checking, the timed, the unmarked and the recorded one."""
+    monkeypatch.setattr(users.Tires, "calls", calls)
+    asked = settings("users:Tires", max_new_tokens=2, warmup=1)
+    result = captured(tmp_path / "out.json", asked, molecules(tmp_path))
+    report = api.report(tmp_path / "out.json")
+    assert report.certificate is not None
+    reasons = [doubt.reason for doubt in report.certificate.doubts if doubt.check == "passes"]
+    assert reasons == result.manifest.problems == list(result.notes)
+    if problem is None:
+        assert reasons == []
+        return
+    masked = f"the processor 'users:Tires' masked all {WIDTH:,} tokens, at step 0, row 0, batch 0"
+    assert reasons[-1] == f"checked once more after the recorded pass: {masked}"
+    assert problem in reasons
+    assert (report.certificate.verdict, report.certificate.uncertain[0].group) == ("bounded", "steps")
+    warning = f"WARNING: the passes of the capture contradict each other: {reasons[0]}; "
+    assert warning in " ".join(page_data.render(report).split())
+
+
+def test_a_capture_whose_passes_contradict_each_other_exits_with_3(tmp_path: Path) -> None:
+    words = "capture --model llama --processor users:Tires -n 1 --max-new-tokens 2 --repeats 1 -o out.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "molprof", *words.split()],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[-2:] == [
+        "molprof: error: the passes contradict each other: out.json: the timed passes did not all write the same text: "
+        "their times measure different work",
+        "  the trace is written, and its certificate says so",
+    ]
+    assert json.loads((tmp_path / "out.json").read_text())["molprof"]["problems"]
 
 
 def test_a_factory_that_makes_no_processor(tmp_path: Path) -> None:

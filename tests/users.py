@@ -151,3 +151,20 @@ class Changes:
             return out
 
         return only
+
+
+class Tires:
+    """Allows nothing from a number of calls on, over all passes."""
+
+    fixed_length = False
+    calls = 4
+
+    def __init__(self, target: Target) -> None:
+        self._left = self.calls
+
+    def start(self, templates, prompt_width: int):
+        def masked(input_ids: Tensor, scores: Tensor) -> Tensor:
+            self._left -= 1
+            return scores if self._left >= 0 else torch.full_like(scores, -math.inf)
+
+        return masked

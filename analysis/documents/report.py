@@ -23,6 +23,7 @@ from molprof.analysis.documents.findings import best_findings, findings_section,
 from molprof.analysis.documents.plots import PLOTS, plot_section
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import shown_tables
+from molprof.analysis.figures.certificate import PASSES
 from molprof.analysis.figures.labels import report_label
 from molprof.analysis.figures.model import IDLE_CAUSES, STACK_CATEGORY, Table
 from molprof.analysis.figures.run_model import PhaseFigures, Run, RunTotal, SequenceFigures
@@ -99,6 +100,9 @@ def _warnings(report: Report) -> Iterator[str]:
     machine = None if report.run is None else report.run.machine
     if machine is not None and (doubts := machine.doubts()):
         yield f"times are not reliable: during the timed passes {'; '.join(doubts)}"
+    certified = () if report.certificate is None else report.certificate.doubts
+    if problems := [doubt.reason for doubt in certified if doubt.check == PASSES]:
+        yield f"the passes of the capture contradict each other: {'; '.join(problems)}"
     if not report.trace.events_by_category:
         yield "the trace holds no events with a duration, so nothing was recorded"
     if broken := [check.text for check in report.checks if not check.holds]:

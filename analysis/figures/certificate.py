@@ -20,6 +20,7 @@ from molprof.analysis.figures.model import (
     Doubt,
     Evidence,
     Group,
+    combined,
     worst,
 )
 from molprof.analysis.reader import TraceInfo
@@ -90,6 +91,7 @@ _OVER = Query(
     "SELECT COUNT() AS count, SUM(before_ns) FILTER (WHERE is_outermost) AS before_ns,"
     " SUM(dur) FILTER (WHERE is_outermost) AS time_ns, MAX(before_ns) AS longest_ns FROM molprof_work_over_start",
 )
+PASSES = "passes"  # the check that a capture whose passes differ does not pass
 _MEMORY = Query("certificate_memory", "SELECT events FROM molprof_memory_event_count")
 # What libkineto logs into the file when it could not keep all activities.
 _LOSSES = re.compile(
@@ -187,20 +189,6 @@ def _certified(group: Group, doubts: list[Doubt], facts: Facts) -> Certified:
     reason = "; ".join(dict.fromkeys(doubt.reason for doubt in mine)) or None
     bounds = combined(bound for doubt in mine for bound in doubt.bounds) if verdict == "bounded" else ()
     return Certified(group, verdict, reason, bounds, mine)
-
-
-def combined(bounds: Iterable[Bound]) -> tuple[Bound, ...]:
-    """One bound for each figure: what several doubts take away or add may all be true at once."""
-    found: dict[str, Bound] = {}
-    for bound in bounds:
-        known = found.get(bound.figure)
-        if known is None:
-            found[bound.figure] = bound
-            continue
-        low = None if known.low is None or bound.low is None else known.low - (bound.value - bound.low)
-        high = None if known.high is None or bound.high is None else known.high + (bound.high - bound.value)
-        found[bound.figure] = Bound(bound.figure, low, bound.value, high)
-    return tuple(found.values())
 
 
 def _bounded(group: Group, reason: str, evidence: Evidence, *bounds: Bound) -> Doubt:
@@ -439,6 +427,14 @@ def _start(facts: Facts) -> Iterator[Doubt]:
         reason = f"{cases} of host work began up to {time_text(row['longest_ns'])} before the profiler"
         bound = Bound("work_over_start_ns", time_ns - row["before_ns"], time_ns, time_ns)
         yield _bounded("host_time", reason, row, bound)
+
+
+@_check(PASSES, "the passes of a capture agree", _STEP_KERNELS, asks=False)
+def _passes(facts: Facts) -> Iterator[Doubt]:
+    """Tokens are those of the timed passes, and events those of the recorded one."""
+    problems = (facts.info.manifest or {}).get("problems")
+    for problem in problems if isinstance(problems, list) else ():
+        yield _bounded("steps", str(problem), {"problem": str(problem)})
 
 
 @_check("memory", "memory events are there if asked for", _MEMORY, asks=False)

@@ -355,6 +355,20 @@ def plain(value: Any) -> Any:
     return value
 
 
+def combined(bounds: Iterable[Bound]) -> tuple[Bound, ...]:
+    """One bound for each figure: what several doubts take away or add may all be true at once."""
+    found: dict[str, Bound] = {}
+    for bound in bounds:
+        known = found.get(bound.figure)
+        if known is None:
+            found[bound.figure] = bound
+            continue
+        low = None if known.low is None or bound.low is None else known.low - (bound.value - bound.low)
+        high = None if known.high is None or bound.high is None else known.high + (bound.high - bound.value)
+        found[bound.figure] = Bound(bound.figure, low, bound.value, high)
+    return tuple(found.values())
+
+
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """The worst of them; exact if there are none."""
     return min(verdicts, key=_WORST.index, default="exact")

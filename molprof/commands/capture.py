@@ -14,7 +14,7 @@ from molprof.commands.options import check_ending, file_option, make_folder, not
 from molprof.commands.progress import Progress
 from molprof.commands.run_options import check_arguments, sampling_asked, setting_option
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
-from molprof.common.errors import UsageError
+from molprof.common.errors import RunError, UsageError
 from molprof.common.files import next_free
 from molprof.common.memory import let_threads_sleep
 from molprof.common.settings import LP_PROCESSOR, SETTINGS, CaptureSettings
@@ -116,10 +116,12 @@ def command(
     from molprof.profiler.capture.capture import capture_together
 
     written: list[Path] = []
+    problems: list[str] = []
     try:
         with Progress() as progress:
             for result in capture_together(asked, progress):
                 written.append(result.path)
+                problems += [f"{result.path}: {problem}" for problem in result.manifest.problems]
                 name = f"{trace_stem(result.path.name)}: " if several else ""
                 for text in result.notes:
                     progress.line(escaped(name + text))
@@ -133,6 +135,9 @@ def command(
         context.exit(130)
     if several:
         note(f"next: molprof compare {shlex.join(map(str, written))}")
+    if problems:
+        hint = "the trace is written, and its certificate says so"
+        raise RunError(f"the passes contradict each other: {problems[0]}", hint)
 
 
 def capture_settings(project: Project, lp: bool | None, **options: Any) -> CaptureSettings:

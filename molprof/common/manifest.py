@@ -283,6 +283,8 @@ class Manifest(Struct, frozen=True):
     rows_per_step: list[list[int]] | None = None
     session: Session | None = None  # None: the capture had one run
     machine: Machine | None = None  # what else it did; None: not recorded
+    # how the passes contradict each other, so that figures of one are not those of another: one line each
+    problems: list[str] = field(default_factory=list)
 
     def setting(self, name: str) -> Any:
         """A setting by name; None if not recorded."""

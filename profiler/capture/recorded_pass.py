@@ -74,7 +74,12 @@ def record_steps(
     profile = functools.partial(profiler_of, device, whole or settings.stacks or settings.modules, whole)
     marks = ProfilerMarks(profile, steps, passes.runner.synchronize, passes.step)
     with exported(marks, raw):
-        result = passes.run(stage, marks, only=None if steps is None else steps[0])
+        try:
+            result = passes.run(stage, marks, only=None if steps is None else steps[0])
+        except ProcessorError:
+            raise
+        except RunError as problem:  # which leaves the same to keep
+            raise ProcessorError(str(problem), problem.hint) from problem
     if marks.profiler is None:
         raise RunError("the recorded pass ended before its window: the passes did not write the same text")
     return result

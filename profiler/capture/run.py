@@ -155,6 +155,15 @@ class CapturedRun:
         window = choose_window(settings.window, settings.full, reference)
         profiled, recorded = recorded_pass(passes, window, raw(), self.output)
         steps = recorded.steps
+        unmarked = [] if self._unmarked is None else [self._unmarked]
+        problems = _unlike([*self._results, *unmarked], profiled, window)
+        if self._looked_at is not None and self._looked_at.batches != reference.batches:
+            lost = "masked logits are counted in that one"
+            if isinstance(runner.processor, UserProcessor):
+                lost = "nothing checked that the processor left every row a token there"
+            problems.append(f"the timed passes wrote another text than the checking pass: {lost}")
+        if problems:
+            problems += self._still_wrong()
         watched = passes.watched() if settings.disagreement else None
         passes.tell("write")
         molecules, texts = sequence_runs(runner, plans, reference, watched, self._masked)
@@ -187,19 +196,16 @@ class CapturedRun:
             rows_per_step=[list(batch.rows_per_step) for batch in reference.batches],
             session=session,
             machine=machine,
+            problems=problems,
         )
         events = token_events(molecules, texts, steps, self.settings.text_format)
         path = write_trace(recorded, self.output, events, {KEY: manifest.to_json()})
         left = incomplete_path(self.output.path)
         if is_incomplete(left):
             left.unlink()  # of an earlier run that failed
-        unmarked = [] if self._unmarked is None else [self._unmarked]
-        notes = [*loaded.notes, *_notes(settings, [*self._results, *unmarked], profiled, window)]
-        if self._looked_at is not None and self._looked_at.batches != reference.batches:
-            lost = "masked logits are counted in that one"
-            if isinstance(runner.processor, UserProcessor):
-                lost = "nothing checked that the processor left every row a token there"
-            notes.append(f"the timed passes wrote another text than the checking pass: {lost}")
+        notes = [*loaded.notes, *problems]
+        if not window.full and settings.window is not None and window.last_step < settings.window[1]:
+            notes.append(f"the recorded steps end at step {window.last_step}, the last one")
         if settings.disagreement and (unlike := sum(run.disagreement is None for run in molecules)):
             notes.append(
                 f"the pass for disagreement wrote another text for {unlike} molecules: none is recorded for them"
@@ -214,6 +220,20 @@ class CapturedRun:
             notes.append(f"times are in doubt: during the timed passes {'; '.join(doubts)}")
         return CaptureResult(path, manifest, tuple(notes))
 
+    def _still_wrong(self) -> list[str]:
+        """What one more checking pass finds in a user's processor, which the other passes do not look at."""
+        processor = self.passes.runner.processor
+        if not isinstance(processor, UserProcessor):
+            return []
+        processor.verify = True
+        try:
+            self.passes.run("verify", HostMarks(self.passes.step))
+        except MolprofError as problem:
+            return [f"checked once more after the recorded pass: {problem}"]
+        finally:
+            processor.verify = False
+        return []
+
 
 def _overhead(settings: CaptureSettings, timings: Timings) -> list[str]:
     """What recording modules or stacks cost."""
@@ -227,18 +247,17 @@ def _overhead(settings: CaptureSettings, timings: Timings) -> list[str]:
     ]
 
 
-def _notes(settings: CaptureSettings, results: list[PassResult], profiled: PassResult, window: Window) -> list[str]:
-    notes = []
-    if window.full is False and settings.window is not None and window.last_step < settings.window[1]:
-        notes.append(f"the recorded steps end at step {window.last_step}, the last one")
+def _unlike(results: list[PassResult], profiled: PassResult, window: Window) -> list[str]:
+    """How the texts of the timed passes, and that of the recorded pass, differ."""
+    problems = []
     reference = results[0].batches
     if any(result.batches != reference for result in results[1:]):
-        notes.append("the timed passes did not all write the same text: their times measure different work")
+        problems.append("the timed passes did not all write the same text: their times measure different work")
     expected = reference if window.full else reference[window.batch : window.batch + 1]
     if any(
         batch.written(row, got.steps) != wrote
         for batch, got in zip(expected, profiled.batches, strict=True)
         for row, wrote in enumerate(got.rows)
     ):
-        notes.append("the recorded pass wrote another text than the timed passes, whose tokens the trace shows")
-    return notes
+        problems.append("the recorded pass wrote another text than the timed passes, whose tokens the trace shows")
+    return problems
