@@ -228,6 +228,9 @@ def _file(facts: Facts) -> Iterator[Doubt]:
         for group in facts.among(*ALL):
             bounds = (facts.count(counts[group], more=None),) if group in counts else ()
             yield _bounded(group, reason, evidence, *bounds)
+    if info.deep_events:
+        what = f"{counted(info.deep_events, 'event')} of the host below 500 others: what is around some is not known"
+        yield _bounded("host_time", what, {"deep_events": info.deep_events})
     trimmed = info.keys.get(TRIMMED_KEY)
     if "steps" in facts.recorded and isinstance(trimmed, dict) and trimmed.get("whole_steps") is False:
         yield Doubt("steps", "not_to_be_had", "parts of steps were trimmed")

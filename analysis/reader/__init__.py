@@ -10,8 +10,8 @@ SQL sees the names of Perfetto's own reader of Chrome JSON, so a query also runs
 - `thread.tid` and `process.pid` are the file's where these are integers from 1 to 2**31 - 1, or pid 0 with its tid 0.
   Any other (text, negative, huge, tid 0 of another process) becomes a number from 2**31 on, and the name of the thread
   or process, unless metadata name it.
-- lanes: a slice that partly overlaps another on its track is on another thread of the same process, named like
-  `stream 7 (lane 2)`; its `args.molprof_tid` is the `thread.tid` of its own track.
+- lanes: a slice that partly overlaps another on its track, or has 500 others around it, is on another thread of the
+  same process, named like `stream 7 (lane 2)`; its `args.molprof_tid` is the `thread.tid` of its own track.
 - `flow`: flow events (ph s, t, f); `counter`: ph C; asynchronous slices (ph b, e, n) are on tracks without a thread.
 - text: see `molprof.analysis.reader.text`.
 """
@@ -64,6 +64,7 @@ class TraceInfo(Struct, frozen=True):
     # Categories of older versions of Kineto and of other devices: their complete events by the category that SQL reads.
     read_as: dict[str, dict[str, int]] = field(default_factory=dict)
     memory_events: int = 0  # allocations and frees (profile_memory); in the engine if all args are
+    deep_events: int = 0  # of the host, with 500 others around them: those on a lane of their own have no parent
     origin_ns: int = 0  # time in the file = SQL time + origin_ns
     manifest: dict[str, Any] | None = None  # the key `molprof`
     devices: list[dict[str, Any]] = field(default_factory=list)  # torch's `deviceProperties`

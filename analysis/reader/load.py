@@ -102,6 +102,7 @@ def load_trace(
         read_as=found.read_as,
         not_read=dict(sorted(found.not_read.items())),
         memory_events=found.memory_events,
+        deep_events=found.deep_events,
         origin_ns=found.origin_ns,
         manifest=manifest,
         devices=[item for item in devices if isinstance(item, dict)] if isinstance(devices, list) else [],

@@ -25,7 +25,7 @@ class Nest:
         """threads, names: numbers from 0. starts, ends: ns."""
         order = np.lexsort((-ends, starts, threads))
         lanes = np.zeros(len(order), dtype=np.int32)
-        assign_lanes(lanes, order, threads, starts, ends)
+        assign_lanes(lanes, order, threads, starts, ends, deepest=2 * len(order) + 2)
         order = order[lanes[order] == 0]
         self.threads, self.starts, self.ends, self.names = threads[order], starts[order], ends[order], names[order]
         # One thread behind the other, so that all are searched at once.

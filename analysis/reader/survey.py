@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, chain
@@ -25,6 +26,13 @@ _MAX_UNREAD = 1_000_000
 _NOTHING = np.empty(0, dtype=np.int64)
 # Levels of nested slices that are checked one by one; all deeper ones together, which takes longer for each.
 _LEVELS = 16
+# Slices around one on the engine's stack, which ends at 512: of deeper ones it drops args, depth and parent. Instants,
+# which stay on their track, find room.
+_DEEPEST = 500
+# Lanes of a track that are filled one by one; all further ones together, which takes longer for each slice.
+_FEW_LANES = 8
+_EVER = 2**62
+_HOST_CATEGORIES = (STACK_CATEGORY, "user_annotation", "cpu_op", "cuda_runtime", "cuda_driver")
 
 
 class Survey(Struct):
@@ -40,6 +48,7 @@ class Survey(Struct):
     has_open_slices: bool = False  # begin events, whose durations are not known here
     not_read: Counter[str] = field(default_factory=Counter)  # see TraceInfo
     memory_events: int = 0  # fed or not
+    deep_events: int = 0  # see TraceInfo
     origin_ns: int = 0
     starts_ns: np.ndarray = _NOTHING  # int64, from the earliest event
     durations_ns: np.ndarray = _NOTHING  # int64; 0 for all but X
@@ -135,7 +144,10 @@ def survey(parts: Iterable[Part], path: str, most_stacks: int | None = None) -> 
     found.order = time_order(starts, ends)
     found.lanes = np.zeros(len(starts), dtype=np.int32)
     is_complete = found.has_label(label.phase == "X" for label in found.labels)
-    assign_lanes(found.lanes, found.order[is_complete[found.order]], found.tracks, starts, ends)
+    deep = assign_lanes(found.lanes, found.order[is_complete[found.order]], found.tracks, starts, ends)
+    if len(deep):
+        is_host = found.has_label(label.category in _HOST_CATEGORIES for label in found.labels)
+        found.deep_events = len(np.unique(deep[is_host[deep]]))
     return found
 
 
@@ -150,7 +162,7 @@ def _set_stacks_aside(found: Survey, most: int) -> int:
     if count <= most:
         order = time_order(found.starts_ns, ends)
         lanes = np.zeros(len(order), dtype=np.int32)
-        assign_lanes(lanes, order, found.tracks, found.starts_ns, ends)
+        assign_lanes(lanes, order, found.tracks, found.starts_ns, ends, deepest=2 * len(order) + 2)
         kept = is_stack & (lanes == 0)
         texts = {text: number for number, text in enumerate(sorted({plain_text(x.name or "") for x in found.labels}))}
         name_of = np.array([texts[plain_text(label.name or "")] for label in found.labels])
@@ -209,29 +221,42 @@ def _check_span(path: str, starts: np.ndarray, lengths: np.ndarray, origin: int)
 
 
 def assign_lanes(
-    lanes: np.ndarray, order: np.ndarray, tracks: np.ndarray, starts_ns: np.ndarray, ends_ns: np.ndarray
-) -> None:
-    """Sets the lane of each slice, int32: 0 for its own track, 1, 2, ... for others.
+    lanes: np.ndarray,
+    order: np.ndarray,
+    tracks: np.ndarray,
+    starts_ns: np.ndarray,
+    ends_ns: np.ndarray,
+    deepest: int = _DEEPEST,
+) -> np.ndarray:
+    """Sets the lane of each slice, int32: 0 for its own track, 1, 2, ... for others; returns those that are too deep.
 
     A track of the trace processor is a stack: slices on it are nested or disjoint (touching is disjoint). By time, the
-    longer first, a slice that would outlive the one it started in moves to the next lane, where the same rule holds. So
-    the slices that move are those that Perfetto v51 to v56 drops.
+    longer first, a slice that would outlive the one it started in, or that has `deepest` around it, moves to the next
+    lane, where the same rule holds. So the slices that move are those that Perfetto v51 to v56 drops, and those whose
+    args it drops.
 
     lanes: of all events; order: positions of the slices, as `time_order` gives them; tracks: int, the track of each
     event; starts_ns, ends_ns: int64.
     """
     if not len(order):
-        return
+        return order
     # numpy sorts 16-bit numbers in linear time.
     kind = np.uint16 if tracks.max() < 1 << 16 else tracks.dtype
     order = order[np.argsort(tracks[order].astype(kind), kind="stable")]
     bounds = np.flatnonzero(np.diff(tracks[order])) + 1
+    deep = [order[:0]]
     for members in np.split(order, bounds):
         lane = 0
         while len(members):
-            members = members[_crossing(starts_ns[members], ends_ns[members])]
+            if lane == _FEW_LANES:
+                lanes[members] += _first_lanes(starts_ns[members], ends_ns[members], deepest)
+                break
+            moving, too_deep = _moving(starts_ns[members], ends_ns[members], deepest)
+            deep.append(members[too_deep])
+            members = members[moving]
             lane += 1
             lanes[members] = lane
+    return np.concatenate(deep)
 
 
 def time_order(starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
@@ -245,9 +270,14 @@ def time_order(starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
     return order
 
 
-def _nested(starts_ns: np.ndarray, ends_ns: np.ndarray) -> bool:
-    """Whether no two slices, in track order, partly overlap."""
-    long = ends_ns > starts_ns  # empty slices overlap none
+def _flat(starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int) -> bool:
+    """Whether slices, in track order, do not partly overlap and are not deep; False if they may be half as deep."""
+    # Empty slices overlap none, but the engine nests those of one moment.
+    if np.any(starts_ns[deepest // 2 :] == starts_ns[: -(deepest // 2)]):
+        return False
+    if np.all(starts_ns[1:] >= ends_ns[:-1]):  # as on most GPU streams
+        return True
+    long = ends_ns > starts_ns
     starts_ns, ends_ns = starts_ns[long], ends_ns[long]
     for _ in range(_LEVELS):
         # Each outermost slice is followed by those that it holds. None of these may end later.
@@ -262,22 +292,53 @@ def _nested(starts_ns: np.ndarray, ends_ns: np.ndarray) -> bool:
     ordered_ends = ends_ns[by_end]
     started = np.arange(count) - np.searchsorted(ordered_ends, starts_ns, side="right")
     ended = np.searchsorted(starts_ns, ordered_ends, side="left") - np.arange(count)
-    return bool(np.array_equal(started[by_end] + 1, ended))
+    is_shallow = started.max(initial=0) + _LEVELS < deepest // 2
+    return bool(is_shallow and np.array_equal(started[by_end] + 1, ended))
 
 
-def _crossing(starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
-    """Positions of slices, in track order, that partly overlap an earlier one that stays."""
-    if np.all(starts_ns[1:] >= ends_ns[:-1]):  # as on most GPU streams
-        return np.empty(0, dtype=np.intp)
-    if _nested(starts_ns, ends_ns):
-        return np.empty(0, dtype=np.intp)
-    moved = []
+def _moving(starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int) -> tuple[list[int], list[int]]:
+    """Positions of slices, in track order, that do not fit among the earlier ones that stay; of those, the too deep."""
+    moved: list[int] = []
+    deep: list[int] = []
+    if _flat(starts_ns, ends_ns, deepest):
+        return moved, deep
     open_ends: list[int] = []
-    for position, (start, end) in enumerate(zip(starts_ns.tolist(), ends_ns.tolist(), strict=True)):
+    starts, ends = _doubled(starts_ns, ends_ns)
+    for position, (start, end) in enumerate(zip(starts, ends, strict=True)):
         while open_ends and open_ends[-1] <= start:
             open_ends.pop()
         if open_ends and end > open_ends[-1]:
             moved.append(position)
+        elif len(open_ends) == deepest:
+            moved.append(position)
+            deep.append(position)
         else:
             open_ends.append(end)
-    return np.array(moved, dtype=np.intp)
+    return moved, deep
+
+
+def _first_lanes(starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int) -> np.ndarray:
+    """The lanes of slices, in track order, from 0; for many lanes."""
+    found: np.ndarray = np.zeros(len(starts_ns), dtype=np.int32)
+    open_ends: list[list[int]] = []  # by lane
+    latest: np.ndarray = np.empty(0, dtype=np.int64)  # that a slice on the lane may end now
+    ending: list[tuple[int, int]] = []  # a heap of ends and lanes
+    for position, (start, end) in enumerate(zip(*_doubled(starts_ns, ends_ns), strict=True)):
+        while ending and ending[0][0] <= start:
+            lane = heapq.heappop(ending)[1]
+            open_ends[lane].pop()
+            latest[lane] = open_ends[lane][-1] if open_ends[lane] else _EVER
+        if len(open_ends) == len(latest):  # so that the last lane is free
+            latest = np.concatenate([latest, np.full(len(latest) + 1, _EVER)])
+        found[position] = lane = int(np.argmax(latest >= end))
+        if lane == len(open_ends):
+            open_ends.append([])
+        open_ends[lane].append(end)
+        heapq.heappush(ending, (end, lane))
+        latest[lane] = end if len(open_ends[lane]) < deepest else -1
+    return found
+
+
+def _doubled(starts_ns: np.ndarray, ends_ns: np.ndarray) -> tuple[list[int], list[int]]:
+    """Starts and ends in half ns, where an empty slice lasts one: so long do those of one moment nest in the engine."""
+    return (2 * starts_ns).tolist(), (2 * ends_ns + (starts_ns == ends_ns)).tolist()
