@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import to_builtins
 from msgspec.structs import replace
 
 from molprof.analysis.figures.catalog import TABLES
-from molprof.analysis.figures.model import SCHEMA, Report, agree
+from molprof.analysis.figures.model import SCHEMA, Report
 from molprof.analysis.reader import is_stream
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.values import Value, counted
@@ -54,7 +53,7 @@ def with_given(reports: Sequence[Report], tokens: Sequence[int], molecules: Sequ
 def read_stored(path: Path) -> Report | None:
     """The report in a file that `molprof report --format json` wrote; None if it holds something else.
 
-    Raises TraceError if it is too new, incomplete or contradicts itself.
+    Raises TraceError if it is too new or incomplete.
     """
     text = _text(path)
     try:
@@ -72,13 +71,10 @@ def read_stored(path: Path) -> Report | None:
         )
     try:
         tables = msgspec.convert(content.get("tables", {}), dict[str, list[dict[str, Value]]])
-        report = msgspec.convert({**content, "tables": [_table(*table) for table in tables.items()]}, type=Report)
-        if found := next(_contradictions(report), None):
-            raise msgspec.ValidationError(found)
+        return msgspec.convert({**content, "tables": [_table(*table) for table in tables.items()]}, type=Report)
     except msgspec.ValidationError as error:
         hint = "write it again: molprof report TRACE --format json -o FILE"
         raise TraceError(f"{path} is not a whole report of this molprof: {error}", hint=hint) from error
-    return report
 
 
 def _text(path: Path) -> bytes | None:
@@ -115,48 +111,3 @@ def _table(name: str, rows: list[dict[str, Value]]) -> dict[str, Any]:
             if key.endswith("_ns") and isinstance(row[key], str):
                 raise msgspec.ValidationError(f"table {name} has text in place of a number: {key}")
     return {"name": name, "title": title, "columns": columns, "rows": [[row[key] for key in columns] for row in rows]}
-
-
-def _contradictions(report: Report) -> Iterator[str]:
-    """What no report holds unless someone edited it, or made it by other means."""
-    content = to_builtins(report)
-    sizes = {name: content[name] for name in ("counts", "devices", "trace")}
-    # The first pass may be faster than the later ones.
-    numbers = {**(content["run"] or {}), "first_pass_extra_ns": None}
-    sizes["run"] = {name: value for name, value in numbers.items() if isinstance(value, int)}
-    yield from (f"{path} is {number}" for path, number in _integers(sizes) if number < 0)
-    counts, run = report.counts, report.run
-    both = counts.kernels_with_call + counts.kernels_without_call
-    # Values that must be equal, each with its name; then sides of checks that are figures.
-    same = [("counts.kernels, and those with and without a call", counts.kernels, both)]
-    for device, times in report.devices.items():
-        same.append((f"devices.{device}.span_ns, and busy and idle", times.span_ns, times.busy_ns + times.idle_ns))
-    figures: dict[tuple[str, str], int | None] = {
-        ("kernels", "left"): report.trace.events_read("kernel"),
-        ("kernels", "right"): both,
-    }
-    if run is not None:
-        figures["tokens", "left"] = figures["unfinished_rows", "left"] = run.generated_tokens
-        figures["kinds", "right"] = run.junk_tokens + run.filler_tokens
-        figures["wall_time", "left"] = run.wall_ns.median
-        figures["wall_time", "right"] = sum(phase.wall_ns or 0 for phase in run.phases.values())
-    for check in report.checks:
-        for side, value in (("left", check.left), ("right", check.right)):
-            if (figure := figures.get((check.id, side))) is not None:
-                same.append((f"the {side} side of check {check.id!r}, and its figure", value, figure))
-    if run is not None:
-        for name in ("blocks", "junk_blocks", "junk_tokens", "filler_tokens"):
-            parts = sum(getattr(item, name.removesuffix("_tokens")) for item in run.sequences)
-            same.append((f"run.{name}, and the sum over sequences", getattr(run, name), parts))
-    yield from (f"{name}: {left} and {right}" for name, left, right in same if left != right)
-    for check in report.checks:
-        if check.holds != agree(check.left, check.right, check.tolerance_ratio):
-            yield f"check {check.id!r} of {check.left} and {check.right} has holds: {str(check.holds).lower()}"
-
-
-def _integers(value: Any, path: str = "") -> Iterator[tuple[str, int]]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _integers(item, f"{path}.{key}" if path else key)
-    elif isinstance(value, int):
-        yield path, value

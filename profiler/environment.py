@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from molprof.common.errors import UsageError
 from molprof.common.manifest import Environment
 from molprof.common.memory import processors
+from molprof.common.process import output_of
 
 if TYPE_CHECKING:
     import torch
@@ -94,10 +95,10 @@ def nvidia_smi(fields: str, of: str = "gpu") -> list[str] | None:
     """Return fields of each of the machine's GPUs, or `of` all "compute-apps"; None if nvidia-smi does not tell."""
     query = ["nvidia-smi", f"--query-{of}={fields}", "--format=csv,noheader"]
     try:
-        out = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
+        done = output_of(query, limit_s=20)
+    except (OSError, subprocess.TimeoutExpired):
         return None
-    return [line.strip() for line in out.splitlines() if line.strip()]
+    return None if done.returncode else [line.strip() for line in done.stdout.splitlines() if line.strip()]
 
 
 def _cpu() -> str:

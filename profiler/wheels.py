@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from packaging.version import InvalidVersion, Version
 from molprof.common.document import Column, Document, Section, Table
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import read_text
+from molprof.common.process import output_of
 from molprof.common.values import counted
 from molprof.profiler.models.tokenizers import VOCABULARIES
 
@@ -179,15 +179,8 @@ def own_wheel(scratch: Path) -> Path:
 
 def _run(folder: Path, module: str, *arguments: str, **environment: str) -> str:
     """What `python -m MODULE` prints in `folder`, where no file can shadow a module."""
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        cwd=folder,
-        env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_PROGRESS_BAR": "off", **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    settings = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_PROGRESS_BAR": "off", **environment}
+    done = output_of([sys.executable, "-m", module, *arguments], cwd=folder, env=settings)
     if done.returncode == 0:
         return done.stdout
     output = done.stdout + done.stderr

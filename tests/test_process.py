@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from strays import mark as mark
+from strays import strays
 
 from molprof.common import process
-from molprof.common.process import run_child
+from molprof.common.process import output_of, run_child
 
 
 def test_a_childs_end_is_told(tmp_path: Path) -> None:
@@ -49,6 +51,18 @@ def test_a_child_that_left_a_chatterer_has_ended(tmp_path: Path, monkeypatch: py
     ending = run_child([], tmp_path, log := io.BytesIO(), limit_s=60.0)
     assert (ending.state, ending.exit_code) == ("ok", 0)
     assert b"done" in log.getvalue()
+
+
+def test_what_a_command_printed() -> None:
+    done = output_of([sys.executable, "-c", "import sys; print('out'); sys.exit('said')"])
+    assert (done.returncode, done.stdout, done.stderr) == (1, "out\n", "said\n")
+
+
+def test_the_whole_group_of_a_command_ends_at_its_limit(mark: str) -> None:
+    script = "import subprocess, time; subprocess.Popen(['sleep', '60']); time.sleep(60)"
+    with pytest.raises(subprocess.TimeoutExpired):
+        output_of([sys.executable, "-c", script], limit_s=3.0)
+    assert strays(mark) == []
 
 
 def test_a_child_does_not_outlive_whoever_started_it(tmp_path: Path) -> None:

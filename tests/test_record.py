@@ -91,7 +91,7 @@ def test_texts_are_the_tokenizers(tmp_path: Path) -> None:
     text = tokenizer("llama")
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(text), **SIZES)).eval()
     with record(tmp_path / "run.json", text):
-        written = model.generate(**text("C and O", return_tensors="pt"), max_new_tokens=2, eos_token_id=None)
+        written = model.generate(text("C and O", return_tensors="pt")["input_ids"], max_new_tokens=2, eos_token_id=None)
     _, trace = events(tmp_path / "run.json")
     assert of(trace, "molprof.sequence")[0]["name"] == "sequence 0: C and O"
     made = [text.decode([token]) for token in written[0, -2:].tolist()]
@@ -107,6 +107,22 @@ def test_beams_and_several_answers_to_a_prompt(model: Any, tmp_path: Path) -> No
     assert all(check.holds for check in report.checks)
     _, trace = events(tmp_path / "run.json")
     assert [event["args"]["token_id"] for event in of(trace, "molprof.sequence")] == written[:, 2:].tolist()
+
+
+def test_an_assistant_model_makes_several_tokens_in_a_step(model: Any, tmp_path: Path) -> None:
+    processor = Countdown()
+    with record(tmp_path / "run.json"):
+        written = model.generate(
+            torch.tensor([[3, 40]]), assistant_model=model, logits_processor=[processor], max_new_tokens=12
+        )
+    report = api.report(tmp_path / "run.json")
+    assert all(check.holds for check in report.checks)
+    assert report.run is not None
+    assert (report.run.generated_tokens, report.run.steps < 12) == (12, True)
+    _, trace = events(tmp_path / "run.json")
+    (sequence,) = (event["args"] for event in of(trace, "molprof.sequence"))
+    assert sequence["token_id"] == written[0, 2:].tolist() == list(range(39, 27, -1))
+    assert len(sequence["step"]) == 12
 
 
 def test_what_fails_leaves_nothing_and_what_cannot_be_written_is_refused(model: Any, tmp_path: Path) -> None:

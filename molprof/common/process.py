@@ -181,6 +181,29 @@ def run_line(line: Sequence[str], cwd: str | os.PathLike[str], log: BinaryIO, li
     return Ending(code, None if code == 0 else why_failed(code, tail.decode("utf-8", "replace")))
 
 
+def output_of(line: Sequence[str], limit_s: float | None = None, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command line to its end, and return what it printed; `how` is for `Popen`.
+
+    Its whole group is killed at the limit, which raises TimeoutExpired, and when an exception interrupts this call; so
+    is what it left at its end. Raises OSError if it cannot start.
+    """
+    with contextlib.ExitStack() as ending:
+        with interrupts_held():
+            process: subprocess.Popen[Any] = subprocess.Popen(
+                line,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+                **how,
+            )
+            ending.enter_context(process)
+            ending.callback(end, process)
+        output, said = process.communicate(timeout=limit_s)
+    return subprocess.CompletedProcess(line, process.returncode, output, said)
+
+
 def _stop(process: subprocess.Popen[bytes], copy: threading.Thread, done: threading.Event) -> None:
     """End a process that may have ended, as `run_line` says, and what copies its output."""
     if process.poll() is None:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from molprof.common.errors import MolprofError
+from molprof.common.process import output_of
 
 # Slurm's own commands give up on a controller that hangs after ten seconds and more.
 TIME_LIMIT_S = 20.0
@@ -112,9 +113,7 @@ def _ping() -> None:
 
 def _ask(command: list[str], time_limit_s: float = TIME_LIMIT_S) -> str:
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=time_limit_s, check=False
-        )
+        done = output_of(command, time_limit_s)
     except FileNotFoundError as error:
         raise SchedulerError(f"{command[0]} is not found", hint="run it on the cluster's login node") from error
     except subprocess.TimeoutExpired as error:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from molprof.common.process import call_line, why_failed
+from molprof.common.process import call_line, output_of, why_failed
 from molprof.common.settings import AUTO
 
 # Before the answer, on the last line; libraries print before it as they like.
@@ -33,9 +33,7 @@ def ask(target: str, *arguments: str, limit_s: float) -> Answer:
     """Call `target` (`module:function`), which takes texts and returns what JSON can hold, in another process."""
     command = call_line(f"{__name__}:answer", target, *arguments)
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s, check=False
-        )
+        done = output_of(command, limit_s)
     except subprocess.TimeoutExpired:
         return Answer(problem=f"no answer within {limit_s:g} s")
     last = done.stdout.rpartition("\n")[2]

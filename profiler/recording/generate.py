@@ -65,44 +65,55 @@ def marked(marks: Marks, number: int = 0, heard: Callable[[Call], None] | None =
     if type(marks) is Marks:  # which does nothing: `generate` runs as it would without molprof
         yield
         return
-    thread, running = threading.get_ident(), False
+    thread, depth = threading.get_ident(), 0
     original, criteria = GenerationMixin.generate, StoppingCriteriaList.__call__
     signature = inspect.signature(original)
     call: Call
 
+    @contextmanager
+    def deeper() -> Iterator[None]:
+        nonlocal depth
+        depth += 1
+        try:
+            yield
+        finally:
+            depth -= 1
+
     @functools.wraps(original)
     def generate(model: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal call, number, running
-        if running or threading.get_ident() != thread:
+        nonlocal call, number
+        if threading.get_ident() != thread:
             return original(model, *args, **kwargs)
+        if depth:
+            with deeper():
+                return original(model, *args, **kwargs)
         bound = signature.bind(model, *args, **kwargs)
         call = Call(model, {**bound.arguments, **bound.arguments.get("kwargs", {})})
         began = False
 
         def before(inputs: Mapping[str, Any]) -> None:
             nonlocal began
-            if not began:  # a prefill in chunks calls this several times before its one P1
+            if depth == 1 and not began:  # a prefill in chunks calls this several times before its one P1
                 began = True
                 marks.forward()
 
         def first(input_ids: Tensor) -> None:
             nonlocal began
-            began = False
-            call.width = input_ids.shape[1] if call.width is None else call.width
-            marks.processor()
+            if depth == 1:  # an assistant model gets the same processors, and may be the same model
+                began = False
+                call.width = input_ids.shape[1] if call.width is None else call.width
+                marks.processor()
+
+        def last(input_ids: Tensor) -> None:
+            if depth == 1:
+                marks.sampling()
 
         own = call.given.get("logits_processor") or ()
-        bound.arguments["logits_processor"] = LogitsProcessorList(
-            [_First(first), *own, _Last(lambda ids: marks.sampling())]
-        )
-        running = True
-        try:
-            with before_forward(model, before):
-                marks.begin(number)
-                output: Any = original(*bound.args, **bound.kwargs)
-                marks.end()
-        finally:
-            running = False
+        bound.arguments["logits_processor"] = LogitsProcessorList([_First(first), *own, _Last(last)])
+        with deeper(), before_forward(model, before):
+            marks.begin(number)
+            output: Any = original(*bound.args, **bound.kwargs)
+            marks.end()
         number += 1
         call.sequences = getattr(output, "sequences", output)
         if heard is not None:
@@ -111,7 +122,7 @@ def marked(marks: Marks, number: int = 0, heard: Callable[[Call], None] | None =
 
     def decided(self: StoppingCriteriaList, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         done: Tensor = criteria(self, input_ids, scores, **kwargs)
-        if not running or threading.get_ident() != thread:
+        if depth != 1 or threading.get_ident() != thread:
             return done
         marks.bookkeeping()
         if heard is not None:
