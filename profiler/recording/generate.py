@@ -84,7 +84,7 @@ def marked(marks: Marks, number: int = 0, heard: Callable[[Call], None] | None =
         nonlocal call, number
         if threading.get_ident() != thread:
             return original(model, *args, **kwargs)
-        if depth:
+        if depth > 0:
             with deeper():
                 return original(model, *args, **kwargs)
         bound = signature.bind(model, *args, **kwargs)
