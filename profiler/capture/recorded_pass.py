@@ -46,15 +46,15 @@ def recorded_pass(passes: Passes, window: Window, raw: Path, output: OutputFile)
     """The recorded pass, exported to `raw`, beside `output`; its batch ends with the window."""
     steps_asked = None if window.full else (window.batch, window.first_step, window.last_step)
     result = record_steps(passes, steps_asked, raw)
-    exported = read_exported(raw, output, functions=records_functions(passes))
+    recorded = read_exported(raw, output, functions=records_functions(passes))
     if window.full:
         wanted = {(place, step) for place, batch in enumerate(result.batches) for step in range(batch.steps)}
     else:
         wanted = {(window.batch, step) for step in range(window.first_step, window.last_step + 1)}
-    if set(exported.steps) != wanted:
-        found = sorted(exported.steps)
+    if set(recorded.steps) != wanted:
+        found = sorted(recorded.steps)
         raise RunError(f"the recorded pass was to record {len(wanted)} steps; the exported trace holds {found}")
-    return result, exported
+    return result, recorded
 
 
 def records_functions(passes: Passes) -> bool:
