@@ -7,6 +7,7 @@ import importlib
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import traceback
@@ -23,6 +24,8 @@ from molprof.common.text import escaped
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _AGAIN_S = 0.01
+# What Python says of a signal that came when its handler was being replaced.
+_LATE = re.compile(r"Signal (\d+) ignored due to race condition")
 # Files that the line on an interrupt names.
 _NAMED = 4
 
@@ -122,10 +125,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 good, 1 a threshold failed, 2 wrong usage, 3 an error, 130 interrupted."""
     gc.set_threshold(GARBAGE)
     sys.unraisablehook = _unraisable
-    code = _run(arguments)
-    signal.setitimer(signal.ITIMER_REAL, 0)  # of an interrupt that was dropped when all was done
-    if signal.getsignal(signal.SIGINT) == _interrupt:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback while Python ends
+    try:
+        code = _run(arguments)
+        signal.setitimer(signal.ITIMER_REAL, 0)  # of an interrupt that was dropped when all was done
+        _end_at_once()  # no traceback while Python ends
+    except KeyboardInterrupt:  # while an error was printed, or after the end
+        code = _interrupted()
     if "torch" not in sys.modules:  # whose libraries want each of their objects freed
         gc.freeze()  # to look for garbage at the end takes 40 ms
     sys.exit(code)
@@ -159,7 +164,7 @@ def _run(arguments: list[str] | None) -> int:
         hint = None if context is None else f"{context.command_path} --help shows what it takes"
         return _complain(error.format_message(), hint, error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        return _complain(f"interrupted; {_changed()}", None, 130)
+        return _interrupted()
     except OSError as error:
         if sys.stdout is not None and (problem := stdout_problem()) is not None:  # of help, which click prints
             broken = isinstance(problem, BrokenPipeError)
@@ -177,6 +182,10 @@ def _run(arguments: list[str] | None) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _interrupted() -> int:
+    return _complain(f"interrupted; {_changed()}", None, 130)
+
+
 def _changed() -> str:
     """What an interrupted command leaves."""
     names = [str(path) for path in written_files()]
@@ -187,14 +196,24 @@ def _changed() -> str:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    for other in _INTERRUPTS:  # a second one ends the process at once
-        if signal.getsignal(other) == _interrupt:
-            signal.signal(other, signal.SIG_DFL)
+    _end_at_once()  # at a second one
     raise KeyboardInterrupt
 
 
+def _end_at_once() -> None:
+    for number in _INTERRUPTS:
+        if signal.getsignal(number) == _interrupt:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:
-    """Raise again an interrupt that Python dropped, because it came while a destructor or a callback ran."""
+    """Raise again an interrupt that Python dropped, because it came while a destructor or a callback ran.
+
+    It also drops a second one that came just before its handler was gone.
+    """
+    if late := _LATE.fullmatch(str(lost.exc_value)):
+        os.kill(os.getpid(), int(late[1]))
+        return
     if not issubclass(lost.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
         return

@@ -122,7 +122,7 @@ def _model(file: TomlFile, name: str) -> ModelAlias:
     if "path" not in table:
         file.refuse(f"the model {name!r} has no path", where)
     for key, value in table.items():
-        if not isinstance(value, str) or not value:
+        if not isinstance(value, str) or not value or "\0" in value:
             file.refuse(f"{key} is {value!r}, expected text", [*where, key])
     try:
         form = TextFormat(table.get("prompt-format", PROMPT), table.get("answer-format", ANSWER))

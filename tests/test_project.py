@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,12 @@ def test_slurm_settings_are_submitits_parameters_and_come_back_from_json(project
         ('[models.a]\npath = "x"\n[models.qwen]\npath = "y"', 3, "the name 'qwen' is taken by a preset"),
         ('[models]\na = { path = "x",\tprocesor = "y" }', 2, "unknown key 'procesor'; did you mean 'processor'?"),
         ("[models.a]\npath = 7", 2, "path is 7, expected text"),
+        ('[models.a]\npath = "a\\u0000"', 2, "path is 'a\\x00', expected text"),
+        ('[slurm.a]\ncpus = "\u00b2"', 2, "cpus is '\u00b2', expected a whole number of at least 1"),
+        ('[slurm.a]\ncpus = "\u0663"', 2, "cpus is '\u0663', expected a whole number of at least 1"),
+        (f"[slurm.a]\ntime = {10**10}", 2, "time is 10000000000, expected minutes, or a time"),
+        (f'[slurm.a]\ntime = "{"9" * 5000}"', 2, f"time is '{'9' * 79}... (5,002 characters), expected minutes"),
+        ('[slurm.a]\nsetup = "a\\u0000"', 2, "setup is 'a\\x00', expected shell lines"),
     ],
 )
 def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, line: int, message: str) -> None:
@@ -117,13 +124,25 @@ def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, line: int, m
     path.write_text(text)
     with pytest.raises(UsageError) as raised:
         read_project(path)
-    assert str(raised.value).startswith(f"{path}, line {line}: {message}")
+    told = re.sub(r", \[\w+\.\w+\]: ", ": ", str(raised.value), count=1)
+    assert told.startswith(f"{path}, line {line}: {message}")
+
+
+@pytest.mark.parametrize("wrong", ["cpu = 4", "cpus = 0"])
+def test_a_mistake_is_told_with_its_table(tmp_path: Path, wrong: str) -> None:
+    path = tmp_path / "molprof.toml"
+    path.write_text(f"[slurm.a]\ncpus = 1\n[slurm.b]\n{wrong}\n")
+    with pytest.raises(UsageError, match=r"molprof\.toml, line 4, \[slurm\.b\]: "):
+        read_project(path)
 
 
 def test_what_is_no_toml_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "molprof.toml"
     path.write_text("[slurm.a\n")
     with pytest.raises(UsageError, match=r"is not TOML: .*line 1"):
+        read_project(path)
+    path.write_text(f"a = {'9' * 5000}")
+    with pytest.raises(UsageError, match="is not TOML: Exceeds the limit"):
         read_project(path)
     path.write_bytes(b"\xff")
     with pytest.raises(UsageError, match="is not UTF-8 text: invalid start byte at byte 0"):

@@ -51,8 +51,9 @@ class TomlFile(Struct, frozen=True):
         return self.line(keys[:-1]) if len(keys) > 1 else 1
 
     def refuse(self, problem: str, keys: Sequence[str | int], hint: str | None = None) -> NoReturn:
-        """Raises UsageError that names the file and the line of the key."""
-        raise UsageError(f"{self.path}, line {self.line(keys)}: {problem}", hint=hint or self.example)
+        """Raises UsageError that names the file and the line of the key, and the table if it is one of several."""
+        table = f", [{'.'.join(map(str, keys[:2]))}]" if len(keys) > 2 and isinstance(keys[1], str) else ""
+        raise UsageError(f"{self.path}, line {self.line(keys)}{table}: {problem}", hint=hint or self.example)
 
     def typed(self, table: object, keys: Sequence[str | int], kind: type[_T]) -> _T:
         """The table that `keys` lead to as `kind`, a Struct with what each field takes in its `Meta`."""
@@ -92,5 +93,5 @@ def read_toml(path: Path, example: str) -> TomlFile:
         return TomlFile(path, text, tomllib.loads(text), example)
     except RecursionError as error:
         raise UsageError(f"{path} is not TOML: nested too deeply", hint=example) from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # also an integer of thousands of digits
         raise UsageError(f"{path} is not TOML: {error}", hint=example) from error

@@ -8,12 +8,15 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from molprof.common.errors import UsageError
+from molprof.common.text import shortened
 from molprof.common.toml_file import TomlFile, unknown
 
-_TIME = re.compile(r"(?:(\d+)-)?(\d+(?::\d+){0,2})")
-_MEMORY = re.compile(r"\d+[KMGT]")
+# Numbers are ASCII, and short enough for sbatch.
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_TIME = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9}(?::[0-9]{1,9}){0,2})")
+_MEMORY = re.compile(r"[0-9]{1,9}[KMGT]")
 _OPTION = re.compile(r"(--)?[A-Za-z][\w-]*")
-_GPUS = re.compile(r"(?:[\w.-]+:)?\d+")
+_GPUS = re.compile(r"(?:[\w.-]+:)?[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
@@ -60,10 +63,14 @@ def _text(value: object) -> str:
 
 
 def _number(value: object) -> int:
-    number = int(value) if isinstance(value, str) and value.isdigit() else value
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | str)
+        or not _NUMBER.fullmatch(str(value))
+        or not int(value)
+    ):
         raise ValueError("a whole number of at least 1")
-    return number
+    return int(value)  # type: ignore[call-overload,no-any-return]
 
 
 def _gpus(value: object) -> str | None:
@@ -96,7 +103,7 @@ def _memory(value: object) -> str:
 
 def _setup(value: object) -> tuple[str, ...]:
     lines = [value] if isinstance(value, str) else value
-    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+    if not isinstance(lines, list) or not all(isinstance(line, str) and "\0" not in line for line in lines):
         raise ValueError("shell lines, such as ['module load cuda']")
     return tuple(lines)
 
@@ -154,4 +161,4 @@ def _changed(settings: SlurmSettings, key: str, value: object) -> SlurmSettings:
     try:
         return replace(settings, **{"time_minutes" if key == "time" else key: _KEYS[key](value)})
     except ValueError as wrong:
-        raise ValueError(f"{key} is {value!r}, expected {wrong}") from wrong
+        raise ValueError(f"{key} is {shortened(repr(value))}, expected {wrong}") from wrong
