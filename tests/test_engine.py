@@ -67,6 +67,18 @@ def test_every_engine_gives_the_same_columns(engine: TraceProcessor) -> None:
 
 
 @pytest.mark.parametrize("memory64", [False, True])
+@pytest.mark.parametrize("first", ["é", "前向", "\u2400", "😀", "a"])
+def test_many_texts_beyond_ascii_are_sorted(first: str, memory64: bool) -> None:
+    names = [first + chr(ord(first[-1]) + number % 7) + str(number % 50) for number in range(200)]
+    events = [{"ph": "X", "name": name, "pid": 1, "tid": 2, "ts": ts, "dur": 1} for ts, name in enumerate(names)]
+    with open_engine(memory64=memory64) as engine:
+        engine.feed(json.dumps({"traceEvents": events}, ensure_ascii=False).encode())
+        engine.finish()
+        engine.query("CREATE PERFETTO TABLE sorted_name AS SELECT name FROM slice ORDER BY name")
+        assert engine.query("SELECT name FROM sorted_name")["name"].tolist() == sorted(names)
+
+
+@pytest.mark.parametrize("memory64", [False, True])
 def test_a_copy_of_a_start_answers_as_a_start(memory64: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wasm, "_starts", Counter())
     monkeypatch.setattr(wasm, "_started", {})

