@@ -137,7 +137,13 @@ FROM (
   WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
 ) AS slice
 LEFT JOIN _molprof_call AS call
-  ON call.correlation = slice.correlation
+  -- Not by a number that tells no call: all calls with it would be tried for all work with it.
+  ON call.correlation = IIF(
+    (SELECT COUNT() FROM _molprof_plain_number) > 0
+    OR (slice.correlation, IFNULL(slice.rank, -1)) NOT IN (SELECT correlation, IFNULL(rank, -1) FROM _molprof_ambiguous_number),
+    slice.correlation,
+    NULL
+  )
   AND (
     (SELECT COUNT() FROM _molprof_plain_number) > 0
     OR (
@@ -151,7 +157,6 @@ LEFT JOIN _molprof_call AS call
         ),
         call.id
       ) = call.id
-      AND (call.correlation, IFNULL(call.rank, -1)) NOT IN (SELECT correlation, IFNULL(rank, -1) FROM _molprof_ambiguous_number)
     )
   )
 ORDER BY slice.ts, slice.id;
