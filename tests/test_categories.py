@@ -10,6 +10,7 @@ from certificate_data import DDP, TRITON, certified, changed, needs_traces, real
 from tiny_trace import HOST, slice_, work, write
 
 from molprof import load
+from molprof.analysis.documents.report import report_verdict
 from molprof.analysis.figures import Report
 from molprof.analysis.trim import Wish, trim
 
@@ -117,6 +118,16 @@ def test_an_unknown_category_is_named(tmp_path: Path, category: str) -> None:
     assert {item.group for item in certified(report).groups if item.verdict == "exact"} == set()
     reason = f"not read: {count:,} events of category odd"
     assert all(reason in str(item.reason) for item in certified(report).groups if item.group in doubted)
+
+
+@needs_traces
+def test_a_device_of_an_unknown_category_is_no_lack_of_work(tmp_path: Path) -> None:
+    report = changed(
+        tmp_path, named(real(TRITON), {"kernel": "npu_kernel", "cuda_runtime": "npu", "cuda_driver": "npu"})
+    )
+    first = report_verdict(report)[0]
+    assert first.startswith("No GPU calls and no GPU work were read of changed: not read: ")
+    assert "12 events of category npu_kernel" in first
 
 
 @pytest.mark.parametrize(("pid", "device"), [("GPU 0 of worker", "GPU 0 of worker"), (2**32, str(2**32)), (3, "3")])

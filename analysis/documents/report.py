@@ -374,6 +374,8 @@ def _trace(report: Report) -> str:
     span_ns = sum(device.span_ns for device in devices)
     busy_ns = sum(device.busy_ns for device in devices)
     if not report.trace.gpu_recorded:
+        if unread := report.doubts_on(("gpu_work",)):
+            return f"No GPU calls and no GPU work were read of {label}: {unread[0].reason}."
         return f"{label} holds no GPU calls and no GPU work."
     if not devices or not busy_ns:
         launches = f"{counted(counts.launches, 'launch', 'es')}, {counted(counts.kernels, 'kernel')}"
