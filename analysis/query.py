@@ -131,7 +131,12 @@ def bind(sql: str, parameters: Mapping[str, str], numeric: AbstractSet[str] = fr
         parts.append(text)
     if unused := [name for name in parameters if name not in used]:
         raise UsageError(f"the query has no ${unused[0]} to take -p {unused[0]}={shortened(parameters[unused[0]])}")
-    return "".join(parts)
+    bound = "".join(parts)
+    try:
+        bound.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"the query is not UTF-8 text: {bound[error.start]!r} at character {error.start}") from error
+    return bound
 
 
 def statements(sql: str) -> list[str]:

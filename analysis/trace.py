@@ -21,6 +21,7 @@ from molprof.common.cache import cache_key, read_entry, write_entry
 from molprof.common.errors import MolprofError
 from molprof.common.memory import available_bytes, processors, resident_bytes
 from molprof.common.reading import Reading
+from molprof.common.text import escaped, is_utf8
 from molprof.queries import PACKAGE
 
 # What reads a file is imported when one is read: that takes three times as long as all else of a report in the cache.
@@ -217,7 +218,10 @@ class Trace:
             if report.trace.whole_steps:
                 report = changed(report, findings=find_all(Known(engine, report, *stacks)))
         if key := self._key():
-            write_entry(_FOLDER, key, msgspec.json.encode(report), MAX_BYTES)
+            path = escaped(report.trace.path)  # which may be no UTF-8
+            problem = report.trace.problem and report.trace.problem.replace(report.trace.path, path, 1)
+            stored = changed(report, trace=changed(report.trace, path=path, problem=problem))
+            write_entry(_FOLDER, key, msgspec.json.encode(stored), MAX_BYTES)
         return report
 
     def _key(self) -> str | None:
@@ -270,7 +274,8 @@ def each_trace(
 ) -> Iterator[T | MolprofError]:
     """What `job` makes of each trace, in order and as soon as it is made; for one that cannot be read, the error.
 
-    Each process reads one trace after the other. Only this one reads streams. An interrupt waits for none.
+    Each process reads one trace after the other. Only this one reads streams, and
+    files whose names are not UTF-8. An interrupt waits for none.
 
     Args:
         job: a function of a module, which other processes import; `kind` is what it returns, for msgspec.
@@ -334,7 +339,7 @@ def each_trace(
     pool = ThreadPoolExecutor(max_workers=max(1, len(others)))
     try:
         for item in items:
-            if others and item.answer is None and not is_stream(item.path):
+            if others and item.answer is None and not is_stream(item.path) and is_utf8(str(item.path)):
                 item.future = pool.submit(ask, item.path)
             waiting.append(item)
             if not is_few and len(waiting) > workers * _AHEAD:

@@ -34,6 +34,7 @@ from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import replacing_packed
 from molprof.common.manifest import KEY, TRIMMED_KEY, Trimmed, from_json, trimmed_from_json
+from molprof.common.text import whole_json
 
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 ANNOTATION = "user_annotation"
@@ -385,7 +386,7 @@ class _Filter:
             self._out.write(self._before)
         self._out.write(b"\n]")
         for key, value in keys.items():
-            self._out.write(f",\n{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}".encode())
+            self._out.write(whole_json(f",\n{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}").encode())
         self._out.write(b"\n}\n")
 
     def _kept(self, block: _Block) -> list[bytes]:

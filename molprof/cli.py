@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import io
@@ -235,7 +236,8 @@ def _buffer_stdout() -> None:
 
 def _complain(message: str, hint: str | None, code: int) -> int:
     line = " ".join(part.strip() for part in message.splitlines())
-    click.echo(f"molprof: error: {escaped(line)}", err=True)
-    for line in (hint or "").splitlines():
-        click.echo(f"  {escaped(line)}", err=True)
+    with contextlib.suppress(OSError):  # of stderr; the exit code still tells
+        click.echo(f"molprof: error: {escaped(line)}", err=True)
+        for line in (hint or "").splitlines():
+            click.echo(f"  {escaped(line)}", err=True)
     return code

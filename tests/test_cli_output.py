@@ -188,6 +188,21 @@ def test_a_closed_stdin_is_named(tmp_path: Path, words: str) -> None:
     assert result.stderr == "molprof: error: cannot read standard input: it is closed\n  start it without <&-\n"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="names are UTF-8 on this system, and there may be no /dev/full")
+def test_a_name_that_is_not_utf8(molprof: Cli, trace: str, tmp_path: Path) -> None:
+    name = "out\udcff.json"
+    assert molprof("trim", trace, "--from", "0s", "-o", name).returncode == 0
+    other = tmp_path / "a\udcff.json"
+    other.write_bytes((tmp_path / name).read_bytes())
+    for words in ("report . --rows", f"query launches {other.name}", f"compare {name} {other.name} --format html"):
+        assert "Traceback" not in molprof(*words.split()).stderr
+    result = molprof("report", name, "--format", "json")
+    assert (result.returncode, json.loads(result.stdout)["trace"]["path"]) == (0, name)
+    assert json.loads((tmp_path / name).read_bytes())["traceName"] == "out\\udcff.json"
+    command = f"{sys.executable} -m molprof report none.json 2> /dev/full"
+    assert subprocess.run(["bash", "-c", command], check=False).returncode == 2
+
+
 def test_what_the_encoding_of_stdout_lacks_is_escaped(tmp_path: Path, trace: str) -> None:
     line = [sys.executable, "-m", "molprof", "query", "SELECT 'µ…' AS name", trace]
     environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}

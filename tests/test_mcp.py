@@ -153,7 +153,7 @@ def test_half_a_character_is_answered(tmp_path: Path) -> None:
         answer = json.loads(server.stdout.readline())  # waits without end where there is none
         server.stdin.close()
     assert answer["id"] == 1
-    assert "no file '\\\\u\U0001f600\ufffd' below" in answer["result"]["content"][0]["text"]
+    assert "no file '\\\\u\U0001f600\\\\ud83d' below" in answer["result"]["content"][0]["text"]
 
 
 def test_a_query_without_end_is_ended_and_the_next_call_answered(tmp_path: Path) -> None:

@@ -57,6 +57,8 @@ def test_only_parameters_are_replaced() -> None:
         ("SELECT $a", {}, r"needs a value for \$a"),
         ("SELECT 1", {"a": "2"}, r"has no \$a to take -p a=2"),
         ("SELECT $a", {"a": str(2**63)}, "integers reach from"),
+        ("SELECT \udcff", {}, r"the query is not UTF-8 text: '\\udcff' at character 7"),
+        ("SELECT $a", {"a": "\udcff"}, r"the query is not UTF-8 text: '\\udcff' at character 8"),
         ("SELECT $a", {"a": "-" + "9" * 5000}, r"^-p a=-9{79}\.\.\. \(5,001 characters\): integers reach from"),
     ],
 )

@@ -19,6 +19,7 @@ from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE, TraceProcesso
 from molprof.common.cache import cache_key, read_entry, write_entry
 from molprof.common.errors import QueryError, TraceError
 from molprof.common.reading import Reading
+from molprof.common.text import escaped
 from molprof.queries import PACKAGE, modules
 
 # On disk: two dozen recorded traces, or the last few of 100 MB.
@@ -98,7 +99,8 @@ def open_trace(
             info = load_trace(path, start, reading, all_args=all_args, check=check, beside=beside)
             (engine,) = engines
             if key and (state := engine.state()) is not None:
-                known = msgspec.json.encode(info)
+                problem = info.problem and escaped(info.problem)
+                known = msgspec.json.encode(structs.replace(info, path="", problem=problem))
                 content = b"".join((len(known).to_bytes(_NUMBER_BYTES, "little"), known, state))
                 write_entry(_FOLDER, key, content, MAX_BYTES, _checksum)
         engine.register_package(PACKAGE, modules())

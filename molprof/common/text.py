@@ -8,6 +8,10 @@ import re
 # All that is neither ASCII to print nor the newline between JSON's lines.
 _SUSPECT = re.compile(r"[^\n\x20-\x7e]")
 _SHOWN_CHARACTERS = 80
+# An escape in JSON: a character of two halves, a half alone, or another.
+_ESCAPE = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
+)
 
 
 def escaped(value: str) -> str:
@@ -29,6 +33,19 @@ def shortened(value: str, most: int = _SHOWN_CHARACTERS) -> str:
     if len(value) <= most:
         return value
     return f"{value[:most]}... ({len(value):,} characters)"
+
+
+def is_utf8(text: str) -> bool:
+    """Whether it has no half of a character, as names that are not UTF-8 have."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def whole_json(text: str) -> str:
+    """JSON in which half of a character, as names that are not UTF-8 hold, is text: `"\\ud800"` becomes `"\\\\ud800"`.
+
+    Readers of JSON refuse it otherwise.
+    """
+    return _ESCAPE.sub(lambda match: f"\\{match[0]}" if match["half"] else match[0], text)
 
 
 def escaped_json(text: str) -> str:

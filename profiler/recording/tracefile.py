@@ -19,6 +19,7 @@ from msgspec import Raw, Struct
 from molprof.common.errors import RunError, TakenError, UsageError
 from molprof.common.files import check_output, replacing_packed
 from molprof.common.manifest import CHOICE_LETTERS, INCOMPLETE_KEY, KIND_LETTERS, SequenceRun
+from molprof.common.text import whole_json
 from molprof.common.text_format import DEFAULT, TextFormat
 
 # Neither a process (Linux: at most 2^22) nor a GPU has this number, and it fits into 32 bits.
@@ -269,7 +270,7 @@ def _label(kind: str, track: int, origin: int, arguments: dict[str, Any]) -> str
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+    return whole_json(json.dumps(value, separators=(",", ":")))
 
 
 def _us(ns: int) -> str:
