@@ -88,9 +88,16 @@ ORDER BY last.id;
 
 -- Lanes: the further tracks of a thread that has several.
 CREATE PERFETTO TABLE _molprof_lane_track AS
-SELECT DISTINCT lane.id
-FROM _molprof_thread_track AS own
-JOIN _molprof_thread_track AS lane ON lane.upid = own.upid AND lane.tid = own.tid AND lane.id > own.id;
+SELECT id
+FROM (
+  SELECT
+    id,
+    MIN(id) OVER (PARTITION BY upid, tid) AS own_id
+  FROM _molprof_thread_track
+  WHERE upid IS NOT NULL AND tid IS NOT NULL
+)
+WHERE id > own_id
+ORDER BY id;
 
 -- Launches of each thread, where some are on lanes.
 CREATE PERFETTO TABLE _molprof_thread_launch AS
