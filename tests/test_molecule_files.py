@@ -14,7 +14,7 @@ from conftest import Cli
 
 from molprof.common.errors import UsageError
 from molprof.profiler.molecules.files import molecules_of
-from molprof.profiler.molecules.prompts import read_prompts
+from molprof.profiler.molecules.prompts import read_prompts, read_texts
 
 
 def write(folder: Path, name: str, content: Any) -> str:
@@ -159,3 +159,11 @@ def test_bench_takes_a_column_too(molprof: Cli, tmp_path: Path) -> None:
     missing = molprof("bench", "batch", "--smiles", "none.csv:mol", "--dry-run")
     assert missing.returncode == 2
     assert "none.csv' does not exist" in missing.stderr
+
+
+def test_a_pipe_is_refused_since_it_would_be_read_twice(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/null")):
+        for reading in (lambda path: molecules_of(str(path)), lambda path: read_texts(path, 3)):
+            with pytest.raises(UsageError, match="is not a regular file"):
+                reading(path)

@@ -43,6 +43,12 @@ def check_stdin() -> None:
         raise UsageError("cannot read standard input: it is closed", hint="start it without <&-")
 
 
+def refuse_stream(path: Path) -> None:
+    """Raises UsageError for a pipe or the like, where a file is read more than once."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise UsageError(f"{path} is not a regular file", hint="name a file: it is read more than once")
+
+
 def read_text(path: Path, hint: str | None = None) -> str:
     """The text of a UTF-8 file, without a byte order mark."""
     try:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from molprof.common.errors import UsageError
-from molprof.common.files import read_text
+from molprof.common.files import read_text, refuse_stream
 from molprof.common.text import shortened
 
 _SMILES = "smiles"
@@ -54,6 +54,7 @@ def molecules_of(source: str) -> MoleculeFile:
     something else.
     """
     path, column = split_column(source)
+    refuse_stream(path)
     ending = path.suffix.lower()
     known = (*_LINES, *_SEPARATED, *_JSON, *_JSON_LINES)
     if ending in _PICKLES or (ending not in known and _read(path).startswith(_PICKLE_BEGINS)):

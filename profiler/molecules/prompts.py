@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 from molprof.common.errors import RunError, UsageError
-from molprof.common.files import read_text
+from molprof.common.files import read_text, refuse_stream
 from molprof.common.manifest import Skipped
 from molprof.common.settings import CaptureSettings
 from molprof.common.text import shortened
@@ -110,6 +110,7 @@ def read_texts(path: Path, count: int | None) -> Prompts:
 
     Raises UsageError where the file cannot be read or holds no prompt.
     """
+    refuse_stream(path)
     # str.splitlines would also end a line at a form feed or U+2028, where no editor does.
     lines = enumerate(read_text(path).removesuffix("\n").split("\n"), start=1)
     prompts = [Prompt(number, "", line, None) for number, line in lines if line.strip()]
