@@ -197,3 +197,42 @@ SELECT * FROM _molprof_missing!('start', first.some_linked, work.correlation < f
 UNION ALL
 SELECT * FROM _molprof_missing!('later', first.some_linked, work.correlation >= IFNULL(first.least, -1 << 63))
 ORDER BY first_ts, place;
+
+-- Launches of one kernel that have several pieces of GPU work, by name: such work stands twice, or has a wrong number.
+CREATE PERFETTO VIEW molprof_launch_of_several(
+  -- Name of the runtime or driver function.
+  name STRING,
+  -- Launches.
+  launches LONG,
+  -- Kernels, copies and sets beyond one for each of them.
+  more_work LONG
+) AS
+SELECT
+  call.name,
+  COUNT() AS launches,
+  SUM(work.count - 1) AS more_work
+FROM (SELECT call_id, COUNT() AS count FROM _molprof_work GROUP BY call_id HAVING COUNT() > 1) AS work
+CROSS JOIN _molprof_launch_call AS call
+WHERE call.id = work.call_id
+GROUP BY call.name
+ORDER BY call.name;
+
+-- Correlation numbers of calls that follow each other: of which of them their work is, cannot be told for sure.
+CREATE PERFETTO VIEW molprof_number_of_several(
+  -- Rank; null unless the trace is of several ranks.
+  rank LONG,
+  -- Correlation number.
+  correlation LONG,
+  -- Calls with it.
+  calls LONG
+) AS
+SELECT
+  call.rank,
+  call.correlation,
+  COUNT() AS calls
+FROM _molprof_shared_number AS first
+CROSS JOIN _molprof_call AS call
+WHERE call.correlation = first.correlation AND IFNULL(call.rank, -1) = first.rank
+GROUP BY first.rank, first.correlation
+HAVING MAX(call.ts) > MIN(call.ts + call.dur)
+ORDER BY call.rank, call.correlation;

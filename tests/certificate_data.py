@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 from collections.abc import Callable
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,15 @@ def text_of(name: str) -> bytes:
 
 
 def real(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(text_of(f"traces/{name}"))
-    return content
+    """Its times from 0 on: written by Python as they are, absolute ones would lose digits."""
+    content: dict[str, Any] = json.loads(text_of(f"traces/{name}"), parse_float=Decimal)
+    times = [Decimal(event["ts"]) for event in content["traceEvents"] if event.get("ph") == "X"]
+    for event in content["traceEvents"]:
+        for key, origin in (("ts", min(times)), ("dur", 0)):
+            if key in event:
+                event[key] = float(Decimal(event[key]) - origin)
+    plain: dict[str, Any] = json.loads(json.dumps(content, default=float))
+    return plain
 
 
 def changed(tmp_path: Path, content: dict[str, Any]) -> Report:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 TRACE = {
+    "traceName": "trace.json",
     "traceEvents": [
         {
             "ph": "X",
@@ -24,5 +25,5 @@ TRACE = {
             "dur": 3.125,
             "args": {"correlation": 7, "device": 0, "stream": 7},
         },
-    ]
+    ],
 }

@@ -219,7 +219,7 @@ def test_ids_of_checks_are_unique() -> None:
 
 
 def test_a_run_without_a_gpu_is_exact(tmp_path: Path) -> None:
-    report = tiny_trace.report(tmp_path / "cpu.json", tiny_trace.cpu_document())
+    report = tiny_trace.report(tmp_path / "cpu.json", tiny_trace.fine(tiny_trace.cpu_document()))
     certificate = certified(report)
     assert certificate.verdict == "exact"
     assert not certificate.uncertain

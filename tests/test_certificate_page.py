@@ -62,7 +62,7 @@ def test_a_limit_on_how_far_figures_may_be_off(tmp_path: Path) -> None:
 
 
 def test_comparisons_judge_all_traces(tmp_path: Path) -> None:
-    exact = tiny_trace.report(tmp_path / "cpu.json", tiny_trace.cpu_document())
+    exact = tiny_trace.report(tmp_path / "cpu.json", tiny_trace.fine(tiny_trace.cpu_document()))
     for first, failed in ((tiny(tmp_path), 1), (exact, 0)):
         compared = compare([first, exact], anyway=True)
         assert len(judge_rows(compared.labels, compared.runs, compared.rows, [UNCERTAIN]).failed) == failed

@@ -15,7 +15,7 @@ from page_data import HOSTILE, foreign, hostile_document, render, report_of, two
 
 from molprof.analysis.compare import compare
 from molprof.analysis.figures.drift import JunkExample
-from molprof.analysis.figures.model import Check, Finding
+from molprof.analysis.figures.model import Finding, Sum
 from molprof.analysis.render import render as render_document
 from molprof.analysis.render.html import ROWS
 from molprof.common.document import Column, Document, Section, Table
@@ -107,7 +107,7 @@ def test_hostile_names_stay_text(tmp_path: Path, harmless: Tree) -> None:
     text = " ".join(HOSTILE)
     report = report_of(tmp_path, hostile_document(text), "evil")
     finding = Finding(id=text, title=text, evidence=text, fix=text, explanation=text, query=text, figures={text: 1.0})
-    check = Check(text, text, 1, 2, 0.0, False)
+    check = Sum(text, text, 1, 2, 0.0, False)
     page = render(replace(report, findings=(finding,), checks=(*report.checks, check)), "html")
     tree = Tree(page)
     assert tree.open == []
@@ -152,7 +152,7 @@ def test_cells_carry_the_value_that_they_are_sorted_by(page: str, tmp_path: Path
 def test_damage_and_broken_sums_stand_at_the_top(tmp_path: Path) -> None:
     report = report_of(tmp_path, tiny_trace.document())
     trace = replace(report.trace, complete=False, problem="cut at byte 7")
-    broken = Check("x", "a = b", 1, 2, 0.0, False)
+    broken = Sum("x", "a = b", 1, 2, 0.0, False)
     text = Tree(render(replace(report, trace=trace, checks=(broken,)), "html")).text()
     damage = text.index("the trace is damaged, only its whole part was read: cut at byte 7")
     checks = text.index("checks that do not hold: a = b")

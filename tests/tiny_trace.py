@@ -170,9 +170,16 @@ def cpu_document() -> dict[str, Any]:
     return changed
 
 
+def fine(content: dict[str, Any]) -> dict[str, Any]:
+    """The trace with one operator 1 ns longer, as only a clock that counts nanoseconds can tell."""
+    events = [dict(event) for event in content["traceEvents"]]
+    next(event for event in events if event.get("cat") == "cpu_op")["dur"] += 0.001
+    return {**content, "traceEvents": events}
+
+
 def write(path: Path, content: dict[str, Any]) -> Path:
-    """Writes a trace, packed where the name ends so."""
-    data = json.dumps(content).encode()
+    """Writes a trace, whole as torch writes it, and packed where the name ends so."""
+    data = json.dumps({**content, "traceName": str(content.get("traceName", path))}).encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
 

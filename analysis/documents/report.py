@@ -23,7 +23,7 @@ from molprof.analysis.documents.findings import best_findings, findings_section,
 from molprof.analysis.documents.plots import PLOTS, plot_section
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import shown_tables
-from molprof.analysis.figures.certificate import PASSES
+from molprof.analysis.figures.certificate.file import PASSES
 from molprof.analysis.figures.labels import report_label
 from molprof.analysis.figures.model import IDLE_CAUSES, STACK_CATEGORY, Table
 from molprof.analysis.figures.run_model import PhaseFigures, Run, RunTotal, SequenceFigures

@@ -11,16 +11,18 @@ from msgspec.structs import asdict, replace
 from molprof.analysis.figures import certificate
 from molprof.analysis.figures.catalog import TABLES
 from molprof.analysis.figures.model import (
+    ALL,
     SCHEMA,
     SLOTS,
     STACK_CATEGORY,
-    Check,
     Counts,
     DeviceTime,
+    Group,
     Interval,
     IntervalTotal,
     MemoryOperation,
     Report,
+    Sum,
     TraceFigures,
     TypicalStep,
     agree,
@@ -33,6 +35,7 @@ from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_row, query_rows
 from molprof.common.errors import TraceError
 from molprof.common.manifest import TRIMMED_KEY, Manifest, from_json, trimmed_from_json
+from molprof.common.values import counted
 
 _AMBIGUOUS = Query("work_calls", "SELECT COUNT() AS numbers, MIN(correlation) AS least FROM molprof_ambiguous_call")
 DEVICES = Query("devices", "SELECT device, span_ns, busy_ns, idle_ns FROM molprof_device ORDER BY device")
@@ -111,6 +114,7 @@ def build_report(engine: TraceProcessor, info: TraceInfo) -> Report:
     counts = Counts(**query_row(engine, _LAUNCHES), memory_operations=operations)
     devices = {device: DeviceTime(*times_ns) for device, *times_ns in query_rows(engine, DEVICES)[1]}
     run = None if manifest is None else read_run(engine, manifest, trace)
+    checks = tuple(_checks(engine, trace, counts, run, manifest))
     return Report(
         schema=SCHEMA,
         trace=trace,
@@ -118,10 +122,10 @@ def build_report(engine: TraceProcessor, info: TraceInfo) -> Report:
         devices=devices,
         run=run,
         tables=tuple(table.read(engine, run is not None) for table in TABLES.values()),
-        checks=tuple(_checks(engine, trace, counts, run, manifest)),
+        checks=checks,
         findings=(),
         typical_step=read_typical_step(engine) if trace.whole_steps else None,
-        certificate=certificate.certify(engine, info, counts, devices),
+        certificate=certificate.certify(engine, info, counts, devices, checks),
     )
 
 
@@ -155,9 +159,11 @@ def refuse_ambiguous(engine: TraceProcessor, path: str) -> None:
     """
     found = query_row(engine, _AMBIGUOUS)
     if found["numbers"]:
-        what = f"{found['numbers']:,} correlation numbers, such as {found['least']}, are of several calls"
+        numbers = counted(found["numbers"], "correlation number")
+        what = f"{numbers}, such as {found['least']}, {'is' if found['numbers'] == 1 else 'are'} of several calls"
         raise TraceError(
-            f"{path}: {what}: it was merged from several traces, and which call started which kernel cannot be told",
+            f"{path}: {what}: it was merged from several traces, or its numbers are wrong, so that which call started"
+            " which kernel cannot be told",
             hint="read the separate traces with molprof ranks, or merge them with process numbers that begin with the"
             " rank, such as rank3_1234",
         )
@@ -176,46 +182,49 @@ def read_typical_step(engine: TraceProcessor) -> TypicalStep | None:
 
 def _checks(
     engine: TraceProcessor, trace: TraceFigures, counts: Counts, run: Run | None, manifest: Manifest | None
-) -> Iterator[Check]:
+) -> Iterator[Sum]:
     events = sum(
         count for category, count in trace.events_by_category.items() if trace.stacks or category != STACK_CATEGORY
     )
     left_out = "" if trace.stacks else " (Python stacks left out)"
     text = f"events in the file{left_out} = slices in the trace processor"
-    yield _check("events", text, events, events - trace.lost_events)
+    yield _check("events", text, ALL, events, events - trace.lost_events)
     yield _check(
         "kernels",
         "kernel events in the file = kernels with a call + kernels without",
+        ("gpu_work", "gpu_time", "links"),
         trace.events_read("kernel"),
         counts.kernels_with_call + counts.kernels_without_call,
     )
     if run is None or manifest is None:
         return
     sums, made = query_row(engine, _SUMS), run.generated_tokens
-    yield _check("gpu_time", "GPU time = phases + outside any phase, ns", sums["gpu_ns"], sums["phases_gpu_ns"])
-    yield _check("tokens", "tokens in the manifest = tokens in the trace", made, sums["tokens"])
+    of_steps: tuple[Group, ...] = ("steps",)
+    text = "GPU time = phases + outside any phase, ns"
+    yield _check("gpu_time", text, ("gpu_time", "steps"), sums["gpu_ns"], sums["phases_gpu_ns"])
+    yield _check("tokens", "tokens in the manifest = tokens in the trace", of_steps, made, sums["tokens"])
     text = "tokens in the manifest = tokens of unfinished rows, summed over steps"
-    yield _check("unfinished_rows", text, made, _of_unfinished_rows(manifest))
+    yield _check("unfinished_rows", text, of_steps, made, _of_unfinished_rows(manifest))
     text = "token slices = tokens of the recorded steps"
-    yield _check("token_slices", text, sums["token_slices"], sums["tokens_of_steps"])
+    yield _check("token_slices", text, of_steps, sums["token_slices"], sums["tokens_of_steps"])
     if run.of_molecules:
         surplus = sum(molecule.kinds.count("j") + molecule.kinds.count("l") for molecule in manifest.molecules)
         text = "junk and filler tokens in the manifest = in the trace"
-        yield _check("kinds", text, surplus, run.junk_tokens + run.filler_tokens)
+        yield _check("kinds", text, of_steps, surplus, run.junk_tokens + run.filler_tokens)
     if (masked := run.masked) is not None and masked.own is not None:
         text = "masked logits that molprof counted = that the processor counted"
-        yield _check("masked_logits", text, masked.total, masked.own)
+        yield _check("masked_logits", text, of_steps, masked.total, masked.own)
     if sums["parts_ns"] is not None:
         text = "phase time = GPU busy + host syncs + launching, ns"
-        yield _check("phase_bound", text, sums["host_ns"], sums["parts_ns"])
+        yield _check("phase_bound", text, ("host_time", "gpu_time"), sums["host_ns"], sums["parts_ns"])
     if run.wall_ns.median is not None:
         phases_ns = sum(phase.wall_ns or 0 for phase in run.phases.values())
         text = "unprofiled wall time = sum of its phases, ns"
-        yield _check("wall_time", text, run.wall_ns.median, phases_ns, tolerance_ratio=0.01)
+        yield _check("wall_time", text, ("host_time",), run.wall_ns.median, phases_ns, tolerance_ratio=0.01)
 
 
-def _check(id_: str, text: str, left: int, right: int, tolerance_ratio: float = 0.0) -> Check:
-    return Check(id_, text, left, right, tolerance_ratio, agree(left, right, tolerance_ratio))
+def _check(id_: str, text: str, groups: tuple[Group, ...], left: int, right: int, tolerance_ratio: float = 0.0) -> Sum:
+    return Sum(id_, text, left, right, tolerance_ratio, agree(left, right, tolerance_ratio), groups)
 
 
 def _of_unfinished_rows(manifest: Manifest) -> int:

@@ -226,8 +226,8 @@ class Certificate(Struct, frozen=True):
         return tuple(doubt for item in self.groups for doubt in item.doubts)
 
 
-class Check(Struct, frozen=True):
-    """A check: `left` = `right`, up to `tolerance_ratio` of `left`."""
+class Sum(Struct, frozen=True):
+    """A check of what must add up: `left` = `right`, up to `tolerance_ratio` of `left`."""
 
     id: str
     text: str
@@ -235,6 +235,7 @@ class Check(Struct, frozen=True):
     right: int
     tolerance_ratio: float
     holds: bool
+    groups: tuple[Group, ...] = ()  # of the certificate: their figures are in doubt where it does not hold
 
 
 def agree(left: int, right: int, tolerance_ratio: float) -> bool:
@@ -311,7 +312,7 @@ class Report(Struct, frozen=True):
     devices: dict[str, DeviceTime]
     run: Run | None
     tables: tuple[Table, ...]
-    checks: tuple[Check, ...]
+    checks: tuple[Sum, ...]
     findings: tuple[Finding, ...]
     typical_step: TypicalStep | None = None
     certificate: Certificate | None = None  # None in a stored report of an older molprof

@@ -45,6 +45,32 @@ def path_text(path: object) -> str:
     return "standard input" if str(path) == STDIN else str(path)
 
 
+class Clock(Struct, frozen=True):
+    """What the times of the GPU's work, or of the host's operators and calls, are multiples of."""
+
+    step_ns: int  # of starts and lengths; 1 where they are too few to tell
+    start_step_ns: int  # of starts alone, which some tools write with fewer digits
+    is_float32: bool  # the step is that of 32-bit numbers that large
+    events: int
+    time_ns: int  # sum of their durations
+    without_length: int  # events of 0 ns
+
+
+class Repeated(Struct, frozen=True):
+    """Events of one category that stand in the file before, with the same name, times, track and number."""
+
+    events: int
+    time_ns: int
+
+
+class Condition(Struct, frozen=True):
+    """The state of a file, as its events and times tell it."""
+
+    repeated: dict[str, Repeated] = {}  # by category
+    gpu: Clock | None = None  # None: no such events
+    host: Clock | None = None
+
+
 class TraceInfo(Struct, frozen=True):
     """What the reader tells of a trace file."""
 
@@ -65,7 +91,9 @@ class TraceInfo(Struct, frozen=True):
     read_as: dict[str, dict[str, int]] = field(default_factory=dict)
     memory_events: int = 0  # allocations and frees (profile_memory); in the engine if all args are
     deep_events: int = 0  # of the host, with 500 others around them: those on a lane of their own have no parent
+    native: bool = False  # in Perfetto's own format, which has no keys
     origin_ns: int = 0  # time in the file = SQL time + origin_ns
+    condition: Condition = Condition()
     manifest: dict[str, Any] | None = None  # the key `molprof`
     devices: list[dict[str, Any]] = field(default_factory=list)  # torch's `deviceProperties`
     keys: dict[str, Any] = field(default_factory=dict)  # all other top-level keys

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import structs
 
 from molprof.analysis.reader import TraceInfo, path_text
+from molprof.analysis.reader.condition import condition
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import STACK_CATEGORY, Wanted, needed_of
 from molprof.analysis.reader.feeding import feed_events
@@ -86,6 +87,7 @@ def load_trace(
         check_memory(name, len(found.starts_ns), _LEAST_EVENT_BYTES[all_args])
         engine = engine(len(found.starts_ns) * _EVENT_BYTES[all_args] > _MAX_BYTES)
     lanes, duration_ns = int((found.lanes > 0).sum()), int(found.durations_ns.sum())
+    state = condition(found)
     places = feed_events(engine, found)
     if beside is not None and found.stack_names:
         beside.append(_stacks(found, places))
@@ -103,7 +105,9 @@ def load_trace(
         not_read=dict(sorted(found.not_read.items())),
         memory_events=found.memory_events,
         deep_events=found.deep_events,
+        native=source.is_perfetto,
         origin_ns=found.origin_ns,
+        condition=state,
         manifest=manifest,
         devices=[item for item in devices if isinstance(item, dict)] if isinstance(devices, list) else [],
         keys=document.keys,

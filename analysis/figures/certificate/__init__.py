@@ -1,0 +1,90 @@
+"""Certificate: can the trace bear each group of figures?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from molprof.analysis.figures.certificate import file, times, work  # noqa: F401 - they declare the checks
+from molprof.analysis.figures.certificate.check import CHECKS, Facts
+from molprof.analysis.figures.model import (
+    ALL,
+    Certificate,
+    Certified,
+    Counts,
+    DeviceTime,
+    Doubt,
+    Group,
+    Sum,
+    combined,
+    worst,
+)
+from molprof.analysis.reader import TraceInfo
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_row
+
+_RECORDED = Query(
+    "steps",
+    """
+SELECT
+  EXISTS(SELECT 1 FROM slice WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset')) AS work,
+  EXISTS(SELECT 1 FROM slice WHERE category IN ('cuda_runtime', 'cuda_driver')) AS calls,
+  EXISTS(SELECT 1 FROM slice WHERE category IN ('cpu_op', 'user_annotation', 'cuda_runtime', 'cuda_driver')) AS host,
+  EXISTS(SELECT 1 FROM molprof_any_step) AS steps
+""",
+)
+_STEP_KERNELS = Query(
+    "step_launches",
+    "SELECT COUNT(step_id) AS steps, IFNULL(SUM(kernels) FILTER (WHERE step_id IS NOT NULL), 0) AS kernels"
+    " FROM molprof_step_launch",
+)
+
+
+def queries() -> tuple[Query, ...]:
+    """What `certify` asks of every trace."""
+    return (_STEP_KERNELS, _RECORDED, *(query for check in CHECKS if check.asks for query in check.queries))
+
+
+def certify(
+    engine: TraceProcessor,
+    info: TraceInfo,
+    counts: Counts,
+    devices: Mapping[str, DeviceTime],
+    sums: tuple[Sum, ...],
+) -> Certificate:
+    """The certificate of the trace that `load_trace(path, engine)` described by `info`.
+
+    The package's SQL is registered already. Raises EngineError or QueryError of the trace processor.
+    """
+    found, steps = query_row(engine, _RECORDED), query_row(engine, _STEP_KERNELS)
+    parts: dict[Group, bool] = {
+        "gpu_work": found["work"],
+        "gpu_time": found["work"],
+        "gpu_idle": found["work"],
+        "launches": found["calls"],
+        "links": found["work"] and found["calls"],
+        "graphs": counts.graph_launches > 0,
+        "steps": found["steps"],
+        "host_time": found["host"],
+        "allocations": info.memory_events > 0,
+    }
+    recorded = frozenset(group for group, present in parts.items() if present)
+    facts = Facts(engine, info, counts, devices, steps["steps"], steps["kernels"], sums, recorded)
+    doubts = [
+        replace(doubt, check=check.id, query=check.queries[0].module, sql=check.queries[0].text)
+        for check in CHECKS
+        for doubt in check.find(facts)
+    ]
+    groups = tuple(_certified(group, doubts, facts) for group in ALL)
+    return Certificate(worst(doubt.verdict for doubt in doubts), groups)
+
+
+def _certified(group: Group, doubts: list[Doubt], facts: Facts) -> Certified:
+    mine = tuple(doubt for doubt in doubts if doubt.group == group)
+    if not mine and group not in facts.recorded:
+        return Certified(group, "not_to_be_had", "not recorded", (), ())
+    verdict = worst(doubt.verdict for doubt in mine)
+    reason = "; ".join(dict.fromkeys(doubt.reason for doubt in mine)) or None
+    bounds = combined(bound for doubt in mine for bound in doubt.bounds) if verdict == "bounded" else ()
+    return Certified(group, verdict, reason, bounds, mine)

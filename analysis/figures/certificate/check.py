@@ -1,0 +1,86 @@
+"""What a check of the certificate is, and what it looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from molprof.analysis.figures.model import Bound, Counts, DeviceTime, Doubt, Evidence, Group, Sum
+from molprof.analysis.reader import TraceInfo
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_dicts
+
+GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+GPU_CALLS = ("cuda_runtime", "cuda_driver")
+# Clocks of which starts are multiples of this are coarse: microseconds, or numbers of fewer digits.
+COARSE_START_NS = 100
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What checks look at; they set bounds against counts and times of the whole trace, as the report has them."""
+
+    engine: TraceProcessor
+    info: TraceInfo
+    counts: Counts
+    devices: Mapping[str, DeviceTime]  # by device number as text
+    steps: int
+    step_kernels: int
+    sums: tuple[Sum, ...]  # of the report: what must add up
+    recorded: frozenset[Group]  # groups of which the trace holds anything
+
+    def rows_at(self, query: Query, place: str) -> Iterator[dict[str, Any]]:
+        """The rows of one place, without their `place`."""
+        return (row for row in query_dicts(self.engine, query) if row.pop("place") == place)
+
+    def among(self, *groups: Group) -> tuple[Group, ...]:
+        """Those of the groups that the trace holds."""
+        return tuple(group for group in groups if group in self.recorded)
+
+    def count(self, name: str, less: int = 0, more: int | None = 0) -> Bound:
+        """The count `name`, of which `less` may be too many and `more` missing; None: no limit is known."""
+        value: int = getattr(self.counts, name)
+        return Bound(f"counts.{name}", value - less, value, None if more is None else value + more)
+
+    def per_step(self, more: int | None) -> Bound:
+        """Kernels per step, where steps may have up to `more` kernels; None: no limit is known."""
+        mean = self.step_kernels / self.steps
+        high = None if more is None else (self.step_kernels + more) / self.steps
+        return Bound("steps.kernels_per_step", mean, mean, high)
+
+
+@dataclass(frozen=True)
+class Check:
+    """What can make figures uncertain, and how it is found: `find` yields doubts."""
+
+    id: str
+    title: str
+    queries: tuple[Query, ...]  # the first is the evidence; without those that depend on the trace
+    find: Callable[[Facts], Iterator[Doubt]]
+    asks: bool = True  # `find` asks them; else the reader knows what they show
+
+
+CHECKS: list[Check] = []  # in the order in which they are declared
+
+
+def bounded(group: Group, reason: str, evidence: Evidence, *bounds: Bound) -> Doubt:
+    return Doubt(group, "bounded", reason, bounds, evidence)
+
+
+def lost(groups: Iterable[Group], reason: str, evidence: Evidence) -> Iterator[Doubt]:
+    """No figure of these groups is to be had."""
+    return (Doubt(group, "not_to_be_had", reason, (), evidence) for group in groups)
+
+
+Find = Callable[[Facts], Iterator[Doubt]]
+
+
+def check(id_: str, title: str, *asked: Query, asks: bool = True) -> Callable[[Find], Find]:
+    """The next check: each stands at the function that finds its doubts."""
+
+    def declared(find: Find) -> Find:
+        CHECKS.append(Check(id_, title, asked, find, asks))
+        return find
+
+    return declared

@@ -1,0 +1,95 @@
+"""What events and times tell of the state of a file: events that stand twice, and the step of its clocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from isal import isal_zlib
+
+from molprof.analysis.reader import Clock, Condition, Repeated
+from molprof.analysis.reader.part import numbered
+from molprof.analysis.reader.survey import Survey
+
+GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+HOST = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver")
+# Fewer times are multiples of a large number by chance.
+_LEAST_TIMES = 20
+# Looked at first: in most files these show that the step is 1 ns.
+_FIRST = 64
+
+
+def condition(found: Survey) -> Condition:
+    """The state of a file that was surveyed."""
+    return Condition(repeated(found), _clock(found, GPU_WORK), _clock(found, HOST))
+
+
+def _clock(found: Survey, categories: tuple[str, ...]) -> Clock | None:
+    mine = found.has_label(label.phase == "X" and label.category in categories for label in found.labels)
+    starts_ns, durations_ns = found.starts_ns[mine], found.durations_ns[mine]
+    if not len(starts_ns):
+        return None
+    step = _step(starts_ns[:_FIRST], durations_ns[:_FIRST], found.origin_ns)
+    if 2 * len(starts_ns) < _LEAST_TIMES:
+        step = 1, 1, False
+    elif step[1] > 1:
+        step = _step(starts_ns, durations_ns, found.origin_ns)
+    return Clock(*step, len(starts_ns), int(durations_ns.sum()), int((durations_ns == 0).sum()))
+
+
+def _step(starts_ns: np.ndarray, durations_ns: np.ndarray, origin_ns: int) -> tuple[int, int, bool]:
+    start_step_ns = max(1, int(np.gcd.reduce(starts_ns - starts_ns[0])))
+    step_ns = math.gcd(start_step_ns, int(np.gcd.reduce(durations_ns)))
+    # Times that were float32 on their way into the file: the distance between two of these, at the latest.
+    times_us = (starts_ns + origin_ns) / 1000
+    short = times_us.astype(np.float32)
+    if np.array_equal(np.rint(short.astype(np.float64) * 1000), np.rint(times_us * 1000)):
+        float32_ns = int(np.spacing(short.max()) * 1000)
+        if float32_ns > step_ns:
+            return float32_ns, float32_ns, True
+    return step_ns, start_step_ns, False
+
+
+def repeated(found: Survey) -> dict[str, Repeated]:
+    """Complete events that stand twice or more often, by category."""
+    order, starts, durations = found.order, found.starts_ns, found.durations_ns
+    same = np.diff(starts[order]) == 0
+    if not same.any():
+        return {}
+    tied = order[np.append(same, False) | np.append(False, same)]
+    tied = tied[found.has_label(label.phase == "X" for label in found.labels)[tied]]
+    if not len(tied):
+        return {}
+    columns = [column[tied] for column in (found.label_of, found.tracks, durations, starts)]
+    if len(found.correlations):
+        columns.insert(0, found.correlations[tied])
+    events = tied[_again(columns)[0]]
+    if len(events) and found.drafts:  # their labels are categories alone
+        wanted = np.sort(tied[_again(columns)[1]])
+        texts = numbered()
+        numbers = [texts[text] for text in _drafts_at(found, wanted)]
+        columns = [column[wanted] for column in (found.label_of, found.tracks, durations, starts)]
+        events = wanted[_again([np.array(numbers), *columns])[0]]
+    names = np.array([str(label.category) for label in found.labels])[found.label_of[events]]
+    return {
+        name: Repeated(int((names == name).sum()), int(durations[events[names == name]].sum()))
+        for name in sorted(set(names.tolist()))
+    }
+
+
+def _again(columns: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Places of rows that are equal to one before, and of all rows that are equal to another."""
+    order = np.lexsort(columns)
+    equal = np.logical_and.reduce([np.diff(column[order]) == 0 for column in columns])
+    return order[np.append(False, equal)], order[np.append(equal, False) | np.append(False, equal)]
+
+
+def _drafts_at(found: Survey, positions: np.ndarray) -> Iterator[bytes]:
+    """The texts of events at positions in rising order."""
+    begin = 0
+    for draft in found.drafts:
+        lines = isal_zlib.decompress(draft).splitlines()
+        inside = positions[(positions >= begin) & (positions < begin + len(lines))]
+        yield from (lines[position - begin] for position in inside.tolist())
+        begin += len(lines)
