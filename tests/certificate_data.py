@@ -24,7 +24,9 @@ needs_traces = pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set:
 Event = dict[str, Any]
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 CALLS = ("cuda_runtime", "cuda_driver")
-TRITON, DDP, GRAPHS = "torch_compile_triton", "v100_resnet_ddp", "mi300x_vllm_piecewise_graph"
+TRITON, DDP, GRAPHS = (
+    f"traces/{name}" for name in ("torch_compile_triton", "v100_resnet_ddp", "mi300x_vllm_piecewise_graph")
+)
 
 
 @cache
@@ -34,7 +36,7 @@ def text_of(name: str) -> bytes:
 
 def real(name: str) -> dict[str, Any]:
     """Its times from 0 on: written by Python as they are, absolute ones would lose digits."""
-    content: dict[str, Any] = json.loads(text_of(f"traces/{name}"), parse_float=Decimal)
+    content: dict[str, Any] = json.loads(text_of(name), parse_float=Decimal)
     times = [Decimal(event["ts"]) for event in content["traceEvents"] if event.get("ph") == "X"]
     for event in content["traceEvents"]:
         for key, origin in (("ts", min(times)), ("dur", 0)):
@@ -84,4 +86,4 @@ def without_work_of(content: dict[str, Any], calls: list[Event]) -> dict[str, An
 
 @cache
 def whole(name: str) -> Report:
-    return api.report(Path(str(CORPUS), "traces", f"{name}.json.gz"))
+    return api.report(Path(str(CORPUS), f"{name}.json.gz"))

@@ -190,7 +190,7 @@ def test_graph_launches_without_their_kernels(tmp_path: Path) -> None:
 
 @needs_traces
 def test_memory_events_are_absent(tmp_path: Path) -> None:
-    content = without(real("h100_qwen1.5_0.5b"), lambda event: event.get("name") == "[memory]")
+    content = without(real("traces/h100_qwen1.5_0.5b"), lambda event: event.get("name") == "[memory]")
     assert ("memory", "allocations", "not_to_be_had") in found(changed(tmp_path, content))
     content["profile_memory"] = 0
     assert {check for check, *_ in found(changed(tmp_path, content))} == {"earlier_work"}

@@ -66,7 +66,7 @@ def _sums(facts: Facts) -> Iterator[Doubt]:
 def _early_end(facts: Facts) -> Iterator[Doubt]:
     """torch writes devices and a version ahead of all events, and the profiler's span and `traceName` behind them."""
     info, keys = facts.info, facts.info.keys
-    if info.native or not facts.recorded or query_rows(facts.engine, _RUNS)[1]:
+    if info.native or not info.complete or not facts.recorded or query_rows(facts.engine, _RUNS)[1]:
         return
     lacks_gpu = bool(info.devices) and "host_time" in facts.recorded and not facts.among(*_OF_GPU)
     if "traceName" in keys and not lacks_gpu:  # one step of a longer recording
