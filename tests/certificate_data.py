@@ -35,15 +35,19 @@ def text_of(name: str) -> bytes:
 
 
 def real(name: str) -> dict[str, Any]:
-    """Its times from 0 on: written by Python as they are, absolute ones would lose digits."""
-    content: dict[str, Any] = json.loads(text_of(name), parse_float=Decimal)
-    times = [Decimal(event["ts"]) for event in content["traceEvents"] if event.get("ph") == "X"]
+    content: dict[str, Any] = json.loads(_from_0(name))
+    return content
+
+
+@cache
+def _from_0(name: str) -> str:
+    """Its times from 0 on: absolute ones would lose digits where Python writes them."""
+    content = json.loads(text_of(name), parse_float=Decimal)
+    origin = min(Decimal(event["ts"]) for event in content["traceEvents"] if event.get("ph") == "X")
     for event in content["traceEvents"]:
-        for key, origin in (("ts", min(times)), ("dur", 0)):
-            if key in event:
-                event[key] = float(Decimal(event[key]) - origin)
-    plain: dict[str, Any] = json.loads(json.dumps(content, default=float))
-    return plain
+        if "ts" in event:
+            event["ts"] = Decimal(event["ts"]) - origin
+    return json.dumps(content, default=float)
 
 
 def changed(tmp_path: Path, content: dict[str, Any]) -> Report:
