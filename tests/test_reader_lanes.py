@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from trace_rows import SLICES, load, losses, rows, x
 
-from molprof.analysis.reader import survey
+from molprof.analysis.reader import stacks, survey
 from molprof.analysis.reader.load import load_trace
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
 
@@ -115,6 +115,25 @@ def test_each_slice_has_the_first_lane_into_which_it_fits(
         order = survey.time_order(starts, starts + lengths)
         survey.assign_lanes(lanes, order, tracks, starts, starts + lengths, deepest)
     assert lanes.tolist() == plain_lanes(slices, deepest)
+
+
+@hypothesis.given(intervals().filter(len), st.integers(0, 3))
+def test_stacks_are_nested_alike_at_any_depth(slices: list[tuple[int, int, int]], levels: int) -> None:
+    def paths() -> list[tuple[int, list[int]]]:
+        threads, starts, lengths = np.array(slices, dtype=np.int64).reshape(-1, 3).T
+        around, path, outer, name = stacks.Nest(threads, starts, starts + lengths, lengths % 3).nested
+        found = []
+        for slice_, place in zip(around.tolist(), path.tolist(), strict=True):
+            names: list[int] = []
+            while place >= 0:
+                names, place = [int(name[place]), *names], int(outer[place])
+            found.append((slice_, names))
+        assert len(set(zip(outer.tolist(), name.tolist(), strict=True))) == len(name)
+        return found
+
+    expected = paths()
+    with mock.patch.object(stacks, "_LEVELS", levels):
+        assert paths() == expected
 
 
 def nested(count: int, length: float = 9000, **more: Any) -> list[dict[str, Any]]:

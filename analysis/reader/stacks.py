@@ -16,6 +16,8 @@ from molprof.analysis.reader.survey import assign_lanes
 # With more of them, or in a longer trace, none are kept: to decode them takes 3 s per million.
 MOST_STACK_EVENTS = 250_000
 MOST_TEXT_BYTES = 100_000_000
+# Of nested slices that are placed all at once.
+_LEVELS = 256
 
 
 class Nest:
@@ -43,7 +45,9 @@ class Nest:
         paths: list[np.ndarray] = [np.empty(0, dtype=np.int64)]
         known = 0
         left = np.arange(len(starts))
-        while len(left):
+        for _ in range(_LEVELS):
+            if not len(left):
+                break
             # The outermost of those left are followed by what they hold.
             inner = np.append(False, starts[left][1:] < np.maximum.accumulate(ends[left])[:-1])
             level = left[~inner]
@@ -54,6 +58,17 @@ class Nest:
             holders = left[np.maximum.accumulate(np.where(inner, 0, np.arange(len(left))))]
             around[left[inner]] = holders[inner]
             left = left[inner]
+        # What is deeper still, one by one: a level of each would take the square of their number.
+        deeper: dict[int, int] = {}
+        opened: list[int] = []
+        for place, start in zip(left.tolist(), starts[left].tolist(), strict=True):
+            while opened and ends[opened[-1]] <= start:
+                opened.pop()
+            around[place] = opened[-1] if opened else around[place]
+            opened.append(place)
+            key = int((path[around[place]] + 1) * most + self.names[place])
+            path[place] = deeper.setdefault(key, known + len(deeper))
+        paths.append(np.array(list(deeper), dtype=np.int64))
         outer, name = np.divmod(np.concatenate(paths), most)
         return around, path, outer - 1, name
 
