@@ -48,6 +48,10 @@ def _some_as(phase: str, *categories: str) -> Callable[[Content, Random], Conten
     return _changed(change)
 
 
+def _as(category: str, *categories: str) -> Callable[[Content, Random], Content]:
+    return _changed(lambda event, _: {**event, "cat": category} if _is(event, *categories) else event)
+
+
 def _cut(part: float) -> Callable[[Content, Random], Content]:
     """The text cut behind a part of the events, and closed again: of the keys, those ahead of the events are left."""
 
@@ -117,6 +121,9 @@ DAMAGE = {
     ),
     "instants for kernels": Damage(_some_as("i", "kernel"), _WORK, "not read"),
     "begins for kernels": Damage(_some_as("B", "kernel"), _WORK, "not read"),
+    "kernels of an unknown category": Damage(_as("npu_kernel", "kernel"), (*_GPU, "host_time"), "not read"),
+    "calls of an unknown category": Damage(_as("npu_calls", *CALLS), (*_GPU, "host_time"), "not read"),
+    "work without category": Damage(_as("", "gpu_memcpy", "kernel"), (*_GPU, "host_time"), "not read"),
     "instants for calls": Damage(_some_as("i", *CALLS), ("launches", "links"), "not read"),
 }
 # Small traces of several kinds: eager, compiled, graphs; CUDA and HIP; keys ahead of the events, and behind them.

@@ -33,6 +33,10 @@ _GRAPHS = Query(
     "SELECT (SELECT SUM(without_work) FROM molprof_graph_without_work) AS without_work, SUM(kernels) AS kernels"
     " FROM molprof_graph_launch",
 )
+_PARTS = Query(
+    "certificate_graphs",
+    "SELECT device, launches, absent, time_ns FROM molprof_graph_incomplete ORDER BY device",
+)
 _STEPS = Query(
     "certificate_steps",
     "SELECT source, kind, steps, steps_without_work, steps_with_launches_only, kernels, gpu_ns, most_kernels,"
@@ -166,12 +170,31 @@ def _graphs(facts: Facts) -> Iterator[Doubt]:
     if not facts.devices:
         yield from lost(("gpu_work", "gpu_time", "gpu_idle"), reason, evidence)
         return
-    yield bounded("gpu_work", reason, evidence, facts.count("kernels", more=None))
+    yield from _absent_from_graphs(facts, reason, evidence, most=None)
+
+
+@check("graph_parts", "graph launches have all of their work", _PARTS)
+def _graph_parts(facts: Facts) -> Iterator[Doubt]:
+    if not (rows := query_dicts(facts.engine, _PARTS)):
+        return
+    evidence = {name: sum(row[name] or 0 for row in rows) for name in ("launches", "absent", "time_ns")}
+    most = None if any(row["absent"] is None for row in rows) else evidence["absent"]
+    of = count_text(facts.counts.graph_launches)
+    reason = f"{counted(evidence['launches'], 'graph launch', 'es')} of {of} with only a part of its work"
+    mean = query_row(facts.engine, _GRAPHS)["kernels"] / facts.counts.graph_launches
+    high = None if most is None else mean + most / facts.counts.graph_launches
+    yield bounded("graphs", reason, evidence, Bound("graphs.kernels_per_graph", mean, mean, high))
+    yield from _absent_from_graphs(facts, reason, evidence, most)
+
+
+def _absent_from_graphs(facts: Facts, reason: str, evidence: Evidence, most: int | None) -> Iterator[Doubt]:
+    """Doubts where `most` kernels of graphs are absent; None: nobody knows how many. What seems idle may be theirs."""
+    yield bounded("gpu_work", reason, evidence, facts.count("kernels", more=most))
     yield bounded("gpu_time", reason, evidence, facts.count("kernel_time_ns", more=None))
     idle = (Bound(f"devices.{name}.idle_ns", 0, device.idle_ns, None) for name, device in facts.devices.items())
     yield bounded("gpu_idle", reason, evidence, *idle)
     if facts.steps:
-        yield bounded("steps", reason, evidence, facts.per_step(more=None))
+        yield bounded("steps", reason, evidence, facts.per_step(more=most))
 
 
 @check("steps", "all steps of a kind have GPU work", _STEPS)
