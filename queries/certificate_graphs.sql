@@ -91,7 +91,10 @@ WITH
     ORDER BY gap_ns
     LIMIT 1 OFFSET (SELECT COUNT(gap_ns) / 2 FROM _molprof_graph_pair)
   ),
-  long AS (SELECT MAX(1000, 3 * gap_ns) AS gap_ns FROM usual)
+  long AS (
+    SELECT MAX(1000, 3 * gap_ns) AS gap_ns
+    FROM usual
+  )
 SELECT
   hole.launch_id,
   hole.device,

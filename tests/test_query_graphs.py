@@ -76,3 +76,12 @@ def test_a_report_folds_layers(tmp_path: Path) -> None:
         (10, 1, 0, "h", 2, 2_000, 2_250, 750),
     ]
     assert sum(row["time_ratio"] for row in tables["graph_positions"]) == 1
+
+
+def test_a_replay_with_less_work_than_the_largest_of_its_graph(tmp_path: Path) -> None:
+    ids: dict[str, Any] = {"graph id": 7}
+    whole, part = replay(0, 1, "abcd", **ids), replay(1000, 2, "abcd", **ids)[:-1]
+    absent_ns = int(1000 * whole[-1]["dur"])
+    with events_loaded(tmp_path, [*whole, *part]) as rows:
+        sql = "SELECT device, launches, absent, time_ns FROM molprof_graph_incomplete"
+        assert rows("certificate_graphs", sql) == [("0", 1, 1, absent_ns)]
