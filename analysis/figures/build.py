@@ -107,6 +107,7 @@ def build_report(engine: TraceProcessor, info: TraceInfo) -> Report:
         "device_names": tuple(str(device["name"]) for device in info.devices if device.get("name")),
         "software": software(info.keys),
         "trimmed": None if trimmed is None else trimmed.text(),
+        "cut_out": "schemaVersion" in info.keys and not info.condition.has_span,
         "whole_steps": trimmed is None or trimmed.whole_steps,
     }
     trace = convert({**asdict(info), **read}, TraceFigures)

@@ -65,6 +65,7 @@ class TraceFigures(Struct, frozen=True):
     stacks: bool  # Python stacks were read too
     device_names: tuple[str, ...]
     trimmed: str | None = None
+    cut_out: bool = False  # of a longer recording: what ran before its first and after its last event is not known
     read_as: dict[str, dict[str, int]] = {}  # of categories that SQL reads under others: their events by those
     software: dict[str, str] = {}  # versions that the file tells, by name; for comparisons, not in the JSON
     whole_steps: bool = True  # False where a step lacks events, so that figures of steps and phases would be wrong

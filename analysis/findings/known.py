@@ -45,10 +45,12 @@ RUN_IDLE = Query(
     "SELECT part.position, part.cause, part.is_long, idle.ts, idle.ts_end, part.time_ns"
     " FROM _molprof_idle_part AS part CROSS JOIN _molprof_idle AS idle WHERE idle._auto_id = part.id",
 )
-_LATE = Query(
-    "idle_causes", "SELECT ts_end - ts AS lead_ns, queue = 3 AS is_late FROM _molprof_idle WHERE position = 'before'"
+_ENDS = Query(
+    "idle_causes",
+    "SELECT position, MIN(ts_end - ts) AS length_ns, MIN(queue = 3) AS is_late FROM _molprof_idle"
+    " WHERE position != 'between' GROUP BY position",
 )
-FOREIGN_IDLE = (_IDLE_SUMS, _LATE)
+FOREIGN_IDLE = (_IDLE_SUMS, _ENDS)
 _COMPILED = Query(
     "work_totals",
     """
@@ -138,7 +140,7 @@ class Scope(Struct, frozen=True):
 
     @property
     def recorded_text(self) -> str:
-        return f"{'the whole trace' if self.run is None else 'the recorded steps'}, {time_text(self.recorded_ns)}"
+        return f"{'the recorded span' if self.run is None else 'the recorded steps'}, {time_text(self.recorded_ns)}"
 
     @property
     def base_text(self) -> str:
@@ -234,11 +236,10 @@ class Known:
         """None where no time is recorded."""
         run = self.report.run
         spans = self.frame(SPAN if run is None else _STEPS)
-        starts = spans["ts"]
-        # Of a foreign trace whose first work was launched and started late, the GPU was busy with what is not recorded.
-        if run is None and self.late_start_ns:
-            starts = starts + self.late_start_ns
-        stretches = Union(starts, spans["ts_end"])
+        starts, ends = spans["ts"], spans["ts_end"]
+        if run is None:
+            starts, ends = starts + self.unknown.get("before", 0), ends - self.unknown.get("after", 0)
+        stretches = Union(starts, ends)
         recorded_ns = stretches.length_ns
         if recorded_ns <= 0:
             return None
@@ -270,7 +271,7 @@ class Known:
         """All idle time of the recorded steps, or of the whole of a foreign trace."""
         if self.scope.run is None:
             parts = (IdlePart(*row) for row in self.frame(_IDLE_SUMS).rows())
-            return tuple(part for part in parts if not (self.late_start_ns and part.position == "before"))
+            return tuple(part for part in parts if part.position not in self.unknown)
         rows = self.frame(RUN_IDLE)
         rows = rows.where(rows["position"] == "between")
         # Of a gap that lies in the steps in part, as large a part of each cause.
@@ -284,10 +285,19 @@ class Known:
         return tuple(found)
 
     @cached_property
-    def late_start_ns(self) -> int:
-        """Time before the first work of every device, where that work was queued and did not start; else 0."""
-        rows = self.rows(_LATE)
-        return min((row["lead_ns"] for row in rows), default=0) if all(row["is_late"] for row in rows) else 0
+    def unknown(self) -> dict[str, int]:
+        """Time `before` the first and `after` the last work of a device, ns, in which it may have worked.
+
+        So it may where the first work of every device was queued and started late, and at both ends of what was cut out of
+        a longer recording.
+        """
+        ends = self.rows(_ENDS)
+        cut_out = self.report.trace.cut_out
+        return {
+            end["position"]: end["length_ns"]
+            for end in ends
+            if end["length_ns"] and (cut_out or (end["position"] == "before" and end["is_late"]))
+        }
 
     @staticmethod
     def summed(parts: Iterable[IdlePart]) -> list[IdlePart]:

@@ -67,6 +67,7 @@ class Condition(Struct, frozen=True):
     """The state of a file, as its events and times tell it."""
 
     repeated: dict[str, Repeated] = {}  # by category
+    has_span: bool = False  # the profiler's own, which torch writes behind all else
     gpu: Clock | None = None  # None: no such events
     host: Clock | None = None
 

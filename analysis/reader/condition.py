@@ -22,7 +22,8 @@ _FIRST = 64
 
 def condition(found: Survey) -> Condition:
     """The state of a file that was surveyed."""
-    return Condition(repeated(found), _clock(found, GPU_WORK), _clock(found, HOST))
+    has_span = any(label.phase == "X" and label.category == "Trace" for label in found.labels)
+    return Condition(repeated(found), has_span, _clock(found, GPU_WORK), _clock(found, HOST))
 
 
 def _clock(found: Survey, categories: tuple[str, ...]) -> Clock | None:

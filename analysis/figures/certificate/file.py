@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from molprof.analysis.figures.certificate.check import COARSE_START_NS, GPU_CALLS, GPU_WORK, Facts, bounded, check, lost
 from molprof.analysis.figures.model import ALL, Doubt, Evidence, Group
-from molprof.analysis.trace_processor.package import Query, query_rows
+from molprof.analysis.trace_processor.package import Query
 from molprof.common.manifest import TRIMMED_KEY
 from molprof.common.values import count_text, counted
 
@@ -62,11 +62,11 @@ def _sums(facts: Facts) -> Iterator[Doubt]:
             yield from (bounded(group, reason, evidence) for group in facts.among(*each.groups) or each.groups)
 
 
-@check("early_end", "the file has what the profiler writes last", _RUNS)
+@check("early_end", "the file has what the profiler writes last", _RUNS, asks=False)
 def _early_end(facts: Facts) -> Iterator[Doubt]:
     """torch writes devices and a version ahead of all events, and the profiler's span and `traceName` behind them."""
     info, keys = facts.info, facts.info.keys
-    if info.native or not info.complete or not facts.recorded or query_rows(facts.engine, _RUNS)[1]:
+    if info.native or not info.complete or not facts.recorded or info.condition.has_span:
         return
     lacks_gpu = bool(info.devices) and "host_time" in facts.recorded and not facts.among(*_OF_GPU)
     if "traceName" in keys and not lacks_gpu:  # one step of a longer recording
