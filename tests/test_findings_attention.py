@@ -83,7 +83,7 @@ def test_the_span_of_a_share_is_named(tmp_path: Path) -> None:
     ]
     found = findings(tmp_path, {"traceEvents": events})
     assert found["attention_small"].evidence == (
-        "1 attention kernel takes 1.00 µs: 4.76 % of the GPU's work, 0.50 % of the whole trace, 200 µs"
+        "1 attention kernel takes 1.00 µs: 4.76 % of the GPU's work, 0.50 % of the recorded span, 200 µs"
     )
     assert found["limits"].evidence == "queued work that does not start 89.5 %, GPU work 10.5 %"
 
