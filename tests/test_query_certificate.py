@@ -47,6 +47,21 @@ def test_launches_without_work_by_place(tmp_path: Path) -> None:
         ]
 
 
+def test_launches_with_several_pieces_of_work_and_numbers_of_several_calls(tmp_path: Path) -> None:
+    events = [
+        call("cudaLaunchKernel", 0, 1),
+        call("cudaLaunchKernel", 10, 2),
+        call("cudaMemcpyAsync", 20, 3),
+        call("cudaMemsetAsync", 30, 3),
+        call("cudaGraphLaunch", 40, 4),
+        *(work("kernel", "a", ts, 1, number) for ts, number in ((5, 1), (12, 2), (14, 2), (16, 2), (45, 4), (47, 4))),
+    ]
+    with events_loaded(tmp_path, events) as rows:
+        several = "SELECT name, launches, more_work FROM molprof_launch_of_several"
+        assert rows("certificate_launches", several) == [("cudaLaunchKernel", 1, 2)]
+        assert rows("certificate_launches", "SELECT * FROM molprof_number_of_several") == [(None, 3, 2)]
+
+
 def test_a_capture_that_was_open_when_the_recording_began(tmp_path: Path) -> None:
     events = [
         call("cudaLaunchKernel", 0, 1),
