@@ -288,8 +288,8 @@ class Known:
     def unknown(self) -> dict[str, int]:
         """Time `before` the first and `after` the last work of a device, ns, in which it may have worked.
 
-        So it may where the first work of every device was queued and started late, and at both ends of a step that was cut
-        out of a longer recording.
+        So it may where the first work of every device was queued and started late, and at both ends of a step that was
+        cut out of a longer recording.
         """
         ends = self.rows(_ENDS)
         cut_out = self.report.trace.cut_out
