@@ -81,6 +81,35 @@ def _same_number(content: Content, chance: Random) -> Content:
     return _with(content, [*content["traceEvents"], *later])
 
 
+def _nested(content: Content, _: Random) -> Content:
+    """All host work below 600 operators."""
+    host = [event for event in content["traceEvents"] if _is(event, "cpu_op", *CALLS)]
+    first, last = min(event["ts"] for event in host), max(event["ts"] + event["dur"] for event in host)
+    tracks = {(event["pid"], event["tid"]) for event in host}
+    around = [
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": "outer",
+            "pid": pid,
+            "tid": tid,
+            "ts": first - n,
+            "dur": last - first + 2 * n,
+        }
+        for pid, tid in sorted(tracks)
+        for n in range(1, 601)
+    ]
+    return _with(content, [*content["traceEvents"], *around])
+
+
+def cut_out(content: Content) -> Content:
+    """What began in the middle third of a trace and ended there: one step of a longer recording. Its keys are left."""
+    events = [event for event in content["traceEvents"] if event.get("ph") == "X" and event.get("cat") != "Trace"]
+    times = sorted(event["ts"] for event in events)
+    begin, end = times[len(times) // 3], times[2 * len(times) // 3]
+    return _with(content, (event for event in events if begin <= event["ts"] and event["ts"] + event["dur"] <= end))
+
+
 _WORK = ("gpu_work", "gpu_time", "links")
 _GPU = ("gpu_work", "gpu_time", "gpu_idle", "launches", "links")
 DAMAGE = {
@@ -119,6 +148,7 @@ DAMAGE = {
         ("gpu_time", "gpu_idle"),
         "without length",
     ),
+    "below 600 operators": Damage(_nested, ("host_time",), "below 500 others"),
     "instants for kernels": Damage(_some_as("i", "kernel"), _WORK, "not read"),
     "begins for kernels": Damage(_some_as("B", "kernel"), _WORK, "not read"),
     "kernels of an unknown category": Damage(_as("npu_kernel", "kernel"), (*_GPU, "host_time"), "not read"),

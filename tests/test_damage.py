@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from certificate_data import certified, needs_traces, real, whole
-from damage import DAMAGE, TRACES
+from damage import DAMAGE, TRACES, cut_out
 
 from molprof import api
 
@@ -26,3 +26,17 @@ def test_damage_is_named(tmp_path: Path, name: str, trace: str) -> None:
             assert groups[group].verdict != "exact", group
             assert groups[group].doubts, group
     assert any(damage.text in (group.reason or "") for group in groups.values())
+
+
+@needs_traces
+@pytest.mark.parametrize("trace", ["traces/torch_compile_triton", "pairs/mi300_vit_base"])
+def test_what_ran_around_a_step_that_was_cut_out_is_not_idle(tmp_path: Path, trace: str) -> None:
+    path = tmp_path / "step.json"
+    path.write_text(json.dumps(cut_out(real(trace))))
+    report = api.report(path)
+    assert report.trace.cut_out
+    assert not whole(trace).trace.cut_out
+    parts = next((finding.figures for finding in report.findings if finding.id == "limits"), None)
+    if report.devices:
+        assert parts is not None
+        assert sum(parts.values()) == sum(device.span_ns for device in report.devices.values())

@@ -194,8 +194,8 @@ def test_without_torch_traces_can_be_analysed(packages: Path, molprof: Cli, tmp_
     assert {states[name] for name in states if name.startswith("sdpa")} == {"absent"}
     assert states["trace processor"] == states["rdkit"] == states["preset qwen"] == "ok"
     assert "was built for another torch than the installed torch" in found["flash-attn"]["value"]
-    assert found["molprof.toml"]["value"].endswith("molprof.toml, line 3: unknown key 'bad'; known: partition, account,"
-        " qos, constraint, gpus, cpus, time, memory, parallel, setup, sbatch")  # fmt: skip
+    assert found["molprof.toml"]["value"].endswith("molprof.toml, line 3, [slurm.x]: unknown key 'bad'; known: "
+        "partition, account, qos, constraint, gpus, cpus, time, memory, parallel, setup, sbatch")  # fmt: skip
 
 
 def test_where_neither_works_the_code_says_so(packages: Path, molprof: Cli) -> None:

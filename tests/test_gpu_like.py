@@ -37,7 +37,8 @@ def test_counts_of_the_trace(run: tuple[Expected, Report]) -> None:
     assert total.launches > 5 * STEPS
     assert total.kernels > 70 * STEPS
     assert report.certificate is not None
-    assert report.certificate.verdict == "exact"
+    # Simulated times are multiples of 100 ns.
+    assert {doubt.check for doubt in report.certificate.doubts} == {"resolution"}
     assert (counts.launches, counts.graph_launches, counts.kernels) == (
         total.launches,
         total.graph_launches,

@@ -33,7 +33,7 @@ def test_counts_equal_a_recount(tmp_path_factory: pytest.TempPathFactory, events
     tiny_trace.write(path, {"traceEvents": [_event(*event) for event in events]})
     with open_trace(path) as (engine, info):
         if _ambiguous(events):
-            with pytest.raises(TraceError, match="are of several calls"):
+            with pytest.raises(TraceError, match="of several calls"):
                 build_report(engine, info)
             return
         report = build_report(engine, info)

@@ -22,7 +22,7 @@ from conftest import Cli
 from rank_traces import events, write_rank
 from slurm_jobs import ONE_CORE, ended, endless, report, running, states, until
 from slurm_node import SlurmNode, missing
-from tiny_trace import document, write
+from tiny_trace import document, slice_, write
 
 from molprof.common.errors import MissingExtraError, UsageError
 from molprof.profiler.cluster.job import Job, find_job
@@ -229,7 +229,8 @@ def test_the_scheduler_is_killed_in_the_middle(here: Path, slurm: SlurmNode, mol
 
 
 def test_an_interrupt_leaves_the_job(here: Path) -> None:
-    os.mkfifo("a.json")
+    long = [slice_("cpu_op", "aten::mm", 2 * place, 1) for place in range(400_000)]  # takes some seconds
+    write(here / "a.json", {"traceEvents": long})
     arguments = ["report", "a.json", "--no-cache", "-o", "a.txt", "--submit", "slurm", "--slurm", "cpus=1"]
     client = subprocess.Popen(
         [sys.executable, "-m", "molprof", *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -245,7 +246,6 @@ def test_an_interrupt_leaves_the_job(here: Path) -> None:
     assert "report-1 goes on; its results: molprof collect report-1" in text
     job = find_job(here / ".molprof/jobs", "1")
     assert states(job_status(job)) == ["running"]
-    (here / "a.json").write_text(json.dumps(document()))
     assert states(ended(job)) == ["ok"]
     assert (here / "a.txt").is_file()
 

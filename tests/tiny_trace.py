@@ -179,7 +179,7 @@ def fine(content: dict[str, Any]) -> dict[str, Any]:
 
 def write(path: Path, content: dict[str, Any]) -> Path:
     """Writes a trace, whole as torch writes it, and packed where the name ends so."""
-    data = json.dumps({**content, "traceName": str(content.get("traceName", path))}).encode()
+    data = json.dumps({**content, "traceName": content.get("traceName", "trace.json")}).encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
 
