@@ -85,7 +85,7 @@ def _repeated(facts: Facts) -> Iterator[Doubt]:
     is_coarse = condition.host is not None and condition.host.start_step_ns >= COARSE_START_NS
     found = {}
     for category, again in condition.repeated.items():
-        all_events = facts.info.events_by_category.get(category, again.events)
+        all_events = facts.info.slices.get(category, again.events)
         if category in _BY_NUMBER or not is_coarse or again.events > _OFTEN * all_events:
             found[category] = again
     if not found:
