@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+GPU_CALLS = ("cuda_runtime", "cuda_driver")
 # Kineto before torch 1.12.
 _BEFORE = {
     "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset", "Runtime": "cuda_runtime", "Operator": "cpu_op",
@@ -29,7 +31,7 @@ _NAMED: dict[tuple[str, str | None], str] = {
 }
 _STEP = "ProfilerStep#"
 # Complete events alone are GPU work, calls and operators.
-_COMPLETE = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "cpu_op"})
+_COMPLETE = frozenset({*GPU_WORK, *GPU_CALLS, "cpu_op"})
 # Those whose complete events are read, or known to be no work of a device, no call and no operator. Any other may be.
 KNOWN = _COMPLETE | {
     "user_annotation", "python_function", "molprof.sequence", "molprof.token",

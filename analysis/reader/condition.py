@@ -9,11 +9,11 @@ import numpy as np
 from isal import isal_zlib
 
 from molprof.analysis.reader import Clock, Condition, Repeated
+from molprof.analysis.reader.categories import GPU_CALLS, GPU_WORK
 from molprof.analysis.reader.part import numbered
 from molprof.analysis.reader.survey import Survey
 
-GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
-HOST = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver")
+_HOST = ("cpu_op", "user_annotation", *GPU_CALLS)
 # Fewer times are multiples of a large number by chance.
 _LEAST_TIMES = 20
 # Looked at first: in most files these show that the step is 1 ns.
@@ -23,7 +23,7 @@ _FIRST = 64
 def condition(found: Survey) -> Condition:
     """The state of a file that was surveyed."""
     has_span = any(label.phase == "X" and label.category == "Trace" for label in found.labels)
-    return Condition(repeated(found), has_span, _clock(found, GPU_WORK), _clock(found, HOST))
+    return Condition(repeated(found), has_span, _clock(found, GPU_WORK), _clock(found, _HOST))
 
 
 def _clock(found: Survey, categories: tuple[str, ...]) -> Clock | None:

@@ -12,7 +12,7 @@ import numpy as np
 from isal import isal_zlib
 from msgspec import Struct, field
 
-from molprof.analysis.reader.categories import INCOMPLETE, KNOWN, fed_category
+from molprof.analysis.reader.categories import GPU_CALLS, INCOMPLETE, KNOWN, fed_category
 from molprof.analysis.reader.document import CHROME_HINT
 from molprof.analysis.reader.events import SLICE_PHASES, STACK_CATEGORY, Id, usable_args
 from molprof.analysis.reader.part import Label, Part, numbered
@@ -32,7 +32,7 @@ _DEEPEST = 500
 # Lanes of a track that are filled one by one; all further ones together, which takes longer for each slice.
 _FEW_LANES = 8
 _EVER = 2**62
-_HOST_CATEGORIES = (STACK_CATEGORY, "user_annotation", "cpu_op", "cuda_runtime", "cuda_driver")
+_HOST_CATEGORIES = (STACK_CATEGORY, "user_annotation", "cpu_op", *GPU_CALLS)
 
 
 class Survey(Struct):

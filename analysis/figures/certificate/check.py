@@ -11,10 +11,7 @@ from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_dicts
 
-GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
-GPU_CALLS = ("cuda_runtime", "cuda_driver")
-# Clocks of which starts are multiples of this are coarse: microseconds, or numbers of fewer digits.
-COARSE_START_NS = 100
+RUNS = Query("certificate_cycles", "SELECT number, name, ts, dur, gap_ns FROM molprof_profiler_run ORDER BY number")
 
 
 @dataclass(frozen=True)

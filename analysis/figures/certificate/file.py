@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from molprof.analysis.figures.certificate.check import COARSE_START_NS, GPU_CALLS, GPU_WORK, Facts, bounded, check, lost
+from molprof.analysis.figures.certificate.check import RUNS, Facts, bounded, check, lost
 from molprof.analysis.figures.model import ALL, Doubt, Evidence, Group
+from molprof.analysis.reader.categories import GPU_CALLS, GPU_WORK
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.manifest import TRIMMED_KEY
 from molprof.common.values import count_text, counted
@@ -14,14 +15,15 @@ _EVENTS = Query(
     "operation_totals",
     "SELECT category, SUM(count) AS events FROM molprof_operation_total GROUP BY category ORDER BY category",
 )
-_RUNS = Query("certificate_cycles", "SELECT number, name, ts, dur, gap_ns FROM molprof_profiler_run ORDER BY number")
-_STEP_KERNELS = Query("step_launches", "SELECT step_id, kernels FROM molprof_step_launch ORDER BY step_id")
+_STEP_LAUNCHES = Query("step_launches", "SELECT step_id, kernels FROM molprof_step_launch ORDER BY step_id")
 _MEMORY = Query("certificate_memory", "SELECT events FROM molprof_memory_event_count")
 PASSES = "passes"  # the check that a capture whose passes differ does not pass
 _OF_GPU: tuple[Group, ...] = ("gpu_work", "gpu_time", "gpu_idle", "launches", "links")
 # Whose events differ at least by their number.
 _BY_NUMBER = (*GPU_WORK, *GPU_CALLS)
-# By a coarse clock, operators of one name may have the same times; but not more of a category than this part.
+# Starts that are multiples of this were written in microseconds, or with fewer digits than they had. Then operators of
+# one name may have the same times, but no more of them than this part of their category.
+_COARSE_START_NS = 100
 _OFTEN = 0.01
 
 
@@ -62,7 +64,7 @@ def _sums(facts: Facts) -> Iterator[Doubt]:
             yield from (bounded(group, reason, evidence) for group in facts.among(*each.groups) or each.groups)
 
 
-@check("early_end", "the file has what the profiler writes last", _RUNS, asks=False)
+@check("early_end", "the file has what the profiler writes last", RUNS, asks=False)
 def _early_end(facts: Facts) -> Iterator[Doubt]:
     """torch writes devices and a version ahead of all events, and the profiler's span and `traceName` behind them."""
     info, keys = facts.info, facts.info.keys
@@ -82,7 +84,7 @@ def _early_end(facts: Facts) -> Iterator[Doubt]:
 @check("repeated", "no event stands twice", _EVENTS, asks=False)
 def _repeated(facts: Facts) -> Iterator[Doubt]:
     condition = facts.info.condition
-    is_coarse = condition.host is not None and condition.host.start_step_ns >= COARSE_START_NS
+    is_coarse = condition.host is not None and condition.host.start_step_ns >= _COARSE_START_NS
     found = {}
     for category, again in condition.repeated.items():
         all_events = facts.info.slices.get(category, again.events)
@@ -90,9 +92,10 @@ def _repeated(facts: Facts) -> Iterator[Doubt]:
             found[category] = again
     if not found:
         return
-    reason = "events that stand twice: " + ", ".join(
-        f"{count_text(again.events)} {name}" for name, again in found.items()
-    )
+    most = sorted(found, key=lambda category: -found[category].events)
+    counts = [f"{count_text(found[category].events)} {category}" for category in most[:3]]
+    others = sum(found[category].events for category in most[3:])
+    reason = f"events that stand twice: {', '.join(counts)}{f' and {count_text(others)} others' if others else ''}"
     evidence: Evidence = {category: again.events for category, again in found.items()}
     work = [category for category in found if category in GPU_WORK]
     calls = [category for category in found if category in GPU_CALLS]
@@ -110,7 +113,7 @@ def _repeated(facts: Facts) -> Iterator[Doubt]:
         yield from (bounded(group, reason, evidence) for group in facts.among("host_time"))
 
 
-@check(PASSES, "the passes of a capture agree", _STEP_KERNELS, asks=False)
+@check(PASSES, "the passes of a capture agree", _STEP_LAUNCHES, asks=False)
 def _passes(facts: Facts) -> Iterator[Doubt]:
     """Tokens are those of the timed passes, and events those of the recorded one."""
     problems = (facts.info.manifest or {}).get("problems")

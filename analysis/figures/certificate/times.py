@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from molprof.analysis.figures.certificate.check import Facts, bounded, check, lost
+from molprof.analysis.figures.certificate.check import RUNS, Facts, bounded, check, lost
 from molprof.analysis.figures.model import Bound, Doubt, Evidence
 from molprof.analysis.reader import Clock
 from molprof.analysis.trace_processor.package import Query, query_dicts, query_row, query_rows
@@ -16,7 +16,6 @@ _CLOCK = Query(
     "SELECT early_work, earliest_ns, late_syncs, latest_ns, backward_calls, backward_ns, least_delay_ns,"
     " least_slack_ns, mean_delay_ns FROM molprof_clock",
 )
-_RUNS = Query("certificate_cycles", "SELECT number, name, ts, dur, gap_ns FROM molprof_profiler_run ORDER BY number")
 _IDLE = Query("certificate_cycles", "SELECT device, idle_ns FROM molprof_idle_between_runs ORDER BY device")
 _RUN_PROCESSES = Query("certificate_ranks", "SELECT COUNT() AS processes FROM molprof_host_process")
 _PROCESSES = Query(
@@ -134,9 +133,9 @@ def _two_clocks(row: dict[str, Any]) -> Iterator[Doubt]:
     yield bounded("links", reason, row, Bound("mean_delay_ns", low, mean_ns, high))
 
 
-@check("cycles", "the file holds one run of the profiler", _RUNS, _IDLE, _RUN_PROCESSES)
+@check("cycles", "the file holds one run of the profiler", RUNS, _IDLE, _RUN_PROCESSES)
 def _cycles(facts: Facts) -> Iterator[Doubt]:
-    runs = query_dicts(facts.engine, _RUNS)
+    runs = query_dicts(facts.engine, RUNS)
     # A merged file has a run for each process; the check of ranks reports those.
     if len(runs) > 1 and len(runs) > query_row(facts.engine, _RUN_PROCESSES)["processes"]:
         gap_ns = sum(run["gap_ns"] or 0 for run in runs)

@@ -99,12 +99,12 @@ def _dropped(facts: Facts) -> Iterator[Doubt]:
             yield bounded("steps", reason, row, facts.per_step(more=row["kernels"]))
     logs = [facts.info.keys.get(key) for key in _LOG_KEYS]
     lines = [line for log in logs if isinstance(log, list) for line in log if isinstance(line, str)]
-    if lost := [line for line in lines if _LOSSES.search(line)]:
+    if losses := [line for line in lines if _LOSSES.search(line)]:
         reason = "the profiler's log says that it dropped activities"
-        yield bounded("gpu_work", reason, {"log": lost[0]}, facts.count("kernels", more=None))
+        yield bounded("gpu_work", reason, {"log": losses[0]}, facts.count("kernels", more=None))
 
 
-@check("numbers", "a number is of one call, and a launch starts one kernel", _NUMBERS, _SEVERAL, asks=False)
+@check("numbers", "a number is of one call, and a launch starts one kernel", _NUMBERS)
 def _numbers(facts: Facts) -> Iterator[Doubt]:
     if several := query_rows(facts.engine, _NUMBERS)[1]:
         reason = f"{counted(len(several), 'correlation number')} of several calls"
