@@ -32,7 +32,8 @@ GROUP BY name
 HAVING SUM(kernels + memory_operations = 0) > 0
 ORDER BY name;
 
--- What follows what in graph launches, and how long nothing of the launch runs between both.
+-- Each piece of work of a graph launch with the one before it, and the gap between them in which nothing of the launch
+-- runs.
 CREATE PERFETTO TABLE _molprof_graph_pair AS
 SELECT
   launch_id,
@@ -45,10 +46,10 @@ SELECT
   MAX(0, ts - ended_ts) AS gap_ns
 FROM _molprof_graph_work;
 
--- Gaps in which work of a launch may be absent: long ones, between names that follow each other nowhere else without a
--- gap, and each of which stands beside another elsewhere; in no more than some of the launches, or of one launch's
--- places, for a gap that all replays have is one of the graph. Where nodes are numbered, their numbers tell instead, but
--- for replays of one graph, which are compared.
+-- Long gaps in which work of a launch may be absent. Its two neighbours are kernels that follow each other nowhere
+-- without such a gap, and both have other neighbours elsewhere. A gap that most replays have belongs to the graph, so it
+-- does not count. Where nodes are numbered, a number that is left out tells it instead; replays of one graph are compared
+-- with each other below.
 CREATE PERFETTO TABLE _molprof_graph_hole AS
 WITH
   pair AS (
@@ -125,7 +126,8 @@ WHERE
     WHERE other.graph_id = hole.graph_id AND other.launch_id != hole.launch_id
   );
 
--- Launches with a part of the work of a graph that is replayed around them in their step, and much more often.
+-- Launches whose work is a part of that of another graph, which is replayed before and after them in their step, and at
+-- least four times as often.
 CREATE PERFETTO TABLE _molprof_graph_part AS
 WITH
   graph AS (

@@ -217,7 +217,7 @@ WHERE call.id = work.call_id
 GROUP BY call.name
 ORDER BY call.name;
 
--- Correlation numbers of calls that follow each other: of which of them their work is, cannot be told for sure.
+-- Correlation numbers that calls which follow each other share: it is not sure which of them started the work.
 CREATE PERFETTO VIEW molprof_number_of_several(
   -- Rank; null unless the trace is of several ranks.
   rank LONG,

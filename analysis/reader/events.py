@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from molprof.analysis.reader.categories import GPU_CALLS, GPU_WORK
 from molprof.analysis.reader.text import exact_float, plain_lines
 
 STACK_CATEGORY = "python_function"
@@ -16,7 +17,7 @@ FLOW_PHASES = frozenset("stf")
 FED_PHASES = SLICE_PHASES | FLOW_PHASES | frozenset("EeC")
 _INSTANT_PHASES = frozenset("iIR")
 # GPU work and calls: what has correlation numbers, which each rank counts itself.
-LINKED_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver")
+LINKED_CATEGORIES = (*GPU_WORK, *GPU_CALLS)
 # An instant for memory that torch allocated or freed; up to a quarter of a trace's events.
 MEMORY_NAME = "[memory]"
 
