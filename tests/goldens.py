@@ -73,7 +73,7 @@ def run(golden: Golden, command: str, folder: Path) -> str:
     parts = []
     for words in map(shlex.split, command.split(" && ")):
         columns = words.pop(0).partition("=")[2] if words[:1] and words[0].startswith("COLUMNS=") else None
-        code, out, err = _called(words, folder, columns)
+        code, out, err = called(words, folder, columns)
         text = _page(out) if "<!DOCTYPE html>" in out else out
         parts.append(
             "".join([f"exit code {code}\n", *(f"stderr: {line}".rstrip() + "\n" for line in _lines(err)), text])
@@ -83,7 +83,7 @@ def run(golden: Golden, command: str, folder: Path) -> str:
     )
     made += sorted(path for path in folder.iterdir() if path.is_file())
     parts += [f"wrote {path.relative_to(folder)}: {_summary(path)}\n" for path in made]
-    return _normal("".join(parts), folder)
+    return normal("".join(parts), folder)
 
 
 def _lasting(command: str, folder: Path) -> str:
@@ -91,7 +91,7 @@ def _lasting(command: str, folder: Path) -> str:
     capture, *reports = map(shlex.split, command.split(" && "))
     # A process of its own, as it sets threads and modes of torch.
     subprocess.run([sys.executable, "-m", "molprof", *capture], cwd=folder, check=True, capture_output=True)
-    report, table = (_called(words, folder, None)[1] for words in reports)
+    report, table = (called(words, folder)[1] for words in reports)
     (path,) = folder.glob("*.json.gz")
     trace = json.loads(gzip.decompress(path.read_bytes()))
     manifest = trace["molprof"]
@@ -128,7 +128,7 @@ def _labels(table: str) -> list[str]:
     return [re.split(r"\s{2,}", line.strip())[0] for lines in figures for line in lines if not line.startswith("    ")]
 
 
-def _called(arguments: Sequence[str], folder: Path, columns: str | None) -> tuple[int, str, str]:
+def called(arguments: Sequence[str], folder: Path, columns: str | None = None) -> tuple[int, str, str]:
     """The command line, in this process: exit code, stdout, and stderr."""
     out = (io.TextIOWrapper if columns is None else _Terminal)(io.BytesIO(), encoding="utf-8")
     err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
@@ -175,7 +175,7 @@ def _unchanged_process() -> Iterator[None]:
         logger.setLevel(kept_logger[2])
 
 
-def _normal(text: str, folder: Path) -> str:
+def normal(text: str, folder: Path) -> str:
     """Replace what differs between machines, versions and days."""
     text = re.sub(r"^stderr: read \d+ of \d+ files, about .* left\n", "", text, flags=re.MULTILINE)  # on a busy machine
     for place, name in ((str(folder), "FOLDER"), (CORPUS, "CORPUS"), (str(ROOT), "ROOT"), (str(Path.home()), "HOME")):

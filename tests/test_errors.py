@@ -1,0 +1,76 @@
+"""What each wrong command line prints, and its exit code: one table, run in process.
+
+A row is (arguments, exit code, message). The command runs in a folder that holds FILES, what is in
+`tests/goldens/given` as `given/`, and the repository's traces as `traces/`. `NAME=value` before the arguments sets a
+variable. The message is all of stderr without "molprof: error: "; FOLDER stands for the folder. A message of one line is
+compared with the first line alone, which leaves out hints. `tests/goldens/errors.txt` has more wrong command lines with
+their whole output; no row stands in both.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from goldens import GIVEN, ROOT, called, normal
+
+# Text of files by name; a row may name them. A name that ends in `/` is an empty folder.
+FILES: dict[str, str | bytes] = {
+    "sub/": "",
+    "text.toml": "a = \n",
+}
+
+ERRORS: list[tuple[str, int, str]] = [
+    # molprof
+    ("reports", 2, "No such command 'reports'. Did you mean 'report'?\n  molprof --help shows what it takes"),
+    # report
+    ("report given/tiny.json --format csv -o no/such/out.csv", 2, "the directory no/such does not exist"),
+    # compare
+    # ranks
+    # query
+    # trim
+    # plot, open
+    # mcp
+    # capture, demo
+    # bench, recommend
+    # sweep, jobs, collect, logs
+    # drift, presets, doctor, wheels
+]
+
+
+@pytest.mark.parametrize(("line", "code", "message"), ERRORS, ids=[row[0] for row in ERRORS])
+def test_a_wrong_command_line(
+    line: str, code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(GIVEN, tmp_path / "given")
+    (tmp_path / "given/empty").mkdir()
+    (tmp_path / "traces").symlink_to(ROOT / "traces")
+    for name, content in FILES.items():
+        path = tmp_path / name
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    words = shlex.split(line)
+    while words and words[0].partition("=")[0].isupper():
+        name, _, value = words.pop(0).partition("=")
+        monkeypatch.setenv(name, value)
+    before = _files(tmp_path)
+    found, out, err = called(words, tmp_path)
+    err = normal(err, tmp_path).removeprefix("molprof: error: ").removesuffix("\n")
+    if "\n" not in message:
+        err = err.partition("\n")[0]
+    assert (found, err, out) == (code, message, "")
+    assert _files(tmp_path) == before, "a wrong command line changed a file"
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_no_row_stands_twice() -> None:
+    lines = [row[0] for row in ERRORS]
+    assert sorted({line for line in lines if lines.count(line) > 1}) == []
+    shown = (ROOT / "tests/goldens/errors.txt").read_text().splitlines()
+    assert [line for line in lines if f"$ molprof {line}" in shown] == []
