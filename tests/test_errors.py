@@ -3,8 +3,8 @@
 A row is (arguments, exit code, message). The command runs in a folder that holds FILES, what is in
 `tests/goldens/given` as `given/`, and the repository's traces as `traces/`. `NAME=value` before the arguments sets a
 variable. The message is all of stderr without "molprof: error: "; FOLDER stands for the folder. A message of one line
-is compared with the first line alone, which leaves out hints. `tests/goldens/errors.txt` has more wrong command lines with
-their whole output; no row stands in both.
+is compared with the first line alone, which leaves out hints. `tests/goldens/errors.txt` has more wrong command lines
+with their whole output; no row stands in both.
 """
 
 from __future__ import annotations
