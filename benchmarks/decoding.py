@@ -24,6 +24,7 @@ from shown import finish
 
 from molprof.common.settings import AUTO, CaptureSettings
 from molprof.common.values import now
+from molprof.profiler.constraints import make_processor
 from molprof.profiler.engines.batches import BatchPlan, PassResult
 from molprof.profiler.engines.runner import Runner
 from molprof.profiler.environment import environment
@@ -31,7 +32,6 @@ from molprof.profiler.models.device import on_gpu, resolve_device
 from molprof.profiler.models.load import load
 from molprof.profiler.molecules.prompts import Prompt, short_molecules
 from molprof.profiler.molecules.smiles import split_atoms
-from molprof.profiler.processors import make_processor
 
 LOOPS = {
     "step by step": {"sort": False},

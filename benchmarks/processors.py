@@ -28,11 +28,11 @@ from molprof.common.errors import MolprofError
 from molprof.common.settings import CaptureSettings
 from molprof.common.values import now
 from molprof.profiler.capture.account import sequence_runs
+from molprof.profiler.constraints import PROCESSORS, make_processor
 from molprof.profiler.engines.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.load import LoadedModel, load
 from molprof.profiler.molecules.prompts import Prompt, read_prompts
-from molprof.profiler.processors import PROCESSORS, make_processor
 from molprof.profiler.recording.marks import HostMarks
 
 COUNTED_STEPS = 40

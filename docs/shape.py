@@ -53,7 +53,7 @@ PROFILER = (
         "molprof.profiler.machine",
     ),
     (
-        "molprof.profiler.processors",
+        "molprof.profiler.constraints",
         "molprof.profiler.recording",
         "molprof.profiler.drift",
         "molprof.profiler.doctor",

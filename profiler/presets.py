@@ -7,10 +7,10 @@ from importlib import resources
 
 from molprof.common.document import Document, Section, pairs
 from molprof.common.errors import RunError
+from molprof.profiler.constraints import PROCESSORS
 from molprof.profiler.models.architecture import ARCHITECTURES, NAMED, Architecture, Shape
 from molprof.profiler.models.checkpoint import checkpoint_path, read_header
 from molprof.profiler.models.tokenizers import VOCABULARIES
-from molprof.profiler.processors import PROCESSORS
 from molprof.profiler.project import Project
 
 

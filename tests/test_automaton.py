@@ -20,13 +20,13 @@ from tiny import ids, loaded, table
 
 from molprof.common.errors import UsageError
 from molprof.common.text_format import DEFAULT
+from molprof.profiler.constraints import make_processor
+from molprof.profiler.constraints.automaton_batch import AutomatonBatch, fused_step
 from molprof.profiler.molecules.conformers import built_in_conformers
 from molprof.profiler.molecules.kinds import check, classify
 from molprof.profiler.molecules.prompts import read_prompts
 from molprof.profiler.molecules.smiles import Molecule, molecule
 from molprof.profiler.molecules.template import build_template
-from molprof.profiler.processors import make_processor
-from molprof.profiler.processors.automaton_batch import AutomatonBatch, fused_step
 from training.corpus import Sample
 
 PROMPT_WIDTH = 3

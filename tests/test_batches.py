@@ -10,12 +10,12 @@ from tiny import loaded, plan
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
 from molprof.common.text_format import DEFAULT
+from molprof.profiler.constraints import make_processor
 from molprof.profiler.engines.batches import BatchPlan, Need, check_context, cut, fitted
 from molprof.profiler.engines.runner import Runner
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import molecule
 from molprof.profiler.molecules.template import PLACEHOLDER
-from molprof.profiler.processors import make_processor
 
 # Answers, end token included, with llama's tokens: 20, 55, 21 and 54.
 SMILES = ("C", "CC=O", "O", "CCO")

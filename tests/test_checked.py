@@ -12,8 +12,8 @@ from torch import Tensor
 
 from molprof.common.errors import ProcessorError, UsageError
 from molprof.common.text_format import DEFAULT
-from molprof.profiler.processors.base import ForcedRuns, Places
-from molprof.profiler.processors.checked import CheckedRuns, UserProcessor, told
+from molprof.profiler.constraints.base import ForcedRuns, Places
+from molprof.profiler.constraints.checked import CheckedRuns, UserProcessor, told
 
 WIDTH, END = 8, 7
 TARGET: Any = SimpleNamespace(logits_width=WIDTH, eos=END, pad=6, form=DEFAULT)

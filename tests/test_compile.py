@@ -17,12 +17,12 @@ from torch._dynamo.utils import counters
 
 from molprof.common.errors import UsageError
 from molprof.common.settings import COMPILE, CaptureSettings
+from molprof.profiler.constraints import make_processor
 from molprof.profiler.engines.batches import PassResult
 from molprof.profiler.engines.compilation import compile_config
 from molprof.profiler.engines.runner import Runner
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompts
-from molprof.profiler.processors import make_processor
 from molprof.profiler.recording.marks import HostMarks
 
 SMILES = ("CO", "C", "O")

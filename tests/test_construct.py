@@ -15,10 +15,10 @@ from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
 from molprof.common.text_format import DEFAULT
 from molprof.profiler.bench.cases import GenerateCase, case_id, from_json, to_json
+from molprof.profiler.constraints import make_processor
+from molprof.profiler.constraints.construct import read_arguments
 from molprof.profiler.molecules.prompts import read_prompts, read_texts
 from molprof.profiler.molecules.smiles import molecule
-from molprof.profiler.processors import make_processor
-from molprof.profiler.processors.construct import read_arguments
 
 
 def run(folder: Path, name: str, **changes: Any) -> Any:

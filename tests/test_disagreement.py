@@ -19,8 +19,8 @@ from molprof.common.manifest import Disagreement, SequenceRun
 from molprof.profiler.capture import account
 from molprof.profiler.capture.disagreement import Watched
 from molprof.profiler.capture.passes import Progress
+from molprof.profiler.constraints import make_processor
 from molprof.profiler.molecules.template import build_template
-from molprof.profiler.processors import make_processor
 
 INF = math.inf
 

@@ -12,11 +12,11 @@ from tiny import ids, loaded
 
 from molprof.common.errors import MissingExtraError
 from molprof.common.text_format import DEFAULT
+from molprof.profiler.constraints import make_processor
+from molprof.profiler.constraints.engines import constraint
 from molprof.profiler.molecules.kinds import check
 from molprof.profiler.molecules.smiles import molecule
 from molprof.profiler.molecules.template import build_template
-from molprof.profiler.processors import make_processor
-from molprof.profiler.processors.engines import constraint
 
 PROMPT_WIDTH = 4
 ENGINES = ("xgrammar", "llguidance")

@@ -9,9 +9,9 @@ import pytest
 import torch
 from tiny import loaded
 
+from molprof.profiler.constraints import make_processor
 from molprof.profiler.molecules.smiles import molecule
 from molprof.profiler.molecules.template import build_template
-from molprof.profiler.processors import make_processor
 
 pytest.importorskip("triton", reason="the extra xgrammar installs Triton")
 
@@ -19,7 +19,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from molprof.profiler.processors import fused
+from molprof.profiler.constraints import fused
 
 _TYPES = {torch.int64: "*i64", torch.int32: "*i32", torch.float32: "*fp32"}
 

@@ -18,6 +18,9 @@ from transformers import MistralConfig, MistralForCausalLM
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
 from molprof.common.text_format import DEFAULT
+from molprof.profiler.constraints import make_processor
+from molprof.profiler.constraints.base import BatchProcessor, ForcedRuns, Places, Processor
+from molprof.profiler.constraints.rows import RowProcessor
 from molprof.profiler.engines.batches import BatchResult
 from molprof.profiler.engines.forced import check_model, chooser
 from molprof.profiler.engines.runner import Runner
@@ -26,9 +29,6 @@ from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import molecule
 from molprof.profiler.molecules.template import Template
-from molprof.profiler.processors import make_processor
-from molprof.profiler.processors.base import BatchProcessor, ForcedRuns, Places, Processor
-from molprof.profiler.processors.rows import RowProcessor
 
 SMILES = ("O", "C1CC1", "CO", "CC=O", "C")
 GENERATE = CaptureSettings("tiny", sort=False)
@@ -169,7 +169,7 @@ class Heard(RowProcessor):
 
 
 def test_the_logits_are_those_of_generate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("molprof.profiler.processors.rows.RowProcessor", Heard)
+    monkeypatch.setattr("molprof.profiler.constraints.rows.RowProcessor", Heard)
     model = preset("llama")
     seen = {}
     for each in (GENERATE, BOTH):
@@ -196,7 +196,7 @@ class Reading(RowProcessor):
 def test_a_processor_that_reads_tokens_costs_one_read_per_step(
     monkeypatch: pytest.MonkeyPatch, loop: CaptureSettings
 ) -> None:
-    monkeypatch.setattr("molprof.profiler.processors.rows.RowProcessor", Reading)
+    monkeypatch.setattr("molprof.profiler.constraints.rows.RowProcessor", Reading)
     monkeypatch.setattr(Reading, "told", [])
     found = batches(runner(loop), *SMILES[:3])
     assert rows(found) == reference("llama", "generic")[:3]

@@ -10,9 +10,9 @@ from tiny import loaded
 
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
+from molprof.profiler.constraints.vectorized import suited_masks
 from molprof.profiler.models.device import resolve_device
 from molprof.profiler.models.load import load
-from molprof.profiler.processors.vectorized import suited_masks
 
 
 def test_devices_and_models_that_are_not_there(tmp_path: Path) -> None:

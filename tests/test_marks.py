@@ -15,10 +15,10 @@ from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, Sto
 
 from molprof.common.settings import CaptureSettings
 from molprof.common.text_format import DEFAULT
+from molprof.profiler.constraints import make_processor
 from molprof.profiler.engines.runner import Runner
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import molecule
-from molprof.profiler.processors import make_processor
 from molprof.profiler.recording.generate import before_forward, marked, signature_cost_ns
 from molprof.profiler.recording.marks import HostMarks, Marks, mark_cost_ns
 from molprof.profiler.recording.window import ProfilerMarks

@@ -17,10 +17,10 @@ from molprof import api
 from molprof.analysis.documents.figures import figure_values
 from molprof.common.manifest import MaskedLogits
 from molprof.profiler.capture.masking import Counted, CountedRuns, counted
+from molprof.profiler.constraints import make_processor
+from molprof.profiler.constraints.base import Places
+from molprof.profiler.constraints.checked import UserProcessor
 from molprof.profiler.engines.batches import BatchResult
-from molprof.profiler.processors import make_processor
-from molprof.profiler.processors.base import Places
-from molprof.profiler.processors.checked import UserProcessor
 
 EOS = 4
 

@@ -9,13 +9,13 @@ import torch
 
 from molprof.analysis.render import render
 from molprof.common.settings import CaptureSettings
+from molprof.profiler.constraints import PROCESSORS
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.models.checkpoint import checkpoint_path, load_preset
 from molprof.profiler.models.tokenizers import preset_tokenizer
 from molprof.profiler.molecules.kinds import check
 from molprof.profiler.molecules.prompts import read_prompts
 from molprof.profiler.presets import presets_document
-from molprof.profiler.processors import PROCESSORS
 from molprof.profiler.project import ModelAlias, Project
 from training.checkpoint import CompactVocabulary, generate_texts, load_compact
 

@@ -7,11 +7,11 @@ import torch
 from tiny import ids, loaded, table
 
 from molprof.common.errors import UsageError
+from molprof.profiler.constraints import PROCESSORS, make_processor
+from molprof.profiler.constraints.base import Processor
+from molprof.profiler.constraints.vectorized import suited_masks
 from molprof.profiler.molecules.smiles import molecule
 from molprof.profiler.molecules.template import Template, build_template
-from molprof.profiler.processors import PROCESSORS, make_processor
-from molprof.profiler.processors.base import Processor
-from molprof.profiler.processors.vectorized import suited_masks
 
 PROMPT_WIDTH = 7
 WIDTHS = {"qwen": 151_936, "llama": 128_256}

@@ -9,13 +9,13 @@ import pytest
 from captures import captured, settings
 from tiny import loaded
 
+from molprof.profiler.constraints.vectorized import Placeholder
 from molprof.profiler.molecules import template as templates_module
 from molprof.profiler.molecules.conformers import reference_conformers
 from molprof.profiler.molecules.placeholders import best_placeholder
 from molprof.profiler.molecules.prompts import read_prompts, repeated
 from molprof.profiler.molecules.smiles import Molecule
 from molprof.profiler.molecules.template import PLACEHOLDER, Template, Templates, build_template, default_threads
-from molprof.profiler.processors.vectorized import Placeholder
 
 
 def packaged(count: int) -> list[Molecule]:

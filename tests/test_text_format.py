@@ -15,6 +15,7 @@ from molprof.analysis.figures.drift import text_kinds
 from molprof.common.errors import UsageError
 from molprof.common.manifest import from_json
 from molprof.common.text_format import DEFAULT, TextFormat
+from molprof.profiler.constraints import make_processor
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.conformers import read_conformers
 from molprof.profiler.molecules.kinds import check, classify
@@ -22,7 +23,6 @@ from molprof.profiler.molecules.placeholders import needed_text
 from molprof.profiler.molecules.prompts import Prompts, read_prompts
 from molprof.profiler.molecules.smiles import molecule
 from molprof.profiler.molecules.template import build_template
-from molprof.profiler.processors import make_processor
 
 SEMICOLONS = TextFormat("Molecule: {smiles}\n", "<mol>{atom}<{x};{y};{z}>...</mol>")
 WORDS = TextFormat("{smiles} => ", "{atom}<xyz>{x}, {y}, {z}</xyz>...\n")

@@ -25,8 +25,8 @@ from molprof.common.errors import ProcessorError, UsageError
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture import capture as capture_module
 from molprof.profiler.capture.capture import capture
+from molprof.profiler.constraints import find_factory, make_processor
 from molprof.profiler.molecules.prompts import Prompts, read_prompts, read_texts
-from molprof.profiler.processors import find_factory, make_processor
 from molprof.profiler.recording.tracefile import OutputFile, is_incomplete
 
 WIDTH = 128_256

@@ -7,11 +7,11 @@ import torch
 from tiny import loaded
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from molprof.profiler.constraints.base import BatchProcessor, ForcedRuns, Places, Processor
+from molprof.profiler.constraints.rows import Generic, Qwen
+from molprof.profiler.constraints.vectorized import Vectorized
 from molprof.profiler.molecules.smiles import molecule
 from molprof.profiler.molecules.template import Template, build_template
-from molprof.profiler.processors.base import BatchProcessor, ForcedRuns, Places, Processor
-from molprof.profiler.processors.rows import Generic, Qwen
-from molprof.profiler.processors.vectorized import Vectorized
 
 PROMPT_WIDTH = 5
 ROWS = ("C", "c1ccccc1", "C[C@@H](N)C(=O)O", "[Na+].[Cl-]")

@@ -12,6 +12,8 @@ from alone import alone
 from transformers import PreTrainedTokenizerFast
 
 from molprof.common.files import cache_dir
+from molprof.profiler.constraints.base import BatchProcessor
+from molprof.profiler.constraints.rows import Force, RowProcessor
 from molprof.profiler.engines.batches import BatchPlan
 from molprof.profiler.engines.runner import Runner
 from molprof.profiler.models.architecture import ARCHITECTURES, Architecture, Shape, build, config
@@ -20,8 +22,6 @@ from molprof.profiler.models.target import Target, TokenBytes, token_bytes
 from molprof.profiler.models.tokenizers import preset_tokenizer
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.template import Template
-from molprof.profiler.processors.base import BatchProcessor
-from molprof.profiler.processors.rows import Force, RowProcessor
 
 SHAPE = Shape(layers=1, hidden=16, heads=2, kv_heads=1, head_dim=8, mlp=32)
 

@@ -50,9 +50,9 @@ from molprof.profiler.bench.grids import (
     sdpa_cases,
     values_of,
 )
+from molprof.profiler.constraints import PROCESSORS, check_processor
 from molprof.profiler.models.architecture import check_folder, check_preset
 from molprof.profiler.molecules.files import split_column
-from molprof.profiler.processors import PROCESSORS, check_processor
 
 if TYPE_CHECKING:
     from molprof.profiler.bench.facts import Facts

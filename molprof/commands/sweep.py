@@ -143,8 +143,8 @@ def _command(folder: Path, entry: Entry, force: bool) -> list[str]:
 
 def _entry(sweep: Sweep, case: Case, folder: Path, submission: Submission) -> Entry:
     """Return a case, checked as capture checks its options."""
+    from molprof.profiler.constraints import find_factory
     from molprof.profiler.models.architecture import check_folder
-    from molprof.profiler.processors import find_factory
     from molprof.profiler.sweep.index import Entry
 
     config = ("--config", str(submission.config)) if submission.config else ()

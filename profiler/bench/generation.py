@@ -18,6 +18,7 @@ from molprof.common.errors import RunError, UsageError
 from molprof.profiler.bench.cases import GenerateCase
 from molprof.profiler.bench.facts import UnsupportedError
 from molprof.profiler.capture.account import sequence_runs
+from molprof.profiler.constraints import processor_of
 from molprof.profiler.engines.batches import BatchPlan, PassResult
 from molprof.profiler.engines.explained import NO_KERNEL
 from molprof.profiler.engines.runner import Runner
@@ -25,7 +26,6 @@ from molprof.profiler.environment import environment
 from molprof.profiler.models.device import Peak, set_arithmetic
 from molprof.profiler.models.load import load
 from molprof.profiler.molecules.prompts import Prompt, read_inputs
-from molprof.profiler.processors import processor_of
 from molprof.profiler.recording.generate import before_forward
 from molprof.profiler.recording.marks import HostMarks
 

@@ -11,7 +11,7 @@ from typing import Any
 from molprof.common.errors import UsageError
 from molprof.common.settings import ATTENTION, AUTO, COMPILE, KV_CACHES, STATIC_CACHES, rows
 from molprof.profiler.bench.cases import GenerateCase, SdpaCase
-from molprof.profiler.processors import PROCESSORS
+from molprof.profiler.constraints import PROCESSORS
 
 _COMPILED = tuple(mode for mode in COMPILE if mode not in (AUTO, "eager"))
 

@@ -20,12 +20,12 @@ from molprof.common.settings import AUTO, CaptureSettings
 from molprof.profiler.capture.graph_pass import captures_graphs, graphs_path
 from molprof.profiler.capture.passes import Progress, Report
 from molprof.profiler.capture.run import CapturedRun, CaptureResult
+from molprof.profiler.constraints import PROCESSORS, check_processor
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.architecture import check_preset
 from molprof.profiler.models.device import capability, on_gpu, resolve_device, set_arithmetic
 from molprof.profiler.models.load import LoadedModel, load
 from molprof.profiler.molecules.prompts import read_inputs
-from molprof.profiler.processors import PROCESSORS, check_processor
 from molprof.profiler.recording.tracefile import OutputFile, incomplete_path, is_incomplete, trace_stem
 
 Asked = tuple[CaptureSettings, OutputFile]

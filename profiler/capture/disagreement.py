@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from molprof.common.manifest import Disagreement
-from molprof.profiler.processors.base import BatchProcessor
+from molprof.profiler.constraints.base import BatchProcessor
 
 _DIGITS = 6
 

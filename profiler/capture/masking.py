@@ -14,9 +14,9 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from molprof.common.manifest import MaskedLogits
+from molprof.profiler.constraints.base import BatchProcessor, ForcedRuns, Places
 from molprof.profiler.engines.batches import BatchResult
 from molprof.profiler.models.device import settled_ns
-from molprof.profiler.processors.base import BatchProcessor, ForcedRuns, Places
 
 
 class Counted(LogitsProcessor):

@@ -12,9 +12,9 @@ from typing import Any
 from molprof.common.manifest import Disagreement, MaskedLogits
 from molprof.profiler.capture.disagreement import Watched
 from molprof.profiler.capture.masking import Counted, counted
+from molprof.profiler.constraints.base import BatchProcessor
 from molprof.profiler.engines.batches import BatchPlan, BatchResult, PassResult
 from molprof.profiler.engines.runner import Runner, Wrap
-from molprof.profiler.processors.base import BatchProcessor
 from molprof.profiler.recording.marks import HostMarks, Marks
 
 

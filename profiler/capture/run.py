@@ -31,6 +31,8 @@ from molprof.profiler.capture.account import resolved, sequence_runs, static_cac
 from molprof.profiler.capture.graph_pass import graph_pass
 from molprof.profiler.capture.passes import Passes, Report
 from molprof.profiler.capture.recorded_pass import check_window, choose_window, kept_recording, recorded_pass
+from molprof.profiler.constraints import processor_of
+from molprof.profiler.constraints.checked import UserProcessor
 from molprof.profiler.engines.batches import PassResult
 from molprof.profiler.engines.runner import Runner
 from molprof.profiler.environment import environment
@@ -38,8 +40,6 @@ from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import Peak
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompts
-from molprof.profiler.processors import processor_of
-from molprof.profiler.processors.checked import UserProcessor
 from molprof.profiler.recording.generate import signature_cost_ns
 from molprof.profiler.recording.marks import HostMarks, mark_cost_ns
 from molprof.profiler.recording.tracefile import OutputFile, incomplete_path, is_incomplete, token_events, write_trace

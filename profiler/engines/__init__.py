@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 from molprof.profiler.environment import check_versions
 
 if TYPE_CHECKING:
+    from molprof.profiler.constraints.base import BatchProcessor
     from molprof.profiler.engines.batches import BatchPlan, BatchResult
-    from molprof.profiler.processors.base import BatchProcessor
     from molprof.profiler.recording.marks import Marks
 
 check_versions()

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from molprof.common.errors import UsageError
 from molprof.common.text import shortened
+from molprof.profiler.constraints.base import BatchProcessor
 from molprof.profiler.molecules.prompts import Prompt
-from molprof.profiler.processors.base import BatchProcessor
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from transformers import (
 
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
+from molprof.profiler.constraints.base import BatchProcessor, ForcedRuns, Places
 from molprof.profiler.engines.batches import BatchPlan, BatchResult, masked_logits
 from molprof.profiler.engines.cache import RaggedCache
 from molprof.profiler.engines.compilation import compile_config
@@ -35,7 +36,6 @@ from molprof.profiler.engines.explained import explained
 from molprof.profiler.engines.schedule import CHOSEN, COMPILED_WIDTHS, Chunk, Rules, Schedule
 from molprof.profiler.models.device import pinned
 from molprof.profiler.models.load import LoadedModel
-from molprof.profiler.processors.base import BatchProcessor, ForcedRuns, Places
 from molprof.profiler.recording.marks import Marks
 
 # The schedule with all answers, the rows that each step computed, and how often the host read chosen tokens back.

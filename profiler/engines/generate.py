@@ -10,11 +10,11 @@ from transformers import GenerationConfig, LogitsProcessorList
 
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
+from molprof.profiler.constraints.base import BatchProcessor
 from molprof.profiler.engines.batches import BatchPlan, BatchResult, masked_logits
 from molprof.profiler.engines.compilation import compile_config
 from molprof.profiler.engines.explained import explained
 from molprof.profiler.models.load import LoadedModel
-from molprof.profiler.processors.base import BatchProcessor
 from molprof.profiler.recording.generate import marked
 from molprof.profiler.recording.marks import Marks
 

@@ -13,6 +13,7 @@ from torch.nn.attention import sdpa_kernel
 
 from molprof.common.errors import ProcessorError, UsageError
 from molprof.common.settings import AUTO, STATIC_CACHES, CaptureSettings
+from molprof.profiler.constraints.base import BatchProcessor, Processor
 from molprof.profiler.engines import Engine
 from molprof.profiler.engines.batches import BatchPlan, BatchResult, Need, PassResult, check_context, cut, fitted
 from molprof.profiler.engines.compilation import compiles_so_far
@@ -23,7 +24,6 @@ from molprof.profiler.models.device import synchronize
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.template import PLACEHOLDER, Templates, default_threads
-from molprof.profiler.processors.base import BatchProcessor, Processor
 from molprof.profiler.recording.marks import Marks
 
 # Without a processor each of the three numbers of a block may be one token longer than its placeholder (a minus, or a

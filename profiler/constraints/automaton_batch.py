@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from molprof.profiler.constraints.automaton import END, Tables
 from molprof.profiler.models.device import on_gpu
 from molprof.profiler.models.target import Target
-from molprof.profiler.processors.automaton import END, Tables
 
 
 class DeviceTables(NamedTuple):
@@ -30,7 +30,7 @@ def fused_step(device: torch.device) -> Callable[..., None] | None:
     """The step as one Triton kernel; None on a CPU, and where Triton is not installed."""
     if not on_gpu(device) or importlib.util.find_spec("triton") is None:
         return None
-    from molprof.profiler.processors.fused import step
+    from molprof.profiler.constraints.fused import step
 
     return step
 

@@ -11,8 +11,8 @@ from molprof.common.errors import UsageError
 from molprof.common.settings import AUTO, LP_PROCESSOR, CaptureSettings
 
 if TYPE_CHECKING:
+    from molprof.profiler.constraints.base import Factory, Processor
     from molprof.profiler.models.target import Target
-    from molprof.profiler.processors.base import Factory, Processor
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def make_processor(name: str, target: Target, given: Sequence[str] = ()) -> Proc
     factory = find_factory(name)
     if name in PROCESSORS:
         return factory(target)
-    from molprof.profiler.processors.checked import PASSED_ON, RAISED, UserProcessor, told
+    from molprof.profiler.constraints.checked import PASSED_ON, RAISED, UserProcessor, told
 
     try:
         return UserProcessor(name, factory, target, given)
@@ -82,7 +82,7 @@ def find_factory(name: str) -> Factory:
     except (ImportError, AttributeError) as problem:
         raise UsageError(f"no processor {name!r}: {problem}", hint=hint) from problem
     except (Exception, SystemExit) as problem:  # a user's module may raise anything
-        from molprof.profiler.processors.checked import told
+        from molprof.profiler.constraints.checked import told
 
         raise UsageError(f"the module of {name!r} cannot be imported: {told(problem, place)}") from problem
     return factory
@@ -92,6 +92,6 @@ def check_processor(name: str, given: Sequence[str] = ()) -> None:
     """Raises the UsageErrors of `make_processor` that need no model."""
     factory = find_factory(name)
     if name not in PROCESSORS:
-        from molprof.profiler.processors.construct import check_call
+        from molprof.profiler.constraints.construct import check_call
 
         check_call(name, factory, given)

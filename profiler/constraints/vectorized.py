@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from molprof.profiler.constraints.base import BatchProcessor, Places
+from molprof.profiler.constraints.rows import Action, Block, Force, Generic, Qwen, number_tokens
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.conformers import reference_conformers
 from molprof.profiler.molecules.placeholders import best_placeholder
 from molprof.profiler.molecules.template import Template
-from molprof.profiler.processors.base import BatchProcessor, Places
-from molprof.profiler.processors.rows import Action, Block, Force, Generic, Qwen, number_tokens
 
 _MASKS: dict[str, type[Generic] | type[Qwen]] = {"generic": Generic, "qwen": Qwen}
 # Of a copied entry (overwritten at each step), of a forced one, and of one that is no longer allowed.

@@ -21,12 +21,12 @@ from transformers import LogitsProcessor
 
 from molprof.common.errors import MolprofError, ProcessorError, UsageError
 from molprof.common.text import shortened
+from molprof.profiler.constraints.base import Places
+from molprof.profiler.constraints.construct import Rows, construction
 from molprof.profiler.models.device import settled_ns
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
-from molprof.profiler.processors.base import Places
-from molprof.profiler.processors.construct import Rows, construction
 
 _INSTALLED = {"site-packages", "dist-packages"}
 # Of an error's own text: some hold whole tensors.

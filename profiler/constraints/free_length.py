@@ -14,12 +14,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from molprof.common.errors import UsageError
+from molprof.profiler.constraints.automaton import Chain, Coordinate, Node, Path, compile_tables, trie
+from molprof.profiler.constraints.automaton_batch import AutomatonBatch, fused_step
+from molprof.profiler.constraints.base import BatchProcessor
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
-from molprof.profiler.processors.automaton import Chain, Coordinate, Node, Path, compile_tables, trie
-from molprof.profiler.processors.automaton_batch import AutomatonBatch, fused_step
-from molprof.profiler.processors.base import BatchProcessor
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -18,9 +18,9 @@ from transformers import LogitsProcessor
 
 from molprof.common.errors import UsageError
 from molprof.common.text_format import TextFormat
+from molprof.profiler.constraints.base import BatchProcessor, Places
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
-from molprof.profiler.processors.base import BatchProcessor, Places
 
 # The last positions of a block hold decimals, so no separator may stand there.
 TAIL_POSITIONS = 2

@@ -23,12 +23,12 @@ from torch import Tensor
 from transformers import LogitsProcessor, PreTrainedTokenizerFast
 
 from molprof.common.errors import MissingExtraError, RunError
+from molprof.profiler.constraints.base import BatchProcessor
+from molprof.profiler.constraints.free_length import WHOLE_DIGITS
 from molprof.profiler.models.device import on_gpu, pinned
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
-from molprof.profiler.processors.base import BatchProcessor
-from molprof.profiler.processors.free_length import WHOLE_DIGITS
 
 _WHOLE, _FRACTION = f"[0-9]{{1,{WHOLE_DIGITS}}}", f"[0-9]{{1,{COORDINATE_DECIMALS}}}"
 
