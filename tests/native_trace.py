@@ -17,7 +17,7 @@ from typing import Any
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 from perfetto.trace_builder.proto_builder import TraceProtoBuilder
 
-from molprof.common.packets.events import KEY_CATEGORY
+from molprof.analysis.reader.packets.events import KEY_CATEGORY
 
 WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 CALLS = ("cuda_runtime", "cuda_driver")

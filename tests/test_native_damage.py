@@ -16,9 +16,9 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 from trace_rows import load, rows
 
 from molprof import api
+from molprof.analysis.reader.packets.stream import packets
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import TraceError
-from molprof.common.packets.stream import packets
 
 EVENTS = [tiny_trace.work("kernel", f"k{number}", number, 0.5, number) for number in range(50)]
 DATA = native_trace.Native({"traceEvents": EVENTS}).data()

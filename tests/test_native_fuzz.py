@@ -15,8 +15,8 @@ import pytest
 from test_fuzz import CORPUS, FIRST, RUNS, figures, figures_or_reason, mutated, oracle
 
 from molprof import api
+from molprof.analysis.reader.packets.stream import packets
 from molprof.common.errors import MolprofError
-from molprof.common.packets.stream import packets
 
 __all__ = ["oracle"]
 NAMES = ("cuda_graph.pftrace", "eager.pftrace")

@@ -8,9 +8,9 @@ import numpy as np
 from msgspec import Struct
 
 from molprof.analysis.reader.events import LINKED_CATEGORIES, Id
+from molprof.analysis.reader.packets.recording import rank_key
 from molprof.analysis.reader.survey import Survey
 from molprof.analysis.reader.text import plain_text
-from molprof.common.packets.recording import rank_key
 
 # Ids of the file are kept below this. Above are those of lanes, and those for ids that the engine would change: text,
 # negative, huge, and tid 0, which it takes for the thread with tid = pid.

@@ -24,9 +24,9 @@ from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor, IsalError
 from msgspec import Struct
 
 from molprof.analysis.reader import STDIN, is_stream, path_text
+from molprof.analysis.reader.packets import ArgsOf, chrome_text, looks_like_packets
 from molprof.common.errors import MolprofError, TraceError, UsageError
 from molprof.common.files import FULL, check_stdin
-from molprof.common.packets import ArgsOf, chrome_text, looks_like_packets
 from molprof.common.zstandard import zstd
 
 # Blocks that wait: enough to bridge a pause, few enough to stay small.

@@ -11,8 +11,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from molprof.common.errors import TraceError
-from molprof.common.packets.events import (
+from molprof.analysis.reader.packets.events import (
     KEY_CATEGORY,
     TYPE_BEGIN,
     TYPE_COUNTER,
@@ -24,7 +23,7 @@ from molprof.common.packets.events import (
     Sequence,
     counted,
 )
-from molprof.common.packets.recording import (
+from molprof.analysis.reader.packets.recording import (
     BEGIN,
     COMPLETE,
     COUNTER,
@@ -37,7 +36,8 @@ from molprof.common.packets.recording import (
     check_written_once,
     durations,
 )
-from molprof.common.packets.stream import DamageError, packet_class, packets, unpacked
+from molprof.analysis.reader.packets.stream import DamageError, packet_class, packets, unpacked
+from molprof.common.errors import TraceError
 
 _OTHER_HINT = "give a trace that torch.profiler wrote: Chrome JSON, or .pftrace with track events or GPU render stages"
 _MAX_DURATION_NS = 2**63

@@ -4,8 +4,8 @@ Formats: https://perfetto.dev/docs/reference/synthetic-track-event (slices on tr
 https://perfetto.dev/docs/data-sources/gpu (GPU render stages and counters).
 """
 
-from molprof.common.packets.chrome import chrome_text
-from molprof.common.packets.events import ArgsOf
-from molprof.common.packets.stream import looks_like_packets
+from molprof.analysis.reader.packets.chrome import chrome_text
+from molprof.analysis.reader.packets.events import ArgsOf
+from molprof.analysis.reader.packets.stream import looks_like_packets
 
 __all__ = ["ArgsOf", "chrome_text", "looks_like_packets"]

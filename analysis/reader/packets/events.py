@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from molprof.common.packets.stream import DamageError
+from molprof.analysis.reader.packets.stream import DamageError
 
 _CLEARED = 1  # of `sequence_flags`
 # Clocks up to here are the machine's; the others belong to one writer.
