@@ -44,11 +44,10 @@ ANALYSIS = (
     ("molprof.analysis.documents", "molprof.analysis.ui"),
 )
 PROFILER = (
-    ("molprof.profiler.models", "molprof.profiler.cluster", "molprof.profiler.environment"),
+    ("molprof.profiler.models", "molprof.profiler.jobs", "molprof.profiler.environment"),
     (
         "molprof.profiler.molecules",
         "molprof.profiler.project",
-        "molprof.profiler.sweep",
         "molprof.profiler.wheels",
         "molprof.profiler.machine",
     ),

@@ -11,7 +11,7 @@ from typing import Any
 from molprof.common.errors import UsageError
 from molprof.common.text_format import ANSWER, DEFAULT, PROMPT, TextFormat
 from molprof.common.toml_file import TomlFile, read_toml, unknown
-from molprof.profiler.cluster.settings import SlurmSettings, slurm_table
+from molprof.profiler.jobs.resources import SlurmSettings, slurm_table
 from molprof.profiler.models.architecture import ARCHITECTURES
 
 NAME = "molprof.toml"

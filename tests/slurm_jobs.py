@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from molprof.profiler.cluster.job import Job, Task
-from molprof.profiler.cluster.settings import SlurmSettings
-from molprof.profiler.cluster.status import JobStatus, watch
+from molprof.profiler.jobs.job import Job, Task
+from molprof.profiler.jobs.resources import SlurmSettings
+from molprof.profiler.jobs.status import JobStatus, watch
 
 ONE_CORE = SlurmSettings(cpus=1, time_minutes=10)
 

@@ -16,7 +16,7 @@ from molprof.common.errors import UsageError
 from molprof.profiler.bench import schedule
 from molprof.profiler.bench.facts import Facts
 from molprof.profiler.bench.results_file import ResultsFile, collected
-from molprof.profiler.cluster.status import JobStatus
+from molprof.profiler.jobs.status import JobStatus
 
 MACHINE = {"gpu": "one"}
 OTHER = {"gpu": "another"}

@@ -12,11 +12,11 @@ import pytest
 
 from molprof.commands.submission import Submittable, follow, own_arguments, submit_options
 from molprof.common.errors import RunError, UsageError
-from molprof.profiler.cluster import scheduler, status
-from molprof.profiler.cluster.job import Attempt, Job, Task, all_jobs, find_job, new_job_folder, read_job, write_json
-from molprof.profiler.cluster.scheduler import SchedulerError, Sighting
-from molprof.profiler.cluster.settings import SlurmSettings
-from molprof.profiler.cluster.status import LogTail, TaskStatus, job_status
+from molprof.profiler.jobs import scheduler, status
+from molprof.profiler.jobs.job import Attempt, Job, Task, all_jobs, find_job, new_job_folder, read_job, write_json
+from molprof.profiler.jobs.resources import SlurmSettings
+from molprof.profiler.jobs.scheduler import SchedulerError, Sighting
+from molprof.profiler.jobs.status import LogTail, TaskStatus, job_status
 
 WHEN = "2026-01-01T00:00:00+00:00"
 

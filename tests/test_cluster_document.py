@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 from molprof.analysis.render import render
-from molprof.profiler.cluster.document import jobs_document, tasks_document
-from molprof.profiler.cluster.job import Job, Task
-from molprof.profiler.cluster.settings import SlurmSettings
-from molprof.profiler.cluster.status import JobStatus, TaskStatus
+from molprof.profiler.jobs.document import jobs_document, tasks_document
+from molprof.profiler.jobs.job import Job, Task
+from molprof.profiler.jobs.resources import SlurmSettings
+from molprof.profiler.jobs.status import JobStatus, TaskStatus
 
 TASKS = (Task("a", ("report", "a.json"), "a.txt"), Task("b", ("report", "b.json"), None))
 JOB = Job(Path("/p/.molprof/jobs/report-1"), "report", "slurm", SlurmSettings(), "/p", "2026-01-02T03:04:05Z", TASKS)

@@ -12,7 +12,7 @@ from conftest import Cli
 from molprof.common.errors import UsageError
 from molprof.common.toml_file import read_toml
 from molprof.common.typed_json import read_typed
-from molprof.profiler.cluster.settings import SlurmSettings, overridden
+from molprof.profiler.jobs.resources import SlurmSettings, overridden
 from molprof.profiler.project import ModelAlias, Project, find_project, read_project
 
 WHOLE = """\

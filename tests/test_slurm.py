@@ -25,12 +25,12 @@ from slurm_node import SlurmNode, missing
 from tiny_trace import document, slice_, write
 
 from molprof.common.errors import MissingExtraError, UsageError
-from molprof.profiler.cluster.job import Job, find_job
-from molprof.profiler.cluster.scheduler import SchedulerError
-from molprof.profiler.cluster.settings import SlurmSettings
-from molprof.profiler.cluster.status import job_status, watch
-from molprof.profiler.cluster.submit import requeue, submit
-from molprof.profiler.sweep.index import Entry, read_index, write_index
+from molprof.profiler.jobs.index import Entry, read_index, write_index
+from molprof.profiler.jobs.job import Job, find_job
+from molprof.profiler.jobs.resources import SlurmSettings
+from molprof.profiler.jobs.scheduler import SchedulerError
+from molprof.profiler.jobs.status import job_status, watch
+from molprof.profiler.jobs.submit import requeue, submit
 
 absent = missing()
 pytestmark = [

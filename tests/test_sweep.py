@@ -15,8 +15,8 @@ from tiny_trace import document, write
 
 from molprof.commands.sweep import arguments
 from molprof.common.errors import TraceError, UsageError
-from molprof.profiler.sweep.grid import read_sweep
-from molprof.profiler.sweep.index import Entry, expanded, read_index, run_cases, write_index
+from molprof.profiler.jobs.grid import read_sweep
+from molprof.profiler.jobs.index import Entry, expanded, read_index, run_cases, write_index
 
 KNOWN = {"n": True, "model": True, "processor": True, "batch-size": True, "sort": False, "full": False, "smiles": True}
 
@@ -202,7 +202,7 @@ def test_a_case_that_fails_does_not_stop_the_rest(tmp_path: Path, monkeypatch: p
 def test_a_case_that_hangs_is_stopped_and_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "hang.json")
     code = (
-        "from molprof.profiler.sweep.index import Entry, run_cases\n"
+        "from molprof.profiler.jobs.index import Entry, run_cases\n"
         "from pathlib import Path\n"
         "hang = ['report', 'hang.json']\n"
         "for commands, limit_s in (({'a': hang}, 1.0), ({'b': ['queries'], 'c': hang}, None)):\n"

@@ -258,7 +258,7 @@ def _submitted(running: Running, cases: int) -> bool:
         raise click.UsageError("--tasks requires --submit NAME")
     if submission.cluster is None or running.dry_run:
         return False
-    from molprof.profiler.cluster.job import Task
+    from molprof.profiler.jobs.job import Task
 
     assert running.output is not None
     output, count = running.output.absolute(), running.tasks or 1

@@ -107,7 +107,7 @@ def command(
         for settings, _ in asked:
             check_folder("model", settings.model)
             check_folder("tokenizer", settings.tokenizer)
-        from molprof.profiler.cluster.job import Task
+        from molprof.profiler.jobs.job import Task
 
         task = Task(trace_stem(output.name), ("capture", *own_arguments(context)), str(output.absolute()))
         submit_command(submission, "capture", [task])

@@ -13,8 +13,8 @@ from molprof.common.errors import UsageError
 from molprof.common.text import escaped
 
 if TYPE_CHECKING:
-    from molprof.profiler.cluster.job import Job
-    from molprof.profiler.cluster.status import JobStatus
+    from molprof.profiler.jobs.job import Job
+    from molprof.profiler.jobs.status import JobStatus
 
 
 @click.command("jobs")
@@ -40,9 +40,9 @@ def command(name: str | None, again: bool, stop: bool, result: Result, config: P
     if again and stop:
         raise click.UsageError("--requeue and --cancel exclude each other")
     result.check()
-    from molprof.profiler.cluster.document import jobs_document, tasks_document
-    from molprof.profiler.cluster.job import all_jobs, find_job
-    from molprof.profiler.cluster.status import job_statuses
+    from molprof.profiler.jobs.document import jobs_document, tasks_document
+    from molprof.profiler.jobs.job import all_jobs, find_job
+    from molprof.profiler.jobs.status import job_statuses
 
     folder = Submission(config).jobs
     jobs, problems = all_jobs(folder) if name is None else ([find_job(folder, name)], [])
@@ -63,7 +63,7 @@ def command(name: str | None, again: bool, stop: bool, result: Result, config: P
 
 
 def _requeue(status: JobStatus) -> None:
-    from molprof.profiler.cluster.submit import requeue
+    from molprof.profiler.jobs.submit import requeue
 
     job, tasks = status.job, status.failed()
     if not tasks:
@@ -73,8 +73,8 @@ def _requeue(status: JobStatus) -> None:
 
 
 def _cancel(status: JobStatus) -> None:
-    from molprof.profiler.cluster.scheduler import cancel
-    from molprof.profiler.cluster.status import UNFINISHED
+    from molprof.profiler.jobs.scheduler import cancel
+    from molprof.profiler.jobs.status import UNFINISHED
 
     found = [task.slurm_id for task in status.tasks if task.state in UNFINISHED and task.slurm_id]
     if not found:
@@ -98,9 +98,9 @@ def collect(name: str, wait: bool, config: Path | None) -> None:
       molprof collect capture-3
       molprof collect sweep-2 --wait
     """
-    from molprof.profiler.cluster.document import tasks_document
-    from molprof.profiler.cluster.job import find_job
-    from molprof.profiler.cluster.status import job_status
+    from molprof.profiler.jobs.document import tasks_document
+    from molprof.profiler.jobs.job import find_job
+    from molprof.profiler.jobs.status import job_status
 
     job = find_job(Submission(config).jobs, name)
     status = follow(job) if wait else job_status(job)
@@ -123,7 +123,7 @@ def logs(name: str, task: str | None, config: Path | None) -> None:
       molprof logs sweep-2 5
       molprof logs sweep-2 qwen-none-8
     """
-    from molprof.profiler.cluster.job import find_job
+    from molprof.profiler.jobs.job import find_job
 
     job = find_job(Submission(config).jobs, name)
     lines: list[str] = []

@@ -278,7 +278,7 @@ def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
     refuse_twice(paths)
     if not any(path.is_dir() or path.suffix == ".json" for path in paths):
         return list(paths)
-    from molprof.profiler.sweep.index import expanded
+    from molprof.profiler.jobs.index import expanded
 
     found, remarks = expanded(paths)
     note(*remarks)

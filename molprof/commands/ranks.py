@@ -28,7 +28,7 @@ from molprof.common.reading import Reading
 from molprof.common.values import counted
 
 if TYPE_CHECKING:
-    from molprof.profiler.cluster.job import Task
+    from molprof.profiler.jobs.job import Task
 
 
 @click.command("ranks", cls=Submittable)
@@ -77,7 +77,7 @@ def command(
     if submission.cluster is not None and parts is not None:
         tasks = _tasks(traces, parts, reading.partial, own_arguments(context, "output", "force", "style", "parts"))
         if tasks:
-            from molprof.profiler.cluster.status import unfinished
+            from molprof.profiler.jobs.status import unfinished
 
             outputs = {task.output for task in tasks}
             busy = Counter(unfinished(submission.jobs, outputs).values())
@@ -93,7 +93,7 @@ def command(
 def _tasks(traces: Sequence[Path], parts: Path, partial: bool, own: Sequence[str]) -> list[Task]:
     """One task for each file whose part is missing: the same command for it alone, which leaves its part."""
     from molprof.analysis.ranks.files import is_part, known_ranks, part_path, rank_files
-    from molprof.profiler.cluster.job import Task
+    from molprof.profiler.jobs.job import Task
 
     files = [item for item in rank_files(traces)[0] if not is_part(item)]
     missing = [item for item in files if known_ranks(parts, item, partial) is None]

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from molprof.analysis.compare.thresholds import Threshold
     from molprof.analysis.documents.figures import TraceRow
     from molprof.analysis.figures import Report
-    from molprof.profiler.cluster.job import Task
+    from molprof.profiler.jobs.job import Task
 
 T = TypeVar("T")
 BYS = ("module", "source", "operator", "kernel")
@@ -369,7 +369,7 @@ def _stem(trace: Path) -> str:
 
 
 def _tasks(traces: Sequence[Path], outputs: Sequence[Path | None], own: Sequence[str]) -> list[Task]:
-    from molprof.profiler.cluster.job import Task
+    from molprof.profiler.jobs.job import Task
 
     tasks = []
     for trace, place in zip(traces, outputs, strict=True):

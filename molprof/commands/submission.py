@@ -17,8 +17,8 @@ from molprof.common.errors import RunError
 from molprof.common.values import counted
 
 if TYPE_CHECKING:
-    from molprof.profiler.cluster.job import Job, Task
-    from molprof.profiler.cluster.status import JobStatus
+    from molprof.profiler.jobs.job import Job, Task
+    from molprof.profiler.jobs.status import JobStatus
     from molprof.profiler.project import Project
 
 # Results to list one by one.
@@ -60,7 +60,7 @@ class Submission:
     @property
     def jobs(self) -> Path:
         """The folder of the project's jobs."""
-        from molprof.profiler.cluster.job import jobs_folder
+        from molprof.profiler.jobs.job import jobs_folder
 
         return jobs_folder(self.project.folder)
 
@@ -135,8 +135,8 @@ def submit_command(
     submitted: Callable[[Job], None] = lambda job: None,
 ) -> None:
     """Submit `tasks` as one job, call `submitted`, then follow the job and finish its results, or print its id."""
-    from molprof.profiler.cluster.settings import overridden
-    from molprof.profiler.cluster.submit import submit
+    from molprof.profiler.jobs.resources import overridden
+    from molprof.profiler.jobs.submit import submit
     from molprof.profiler.project import DEFAULT_CLUSTER
 
     project, cluster = submission.project, submission.cluster or DEFAULT_CLUSTER
@@ -154,7 +154,7 @@ def submit_command(
 
 def follow(job: Job) -> JobStatus:
     """Print what changes until the job has ended; of a single task, its log too."""
-    from molprof.profiler.cluster.status import UNFINISHED, LogTail, watch
+    from molprof.profiler.jobs.status import UNFINISHED, LogTail, watch
 
     said: dict[int, tuple[str, str | None]] = {}
     problem, summary, tail = None, "", LogTail()
@@ -189,7 +189,7 @@ def settle(status: JobStatus) -> None:
 
         collected(status)
     elif job.kind == "sweep":
-        from molprof.profiler.sweep.index import collected
+        from molprof.profiler.jobs.index import collected
 
         collected(status)
     elif job.kind == "ranks":

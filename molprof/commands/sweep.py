@@ -20,8 +20,8 @@ from molprof.common.text import escaped
 from molprof.common.values import counted
 
 if TYPE_CHECKING:
-    from molprof.profiler.sweep.grid import Case, Sweep
-    from molprof.profiler.sweep.index import Entry
+    from molprof.profiler.jobs.grid import Case, Sweep
+    from molprof.profiler.jobs.index import Entry
 
 # Parameters of capture that the sweep sets itself.
 _OWN = frozenset({"output", "force", *PARAMETERS})
@@ -82,7 +82,7 @@ def command(
     """
     if submission.cluster is not None and limit_s is not None:
         raise click.UsageError("--limit is for cases that run here; on a cluster, use --slurm time=0:30:00")
-    from molprof.profiler.sweep.grid import read_sweep
+    from molprof.profiler.jobs.grid import read_sweep
 
     sweep = read_sweep(file, {name: not option.is_flag for name, option in _OPTIONS.items()})
     folder = folder or file.with_suffix("")
@@ -97,7 +97,7 @@ def command(
         write("\n".join(escaped(shlex.join(["molprof", *_command(folder, entry, force)])) for entry in chosen))
         note(f"{counted(len(chosen), 'case')}, to be captured into {folder}")
         return
-    from molprof.profiler.cluster.status import unfinished
+    from molprof.profiler.jobs.status import unfinished
 
     outputs = {} if force else {str((folder / entry.trace).absolute()): name for name, entry in entries.items()}
     busy = {outputs[output]: job for output, job in unfinished(submission.jobs, outputs).items()}
@@ -108,7 +108,7 @@ def command(
             f"{first} has not finished {counted(jobs[first], 'case')} of {folder}",
             hint=f"--resume skips them; molprof jobs {first} --cancel cancels them",
         )
-    from molprof.profiler.sweep.index import remaining
+    from molprof.profiler.jobs.index import remaining
 
     make_folder(folder)
     chosen = remaining(folder, entries, chosen, resume, force, busy)
@@ -144,8 +144,8 @@ def _command(folder: Path, entry: Entry, force: bool) -> list[str]:
 def _entry(sweep: Sweep, case: Case, folder: Path, submission: Submission) -> Entry:
     """Return a case, checked as capture checks its options."""
     from molprof.profiler.constraints import find_factory
+    from molprof.profiler.jobs.index import Entry
     from molprof.profiler.models.architecture import check_folder
-    from molprof.profiler.sweep.index import Entry
 
     config = ("--config", str(submission.config)) if submission.config else ()
     entry = Entry(case.name, f"{case.name}.json.gz", case.options, (*config, *arguments(case)))
@@ -173,7 +173,7 @@ def _entry(sweep: Sweep, case: Case, folder: Path, submission: Submission) -> En
 
 
 def _here(folder: Path, entries: dict[str, Entry], chosen: list[Entry], force: bool, limit_s: float | None) -> None:
-    from molprof.profiler.sweep.index import LOGS, run_cases
+    from molprof.profiler.jobs.index import LOGS, run_cases
 
     commands = {entry.name: _command(folder, entry, force) for entry in chosen}
     done, bad = 0, []
@@ -196,8 +196,8 @@ def _here(folder: Path, entries: dict[str, Entry], chosen: list[Entry], force: b
 
 
 def _there(folder: Path, entries: dict[str, Entry], chosen: list[Entry], force: bool, submission: Submission) -> None:
-    from molprof.profiler.cluster.job import Job, Task
-    from molprof.profiler.sweep.index import write_index
+    from molprof.profiler.jobs.index import write_index
+    from molprof.profiler.jobs.job import Job, Task
 
     def submitted(job: Job) -> None:
         for entry in chosen:

@@ -15,7 +15,7 @@ from molprof.common.errors import RunError, UsageError
 from molprof.common.files import check_output
 
 if TYPE_CHECKING:
-    from molprof.profiler.cluster.status import JobStatus
+    from molprof.profiler.jobs.status import JobStatus
 
 
 class ResultsFile:

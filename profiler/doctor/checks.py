@@ -12,9 +12,9 @@ from typing import Any
 
 from molprof.common.document import Document, Section, pairs
 from molprof.common.errors import MolprofError
-from molprof.profiler.cluster.scheduler import SchedulerError, available, check_reachable
 from molprof.profiler.doctor.trials import Answer, ask, ask_each
 from molprof.profiler.environment import driver_version, installed_version, nvidia_smi, outdated
+from molprof.profiler.jobs.scheduler import SchedulerError, available, check_reachable
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.project import NAME, find_project
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.process import run_child
 from molprof.common.typed_json import read_typed
-from molprof.profiler.cluster.job import read_json, write_json
+from molprof.profiler.jobs.job import read_json, write_json
 
 if TYPE_CHECKING:
-    from molprof.profiler.cluster.status import JobStatus
+    from molprof.profiler.jobs.status import JobStatus
 
 SCHEMA = 1
 INDEX = "index.json"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from molprof.common.errors import TraceError
 from molprof.common.typed_json import read_typed
-from molprof.profiler.cluster.job import Job, TaskRecord, all_jobs, read_json
-from molprof.profiler.cluster.scheduler import SchedulerError, Sighting, sightings
+from molprof.profiler.jobs.job import Job, TaskRecord, all_jobs, read_json
+from molprof.profiler.jobs.scheduler import SchedulerError, Sighting, sightings
 
 UNFINISHED = ("running", "pending", "unknown")
 # In the order of a job's summary.

@@ -12,8 +12,8 @@ from typing import NoReturn
 
 from molprof.common.process import run_child
 from molprof.common.values import now
-from molprof.profiler.cluster.job import TaskRecord, read_job, write_json
-from molprof.profiler.cluster.scheduler import job_fields
+from molprof.profiler.jobs.job import TaskRecord, read_job, write_json
+from molprof.profiler.jobs.scheduler import job_fields
 
 
 class _StoppedError(BaseException):

@@ -13,10 +13,10 @@ from typing import Any
 
 from molprof.common.errors import MissingExtraError, UsageError
 from molprof.common.values import now
-from molprof.profiler.cluster.job import Attempt, Job, Task, new_job_folder
-from molprof.profiler.cluster.scheduler import SchedulerError, check_reachable
-from molprof.profiler.cluster.settings import SlurmSettings
-from molprof.profiler.cluster.worker import run_task
+from molprof.profiler.jobs.job import Attempt, Job, Task, new_job_folder
+from molprof.profiler.jobs.resources import SlurmSettings
+from molprof.profiler.jobs.scheduler import SchedulerError, check_reachable
+from molprof.profiler.jobs.worker import run_task
 
 # Slurm's variables of a job. In a job that is submitted from it, srun would take them for options.
 _OF_A_JOB = ("SLURM_", "SLURMD_", "SRUN_")

@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import replacing
 from molprof.common.typed_json import read_typed
-from molprof.profiler.cluster.settings import SlurmSettings
+from molprof.profiler.jobs.resources import SlurmSettings
 
 SCHEMA = 1
 VARIABLE = "MOLPROF_JOBS"

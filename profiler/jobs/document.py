@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from molprof.common.document import Column, Document, Section, Table
-from molprof.profiler.cluster.status import JobStatus
+from molprof.profiler.jobs.status import JobStatus
 
 
 def jobs_document(statuses: Sequence[JobStatus]) -> Document:
