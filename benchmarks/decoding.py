@@ -1,29 +1,28 @@
 """What sorting, forced runs and dropped rows save: the same molecules decoded in each way, interleaved, in one run.
 
-python benchmarks/decoding.py                       both presets, a few short molecules, to stdout
-python benchmarks/decoding.py --write               the same, into docs/decoding.md
+python benchmarks/decoding.py                       both presets, a few short molecules, as a table in Markdown
 python benchmarks/decoding.py -n 64 --batch-size 16 --device cuda --dtype bfloat16 --kv-cache static -o FILE.json
 
-Times are CPU time of this process on a CPU, which other programs disturb least, and wall time on a GPU. The first way
-is the default without a processor: input order, dynamic cache, every row to the end. shown.py makes the table of FILE.
+Times are CPU time of this process on a CPU, which other programs disturb least, and wall time on a GPU. Ratios are
+medians of interleaved passes (lowest to highest). The first way is the default without a processor: input order,
+dynamic cache, every row to the end. Forced: share of the tokens that were appended without a step of their own; at
+most: what forced runs may take of the time without a processor.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
+import statistics
 import time
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from processors import runner
-from records import DECODING, SCHEMA, Way, Ways, WaySettings
-from shared import generation_parser, progress
-from shown import finish
+from shared import generation_parser, keep, progress, table
 
 from molprof.common.settings import AUTO, CaptureSettings
-from molprof.common.values import now
+from molprof.common.values import count_text, factor_text, percent_text
 from molprof.profiler.constraints import make_processor
 from molprof.profiler.engines.batches import BatchPlan, PassResult
 from molprof.profiler.engines.runner import Runner
@@ -45,6 +44,26 @@ LOOPS = {
 DEFAULT = "default"
 # A processor's name, or None, and one of `LOOPS`.
 Named = tuple["str | None", str]
+# A forced token needs no step; a chunk with it costs a little more than a step without.
+FORCED_RUNS_RATIO = 1.05
+HEADINGS = (
+    "preset", "LP", "way", "tokens", "steps", "steps on finished rows", "forced", "time over no LP", "at most",
+    "time over the default", "time over the same LP, step by step",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of decoding, timed in interleaved passes; processor None: no LP."""
+
+    processor: str | None
+    way: str
+    times_ns: list[int]
+    tokens: int
+    steps: int
+    row_steps: int
+    busy_steps: int  # row-steps until each row ended
+    forced_runs: bool
 
 
 def ways(options: argparse.Namespace, model: str) -> dict[Named, tuple[Runner, list[BatchPlan]]]:
@@ -112,13 +131,46 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--kv-cache", default="dynamic", choices=("dynamic", "static"))
     options = parser.parse_args()
-    settings = WaySettings(**{item.name: getattr(options, item.name) for item in fields(WaySettings)})
     device = resolve_device(options.device)
     gpu = on_gpu(device)  # of which a pass waits at its end
     clock = time.perf_counter_ns if gpu else time.process_time_ns
-    models = {model: measure(options, model, clock) for model in options.models.split(",")}
-    what = "wall time" if gpu else "CPU time"
-    finish(Ways(SCHEMA, DECODING, now(), environment(device), settings, what, os.getloadavg()[0], models), options)
+    found = {model: measure(options, model, clock) for model in options.models.split(",")}
+    print(way_table(found))
+    keep(options.output, {"environment": environment(device), "models": found})
+
+
+def way_table(found: dict[str, list[Way]]) -> str:
+    return table(HEADINGS, [_row(model, way, ways) for model, ways in found.items() for way in ways], left=3)
+
+
+def _row(model: str, way: Way, known: Sequence[Way]) -> tuple[str, ...]:
+    default = known[0]
+    # No LP with the cache of the other ways is the default if that is dynamic.
+    plain = next((other for other in known if other.processor is None and other.way == "step by step"), default)
+    own = next((other for other in known if (other.processor, other.way) == (way.processor, "step by step")), default)
+    forced = ("-", "-")
+    if way.forced_runs:
+        steps_ratio = way.busy_steps / way.tokens
+        forced = (percent_text(1 - steps_ratio), factor_text(FORCED_RUNS_RATIO * steps_ratio))
+    return (
+        model,
+        way.processor or "no LP",
+        way.way,
+        count_text(way.tokens),
+        count_text(way.steps),
+        count_text(way.row_steps - way.busy_steps),
+        forced[0],
+        _ratios(way, plain),
+        forced[1],
+        _ratios(way, default),
+        _ratios(way, own),
+    )
+
+
+def _ratios(way: Way, base: Way) -> str:
+    """Ratios of passes that ran one after the other."""
+    values = [one / other for one, other in zip(way.times_ns, base.times_ns, strict=True)]
+    return f"{factor_text(statistics.median(values))} ({factor_text(min(values))} to {factor_text(max(values))})"
 
 
 if __name__ == "__main__":

@@ -5,184 +5,170 @@
     python benchmarks/gpu.py results --part qwen         one part: 8 minutes at most
     python benchmarks/gpu.py rehearsal --size tiny       the same steps on a CPU, with tiny models
 
-FOLDER gets one tar file for each part, evidence.json (what ran, how it ended) and log.txt. Each step is kept as soon
-as it ends. Run it again to go on: steps that are done are not repeated. docs/gpu.md says how
-to show what it measured, docs/offline.md how to install molprof without a network.
+FOLDER gets a file for each step, and log.txt. Run it again to go on: a step whose file is there is not repeated. Exit
+code 1: a step has left no file. Read the traces with molprof report and compare, the results with molprof bench show.
 """
 
 from __future__ import annotations
 
-import io
-import json
 import signal
 import subprocess
 import sys
-import tarfile
-import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from gpu_parts import FILE, FULL, SIZES, Part, Step, parts
-from msgspec.structs import asdict
 from shared import parser, progress
 
-from molprof.common.errors import MolprofError, UsageError
-from molprof.common.files import replacing
-from molprof.common.process import call_line, command_line, run_line
-from molprof.common.values import now
+from molprof.common.process import command_line, run_line
 
 HERE = Path(__file__).resolve().parent
-SCHEMA = 1
-EVIDENCE, LOG = "evidence.json", "log.txt"
-MOST_BYTES = 16_000_000  # of a file in the folder
+FULL, TINY = "full", "tiny"
+# Preset -> the size at which it runs on a GPU.
+MODELS = {"qwen": "0.6b", "llama": "380m"}
+# What a trace is called after its model, and the options that make it. The most telling come first.
+RUNS = {
+    "": (),
+    "-generic": ("--processor", "generic"),
+    "-grammar": ("--processor", "grammar"),
+    "-jump": ("--processor", "grammar", "--forced-runs"),
+    "-qwen": ("--processor", "qwen"),
+    "-vectorized": ("--processor", "vectorized"),
+    "-truncate": ("--processor", "truncate"),
+}
+GRAPH_RUNS = ("", "-grammar", "-jump", "-generic")
+PEERS = ("xgrammar", "llguidance")
+_CPU = ("--device", "cpu", "--threads", "1")
+_PATIENCE_S = 900.0  # of a step of a rehearsal
 LEAST_S = 5.0  # with less time left, no step is started
-_WHY_CHARACTERS = 500
 
 
-class Results:
-    """The folder: what ran, and the files of each part. Every change is on disk at once, whole."""
+@dataclass(frozen=True)
+class Step:
+    """One command: `molprof` or a script of this folder with its arguments, and the file that it leaves."""
 
-    def __init__(self, folder: Path, size: str, environment: Mapping[str, Any]) -> None:
-        """Takes up what an earlier call left. Raises UsageError if that is of another machine or size."""
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        self._known: dict[str, Any] = {
-            "schema": SCHEMA, "size": size, "environment": dict(environment), "started": now(), "parts": {}
-        }  # fmt: skip
-        if (path := folder / EVIDENCE).exists():
-            try:
-                found = json.loads(path.read_text(encoding="utf-8"))
-                same = all(found[key] == self._known[key] for key in ("schema", "size", "environment"))
-            except (ValueError, KeyError, TypeError) as problem:
-                raise UsageError(f"{path} is damaged: {problem}", "name another folder") from problem
-            if not same:
-                raise UsageError(f"{folder} has results of another machine, software or size", "name another folder")
-            self._known = found
-
-    def done(self, part: str) -> set[str]:
-        return {step["name"] for step in self.steps(part) if step["state"] == "done"}
-
-    def steps(self, part: str) -> list[dict[str, Any]]:
-        return self._known["parts"].get(part, {}).get("steps", [])
-
-    def unpack(self, part: str, into: Path) -> None:
-        if (path := self._tar(part)).exists():
-            with tarfile.open(path) as tar:
-                tar.extractall(into, filter="data")
-
-    def keep(self, part: str, files: Path, step: dict[str, Any]) -> None:
-        """Notes how a step ended, and packs the files of the part.
-
-        A file that makes the part too large is left out, and its step has failed.
-        """
-        packed = _packed(files)
-        if len(packed) > MOST_BYTES and step["file"] is not None:
-            (files / step["file"]).unlink()
-            step |= {"state": "failed", "file": None, "why": f"the files of a part exceed {MOST_BYTES:,} bytes"}
-            packed = _packed(files)
-        with replacing(self._tar(part)) as path:
-            path.write_bytes(packed)
-        entry = self._known["parts"].setdefault(part, {"steps": []})
-        entry["steps"] = [other for other in entry["steps"] if other["name"] != step["name"]] + [step]
-        entry["seconds"] = round(sum(other["seconds"] for other in entry["steps"]), 1)
-        with replacing(self.folder / EVIDENCE) as path:
-            path.write_text(json.dumps(self._known, indent=1) + "\n", encoding="utf-8")
-
-    def _tar(self, part: str) -> Path:
-        return self.folder / f"{part}.tar"
+    file: str
+    line: tuple[str, ...]
+    limit_s: float = 150.0
 
 
-def _packed(files: Path) -> bytes:
-    """The files of a folder as a tar without names or times of this machine."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for path in sorted(files.iterdir()):
-            member = tarfile.TarInfo(path.name)
-            member.size = path.stat().st_size
-            with path.open("rb") as file:
-                tar.addfile(member, file)
-    return buffer.getvalue()
-
-
-def run_part(results: Results, name: str, part: Part, again: bool) -> None:
-    """Runs the steps that are not done, within the part's time limit."""
-    done = set() if again else results.done(name)
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="molprof-gpu-") as scratch, (results.folder / LOG).open("ab") as log:
-        results.unpack(name, Path(scratch))
-        for number, step in enumerate(part.steps, start=1):
-            head = f"{name} {number}/{len(part.steps)} {step.name}"
-            if step.name in done:
-                progress(f"{head}: done before")
-                continue
-            left = part.limit_s - (time.monotonic() - began)
-            if left < LEAST_S:
-                ended = {"state": "left out", "exit_code": None, "seconds": 0.0, "file": None}
-                why = f"the part's {part.limit_s:g} s were over; run the part again"
-                results.keep(name, Path(scratch), {"name": step.name, "command": list(step.line), **ended, "why": why})
-                progress(f"{head}: left out, {why}")
-                continue
-            progress(f"{head} ...")
-            log.write(f"\n== {head}: {' '.join(step.line)}\n".encode())
-            entry = _run(step, Path(scratch), log, min(step.limit_s, left))
-            results.keep(name, Path(scratch), entry)
-            why = f": {entry['why']}" if entry["why"] else ""
-            progress(f"{head}: {entry['state']} after {entry['seconds']:g} s{why}")
-
-
-def _run(step: Step, folder: Path, log: Any, limit_s: float) -> dict[str, Any]:
-    """How the step ended. A file of a failed step stays if it is one that a benchmark goes on with."""
-    words = [str(folder / step.file) if word == FILE else word for word in step.line]
-    line = command_line(words[1:]) if words[0] == "molprof" else [sys.executable, str(HERE / words[0]), *words[1:]]
-    began = time.monotonic()
-    ending = run_line(line, folder, log, limit_s)
-    made = folder / step.file
-    if ending.state != "ok" and made.suffix != ".jsonl":
-        made.unlink(missing_ok=True)
-    for left in folder.iterdir():
-        if left.name.startswith("."):  # half-written
-            left.unlink()
-    state = "done" if ending.state == "ok" else ending.state
-    why = None if ending.message is None else ending.message[:_WHY_CHARACTERS]
+def parts(size: str) -> dict[str, tuple[float, list[Step]]]:
+    """Each part by its name: its time limit, s, and its steps. The limits of `FULL` together are 25 minutes."""
+    doctor = Step("doctor.json", ("molprof", "doctor", "--format", "json"), 100)
+    graphs = [_graph(model, run, size) for run in GRAPH_RUNS for model in MODELS]
     return {
-        "name": step.name,
-        "command": list(step.line),
-        "state": state,
-        "exit_code": ending.exit_code,
-        "seconds": round(time.monotonic() - began, 1),
-        "file": step.file if made.exists() else None,
-        "why": why,
+        "qwen": (420, [doctor, *_runs("qwen", size)]),  # each processor, and without
+        "llama": (240, _runs("llama", size)),
+        "graphs": (250, graphs),  # a static cache and a compiled forward: CUDA graphs
+        "costs": (220, _costs(size)),  # what processors cost, XGrammar and llguidance beside them
+        "attention": (300, _grids(size)),  # attention kernels, and batches up to out of memory
+        "overhead": (70, [_overhead(model, size) for model in MODELS]),  # what recording costs
     }
 
 
-def print_environment() -> None:
-    """This machine's, as JSON on stdout. Runs in a process of its own, so that this one never holds the GPU."""
-    from molprof.profiler.environment import environment
-    from molprof.profiler.models.device import resolve_device
-
-    print(json.dumps(asdict(environment(resolve_device("auto")))))
-
-
-def read_environment() -> dict[str, Any]:
-    child = subprocess.run(call_line("gpu:print_environment"), stdout=subprocess.PIPE, text=True, check=False)
-    if child.returncode:
-        raise MolprofError("torch or transformers does not load here", hint="molprof doctor")
-    found: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
-    return found
+def _capture(name: str, model: str, size: str, options: Sequence[str], limit_s: float = 150.0) -> Step:
+    how: tuple[str, ...] = (
+        "--size", MODELS[model], "--dtype", "bfloat16", "-n", "64", "--batch-size", "32", "--repeats", "3",
+        "--window", "20:29",
+    )  # fmt: skip
+    if size == TINY:
+        how = (
+            "-n", "2", "--batch-size", "2", "--max-new-tokens", "32", "--repeats", "1", "--warmup", "0",
+            "--window", "4:7", *_CPU,
+        )  # fmt: skip
+    return Step(f"{name}.json.gz", ("molprof", "capture", "--model", model, *how, *options), limit_s)
 
 
-def summary(results: Results, chosen: Mapping[str, Part]) -> bool:
-    """Prints how every step of the chosen parts ended; whether all are done."""
-    complete = True
-    for name, part in chosen.items():
-        states = [step["state"] for step in results.steps(name)]
-        counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-        complete &= states.count("done") == len(part.steps)
-        size = sum(path.stat().st_size for path in results.folder.glob(f"{name}.tar"))
-        print(f"{name:10} {counts or 'not run'}; {size / 1e6:.1f} MB")
-    return complete
+def _runs(model: str, size: str) -> list[Step]:
+    return [_capture(f"{model}{run}", model, size, options) for run, options in RUNS.items()]
+
+
+def _graph(model: str, run: str, size: str) -> Step:
+    # Without a GPU a compiled forward has no graphs: `eager` rehearses the same path in seconds.
+    compiled = "eager" if size == TINY else "auto"
+    options = (*RUNS[run], "--kv-cache", "static", "--compile", compiled)
+    return _capture(f"{model}-static{run}", model, size, options, 200)
+
+
+def _costs(size: str) -> list[Step]:
+    few: tuple[str, ...] = ("-n", "64", "--batch-size", "32")
+    if size == TINY:
+        few = ("-n", "2", "--batch-size", "2", "--max-new-tokens", "32", "--device", "cpu")
+    steps = []
+    for model in MODELS:
+        common = ("--models", model, *few, *_sized(model, size))
+        for script, count, least, usual in (("processors", "--rounds", "1", "2"), ("decoding", "--repeats", "1", "3")):
+            line = (f"{script}.py", *common, count, least if size == TINY else usual)
+            steps.append(Step(f"{script}-{model}.json", line, 200))
+    once = () if size == TINY else ("--repeats", "1")
+    return [
+        *steps,
+        *(_capture(f"{model}-{peer}", model, size, ("--processor", peer, *once)) for peer in PEERS for model in MODELS),
+    ]
+
+
+def _sized(model: str, size: str) -> tuple[str, ...]:
+    return () if size == TINY else ("--size", MODELS[model], "--dtype", "bfloat16")
+
+
+def _grids(size: str) -> list[Step]:
+    tiny = size == TINY
+    model = ("--model", "qwen", *_sized("qwen", size), "--max-new-tokens", "8" if tiny else "96")
+    kernels, rows = ("eager,sdpa,sdpa-flash", "2") if tiny else ("all", "16")
+    # One batch of each size, the last one larger than any GPU's memory.
+    batches = "1,2" if tiny else "16,128,1024,4096,16384"
+    grids = {
+        "attention": (*model, "--attention", kernels, "--batch-size", rows),
+        "sdpa": ("--shape", "1x2x1x16x8", "--phase", "decode") if tiny else ("--shape", "4x16x16x2048x64"),
+        "batch": (*model, "-n", "1", "--kv-cache", "dynamic", "--batch-size", batches),
+    }
+    common = ("--repeats", "1", "--limit", "60", "--resume", *(_CPU if tiny else ()))
+    return [Step(f"{name}.jsonl", ("molprof", "bench", name, *options, *common)) for name, options in grids.items()]
+
+
+def _overhead(model: str, size: str) -> Step:
+    few = ("--tiny",) if size == TINY else ("--size", MODELS[model])
+    return Step(f"overhead-{model}.json", ("overhead.py", "--model", model, *few))
+
+
+def run_part(folder: Path, name: str, limit_s: float, steps: Sequence[Step]) -> int:
+    """Run the steps whose file is not there yet, within the part's time limit; how many leave none."""
+    began = time.monotonic()
+    missing = 0
+    for number, step in enumerate(steps, start=1):
+        path = folder / step.file
+        head = f"{name} {number}/{len(steps)} {step.file}"
+        left_s = limit_s - (time.monotonic() - began)
+        if path.exists():
+            progress(f"{head}: there already")
+        elif left_s < LEAST_S:
+            progress(f"{head}: left out, the part's {limit_s:g} s are over; run it again")
+            missing += 1
+        else:
+            missing += not run_step(step, path, head, min(step.limit_s, left_s))
+    return missing
+
+
+def run_step(step: Step, path: Path, head: str, limit_s: float) -> bool:
+    """Whether the step ended well. Results of a benchmark that did not are kept: it goes on with its file."""
+    progress(f"{head} ...")
+    unfinished = path.with_name(f"unfinished-{path.name}")
+    line = (*step.line[1:], "-o", str(unfinished))
+    command = command_line(line) if step.line[0] == "molprof" else [sys.executable, str(HERE / step.line[0]), *line]
+    began = time.monotonic()
+    with (path.parent / "log.txt").open("ab") as log:
+        log.write(f"\n== {head}: {' '.join(step.line)}\n".encode())
+        log.flush()
+        ending = run_line(command, path.parent, log, limit_s)
+    good = ending.state == "ok" and unfinished.exists()
+    if good:
+        unfinished.replace(path)
+    elif unfinished.suffix != ".jsonl":
+        unfinished.unlink(missing_ok=True)
+    why = "" if good else f": {ending.message or ending.state}"
+    progress(f"{head}: {'done' if good else 'failed'} after {time.monotonic() - began:.1f} s{why}")
+    return good
 
 
 def main() -> int:
@@ -190,41 +176,30 @@ def main() -> int:
     options = parser(__doc__)
     options.add_argument("folder", type=Path, help="folder for the results; one of an earlier call goes on")
     options.add_argument("--part", choices=known, action="append", help="run this part only; repeatable")
-    options.add_argument("--size", choices=SIZES, default=FULL, help="tiny: a rehearsal on a CPU")
-    options.add_argument("--again", action="store_true", help="repeat steps that are done")
+    options.add_argument("--size", choices=(FULL, TINY), default=FULL, help="tiny: a rehearsal on a CPU")
     options.add_argument("--list", action="store_true", help="list the parts and their steps, and run nothing")
     given = options.parse_args()
     chosen = {name: part for name, part in parts(given.size).items() if given.part is None or name in given.part}
     if given.list:
-        for name, part in chosen.items():
-            print(f"{name}: {part.text}; at most {part.limit_s / 60:.1f} minutes")
-            for step in part.steps:
-                print(f"  {' '.join(step.line)}")
+        for name, (limit_s, steps) in chosen.items():
+            print(f"{name}, at most {limit_s / 60:.1f} minutes", *(" ".join(step.line) for step in steps), sep="\n  ")
         return 0
+    # In a process of its own, so that this one never holds the GPU.
+    look = [sys.executable, "-c", "import sys, torch; sys.exit(not torch.cuda.is_available())"]
+    if given.size == FULL and subprocess.run(look, check=False).returncode:
+        sys.exit("torch sees no GPU here; molprof doctor says why, and --size tiny rehearses on a CPU")
     # Whoever stops this process stops the running step too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    environment = read_environment()
-    if given.size == FULL and environment["gpu"] is None:
-        raise UsageError("torch sees no GPU here", "molprof doctor says why; --size tiny rehearses on a CPU")
-    results = Results(given.folder, given.size, environment)
-    for name, part in chosen.items():
-        run_part(results, name, part, given.again)
-    complete = summary(results, chosen)
-    return 0 if complete else 1
-
-
-def guarded(function: Callable[[], int]) -> int:
-    """The exit code of a script; an error of molprof is one line."""
-    try:
-        return function()
-    except MolprofError as problem:
-        hint = f"\n  {problem.hint}" if problem.hint else ""
-        print(f"error: {problem}{hint}", file=sys.stderr)
-        return problem.exit_code
-    except KeyboardInterrupt:
-        print("interrupted; steps that were done are kept, and the same command goes on", file=sys.stderr)
-        return 130
+    folder = given.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = 0
+    for name, (limit_s, steps) in chosen.items():
+        # Nothing is learned from how long a rehearsal takes.
+        patient = given.size == TINY
+        steps = [Step(step.file, step.line, _PATIENCE_S) if patient else step for step in steps]
+        missing += run_part(folder, name, _PATIENCE_S * len(steps) if patient else limit_s, steps)
+    return 1 if missing else 0
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    sys.exit(main())

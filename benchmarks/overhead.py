@@ -9,19 +9,16 @@ Each round runs one batch three times: without phase timestamps, with them, and 
 
 from __future__ import annotations
 
-import datetime
 import functools
 import json
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import asdict
-from shared import parser, progress
+from shared import keep, parser, progress
 
-from molprof.common.files import replacing
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.engines.runner import Runner
 from molprof.profiler.environment import environment
@@ -30,7 +27,6 @@ from molprof.profiler.molecules.prompts import read_prompts
 from molprof.profiler.recording.marks import HostMarks, mark_cost_ns
 from molprof.profiler.recording.window import ProfilerMarks, profiler_of
 
-SCHEMA = 1
 WARM_STEPS = 5  # the first steps of a batch are slower
 
 
@@ -104,10 +100,8 @@ def measure(settings: CaptureSettings, window: tuple[int, int], rounds: int) -> 
     spans = {"before": (WARM_STEPS, first - 1), "inside": (first, last + 1), "after": (last + 2, len(base))}
     ratios = {name: _ratio(with_recording[slice(*span)], base[slice(*span)]) for name, span in spans.items()}
     return {
-        "schema": SCHEMA,
         "model": settings.model,
         "size": settings.size,
-        "date": str(datetime.date.today()),
         "environment": asdict(environment(loaded.target.device)),
         "batch_size": settings.batch_size,
         "rounds": rounds,
@@ -135,19 +129,16 @@ def main() -> None:
     options.add_argument("--model", default="qwen", help="a preset")
     options.add_argument("--size", help="its size, as of molprof capture")
     options.add_argument("--tiny", action="store_true", help="a few steps of two molecules on the CPU")
-    options.add_argument("-o", dest="output", type=Path, help="file for the figures; stdout without it")
+    options.add_argument("-o", dest="output", type=Path, help="keep the figures in this file too")
     given = options.parse_args()
     common: dict[str, Any] = {"size": given.size, "dtype": "bfloat16", "batch_size": 32, "max_new_tokens": 96}
     window, rounds = (30, 39), 3
     if given.tiny:
         common = {"device": "cpu", "batch_size": 2, "max_new_tokens": 24}
         window, rounds = (8, 12), 1
-    text = json.dumps(measure(CaptureSettings(given.model, **common), window, rounds), indent=1)
-    if given.output is None:
-        sys.stdout.write(f"{text}\n")
-        return
-    with replacing(given.output) as part:
-        part.write_text(f"{text}\n", encoding="utf-8")
+    found = measure(CaptureSettings(given.model, **common), window, rounds)
+    print(json.dumps(found, indent=1))
+    keep(given.output, found)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,7 @@
 A/A: one configuration twice (`same`), and one processor under two names (`names`), which a comparison must not take for
 equal work. A/B: a processor that takes 1 %, 3 % or 10 % of a step, asleep or computing, against one that takes none;
 what it took is known, what the machine does after a sleep is not. Busy: beside a loop on every core. Each pair is a
-whole capture and its comparison. With -o an interrupted series goes on where it stopped. At last a capture as a
-process of its own, beside one busy loop and alone.
+whole capture and its comparison. With -o an interrupted series goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import waiting
-from shared import parser, progress, table
+from shared import keep, parser, progress, table
 
-from molprof.common.files import read_text, replacing
+from molprof.common.files import read_text
 from molprof.common.memory import default_threads, let_threads_sleep, processors
 
 QUIET, BUSY = "quiet", "busy"
@@ -152,23 +151,6 @@ def loops(count: int) -> Iterator[None]:
             process.wait()
 
 
-def slowdown(options: argparse.Namespace, folder: Path) -> dict[str, list[float]]:
-    """Seconds of the timed passes of a capture, alone and beside one loop."""
-    found: dict[str, list[float]] = {}
-    for load, count in ((QUIET, 0), (BUSY, 1)):
-        progress(f"a capture, {load}")
-        path = folder / f"{load}.json"
-        command = [
-            sys.executable, "-m", "molprof", "capture", "--model", options.model, "-n", "2", "--batch-size", "2",
-            "--max-new-tokens", str(4 * options.tokens), "--repeats", str(options.rounds), "-o", str(path), "--force",
-        ]  # fmt: skip
-        with loops(count):
-            subprocess.run(command, check=True, capture_output=True)
-        repeats = json.loads(path.read_text())["molprof"]["timings"]["repeats"]
-        found[load] = [repeat["wall_ns"] / 1e9 for repeat in repeats]
-    return found
-
-
 def holds(low: float | None, value: float, high: float | None) -> bool:
     return low is not None and high is not None and low <= value <= high
 
@@ -180,8 +162,7 @@ def _said(kind: str) -> str:
     return {SAME: "A/A", NAMES: "A/A, two names"}[kind]
 
 
-def summary(pairs: list[Pair], slow: dict[str, list[float]] | None) -> str:
-    """The table, and what a busy loop costs."""
+def summary(pairs: list[Pair]) -> str:
     rows = []
     for kind, load in dict.fromkeys((pair.kind, pair.load) for pair in pairs):
         mine = [pair for pair in pairs if (pair.kind, pair.load) == (kind, load)]
@@ -207,11 +188,7 @@ def summary(pairs: list[Pair], slow: dict[str, list[float]] | None) -> str:
         "pair", "machine", "pairs", "false causes", "interval holds the true ratio", "found", "to 5 %",
         "median ratio", "true ratio",
     )  # fmt: skip
-    text = table(head, rows, left=2)
-    if slow:
-        quiet, busy = statistics.median(slow[QUIET]), statistics.median(slow[BUSY])
-        text += f"\n\nA capture beside one busy loop: {busy / quiet:.2f}x its quiet time ({quiet:.2f} s, {busy:.2f} s)"
-    return text
+    return table(head, rows, left=2)
 
 
 def main() -> None:
@@ -226,34 +203,23 @@ def main() -> None:
     options = asked.parse_args()
     if options.quick:
         options.same, options.waiting, options.rounds, options.tokens = 2, 1, 3, 6
-    kept: dict[str, Any] = {"pairs": [], "slowdown": None}
-    if options.output is not None and options.output.exists():
-        kept = json.loads(read_text(options.output))
-    pairs = [Pair(**item) for item in kept["pairs"]]
+    kept = [] if options.output is None or not options.output.exists() else json.loads(read_text(options.output))
+    pairs = [Pair(**item) for item in kept]
     done = {pair.key for pair in pairs}
     plan = [(NAMES if number % 2 else SAME, number) for number in range(options.same)]
     plan += [(kind, number) for number in range(options.waiting) for kind in WAITS]
     left = [(kind, load, number) for load in (QUIET, BUSY) for kind, number in plan]
     left = [key for key in left if key not in done]
 
-    def keep() -> None:
-        if options.output is not None:
-            with replacing(options.output) as part:
-                part.write_text(json.dumps({**kept, "pairs": [asdict(pair) for pair in pairs]}, indent=1))
-
     with tempfile.TemporaryDirectory(prefix="molprof-pairs-") as name:
-        folder = Path(name)
-        series = Series(options, folder) if left else None
+        series = Series(options, Path(name)) if left else None
         for place, (kind, load, number) in enumerate(left, start=1):
             assert series is not None
             with loops(processors() if load == BUSY else 0):
                 pairs.append(series.pair(kind, load, number))
             progress(f"{place} of {len(left)}: {kind} {load} {pairs[-1].ratio:.3f}x, {pairs[-1].seconds:.1f} s")
-            keep()
-        if kept["slowdown"] is None:
-            kept["slowdown"] = slowdown(options, folder)
-            keep()
-    print(summary(pairs, kept["slowdown"]))
+            keep(options.output, pairs)
+    print(summary(pairs))
 
 
 if __name__ == "__main__":

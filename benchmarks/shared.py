@@ -1,11 +1,15 @@
-"""What the scripts share: options, tables in Markdown, and where results go. Imports no torch."""
+"""What the scripts share: options, tables in Markdown, and files of what was measured. Imports no torch."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
+from msgspec import to_builtins
 
 from molprof.common.files import replacing
 
@@ -26,8 +30,7 @@ def generation_parser(description: str | None, count: int, batch_size: int) -> a
     made.add_argument("--batch-size", type=int, default=batch_size)
     made.add_argument("--max-new-tokens", type=int, help="at most so many tokens for each molecule, to try a script")
     made.add_argument("--device", default="auto")
-    made.add_argument("-o", "--output", type=Path, help="keep the measurements in this file instead, as JSON")
-    made.add_argument("--write", action="store_true", help="put the tables into their page instead of printing them")
+    made.add_argument("-o", "--output", type=Path, help="keep the measurements in this file too, as JSON")
     return made
 
 
@@ -41,17 +44,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> 
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
 
 
-def between(page: str, marks: tuple[str, str], text: str) -> str:
-    """A page with `text` between two marks in place of what was there."""
-    before, rest = page.split(marks[0])
-    return f"{before}{marks[0]}\n\n{text.strip()}\n\n{marks[1]}{rest.split(marks[1])[1]}"
-
-
-def publish(text: str, write: bool, page: str, marks: tuple[str, str]) -> None:
-    """Print a text, or put it between two marks of a page of docs/."""
-    if not write:
-        print(text)
-        return
-    path = ROOT / "docs" / page
-    with replacing(path) as part:
-        part.write_text(between(path.read_text(encoding="utf-8"), marks, text), encoding="utf-8")
+def keep(path: Path | None, measured: Any) -> None:
+    """Write what was measured as JSON, with a path."""
+    if path is not None:
+        with replacing(path) as part:
+            part.write_text(json.dumps(to_builtins(measured), indent=1) + "\n", encoding="utf-8")

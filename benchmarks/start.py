@@ -2,7 +2,6 @@
 
     python benchmarks/start.py                   # help, report, compare, query of traces/
     python benchmarks/start.py --demo            # the demo too: a minute more
-    python benchmarks/start.py --write           # the table in docs/performance.md
 
 The trace processor is compiled before, as an installation does once. Compare ratios of one run; targets are for two
 quiet cores.
@@ -21,9 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared import ROOT, parser, progress, publish, table
+from shared import ROOT, parser, progress, table
 
-MARKS = ("<!-- benchmarks/start.py writes from here -->", "<!-- to here -->")
 FOUR = tuple(f"traces/cpu-{name}.json.gz" for name in ("llama", "llama-generic", "qwen", "qwen-generic"))
 _PRESET = (
     "import time, molprof.profiler.capture.capture\n"
@@ -92,7 +90,6 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--repeats", type=int, default=5)
     options.add_argument("--demo", action="store_true", help="measure the demo too, once")
-    options.add_argument("--write", action="store_true", help="put the table into its page instead of printing it")
     asked = options.parse_args()
     molprof = [sys.executable, "-m", "molprof"] if (found := shutil.which("molprof")) is None else [found]
     rows = []
@@ -108,9 +105,7 @@ def main() -> None:
             line = [*molprof, "demo", "-o", f"{folder}/demo"]
             rows.append(row("`molprof demo`", (measured(line, Path(folder, "cache")), None), (75, None)))
             progress(" ".join(rows[-1]))
-    publish(
-        table(("command", "first, s", "at most", "again, s", "at most"), rows), asked.write, "performance.md", MARKS
-    )
+    print(table(("command", "first, s", "at most", "again, s", "at most"), rows))
 
 
 if __name__ == "__main__":
