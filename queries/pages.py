@@ -1,9 +1,9 @@
-"""The SQL package as text for a terminal, and as the pages in docs/queries.md."""
+"""The SQL package as text for a terminal."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from molprof.queries.catalog import Column, Entry, Module
 
@@ -33,33 +33,10 @@ def module_page(module: Module) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def module_markdown(module: Module) -> str:
-    """A module's section of docs/queries.md."""
-    blocks = [f"## {module.name}", *map(_markdown, module.comment)]
-    if module.includes:
-        blocks.append("Uses " + ", ".join(f"[{name}](#{name})" for name in module.includes) + ".")
-    for entry in module.entries:
-        blocks.append(f"### {entry.name}")
-        blocks.append(f"{entry.kind.capitalize()}. {_markdown(entry.comment)}")
-        if entry.arguments:
-            blocks.append(_columns_markdown("argument", entry.arguments))
-        blocks.append(_columns_markdown("column", entry.columns))
-    command = f"```sh\n{example_command(module)}\n```"
-    blocks.append(f"{command}\n\n```sql\nINCLUDE PERFETTO MODULE {module.key};\n\n{_example_with_values(module)}\n```")
-    return "\n\n".join(blocks) + "\n"
-
-
 def example_command(module: Module) -> str:
     """The command line that runs a module's example."""
     values = "".join(f" -p {name}={value}" for name, value in module.defaults)
     return f"molprof query {module.name} trace.json.gz{values}"
-
-
-def _example_with_values(module: Module) -> str:
-    sql = module.example
-    for name, value in module.defaults:
-        sql = sql.replace(f"${name}", value)
-    return sql
 
 
 def _entry_text(entry: Entry) -> str:
@@ -79,18 +56,3 @@ def _entry_text(entry: Entry) -> str:
 
 def _kind(column: Column) -> str:
     return f"{column.type} [{column.unit}]" if column.unit else column.type
-
-
-def _columns_markdown(role: str, columns: Iterable[Column]) -> str:
-    lines = [f"| {role} | type | unit | meaning |", "| --- | --- | --- | --- |"]
-    lines.extend(
-        f"| `{column.name}` | {column.type} | {column.unit} | {_markdown(column.comment)} |" for column in columns
-    )
-    return "\n".join(lines)
-
-
-def _markdown(text: str) -> str:
-    """Prose with Markdown's own characters escaped."""
-    for character in "\\*_[]<>|#$`":
-        text = text.replace(character, f"\\{character}")
-    return text

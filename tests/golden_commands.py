@@ -1,12 +1,13 @@
-"""The golden files and the commands of each, over `traces/`, MOLPROF_CORPUS (`corpus/`) and `tests/goldens/given`.
-
-The help of all commands is in `docs/commands.md`, which `tests/test_docs.py` compares.
-"""
+"""The golden files and the commands of each, over `traces/`, MOLPROF_CORPUS (`corpus/`) and `tests/goldens/given`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+
+import click
+
+from molprof.cli import cli
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,15 @@ def _queries(trace: str, *modules: str) -> tuple[str, ...]:
     return tuple(f"query {module} {trace}" for module in modules)
 
 
+def _help(command: click.Command, name: str = "") -> list[str]:
+    context = click.Context(command)
+    own = command.list_commands(context) if isinstance(command, click.Group) else []
+    found = [(command.get_command(context, item), f"{name} {item}".strip()) for item in own]  # type: ignore[attr-defined]
+    return [f"{name} --help".strip(), *(line for item in found for line in _help(*item))]
+
+
 GOLDENS = [
+    Golden("help.txt", tuple(_help(cli))),
     *(golden for trace in (*_CPU, *_FOREIGN) for golden in _report(trace, *(("html",) if trace in _PAGES else ()))),
     # A captured run with a GPU, small enough to be counted by hand: tests/tiny_trace.py makes it.
     Golden("report/run.txt", ("report given/run.json --all", "report given/run.json --fail-if uncertain")),

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from generate import diagram
 from shape import (
     ANALYSIS,
     COMMANDS,
@@ -48,7 +47,7 @@ def test_rooms_do_not_import_each_other_in_circles(code: Checkout) -> None:
 
 def test_nothing_in_the_wheel_imports_what_is_not(code: Checkout) -> None:
     for path in code.modules.values():
-        assert not _imports(code, path) & {"training", "benchmarks", "docs", "tests", "shape", "generate"}, path
+        assert not _imports(code, path) & {"training", "benchmarks", "docs", "tests", "shape"}, path
 
 
 def test_analysis_needs_nothing_that_runs_a_model(code: Checkout) -> None:
@@ -69,16 +68,6 @@ def test_files_are_short(code: Checkout) -> None:
 
 def test_functions_take_few_parameters(code: Checkout) -> None:
     assert code.long_signatures() == {}, f"at most {MOST_PARAMETERS} parameters"
-
-
-def test_the_picture_has_every_room() -> None:
-    drawn = diagram()
-    for column in (ANALYSIS, PROFILER):
-        for floor, names in enumerate(column, start=1):
-            for name in names:
-                assert f'    {name}["{floor} {name.rpartition(".")[2]}"]\n' in drawn
-    assert "    molprof.profiler.capture --> molprof.profiler.engines\n" in drawn
-    assert "molprof.profiler.capture --> molprof.profiler.models" not in drawn, "follows from others"
 
 
 def _imports(code: Checkout, path: str) -> set[str]:

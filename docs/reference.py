@@ -1,0 +1,95 @@
+"""Parts of pages that the code declares, as Markdown: SQL modules, figures, findings, settings, checks of traces."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+
+from molprof.analysis.figures.catalog import FIGURES
+from molprof.analysis.figures.certificate import CHECKS
+from molprof.analysis.findings import RULES
+from molprof.common.settings import CaptureSettings, rows
+from molprof.queries.catalog import Column, Module, catalog
+from molprof.queries.pages import example_command
+
+
+def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body))
+
+
+def code(text: object) -> str:
+    return f"`{text}`" if text not in (None, "") else ""
+
+
+def prose(text: str) -> str:
+    """Text with Markdown's own characters escaped."""
+    for character in "\\*_[]<>|#$`":
+        text = text.replace(character, f"\\{character}")
+    return text
+
+
+def modules() -> str:
+    """Every module of the SQL package, from the comments of its files."""
+    known = catalog()
+    index = ((f"[{name}](#{name})", prose(module.line)) for name, module in known.items())
+    return "\n\n".join([table(("module", "what for"), index), *map(_module, known.values())])
+
+
+def _module(module: Module) -> str:
+    blocks = [f"## {module.name}", *map(prose, module.comment)]
+    if module.includes:
+        blocks.append("Uses " + ", ".join(f"[{name}](#{name})" for name in module.includes) + ".")
+    for entry in module.entries:
+        blocks += [f"### {entry.name}", f"{entry.kind.capitalize()}. {prose(entry.comment)}"]
+        blocks += [_columns("argument", entry.arguments)] if entry.arguments else []
+        blocks.append(_columns("column", entry.columns))
+    example = module.example
+    for name, value in module.defaults:
+        example = example.replace(f"${name}", value)
+    blocks.append(f"```sh\n{example_command(module)}\n```")
+    blocks.append(f"```sql\nINCLUDE PERFETTO MODULE {module.key};\n\n{example}\n```")
+    return "\n\n".join(blocks)
+
+
+def _columns(role: str, columns: Iterable[Column]) -> str:
+    body = ((code(column.name), column.type, column.unit, prose(column.comment)) for column in columns)
+    return table((role, "type", "unit", "meaning"), body)
+
+
+def figures() -> str:
+    """Ids for `--fail-if`, predictions and JSON, by the heading that reports show them under."""
+    body = ((code(item.id), prose(item.label), str(item.unit), item.group) for item in FIGURES if item.compared)
+    return table(("id", "figure", "unit", "heading"), body)
+
+
+def findings() -> str:
+    """Every rule: its docstring says when it is reported and what bounds its gain."""
+    blocks = []
+    for rule in RULES:
+        blocks += [f"## {rule.id}", f"*{prose(rule.title)}.* {inspect.getdoc(rule.find)}"]
+        blocks += [f"Why: {prose(rule.explanation)}"] if rule.explanation else []
+        blocks += [f"Fix: {prose(rule.fix)}"] if rule.fix else []
+        blocks.append(f"Evidence: `molprof query {rule.query} TRACE`.")
+    return "\n\n".join(blocks)
+
+
+def settings() -> str:
+    """The settings of a capture: options, defaults, and what a difference means to a comparison."""
+    body = (
+        (code(item.flag), code(item.default), prose(item.help), item.decides, item.role or "")
+        for item in rows(CaptureSettings).values()
+    )
+    return table(("option", "default", "meaning", "decides", "in comparisons"), body)
+
+
+def checks() -> str:
+    """The checks of the certificate, each with a module that shows its evidence."""
+    body = (
+        (code(check.id), prose(check.title), f"[{module}](queries.md#{module})")
+        for check in CHECKS
+        for module in [check.queries[0].module]
+    )
+    return table(("check", "passes if", "SQL"), body)
+
+
+PARTS: dict[str, Callable[[], str]] = {part.__name__: part for part in (modules, figures, findings, settings, checks)}
