@@ -55,7 +55,7 @@ def test_every_module_has_a_line_an_example_and_documented_entries(name: str) ->
 
 @pytest.mark.parametrize("name", CATALOG)
 def test_every_entry_is_tested(name: str) -> None:
-    tests = "".join(path.read_text() for path in sorted((ROOT / "tests").glob("test_quer*.py")))
+    tests = "".join(path.read_text() for path in sorted((ROOT / "tests/sql").glob("*.txt")))
     assert [entry.name for entry in CATALOG[name].entries if not re.search(rf"\b{entry.name}\b", tests)] == []
 
 

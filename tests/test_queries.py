@@ -1,319 +1,370 @@
-"""The SQL package: exact rows of a tiny captured run."""
+"""The SQL package: cases in `sql/*.txt`, sums on real traces, and what every module must keep.
+
+A case is a title, events, and queries with the rows that they give. `python tests/test_queries.py` writes them.
+
+    # A kernel and its call
+    runtime cudaLaunchKernel 0 2 #1            category, name, start and duration in us, correlation
+    kernel "void gemm()" 5 20 #1 @0/7 bytes=4  process and thread (device and stream of GPU work); args
+    ? SELECT name, dur FROM molprof_gpu_work   or the name of a table: all of its columns but ids
+    void gemm() | 20000
+
+`for i in 1..9:` before an event repeats it, `bare` leaves device and stream out of the args of GPU work, `trace` names
+a file to read, and other kinds of events are JSON.
+"""
 
 from __future__ import annotations
 
+import bisect
+import gzip
+import json
+import os
+import re
+import shlex
+import textwrap
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import pytest
 import tiny_trace
-from sql_rows import events_loaded, rows
-from tiny_trace import slice_, work
+from tiny_trace import HOST, slice_, write
+from trace_rows import losses
 
+from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.query import find_statement
 from molprof.analysis.reader.load import load_trace
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.queries import PACKAGE, modules
-from molprof.queries.catalog import catalog
+from molprof.queries.catalog import catalog, standalone_sql
 
-MODULES = modules()
+TESTS = Path(__file__).parent
+CASES = TESTS / "sql"
 CATALOG = catalog()
+ENTRIES = {entry.name: entry for module in CATALOG.values() for entry in module.entries}
+CORPUS = os.environ.get("MOLPROF_CORPUS")
+TRACES = sorted(Path(CORPUS, "traces").glob("*.json.gz")) if CORPUS else []
+needs_traces = pytest.mark.skipif(not TRACES, reason="MOLPROF_CORPUS is not set: no real traces to read")
+CATEGORIES = {
+    "runtime": "cuda_runtime", "driver": "cuda_driver", "op": "cpu_op", "mark": "user_annotation",
+    "python": "python_function", "memcpy": "gpu_memcpy", "memset": "gpu_memset",
+}  # fmt: skip
+GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+KINDS = {"c": "copy", "f": "free", "l": "filler", "j": "junk", "e": "eos"}
+Rows = list[tuple[Any, ...]]
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TraceProcessor]:
-    """The tiny captured run, with the package."""
-    path = tiny_trace.write(tmp_path_factory.mktemp("trace") / "tiny.json", tiny_trace.document())
-    with open_engine() as opened:
-        load_trace(path, opened)
-        opened.register_package(PACKAGE, MODULES)
-        yield opened
+class Case(NamedTuple):
+    """Lines of a case: its title and events, then its queries, each with its rows."""
+
+    head: list[str]
+    queries: list[tuple[str, list[str]]]
 
 
-@pytest.mark.parametrize("name", CATALOG)
-def test_every_example_runs(engine: TraceProcessor, name: str) -> None:
-    statement = find_statement(name, {})
-    assert isinstance(rows(engine, name, statement.sql), list)
+def read_cases(path: Path) -> list[Case]:
+    cases = []
+    for block in path.read_text(encoding="utf-8").rstrip("\n").split("\n\n"):
+        case = Case([], [])
+        for line in block.split("\n"):
+            if line.startswith("? "):
+                case.queries.append((line[2:], []))
+            elif case.queries and line.startswith("    "):
+                case.queries[-1] = (f"{case.queries[-1][0]} {line.strip()}", [])
+            else:
+                (case.queries[-1][1] if case.queries else case.head).append(line)
+        cases.append(case)
+    return cases
 
 
-def test_counts(engine: TraceProcessor) -> None:
-    assert rows(engine, "launches", "SELECT * FROM molprof_launch_count") == [(4, 1, 6, 71_000, 6, 1, 5, 1)]
+def events_of(line: str) -> Iterator[dict[str, Any]]:
+    """The events of a line of a case."""
+    if repeated := re.fullmatch(r"for i in (\d+)\.\.(\d+): (.*)", line):
+        first, last, each = repeated.groups()
+        for i in range(int(first), int(last) + 1):
+            yield from events_of(re.sub(r"\{(.*?)\}", lambda found, i=i: str(eval(found[1], {"i": i})), each))
+    elif line.startswith("{"):
+        yield json.loads(line)
+    elif not line.startswith("#"):
+        kind, *words = shlex.split(line)
+        yield sequence(words) if kind == "sequence" else complete(CATEGORIES.get(kind, kind), words)
 
 
-def test_calls_and_the_work_they_started(engine: TraceProcessor) -> None:
-    assert rows(engine, "gpu_calls", "SELECT ts, dur, name, kind, correlation FROM molprof_gpu_call") == [
-        (10_000, 5_000, "cudaLaunchKernel", "launch", 1),
-        (35_000, 4_000, "cudaLaunchKernelExC", "launch", 2),
-        (64_000, 3_000, "cudaLaunchKernel", "launch", 3),
-        (81_000, 2_000, "cudaMemcpyAsync", None, 4),
-        (84_000, 6_000, "cudaStreamSynchronize", None, 5),
-        (105_000, 5_000, "cudaGraphLaunch", "graph_launch", 6),
-        (176_000, 1_000, "cuLaunchKernel", "launch", 7),
-    ]
-    sql = """
-    SELECT work.correlation, link.delay FROM molprof_gpu_work_call AS link
-    JOIN molprof_gpu_work AS work ON work.id = link.work_id ORDER BY work.ts
-    """
-    assert rows(engine, "work_calls", sql) == [
-        (1, 20_000),
-        (2, 37_000),
-        (3, 21_000),
-        (4, 7_000),
-        (6, 10_000),
-        (6, 15_000),
-    ]
+def complete(category: str, words: list[str]) -> dict[str, Any]:
+    name, ts, dur, *more = words
+    is_work = category in GPU_WORK
+    pid, tid = ("0", "7") if is_work else (str(HOST), str(HOST))
+    args: dict[str, Any] = {}
+    for word in more:
+        if word[0] == "#":
+            args["correlation"] = int(word[1:])
+        elif word[0] == "@":
+            pid, _, tid = word[1:].partition("/")
+        elif word != "bare":
+            args |= argument(word)
+    place = {"pid": int(pid) if pid.isdigit() else pid, "tid": int(tid)}
+    if is_work and "bare" not in more:
+        args = {"device": place["pid"], "stream": place["tid"], **args}
+    return {"ph": "X", "cat": category, "name": name, "ts": float(ts), "dur": float(dur), "args": args, **place}
 
 
-def test_launches_by_name(engine: TraceProcessor) -> None:
-    assert rows(engine, "launches", "SELECT * FROM molprof_launch_summary") == [
-        ("cudaLaunchKernel", "launch", 2, 8_000, 2, 20_500.0),
-        ("cuLaunchKernel", "launch", 1, 1_000, 0, None),
-        ("cudaGraphLaunch", "graph_launch", 1, 5_000, 2, 10_000.0),
-        ("cudaLaunchKernelExC", "launch", 1, 4_000, 1, 37_000.0),
-    ]
+def argument(word: str) -> dict[str, Any]:
+    name, _, value = word.partition("=")
+    try:
+        return {name: json.loads(value)}
+    except ValueError:
+        return {name: value}
 
 
-def test_devices_are_busy_for_the_union_of_their_work(engine: TraceProcessor) -> None:
-    assert rows(engine, "devices", "SELECT * FROM molprof_device") == [("0", 149_000, 67_000, 82_000, 7)]
-    assert rows(engine, "devices", "SELECT * FROM molprof_device_idle") == [
-        ("0", 130_000, 48_000),
-        ("0", 89_000, 26_000),
-        ("0", 80_000, 5_000),
-        ("0", 70_000, 2_000),
-        ("0", 87_000, 1_000),
-    ]
+def sequence(words: list[str]) -> dict[str, Any]:
+    """The slice of a sequence, whose tokens are words such as `1.0:f:0`: text, kind, block."""
+    number, *words = words
+    tokens = [word.rsplit(":", 2) for word in words if re.search(r":[cflje]:-?\d+$", word)]
+    arrays = {name: value for word in words[len(tokens) :] for name, value in argument(word).items()}
+    texts, kinds, blocks = zip(*tokens, strict=True)
+    return slice_(
+        "molprof.sequence", f"sequence {number}", 0, 100, tiny_trace.TOKENS, int(number) + 1, sequence=int(number),
+        batch=0, row=int(number), smiles="C", tokens=len(tokens), token_id=[1] * len(tokens), text=list(texts),
+        kind=[KINDS[kind] for kind in kinds], block=list(map(int, blocks)), **arrays,
+    )  # fmt: skip
 
 
-def test_memory_operations(engine: TraceProcessor) -> None:
-    assert rows(engine, "memory_operations", "SELECT * FROM molprof_memory_operation") == [
-        ("Memcpy DtoH", 1, 1_000, 16, 16e6)
-    ]
+def ask(engine: TraceProcessor, text: str) -> Rows:
+    """Rows of SQL, or of a table without its ids, which are those of one engine."""
+    statement = find_statement(text, {}, files=False)
+    includes = "".join(f"INCLUDE PERFETTO MODULE {PACKAGE}.{module}; " for module in statement.modules)
+    columns = engine.query(includes + statement.sql)
+    if text in ENTRIES:
+        ids = {column.name for column in ENTRIES[text].columns if column.type.startswith(("JOINID", "ARGSETID"))}
+        columns = {name: column for name, column in columns.items() if name not in ids}
+    return list(zip(*(column.tolist() for column in columns.values()), strict=True))
 
 
-def test_host_syncs_are_the_wait_and_the_pageable_copy(engine: TraceProcessor) -> None:
-    assert rows(engine, "host_syncs", "SELECT ts, dur, name, operator FROM molprof_host_sync") == [
-        (81_000, 2_000, "cudaMemcpyAsync", "aten::_local_scalar_dense"),
-        (84_000, 6_000, "cudaStreamSynchronize", "aten::_local_scalar_dense"),
-    ]
-    assert rows(engine, "host_syncs", "SELECT name, count, longest_ns FROM molprof_host_sync_summary") == [
-        ("cudaStreamSynchronize", 1, 6_000),
-        ("cudaMemcpyAsync", 1, 2_000),
-    ]
+def opened(engine: TraceProcessor, path: Path, **how: bool) -> TraceProcessor:
+    load_trace(path, engine, **how)
+    engine.register_package(PACKAGE, modules())
+    return engine
 
 
-def test_leaf_operators_call_no_other(engine: TraceProcessor) -> None:
-    assert rows(engine, "operators", "SELECT name, ts FROM molprof_leaf_operator") == [
-        ("aten::mm", 5_000),
-        ("aten::addmm", 32_000),
-        ("aten::index_put_", 62_000),
-        ("aten::_local_scalar_dense", 80_500),
-    ]
+def answered(case: Case, folder: Path, **how: bool) -> str:
+    """The case as its file has it, with the rows that are found in the trace read so."""
+    if case.head[1].startswith("trace "):
+        path = TESTS / case.head[1].removeprefix("trace ")
+    else:
+        path = write(folder / "case.json", {"traceEvents": list(chain.from_iterable(map(events_of, case.head)))})
+    lines = list(case.head)
+    with open_engine() as engine:
+        opened(engine, path, **how)
+        for sql, _ in case.queries:
+            lines += textwrap.wrap(f"? {sql}", 118, subsequent_indent="    ", break_on_hyphens=False)
+            lines += [" | ".join(map(cell, row)).rstrip() for row in ask(engine, sql)]
+    return "\n".join(lines)
 
 
-def test_phases_and_steps(engine: TraceProcessor) -> None:
-    assert rows(engine, "phases", "SELECT ts, dur, phase, batch, step FROM molprof_phase") == [
-        (0, 60_000, "forward", 0, 1),
-        (60_000, 20_000, "processor", 0, 1),
-        (80_000, 15_000, "sampling", 0, 1),
-        (95_000, 5_000, "bookkeeping", 0, 1),
-        (100_000, 50_000, "forward", 0, 2),
-        (150_000, 10_000, "processor", 0, 2),
-        (160_000, 15_000, "sampling", 0, 2),
-        (175_000, 5_000, "bookkeeping", 0, 2),
-    ]
-    assert rows(engine, "phases", "SELECT ts, dur, batch, step FROM molprof_step") == [
-        (0, 100_000, 0, 1),
-        (100_000, 80_000, 0, 2),
-    ]
+def cell(value: Any) -> str:
+    if isinstance(value, float):
+        return repr(value) if len(repr(value)) <= 12 else f"{value:.9g}"
+    return "null" if value is None else str(value)
 
 
-def test_work_belongs_to_the_phase_of_its_call(engine: TraceProcessor) -> None:
-    """The attention kernel runs while the processor phase does, but the forward phase launched it."""
-    sql = """
-    SELECT slice.name, phase.phase, phase.step FROM molprof_work_phase AS place
-    JOIN slice USING (id) LEFT JOIN molprof_phase AS phase ON phase.id = place.phase_id ORDER BY slice.ts
-    """
-    assert rows(engine, "placement", sql) == [
-        ("sm90_xmma_gemm_bf16", "forward", 1),
-        ("fmha_cutlassF_bf16", "forward", 1),
-        (tiny_trace.INDEX, "processor", 1),
-        ("Memcpy DtoH (Device -> Pageable)", "sampling", 1),
-        (tiny_trace.COPY, "forward", 2),
-        (tiny_trace.CAT, "forward", 2),
-        ("mystery", None, None),
-    ]
+def text_of(case: Case) -> str:
+    lines = list(case.head)
+    for sql, rows in case.queries:
+        lines += [*textwrap.wrap(f"? {sql}", 118, subsequent_indent="    ", break_on_hyphens=False), *rows]
+    return "\n".join(lines)
 
 
-def test_calls_and_operators_belong_to_the_phase_they_began_in(engine: TraceProcessor) -> None:
-    sql = """
-    SELECT phase.phase, phase.step, COUNT() FROM molprof_call_phase AS place
-    JOIN molprof_phase AS phase ON phase.id = place.phase_id GROUP BY phase.id ORDER BY phase.ts
-    """
-    assert rows(engine, "call_phases", sql) == [
-        ("forward", 1, 5),
-        ("processor", 1, 2),
-        ("sampling", 1, 3),
-        ("forward", 2, 1),
-        ("bookkeeping", 2, 1),
-    ]
-    sql = "SELECT phase, step, host_ns, kernels, gpu_ns FROM molprof_phase_work WHERE kernels > 0"
-    assert rows(engine, "phase_work", sql) == [
-        ("forward", 1, 60_000, 2, 48_000),
-        ("processor", 1, 20_000, 1, 2_000),
-        ("forward", 2, 50_000, 2, 20_000),
-        (None, None, None, 1, 1_000),
-    ]
+@pytest.mark.parametrize("path", sorted(CASES.glob("*.txt")), ids=lambda path: path.stem)
+def test_cases(tmp_path: Path, path: Path) -> None:
+    for case in read_cases(path):
+        assert answered(case, tmp_path) == text_of(case), "python tests/test_queries.py writes them anew"
 
 
-def test_phase_summary(engine: TraceProcessor) -> None:
-    # phase, count, host, launches, graph launches, kernels, GPU time, syncs, sync time, leaf operators
-    assert rows(engine, "phase_work", "SELECT * FROM molprof_phase_summary") == [
-        ("forward", 2, 110_000, 2, 1, 4, 68_000, 0, 0, 2),
-        ("processor", 2, 30_000, 1, 0, 1, 2_000, 0, 0, 1),
-        ("sampling", 2, 30_000, 0, 0, 0, 1_000, 2, 8_000, 1),
-        ("bookkeeping", 2, 10_000, 1, 0, 0, 0, 0, 0, 0),
-        (None, 0, None, 0, 0, 1, 1_000, 0, 0, 0),
-    ]
+@pytest.mark.parametrize("name", ["kinds", "ranks", "run", "tokens"])
+def test_cases_read_as_reports_read_traces(tmp_path: Path, name: str) -> None:
+    """With the args alone that the modules use."""
+    for case in read_cases(CASES / f"{name}.txt"):
+        assert answered(case, tmp_path, all_args=False) == text_of(case)
 
 
-def test_classes(engine: TraceProcessor) -> None:
-    assert rows(engine, "kernel_classes", "SELECT class, count, time_ns FROM molprof_class_summary") == [
-        ("matmul", 1, 40_000),
-        ("cat", 1, 10_000),
-        ("copy", 1, 10_000),
-        ("attention", 1, 8_000),
-        ("index/scatter/gather", 1, 2_000),
-        ("memcpy DtoH", 1, 1_000),
-        ("other", 1, 1_000),
-    ]
-    sql = "SELECT category, class FROM molprof_work_class WHERE class IN ('copy', 'memcpy DtoH', 'other')"
-    assert rows(engine, "kernel_classes", sql) == [
-        ("gpu_memcpy", "memcpy DtoH"),
-        ("kernel", "other"),
-        ("kernel", "copy"),
-    ]
-    # The kernel without a call is in no step.
-    assert ("other", 1, 1_000) not in rows(engine, "step_work", "SELECT * FROM molprof_step_class")
+def test_modules_include_what_they_use_and_have_the_documented_columns() -> None:
+    """Each on an engine that has included no other."""
+    sql = modules()
+    for module in CATALOG.values():
+        declared = re.findall(r"^CREATE PERFETTO \w+ (\w+)", module.sql, re.MULTILINE)
+        assert all(name.startswith(("molprof_", "_molprof_")) for name in declared)
+        assert [entry.name for entry in module.entries] == [name for name in declared if name[0] != "_"] != []
+        for included in module.includes:
+            names = re.findall(r"^CREATE PERFETTO \w+ (\w+)", sql[f"{PACKAGE}.{included}"], re.MULTILINE)
+            assert any(re.search(rf"\b{name}\b", module.sql) for name in names), f"{module.key} does not use {included}"
+        with open_engine() as fresh:
+            fresh.feed(b'{"traceEvents":[]}')
+            fresh.finish()
+            fresh.register_package(PACKAGE, sql)
+            ask(fresh, module.name)  # its example
+            for entry in module.entries:
+                query = find_statement(entry.name, {}).sql.replace(",\n  ".join(c.name for c in entry.columns), "*")
+                shown = fresh.query(f"INCLUDE PERFETTO MODULE {module.key}; {query}")
+                assert list(shown) == [column.name for column in entry.columns], entry.name
 
 
-def test_an_operator_tells_what_a_kernel_of_unknown_name_does(tmp_path: Path) -> None:
-    events = [
-        slice_("cpu_op", "aten::native_group_norm", 0, 20),
-        slice_("cpu_op", "aten::empty", 1, 1),
-        slice_("cuda_runtime", "cudaLaunchKernel", 5, 2, correlation=1),
-        work("kernel", "ComputeFusedParams", 10, 5, 1),
-        slice_("cuda_runtime", "cudaLaunchKernel", 25, 2, correlation=2),
-        work("kernel", "ComputeFusedParams", 30, 5, 2),
-        work("kernel", "spin", 40, 5, 3),
-    ]
-    with events_loaded(tmp_path, events) as found:
-        sql = "SELECT class, count FROM molprof_class_summary ORDER BY class"
-        assert found("kernel_classes", sql) == [("norm", 2), ("other", 1)]
+def test_causes_of_idle_time_are_explained_as_reports_name_them() -> None:
+    explained = re.findall(r'^-- (\w+) \("(.*?)"\): ', CATALOG["idle_causes"].sql, re.MULTILINE)
+    assert dict(explained) == IDLE_CAUSES
 
 
 def test_pattern_priorities_name_one_class_each(engine: TraceProcessor) -> None:
-    sql = """
-    SELECT priority FROM molprof_kernel_pattern GROUP BY priority HAVING COUNT(DISTINCT class) > 1
-    """
-    assert rows(engine, "kernel_patterns", sql) == []
+    opened(engine, TESTS / "goldens/given/tiny.json")
+    sql = "SELECT priority FROM molprof_kernel_pattern GROUP BY priority HAVING COUNT(DISTINCT class) > 1"
+    assert ask(engine, sql) == []
+
+
+def test_totals_where_the_engine_does_not_number_stacks(engine: TraceProcessor, tmp_path: Path) -> None:
+    path = TESTS / "goldens/given/run.json"
+    tables = ("molprof_top_cpu_operation", "molprof_work_total")
+    with open_engine() as numbered:
+        opened(numbered, path)
+        expected = [ask(numbered, name) for name in tables]
+    load_trace(path, engine)
+    engine.register_package(PACKAGE, {key: sql.replace("stack_id", "no_id") for key, sql in modules().items()})
+    assert [ask(engine, name) for name in tables] == expected
+
+
+def test_standalone_texts_can_be_pasted_in_any_order_and_again(engine: TraceProcessor) -> None:
+    path = TESTS / "goldens/given/run.json"
+    load_trace(path, engine)
+    for name in (*CATALOG, *reversed(CATALOG)):
+        engine.query(standalone_sql(name, CATALOG))
+    pasted = {name: engine.query(f"SELECT * FROM {name}") for name, entry in ENTRIES.items() if not entry.arguments}
+    with open_engine() as packaged:
+        opened(packaged, path)
+        for name, columns in pasted.items():
+            kept = [
+                column.name for column in ENTRIES[name].columns if not column.type.startswith(("JOINID", "ARGSETID"))
+            ]
+            assert ask(packaged, name) == list(zip(*(columns[key].tolist() for key in kept), strict=True)), name
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "dropped"),
     [
-        ("void at::native::(anonymous namespace)::softmax_warp_forward<float>(float*)", "softmax"),
-        ("void pytorch_flash::flash_fwd_kernel<cutlass::bfloat16_t>(Params)", "attention"),
-        ("void vllm::reshape_and_cache_flash_kernel<short>(short const*)", "cache-write"),
-        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgs)", "collective"),
-        ("triton_red_fused_add_mean_mul_pow_rsqrt_1", "norm"),
-        ("triton_poi_fused__to_copy_3", "copy"),
-        ("triton_poi_fused__to_copy_add_3", "elementwise"),
-        ("void at::native::elementwise_kernel<masked_fill_kernel(int)>(int)", "fill"),
-        ("void at::native::sbtopk::gatherTopK<float, unsigned int>(float*)", "sort/top-k"),
-        ("void at::native::vectorized_gather_kernel<16, long>(char*)", "index/scatter/gather"),
-        ("void at::native::reduce_kernel<512, 1, ArgMaxOps<float> >(float)", "reduce"),
-        ("void rotary_embedding_kernel<c10::BFloat16, true>(long const*)", "embedding/rotary"),
-        ("Cijk_Alik_Bljk_BBS_BH_Bias_HA", "matmul"),
-        ("something nobody knows", "other"),
+        ("tests/goldens/given/run.json", 0),
+        pytest.param("traces/mi300x_vllm_decode_graph.json.gz", 0, marks=needs_traces),
+        pytest.param("traces/torch_compile_triton.json.gz", 0, marks=needs_traces),
+        pytest.param("traces/b200_vllm_eager.json.gz", 42, marks=needs_traces),
     ],
 )
-def test_class_of_a_kernel(engine: TraceProcessor, name: str, expected: str) -> None:
-    sql = f"""
-    SELECT IFNULL((
-      SELECT class FROM molprof_kernel_pattern WHERE '{name.lower()}' GLOB pattern ORDER BY priority LIMIT 1
-    ), 'other')
-    """
-    assert rows(engine, "kernel_patterns", sql) == [(expected,)]
+def test_perfettos_own_reader_gives_the_same_rows_unless_it_drops_events(name: str, dropped: int) -> None:
+    path = Path(TESTS.parent if name.startswith("tests") else str(CORPUS), name)
+    raw = path.read_bytes()
+    times = ("TIMESTAMP", "JOINID", "ARGSETID")  # counted from another moment
+    with open_engine() as ours, open_engine() as plain:
+        opened(ours, path)
+        plain.feed(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+        plain.finish()
+        plain.register_package(PACKAGE, modules())
+        ours_shows, plain_shows = (ask(engine, "SELECT COUNT() FROM slice")[0][0] for engine in (ours, plain))
+        assert losses(plain).get("slice_drop_overlapping_complete_event", 0) == ours_shows - plain_shows == dropped
+        for entry in ENTRIES.values() if not dropped else ():
+            names = [column.name for column in entry.columns if not column.type.startswith(times)]
+            if names and not entry.arguments:
+                sql = f"SELECT {', '.join(names)} FROM {entry.name}"
+                assert sorted(ask(plain, sql), key=repr) == sorted(ask(ours, sql), key=repr), entry.name
 
 
-def test_attention_and_masking(engine: TraceProcessor) -> None:
-    assert rows(engine, "attention", "SELECT kind, name, count, time_ns FROM molprof_attention") == [
-        ("kernel", "fmha_cutlassF_bf16", 1, 8_000)
+@needs_traces
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.split(".")[0])
+def test_sums_of_real_traces(path: Path, engine: TraceProcessor) -> None:
+    """Figures that are counted in different ways agree, some of them with plain loops."""
+    load_trace(path, engine, stacks=False)
+    engine.register_package(PACKAGE, modules())
+    devices = ask(engine, "SELECT device, span_ns, busy_ns, idle_ns FROM molprof_device")
+    running = "SELECT device, SUM(time_ns), SUM(time_ns * (running > 0)) FROM molprof_concurrency GROUP BY device"
+    assert ask(engine, running) == [(device, span, busy) for device, span, busy, _ in devices]
+    causes = "SELECT device, SUM(time_ns) FROM molprof_idle_cause WHERE position = 'between' GROUP BY device"
+    assert dict(ask(engine, causes)) == {device: idle for device, _, _, idle in devices if idle}
+    ((count, time_ns, kernels),) = ask(
+        engine, "SELECT COUNT(), SUM(dur), SUM(category = 'kernel') FROM molprof_gpu_work"
+    )
+    assert ask(engine, "SELECT SUM(count), SUM(time_ns), SUM(kernels) FROM molprof_stream") == [
+        (count, time_ns, kernels)
     ]
-    assert rows(engine, "masking", "SELECT * FROM molprof_masking_step") == [
-        (0, 1, 20_000, 2_000, 1, 1, 0, 1),
-        (0, 2, 10_000, 0, 0, 0, 0, 0),
+    assert ask(engine, "SELECT IFNULL(SUM(count), 0) FROM molprof_memory_direction") == [(count - kernels,)]
+    steps = ask(engine, "SELECT id, ts, ts + dur, tid FROM molprof_any_step")
+    if steps:
+        assert ask(engine, "SELECT SUM(kernels), SUM(gpu_ns) FROM molprof_step_launch") == [(kernels, time_ns)]
+    if len({tid for *_, tid in steps}) == 1:
+        calls = ask(engine, "SELECT id, ts FROM molprof_gpu_call ORDER BY id")
+        inside = [(call, [(start, step) for step, start, end, _ in steps if start <= ts < end]) for call, ts in calls]
+        assert ask(engine, "SELECT id, step_id FROM molprof_call_step") == [
+            (c, max(all_)[1]) for c, all_ in inside if all_
+        ]
+
+    sql = "SELECT SUM(kind = 'launch'), SUM(kind = 'graph_launch'), SUM(kernels) FROM molprof_launch"
+    assert ask(engine, sql) == ask(
+        engine, "SELECT launches, graph_launches, kernels_with_call FROM molprof_launch_count"
+    )
+    delays = "SELECT name, kind, count, mean_delay_ns FROM {} ORDER BY name, kind"
+    by_call = ask(engine, delays.format("molprof_launch_summary"))
+    assert by_call == ask(engine, delays.format("molprof_launch_queue_summary"))
+    graphs = "SELECT name, 'graph_launch', graph_launches, mean_delay_ns FROM molprof_graph_summary ORDER BY name"
+    assert ask(engine, graphs) == [row for row in by_call if row[1] == "graph_launch"]
+
+    sql = """SELECT work.device, call.ts, work.ts + work.dur FROM molprof_gpu_work_call AS link
+        JOIN molprof_gpu_work AS work ON work.id = link.work_id JOIN molprof_gpu_call AS call ON call.id = link.call_id
+        WHERE work.dur > 0"""
+    submitted, ended = defaultdict(list), defaultdict(list)
+    for device, start, end in ask(engine, sql):
+        bisect.insort(submitted[device], start)
+        bisect.insort(ended[device], end)
+    for device, ts, depth in ask(engine, "SELECT device, ts, queue_depth FROM molprof_launch"):
+        waiting = bisect.bisect_left(submitted[device], ts) - bisect.bisect_right(ended[device], ts)
+        assert depth == (None if device is None else waiting)
+
+
+@needs_traces
+def test_real_work_under_made_up_phases_against_a_plain_count(tmp_path: Path) -> None:
+    """The busiest thread of a real trace, cut into 40 phases: busy and waiting as a loop over them has it."""
+    content = json.loads(gzip.decompress(Path(str(CORPUS), "traces/h100_qwen1.5_0.5b.json.gz").read_bytes()))
+    events = [event for event in content["traceEvents"] if event.get("cat") in ("cuda_runtime", *GPU_WORK)]
+    calls = [event for event in events if event["cat"] == "cuda_runtime"]
+    (pid, tid), _ = Counter((event["pid"], event["tid"]) for event in calls).most_common(1)[0]
+    first = min(int(event["ts"]) for event in calls) - 5
+    length = (max(int(event["ts"] + event["dur"]) for event in calls) - first) // 40 + 1
+    events += [
+        slice_("user_annotation", f"molprof.forward batch=0 step={step}", first + step * length, length, pid, tid)
+        for step in range(40)
     ]
-    assert rows(engine, "masking", "SELECT * FROM molprof_masking_candidate") == [
-        ("kernel", tiny_trace.INDEX, 1, 2_000),
-        ("operator", "aten::index_put_", 1, 10_000),
+    with open_engine() as engine:
+        opened(engine, write(tmp_path / "phases.json", {"traceEvents": events}))
+        spans, waits, phases = (
+            ask(engine, f"SELECT ts, ts + dur FROM molprof_{name} ORDER BY ts")
+            for name in ("gpu_work", "host_sync", "phase")
+        )
+        found = ask(engine, "SELECT host_ns, gpu_busy_ns, sync_idle_ns, launch_ns FROM molprof_phase_bound")
+    busy, either = ([covered(sorted(some), *phase) for phase in phases] for some in (spans, spans + waits))
+    assert 0 < sum(busy) < sum(either)
+    assert found == [
+        (end - start, gpu, both - gpu, end - start - both)
+        for (start, end), gpu, both in zip(phases, busy, either, strict=True)
     ]
 
 
-def test_tokens_recorded_or_not(engine: TraceProcessor) -> None:
-    sql = "SELECT sequence, batch, position, token_id, text, kind, block, ts, dur FROM molprof_token"
-    assert rows(engine, "tokens", sql) == [
-        (0, 0, 0, 5, "[C]<", "copy", -1, None, None),
-        (0, 0, 1, 6, "1.0,2.0,3.0", "free", 0, 0, 100_000),
-        (0, 0, 2, 7, "abra", "junk", 0, 100_000, 80_000),
-        (1, 0, 0, 8, "[O]", "copy", -1, None, None),
-        (1, 0, 1, 9, "</s>", "eos", -1, 0, 100_000),
-    ]
+def covered(spans: Rows, start: int, end: int) -> int:
+    """Length of the union of spans, ordered by start, within one span."""
+    total, until = 0, start
+    for span_start, span_end in spans:
+        cut = min(span_end, end)
+        if cut > max(span_start, until):
+            total += cut - max(span_start, until)
+            until = cut
+    return total
 
 
-def test_sequences(engine: TraceProcessor) -> None:
-    assert rows(engine, "tokens", "SELECT sequence, batch, row, smiles, tokens FROM molprof_sequence") == [
-        (0, 0, 0, "C", 3),
-        (1, 0, 1, "O", 2),
-    ]
-
-
-def test_drift(engine: TraceProcessor) -> None:
-    sql = "SELECT sequence, block, tokens, free, junk, filler, drift, text FROM molprof_block"
-    assert rows(engine, "drift", sql) == [(0, 0, 2, 1, 1, 0, None, "1.0,2.0,3.0abra")]
-    assert rows(engine, "drift", "SELECT * FROM molprof_sequence_drift") == [
-        (0, "C", 3, 1, 1, 1, 0, 0, 1, 1),
-        (1, "O", 2, 0, 1, 0, 0, 1, 0, 0),
-    ]
-    assert rows(engine, "drift", "SELECT * FROM molprof_surplus_histogram") == [(1, 1)]
-
-
-def test_top_and_small_operations(engine: TraceProcessor) -> None:
-    assert rows(engine, "top_operations", "SELECT * FROM molprof_top_gpu_operation LIMIT 1") == [
-        ("sm90_xmma_gemm_bf16", "matmul", 1, 40_000, 40 / 72, 40_000.0)
-    ]
-    sql = "SELECT name, own_ns, time_ns FROM molprof_top_cpu_operation WHERE name GLOB 'aten::[la][id][nd]*'"
-    assert rows(engine, "cpu_operations", sql) == [
-        ("aten::addmm", 10_000, 10_000),
-        ("aten::linear", 10_000, 20_000),
-    ]
-    small = "SELECT category, name, count FROM molprof_small_operations({}, 1)"
-    assert rows(engine, "small_operations", small.format(5_000)) == [("cuda_runtime", "cudaLaunchKernel", 2)]
-    assert rows(engine, "small_operations", small.format(4_000)) == []
-
-
-def test_operation_totals_are_sums_by_category_and_name(engine: TraceProcessor) -> None:
-    expected: dict[tuple[str, str], list[int]] = {}
-    for event in tiny_trace.EVENTS:
-        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset", "cpu_op", "cuda_runtime", "cuda_driver"):
-            row = expected.setdefault((event["cat"], event["name"]), [0, 0])
-            row[0] += 1
-            row[1] += round(event["dur"] * 1000)
-    assert len(expected) > 10
-    everything = [(*key, *expected[key]) for key in sorted(expected)]
-    assert rows(engine, "operation_totals", "SELECT * FROM molprof_operation_total") == everything
-    host = [row for row in everything if row[0] in ("cpu_op", "cuda_runtime", "cuda_driver")]
-    assert rows(engine, "host_totals", "SELECT * FROM molprof_host_total") == host
-    assert rows(engine, "work_totals", "SELECT * FROM molprof_work_total") == [
-        row for row in everything if row not in host
-    ]
+if __name__ == "__main__":
+    with TemporaryDirectory() as folder:
+        for path in sorted(CASES.glob("*.txt")):
+            path.write_text(
+                "\n\n".join(answered(case, Path(folder)) for case in read_cases(path)) + "\n", encoding="utf-8"
+            )
