@@ -46,7 +46,7 @@ TIMEOUT_S = 300
 # Commands that load a model in their own process.
 CAPTURING = (("capture",), ("demo",))
 # Files whose tests wait most of their time: for Slurm, a browser, an index, or a limit of time.
-WAITING = ("test_slurm", "test_ui_browser", "test_wheels", "test_process")
+WAITING = ("test_slurm", "test_browser", "test_wheels", "test_process")
 
 
 # Tests and what they import stay to the end: no collection of garbage need look at them again.

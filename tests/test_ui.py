@@ -1,16 +1,24 @@
-"""What the UI is served: the trace as the reader kept it, its tracks, its view, and nothing to anybody else."""
+"""`molprof open`: the trace as the reader kept it, its tracks, its view; what is served, to whom, and how it ends."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import native_trace
 import pytest
 import tiny_trace
 from decoding_trace import decoding
 from origin_trace import EVENTS
+from rank_traces import events, write_rank
 from trace_rows import SLICES, rows, x
 from ui_server import get, prepared, serving
 
@@ -18,8 +26,9 @@ from molprof import api
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.analysis.ui.contents import ABOVE, MAX_SLICES, Place, Span, longest
-from molprof.analysis.ui.prepare import Prepared, prepare
-from molprof.common.errors import TraceError, UsageError
+from molprof.analysis.ui.prepare import Prepared, View, load_for_remote, prepare
+from molprof.analysis.ui.server import UiServer
+from molprof.common.errors import QueryError, TraceError, UsageError
 
 NAME_TRACKS = """
     SELECT DISTINCT thread.name AS name, thread.tid AS tid, process.name AS process, process.pid AS pid
@@ -91,7 +100,7 @@ def test_lanes_stand_beside_the_track_that_they_came_from(tmp_path: Path) -> Non
     def work(name: str, ts: float, dur: float, tid: int, pid: int = 0) -> dict[str, Any]:
         return x(name, ts, dur, pid=pid, tid=tid, cat="kernel", args={"device": pid, "stream": tid})
 
-    events = [
+    content = [
         x("launch", 0, 1, pid=50, tid=50, cat="cuda_runtime"),
         work("a", 0, 10, 7), work("b", 5, 10, 7), work("c", 7, 10, 7),
         work("d", 0, 10, 20), work("e", 5, 10, 20),
@@ -100,7 +109,7 @@ def test_lanes_stand_beside_the_track_that_they_came_from(tmp_path: Path) -> Non
         {"ph": "M", "name": "thread_name", "pid": 0, "tid": 7, "args": {"name": "stream 7"}},
         {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "python"}},
     ]  # fmt: skip
-    result = prepared(tmp_path, events)
+    result = prepared(tmp_path, content)
     assert [name for name in result.view.pinned if "stream" in name] == [
         "GPU 0 stream 7", "GPU 0 stream 7 (overlapping 2), track 8", "GPU 0 stream 7 (overlapping 3), track 9",
         "GPU 0 stream 20", "GPU 0 stream 20 (overlapping 2), track 19", "GPU 0 stream 21", "GPU 1 stream 7",
@@ -167,20 +176,13 @@ def test_two_files_have_processes_of_their_own_and_start_together(tmp_path: Path
         ]
 
 
-def test_times_are_right_where_python_stacks_begin_earlier(tmp_path: Path) -> None:
-    document = tiny_trace.document()
-    document["traceEvents"].append(tiny_trace.slice_("python_function", "main", 900, 300))
-    assert strips(prepared(tmp_path, document))["steps"][0][0] == 100_000
-    assert strips(prepared(tmp_path, document, stacks=False))["steps"][0][0] == 0
-
-
 @pytest.mark.parametrize(
     ("place", "start_ns", "dur_ns", "first"),
     [
-        pytest.param(Place(step=1), 0, 104_000, "sequence, track 1", id="step"),
-        pytest.param(Place(token=2), 96_800, 83_200, "sequence, track 1", id="token"),
-        pytest.param(Place(token=1, molecule=1), 0, 104_000, "sequence, track 2", id="token-of-molecule"),
-        pytest.param(Place(molecule=1), 0, 180_000, "sequence, track 2", id="molecule"),
+        (Place(step=1), 0, 104_000, "sequence, track 1"),
+        (Place(token=2), 96_800, 83_200, "sequence, track 1"),
+        (Place(token=1, molecule=1), 0, 104_000, "sequence, track 2"),
+        (Place(molecule=1), 0, 180_000, "sequence, track 2"),
     ],
 )
 def test_the_zoom_is_where_the_user_asks(tmp_path: Path, place: Place, start_ns: int, dur_ns: int, first: str) -> None:
@@ -192,11 +194,9 @@ def test_the_zoom_is_where_the_user_asks(tmp_path: Path, place: Place, start_ns:
 @pytest.mark.parametrize(
     ("place", "message", "hint"),
     [
-        pytest.param(Place(step=9), "has no recorded step 9", "give --step one from 1 to 2", id="step"),
-        pytest.param(
-            Place(token=0), "has no recorded token 0 of molecule 0", "give --token one from 1 to 2", id="token"
-        ),
-        pytest.param(Place(molecule=2), "has no recorded molecule 2", "give --molecule one from 0 to 1", id="molecule"),
+        (Place(step=9), "has no recorded step 9", "give --step one from 1 to 2"),
+        (Place(token=0), "has no recorded token 0 of molecule 0", "give --token one from 1 to 2"),
+        (Place(molecule=2), "has no recorded molecule 2", "give --molecule one from 0 to 1"),
     ],
 )
 def test_a_place_that_is_not_recorded_is_refused(tmp_path: Path, place: Place, message: str, hint: str) -> None:
@@ -208,6 +208,8 @@ def test_a_place_that_is_not_recorded_is_refused(tmp_path: Path, place: Place, m
 def test_a_trace_without_steps_is_shown_whole(tmp_path: Path) -> None:
     view = prepared(tmp_path, [x("op", 0, 5)]).view
     assert (view.visible, view.pinned) == (None, [])
+    empty = prepared(tmp_path, [])
+    assert empty.notes == [f"{tmp_path}/run0.json holds no events with a duration, so nothing was recorded"]
     with pytest.raises(UsageError, match="has no recorded steps to zoom to"):
         prepared(tmp_path, [x("op", 0, 5)], place=Place(step=0))
 
@@ -219,6 +221,11 @@ def test_layers_and_outer_operators_are_tracks_where_stacks_are_read(tmp_path: P
     assert found["operators"] == [*linear, (33_000, 5_000, "aten::copy_")]
     without = strips(prepared(tmp_path, EVENTS, stacks=False))
     assert not {"modules", "operators"} & without.keys()
+    # Times are right where Python stacks begin earlier.
+    document = tiny_trace.document()
+    document["traceEvents"].append(tiny_trace.slice_("python_function", "main", 900, 300))
+    starts = [strips(prepared(tmp_path, document, stacks=stacks))["steps"][0][0] for stacks in (True, False)]
+    assert starts == [100_000, 0]
 
 
 def test_a_native_trace_is_shown_as_the_same_run_in_json(tmp_path: Path) -> None:
@@ -241,12 +248,6 @@ def test_of_a_damaged_trace_what_is_whole_is_shown(tmp_path: Path) -> None:
     result = prepare([api.load(path, partial=True)], tmp_path, Place())
     assert "is damaged, and only its whole part was read" in result.notes[0]
     assert "junk tokens" not in strips(result)  # these come last
-
-
-def test_an_empty_trace_is_told(tmp_path: Path) -> None:
-    result = prepared(tmp_path, [])
-    assert result.notes == [f"{tmp_path}/run0.json holds no events with a duration, so nothing was recorded"]
-    assert result.view.visible is None
 
 
 def test_of_too_many_slices_the_longest_are_kept() -> None:
@@ -275,3 +276,105 @@ def test_names_reach_the_script_as_text(tmp_path: Path) -> None:
     assert "\u2028" not in text
     data = text.split("const view = ", 1)[1].split(";\n", 1)[0]
     assert json.loads(data)["visible"] == ["96800", "180000"]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[UiServer]:
+    trace = tmp_path / "trace.gz"
+    trace.write_bytes(gzip.compress(b'{"traceEvents":[]}'))
+    with serving(Prepared(trace, View("run.json.gz", [], {}, None, [], []), [])) as server:
+        yield server
+
+
+def test_the_page_and_its_parts_are_served_with_a_policy(server: UiServer) -> None:
+    assert server.server_address[0] == "127.0.0.1"
+    status, headers, page = get(server, "")
+    assert status == 200
+    version = next(iter(server.assets)).split("/")[0]
+    assert f'src="{version}/frontend_bundle.js"'.encode() in page
+    policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
+    assert policy["default-src"] == "'none'"
+    assert policy["connect-src"] == policy["worker-src"] == "'self'"
+    assert policy["script-src"] == "'self' 'wasm-unsafe-eval'"
+    assert (headers["X-Content-Type-Options"], headers["Cache-Control"]) == ("nosniff", "no-store")
+    status, headers, _ = get(server, f"{version}/trace_processor.wasm")
+    assert (status, headers["Content-Type"]) == (200, "application/wasm")
+    status, _, body = get(server, "trace/run.json.gz")
+    assert (status, gzip.decompress(body)) == (200, b'{"traceEvents":[]}')
+    assert get(server, "", host="localhost:8080")[0] == 200  # a forwarded port is this machine too
+    with pytest.raises(UsageError, match=f"cannot listen on port {server.port} of 127.0.0.1"):
+        UiServer(Prepared(server.trace, View("run", [], {}, None, [], []), []), server.port)
+
+
+@pytest.mark.parametrize(
+    ("path", "changes", "status"),
+    [
+        *(("", {"token": token}, 404) for token in ("x" * 32, "", "%C3%A9")),
+        *(("", {"host": host}, 404) for host in ("evil.example", "127.0.0.1.evil.example:80", "")),
+        *((path, {}, 404) for path in ("../../../../etc/passwd", "%2e%2e/index.html", "index.html", "status")),
+        ("", {"method": "POST"}, 404),
+        ("rpc", {"method": "POST"}, 404),  # without an engine nothing is answered
+        ("", {"method": "PUT"}, 501),
+    ],
+)
+def test_everything_else_is_not_found(server: UiServer, path: str, changes: dict[str, str], status: int) -> None:
+    found, _, body = get(server, path, **changes)  # type: ignore[arg-type]
+    assert (found, body == b"not found\n") == (status, status == 404)
+
+
+def test_the_command_serves_ranks_on_one_clock_and_ends_with_a_signal(tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "scratch").mkdir()
+    write_rank(tmp_path / "ranks" / "0.json", 0)
+    write_rank(tmp_path / "ranks" / "1.json.gz", 1, events(late=60, clock=5_000))
+    environment = {**os.environ, "SSH_CONNECTION": "10.0.0.1 5 10.0.0.2 22", "TMPDIR": str(tmp_path / "scratch")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "molprof", "open", "ranks"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment,
+        start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    with urlopen(f"{address}trace/0.json+1.json.gz", timeout=30) as response:
+        content = json.loads(gzip.decompress(response.read()))["traceEvents"]
+    ends = sorted(event["ts"] + event["dur"] for event in content if "nccl" in event["name"])
+    assert ends == [200, 200, 400, 400]
+    names = {event["args"]["name"] for event in content if event["name"] == "process_name"}
+    assert {name.split(":")[0] for name in names} == {"rank 0", "rank 1"}
+    process.send_signal(signal.SIGTERM)
+    rest, errors = process.communicate(timeout=60)
+    port = address.split(":")[2].split("/")[0]
+    assert (process.returncode, rest) == (0, "")
+    assert f"ssh -N -L {port}:127.0.0.1:{port} " in errors
+    assert "@10.0.0.2, then open the address there" in errors
+    assert errors.endswith("Ctrl-C ends it\nended\n")
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+class _Client:
+    """Carries an engine's messages to a server, as the UI does."""
+
+    def __init__(self, server: UiServer) -> None:
+        self._address = f"{server.address}rpc"
+
+    def exchange(self, request: bytes) -> bytes:
+        with urlopen(Request(self._address, data=request), timeout=60) as response:
+            return bytes(response.read())
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_remote_engine_answers_one_client_after_the_other(tmp_path: Path) -> None:
+    result = prepared(tmp_path, tiny_trace.document())
+    with load_for_remote(result, None) as engine, serving(result, engine=engine) as server:
+        status, _, body = get(server, "status")
+        assert (status, b"run0.json" in body) == (200, True)
+        for _ in range(2):
+            client = TraceProcessor(_Client(server))
+            assert client.query("SELECT COUNT() AS n FROM slice")["n"].tolist() == [34]
+            with pytest.raises(QueryError, match="no such table: absent"):
+                client.query("SELECT * FROM absent")
+        assert get(server, "rpc", method="POST", token="x" * 32)[0] == 404
+        assert get(server, "rpc", method="POST", host="evil.example")[0] == 404
+        assert '"remote": true' in get(server, "view.js")[2].decode()
