@@ -16,17 +16,32 @@ from pathlib import Path
 import pytest
 from goldens import GIVEN, ROOT, called, normal
 
-# Text of files by name; a row may name them. A name that ends in `/` is an empty folder.
-FILES: dict[str, str | bytes] = {
+# Content of files by name; a row may name them. A name that ends in `/` is an empty folder, a path is a link to it.
+FILES: dict[str, str | bytes | Path] = {
     "sub/": "",
     "text.toml": "a = \n",
+    "linked.json": Path("given/tiny.json"),
+    "trace.svg": "{}",
 }
 
+_LOST = " is an input of this command, which would be lost"
 ERRORS: list[tuple[str, int, str]] = [
     # molprof
     ("reports", 2, "No such command 'reports'. Did you mean 'report'?\n  molprof --help shows what it takes"),
-    # report
+    # Outputs of any command: an input of it is not replaced, by force neither.
     ("report given/tiny.json --format csv -o no/such/out.csv", 2, "the directory no/such does not exist"),
+    ("report absent.json -o /proc/out.json", 2, "cannot write /proc/out.json: No such file or directory"),
+    (f"report absent.json -o {'n' * 300}", 2, f"cannot write {'n' * 300}: File name too long"),
+    ("report given/tiny.json -o /dev/null --force", 2, "/dev/null is not a regular file"),
+    ("report given/tiny.json -o linked.json --force", 2, f"linked.json{_LOST}"),
+    ("report given/tiny.json --rows -o given/tiny.json --force", 2, f"given/tiny.json{_LOST}"),
+    ("report given/tiny.json given/run.json -o given --format json --force", 2, f"given/tiny.json{_LOST}"),
+    ("compare given/run.json given/tiny.json -o given/tiny.json --force", 2, f"given/tiny.json{_LOST}"),
+    ("query launches given/tiny.json -o given/tiny.json --force", 2, f"given/tiny.json{_LOST}"),
+    ("ranks given/run.json given/tiny.json -o given/tiny.json --force", 2, f"given/tiny.json{_LOST}"),
+    ("ranks given -o given/tiny.json --force", 2, f"given/tiny.json{_LOST}"),
+    ("plot classes trace.svg -o trace.svg --force", 2, f"trace.svg{_LOST}"),
+    # report
     # compare
     # ranks
     # query
@@ -50,7 +65,9 @@ def test_a_wrong_command_line(
     for name, content in FILES.items():
         path = tmp_path / name
         (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
-        if not name.endswith("/"):
+        if isinstance(content, Path):
+            path.symlink_to(content)
+        elif not name.endswith("/"):
             path.write_bytes(content if isinstance(content, bytes) else content.encode())
     words = shlex.split(line)
     while words and words[0].partition("=")[0].isupper():
