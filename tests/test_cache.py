@@ -1,8 +1,9 @@
-"""Reports in the cache: equal to new ones, never of another file, option or damaged entry, and bounded."""
+"""The cache: what it keeps equals what is new, is never of another file, option or damaged entry, and is bounded."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,181 +15,181 @@ import msgspec
 import pytest
 import tiny_trace
 
-from molprof import Reading, api
-from molprof.analysis import trace as traces
-from molprof.analysis.reader import open as opening
-from molprof.common import cache, process
+from molprof import api
+from molprof.analysis.reader.open import kept_key
+from molprof.analysis.trace_processor import TraceProcessor, open_engine
+from molprof.common.cache import read_entry, write_entry
 from molprof.common.errors import EngineError, TraceError
 from molprof.common.process import Copied
 
-CACHED = Reading(cached=True)
+ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache; its folder of reports."""
+class Kept:
+    """Reports or traces in a cache of their own."""
+
+    def __init__(self, kind: str, tmp_path: Path) -> None:
+        self.kind = kind
+        self.folder = tmp_path / "cache" / kind
+        self.trace = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
+
+    def read(self, path: Path | None = None, query: str = "SELECT id, ts, dur, name FROM slice", **how: Any) -> Any:
+        if self.kind == "reports":
+            return api.report(path or self.trace, **how)
+        result = api.query([path or self.trace], query, **how)
+        return [column.tolist() for column in result.frame.columns.values()]
+
+    def entries(self) -> dict[str, int]:
+        """The entries; the number of one that is written anew is another one."""
+        return {path.name: path.lstat().st_ino for path in self.folder.iterdir()} if self.folder.exists() else {}
+
+
+@pytest.fixture(params=["reports", "traces"])
+def kept(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
     monkeypatch.setenv("MOLPROF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "_SETTLED_NS", -1)
-    return tmp_path / "cache" / "reports"
+    return Kept(request.param, tmp_path)
 
 
-@pytest.fixture
-def trace(tmp_path: Path) -> Path:
-    return tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
+def test_what_is_kept_equals_what_is_new_and_the_content_counts_not_the_name(kept: Kept) -> None:
+    new = kept.read()
+    assert kept.read(cached=True) == new
+    entries = kept.entries()
+    assert len(entries) == 1
+    assert kept.read(cached=True) == new
+    moved = kept.trace.rename(kept.trace.with_name("moved.json"))
+    again = kept.read(moved, cached=True)
+    assert again.trace.path == str(moved) if kept.kind == "reports" else again == new
+    assert kept.entries() == entries
 
 
-@pytest.fixture
-def read_anew(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The traces that were read because the cache did not have them."""
-    seen: list[str] = []
-    original = opening.open_trace
-
-    def recorded(path: Path, *arguments: Any, **how: Any) -> Any:
-        seen.append(Path(path).name)
-        return original(path, *arguments, **how)
-
-    monkeypatch.setattr(opening, "open_trace", recorded)
-    return seen
+def test_another_file_or_option_is_another_entry(kept: Kept) -> None:
+    before = kept.read(cached=True)
+    for count, options in enumerate(({"stacks": True}, {"partial": True}), start=2):
+        kept.read(cached=True, **options)
+        assert len(kept.entries()) == count
+    status = kept.trace.stat()
+    kept.trace.write_bytes(kept.trace.read_bytes().replace(b"molprof.forward", b"molprof.xorward"))
+    os.utime(kept.trace, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert kept.read(cached=True) != before
+    assert len(kept.entries()) == 4
 
 
-def test_a_kept_report_equals_a_new_one(folder: Path, trace: Path, read_anew: list[str]) -> None:
-    new = api.report(trace)
-    assert [api.report(trace, CACHED), api.report(trace, CACHED)] == [new, new]
-    assert read_anew == ["trace.json", "trace.json"]
-    assert len(list(folder.iterdir())) == 1
-    assert list((folder.parent / "files").iterdir())
-
-
-def test_the_content_counts_not_the_name(folder: Path, trace: Path, read_anew: list[str]) -> None:
-    api.report(trace, CACHED)
-    moved = trace.rename(trace.with_name("moved.json"))
-    assert api.report(moved, CACHED).trace.path == str(moved)
-    assert read_anew == ["trace.json"]
-
-
-def test_a_changed_file_is_read_anew_even_with_its_old_times(folder: Path, trace: Path, read_anew: list[str]) -> None:
-    before = api.report(trace, CACHED)
-    status = trace.stat()
-    trace.write_bytes(trace.read_bytes().replace(b"molprof.forward", b"molprof.xorward"))
-    os.utime(trace, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert api.report(trace, CACHED) != before
-    assert len(read_anew) == 2
-
-
-def test_a_file_still_being_written_is_hashed_each_time(
-    folder: Path, trace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cache, "_SETTLED_NS", 10**18)
-    api.report(trace, CACHED)
-    assert len(list(folder.iterdir())) == 1
-    assert not (folder.parent / "files").exists()
-
-
-@pytest.mark.parametrize("options", [Reading(stacks=True, cached=True), Reading(partial=True, cached=True)])
-def test_other_options_are_another_report(folder: Path, trace: Path, read_anew: list[str], options: Reading) -> None:
-    api.report(trace, CACHED)
-    api.report(trace, options)
-    assert len(read_anew) == 2
-
-
-def test_other_code_is_another_report(
-    folder: Path, trace: Path, read_anew: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    api.report(trace, CACHED)
-    monkeypatch.setattr(cache, "code_digest", lambda: "changed")
-    api.report(trace, CACHED)
-    assert len(read_anew) == 2
-
-
-@pytest.mark.parametrize("position", [0, 40, -1])
-def test_a_damaged_entry_is_never_used(folder: Path, trace: Path, read_anew: list[str], position: int) -> None:
-    new = api.report(trace, CACHED)
-    (entry,) = folder.iterdir()
+@pytest.mark.parametrize("position", [0, 40, -1, None], ids=str)
+def test_a_damaged_entry_is_made_anew(kept: Kept, position: int | None) -> None:
+    new = kept.read(cached=True)
+    (entry,) = kept.folder.iterdir()
     content = bytearray(entry.read_bytes())
-    content[position] ^= 1
+    if position is None:
+        content.clear()
+    else:
+        content[position] ^= 1
     entry.write_bytes(content)
-    assert api.report(trace, CACHED) == new
-    assert len(read_anew) == 2
+    before = kept.entries()
+    assert kept.read(cached=True) == new
+    assert kept.entries() != before
 
 
-def test_the_size_is_bounded_and_the_last_used_stay(folder: Path, trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    api.report(trace, CACHED)
-    (entry,) = folder.iterdir()
-    old = folder / "old"
-    old.write_bytes(b"x" * 1000)
-    os.utime(old, (1, 1))
-    monkeypatch.setattr(traces, "MAX_BYTES", 2 * entry.stat().st_size + 500)
-    api.report(trace, stacks=True, cached=True)
-    assert not old.exists()
-    assert len(list(folder.iterdir())) == 2
-
-
-def test_a_cache_that_cannot_be_written_is_no_error(
-    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("MOLPROF_CACHE", str(tmp_path / "file"))
-    assert api.report(trace, CACHED) == api.report(trace)
-
-
-@pytest.mark.parametrize("kind", ["link", "shared"])
-def test_a_folder_that_others_may_have_made_is_not_used(
-    folder: Path, trace: Path, tmp_path: Path, read_anew: list[str], kind: str
-) -> None:
+@pytest.mark.parametrize("how", ["link", "shared"])
+def test_a_folder_that_others_may_have_made_is_not_used(kept: Kept, tmp_path: Path, how: str) -> None:
     """Not even where it holds what the cache wrote: nothing in it is read, changed or removed."""
-    new = api.report(trace, CACHED)
-    for name in ("reports", "files"):
-        if kind == "link":
-            (folder.parent / name).symlink_to((folder.parent / name).rename(tmp_path / name))
+    new = kept.read(cached=True)
+    for folder in list((tmp_path / "cache").iterdir()):
+        if how == "link":
+            folder.symlink_to(folder.rename(tmp_path / folder.name))
         else:
-            (folder.parent / name).chmod(0o777)
+            folder.chmod(0o777)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    assert api.report(trace, CACHED) == new
-    assert len(read_anew) == 2
+    assert kept.read(cached=True) == new
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-def test_an_entry_that_is_a_link_is_replaced_not_followed(folder: Path, trace: Path, tmp_path: Path) -> None:
-    new = api.report(trace, CACHED)
-    (entry,) = folder.iterdir()
+def test_an_entry_that_is_a_link_is_replaced_not_followed(kept: Kept, tmp_path: Path) -> None:
+    new = kept.read(cached=True)
+    (entry,) = kept.folder.iterdir()
     mine = entry.rename(tmp_path / "mine")
     entry.symlink_to(mine)
     mine.write_bytes(b"damaged")
-    assert api.report(trace, CACHED) == new
+    assert kept.read(cached=True) == new
     assert (mine.read_bytes(), entry.is_symlink()) == (b"damaged", False)
 
 
-def test_errors_are_not_kept(folder: Path, tmp_path: Path) -> None:
+def test_errors_are_not_kept_and_a_cache_that_cannot_be_written_is_none(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text('{"traceEvents": [')
     for _ in range(2):
         with pytest.raises(TraceError, match="truncated"):
-            api.report(bad, CACHED)
-    assert not folder.exists()
+            kept.read(bad, cached=True)
+    assert kept.entries() == {}
+    monkeypatch.setenv("MOLPROF_CACHE", str(bad))
+    assert kept.read(cached=True) == kept.read()
 
 
-@pytest.fixture(params=[False, True])
-def two_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of them new, or a copy of this one, which is allowed though the test runner has threads."""
-    monkeypatch.setattr(traces, "processors", lambda: 2)
-    monkeypatch.setattr(process, "can_copy", lambda: request.param)
+def test_the_least_recently_used_go_and_what_is_too_large_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOLPROF_CACHE", str(tmp_path))
+    for place, key in enumerate("abc"):
+        write_entry("some", key, bytes(100), 1000)
+        os.utime(tmp_path / "some" / key, (place, place))
+    assert read_entry("some", "a") == bytes(100)  # used now
+    write_entry("some", "d", bytes(100), 500)  # with 32 bytes of a hash each
+    assert sorted(path.name for path in (tmp_path / "some").iterdir()) == ["a", "c", "d"]
+    write_entry("some", "e", bytes(501), 500)
+    assert read_entry("some", "e") is None
 
 
-@pytest.mark.usefixtures("two_processes")
-def test_parallel_reports_equal_single_ones(trace: Path) -> None:
-    other = tiny_trace.write(
-        trace.with_name("other.json"), {"traceEvents": [tiny_trace.work("kernel", "fmha", 5, 2, 1)]}
-    )
+def test_what_a_query_makes_is_gone_with_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOLPROF_CACHE", str(tmp_path / "cache"))
+    kept = Kept("traces", tmp_path)
+    for number in (1, 2):
+        assert kept.read(query=f"CREATE TABLE mine AS SELECT {number} AS one; SELECT one FROM mine", cached=True) == [
+            [number]
+        ]
+    assert kept.read(query="launches", cached=True) == kept.read(query="launches")
+
+
+def test_a_file_that_lies_still_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOLPROF_CACHE", str(tmp_path / "cache"))
+    changing = Path(shutil.copy(ROOT / "traces/cpu-qwen.json.gz", tmp_path))
+    assert kept_key(changing, None) == kept_key(ROOT / "traces/cpu-qwen.json.gz", None) is not None
+    assert len(list((tmp_path / "cache/files").iterdir())) == 1
+
+
+def test_a_native_trace_processor_and_a_stream_have_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = ROOT / "traces/cpu-qwen.json.gz"
+    assert kept_key(trace, "/bin/shell") is None
+    assert kept_key("-", None) is None
+    monkeypatch.setenv("MOLPROF_TRACE_PROCESSOR", "/bin/shell")
+    assert kept_key(trace, None) is None
+
+
+@pytest.mark.parametrize("megabytes", [48, 80], ids=["plain", "compressed"])
+def test_a_state_grows_the_memory_and_takes_more_packages(engine: TraceProcessor, megabytes: int) -> None:
+    engine.feed(b'{"traceEvents": []}')
+    engine.finish()
+    engine.query(f"CREATE TABLE large AS SELECT randomblob(1000) AS one, zeroblob({megabytes} << 20) AS text")
+    one = engine.query("SELECT HEX(one) AS one FROM large")["one"].tolist()
+    held = engine.state()
+    assert held is not None
+    with open_engine(state=memoryview(held)) as other:
+        assert other.query("SELECT LENGTH(text) AS length FROM large")["length"].tolist() == [megabytes << 20]
+        assert other.query("SELECT HEX(one) AS one FROM large")["one"].tolist() == one
+        other.register_package("mine", {"mine.one": "CREATE PERFETTO TABLE one AS SELECT 1 AS one"})
+        assert other.query("INCLUDE PERFETTO MODULE mine.one; SELECT one FROM one")["one"].tolist() == [1]
+        with pytest.raises(EngineError, match="packages"):
+            other.state()
+
+
+def test_several_reports_equal_single_ones_and_an_error_is_the_same(tmp_path: Path) -> None:
+    trace = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
+    other = tiny_trace.write(tmp_path / "b.json", {"traceEvents": [tiny_trace.work("kernel", "fmha", 5, 2, 1)]})
     paths = [trace, other, trace]
     assert api.reports(paths) == [api.report(path) for path in paths]
-
-
-@pytest.mark.usefixtures("two_processes")
-def test_an_error_in_a_process_is_the_same_error(trace: Path) -> None:
-    bad = trace.with_name("bad.json")
-    bad.write_text('{"traceEvents": [')
-    with pytest.raises(TraceError, match=r"bad\.json is truncated inside event 1") as failure:
-        api.reports([trace, bad])
+    other.write_text('{"traceEvents": [')
+    with pytest.raises(TraceError, match=r"b\.json is truncated inside event 1") as failure:
+        api.reports(paths)
     assert failure.value.hint == "read the intact part with --partial"
 
 
@@ -199,7 +200,6 @@ def test_a_copy_tells_what_failed_in_it_and_that_it_is_gone() -> None:
         return request.upper() if request == b"text" else bytes({}[request])
 
     with closing(Copied(make, "try again")) as process:
-        assert process.ask(b"text", "it") == b"TEXT"
         with pytest.raises(EngineError, match="failed: KeyError: b'wrong'"):
             process.ask(b"wrong", "it")
         assert process.ask(b"text", "it") == b"TEXT"
@@ -208,14 +208,15 @@ def test_a_copy_tells_what_failed_in_it_and_that_it_is_gone() -> None:
     assert failure.value.hint == "try again"
 
 
-def test_reports_are_decoded_by_several_threads_at_once(tmp_path: Path, trace: Path) -> None:
+def test_reports_are_decoded_by_several_threads_at_once(tmp_path: Path) -> None:
     """In a process of its own: what msgspec knows of a class is made once, and a race for it ends the process."""
+    trace = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
     (tmp_path / "report").write_bytes(msgspec.json.encode(api.report(trace)))
     script = (
         "import sys, threading\n"
         "sys.setswitchinterval(1e-6)\n"
         "from molprof.analysis.figures.model import decode_report\n"
-        "text, together, found = open(sys.argv[1], 'rb').read(), threading.Barrier(4), []\n"
+        "text, together, found = open('report', 'rb').read(), threading.Barrier(4), []\n"
         "def decode():\n"
         "    together.wait()\n"
         "    found.append(decode_report(text))\n"
@@ -224,11 +225,12 @@ def test_reports_are_decoded_by_several_threads_at_once(tmp_path: Path, trace: P
         "[thread.join() for thread in threads]\n"
         "assert len(found) == 4 and found[0] == found[3]\n"
     )
-    command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{script}", tmp_path / "report"]
-    assert subprocess.run(command, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", script], check=False, cwd=tmp_path).returncode == 0
 
 
-def test_a_report_in_the_cache_imports_nothing_that_reads(folder: Path, trace: Path) -> None:
+def test_a_report_in_the_cache_imports_nothing_that_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOLPROF_CACHE", str(tmp_path / "cache"))
+    trace = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
     command = "import sys\nfrom molprof.cli import cli\ncli(sys.argv[1:], standalone_mode=False)\nprint(*sys.modules)"
     arguments = [sys.executable, "-c", command, "report", str(trace), "--format", "json"]
     first, again = (subprocess.run(arguments, capture_output=True, text=True, check=True).stdout for _ in range(2))

@@ -1,81 +1,95 @@
-"""What the package must contain, and what the project's files promise each other."""
+"""The shape of the code, what the package must contain, and what the project's files promise each other."""
 
 from __future__ import annotations
 
 import ast
 import configparser
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from shape import FOLDERS
+from shape import ANALYSIS, COMMANDS, FOLDERS, GROUND, PROFILER, Checkout, checkout, room
 
 ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
+HEAVY = {"torch", "transformers", "rdkit", "safetensors", "tokenizers", "huggingface_hub"}
+OUTSIDE = {"training", "benchmarks", "docs", "tests", "shape", "generate"}
+SETUP = configparser.ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
 
 
-def _setup() -> configparser.ConfigParser:
-    parser = configparser.ConfigParser()
-    parser.read(ROOT / "setup.cfg")
-    return parser
+@pytest.fixture(scope="module")
+def code() -> Checkout:
+    return checkout()
 
 
-def _modules(folder: str) -> list[Path]:
-    return sorted((ROOT / folder).rglob("*.py"))
+def test_imports_follow_the_floors_without_circles(code: Checkout) -> None:
+    assert list(map(str, code.breaks())) == []
+    assert code.circles(hidden=True) == []
+    assert code.module_circles() == []
+    known = {name for column in (ANALYSIS, PROFILER, COMMANDS) for names in column for name in names} | {GROUND}
+    assert {room(name) for name in code.modules} - {"molprof", "molprof.analysis", "molprof.profiler"} == known
 
 
-def test_setup_lists_every_package() -> None:
-    listed = set(_setup()["options"]["packages"].split())
-    found = {
-        ".".join([name, *path.parent.relative_to(ROOT / folder).parts])
-        for folder, name in FOLDERS.items()
-        for path in _modules(folder)
-        if path.name == "__init__.py"
-    }
-    assert listed == found
+def test_what_code_may_import(code: Checkout) -> None:
+    for path in code.modules.values():
+        imported = _imports(code, path)
+        assert not imported & OUTSIDE, f"{path}: the wheel does not have it"
+        if path.startswith(("analysis/", "queries/")):
+            assert not imported & HEAVY, f"{path}: reading a trace needs nothing that runs a model"
+        if path in ("molprof/common/errors.py", "molprof/common/settings.py"):
+            assert imported <= sys.stdlib_module_names | {"molprof"}, path
 
 
+def test_files_are_short_and_functions_take_few_parameters(code: Checkout) -> None:
+    assert code.long_files() == {}
+    assert code.long_signatures() == {}
+
+
+def test_libraries_do_not_print(code: Checkout) -> None:
+    for path in code.modules.values():
+        if not path.startswith("molprof/"):
+            calls = (node.func for node in ast.walk(code.trees[path]) if isinstance(node, ast.Call))
+            assert not {call.id for call in calls if isinstance(call, ast.Name)} & {"print", "exit"}, path
+
+
+def test_setup_lists_every_package_and_data_file() -> None:
+    listed = SETUP["options.package_data"]
+    packages = set()
+    for folder, name in FOLDERS.items():
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.name == "__init__.py":
+                packages.add(".".join([name, *path.parent.relative_to(ROOT / folder).parts]))
+            elif path.is_file() and path.suffix not in (".py", ".pyc"):
+                assert any(
+                    path.match(str(Path(folder, *package.removeprefix(name).split("."), pattern)))
+                    for package, patterns in listed.items()
+                    for pattern in patterns.replace(",", " ").split()
+                ), f"{path} is in no package_data of setup.cfg"
+    assert packages == set(SETUP["options"]["packages"].split())
+
+
+@pytest.mark.skipif(not list(ROOT.glob("docs/dependencies.*")), reason="no page of dependencies")
 def test_dependencies_are_explained() -> None:
-    setup = _setup()
-    explained = (ROOT / "docs/dependencies.md").read_text()
-    lines = setup["options"]["install_requires"].split("\n")
-    for extra in setup["options.extras_require"].values():
-        lines += extra.split("\n")
+    explained = "".join(path.read_text() for path in ROOT.glob("docs/dependencies.*"))
+    extras = SETUP["options.extras_require"].values()
+    lines = "\n".join([SETUP["options"]["install_requires"], *extras]).split("\n")
     names = {line.split(">")[0].split("[")[0].strip() for line in lines if line and not line.startswith("#")}
     assert [name for name in sorted(names - {"", "molprof"}) if name not in explained] == []
 
 
-def test_the_wheel_has_every_data_file() -> None:
-    listed = _setup()["options.package_data"]
-    for folder, name in FOLDERS.items():
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.is_file() and path.suffix not in (".py", ".pyc"):
-                matched = [
-                    pattern
-                    for package, patterns in listed.items()
-                    for pattern in patterns.replace(",", " ").split()
-                    if path.match(str(Path(folder, *package.removeprefix(name).split("."), pattern)))
-                ]
-                assert matched, f"{path} is in no package_data of setup.cfg"
-
-
-def test_libraries_do_not_print() -> None:
-    for folder in ("analysis", "profiler", "queries"):
-        for path in _modules(folder):
-            calls = {
-                node.func.id
-                for node in ast.walk(ast.parse(path.read_text()))
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-            }
-            assert not calls & {"print", "exit"}, path
-
-
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
 def test_no_path_of_a_developers_machine_is_in_the_project() -> None:
-    found = subprocess.run(
-        ["git", "grep", "-nIE", r"/(home|root|work)/[a-z]", "--", ".", ":!tests/test_packaging.py"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert found.stdout == ""
+    line = ["git", "grep", "-nIE", r"/(home|root|work)/[a-z]", "--", ".", ":!tests/test_packaging.py"]
+    assert subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False).stdout == ""
+
+
+def _imports(code: Checkout, path: str) -> set[str]:
+    """First names of the modules that a file imports, inside functions too."""
+    names: set[str] = set()
+    for node in ast.walk(code.trees[path]):
+        if isinstance(node, ast.Import):
+            names.update(item.name for item in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return {name.partition(".")[0] for name in names}

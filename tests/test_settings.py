@@ -1,19 +1,27 @@
-"""Settings of a capture: values that cannot be, and what excludes each other."""
+"""Settings of a capture, and the manifest that holds them: what is written is read back, what is wrong is named."""
 
 from __future__ import annotations
 
+import copy
+import functools
+import gzip
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from captures import settings
+import tiny_trace
+from goldens import called
 
+from molprof import api
 from molprof.analysis.figures.run_model import Setup
 from molprof.commands.capture import command
-from molprof.common.errors import UsageError
+from molprof.common.errors import TraceError, UsageError
+from molprof.common.manifest import from_json
 from molprof.common.settings import SETTINGS, CaptureSettings, rows, setting
-from molprof.profiler.recording.tracefile import OutputFile
+
+TRACE = Path(__file__).parent.parent / "traces/cpu-qwen.json.gz"
 
 
 @pytest.mark.parametrize(
@@ -29,6 +37,7 @@ from molprof.profiler.recording.tracefile import OutputFile
         ({"max_new_tokens": 0}, "--max-new-tokens 0 is below 1"),
         ({"window": (3, 2)}, "the window 3:2 is not FIRST:LAST with 0 <= FIRST <= LAST"),
         ({"window": (3, 4), "full": True}, "a window and a full recording exclude each other"),
+        ({"window": (3, 10**9)}, "--window 1000000000 is above 1000000"),
         ({"model": ""}, "no model is named"),
         ({"processor": ""}, "no processor is named"),
         ({"max_cache_length": 99}, "--max-cache-length is for a cache of fixed shape, not 'dynamic'"),
@@ -39,19 +48,6 @@ from molprof.profiler.recording.tracefile import OutputFile
         ),
         ({"threads": 1025}, "--threads 1025 is above 1024"),
         ({"template_threads": 1025}, "--template-threads 1025 is above 1024"),
-        ({"window": (3, 10**9)}, "--window 1000000000 is above 1000000"),
-    ],
-)
-def test_bad_settings(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        settings(**changes)
-    assert str(caught.value) == message
-    assert caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
         ({"sampling": "beam"}, "no sampling 'beam'"),
         ({"temperature": 0.0}, "--temperature 0.0 is not a number above 0"),
         ({"temperature": float("inf")}, "--temperature inf is not a number above 0"),
@@ -61,57 +57,46 @@ def test_bad_settings(changes: dict[str, Any], message: str) -> None:
         ({"seed": 2**32}, "--seed 4294967296 is above 4294967295"),
     ],
 )
-def test_bad_decoding(changes: dict[str, Any], message: str) -> None:
+def test_a_wrong_setting(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        settings(**changes)
+        CaptureSettings(**{"model": "qwen", **changes})
     assert str(caught.value) == message
-
-
-def test_a_trace_has_a_known_ending(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"x\.txt ends in none of \.json, \.json\.gz"):
-        OutputFile(tmp_path / "x.txt").check()
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(
-    ("sampling", "parameters"),
+    ("asked", "parameters"),
     [
-        ("greedy", {}),
-        ("sample", {"temperature": 0.5}),
-        ("top_p", {"temperature": 0.5, "top_p": 0.9}),
-        ("top_k", {"temperature": 0.5, "top_k": 50}),
+        ({"sampling": "greedy", "temperature": 0.5}, {}),
+        ({"sampling": "sample", "temperature": 0.5}, {"temperature": 0.5}),
+        ({"sampling": "top_p", "temperature": 0.5}, {"temperature": 0.5, "top_p": 0.9}),
+        ({"sampling": "top_k", "temperature": 0.5}, {"temperature": 0.5, "top_k": 50}),
+        ({"sampling": "top_k", "top_p": 0.8}, {"temperature": 1.0, "top_k": 50, "top_p": 0.8}),
+        (
+            {"sampling": "sample", "temperature": 0.5, "top_p": 0.8, "top_k": 9, "min_p": 0.05},
+            {"temperature": 0.5, "top_k": 9, "top_p": 0.8, "min_p": 0.05},
+        ),
     ],
 )
-def test_sampling_parameters_are_those_that_apply(sampling: str, parameters: dict[str, Any]) -> None:
-    assert CaptureSettings("qwen", sampling=sampling, temperature=0.5).sampling_parameters == parameters
+def test_sampling_parameters_are_those_that_apply(asked: dict[str, Any], parameters: dict[str, Any]) -> None:
+    assert CaptureSettings("qwen", **asked).sampling_parameters == parameters
 
 
-def test_sampling_parameters_combine() -> None:
-    asked = CaptureSettings("qwen", sampling="sample", temperature=0.5, top_p=0.8, top_k=9, min_p=0.05)
-    assert asked.sampling_parameters == {"temperature": 0.5, "top_k": 9, "top_p": 0.8, "min_p": 0.05}
-    both = CaptureSettings("qwen", sampling="top_k", top_p=0.8)
-    assert both.sampling_parameters == {"temperature": 1.0, "top_k": 50, "top_p": 0.8}
-
-
-def test_a_setting_is_declared_with_the_work_that_it_decides() -> None:
+def test_a_setting_is_declared_with_the_work_that_it_decides_and_the_meaning_of_its_row() -> None:
     @dataclass(frozen=True)
-    class More(CaptureSettings):
+    class Plain(CaptureSettings):
         denormals: str = "keep"
 
-    with pytest.raises(TypeError, match=r"More\.denormals is not declared with setting\(decides=\.\.\.\)"):
-        rows(More)
-    with pytest.raises(TypeError, match=r"More\.denormals"):
-        More("qwen")
-    with pytest.raises(TypeError, match="decides"):
-        setting("keep")  # type: ignore[call-arg]
-
-
-def test_a_row_of_a_report_says_what_a_difference_in_it_means() -> None:
     @dataclass(frozen=True)
-    class More(CaptureSettings):
+    class Labelled(CaptureSettings):
         denormals: str = setting("keep", decides="forward", label="denormals")
 
-    with pytest.raises(TypeError, match=r"More\.denormals: a label requires a role"):
-        rows(More)
+    with pytest.raises(TypeError, match=r"Plain\.denormals is not declared with setting\(decides=\.\.\.\)"):
+        Plain("qwen")
+    with pytest.raises(TypeError, match=r"Labelled\.denormals: a label requires a role"):
+        rows(Labelled)
+    with pytest.raises(TypeError, match="decides"):
+        setting("keep")  # type: ignore[call-arg]
 
 
 def test_a_setting_declared_again_keeps_its_row() -> None:
@@ -129,3 +114,84 @@ def test_every_setting_is_an_option_and_what_decides_work_is_in_reports() -> Non
     assert set(SETTINGS) <= {item.name for item in command.params}
     reported = {row.recorded for row in SETTINGS.values() if row.decides in ("forward", "tokens")}
     assert reported <= set(Setup.__struct_fields__)
+
+
+def test_settings_of_torch_and_texts_are_rows_where_they_tell_something(tmp_path: Path) -> None:
+    content = json.loads(gzip.decompress(TRACE.read_bytes()))
+    (tmp_path / "plain.json").write_text(json.dumps(content))
+    answer = "<{atom}({x} {y} {z})...>"
+    content["molprof"]["settings"] |= {"tf32": True, "padding_multiple": 8, "kv_cache": "static"}
+    content["molprof"]["settings"] |= {"max_cache_length": 99, "answer_format": answer}
+    (tmp_path / "asked.json").write_text(json.dumps(content))
+    shown = called(["compare", "plain.json", "asked.json", "--all", "--format", "markdown"], tmp_path)[1]
+    cells = [line.strip("| ").split(" | ") for line in shown.splitlines() if line.startswith("| ")]
+    both = {row[0]: row[1:] for row in cells}
+    assert both["TF32"] == ["off", "on"]
+    assert both["prompt padding"] == ["to the longest", "to a multiple of 8"]
+    assert both["KV cache length"] == ["as needed", "99"]
+    assert both["answer format"][1].replace("\\", "") == answer
+    assert "prompt format" not in both
+    assert "TF32 (on, not off)" in shown
+    alone = called(["report", "plain.json", "--all"], tmp_path)[1]
+    assert not {"KV cache length", "answer format"} & {line.strip()[:15].strip() for line in alone.splitlines()}
+
+
+@functools.cache
+def manifest() -> Any:
+    return json.loads(gzip.decompress(TRACE.read_bytes()))["molprof"]
+
+
+def changed(path: tuple[Any, ...], value: Any) -> Any:
+    """The manifest with another value at a path; DELETED: without."""
+    made = copy.deepcopy(manifest())
+    place = made
+    for key in path[:-1]:
+        place = place[key]
+    if value is DELETED:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return made
+
+
+DELETED = object()
+
+
+def test_a_manifest_is_read_back() -> None:
+    read = from_json(manifest())
+    assert from_json(json.loads(json.dumps(read.to_json()))) == read
+    assert from_json({**manifest(), "weather": "fine"}) == read, "unknown fields are left out"
+    assert from_json(changed(("timings", "signature_ns"), DELETED)).timings.signature_ns is None
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("schema",), 3, "the trace was written with manifest schema 3; this molprof reads up to 2"),
+        (("schema",), "1", "the trace's 'molprof' key holds no manifest (no integer 'schema')"),
+        (("timings", "mark_ns"), "fast", "manifest: timings.mark_ns: expected `float`, got `str`"),
+        (("timings", "mark_ns"), True, "manifest: timings.mark_ns: expected `float`, got `bool`"),
+        (
+            ("timings", "repeats", 1, "phases_ns", "forward"), "1",
+            "manifest: timings.repeats[1].phases_ns[...]: expected `int`, got `str`",
+        ),
+        (("resolved", "layers"), True, "manifest: resolved.layers: expected `int`, got `bool`"),
+        (("settings", "window"), [5], "manifest: settings.window: expected `array` of length 2, got 1"),
+        (("settings", "attention"), "magic", "manifest: no attention 'magic'"),
+        (("molecules", 1, "kinds"), None, "manifest: molecules[1].kinds: expected `str`, got `null`"),
+        (("molecules", 0, "text"), DELETED, "manifest: molecules[0]: missing field `text`"),
+        (("skipped",), {}, "manifest: skipped: expected `array`, got `object`"),
+        (("window",), [], "manifest: window: expected `object`, got `array`"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_manifest_is_named(path: tuple[Any, ...], value: Any, message: str) -> None:
+    with pytest.raises(TraceError) as caught:
+        from_json(changed(path, value))
+    assert str(caught.value) == message
+
+
+def test_steps_that_a_file_made_up_are_not_counted_to(tmp_path: Path) -> None:
+    content = tiny_trace.document()
+    content["molprof"]["steps_per_batch"] = [10**15]
+    run = api.report(tiny_trace.write(tmp_path / "trace.json", content)).run
+    assert run is not None
