@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 from msgspec.structs import replace as changed
 
-from molprof.analysis.reader import is_stream
+from molprof.analysis.reader import Reading, is_stream
 from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE
 from molprof.common.cache import cache_key, read_entry, write_entry
 from molprof.common.errors import MolprofError
 from molprof.common.memory import available_bytes, processors, resident_bytes
-from molprof.common.reading import Reading
 from molprof.common.text import escaped, is_utf8
 from molprof.queries import PACKAGE
 

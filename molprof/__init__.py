@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from molprof.analysis.frame import Frame
+    from molprof.analysis.reader import Reading
     from molprof.analysis.trace import Trace, each_trace
     from molprof.api import compare, load, query
-    from molprof.common.reading import Reading
 
 __all__ = ["Frame", "Reading", "Trace", "compare", "each_trace", "load", "query"]
 
 __version__ = "0.1.0"
 _HOMES = {
     "Frame": "molprof.analysis.frame",
-    "Reading": "molprof.common.reading",
+    "Reading": "molprof.analysis.reader",
     "Trace": "molprof.analysis.trace",
     "each_trace": "molprof.analysis.trace",
 }

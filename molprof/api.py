@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from molprof.analysis.reader import Reading
 from molprof.common.errors import MolprofError, NotComparableError
-from molprof.common.reading import Reading
 
 if TYPE_CHECKING:
     from molprof.analysis.compare import Comparison

@@ -23,11 +23,11 @@ from msgspec.structs import replace
 from tiny import Script, loaded, tokenizer
 
 from molprof import api
+from molprof.analysis.trace_processor.zstandard import zstd
 from molprof.cli import cli
 from molprof.common.errors import MissingExtraError
 from molprof.common.manifest import from_json
 from molprof.common.memory import _SLEEPING
-from molprof.common.zstandard import zstd
 from molprof.profiler.molecules import prompts as prompts_module
 from molprof.profiler.molecules.conformers import read_conformers
 from molprof.profiler.molecules.kinds import check, complete, judge

@@ -5,7 +5,6 @@ What a child process lacks is deleted before it imports anything, so that an ung
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import runpy
@@ -100,16 +99,12 @@ QWEN, LLAMA, GENERIC = (
     str(ROOT / "traces" / f"cpu-{name}.json.gz") for name in ("qwen", "llama", "qwen-generic")
 )  # fmt: skip
 COMMANDS = (
-    ("report", QWEN),
     ("report", QWEN, "--format", "json"),
     ("report", QWEN, LLAMA, GENERIC),
-    ("report", ".", "--format", "csv"),
     ("report", QWEN, "-o", "page.html"),
     ("compare", QWEN, GENERIC),
-    ("query", "SELECT COUNT() AS slices FROM slice", QWEN),
     ("ranks", "."),
     ("trim", QWEN, "--steps", "20:22", "-o", "few.json.gz"),
-    ("plot", "phases", QWEN, "-o", "plot.svg"),
 )
 
 
@@ -174,19 +169,6 @@ def test_a_trace_is_served_to_the_browser(tmp_path: Path, there: dict[str, str])
             process.send_signal(signal.SIGINT)
             errors = process.communicate(timeout=TIMEOUT_S)[1]
     assert process.returncode == 0, errors
-
-
-def test_an_assistant_is_answered(tmp_path: Path, there: dict[str, str]) -> None:
-    mcp, anyio = pytest.importorskip("mcp"), pytest.importorskip("anyio")
-
-    async def ask() -> str:
-        line = ["-c", "from molprof.cli import main; main()", "mcp", str(ROOT / "traces")]
-        server = mcp.StdioServerParameters(command=sys.executable, args=line, env=there)
-        async with mcp.Client(mcp.stdio_client(server)) as client:
-            result = await client.call_tool("report", {"trace": "cpu-qwen.json.gz"})
-            return "" if result.is_error else str(result.content[0].text)
-
-    assert json.loads(anyio.run(ask))["figures"]
 
 
 def test_windows_is_told_of_wsl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

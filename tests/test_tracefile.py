@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from test_manifest import MANIFEST
 
 from molprof.common.errors import RunError
 from molprof.common.files import next_free
-from molprof.common.manifest import KEY, Disagreement, SequenceRun, from_json
+from molprof.common.manifest import KEY, Disagreement, SequenceRun, TemplateCounts, from_json
 from molprof.profiler.recording.tracefile import (
     OutputFile,
     StepSpan,
@@ -47,6 +46,8 @@ RAW = """{
     "args": {}
   }
   ],"traceName": "/tmp/a ]} \\" name", "with_flops": 1 }"""
+TRACE = Path(__file__).parent.parent / "traces/cpu-qwen.json.gz"
+MANIFEST = from_json(json.loads(gzip.decompress(TRACE.read_bytes()))["molprof"])
 STEPS = {
     (0, 20): StepSpan(4315045366998445, 590285),
     (0, 21): StepSpan(4315045367600700, 70000),
@@ -54,15 +55,9 @@ STEPS = {
 
 
 def molecule(sequence: int, batch: int, tokens: list[int], kinds: str, blocks: list[int]) -> SequenceRun:
-    return replace(
-        MANIFEST.molecules[0],
-        sequence=sequence,
-        batch=batch,
-        row=sequence,
-        token_ids=tokens,
-        kinds=kinds,
-        blocks=blocks,
-    )
+    counts = TemplateCounts(3, 1, 1, [1])
+    where = (sequence, batch, sequence)
+    return SequenceRun(*where, "C", "[SMILES]C[/SMILES]", 3, tokens, kinds, blocks, "x", False, "cut", 0, 7, counts)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Struct, field
@@ -27,6 +28,17 @@ from msgspec import Struct, field
 from molprof.common.values import counted
 
 STDIN = "-"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a trace is read."""
+
+    native_path: str | None = None  # of a `trace_processor_shell` to use instead of the embedded one
+    partial: bool = False  # take the intact part of a damaged file
+    cached: bool = False  # use the user's cache, and fill it
+    stacks: bool = False  # read Python stacks too, often most events; no figure needs them
+    processes: int | None = None  # that read a large trace together; None: one per processor
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from molprof.analysis.reader import TraceInfo, path_text
+from molprof.analysis.reader import Reading, TraceInfo, path_text
 from molprof.analysis.reader.condition import condition
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import STACK_CATEGORY, Wanted, needed_of
@@ -29,7 +29,6 @@ from molprof.common.errors import EngineError, TraceError
 from molprof.common.manifest import INCOMPLETE_KEY
 from molprof.common.memory import available_bytes, processors
 from molprof.common.process import can_copy
-from molprof.common.reading import Reading
 
 # The most that the engine holds per event, with all args or without: its text while it sorts, then its rows and args.
 _EVENT_BYTES = {True: 1500, False: 420}

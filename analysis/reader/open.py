@@ -13,12 +13,11 @@ import msgspec
 from isal import isal_zlib
 from msgspec import structs
 
-from molprof.analysis.reader import TraceInfo, is_stream
+from molprof.analysis.reader import Reading, TraceInfo, is_stream
 from molprof.analysis.reader.stacks import Stacks
 from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE, TraceProcessor, engine_version, open_engine
 from molprof.common.cache import cache_key, read_entry, write_entry
 from molprof.common.errors import QueryError, TraceError
-from molprof.common.reading import Reading
 from molprof.common.text import escaped
 from molprof.queries import PACKAGE, modules
 

@@ -25,9 +25,9 @@ from msgspec import Struct
 
 from molprof.analysis.reader import STDIN, is_stream, path_text
 from molprof.analysis.reader.packets import ArgsOf, chrome_text, looks_like_packets
+from molprof.analysis.trace_processor.zstandard import zstd
 from molprof.common.errors import MolprofError, TraceError, UsageError
 from molprof.common.files import FULL, check_stdin
-from molprof.common.zstandard import zstd
 
 # Blocks that wait: enough to bridge a pause, few enough to stay small.
 _WAITING_BLOCKS = 5

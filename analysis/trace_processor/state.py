@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from molprof.analysis.trace_processor.zstandard import zstd
 from molprof.common.errors import EngineError
-from molprof.common.zstandard import zstd
 
 # Where runs of pages begin, and what they hold.
 Changes = list[tuple[int, "np.ndarray[Any, Any]"]]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from molprof.analysis.reader import Reading
 from molprof.analysis.render import render
 from molprof.api import compare, compare_kernels, reports
 from molprof.commands.options import (
@@ -26,7 +27,6 @@ from molprof.commands.options import (
     write,
 )
 from molprof.common.errors import UsageError
-from molprof.common.reading import Reading
 
 BYS = ("kernel",)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
+from molprof.analysis.reader import Reading
 from molprof.api import compare, reports
 from molprof.commands.options import Result, engine_options, folder_option, make_folder, note, number_option
 from molprof.commands.progress import Progress
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing
 from molprof.common.memory import let_threads_sleep
-from molprof.common.reading import Reading
 from molprof.common.text import escaped
 
 # Trace name -> (preset, constrained). The first is what the others are compared with.

@@ -15,8 +15,8 @@ from pathlib import Path
 import click
 
 from molprof import api
+from molprof.analysis.reader import Reading
 from molprof.commands.options import TRACE, note, number_option, refuse_streams, uncached_options
-from molprof.common.reading import Reading
 from molprof.common.text import escaped
 
 

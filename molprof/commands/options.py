@@ -13,12 +13,11 @@ from typing import Any, TypeVar
 import click
 
 from molprof.analysis.documents import plots
-from molprof.analysis.reader import STDIN, is_stream
+from molprof.analysis.reader import STDIN, Reading, is_stream
 from molprof.analysis.render import FORMATS, render
 from molprof.common.document import Document
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, is_same, replacing, writing_stdout
-from molprof.common.reading import Reading
 from molprof.common.text import escaped
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -305,7 +304,7 @@ def _stream_text(path: Path) -> str:
 
 def deliver_texts(texts: Sequence[str], outputs: Sequence[Path | None], style: str, is_list: bool) -> None:
     """Write each text to its file, or all of them to stdout, JSON as a list if that is asked for."""
-    if is_list and outputs[0] is None:
+    if is_list and outputs and outputs[0] is None:
         parts = [text.rstrip("\n") for text in texts]
         write("[\n" + ",\n".join(parts) + "\n]" if style == "json" else "\n\n".join(parts))
         return

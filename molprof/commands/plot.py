@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from molprof.analysis.documents.plots import PLOTS, plot_file
+from molprof.analysis.reader import Reading
 from molprof.api import reports
 from molprof.commands.options import (
     PLOT_FORMATS,
@@ -20,7 +21,6 @@ from molprof.commands.options import (
     write,
 )
 from molprof.common.files import check_output
-from molprof.common.reading import Reading
 
 KINDS = {name: kind.help for name, kind in PLOTS.items()}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from molprof import api
+from molprof.analysis.reader import Reading
 from molprof.commands.options import (
     TRACE,
     Result,
@@ -17,7 +18,6 @@ from molprof.commands.options import (
     terminal_columns,
     write,
 )
-from molprof.common.reading import Reading
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from molprof import api
+from molprof.analysis.reader import Reading
 from molprof.commands.options import (
     PLOT_FORMATS,
     TRACE,
@@ -24,7 +25,6 @@ from molprof.commands.options import (
 from molprof.commands.progress import Counting
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
-from molprof.common.reading import Reading
 from molprof.common.values import counted
 
 if TYPE_CHECKING:

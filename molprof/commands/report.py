@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from molprof.analysis.reader import is_stream
+from molprof.analysis.reader import Reading, is_stream
 from molprof.analysis.render import render
 from molprof.api import each_report, load, origins
 from molprof.commands.options import (
@@ -34,7 +34,6 @@ from molprof.commands.progress import Counting
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import MolprofError, TraceError, UsageError
 from molprof.common.files import check_output
-from molprof.common.reading import Reading
 from molprof.common.text import escaped
 from molprof.common.values import counted
 
@@ -125,7 +124,7 @@ def command(
         hint = "molprof report DIR --format json -o REPORTS --submit NAME, then molprof report REPORTS --rows"
         others = {"by": by, "stacks": reading.stacks, "graph_capture": capture, **given, "all": whole}
         refuse("--rows", f"on a cluster: {hint}", **others, submit=submission.cluster)
-        files = _files(traces)
+        files = _expanded(traces, stored=True)
         result.check(files)
         report_rows(files, reading, result)
         return 0
@@ -140,7 +139,7 @@ def command(
             result.check(rank_inputs(traces, result.output))
             note(f"{traces[0]} holds ranks of a job, shown as molprof ranks shows them")
             return show_ranks(traces, reading, result)
-    traces = _traces(traces)
+    traces = _expanded(traces, stored=False)
     outputs = [result.output]
     if several:
         outputs = _outputs(traces, result)
@@ -173,47 +172,40 @@ def command(
     from molprof.analysis.reports import with_given
 
     # Which of several numbers is whose is not known without all reports.
-    found = _Read(traces, outputs, each_report(traces, reading, stored=False), max(len(tokens), len(molecules)) > 1)
-    read = with_given(found.good, tokens, molecules) if found.good else []
+    needs_all = max(len(tokens), len(molecules)) > 1
+    read, outputs, bad = _readable(traces, outputs, each_report(traces, reading, stored=False), needs_all)
+    read = with_given(read, tokens, molecules) if read else []
     texts = [render(report_document(report), result.style, result.columns, whole) for report in read]
     for report in read:
         note(*(f"{report.trace.path}: {remark}" if several else remark for remark in report.trace.remarks))
-    found.deliver(texts, result.style)
+    deliver_texts(texts, outputs, result.style, len(traces) > 1)
     code = _judged(read, bounds, several)
-    refuse_bad(found.bad, len(traces))
+    refuse_bad(bad, len(traces))
     return code
 
 
-class _Read(Generic[T]):
-    """What was read of traces, and the rows of those that could not be, which are told as they come."""
+def _readable(
+    traces: Sequence[Path], outputs: Sequence[Path | None], found: Iterable[T | MolprofError], needs_all: bool = False
+) -> tuple[list[T], list[Path | None], list[TraceRow]]:
+    """What was read of traces, the outputs of that, and rows of the traces that could not be read, told as they come.
 
-    def __init__(
-        self,
-        traces: Sequence[Path],
-        outputs: Sequence[Path | None],
-        found: Iterable[T | MolprofError],
-        needs_all: bool = False,
-    ) -> None:
-        from molprof.analysis.documents.figures import trace_row
+    Raises the error of a single trace, and where all are needed the first one.
+    """
+    from molprof.analysis.documents.figures import trace_row
 
-        self.good: list[T] = []
-        self.bad: list[TraceRow] = []
-        self._outputs: list[Path | None] = []
-        self._is_list = len(traces) > 1
-        for trace, output, item in zip(traces, outputs, found, strict=True):
-            if not isinstance(item, MolprofError):
-                self.good.append(item)
-                self._outputs.append(output)
-            elif needs_all or not self._is_list:
-                raise item
-            else:
-                self.bad.append(trace_row(str(trace), item))
-                note(f"{trace}: {self.bad[-1].reason}")
-
-    def deliver(self, texts: Sequence[str], style: str) -> None:
-        """Write what was read to its files, or all to stdout."""
-        if texts:
-            deliver_texts(texts, self._outputs, style, self._is_list)
+    good: list[T] = []
+    places: list[Path | None] = []
+    bad: list[TraceRow] = []
+    for trace, output, item in zip(traces, outputs, found, strict=True):
+        if not isinstance(item, MolprofError):
+            good.append(item)
+            places.append(output)
+        elif needs_all or len(traces) == 1:
+            raise item
+        else:
+            bad.append(trace_row(str(trace), item))
+            note(f"{trace}: {bad[-1].reason}")
+    return good, places, bad
 
 
 def _judged(found: Sequence[Report], bounds: Sequence[Threshold], several: bool) -> int:
@@ -255,10 +247,10 @@ def _report_by(
             return speedscope_text(found, by, f"molprof {__version__}")
         return render(origin_document(found, by), result.style, result.columns)
 
-    found = _Read(traces, outputs, map(tree, traces))
+    texts, outputs, bad = _readable(traces, outputs, map(tree, traces))
     note(*notes)
-    found.deliver(found.good, result.style)
-    refuse_bad(found.bad, len(traces))
+    deliver_texts(texts, outputs, result.style, len(traces) > 1)
+    refuse_bad(bad, len(traces))
 
 
 def _report_graphs(trace: Path, capture: Path, reading: Reading, result: Result, whole: bool) -> None:
@@ -310,34 +302,28 @@ def refuse_bad(bad: Sequence[TraceRow], count: int) -> None:
         )
 
 
-def _files(traces: Sequence[Path]) -> list[Path]:
-    """The traces, folders replaced by the files in them that are named as traces; without any the folder."""
-    if not any(trace.is_dir() for trace in traces):
-        return list(traces)
-    from molprof.analysis.reader.source import left_out, traces_in
+def _expanded(given: Sequence[Path], stored: bool) -> list[Path]:
+    """The traces, folders replaced by those in them, with remarks on what is left out.
 
-    note(*(remark for trace in traces if trace.is_dir() for remark in left_out(trace, [])))
-    return [item for trace in traces for item in (trace.is_dir() and traces_in(trace)) or [trace]]
-
-
-def _traces(given: Sequence[Path]) -> list[Path]:
-    """The traces, folders replaced by those in them; a remark on each folder with other files that are named as traces.
-
-    Raises UsageError for a folder without traces.
+    stored: with other files that are named as traces, such as stored reports; a folder without any stays. Else raises
+    UsageError for a folder without traces.
     """
+    if not any(path.is_dir() for path in given):
+        return list(given)
+    from molprof.analysis.reader.source import is_other, left_out, traces_in
+
     found: list[Path] = []
     for path in given:
         if not path.is_dir():
             found.append(path)
             continue
-        from molprof.analysis.reader.source import is_other, left_out, traces_in
-
         inside = traces_in(path)
-        others = [item for item in inside if is_other(item)]
+        others = [] if stored else [item for item in inside if is_other(item)]
         note(*left_out(path, others))
-        if len(inside) == len(others):
+        inside = [item for item in inside if item not in others]
+        if not inside and not stored:
             raise UsageError(f"{path} holds no traces", hint="give traces, or a folder with traces in it")
-        found += [item for item in inside if item not in others]
+        found += inside or [path]
     return found
 
 
