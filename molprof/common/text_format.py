@@ -55,15 +55,15 @@ class TextFormat:
         texts = {"opening": opening, "block_open": begin, "separator": first, "block_close": end, "closing": closing}
         for name, text in texts.items():
             object.__setattr__(self, name, text)
-        if first != second:
-            _refuse("answer", self.answer, f"has two separators, {first!r} and {second!r}; write one")
-        for what, text in (("opens no block before {x}", begin), ("has nothing between {x} and {y}", first)):
-            if not text:
-                _refuse("answer", self.answer, what)
-        if not end:
-            _refuse("answer", self.answer, "closes no block after {z}")
-        if not (begin + first + end).isascii():
-            _refuse("answer", self.answer, "has other than ASCII characters around its numbers")
+        for is_wrong, problem in (
+            (first != second, f"has two separators, {first!r} and {second!r}; write one"),
+            (not begin, "opens no block before {x}"),
+            (not first, "has nothing between {x} and {y}"),
+            (not end, "closes no block after {z}"),
+            (not (begin + first + end).isascii(), "has other than ASCII characters around its numbers"),
+        ):
+            if is_wrong:
+                _refuse("answer", self.answer, problem)
         for text in (first, self.marks):
             if shared := sorted(_OF_NUMBERS.intersection(text)):
                 _refuse("answer", self.answer, f"has {shared[0]!r} beside a number, which may be a part of it")
