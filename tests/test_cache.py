@@ -93,6 +93,7 @@ def test_a_damaged_entry_is_made_anew(kept: Kept, position: int | None) -> None:
 def test_a_folder_that_others_may_have_made_is_not_used(kept: Kept, tmp_path: Path, how: str) -> None:
     """Not even where it holds what the cache wrote: nothing in it is read, changed or removed."""
     new = kept.read(cached=True)
+    (tmp_path / "cache/files").mkdir(mode=0o700, exist_ok=True)
     for folder in list((tmp_path / "cache").iterdir()):
         if how == "link":
             folder.symlink_to(folder.rename(tmp_path / folder.name))

@@ -119,13 +119,13 @@ def test_every_setting_is_an_option_and_what_decides_work_is_in_reports() -> Non
 def test_settings_of_torch_and_texts_are_rows_where_they_tell_something(tmp_path: Path) -> None:
     content = json.loads(gzip.decompress(TRACE.read_bytes()))
     (tmp_path / "plain.json").write_text(json.dumps(content))
-    answer = "<{atom}({x} {y} {z})...>"
+    answer = "<mol>{atom}<{x} {y} {z}>...</mol>"
     content["molprof"]["settings"] |= {"tf32": True, "padding_multiple": 8, "kv_cache": "static"}
     content["molprof"]["settings"] |= {"max_cache_length": 99, "answer_format": answer}
     (tmp_path / "asked.json").write_text(json.dumps(content))
     shown = called(["compare", "plain.json", "asked.json", "--all", "--format", "markdown"], tmp_path)[1]
     cells = [line.strip("| ").split(" | ") for line in shown.splitlines() if line.startswith("| ")]
-    both = {row[0]: row[1:] for row in cells}
+    both = {row[0].strip("*"): row[1:] for row in cells}
     assert both["TF32"] == ["off", "on"]
     assert both["prompt padding"] == ["to the longest", "to a multiple of 8"]
     assert both["KV cache length"] == ["as needed", "99"]
