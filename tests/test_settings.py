@@ -190,6 +190,28 @@ def test_what_is_wrong_in_a_manifest_is_named(path: tuple[Any, ...], value: Any,
     assert str(caught.value) == message
 
 
+def test_schema_1_has_the_same_settings_in_other_places() -> None:
+    old = tiny_trace.document()["molprof"]
+    old["model"] |= {"tokenizer": "llama", "size": "layers=5", "weights": "random", "mlp": 8}
+    old["generation"] |= {
+        "sampling": "sample", "sampling_parameters": {"temperature": 0.5, "top_p": 0.8}, "cache": "static",
+        "sorted": True, "forced_runs": True, "host_reads": 5, "template_threads": 3,
+    }  # fmt: skip
+    read = from_json(old)
+    assert read.settings == CaptureSettings(
+        "llama", size="layers=5", weights="random", processor="generic", batch_size=2, sampling="top_p",
+        temperature=0.5, top_p=0.8, kv_cache="static", sort=True, forced_runs=True, dtype="bfloat16", device="cuda",
+    )  # fmt: skip
+    resolved = read.resolved
+    assert (resolved.sorted, resolved.mlp, resolved.host_reads, resolved.template_threads) == (True, 8, 5, 3)
+    assert (resolved.max_new_tokens, resolved.placeholder) == (3, "0.0000,0.0000,0.0000")
+    assert (read.setting("seed"), read.setting("tokenizer"), read.setting("compile")) == (0, None, None)
+    assert {"compile", "repeats", "top_k"} <= set(resolved.not_recorded)
+    assert not {"seed", "tokenizer", "sort", "model"} & set(resolved.not_recorded)
+    with pytest.raises(TraceError, match=r"^manifest: model: expected `object`, got `null`$"):
+        from_json({**old, "model": None})
+
+
 def test_steps_that_a_file_made_up_are_not_counted_to(tmp_path: Path) -> None:
     content = tiny_trace.document()
     content["molprof"]["steps_per_batch"] = [10**15]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from molprof.common.errors import RunError
+from molprof.common.errors import RunError, UsageError
 from molprof.common.files import next_free
 from molprof.common.manifest import KEY, Disagreement, SequenceRun, TemplateCounts, from_json
 from molprof.profiler.recording.tracefile import (
@@ -186,3 +186,8 @@ def test_a_name_that_is_taken_gets_a_number(tmp_path: Path) -> None:
     for name in ("qwen.json.gz", "qwen-2.json.gz"):
         (tmp_path / name).touch()
     assert next_free(asked) == tmp_path / "qwen-3.json.gz"
+
+
+def test_a_trace_has_a_known_ending(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"x\.txt ends in none of \.json, \.json\.gz"):
+        OutputFile(tmp_path / "x.txt").check()

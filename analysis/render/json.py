@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from molprof.common.document import Document
-from molprof.common.text import escaped_json
+
+# All that is neither ASCII to print nor the newline between JSON's lines.
+_SUSPECT = re.compile(r"[^\n\x20-\x7e]")
 
 
 def render(document: Document) -> str:
     """The documented JSON of the subject, indented; each item of a list on one line."""
     data = document.data()
     if isinstance(data, list) and data:
-        return escaped_json("[\n" + ",\n".join(f"  {_json(item)}" for item in data) + "\n]\n")
-    return escaped_json(_json(data, indent=2) + "\n")
+        text = "[\n" + ",\n".join(f"  {_json(item)}" for item in data) + "\n]\n"
+    else:
+        text = _json(data, indent=2) + "\n"
+    return _SUSPECT.sub(lambda match: match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1], text)
 
 
 def _json(value: Any, indent: int | None = None) -> str:

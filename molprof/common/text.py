@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 
-# All that is neither ASCII to print nor the newline between JSON's lines.
-_SUSPECT = re.compile(r"[^\n\x20-\x7e]")
 _SHOWN_CHARACTERS = 80
 # An escape in JSON: a character of two halves, a half alone, or another.
 _ESCAPE = re.compile(
@@ -46,11 +43,3 @@ def whole_json(text: str) -> str:
     Readers of JSON refuse it otherwise.
     """
     return _ESCAPE.sub(lambda match: f"\\{match[0]}" if match["half"] else match[0], text)
-
-
-def escaped_json(text: str) -> str:
-    """JSON with the characters of its strings that a terminal would obey or not show as JSON's own escapes.
-
-    What it parses to stays the same.
-    """
-    return _SUSPECT.sub(lambda match: match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1], text)

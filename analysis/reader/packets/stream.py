@@ -126,8 +126,8 @@ def looks_like_packets(head: bytes, whole: bool) -> bool:
 def packet_class() -> Any:
     """The class of one packet of a trace, made from `trace.proto`.
 
-    Declared there, not taken from the perfetto package: older versions of it lack some fields, and a message of few
-    fields decodes faster.
+    Declared there, not taken from the perfetto package: older versions of it lack some fields, its module takes 0.1 s
+    longer to import, and does not check that text is UTF-8. Packets decode as fast by both.
     """
     # Imported on use: few traces need it.
     from importlib.resources import files
