@@ -15,7 +15,8 @@ import anyio
 import pytest
 from tiny_trace import document, write
 
-from molprof.common.errors import EngineError
+from molprof.commands.mcp_tools import bounded
+from molprof.common.errors import EngineError, UsageError
 
 pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="the package mcp is not installed")
 CORPUS = os.environ.get("MOLPROF_CORPUS")
@@ -139,6 +140,17 @@ def test_half_a_character_is_answered(tmp_path: Path) -> None:
         server.stdin.close()
     assert answer["id"] == 1
     assert "no file '\\\\u\U0001f600\\\\ud83d' below" in answer["result"]["content"][0]["text"]
+
+
+def test_an_answer_is_bounded_and_says_what_it_left_out() -> None:
+    text = bounded({"a": ["x" * 100] * 1000, "b": ["y" * 3000], "left_out": {"a": 5}}, most=5000)
+    answer = json.loads(text)
+    assert 1000 < len(text) <= 5000
+    assert len(answer["a"]) + answer["left_out"]["a"] == 1005
+    assert answer["b"] == ["y" * 2000 + "... (1000 more)"]
+    assert answer["left_out"].keys() == {"a"}
+    with pytest.raises(UsageError, match="the answer is too large"):
+        bounded({"a": {str(number): number for number in range(9)}}, most=50)
 
 
 def test_a_query_without_end_is_ended_and_the_next_call_answered(tmp_path: Path) -> None:
