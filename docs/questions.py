@@ -12,8 +12,8 @@ from study import Study, change, table
 
 from molprof.analysis.bench.summary import Measured
 from molprof.analysis.compare.statistics import LEAST_REPEATS
-from molprof.common.bench_records import HUNG, OK
 from molprof.common.errors import MolprofError
+from molprof.common.process import OK, TIMED_OUT
 from molprof.common.values import count_text, number_text, percent_text, signed_time_text, speed_text, time_text
 
 MODELS = {"llama": "LLaMA", "qwen": "Qwen"}
@@ -157,8 +157,8 @@ def _outcome(item: Measured) -> str:
     if item.status == OK:
         return f"runs, {speed_text(item.tokens_per_s)} tokens/s"
     reason = (item.message or "").strip().splitlines()
-    where = f", in `{item.stack[-1].strip()}`" if item.status == HUNG and item.stack else ""
-    status = "timed out" if item.status == HUNG else item.status
+    where = f", in `{item.stack[-1].strip()}`" if item.status == TIMED_OUT and item.stack else ""
+    status = "timed out" if item.status == TIMED_OUT else item.status
     return f"{status}{where}" + (f' ("{reason[0][:160]}")' if reason else "")
 
 

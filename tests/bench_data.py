@@ -14,11 +14,13 @@ ENVIRONMENT = {
     "gpu": None, "cpu": "A CPU", "cores": 4, "threads": 2, "torch": "2.9", "transformers": "5.0", "cuda": None,
 }  # fmt: skip
 
+FIGURES: dict[str, Any] = {"wall_ns": [2_000_000], "phases_ns": [{"forward": 1_500_000}], "tokens": 10, "steps": 5}
+
 
 def write(path: Path, *records: dict[str, Any], environment: dict[str, Any] | None = None) -> Path:
     where = environment or ENVIRONMENT
     head = {"record": "environment", "id": digest(where), "environment": where}
-    text = "".join(json.dumps({"schema": 1, **record}) + "\n" for record in (head, *records))
+    text = "".join(json.dumps({"schema": 2, **record}) + "\n" for record in (head, *records))
     path.write_text(text)
     return path
 

@@ -1,98 +1,213 @@
-"""Command lines in processes of their own: how they end, and that nothing of them is left."""
+"""Command lines and calls in other processes: how they end, and that nothing of them is left."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import io
 import os
 import signal
 import subprocess
 import sys
-import threading
+import time
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
-from strays import mark as mark
-from strays import strays
 
-from molprof.common import process
-from molprof.common.process import output_of, run_child
+from molprof.common.errors import UnsupportedError
+from molprof.common.process import Ending, command_line, output_of, run_line
+from molprof.common.process.guarded import Limits, call, out_of_memory
+
+MARK = "MOLPROF_TEST_MARK"
+GB = 10**9
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no /proc on this system")
 
 
-def test_a_childs_end_is_told(tmp_path: Path) -> None:
-    log = io.BytesIO()
-    ending = run_child(["report", "absent.json"], tmp_path, log)
-    assert (ending.state, ending.exit_code) == ("failed", 2)
-    assert ending.message == "cannot read absent.json: No such file or directory"
+@pytest.fixture(autouse=True)
+def mark(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every process that a test starts, and those that they start, carry this."""
+    monkeypatch.setenv(MARK, uuid.uuid4().hex)
+    return f"{MARK}={os.environ[MARK]}"
+
+
+def strays(mark: str, limit_s: float = 0.0) -> list[str]:
+    """Command lines of living processes that carry the mark after at most that time, this one apart."""
+    until = time.monotonic() + limit_s
+    while True:
+        found = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                other = entry.name.isdigit() and int(entry.name) != os.getpid()
+                marked = other and mark in (entry / "environ").read_text()
+                if marked and (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                    found.append((entry / "cmdline").read_text().replace("\0", " "))
+        if not found or time.monotonic() > until:
+            return found
+        time.sleep(0.05)
+
+
+# Calls, each of which ends in its own way.
+
+
+def talks(what: str) -> list[str]:
+    os.system("echo a library talks")
+    return [what, "\x1b[31m"]
+
+
+def hangs_here() -> None:
+    subprocess.Popen(["sleep", "600"])
+    # One that leaves the session, and one whose parent is gone.
+    subprocess.Popen(["setsid", "sleep", "600"])
+    subprocess.run(["sh", "-c", "setsid sleep 600 & exit 0"], check=True)
+    Path(os.environ["READY"]).touch()
+    time.sleep(600)
+
+
+def holds_the_lock() -> None:
+    ctypes.PyDLL(None).sleep(600)  # the interpreter's: no Python code runs any more
+
+
+def raises() -> None:
+    raise ValueError("two\nlines\n\nand a command")
+
+
+def cannot() -> None:
+    raise UnsupportedError("torch's own reason", "another GPU")
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as torch's."""
+
+
+def gpu_memory() -> None:
+    try:
+        raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    except RuntimeError as problem:
+        raise ValueError("the model does not fit") from problem
+
+
+def leaves() -> None:
+    os.write(2, b"last words\n")
+    os._exit(3)
+
+
+def allocates() -> None:
+    held = []
+    while True:
+        held.append(bytearray(os.urandom(1) * 50_000_000))
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("test_process:raises", Ending("failed", "ValueError: two lines")),
+        ("test_process:cannot", Ending("unsupported", "torch's own reason", hint="another GPU")),
+        ("test_process:gpu_memory", Ending("out of memory", "ValueError: the model does not fit")),
+        ("test_process:leaves", Ending("failed", "ended with code 3: last words", 3)),
+        ("os:abort", Ending("failed", "ended by SIGABRT, in _answer (guarded.py:", -6)),
+        ("absent:x", Ending("failed", "No module named 'absent'", missing="absent")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_call_that_fails_says_why(mark: str, target: str, expected: Ending) -> None:
+    ending = call(target, limits=Limits(60.0))
+    assert ending.message is not None
+    assert ending.message.startswith(expected.message or "")
+    for name in ("state", "exit_code", "hint", "missing", "value"):
+        assert getattr(ending, name) == getattr(expected, name), ending
+    if target == "test_process:raises":
+        assert ending.stack is not None
+        assert ending.stack[-1] == "and a command"
+        assert any("in raises" in line for line in ending.stack)
+    assert strays(mark) == []
+
+
+def test_a_call_returns_json_and_what_libraries_print_is_no_answer() -> None:
+    ending = call("test_process:talks", "x", limits=Limits(60.0))
+    assert (ending.state, ending.value, ending.message, ending.stack) == ("ok", ["x", "\x1b[31m"], None, None)
+    assert 0 < ending.seconds < 60
+
+
+@pytest.mark.parametrize(("target", "where"), [("hangs_here", "hangs_here"), ("holds_the_lock", "holds_the_lock")])
+def test_a_call_that_hangs_is_killed_with_all_it_started_and_says_where_it_hung(
+    mark: str, target: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("READY", str(tmp_path / "ready"))
+    ending = call(f"test_process:{target}", limits=Limits(4.0))
+    assert ending.state == "timed out"
+    assert f"killed at the limit of 4 s, in {where} (test_process.py:" in (ending.message or "")
+    assert strays(mark) == []
+
+
+def test_a_call_without_end_of_memory_is_stopped(mark: str) -> None:
+    ending = call("test_process:allocates", limits=Limits(60.0, GB))
+    assert ending.state == "out of memory"
+    assert (ending.message or "").startswith("killed at ")
+    assert (ending.message or "").endswith(" GB resident, the limit is 1.0 GB")
+    assert strays(mark) == []
+
+
+def test_nothing_outlives_a_caller_that_is_killed(mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("READY", str(tmp_path / "ready"))
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}\n"
+        "from molprof.common.process.guarded import Limits, call\n"
+        "call('test_process:hangs_here', limits=Limits(60.0))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code]) as caller:
+        while not (tmp_path / "ready").exists():
+            assert caller.poll() is None
+            time.sleep(0.05)
+        caller.kill()
+    assert strays(mark, limit_s=20.0) == []
+
+
+@pytest.mark.parametrize(
+    ("problem", "found"),
+    [
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"), True),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED"), True),
+        (MemoryError(), True),
+        (ValueError("out of memory"), False),
+        (RuntimeError("shape mismatch"), False),
+        (None, False),
+    ],
+)
+def test_allocations_that_failed(problem: BaseException | None, found: bool) -> None:
+    assert out_of_memory(problem) is found
+
+
+def test_a_command_lines_end_is_told(tmp_path: Path) -> None:
+    ending = run_line(command_line(["report", "absent.json"]), tmp_path, log := io.BytesIO())
+    assert ending == Ending("failed", "cannot read absent.json: No such file or directory", 2)
     assert log.getvalue().startswith(b"molprof: error: cannot read absent.json")
-    ending = run_child(["queries"], tmp_path, log := io.BytesIO())
-    assert (ending.state, ending.exit_code, ending.message) == ("ok", 0, None)
-    assert b"idle_causes" in log.getvalue()
-
-
-def test_a_child_that_hangs_is_stopped_at_its_limit(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "hang.json")
-    ending = run_child(["report", "hang.json"], tmp_path, log := io.BytesIO(), limit_s=8.0)
-    assert (ending.state, ending.message) == ("timed out", "stopped at its limit of 8 s")
-    assert log.getvalue().endswith(b"molprof: error: interrupted; no file was changed\n")
-
-
-def test_a_child_that_does_not_listen_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)\n"
-    monkeypatch.setattr(process, "command_line", lambda arguments: [sys.executable, "-c", f"{deaf}time.sleep(60)"])
-    monkeypatch.setattr(process, "GRACE_S", 0.5)
-    ending = run_child([], tmp_path, log := io.BytesIO(), limit_s=3.0)
-    assert (ending.state, ending.exit_code, log.getvalue()) == ("timed out", -9, b"deaf\n")
-
-
-def test_a_child_that_left_a_chatterer_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = "import subprocess; subprocess.Popen(['yes', 'still here']); print('done', flush=True)"
-    monkeypatch.setattr(process, "command_line", lambda arguments: [sys.executable, "-c", script])
-    ending = run_child([], tmp_path, log := io.BytesIO(), limit_s=60.0)
-    assert (ending.state, ending.exit_code) == ("ok", 0)
+    assert run_line([sys.executable, "-c", script], tmp_path, log := io.BytesIO(), 60.0) == Ending("ok")
     assert b"done" in log.getvalue()
+    killed = run_line([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], tmp_path, io.BytesIO())
+    assert killed == Ending("failed", "killed by SIGKILL, as the system does when memory runs out", -9)
+
+
+def test_a_command_line_is_stopped_at_its_limit(mark: str, tmp_path: Path) -> None:
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)\n"
+    line = [sys.executable, "-c", f"{deaf}time.sleep(60)"]
+    ending = run_line(line, tmp_path, log := io.BytesIO(), limit_s=2.0, grace_s=0.5)
+    assert ending == Ending("timed out", "stopped at its limit of 2 s", -signal.SIGKILL)
+    assert log.getvalue() == b"deaf\n"
+    assert run_line(SLEEP, tmp_path, io.BytesIO(), limit_s=0.5).exit_code == -signal.SIGTERM
+    script = f"import subprocess, time; subprocess.Popen({SLEEP!r}); time.sleep(60)"
+    with pytest.raises(subprocess.TimeoutExpired):
+        output_of([sys.executable, "-c", script], limit_s=2.0)
+    assert strays(mark) == []
 
 
 def test_what_a_command_printed() -> None:
     done = output_of([sys.executable, "-c", "import sys; print('out'); sys.exit('said')"])
     assert (done.returncode, done.stdout, done.stderr) == (1, "out\n", "said\n")
-
-
-def test_the_whole_group_of_a_command_ends_at_its_limit(mark: str) -> None:
-    script = "import subprocess, time; subprocess.Popen(['sleep', '60']); time.sleep(60)"
-    with pytest.raises(subprocess.TimeoutExpired):
-        output_of([sys.executable, "-c", script], limit_s=3.0)
-    assert strays(mark) == []
-
-
-def test_a_child_does_not_outlive_whoever_started_it(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "hang.json")
-    code = (
-        "import subprocess, sys\n"
-        "from molprof.common.process import command_line\n"
-        "child = subprocess.Popen(command_line(['report', 'hang.json']), start_new_session=True)\n"
-        "print(child.pid, flush=True)\n"
-        "child.wait()"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    other = int(parent.stdout.readline())
-    with (tmp_path / "hang.json").open("wb"):  # opens when the child has opened it
-        parent.kill()
-        parent.wait()
-        parent.stdout.close()
-        for _ in range(100):
-            if not _lives(other):
-                break
-            threading.Event().wait(0.1)
-    assert not _lives(other)
-
-
-def _lives(process: int) -> bool:
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
-    except OSError:
-        return False
 
 
 def test_an_interrupt_while_a_process_starts_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,31 +222,20 @@ def test_an_interrupt_while_a_process_starts_ends_it(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(subprocess, "Popen", Interrupted)
     with pytest.raises(KeyboardInterrupt):
-        process.run_line([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path, io.BytesIO(), None)
+        run_line(SLEEP, tmp_path, io.BytesIO())
     assert [item.returncode for item in started] == [-signal.SIGTERM]
     assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
 
 
-def test_a_child_killed_by_a_signal_names_it(tmp_path: Path) -> None:
+def test_a_child_does_not_outlive_whoever_started_it(mark: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "hang.json")
-    found: list[int] = []
-
-    def kill() -> None:
-        with (tmp_path / "hang.json").open("wb"):
-            for entry in Path("/proc").iterdir():
-                if entry.name.isdigit() and int(entry.name) != os.getpid():
-                    try:
-                        line = (entry / "cmdline").read_bytes()
-                        if b"hang.json" in line and str(os.getpid()).encode() in line.split(b"\0"):
-                            found.append(int(entry.name))
-                            os.kill(int(entry.name), signal.SIGKILL)
-                    except OSError:
-                        continue
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    ending = run_child(["report", "hang.json"], tmp_path, io.BytesIO())
-    killer.join()
-    assert len(found) == 1
-    assert (ending.state, ending.exit_code) == ("failed", -9)
-    assert ending.message == "killed by SIGKILL, as the system does when memory runs out"
+    code = (
+        "import subprocess\n"
+        "from molprof.common.process import command_line\n"
+        "subprocess.Popen(command_line(['report', 'hang.json']), start_new_session=True).wait()"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
+    with (tmp_path / "hang.json").open("wb"):  # opens when the child has opened it
+        parent.kill()
+        parent.wait()
+        assert strays(mark, limit_s=20.0) == []

@@ -77,12 +77,12 @@ def test_what_is_not_valid_is_no_candidate(tmp_path: Path) -> None:
         tmp_path,
         *ran(PLAIN, [1000, 1000, 1000]),
         *ran(STATIC, [100, 100, 100], valid_molecules=3),
-        result(EAGER, 0, "hung", None, message="killed at the limit of 9 s"),
+        result(EAGER, 0, "timed out", None, message="killed at the limit of 9 s"),
     )
     assert advice.best["kv_cache"] == "dynamic"
     assert advice.candidates == 1
     assert [entry.reason for entry in advice.rejected] == [
-        "3 valid molecules, 4 by default", "hung: killed at the limit of 9 s",
+        "3 valid molecules, 4 by default", "timed out: killed at the limit of 9 s",
     ]  # fmt: skip
 
 

@@ -14,8 +14,9 @@ from molprof.analysis.findings import Known, find_all
 from molprof.analysis.findings.attention import attention_ratio
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
-from molprof.common.bench_records import GENERATE, OK, Results
+from molprof.common.bench_records import GENERATE, Results
 from molprof.common.errors import TraceError
+from molprof.common.process import OK
 from molprof.common.settings import SETTINGS
 
 # Settings that do not change what is generated, and their defaults in benchmarks, which do not compile.

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from molprof.analysis.compare.statistics import Interval, median_interval
-from molprof.common.bench_records import GENERATE, OK, SDPA, GenerationFigures, Result, Results, SdpaFigures
+from molprof.common.bench_records import GENERATE, SDPA, GenerationFigures, Result, Results, SdpaFigures
+from molprof.common.manifest import Machine
+from molprof.common.process import OK
 from molprof.common.settings import SETTINGS
 
 # How settings are shown whose value alone is unclear, and those that are None, besides `Setting.text`.
@@ -18,7 +20,7 @@ _SHOWN = {
     "processor": "{}", "batch": "b{}", "max_cache_length": "cache {}", "count": "n{}", "heads": "h{}",
     "kv_heads": "kv{}", "head_dim": "d{}", "queries": "q{}", "keys": "k{}",
 }  # fmt: skip
-_NONE = {"processor": "no LP", "max_cache_length": "cache as needed"}
+_NONE = {"processor": "no processor", "max_cache_length": "cache as needed"}
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,18 @@ class Measured(Result):
         figure = _FIGURES.get(name, lambda item: getattr(item, name, None))
         values = [value for item in items if (value := figure(item)) is not None]
         return statistics.median(values) if values else None
+
+    @property
+    def machines(self) -> list[Machine]:
+        """What else the machine did, of each process; empty: not recorded."""
+        measured: Sequence[GenerationFigures | SdpaFigures] = (*self.generation, *self.sdpa)
+        return [figures.machine for figures in measured if figures.machine is not None]
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why the times of the case are in doubt."""
+        spans = [span for machine in self.machines for span in machine.passes]
+        return Machine(self.machines[0].cores, None, spans).doubts() if spans else ()
 
     @property
     def recompiles(self) -> int | None:

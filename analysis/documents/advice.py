@@ -47,7 +47,7 @@ def advice_document(advice: Sequence[Advice], results: Results, bounds: Bounds |
 
 def _title(item: Advice) -> str:
     shared = item.shared
-    processor = "no LP" if shared.get("processor") is None else f"processor {shared['processor']}"
+    processor = "no processor" if shared.get("processor") is None else f"processor {shared['processor']}"
     prompts = shared.get("prompts") or shared.get("smiles")
     return ", ".join(
         [str(shared.get("model")), processor, f"dtype {shared.get('dtype')}", *([str(prompts)] if prompts else [])]

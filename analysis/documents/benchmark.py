@@ -8,9 +8,10 @@ from typing import Any
 
 from molprof.analysis.bench.summary import Measured, environment_text, sdpa_key, short, short_message, summed, varying
 from molprof.analysis.documents.plots import BENCH_PLOTS, plot_section
-from molprof.common.bench_records import GENERATE, OK, SCHEMA, SDPA, Results
+from molprof.common.bench_records import GENERATE, SCHEMA, SDPA, Results
 from molprof.common.document import Document, Field, Section, Table, records, table_of
 from molprof.common.manifest import STEP_PHASES
+from molprof.common.process import OK
 from molprof.common.values import Unit, counted, per
 
 _BATCH = "batch_size"
@@ -25,7 +26,7 @@ def bench_document(results: Results, title: str) -> Document:
     for name in dict.fromkeys(item.environment for item in measured):
         mine = [item for item in measured if item.environment == name]
         where = environment_text(results.environments.get(name))
-        sections.append(Section(f"Environment {name}", notes=(where, _counts(mine), *_busy(results, name))))
+        sections.append(Section(f"Environment {name}", notes=(where, _counts(mine), *_doubts(mine))))
         gpu = results.environments.get(name, {}).get("gpu") is not None
         sections += _generation([item for item in mine if item.kind == GENERATE], gpu)
         kernels = [item for item in mine if item.kind == SDPA and item.times_ns]
@@ -67,6 +68,7 @@ def _rows(results: Results) -> list[dict[str, Any]]:
             "tokens_per_s": item.tokens_per_s,
             **{name: item.median(name) for name in ("wall_ns", "first_pass_extra_ns", "compile_ns")},
             "recompiles": item.recompiles,
+            "doubts": "; ".join(item.doubts) if item.machines else None,
             **{name: item.median(name) for name in _MEDIANS},
             "phases": item.phase_ratios() if item.generation else None,
             "tflops": _tflops(item),
@@ -77,13 +79,16 @@ def _rows(results: Results) -> list[dict[str, Any]]:
     ]
 
 
-def _busy(results: Results, environment: str) -> tuple[str, ...]:
-    """A warning where the load shows other programs: cases run one process at a time."""
-    loads = [item.load for item in results.results if item.environment == environment and item.load is not None]
-    cores = results.environments.get(environment, {}).get("cores")
-    if not loads or not isinstance(cores, int) or max(loads) <= cores + 1:
-        return ()
-    return (f"the machine was busy (load up to {max(loads):.0f} on {cores} cores): times and ranges are unreliable",)
+def _doubts(items: Sequence[Measured]) -> Iterator[str]:
+    """A line for each group of cases whose times are in doubt for the same reasons."""
+    reasons: dict[tuple[str, ...], list[Measured]] = {}
+    for item in items:
+        if item.doubts:
+            reasons.setdefault(item.doubts, []).append(item)
+    names = {kind: _telling([item for item in items if item.kind == kind]) for kind in (GENERATE, SDPA)}
+    for doubts, cases in reasons.items():
+        named = ", ".join(short(item, names[item.kind]) for item in cases)
+        yield f"times are not reliable: {named}: during the timed passes {'; '.join(doubts)}"
 
 
 def _telling(items: Sequence[Measured]) -> list[str]:

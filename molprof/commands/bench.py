@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shlex
@@ -33,9 +34,9 @@ from molprof.commands.options import (
 from molprof.commands.progress import CaseLines
 from molprof.commands.run_options import Seconds, check_arguments, pair, sampling_asked, setting_option
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
-from molprof.common.bench_records import FAILED, HUNG, NO_MEMORY, OK, STATUSES
 from molprof.common.errors import RunError, UsageError
-from molprof.common.settings import AUTO, SETTINGS, Setting, rows
+from molprof.common.process import OK, UNSUPPORTED
+from molprof.common.settings import LP_PROCESSOR, LP_WORD, SETTINGS, Setting, rows
 from molprof.common.text import escaped
 from molprof.common.values import counted
 from molprof.profiler.bench.cases import BACKENDS, MASKS, Case, GenerateCase, case_id
@@ -224,7 +225,7 @@ def _benchmark(
         cases = cases_of(running, {**given, "device": running.device, "threads": running.threads})
         if _submitted(running, len(cases(True))):
             return 0
-        from molprof.profiler.bench.schedule import read_machine
+        from molprof.profiler.bench.facts import read_machine
 
         facts = read_machine(running.device, running.threads, cases(True))
         return run(cases(facts.gpu), facts, running)
@@ -242,7 +243,7 @@ def _check(running: Running) -> None:
         return
     if running.output is None:
         raise click.UsageError("Missing option '-o'; --dry-run shows the cases without it.")
-    from molprof.profiler.bench.results_file import check_results
+    from molprof.profiler.jobs.results_file import check_results
 
     check_results(running.output)
 
@@ -288,12 +289,9 @@ def _submitted(running: Running, cases: int) -> bool:
     return True
 
 
-def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | None = None) -> int:
-    """Run the cases, or list them; return the exit code. `worker` replaces molprof's own."""
+def run(cases: Sequence[Case], facts: Facts, running: Running) -> int:
+    """Run the cases, or list them; return the exit code."""
     from molprof.profiler.bench.facts import cases_document
-    from molprof.profiler.bench.isolate import WORKER, Limits
-    from molprof.profiler.bench.results_file import ResultsFile
-    from molprof.profiler.bench.schedule import Plan, default_memory, run_plan
 
     if running.share is not None:
         number, of = running.share
@@ -301,41 +299,40 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
     if running.dry_run:
         Result().deliver(cases_document(cases, facts, running.repeats))
         return 0
+    from molprof.common.process.guarded import Limits
+    from molprof.profiler.bench.schedule import Plan, default_memory, run_plan
+    from molprof.profiler.jobs.results_file import ResultsFile
+
     assert running.output is not None
-    results = ResultsFile(running.output)
-    if results.before.results and not running.resume:
-        count = len(results.before.results)
-        note(f"adding to {counted(count, 'result')} in {running.output}; --resume leaves out what is done")
-    if running.resume:
-        for count, how in results.elsewhere(set(map(case_id, cases)), facts.environment).values():
-            found = f"{counted(count, 'result')} of these cases in {running.output}"
-            note(f"{found}: not counted, because their environment differs: {escaped(how)}")
+    line, known = ("molprof", *sys.argv[1:]), set(map(case_id, cases))
     plan = Plan(
-        cases=tuple(cases), repeats=running.repeats, seed=running.seed,
-        limits=Limits(running.limit, running.memory_limit or default_memory()), resume=running.resume,
-        retry=running.retry, bisect=running.bisect, command=("molprof", *sys.argv[1:]),
-        worker=worker or WORKER,
+        tuple(cases), running.repeats, running.seed, Limits(running.limit, running.memory_limit or default_memory()),
+        running.resume, running.retry, running.bisect, line,
     )  # fmt: skip
     lines = CaseLines()
-    try:
-        run_plan(plan, facts, results, lines, lines.begin)
-    except KeyboardInterrupt:
-        lines.clear()
-        argument = [] if running.resume else ["--resume"]
-        done = lines.statuses.total()
-        note(f"interrupted; {running.output} has the results so far ({done} of this run); continue with:")
-        note(f"  {shlex.join(['molprof', *sys.argv[1:], *argument])}")
-        return 130
-    finally:
-        results.close()
+    with contextlib.closing(ResultsFile(running.output)) as results:
+        before = counted(len(results.before.results), "result")
+        if results.before.results and not running.resume:
+            note(f"adding to {before} in {running.output}; --resume leaves out what is done")
+        for count, how in results.elsewhere(known, facts.environment) if running.resume else ():
+            found = f"{counted(count, 'result')} of these cases in {running.output}"
+            note(f"{found}: not counted, because their environment differs: {escaped(how)}")
+        try:
+            for step in run_plan(plan, facts, results, lines.begin):
+                lines(step)
+        except KeyboardInterrupt:
+            lines.clear()
+            done = lines.statuses.total()
+            note(f"interrupted; {running.output} has the results so far ({done} of this run); continue with:")
+            note(f"  {shlex.join([*line, *([] if running.resume else ['--resume'])])}")
+            return 130
+        had = results.has_figures(known)
     if lines.statuses:
-        ended = (f"{lines.statuses[status]} {status}" for status in STATUSES if lines.statuses[status])
-        note(f"results: {', '.join(ended)}")
+        note(f"results: {', '.join(f'{count} {state}' for state, count in sorted(lines.statuses.items()))}")
     else:
         note(f"nothing left to run: {running.output} has all results")
     note(f"next: molprof bench show {shlex.quote(str(running.output))}")
-    bad = sum(lines.statuses[status] for status in (FAILED, HUNG, NO_MEMORY))
-    if bad and not lines.statuses[OK] and not results.has_figures(set(map(case_id, cases))):
+    if lines.statuses.keys() - {OK, UNSUPPORTED} and not lines.statuses[OK] and not had:
         raise RunError(
             f"none of the cases has figures: {lines.last_problem}", hint="the file has all messages and stacks"
         )
@@ -363,7 +360,7 @@ Lists take commas; 'all' stands for every value.
 \b
 Examples:
   molprof bench {name} --model qwen -o bench.jsonl
-  molprof bench {name} --processor none,auto --batch-size 8,32 --repeats 6 -o bench.jsonl --resume
+  molprof bench {name} --processor none,lp --batch-size 8,32 --repeats 6 -o bench.jsonl --resume
   molprof bench {name} --dry-run
 """
 
@@ -375,7 +372,7 @@ def _generation_cases(running: Running, given: dict[str, Any]) -> Callable[[bool
 
     def of_project(case: GenerateCase) -> GenerateCase:
         """A case with what its model's name in molprof.toml stands for, as in a capture."""
-        name = project.model(case.model).processor or AUTO if case.processor == AUTO else case.processor
+        name = project.model(case.model).processor or LP_PROCESSOR if case.processor == LP_WORD else case.processor
         own = arguments if ":" in (name or "") else ()
         asked = project.asked(case.model, case.tokenizer, prompt, answer)
         return replace(case, processor=name, processor_args=own, **asked)
@@ -383,7 +380,7 @@ def _generation_cases(running: Running, given: dict[str, Any]) -> Callable[[bool
     cases = tuple(dict.fromkeys(map(of_project, generation_cases(given))))
     check_arguments(arguments, any(case.processor_args for case in cases))
     for name in dict.fromkeys(case.processor for case in cases):
-        if name is not None and name != AUTO and name not in PROCESSORS:
+        if name is not None and name not in PROCESSORS:
             check_processor(name, arguments)
     for case in cases:
         check_folder("model", case.model)

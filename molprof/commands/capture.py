@@ -17,7 +17,7 @@ from molprof.commands.submission import Submission, Submittable, own_arguments, 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import next_free
 from molprof.common.memory import let_threads_sleep
-from molprof.common.settings import LP_PROCESSOR, SETTINGS, CaptureSettings
+from molprof.common.settings import LP_PROCESSOR, LP_WORD, NO_PROCESSOR, SETTINGS, CaptureSettings
 from molprof.common.text import escaped
 from molprof.common.values import bytes_text
 from molprof.profiler.models.architecture import check_folder, check_preset
@@ -25,8 +25,6 @@ from molprof.profiler.project import Project
 from molprof.profiler.recording.tracefile import ENDINGS, OutputFile, default_name, trace_stem
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-# Words for no processor, and for that of --lp, in place of a processor's name.
-_NO_PROCESSOR, _LP_WORD = "none", "lp"
 _LP = click.option(
     "--lp/--no-lp",
     default=None,
@@ -142,11 +140,11 @@ def command(
 
 def capture_settings(project: Project, lp: bool | None, **options: Any) -> CaptureSettings:
     """The options of the command as settings; a model's short name in the project stands for its table."""
-    chosen = options["processor"] or (_LP_WORD if lp else _NO_PROCESSOR)
-    if lp is False and chosen != _NO_PROCESSOR:
+    chosen = options["processor"] or (LP_WORD if lp else NO_PROCESSOR)
+    if lp is False and chosen != NO_PROCESSOR:
         raise click.UsageError(f"--no-lp and --processor {chosen} contradict each other; give one of them")
     given = project.model(options["model"]).processor or LP_PROCESSOR
-    options["processor"] = {_NO_PROCESSOR: None, _LP_WORD: given}.get(chosen, chosen)
+    options["processor"] = {NO_PROCESSOR: None, LP_WORD: given}.get(chosen, chosen)
     own = (options.get(name) for name in ("tokenizer", "prompt_format", "answer_format"))
     options |= project.asked(options["model"], *own)
     if ":" not in (options["processor"] or ""):
@@ -164,7 +162,7 @@ def run_settings(project: Project, model: str, processor: str | None, **options:
     found: dict[str, CaptureSettings] = {}
     for one in models:
         for chosen in processors:
-            unconstrained = chosen == _NO_PROCESSOR or not (chosen or options["lp"])
+            unconstrained = chosen == NO_PROCESSOR or not (chosen or options["lp"])
             # Those of the others.
             own = {**options, "disagreement": False, "placeholder": None} if several and unconstrained else options
             settings = capture_settings(project, model=one, processor=chosen, **own)

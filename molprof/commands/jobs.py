@@ -40,9 +40,8 @@ def command(name: str | None, again: bool, stop: bool, result: Result, config: P
     if again and stop:
         raise click.UsageError("--requeue and --cancel exclude each other")
     result.check()
-    from molprof.profiler.jobs.document import jobs_document, tasks_document
     from molprof.profiler.jobs.job import all_jobs, find_job
-    from molprof.profiler.jobs.status import job_statuses
+    from molprof.profiler.jobs.status import job_statuses, jobs_document, tasks_document
 
     folder = Submission(config).jobs
     jobs, problems = all_jobs(folder) if name is None else ([find_job(folder, name)], [])
@@ -98,9 +97,8 @@ def collect(name: str, wait: bool, config: Path | None) -> None:
       molprof collect capture-3
       molprof collect sweep-2 --wait
     """
-    from molprof.profiler.jobs.document import tasks_document
     from molprof.profiler.jobs.job import find_job
-    from molprof.profiler.jobs.status import job_status
+    from molprof.profiler.jobs.status import job_status, tasks_document
 
     job = find_job(Submission(config).jobs, name)
     status = follow(job) if wait else job_status(job)

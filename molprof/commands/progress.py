@@ -12,9 +12,8 @@ from molprof.common.text import escaped
 from molprof.common.values import counted
 
 if TYPE_CHECKING:
-    from molprof.profiler.bench.cases import Case
-    from molprof.profiler.bench.schedule import Step
     from molprof.profiler.capture.passes import Progress as State
+    from molprof.profiler.jobs.runner import Step
 
 _STAGES = {
     "load": "loading the model",
@@ -102,18 +101,18 @@ class CaseLines(Lines):
         self.statuses: Counter[str] = Counter()
         self.last_problem: str | None = None
 
-    def begin(self, case: Case, number: int, of: int) -> None:
-        self.draw(f"[{number}/{of}] running {escaped(case.label())}")
+    def begin(self, label: str, number: int, of: int) -> None:
+        self.draw(f"[{number}/{of}] running {escaped(label)}")
 
     def __call__(self, step: Step) -> None:
-        self.statuses[step.status] += 1
-        width = len(str(step.of))
-        label = escaped(step.case.label())
-        text = f"[{step.number:>{width}}/{step.of}] {step.status:<13} {label:<{_LABEL_LENGTH}} {duration(step.seconds)}"
+        ending, width = step.ending, len(str(step.of))
+        self.statuses[ending.state] += 1
+        label = f"{escaped(step.turn.label):<{_LABEL_LENGTH}}"
+        text = f"[{step.number:>{width}}/{step.of}] {ending.state:<13} {label} {duration(ending.seconds)}"
         if step.rest_s:
             text += time_left(step.rest_s)
-        if step.message:
-            self.last_problem = escaped(step.message)
+        if ending.message:
+            self.last_problem = escaped(ending.message)
             text += f"\n{' ' * (2 * width + 4)}{self.last_problem}"
         self.line(text)
 

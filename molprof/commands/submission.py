@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from molprof.commands.options import declared, grouped, note, path_option
 from molprof.common.errors import RunError
+from molprof.common.process import OK
 from molprof.common.values import counted
 
 if TYPE_CHECKING:
@@ -120,8 +121,10 @@ def own_arguments(context: click.Context, *without: str) -> list[str]:
     return [word for item, value in given.items() if item.name not in left_out for word in words(item, value)]
 
 
-def words(option: click.Option, value: Any) -> list[str]:
-    """Return an option with its value as words of a command line."""
+def words(option: click.Parameter, value: Any) -> list[str]:
+    """Return an option or argument with its value as words of a command line."""
+    if not isinstance(option, click.Option):
+        return [str(value)]
     if option.is_flag:  # of some the value is False, such as --no-cache
         return (option.opts if value != (option.flag_value is False) else option.secondary_opts)[:1]
     return [word for item in (value if option.multiple else [value]) for word in (option.opts[0], str(item))]
@@ -154,18 +157,22 @@ def submit_command(
 
 def follow(job: Job) -> JobStatus:
     """Print what changes until the job has ended; of a single task, its log too."""
-    from molprof.profiler.jobs.status import UNFINISHED, LogTail, watch
+    from molprof.profiler.jobs.status import UNFINISHED, watch
 
     said: dict[int, tuple[str, str | None]] = {}
-    problem, summary, tail = None, "", LogTail()
-    untold = ("unknown",) if len(job.tasks) <= _TOLD else ("ok", *UNFINISHED)
+    problem, summary, shown = None, "", 0
+    untold = ("unknown",) if len(job.tasks) <= _TOLD else (OK, *UNFINISHED)
     try:
         for status in watch(job):
             if status.problem != problem:
                 problem = status.problem
                 note(f"{job.id} goes on, but Slurm does not answer: {problem}" if problem else "Slurm answers again")
-            if len(job.tasks) == 1:
-                note(*(f"  {line}" for line in tail.new_lines(job.log(0))))
+            if len(job.tasks) == 1 and (log := job.log(0)) is not None:
+                whole, _, _ = log.read_text(encoding="utf-8", errors="replace").rpartition("\n")
+                lines = whole.split("\n") if whole else []
+                shown = shown if shown <= len(lines) else 0  # another file
+                note(*(f"  {line}" for line in lines[shown:]))
+                shown = len(lines)
             for task in status.tasks:
                 if said.get(task.number) == (task.state, task.message) or task.state in untold:
                     continue
@@ -185,7 +192,7 @@ def settle(status: JobStatus) -> None:
     """Put together the results of a benchmark or sweep, and list them; RunError if a task did not end well."""
     job = status.job
     if job.kind == "bench":
-        from molprof.profiler.bench.results_file import collected
+        from molprof.profiler.jobs.results_file import collected
 
         collected(status)
     elif job.kind == "sweep":

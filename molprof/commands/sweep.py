@@ -1,39 +1,106 @@
-"""`molprof sweep`: capture every combination of a grid of options."""
+"""`molprof sweep`: run a command for every combination of a grid of its options."""
 
 from __future__ import annotations
 
+import functools
 import shlex
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from molprof.commands.capture import capture_settings
-from molprof.commands.capture import command as capture
 from molprof.commands.options import folder_option, make_folder, note, write
+from molprof.commands.progress import CaseLines
 from molprof.commands.run_options import Seconds, sampling_asked
 from molprof.commands.submission import PARAMETERS, Submission, Submittable, submit_command, submit_options, words
 from molprof.common.errors import MolprofError, RunError, UsageError
+from molprof.common.process import OK, UNSUPPORTED
 from molprof.common.text import escaped
 from molprof.common.values import counted
 
 if TYPE_CHECKING:
-    from molprof.profiler.jobs.grid import Case, Sweep
+    from molprof.profiler.jobs.grid import Case, Grid
     from molprof.profiler.jobs.index import Entry
 
-# Parameters of capture that the sweep sets itself.
-_OWN = frozenset({"output", "force", *PARAMETERS})
-# Capture's options by their names without dashes.
-_OPTIONS = {
-    name.lstrip("-"): item
-    for item in capture.params
-    if isinstance(item, click.Option) and item.name not in _OWN
-    for name in item.opts
-}
-# No processor, and the one that suits the tokenizer.
-_PROCESSORS = {"none": "--no-lp", "lp": "--lp"}
+# Commands that a grid file may be of, by their first word, and the ending of what they write.
+_ENDINGS = {"capture": ".json.gz", "bench": ".jsonl", "report": ".html", "ranks": ".html"}
+# Parameters that the sweep sets itself.
+_OWN = frozenset({"output", "force", "dry_run", "resume", "retry", "share", "tasks", *PARAMETERS})
+
+
+@functools.cache
+def _parameters(name: str) -> tuple[click.Command, Mapping[str, click.Parameter]] | None:
+    """A command, and its options and arguments by their names without dashes; None if a grid file is of no such one."""
+    first, *others = name.split() or [""]
+    if first not in _ENDINGS:
+        return None
+    found: click.Command | None = import_module(f"molprof.commands.{first}").command
+    for word in others:
+        found = found.commands.get(word) if isinstance(found, click.Group) else None
+    if found is None or isinstance(found, click.Group):
+        return None
+    names = ((key.lstrip("-").replace("_", "-"), item) for item in found.params for key in item.opts)
+    return found, {key: item for key, item in names if item.name not in _OWN}
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """A grid file, and the folder of what its cases write."""
+
+    grid: Grid
+    folder: Path
+    force: bool
+    submission: Submission
+
+    def command(self, entry: Entry) -> list[str]:
+        line = [*entry.arguments, "-o", str(self.folder / entry.output)]
+        return [*line, "--force"] if self.force and entry.arguments[0] != "bench" else line
+
+    def entry(self, case: Case) -> Entry:
+        """Return a case, checked as its command checks its options."""
+        from molprof.profiler.jobs.index import Entry
+
+        name = self.grid.command
+        command, parameters = _parameters(name)  # type: ignore[misc]  # `read_grid` has found it
+        given = [word for key, value in case.settings.items() for word in words(parameters[key], value)]
+        config = ("--config", str(self.submission.config)) if self.submission.config else ()
+        own = config if any(item.name == "config" for item in command.params) else ()
+        ending = _ENDINGS[name.split()[0]]
+        entry = Entry(case.name, f"{case.name}{ending}", dict(case.options), (*name.split(), *own, *given))
+        try:
+            context = command.make_context(name, [*own, *given, "-o", str(self.folder / entry.output)])
+            if name == "capture":
+                self._check(case, context)
+        except click.BadParameter as error:
+            key = error.param.opts[-1].lstrip("-") if error.param else ""
+            self.grid.file.refuse(error.format_message(), self.grid.place(key))
+        except (MolprofError, click.UsageError) as error:
+            message = error.format_message() if isinstance(error, click.UsageError) else str(error)
+            return replace(entry, state=UNSUPPORTED, message=message)
+        return entry
+
+    def _check(self, case: Case, context: click.Context) -> None:
+        """Raise MolprofError if the options of a capture exclude each other; refuse the file if a name is wrong."""
+        from molprof.profiler.constraints import find_factory
+        from molprof.profiler.models.architecture import check_folder
+
+        parameters: dict[str, Any] = {key: value for key, value in context.params.items() if key not in _OWN}
+        parameters["sampling"] = sampling_asked(context)
+        settings = capture_settings(self.submission.project, **parameters)
+        key, processor = "processor", case.settings.get("processor")
+        try:
+            # A module of the user's own is left to its case.
+            if processor not in (None, "none", "lp") and ":" not in str(processor):
+                find_factory(str(processor))
+            for key, name in (("model", settings.model), ("tokenizer", settings.tokenizer)):
+                check_folder(key, name)
+        except UsageError as error:
+            self.grid.file.refuse(str(error), self.grid.place(key), error.hint)
 
 
 @click.command("sweep", cls=Submittable)
@@ -62,11 +129,12 @@ def command(
 
     \b
     FILE:
+      command = "capture"             or "bench matrix", "report", "ranks"; default: capture
       [options]                       of every capture, named as the options of molprof capture
       n = 16
       [grid]                          every combination of these
       model = ["qwen", "llama"]
-      processor = ["none", "lp"]      none: --no-lp; lp: --lp; else --processor
+      processor = ["none", "lp"]      none: unconstrained; lp: the one of --lp
       batch-size = [1, 8, 32]
       [[exclude]]                     but not these
       model = "llama"
@@ -82,24 +150,23 @@ def command(
     """
     if submission.cluster is not None and limit_s is not None:
         raise click.UsageError("--limit is for cases that run here; on a cluster, use --slurm time=0:30:00")
-    from molprof.profiler.jobs.grid import read_sweep
+    from molprof.profiler.jobs.grid import read_grid
+    from molprof.profiler.jobs.index import remaining
+    from molprof.profiler.jobs.status import unfinished
 
-    sweep = read_sweep(file, {name: not option.is_flag for name, option in _OPTIONS.items()})
+    grid = read_grid(file, _takes_values)
     folder = folder or file.with_suffix("")
     if folder == file:
         raise UsageError(f"{file} has no ending to name the folder after", hint="-o DIR")
-    entries = {case.name: _entry(sweep, case, folder, submission) for case in sweep.cases}
-    chosen = [entry for entry in entries.values() if entry.state != "unsupported"]
-    for entry in entries.values():
-        if entry.state == "unsupported":
-            note(f"skipped {entry.name}: {entry.message}")
+    sweep = _Sweep(grid, folder, force, submission)
+    entries = {case.name: sweep.entry(case) for case in grid.cases}
+    chosen = [entry for entry in entries.values() if entry.state != UNSUPPORTED]
+    note(*(f"skipped {entry.name}: {entry.message}" for entry in entries.values() if entry.state == UNSUPPORTED))
     if dry_run:
-        write("\n".join(escaped(shlex.join(["molprof", *_command(folder, entry, force)])) for entry in chosen))
-        note(f"{counted(len(chosen), 'case')}, to be captured into {folder}")
+        write("\n".join(escaped(shlex.join(["molprof", *sweep.command(entry)])) for entry in chosen))
+        note(f"{counted(len(chosen), 'case')}, to be run into {folder}")
         return
-    from molprof.profiler.jobs.status import unfinished
-
-    outputs = {} if force else {str((folder / entry.trace).absolute()): name for name, entry in entries.items()}
+    outputs = {} if force else {str((folder / entry.output).absolute()): name for name, entry in entries.items()}
     busy = {outputs[output]: job for output, job in unfinished(submission.jobs, outputs).items()}
     jobs = Counter(busy.values())
     if busy and not resume:
@@ -108,94 +175,52 @@ def command(
             f"{first} has not finished {counted(jobs[first], 'case')} of {folder}",
             hint=f"--resume skips them; molprof jobs {first} --cancel cancels them",
         )
-    from molprof.profiler.jobs.index import remaining
-
     make_folder(folder)
     chosen = remaining(folder, entries, chosen, resume, force, busy)
     for job, count in sorted(jobs.items()):
         note(f"skipped {counted(count, 'case')} that {job} has not finished: molprof collect {job}")
+    following = f"next: molprof compare {shlex.quote(str(folder))}" if grid.command == "capture" else f"see {folder}"
     if not chosen:
-        if not busy:
-            note(f"{folder} has the trace of every case; next: molprof compare {shlex.quote(str(folder))}")
+        note(*([] if busy else [f"{folder} has the result of every case; {following}"]))
         return
     if submission.cluster is None:
-        _here(folder, entries, chosen, force, limit_s)
+        _here(sweep, entries, chosen, limit_s)
     else:
-        _there(folder, entries, chosen, force, submission)
+        _there(sweep, entries, chosen)
     if not submission.detach:
-        note(f"next: molprof compare {shlex.quote(str(folder))}")
+        note(following)
 
 
-def arguments(case: Case) -> list[str]:
-    """Return a case's command line after `molprof capture`, without an output."""
-    found = []
-    for key, value in case.settings.items():
-        if key == "processor" and value in _PROCESSORS:
-            found.append(_PROCESSORS[str(value)])
-        else:
-            found += words(_OPTIONS[key], value)
-    return found
+def _takes_values(name: str) -> Mapping[str, bool] | None:
+    found = _parameters(name)
+    return found and {key: not getattr(item, "is_flag", False) for key, item in found[1].items()}
 
 
-def _command(folder: Path, entry: Entry, force: bool) -> list[str]:
-    return ["capture", *entry.arguments, "-o", str(folder / entry.trace), *(["--force"] if force else [])]
+def _here(sweep: _Sweep, entries: dict[str, Entry], chosen: list[Entry], limit_s: float | None) -> None:
+    from molprof.profiler.jobs.index import LOGS, run_entry
+    from molprof.profiler.jobs.runner import Turn, run_here
 
-
-def _entry(sweep: Sweep, case: Case, folder: Path, submission: Submission) -> Entry:
-    """Return a case, checked as capture checks its options."""
-    from molprof.profiler.constraints import find_factory
-    from molprof.profiler.jobs.index import Entry
-    from molprof.profiler.models.architecture import check_folder
-
-    config = ("--config", str(submission.config)) if submission.config else ()
-    entry = Entry(case.name, f"{case.name}.json.gz", case.options, (*config, *arguments(case)))
+    commands = {entry.name: sweep.command(entry) for entry in chosen}
+    lines = CaseLines()
+    turns = [Turn(entry.name, entry.name) for entry in chosen]
     try:
-        context = capture.make_context("capture", _command(folder, entry, True)[1:])
-        parameters: dict[str, Any] = {key: value for key, value in context.params.items() if key not in _OWN}
-        parameters["sampling"] = sampling_asked(context)
-        settings = capture_settings(submission.project, **parameters)
-    except click.BadParameter as error:
-        key = error.param.opts[-1].lstrip("-") if error.param else ""
-        sweep.file.refuse(error.format_message(), sweep.place(key))
-    except (MolprofError, click.UsageError) as error:
-        message = error.format_message() if isinstance(error, click.UsageError) else str(error)
-        return replace(entry, state="unsupported", message=message)
-    key, processor = "processor", case.settings.get("processor")
-    try:
-        # A module of the user's own is left to its case.
-        if isinstance(processor, str) and processor not in _PROCESSORS and ":" not in processor:
-            find_factory(processor)
-        for key, name in (("model", settings.model), ("tokenizer", settings.tokenizer)):
-            check_folder(key, name)
-    except UsageError as error:
-        sweep.file.refuse(str(error), sweep.place(key), error.hint)
-    return entry
-
-
-def _here(folder: Path, entries: dict[str, Entry], chosen: list[Entry], force: bool, limit_s: float | None) -> None:
-    from molprof.profiler.jobs.index import LOGS, run_cases
-
-    commands = {entry.name: _command(folder, entry, force) for entry in chosen}
-    done, bad = 0, []
-    try:
-        for entry in run_cases(folder, entries, commands, limit_s):
-            if entry.state == "running":
-                note(f"[{done + 1}/{len(chosen)}] {entry.name}")
-                continue
-            done += 1
-            bad += [entry] if entry.state != "ok" else []
-            note(f"  {entry.state} after {entry.seconds:g} s" + (f": {entry.message}" if entry.message else ""))
+        run = lambda turn: run_entry(sweep.folder, entries, turn.case, commands[turn.case], limit_s)  # noqa: E731
+        for step in run_here(turns, run, lines.begin):
+            lines(step)
     except KeyboardInterrupt:
+        lines.clear()
+        done = lines.statuses.total()
         note(f"{done} of {len(chosen)} cases are done; for the others, repeat the command with --resume")
         raise
+    bad = [entry for entry in map(entries.__getitem__, commands) if entry.state != OK]
     if bad:
         raise RunError(
             f"{len(bad)} of {len(chosen)} cases did not end well, first {bad[0].name}: {bad[0].message}",
-            hint=f"its output is in {folder / LOGS / f'{bad[0].name}.log'}; --resume runs them again",
+            hint=f"its output is in {sweep.folder / LOGS / f'{bad[0].name}.log'}; --resume runs them again",
         )
 
 
-def _there(folder: Path, entries: dict[str, Entry], chosen: list[Entry], force: bool, submission: Submission) -> None:
+def _there(sweep: _Sweep, entries: dict[str, Entry], chosen: list[Entry]) -> None:
     from molprof.profiler.jobs.index import write_index
     from molprof.profiler.jobs.job import Job, Task
 
@@ -204,8 +229,6 @@ def _there(folder: Path, entries: dict[str, Entry], chosen: list[Entry], force: 
             entries[entry.name] = replace(entry, state="submitted", job=job.id)
         write_index(folder, entries.values())
 
-    tasks = [
-        Task(entry.name, tuple(_command(folder, entry, force)), str((folder / entry.trace).absolute()))
-        for entry in chosen
-    ]
-    submit_command(submission, "sweep", tasks, {"folder": str(folder.absolute())}, submitted)
+    folder = sweep.folder.absolute()
+    tasks = [Task(entry.name, tuple(sweep.command(entry)), str(folder / entry.output)) for entry in chosen]
+    submit_command(sweep.submission, "sweep", tasks, {"folder": str(folder)}, submitted)

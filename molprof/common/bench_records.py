@@ -12,10 +12,11 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from molprof.common.errors import MolprofError, TraceError, UsageError
+from molprof.common.manifest import Machine
+from molprof.common.settings import AUTO, LP_PROCESSOR
 from molprof.common.typed_json import read_typed
 
-SCHEMA = 1
-OK, FAILED, HUNG, NO_MEMORY, UNSUPPORTED = STATUSES = ("ok", "failed", "hung", "out of memory", "unsupported")
+SCHEMA = 2
 GENERATE, SDPA = "generate", "sdpa"
 _DIGEST_LETTERS = 12
 _ACCEPTED = "use a file that molprof bench -o wrote"
@@ -50,6 +51,7 @@ class GenerationFigures:
     molecules: Whole | None = None
     valid_molecules: Whole | None = None
     text_digest: str | None = None
+    machine: Machine | None = None  # what else it did during each timed pass
 
     def __post_init__(self) -> None:
         if not self.wall_ns or min(self.wall_ns) <= 0 or self.tokens <= 0:
@@ -68,6 +70,7 @@ class SdpaFigures:
     largest_error: float | None = None  # the largest difference to the math kernel in float32
     peak_memory_bytes: Whole | None = None
     compiles: Whole | None = None
+    machine: Machine | None = None  # what else it did during the timed calls
 
     def __post_init__(self) -> None:
         if not self.times_ns or min(self.times_ns) <= 0:
@@ -83,11 +86,10 @@ class Result:
     settings: dict[str, Any]  # of the case, `kind` first
     environment: str
     repeat: int
-    status: str  # one of `STATUSES`
+    status: str  # `ok`, `failed`, `timed out`, `out of memory` or `unsupported`
     message: str | None = None
     stack: list[str] | None = None
     wall_s: float | None = None
-    load: float | None = None  # load average of the machine over a minute when the process began
     figures: dict[str, Any] | None = None  # None unless the status is ok
     largest_batch: int | None = None  # the largest that fits, if the case was out of memory
     fit_exact: bool | None = None  # no larger one fits
@@ -162,9 +164,19 @@ def read_results(path: Path, to_add: bool = False) -> Results:
         elif head.record == "run":
             runs.append(raw)
         elif head.record == "result":
+            raw = raw if head.schema > 1 else _from_schema_1(raw)
             results.append(read_typed(raw, Result, where, hint, error))
             raws.append(raw)
     if not (to_add or results or environments):
         raise error(f"{path} holds no benchmark results", hint)
     notes = (f"{path} ends inside line {len(lines) + 1}, which is left out",) if cut else ()
     return Results(environments, tuple(runs), tuple(results), tuple(raws), notes)
+
+
+def _from_schema_1(raw: dict[str, Any]) -> dict[str, Any]:
+    """A result as one of schema 2: `hung` is `timed out`, and the processor `auto` is the one that it stood for."""
+    settings = raw.get("settings")
+    if isinstance(settings, dict) and settings.get("processor") == AUTO:
+        settings = {**settings, "processor": LP_PROCESSOR}
+        raw = {**raw, "settings": settings, "case": digest(settings)}
+    return {**raw, "schema": SCHEMA, "status": "timed out" if raw.get("status") == "hung" else raw.get("status")}

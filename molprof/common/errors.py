@@ -21,6 +21,10 @@ class UsageError(MolprofError):
     exit_code = 2
 
 
+class UnsupportedError(UsageError):
+    """What is asked for cannot run on this machine, which is no failure."""
+
+
 class TraceError(MolprofError):
     """A trace that cannot be read, or whose figures cannot be trusted."""
 

@@ -20,6 +20,8 @@ from molprof.common.text_format import ANSWER, PROMPT, TextFormat
 AUTO = "auto"
 # What --lp constrains with, whatever the tokenizer, so that runs of two models differ in the tokenizer alone.
 LP_PROCESSOR = "generic"
+# What stands for it, and for no processor, in place of a processor's name.
+LP_WORD, NO_PROCESSOR = "lp", "none"
 _NUMBER = r"-?[0-9]+\.[0-9]+"
 _PLACEHOLDER = re.compile(rf"{_NUMBER},{_NUMBER},{_NUMBER}")
 TRAINED, RANDOM = "trained", "random"
@@ -202,11 +204,11 @@ class CaptureSettings:
     tokenizer: str | None = setting(
         None, decides="forward", label="tokenizer", role="subject", metavar="NAME", bench=True,
         help="Preset, folder or hub id.", unset="the model's own")
-    processor: str | None = setting(  # name, `package.module:factory`, `auto` (that of --lp), or None: unconstrained
+    processor: str | None = setting(  # name, `package.module:factory`, or None: unconstrained
         None, decides="tokens", label="logits processor", role="subject", metavar="NAME",
         help="Constrain with this processor (molprof presets lists them, package.module:Class is your own), or none; or"
         " several: none,NAME,NAME.",
-        axis="Logits processors; none: unconstrained, auto: as capture --lp.",
+        axis="Logits processors; none: unconstrained, lp: as capture --lp.",
         check=_named("processor", "leave out --processor for none; molprof presets lists them"))
     processor_args: tuple[str, ...] = setting(
         (), decides="tokens", recorded="processor_parameters", flag="--processor-arg", metavar="KEY=VALUE", bench=True,

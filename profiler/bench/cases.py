@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from molprof.common.bench_records import digest
 from molprof.common.errors import UsageError
-from molprof.common.settings import DTYPES, CaptureSettings, at_least, one_of, rows, setting
+from molprof.common.settings import AUTO, DTYPES, CaptureSettings, at_least, one_of, rows, setting
 
-BACKENDS = ("auto", "math", "flash", "efficient", "cudnn", "flash-attn", "flash-attn-3", "flex")
+BACKENDS = (AUTO, "math", "flash", "efficient", "cudnn", "flash-attn", "flash-attn-3", "flex")
 MASKS = ("none", "causal", "padding")
 
 
@@ -28,8 +28,8 @@ class SdpaCase:
     keys: int  # key tokens per row
     head_dim: int
     mask: str = "none"  # `causal`: the kernel's own argument; `padding`: that of `sdpa.padding_mask`
-    dtype: str = "auto"
-    device: str = "auto"
+    dtype: str = AUTO
+    device: str = AUTO
     threads: int | None = None  # CPU threads for torch; None: torch's own choice
 
     def __post_init__(self) -> None:
@@ -91,7 +91,7 @@ class GenerateCase(CaptureSettings):
     def label(self) -> str:
         """The case in a few words, without settings that have their default."""
         model = self.model if self.size is None else f"{self.model} {self.size}"
-        parts = [model, self.processor or "no LP", f"b{self.batch_size}", self.attention, self.kv_cache]
+        parts = [model, self.processor or "no processor", f"b{self.batch_size}", self.attention, self.kv_cache]
         named = ("model", "processor", "batch_size", "attention", "kv_cache")
         for name, row in rows(GenerateCase).items():
             if row.axis is not None and name not in named and (value := getattr(self, name)) != row.default:
@@ -100,9 +100,7 @@ class GenerateCase(CaptureSettings):
 
 
 Case = SdpaCase | GenerateCase
-_KINDS: dict[str, type[SdpaCase] | type[GenerateCase]] = {kind.kind: kind for kind in (SdpaCase, GenerateCase)}
-
-
+_KINDS: dict[str, type[Case]] = {kind.kind: kind for kind in (SdpaCase, GenerateCase)}
 # Settings that are always in the JSON of a case, and so in its id.
 _ALWAYS = (
     "model", "tokenizer", "processor", "batch_size", "attention", "kv_cache", "compile", "tf32", "cudnn_benchmark",
@@ -125,18 +123,20 @@ def to_json(case: Case) -> dict[str, Any]:
 
 
 def from_json(raw: Mapping[str, Any]) -> Case:
-    kind = raw.get("kind")
-    if kind not in _KINDS:
-        raise UsageError(f"no kind of case {kind!r}", hint=f"use one of: {', '.join(_KINDS)}")
-    made = _KINDS[kind]
-    unknown = sorted(set(raw) - {"kind"} - {item.name for item in fields(made)})
-    if unknown:
-        raise UsageError(f"a case of kind {kind!r} has no setting {unknown[0]!r}")
-    try:
-        return made(**{name: value for name, value in raw.items() if name != "kind"})
-    except TypeError as problem:  # a setting is missing, or of a type that cannot be compared
-        raise UsageError(f"not a case of kind {kind!r}: {problem}") from problem
+    return _KINDS[raw["kind"]](**{name: value for name, value in raw.items() if name != "kind"})
 
 
 def case_id(case: Case) -> str:
     return digest(to_json(case))
+
+
+def measure(raw: dict[str, Any]) -> dict[str, Any]:
+    """Measure the case of a JSON object, and return its figures and environment."""
+    case = from_json(raw)
+    if isinstance(case, SdpaCase):
+        from molprof.profiler.bench.sdpa import measure_sdpa
+
+        return measure_sdpa(case)
+    from molprof.profiler.bench.generation import measure_generation
+
+    return measure_generation(case)

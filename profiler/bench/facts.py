@@ -5,19 +5,20 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import asdict
 
-from molprof.common.document import Column, Document, Section, Table
-from molprof.common.errors import UsageError
+from molprof.common.document import Document, Section, table_of
+from molprof.common.errors import MissingExtraError, RunError, UsageError
+from molprof.common.process import OK
+from molprof.common.process.guarded import Limits, call
 from molprof.common.settings import AUTO
+from molprof.common.typed_json import read_typed
 from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase, case_id
 
-# The kind of a request to a worker for the machine's facts.
-FACTS = "facts"
 # Import name -> what pip calls it.
 _PACKAGES = {
     "flash_attn": "flash-attn",
@@ -33,11 +34,8 @@ _ATTENTION_PACKAGES = {
     "flash-attn": "flash_attn",
     "flash-attn-3": "flash_attn_interface",
 }
-_GPU_KERNELS = ("efficient", "cudnn")
-
-
-class UnsupportedError(UsageError):
-    """The case cannot run here, which is no failure."""
+_GPU_KERNELS = ("sdpa-efficient", "sdpa-cudnn")
+_LIMIT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,24 @@ class Facts:
         return self.capability is not None
 
 
-def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+def read_machine(device: str, threads: int | None, cases: Sequence[Case] = ()) -> Facts:
+    """Return what the machine can run; UsageError if there is no such device, or no model or tokenizer of the cases."""
+    for name in ("torch", "transformers"):
+        if importlib.util.find_spec(name) is None:
+            raise MissingExtraError(name, "presets", "molprof bench")
+    names = [("model", case.model) for case in cases if isinstance(case, GenerateCase)]
+    names += [("tokenizer", case.tokenizer) for case in cases if isinstance(case, GenerateCase) and case.tokenizer]
+    target = f"{__name__}:read_facts"
+    ending = call(target, device, threads, list(dict.fromkeys(names)), limits=Limits(_LIMIT_S))
+    if ending.state != OK and ending.hint is not None:
+        raise UsageError(ending.message or "no such device", ending.hint)
+    if ending.state != OK:
+        text = f"cannot find out what this machine can run: {ending.message}"
+        raise RunError(text, hint="molprof doctor checks what works on this machine")
+    return read_typed(ending.value, Facts, "facts")
+
+
+def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Return `Facts` as JSON; UsageError if one of `names` (`model` or `tokenizer`, and its name) does not exist."""
     import torch
 
@@ -65,27 +80,18 @@ def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]
 
     for what, name in names:
         check_exists(what, name)
-
     if threads is not None:
         torch.set_num_threads(threads)
     where = resolve_device(device)
-    gpu = on_gpu(where)
     packages = tuple(name for name in _PACKAGES if _installed(name))
     compilers = filter(None, (os.environ.get("CXX"), "g++", "clang++"))
     return {
         "device": str(where),
         "capability": capability(where),
-        "compiler": "triton" in packages if gpu else any(map(shutil.which, compilers)),
+        "compiler": "triton" in packages if on_gpu(where) else any(map(shutil.which, compilers)),
         "packages": packages,
         "environment": asdict(environment(where)),
     }
-
-
-def named(cases: Iterable[Case]) -> tuple[tuple[str, str], ...]:
-    """Return the models and tokenizers of cases, each once, as `read_facts` takes them."""
-    found = [("model", case.model) for case in cases if isinstance(case, GenerateCase)]
-    found += [("tokenizer", case.tokenizer) for case in cases if isinstance(case, GenerateCase) and case.tokenizer]
-    return tuple(dict.fromkeys(found))
 
 
 def unsupported(case: Case, facts: Facts) -> str | None:
@@ -109,7 +115,7 @@ def _generate(case: GenerateCase, facts: Facts) -> str | None:
     attention = case.attention
     if attention in _ATTENTION_PACKAGES and (reason := _flash_attn(attention, case.dtype, facts)):
         return reason
-    if attention.startswith("sdpa-") and attention.removeprefix("sdpa-") in _GPU_KERNELS and not facts.gpu:
+    if attention in _GPU_KERNELS and not facts.gpu:
         return f"{attention!r} runs on GPUs only"
     if attention == "flex_attention" and not facts.compiler:
         return _no_compiler("flex attention", facts)
@@ -149,14 +155,12 @@ def _installed(name: str) -> bool:
 
 def cases_document(cases: Sequence[Case], facts: Facts, repeats: int) -> Document:
     """The cases, with the reasons of those that cannot run here."""
-    reasons = [unsupported(case, facts) for case in cases]
-    able = reasons.count(None)
-    rows = [
-        {"id": case_id(case), "label": case.label(), "unsupported": reason}
-        for case, reason in zip(cases, reasons, strict=True)
-    ]
+    rows = [{"id": case_id(case), "label": case.label(), "unsupported": unsupported(case, facts)} for case in cases]
+    able = sum(row["unsupported"] is None for row in rows)
     where = facts.environment.get("gpu") or facts.environment.get("cpu") or facts.device
     summary = f"{able} of {len(cases)} cases can run on {facts.device} ({where}), each in {repeats} processes"
-    columns = (Column("case"), Column("settings"), Column("unsupported here"))
-    table = Table(columns, [tuple(row.values()) for row in rows], missing="")
+    table = table_of(
+        rows, ("case", "text", "id"), ("settings", "text", "label"), ("unsupported here", "text", "unsupported"),
+        missing="",
+    )  # fmt: skip
     return Document("Benchmark cases", (Section("", table=table),), lambda: rows, summary=(summary,))

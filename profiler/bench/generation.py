@@ -11,18 +11,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from msgspec.structs import asdict
+from msgspec import to_builtins
 from torch import Tensor
 
-from molprof.common.errors import RunError, UsageError
+from molprof.common.errors import RunError, UnsupportedError, UsageError
+from molprof.common.manifest import Machine
+from molprof.common.memory import processors
 from molprof.profiler.bench.cases import GenerateCase
-from molprof.profiler.bench.facts import UnsupportedError
 from molprof.profiler.capture.account import sequence_runs
 from molprof.profiler.constraints import processor_of
 from molprof.profiler.engines.batches import BatchPlan, PassResult
 from molprof.profiler.engines.explained import NO_KERNEL
 from molprof.profiler.engines.runner import Runner
 from molprof.profiler.environment import environment
+from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import Peak, set_arithmetic
 from molprof.profiler.models.load import load
 from molprof.profiler.molecules.prompts import Prompt, read_inputs
@@ -48,14 +50,17 @@ def measure_generation(case: GenerateCase) -> dict[str, Any]:
         plans = runner.plan(filled(read_inputs(case).prompts, case.count))
     except UsageError as problem:
         raise UnsupportedError(str(problem), problem.hint) from problem
+    watch = Watch(loaded.target.device)
     cache_bytes = [0]  # before each forward; the last one adds one more token to a cache that grows
     with before_forward(loaded.model, lambda inputs: cache_bytes.append(held_bytes(inputs.get("past_key_values")))):
         warm = [_warmed(runner, plans, first=not number) for number in range(case.warmup)]
-    peak = Peak(loaded.target.device)
-    results, phases = [], []
+    before, peak = watch.end(), Peak(loaded.target.device)
+    results, phases, spans = [], [], []
     for _ in range(case.passes):
         marks = HostMarks()
+        watch.begin()
         results.append(runner.run(plans, marks))
+        spans.append(watch.end())
         phases.append(marks.phases_ns())
     figures = {
         "load_ns": load_ns,
@@ -67,6 +72,7 @@ def measure_generation(case: GenerateCase) -> dict[str, Any]:
         "compile_ns": [result.compile_ns for result in results],
         "phases_ns": phases,
         **peak.read(),
+        "machine": to_builtins(Machine(processors(), before, spans)),
         "kv_cache_bytes": max(cache_bytes) or None,
         **_written(runner, plans, results[0]),
         "prompt_widths": [plan.prompt_width for plan in plans],
@@ -75,7 +81,7 @@ def measure_generation(case: GenerateCase) -> dict[str, Any]:
         "dtype": str(loaded.model.dtype).removeprefix("torch."),
         **_compiler_counts(),
     }
-    return {"figures": figures, "environment": asdict(environment(loaded.target.device))}
+    return {"figures": figures, "environment": to_builtins(environment(loaded.target.device))}
 
 
 def filled(prompts: Sequence[Prompt], count: int) -> list[Prompt]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from molprof.common.errors import UsageError
-from molprof.common.settings import ATTENTION, AUTO, COMPILE, KV_CACHES, STATIC_CACHES, rows
+from molprof.common.settings import ATTENTION, AUTO, COMPILE, KV_CACHES, LP_WORD, STATIC_CACHES, rows
 from molprof.profiler.bench.cases import GenerateCase, SdpaCase
 from molprof.profiler.constraints import PROCESSORS
 
@@ -31,7 +31,7 @@ BENCHMARKS = {
     "attention": Benchmark("Compare attention implementations.", {"attention": ATTENTION}),
     "cache": Benchmark(
         "Compare KV caches, with a logits processor and without, compiled and not.",
-        {"processor": (None, AUTO), "kv_cache": KV_CACHES, "compile": ("off", "reduce-overhead")},
+        {"processor": (None, LP_WORD), "kv_cache": KV_CACHES, "compile": ("off", "reduce-overhead")},
     ),
     "batch": Benchmark(
         "Compare batch sizes, with a dynamic and a static KV cache.",

@@ -18,15 +18,18 @@ from typing import Any
 
 import torch
 import torch.nn.functional as functional
-from msgspec.structs import asdict
+from msgspec import to_builtins
 from torch import Tensor
 from torch.nn.attention import sdpa_kernel
 
+from molprof.common.errors import UnsupportedError
+from molprof.common.manifest import Machine
+from molprof.common.memory import processors
 from molprof.profiler.bench.cases import SdpaCase
-from molprof.profiler.bench.facts import UnsupportedError
 from molprof.profiler.engines.compilation import compiles_so_far
 from molprof.profiler.engines.explained import KERNELS, NO_KERNEL
 from molprof.profiler.environment import environment
+from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import on_gpu, peak_bytes, resolve_device, resolve_dtype, synchronize
 
 # Query, key, value: (batch, heads, tokens, head size); mask: see `padding_mask`.
@@ -57,7 +60,9 @@ def measure_sdpa(case: SdpaCase) -> dict[str, Any]:
             began = time.perf_counter_ns()
             result = _first(case, call, device)
             first_ns = time.perf_counter_ns() - began
+            watch = Watch(device)
             times_ns = _times(call, device)
+            machine = Machine(processors(), None, [watch.end()])
         figures: dict[str, Any] = {
             "times_ns": times_ns,
             "first_call_ns": first_ns,
@@ -67,10 +72,11 @@ def measure_sdpa(case: SdpaCase) -> dict[str, Any]:
             "dtype": str(dtype).removeprefix("torch."),
             "chosen": _chosen(case, inputs),
             "largest_error": _error(case, result, inputs),
+            "machine": to_builtins(machine),
         }
     if (peak := peak_bytes(device)) is not None:
         figures["peak_memory_bytes"] = peak
-    return {"figures": figures, "environment": asdict(environment(device))}
+    return {"figures": figures, "environment": to_builtins(environment(device))}
 
 
 def flops(case: SdpaCase) -> int:

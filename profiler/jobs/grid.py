@@ -1,11 +1,11 @@
-"""Cases of a sweep: every combination of a grid of capture options, from a TOML file."""
+"""A grid file (TOML): the cases of a command, every combination of values of its options."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,31 +26,41 @@ batch-size = 32"""
 # Of a case's name: file systems take 255 characters, endings included.
 _NAME_CHARACTERS = 150
 _UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
+_PATHS = ("model", "tokenizer", "smiles", "prompts", "trace", "traces")
 Value = str | int | float | bool
 
 
 @dataclass(frozen=True)
 class Case:
-    name: str  # file name of its trace, without ending
+    name: str  # file name of what it writes, without ending
     options: Mapping[str, Value]  # the values that it takes from the grid
     settings: Mapping[str, Value]  # those of all its options, by name
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Grid:
     """A file and its cases; the last key of the grid changes fastest."""
 
     file: TomlFile
+    command: str  # the words after `molprof`
     cases: tuple[Case, ...]
 
     def place(self, key: str) -> list[str]:
         return ["grid" if key in self.file.content["grid"] else "options", key]
 
 
-def read_sweep(path: Path, known: Mapping[str, bool]) -> Sweep:
-    """Return the cases that a file describes; `known` holds, for each of capture's options, if it takes a value."""
+def read_grid(path: Path, options_of: Callable[[str], Mapping[str, bool] | None]) -> Grid:
+    """Return the cases that a file describes.
+
+    Args:
+        options_of: for a command the names of its options, and if each takes a value; None: there is no such command.
+    """
     file = read_toml(path, EXAMPLE)
-    content = file.check_keys(file.content, [], ("options", "grid", "exclude"))
+    content = file.check_keys(file.content, [], ("command", "options", "grid", "exclude"))
+    command = content.get("command", "capture")
+    known = options_of(command) if isinstance(command, str) else None
+    if known is None:
+        file.refuse(f"command is {command!r}, expected one that runs cases", ["command"], 'command = "bench batch"')
     common = file.check_keys(content.get("options", {}), ["options"], known)
     grid = file.check_keys(content.get("grid", {}), ["grid"], known)
     if not grid:
@@ -63,14 +73,13 @@ def read_sweep(path: Path, known: Mapping[str, bool]) -> Sweep:
         if twice := [value for place, value in enumerate(values) if repr(value) in map(repr, values[:place])]:
             file.refuse(f"{key} has {twice[0]!r} twice", ["grid", key])
     excluded = _excluded(file, grid)
-    count = math.prod(len(values) for values in grid.values())
+    count = math.prod(map(len, grid.values()))
     if count > MOST_CASES:
         file.refuse(f"the grid has {count:,} cases, more than {MOST_CASES:,}", ["grid"])
-    for key, value in common.items():
-        _check(file, ["options", key], known[key], value)
-    for key, values in grid.items():
-        for value in values:
-            _check(file, ["grid", key], known[key], value)
+    for table, entries in (("options", {key: [value] for key, value in common.items()}), ("grid", grid)):
+        for key, values in entries.items():
+            for value in values:
+                _check(file, [table, key], known[key], value)
     cases: dict[str, Case] = {}
     for values in itertools.product(*grid.values()):
         chosen = dict(zip(grid, values, strict=True))
@@ -82,7 +91,7 @@ def read_sweep(path: Path, known: Mapping[str, bool]) -> Sweep:
         cases[name] = Case(name, chosen, {**common, **chosen})
     if not cases:
         file.refuse("every case of the grid is excluded", ["exclude"])
-    return Sweep(file, tuple(cases.values()))
+    return Grid(file, command, tuple(cases.values()))
 
 
 def _excluded(file: TomlFile, grid: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -112,6 +121,6 @@ def _name(chosen: Mapping[str, Value], grid: Mapping[str, list[Value]]) -> str:
     parts = []
     for key in [key for key in chosen if len(grid[key]) > 1] or chosen:
         value = chosen[key]
-        text = Path(str(value)).name if key in ("model", "tokenizer", "smiles", "prompts") else str(value).lower()
+        text = Path(str(value)).name if key in _PATHS else str(value).lower()
         parts.append(text if key in ("model", "processor") else f"{key}-{text}")
     return _UNSAFE.sub("-", "-".join(parts))[:_NAME_CHARACTERS].strip("-.") or "case"

@@ -1,39 +1,46 @@
-"""The folder of a sweep: its index of cases, traces and states, and captures of cases on this machine."""
+"""The folder of a sweep: its index of cases, outputs and states, and cases that run on this machine."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from molprof.common.errors import TraceError, UsageError
-from molprof.common.process import run_child
+from molprof.common.process import OK, Ending, command_line, run_line
 from molprof.common.typed_json import read_typed
-from molprof.profiler.jobs.job import read_json, write_json
+from molprof.profiler.jobs.job import check_schema, read_json, write_json
 
 if TYPE_CHECKING:
     from molprof.profiler.jobs.status import JobStatus
 
-SCHEMA = 1
+SCHEMA = 2
 INDEX = "index.json"
 LOGS = "logs"
 KIND = "molprof sweep"
+_AGAIN = "molprof sweep FILE --resume"
+# Words of a command line of schema 1 -> what says the same now.
+_FLAGS = {"--lp": ("--processor", "lp"), "--no-lp": ("--processor", "none")}
 
 
 @dataclass(frozen=True)
 class Entry:
     name: str
-    trace: str  # its file, in the folder
-    options: Mapping[str, Any]  # the values that it takes from the grid
-    arguments: tuple[str, ...]  # its command line after `molprof capture`, without the output
+    output: str  # the file that it writes, in the folder
+    options: dict[str, Any]  # the values that it takes from the grid
+    arguments: tuple[str, ...]  # its command line after `molprof`, without the output
     # `waiting`, `unsupported` (the options exclude each other), `submitted`, `ok`, `failed`, `timed out`, or another
     # state of a cluster's task
     state: str = "waiting"
     message: str | None = None  # why it did not end well
     seconds: float | None = None  # its duration, with loading and warm-up; None if not measured
     job: str | None = None  # the cluster's job that runs it; None if it ran here or has not run
+
+    @property
+    def problem(self) -> str:
+        return f"{self.state}: {self.message}" if self.message else self.state
 
 
 def write_index(folder: Path, entries: Collection[Entry]) -> None:
@@ -46,13 +53,21 @@ def read_index(folder: Path) -> tuple[Entry, ...] | None:
     content = read_json(path)
     if content is None or content.get("kind") != KIND:
         return None
-    if not isinstance(content.get("schema"), int) or content["schema"] > SCHEMA:
-        raise TraceError(f"{path} is of schema {content.get('schema')!r}; this molprof reads up to {SCHEMA}")
-    entries = read_typed(content.get("cases"), tuple[Entry, ...], f"{path}: cases", "molprof sweep FILE --resume")
+    check_schema(path, content, SCHEMA, TraceError)
+    cases = read_typed(content.get("cases"), list[dict[str, Any]], f"{path}: cases", _AGAIN)
+    cases = cases if content["schema"] > 1 else list(map(_of_schema_1, cases))
+    entries = read_typed(cases, tuple[Entry, ...], f"{path}: cases", _AGAIN)
     for entry in entries:
-        if Path(entry.trace).name != entry.trace:
-            raise TraceError(f"{path} names a trace outside its folder: {entry.trace!r}")
+        if Path(entry.output).name != entry.output:
+            raise TraceError(f"{path} names a file outside its folder: {entry.output!r}")
     return entries
+
+
+def _of_schema_1(case: dict[str, Any]) -> dict[str, Any]:
+    """A case as one of schema 2, in which captures are not the only command."""
+    words = case.get("arguments")
+    given = [part for word in words for part in _FLAGS.get(word, (word,))] if isinstance(words, list) else []
+    return {**case, "output": case.get("trace"), "arguments": ["capture", *given]}
 
 
 def expanded(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
@@ -65,60 +80,52 @@ def expanded(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
         if entries is None:
             found.append(path)
             continue
-        there = [folder / entry.trace for entry in entries if (folder / entry.trace).is_file()]
+        traces = [entry for entry in entries if entry.arguments[0] == "capture"]
+        there = [entry for entry in traces if (folder / entry.output).is_file()]
         if not there:
-            raise UsageError(f"the sweep {folder} has no trace yet", hint="molprof sweep FILE --resume")
-        found += there
-        for entry in entries:
-            if not (folder / entry.trace).is_file():
-                reason = f"{entry.state}: {entry.message}" if entry.message else entry.state
-                remarks.append(f"{folder}: no trace of {entry.name} ({reason})")
+            raise UsageError(f"the sweep {folder} has no trace yet", hint=_AGAIN)
+        found += [folder / entry.output for entry in there]
+        remarks += [f"{folder}: no trace of {entry.name} ({entry.problem})" for entry in traces if entry not in there]
     return found, remarks
 
 
 def remaining(
     folder: Path, entries: dict[str, Entry], chosen: list[Entry], resume: bool, force: bool, busy: Container[str]
 ) -> list[Entry]:
-    """Put what an earlier sweep left in the folder into `entries`; return those that remain to be captured."""
+    """Put what an earlier sweep left in the folder into `entries`; return those that remain to be run."""
     earlier = {entry.name: entry for entry in read_index(folder) or ()}
     left = []
     for entry in chosen:
-        before, trace = earlier.get(entry.name), folder / entry.trace
+        before, output = earlier.get(entry.name), folder / entry.output
         if before is not None and entry.name in busy:
             entries[entry.name] = before
-        elif force or not trace.exists():
+        elif force or not output.exists():
             left.append(entry)
         elif not resume:
-            raise UsageError(f"{trace} already exists", hint="--resume keeps it, --force replaces it")
+            raise UsageError(f"{output} already exists", hint="--resume keeps it, --force replaces it")
         elif before is None or before.arguments != entry.arguments:
             raise UsageError(
-                f"{trace} was captured with other options than {entry.name} has now",
-                hint="name another folder with -o DIR, or capture all again with --force",
+                f"{output} was made with other options than {entry.name} has now",
+                hint="name another folder with -o DIR, or make all again with --force",
             )
         else:
-            entries[entry.name] = replace(before, state="ok", message=None)
+            entries[entry.name] = replace(before, state=OK, message=None)
     write_index(folder, entries.values())
     return left
 
 
-def run_cases(
-    folder: Path, entries: dict[str, Entry], commands: Mapping[str, Sequence[str]], limit_s: float | None = None
-) -> Iterator[Entry]:
-    """Capture cases one after the other, each in a separate process, and yield each before and after its run.
-
-    `commands` holds the command lines, after `molprof`, of the cases to capture. The index is written after each case,
-    so that an interrupt keeps what is done. The output of a case is in `logs/NAME.log` of the folder.
-    """
+def run_entry(
+    folder: Path, entries: dict[str, Entry], name: str, command: Sequence[str], limit_s: float | None
+) -> Ending:
+    """Run the command line of an entry, with its output in `logs/NAME.log`, and write how it ended into the index."""
     (folder / LOGS).mkdir(exist_ok=True)
-    for name, command in commands.items():
-        yield replace(entries[name], state="running")
-        begin = time.monotonic()
-        with (folder / LOGS / f"{name}.log").open("wb") as log:
-            ending = run_child(command, Path.cwd(), log, limit_s)
-        seconds = round(time.monotonic() - begin, 1)
-        entries[name] = replace(entries[name], state=ending.state, message=ending.message, seconds=seconds)
-        write_index(folder, entries.values())
-        yield entries[name]
+    began = time.monotonic()
+    with (folder / LOGS / f"{name}.log").open("wb") as log:
+        ending = run_line(command_line(command), Path.cwd(), log, limit_s)
+    ending = replace(ending, seconds=round(time.monotonic() - began, 1))
+    entries[name] = replace(entries[name], state=ending.state, message=ending.message, seconds=ending.seconds)
+    write_index(folder, entries.values())
+    return ending
 
 
 def collected(status: JobStatus) -> None:
@@ -127,8 +134,8 @@ def collected(status: JobStatus) -> None:
     tasks = {task.name: task for task in status.tasks}
     entries = []
     for entry in read_index(folder) or ():
-        if (folder / entry.trace).is_file():  # by this job or another: traces are written whole
-            entry = replace(entry, state="ok", message=None)
+        if (folder / entry.output).is_file():  # by this job or another: outputs are written whole
+            entry = replace(entry, state=OK, message=None)
         elif task := tasks.get(entry.name):
             entry = replace(entry, state=task.state, message=task.message)
         entries.append(entry)

@@ -11,15 +11,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from molprof.common.errors import RunError, UsageError
+from molprof.common.errors import MolprofError, RunError, UsageError
 from molprof.common.files import replacing
 from molprof.common.typed_json import read_typed
 from molprof.profiler.jobs.resources import SlurmSettings
 
 SCHEMA = 1
 VARIABLE = "MOLPROF_JOBS"
-_FILE = "job.json"
-_SEEN = "seen.json"
+_FILE, _SEEN = "job.json", "seen.json"
 _SCRIPT = re.compile(r"(\d+)_submission\.sh")
 
 
@@ -97,8 +96,7 @@ class Job:
 
     def log(self, task: int) -> Path | None:
         """Return the log of a task's latest attempt; None if it has not begun."""
-        number = self.attempt_of(task)
-        path = self.attempt_folder(number or 0) / f"{self.slurm_task_id(task)}_0_log.out"
+        path = self.attempt_folder(self.attempt_of(task) or 0) / f"{self.slurm_task_id(task)}_0_log.out"
         return path if path.is_file() else None
 
     def save(self) -> None:
@@ -118,23 +116,20 @@ def new_job_folder(jobs: Path, kind: str) -> Path:
     """Make a folder `KIND-NUMBER` with a new number, also while another process makes one."""
     try:
         jobs.mkdir(parents=True, exist_ok=True)
-        number = max((_number(path.name) for path in jobs.iterdir()), default=0) + 1
+        number = max((_number(path) for path in jobs.iterdir()), default=0)
         while True:
-            folder = jobs / f"{kind}-{number}"
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir()
-                (folder / "tasks").mkdir()
-                return folder
             number += 1
+            with contextlib.suppress(FileExistsError):
+                (jobs / f"{kind}-{number}").mkdir()
+                (jobs / f"{kind}-{number}" / "tasks").mkdir()
+                return jobs / f"{kind}-{number}"
     except OSError as error:
-        raise UsageError(
-            f"cannot keep jobs in {jobs}: {error.strerror}",
-            hint=f"set {VARIABLE} to another folder that the cluster's nodes see",
-        ) from error
+        hint = f"set {VARIABLE} to another folder that the cluster's nodes see"
+        raise UsageError(f"cannot keep jobs in {jobs}: {error.strerror}", hint) from error
 
 
-def _number(name: str) -> int:
-    digits = name.rpartition("-")[2]
+def _number(folder: Path) -> int:
+    digits = folder.name.rpartition("-")[2]
     return int(digits) if digits.isdigit() else 0
 
 
@@ -146,12 +141,12 @@ def jobs_folder(project: Path) -> Path:
 
 def find_job(jobs: Path, name: str) -> Job:
     """Return the job `capture-3`, or `3` for short."""
-    known = [path.name for path in _folders(jobs)]
-    found = [item for item in known if item == name or (name.isdigit() and _number(item) == int(name))]
-    if not found:
-        shown = ", ".join(known[-5:])
-        raise UsageError(f"no job {name!r} in {jobs}", hint=f"the latest: {shown}" if shown else "no job was submitted")
-    return read_job(jobs / found[0])
+    known = _folders(jobs)
+    for folder in known:
+        if folder.name == name or (name.isdigit() and _number(folder) == int(name)):
+            return read_job(folder)
+    shown = ", ".join(folder.name for folder in known[-5:])
+    raise UsageError(f"no job {name!r} in {jobs}", hint=f"the latest: {shown}" if shown else "no job was submitted")
 
 
 def all_jobs(jobs: Path) -> tuple[list[Job], list[str]]:
@@ -166,9 +161,7 @@ def all_jobs(jobs: Path) -> tuple[list[Job], list[str]]:
 
 
 def _folders(jobs: Path) -> list[Path]:
-    if not jobs.is_dir():
-        return []
-    return sorted((path for path in jobs.iterdir() if (path / _FILE).is_file()), key=lambda path: _number(path.name))
+    return sorted((path.parent for path in jobs.glob(f"*/{_FILE}")), key=_number)
 
 
 def read_job(folder: Path) -> Job:
@@ -177,24 +170,20 @@ def read_job(folder: Path) -> Job:
     content = read_json(path)
     if content is None:
         raise RunError(f"{path} cannot be read", hint="its Slurm job, if any, goes on; squeue lists it")
-    if not isinstance(content.get("schema"), int) or content["schema"] > SCHEMA:
-        raise RunError(f"{path} is of schema {content.get('schema')!r}; this molprof reads up to {SCHEMA}")
-    fields = {
-        name: read_typed(content.get(name), kind, f"{path}: {name}", error=RunError)
-        for name, kind in get_type_hints(Job).items()
-        if name != "folder"
+    check_schema(path, content, SCHEMA, RunError)
+    kinds = {name: kind for name, kind in get_type_hints(Job).items() if name != "folder"}
+    read = {
+        name: read_typed(content.get(name), kind, f"{path}: {name}", error=RunError) for name, kind in kinds.items()
     }
-    job = Job(folder, **fields)
-    attempts = enumerate(job.attempts)
-    return replace(job, attempts=tuple(_submitted(item, job.attempt_folder(number)) for number, item in attempts))
+    job = Job(folder, **read)
+    return replace(job, attempts=tuple(_submitted(job, number) for number in range(len(job.attempts))))
 
 
-def _submitted(attempt: Attempt, folder: Path) -> Attempt:
+def _submitted(job: Job, number: int) -> Attempt:
     """The attempt with the Slurm id that submitit's script is named after, if its submission was cut short."""
-    if attempt.slurm_id is not None or not folder.is_dir():
-        return attempt
-    found = [match[1] for path in folder.iterdir() if (match := _SCRIPT.fullmatch(path.name))]
-    return replace(attempt, slurm_id=found[0]) if found else attempt
+    scripts = (_SCRIPT.fullmatch(path.name) for path in job.attempt_folder(number).glob("*"))
+    found = next((match[1] for match in scripts if match), None)
+    return replace(job.attempts[number], slurm_id=job.attempts[number].slurm_id or found)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -204,8 +193,13 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the object in a JSON file; None if there is no such file, or it holds something else."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
+        return content if isinstance(content, dict) else None
+    return None
+
+
+def check_schema(path: Path, content: Mapping[str, Any], newest: int, error: type[MolprofError]) -> None:
+    """Raise `error` if a file is of a newer molprof."""
+    if not isinstance(content.get("schema"), int) or content["schema"] > newest:
+        raise error(f"{path} is of schema {content.get('schema')!r}; this molprof reads up to {newest}")

@@ -11,12 +11,9 @@ from molprof.common.errors import UsageError
 from molprof.common.text import shortened
 from molprof.common.toml_file import TomlFile, unknown
 
-# Numbers are ASCII, and short enough for sbatch.
-_NUMBER = re.compile(r"[0-9]{1,9}")
 _TIME = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9}(?::[0-9]{1,9}){0,2})")
-_MEMORY = re.compile(r"[0-9]{1,9}[KMGT]")
 _OPTION = re.compile(r"(--)?[A-Za-z][\w-]*")
-_GPUS = re.compile(r"(?:[\w.-]+:)?[0-9]{1,9}")
+_AT_LEAST_1 = "a whole number of at least 1"
 
 
 @dataclass(frozen=True)
@@ -41,64 +38,42 @@ class SlurmSettings:
         given = {name: getattr(self, name) for name in ("partition", "account", "qos", "constraint")} | {
             "gpus_per_node": self.gpus,
             "cpus_per_task": self.cpus,
-            "time": self.time_minutes,
             "mem": self.memory,
-            "setup": list(self.setup) or None,
+            "setup": list(self.setup),
+            "array_parallelism": self.parallel,
+            # Since Slurm 22.05 srun, which starts the task, does not inherit this from its job.
+            "srun_args": self.cpus and [f"--cpus-per-task={self.cpus}"],
         }
         # Without `time`, submitit sets five minutes.
-        found = {name: value for name, value in given.items() if value is not None or name == "time"}
-        found |= {"array_parallelism": self.parallel} if self.parallel else {}
-        # Since Slurm 22.05 srun, which starts the task, does not inherit this from its job.
-        return found | ({"srun_args": [f"--cpus-per-task={self.cpus}"]} if self.cpus else {})
+        return {name: value for name, value in given.items() if value} | {"time": self.time_minutes}
 
     def to_json(self) -> dict[str, Any]:
         """Return what is set, by name."""
         return {name: value for name, value in asdict(self).items() if value not in (None, (), {})}
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise ValueError("text on one line")
-    return value
+def _matching(pattern: str, expected: str, read: Callable[[str], Any] = str) -> Callable[[object], Any]:
+    """A text or number that matches, as `read` reads it; else a ValueError with what is expected."""
+
+    def checked(value: object) -> Any:
+        if isinstance(value, bool) or not isinstance(value, str | int) or not re.fullmatch(pattern, str(value)):
+            raise ValueError(expected)
+        return read(str(value))
+
+    return checked
 
 
-def _number(value: object) -> int:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | str)
-        or not _NUMBER.fullmatch(str(value))
-        or not int(value)
-    ):
-        raise ValueError("a whole number of at least 1")
-    return int(value)  # type: ignore[call-overload,no-any-return]
-
-
-def _gpus(value: object) -> str | None:
-    text = str(value)
-    if isinstance(value, bool) or not _GPUS.fullmatch(text):
-        raise ValueError("a number of GPUs, or TYPE:NUMBER such as 'a100:2'")
-    return None if text == "0" else text
-
-
-def _time(value: object) -> int:
+def _minutes(text: str) -> int:
     """Minutes of `90`, `90:00` (minutes and seconds), `1:30:00`, `1-12` or `1-12:00:00`, as sbatch reads them."""
-    match = _TIME.fullmatch(str(value))
-    if isinstance(value, bool) or match is None:
-        raise ValueError("minutes, or a time such as '1:30:00' or '2-12:00:00'")
-    days, numbers = int(match[1] or 0), [int(part) for part in match[2].split(":")]
-    if match[1] is None and len(numbers) < 3:
+    match = _TIME.fullmatch(text)
+    days, numbers = (match[1], [int(part) for part in match[2].split(":")]) if match else (None, [])
+    if days is None and len(numbers) < 3:
         numbers = [0, *numbers]  # without hours
     hours, minutes, seconds = (*numbers, 0, 0)[:3]
-    total = (days * 24 + hours) * 60 + minutes + (seconds > 0)
+    total = (int(days or 0) * 24 + hours) * 60 + minutes + (seconds > 0)
     if total < 1:
         raise ValueError("at least a minute")
     return total
-
-
-def _memory(value: object) -> str:
-    if not isinstance(value, str) or not _MEMORY.fullmatch(value):
-        raise ValueError("a whole number with K, M, G or T, such as '64G'")
-    return value
 
 
 def _setup(value: object) -> tuple[str, ...]:
@@ -118,14 +93,21 @@ def _sbatch(value: object) -> dict[str, str | int | bool]:
     return {key.removeprefix("--"): item for key, item in value.items() if item is not False}
 
 
-# Keys of the file, all but `time` named as their attributes, and what makes their values.
+# Keys of the file, all but `time` named as their attributes, and what makes their values. Numbers are ASCII, and short
+# enough for sbatch.
 _KEYS: dict[str, Callable[[object], Any]] = {
-    **dict.fromkeys(("partition", "account", "qos", "constraint"), _text),
-    "gpus": _gpus,
-    "cpus": _number,
-    "time": _time,
-    "memory": _memory,
-    "parallel": _number,
+    **dict.fromkeys(
+        ("partition", "account", "qos", "constraint"), _matching(r"(?=.*\S)[^\x00-\x1f\x7f]+", "text on one line")
+    ),
+    "gpus": _matching(
+        r"(?:[\w.-]+:)?[0-9]{1,9}",
+        "a number of GPUs, or TYPE:NUMBER such as 'a100:2'",
+        lambda text: None if text == "0" else text,
+    ),
+    "cpus": _matching("0*[1-9][0-9]{0,8}", _AT_LEAST_1, int),
+    "time": _matching(_TIME.pattern, "minutes, or a time such as '1:30:00' or '2-12:00:00'", _minutes),
+    "memory": _matching("[0-9]{1,9}[KMGT]", "a whole number with K, M, G or T, such as '64G'"),
+    "parallel": _matching("0*[1-9][0-9]{0,8}", _AT_LEAST_1, int),
     "setup": _setup,
     "sbatch": _sbatch,
 }

@@ -13,6 +13,7 @@ from molprof.common.process import output_of
 # Slurm's own commands give up on a controller that hangs after ten seconds and more.
 TIME_LIMIT_S = 20.0
 _COMMANDS = ("sbatch", "srun", "squeue", "scontrol", "scancel")
+_LOGIN = "run it on the cluster's login node"
 LIVE = frozenset(
     {
         *("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED", "REQUEUE_HOLD"),
@@ -38,16 +39,13 @@ class Sighting:
 
 
 def available() -> bool:
-    return all(shutil.which(name) for name in _COMMANDS)
+    return all(map(shutil.which, _COMMANDS))
 
 
 def check_reachable() -> None:
     """Raise SchedulerError if there is no Slurm here, or its controller does not answer."""
     if not available():
-        raise SchedulerError(
-            f"there is no Slurm here: not all of {', '.join(_COMMANDS)} are installed",
-            hint="run it on the cluster's login node",
-        )
+        raise SchedulerError(f"there is no Slurm here: not all of {', '.join(_COMMANDS)} are installed", _LOGIN)
     _ping()
 
 
@@ -60,7 +58,6 @@ def sightings(slurm_ids: Collection[str]) -> dict[str, Sighting]:
     if not slurm_ids:
         return {}
     _ping()
-    found: dict[str, Sighting] = {}
     wanted = ",".join(sorted(slurm_ids))
     try:
         text = _ask(["squeue", "--noheader", "--array", "--states=all", f"--jobs={wanted}", "--format=%i|%T|%r"])
@@ -68,24 +65,19 @@ def sightings(slurm_ids: Collection[str]) -> dict[str, Sighting]:
         if "Invalid job id" not in str(error):
             raise
         text = ""
+    found = {}
     for line in text.splitlines():
         name, state, reason = (*line.strip().split("|", 2), "", "")[:3]
         if state:
             found[name] = Sighting(state, reason)
-    forgotten = [name for name in slurm_ids if not any(key.split("_")[0] == name for key in found)]
-    return {**_accounted(forgotten), **found}
-
-
-def _accounted(slurm_ids: Sequence[str]) -> dict[str, Sighting]:
-    """The same from accounting, which a small cluster may not have."""
-    if not slurm_ids or shutil.which("sacct") is None:
-        return {}
-    command = ["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={','.join(slurm_ids)}"]
+    forgotten = set(slurm_ids) - {name.partition("_")[0] for name in found}
+    if not forgotten or shutil.which("sacct") is None:
+        return found
+    accounted = ["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={','.join(sorted(forgotten))}"]
     try:
-        text = _ask([*command, "--format=JobID,State"])
+        text = _ask([*accounted, "--format=JobID,State"])
     except SchedulerError:
-        return {}  # accounting is off or down
-    found = {}
+        return found  # accounting is off or down
     for line in text.splitlines():
         name, _, state = line.partition("|")
         if state:
@@ -115,14 +107,13 @@ def _ask(command: list[str], time_limit_s: float = TIME_LIMIT_S) -> str:
     try:
         done = output_of(command, time_limit_s)
     except FileNotFoundError as error:
-        raise SchedulerError(f"{command[0]} is not found", hint="run it on the cluster's login node") from error
+        raise SchedulerError(f"{command[0]} is not found", _LOGIN) from error
     except subprocess.TimeoutExpired as error:
-        raise SchedulerError(
-            f"Slurm does not answer: {command[0]} took more than {time_limit_s:g} s", hint="scontrol ping"
-        ) from error
+        text = f"Slurm does not answer: {command[0]} took more than {time_limit_s:g} s"
+        raise SchedulerError(text, "scontrol ping") from error
     if done.returncode != 0:
         lines = (done.stderr if done.stderr.strip() else done.stdout).splitlines()
         said = next((line.strip() for line in lines if any(map(str.isalnum, line))), "no message")
         said = said.removeprefix(f"{command[0]}: error: ")
-        raise SchedulerError(f"{command[0]}: {said}", hint="scontrol ping shows whether Slurm's controller is up")
+        raise SchedulerError(f"{command[0]}: {said}", "scontrol ping shows whether Slurm's controller is up")
     return done.stdout

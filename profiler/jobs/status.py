@@ -5,35 +5,40 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from molprof.common.document import Document, Section, table_of
 from molprof.common.errors import TraceError
+from molprof.common.process import FAILED, NO_MEMORY, OK, TIMED_OUT
 from molprof.common.typed_json import read_typed
 from molprof.profiler.jobs.job import Job, TaskRecord, all_jobs, read_json
 from molprof.profiler.jobs.scheduler import SchedulerError, Sighting, sightings
 
 UNFINISHED = ("running", "pending", "unknown")
-# In the order of a job's summary.
-STATES = ("ok", "failed", "timed out", "out of memory", "preempted", "cancelled", "stopped", "lost", *UNFINISHED)
+# In the order of a job's summary. `lost`: Slurm no longer knows the task, and it did not write that it ended;
+# `stopped`: Slurm ended it for an unknown reason; `unknown`: Slurm does not answer.
+STATES = (OK, FAILED, TIMED_OUT, NO_MEMORY, "preempted", "cancelled", "stopped", "lost", *UNFINISHED)
 # Slurm's words for an end -> ours.
 _ENDS = {
     "CANCELLED": "cancelled",
     "PREEMPTED": "preempted",
-    "TIMEOUT": "timed out",
-    "DEADLINE": "timed out",
-    "OUT_OF_MEMORY": "out of memory",
+    "TIMEOUT": TIMED_OUT,
+    "DEADLINE": TIMED_OUT,
+    "OUT_OF_MEMORY": NO_MEMORY,
     "REVOKED": "cancelled",
 }
+# Often at first, when a job may fail at once; then rarely, because many users ask the same scheduler.
+_FIRST_S, _LAST_S, _GROWTH = 1.0, 15.0, 1.3
+PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
 class TaskStatus:
     number: int  # its place in the job
     name: str
-    # one of `STATES`. `lost`: Slurm no longer knows it, and it did not write that it ended; `stopped`: Slurm ended it
-    # for an unknown reason; `unknown`: Slurm does not answer
-    state: str
+    state: str  # one of `STATES`
     message: str | None = None  # the error, or why it waits
     node: str | None = None
     started: str | None = None  # started, ended: in ISO format and UTC; None if it has not, or did not write it
@@ -55,7 +60,7 @@ class JobStatus:
 
     @property
     def good(self) -> bool:
-        return all(task.state == "ok" for task in self.tasks)
+        return all(task.state == OK for task in self.tasks)
 
     @property
     def summary(self) -> str:
@@ -65,7 +70,7 @@ class JobStatus:
 
     def failed(self) -> tuple[int, ...]:
         """The tasks that did not end well."""
-        return tuple(task.number for task in self.tasks if task.state not in (*UNFINISHED, "ok"))
+        return tuple(task.number for task in self.tasks if task.state not in (*UNFINISHED, OK))
 
 
 def job_status(job: Job) -> JobStatus:
@@ -75,23 +80,20 @@ def job_status(job: Job) -> JobStatus:
 
 def job_statuses(jobs: Sequence[Job]) -> list[JobStatus]:
     """Return the state of several jobs, with one question to Slurm about all tasks whose end is not known yet."""
-    records = [[_record(job, number) for number in range(len(job.tasks))] for job in jobs]
-    seen = [job.seen() for job in jobs]
-    asked = {
-        slurm_id.partition("_")[0]
-        for job, ends, entries in zip(jobs, seen, records, strict=True)
-        for number, entry in enumerate(entries)
-        # Nothing that Slurm says could change the states of the others.
-        if (entry is None or entry.state not in ("ok", "failed"))
-        and (slurm_id := job.slurm_task_id(number)) is not None
-        and slurm_id not in ends
-    }
+    asked = set()
+    for job in jobs:
+        seen = job.seen()
+        for number in range(len(job.tasks)):
+            slurm_id, record = job.slurm_task_id(number), _record(job, number)
+            # Nothing that Slurm says could change the states of the others.
+            if slurm_id is not None and slurm_id not in seen and (record is None or record.state not in (OK, FAILED)):
+                asked.add(slurm_id.partition("_")[0])
     problem, now = None, dict[str, Sighting]()
     try:
         now = sightings(asked)
     except SchedulerError as error:
         problem = str(error)
-    return [_status(job, ends, entries, now, problem) for job, ends, entries in zip(jobs, seen, records, strict=True)]
+    return [_status(job, now, problem) for job in jobs]
 
 
 def unfinished(jobs: Path, outputs: Collection[str | None]) -> dict[str, str]:
@@ -115,18 +117,12 @@ def _record(job: Job, number: int) -> TaskRecord | None:
     return record if record.attempt == job.attempt_of(number) and record.state in STATES else None
 
 
-def _status(
-    job: Job,
-    ends: dict[str, dict[str, str]],
-    entries: Sequence[TaskRecord | None],
-    now: Mapping[str, Sighting],
-    problem: str | None,
-) -> JobStatus:
+def _status(job: Job, now: Mapping[str, Sighting], problem: str | None) -> JobStatus:
     """The state of a job. What Slurm says of tasks that ended is kept in the job's folder."""
-    tasks, told = [], {}
-    for number, (task, entry) in enumerate(zip(job.tasks, entries, strict=True)):
-        # A task may have ended after its record was read and before Slurm was asked.
-        record = _record(job, number) if entry is None or entry.state == "running" else entry
+    ends, tasks = job.seen(), []
+    known = len(ends)
+    for number, task in enumerate(job.tasks):
+        record = _record(job, number)  # read after Slurm was asked: it may have ended meanwhile
         slurm_id = job.slurm_task_id(number)
         state: str = "lost"
         message: str | None = "its submission was interrupted before Slurm had it"
@@ -134,15 +130,15 @@ def _status(
             # By its id or by the array's: so Slurm lists tasks that were cancelled before they ran.
             sighting = now.get(slurm_id) or now.get(slurm_id.partition("_")[0])
             if sighting is not None and not sighting.live:
-                told[slurm_id] = {"state": sighting.state, "reason": sighting.reason}
-            end = (ends.get(slurm_id) or told.get(slurm_id) or {}).get("state")
+                ends.setdefault(slurm_id, {"state": sighting.state, "reason": sighting.reason})
+            end = ends.get(slurm_id, {}).get("state")
             state, message = _judged(record, sighting, end, problem, f"molprof logs {job.id} {number}")
         own = record or TaskRecord(None, state)
         tasks.append(
             TaskStatus(number, task.name, state, message, own.node, own.started, own.ended, own.exit_code, slurm_id)
         )
-    if told.keys() - ends.keys():
-        job.save_seen(told | ends)
+    if len(ends) > known:
+        job.save_seen(ends)
     return JobStatus(job, tuple(tasks), problem)
 
 
@@ -152,7 +148,7 @@ def _judged(
     """A task's state and message, by what it wrote and what Slurm says, now and of its end."""
     own = record.state if record else None
     message = record.message if record else None
-    if own in ("ok", "failed"):
+    if own in (OK, FAILED):
         return own, message
     stopped = own is not None and own != "running"
     if sighting is not None and sighting.live:
@@ -166,15 +162,10 @@ def _judged(
     if own is not None and stopped:
         return own, message
     if end is not None:  # failed or done for Slurm, and the task did not write it
-        return "failed", f"Slurm says {end}, and the task wrote no reason; see {log}"
+        return FAILED, f"Slurm says {end}, and the task wrote no reason; see {log}"
     if problem is not None:
         return "unknown", "it was running" if own == "running" else "it had not started"
     return "lost", "Slurm no longer knows it, and it did not write that it ended"
-
-
-# Often at first, when a job may fail at once; then rarely, because many users ask the same scheduler.
-_FIRST_S, _LAST_S, _GROWTH = 1.0, 15.0, 1.3
-PATIENCE_S = 60.0
 
 
 def watch(job: Job, patience_s: float = PATIENCE_S) -> Iterator[JobStatus]:
@@ -182,15 +173,15 @@ def watch(job: Job, patience_s: float = PATIENCE_S) -> Iterator[JobStatus]:
 
     SchedulerError if the scheduler fails to answer for `patience_s`; the job goes on.
     """
-    pause, silent_since = _FIRST_S, None
+    pause, answered = _FIRST_S, time.monotonic()
     while True:
         status = job_status(job)
         yield status
         if status.finished:
             return
-        now = time.monotonic()
-        silent_since = None if status.problem is None else silent_since or now
-        if silent_since is not None and now - silent_since >= patience_s:
+        if status.problem is None:
+            answered = time.monotonic()
+        elif time.monotonic() - answered >= patience_s:
             raise SchedulerError(
                 f"{job.id} can no longer be followed: {status.problem}",
                 hint=f"its tasks go on and write their results; collect them later with molprof collect {job.id}",
@@ -199,21 +190,29 @@ def watch(job: Job, patience_s: float = PATIENCE_S) -> Iterator[JobStatus]:
         pause = min(pause * _GROWTH, _LAST_S)
 
 
-class LogTail:
-    """Reads what a growing log holds more than the last time."""
+def jobs_document(statuses: Sequence[JobStatus]) -> Document:
+    """A line for each job."""
+    table = table_of(
+        statuses, ("id", "text", "job.id"), ("cluster", "text", "job.cluster"), ("created", "text", "job.created"),
+        ("tasks", "text", "summary"), ("folder", "text", "job.cwd"),
+    )  # fmt: skip
+    return Document("", (Section("", table=table),), lambda: [_data(item) for item in statuses])
 
-    def __init__(self) -> None:
-        self._path: Path | None = None
-        self._offset = 0
 
-    def new_lines(self, path: Path | None) -> list[str]:
-        """Return the new whole lines; from the beginning if it is another file than last time."""
-        if path is None:
-            return []
-        if path != self._path:
-            self._path, self._offset = path, 0
-        with path.open("rb") as file:
-            file.seek(self._offset)
-            *lines, begun = file.read().split(b"\n")
-            self._offset = file.tell() - len(begun)
-        return [line.decode("utf-8", "replace") for line in lines]
+def tasks_document(status: JobStatus) -> Document:
+    """A line for each task of a job."""
+    table = table_of(
+        status.tasks, ("task", "index", "number"), ("name", "text"), ("state", "text"), ("slurm", "text", "slurm_id"),
+        ("node", "text"), ("message", "text", lambda task: task.message or ""), missing="-",
+    )  # fmt: skip
+    return Document("", (Section("", table=table),), lambda: [_data(status)])
+
+
+def _data(status: JobStatus) -> dict[str, Any]:
+    job = status.job
+    head = {"id": job.id, "kind": job.kind, "cluster": job.cluster, "created": job.created, "folder": str(job.folder)}
+    tasks = [
+        {**asdict(task), "arguments": list(item.arguments), "output": item.output}
+        for task, item in zip(status.tasks, job.tasks, strict=True)
+    ]
+    return {**head, "finished": status.finished, "problem": status.problem, "tasks": tasks}

@@ -1,4 +1,4 @@
-"""Submit command lines of molprof to Slurm as one job array, and requeue those that did not end well."""
+"""Submit command lines of molprof to Slurm as one job array, run each there, and requeue those that failed."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import contextlib
 import io
 import os
 import shutil
+import signal
+import socket
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from molprof.common.errors import MissingExtraError, UsageError
+from molprof.common.process import TIMED_OUT, command_line, run_line
 from molprof.common.values import now
-from molprof.profiler.jobs.job import Attempt, Job, Task, new_job_folder
+from molprof.profiler.jobs.job import Attempt, Job, Task, TaskRecord, new_job_folder, read_job, write_json
 from molprof.profiler.jobs.resources import SlurmSettings
-from molprof.profiler.jobs.scheduler import SchedulerError, check_reachable
-from molprof.profiler.jobs.worker import run_task
+from molprof.profiler.jobs.scheduler import SchedulerError, check_reachable, job_fields
 
 # Slurm's variables of a job. In a job that is submitted from it, srun would take them for options.
 _OF_A_JOB = ("SLURM_", "SLURMD_", "SRUN_")
@@ -54,6 +57,14 @@ def requeue(job: Job, tasks: Sequence[int]) -> Job:
     return _attempt(job, tuple(tasks))
 
 
+def _check() -> None:
+    try:
+        import submitit  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("submitit", "slurm", "submitting to Slurm") from error
+    check_reachable()
+
+
 def _attempt(job: Job, tasks: tuple[int, ...]) -> Job:
     """The job with one more attempt. Its file is written before Slurm is asked, and again with Slurm's id."""
     import submitit
@@ -63,8 +74,8 @@ def _attempt(job: Job, tasks: tuple[int, ...]) -> Job:
         folder.mkdir()
     except FileExistsError as error:
         raise UsageError(f"{job.id} is being requeued by another process", hint=f"molprof jobs {job.id}") from error
-    started = replace(job, attempts=(*job.attempts, Attempt(tasks, None, now())))
-    started.save()
+    attempt = Attempt(tasks, None, now())
+    replace(job, attempts=(*job.attempts, attempt)).save()
     executor = submitit.SlurmExecutor(folder=folder)
     executor.update_parameters(
         **job.slurm.parameters(),
@@ -84,14 +95,12 @@ def _attempt(job: Job, tasks: tuple[int, ...]) -> Job:
         job.save()
         said = (line.strip().removeprefix("sbatch: error: ") for line in str(error).splitlines())
         reason = "; ".join(filter(None, said)) or type(error).__name__
-        raise SchedulerError(
-            f"Slurm refused the job: {reason}",
-            hint="sinfo lists partitions and limits; scontrol show config: MaxArraySize, MaxJobCount",
-        ) from error
-    done = replace(started.attempts[-1], slurm_id=sent[0].job_id.split("_")[0])
-    submitted = replace(started, attempts=(*job.attempts, done))
-    submitted.save()
-    return submitted
+        hint = "sinfo lists partitions and limits; scontrol show config: MaxArraySize, MaxJobCount"
+        raise SchedulerError(f"Slurm refused the job: {reason}", hint) from error
+    submitted = replace(attempt, slurm_id=sent[0].job_id.split("_")[0])
+    done = replace(job, attempts=(*job.attempts, submitted))
+    done.save()
+    return done
 
 
 @contextlib.contextmanager
@@ -106,9 +115,54 @@ def _outside_of_a_job() -> Iterator[None]:
         os.environ.update(kept)
 
 
-def _check() -> None:
+class _StoppedError(BaseException):
+    """Slurm ends the task: its time is up, it was cancelled or preempted."""
+
+
+def run_task(folder: str, number: int) -> NoReturn:
+    """On the cluster: run task `number` of the job in `folder`, and exit with its exit code.
+
+    The record says `running` from the beginning, which tells a task that was killed from one that never started. After
+    Slurm's SIGTERM, which comes before its SIGKILL, the task asks Slurm for the reason.
+    """
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # submitit's, for tasks that can be resumed
+    job, own = read_job(Path(folder)), os.environ
+    array = own.get("SLURM_ARRAY_JOB_ID")
+    record = TaskRecord(
+        attempt=job.attempt_of(number),
+        state="running",
+        task=number,
+        slurm_id=f"{array}_{own['SLURM_ARRAY_TASK_ID']}" if array else own.get("SLURM_JOB_ID", ""),
+        restart=int(own.get("SLURM_RESTART_COUNT", "0")),
+        node=own.get("SLURMD_NODENAME") or socket.gethostname(),
+        pid=os.getpid(),
+        started=now(),
+    )
+    path = job.record_path(number)
+    write_json(path, asdict(record))
     try:
-        import submitit  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("submitit", "slurm", "submitting to Slurm") from error
-    check_reachable()
+        ending = run_line(command_line(job.tasks[number].arguments), job.cwd, sys.stdout.buffer)
+        state, code, message = ending.state, ending.exit_code, ending.message
+    except _StoppedError:
+        state, message = _why_stopped()
+        code = 128 + signal.SIGTERM  # as of shells; Slurm's accounting shows the task as failed
+    write_json(path, asdict(replace(record, state=state, ended=now(), exit_code=code, message=message)))
+    sys.exit(code if code >= 0 else 128 - code)
+
+
+def _stop(number: int, frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing may interrupt the writing of the record
+    raise _StoppedError
+
+
+def _why_stopped() -> tuple[str, str | None]:
+    """`timed out`, `preempted` or `cancelled`; `stopped` if Slurm does not say."""
+    fields = job_fields(os.environ.get("SLURM_JOB_ID", ""))
+    if fields is None:
+        return "stopped", "stopped by Slurm for an unknown reason"
+    if fields.get("Reason") == "TimeLimit":
+        return TIMED_OUT, f"the limit was {fields.get('TimeLimit', 'reached')}"
+    if fields.get("PreemptTime", "None") not in ("None", "N/A", "Unknown"):
+        return "preempted", None
+    return "cancelled", None

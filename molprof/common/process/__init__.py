@@ -1,4 +1,7 @@
-"""Other processes: the one way to start or copy one, to ask it, to bind its life to this one's, and to end it."""
+"""Other processes: the one way to start or copy one, to ask it, to bind its life to this one's, and to end it.
+
+`guarded.py` calls a function in a process with limits of time and memory.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from molprof.common import GARBAGE, errors
 from molprof.common.memory import processors
@@ -27,6 +29,8 @@ from molprof.common.memory import processors
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
+# How a case of a benchmark or sweep, or a task of a job, ended.
+OK, FAILED, TIMED_OUT, NO_MEMORY, UNSUPPORTED = ("ok", "failed", "timed out", "out of memory", "unsupported")
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _GOOD, _BAD = b"+", b"-"  # before a reply
 # `-m` and `-c` look into the working directory first, where a checkout has a folder `molprof` that is only a part of
@@ -35,13 +39,9 @@ _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from molprof.common.process import called; called()"
 )
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-# Carried by every process of a benchmark's case, also by one that made a session of its own or lost its parent.
-COOKIE = "MOLPROF_BENCH_CASE"
 # Time to clean up after SIGTERM; Slurm's own default is 30 s until it kills.
 GRACE_S = 10.0
-_GONE_S = 10.0
 _DRAIN_S = 5.0
-_POLL_S = 0.01
 _TAIL_BYTES = 8192
 _ERROR = "molprof: error: "
 _PROC = Path("/proc")
@@ -72,113 +72,103 @@ def called() -> None:
 
 def end_with_parent(parent: int) -> None:
     """Make the kernel kill this process when `parent`, which started it, is gone; on Linux only."""
-    library = ctypes.CDLL(None)
-    if not hasattr(library, "prctl"):
-        return
-    library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    if control(_PR_SET_PDEATHSIG, signal.SIGKILL) and os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def end(process: subprocess.Popen[bytes], cookie: str = "") -> bool:
-    """Kill the group of a process that leads one, and what `members` finds by the cookie; False if that cannot be."""
-    _signal(process, signal.SIGKILL)
-    clean = not cookie or end_members(process.pid, cookie)
-    process.wait()
-    return clean
+def control(option: int, value: int) -> bool:
+    """Set an option of this process by prctl(2); False where there is none, as on macOS."""
+    library = ctypes.CDLL(None)
+    return hasattr(library, "prctl") and library.prctl(option, value) == 0
 
 
-def end_members(root: int, cookie: str, spared: int | None = None) -> bool:
-    """Kill all that `members` finds, except `spared`, and wait for them; False if one is stuck in the kernel."""
-    until = time.monotonic() + _GONE_S
-    while left := members(root, cookie) - {spared}:
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        if time.monotonic() > until:
-            return False
-        time.sleep(_POLL_S)
-    return True
-
-
-def members(root: int, cookie: str = "") -> set[int]:
-    """Return the living processes of the session that `root` leads, their descendants, and those with the cookie.
-
-    From /proc, so on Linux only; elsewhere none are found. To look for cookies takes a file more per process: do it at
-    the end of a case, not to watch one.
-    """
+def members(root: int) -> set[int]:
+    """Return `root` and its living descendants, from /proc; empty where there is none."""
     parents: dict[int, int] = {}
-    found, mark = set(), f"{COOKIE}={cookie}".encode()
     for entry in _PROC.iterdir() if _PROC.is_dir() else ():
-        if not entry.name.isdigit():
-            continue
-        pid = int(entry.name)
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            # The name in parentheses may hold anything, spaces and parentheses too.
-            state, parent, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-            if state in "ZX":
-                continue
-            parents[pid] = int(parent)
-            if root in (pid, int(session)) or (cookie and mark in (entry / "environ").read_bytes().split(b"\0")):
-                found.add(pid)
-    grown = True
-    while grown:
-        more = {pid for pid, parent in parents.items() if parent in found} - found
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                # The name in parentheses may hold anything, spaces and parentheses too.
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                if state not in "ZX":
+                    parents[int(entry.name)] = int(parent)
+    found = {root} & parents.keys()
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
-        grown = bool(more)
     return found
+
+
+def signal_group(process: subprocess.Popen[Any], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+@contextlib.contextmanager
+def started(line: Sequence[str], grace_s: float = 0.0, **how: Any) -> Iterator[subprocess.Popen[Any]]:
+    """Run a command line in a group of its own, all of which is killed when the block ends, however it ends.
+
+    If the process has not ended by then, it gets SIGTERM and `grace_s` seconds before. `how` is for `Popen`. Raises
+    OSError if it cannot start.
+    """
+
+    def end() -> None:
+        if grace_s and process.poll() is None:
+            signal_group(process, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(grace_s)
+        signal_group(process, signal.SIGKILL)
+        process.wait()
+
+    with contextlib.ExitStack() as ending:
+        with interrupts_held():  # one that came between the start and its return would leave the process behind
+            process: subprocess.Popen[Any] = subprocess.Popen(
+                line, stdin=subprocess.DEVNULL, start_new_session=True, **how
+            )
+            ending.enter_context(process)
+            ending.callback(end)
+        yield process
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a command line ended."""
+    """How a command line or a call in another process ended."""
 
-    exit_code: int  # of the process; below 0 the signal that killed it
-    message: str | None  # why it failed; None if it did not
-    timed_out: bool = False  # it was stopped at its time limit
+    state: str  # `ok`, `failed`, `timed out`, `out of memory`, or `unsupported`: it cannot run here
+    message: str | None = None  # why it is not ok; None if it is
+    exit_code: int = 0  # of the process; below 0 the signal that killed it
+    seconds: float = 0.0  # a call only, as all that follows
+    value: Any = None  # what the call returned; None if it is not ok
+    stack: list[str] | None = None  # where it failed, crashed or hung, as Python prints it
+    hint: str | None = None  # of the error that it raised
+    missing: str | None = None  # the module that is not installed, if that is why
 
-    @property
-    def state(self) -> str:
-        return "timed out" if self.timed_out else "ok" if self.exit_code == 0 else "failed"
 
-
-def run_child(
-    arguments: Sequence[str], cwd: str | os.PathLike[str], log: BinaryIO, limit_s: float | None = None
+def run_line(
+    line: Sequence[str], cwd: str | Path, log: BinaryIO, limit_s: float | None = None, grace_s: float = GRACE_S
 ) -> Ending:
-    """Run `molprof ARGUMENTS` as `run_line` runs a command line."""
-    return run_line(command_line(arguments), cwd, log, limit_s)
-
-
-def run_line(line: Sequence[str], cwd: str | os.PathLike[str], log: BinaryIO, limit_s: float | None) -> Ending:
     """Run a command line in `cwd`, with its output and errors copied to `log` as they come.
 
-    At the limit, and when an exception interrupts this call, the process gets SIGTERM, and SIGKILL after `GRACE_S`
+    At the limit, and when an exception interrupts this call, the process gets SIGTERM, and SIGKILL after `grace_s`
     seconds. What it started and left is killed in any case.
     """
-    tail, done = bytearray(), threading.Event()
-    timed_out = False
+    tail, done, timed_out = bytearray(), threading.Event(), False
     with contextlib.ExitStack() as ending:
-        with interrupts_held():  # one that came between the start and its return would leave the process behind
-            process = subprocess.Popen(
-                line,
-                cwd=cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        ending.callback(done.set)
+        how: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with started(line, grace_s, cwd=cwd, **how) as process:
+            pipe = os.dup(process.stdout.fileno())  # type: ignore[union-attr]
             # A grandchild with a session of its own may hold the pipe open for ever; the thread is left behind then.
-            copy = threading.Thread(target=_copy, args=(process, log, tail, done), daemon=True)
+            copy = threading.Thread(target=_copy, args=(pipe, log, tail, done), daemon=True)
             copy.start()
-            ending.callback(_stop, process, copy, done)
-        try:
-            process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            timed_out = True
+            ending.callback(copy.join, _DRAIN_S)
+            try:
+                process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                timed_out = True
     code = process.returncode
     if timed_out:
-        return Ending(code, f"stopped at its limit of {limit_s:g} s", timed_out=True)
-    return Ending(code, None if code == 0 else why_failed(code, tail.decode("utf-8", "replace")))
+        return Ending(TIMED_OUT, f"stopped at its limit of {limit_s:g} s", code)
+    return Ending(OK) if code == 0 else Ending(FAILED, why_failed(code, tail.decode("utf-8", "replace")), code)
 
 
 def output_of(line: Sequence[str], limit_s: float | None = None, **how: Any) -> subprocess.CompletedProcess[str]:
@@ -187,43 +177,19 @@ def output_of(line: Sequence[str], limit_s: float | None = None, **how: Any) -> 
     Its whole group is killed at the limit, which raises TimeoutExpired, and when an exception interrupts this call; so
     is what it left at its end. Raises OSError if it cannot start.
     """
-    with contextlib.ExitStack() as ending:
-        with interrupts_held():
-            process: subprocess.Popen[Any] = subprocess.Popen(
-                line,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-                **how,
-            )
-            ending.enter_context(process)
-            ending.callback(end, process)
+    with started(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how) as process:
         output, said = process.communicate(timeout=limit_s)
     return subprocess.CompletedProcess(line, process.returncode, output, said)
 
 
-def _stop(process: subprocess.Popen[bytes], copy: threading.Thread, done: threading.Event) -> None:
-    """End a process that may have ended, as `run_line` says, and what copies its output."""
-    if process.poll() is None:
-        _signal(process, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)
-    end(process)
-    copy.join(_DRAIN_S)
-    done.set()
-
-
-def _copy(process: subprocess.Popen[bytes], log: BinaryIO, tail: bytearray, done: threading.Event) -> None:
-    assert process.stdout is not None
-    with process.stdout as pipe:
-        while (block := os.read(pipe.fileno(), 1 << 16)) and not done.is_set():
-            with contextlib.suppress(OSError):  # a full disk: the process must not wait for its output to be taken
-                log.write(block)
-                log.flush()
-            tail += block
-            del tail[:-_TAIL_BYTES]
+def _copy(pipe: int, log: BinaryIO, tail: bytearray, done: threading.Event) -> None:
+    while (block := os.read(pipe, 1 << 16)) and not done.is_set():
+        with contextlib.suppress(OSError):  # a full disk: the process must not wait for its output to be taken
+            log.write(block)
+            log.flush()
+        tail += block
+        del tail[:-_TAIL_BYTES]
+    os.close(pipe)
 
 
 def why_failed(code: int, output: str) -> str:
@@ -236,11 +202,6 @@ def why_failed(code: int, output: str) -> str:
         hint = ", as the system does when memory runs out" if code == -signal.SIGKILL else ""
         return f"killed by {signal.Signals(-code).name}{hint}"
     return lines[-1] if lines else f"ended with code {code}"
-
-
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
 
 
 @contextlib.contextmanager
@@ -323,11 +284,8 @@ class Copied(Copy):
         self._hint = hint
 
     def ask(self, request: bytes, subject: str) -> bytes:
-        try:
-            self.connection.send_bytes(request)
-            reply = self.connection.recv_bytes()
-        except (EOFError, OSError):
-            raise errors.EngineError(f"the process that read {subject} was killed", self._hint) from None
+        if not (reply := _asked(self.connection, request, None)):
+            raise errors.EngineError(f"the process that read {subject} was killed", self._hint)
         return _result(reply, subject, self._hint)
 
 
@@ -355,15 +313,19 @@ class Served:
         Raises the MolprofError that `target` raised, or EngineError if it raised another, or the process ended.
         """
         if self._process is None or self._process.poll() is not None:  # killed while it had nothing to do
-            self._start()
-        late = False
-        try:
-            self._connection.send_bytes(request)
-            late = not self._connection.poll(self.limit_s)
-            reply = b"" if late else self._connection.recv_bytes()
-        except (EOFError, OSError):
-            reply = b""
-        return _result(reply, subject, self._hint) if reply else self._refuse(subject, late)
+            self._process = self._started()
+        if reply := _asked(self._connection, request, self.limit_s):
+            return _result(reply, subject, self._hint)
+        late, process, self._process = reply is None, self._process, None  # the next request gets another process
+        if late:
+            process.kill()
+        self._connection.close()
+        code = process.wait()
+        self._errors.seek(0)
+        text = self._errors.read().decode("utf-8", "replace")
+        reason = why_failed(code, text) if code else "its answer was cut off"
+        reason = f"it took over {self.limit_s:g} s" if late else reason
+        raise errors.EngineError(f"the process that read {subject} failed: {reason}", self._hint)
 
     def kill(self) -> None:
         """End the process, whatever it does; with no request under way, it had nothing to do."""
@@ -377,13 +339,13 @@ class Served:
             self._connection.close()
         self._errors.close()
 
-    def _start(self) -> None:
+    def _started(self) -> subprocess.Popen[bytes]:
         from multiprocessing import Pipe
 
         self._errors.truncate(0)
         self._connection, theirs = Pipe()
         with theirs:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 call_line(self._target, str(theirs.fileno()), bound=not self._alone),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -392,20 +354,13 @@ class Served:
                 pass_fds=[theirs.fileno()],
             )
 
-    def _refuse(self, subject: str, late: bool) -> NoReturn:
-        """Raise why there is no answer; the next request gets another process."""
-        assert self._process is not None
-        process, self._process = self._process, None
-        if late:
-            process.kill()
-        self._connection.close()
-        code = process.wait()
-        self._errors.seek(0)
-        text = self._errors.read().decode("utf-8", "replace")
-        reason = (
-            f"it took over {self.limit_s:g} s" if late else why_failed(code, text) if code else "its answer was cut off"
-        )
-        raise errors.EngineError(f"the process that read {subject} failed: {reason}", self._hint)
+
+def _asked(connection: Connection, request: bytes, limit_s: float | None) -> bytes | None:
+    """The reply; empty if the other process ended, None if it takes longer than the limit."""
+    with contextlib.suppress(EOFError, OSError):
+        connection.send_bytes(request)
+        return connection.recv_bytes() if connection.poll(limit_s) else None
+    return b""
 
 
 def answer(make: Callable[[bytes], bytes]) -> None:
@@ -418,24 +373,22 @@ def answer(make: Callable[[bytes], bytes]) -> None:
 def _answer(make: Callable[[bytes], bytes], connection: Connection) -> None:
     with contextlib.suppress(EOFError):
         while True:
-            connection.send_bytes(_reply(make, connection.recv_bytes()))
+            request = connection.recv_bytes()
+            try:
+                reply = _GOOD + make(request)
+            except Exception as error:
+                reply = _BAD + json.dumps(_told(error)).encode()
+            connection.send_bytes(reply)
 
 
-def _reply(make: Callable[[bytes], bytes], request: bytes) -> bytes:
-    try:
-        return _GOOD + make(request)
-    except Exception as error:
-        problem = error
-        if isinstance(error, ModuleNotFoundError):
-            problem = errors.missing_extra(error.name or "", "this command") or error
-    if not isinstance(problem, errors.MolprofError):
-        return _bad("", f"{type(problem).__name__}: {problem}", None)
-    kind = errors.UsageError if isinstance(problem, errors.MissingExtraError) else type(problem)
-    return _bad(kind.__name__, str(problem), problem.hint)
-
-
-def _bad(*what: str | None) -> bytes:
-    return _BAD + json.dumps(what).encode()
+def _told(error: Exception) -> tuple[str, str, str | None]:
+    """The class of a MolprofError, which is empty for another error, its message and its hint."""
+    if isinstance(error, ModuleNotFoundError):
+        error = errors.missing_extra(error.name or "", "this command") or error
+    if not isinstance(error, errors.MolprofError):
+        return "", f"{type(error).__name__}: {error}", None
+    kind = errors.UsageError if isinstance(error, errors.MissingExtraError) else type(error)
+    return kind.__name__, str(error), error.hint
 
 
 def _result(reply: bytes, subject: str, hint: str) -> bytes:

@@ -6,13 +6,15 @@ import contextlib
 import fcntl
 import json
 import os
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from molprof.common.bench_records import OK, SCHEMA, Results, digest, read_results
+from molprof.common.bench_records import SCHEMA, Results, digest, read_results
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import check_output
+from molprof.common.process import OK
 
 if TYPE_CHECKING:
     from molprof.profiler.jobs.status import JobStatus
@@ -49,20 +51,17 @@ class ResultsFile:
         """Whether the file had figures of any of the cases before."""
         return any(case in cases and OK in repeats.values() for (case, _), repeats in self._ended.items())
 
-    def elsewhere(self, cases: Collection[str], environment: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
-        """Results of the cases in other environments, by id: how many, and how the environment differs."""
-        here = digest(environment)
-        counts: dict[str, int] = {}
+    def elsewhere(self, cases: Collection[str], environment: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
+        """For each other environment with results of the cases: how many, and how it differs from this one."""
+        here, counts = digest(environment), Counter[str]()
         for (case, other), repeats in self._ended.items():
             if case in cases and other != here:
-                counts[other] = counts.get(other, 0) + len(repeats)
-        found = {}
+                counts[other] += len(repeats)
         for other, count in counts.items():
             known = self.before.environments.get(other, {})
             names = [name for name in environment if name in known and known[name] != environment[name]]
             parts = (f"{name} {known[name]}, here {environment[name]}" for name in names)
-            found[other] = count, "; ".join(parts) or "not described"
-        return found
+            yield count, "; ".join(parts) or "not described"
 
     def environment(self, environment: Mapping[str, Any]) -> str:
         """Return the id of an environment, after describing it in the file if need be."""

@@ -1,0 +1,220 @@
+"""Call a function in a process of its own, within limits of time and memory, and leave no process behind.
+
+The process is two: the call runs in a child of the one that was started. The parent of the two does nothing that can
+hang. It kills all that the call started when that has ended, or when the pipe from this process is closed: also when
+this process is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from molprof.common.errors import MissingExtraError, MolprofError, UnsupportedError
+from molprof.common.memory import let_threads_sleep, oom_kills, proportional_bytes, resident_bytes
+from molprof.common.process import (
+    FAILED,
+    NO_MEMORY,
+    OK,
+    TIMED_OUT,
+    UNSUPPORTED,
+    Ending,
+    call_line,
+    control,
+    members,
+    started,
+)
+
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h: what loses its parent gets this process as its parent
+_GONE_S = 10.0
+_POLL_S = 0.1
+# Finding new processes reads all of /proc, which takes a core from the call: often only at first, before timed passes.
+_LOOK_S, _STARTING_S = 1.0, 3.0
+_STACK_S = 3.0
+_MESSAGE_CHARACTERS, _STACK_LINES = 500, 200
+_FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+),? in (?P<name>.+)')
+_MEMORY = re.compile("out of memory|can(no|')t allocate memory|not enough memory|CUBLAS_STATUS_ALLOC_FAILED|bad_alloc")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a call: seconds, including imports, and resident memory of all its processes."""
+
+    seconds: float
+    memory_bytes: int | None = None
+
+
+def call(target: str, *arguments: Any, limits: Limits) -> Ending:
+    """Call `target` (`module:function`). Its arguments and what it returns are JSON; what it raises becomes a state."""
+    began, kills = time.monotonic(), oom_kills()
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="molprof-")))
+        (folder / "request").write_text(json.dumps([target, arguments]))
+        output = stack.enter_context((folder / "output").open("wb"))
+        theirs, lifeline = (
+            stack.enter_context(os.fdopen(end, mode)) for end, mode in zip(os.pipe(), "rw", strict=True)
+        )
+        # Not bound: when this process dies, the lifeline lets the guard kill all that the call started.
+        line = call_line(f"{__name__}:serve", str(folder), str(theirs.fileno()), bound=False)
+        with started(line, stdout=output, stderr=subprocess.STDOUT, pass_fds=[theirs.fileno()]) as process:
+            theirs.close()
+            try:
+                ending = _watch(process, limits, folder, began)
+            finally:
+                lifeline.close()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_GONE_S)
+        ending = ending or _ended(folder, process.returncode, oom_kills() > kills)
+    return replace(ending, seconds=time.monotonic() - began)
+
+
+def _watch(process: subprocess.Popen[bytes], limits: Limits, folder: Path, began: float) -> Ending | None:
+    """Wait for the end; return how it ended if a limit is reached first."""
+    found: set[int] = set()
+    looked, most = float("-inf"), limits.memory_bytes
+    while process.poll() is None:
+        now = time.monotonic()
+        if now - began > limits.seconds:
+            return _late(process.pid, limits.seconds, folder)
+        if most and (now - looked > _LOOK_S or now - began < _STARTING_S):
+            found, looked = members(process.pid), now
+        if most and resident_bytes(found) > most and (used := proportional_bytes(members(process.pid))) > most:
+            return Ending(NO_MEMORY, f"killed at {used / 1e9:.1f} GB resident, the limit is {most / 1e9:.1f} GB")
+        time.sleep(min(_POLL_S, max(0.0, began + limits.seconds - now) + 0.001))
+    return None
+
+
+def _late(guard: int, seconds: float, folder: Path) -> Ending:
+    """Make the call write its stack, and wait until it has."""
+    until = time.monotonic() + _STACK_S
+    with contextlib.suppress(OSError):
+        os.kill(guard, signal.SIGUSR1)
+        while not (folder / "stack").stat().st_size and time.monotonic() < until:
+            time.sleep(_POLL_S)
+        time.sleep(_POLL_S)  # for the rest of it
+    stack, where = _stack(folder)
+    return Ending(TIMED_OUT, f"killed at the limit of {seconds:g} s{where or '; its stack is unknown'}", stack=stack)
+
+
+def _ended(folder: Path, code: int, oom: bool) -> Ending:
+    """How a call ended of itself."""
+    with contextlib.suppress(OSError, ValueError):
+        if code == 0:
+            return Ending(**json.loads((folder / "answer").read_bytes()))
+    if oom and code == -signal.SIGKILL:
+        return Ending(NO_MEMORY, "killed by the kernel, which had no memory left", code)
+    (stack, where), said = _stack(folder), _lines(folder / "output")
+    last = f": {said[-1]}" if said else ""
+    message = f"ended by {signal.Signals(-code).name}{where}" if code < 0 else f"ended with code {code}{last}"
+    state = NO_MEMORY if any(map(_MEMORY.search, said[-3:])) else FAILED
+    return Ending(state, message, code, stack=stack or said or None)
+
+
+def _stack(folder: Path) -> tuple[list[str] | None, str]:
+    """What `faulthandler` wrote, and its innermost function, as `, in name (file.py:12)`."""
+    lines = _lines(folder / "stack")
+    found = next(filter(None, map(_FRAME.search, lines)), None)
+    where = f", in {found['name']} ({Path(found['file']).name}:{found['line']})" if found else ""
+    return lines or None, where
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()[-_STACK_LINES:]
+    except OSError:
+        return []
+
+
+def serve() -> None:
+    """In the process that `call` started: make the call, and write its answer."""
+    folder = Path(sys.argv[1])
+    _guard(int(sys.argv[2]))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    stack = (folder / "stack").open("w")  # open as long as the process lives
+    faulthandler.enable(stack, all_threads=False)  # the main thread, which gets the signals of a process
+    faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
+    with contextlib.suppress(OSError):
+        # Without memory, the kernel should kill this process, not the one that started it.
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    let_threads_sleep()
+    target, arguments = json.loads((folder / "request").read_text())
+    (folder / "answer").write_text(json.dumps(_answer(target, arguments)))
+
+
+def _answer(target: str, arguments: list[Any]) -> dict[str, Any]:
+    """The fields of the `Ending` of a call in this process."""
+    module, _, name = target.partition(":")
+    try:
+        return {"state": OK, "value": getattr(import_module(module), name)(*arguments)}
+    except (UnsupportedError, MissingExtraError) as problem:
+        return {"state": UNSUPPORTED, "message": _short(str(problem)), "hint": problem.hint}
+    except BaseException as problem:
+        known = isinstance(problem, (MolprofError, ModuleNotFoundError))
+        message = str(problem) if known else f"{type(problem).__name__}: {problem}".removesuffix(": ")
+        return {
+            "state": NO_MEMORY if out_of_memory(problem) else FAILED,
+            "message": _short(message),
+            "hint": getattr(problem, "hint", None),
+            "missing": problem.name if isinstance(problem, ModuleNotFoundError) else None,
+            "stack": "".join(traceback.format_exception(problem)).splitlines()[-_STACK_LINES:],
+        }
+
+
+def _short(message: str) -> str:
+    """On one line. Compilers print the error in the first paragraph, then a whole command."""
+    said = " ".join(message.strip().split("\n\n")[0].split())
+    return said if len(said) <= _MESSAGE_CHARACTERS else f"{said[:_MESSAGE_CHARACTERS]}..."
+
+
+def out_of_memory(problem: BaseException | None) -> bool:
+    """Whether an exception, or one of its causes, is a failed allocation: on a GPU, of torch or of Python."""
+    while problem is not None:
+        named = isinstance(problem, MemoryError) or type(problem).__name__ == "OutOfMemoryError"
+        if named or (isinstance(problem, RuntimeError) and _MEMORY.search(str(problem))):
+            return True
+        problem = problem.__cause__ or problem.__context__
+    return False
+
+
+def _guard(lifeline: int) -> None:
+    """Fork, and return in the child. The parent ends as the child ends, after it has killed what the child left."""
+    control(_PR_SET_CHILD_SUBREAPER, 1)
+    child = os.fork()
+    if not child:
+        os.close(lifeline)
+        return
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            os.read(lifeline, 1)  # until it is closed
+        os.kill(child, signal.SIGKILL)
+
+    signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(child, number))
+    threading.Thread(target=watch, daemon=True).start()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    until = time.monotonic() + _GONE_S
+    while (left := members(os.getpid()) - {os.getpid()}) and time.monotonic() < until:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+    if code < 0:
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)  # its own handlers would go on
+        os.kill(os.getpid(), -code)
+    os._exit(code)

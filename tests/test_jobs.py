@@ -1,0 +1,480 @@
+"""Jobs without a cluster: what a task wrote and what Slurm says become its state; a job's folder; many cases here.
+
+Slurm's commands are scripts that print what a test puts into files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+from conftest import Cli
+from tiny_trace import document, write
+
+from molprof.commands.submission import Submittable, follow, own_arguments, submit_options
+from molprof.common.errors import RunError, TraceError, UsageError
+from molprof.common.process import Ending
+from molprof.profiler.jobs.grid import read_grid
+from molprof.profiler.jobs.index import Entry, expanded, read_index, run_entry, write_index
+from molprof.profiler.jobs.job import Attempt, Job, Task, all_jobs, find_job, new_job_folder, read_job, write_json
+from molprof.profiler.jobs.resources import SlurmSettings
+from molprof.profiler.jobs.runner import Turn, run_here
+from molprof.profiler.jobs.scheduler import SchedulerError, check_reachable
+from molprof.profiler.jobs.status import JobStatus, TaskStatus, job_status, unfinished, watch
+from molprof.profiler.jobs.submit import run_task
+
+WHEN = "2026-01-01T00:00:00+00:00"
+DOWN = "Slurmctld(primary) at node is DOWN"
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Says what `squeue` and `sacct` print; None: the controller is down."""
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    scripts = {
+        "scontrol": f"test ! -e down || {{ echo '{DOWN}'; exit 1; }}; case $1 in --oneliner) cat job.txt;; esac",
+        "squeue": "cat squeue.txt", "sacct": "cat sacct.txt", "sbatch": "exit 1", "srun": "exit 1",
+        "scancel": 'echo "$@" > cancelled',
+    }  # fmt: skip
+    for name, script in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\ncd {folder}\n{script}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def say(squeue: str | None, sacct: str = "", job: str = "") -> None:
+        (folder / "down").unlink(missing_ok=True)
+        for name, text in (("squeue", squeue or ""), ("sacct", sacct), ("job", job)):
+            (folder / f"{name}.txt").write_text(text)
+        if squeue is None:
+            (folder / "down").touch()
+
+    say("")
+    return say
+
+
+def job_in(folder: Path, tasks: int = 1, slurm_id: str | None = "7", **more: Any) -> Job:
+    place = new_job_folder(folder, "report")
+    names = tuple(Task(f"t{number}", ("report", f"{number}.json"), f"/{number}.txt") for number in range(tasks))
+    attempt = Attempt(tuple(range(tasks)), slurm_id, WHEN)
+    settings = SlurmSettings(cpus=2, setup=("x",))
+    job = Job(place, "report", "slurm", settings, str(folder), WHEN, names, (attempt,), **more)
+    job.save()
+    return job
+
+
+@pytest.mark.parametrize(
+    ("wrote", "says", "state", "message"),
+    [
+        (None, "7|PENDING|Resources", "pending", "Resources"),
+        (None, "7|PENDING|None", "pending", None),
+        (None, "7|RUNNING|None", "running", None),
+        ("running", "7|COMPLETING|None", "running", None),
+        ("running", "7|OUT_OF_MEMORY|None", "out of memory", "said"),
+        ("running", "7|TIMEOUT|TimeLimit", "timed out", "said"),
+        (None, "7|CANCELLED|None", "cancelled", None),
+        ("ok", "7|CANCELLED|None", "ok", "said"),
+        ("failed", "", "failed", "said"),
+        ("stopped", "7|PREEMPTED|None", "preempted", "said"),
+        ("stopped", "", "stopped", "said"),
+        ("timed out", "", "timed out", "said"),
+        ("cancelled", "7|COMPLETING|None", "cancelled", "said"),
+        ("preempted", "7|PENDING|None", "pending", "requeued after it was preempted"),
+        ("running", "", "lost", "Slurm no longer knows it, and it did not write that it ended"),
+        ("running", "7|FAILED|x", "failed",
+         "Slurm says FAILED, and the task wrote no reason; see molprof logs report-1 0"),
+        ("running", None, "unknown", "it was running"),
+        (None, None, "unknown", "it had not started"),
+        ("cancelled", None, "cancelled", "said"),
+        ("asleep", "7|RUNNING|None", "running", None),
+    ],
+)  # fmt: skip
+def test_a_tasks_state(
+    slurm: Callable[..., None], tmp_path: Path, wrote: str | None, says: str | None, state: str, message: str | None
+) -> None:
+    job = job_in(tmp_path / "jobs")
+    if wrote is not None:
+        write_json(job.record_path(0), {"attempt": 0, "state": wrote, "message": "said", "node": "n1", "exit_code": 0})
+    slurm(says)
+    status = job_status(job)
+    (task,) = status.tasks
+    assert (task.state, task.message, task.slurm_id) == (state, message, "7")
+    assert (status.problem or "").startswith(f"scontrol: {DOWN}" if says is None and wrote != "failed" else "")
+
+
+def test_what_slurm_says_of_arrays_is_kept_when_it_forgets(slurm: Callable[..., None], tmp_path: Path) -> None:
+    job = job_in(tmp_path / "jobs", tasks=3)
+    slurm("7_0|PREEMPTED|None\n7_1|RUNNING|None\n8_0|FAILED|None\n7_2|PENDING|None")
+    assert job_status(job).summary == "1 preempted, 1 running, 1 pending"
+    assert unfinished(tmp_path / "jobs", {"/0.txt", "/1.txt"}) == {"/1.txt": "report-1"}
+    slurm("")
+    assert job_status(job).summary == "1 preempted, 2 lost"
+    slurm("", "7_1|CANCELLED by 1000\n7_2|TIMEOUT\n")  # accounting knows them longer
+    assert job_status(job).summary == "1 timed out, 1 preempted, 1 cancelled"
+    other = job_in(tmp_path / "jobs", tasks=2)  # tasks that were cancelled unstarted are listed by their array
+    slurm("7|CANCELLED|None\n7_0|RUNNING|None")
+    assert job_status(other).summary == "1 cancelled, 1 running"
+
+
+def test_another_attempt_starts_anew(slurm: Callable[..., None], tmp_path: Path) -> None:
+    job = job_in(tmp_path / "jobs", tasks=2)
+    write_json(job.record_path(1), {"attempt": 0, "state": "failed", "message": "once"})
+    again = replace(job, attempts=(*job.attempts, Attempt((1,), "9", WHEN)))
+    slurm("7_0|RUNNING|None\n9|PENDING|None")
+    found = [(task.state, task.message, task.slurm_id) for task in job_status(again).tasks]
+    assert found == [("running", None, "7_0"), ("pending", None, "9")]
+
+
+def test_a_submission_that_was_cut_short(slurm: Callable[..., None], tmp_path: Path) -> None:
+    job = job_in(tmp_path / "jobs", slurm_id=None)
+    assert job_status(read_job(job.folder)).tasks[0].message == "its submission was interrupted before Slurm had it"
+    job.attempt_folder(0).mkdir()
+    (job.attempt_folder(0) / "31_submission.sh").touch()
+    assert read_job(job.folder).slurm_task_id(0) == "31"
+
+
+def test_a_jobs_file_comes_back_whole(tmp_path: Path) -> None:
+    first, second = job_in(tmp_path), job_in(tmp_path, tasks=3, data={"output": "x"})
+    assert (first.id, second.id) == ("report-1", "report-2")
+    assert find_job(tmp_path, "2") == find_job(tmp_path, "report-2") == second
+    assert all_jobs(tmp_path) == ([first, second], [])
+    assert [second.slurm_task_id(number) for number in range(3)] == ["7_0", "7_1", "7_2"]
+    with pytest.raises(UsageError, match="no job '3'") as raised:
+        find_job(tmp_path, "3")
+    assert raised.value.hint == "the latest: report-1, report-2"
+    for damage, message in (
+        ("{", "cannot be read"), ('{"schema": 9}', "schema 9; this molprof reads up to 1"),
+        ('{"schema": 1}', "kind: expected `str`"),
+    ):  # fmt: skip
+        (first.folder / "job.json").write_text(damage)
+        with pytest.raises(RunError, match=message):
+            read_job(first.folder)
+    readable, problems = all_jobs(tmp_path)
+    assert (readable, len(problems)) == ([second], 1)
+
+
+def test_a_scheduler_that_is_down_or_absent(
+    slurm: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_in(tmp_path / "jobs")
+    check_reachable()
+    slurm(None)
+    with pytest.raises(SchedulerError, match="report-1 can no longer be followed: scontrol: ") as raised:
+        list(watch(job, patience_s=0))
+    assert raised.value.hint == (
+        "its tasks go on and write their results; collect them later with molprof collect report-1"
+    )
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    with pytest.raises(SchedulerError, match="there is no Slurm here: not all of sbatch, srun"):
+        check_reachable()
+
+
+@pytest.mark.parametrize(
+    ("fields", "state", "message"),
+    [
+        (None, "ok", None),
+        ("JobId=7 Reason=TimeLimit TimeLimit=00:01:00", "timed out", "the limit was 00:01:00"),
+        ("JobId=7 Reason=None PreemptTime=2026-01-01T00:00:00", "preempted", None),
+        ("JobId=7 Reason=None PreemptTime=None", "cancelled", None),
+        ("", "cancelled", None),
+    ],
+)
+def test_a_task_runs_and_writes_how_it_ended(
+    slurm: Callable[..., None], tmp_path: Path, fields: str | None, state: str, message: str | None
+) -> None:
+    """In a process, which Slurm's SIGTERM stops unless `fields` is None."""
+    job = job_in(tmp_path / "jobs")
+    slurm("", job=fields or "")
+    if fields is None:
+        write(tmp_path / "jobs/0.json", document())
+    else:
+        os.mkfifo(tmp_path / "jobs/0.json")
+    environment = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "SLURM_RESTART_COUNT": "2"}
+    pid = os.fork()
+    if not pid:
+        try:
+            os.environ.update(environment)
+            os.dup2(os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT), 1)
+            run_task(str(job.folder), 0)
+        except SystemExit as ended:
+            os._exit(int(ended.code or 0))
+        finally:
+            os._exit(99)
+    if fields is not None:
+        with (tmp_path / "jobs/0.json").open("wb"):  # opens when the command line has opened it
+            os.kill(pid, 15)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    record = json.loads(job.record_path(0).read_text())
+    assert (record["state"], record["message"]) == (state, message)
+    assert (code, record["exit_code"]) == ((0, 0) if fields is None else (143, 143))
+    assert (record["attempt"], record["slurm_id"], record["restart"], record["node"]) == (0, "7", 2, "n1")
+    assert record["started"] <= record["ended"]
+
+
+def test_commands_show_jobs_and_cancel_them(slurm: Callable[..., None], molprof: Cli, tmp_path: Path) -> None:
+    job = job_in(tmp_path / ".molprof/jobs", tasks=2)
+    write_json(job.record_path(0), {"attempt": 0, "state": "failed", "message": "no \x1b", "node": "n1"})
+    slurm("7_1|RUNNING|None")
+    listed = " ".join(molprof("jobs").stdout.split())
+    assert f"report-1 slurm {WHEN} 1 failed, 1 running /" in listed
+    assert molprof("jobs", "1").stdout == (
+        "  task  name  state    slurm  node  message\n"
+        "  ----  ----  -------  -----  ----  -------\n"
+        "     0  t0    failed   7_0    n1    no \\x1b\n"
+        "     1  t1    running  7_1    -\n"
+    )
+    (told,) = json.loads(molprof("jobs", "1", "--format", "json").stdout)
+    assert (told["id"], told["kind"], told["finished"], told["problem"]) == ("report-1", "report", False, None)
+    assert (told["tasks"][0]["arguments"], told["tasks"][0]["output"]) == (["report", "0.json"], "/0.txt")
+    assert molprof("jobs", "1", "--cancel").stderr == "cancelled 1 of 2 tasks of report-1\n"
+    assert (tmp_path / "slurm/cancelled").read_text() == "7_1\n"
+    early = molprof("collect", "1")
+    assert (early.returncode, "report-1 has not ended" in early.stderr) == (3, True)
+    slurm(None)
+    assert "Slurm does not answer, so these are the states that the tasks wrote" in molprof("jobs").stderr
+    slurm("7_1|TIMEOUT|None")
+    done = molprof("collect", "1", "--wait")
+    assert "2 of 2 tasks of report-1 did not end well: t0: failed: no \\x1b" in done.stderr
+    assert molprof("logs", "1", "t1").stdout == "== 1 t1\n(nothing yet)\n"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "said"),
+    [
+        (2, ["t0: running on n", "t1: pending: Resources", "t0: failed: no file", "t1: ok"]),
+        (21, ["{id}: 1 running, 20 pending", "t0: failed: no file", "{id}: 20 ok, 1 failed"]),
+    ],
+)
+def test_of_many_tasks_counts_are_told(
+    slurm: Callable[..., None], capsys: pytest.CaptureFixture[str], tmp_path: Path, tasks: int, said: list[str]
+) -> None:
+    job = job_in(tmp_path / "jobs", tasks)
+    waiting = "".join(f"\n7_{number}|PENDING|Resources" for number in range(1, tasks))
+    slurm(f"7_0|RUNNING|None{waiting}")
+    write_json(job.record_path(0), {"attempt": 0, "state": "running", "node": "n"})
+
+    def ending() -> None:
+        write_json(job.record_path(0), {"attempt": 0, "state": "failed", "message": "no file"})
+        for number in range(1, tasks):
+            write_json(job.record_path(number), {"attempt": 0, "state": "ok"})
+
+    timer = threading.Timer(0.5, ending)
+    timer.start()
+    assert follow(job).finished
+    timer.join()
+    assert capsys.readouterr().err.splitlines() == [line.format(id=job.id) for line in said]
+
+
+def test_a_command_line_without_its_submission() -> None:
+    @click.command(cls=Submittable)
+    @submit_options
+    @click.option("-n")
+    @click.option("-o", "--output")
+    @click.option("--on/--off", default=None)
+    @click.option("--fail", multiple=True)
+    @click.option("--no-cache", "cached", flag_value=False, default=True)
+    @click.pass_context
+    def command(context: click.Context, /, **options: object) -> None:
+        click.echo(json.dumps(own_arguments(context, "output")))
+
+    arguments = ["-n", "3", "--submit", "h100", "--no-cache", "--slurm=time=5", "--slurm", "cpus=1", "--detach", "-n4"]
+    arguments += ["--off", "--on", "--fail", "a", "--fail=b", "-o", "x"]
+    found = json.loads(CliRunner().invoke(command, arguments).output)
+    assert found == ["-n", "4", "--no-cache", "--on", "--fail", "a", "--fail", "b"]
+
+
+def test_turns_run_once_and_what_failed_is_not_repeated() -> None:
+    ends = {"a": Ending("ok", seconds=2.0), "b": Ending("failed", "no", 1, seconds=4.0), "c": Ending("unsupported")}
+    begun: list[tuple[str, int, int]] = []
+    turns = [Turn(name, name.upper(), repeat) for repeat in (0, 1) for name in "cab"]
+    steps = list(run_here(turns, lambda turn: ends[turn.case], lambda *told: begun.append(told)))
+    assert begun == [("C", 1, 6), ("A", 2, 5), ("B", 3, 5), ("A", 4, 4)]
+    found = [(step.turn.case, step.turn.repeat, step.ending.state, step.number, step.of, step.rest_s) for step in steps]
+    assert found == [
+        ("c", 0, "unsupported", 1, 5, None), ("a", 0, "ok", 2, 5, 6.0), ("b", 0, "failed", 3, 4, 2.0),
+        ("a", 1, "ok", 4, 4, 0),
+    ]  # fmt: skip
+
+
+# Grid files
+
+
+KNOWN = {"model": True, "processor": True, "batch-size": True, "n": True, "full": False}
+
+
+def cases_of(path: Path, text: str) -> list[tuple[str, dict[str, Any]]]:
+    path.write_text(text)
+    grid = read_grid(path, lambda command: KNOWN if command == "capture" else None)
+    return [(case.name, dict(case.settings)) for case in grid.cases]
+
+
+def test_a_grid_has_every_combination_but_those_that_are_excluded(tmp_path: Path) -> None:
+    text = """
+    [options]
+    n = 16
+    [grid]
+    model = ["qwen", "some/llama"]
+    batch-size = [1, 8]
+    full = [true]
+    [[exclude]]
+    model = "some/llama"
+    batch-size = 8
+    """
+    assert cases_of(tmp_path / "g.toml", text) == [
+        ("qwen-batch-size-1", {"n": 16, "model": "qwen", "batch-size": 1, "full": True}),
+        ("qwen-batch-size-8", {"n": 16, "model": "qwen", "batch-size": 8, "full": True}),
+        ("llama-batch-size-1", {"n": 16, "model": "some/llama", "batch-size": 1, "full": True}),
+    ]
+    twins = "[grid]\nmodel = ['a/x', 'b/x']"
+    assert [name for name, _ in cases_of(tmp_path / "g.toml", twins)] == ["x", "x_"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("[grid]\nmodle = ['a']", 2, "unknown key 'modle'; did you mean 'model'?"),
+        ("[options]\nn = 1", 1, "there is no [grid]"),
+        ("[grid]\nmodel = 'a'", 2, "model is 'a', expected a list of values"),
+        ("[options]\nn = 1\n[grid]\nn = [1]", 4, "n is in [options] too"),
+        ("[grid]\nn = [1, 2, 1]", 2, "n has 1 twice"),
+        ("[grid]\nn = [[1]]", 2, "n has the value [1], expected text, a number, true or false"),
+        ("[grid]\nfull = [1]", 2, "full is 1, expected true or false"),
+        ("[grid]\nn = [true]", 2, "n is True, expected a value"),
+        (f"[grid]\nn = {list(range(200))}\nbatch-size = {list(range(100))}", 1, "20,000 cases, more than 10,000"),
+        ("[grid]\nn = [1]\n[[exclude]]\nn = 1", 3, "every case of the grid is excluded"),
+        ("[grid]\nn = [1]\n[[exclude]]\nn = 2", 4, "unknown value 2 of n; known: 1"),
+        ("[grid]\nn = [1]\n[exclude]\nn = 1", 3, "exclude is a table, expected [[exclude]]"),
+        ("command = 'compare'\n[grid]\nn = [1]", 1, "command is 'compare', expected one that runs cases"),
+    ],
+)  # fmt: skip
+def test_a_wrong_grid_names_its_line(tmp_path: Path, text: str, line: int, message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        cases_of(tmp_path / "g.toml", text)
+    assert str(raised.value).startswith(f"{tmp_path / 'g.toml'}, line {line}")
+    assert message in str(raised.value)
+
+
+# Sweeps
+
+
+def entry_of(name: str, state: str = "waiting", **more: Any) -> Entry:
+    return Entry(name, f"{name}.json", {}, ("capture", "--model", name), state, **more)
+
+
+def test_an_index_of_schema_1_is_read(tmp_path: Path) -> None:
+    case = {"name": "x", "trace": "x.json.gz", "options": {"n": 1}, "arguments": ["--no-lp", "--lp", "-n", "1"]}
+    write_json(tmp_path / "index.json", {"schema": 1, "kind": "molprof sweep", "cases": [case]})
+    words = ("capture", "--processor", "none", "--processor", "lp", "-n", "1")
+    assert read_index(tmp_path) == (Entry("x", "x.json.gz", {"n": 1}, words),)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": 3}, "is of schema 3"),
+        ({"cases": [{"name": "x"}]}, r"index.json: cases: \[0\]: missing field `output`"),
+        ({"cases": [{"name": "x", "output": "../x", "options": {}, "arguments": []}]}, r"outside its folder: '\.\./x'"),
+    ],
+)
+def test_an_index_that_cannot_be_trusted(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    write_index(tmp_path, [entry_of("a")])
+    content = json.loads((tmp_path / "index.json").read_text())
+    (tmp_path / "index.json").write_text(json.dumps(content | change))
+    with pytest.raises(TraceError, match=message):
+        read_index(tmp_path)
+
+
+def test_a_folder_and_its_index_stand_for_its_traces(tmp_path: Path, molprof: Cli) -> None:
+    folder, other = tmp_path / "sweep", Path("other.json")
+    folder.mkdir()
+    write_index(folder, [entry_of("b"), entry_of("a"), entry_of("missing", "failed", message="no memory")])
+    with pytest.raises(UsageError, match="has no trace yet"):
+        expanded([folder])
+    for name in ("a", "b"):
+        write(folder / f"{name}.json", document())
+    for given in (folder, folder / "index.json"):
+        found = [folder / "b.json", folder / "a.json", other], [f"{folder}: no trace of missing (failed: no memory)"]
+        assert expanded([given, other]) == found
+    listed = json.loads(molprof("report", "sweep", "--format", "json").stdout)
+    assert [report["trace"]["path"] for report in listed] == ["sweep/b.json", "sweep/a.json"]
+
+
+def test_the_index_tells_how_a_case_ended_and_its_log_what_it_said(tmp_path: Path) -> None:
+    entries = {name: entry_of(name) for name in ("a", "b")}
+    ending = run_entry(tmp_path, entries, "a", ["report", "absent.json"], 60.0)
+    assert (ending.state, ending.exit_code) == ("failed", 2)
+    first, second = read_index(tmp_path) or ()
+    assert (first.state, first.message) == ("failed", "cannot read absent.json: No such file or directory")
+    assert first.seconds == ending.seconds
+    assert second.state == "waiting"
+    assert (tmp_path / "logs/a.log").read_text().startswith("molprof: error: cannot read absent.json")
+
+
+GRID = """
+[options]
+n = 1
+repeats = 1
+warmup = 0
+max-new-tokens = 3
+[grid]
+model = ["mine"]
+processor = ["lp", "none"]
+disagreement = [true]
+"""
+
+
+def test_a_sweep_of_captures(molprof: Cli, tmp_path: Path) -> None:
+    (tmp_path / "molprof.toml").write_text('[models.mine]\npath = "qwen"\nprocessor = "grammar"\n')
+    (tmp_path / "grid.toml").write_text(GRID)
+    line = "--max-new-tokens 3 --model mine --processor lp --disagreement -o grid/lp.json.gz"
+    planned = molprof("sweep", "grid.toml", "--dry-run")
+    assert planned.stdout == f"molprof capture -n 1 --repeats 1 --warmup 0 {line}\n"
+    skipped = "skipped none: disagreement is between the model and a logits processor, and this run has none\n"
+    assert planned.stderr == f"{skipped}1 case, to be run into grid\n"
+    done = molprof("sweep", "grid.toml")
+    assert done.returncode == 0, done.stderr
+    first, second = read_index(tmp_path / "grid") or ()
+    assert (first.name, first.state, second.state) == ("lp", "ok", "unsupported")
+    assert done.stderr.splitlines()[1].startswith("[1/1] ok            lp ")
+    report = json.loads(molprof("report", "grid", "--format", "json").stdout)
+    assert report["run"]["generated_tokens"] == 3
+    again = molprof("sweep", "grid.toml")
+    assert (again.returncode, "grid/lp.json.gz already exists" in again.stderr) == (2, True)
+    kept = molprof("sweep", "grid.toml", "--resume")
+    assert kept.stderr == f"{skipped}grid has the result of every case; next: molprof compare grid\n"
+    (tmp_path / "grid.toml").write_text(GRID.replace("n = 1", "n = 2"))
+    changed = molprof("sweep", "grid.toml", "--resume")
+    assert (changed.returncode, "lp.json.gz was made with other options" in changed.stderr) == (2, True)
+
+
+def test_a_sweep_of_reports_and_of_benchmarks(molprof: Cli, tmp_path: Path) -> None:
+    write(tmp_path / "a.json", document())
+    (tmp_path / "grid.toml").write_text(
+        "command = 'report'\n[grid]\ntraces = ['a.json', 'absent.json']\nall = [true]\n"
+    )
+    done = molprof("sweep", "grid.toml", "-o", "out")
+    assert (done.returncode, "1 of 2 cases did not end well, first traces-absent.json: cannot read" in done.stderr) == (
+        3,
+        True,
+    )
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["index.json", "logs", "traces-a.json.html"]
+    (tmp_path / "bench.toml").write_text("command = 'bench batch'\n[options]\nmodel='qwen'\n[grid]\nrepeats = [1, 2]\n")
+    planned = molprof("sweep", "bench.toml", "--dry-run").stdout.splitlines()
+    assert planned == [
+        f"molprof bench batch --model qwen --repeats {count} -o bench/repeats-{count}.jsonl" for count in (1, 2)
+    ]
+
+
+def test_states_are_counted_in_their_order() -> None:
+    tasks = tuple(TaskStatus(number, "x", state) for number, state in enumerate(("failed", "ok", "pending", "ok")))
+    found = JobStatus(Job(Path("x"), "report", "slurm", SlurmSettings(), "", WHEN, ()), tasks)
+    assert (found.summary, found.finished, found.good) == ("2 ok, 1 failed, 1 pending", False, False)
+    assert found.failed() == (0,)
