@@ -1,13 +1,15 @@
-"""Files of benchmark results, made by hand."""
+"""Files of benchmark results, made by hand, and what stands for measuring. Imports no torch."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from molprof.common.bench_records import digest
+from molprof.common.errors import UnsupportedError
 from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase, case_id, to_json
 
 ENVIRONMENT = {
@@ -65,3 +67,26 @@ def timed(case: SdpaCase, *medians_us: float, chosen: str | None = None) -> list
         )
         for repeat, median in enumerate(medians_us)
     ]  # fmt: skip
+
+
+# What becomes of a case in place of being measured, by the name of its model.
+ROW_BYTES = 40_000_000
+
+
+def fault(name: str, batch: int = 1) -> GenerateCase:
+    return GenerateCase(model=name, batch_size=batch, count=batch)
+
+
+def measured(request: dict[str, Any]) -> dict[str, Any]:
+    name = request["model"]
+    if name == "raise":
+        raise ValueError("no such luck")
+    if name == "unsupported":
+        raise UnsupportedError("torch's own reason")
+    if name == "rows":
+        block = bytearray(b"x") * (request["batch_size"] * ROW_BYTES)
+        time.sleep(0.5 if len(block) else 0)
+    if name == "sleep":
+        Path("ready").touch()
+        time.sleep(600)
+    return {"figures": FIGURES, "environment": ENVIRONMENT}

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from bench_data import ENVIRONMENT, FIGURES, ran, result, timed, write
+from bench_data import ENVIRONMENT, FIGURES, fault, ran, result, timed, write
 from conftest import Cli
 
 from molprof.analysis.bench.summary import summed
@@ -47,7 +47,11 @@ RUN = GenerateCase(model="qwen")
 KERNEL = SdpaCase("auto", 4, 16, 8, 128, 128, 64)
 PLAIN = GenerateCase(model="qwen", batch_size=4, count=4)
 STATIC = replace(PLAIN, kv_cache="static")
-ROW_BYTES = 40_000_000
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine() -> None:
+    """The machine is what each test says."""
 
 
 # Cases and grids
@@ -312,27 +316,8 @@ def test_files_of_shares_are_put_together_each_line_once(tmp_path: Path) -> None
 # Runs. In place of measuring, the model's name says what becomes of a case.
 
 
-def fault(name: str, batch: int = 1) -> GenerateCase:
-    return GenerateCase(model=name, batch_size=batch, count=batch)
-
-
-def measured(request: dict[str, Any]) -> dict[str, Any]:
-    name = request["model"]
-    if name == "raise":
-        raise ValueError("no such luck")
-    if name == "unsupported":
-        raise UnsupportedError("torch's own reason")
-    if name == "rows":
-        block = bytearray(b"x") * (request["batch_size"] * ROW_BYTES)
-        time.sleep(0.5 if len(block) else 0)
-    if name == "sleep":
-        Path("ready").touch()
-        time.sleep(600)
-    return {"figures": FIGURES, "environment": ENVIRONMENT}
-
-
 def run_all(path: Path, *cases: Case, facts: Facts = CPU, **options: Any) -> list[Step]:
-    settings = {"repeats": 1, "seed": 0, "limits": Limits(60.0), "measure": "test_bench:measured", **options}
+    settings = {"repeats": 1, "seed": 0, "limits": Limits(60.0), "measure": "bench_data:measured", **options}
     with closing(ResultsFile(path)) as results:
         return [*run_plan(Plan(cases=cases, **settings), facts, results, lambda *told: None)]
 
@@ -394,11 +379,12 @@ import sys
 sys.path[:] = {sys.path!r}
 from molprof.commands import bench
 from molprof.profiler.bench import schedule
-import test_bench
-cases = [test_bench.fault(name) for name in sys.argv[1].split(",")]
-schedule.Plan.__init__.__defaults__ = (*schedule.Plan.__init__.__defaults__[:-1], "test_bench:measured")
+import bench_data
+from molprof.profiler.bench.facts import Facts
+cases = [bench_data.fault(name) for name in sys.argv[1].split(",")]
+schedule.Plan.__init__.__defaults__ = (*schedule.Plan.__init__.__defaults__[:-1], "bench_data:measured")
 running = bench.Running(output=bench.Path("out.jsonl"), resume="--resume" in sys.argv, repeats=1, limit=2.0)
-sys.exit(bench.run(cases, test_bench.CPU, running))
+sys.exit(bench.run(cases, Facts("cpu", None, True, (), bench_data.ENVIRONMENT), running))
 """
 
 
@@ -430,7 +416,7 @@ def test_an_interrupt_keeps_what_is_done_and_says_how_to_go_on(tmp_path: Path, m
         in done.stderr
     )
     assert "results: 1 failed, 1 timed out\n" in done.stderr
-    assert "killed at the limit of 2 s, in measured (test_bench.py:" in done.stderr
+    assert "killed at the limit of 2 s, in measured (bench_data.py:" in done.stderr
     assert done.returncode == 0  # the file has figures of another machine
     done = subprocess.run([sys.executable, "-c", SCRIPT, "raise"], capture_output=True, text=True, check=False)
     assert (done.returncode, "none of the cases has figures: ValueError: no such luck" in done.stderr) == (1, True)
@@ -531,7 +517,7 @@ def test_shares_of_an_earlier_submission_are_not_replaced(molprof: Cli, tmp_path
     done = molprof(*command, "2")
     assert (done.returncode, "out.1-of-2.jsonl exists from an earlier submission" in done.stderr) == (2, True)
     done = molprof(*command, "999")
-    assert (done.returncode, "--tasks 999 for 48 cases: some would have none" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "--tasks 999 for 64 cases: some would have none" in done.stderr) == (2, True), done.stderr
 
 
 def test_reading_results_needs_no_torch(tmp_path: Path) -> None:

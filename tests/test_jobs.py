@@ -17,6 +17,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from conftest import Cli
+from rank_traces import events, write_rank
 from tiny_trace import document, write
 
 from molprof.commands.submission import Submittable, follow, own_arguments, submit_options
@@ -42,7 +43,9 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
     folder.mkdir()
     scripts = {
         "scontrol": f"test ! -e down || {{ echo '{DOWN}'; exit 1; }}; case $1 in --oneliner) cat job.txt;; esac",
-        "squeue": "cat squeue.txt", "sacct": "cat sacct.txt", "sbatch": "exit 1", "srun": "exit 1",
+        "squeue": "cat squeue.txt", "sacct": "cat sacct.txt", "srun": "exit 1",
+        "sbatch": "test ! -e refused || { echo 'sbatch: error: no such partition' >&2; exit 1; }\n"
+        "echo Submitted batch job 7",
         "scancel": 'echo "$@" > cancelled',
     }  # fmt: skip
     for name, script in scripts.items():
@@ -302,6 +305,67 @@ def test_turns_run_once_and_what_failed_is_not_repeated() -> None:
         ("c", 0, "unsupported", 1, 5, None), ("a", 0, "ok", 2, 5, 6.0), ("b", 0, "failed", 3, 4, 2.0),
         ("a", 1, "ok", 4, 4, 0),
     ]  # fmt: skip
+
+
+def test_commands_become_tasks_and_nothing_is_submitted_twice(
+    slurm: Callable[..., None], molprof: Cli, tmp_path: Path
+) -> None:
+    jobs = tmp_path / ".molprof/jobs"
+    submitting = ("--submit", "slurm", "--slurm", "cpus=1", "--slurm", "parallel=2", "--detach")
+    (tmp_path / "grid.toml").write_text('[grid]\nmodel = ["qwen"]\nprocessor = ["none", "lp"]\n')
+    sweep = ("sweep", "grid.toml", *submitting)
+    assert molprof(*sweep).stdout == "sweep-1\n"
+    slurm("7_0|RUNNING|None\n7_1|PENDING|None")
+    twice = molprof(*sweep)
+    assert (twice.returncode, twice.stderr.splitlines()[0]) == (
+        2, "molprof: error: sweep-1 has not finished 2 cases of grid",
+    )  # fmt: skip
+    again = molprof(*sweep, "--resume")
+    assert again.stderr == "skipped 2 cases that sweep-1 has not finished: molprof collect sweep-1\n"
+    slurm("7_0|TIMEOUT|None\n7_1|CANCELLED|None")
+    done = molprof("collect", "sweep-1")
+    assert "2 of 2 tasks of sweep-1 did not end well: none: timed out" in done.stderr
+    assert [(entry.state, entry.job) for entry in read_index(tmp_path / "grid") or ()] == [
+        ("timed out", "sweep-1"), ("cancelled", "sweep-1"),
+    ]  # fmt: skip
+    bench = ("bench", "sdpa", "--backend", "math,flash", "--device", "cpu", "-o", "b.jsonl", "--tasks", "2")
+    assert molprof(*bench, *submitting).stdout == "bench-2\n"
+    job = find_job(jobs, "2")
+    own = ("bench", "sdpa", "--backend", "math,flash", "--device", "cpu", "--resume", "--share")
+    assert [task.arguments for task in job.tasks] == [
+        (*own, f"{number}/2", "-o", str(tmp_path / f"b.{number}-of-2.jsonl")) for number in (1, 2)
+    ]
+    assert (job.slurm.cpus, job.slurm.parallel) == (1, 2)
+    capture = ("capture", "--model", "qwen", "--lp", "-n", "1", "-o", "a.json")
+    assert molprof(*capture, *submitting).stdout == "capture-3\n"
+    assert find_job(jobs, "3").tasks == (Task("a", capture, str(tmp_path / "a.json")),)
+    script = next((jobs / "capture-3/attempt-1").glob("*.sh")).read_text()
+    assert "#SBATCH --job-name=molprof-capture-3" in script
+    assert "#SBATCH --cpus-per-task=1" in script
+    slurm("7|COMPLETED|None")
+    collected = molprof("collect", "capture-3")
+    assert (
+        "a: failed: Slurm says COMPLETED, and the task wrote no reason; see molprof logs capture-3 0"
+        in collected.stderr
+    )
+    (tmp_path / "slurm/refused").touch()
+    refused = molprof(*capture, *submitting)
+    assert "Slurm refused the job: no such partition" in refused.stderr
+    assert sorted(path.name for path in jobs.iterdir()) == ["bench-2", "capture-3", "sweep-1"]
+
+
+def test_ranks_are_read_by_tasks(slurm: Callable[..., None], molprof: Cli, tmp_path: Path) -> None:
+    for rank in range(2):
+        write_rank(tmp_path / f"{rank}.json", rank, events(late=20 * rank), world_size=2)
+    command = ("ranks", "0.json", "1.json", "--format", "json", "--parts", "parts")
+    assert molprof("ranks", "0.json", "--format", "json", "--parts", "parts").returncode == 0
+    sent = molprof(*command, "--submit", "slurm", "--detach")
+    assert sent.stderr.startswith("parts has 1 of 2 files\nsubmitted ranks-1: Slurm job 7, 1 task; ")
+    (task,) = find_job(tmp_path / ".molprof/jobs", "1").tasks
+    assert task.arguments == ("ranks", "1.json", "--parts", "parts")
+    slurm("7|RUNNING|None")
+    busy = molprof(*command, "--submit", "slurm", "--detach")
+    assert "ranks-1 has not read 1 file yet" in busy.stderr
 
 
 # Grid files
