@@ -1,44 +1,36 @@
-"""Benchmarks: cases and grids, the file of results, a run of cases whatever becomes of them, and what is shown."""
+"""Benchmarks: cases and grids, a run of cases whatever becomes of them, what is measured, the commands."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
-from bench_data import ENVIRONMENT, FIGURES, fault, ran, result, timed, write
+from bench_data import ENVIRONMENT, FIGURES, fault, result
 from conftest import Cli
 
-from molprof.analysis.bench.summary import summed
-from molprof.analysis.documents.benchmark import bench_document
-from molprof.analysis.documents.plots import BENCH_PLOTS, NotRecordedError, plot_file
-from molprof.analysis.render import render
-from molprof.common.bench_records import digest, read_results
-from molprof.common.errors import RunError, TraceError, UnsupportedError, UsageError
+from molprof.common.bench_records import digest
+from molprof.common.errors import UnsupportedError, UsageError
 from molprof.common.process.guarded import Limits
 from molprof.common.settings import Setting, rows
-from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase, case_id, from_json, measure, to_json
+from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase, case_id, from_json, to_json
 from molprof.profiler.bench.facts import Facts, unsupported
 from molprof.profiler.bench.generation import held_bytes
 from molprof.profiler.bench.grids import BENCHMARKS, Benchmark, generation_cases, read_shape, sdpa_cases, values_of
-from molprof.profiler.bench.schedule import Plan, run_plan, turns
+from molprof.profiler.bench.schedule import Plan, measure, run_plan, turns
 from molprof.profiler.bench.sdpa import flops, least_bytes, padding_mask
-from molprof.profiler.jobs.results_file import ResultsFile, collected
+from molprof.profiler.jobs.results_file import ResultsFile
 from molprof.profiler.jobs.runner import Step
-from molprof.profiler.jobs.status import JobStatus
 
 CPU = Facts("cpu", None, True, (), ENVIRONMENT)
 H100 = Facts("cuda:0", (9, 0), True, ("flash_attn", "flash_attn_interface", "triton", "optimum.quanto"), {})
@@ -47,11 +39,6 @@ RUN = GenerateCase(model="qwen")
 KERNEL = SdpaCase("auto", 4, 16, 8, 128, 128, 64)
 PLAIN = GenerateCase(model="qwen", batch_size=4, count=4)
 STATIC = replace(PLAIN, kv_cache="static")
-
-
-@pytest.fixture(autouse=True)
-def quiet_machine() -> None:
-    """The machine is what each test says."""
 
 
 # Cases and grids
@@ -149,168 +136,6 @@ def test_a_prefill_without_mask_is_causal_and_a_decode_step_asks_once() -> None:
     for text in ("", "1x2x3x4", "1x2x3x4x5x6", "0x1x1x1x1", "axbxcxdxe", "1x2x3x4x-5"):
         with pytest.raises(UsageError, match="is no shape"):
             read_shape(text)
-
-
-# The file of results
-
-
-@contextmanager
-def largest_file(size_bytes: int) -> Iterator[None]:
-    """A write beyond that size fails, as on a disk that is full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_a_line_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    path, record = tmp_path / "out.jsonl", {"record": "run", "text": "a" * 100}
-    with closing(ResultsFile(path)) as results:
-        results.write(record)
-        whole = path.read_bytes()
-        with largest_file(len(whole) + 50), pytest.raises(RunError, match=r"cannot write .*: File too large"):
-            results.write(record)
-        assert path.read_bytes() == whole
-        with path.open("ab") as file:  # what a killed neighbour began
-            file.write(whole[:20])
-        results.write(record)
-    assert path.read_bytes() == 2 * whole
-
-
-WRONG = {
-    b'{"schema":"1","record":"run"}': " is not a benchmark record: schema: expected `int`, got `str`",
-    b'{"record":"run"}': " is not a benchmark record: missing field `schema`",
-    b'{"schema":9,"record":"run"}': " is of schema 9; this molprof reads up to 2",
-    b'{"schema":1,"record":["run"]}': " is not a benchmark record: record: expected `str`, got `array`",
-    b'{"schema":1,"record":"environment","id":["a"],"environment":{}}': ": id: expected `str`, got `array`",
-    b'{"schema":1,"record":"result","environment":"b","repeat":0,"status":"ok"}': ": missing field `case`",
-    b"\xff\xfe{}": " is not JSON: ",
-    b"[" * 100_000: " is not JSON: ",
-    b"a note of mine": " is not JSON: ",
-}
-
-
-@pytest.mark.parametrize("line", WRONG, ids=lambda line: line[:50].decode("ascii", "replace"))
-def test_another_file_is_refused_by_both_sides_and_left_as_it_is(tmp_path: Path, line: bytes) -> None:
-    path = tmp_path / "out.jsonl"
-    path.write_bytes(b'{"schema":1,"record":"run"}\n' + line + b"\n")
-    before = path.read_bytes()
-    for error, code, open_it in ((UsageError, 2, ResultsFile), (TraceError, 3, read_results)):
-        with pytest.raises(error, match=re.escape(f"out.jsonl line 2{WRONG[line]}")) as raised:
-            open_it(path)
-        assert raised.value.exit_code == code
-    assert path.read_bytes() == before
-
-
-def test_results_of_schema_1_are_read_in_the_words_of_now(tmp_path: Path) -> None:
-    hung = result(RUN, 0, "hung", None, message="killed", schema=1)
-    auto = to_json(replace(RUN, processor="auto"))
-    named = {**result(RUN, 0, "ok", FIGURES, schema=1), "settings": auto, "case": digest(auto)}
-    first, second = read_results(write(tmp_path / "a.jsonl", hung, named)).results
-    assert (first.status, first.case) == ("timed out", case_id(RUN))
-    assert (second.settings["processor"], second.case) == ("generic", case_id(replace(RUN, processor="generic")))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"load_ns": -1}, "load_ns"),
-        ({"kv_cache_bytes": 10**400}, "kv_cache_bytes"),
-        ({"wall_ns": ["long"]}, r"wall_ns\[0\]: expected `int`, got `str`"),
-        ({"wall_ns": []}, "no timed pass"),
-    ],
-)
-def test_figures_that_nothing_can_have_measured_are_refused(
-    tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
-    wrong = result(RUN, 0, "ok", {**FIGURES, **change})
-    with pytest.raises(TraceError, match=f"figures: .*{message}"):
-        summed(read_results(write(tmp_path / "out.jsonl", wrong)))
-
-
-def test_a_retried_case_is_what_it_became_and_runs_of_the_same_case_add_up(tmp_path: Path) -> None:
-    first = result(PLAIN, 0, "timed out", None, message="killed")
-    for records, expected in (
-        ([first], ("timed out", ())),
-        ([first, *ran(PLAIN, [100, 200])], ("ok", (1e6, 2e6))),
-        ([*ran(PLAIN, [100, 200]), *ran(PLAIN, [300])], ("ok", (1e6, 2e6, 3e6))),
-        ([*ran(PLAIN, [100]), result(PLAIN, 1, "failed", None, message="no")], ("failed", (1e6,))),
-    ):
-        (found,) = summed(read_results(write(tmp_path / "a.jsonl", *records)))
-        assert (found.status, found.times_ns) == expected
-
-
-def test_a_busy_machine_is_told_beside_the_results(tmp_path: Path) -> None:
-    busy = {"cores": 2, "before": None, "passes": [{"wall_ns": 1, "other_cores": 1.5, "throttled_ratio": 0.5}]}
-    calm = {"cores": 2, "before": None, "passes": [{"wall_ns": 1, "other_cores": 0.1}]}
-    records = [*ran(PLAIN, [1000], machine=busy), *ran(STATIC, [500], machine=calm), *timed(KERNEL, 200)]
-    results = read_results(write(tmp_path / "a.jsonl", *records))
-    text = " ".join(render(bench_document(results, "")).split())
-    doubt = "other programs kept 1.5 of 2 cores busy; the control group was out of its share of CPU time for 50.0 %"
-    assert f"times are not reliable: dynamic: during the timed passes {doubt} of the time" in text
-    cases = json.loads(render(bench_document(results, ""), "json"))["cases"]
-    assert [case["doubts"] for case in cases] == [f"{doubt} of the time", "", None]
-
-
-def test_a_gpu_is_waited_for_and_a_line_cut_off_is_left_out(tmp_path: Path) -> None:
-    machine = {**ENVIRONMENT, "gpu": "A GPU"}
-    records = [{**item, "environment": digest(machine)} for item in ran(PLAIN, [1000, 900])]
-    path = write(tmp_path / "x.jsonl", *records, environment=machine)
-    assert "the host waits for the GPU" in render(bench_document(read_results(path), ""))
-    path.write_bytes(path.read_bytes()[:-30])
-    cut = read_results(path)
-    assert (len(cut.results), "ends inside line 3" in cut.notes[0]) == (1, True)
-
-
-@pytest.mark.parametrize("kind", BENCH_PLOTS)
-def test_plots_are_drawn_the_same_each_time_or_say_what_is_missing(tmp_path: Path, kind: str) -> None:
-    eight = replace(PLAIN, batch_size=8, count=8)
-    records = [*ran(PLAIN, [1000]), *ran(STATIC, [500]), *ran(eight, [800]), *timed(KERNEL, 200)]
-    results = read_results(write(tmp_path / "x.jsonl", *records))
-    data = plot_file(kind, results, "svg")
-    assert data == plot_file(kind, results, "svg")
-    if kind == "heat":
-        assert re.findall(r">(dynamic|static|\d+|no result)<", data.decode()).count("no result") == 1
-        assert {"100", "125", "200", "4", "8"} <= set(re.findall(r">([\d.]+)<", data.decode()))
-    empty = read_results(write(tmp_path / "y.jsonl", result(PLAIN, 0, "failed", None)))
-    with pytest.raises(NotRecordedError, match="not recorded: ") as raised:
-        plot_file(kind, empty, "svg")
-    assert re.fullmatch(r"molprof bench \w+ -o FILE measures it; molprof bench show FILE: .*", raised.value.hint or "")
-
-
-def test_files_of_shares_are_put_together_each_line_once(tmp_path: Path) -> None:
-    one, other = {"gpu": "one"}, {"gpu": "another"}
-
-    def written(name: str, machine: dict[str, Any], *cases: tuple[str, str]) -> Path:
-        with closing(ResultsFile(tmp_path / name)) as results:
-            for case, status in cases:
-                where = results.environment(machine)
-                line = {
-                    "case": case,
-                    "label": case,
-                    "settings": {},
-                    "environment": where,
-                    "repeat": 0,
-                    "status": status,
-                }
-                results.write({"record": "result", **line})
-        return tmp_path / name
-
-    output = written("all.jsonl", one, ("a", "ok"))
-    parts = [written("1.jsonl", one, ("a", "ok"), ("b", "failed")), written("2.jsonl", other, ("a", "ok"))]
-    with parts[1].open("ab") as file:
-        file.write(b'{"schema":1,"record":"res')
-    data = {"output": str(output), "parts": [*map(str, parts), str(tmp_path / "a task that never began.jsonl")]}
-    for good in (False, False, True):  # collecting again adds nothing; parts stay while a task is queued again
-        assert all(part.exists() for part in parts)
-        collected(cast(JobStatus, SimpleNamespace(job=SimpleNamespace(data=data), good=good)))
-        found = read_results(output).results
-        assert [(item.case, item.environment, item.status) for item in found] == [
-            ("a", digest(one), "ok"), ("b", digest(one), "failed"), ("a", digest(other), "ok"),
-        ]  # fmt: skip
-    assert [path.name for path in tmp_path.iterdir()] == ["all.jsonl"]
 
 
 # Runs. In place of measuring, the model's name says what becomes of a case.
@@ -518,15 +343,3 @@ def test_shares_of_an_earlier_submission_are_not_replaced(molprof: Cli, tmp_path
     assert (done.returncode, "out.1-of-2.jsonl exists from an earlier submission" in done.stderr) == (2, True)
     done = molprof(*command, "999")
     assert (done.returncode, "--tasks 999 for 64 cases: some would have none" in done.stderr) == (2, True), done.stderr
-
-
-def test_reading_results_needs_no_torch(tmp_path: Path) -> None:
-    write(tmp_path / "x.jsonl", *ran(PLAIN, [1000]))
-    for arguments in (["bench", "show", "x.jsonl"], ["recommend", "x.jsonl"], ["bench", "matrix", "--help"]):
-        code = (
-            "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None\n"
-            f"from molprof.cli import main\nmain({arguments!r})"
-        )
-        line = [sys.executable, "-c", code]
-        shown = subprocess.run(line, capture_output=True, text=True, check=False, cwd=tmp_path, env=os.environ)
-        assert shown.returncode == 0, shown.stderr

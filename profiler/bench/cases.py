@@ -128,15 +128,3 @@ def from_json(raw: Mapping[str, Any]) -> Case:
 
 def case_id(case: Case) -> str:
     return digest(to_json(case))
-
-
-def measure(raw: dict[str, Any]) -> dict[str, Any]:
-    """Measure the case of a JSON object, and return its figures and environment."""
-    case = from_json(raw)
-    if isinstance(case, SdpaCase):
-        from molprof.profiler.bench.sdpa import measure_sdpa
-
-        return measure_sdpa(case)
-    from molprof.profiler.bench.generation import measure_generation
-
-    return measure_generation(case)

@@ -12,14 +12,13 @@ from molprof.common.memory import available_bytes
 from molprof.common.process import NO_MEMORY, OK, UNSUPPORTED, Ending
 from molprof.common.process.guarded import Limits, call
 from molprof.common.values import now
-from molprof.profiler.bench.cases import Case, SdpaCase, case_id, to_json
+from molprof.profiler.bench.cases import Case, SdpaCase, case_id, from_json, to_json
 from molprof.profiler.bench.facts import Facts, unsupported
 from molprof.profiler.jobs.results_file import ResultsFile
 from molprof.profiler.jobs.runner import Step, Turn, run_here
 
 # Of the memory that is free when the benchmark begins.
 _MEMORY_SHARE = 0.8
-MEASURE = "molprof.profiler.bench.cases:measure"
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Plan:
     retry: bool = False  # with `resume`: leave out only those that are ok
     bisect: bool = True  # search for the largest batch that fits if a case is out of memory
     command: tuple[str, ...] = ()  # the command line, for the record
-    measure: str = MEASURE  # measures a case in a process of its own, `module:function`
+    measure: str = f"{__name__}:measure"  # measures a case in a process of its own, `module:function`
 
 
 def default_memory() -> int | None:
@@ -126,3 +125,15 @@ def _without_batch(case: Case) -> str | None:
     """Equal for cases that differ in their batch alone; None if the batch is not full."""
     full = isinstance(case, SdpaCase) or case.count >= case.batch_size
     return case_id(case.of_batch(1)) if full else None
+
+
+def measure(raw: dict[str, Any]) -> dict[str, Any]:
+    """Measure the case of a JSON object, and return its figures and environment."""
+    case = from_json(raw)
+    if isinstance(case, SdpaCase):
+        from molprof.profiler.bench.sdpa import measure_sdpa
+
+        return measure_sdpa(case)
+    from molprof.profiler.bench.generation import measure_generation
+
+    return measure_generation(case)
