@@ -37,8 +37,6 @@ H100 = Facts("cuda:0", (9, 0), True, ("flash_attn", "flash_attn_interface", "tri
 OLD = Facts("cuda:0", (7, 0), False, (), {})
 RUN = GenerateCase(model="qwen")
 KERNEL = SdpaCase("auto", 4, 16, 8, 128, 128, 64)
-PLAIN = GenerateCase(model="qwen", batch_size=4, count=4)
-STATIC = replace(PLAIN, kv_cache="static")
 
 
 # Cases and grids
