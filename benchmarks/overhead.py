@@ -13,6 +13,7 @@ import functools
 import json
 import statistics
 from collections.abc import Sequence
+from operator import truediv
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def measure(settings: CaptureSettings, window: tuple[int, int], rounds: int) -> 
         "rounds": rounds,
         "window": list(window),
         "step_ns": {"unprofiled": base, **ratios},
-        "pass_ratio": statistics.median(map(_over, passes, bare_passes)),
+        "pass_ratio": statistics.median(map(truediv, passes, bare_passes)),
         "mark_ns": mark_cost_ns(),
     }
 
@@ -117,11 +118,7 @@ def _medians(rounds: Sequence[Sequence[int]]) -> list[float]:
 
 
 def _ratio(values: Sequence[float], base: Sequence[float]) -> float | None:
-    return statistics.median(map(_over, values, base)) if values else None
-
-
-def _over(value: float, base: float) -> float:
-    return value / base
+    return statistics.median(map(truediv, values, base)) if values else None
 
 
 def main() -> None:
