@@ -43,12 +43,20 @@ ERRORS: list[tuple[str, int, str]] = [
     ("plot classes trace.svg -o trace.svg --force", 2, f"trace.svg{_LOST}"),
     # report
     # compare
+    (
+        "compare given/run.json traces/cpu-qwen.json.gz --by kernel",
+        3,
+        "given/run.json records GPU work and traces/cpu-qwen.json.gz does not\n  compare without --by kernel",
+    ),
     # ranks
     # query
     # trim
     # plot, open
     # mcp
     # capture, demo
+    ("capture --model qwen,llama -o runs.json", 2, "runs.json is one file, for 2 runs\n  name a folder with -o DIR"),
+    ("capture --model qwen, -o a.json", 2, "--model 'qwen,' names nothing between its commas"),
+    ("demo -o given/tiny.json", 2, "given/tiny.json is not a directory\n  name another with -o DIR"),
     # bench, recommend
     # sweep, jobs, collect, logs
     # drift, presets, doctor, wheels
