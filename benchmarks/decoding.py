@@ -24,8 +24,8 @@ from shared import generation_parser, keep, progress, table
 from molprof.common.settings import AUTO, CaptureSettings
 from molprof.common.values import count_text, factor_text, percent_text
 from molprof.profiler.constraints import make_processor
-from molprof.profiler.engines.batches import BatchPlan, PassResult
-from molprof.profiler.engines.runner import Runner
+from molprof.profiler.engines import BatchPlan
+from molprof.profiler.engines.runner import PassResult, Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.device import on_gpu, resolve_device
 from molprof.profiler.models.load import load

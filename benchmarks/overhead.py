@@ -9,9 +9,9 @@ Each round runs one batch three times: without phase timestamps, with them, and 
 
 from __future__ import annotations
 
-import functools
 import json
 import statistics
+import tempfile
 from collections.abc import Sequence
 from operator import truediv
 from pathlib import Path
@@ -26,7 +26,7 @@ from molprof.profiler.environment import environment
 from molprof.profiler.models.load import load
 from molprof.profiler.molecules.prompts import read_prompts
 from molprof.profiler.recording.marks import HostMarks, mark_cost_ns
-from molprof.profiler.recording.window import ProfilerMarks, profiler_of
+from molprof.profiler.recording.window import ProfilerMarks, Steps, recording
 
 WARM_STEPS = 5  # the first steps of a batch are slower
 
@@ -38,8 +38,7 @@ class TimedRecording(ProfilerMarks):
     """
 
     def __init__(self, host: HostMarks, window: tuple[int, int], runner: Runner) -> None:
-        profile = functools.partial(profiler_of, runner.loaded.target.device)
-        super().__init__(profile, (0, *window), runner.synchronize)
+        super().__init__(runner.loaded.target.device, Steps(0, *window))
         self._host, self._last = host, window[1]
 
     def begin(self, batch: int) -> None:
@@ -71,17 +70,14 @@ class TimedRecording(ProfilerMarks):
         self._host.end()
         super().end()
 
-    def enough(self) -> bool:
-        return False
-
 
 def measure(settings: CaptureSettings, window: tuple[int, int], rounds: int) -> dict[str, Any]:
     """The figures of one model; `step_ns` are per step, ratios are over the steps that are not recorded."""
     loaded = load(settings)
     runner = Runner(loaded, None, settings)
     plans = runner.plan(read_prompts(None, settings.batch_size).prompts)
-    with profiler_of(loaded.target.device):  # sets up what the first recording of a process needs
-        runner.synchronize()
+    with tempfile.TemporaryDirectory() as folder, recording(Path(folder) / "first.json", loaded.target.device):
+        runner.synchronize()  # the first recording of a process sets up what all need
     runner.run(plans, HostMarks())
     plain, passes, bare_passes, recorded = [], [], [], []
     for number in range(rounds):

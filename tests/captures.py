@@ -33,21 +33,16 @@ def settings(**changes: Any) -> CaptureSettings:
 
 
 def captured(
-    output: Path,
+    output: Path | OutputFile,
     asked: CaptureSettings,
     prompts: Prompts | None = None,
     model: LoadedModel | None = None,
     report: Report = lambda progress: None,
 ) -> CaptureResult:
     """A capture of `model`, or else of the tiny llama, of `prompts`, or else of `inputs`."""
-    trace = OutputFile(output, force=True, command=("molprof", "capture"))
-    return captured_to(trace, asked, prompts or inputs(output.parent), model or loaded("llama"), report)
-
-
-def captured_to(
-    trace: OutputFile, asked: CaptureSettings, prompts: Prompts, model: LoadedModel, report: Report
-) -> CaptureResult:
-    (result,) = interleaved([CapturedRun(asked, trace, model, prompts, report)])
+    trace = output if isinstance(output, OutputFile) else OutputFile(output, True, ("molprof", "capture"))
+    given = prompts or inputs(trace.path.parent)
+    (result,) = interleaved([CapturedRun(asked, trace, model or loaded("llama"), given, report)])
     return result
 
 

@@ -17,7 +17,6 @@ import fake_shell as shell
 import pytest
 from alone import alone
 from fork_server import ANALYSIS, CAPTURE, LIBRARIES, MODELS, ForkServer
-from gpu_like import Simulated, simulations
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Each worker has a core: with more threads torch waits for the other workers' most of the time. Before torch loads.
@@ -120,12 +119,6 @@ def engine() -> Iterator[TraceProcessor]:
 def fake_shell(tmp_path: Path) -> str:
     """Path of a stand-in for trace_processor_shell."""
     return shell.write(tmp_path / "trace_processor_shell")
-
-
-@pytest.fixture(scope="session")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Simulated]:
-    """Recorded captures on a simulated GPU, each made and read once: `simulated("qwen", graph=True)`."""
-    return simulations(tmp_path_factory.mktemp("simulated"))
 
 
 @pytest.fixture(scope="session")

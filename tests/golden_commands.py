@@ -67,6 +67,9 @@ _BERT = "corpus/pairs/h100_bert_small.json.gz corpus/pairs/mi300_bert_small.json
 _H100, _NATIVE = "corpus/pairs/h100_bert_small.json.gz", "corpus/native/eager.pftrace"
 
 
+_EAGER, _GRAPH = "given/gpu-eager.json.gz", "given/gpu-graph.json.gz"
+
+
 def _queries(trace: str, *modules: str) -> tuple[str, ...]:
     return tuple(f"query {module} {trace}" for module in modules)
 
@@ -86,6 +89,10 @@ GOLDENS = [
     Golden("report/run.xz", _several("report given/run.json", "json", "csv", "html")),
     Golden("compare/run.txt", ("compare given/run.json given/run-2.json --all",)),
     Golden("compare/run.xz", _several("compare given/run.json given/run-2.json", "json", "csv")),
+    # Captures of a CPU to which a GPU's calls and work were added: eager attention in two streams, and graphs.
+    Golden("report/gpu.txt", (f"report {_EAGER} --all", f"report {_GRAPH} --all")),
+    Golden("report/gpu.xz", (*_several(f"report {_EAGER}", "json"), *_several(f"report {_GRAPH}", "json", "html"))),
+    Golden("compare/gpu.txt", (f"compare {_EAGER} {_GRAPH} --all",)),
     Golden("report/several.txt", (
         "report given/tiny.json given/tiny-2.json",
         "report given/tiny.json given/tiny-2.json --format json",

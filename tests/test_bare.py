@@ -17,19 +17,15 @@ import native_trace
 import pytest
 import tiny_trace
 from captures import captured, inputs, settings
-from conftest import ROOT, TIMEOUT_S
+from conftest import ROOT, TIMEOUT_S, Cli
 from fork_server import ForkServer
 from msgspec.structs import replace
-from tiny import Script, loaded, tokenizer
+from tiny import Script, tokenizer
 
 from molprof import api
 from molprof.analysis.trace_processor.zstandard import zstd
-from molprof.cli import cli
 from molprof.common.errors import MissingExtraError
 from molprof.common.manifest import from_json
-from molprof.common.memory import _SLEEPING
-from molprof.profiler.molecules import prompts as prompts_module
-from molprof.profiler.molecules.conformers import read_conformers
 from molprof.profiler.molecules.kinds import check, complete, judge
 from molprof.profiler.molecules.prompts import read_prompts
 from molprof.profiler.molecules.smiles import molecule
@@ -93,18 +89,12 @@ MISSING = {
     "drift": {"tokenizers": "counting tokens"},
     "drift --conformers own.xyz": {"rdkit": "reading own.xyz"},
 }  # fmt: skip
-# The first of the built-in molecules is long; a few atoms tell as much.
-FEW_ATOMS = """
-from molprof.profiler.molecules import prompts
-built_in = prompts._built_in
-prompts._built_in = lambda: ["CO", *built_in()]
-"""
 # What a machine that only records imports: the scripts that measure, and what captures need.
 MEASURING = ("gpu", "processors", "decoding", "overhead", "torch.profiler", "transformers")
 CAPTURE = (
     "capture", "--model", "qwen", "--processor", "grammar", "--forced-runs", "--kv-cache", "static", "--disagreement",
 )  # fmt: skip
-SMALL = ("-n", "1", "--batch-size", "1", "--repeats", "1", "--warmup", "0", "--window", "0:9", "--threads", "1")
+SMALL = ["-n", "1", "--repeats", "1", "--warmup", "0", "--window", "0:9", "--threads", "1", "--max-new-tokens", "30"]
 CompletedProcess = subprocess.CompletedProcess[str]
 Bare = Callable[..., CompletedProcess]
 BODIES = [
@@ -129,10 +119,9 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
     """Runs `molprof ARGUMENTS` in FOLDER without the packages, off a process that never had them."""
     hidden = tmp_path_factory.mktemp("bare")
     (hidden / "sitecustomize.py").write_text(HIDE)
-    (hidden / "few_atoms.py").write_text(FEW_ATOMS)
     path = [str(hidden), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-    server = ForkServer(str(hidden), ("molprof.commands", "molprof.profiler"), (*MEASURING, "few_atoms"), environment)
+    server = ForkServer(str(hidden), ("molprof.commands", "molprof.profiler"), MEASURING, environment)
     yield lambda folder, *arguments: server.run(arguments, folder, environment, TIMEOUT_S)
     server.close()
 
@@ -170,9 +159,6 @@ def test_what_needs_rdkit_says_so(no_rdkit: None, tmp_path: Path) -> None:
     with pytest.raises(MissingExtraError, match=r"reading SMILES of .*x\.smi needs the package 'rdkit'") as raised:
         read_prompts(file, 1)
     assert raised.value.hint == "pip install 'molprof[rdkit]'"
-    (tmp_path / "x.xyz").write_text("1\n\nC 0 0 0\n")
-    with pytest.raises(MissingExtraError, match=r"reading .*x\.xyz needs the package 'rdkit'"):
-        read_conformers(tmp_path / "x.xyz")
     with pytest.raises(MissingExtraError):
         check("[CONFORMER][O]<1.0,2.0,3.0>[/CONFORMER]", read_prompts(None, 1).prompts[0].molecule)  # type: ignore[arg-type]
 
@@ -180,20 +166,19 @@ def test_what_needs_rdkit_says_so(no_rdkit: None, tmp_path: Path) -> None:
 def test_unchecked_molecules_are_completed_as_rdkit_would_have_recorded_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    holes = "<0.0000,0.0000,0.0000>"
-    script = {
-        "[C]<>[C]<>=[O]<>": "[O]<1.0,2.0,3.0>=[C]<-1.0,0.5,0.12>[C]<0.1,0.2,0.3>",  # the same molecule
+    form = "[CONFORMER]{}[/CONFORMER]".format
+    pairs = {
+        "[C]<>=[O]<>": "[O]<1.0,2.0,3.0>=[C]<-1.0,0.5,0.12>",  # the same molecule
         "[C]<>": "[O]<1.0,2.0,3.0>",  # another
-        "[C]<>=[C]<>[O]<>": "[C]<1.0,2.0,3.0>=[C]<1.0,2.0,3.0>[O]<0.1,0.2,0.3>",
+        "[O]<>": "[O]<1.0,2.0,3.0>",
     }
-    texts = {f"[CONFORMER]{key.replace('<>', holes)}[/CONFORMER]": f"[CONFORMER]{body}[/CONFORMER]"
-             for key, body in script.items()}  # fmt: skip
+    texts = {form(key.replace("<>", "<0.0000,0.0000,0.0000>")): form(body) for key, body in pairs.items()}
     monkeypatch.setattr(Script, "texts", texts)
-    asked, prompts = settings(processor="tiny:Script", repeats=1, warmup=0), inputs(tmp_path)
-    full = captured(tmp_path / "full.json", asked, prompts, loaded("qwen"))
+    asked, prompts = settings(processor="tiny:Script", repeats=1, warmup=0), inputs(tmp_path, 3, "C=O\nC\nO\n")
+    full = captured(tmp_path / "full.json", asked, prompts)
     with monkeypatch.context() as hidden:
         hidden.setitem(sys.modules, "rdkit", None)
-        bare = captured(tmp_path / "bare.json", asked, prompts, loaded("qwen"))
+        bare = captured(tmp_path / "bare.json", asked, prompts)
         with pytest.raises(MissingExtraError, match="checking molecules needs the package 'rdkit'"):
             complete(bare.manifest.molecules[0])
     assert [run.valid for run in full.manifest.molecules] == [True, False, True]
@@ -220,18 +205,12 @@ def test_a_molecule_of_plain_text_is_not_unchecked(no_rdkit: None) -> None:
     assert complete(run) is run
 
 
-def test_real_captures_are_the_same(tmp_path: Path, bare: Bare, monkeypatch: pytest.MonkeyPatch) -> None:
-    built_in = prompts_module._built_in()
-    monkeypatch.setattr(prompts_module, "_built_in", lambda: ["CO", *built_in])
-    for name, value in _SLEEPING.items():
-        monkeypatch.setenv(name, value)  # the command would, for good
+def test_real_captures_are_the_same(tmp_path: Path, bare: Bare, molprof: Cli) -> None:
     tokenizer("qwen")  # converted once, for both processes
-    cli.main([*CAPTURE, *SMALL, "-o", str(tmp_path / "full.json")], standalone_mode=False)
-    done = bare(tmp_path, *CAPTURE, *SMALL, "-o", "bare.json")
-    assert done.returncode == 0, done.stderr
+    for done in (molprof(*CAPTURE, *SMALL, "-o", "full.json"), bare(tmp_path, *CAPTURE, *SMALL, "-o", "bare.json")):
+        assert done.returncode == 0, done.stderr
     full, found = (timeless(tmp_path / f"{kind}.json") for kind in ("full", "bare"))
     assert found == full
-    assert [run["valid"] for run in found["molprof"]["molecules"]] == [True]
 
 
 def timeless(path: Path) -> dict[str, Any]:
@@ -249,6 +228,11 @@ def timeless(path: Path) -> dict[str, Any]:
     assert tokens
     assert operators
     return {"molprof": manifest, "tokens": tokens, "operators": operators}
+
+
+def test_drift_of_the_built_in_conformers_needs_no_rdkit(tmp_path: Path, bare: Bare) -> None:
+    done = bare(tmp_path, "drift", "-n", "2", "--tokenizer", "llama")
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_doctor_passes_a_machine_that_can_only_record(tmp_path: Path, bare: Bare) -> None:
@@ -315,14 +299,3 @@ def test_every_package_of_an_extra_is_hidden_from_a_command() -> None:
     found = {re.split(r"[>\[;\s]", line)[0] for line in requires("molprof") or () if "extra ==" in line}
     tools = {"build", "hypothesis", "molprof", "mypy", "networkx", "pytest", "pytest-xdist", "ruff", "uv"}
     assert found - tools - {distribution for distribution, _ in EXTRAS.values()} == {"safetensors"}
-
-
-def test_measuring_needs_nothing_but_what_recording_needs(tmp_path: Path, bare: Bare) -> None:
-    """The scripts of benchmarks/ were imported, or there were no process to run this."""
-    assert bare(tmp_path, "--version").returncode == 0
-
-
-def test_drift_of_the_built_in_conformers_needs_no_rdkit(tmp_path: Path, bare: Bare) -> None:
-    done = bare(tmp_path, "drift", "-n", "4", "--tokenizer", "llama")
-    assert done.returncode == 0, done.stderr
-    assert "ETKDG conformers of the built-in molecules" in done.stdout

@@ -10,11 +10,11 @@ import torch
 from tiny import SHAPE
 from transformers import PreTrainedModel
 
-from molprof.common.errors import RunError, UsageError
+from molprof.common.errors import RunError
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.models import checkpoint
 from molprof.profiler.models.architecture import Architecture, build, config
-from molprof.profiler.models.checkpoint import checkpoint_path, load_preset, read_header
+from molprof.profiler.models.checkpoint import load_preset, read_header
 from training.checkpoint import CompactVocabulary, save
 
 IDS = (2, 3, 5, 7, 11, 13, 900)
@@ -63,21 +63,12 @@ def test_full_model_ends_and_pads_by_full_ids(family: str, tmp_path: Path) -> No
     path = tmp_path / "model.safetensors"
     save(path, model, vocabulary, family, {"steps": 7})
     full = load_preset(CaptureSettings(family, attention="eager"), torch.bfloat16, torch.device("cpu"), path=path)
-    assert (full.config.eos_token_id, full.config.pad_token_id, full.config.vocab_size) == (
-        13,
-        900,
-        FULL_SIZE,
-    )
+    assert (full.config.eos_token_id, full.config.pad_token_id, full.config.vocab_size) == (13, 900, FULL_SIZE)
     assert full.get_output_embeddings().weight.data_ptr() == full.get_input_embeddings().weight.data_ptr()
     assert (full.dtype, full.config._attn_implementation, full.training) == (torch.bfloat16, "eager", False)
     header = read_header(path)
-    assert (header.preset, header.ids, header.eos, header.pad, header.record) == (
-        family,
-        IDS,
-        13,
-        900,
-        {"steps": 7},
-    )
+    assert (header.preset, header.ids, header.eos, header.pad) == (family, IDS, 13, 900)
+    assert header.record == {"steps": 7}
 
 
 def test_saving_the_wrong_vocabulary_is_refused(family: str, tmp_path: Path) -> None:
@@ -102,9 +93,3 @@ def test_missing_damaged_and_foreign_files(tmp_path: Path, family: str) -> None:
     other = {"qwen": "llama", "llama": "qwen"}[family]
     with pytest.raises(RunError, match=f"holds the preset '{family}', not '{other}'"):
         load_preset(CaptureSettings(other), torch.float32, cpu, path=path)
-
-
-def test_preset_names() -> None:
-    assert checkpoint_path("qwen").parts[-2:] == ("checkpoints", "qwen.safetensors")
-    with pytest.raises(UsageError, match="no preset 'gpt'"):
-        checkpoint_path("gpt")

@@ -5,24 +5,19 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from captures import captured, settings
 from test_jump import prompts, rows
 from tiny import loaded, plan
 from torch._dynamo.utils import counters
 
-from molprof.common.errors import UsageError
 from molprof.common.settings import COMPILE, CaptureSettings
 from molprof.profiler.constraints import make_processor
-from molprof.profiler.engines.batches import PassResult
-from molprof.profiler.engines.compilation import compile_config
-from molprof.profiler.engines.runner import Runner
+from molprof.profiler.engines.backends import Compiles, compile_config
+from molprof.profiler.engines.runner import PassResult, Runner
 from molprof.profiler.models.load import LoadedModel
-from molprof.profiler.molecules.prompts import Prompts
 from molprof.profiler.recording.marks import HostMarks
 
 SMILES = ("CO", "C", "O")
@@ -79,19 +74,6 @@ def test_forced_runs_compile_once_per_width(model: LoadedModel) -> None:
     assert rows(found[1].batches) == rows(plain[0].batches)
 
 
-def test_a_capture_says_what_was_compiled_when(model: LoadedModel, tmp_path: Path) -> None:
-    asked = settings(processor="generic", max_new_tokens=4, kv_cache="static", compile="eager", sort=None)
-    given = Prompts(tuple(prompts(*SMILES)), (), "here", 3)
-    manifest = captured(tmp_path / "out.json", asked, given, model).manifest
-    timings = manifest.timings
-    assert (timings.warmup_compiles, [repeat.compiles for repeat in timings.repeats]) == ([1], [0, 0])
-    assert timings.warmup_compile_ns is not None
-    assert 0 < timings.warmup_compile_ns[0] < timings.warmup_ns[0]
-    assert manifest.settings.compile == "eager"
-    assert [len(run.token_ids) for run in manifest.molecules] == [4, 4, 4]
-    assert manifest.rows_per_step == [[2] * 4, [2] * 4]  # the spare row is computed, and no molecule
-
-
 @pytest.mark.parametrize("mode", COMPILE)
 def test_modes(mode: str) -> None:
     config: Any = compile_config(mode)
@@ -103,24 +85,8 @@ def test_modes(mode: str) -> None:
     )
 
 
-def test_what_is_compiled() -> None:
-    def compiled(cache: str, **more: Any) -> bool:
-        return Runner(loaded("llama"), None, CaptureSettings("tiny", kv_cache=cache, **more)).compiled
-
-    assert compiled("static", compile="default") is True
-    assert [compiled("static", compile=mode) for mode in ("auto", "off")] == [False, False]  # auto: this is a CPU
-    assert compiled("dynamic", compile="auto") is False
-    assert compiled("static", drop_finished=True) is False
-
-
-@pytest.mark.parametrize(
-    ("cache", "mode", "message"),
-    [
-        ("dynamic", "default", "compile 'default' needs a cache of fixed shape, not 'dynamic'"),
-        ("static", "fast", "no compile 'fast'"),
-    ],
-)
-def test_bad_settings(cache: str, mode: str, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        CaptureSettings("llama", kv_cache=cache, compile=mode)
-    assert str(caught.value) == message
+def test_what_torch_does_not_tell_is_not_recorded() -> None:
+    assert Compiles(None, None).since(Compiles(3, 5)) == Compiles(None, None)
+    assert Compiles(3, 5).since(Compiles(None, None)) == Compiles(None, None)
+    assert Compiles(0, 0).since(Compiles(3, 5)) == Compiles(None, None)  # its book was emptied in between
+    assert Compiles(4, 9).since(Compiles(3, 5)) == Compiles(1, 4)

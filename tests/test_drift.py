@@ -1,8 +1,7 @@
-"""`molprof drift`: exact figures of literal coordinates, the published token counts, and no torch."""
+"""`molprof drift`: coordinates of files, figures that are known, and no torch. Goldens hold its output."""
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
@@ -12,32 +11,126 @@ from typing import Any
 
 import pytest
 from conftest import Cli
-from test_tokenizers import COUNTS, IDS
-from tokenizers import Tokenizer
+from rdkit import Chem
+from rdkit.Chem import rdDistGeom
+from test_tokenizers import COUNTS
 
 from molprof.common.errors import UsageError
+from molprof.common.manifest import Skipped
 from molprof.common.text_format import DEFAULT
-from molprof.profiler.drift.survey import PLACEHOLDERS, Distribution, distribution, survey
+from molprof.profiler.drift import PLACEHOLDERS, Distribution, distribution, survey
 from molprof.profiler.models.tokenizers import load_backend
-from molprof.profiler.molecules.conformers import Conformers, built_in_conformers, read_conformers
+from molprof.profiler.molecules.conformers import Conformer, Conformers, built_in_conformers, read_conformers
+from molprof.profiler.molecules.prompts import read_prompts
+from molprof.profiler.molecules.smiles import Molecule
 
-TEXTS = "[C]<-1.2345,0.5,2.0>=[O]<0.1,0.2,0.3>\n[N]<10.5,-0.25,3.1>\n"
+TEXTS = """\
+# a remark
+
+[CONFORMER][C]<1.0,2.0,3.0>=[O]<-0.5,0.25,12.1234>[/CONFORMER]
+[C]<1.0,2.0>
+[C@@H]<0.1,0.2,0.3>1([nH]<0.0,0.0,0.0>)1
+[C]<1.0,2.0,3.0>[O]
+CCO
+[SMILES]C[/SMILES][CONFORMER][C]<1.0,2.0,3.0>[/CONFORMER]
+"""
+NO_ATOM = "expected an atom in brackets with a coordinate block after it"
+WATER = "3\nwater\nO 0.0 0.0 0.1\nH 0.0 0.8 -0.5\nH 0.0 -0.8 -0.5\n"
 
 
-@pytest.fixture
-def texts(tmp_path: Path) -> str:
-    (tmp_path / "texts.txt").write_text(TEXTS)
-    return "texts.txt"
+def embedded(smiles: str) -> Chem.Mol:
+    mol = Chem.AddHs(Chem.MolFromSmiles(smiles))
+    assert rdDistGeom.EmbedMolecule(mol, randomSeed=1) == 0
+    return mol
 
 
-@functools.cache
-def backend(name: str) -> Tokenizer:
-    return load_backend(name)
+def test_lines_of_text(tmp_path: Path) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_text(TEXTS)
+    found = read_conformers(path)
+    molecules = [
+        Molecule("[C]=[O]", ("[C]", "[O]"), ("", "=", "")),
+        Molecule("[C@@H]1([nH])1", ("[C@@H]", "[nH]"), ("", "1(", ")1")),
+        Molecule("[C]", ("[C]",), ("", "")),
+    ]
+    assert found.conformers == (
+        Conformer(3, molecules[0], ((1.0, 2.0, 3.0), (-0.5, 0.25, 12.1234))),
+        Conformer(5, molecules[1], ((0.1, 0.2, 0.3), (0.0, 0.0, 0.0))),
+        Conformer(8, molecules[2], ((1.0, 2.0, 3.0),)),
+    )
+    assert found.skipped == (
+        Skipped(4, "[C]<1.0,2.0>", "block 1 is not three decimal numbers: <1.0,2.0>"),
+        Skipped(6, "[C]<1.0,2.0,3.0>[O]", f"character 17: {NO_ATOM}"),
+        Skipped(7, "CCO", f"character 1: {NO_ATOM}"),
+    )
+    assert len(read_conformers(path, 1).conformers) == 1
 
 
-def figures(found: Conformers, *names: str, placeholders: tuple[str, ...] = ()) -> dict[str, Any]:
-    loaded = [(name, backend(name), DEFAULT) for name in names]
-    return survey(loaded, found, (*PLACEHOLDERS, *placeholders)).to_json()
+def test_sdf_in_the_order_of_its_smiles(tmp_path: Path) -> None:
+    first, second = embedded("OCC#N"), embedded("C")
+    records = [Chem.MolToMolBlock(mol) for mol in (first, Chem.MolFromSmiles("CC"), second)]
+    records.insert(1, "\n\n\n  bad\nM  END\n")
+    path = tmp_path / "mols.sdf"
+    path.write_text("$$$$\n".join(records) + "> <name>\nx\n\n$$$$\n\n")
+    found = read_conformers(path)
+    assert [item.molecule.smiles for item in found.conformers if item.molecule] == ["N#CCO", "C"]
+    nitrogen = tuple(round(value, 4) for value in first.GetConformer().GetAtomPosition(3))
+    assert found.conformers[0].positions[0] == pytest.approx(nitrogen, abs=1e-4)
+    assert len(found.conformers[0].positions) == 4
+    start = 1 + records[0].count("\n") + 1
+    assert [(item.line, item.problem) for item in found.skipped] == [
+        (start, "RDKit cannot read the record"),
+        (start + 6, "the record has no 3D coordinates"),
+    ]
+
+
+def test_xyz_frames_without_hydrogens_and_so_without_texts(tmp_path: Path) -> None:
+    path = tmp_path / "frames.xyz"
+    path.write_text(WATER + "\n1\n\nC 0 x 0\n" + "2\n\nC 1 2 3.5\nN 0 0 0\n1\n\nH 0 0 0\nbad\n")
+    found = read_conformers(path)
+    assert found.conformers == (
+        Conformer(1, None, ((0.0, 0.0, 0.1),)),
+        Conformer(10, None, ((1.0, 2.0, 3.5), (0.0, 0.0, 0.0))),
+    )
+    assert [(item.line, item.problem) for item in found.skipped] == [
+        (7, "RDKit cannot read the frame"),
+        (14, "the frame has no heavy atoms"),
+        (17, "expected the number of atoms that begins a frame; nothing after it was read"),
+    ]
+    (qwen,) = figures(found, "qwen")["tokenizers"]
+    assert (qwen["answers"], qwen["placeholders"][0]["tokens_per_molecule"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"CCO\n", f"a.txt: no conformer; line 1: character 1: {NO_ATOM}"),
+        ("a.txt", b"[C]\xff\n", "a.txt is not UTF-8 text: invalid start byte at byte 3"),
+        ("a.xyz", b"3\n\nC 0 0 0\n", "line 1: the frame ends after 1 of 3 atoms"),
+        ("a.sdf", b"\n\n\n", "a.sdf: no conformer"),
+    ],
+)
+def test_a_file_without_coordinates(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=message) as caught:
+        read_conformers(tmp_path / name)
+    assert caught.value.hint
+
+
+def test_the_built_in_molecules_have_a_conformer_each() -> None:
+    found = built_in_conformers()
+    molecules = [prompt.molecule for prompt in read_prompts(None, 64).prompts]
+    assert (len(found.conformers), found.skipped) == (64, ())
+    assert built_in_conformers(3).conformers == found.conformers[:3]
+    assert [item.molecule for item in found.conformers] == molecules
+    for item in found.conformers:
+        assert item.molecule is not None
+        assert len(item.positions) == len(item.molecule.atoms)
+        assert sum(map(sum, item.positions)) == pytest.approx(0, abs=1e-6)  # centred
+
+
+def figures(found: Conformers, *names: str) -> dict[str, Any]:
+    return survey([(name, load_backend(name), DEFAULT) for name in names], found, PLACEHOLDERS).to_json()
 
 
 def test_distribution() -> None:
@@ -45,95 +138,30 @@ def test_distribution() -> None:
     assert distribution([4, 1, 2, 2]) == Distribution(4, 1, 1, 2, 2, 4, 2.25, {1: 1, 2: 2, 4: 1})
 
 
-def test_the_published_counts_and_ids(molprof: Cli, texts: str) -> None:
-    result = molprof("drift", "--conformers", texts, "--format", "json")
-    assert result.returncode == 0, result.stderr
-    qwen, llama = json.loads(result.stdout)["tokenizers"]
-    found = {
-        example["text"]: (example["tokens"], other["tokens"])
-        for example, other in zip(qwen["examples"], llama["examples"], strict=True)
-    }
-    assert found == COUNTS
-    assert (qwen["vocabulary"], llama["vocabulary"]) == (151_643, 128_000)
-    assert (qwen["digits_per_token"], llama["digits_per_token"]) == (1, 3)
-    for item in (qwen, llama):
-        assert {text: item["token_ids"][text] for text in IDS[item["name"]]} == IDS[item["name"]]
-        assert item["examples"][-1]["free"] == {"qwen": 40, "llama": 28}[item["name"]]
-        assert item["placeholders"][0]["tokens"] == {"qwen": 20, "llama": 14}[item["name"]]
-
-
-def test_the_built_in_molecules() -> None:
-    found = figures(built_in_conformers(5), "qwen", "llama")
-    assert found["molecules"] == 5
-    for item in found["tokenizers"]:
-        assert item["best"]["too_short"] == 0
-        for placeholder in item["placeholders"]:
-            shares = [placeholder[f"{name}_ratio"] for name in ("too_short", "exact", "too_long")]
-            assert sum(shares) == pytest.approx(1)
-            assert sum(placeholder["drift_tokens"]["histogram"].values()) == found["blocks"]
-            assert placeholder["drift_tokens"]["mean"] == pytest.approx(
-                placeholder["tokens"] - item["needed_tokens"]["mean"]
-            )
-
-
-def test_a_tokenizer_in_a_folder_counts_as_the_preset_does(texts: str, tmp_path: Path) -> None:
+def test_the_published_counts_and_sums(tmp_path: Path) -> None:
     padding = load_backend("llama")
     padding.enable_padding(length=99)  # what a folder's file says of padding does not count
     padding.save(str(tmp_path / "tokenizer.json"))
-    preset, folder = figures(read_conformers(tmp_path / texts), "llama", str(tmp_path))["tokenizers"]
-    assert {**folder, "name": "llama"} == preset
-
-
-def test_skipped_lines_are_said_and_kept(molprof: Cli, tmp_path: Path) -> None:
-    (tmp_path / "texts.txt").write_text(f"CCO\n{TEXTS}")
-    result = molprof("drift", "--tokenizer", "qwen", "--conformers", "texts.txt")
-    assert result.returncode == 0
-    problem = "line 1: character 1: expected an atom in brackets with a coordinate block after it"
-    assert result.stderr == f"{problem}; skipped\n"
-    assert f"skipped    {problem}" in result.stdout
-
-
-def test_xyz_has_coordinates_and_no_texts(molprof: Cli, tmp_path: Path) -> None:
-    (tmp_path / "a.xyz").write_text("2\n\nC 1.0 2.0 3.5\nO 0.0 0.0 1.2\n")
-    (qwen,) = figures(read_conformers(tmp_path / "a.xyz"), "qwen")["tokenizers"]
-    assert qwen["answers"] is None
-    assert qwen["placeholders"][0]["tokens_per_molecule"] is None
-    assert qwen["needed_tokens"]["histogram"] == {"11": 2}
-    shown = molprof("drift", "--tokenizer", "qwen", "--conformers", "a.xyz").stdout
-    assert "not recorded: the file holds no bonds" in shown
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--tokenizer", "/no/such"), "no tokenizer '/no/such'"),
-        (("--tokenizer", "empty"), "the folder empty has no tokenizer.json"),
-        (("--tokenizer", "broken"), "broken/tokenizer.json is not a tokenizer"),
-        (("--tokenizer", "someone/no-such-model"), "not in the model hub's cache, and HF_HUB_OFFLINE forbids"),
-        (("--placeholder", "<0.0>"), "'<0.0>' is no placeholder"),
-        (("--placeholder", ""), "'' is no placeholder"),
-        (("--placeholder", "abc"), "'abc' is no placeholder: expected three numbers with commas between them"),
-        (("--placeholder", "0.0,0.0"), "'0.0,0.0' is no placeholder"),
-        (("--placeholder", "0.0,0.0,.0"), "'0.0,0.0,.0' is no placeholder"),
-        (("--conformers", "absent.sdf"), "cannot read absent.sdf"),
-        (("--decimals", "0"), "0 is not in the range"),
-    ],
-)
-def test_a_mistake_is_one_message(molprof: Cli, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken/tokenizer.json").write_text("{}")
-    result = molprof("drift", *arguments, env={**os.environ, "HF_HUB_OFFLINE": "1"})
-    assert (result.returncode, result.stdout) == (2, "")
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+    found = figures(built_in_conformers(5), "qwen", "llama", str(tmp_path))
+    qwen, llama, folder = found["tokenizers"]
+    assert {**folder, "name": "llama"} == llama
+    examples = zip(qwen["examples"], llama["examples"], strict=True)
+    assert {one["text"]: (one["tokens"], other["tokens"]) for one, other in examples} == COUNTS
+    assert [(item["vocabulary"], item["digits_per_token"]) for item in (qwen, llama)] == [(151_643, 1), (128_000, 3)]
+    for item, free, tokens in ((qwen, 40, 20), (llama, 28, 14)):
+        assert (item["examples"][-1]["free"], item["placeholders"][0]["tokens"]) == (free, tokens)
+        assert item["best"]["too_short"] == 0
+        for placeholder in item["placeholders"]:
+            shares = [placeholder[f"{name}_ratio"] for name in ("too_short", "exact", "too_long")]
+            drift, mean = placeholder["drift_tokens"], placeholder["tokens"] - item["needed_tokens"]["mean"]
+            assert (sum(shares), drift["mean"]) == (pytest.approx(1), pytest.approx(mean))
+            assert sum(drift["histogram"].values()) == found["blocks"]
 
 
 def test_an_unreachable_hub_is_one_message_without_retries(molprof: Cli, tmp_path: Path) -> None:
     environment = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
     result = molprof("drift", "--tokenizer", "nope", env=environment)
     error, hint = result.stderr.splitlines()
-    assert (result.returncode, result.stdout) == (2, "")
     assert error.startswith(
         "molprof: error: no tokenizer 'nope': no preset and no folder, not in the model hub's cache"
     )
@@ -141,18 +169,12 @@ def test_an_unreachable_hub_is_one_message_without_retries(molprof: Cli, tmp_pat
     assert hint == "  use a preset (qwen, llama), a folder with a tokenizer.json, or a hub id"
 
 
-def test_no_torch_is_needed(texts: str, tmp_path: Path) -> None:
+def test_no_torch_is_needed_and_skipped_lines_are_told(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("CCO\n[C]<-1.2345,0.5,2.0>\n")
     code = (
-        "import sys\n"
-        "sys.modules['torch'] = None\n"
-        "from molprof.cli import main\n"
+        "import sys; sys.modules['torch'] = None; from molprof.cli import main\n"
         "main(['drift', '--conformers', 'texts.txt', '--format', 'json'])"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout)["blocks"] == 3
-
-
-def test_the_hub_is_asked_only_for_what_can_be_one() -> None:
-    with pytest.raises(UsageError, match="no tokenizer ''"):
-        load_backend("")
+    assert (result.returncode, json.loads(result.stdout)["blocks"]) == (0, 1)
+    assert result.stderr == f"line 1: character 1: {NO_ATOM}; skipped\n"

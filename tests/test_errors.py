@@ -57,9 +57,34 @@ ERRORS: list[tuple[str, int, str]] = [
     ("capture --model qwen,llama -o runs.json", 2, "runs.json is one file, for 2 runs\n  name a folder with -o DIR"),
     ("capture --model qwen, -o a.json", 2, "--model 'qwen,' names nothing between its commas"),
     ("demo -o given/tiny.json", 2, "given/tiny.json is not a directory\n  name another with -o DIR"),
+    (
+        "capture --model qwen -o a.json --disagreement",
+        2,
+        "disagreement is between the model and a logits processor, and this run has none",
+    ),
     # bench, recommend
     # sweep, jobs, collect, logs
     # drift, presets, doctor, wheels
+    (
+        "wheels --have torch==2.11.0 -o w --python 3",
+        2,
+        "Invalid value for '--python': '3' is not a version such as 3.12\n  molprof wheels --help shows what it takes",
+    ),
+    (
+        "wheels --have torch==2.11.0 -o w --processors grammar",
+        2,
+        "Invalid value for '--processors': 'grammar' needs no package of its own; xgrammar and llguidance do\n"
+        "  molprof wheels --help shows what it takes",
+    ),
+    ("wheels --have torch==2.11.0 -o none/x", 2, "the directory none does not exist"),
+    ("wheels --have torch==2.4 -o w", 2, "torch 2.4 there does not fit: molprof requires torch>=2.6"),
+    ("drift --tokenizer /no/such", 2, "no tokenizer '/no/such'"),
+    ("drift --tokenizer sub", 2, "the folder sub has no tokenizer.json"),
+    (
+        "drift --placeholder 0.0,0.0,.0",
+        2,
+        "'0.0,0.0,.0' is no placeholder: expected three numbers with commas between them",
+    ),
 ]
 
 

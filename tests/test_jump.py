@@ -21,7 +21,7 @@ from molprof.common.text_format import DEFAULT
 from molprof.profiler.constraints import make_processor
 from molprof.profiler.constraints.base import BatchProcessor, ForcedRuns, Places, Processor
 from molprof.profiler.constraints.rows import RowProcessor
-from molprof.profiler.engines.batches import BatchResult
+from molprof.profiler.engines import BatchResult
 from molprof.profiler.engines.forced import check_model, chooser
 from molprof.profiler.engines.runner import Runner
 from molprof.profiler.models.load import LoadedModel, load

@@ -16,11 +16,11 @@ from torch import Tensor
 from molprof import api
 from molprof.analysis.documents.figures import figure_values
 from molprof.common.manifest import MaskedLogits
-from molprof.profiler.capture.masking import Counted, CountedRuns, counted
+from molprof.profiler.capture.watched import Counted, CountedRuns, counted
 from molprof.profiler.constraints import make_processor
 from molprof.profiler.constraints.base import Places
 from molprof.profiler.constraints.checked import UserProcessor
-from molprof.profiler.engines.batches import BatchResult
+from molprof.profiler.engines import BatchResult
 
 EOS = 4
 
@@ -54,7 +54,7 @@ class Jumps(Masks):
 
 
 def result(*rows: tuple[int, ...], own: tuple[int, ...] | None = None) -> BatchResult:
-    return BatchResult(rows, 3, own, None, (2, 2, 2), None)
+    return BatchResult(rows, (2, 2, 2), masked_logits=own)
 
 
 def test_logits_by_where_the_row_stood() -> None:
@@ -89,7 +89,7 @@ def test_rows_of_molprofs_own_loop_stand_at_their_own_positions() -> None:
 
 def test_the_time_of_looking_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count()
-    for place in ("capture.masking", "processors.checked"):
+    for place in ("capture.watched", "constraints.checked"):
         monkeypatch.setattr(f"molprof.profiler.{place}.settled_ns", lambda device: next(clock))
     processor = make_processor("users:Sevens", loaded("llama").target)
     assert isinstance(processor, UserProcessor)

@@ -9,14 +9,13 @@ import torch
 
 from molprof.analysis.render import render
 from molprof.common.settings import CaptureSettings
-from molprof.profiler.constraints import PROCESSORS
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.models.checkpoint import checkpoint_path, load_preset
 from molprof.profiler.models.tokenizers import preset_tokenizer
 from molprof.profiler.molecules.kinds import check
 from molprof.profiler.molecules.prompts import read_prompts
 from molprof.profiler.presets import presets_document
-from molprof.profiler.project import ModelAlias, Project
+from molprof.profiler.project import Project
 from training.checkpoint import CompactVocabulary, generate_texts, load_compact
 
 BOTH = pytest.mark.parametrize("preset", ARCHITECTURES)
@@ -59,15 +58,3 @@ def test_the_record_tells_the_training_and_the_score(preset: str) -> None:
     assert header.record["settings"]["preset"] == preset
     assert 0.8 * score["molecules"] <= score["valid"] <= score["molecules"]
     assert f"{score['valid']} of {score['molecules']} held-out molecules valid" in render(presets_document(Project()))
-
-
-def test_names_stand_in_a_column_of_their_own() -> None:
-    long, strange = "a_name_that_is_longer_than_all_others", "b\x1b[31m"
-    aliases = {name: ModelAlias(path=f"/models/{place}") for place, name in enumerate((long, strange))}
-    lines = render(presets_document(Project(models=aliases))).splitlines()
-    assert f"  {long}  /models/0" in lines
-    assert "  " + r"b\x1b[31m".ljust(len(long)) + "  /models/1" in lines
-    assert any(line.startswith(f"  {'qwen'.ljust(len(long))}  4 layers, ") for line in lines)
-    text = " ".join(" ".join(lines).split())
-    for name, entry in PROCESSORS.items():
-        assert f"{name} {entry.summary}" in text

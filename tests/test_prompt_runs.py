@@ -1,4 +1,4 @@
-"""Runs that answer prompts of plain text: no word of molecules in reports, comparisons and pages."""
+"""Runs of plain text say no word of molecules, and those of random weights none of drift."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from page_data import render, report_of
 
 from molprof.analysis.compare import compare
 from molprof.analysis.compare.thresholds import Expectation
+from molprof.analysis.documents.figures import reports_of
+from molprof.analysis.documents.plots import NotRecordedError, plot_svg
 
 OF_MOLECULES = re.compile(
     r"molecul|SMILES|junk|filler|placeholder|coordinate|\bblock|LLaMA|Qwen|\bvalid\b|FREE|drift", re.I
@@ -59,3 +61,22 @@ def test_predictions_about_molecules_are_not_made(tmp_path: Path) -> None:
     assert compare(reports).predictions == ()
     own = Expectation("mine", "fewer steps", "decode_steps", "lower")
     assert [item.id for item in compare(reports, expectations=[own]).predictions] == ["mine"]
+
+
+def test_random_weights_have_no_drift_to_report(tmp_path: Path) -> None:
+    """The same run with junk in it, of trained and of random weights."""
+    contents = tiny_trace.document(), tiny_trace.document()
+    for content, weights in zip(contents, ("trained", "random"), strict=True):
+        content["molprof"]["model"] |= {"size": "0.6b", "weights": weights}
+    trained, random = report_of(tmp_path, contents[0], "trained"), report_of(tmp_path, contents[1], "random")
+    assert [[item.id for item in report.findings if item.id == "junk_tokens"] for report in (trained, random)] == [
+        ["junk_tokens"], [],
+    ]  # fmt: skip
+    for title in ("Junk blocks by counting rule", "Junk in coordinate blocks"):
+        assert (title in render(trained), title in render(random)) == (True, False)
+    assert "drift: not meaningful, the weights are random" in render(random)
+    with pytest.raises(NotRecordedError, match="drift of trained weights: the weights are random"):
+        plot_svg("drift", reports_of(random))
+    found = compare([trained, random])
+    assert found.labels == ("llama 0.6b lp:generic", "llama 0.6b random lp:generic")
+    assert "random weights, so tokens, junk and drift are not meaningful: llama 0.6b random lp:generic" in found.notes

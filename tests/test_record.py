@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from captures import events, of
+from captures import captured, events, of, settings
 from tiny import tokenizer
 from transformers import (
     GenerationMixin,
@@ -19,9 +20,9 @@ from transformers import (
 )
 
 from molprof import api
-from molprof.common.errors import UsageError
-from molprof.profiler.recording.record import record
-from molprof.profiler.recording.steps import Step, generated
+from molprof.common.errors import RunError, UsageError
+from molprof.profiler.engines import ENGINES
+from molprof.profiler.recording.record import Step, generated, record
 from molprof.profiler.recording.tracefile import StepSpan, token_events
 
 EOS, PAD = 2, 0
@@ -140,6 +141,40 @@ def test_code_without_generate_gives_a_trace_without_a_run(tmp_path: Path) -> No
     report = api.report(tmp_path / "run.json")
     assert report.run is None
     assert report.trace.events_by_category["cpu_op"] > 0
+
+
+def test_a_window_of_steps_leaves_the_program_as_it_is(model: Any, tmp_path: Path) -> None:
+    prompt = torch.tensor([[3, 11]])
+    with record(tmp_path / "run.json", window=(1, 2, 3)):
+        for _ in range(2):
+            written = model.generate(prompt, max_new_tokens=6, min_new_tokens=6)
+    assert written.shape == (1, 8)
+    report = api.report(tmp_path / "run.json")
+    assert report.run is not None
+    assert (report.run.steps, report.run.window.first_step, report.run.window.last_step) == (12, 2, 3)
+    assert [check.text for check in report.checks if not check.holds] == []
+    _, trace = events(tmp_path / "run.json")
+    shown = [(event["args"]["batch"], event["args"]["step"]) for event in of(trace, "molprof.token")]
+    assert shown == [(1, 2), (1, 3)]
+    with (
+        pytest.raises(RunError, match=r"ended before its window \(2, 0, 1\)"),
+        record(tmp_path / "no.json", window=(2, 0, 1)),
+    ):
+        model.generate(prompt, max_new_tokens=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_an_engine_of_ones_own_writes_what_generate_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES, "toy", "toy_engine:Toy")
+    asked = settings(processor="generic", max_new_tokens=7, repeats=1, warmup=0)
+    runs = [captured(tmp_path / f"{name}.json", dataclasses.replace(asked, engine=name)) for name in ("auto", "toy")]
+    texts = [[run.token_ids for run in result.manifest.molecules] for result in runs]
+    assert texts[0] == texts[1]
+    assert [result.manifest.problems for result in runs] == [[], []]
+    report = api.report(runs[1].path)
+    assert report.run is not None
+    assert (report.run.setup.engine, report.run.setup.own_loop) == ("toy", True)
+    assert {check.id for check in report.checks if not check.holds} <= {"wall_time"}  # of so short a run
 
 
 def test_steps_need_no_batch() -> None:

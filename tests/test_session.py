@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 from captures import inputs, settings
 from conftest import Cli
@@ -18,8 +15,7 @@ from molprof import api
 from molprof.commands.capture import run_settings
 from molprof.common.errors import MolprofError, UsageError
 from molprof.common.manifest import Session
-from molprof.profiler.capture import capture as capture_module
-from molprof.profiler.capture.capture import capture_together, interleaved
+from molprof.profiler.capture.capture import interleaved
 from molprof.profiler.capture.passes import Progress, Report
 from molprof.profiler.capture.run import CapturedRun
 from molprof.profiler.project import Project
@@ -28,53 +24,42 @@ from molprof.profiler.recording.tracefile import OutputFile
 OPTIONS = {"lp": None, "tokenizer": None, "disagreement": False, "processor_args": ()}
 
 
-def made(folder: Path, report: Report = lambda progress: None, **processors: str | None) -> list[CapturedRun]:
+def made(
+    folder: Path, report: Report = lambda progress: None, bounds: tuple[int, ...] = (3, 3, 3), **processors: str | None
+) -> list[CapturedRun]:
     prompts = inputs(folder, 1)
+    caches = {"kv_cache": "static", "compile": "off"} if len(set(bounds)) > 1 else {}
     return [
         CapturedRun(
-            settings(processor=processor, repeats=3, count=1, max_new_tokens=3),
-            OutputFile(folder / f"{name}.json"),
-            loaded("llama"),
-            prompts,
-            report,
-            name,
+            settings(processor=processor, repeats=3, count=1, max_new_tokens=bound, **caches),
+            OutputFile(folder / f"{name}.json"), loaded("llama"), prompts, report, name,
         )
-        for name, processor in processors.items()
-    ]
+        for (name, processor), bound in zip(processors.items(), bounds, strict=False)
+    ]  # fmt: skip
 
 
 def test_every_round_has_a_pass_of_every_run_in_an_order_of_the_seed(tmp_path: Path) -> None:
     seen: list[Progress] = []
-    runs = made(tmp_path, seen.append, none=None, generic="generic", again=None)
-    results = list(interleaved(runs, seed=5))
+    names = ["none", "generic", "again"]
+    results = list(interleaved(made(tmp_path, seen.append, none=None, generic="generic", again=None), seed=5))
     assert [result.path.name for result in results] == ["none.json", "generic.json", "again.json"]
     begun = [(state.number, state.run) for state in seen if state.stage == "repeat" and not state.batch]
-    order, expected = random.Random(5), []
-    for number in (1, 2, 3):
-        turn = ["none", "generic", "again"]
+    order, turns = random.Random(5), [list(names) for _ in range(3)]
+    for turn in turns:
         order.shuffle(turn)
-        expected += [(number, name) for name in turn]
-    assert begun == expected
-
-    sessions = [result.manifest.session for result in results]
-    first = sessions[0]
+    assert begun == [(number, name) for number, turn in enumerate(turns, 1) for name in turn]
+    first = results[0].manifest.session
     assert first is not None
-    for session, name in zip(sessions, ("none", "generic", "again"), strict=True):
-        places = [turn.index((number, name)) for number, turn in _rounds(begun)]
-        others = [other for other in ("none", "generic", "again") if other != name]
-        assert session == Session(first.id, 5, name, others, [0, 1, 2], places)
-        run = api.report(tmp_path / f"{name}.json").run
-        assert run is not None
+    for result, name in zip(results, names, strict=True):
+        others = [other for other in names if other != name]
+        places = [turn.index(name) for turn in turns]
+        assert result.manifest.session == Session(first.id, 5, name, others, [0, 1, 2], places)
+        assert api.report(result.path).run is not None
     # The pass that counts is the warm-up, and the marks of runs that are compared cost all alike.
     assert {state.stage for state in seen} - {"machine"} == {"warmup", "count", "repeat", "profile", "write"}
     assert {state.run for state in seen if state.stage == "warmup"} == {"none", "again"}
-    stages = [(state.stage, state.run) for state in seen if state.stage in ("repeat", "profile")]
-    assert [stage for stage, _ in itertools.groupby(stages, lambda item: item[0])] == ["repeat", "profile"]
-
-
-def _rounds(begun: list[tuple[int, str]]) -> Iterator[tuple[int, list[tuple[int, str]]]]:
-    for number, turn in itertools.groupby(begun, lambda item: item[0]):
-        yield number, list(turn)
+    stages = [state.stage for state in seen if state.stage in ("repeat", "profile")]
+    assert [stage for stage, _ in itertools.groupby(stages)] == ["repeat", "profile"]
 
 
 def test_a_run_that_fails_does_not_take_the_others_with_it(tmp_path: Path) -> None:
@@ -110,79 +95,37 @@ def test_an_interrupt_keeps_the_traces_that_are_whole(tmp_path: Path) -> None:
     assert api.report(tmp_path / "first.json").run is not None
 
 
-def test_runs_of_a_model_load_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = []
-
-    def load(asked: object, report: object) -> object:
-        names.append(asked.model)  # type: ignore[attr-defined]
-        return loaded(names[-1])
-
-    monkeypatch.setattr(capture_module, "load", load)
-    base = settings(smiles=str(tmp_path / "in.smi"), repeats=1, count=1, max_new_tokens=3)
-    inputs(tmp_path)
-    asked = [
-        (
-            dataclasses.replace(base, model=model, processor=processor),
-            OutputFile(tmp_path / f"{model}-{processor}.json"),
-        )
-        for model in ("llama", "qwen")
-        for processor in (None, "generic")
-    ]
-    found = [result.manifest for result in capture_together(asked)]
-    assert names == ["llama", "qwen"]
-    assert [(item.settings.model, item.resolved.processor) for item in found] == [
-        ("llama", None), ("llama", "generic"), ("qwen", None), ("qwen", "generic"),
-    ]  # fmt: skip
-    assert len({item.session.id for item in found if item.session is not None}) == 1
-
-
 def test_each_run_gets_the_static_cache_of_its_own_length(tmp_path: Path) -> None:
-    prompts, model = inputs(tmp_path, 1), loaded("llama")
-    before = model.model.__dict__.get("_previous_max_cache_length")  # other tests use this model too
-    runs = [
-        CapturedRun(
-            settings(kv_cache="static", compile="off", repeats=2, count=1, max_new_tokens=bound),
-            OutputFile(tmp_path / f"{bound}.json"), model, prompts, name=str(bound),
-        )
-        for bound in (40, 3)
-    ]  # fmt: skip
-    assert len(list(interleaved(runs))) == 2
-    lengths = [run.passes._left["_previous_max_cache_length"] for run in runs]
-    assert lengths[0] - lengths[1] == 37
-    assert model.model.__dict__.get("_previous_max_cache_length") == before
+    lengths: dict[str, set[int]] = {"long": set(), "short": set()}
+
+    def look(progress: Progress) -> None:
+        if progress.stage == "repeat" and not progress.batch:
+            lengths[progress.run].add(vars(loaded("llama").model).get("_previous_max_cache_length", 0))
+
+    before = loaded("llama").model.__dict__.get("_previous_max_cache_length")  # other tests use this model too
+    assert len(list(interleaved(made(tmp_path, look, (40, 3), long=None, short=None)))) == 2
+    assert loaded("llama").model.__dict__.get("_previous_max_cache_length") == before
+    assert lengths == {"long": {before or 0}, "short": {before or 0}}  # between passes the model has its own
 
 
 @pytest.mark.parametrize(
-    ("model", "processor", "names"),
+    ("model", "processor", "more", "names"),
     [
-        ("qwen", None, ["qwen.json.gz"]),
-        ("qwen", "none,none", ["qwen.json.gz", "qwen-2.json.gz"]),
-        ("qwen,llama", "none,generic", ["qwen", "qwen-generic", "llama", "llama-generic"]),
-        ("qwen", "none, my.own:make", ["qwen", "qwen-my.own-make"]),
-        ("qwen", "lp,qwen", ["qwen-generic", "qwen-qwen"]),
+        ("qwen", None, {}, {"qwen": None}),
+        ("qwen", "none,none", {}, {"qwen": None, "qwen-2": None}),
+        ("qwen,llama", "none,generic", {"disagreement": True},
+         {"qwen": None, "qwen-generic": "generic", "llama": None, "llama-generic": "generic"}),
+        ("qwen", "none, my.own:make", {}, {"qwen": None, "qwen-my.own-make": "my.own:make"}),
+        ("qwen", "lp,qwen", {}, {"qwen-generic": "generic", "qwen-qwen": "qwen"}),
+        ("qwen", "grammar", {"lp": True}, {"qwen-grammar": "grammar"}),
+        ("llama", None, {"lp": True}, {"llama-generic": "generic"}),
     ],
-)
-def test_runs_are_named_after_model_and_processor(model: str, processor: str | None, names: list[str]) -> None:
-    found = run_settings(Project(), model=model, processor=processor, **OPTIONS)
-    assert [name.removesuffix(".json.gz") for name in found] == [name.removesuffix(".json.gz") for name in names]
-
-
-def test_lp_beside_a_named_processor_is_no_contradiction() -> None:
-    for options in ({**OPTIONS, "lp": True}, OPTIONS):
-        (found,) = run_settings(Project(), model="qwen", processor="grammar", **options).values()
-        assert found.processor == "grammar"
-    (found,) = run_settings(Project(), model="llama", processor=None, **{**OPTIONS, "lp": True}).values()
-    assert found.processor == "generic"
-    with pytest.raises(click.UsageError, match="--no-lp and --processor grammar contradict each other"):
-        run_settings(Project(), model="qwen", processor="grammar", **{**OPTIONS, "lp": False})
-
-
-def test_disagreement_is_for_the_runs_that_have_a_processor() -> None:
-    options = {**OPTIONS, "disagreement": True}
-    found = run_settings(Project(), model="qwen", processor="none,generic", **options)
-    assert [item.disagreement for item in found.values()] == [False, True]
-    with pytest.raises(UsageError, match="this run has none"):
-        run_settings(Project(), model="qwen", processor="none", **options)
+)  # fmt: skip
+def test_runs_are_named_after_model_and_processor(model: str, processor: str | None, more: dict, names: dict) -> None:
+    found = run_settings(Project(), model=model, processor=processor, **{**OPTIONS, **more})
+    assert {name.removesuffix(".json.gz"): item.processor for name, item in found.items()} == names
+    asked = more.get("disagreement", False)  # which is between a model and a processor
+    assert all(item.disagreement == (asked and item.processor is not None) for item in found.values())
 
 
 def test_the_command_writes_a_trace_of_each_run_into_a_folder(molprof: Cli, tmp_path: Path) -> None:
@@ -201,19 +144,11 @@ def test_the_command_writes_a_trace_of_each_run_into_a_folder(molprof: Cli, tmp_
     ]
     result = molprof(*options, "-o", "runs/here")
     assert result.returncode == 0, result.stderr
-    names = ["llama.json.gz", "llama-generic.json.gz", "llama-2.json.gz"]
-    assert sorted(path.name for path in (tmp_path / "runs/here").iterdir()) == sorted(names)
+    names = ["llama", "llama-generic", "llama-2"]
+    assert {path.name for path in (tmp_path / "runs/here").iterdir()} == {f"{name}.json.gz" for name in names}
     lines = result.stderr.splitlines()
     assert lines.count("loading the model") == 1
     for name in names:
-        run = name.removesuffix(".json.gz")
-        assert sum(line.startswith(f"{run}: timed pass ") for line in lines) == 2
-        assert any(line.startswith(f"{run}: wrote runs/here/{name} (") for line in lines)
-    assert lines[-1] == f"next: molprof compare {' '.join(f'runs/here/{name}' for name in names)}"
-
-    again = molprof(*options, "-o", "runs/here")
-    assert (again.returncode, again.stderr.splitlines()[0]) == (
-        2, "molprof: error: runs/here/llama.json.gz already exists",
-    )  # fmt: skip
-    file = molprof(*options, "-o", "runs.json")
-    assert (file.returncode, file.stderr.splitlines()[0]) == (2, "molprof: error: runs.json is one file, for 3 runs")
+        assert sum(line.startswith(f"{name}: timed pass ") for line in lines) == 2
+        assert any(line.startswith(f"{name}: wrote runs/here/{name}.json.gz (") for line in lines)
+    assert lines[-1] == f"next: molprof compare {' '.join(f'runs/here/{name}.json.gz' for name in names)}"

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from tiny import ids, table, tokenizer
 
-from molprof.common.errors import UsageError
 from molprof.profiler.models.tokenizers import TAGS, VOCABULARIES, preset_tokenizer
 
 COUNTS = {
@@ -26,13 +25,10 @@ IDS = {
 }
 
 
-@pytest.mark.parametrize(("text", "counts"), COUNTS.items())
-def test_token_counts(text: str, counts: tuple[int, int]) -> None:
-    assert (len(ids("qwen", text)), len(ids("llama", text))) == counts
-
-
 @pytest.mark.parametrize("name", IDS)
-def test_token_ids(name: str) -> None:
+def test_token_counts_and_ids(name: str) -> None:
+    place = list(IDS).index(name)
+    assert {text: len(ids(name, text)) for text in COUNTS} == {text: counts[place] for text, counts in COUNTS.items()}
     assert {text: ids(name, text) for text in IDS[name]} == {text: [index] for text, index in IDS[name].items()}
 
 
@@ -66,9 +62,3 @@ def test_conversion_is_cached_and_a_damaged_cache_is_replaced(
     again = preset_tokenizer("llama")
     assert stored.read_bytes() == whole
     assert again("<0.5,1.2,0.3>")["input_ids"] == ids("llama", "<0.5,1.2,0.3>")
-
-
-def test_unknown_preset_names_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="no tokenizer preset 'gpt'") as caught:
-        preset_tokenizer("gpt")
-    assert caught.value.hint == "use one of: qwen, llama"

@@ -67,15 +67,25 @@ def raw(tmp_path: Path) -> Path:
     return path
 
 
-def test_steps_are_read_in_ns_from_any_spacing(raw: Path) -> None:
+def test_steps_are_read_in_ns_from_any_spacing_and_broken_files_are_refused(raw: Path) -> None:
     raw.write_text(RAW.replace('"schemaVersion": 1', '"x": "' + "y" * 5000 + '"'))
     assert read_exported(raw, OutputFile(raw)).steps == STEPS
+    for text, message in (
+        (RAW.replace("step=21", "step=20"), "step 20 of batch 0 twice"),
+        (RAW[:-40], "that torch exported is not whole"),
+        ("", r"is not whole \(0 bytes\)"),
+    ):
+        raw.write_text(text)
+        with pytest.raises(RunError, match=message):
+            read_exported(raw, OutputFile(raw))
+    assert [path.name for path in raw.parent.iterdir()] == ["raw.json"]
 
 
-def test_a_step_that_is_there_twice_is_refused(raw: Path) -> None:
-    raw.write_text(RAW.replace("step=21", "step=20"))
-    with pytest.raises(RunError, match="step 20 of batch 0 twice"):
-        read_exported(raw, OutputFile(raw))
+def test_of_python_functions_those_of_modules_may_be_kept_alone(raw: Path) -> None:
+    names = ("nn.Module: Linear_0", "torch/nn.py(3): f")
+    more = "".join(f'{{"ph": "X", "cat": "python_function", "name": "{name}", "ts": 1, "dur": 1}},' for name in names)
+    raw.write_text(RAW.replace('"traceEvents": [', f'"traceEvents": [{more}'))
+    assert [len(read_exported(raw, OutputFile(raw), kept).events) for kept in (True, False)] == [5, 4]
 
 
 def test_token_tracks() -> None:
@@ -146,13 +156,6 @@ def test_the_whole_file(raw: Path, tmp_path: Path, name: str) -> None:
     ]
     assert '"ts":4315045366998.445,"dur":590.285,"args":{"sequence":0,"batch":0,"step":20' in text
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["raw.json", name])
-
-
-def test_a_raw_trace_cut_short_is_refused(raw: Path, tmp_path: Path) -> None:
-    raw.write_text(RAW[:-40])
-    with pytest.raises(RunError, match="that torch exported is not whole"):
-        read_exported(raw, OutputFile(tmp_path / "out.json"))
-    assert [path.name for path in tmp_path.iterdir()] == ["raw.json"]
 
 
 def test_a_full_disk_leaves_nothing(raw: Path, tmp_path: Path) -> None:

@@ -15,9 +15,6 @@ from captures import captured
 
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
-from molprof.profiler.doctor import checks
-from molprof.profiler.doctor.checks import BROKEN, Check
-from molprof.profiler.doctor.trials import Answer
 from molprof.profiler.environment import check_versions, outdated
 from molprof.profiler.models.load import load
 from molprof.profiler.molecules.prompts import read_prompts
@@ -78,9 +75,3 @@ def test_an_older_transformers_is_refused(old_transformers: None) -> None:
         check_versions()
     assert told.value.hint == "pip install --upgrade 'transformers>=4.57'"
     assert outdated("torch") is None
-
-
-def test_the_doctor_names_an_older_transformers(old_transformers: None) -> None:
-    assert checks._package("transformers", Answer({"version": "4.51.3"})) == Check(
-        "transformers", "4.51.3; molprof requires >=4.57", BROKEN, "pip install --upgrade 'transformers>=4.57'"
-    )

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from molprof.common.files import cache_dir
 from molprof.profiler.constraints.base import BatchProcessor
 from molprof.profiler.constraints.rows import Force, RowProcessor
-from molprof.profiler.engines.batches import BatchPlan
+from molprof.profiler.engines import BatchPlan
 from molprof.profiler.engines.runner import Runner
 from molprof.profiler.models.architecture import ARCHITECTURES, Architecture, Shape, build, config
 from molprof.profiler.models.load import LoadedModel, describe

@@ -37,7 +37,7 @@ from molprof.common.values import per
 # Positions of steps are grouped so that there are no more points.
 MAX_POINTS = 240
 # Settings that older traces, or those of programs of one's own, do not have.
-_LATER = ("forced_runs", "drop_finished", "compile", "seed")
+_LATER = ("engine", "forced_runs", "drop_finished", "compile", "seed")
 _COLUMNS = ("launches", "graph_launches", "kernels", "gpu_ns", "syncs", "leaf_operators")
 # Columns that mean nothing where the trace holds no GPU work.
 _OF_GPU = ("gpu_ns", "launches", "graph_launches", "kernels", "syncs", "sync_ns")

@@ -8,7 +8,7 @@ from msgspec import Struct, defstruct
 
 from molprof.analysis.figures.drift import Disagreement, Drift
 from molprof.common.manifest import Machine, MaskedLogits, Session, Window
-from molprof.common.settings import SETTINGS
+from molprof.common.settings import AUTO, GENERATE, SETTINGS
 from molprof.common.values import per
 
 
@@ -151,6 +151,7 @@ class Setup(Struct, frozen=True):
     weights: str | None = None
     threads: int | None = None  # that torch computed with
     processor_parameters: dict[str, Any] | None = None
+    engine: str | None = None  # as asked for
 
     @property
     def random(self) -> bool:
@@ -159,8 +160,8 @@ class Setup(Struct, frozen=True):
 
     @property
     def own_loop(self) -> bool:
-        """molprof's own decoding loop ran, not transformers' `generate`."""
-        return bool(self.forced_runs or self.drop_finished)
+        """Another engine than transformers' `generate` ran."""
+        return bool(self.forced_runs or self.drop_finished) or self.engine not in (None, AUTO, GENERATE)
 
     @property
     def loop(self) -> str | None:

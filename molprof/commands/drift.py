@@ -64,8 +64,7 @@ def command(
             hint="the drift of a run: molprof report TRACE --all; a file of conformers: --conformers FILE",
         )
     result.check(filter(None, [path]))
-    from molprof.profiler.drift.document import drift_document
-    from molprof.profiler.drift.survey import PLACEHOLDERS, check_placeholders, survey
+    from molprof.profiler.drift import PLACEHOLDERS, check_placeholders, drift_document, survey
     from molprof.profiler.models.tokenizers import load_backend
     from molprof.profiler.molecules.conformers import built_in_conformers, holds_texts, read_conformers
     from molprof.profiler.project import find_project

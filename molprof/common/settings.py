@@ -18,6 +18,7 @@ from molprof.common.errors import UsageError
 from molprof.common.text_format import ANSWER, PROMPT, TextFormat
 
 AUTO = "auto"
+GENERATE = "generate"  # the engine of transformers' `generate`
 # What --lp constrains with, whatever the tokenizer, so that runs of two models differ in the tokenizer alone.
 LP_PROCESSOR = "generic"
 # What stands for it, and for no processor, in place of a processor's name.
@@ -269,6 +270,10 @@ class CaptureSettings:
     sort: bool | None = setting(  # None: if all prompts are of molecules, whose templates tell how long answers get
         None, decides="input", unset="sort molecules",
         help="Batch molecules of similar length, longest first, or keep their order.")
+    engine: str = setting(  # a name of `profiler/engines/__init__.py`
+        AUTO, decides="forward", metavar="NAME",
+        help="What generates tokens: generate of transformers, or forced, molprof's own loop. auto: forced for the next"
+        " two.")
     forced_runs: bool = setting(
         False, decides="forward", help="Append forced tokens in the forward of the token before them.")
     drop_finished: bool = setting(False, decides="forward", help="Drop finished rows from the batch.")
@@ -341,14 +346,16 @@ class CaptureSettings:
         if self.drop_finished and compiled:
             text = f"rows that leave the batch change the shape that compile {self.compile!r} is made for"
             yield text, "leave out --drop-finished or --compile"
-        if self.own_loop and self.kv_cache not in ("dynamic", "static"):
+        if self.engine == GENERATE and (self.forced_runs or self.drop_finished):
+            yield "transformers' generate neither feeds forced runs nor drops rows", "leave out --engine"
+        if self.engine_name == "forced" and self.kv_cache not in ("dynamic", "static"):
             text = f"kv-cache {self.kv_cache!r} is transformers' own; forced runs and dropped rows do not use it"
             yield text, "--kv-cache dynamic or static"
         if compiled and self.kv_cache not in STATIC_CACHES:
             yield f"compile {self.compile!r} needs a cache of fixed shape, not {self.kv_cache!r}", "--kv-cache static"
         if self.max_cache_length is not None and self.kv_cache not in STATIC_CACHES:
             yield f"--max-cache-length is for a cache of fixed shape, not {self.kv_cache!r}", "--kv-cache static"
-        if self.padding_multiple > 1 and self.own_loop:
+        if self.padding_multiple > 1 and self.engine_name == "forced":
             yield "forced runs and dropped rows give prompts no columns of padding", "leave out --pad-multiple"
         if self.disagreement and self.processor is None:
             text = "disagreement is between the model and a logits processor, and this run has none"
@@ -386,9 +393,11 @@ class CaptureSettings:
         return None
 
     @property
-    def own_loop(self) -> bool:
-        """Whether molprof's own decoding loop runs, not transformers' `generate`."""
-        return self.forced_runs or self.drop_finished
+    def engine_name(self) -> str:
+        """The engine that `auto` stands for, or that was asked for."""
+        if self.engine != AUTO:
+            return self.engine
+        return "forced" if self.forced_runs or self.drop_finished else GENERATE
 
     @property
     def sampling_parameters(self) -> dict[str, Any]:

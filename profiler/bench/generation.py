@@ -20,16 +20,15 @@ from molprof.common.memory import processors
 from molprof.profiler.bench.cases import GenerateCase
 from molprof.profiler.capture.account import sequence_runs
 from molprof.profiler.constraints import processor_of
-from molprof.profiler.engines.batches import BatchPlan, PassResult
-from molprof.profiler.engines.explained import NO_KERNEL
-from molprof.profiler.engines.runner import Runner
+from molprof.profiler.engines import BatchPlan
+from molprof.profiler.engines.backends import NO_KERNEL
+from molprof.profiler.engines.runner import PassResult, Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import Peak, set_arithmetic
 from molprof.profiler.models.load import load
 from molprof.profiler.molecules.prompts import Prompt, read_inputs
-from molprof.profiler.recording.generate import before_forward
-from molprof.profiler.recording.marks import HostMarks
+from molprof.profiler.recording.marks import HostMarks, before_forward
 
 _DIGEST_LETTERS = 12
 

@@ -26,8 +26,7 @@ from molprof.common.errors import UnsupportedError
 from molprof.common.manifest import Machine
 from molprof.common.memory import processors
 from molprof.profiler.bench.cases import SdpaCase
-from molprof.profiler.engines.compilation import compiles_so_far
-from molprof.profiler.engines.explained import KERNELS, NO_KERNEL
+from molprof.profiler.engines.backends import KERNELS, NO_KERNEL, compiles_so_far
 from molprof.profiler.environment import environment
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import on_gpu, peak_bytes, resolve_device, resolve_dtype, synchronize

@@ -17,10 +17,10 @@ from molprof.common.files import check_output
 from molprof.common.manifest import Machine, Session
 from molprof.common.memory import default_threads, processors
 from molprof.common.settings import CaptureSettings
-from molprof.profiler.capture.graph_pass import captures_graphs, graphs_path
 from molprof.profiler.capture.passes import Progress, Report
-from molprof.profiler.capture.run import CapturedRun, CaptureResult
+from molprof.profiler.capture.run import CapturedRun, CaptureResult, captures_graphs, graphs_path
 from molprof.profiler.constraints import PROCESSORS, check_processor
+from molprof.profiler.engines import check_engine
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.architecture import check_preset
 from molprof.profiler.models.device import capability, on_gpu, resolve_device, set_arithmetic
@@ -83,55 +83,45 @@ def interleaved(runs: Sequence[CapturedRun], seed: int | None = None) -> Iterato
     In each round every run has one timed pass, in random order: what changes the machine's speed meets all runs alike.
     The recorded passes come last, since a profiler may leave its process slower.
     """
-    failed: dict[str, MolprofError] = {}
-
-    def tell(run: CapturedRun, problem: MolprofError) -> None:
-        if len(runs) > 1:
-            run.passes.tell("failed", f"failed: {problem}")
+    problems: dict[str, MolprofError] = {}
 
     def went_well(run: CapturedRun, step: Callable[[], object]) -> bool:
-        if run.name not in failed:
+        if run.name not in problems:
             try:
                 step()
             except MolprofError as problem:
-                failed[run.name] = problem
-                tell(run, problem)
-        return run.name not in failed
+                problems[run.name] = problem
+                if len(runs) > 1:
+                    run.passes.tell("failed", f"failed: {problem}")
+        return run.name not in problems
 
     watch = Watch(runs[0].passes.runner.loaded.target.device)
     for run in runs:
         went_well(run, run.warm_up)
     before = watch.end()
-    busy = Machine(processors(), None, [before]).doubts()
-    if busy:
+    if busy := Machine(processors(), None, [before]).doubts():
         runs[0].passes.report(Progress("machine", notes=(f"times will be in doubt: {'; '.join(busy)}",)))
     session = Session(uuid.uuid4().hex, secrets.randbits(32) if seed is None else seed)
     order = random.Random(session.seed)
-    places: dict[str, list[tuple[int, int]]] = {run.name: [] for run in runs}
+    places: dict[str, dict[int, int]] = {run.name: {} for run in runs}  # by round
     for number in range(max(run.settings.repeats for run in runs)):
         turn = list(runs)
         order.shuffle(turn)
         for place, run in enumerate(turn):
             if number < run.settings.repeats and went_well(run, partial(run.timed_pass, watch)):
-                places[run.name].append((number, place))
+                places[run.name][number] = place
     if len(runs) == 1:  # timestamps cost runs that are compared alike
         went_well(runs[0], runs[0].unmarked_pass)
-    # Now, since it records too.
-    problems = {run.name: run.failed(failed[run.name]) for run in runs if run.name in failed}
-    names = [run.name for run in runs if run.name not in failed]
     for run in runs:
-        if run.name in failed:
-            continue
-        rounds, at = [number for number, _ in places[run.name]], [place for _, place in places[run.name]]
-        others = [name for name in names if name != run.name]
-        mine = replace(session, run=run.name, others=others, rounds=rounds, places=at) if len(runs) > 1 else None
-        try:
-            result = run.record(mine, before)
-        except MolprofError as problem:
-            problems[run.name] = problem
-            tell(run, problem)
-        else:
-            yield result
+        if run.name in problems:
+            problems[run.name] = run.failed(problems[run.name])  # now, since it records too
+    names = [run.name for run in runs if run.name not in problems]
+    for run in runs:
+        others, mine = [name for name in names if name != run.name], places[run.name]
+        own = replace(session, run=run.name, others=others, rounds=list(mine), places=list(mine.values()))
+        results: list[CaptureResult] = []
+        if went_well(run, lambda: results.append(run.record(own if len(runs) > 1 else None, before))):  # noqa: B023
+            yield results[0]
     for run in runs:
         if run.name not in problems:
             run.record_graphs()
@@ -152,6 +142,7 @@ def _check(settings: CaptureSettings, output: OutputFile) -> None:
     """Raises UsageError where a run cannot be made, as far as its settings tell."""
     output.check()
     check_preset(settings)
+    check_engine(settings.engine_name)
     if settings.processor is not None:
         # finds a mistyped name before the model is loaded
         check_processor(settings.processor, settings.processor_args)

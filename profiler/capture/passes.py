@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from molprof.common.manifest import Disagreement, MaskedLogits
-from molprof.profiler.capture.disagreement import Watched
-from molprof.profiler.capture.masking import Counted, counted
+from molprof.common.settings import AUTO
+from molprof.profiler.capture.watched import Counted, Watched, counted
 from molprof.profiler.constraints.base import BatchProcessor
-from molprof.profiler.engines.batches import BatchPlan, BatchResult, PassResult
-from molprof.profiler.engines.runner import Runner, Wrap
+from molprof.profiler.engines import BatchPlan, BatchResult
+from molprof.profiler.engines.runner import PassResult, Runner, Wrap
 from molprof.profiler.recording.marks import HostMarks, Marks
 
 
@@ -66,13 +66,13 @@ class Passes:
         self._begin(stage, number + 1, of)
         with self._own_model():
             result = self.runner.run(self.plans, marks, only, wrap)
-        self.step(len(result.batches), 0, sum(len(row) for batch in result.batches for row in batch.rows))
+        self.step(len(result.batches), 0, _tokens(result.batches))
         return result
 
     def watched(self) -> list[tuple[BatchResult, list[Disagreement]]]:
         """The untimed pass for disagreement: what each batch wrote, and the figures of its rows."""
         # Step by step: of a forced run, the model never gives scores token by token.
-        settings = dataclasses.replace(self.runner.settings, forced_runs=False, drop_finished=False)
+        settings = dataclasses.replace(self.runner.settings, engine=AUTO, forced_runs=False, drop_finished=False)
         runner = dataclasses.replace(self.runner, settings=settings)
         watched: list[Watched] = []
 
@@ -81,14 +81,12 @@ class Passes:
             return watched[-1]
 
         self._begin("disagreement")
-        found = []
-        tokens = 0
+        found: list[tuple[BatchResult, list[Disagreement]]] = []
         for number in range(len(self.plans)):
             with self._own_model():
                 (result,) = runner.run(self.plans, None, only=number, wrap=wrap).batches
             found.append((result, watched.pop().finish(result.rows)))
-            tokens += sum(map(len, result.rows))
-            self.step(number + 1, 0, tokens)
+            self.step(number + 1, 0, _tokens([batch for batch, _ in found]))
         return found
 
     def counted(self, stage: str) -> tuple[PassResult, list[list[MaskedLogits]]]:
@@ -135,3 +133,7 @@ class Passes:
         finally:
             self._left = {name: model.pop(name) for name in _LEFT_ON_MODEL if name in model}
             model.update(others)
+
+
+def _tokens(batches: Sequence[BatchResult]) -> int:
+    return sum(len(row) for batch in batches for row in batch.rows)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import statistics
-from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from molprof.common.errors import MolprofError, ProcessorError
+import torch
+
+from molprof.common.errors import MolprofError, ProcessorError, RunError, UsageError
 from molprof.common.files import scratch_file
 from molprof.common.manifest import (
+    INCOMPLETE_KEY,
     KEY,
     SCHEMA,
     Machine,
@@ -25,24 +26,40 @@ from molprof.common.manifest import (
     Window,
 )
 from molprof.common.memory import processors
-from molprof.common.settings import CaptureSettings
+from molprof.common.settings import AUTO, GENERATE, CaptureSettings
 from molprof.common.values import counted, factor_text, now, time_text
 from molprof.profiler.capture.account import resolved, sequence_runs, static_cache_notes
-from molprof.profiler.capture.graph_pass import graph_pass
 from molprof.profiler.capture.passes import Passes, Report
-from molprof.profiler.capture.recorded_pass import check_window, choose_window, kept_recording, recorded_pass
 from molprof.profiler.constraints import processor_of
 from molprof.profiler.constraints.checked import UserProcessor
-from molprof.profiler.engines.batches import PassResult
-from molprof.profiler.engines.runner import Runner
+from molprof.profiler.engines.backends import is_compiled
+from molprof.profiler.engines.runner import PassResult, Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import Peak
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompts
-from molprof.profiler.recording.generate import signature_cost_ns
-from molprof.profiler.recording.marks import HostMarks, mark_cost_ns
-from molprof.profiler.recording.tracefile import OutputFile, incomplete_path, is_incomplete, token_events, write_trace
+from molprof.profiler.recording.marks import HostMarks, mark_cost_ns, signature_cost_ns
+from molprof.profiler.recording.tracefile import (
+    Exported,
+    OutputFile,
+    beside,
+    incomplete_path,
+    is_incomplete,
+    read_exported,
+    token_events,
+    write_trace,
+)
+from molprof.profiler.recording.window import Steps, recording
+
+WINDOW_FIRST, WINDOW_STEPS = 20, 20
+# Key of a trace of the capture of graphs: what it was recorded for.
+GRAPHS_KEY = "molprof_graphs"
+# Modes of torch.compile that capture graphs; transformers' own mode is reduce-overhead.
+_GRAPH_MODES = (AUTO, "reduce-overhead", "max-autotune")
+# torch compiles the forward in its first call, captures it in the second, and replays it from the third on. The first
+# decode step is step 1. Compiling is left out: it traces all of torch's compiler.
+_GRAPH_STEPS = Steps(0, 2, 3)
 
 
 @dataclass(frozen=True)
@@ -52,6 +69,42 @@ class CaptureResult:
     path: Path
     manifest: Manifest
     notes: tuple[str, ...]
+
+
+def choose_window(asked: tuple[int, int] | None, full: bool, result: PassResult) -> Window:
+    """The steps to record.
+
+    By default these are 20 decode steps of the first batch, from step 20 on if the answers are that long, before any
+    row is finished: a run mostly consists of such steps.
+    """
+    batch = result.batches[0]
+    if full:
+        return Window(True, 0, 0, batch.steps - 1)
+    if asked is not None:
+        check_window(asked, batch.steps)
+        return Window(False, 0, asked[0], min(asked[1], batch.steps - 1))
+    last = min(map(batch.busy_steps, range(len(batch.rows)))) - 1
+    first = max(min(WINDOW_FIRST, last - WINDOW_STEPS + 1), min(1, last))
+    return Window(False, 0, first, min(first + WINDOW_STEPS - 1, last))
+
+
+def check_window(asked: tuple[int, int], steps: int) -> None:
+    """Raises UsageError where a window (first and last step) begins after the last of `steps` steps."""
+    if asked[0] >= steps:
+        raise UsageError(
+            f"window {asked[0]}:{asked[1]} begins after the first batch's last step {steps - 1}",
+            hint=f"--window within 0:{steps - 1}",
+        )
+
+
+def captures_graphs(settings: CaptureSettings, gpu: bool) -> bool:
+    """Whether torch captures CUDA graphs for the settings."""
+    return gpu and is_compiled(settings, gpu) and settings.compile in _GRAPH_MODES
+
+
+def graphs_path(output: Path) -> Path:
+    """Where the trace of the capture of graphs goes."""
+    return beside(output, "graphs")
 
 
 class CapturedRun:
@@ -128,33 +181,109 @@ class CapturedRun:
 
     def record(self, session: Session | None = None, before: MachineSpan | None = None) -> CaptureResult:
         """The recorded pass, and the trace file with tokens and manifest; `before` is of the machine."""
-        with ExitStack() as stack:
-            # Made late: a capture that is killed before leaves nothing.
-            raw = functools.cache(lambda: self.output.raw(stack.enter_context(scratch_file(self.output.path))))
+        with scratch_file(self.output.path) as part:
+            raw = self.output.raw(part)
             try:
                 return self._record(raw, session, Machine(processors(), before, self._spans))
             except ProcessorError as problem:
-                raise kept_recording(self.output, self.passes, raw(), problem) from problem
+                raise self._kept(raw, problem) from problem
 
     def record_graphs(self) -> None:
-        """The pass that records the capture of CUDA graphs, where the run has any. After all recorded passes."""
-        graph_pass(self.passes, self.output, self._results[0].batches[0].steps)
+        """Records how CUDA graphs are captured, with stacks and shapes; the run's own trace only replays them.
+
+        It drops all that torch compiled in this process, so that graphs are captured again: nothing may be timed or
+        recorded after it. A failure costs the trace of the capture alone, and is told.
+        """
+        if not captures_graphs(self.settings, self.passes.runner.loaded.on_gpu):
+            return
+        path, lost = graphs_path(self.output.path), "the capture of the graphs is not recorded"
+        if (steps := self._results[0].batches[0].steps) <= _GRAPH_STEPS.last:
+            self.passes.tell("graphs", f"{lost}: answers have {steps} steps, not {_GRAPH_STEPS.last + 1}")
+            return
+        torch._dynamo.reset()
+        try:
+            with scratch_file(path) as part:
+                raw = self.output.raw(part)
+                self._profiled(_GRAPH_STEPS, raw, "graphs", whole=True)
+                account = {"replay": self.output.path.name, "command": list(self.output.command)}
+                graphs = OutputFile(path, self.output.force, self.output.command)
+                write_trace(read_exported(raw, self.output), graphs, (), {GRAPHS_KEY: account})
+        except (MolprofError, RuntimeError) as problem:  # torch's own errors are the latter
+            self.passes.tell("graphs", f"{lost}: {problem}")
+        else:
+            self.passes.tell("graphs", f"graphs: molprof report {self.output.path} --graph-capture {path}")
 
     def failed(self, problem: MolprofError) -> MolprofError:
         """What to raise for a failure of a pass before `record`; the steps before a processor's failure are kept."""
         if not isinstance(problem, ProcessorError):
             return problem
         with scratch_file(self.output.path) as part:
-            return kept_recording(self.output, self.passes, self.output.raw(part), problem)
+            return self._kept(self.output.raw(part), problem)
 
-    def _record(self, raw: Callable[[], Path], session: Session | None, machine: Machine) -> CaptureResult:
-        """The recorded pass, exported to the path that `raw` returns, and the trace of all passes."""
+    def _kept(self, raw: Path, problem: ProcessorError) -> ProcessorError:
+        """Keeps the steps before a processor failed, and returns the error to raise, which names their file.
+
+        A failure in the recorded pass leaves a recording. After one in an earlier pass, its batch runs once more to
+        record the steps before the failure, as many as a window has.
+        """
+        if not raw.exists() and problem.batch is not None and problem.step is not None:
+            steps = Steps(problem.batch, max(0, problem.step - WINDOW_STEPS + 1), problem.step)
+            with contextlib.suppress(ProcessorError):
+                self._profiled(steps, raw)
+        if not raw.exists():
+            return problem
+        name = getattr(self.passes.runner.processor, "name", None)
+        account = {"problem": str(problem), "processor": name, "command": list(self.output.command)}
+        path = incomplete_path(self.output.path)
+        write_trace(self._exported(raw), OutputFile(path, force=True), (), {INCOMPLETE_KEY: account})
+        hint = f"the steps before the failure are kept, marked incomplete: {path}"
+        return ProcessorError(str(problem), hint, step=problem.step, batch=problem.batch)
+
+    def _profiled(self, steps: Steps | None, raw: Path, stage: str = "profile", whole: bool = False) -> PassResult:
+        """One pass under the profiler, exported to `raw`, also where it fails; its batch ends with the steps.
+
+        whole: with stacks and shapes, whatever the settings say.
+        """
+        device, settings = self.passes.runner.loaded.target.device, self.settings
+        stacks = whole or settings.stacks or settings.modules
+        options = {"ends": True, "stacks": stacks, "shapes": whole, "on_step": self.passes.step}
+        with recording(raw, device, steps, **options) as marks:
+            try:
+                result = self.passes.run(stage, marks, only=None if steps is None else steps.call)
+            except ProcessorError:
+                raise
+            except RunError as problem:  # which leaves the same to keep
+                raise ProcessorError(str(problem), problem.hint) from problem
+        if marks.profiler is None:
+            raise RunError("the recorded pass ended before its window: the passes did not write the same text")
+        return result
+
+    def _exported(self, raw: Path) -> Exported:
+        """What `_profiled` left. Of Python functions torch records all or none: those of modules may be asked for."""
+        return read_exported(raw, self.output, functions=self.settings.stacks or not self.settings.modules)
+
+    def _recorded(self, window: Window, raw: Path) -> tuple[PassResult, Exported]:
+        """The recorded pass of the window, and its trace."""
+        steps = None if window.full else Steps(window.batch, window.first_step, window.last_step)
+        result = self._profiled(steps, raw)
+        exported = self._exported(raw)
+        if steps is None:
+            wanted = {(place, step) for place, batch in enumerate(result.batches) for step in range(batch.steps)}
+        else:
+            wanted = {(steps.call, step) for step in range(steps.first, steps.last + 1)}
+        if set(exported.steps) != wanted:
+            found = sorted(exported.steps)
+            raise RunError(f"the recorded pass was to record {len(wanted)} steps; the exported trace holds {found}")
+        return result, exported
+
+    def _record(self, raw: Path, session: Session | None, machine: Machine) -> CaptureResult:
+        """The recorded pass, exported to `raw`, and the trace of all passes."""
         settings, passes = self.settings, self.passes
         runner, plans, loaded = passes.runner, passes.plans, passes.runner.loaded
         reference = self._results[0]
         window = choose_window(settings.window, settings.full, reference)
-        profiled, recorded = recorded_pass(passes, window, raw(), self.output)
-        steps = recorded.steps
+        profiled, exported = self._recorded(window, raw)
+        steps = exported.steps
         unmarked = [] if self._unmarked is None else [self._unmarked]
         problems = _unlike([*self._results, *unmarked], profiled, window)
         if self._looked_at is not None and self._looked_at.batches != reference.batches:
@@ -175,7 +304,7 @@ class CapturedRun:
             unmarked_wall_ns=None if self._unmarked is None else self._unmarked.wall_ns,
             profiled_steps_ns=sum(span.duration_ns for span in steps.values()),
             unprofiled_steps_ns=round(statistics.median(same)),
-            signature_ns=None if settings.own_loop else signature_cost_ns(),
+            signature_ns=signature_cost_ns() if settings.engine_name == GENERATE else None,
             warmup_compiles=[result.compiles for result in self._warmup],
             warmup_compile_ns=[result.compile_ns for result in self._warmup],
             profiled_wall_ns=profiled.wall_ns if settings.full else None,
@@ -199,7 +328,7 @@ class CapturedRun:
             problems=problems,
         )
         events = token_events(molecules, texts, steps, self.settings.text_format)
-        path = write_trace(recorded, self.output, events, {KEY: manifest.to_json()})
+        path = write_trace(exported, self.output, events, {KEY: manifest.to_json()})
         left = incomplete_path(self.output.path)
         if is_incomplete(left):
             left.unlink()  # of an earlier run that failed

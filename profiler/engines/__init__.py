@@ -2,24 +2,95 @@
 
 from __future__ import annotations
 
+import importlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from molprof.common.settings import one_of
 from molprof.profiler.environment import check_versions
 
 if TYPE_CHECKING:
+    from molprof.common.settings import CaptureSettings
     from molprof.profiler.constraints.base import BatchProcessor
-    from molprof.profiler.engines.batches import BatchPlan, BatchResult
+    from molprof.profiler.models.load import LoadedModel
+    from molprof.profiler.molecules.prompts import Prompt
     from molprof.profiler.recording.marks import Marks
 
 check_versions()
 
+# Module and class by name (`CaptureSettings.engine`); imported when it is used.
+ENGINES = {
+    "generate": "molprof.profiler.engines.generate:Generate",
+    "forced": "molprof.profiler.engines.forced:Forced",
+}
+
 
 class Engine(Protocol):
-    """Generates the tokens of batches: `generate.Generate`, `forced.Forced`.
+    """Generates the tokens of batches.
 
-    Made once per run, outside of what is timed, with a `LoadedModel` and settings. Raises UsageError then for settings
-    that it cannot follow.
+    Made once per run, outside of what is timed. Raises UsageError then for settings that it cannot follow.
     """
+
+    def __init__(self, loaded: LoadedModel, settings: CaptureSettings) -> None: ...
 
     def generate(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
         """Generates batch `number` and calls `marks` where its phases begin, with `studied` between P1 and P2."""
+
+
+def check_engine(name: str) -> None:
+    """Raises UsageError where there is no engine of that name."""
+    one_of("engine", name, tuple(ENGINES))
+
+
+def make_engine(name: str, loaded: LoadedModel, settings: CaptureSettings) -> Engine:
+    """The engine of that name."""
+    check_engine(name)
+    module, _, attribute = ENGINES[name].partition(":")
+    made: Engine = getattr(importlib.import_module(module), attribute)(loaded, settings)
+    return made
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """Prompts that are generated together."""
+
+    prompts: tuple[Prompt, ...]
+    sequences: tuple[int, ...]  # number of each prompt in the run, from 0, before sorting
+    max_new_tokens: int
+    prompt_width: int  # columns that its prompts are padded to
+    spare_rows: int = 0  # copies of the last prompt that only keep the batch's shape
+
+    @property
+    def rows(self) -> int:
+        """Rows that are computed."""
+        return len(self.prompts) + self.spare_rows
+
+    @property
+    def row_prompts(self) -> tuple[Prompt, ...]:
+        """One prompt per row that is computed."""
+        return self.prompts + self.prompts[-1:] * self.spare_rows
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """What a batch wrote."""
+
+    rows: tuple[tuple[int, ...], ...]  # generated ids by prompt, with the end token, without padding
+    rows_per_step: tuple[int, ...]  # rows that each step computed, the prefill first, spare rows included
+    # By prompt, the number of tokens that each step appended until the row ended; None: one in each.
+    appended: tuple[tuple[int, ...], ...] | None = None
+    host_reads: int | None = None  # how often the host read chosen tokens back while the batch ran; None: in each step
+    masked_logits: tuple[int, ...] | None = None  # by prompt, as the processor counts; `Runner` fills it in
+
+    @property
+    def steps(self) -> int:
+        """Forwards, the prefill included."""
+        return len(self.rows_per_step)
+
+    def busy_steps(self, row: int) -> int:
+        """Steps until the row ended."""
+        return len(self.rows[row] if self.appended is None else self.appended[row])
+
+    def written(self, row: int, steps: int) -> tuple[int, ...]:
+        """What the row had written after so many steps."""
+        return self.rows[row][: steps if self.appended is None else sum(self.appended[row][:steps])]

@@ -29,10 +29,9 @@ from transformers import (
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.constraints.base import BatchProcessor, ForcedRuns, Places
-from molprof.profiler.engines.batches import BatchPlan, BatchResult, masked_logits
+from molprof.profiler.engines import BatchPlan, BatchResult
+from molprof.profiler.engines.backends import compile_config, explained, is_compiled
 from molprof.profiler.engines.cache import RaggedCache
-from molprof.profiler.engines.compilation import compile_config
-from molprof.profiler.engines.explained import explained
 from molprof.profiler.engines.schedule import CHOSEN, COMPILED_WIDTHS, Chunk, Rules, Schedule
 from molprof.profiler.models.device import pinned
 from molprof.profiler.models.load import LoadedModel
@@ -59,15 +58,16 @@ def check_model(loaded: LoadedModel, attention: str) -> None:
 class Forced:
     """An `Engine`: it keeps the cache for the next batch of its shape."""
 
-    def __init__(self, loaded: LoadedModel, settings: CaptureSettings, compiled: bool) -> None:
+    def __init__(self, loaded: LoadedModel, settings: CaptureSettings) -> None:
         check_model(loaded, settings.attention)
-        self._loaded, self._settings, self._compiled = loaded, settings, compiled
+        self._loaded, self._settings = loaded, settings
+        self._compiled = is_compiled(settings, loaded.on_gpu)
         self._device = loaded.target.device
         self._choose = chooser(settings)
         self._cache: RaggedCache | None = None
         model: Any = loaded.model
         self._forward: Callable[..., Any] = model
-        self._decode = model.get_compiled_call(compile_config(settings.compile)) if compiled else model
+        self._decode = model.get_compiled_call(compile_config(settings.compile)) if self._compiled else model
         takes = inspect.signature(model.forward).parameters
         self._options = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
         self._additive = model.config._attn_implementation == "eager"
@@ -84,8 +84,6 @@ class Forced:
         count = len(plan.prompts)
         return BatchResult(
             rows=tuple(map(tuple, decoded.answers[:count])),
-            steps=len(rows_per_step),
-            masked_logits=masked_logits(studied, count),
             appended=tuple(map(tuple, decoded.appended[:count])),
             rows_per_step=rows_per_step,
             host_reads=host_reads,

@@ -11,12 +11,10 @@ from transformers import GenerationConfig, LogitsProcessorList
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.constraints.base import BatchProcessor
-from molprof.profiler.engines.batches import BatchPlan, BatchResult, masked_logits
-from molprof.profiler.engines.compilation import compile_config
-from molprof.profiler.engines.explained import explained
+from molprof.profiler.engines import BatchPlan, BatchResult
+from molprof.profiler.engines.backends import compile_config, explained
 from molprof.profiler.models.load import LoadedModel
-from molprof.profiler.recording.generate import marked
-from molprof.profiler.recording.marks import Marks
+from molprof.profiler.recording.marks import Marks, marked
 
 
 class Generate:
@@ -51,15 +49,8 @@ class Generate:
         with marks.setup("text", number):
             answers = output[:, plan.prompt_width :].tolist()
             loaded.tokenizer.batch_decode(answers, skip_special_tokens=False)
-        count, steps = len(plan.prompts), len(answers[0])
-        return BatchResult(
-            rows=tuple(_until_end(answer, loaded.eos) for answer in answers[:count]),
-            steps=steps,
-            masked_logits=masked_logits(studied, count),
-            appended=None,
-            rows_per_step=(plan.rows,) * steps,
-            host_reads=None,
-        )
+        rows = tuple(_until_end(answer, loaded.eos) for answer in answers[: len(plan.prompts)])
+        return BatchResult(rows, (plan.rows,) * len(answers[0]))
 
     def _config(self, max_new_tokens: int) -> GenerationConfig:
         """Sets explicitly all that molprof decides, so that the model's own generation config has no say."""

@@ -1,4 +1,4 @@
-"""One pass: all molecules, batch by batch, through transformers' `generate` or molprof's own loop, marked or not."""
+"""One pass: all prompts, cut into batches, batch by batch through an engine, marked or not."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn.attention import sdpa_kernel
 
 from molprof.common.errors import ProcessorError, UsageError
-from molprof.common.settings import AUTO, STATIC_CACHES, CaptureSettings
+from molprof.common.settings import STATIC_CACHES, CaptureSettings
+from molprof.common.text import shortened
 from molprof.profiler.constraints.base import BatchProcessor, Processor
-from molprof.profiler.engines import Engine
-from molprof.profiler.engines.batches import BatchPlan, BatchResult, Need, PassResult, check_context, cut, fitted
-from molprof.profiler.engines.compilation import compiles_so_far
-from molprof.profiler.engines.explained import KERNELS
-from molprof.profiler.engines.forced import Forced
-from molprof.profiler.engines.generate import Generate
+from molprof.profiler.engines import BatchPlan, BatchResult, Engine, make_engine
+from molprof.profiler.engines.backends import KERNELS, compiles_so_far, is_compiled
 from molprof.profiler.models.device import synchronize
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompt
@@ -31,6 +28,25 @@ from molprof.profiler.recording.marks import Marks
 _SLACK_PER_BLOCK, _SLACK = 3, 8
 
 Wrap = Callable[[BatchProcessor], BatchProcessor]
+
+
+@dataclass(frozen=True)
+class _Need:
+    """What one prompt needs: its own tokens, the most tokens of its answer, and the expected steps of its answer."""
+
+    width: int
+    bound: int
+    length: int
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """What one pass over all batches wrote."""
+
+    batches: tuple[BatchResult, ...]
+    wall_ns: int  # the device synchronized at both ends
+    compiles: int | None  # frames that torch compiled meanwhile; None if it does not say
+    compile_ns: int | None
 
 
 @dataclass(frozen=True)
@@ -59,11 +75,12 @@ class Runner:
             )
         self._check_placeholder()
         needs = [self._need(prompt) for prompt in prompts]
-        check_context(prompts, needs, self.loaded.context)
+        _check_context(prompts, needs, self.loaded.context)
         static = settings.kv_cache in STATIC_CACHES
         sort = self.sorts(prompts)
-        plans = cut(prompts, needs, settings.batch_size, sort, one_width=static, full_rows=self.compiled)
-        return fitted(plans, settings.padding_multiple, settings.max_cache_length, self.loaded.context)
+        full = is_compiled(settings, self.loaded.on_gpu)
+        plans = _cut(prompts, needs, settings.batch_size, sort, one_width=static, full_rows=full)
+        return _fitted(plans, settings.padding_multiple, settings.max_cache_length, self.loaded.context)
 
     def sorts(self, prompts: Sequence[Prompt]) -> bool:
         """Whether batches are cut by length: as `sort` says, else if all prompts are of molecules."""
@@ -72,18 +89,9 @@ class Runner:
             raise UsageError("prompts of plain text have no expected length to sort by", hint="leave out --sort")
         return told if self.settings.sort is None else self.settings.sort
 
-    @property
-    def compiled(self) -> bool:
-        """Whether the forward of a decode step is compiled."""
-        if self.settings.drop_finished or self.settings.kv_cache not in STATIC_CACHES:
-            return False
-        return self.loaded.on_gpu if self.settings.compile == AUTO else self.settings.compile != "off"
-
     @functools.cached_property
     def engine(self) -> Engine:
-        if self.settings.own_loop:
-            return Forced(self.loaded, self.settings, self.compiled)
-        return Generate(self.loaded, self.settings)
+        return make_engine(self.settings.engine_name, self.loaded, self.settings)
 
     @functools.cached_property
     def templates(self) -> Templates:
@@ -147,13 +155,13 @@ class Runner:
         """Waits for the GPU, if there is one."""
         synchronize(self.loaded.target.device)
 
-    def _need(self, prompt: Prompt) -> Need:
+    def _need(self, prompt: Prompt) -> _Need:
         max_new_tokens = self.settings.max_new_tokens
         width = len(self.loaded.tokenizer(prompt.text)["input_ids"])
         if prompt.molecule is None:
             if max_new_tokens is None:
                 raise UsageError("a plain-text prompt has no template to bound its answer", hint="--max-new-tokens N")
-            return Need(width, max_new_tokens, max_new_tokens)
+            return _Need(width, max_new_tokens, max_new_tokens)
         (template,) = self.templates.build([prompt.molecule])
         # The same bound for all runs, constrained or not, so that their caches are alike.
         bound = len(template.ids) + 1 + _SLACK_PER_BLOCK * len(prompt.molecule.atoms) + _SLACK
@@ -161,7 +169,7 @@ class Runner:
             bound = max(bound, int(longest(template)))  # the end token included
         # With forced runs a step is a choice.
         steps = int(template.free.sum()) if self.settings.forced_runs else len(template.ids) + 1
-        return Need(width, bound if max_new_tokens is None else max_new_tokens, steps)
+        return _Need(width, bound if max_new_tokens is None else max_new_tokens, steps)
 
     def _batch(self, engine: Engine, number: int, plan: BatchPlan, marks: Marks, wrap: Wrap | None) -> BatchResult:
         studied: BatchProcessor | None = None
@@ -175,4 +183,79 @@ class Runner:
                 studied = studied if wrap is None else wrap(studied)
         if self.settings.sampling != "greedy":
             torch.manual_seed(self.settings.seed * 1_000_003 + number)
-        return engine.generate(number, plan, studied, marks)
+        result = engine.generate(number, plan, studied, marks)
+        if studied is None or (masked := studied.masked_logits) is None:
+            return result
+        return replace(result, masked_logits=tuple(masked[: len(plan.prompts)]))
+
+
+def _check_context(prompts: Sequence[Prompt], needs: Sequence[_Need], context: int | None) -> None:
+    """Raises UsageError where a prompt and its answer need more tokens than the model's context."""
+    for prompt, need in zip(prompts, needs, strict=True):
+        if context is not None and need.width + need.bound > context:
+            what = "molecule" if prompt.molecule is not None else "prompt"
+            remedy = "leave it out" if prompt.molecule is not None else "shorten it, or leave it out"
+            needed = f"needs {need.width:,} + {need.bound:,} tokens (prompt + answer) of {context:,}"
+            if need.width >= context:
+                hint = f"the {what} alone fills the model's context: {remedy}"
+            else:
+                hint = f"leave the {what} out, or bound its answer: --max-new-tokens {context - need.width}"
+            raise UsageError(f"line {prompt.line}: {shortened(prompt.text)} {needed}", hint=hint)
+
+
+def _cut(
+    prompts: Sequence[Prompt],
+    needs: Sequence[_Need],
+    batch_size: int,
+    sort: bool = False,
+    one_width: bool = False,
+    full_rows: bool = False,
+) -> list[BatchPlan]:
+    """Batches of at most `batch_size` prompts.
+
+    Args:
+        sort: by expected length, so that few rows idle; the longest first, so that a lack of memory shows at once.
+        one_width: all batches share the widest prompt and the highest bound, and so one cache shape.
+        full_rows: the last batch gets spare rows, so that all have one shape.
+    """
+    order = list(range(len(prompts)))
+    if sort:
+        order.sort(key=lambda index: -needs[index].length)
+    plans = []
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
+        sized = range(len(prompts)) if one_width else chosen
+        plans.append(
+            BatchPlan(
+                prompts=tuple(prompts[index] for index in chosen),
+                sequences=tuple(chosen),
+                max_new_tokens=max(needs[index].bound for index in sized),
+                prompt_width=max(needs[index].width for index in sized),
+                spare_rows=batch_size - len(chosen) if full_rows and start > 0 else 0,
+            )
+        )
+    return plans
+
+
+def _fitted(
+    plans: Sequence[BatchPlan], multiple: int, cache_length: int | None, context: int | None
+) -> list[BatchPlan]:
+    """The batches with prompts padded to a multiple of `multiple` tokens.
+
+    Raises UsageError where one is longer than the model's context, or than a static cache of `cache_length` columns.
+    """
+    wide = [replace(plan, prompt_width=-(-plan.prompt_width // multiple) * multiple) for plan in plans]
+    for plan in wide:
+        columns = plan.prompt_width + plan.max_new_tokens
+        needed = f"{plan.prompt_width:,} + {plan.max_new_tokens:,} tokens (prompt + answer) of a batch"
+        if multiple > 1 and context is not None and columns > context:
+            raise UsageError(
+                f"padded to a multiple of {multiple:,}, the {needed} exceed the context of {context:,}",
+                hint="a smaller --pad-multiple or --max-new-tokens",
+            )
+        if cache_length is not None and columns > cache_length:
+            raise UsageError(
+                f"--max-cache-length {cache_length:,} is less than the {needed}",
+                hint=f"--max-cache-length {columns}, or a smaller --max-new-tokens",
+            )
+    return wide

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.settings import RANDOM, CaptureSettings
+from molprof.common.text import shortened
 from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.profiler.models.architecture import ACCEPTED, ARCHITECTURES, check_preset
 from molprof.profiler.models.checkpoint import implementation, load_preset
@@ -183,12 +184,8 @@ def _unusable(what: str, name: str, problem: Exception, local: str | None) -> Us
 
 
 def _reason(problem: Exception) -> str:
-    """The text of an error on one line; of a long text, its first whole sentences."""
-    text = " ".join(str(problem).split()) or type(problem).__name__
-    if len(text) <= _REASON_CHARACTERS:
-        return text
-    end = text.rfind(". ", 0, _REASON_CHARACTERS)
-    return text[: end + 1] if end > 0 else text[:_REASON_CHARACTERS] + "..."
+    """The text of an error on one line."""
+    return shortened(" ".join(str(problem).split()) or type(problem).__name__, _REASON_CHARACTERS)
 
 
 @contextmanager

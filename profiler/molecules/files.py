@@ -1,19 +1,21 @@
 """Molecules of a file as texts: a SMILES per line, CSV, TSV, JSON, JSON lines, or a pickle of plain data.
 
-The ending of the file's name decides, or its content where the ending is none of these. A pickle can run any program
-when it is loaded; `_PlainUnpickler` looks up nothing by name, so that only built-in data come of it.
+The ending of the file's name decides. Each form is read into rows of cells, which the SMILES and the name are taken of.
+A pickle can run any program when it is loaded; `_PlainUnpickler` looks up nothing by name, so that only built-in data
+come of it.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from molprof.common.errors import UsageError
 from molprof.common.files import read_text, refuse_stream
@@ -21,10 +23,8 @@ from molprof.common.text import shortened
 
 _SMILES = "smiles"
 _NAMES = ("name", "id", "title")
-_LINES = (".smi", ".smiles", ".ism")
 _SEPARATED = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
-_JSON, _JSON_LINES, _PICKLES = (".json",), (".jsonl", ".ndjson"), (".pkl", ".pickle", ".p")
-_PICKLE_BEGINS = b"\x80"  # from protocol 2 on
+_JSON_LINES, _PICKLES = (".jsonl", ".ndjson"), (".pkl", ".pickle", ".p")
 _FORMS = 'a list of SMILES, a list of objects {"smiles": ...}, or an object {name: SMILES}'
 _PLAIN = "only lists, tuples and dictionaries of text are read from a pickle: save the molecules as CSV or JSON"
 
@@ -43,7 +43,14 @@ class Entry:
 class MoleculeFile:
     entries: tuple[Entry, ...]
     place: str  # what `Entry.number` counts: line, row or entry
-    columns: tuple[str, ...] = ()  # names of columns; empty where the file has none
+
+
+class _Rows(NamedTuple):
+    """A file as cells: of each row its number and its cells, the name in the second where columns have no names."""
+
+    place: str
+    heads: Sequence[str]  # names of the columns; empty: they have none
+    rows: Sequence[tuple[int, Sequence[Any]]]
 
 
 def molecules_of(source: str) -> MoleculeFile:
@@ -55,20 +62,24 @@ def molecules_of(source: str) -> MoleculeFile:
     """
     path, column = split_column(source)
     refuse_stream(path)
-    ending = path.suffix.lower()
-    known = (*_LINES, *_SEPARATED, *_JSON, *_JSON_LINES)
-    if ending in _PICKLES or (ending not in known and _read(path).startswith(_PICKLE_BEGINS)):
-        return _nested(path, _unpickled(path), column)
-    text = read_text(path)
-    if ending in _JSON_LINES:
-        return _json_lines(path, text, column)
-    if ending in _JSON or (ending not in (*_LINES, *_SEPARATED) and _is_json(text)):
-        return _nested(path, _parsed(path, text), column)
-    if ending in _LINES or (separator := _separator(ending, text, column)) is None:
-        if column is not None:
-            raise UsageError(f"{path} has one SMILES per line and no columns", f"leave out :{column}")
-        return MoleculeFile(tuple(_lines(text)), "line")
-    return _table(path, text, separator, column)
+    found = _read(path, column)
+    widest = max((len(cells) for _, cells in found.rows), default=0)
+    if column is not None and (found.place == "line" or widest < 2) and not found.heads:
+        raise UsageError(f"{path} has one SMILES per {found.place} and no columns", f"leave out :{column}")
+    heads = found.heads or [str(number) for number in range(1, widest + 1)]
+    at = _column(path, heads, column) or 0
+    named = _name_column(found.heads, at) if found.heads else (1 if at == 0 else None)
+    entries = []
+    for number, cells in found.rows:
+        text = cells[at] if at < len(cells) else None
+        name = str(cells[named]) if named is not None and named < len(cells) else ""
+        if text is not None and not isinstance(text, str):
+            raise UsageError(
+                f"{path}, {found.place} {number}: expected a SMILES, found {type(text).__name__}", hint=_FORMS
+            )
+        text = (text or "").strip()
+        entries.append(Entry(number, text, name, None if text else f"no SMILES in column {heads[at]}"))
+    return MoleculeFile(tuple(entries), found.place)
 
 
 def split_column(source: str) -> tuple[Path, str | None]:
@@ -81,53 +92,40 @@ def split_column(source: str) -> tuple[Path, str | None]:
     return Path(head), column
 
 
-def _lines(text: str) -> Iterator[Entry]:
-    # str.splitlines would also end a line at a form feed or U+2028, where no editor does.
-    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
-        smiles, name = (*line.split(maxsplit=1), "", "")[:2]
-        if smiles and not smiles.startswith("#"):
-            yield Entry(number, smiles, name.strip())
-
-
-def _separator(ending: str, text: str, column: str | None) -> str | None:
-    """What stands between columns; None where lines begin with a SMILES."""
-    first = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
+def _read(path: Path, column: str | None) -> _Rows:
+    ending = path.suffix.lower()
+    if ending in _PICKLES:
+        return _nested(path, _unpickled(path), column)
+    text = read_text(path)
     if ending in _SEPARATED:
-        return ";" if _SEPARATED[ending] == "," and ";" in first and "," not in first else _SEPARATED[ending]
-    for separator in ("\t", ",", ";"):
-        heads = [cell.strip().strip('"') for cell in first.split(separator)]
-        if len(heads) > 1 and (column in heads or _names_smiles(heads)):
-            return separator
-    return None
+        return _table(path, text, _SEPARATED[ending], column)
+    if ending == ".json":
+        return _nested(path, _parsed(path, text), column)
+    # str.splitlines would also end a line at a form feed or U+2028, where no editor does.
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    if ending not in _JSON_LINES:
+        return _Rows(
+            "line", (), [(number, line.split(maxsplit=1)) for number, line in lines if line.lstrip()[0] != "#"]
+        )
+    found = _list([_parsed(path, line, number) for number, line in lines])
+    return _Rows("line", found.heads, [(number, row) for (number, _), (_, row) in zip(lines, found.rows, strict=True)])
 
 
-def _table(path: Path, text: str, separator: str, column: str | None) -> MoleculeFile:
+def _table(path: Path, text: str, separator: str, column: str | None) -> _Rows:
+    first = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
+    if separator == "," and ";" in first and "," not in first:
+        separator = ";"
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:
-        rows = [(number, [cell.strip() for cell in row]) for number, row in enumerate(reader, start=1)]
+        read = [(number, [cell.strip() for cell in row]) for number, row in enumerate(reader, start=1)]
     except csv.Error as problem:
-        raise UsageError(
-            f"{path}, line {reader.line_num}: {problem}", hint="quote texts with commas or lines"
-        ) from None
-    rows = [(number, row) for number, row in rows if any(row) and not row[0].startswith("#")]
+        hint = "quote texts with commas or lines"
+        raise UsageError(f"{path}, line {reader.line_num}: {problem}", hint) from None
+    rows = [(number, cells) for number, cells in read if any(cells) and not cells[0].startswith("#")]
     heads = rows[0][1] if rows else []
-    place = _column(path, heads, column)
     # Without a name to go by, the first row is data: RDKit tells whether it is one.
-    has_heads = place is not None and not (column is not None and column.isdigit() and not _names_smiles(heads))
-    found = place or 0
-    named = _name_column(heads, found) if has_heads else (1 if found == 0 and len(heads) > 1 else None)
-    entries = []
-    for number, row in rows[1:] if has_heads else rows:
-        name = row[named] if named is not None and named < len(row) else ""
-        if found < len(row) and row[found]:
-            entries.append(Entry(number, row[found], name))
-        else:
-            entries.append(Entry(number, "", name, f"no SMILES in column {found + 1}"))
-    return MoleculeFile(tuple(entries), "row", tuple(heads) if has_heads else ())
-
-
-def _names_smiles(heads: Sequence[str]) -> bool:
-    return any(_SMILES in head.casefold() for head in heads)
+    named = any(_SMILES in head.casefold() for head in heads) or (column is not None and not column.isdigit())
+    return _Rows("row", heads, rows[1:]) if named else _Rows("row", (), rows)
 
 
 def _column(path: Path, heads: Sequence[str], column: str | None) -> int | None:
@@ -154,76 +152,30 @@ def _name_column(heads: Sequence[str], smiles: int) -> int | None:
     return next((folded.index(name) for name in _NAMES if name in folded and folded.index(name) != smiles), None)
 
 
-def _nested(path: Path, data: Any, column: str | None) -> MoleculeFile:
-    """The molecules of lists and dictionaries."""
-    if isinstance(data, Mapping):
-        lists = {str(key): value for key, value in data.items() if isinstance(value, (list, tuple, Mapping))}
-        if data and (column is not None or len(lists) == len(data)):
-            return _columns(path, lists, column)
-        pairs = [(value, str(key)) for key, value in data.items()]
-        return MoleculeFile(tuple(_text(path, n, *pair) for n, pair in enumerate(pairs, start=1)), "entry")
+def _nested(path: Path, data: Any, column: str | None) -> _Rows:
+    """The rows of lists and dictionaries."""
     if isinstance(data, (list, tuple)):
-        return _items(path, data, column, "entry")
-    raise UsageError(f"{path} holds {_kind(data)}, not molecules", hint=_FORMS)
+        return _list(data)
+    if not isinstance(data, Mapping):
+        raise UsageError(f"{path} holds {type(data).__name__}, not molecules", hint=_FORMS)
+    # An object with a list for each column; tables of pandas have objects in place of lists.
+    lists = {str(key): value for key, value in data.items() if isinstance(value, (list, tuple, Mapping))}
+    if data and (column is not None or len(lists) == len(data)):
+        columns = [value.values() if isinstance(value, Mapping) else value for value in lists.values()]
+        return _Rows("entry", list(lists), list(enumerate(itertools.zip_longest(*columns), start=1)))
+    return _Rows("entry", (), list(enumerate(((value, key) for key, value in data.items()), start=1)))
 
 
-def _columns(path: Path, lists: Mapping[str, Any], column: str | None) -> MoleculeFile:
-    """Of an object with a list for each column; tables of pandas have objects in place of lists."""
-    heads = list(lists)
-    found = _column(path, heads, column) or 0
-    columns = [list(value.values()) if isinstance(value, Mapping) else list(value) for value in lists.values()]
-    named = _name_column(heads, found)
-    names = [] if named is None else columns[named]
-    entries = (
-        _text(path, number, value, str(names[number - 1]) if number <= len(names) else "")
-        for number, value in enumerate(columns[found], start=1)
-    )
-    return MoleculeFile(tuple(entries), "entry", tuple(heads))
-
-
-def _items(path: Path, data: Sequence[Any], column: str | None, place: str) -> MoleculeFile:
-    """Of a list of texts, of objects, or of rows."""
-    heads = list(map(str, next((item for item in data if isinstance(item, Mapping)), {})))
-    key = heads[_column(path, heads, column) or 0] if heads else None
-    named = None if key is None else _name_column(heads, heads.index(key))
-    entries = []
-    for number, item in enumerate(data, start=1):
+def _list(data: Sequence[Any]) -> _Rows:
+    """The rows of a list of texts, of objects, or of lists."""
+    heads = list(next((item for item in data if isinstance(item, Mapping)), {}))
+    rows: list[Sequence[Any]] = []
+    for item in data:
         if isinstance(item, Mapping):
-            values = {str(name): value for name, value in item.items()}
-            name = "" if named is None else str(values.get(heads[named], ""))
-            lost = Entry(number, "", name, f"no {key!r}")
-            entries.append(_text(path, number, values[key], name, place) if key in values else lost)
-        elif isinstance(item, (list, tuple)):
-            found = _column(path, list(map(str, range(1, len(item) + 1))), column) or 0
-            name = str(item[1]) if found == 0 and len(item) > 1 else ""
-            entries.append(_text(path, number, item[found] if item else None, name, place))
-        elif column is not None:
-            raise UsageError(f"{path}, {place} {number} is {_kind(item)}, without columns", f"leave out :{column}")
+            rows.append([item.get(head) for head in heads])
         else:
-            entries.append(_text(path, number, item, "", place))
-    return MoleculeFile(tuple(entries), place, tuple(heads))
-
-
-def _text(path: Path, number: int, value: Any, name: str = "", place: str = "entry") -> Entry:
-    if not isinstance(value, str):
-        raise UsageError(f"{path}, {place} {number}: expected a SMILES, found {_kind(value)}", hint=_FORMS)
-    return Entry(number, value.strip(), name, None if value.strip() else "no SMILES")
-
-
-def _kind(value: object) -> str:
-    """What a value is, in words of JSON."""
-    words = {dict: "an object", list: "a list", tuple: "a tuple", bool: "true or false", str: "a text"}
-    words |= {int: "a number", float: "a number", type(None): "nothing"}
-    return words.get(type(value), f"a {type(value).__name__}")
-
-
-def _is_json(text: str) -> bool:
-    if not text.lstrip().startswith(("[", "{")):
-        return False
-    try:
-        return isinstance(json.loads(text), (list, dict))
-    except (ValueError, RecursionError):  # `[Na+].[Cl-]` is a SMILES
-        return False
+            rows.append(item if isinstance(item, (list, tuple)) else [item])
+    return _Rows("entry", list(map(str, heads)), list(enumerate(rows, start=1)))
 
 
 def _parsed(path: Path, text: str, line: int | None = None) -> Any:
@@ -233,23 +185,6 @@ def _parsed(path: Path, text: str, line: int | None = None) -> Any:
         raise UsageError(f"{path}, line {line or problem.lineno}: not JSON: {problem.msg}", hint=_FORMS) from None
     except RecursionError:
         raise UsageError(f"{path} is nested too deeply", hint=_FORMS) from None
-
-
-def _json_lines(path: Path, text: str, column: str | None) -> MoleculeFile:
-    numbered = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    found = _items(path, [_parsed(path, line, number) for number, line in numbered], column, "line")
-    entries = (
-        Entry(number, entry.text, entry.name, entry.problem)
-        for (number, _), entry in zip(numbered, found.entries, strict=True)
-    )
-    return MoleculeFile(tuple(entries), "line", found.columns)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as problem:
-        raise UsageError(f"cannot read {path}: {problem.strerror or problem}") from problem
 
 
 class _RefusedError(Exception):
@@ -264,9 +199,11 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def _unpickled(path: Path) -> Any:
-    file = io.BytesIO(_read(path))
     try:
+        file = io.BytesIO(path.read_bytes())
         data = _PlainUnpickler(file).load()
+    except OSError as problem:
+        raise UsageError(f"cannot read {path}: {problem.strerror or problem}") from problem
     except _RefusedError as problem:
         raise UsageError(f"{path} holds {shortened(str(problem))}, which is not plain data", hint=_PLAIN) from None
     except Exception as problem:  # a damaged pickle may raise anything

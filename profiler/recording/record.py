@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from molprof.common.errors import UsageError
+from molprof.common.errors import RunError, UsageError
 from molprof.common.files import scratch_file
-from molprof.common.manifest import KEY, SCHEMA, Manifest, Resolved, Timings, Window
+from molprof.common.manifest import KEY, SCHEMA, Manifest, Resolved, SequenceRun, Timings, Window
 from molprof.common.settings import AUTO, SETTINGS, CaptureSettings
 from molprof.common.values import now
 from molprof.profiler.environment import check_versions, environment
-from molprof.profiler.models.device import resolve_device, synchronize
+from molprof.profiler.models.device import resolve_device
 from molprof.profiler.models.load import sizes
-from molprof.profiler.models.target import token_bytes
-from molprof.profiler.recording.generate import Call, marked
-from molprof.profiler.recording.marks import mark_cost_ns
-from molprof.profiler.recording.steps import Generated, Step, generated, steps_of
+from molprof.profiler.models.target import TokenBytes, token_bytes
+from molprof.profiler.recording.marks import Call, mark_cost_ns, marked
 from molprof.profiler.recording.tracefile import Exported, OutputFile, read_exported, token_events, write_trace
-from molprof.profiler.recording.window import ProfilerMarks, exported, profiler_of, set_up
+from molprof.profiler.recording.window import Steps, recording
 
 
 @contextmanager
@@ -33,6 +31,7 @@ def record(
     path: str | Path,
     tokenizer: PreTrainedTokenizerFast | None = None,
     *,
+    window: tuple[int, int, int] | None = None,
     stacks: bool = False,
     shapes: bool = False,
     force: bool = False,
@@ -44,35 +43,147 @@ def record(
 
     Args:
         tokenizer: for the texts of prompts and tokens.
+        window: call of `generate`, first and last step to record, from 0; the rest runs without the profiler.
         stacks: record modules and Python functions too.
         shapes: record the sizes of operators' inputs.
         force: replace a file that exists.
 
     Raises:
         UsageError: the file cannot be written, before the block runs.
-        RunError: torch could not export its trace, or the disk is full.
+        RunError: the block ended before the window, torch could not export its trace, or the disk is full.
     """
     check_versions()
     output = OutputFile(Path(path), force, tuple(sys.argv))
     output.check()
-    device = resolve_device(AUTO)
-    set_up(device)
     calls: list[Call] = []
-    profile = functools.partial(profiler_of, device, stacks, shapes)
+    steps = None if window is None else Steps(*window)
     with scratch_file(output.path) as part:
         raw = output.raw(part)
-        marks = ProfilerMarks(profile, None, functools.partial(synchronize, device))
-        with exported(marks, raw), marked(marks, heard=calls.append):
+        with (
+            recording(raw, resolve_device(AUTO), steps, stacks=stacks, shapes=shapes) as marks,
+            marked(marks, heard=calls.append),
+        ):
             yield
-        recorded = read_exported(raw, output)
+        if marks.profiler is None:
+            raise RunError(f"the program ended before its window {tuple(steps or ())}: call, first and last step")
+        exported = read_exported(raw, output)
         calls = [call for call in calls if call.columns]
         if not calls:
-            write_trace(recorded, output, (), {})
+            write_trace(exported, output, (), {})
             return
         found = _generated(calls, tokenizer)
-        manifest = _manifest(calls, found, recorded, output, stacks)
-        events = token_events(found.sequences, found.texts, recorded.steps)
-        write_trace(recorded, output, events, {KEY: manifest.to_json()})
+        manifest = _manifest(calls, found, exported, output, stacks, steps)
+        events = token_events(found.sequences, found.texts, exported.steps)
+        write_trace(exported, output, events, {KEY: manifest.to_json()})
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: the tokens that sequences got in it, by the number of the sequence."""
+
+    tokens: Mapping[int, Sequence[int]]
+    rows: int  # that it computed
+    batch: int | None = None  # the sequences that it belongs to ran together, from their first step to their last
+
+
+@dataclass
+class _Sequence:
+    batch: int
+    row: int
+    tokens: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)  # by step of its batch, until its last token
+
+
+@dataclass(frozen=True)
+class Generated:
+    """The sequences of steps, as a manifest holds them."""
+
+    sequences: list[SequenceRun]
+    texts: list[list[str]]  # of each token
+    rows_per_step: list[list[int]]  # by batch
+
+
+def generated(
+    steps: Iterable[Step], prompts: Mapping[int, Sequence[int]], table: TokenBytes | None, ends: frozenset[int]
+) -> Generated:
+    """The sequences of steps in their order; steps without a batch are one batch, which sequences join and leave.
+
+    Args:
+        prompts: tokens by sequence.
+        table: the vocabulary; without it a token's text is its id, and an answer has none.
+        ends: ids that end a sequence.
+    """
+    found: dict[int, _Sequence] = {}
+    rows: list[list[int]] = []
+    for step in steps:
+        batch = step.batch or 0
+        rows += [[] for _ in range(batch + 1 - len(rows))]
+        for number, tokens in step.tokens.items():
+            if number not in found:
+                found[number] = _Sequence(batch, sum(other.batch == batch for other in found.values()))
+            sequence = found[number]
+            sequence.counts += [0] * (len(rows[batch]) - len(sequence.counts)) + [len(tokens)]
+            sequence.tokens += tokens
+        rows[batch].append(step.rows)
+    known = table or TokenBytes((), frozenset(), 0)
+    runs = []
+    for number, sequence in sorted(found.items()):
+        prompt = prompts.get(number, ())
+        place = {"sequence": number, "batch": sequence.batch, "row": sequence.row}
+        counts = None if set(sequence.counts) <= {1} else sequence.counts
+        runs.append(sequence_run(known.join(prompt), len(prompt), sequence.tokens, known, ends, counts, **place))
+    texts = [[table.join([token]) if table else str(token) for token in run.token_ids] for run in runs]
+    return Generated(runs, texts, rows)
+
+
+def sequence_run(
+    prompt: str,
+    prompt_tokens: int,
+    tokens: Sequence[int],
+    table: TokenBytes,
+    ends: frozenset[int],
+    step_tokens: Sequence[int] | None,
+    **place: int,
+) -> SequenceRun:
+    """A sequence of any program: all tokens but the end token are free. `place`: its number, batch and row."""
+    ended = bool(tokens) and tokens[-1] in ends
+    return SequenceRun(
+        **place,
+        smiles=None,
+        prompt=prompt,
+        prompt_tokens=prompt_tokens,
+        token_ids=list(tokens),
+        kinds="f" * (len(tokens) - ended) + "e" * ended,
+        blocks=[-1] * len(tokens),
+        text=table.join(tokens[: len(tokens) - ended]),
+        cut_blocks=0,
+        needed_per_block=[],
+        step_tokens=None if step_tokens is None else list(step_tokens),
+    )
+
+
+def _steps(call: Call, batch: int, first: int, ends: frozenset[int]) -> list[Step]:
+    """The steps of a call of `generate`, whose rows are the sequences from number `first` on."""
+    assert call.sequences is not None
+    width = call.width or 0
+    sequences, last = call.sequences.cpu(), call.last
+    columns = sequences.shape[1]
+    # A beam search reorders its rows, and a step that was made too early is taken back.
+    kept = last is not None and len(last) == len(sequences) and torch.equal(last[:, :columns].cpu(), sequences)
+    done = torch.stack(call.done).cpu().T.tolist() if kept else []
+    stops = []
+    for row, tokens in enumerate(sequences.tolist()):
+        if kept:
+            ended = (count for count, over in zip(call.columns, done[row], strict=True) if over)
+        else:
+            ended = (place + 1 for place in range(width, columns) if tokens[place] in ends)
+        stops.append(min(next(ended, columns), columns))
+    steps, begin = [], width
+    for count, over in zip(call.columns, call.done, strict=True):
+        parts = {first + row: tokens[begin : min(count, stops[row])] for row, tokens in enumerate(sequences.tolist())}
+        steps.append(Step({number: part for number, part in parts.items() if part}, len(over), batch))
+        begin = count
+    return steps
 
 
 def _generated(calls: Iterable[Call], tokenizer: PreTrainedTokenizerFast | None) -> Generated:
@@ -82,7 +193,7 @@ def _generated(calls: Iterable[Call], tokenizer: PreTrainedTokenizerFast | None)
     for number, call in enumerate(calls):
         ends |= _ends(call)
         first = len(prompts)
-        steps += steps_of(call, number, first, _ends(call))
+        steps += _steps(call, number, first, _ends(call))
         prompts |= dict(enumerate(_prompts(call), first))
     return generated(steps, prompts, None if tokenizer is None else token_bytes(tokenizer), ends)
 
@@ -114,7 +225,9 @@ def _prompts(call: Call) -> list[list[int]]:
     return [found[row * len(found) // rows] for row in range(rows)]  # several answers to a prompt stand together
 
 
-def _manifest(calls: list[Call], found: Generated, recorded: Exported, output: OutputFile, stacks: bool) -> Manifest:
+def _manifest(
+    calls: list[Call], found: Generated, recorded: Exported, output: OutputFile, stacks: bool, window: Steps | None
+) -> Manifest:
     """What is known of a program that molprof did not make."""
     model, first = calls[0].model, calls[0]
     sampled = bool(_config(first, "do_sample"))
@@ -126,7 +239,7 @@ def _manifest(calls: list[Call], found: Generated, recorded: Exported, output: O
         "attention": model.config._attn_implementation,
         "kv_cache": _config(first, "cache_implementation") or "dynamic",
         "stacks": stacks,
-        "full": True,
+        "full": window is None,
         **{name: value for name in names if (value := _config(first, name))},
     }
     for name in list(known):
@@ -159,7 +272,7 @@ def _manifest(calls: list[Call], found: Generated, recorded: Exported, output: O
             profiled_steps_ns=sum(span.duration_ns for span in spans),
             unprofiled_steps_ns=0,
         ),
-        window=Window(True, 0, 0, len(found.rows_per_step[0]) - 1),
+        window=Window(False, *window) if window else Window(True, 0, 0, len(found.rows_per_step[0]) - 1),
         steps_per_batch=list(map(len, found.rows_per_step)),
         molecules=found.sequences,
         skipped=[],

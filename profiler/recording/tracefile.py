@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import mmap
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -76,7 +77,7 @@ class StepSpan:
         return self.start_ns + self.duration_ns
 
 
-Steps = Mapping[tuple[int, int], StepSpan]
+StepSpans = Mapping[tuple[int, int], StepSpan]
 
 
 class _Event(Struct):
@@ -94,7 +95,7 @@ class Exported:
 
     keys: dict[str, Raw]  # top-level keys in their order; the place of `events` is among them
     events: list[Raw]
-    steps: Steps  # the `molprof.step` annotations by (batch, step)
+    steps: StepSpans  # the `molprof.step` annotations by (batch, step)
 
 
 def read_exported(raw: Path, output: OutputFile, functions: bool = True) -> Exported:
@@ -106,11 +107,13 @@ def read_exported(raw: Path, output: OutputFile, functions: bool = True) -> Expo
     Raises:
         RunError: `raw` is not whole: the disk was full while torch wrote it; or a step is there twice.
     """
-    text = raw.read_bytes() if raw.exists() else b""
     try:
-        keys = msgspec.json.decode(text, type=dict[str, Raw])
+        with raw.open("rb") as file:
+            # `Raw` refers to the pages of the file, which need no memory of their own.
+            keys = msgspec.json.decode(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), type=dict[str, Raw])
         events = msgspec.json.decode(keys[_EVENTS], type=list[Raw])
-    except (msgspec.DecodeError, KeyError) as problem:
+    except (msgspec.DecodeError, KeyError, OSError, ValueError) as problem:  # an empty file cannot be mapped
+        size = raw.stat().st_size if raw.exists() else 0
         # torch does not say why. Where the disk is full, this fails too.
         try:
             raw.write_bytes(bytes(_PROBE_BYTES))
@@ -118,7 +121,7 @@ def read_exported(raw: Path, output: OutputFile, functions: bool = True) -> Expo
             hint = f"df {output.path.absolute().parent} shows what is free; -o OUT names a file elsewhere"
             raise RunError(f"cannot write {output.path}: {error.strerror}", hint) from problem
         hint = "is the disk full, or the size of files limited?"
-        raise RunError(f"the trace that torch exported is not whole ({len(text)} bytes)", hint) from problem
+        raise RunError(f"the trace that torch exported is not whole ({size} bytes)", hint) from problem
     read = msgspec.json.Decoder(_Event).decode
     kept: list[Raw] = []
     steps: dict[tuple[int, int], StepSpan] = {}
@@ -205,7 +208,7 @@ def is_incomplete(path: Path) -> bool:
 
 
 def token_events(
-    molecules: Sequence[SequenceRun], texts: Sequence[Sequence[str]], steps: Steps, form: TextFormat = DEFAULT
+    molecules: Sequence[SequenceRun], texts: Sequence[Sequence[str]], steps: StepSpans, form: TextFormat = DEFAULT
 ) -> Iterator[str]:
     """The token tracks as JSON events: a thread per sequence, with a slice of all of it and one per recorded token."""
     around = {} if form.answer == DEFAULT.answer else {"block_open": form.block_open, "block_close": form.block_close}

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,24 +15,39 @@ from molprof.profiler.models.device import on_gpu, synchronize
 from molprof.profiler.recording.marks import Marks
 
 
+class Steps(NamedTuple):
+    """Steps of one call of `generate`, of one batch; all three are numbered from 0."""
+
+    call: int
+    first: int
+    last: int
+
+
 class ProfilerMarks(Marks):
-    """Annotations at the marks, inside a torch.profiler recording of all steps or of some.
+    """Annotations at the marks, inside a torch.profiler recording.
 
     Args:
-        profile: makes a profiler that has not started.
-        window: (batch, first step, last step) to record; None records everything, set-up phases included.
-        synchronize: waits for the device; called where recording begins and ends, never inside a step.
+        window: the steps to record; None: everything, set-up phases included.
+        ends: the window ends its batch (`enough`); else the batch goes on unrecorded.
+        stacks: record modules and Python functions too. torch traces Python itself: nothing is hooked into the model,
+            so that a compiled forward stays as it is.
+        shapes: record the sizes of operators' inputs.
+        on_step: called with batch and step when a step begins.
     """
 
     def __init__(
         self,
-        profile: Callable[[], torch.profiler.profile],
-        window: tuple[int, int, int] | None,
-        synchronize: Callable[[], None],
+        device: torch.device,
+        window: Steps | None = None,
+        *,
+        ends: bool = False,
+        stacks: bool = False,
+        shapes: bool = False,
         on_step: Callable[[int, int], None] | None = None,
     ) -> None:
         self.profiler: torch.profiler.profile | None = None  # None: nothing was recorded
-        self._profile, self._window, self._synchronize, self._on_step = profile, window, synchronize, on_step
+        self._device, self._window, self._ends, self._on_step = device, window, ends, on_step
+        self._what = {"with_stack": stacks, "record_shapes": shapes}
         self._recording = False
         self._batch, self._step = 0, -1
         self._open: list[Any] = []
@@ -54,8 +69,11 @@ class ProfilerMarks(Marks):
         self._step += 1
         if self._on_step is not None:
             self._on_step(self._batch, self._step)
-        if self._window is not None and self._window[:2] == (self._batch, self._step):
-            self._start()
+        if self._window is not None:
+            if (self._batch, self._step) == self._window[:2]:
+                self._start()
+            elif self._step > self._window.last:
+                self.finish()
         if self._recording:
             self._push("step")
             self._push("prefill" if self._step == 0 else "forward")
@@ -75,13 +93,14 @@ class ProfilerMarks(Marks):
             self.finish()
 
     def enough(self) -> bool:
-        return self._window is not None and self._batch == self._window[0] and self._step >= self._window[2]
+        window = self._window
+        return self._ends and window is not None and self._batch == window.call and self._step >= window.last
 
     def finish(self) -> None:
-        """Stops a recording that still runs: a full one at its end, or any after an error."""
+        """Stops a recording that still runs: at the end of its window, of the program, or after an error."""
         self._close()
         if self._recording and self.profiler is not None:
-            self._synchronize()
+            synchronize(self._device)
             self._recording = False
             self.profiler.stop()
 
@@ -101,34 +120,26 @@ class ProfilerMarks(Marks):
             self._open.pop().__exit__(None, None, None)
 
     def _start(self) -> None:
-        # Kernels of earlier steps must not reach into the recording.
-        self._synchronize()
-        self.profiler = self._profile()
+        synchronize(self._device)  # kernels of earlier steps must not reach into the recording
+        self.profiler = _profiler(self._device, **self._what)
         self.profiler.start()
         self._recording = True
 
 
-def profiler_of(device: torch.device, stacks: bool = False, shapes: bool = False) -> torch.profiler.profile:
-    """A profiler that records the CPU, and the GPU if `device` is one; with `stacks`, modules and Python functions.
-
-    shapes: record the sizes of operators' inputs.
-
-    torch traces Python itself: nothing is hooked into the model, so that a compiled forward stays as it is.
-    """
-    # Without this, Kineto prints every start and stop to stderr. It reads this when torch first profiles.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if on_gpu(device):
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-    return torch.profiler.profile(activities=activities, with_stack=stacks, record_shapes=shapes)
-
-
 @contextmanager
-def exported(marks: ProfilerMarks, raw: Path) -> Iterator[None]:
-    """Ends the recording of `marks` with the block and exports it to `raw`, also where a user's processor failed."""
+def recording(raw: Path, device: torch.device, window: Steps | None = None, **options: Any) -> Iterator[ProfilerMarks]:
+    """The marks of a recording that ends with the block and is exported to `raw`, also where a processor failed.
+
+    `options` are those of `ProfilerMarks`.
+    """
+    if on_gpu(device):  # the first recording of a process sets up CUPTI, which takes seconds
+        with _profiler(device):
+            torch.zeros(1, device=device).add_(1)
+            synchronize(device)
+    marks = ProfilerMarks(device, window, **options)
     failure: ProcessorError | None = None
     try:
-        yield
+        yield marks
     except ProcessorError as problem:
         failure = problem
     finally:
@@ -142,9 +153,11 @@ def exported(marks: ProfilerMarks, raw: Path) -> Iterator[None]:
         raise failure
 
 
-def set_up(device: torch.device) -> None:
-    """Makes the first recording of a process on a GPU: it sets up CUPTI, which takes seconds."""
+def _profiler(device: torch.device, **what: bool) -> torch.profiler.profile:
+    """A profiler of the CPU, and of the GPU if `device` is one."""
+    # Without this, Kineto prints every start and stop to stderr. It reads this when torch first profiles.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    activities = [torch.profiler.ProfilerActivity.CPU]
     if on_gpu(device):
-        with profiler_of(device):
-            torch.zeros(1, device=device).add_(1)
-            synchronize(device)
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    return torch.profiler.profile(activities=activities, **what)

@@ -1,20 +1,23 @@
-"""Drift without a model: tokens that placeholders give and that real coordinates need, per tokenizer."""
+"""`molprof drift`: tokens that placeholders give and that real coordinates need, per tokenizer, without a model."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from molprof.common.document import Cell, Column, Document, Row, Section, Table, pairs
 from molprof.common.errors import UsageError
 from molprof.common.manifest import Skipped
 from molprof.common.text import shortened
 from molprof.common.text_format import TextFormat
+from molprof.common.values import number_text
 from molprof.profiler.molecules.conformers import Conformer, Conformers
 from molprof.profiler.molecules.placeholders import (
     Placeholder,
@@ -31,11 +34,11 @@ from molprof.profiler.molecules.template import PLACEHOLDER, free_flags
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-SCHEMA = 1
+_SCHEMA = 1
 # Those of `generic` and `qwen`.
 PLACEHOLDERS = (PLACEHOLDER, "0.000,0.000,0.000")
 # Texts and tokens in which tokenizers differ.
-EXAMPLES = (
+_EXAMPLES = (
     "<0.0000,0.0000,0.0000>",
     "<0.5,1.2,0.3>",
     "<-1.0,2.5,-0.7>",
@@ -45,10 +48,10 @@ EXAMPLES = (
     "<-1.2345,0.9876,-5.4321>",
     "[C]<0.0000,0.0000,0.0000>=[O]<0.0000,0.0000,0.0000>",
 )
-SINGLES = ("0", "9", ".", ",", "-", ",-", "-.", ">[", "]<")
+_SINGLES = ("0", "9", ".", ",", "-", ",-", "-.", ">[", "]<")
 _DIGITS = "0123456789"
 _NUMBER = r"-?[0-9]+(?:\.[0-9]+)?"
-_PLACEHOLDER = re.compile(rf"{_NUMBER},{_NUMBER},{_NUMBER}")
+_THREE_NUMBERS = re.compile(rf"{_NUMBER},{_NUMBER},{_NUMBER}")
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class TokenizerDrift:
     vocabulary: int  # ordinary tokens
     with_added: int  # added and special ones too
     digits_per_token: int  # digits of the longest piece of `0123456789`
-    token_ids: dict[str, int | None]  # id of each of `SINGLES`, None where it takes several tokens
+    token_ids: dict[str, int | None]  # id of each of `_SINGLES`, None where it takes several tokens
     examples: tuple[ExampleTokens, ...]
     needed_tokens: Distribution  # per block, between forced brackets
     placeholders: tuple[PlaceholderDrift, ...]
@@ -129,7 +132,8 @@ class Survey:
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready dicts and lists; a histogram's keys become text."""
-        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
+        made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return made
 
 
 def survey(
@@ -145,7 +149,7 @@ def survey(
     """
     conformers = found.conformers
     return Survey(
-        SCHEMA,
+        _SCHEMA,
         found.source,
         len(conformers),
         sum(len(item.positions) for item in conformers),
@@ -161,7 +165,7 @@ def survey(
 def check_placeholders(texts: Sequence[str]) -> None:
     """Check that each text is three numbers with commas between them."""
     for text in texts:
-        if not _PLACEHOLDER.fullmatch(text):
+        if not _THREE_NUMBERS.fullmatch(text):
             raise UsageError(
                 f"{shortened(text)!r} is no placeholder: expected three numbers with commas between them",
                 hint="use the text between < and >, such as 0.0000,0.0000,0.0000",
@@ -170,20 +174,9 @@ def check_placeholders(texts: Sequence[str]) -> None:
 
 def distribution(values: Sequence[int]) -> Distribution:
     ordered = sorted(values)
-
-    def rank(share: float) -> int:
-        return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-    return Distribution(
-        len(ordered),
-        ordered[0],
-        rank(0.25),
-        rank(0.5),
-        rank(0.75),
-        ordered[-1],
-        statistics.fmean(ordered),
-        dict(sorted(Counter(ordered).items())),
-    )
+    ranks = (max(0, math.ceil(share * len(ordered)) - 1) for share in (0, 0.25, 0.5, 0.75, 1))
+    histogram = dict(sorted(Counter(ordered).items()))
+    return Distribution(len(ordered), *(ordered[rank] for rank in ranks), statistics.fmean(ordered), histogram)
 
 
 def _tokenizer(
@@ -196,7 +189,7 @@ def _tokenizer(
 ) -> TokenizerDrift:
     positions = [position for item in conformers for position in item.positions]
     needed = needed_tokens(tokenizer, [block(position, decimals, form) for position in positions], form)
-    singles = {text: tokenizer.encode(text, add_special_tokens=False).ids for text in SINGLES}
+    singles = {text: tokenizer.encode(text, add_special_tokens=False).ids for text in _SINGLES}
     return TokenizerDrift(
         name,
         tokenizer.get_vocab_size(with_added_tokens=False),
@@ -205,7 +198,7 @@ def _tokenizer(
         {text: ids[0] if len(ids) == 1 else None for text, ids in singles.items()},
         tuple(
             ExampleTokens(text, len(spans), int(free_flags(text, spans).sum()))
-            for text, spans in zip(EXAMPLES, offsets(tokenizer, EXAMPLES), strict=True)
+            for text, spans in zip(_EXAMPLES, offsets(tokenizer, _EXAMPLES), strict=True)
         ),
         distribution(needed),
         tuple(_placeholder(tokenizer, text, needed, conformers, form) for text in dict.fromkeys(placeholders)),
@@ -253,3 +246,135 @@ def _answers(
     free = sum(int(free_flags(text, places, form).sum()) for text, places in zip(texts, spans, strict=True))
     atoms = sum(len(item.positions) for item in conformers)
     return AnswerTokens(tokens / len(texts), tokens / atoms, free / atoms, (tokens - free) / atoms)
+
+
+_TOKENIZER = Column("tokenizer")
+_PLACEHOLDER = Column("placeholder")
+_RANGE = (*(Column(title, "count") for title in ("min", "p25", "median", "p75", "max")), Column("mean", "number"))
+_Tokenizers = tuple[TokenizerDrift, ...]
+
+
+def drift_document(survey: Survey) -> Document:
+    tokenizers = survey.tokenizers
+    needed = [(item.name, *_range(item.needed_tokens)) for item in tokenizers]
+    sections = (
+        _coordinates(survey),
+        _placeholders(tokenizers),
+        _best(tokenizers),
+        *_histograms(tokenizers),
+        Section("Tokens that the coordinates of a block need", table=Table((_TOKENIZER, *_RANGE), needed)),
+        _molecules(tokenizers),
+        _examples(tokenizers),
+        _vocabularies(tokenizers),
+    )
+    return Document("molprof drift", sections, survey.to_json)
+
+
+def _coordinates(survey: Survey) -> Section:
+    rows: list[Row] = [
+        ("source", survey.source),
+        ("molecules", Cell(survey.molecules, "count")),
+        ("blocks", Cell(survey.blocks, "count")),
+        ("decimals", f"up to {survey.decimals}"),
+        *(("skipped", f"line {item.line}: {item.problem}") for item in survey.skipped),
+    ]
+    return Section("Coordinates", table=pairs(rows))
+
+
+def _placeholders(tokenizers: _Tokenizers) -> Section:
+    rows: list[Row] = []
+    for item in tokenizers:
+        for placeholder in item.placeholders:
+            drift = placeholder.drift_tokens
+            found: Row = ("merges with its brackets", *[""] * 9)
+            if placeholder.tokens is not None and drift is not None:
+                shares = (placeholder.too_short_ratio, placeholder.exact_ratio, placeholder.too_long_ratio)
+                found = (placeholder.tokens, *_range(drift), *shares)
+            rows.append((item.name, placeholder.text, *found))
+    notes = (
+        "FREE: positions that the placeholder gives a block; drift: those minus the tokens that its coordinates need",
+        "too short: blocks that a template with this placeholder cuts; too long: blocks that it leaves room in",
+    )
+    heads = (Column(title, "ratio") for title in ("too short", "exact", "too long"))
+    columns = (_TOKENIZER, _PLACEHOLDER, Column("FREE", "count"), *_RANGE, *heads)
+    return Section("Drift of placeholders", notes, Table(columns, rows, keys=2))
+
+
+def _range(item: Distribution) -> Row:
+    return item.minimum, item.quartile_1, item.median, item.quartile_3, item.maximum, item.mean
+
+
+def _best(tokenizers: _Tokenizers) -> Section:
+    rows = [
+        (
+            item.name, criterion, found.text, found.tokens, found.too_short, found.coordinates,
+            found.mean_drift_tokens, found.mean_absolute_drift_tokens,
+        )
+        for item in tokenizers
+        for criterion, found in (("cuts none, fewest tokens", item.best), ("least |drift|", item.closest))
+    ]  # fmt: skip
+    columns = (
+        _TOKENIZER, Column("criterion"), _PLACEHOLDER,
+        *(Column(title, "count") for title in ("FREE", "too short", "of")),
+        *(Column(title, "number") for title in ("mean drift", "mean |drift|")),
+    )  # fmt: skip
+    return Section("Best placeholders for these coordinates", table=Table(columns, rows))
+
+
+def _histograms(tokenizers: _Tokenizers) -> Iterator[Section]:
+    for item in tokenizers:
+        known = [(entry.text, entry.drift_tokens.histogram) for entry in item.placeholders if entry.drift_tokens]
+        values = sorted({value for _, histogram in known for value in histogram})
+        if not values:
+            continue
+        rows = [
+            (value, *(histogram.get(value, 0) for _, histogram in known)) for value in range(values[0], values[-1] + 1)
+        ]
+        columns = (Column("drift", "index"), *(Column(text, "count") for text, _ in known))
+        yield Section(f"Blocks by drift: {item.name}", table=Table(columns, rows))
+
+
+def _molecules(tokenizers: _Tokenizers) -> Section:
+    title = "Tokens per molecule"
+    notes: list[str] = []
+    rows: list[Row] = []
+    for item in tokenizers:
+        answers = item.answers
+        if answers is None:
+            return Section(title, ("not recorded: the file holds no bonds, so no texts",))
+        notes.append(
+            f"{item.name}: per atom {number_text(answers.free_per_atom)} in coordinates, "
+            f"{number_text(answers.copy_per_atom)} in brackets, atoms, bonds and tags"
+        )
+        rows.append((item.name, "real coordinates", answers.per_molecule, answers.per_atom))
+        rows += [
+            (item.name, f"template of {entry.text}", entry.tokens_per_molecule, entry.tokens_per_atom)
+            for entry in item.placeholders
+            if entry.tokens is not None
+        ]
+    columns = (_TOKENIZER, Column("text"), Column("tokens per molecule", "number"), Column("per atom", "number"))
+    return Section(title, tuple(notes), Table(columns, rows))
+
+
+def _examples(tokenizers: _Tokenizers) -> Section:
+    columns = [Column("text")]
+    for item in tokenizers:
+        columns += [Column(item.name, "count"), Column("FREE", "count", joined=True)]
+    rows = []
+    for same in zip(*(item.examples for item in tokenizers), strict=True):
+        rows.append((same[0].text, *(value for example in same for value in (example.tokens, example.free))))
+    return Section("Tokens of example texts", table=Table(tuple(columns), rows))
+
+
+def _vocabularies(tokenizers: _Tokenizers) -> Section:
+    singles = list(tokenizers[0].token_ids)
+    columns = (
+        _TOKENIZER, *(Column(title, "count") for title in ("tokens", "with added", "digits per token")),
+        *(Column(text, "index") for text in singles),
+    )  # fmt: skip
+    rows = [
+        (item.name, item.vocabulary, item.with_added, item.digits_per_token, *map(item.token_ids.get, singles))
+        for item in tokenizers
+    ]
+    notes = ("last columns: ids of single tokens; -: several tokens",)
+    return Section("Vocabularies", notes, Table(columns, rows, missing="-"))

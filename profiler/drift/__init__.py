@@ -1,1 +1,0 @@
-"""Drift of tokenizers and placeholders over real coordinates: no model, no torch."""
