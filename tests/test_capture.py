@@ -39,7 +39,7 @@ SHORT = {"wall_time"}
 def constrained(tmp_path_factory: pytest.TempPathFactory) -> tuple[CaptureResult, list[Progress]]:
     seen: list[Progress] = []
     path = tmp_path_factory.mktemp("constrained") / "out.json.gz"
-    result = captured(path, settings(processor="auto", disagreement=True), report=seen.append)
+    result = captured(path, settings(processor="generic", disagreement=True), report=seen.append)
     assert sorted(item.name for item in path.parent.iterdir()) == ["in.smi", "out.json.gz"]
     return result, seen
 
@@ -63,7 +63,7 @@ def test_a_window_of_a_constrained_run(constrained: tuple[CaptureResult, list[Pr
         assert run.masked_logits == forced * (WIDTH - 1) + inside * 1399 + run.template.blocks * 1433
         assert len(run.needed_per_block or ()) == run.template.blocks
     assert (manifest.steps_per_batch, [skipped.line for skipped in manifest.skipped]) == ([55, 55], [2])
-    assert (manifest.settings.processor, manifest.resolved.processor) == ("auto", "generic")
+    assert (manifest.settings.processor, manifest.resolved.processor) == ("generic", "generic")
     assert (manifest.resolved.placeholder, manifest.command) == ("0.0000,0.0000,0.0000", ["molprof", "capture"])
 
     # The second molecule has 20 tokens, so the window ends with its last step.
