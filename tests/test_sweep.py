@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tiny_trace import document, write
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.process import Ending
 from molprof.profiler.jobs.grid import read_grid
-from molprof.profiler.jobs.index import Entry, expanded, read_index, run_entry, write_index
+from molprof.profiler.jobs.index import Entry, expanded, read_index, remaining, run_entry, write_index
 from molprof.profiler.jobs.job import write_json
 from molprof.profiler.jobs.runner import Turn, run_here
 
@@ -134,6 +135,22 @@ def test_a_folder_and_its_index_stand_for_its_traces(tmp_path: Path, molprof: Cl
     assert [report["trace"]["path"] for report in listed] == ["sweep/b.json", "sweep/a.json"]
 
 
+@pytest.mark.parametrize(("ending", "again"), [("json", []), ("jsonl", ["stopped"])])
+def test_a_benchmark_that_was_stopped_goes_on(tmp_path: Path, ending: str, again: list[str]) -> None:
+    entries = {
+        name: replace(entry_of(name, state), output=f"{name}.{ending}")
+        for name, state in (("done", "ok"), ("stopped", "waiting"))
+    }
+    write_index(tmp_path, entries.values())
+    for entry in entries.values():
+        (tmp_path / entry.output).touch()
+    left = remaining(tmp_path, entries, [*entries.values()], resume=True, force=False, busy=())
+    assert [entry.name for entry in left] == again
+    assert [entry.state for entry in read_index(tmp_path) or ()] == ["ok", "waiting" if again else "ok"]
+    with pytest.raises(UsageError, match=f"done.{ending} already exists"):
+        remaining(tmp_path, entries, [*entries.values()], resume=False, force=False, busy=())
+
+
 def test_the_index_tells_how_a_case_ended_and_its_log_what_it_said(tmp_path: Path) -> None:
     entries = {name: entry_of(name) for name in ("a", "b")}
     ending = run_entry(tmp_path, entries, "a", ["report", "absent.json"], 60.0)
@@ -196,5 +213,6 @@ def test_a_sweep_of_reports_and_of_benchmarks(molprof: Cli, tmp_path: Path) -> N
     (tmp_path / "bench.toml").write_text("command = 'bench batch'\n[options]\nmodel='qwen'\n[grid]\nrepeats = [1, 2]\n")
     planned = molprof("sweep", "bench.toml", "--dry-run").stdout.splitlines()
     assert planned == [
-        f"molprof bench batch --model qwen --repeats {count} -o bench/repeats-{count}.jsonl" for count in (1, 2)
+        f"molprof bench batch --model qwen --repeats {count} -o bench/repeats-{count}.jsonl --resume"
+        for count in (1, 2)
     ]

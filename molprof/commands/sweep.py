@@ -58,8 +58,10 @@ class _Sweep:
     submission: Submission
 
     def command(self, entry: Entry) -> list[str]:
+        """Its command line; a benchmark goes on where it was stopped."""
         line = [*entry.arguments, "-o", str(self.folder / entry.output)]
-        return [*line, "--force"] if self.force and entry.arguments[0] != "bench" else line
+        adds = entry.arguments[0] == "bench"
+        return [*line, "--resume"] if adds else [*line, *(["--force"] if self.force else [])]
 
     def entry(self, case: Case) -> Entry:
         """Return a case, checked as its command checks its options."""
@@ -183,6 +185,9 @@ def command(
     if not chosen:
         note(*([] if busy else [f"{folder} has the result of every case; {following}"]))
         return
+    if force and grid.command.startswith("bench"):  # which would add to them
+        for entry in chosen:
+            (folder / entry.output).unlink(missing_ok=True)
     if submission.cluster is None:
         _here(sweep, entries, chosen, limit_s)
     else:

@@ -108,10 +108,17 @@ def remaining(
                 f"{output} was made with other options than {entry.name} has now",
                 hint="name another folder with -o DIR, or make all again with --force",
             )
+        elif before.state != OK and not _whole(output):
+            left.append(entry)
         else:
             entries[entry.name] = replace(before, state=OK, message=None)
     write_index(folder, entries.values())
     return left
+
+
+def _whole(output: Path) -> bool:
+    """Whether a case that wrote the file has ended: benchmarks add to theirs line by line, others write it at once."""
+    return output.is_file() and output.suffix != ".jsonl"
 
 
 def run_entry(
@@ -134,7 +141,7 @@ def collected(status: JobStatus) -> None:
     tasks = {task.name: task for task in status.tasks}
     entries = []
     for entry in read_index(folder) or ():
-        if (folder / entry.output).is_file():  # by this job or another: outputs are written whole
+        if _whole(folder / entry.output):  # by this job or another
             entry = replace(entry, state=OK, message=None)
         elif task := tasks.get(entry.name):
             entry = replace(entry, state=task.state, message=task.message)
