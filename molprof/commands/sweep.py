@@ -24,6 +24,7 @@ from molprof.common.text import escaped
 from molprof.common.values import counted
 
 if TYPE_CHECKING:
+    from molprof.common.settings import CaptureSettings
     from molprof.profiler.jobs.grid import Case, Grid
     from molprof.profiler.jobs.index import Entry
 
@@ -76,24 +77,28 @@ class _Sweep:
         entry = Entry(case.name, f"{case.name}{ending}", dict(case.options), (*name.split(), *own, *given))
         try:
             context = command.make_context(name, [*own, *given, "-o", str(self.folder / entry.output)])
-            if name == "capture":
-                self._check(case, context)
+            settings = self._settings(context) if name == "capture" else None
         except click.BadParameter as error:
             key = error.param.opts[-1].lstrip("-") if error.param else ""
             self.grid.file.refuse(error.format_message(), self.grid.place(key))
         except (MolprofError, click.UsageError) as error:
             message = error.format_message() if isinstance(error, click.UsageError) else str(error)
             return replace(entry, state=UNSUPPORTED, message=message)
+        if settings is not None:
+            self._check_names(case, settings)
         return entry
 
-    def _check(self, case: Case, context: click.Context) -> None:
-        """Raise MolprofError if the options of a capture exclude each other; refuse the file if a name is wrong."""
+    def _settings(self, context: click.Context) -> CaptureSettings:
+        """The settings of a capture. Raises MolprofError if its options exclude each other."""
+        parameters: dict[str, Any] = {key: value for key, value in context.params.items() if key not in _OWN}
+        parameters["sampling"] = sampling_asked(context)
+        return capture_settings(self.submission.project, **parameters)
+
+    def _check_names(self, case: Case, settings: CaptureSettings) -> None:
+        """Refuse a name of the file that does not exist."""
         from molprof.profiler.constraints import find_factory
         from molprof.profiler.models.architecture import check_folder
 
-        parameters: dict[str, Any] = {key: value for key, value in context.params.items() if key not in _OWN}
-        parameters["sampling"] = sampling_asked(context)
-        settings = capture_settings(self.submission.project, **parameters)
         key, processor = "processor", case.settings.get("processor")
         try:
             # A module of the user's own is left to its case.
