@@ -18,7 +18,9 @@ from typing import Any, cast
 import pytest
 from bench_data import ENVIRONMENT, FIGURES, ran, result, timed, write
 
+from molprof.analysis.bench.recommend import recommend
 from molprof.analysis.bench.summary import summed
+from molprof.analysis.documents.advice import advice_document
 from molprof.analysis.documents.benchmark import bench_document
 from molprof.analysis.documents.plots import BENCH_PLOTS, NotRecordedError, plot_file
 from molprof.analysis.render import render
@@ -137,6 +139,19 @@ def test_a_busy_machine_is_told_beside_the_results(tmp_path: Path) -> None:
     assert f"times are not reliable: dynamic: during the timed passes {doubt} of the time" in text
     cases = json.loads(render(bench_document(results, ""), "json"))["cases"]
     assert [case["doubts"] for case in cases] == [f"{doubt} of the time", "", None]
+
+
+def test_what_did_not_run_is_shown_and_no_candidate(tmp_path: Path) -> None:
+    large = replace(PLAIN, batch_size=64, count=64)
+    why = {"message": "CUDA out of memory", "largest_batch": 40, "fit_exact": True}
+    flash = result(replace(PLAIN, attention="sdpa-flash"), 0, "unsupported", None, message="No kernel \x1b[31m")
+    records = [*ran(PLAIN, [1000]), flash, result(large, 0, "out of memory", None, **why)]
+    results = read_results(write(tmp_path / "x.jsonl", *records))
+    text = " ".join(render(bench_document(results, "")).split())
+    assert "out of memory: CUDA out of memory; the largest batch that fits: 40: b64 sdpa" in text
+    assert "unsupported: No kernel \\x1b[31m: b4 sdpa-flash" in text
+    advice = " ".join(render(advice_document(recommend(results), results, None)).split())
+    assert "rejected: sdpa-flash, dynamic cache: unsupported: No kernel \\x1b[31m" in advice
 
 
 def test_a_gpu_is_waited_for_and_a_line_cut_off_is_left_out(tmp_path: Path) -> None:

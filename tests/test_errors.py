@@ -22,6 +22,10 @@ FILES: dict[str, str | bytes | Path] = {
     "text.toml": "a = \n",
     "linked.json": Path("given/tiny.json"),
     "trace.svg": "{}",
+    "grid.toml": "[grid]\nmodel = ['qwen']\n",
+    "auto.toml": "[grid]\nmodel = ['qwen']\nprocessor = ['auto']\n",
+    "wrong.toml": "[grid]\nmodel = ['qwen']\nn = ['x']\n",
+    "other.toml": "command = 'query'\n[grid]\nmodel = ['qwen']\n",
 }
 
 _LOST = " is an input of this command, which would be lost"
@@ -63,7 +67,76 @@ ERRORS: list[tuple[str, int, str]] = [
         "disagreement is between the model and a logits processor, and this run has none",
     ),
     # bench, recommend
-    # sweep, jobs, collect, logs
+    ("bench sdpa", 2, "Missing option '-o'; --dry-run shows the cases without it."),
+    ("bench sdpa --shape 1x2 -o x", 2, "'1x2' is no shape BATCHxHEADSxKVHEADSxSEQUENCExSIZE"),
+    ("bench sdpa --backend , -o x", 2, "Invalid value for '--backend': names no value"),
+    ("bench sdpa --mask magic -o x", 2, "Invalid value for '--mask': 'magic' is not one of none, causal, padding, all"),
+    ("bench matrix --batch-size a -o x", 2, "Invalid value for '--batch-size': 'a' is not a list of whole numbers"),
+    ("bench matrix --batch-size 0 -o x", 2, "batch size 0 is below 1"),
+    ("bench processors --processor nope -o x", 2, "no processor 'nope'"),
+    ("bench processors --processor auto -o x", 2, "no processor 'auto'"),
+    (
+        "bench matrix --memory-limit much -o x",
+        2,
+        "Invalid value for '--memory-limit': 'much' is not a size such as 12G",
+    ),
+    ("bench matrix --memory-limit 0 -o x", 2, "Invalid value for '--memory-limit': '0' is not above 0"),
+    ("bench matrix --prompts absent.txt -o x", 2, "Invalid value for '--prompts': File 'absent.txt' does not exist."),
+    ("bench sdpa -o no/x.jsonl", 2, "the directory no does not exist"),
+    ("bench sdpa -o .", 2, ". is not a regular file"),
+    (
+        "bench sdpa -o given/old.txt",
+        2,
+        "given/old.txt line 1 is not JSON: JSON is malformed: invalid character (byte 0)",
+    ),
+    ("bench sdpa --retry -o x", 2, "--retry requires --resume"),
+    ("bench sdpa --tasks 2 -o x", 2, "--tasks requires --submit NAME"),
+    ("bench sdpa --share 3/2 -o x", 2, "Invalid value for '--share': '3/2' is not K/N, such as 1/4"),
+    ("bench sdpa --share 1/2 --submit slurm -o x", 2, "--share selects cases to run here; on a cluster, use --tasks N"),
+    ("bench sdpa --limit nan -o x", 2, "Invalid value for '--limit': nan is not a number of seconds"),
+    ("bench batch --model qwen,./absent -o x", 2, "no folder ./absent to load the model from"),
+    ("bench batch --tokenizer ./absent -o x", 2, "no folder ./absent to load the tokenizer from"),
+    ("bench batch --processor-arg a=1 -o x", 2, "--processor-arg is for a processor of your own"),
+    ("bench show given/bench.jsonl --plot batch", 2, "--plot batch requires -o OUT that ends in .png, .svg or .pdf"),
+    (
+        "bench show given/bench.jsonl --plot batch --format csv -o x.svg",
+        2,
+        "--format is for tables; the ending of OUT selects the format of a plot",
+    ),
+    # sweep, jobs, collect, logs, and options that submit
+    (
+        "sweep given/old.txt",
+        2,
+        "given/old.txt is not TOML: Expected '=' after a key in a key/value pair (at line 1, column 4)",
+    ),
+    ("sweep grid.toml --limit 0", 2, "Invalid value for '--limit': 0.0 is not in the range x>0."),
+    (
+        "sweep grid.toml --submit slurm --limit 5",
+        2,
+        "--limit is for cases that run here; on a cluster, use --slurm time=0:30:00",
+    ),
+    ("sweep auto.toml --dry-run", 2, "auto.toml, line 3: no processor 'auto'"),
+    ("sweep wrong.toml --dry-run", 2, "wrong.toml, line 3: Invalid value for '-n': 'x' is not a valid integer."),
+    ("sweep other.toml --dry-run", 2, "other.toml, line 1: command is 'query', expected one that runs cases"),
+    ("jobs --cancel", 2, "--requeue and --cancel require the ID of a job; molprof jobs lists them"),
+    ("jobs 1 --cancel --requeue", 2, "--requeue and --cancel exclude each other"),
+    ("collect 1", 2, "no job '1' in FOLDER/.molprof/jobs"),
+    ("logs 1", 2, "no job '1' in FOLDER/.molprof/jobs"),
+    ("report given/tiny.json --detach", 2, "--detach requires --submit NAME"),
+    ("report given/tiny.json --slurm cpus=1", 2, "--slurm requires --submit NAME"),
+    (
+        "report given/tiny.json --submit nowhere -o x",
+        2,
+        "unknown cluster 'nowhere'; known: slurm (and no molprof.toml here or above)",
+    ),
+    (
+        "report given/tiny.json --submit slurm --slurm cpus=x -o x",
+        2,
+        "--slurm cpus is 'x', expected a whole number of at least 1",
+    ),
+    ("report given/tiny.json given/tiny-2.json -o given/tiny.json", 2, "given/tiny.json is not a folder"),
+    ("capture --model qwen --submit slurm", 2, "a capture on a cluster needs a name for its trace"),
+    ("ranks given/tiny.json --submit slurm", 2, "--submit requires --parts DIR, a folder that the cluster's nodes see"),
     # drift, presets, doctor, wheels
     (
         "wheels --have torch==2.11.0 -o w --python 3",
@@ -85,6 +158,7 @@ ERRORS: list[tuple[str, int, str]] = [
         2,
         "'0.0,0.0,.0' is no placeholder: expected three numbers with commas between them",
     ),
+    ("doctor --limit 0", 2, "Invalid value for '--limit': 0.0 is not in the range x>0."),
 ]
 
 
