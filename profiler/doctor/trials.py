@@ -17,8 +17,10 @@ def _warned() -> Iterator[list[str]]:
     texts: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        yield texts
-    texts += [" ".join(str(item.message).split(" (Triggered")[0].split()) for item in caught]
+        try:
+            yield texts
+        finally:
+            texts += [" ".join(str(item.message).split(" (Triggered")[0].split()) for item in caught]
 
 
 def torch_build() -> dict[str, Any]:
