@@ -13,6 +13,7 @@ import tiny_trace
 from tiny_trace import slice_, work
 
 STEP_US = 1000
+GEMM = "sm90_xmma_gemm_bf16"
 PHASES_US = {"forward": (0, 600), "processor": (600, 200), "sampling": (800, 100), "bookkeeping": (900, 100)}
 
 Event = dict[str, Any]
@@ -84,6 +85,16 @@ def launched(kind: str, name: str, at: float, gpu_at: float, gpu_us: float, **ar
         slice_("cuda_runtime", call, at, 2, correlation=number),
         work(category, name, gpu_at, gpu_us, number, **args),
     ]
+
+
+def op(name: str, at: float, dur: float) -> Event:
+    return slice_("cpu_op", name, at, dur)
+
+
+def gemms(start: int, every: int, gpu_us: float, count: int, first: int = 0) -> list[Event]:
+    """Kernels that begin 2 us after their launches, as many us apart."""
+    moments = [start + first + every * number for number in range(count)]
+    return [event for at in moments for event in launched("kernel", GEMM, at, at + 2, gpu_us)]
 
 
 def _molecule(number: int, batch_size: int, kinds: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A captured run made to order: its tokens, and what each phase of a step costs, in the trace and unprofiled.
 
 Every step is recorded. Within a phase the CPU first issues (the GPU idle), then waits in a call for an idle GPU, then
-the GPU works. The profiler makes issuing take `slowdown` times as long, and nothing else.
+the GPU works. The profiler makes issuing take twice as long, and nothing else.
 """
 
 from __future__ import annotations
@@ -57,9 +57,7 @@ class Spec:
     once_ns: dict[str, int] = field(default_factory=lambda: {"template": 900, "tokenize": 500, "setup": 300, "text": 7})
     prefill: Cost = Cost(3000, 0, 500)
     outside_ns: int = 0
-    slowdown: int = 2
     gpu: bool = True
-    model: str = "llama"
 
     @property
     def steps(self) -> list[int]:
@@ -82,7 +80,6 @@ def captured(spec: Spec) -> dict[str, Any]:
     manifest = content["molprof"]
     phases_ns = spec.phases_ns()
     wall_ns = sum(phases_ns.values()) + spec.outside_ns
-    manifest["model"]["name"] = spec.model
     manifest["timings"]["warmup_ns"] = [wall_ns + 5_000_000]
     manifest["timings"]["repeats"] = [{"wall_ns": wall_ns, "phases_ns": phases_ns, "steps_ns": []}]
     manifest["window"] = {"full": True, "batch": 0, "first_step": 0, "last_step": max(spec.steps) - 1}
@@ -137,7 +134,7 @@ def _events(spec: Spec) -> list[dict[str, Any]]:
             first = ("forward", spec.costs["forward"]) if step else ("prefill", spec.prefill)
             for phase, cost in (first, *((name, spec.costs[name]) for name in STEP_PHASES[1:])):
                 inside = _phase(spec, cost, now)
-                duration = spec.slowdown * cost.launch + cost.sync + cost.gpu
+                duration = 2 * cost.launch + cost.sync + cost.gpu
                 name = f"molprof.{phase} batch={batch} step={step}"
                 events += [slice_("user_annotation", name, now, duration), *inside]
                 now += duration
@@ -149,7 +146,7 @@ def _events(spec: Spec) -> list[dict[str, Any]]:
 def _phase(spec: Spec, cost: Cost, now: int) -> list[dict[str, Any]]:
     if not spec.gpu:
         return []
-    issuing = spec.slowdown * cost.launch
+    issuing = 2 * cost.launch
     waiting = now + issuing
     events = []
     if cost.gpu:

@@ -46,6 +46,25 @@ ERRORS: list[tuple[str, int, str]] = [
     ("ranks given -o given/tiny.json --force", 2, f"given/tiny.json{_LOST}"),
     ("plot classes trace.svg -o trace.svg --force", 2, f"trace.svg{_LOST}"),
     # report
+    *(
+        (f"report given/tiny.json --fail-if '{text}'", 2, message)
+        for text, message in (
+            ("launches=5", "'launches=5' is not a threshold"),
+            ("launches>five", "'launches>five' is not a threshold"),
+            ("launches>nan", "'launches>nan' is not a threshold"),
+            ("uncertain<5%", "'uncertain<5%' is not a threshold"),
+            ("uncertain>5", "'uncertain>5' is not a threshold"),
+            ("uncertain>+5%", "'uncertain>+5%' is not a threshold"),
+            ("uncertain>=5%", "'uncertain>=5%' is not a threshold"),
+            ("lanches_per_token>5", "no figure 'lanches_per_token'\n  did you mean launches_per_token?"),
+            ("vendor>0", "no figure 'vendor'"),
+            ("wall_ns>5", "'wall_ns>5': wall_ns is a time\n  give it a unit (ns us ms s), or a change such as +5%"),
+            ("wall_ns>5%", "'wall_ns>5%': wall_ns is a time"),
+            ("junk_tokens>5%", "'junk_tokens>5%': junk_tokens has no unit %\n  a change has a sign: +5%"),
+            ("junk_tokens>5ms", "'junk_tokens>5ms': junk_tokens has no unit ms\n  give a number without unit"),
+            ("junk_tokens>+5", "'junk_tokens>+5': a change must be in percent"),
+        )
+    ),
     # compare
     (
         "compare given/run.json traces/cpu-qwen.json.gz --by kernel",
@@ -56,6 +75,9 @@ ERRORS: list[tuple[str, int, str]] = [
     # query
     # trim
     # plot, open
+    ("open -", 2, "standard input (-) can be read once only: name a file"),
+    ("open given/tiny.json --step 1 --token 2", 2, "--token and --step exclude each other"),
+    ("open absent.json", 2, "cannot read absent.json: No such file or directory"),
     # mcp
     # capture, demo
     ("capture --model qwen,llama -o runs.json", 2, "runs.json is one file, for 2 runs\n  name a folder with -o DIR"),

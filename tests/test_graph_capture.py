@@ -1,16 +1,13 @@
-"""Graphs opened with the trace of their capture: literal captures and replays."""
+"""Graphs opened with the trace of their capture: literal captures and replays. `tests/goldens` has a public pair."""
 
 from __future__ import annotations
 
 import itertools
-import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cli
 from origin_trace import python
 from tiny_trace import slice_, work, write
 
@@ -19,7 +16,6 @@ from molprof.analysis.origin.opened import Opened, plain_name
 from molprof.analysis.origin.read import Origins
 from molprof.analysis.origin.tree import build_tree
 
-CORPUS = os.environ.get("MOLPROF_CORPUS")
 # One layer: operator, kernel, sizes of its input.
 LAYER = (("aten::mm", "gemm", 8), ("aten::add", "add", 8), ("aten::mm", "gemm_out", 4))
 
@@ -135,41 +131,48 @@ def test_a_capture_with_other_grids_is_not_sure(tmp_path: Path, grid: int, certa
     differ = ("6 kernels of another grid or block size than captured",)
     assert found.graphs[0].doubts == (differ if certainty == "likely" else ())
     # CUDA's calls record neither name nor size: the warm-up does.
-    capture = captured(200, "c", 2, named=False)
-    for place, (operator, kernel, rows) in enumerate(LAYER):
-        ts = 10.0 * place
-        capture.append(slice_("cpu_op", operator, ts, 5, **{"Input Dims": [[1, rows], []]}))
-        capture.append(slice_("cuda_runtime", "cudaLaunchKernel", ts + 1, 1, correlation=place + 1))
-        capture.append(work("kernel", kernel, ts + 6, 1, place + 1, block=size["block"], grid=[grid, 1, 1]))
+    capture = [*captured(200, "c", 2, named=False), *warm_up(block=size["block"], grid=[grid, 1, 1])]
     _, found = opened(tmp_path, replayed(0, 1, NAMES * 2, **size), capture)
     assert {place[5] for place in places(found)} == {certainty}
 
 
-def test_a_layer_that_was_not_replayed_leaves_the_number_of_layers_open(tmp_path: Path) -> None:
-    _, found = opened(tmp_path, replayed(0, 1, NAMES * 2), captured(0, "c", 3))
-    assert {place[5] for place in places(found)} == {"likely"}
-    assert [place[0] for place in places(found)] == [operator for operator, _, _ in LAYER] * 2
-
-
-def test_calls_without_names_match_by_order_if_equal_operators_meet_equal_kernels(tmp_path: Path) -> None:
-    _, found = opened(tmp_path, replayed(0, 1, NAMES * 2), captured(0, "c", 2, named=False))
-    assert found.graphs[0].consistent_ratio == 1
-    assert [(place[0], place[5]) for place in places(found)] == [(operator, "likely") for operator, _, _ in LAYER] * 2
-    # As many kernels in another order are another graph.
-    _, found = opened(tmp_path, replayed(0, 1, NAMES + NAMES[::-1]), captured(0, "c", 2, named=False))
-    assert found.graphs[0].captures == ()
-    assert {place[5] for place in places(found)} == {None}
-
-
-def test_a_run_outside_the_capture_tells_the_names(tmp_path: Path) -> None:
-    capture = captured(200, "c", 2, named=False)
-    for place, (operator, kernel, size) in enumerate(LAYER):  # the warm-up before it
+def warm_up(**args: Any) -> list[dict[str, Any]]:
+    """A run of the layer outside the capture, which records the names of its kernels."""
+    events = []
+    for place, (operator, kernel, size) in enumerate(LAYER):
         ts = 10.0 * place
-        capture.append(slice_("cpu_op", operator, ts, 5, **{"Input Dims": [[1, size], []]}))
-        capture.append(slice_("cuda_runtime", "cudaLaunchKernel", ts + 1, 1, correlation=place + 1))
-        capture.append(work("kernel", kernel, ts + 6, 1, place + 1))
-    _, found = opened(tmp_path, replayed(0, 1, NAMES * 2), capture)
-    assert {place[5] for place in places(found)} == {"aligned"}
+        events.append(slice_("cpu_op", operator, ts, 5, **{"Input Dims": [[1, size], []]}))
+        events.append(slice_("cuda_runtime", "cudaLaunchKernel", ts + 1, 1, correlation=place + 1))
+        events.append(work("kernel", kernel, ts + 6, 1, place + 1, **args))
+    return events
+
+
+UNNAMED = captured(200, "c", 2, named=False)
+
+
+@pytest.mark.parametrize(
+    ("names", "capture", "certainty"),
+    [
+        # A layer that was not replayed leaves the number of layers open.
+        (NAMES * 2, captured(0, "c", 3), "likely"),
+        # Calls without names match by their order, if equal operators meet equal kernels.
+        (NAMES * 2, UNNAMED, "likely"),
+        # As many kernels in another order are another graph.
+        (NAMES + NAMES[::-1], UNNAMED, None),
+        # A run outside the capture tells the names.
+        (NAMES * 2, [*UNNAMED, *warm_up()], "aligned"),
+    ],
+)
+def test_how_sure_a_match_is(
+    tmp_path: Path, names: list[str], capture: list[dict[str, Any]], certainty: str | None
+) -> None:
+    _, found = opened(tmp_path, replayed(0, 1, names), capture)
+    assert {place[5] for place in places(found)} == {certainty}
+    operators = [operator for operator, _, _ in LAYER] * 2
+    assert [place[0] for place in places(found)] == (operators if certainty else [None] * 6)
+    assert found.graphs[0].captures == (("c",) if certainty else ())
+    if capture is UNNAMED and certainty:
+        assert found.graphs[0].consistent_ratio == 1
 
 
 def test_pieces_of_a_model_take_turns(tmp_path: Path) -> None:
@@ -206,34 +209,3 @@ def test_annotations_of_nodes_are_exact(tmp_path: Path) -> None:
     assert [(place[2], place[5]) for place in places(found)] == [("block/attention", "exact"), ("plain", "exact")]
     names = [item.name for _, item in build_tree(origins, "module").walk()]
     assert names == ["all", "replay", "(graph)", "block", "attention", "plain"]
-
-
-def test_the_command(molprof: Cli, tmp_path: Path) -> None:
-    replay = write(tmp_path / "replay.json", {"traceEvents": replayed(0, 1, [*NAMES * 3, "new"])})
-    capture = write(tmp_path / "capture.json", {"traceEvents": captured(0, "capture_1", 3)})
-    result = molprof("report", str(replay), "--graph-capture", str(capture), "--format", "json")
-    assert result.returncode == 0, result.stderr
-    data = json.loads(result.stdout)["graphs_opened"]
-    assert data["known"]["operator"] == {"kernels": 9, "ratio": 0.9, "time_ns": 9_000, "time_ratio": 0.9}
-    assert [(row["position"], row["alike"], row["operator"]) for row in data["graphs"][0]["positions"]] == [
-        (0, 3, "aten::mm"), (1, 3, "aten::add"), (2, 3, "aten::mm"), (9, 1, None),
-    ]  # fmt: skip
-    assert data["unknown"] == [{"graph": 0, "without": "operator, shapes, module", "name": "new", "count": 1}]
-    tree = molprof("report", str(replay), "--graph-capture", str(capture), "--by", "operator").stdout
-    assert "aten::mm" in tree
-    wrong = molprof("report", str(replay), "--graph-capture", str(replay))
-    assert wrong.returncode == 3
-    assert "captures no graph" in wrong.stderr
-    assert molprof("report", str(replay), str(replay), "--graph-capture", str(capture)).returncode == 2
-
-
-@pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces to read")
-def test_a_public_pair() -> None:
-    replay = Path(str(CORPUS), "traces", "mi300x_sglang_qwen3_8b_decode.json.gz")
-    capture = Path(str(CORPUS), "graphs", "mi300x_sglang_qwen3_8b_capture_bs32.json.gz")
-    _, found, _ = api.origins(replay, capture=capture)
-    graphs = [(graph.captures, len(graph.work), graph.unused) for graph in found.graphs]
-    assert graphs == [(("capture_32_DECODE",), 544, ())]
-    assert all(place.operator and place.shapes and place.module and place.source for place in found.places.values())
-    assert {place.certainty for place in found.places.values()} == {"aligned"}
-    assert {place.layer for place in found.places.values()} == {None, *range(36)}

@@ -1,4 +1,4 @@
-"""Where GPU work comes from: trees against a plain recount with json, and literal events."""
+"""Where GPU work comes from: trees and places against a plain recount and SQL, literal events, captured stacks."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ import gzip
 import json
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from captures import captured, events, of, settings
 from origin_trace import EVENTS, origins_in
 from tiny_trace import document, write
 
+from molprof import api
+from molprof.analysis.findings import around
+from molprof.analysis.findings.known import Known
 from molprof.analysis.origin.read import Origins, places_of
-from molprof.analysis.origin.tree import AMOUNTS, BYS, Tree, build_tree
+from molprof.analysis.origin.tree import AMOUNTS, BYS, Tree, build_tree, speedscope_text
+from molprof.analysis.reader.open import open_trace
+from molprof.analysis.reader.stacks import Stacks
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
 NAMES = ("h100_qwen1.5_0.5b", "b200_vllm_eager")
@@ -37,8 +44,8 @@ def ns(us: Any) -> int:
 
 def recount(path: Path, is_frame: Any) -> Paths:
     """GPU time, kernels and launches by path of frames, without the engine: all that is open when a call begins."""
-    events = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)["traceEvents"]
-    done = [event for event in events if event.get("ph") == "X"]
+    raw = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)["traceEvents"]
+    done = [event for event in raw if event.get("ph") == "X"]
     calls = [event for event in done if event["cat"] in ("cuda_runtime", "cuda_driver")]
     started = defaultdict(list)
     for event in done:
@@ -93,19 +100,18 @@ def is_module(event: dict[str, Any]) -> bool:
 
 def is_function(event: dict[str, Any]) -> bool:
     name = event["name"]
-    if event["cat"] != "python_function" or name.startswith(
-        (
-            "nn.Module: ",
-            "<",
-            "torch/",
-            "triton/",
-            "contextlib.py(",
-            "functools.py(",
-            "enum.py(",
-            "threading.py(",
-            "jit/",
-        )
-    ):
+    others = (
+        "nn.Module: ",
+        "<",
+        "torch/",
+        "triton/",
+        "contextlib.py(",
+        "functools.py(",
+        "enum.py(",
+        "threading.py(",
+        "jit/",
+    )
+    if event["cat"] != "python_function" or name.startswith(others):
         return False
     if re.search(r"/torchinductor_|/triton/(runtime|backends)/|/jit/core\.py\(|^typing\w*\.py\(", name):
         return False
@@ -115,38 +121,58 @@ def is_function(event: dict[str, Any]) -> bool:
 
 
 @needs_traces
-@pytest.mark.parametrize(("by", "is_frame"), [("module", is_module), ("source", is_function)])
-def test_trees_equal_a_plain_recount(real: tuple[Path, Origins], by: str, is_frame: Any) -> None:
-    path, origins = real
-    assert some(tree_paths(build_tree(origins, by, fold=False))) == some(recount(path, is_frame))
-
-
-@needs_traces
 @pytest.mark.parametrize("by", BYS)
-def test_parts_add_up(real: tuple[Path, Origins], by: str) -> None:
-    whole = [build_tree(real[1], by, fold=fold) for fold in (True, False)]
-    assert whole[0].inclusive == whole[1].inclusive
-    for tree in whole:
+def test_trees_of_real_traces_add_up_and_equal_a_plain_recount(real: tuple[Path, Origins], by: str) -> None:
+    path, origins = real
+    folded, whole = (build_tree(origins, by, fold=fold) for fold in (True, False))
+    assert folded.inclusive == whole.inclusive
+    for tree in (folded, whole):
         for _, node in tree.walk():
             parts = [node.own, *(child.inclusive for child in node.children)]
             assert node.inclusive == tuple(map(sum, zip(*parts, strict=True))), node.name
+    if is_frame := {"module": is_module, "source": is_function}.get(by):
+        assert some(tree_paths(whole)) == some(recount(path, is_frame))
+
+
+_WORK = """
+INCLUDE PERFETTO MODULE molprof.call_places;
+SELECT launched.count, launched.time_ns, place.operator, place.source, place.module
+FROM molprof_launched_work AS launched JOIN molprof_call_place AS place USING (place_id)
+"""
+_IDLE = """
+INCLUDE PERFETTO MODULE molprof.idle_places;
+SELECT idle.count, idle.time_ns, place.operator, place.source, place.module
+FROM molprof_idle_time AS idle LEFT JOIN slice ON slice.id = idle.place_id
+LEFT JOIN molprof_idle_place AS place USING (place_id)
+WHERE (idle.place_id IS NULL OR place.place_id IS NOT NULL)
+  AND (IFNULL(slice.category, '') NOT IN ('cuda_runtime', 'cuda_driver') OR slice.dur < 100000)
+"""
 
 
 @needs_traces
-def test_layers_fold_and_places_are_named() -> None:
-    origins = origins_in(Path(str(CORPUS), "traces", f"{NAMES[0]}.json.gz"))
-    tree = build_tree(origins, "module")
-    layer = next(node for _, node in tree.walk() if node.name == "Qwen2DecoderLayer")
-    assert (layer.count, layer.amount("launches"), layer.amount("launches", own=True)) == (24, 1008, 48)
-    assert [(node.name, node.count) for node in layer.children] == [
-        ("Qwen2RMSNorm", 48),
-        ("Qwen2Attention", 24),
-        ("Qwen2MLP", 24),
-    ]
-    copies = places_of(origins, "copies")
-    assert (copies[1].operator, copies[1].count, len(copies[1].modules)) == ("aten::contiguous > aten::copy_", 96, 24)
-    assert copies[1].source == "transformers/integrations/sdpa_attention.py(18): sdpa_attention_forward"
-    assert places_of(origins, "syncs")[1].module == "Qwen2Model"
+@pytest.mark.parametrize("name", ["traces/b200_vllm_eager", "pairs/h100_vit_base"])
+def test_places_of_findings_are_those_of_sql(name: str) -> None:
+    """With the stacks beside the trace processor, and with the stacks in it."""
+
+    def added(rows: Iterable[Mapping[str, Any]]) -> tuple[Counter[Any], Counter[Any]]:
+        counts, times = Counter[Any](), Counter[Any]()
+        for row in rows:
+            place = row["operator"], row["source"], row["module"]
+            counts[place] += row["count"]
+            times[place] += row["time_ns"]
+        return counts, times
+
+    path = Path(str(CORPUS), f"{name}.json.gz")
+    stacks: list[Stacks] = []
+    with open_trace(path, stacks=False, all_args=False, beside=stacks) as (engine, _):
+        known = Known(engine, stacks=stacks[0])
+        classes = {str(row["class"]) for row in known.rows(around.CLASSES)}
+        found = [added(around.of_work(known, classes)), added(around.of_idle_time(known))]
+    with open_trace(path, stacks=True, all_args=False) as (engine, _):
+        for sql, sums in zip((_WORK, _IDLE), found, strict=True):
+            columns = {name: column.tolist() for name, column in engine.query(sql).items()}
+            assert sums == added(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+            assert any(sums[0])
 
 
 def test_a_tree_by_module(tmp_path: Path) -> None:
@@ -185,3 +211,55 @@ def test_a_captured_run_is_split_by_phase(tmp_path: Path) -> None:
     ]
     assert tree.amount("step_launches") == 4
     assert len(tree.own) == len(AMOUNTS)
+
+
+def test_speedscope_holds_all_gpu_time(tmp_path: Path) -> None:
+    """In the form that the viewer's importer requires of sampled profiles."""
+    origins = origins_in(write(tmp_path / "trace.json", {"traceEvents": EVENTS}))
+    for by in BYS:
+        content = json.loads(speedscope_text(origins, by, "molprof"))
+        assert content["$schema"] == "https://www.speedscope.app/file-format-schema.json"
+        frames = content["shared"]["frames"]
+        assert all(frame["name"] for frame in frames)
+        assert 0 <= content["activeProfileIndex"] < len(content["profiles"])
+        for profile in content["profiles"]:
+            assert (profile["type"], profile["unit"] in ("none", "nanoseconds")) == ("sampled", True)
+            assert len(profile["samples"]) == len(profile["weights"])
+            assert profile["endValue"] - profile["startValue"] == sum(profile["weights"])
+            assert all(0 <= number < len(frames) for sample in profile["samples"] for number in sample)
+            assert all(weight >= 0 for weight in profile["weights"])
+        totals = {profile["name"]: profile["endValue"] for profile in content["profiles"]}
+        assert totals["GPU time, layers together"] == totals["GPU time, each layer"] == 33_000
+        assert totals["launches"] == 5
+        if by == "source":
+            assert {"name": "main.py(3): main", "file": "main.py", "line": 3} in frames
+
+
+@pytest.mark.parametrize("stacks", [True, False])
+def test_captures_with_stacks_or_modules(tmp_path: Path, stacks: bool) -> None:
+    path = tmp_path / "run.json.gz"
+    what = {"stacks": True} if stacks else {"modules": True}
+    result = captured(path, settings(processor="generic", repeats=1, warmup=0, window=(1, 2), **what))
+    names = {event["name"] for event in of(events(path)[1], "python_function")}
+    assert "nn.Module: LlamaForCausalLM_0" in names
+    assert all(name.startswith("nn.Module: ") for name in names) is not stacks
+    cost = "with Python stacks" if stacks else "with modules"
+    assert [note for note in result.notes if note.startswith(f"{cost}, the recorded steps took")]
+    report = api.report(path)
+    assert all(check.holds for check in report.checks)
+    assert report.trace.lost_events == 0
+    origins = origins_in(path)
+    tree = build_tree(origins, "module")
+    assert {node.name for node in tree.children} >= {"forward", "processor", "sampling"}
+    forward, processor = (
+        next(node for node in tree.children if node.name == name) for name in ("forward", "processor")
+    )
+    (layer,) = (node for _, node in forward.walk() if node.name == "LlamaDecoderLayer_0")  # the tiny model has one
+    assert {node.name for node in layer.children} == {"LlamaRMSNorm", "LlamaAttention_0", "LlamaMLP_0"}
+    (model,) = (node for _, node in forward.walk() if node.name == "LlamaForCausalLM_0")
+    assert model.amount("operators") > 0.8 * forward.amount("operators")
+    assert all(node.kind != "module" for _, node in processor.walk())  # modules run in forward alone
+    if stacks:
+        places = places_of(origins, "operators")
+        assert any("constraints/" in place.source for place in places)
+        assert sum(place.time_ns for place in places) == build_tree(origins, "operator").amount("operator_ns")

@@ -318,6 +318,10 @@ def test_merged_ranks_without_names_are_refused_or_told_by_their_numbers(tmp_pat
     assert "process numbers that begin with the rank" in str(refused.value.hint) or name.endswith("pftrace")
     with pytest.raises(TraceError):
         api.ranks([path(shift=0)])
+    if name.endswith("json"):
+        same = [events(), events(late=60, clock=300)]
+        with pytest.raises(TraceError, match="4 correlation numbers, such as 1, are of several calls"):
+            api.report(merged(tmp_path / "same.json", same, lambda _, pid: pid))
     counts = api.report(path(shift=100)).counts
     assert (counts.kernels, counts.kernels_without_call, counts.launches_without_gpu_work) == (8, 0, 0)
 
@@ -410,7 +414,7 @@ def test_a_file_that_fails_stops_the_others(tmp_path: Path) -> None:
 
 
 @needs_ranks
-def test_a_real_job(tmp_path: Path) -> None:
+def test_a_real_job() -> None:
     job = api.ranks([CORPUS])
     assert len(job.costs) == 84
     assert job.clocks.recorded is not None
@@ -433,10 +437,3 @@ def test_a_real_job(tmp_path: Path) -> None:
     for rank in step["ranks"]:
         assert rank["wall_ns"] == sum(rank[f"{part}_ns"] for part in ("compute", "exposed", "waiting", "idle"))
     assert {item["bytes"] for item in data["collectives"]} == {67_108_864, 32_768}
-
-    files = sorted(CORPUS.glob("*.json.gz"))
-    traces = [json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] for path in files]
-    one = api.ranks([merged(tmp_path / "merged.json", traces, lambda rank, pid: f"rank{rank}_{pid}")])
-    assert comparable(one) == comparable(job)
-    with pytest.raises(TraceError, match="cannot be told"):
-        api.report(merged(tmp_path / "plain.json", traces, lambda _, pid: pid))

@@ -1,4 +1,4 @@
-"""`--fail-if`: what is a threshold, when it is broken, and what cannot be told."""
+"""`--fail-if` and predictions from a file: what they are, when they are broken, and what cannot be told."""
 
 from __future__ import annotations
 
@@ -13,54 +13,34 @@ import tiny_trace
 from conftest import Cli
 from synthetic import Spec, captured, in_rounds
 
-from molprof import api
 from molprof.analysis.compare import compare
-from molprof.analysis.compare.thresholds import Judgement, judge_report, judge_rows, parse_threshold
+from molprof.analysis.compare.thresholds import (
+    BUILT_IN,
+    Expectation,
+    Judgement,
+    Prediction,
+    judge_report,
+    judge_rows,
+    parse_threshold,
+    read_expectations,
+)
 from molprof.analysis.figures import Report
 from molprof.common.errors import UsageError
 
 
-def report_of(tmp_path: Path, walls: Sequence[int] = (1095, 1100, 1105), **changes: Any) -> Report:
+def report_of(tmp_path: Path, walls: Sequence[int] = (1095, 1100, 1105), junk: bool = True, **changes: Any) -> Report:
+    """A run with timed passes of so many ns, of which the forward takes all but 95."""
     content = tiny_trace.document()
     content["molprof"]["timings"]["repeats"] = [tiny_trace.repeat(wall, wall - 95) for wall in walls]
-    content["molprof"].update(changes)
+    content["molprof"]["generation"].update(changes)
+    if not junk:
+        content["traceEvents"][-5]["args"]["kind"] = ["copy", "free", "free"]
+        content["molprof"]["molecules"][0]["kinds"] = "cff"
     return tiny_trace.report(tmp_path / "trace.json", content)
 
 
 def foreign(tmp_path: Path) -> Report:
-    return api.report(
-        tiny_trace.write(tmp_path / "foreign.json", {"traceEvents": [tiny_trace.work("kernel", "k", 5, 2, 1)]})
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "message", "hint"),
-    [
-        ("launches", "'launches' is not a threshold", "launches_per_token>+5%"),
-        ("launches=5", "is not a threshold", "wall_ns>2s"),
-        ("launches>five", "is not a threshold", "wall_ns>2s"),
-        ("launches>nan", "is not a threshold", "wall_ns>2s"),
-        ("lanches_per_token>+5%", "no figure 'lanches_per_token'", "did you mean launches_per_token"),
-        ("junk>0", "no figure 'junk'", "junk_tokens"),
-        ("xyzzy>0", "no figure 'xyzzy'", "figures: batch_size, molecules"),
-        ("vendor>0", "no figure 'vendor'", "figures: "),
-        ("wall_ns>5", "wall_ns is a time", "ns us ms s"),
-        ("wall_ns>5%", "wall_ns is a time", "a change such as +5%"),
-        ("junk_tokens>5%", "junk_tokens has no unit %", "+5%"),
-        ("junk_tokens>5ms", "junk_tokens has no unit ms", "without unit"),
-        ("junk_tokens>+5", "a change must be in percent", "+5%"),
-    ],
-)
-def test_what_is_no_threshold(text: str, message: str, hint: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_threshold(text)
-    assert message in str(caught.value)
-    assert hint in str(caught.value.hint)
-
-
-def test_a_change_needs_another_run() -> None:
-    with pytest.raises(UsageError, match="is a change, and there is no other run"):
-        parse_threshold("launches>+5%", relative=False)
+    return tiny_trace.report(tmp_path / "foreign.json", {"traceEvents": [tiny_trace.work("kernel", "k", 5, 2, 1)]})
 
 
 @pytest.mark.parametrize(
@@ -96,55 +76,68 @@ def judge(text: str, *reports: Report) -> Judgement:
     return judge_rows(compared.labels, compared.runs, compared.rows, [parse_threshold(text)])
 
 
-def test_changes_of_counts_and_times(tmp_path: Path) -> None:
-    first = report_of(tmp_path)
-    slower = report_of(tmp_path, (1195, 1200, 1205))
-    noisy = report_of(tmp_path, (1000, 1200, 1210))
-    assert judge("launches>+0%", first, slower) == judge("busy_ratio<-5%", first, slower) == ((), (), ())
-    assert judge("wall_ns>+5%", first, slower).failed == (
-        "wall_ns>+5%: llama lp:generic #2: wall_ns is 1.20 µs, 1.10 µs in llama lp:generic #1: +9.1 % "
-        "(between +8.1 % and +10.0 % at 90 %)",
-    )
-    assert judge("wall_ns>+8%", first, slower).failed
-    assert judge("wall_ns>+9%", first, slower).within_noise
-    assert judge("wall_ns>+10%", first, slower) == ((), (), ())
-    (line,) = judge("wall_ns>+5%", first, noisy).within_noise
-    assert line.endswith("(between -9.5 % and +10.5 % at 90 %): within noise")
+def test_changes(tmp_path: Path) -> None:
+    first, slower = report_of(tmp_path), report_of(tmp_path, (1195, 1200, 1205))
+    noisy, two = report_of(tmp_path, (1000, 1200, 1210)), report_of(tmp_path, (1000, 1100))
+    clean, other = report_of(tmp_path, junk=False), foreign(tmp_path)
+    named = "llama lp:generic #2: "
+    for text, pair, expected in (
+        ("launches>+0%", (first, slower), {}),
+        ("busy_ratio<-5%", (first, slower), {}),
+        ("wall_ns>+5%", (first, slower), {"failed": (
+            "wall_ns is 1.20 µs, 1.10 µs in llama lp:generic #1: +9.1 % (between +8.1 % and +10.0 % at 90 %)"
+        )}),
+        ("wall_ns>+8%", (first, slower), {"failed": "wall_ns is 1.20"}),
+        ("wall_ns>+9%", (first, slower), {"within_noise": "wall_ns is 1.20"}),
+        ("wall_ns>+10%", (first, slower), {}),
+        ("wall_ns>+5%", (first, noisy), {"within_noise": (
+            "wall_ns is 1.20 µs, 1.10 µs in llama lp:generic #1: +9.1 % (between -9.5 % and +10.5 % at 90 %): "
+            "within noise"
+        )}),
+        # The first run is the measure, and no threshold of value is its.
+        ("junk_tokens>0", (first, slower), {"failed": "junk_tokens is 1"}),
+        # A change from nothing.
+        ("junk_tokens>+5%", (clean, first), {"failed": "junk_tokens is 1, 0 in llama lp:generic #1"}),
+        ("junk_tokens>+5%", (clean, clean), {}),
+        ("kernels>+5%", (other, first), {"failed": ""}),
+        ("launches_per_token>+5%", (first, other), {"undecided": (
+            "launches_per_token is not recorded in foreign (not captured by molprof)"
+        )}),
+        ("launches_per_token>+5%", (other, first), {"undecided": "launches_per_token is not recorded"}),
+        ("wall_ns>+5%", (first, two), {"undecided": "wall_ns is"}),
+    ):  # fmt: skip
+        found = {kind: lines for kind, lines in judge(text, *pair)._asdict().items() if lines}
+        assert found.keys() == expected.keys(), text
+        for kind, line in expected.items():
+            (shown,) = found[kind]
+            assert shown.removeprefix(f"{text}: ").removeprefix(named).removeprefix("foreign: ").startswith(line)
     lines = judge("wall_ns>+5%", first, slower, noisy, slower).failed
     assert [line.split(":")[2][-2:] for line in lines] == ["#2", "#4"]
-    # The first run is the measure, and no threshold of value is its.
-    assert judge("junk_tokens>0", first, slower).failed == ("junk_tokens>0: llama lp:generic #2: junk_tokens is 1",)
+    assert "fewer than 3 timed passes" in judge("wall_ns>+5%", first, two).undecided[0]
+    assert "fewer than 3 timed passes" in judge_report(two, [parse_threshold("wall_ns>1ns")]).undecided[0]
 
 
 DRIFTING = (1.0, 1.9, 1.2, 2.6, 1.1)
 
 
 @pytest.mark.parametrize(
-    ("first", "other", "beyond", "failed", "holds"),
+    ("first", "other", "beyond", "threshold"),
     [
         # 10 % slower in every round, while the machine takes up to 2.6 times as long: any two passes tell nothing.
-        (DRIFTING, (1.1, 2.1, 1.31, 2.87, 1.21), True, "wall_ns>+5%", "wall_ns>+12%"),
+        (DRIFTING, (1.1, 2.1, 1.31, 2.87, 1.21), True, "wall_ns>+5%"),
         # Every pass is slower than all of the first, but by another factor in each of only three rounds.
-        ((1.0, 1.04, 1.08), (1.2, 1.12, 1.24), False, None, "wall_ns>+0%"),
+        ((1.0, 1.04, 1.08), (1.2, 1.12, 1.24), False, "wall_ns>+0%"),
     ],
 )
 def test_paired_runs_are_judged_as_the_table_shows_them(
-    molprof: Cli,
-    tmp_path: Path,
-    first: Sequence[float],
-    other: Sequence[float],
-    beyond: bool,
-    failed: str | None,
-    holds: str,
+    molprof: Cli, tmp_path: Path, first: Sequence[float], other: Sequence[float], beyond: bool, threshold: str
 ) -> None:
     for name, speeds in (("a", first), ("b", other)):
         tiny_trace.write(tmp_path / f"{name}.json", in_rounds(captured(Spec(gpu=False)), name, speeds))
-    (tmp_path / "mine.toml").write_text(
-        '[[prediction]]\nid = "x"\ntext = "slower"\nmetric = "wall_ns"\ndirection = "higher"\n'
-    )
+    text = '[[prediction]]\nid = "x"\ntext = "slower"\nmetric = "wall_ns"\ndirection = "higher"\n'
+    (tmp_path / "mine.toml").write_text(text)
     compared = ["compare", "a.json", "b.json", "--predictions", "mine.toml", "--format", "json"]
-    shown = molprof(*compared, "--fail-if", holds)
-    assert shown.returncode == 0, shown.stderr
+    shown = molprof(*compared, "--fail-if", threshold)
     content = json.loads(shown.stdout)
     row = next(row for row in content["rows"] if row["id"] == "wall_ns")
     interval = row["ratio_intervals"][1]
@@ -153,33 +146,139 @@ def test_paired_runs_are_judged_as_the_table_shows_them(
     assert (prediction["ratio"], prediction["interval"]) == (row["ratios"][1], interval)
     assert (prediction["verdict"] == "confirmed") is beyond
     assert math.prod(content["difference"]["factors"].values()) == pytest.approx(row["ratios"][1])
-    if failed is not None:
-        shown = molprof(*compared, "--fail-if", failed)
-        assert shown.returncode == 1
-        low, high = (f"{100 * (interval[end] - 1):+.1f} %" for end in ("low", "high"))
-        assert shown.stderr.endswith(f": +10.1 % (paired, between {low} and {high} at 95 %)\n")
+    assert shown.returncode == int(beyond)
+    low, high = (f"{100 * (interval[end] - 1):+.1f} %" for end in ("low", "high"))
+    assert shown.stderr.endswith(f": +10.1 % (paired, between {low} and {high} at 95 %)\n") is beyond
 
 
-def test_a_change_from_nothing(tmp_path: Path) -> None:
-    clean = report_of(tmp_path)
+GOOD = """\
+[[prediction]]
+id = "faster_steps"
+text = "faster forwards"
+metric = "forward_ns"
+direction = "lower"
+
+[[prediction]]
+id = "much_junk"
+text = "twice the junk"
+metric = "junk_tokens"
+direction = "higher"
+bound = 2
+between = ["llama*", "* no lp"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('direction = "lower"', 'direction = "down"', "line 5: direction is 'down', expected 'lower' or 'higher'"),
+        ('metric = "forward_ns"', 'metric = "foward_ns"', "line 4: no figure 'foward_ns'"),
+        ('metric = "forward_ns"', 'metric = "device"', "line 4: no figure 'device'"),
+        ("bound = 2", "bound = -2", "line 12: bound is -2, expected a ratio above 0"),
+        ("bound = 2", "bound = true", "line 12: bound is True"),
+        ("bound = 2", "bound = inf", "line 12: bound is inf"),
+        ('["llama*", "* no lp"]', '["llama*"]', "line 13: between is ['llama*'], expected the names of two runs"),
+        ('["llama*", "* no lp"]', '["llama*", ""]', "line 13: between is ['llama*', ''], expected the names"),
+        ('id = "much_junk"', 'id = "faster_steps"', "line 8: the id 'faster_steps' is taken"),
+        ('id = "much_junk"', 'id = "faster"', "line 8: the id 'faster' is taken"),
+        ('text = "twice the junk"\n', "", "line 7: the prediction lacks text"),
+        ("bound = 2", "bond = 2", "line 12: unknown key 'bond'; did you mean 'bound'?"),
+        ('text = "twice the junk"', "text = 3", "line 9: text is 3, expected text"),
+        ("bound = 2", "bound = ", "is not TOML: Invalid value (at line 12, column 9)"),
+        ("[[prediction]]", "[[forecast]]", "line 1: unknown key 'forecast'; known: prediction"),
+        (GOOD, "", "has no [[prediction]]"),
+        (GOOD, "prediction = 3", "has no [[prediction]]"),
+        (GOOD, "prediction = [3]", "line 1: prediction.0 is 3, expected a table"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD)
+    assert read_expectations(path) == (
+        Expectation("faster_steps", "faster forwards", "forward_ns", "lower"),
+        Expectation("much_junk", "twice the junk", "junk_tokens", "higher", 2.0, ("llama*", "* no lp")),
+    )
+    path.write_text(GOOD.replace(old, new))
+    with pytest.raises(UsageError) as caught:
+        read_expectations(path)
+    assert str(caught.value).startswith(str(path))
+    assert message in str(caught.value)
+
+
+def given(reports: list[Report], metric: str, direction: Any, bound: float = 1.0, *between: str) -> Prediction:
+    pair = (between[0], between[1]) if between else None
+    expected = Expectation("x", "x", metric, direction, bound, *([pair] if pair else []))
+    (item,) = compare(reports, expectations=[expected]).predictions[len(BUILT_IN) :]
+    return item
+
+
+@pytest.mark.parametrize(
+    ("forwards", "direction", "bound", "verdict"),
+    [
+        ((500, 510, 520), "lower", 1.0, "confirmed"),
+        ((500, 510, 520), "higher", 1.0, "refuted"),
+        ((500, 510, 520), "lower", 0.58, "confirmed"),  # at most 520 / 900
+        ((500, 510, 520), "lower", 0.5, "not significant"),  # 500 / 1100 to 520 / 900
+        ((500, 510, 520), "lower", 0.45, "refuted"),
+        ((800, 900, 1200), "lower", 1.0, "not significant"),
+        ((500, 510), "lower", 1.0, "not significant"),
+    ],
+)
+def test_predicted_times_are_judged_by_the_interval_of_their_ratio(
+    tmp_path: Path, forwards: tuple[int, ...], direction: Any, bound: float, verdict: str
+) -> None:
+    reports = [report_of(tmp_path, [time + 95 for time in times]) for times in ((900, 1000, 1100), forwards)]
+    item = given(reports, "forward_ns", direction, bound)
+    # The second run is held against the first.
+    assert list(item.figures) == ["llama lp:generic #2", "llama lp:generic #1"]
+    assert item.verdict == verdict
+    assert (item.reason is None) is (verdict != "not significant")
+    assert (item.interval is None) is (len(forwards) < 3)
+
+
+@pytest.mark.parametrize(
+    ("direction", "bound", "verdict"),
+    [("higher", 1.0, "equal"), ("lower", 1.005, "equal"), ("lower", 1.1, "confirmed"), ("higher", 0.9, "confirmed"),
+     ("lower", 0.9, "refuted")],
+)  # fmt: skip
+def test_predicted_counts_are_exact(tmp_path: Path, direction: Any, bound: float, verdict: str) -> None:
+    item = given([report_of(tmp_path), report_of(tmp_path)], "tokens_per_molecule", direction, bound)
+    assert (item.verdict, item.ratio, item.interval) == (verdict, 1.0, None)
+
+
+def test_predictions_name_runs_by_label_or_pattern(tmp_path: Path) -> None:
+    free = report_of(tmp_path, processor=None, placeholder=None)
+    reports = [report_of(tmp_path), free, report_of(tmp_path, processor="qwen")]
+    for between, expected in (
+        (("* no lp", "llama lp:generic"), ["llama no lp", "llama lp:generic"]),
+        (("llama lp*", "llama lp*"), ["llama lp:generic", "llama lp:qwen"]),
+        (("mistral*", "llama*"), []),
+    ):
+        item = given(reports, "junk_tokens", "lower", 1.0, *between)
+        assert list(item.figures) == expected
+    assert (item.verdict, item.reason) == ("not recorded", "no run is named 'mistral*'")
+    cpu = tiny_trace.report(tmp_path / "cpu.json", tiny_trace.cpu_document())
+    item = given([report_of(tmp_path), cpu], "launches_per_step", "lower")
+    assert (item.verdict, item.reason) == ("not recorded", "not recorded in llama lp:generic #2")
+
+
+def test_built_in_predictions(tmp_path: Path) -> None:
     content = tiny_trace.document()
-    content["traceEvents"][-5]["args"]["kind"] = ["copy", "free", "free"]
-    content["molprof"]["molecules"][0]["kinds"] = "cff"
-    first = tiny_trace.report(tmp_path / "first.json", content)
-    assert judge("junk_tokens>+5%", first, clean).failed == (
-        "junk_tokens>+5%: llama lp:generic #2: junk_tokens is 1, 0 in llama lp:generic #1",
-    )
-    assert judge("junk_tokens>+5%", first, first) == ((), (), ())
-
-
-def test_what_is_not_recorded_cannot_be_told(tmp_path: Path) -> None:
-    run, other = report_of(tmp_path), foreign(tmp_path)
-    assert judge("launches_per_token>+5%", run, other).undecided == (
-        "launches_per_token>+5%: foreign: launches_per_token is not recorded in foreign (not captured by molprof)",
-    )
-    assert judge("launches_per_token>+5%", other, run).undecided
-    assert judge("kernels>+5%", other, run).failed
-    assert judge_report(other, [parse_threshold("junk_tokens>0")]).undecided
-    two = report_of(tmp_path, (1000, 1100))
-    assert "fewer than 3 timed passes" in judge_report(two, [parse_threshold("wall_ns>1ns")]).undecided[0]
-    assert "fewer than 3 timed passes" in judge("wall_ns>+5%", run, two).undecided[0]
+    content["molprof"]["model"].update(name="hub/qwen", family="qwen3")
+    content["molprof"]["timings"]["repeats"] = [tiny_trace.repeat(wall, wall - 105) for wall in (2005, 2105, 2205)]
+    content["molprof"]["molecules"][1]["token_ids"].append(10)
+    qwen = tiny_trace.report(tmp_path / "qwen.json", content)
+    cpu = tiny_trace.report(tmp_path / "cpu.json", tiny_trace.cpu_document())
+    free = report_of(tmp_path, processor=None, placeholder=None)
+    names = ("fewer_tokens_per_molecule", "fewer_launches_per_molecule", "fewer_elementwise_per_attention", "faster")
+    for reports, verdicts in (
+        # The LLaMA run is recognized by its family, wherever it stands.
+        ([qwen, report_of(tmp_path)], ["confirmed", "equal", "equal", "confirmed"]),
+        ([cpu, qwen], ["confirmed", "not recorded", "not recorded", "confirmed"]),
+        # A constrained run is not held against an unconstrained one.
+        ([free, qwen], ["not recorded"] * 4),
+    ):
+        found = {item.id: item for item in compare(reports).predictions}
+        assert [found[name].verdict for name in names] == verdicts
+    (faster,) = (item for item in compare([qwen, report_of(tmp_path)]).predictions if item.id == "faster")
+    assert faster.figures == {"llama lp:generic": 1100, "qwen lp:generic": 2105}

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 import tiny_trace
-from decoding_trace import decoding
-from finding_data import gemms
+from decoding_trace import decoding, gemms
 from page_data import render
 
 from molprof.analysis.documents.figures import figure_values
