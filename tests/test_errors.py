@@ -56,8 +56,12 @@ ERRORS: list[tuple[str, int, str]] = [
             ("uncertain>5", "'uncertain>5' is not a threshold"),
             ("uncertain>+5%", "'uncertain>+5%' is not a threshold"),
             ("uncertain>=5%", "'uncertain>=5%' is not a threshold"),
-            ("lanches_per_token>5", "no figure 'lanches_per_token'\n  did you mean launches_per_token?"),
-            ("vendor>0", "no figure 'vendor'"),
+            (
+                "lanches_per_token>5",
+                "'lanches_per_token>5': no figure 'lanches_per_token'\n  did you mean "
+                "launches_per_token, ns_per_token, launches_per_step, launches_per_molecule?",
+            ),
+            ("vendor>0", "'vendor>0': no figure 'vendor'"),
             ("wall_ns>5", "'wall_ns>5': wall_ns is a time\n  give it a unit (ns us ms s), or a change such as +5%"),
             ("wall_ns>5%", "'wall_ns>5%': wall_ns is a time"),
             ("junk_tokens>5%", "'junk_tokens>5%': junk_tokens has no unit %\n  a change has a sign: +5%"),
@@ -77,7 +81,12 @@ ERRORS: list[tuple[str, int, str]] = [
     # plot, open
     ("open -", 2, "standard input (-) can be read once only: name a file"),
     ("open given/tiny.json --step 1 --token 2", 2, "--token and --step exclude each other"),
-    ("open absent.json", 2, "cannot read absent.json: No such file or directory"),
+    (
+        "open absent.json",
+        2,
+        "reading absent.json\nmolprof: error: cannot read absent.json: No such file or directory\n"
+        "  give the path of a trace; - is standard input",
+    ),
     # mcp
     # capture, demo
     ("capture --model qwen,llama -o runs.json", 2, "runs.json is one file, for 2 runs\n  name a folder with -o DIR"),
