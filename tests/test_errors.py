@@ -87,6 +87,12 @@ ERRORS: list[tuple[str, int, str]] = [
         "reading absent.json\nmolprof: error: cannot read absent.json: No such file or directory\n"
         "  give the path of a trace; - is standard input",
     ),
+    (
+        "open given/run.json given/run-2.json --step 9",
+        2,
+        "reading given/run.json and given/run-2.json\nmolprof: error: given/run.json has no recorded step 9\n"
+        "  give --step one from 1 to 2",
+    ),
     # mcp
     # capture, demo
     ("capture --model qwen,llama -o runs.json", 2, "runs.json is one file, for 2 runs\n  name a folder with -o DIR"),

@@ -208,6 +208,7 @@ def test_a_place_that_is_not_recorded_is_refused(tmp_path: Path, place: Place, m
 def test_a_trace_without_steps_is_shown_whole(tmp_path: Path) -> None:
     view = prepared(tmp_path, [x("op", 0, 5)]).view
     assert (view.visible, view.pinned) == (None, [])
+    assert prepared(tmp_path, *[[x("op", 0, 5)]] * 3).view.title == "run0.json+2_more"
     empty = prepared(tmp_path, [])
     assert empty.notes == [f"{tmp_path}/run0.json holds no events with a duration, so nothing was recorded"]
     with pytest.raises(UsageError, match="has no recorded steps to zoom to"):
