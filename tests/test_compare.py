@@ -143,13 +143,11 @@ def test_noise_and_counts(tmp_path: Path, report: Report) -> None:
     assert "~ " not in render(comparison).split("How sure")[0]
 
 
-@pytest.mark.parametrize(
-    "names",
-    ["cpu-llama cpu-llama-generic", "cpu-llama-generic cpu-qwen-generic", "cpu-qwen cpu-qwen cpu-qwen-jump"],
-)
-def test_every_number_follows_from_the_others(names: str) -> None:
+def test_every_number_follows_from_the_others() -> None:
     """Of rounds of one capture, and of runs that are not paired."""
-    comparison = api.compare(*(TRACES / f"{name}.json.gz" for name in names.split()))
+    names = ("cpu-llama", "cpu-qwen", "cpu-llama-generic")
+    comparison = api.compare(*(TRACES / f"{name}.json.gz" for name in names), anyway=True)
+    assert [item and item.paired for item in comparison.differences] == [True, False]
     for row in comparison.rows:
         numbers = [row.numbers(place)[0] for place in range(len(row.values))]
         for number, ratio in zip(numbers, row.ratios, strict=True):
