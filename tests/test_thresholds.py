@@ -80,7 +80,6 @@ def test_changes(tmp_path: Path) -> None:
     first, slower = report_of(tmp_path), report_of(tmp_path, (1195, 1200, 1205))
     noisy, two = report_of(tmp_path, (1000, 1200, 1210)), report_of(tmp_path, (1000, 1100))
     clean, other = report_of(tmp_path, junk=False), foreign(tmp_path)
-    named = "llama lp:generic #2: "
     for text, pair, expected in (
         ("launches>+0%", (first, slower), {}),
         ("busy_ratio<-5%", (first, slower), {}),
@@ -110,7 +109,8 @@ def test_changes(tmp_path: Path) -> None:
         assert found.keys() == expected.keys(), text
         for kind, line in expected.items():
             (shown,) = found[kind]
-            assert shown.removeprefix(f"{text}: ").removeprefix(named).removeprefix("foreign: ").startswith(line)
+            assert shown.startswith(f"{text}: {pair[1].run.setup.label if pair[1].run else 'foreign'}")
+            assert f": {line}" in shown
     lines = judge("wall_ns>+5%", first, slower, noisy, slower).failed
     assert [line.split(":")[2][-2:] for line in lines] == ["#2", "#4"]
     assert "fewer than 3 timed passes" in judge("wall_ns>+5%", first, two).undecided[0]
