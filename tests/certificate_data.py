@@ -1,8 +1,7 @@
-"""Real traces whose events are removed or changed, for tests of the certificate."""
+"""Real traces whose events are removed or changed, for tests of what is then certain."""
 
 from __future__ import annotations
 
-import fnmatch
 import gzip
 import json
 import os
@@ -22,6 +21,7 @@ from molprof.analysis.figures.model import Certificate
 CORPUS = os.environ.get("MOLPROF_CORPUS")
 needs_traces = pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces to change")
 Event = dict[str, Any]
+Content = dict[str, Any]
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 CALLS = ("cuda_runtime", "cuda_driver")
 TRITON, DDP, GRAPHS = (
@@ -32,11 +32,6 @@ TRITON, DDP, GRAPHS = (
 @cache
 def text_of(name: str) -> bytes:
     return gzip.decompress(Path(str(CORPUS), f"{name}.json.gz").read_bytes())
-
-
-def real(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(_from_0(name))
-    return content
 
 
 @cache
@@ -50,7 +45,17 @@ def _from_0(name: str) -> str:
     return json.dumps(content, default=float)
 
 
-def changed(tmp_path: Path, content: dict[str, Any]) -> Report:
+def real(name: str) -> Content:
+    content: Content = json.loads(_from_0(name))
+    return content
+
+
+@cache
+def whole(name: str) -> Report:
+    return api.report(Path(str(CORPUS), f"{name}.json.gz"))
+
+
+def changed(tmp_path: Path, content: Content) -> Report:
     return api.report(tiny_trace.write(tmp_path / "changed.json", content))
 
 
@@ -64,30 +69,14 @@ def found(report: Report) -> set[tuple[str, str, str]]:
     return {(doubt.check, doubt.group, doubt.verdict) for doubt in certified(report).doubts}
 
 
-def bound(report: Report, figure: str) -> tuple[float | None, float | None]:
-    (item,) = (item for group in certified(report).groups for item in group.bounds if item.figure == figure)
-    return item.low, item.high
-
-
 def correlation(event: Event) -> int | None:
     number: int | None = event.get("args", {}).get("correlation")
     return number
 
 
-def launches(content: dict[str, Any], pattern: str = "*Launch*Kernel*") -> list[Event]:
-    calls = [event for event in content["traceEvents"] if event.get("cat") in CALLS]
-    return sorted((e for e in calls if fnmatch.fnmatchcase(e["name"], pattern)), key=lambda e: float(e["ts"]))
+def with_events(content: Content, events: list[Event]) -> Content:
+    return {**content, "traceEvents": events}
 
 
-def without(content: dict[str, Any], gone: Callable[[Event], bool]) -> dict[str, Any]:
-    return {**content, "traceEvents": [event for event in content["traceEvents"] if not gone(event)]}
-
-
-def without_work_of(content: dict[str, Any], calls: list[Event]) -> dict[str, Any]:
-    numbers = {correlation(call) for call in calls}
-    return without(content, lambda event: event.get("cat") in GPU and correlation(event) in numbers)
-
-
-@cache
-def whole(name: str) -> Report:
-    return api.report(Path(str(CORPUS), f"{name}.json.gz"))
+def without(content: Content, gone: Callable[[Event], bool]) -> Content:
+    return with_events(content, [event for event in content["traceEvents"] if not gone(event)])

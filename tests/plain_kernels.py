@@ -5,14 +5,28 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from plain_idle import GPU, ns, union
-
+GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 POINTWISE = {"elementwise", "copy", "cat", "fill", "reduce", "norm"}
 Kernel = tuple[int, int, int, str]  # start, place in the file, time, class
+
+
+def ns(us: Any) -> int:
+    return int((Decimal(us) * 1000).to_integral_value())
+
+
+def union(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[list[int]] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([start, end])
+    return [(start, end) for start, end in merged]
 
 
 def figures(path: Path, classes: dict[tuple[str, str], str]) -> dict[str, dict[str, int]]:

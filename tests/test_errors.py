@@ -20,6 +20,7 @@ from goldens import GIVEN, ROOT, called, normal
 FILES: dict[str, str | bytes | Path] = {
     "sub/": "",
     "text.toml": "a = \n",
+    "bad.sql": b"SELECT \xff",
     "linked.json": Path("given/tiny.json"),
     "trace.svg": "{}",
     "grid.toml": "[grid]\nmodel = ['qwen']\n",
@@ -46,6 +47,10 @@ ERRORS: list[tuple[str, int, str]] = [
     ("ranks given -o given/tiny.json --force", 2, f"given/tiny.json{_LOST}"),
     ("plot classes trace.svg -o trace.svg --force", 2, f"trace.svg{_LOST}"),
     # report
+    ("report given/empty --rows", 2, "no traces in given/empty"),
+    ("report given/tiny.json --fail-if 'uncertain>5'", 2, "'uncertain>5' is not a threshold"),
+    ("report given/tiny.json --fail-if 'uncertain>=5%'", 2, "'uncertain>=5%' is not a threshold"),
+    ("report given/run.json --molecules 1", 2, "--molecules is for foreign traces; given/run.json records its own"),
     *(
         (f"report given/tiny.json --fail-if '{text}'", 2, message)
         for text, message in (
@@ -71,13 +76,57 @@ ERRORS: list[tuple[str, int, str]] = [
     ),
     # compare
     (
+        "compare given/tiny.json given/tiny-2.json --tokens 1 --tokens 2 --tokens 3",
+        2,
+        "--tokens was given 3 times, for 2 foreign traces",
+    ),
+    ("compare given/tiny.json given/tiny-2.json --fail-if 'uncertain<5%'", 2, "'uncertain<5%' is not a threshold"),
+    (
         "compare given/run.json traces/cpu-qwen.json.gz --by kernel",
         3,
         "given/run.json records GPU work and traces/cpu-qwen.json.gz does not\n  compare without --by kernel",
     ),
     # ranks
     # query
+    ("query launches given/tiny.json -p a=1 -p a=2", 2, "Invalid value for '-p' / '--param': a is given twice"),
+    (
+        "query qqqqqq given/tiny.json",
+        2,
+        "no module, table or file 'qqqqqq', and no SQL\n  molprof queries lists the modules",
+    ),
+    ("query bad.sql given/tiny.json", 2, "bad.sql is not UTF-8 text: byte 7 is 0xff"),
+    (
+        "query small_operations given/tiny.json -p below_ns=abc",
+        2,
+        "-p below_ns=abc: not a number\n  such as -p below_ns=1000",
+    ),
+    ("query molprof_small_operations given/tiny.json -p below_ns=1e", 2, "-p below_ns=1e: not a number"),
+    ("query 'CREATE PERFETTO VIEW own AS SELECT 2 AS two' given/tiny.json", 2, "the query gives no result"),
+    (
+        "query \"SELECT '\x1b[31m' FROM nowhere\" given/tiny.json",
+        2,
+        "the query failed at line 1 col 1: no such table: nowhere\n"
+        "     1 | SELECT '\\x1b[31m' FROM nowhere\n       | ^",
+    ),
     # trim
+    ("trim given/run.json --steps 7:9 -o out.json", 2, "given/run.json has no recorded steps 7:9 of batch 0"),
+    ("trim given/run.json --steps 1 --batch 3 -o out.json", 2, "given/run.json has no recorded steps 1:1 of batch 3"),
+    ("trim given/run.json --phases forwards -o out.json", 2, "given/run.json has no recorded phase 'forwards'"),
+    ("trim given/run.json --categories kernels -o out.json", 2, "given/run.json has no category 'kernels'"),
+    (
+        "trim given/run.json --from 10s --categories kernel -o out.json",
+        2,
+        "no event of given/run.json would be left\n  its events start within 0.178 ms",
+    ),
+    (
+        "trim given/run.json --steps 3-4 -o out.json",
+        2,
+        "Invalid value for '--steps': '3-4' is not A:B, such as 10:12, or one number",
+    ),
+    ("trim given/run.json --steps 4:3 -o out.json", 2, "Invalid value for '--steps': '4:3' ends before it begins"),
+    ("trim given/run.json --from 2ms --to 1ms -o out.json", 2, "--to is not after --from"),
+    ("trim given/run.json --phases forward --batch 1 -o out.json", 2, "--batch requires --steps"),
+    ("trim given/run.json --steps 2 -o given/run.json --force", 2, f"given/run.json{_LOST}"),
     # plot, open
     ("open -", 2, "standard input (-) can be read once only: name a file"),
     ("open given/tiny.json --step 1 --token 2", 2, "--token and --step exclude each other"),

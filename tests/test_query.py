@@ -17,7 +17,7 @@ from molprof.analysis.frame import Frame
 from molprof.analysis.query import Result, Statement, bind, check_reads, find_statement, literal, statements
 from molprof.analysis.render import render
 from molprof.analysis.trace_processor import Columns
-from molprof.common.errors import QueryError, UsageError
+from molprof.common.errors import MissingExtraError, QueryError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -198,3 +198,10 @@ def test_parquet_keeps_types_nulls_and_exact_text(tmp_path: Path) -> None:
         "name": ["a\x1b[31m", None, "b|\u202e"], "count": [1, 20, 300], "ratio": [0.5, 1e-5, 2.0],
         "blob": [b"\x00\xff", None, b""], "mixed": ["1", "x", None], "numbers": [2**60, None, 3], "empty": [None] * 3,
     }  # fmt: skip
+
+
+def test_parquet_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match="the format parquet needs the package 'pyarrow'") as failure:
+        query.check_parquet()
+    assert failure.value.hint == "pip install 'molprof[parquet]'"

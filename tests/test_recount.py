@@ -1,10 +1,12 @@
-"""Counts and device times of random traces against a recount in plain Python."""
+"""Counts and device times of random traces, in Chrome JSON and as packets, against a recount in plain Python."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import Any
 
+import native_trace
 import pytest
 import tiny_trace
 from hypothesis import example, given, settings
@@ -15,6 +17,7 @@ from molprof.analysis.reader.open import open_trace
 from molprof.common.errors import TraceError
 
 # Few numbers, so that they meet: equal times, shared correlations, calls and work without any.
+WORK = ("kernel", "gpu_memcpy")
 CORRELATION = st.one_of(st.none(), st.integers(0, 4))
 EVENT = st.tuples(
     st.sampled_from(["cudaLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "kernel", "gpu_memcpy"]),
@@ -29,8 +32,9 @@ EVENT = st.tuples(
 @given(st.lists(EVENT, min_size=1, max_size=25))
 @example([("cudaGraphLaunch", 0.0, 0.0, 0, 0), ("kernel", 0.0, 0.0, 0, 0)])  # a graph that takes no time
 def test_counts_equal_a_recount(tmp_path_factory: pytest.TempPathFactory, events: list[Any]) -> None:
-    path = tmp_path_factory.mktemp("random") / "random.json"
-    tiny_trace.write(path, {"traceEvents": [_event(*event) for event in events]})
+    folder = tmp_path_factory.mktemp("random")
+    document = native_trace.named({"traceEvents": [_event(*event) for event in events]})
+    path = tiny_trace.write(folder / "random.json", document)
     with open_trace(path) as (engine, info):
         if _ambiguous(events):
             with pytest.raises(TraceError, match="of several calls"):
@@ -38,6 +42,14 @@ def test_counts_equal_a_recount(tmp_path_factory: pytest.TempPathFactory, events
             return
         report = build_report(engine, info)
     assert _figures(report.to_json()) == _recount(events)
+    try:
+        with open_trace(native_trace.write(folder / "random.pftrace", document)) as (engine, info):
+            native = build_report(engine, info).to_json()
+    except TraceError as error:  # equal numbers on two devices, or at one time, which JSON may hold
+        assert re.search("holds several runs|was appended to itself", str(error))  # noqa: PT017
+    else:
+        trace = {"path": str(path), "bytes": path.stat().st_size}
+        assert {**native, "trace": {**native["trace"], **trace}} == report.to_json()
     assert all(check.holds for check in report.checks)
 
 
@@ -67,7 +79,7 @@ def _figures(report: dict[str, Any]) -> dict[str, Any]:
 
 def _recount(events: list[Any]) -> dict[str, Any]:
     kernels = [event for event in events if event[0] == "kernel"]
-    work = [event for event in events if event[0] in ("kernel", "gpu_memcpy")]
+    work = [event for event in events if event[0] in WORK]
     calls = [event for event in events if event[0].startswith("cuda")]
     started, calling = {event[3] for event in work}, {event[3] for event in calls}
     busy: dict[str, set[int]] = defaultdict(set)

@@ -1,4 +1,4 @@
-"""Many traces in one table: `molprof report --rows`, and the processes that read them."""
+"""Many traces: tables of `molprof report --rows`, folders with damaged traces, and the processes that read them."""
 
 from __future__ import annotations
 
@@ -6,24 +6,21 @@ import csv
 import io
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Cli
 from tiny_trace import document, write
 
 from molprof import Reading, api
-from molprof.analysis import trace as traces
 from molprof.analysis.documents.figures import figure_values, reports_document, trace_row
-from molprof.analysis.figures import Report
-from molprof.analysis.reader.source import traces_in
 from molprof.analysis.render import render
-from molprof.commands import report as report_command
-from molprof.commands.options import Result
 from molprof.common.errors import EngineError, TraceError
 from molprof.common.process import Served, answer
-
-CACHED = Reading(cached=True)
 
 
 @pytest.fixture
@@ -59,8 +56,10 @@ def test_a_folder_becomes_one_table_with_the_problem_of_what_cannot_be_read(
 
 
 def test_stored_reports_stand_for_their_traces(folder: Path, molprof: Cli) -> None:
+    (folder / "b.json").write_text('{"model": "x", "phase": 1}')  # no trace, and no damage
+    done = molprof("report", "traces", "--format", "json", "-o", "reports")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (0, "left out of traces: b.json (not a trace)")
     (folder / "b.json").unlink()
-    assert molprof("report", "traces", "--format", "json", "-o", "reports").returncode == 0
     of_traces, of_reports = (
         json.loads(molprof("report", name, "--rows", "--format", "json").stdout) for name in ("traces", "reports")
     )
@@ -69,18 +68,13 @@ def test_stored_reports_stand_for_their_traces(folder: Path, molprof: Cli) -> No
     assert {row["problem"] for row in of_traces} == {None}
 
 
-def test_a_table_for_people_shows_what_was_recorded(folder: Path) -> None:
-    report = api.report(folder / "a.json")
-    rows = [trace_row("a", report), trace_row("b", TraceError("b is cut"))]
-    text = render(reports_document(rows))
+def test_a_table_for_people(folder: Path) -> None:
+    """It shows what was recorded, says each name once, and has no empty part."""
+    good, bad = trace_row("a", api.report(folder / "a.json")), trace_row("x/b.json", TraceError("x/b.json: it is cut"))
+    text = render(reports_document([good, bad]))
     assert "launches" in text
     assert "leaf operators" not in text
     assert "1 trace could not be read" in text
-    assert "is cut" in text
-
-
-def test_a_table_says_each_name_once_and_has_no_empty_part(folder: Path) -> None:
-    good, bad = trace_row("a", api.report(folder / "a.json")), trace_row("x/b.json", TraceError("x/b.json: it is cut"))
     assert "Not read" not in render(reports_document([good]))
     text = render(reports_document([bad]))
     assert "\nTraces\n" not in text
@@ -89,32 +83,11 @@ def test_a_table_says_each_name_once_and_has_no_empty_part(folder: Path) -> None
     assert trace_row("b", TraceError("bytes are missing")).reason == "bytes are missing"
 
 
-def test_a_folder_without_traces_is_wrong_usage(folder: Path, molprof: Cli) -> None:
-    (folder / "none").mkdir()
-    done = molprof("report", "traces/none", "--rows")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "no traces in traces/none" in done.stderr
-
-
-def test_a_report_of_a_folder_leaves_out_what_is_no_trace(folder: Path, molprof: Cli) -> None:
-    (folder / "b.json").write_text('{"model": "x", "phase": 1}')  # damaged before
-    done = molprof("report", "traces", "--format", "json")
-    assert (done.returncode, done.stderr) == (0, "left out of traces: b.json (not a trace)\n")
-    assert [report["trace"]["path"] for report in json.loads(done.stdout)] == ["traces/a.json", "traces/c.json.gz"]
-    (folder.parent / "other").mkdir()
-    (folder.parent / "other/settings.json").write_text("{}")
-    done = molprof("report", "other")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "other holds no traces" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "stdout", "files"),
     [
         ("--format json -o out", "", {"a.json", "c.json"}),
-        ("--format html -o out", "", {"a.html", "c.html"}),
         ("--by operator --format csv -o out", "", {"a.csv", "c.csv"}),
-        ("--format json", "[", set()),
         ("--format markdown", "## molprof report: traces/a.json", set()),
     ],
 )
@@ -135,38 +108,6 @@ def test_a_damaged_trace_of_a_folder_is_named_and_the_others_are_written(
         "  --partial reads the intact part of a damaged trace",
     ]
     assert {path.name for path in (folder.parent / "out").glob("*")} == files
-
-
-def test_an_interrupted_table_goes_on_where_it_was(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    paths = traces_in(folder)
-    assert [path.name for path in paths] == ["a.json", "b.json", "c.json.gz"]
-    monkeypatch.setattr(traces, "processors", lambda: 1)
-    found = api.each_report(paths, CACHED)
-
-    def interrupted(*arguments: object) -> object:
-        yield next(found)
-        yield next(found)
-        found.close()
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(report_command, "each_report", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            report_command.report_rows(paths, CACHED, Result("csv"))
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.endswith("2 of 3 traces were read; their reports are kept: repeat the command to go on\n")
-    # What was read is not read again.
-    asked: list[str] = []
-    ask = Served.ask
-    monkeypatch.setattr(Served, "ask", lambda self, *request: asked.append(request[1]) or ask(self, *request))
-    first, damaged, last = api.each_report(paths, CACHED)
-    assert isinstance(first, Report)
-    assert isinstance(damaged, TraceError)
-    assert isinstance(last, Report)
-    assert str(folder / "a.json") not in asked
 
 
 def test_a_process_answers_many_requests_and_is_replaced_when_it_dies() -> None:
@@ -194,3 +135,18 @@ def _answered(request: bytes) -> bytes:
     if request == b"die":
         raise SystemExit("out of luck")
     return str(os.getpid()).encode()
+
+
+def test_an_interrupted_table_keeps_what_was_read(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    list(api.each_report([folder / "a.json"], Reading(cached=True)))
+    line = [sys.executable, "-m", "molprof", "report", "a.json", "pipe", "--rows", "--format", "csv"]
+    heard: dict[str, Any] = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), "text": True}
+    outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(line, cwd=folder, **outputs, **heard) as process:
+        assert process.stderr.readline() == "waiting for data from pipe; Ctrl-C ends it\n"
+        process.send_signal(signal.SIGINT)
+        out, said = process.communicate(timeout=60)
+    kept = "1 of 2 traces were read; their reports are kept: repeat the command to go on\n"
+    assert (process.returncode, out) == (130, "")
+    assert said == f"{kept}\nmolprof: error: interrupted; no file was changed\n"

@@ -9,13 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_trace
+from tiny_trace import slice_, work, write
 
 import molprof
-from molprof.analysis import findings
-from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.places import work_places
-from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.frame import FRAMES
 from molprof.analysis.reader import open as opening
 from molprof.common.errors import TraceError, UsageError
@@ -38,40 +34,34 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, bool]]:
 @pytest.fixture
 def trace(tmp_path: Path) -> Iterator[molprof.Trace]:
     events = [
-        tiny_trace.slice_("python_function", "main.py(3): main", 0, 90),
-        tiny_trace.slice_("cpu_op", "aten::mm", 1, 9, **{"Input Dims": [[2, 3]]}),
-        tiny_trace.slice_("cuda_runtime", "cudaLaunchKernel", 2, 1, correlation=7),
-        tiny_trace.work("kernel", "gemm", 20, 5, 7),
-        tiny_trace.slice_("cpu_op", "aten::add", 30, 9),
+        slice_("python_function", "main.py(3): main", 0, 90),
+        slice_("cpu_op", "aten::mm", 1, 9, **{"Input Dims": [[2, 3]]}),
+        slice_("cuda_runtime", "cudaLaunchKernel", 2, 1, correlation=7),
+        work("kernel", "gemm", 20, 5, 7),
+        slice_("cpu_op", "aten::add", 30, 9),
     ]
-    with molprof.load(tiny_trace.write(tmp_path / "trace.json", {"traceEvents": events})) as trace:
+    with molprof.load(write(tmp_path / "trace.json", {"traceEvents": events})) as trace:
         yield trace
 
 
 def test_a_layer_is_read_when_it_is_asked_for(trace: molprof.Trace, opened: list[tuple[bool, bool]]) -> None:
     assert opened == []
     assert trace.report.counts.kernels == trace.figures["kernels"] == 1
-    assert trace.info.events_by_category["cpu_op"] == 2
-    assert len(trace.phases) == 0
+    assert (trace.info.events_by_category["cpu_op"], len(trace.phases)) == (2, 0)
     assert opened == [(False, False)]
     assert trace.work["source"].tolist() == ["main.py(3): main"]
     assert trace.query("SELECT name FROM slice WHERE ts = $ts", ts=1_000)["name"].tolist() == ["aten::mm"]
     # All arguments, and the stacks that were there.
     assert opened == [(False, False), (True, False), (True, True)]
-    assert len(trace.calls) == 1
-    assert len(opened) == 3
-
-
-def test_frames_join_and_say_what_they_hold(trace: molprof.Trace) -> None:
     assert trace.work["call_id"].tolist() == trace.calls["id"].tolist()
     mine = trace.operators.where(trace.operators["id"] == trace.calls["operator_id"][0])
-    assert mine["name"].tolist() == ["aten::mm"]
-    assert trace.work.unit("dur") == "ns"
+    assert (mine["name"].tolist(), trace.work.unit("dur")) == (["aten::mm"], "ns")
     for name in FRAMES:
-        frame = getattr(trace, name)
-        assert set(frame.meanings) == set(frame.names), name
+        assert set(getattr(trace, name).meanings) == set(getattr(trace, name).names), name
     with pytest.raises(AttributeError, match="its frames are work, calls, "):
         trace.kernels  # noqa: B018
+    trace.close()
+    assert (len(trace.work), len(trace.info.events_by_category), len(opened)) == (1, 4, 3)
 
 
 def test_a_cached_report_needs_no_trace_processor(
@@ -83,38 +73,15 @@ def test_a_cached_report_needs_no_trace_processor(
     assert len(opened) == 2
 
 
-def test_what_was_read_stays_after_the_trace_is_closed(trace: molprof.Trace, opened: list[tuple[bool, bool]]) -> None:
-    work = trace.work
-    trace.close()
-    assert trace.work is work
-    assert len(trace.info.events_by_category) == 4
-    assert len(opened) == 1
-
-
-@rule(id="by_function", title="t", fix="f", explanation="e", query="launches", needs=("gpu",), least_gain=0.0)
-def by_function(known: Known) -> Found | None:
-    (place,) = work_places(known, ("matmul",))
-    return Found(place.label, {"work": place.count}, known.gain(0.5, "all of it"))
-
-
-def test_places_are_functions_that_were_read_beside_the_trace(
-    trace: molprof.Trace, opened: list[tuple[bool, bool]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(findings, "RULES", (by_function,))
-    assert [found.evidence for found in trace.findings] == ["main.py(3): main"]
-    assert opened == [(False, False)]
-
-
 def kernels(trace: molprof.Trace) -> dict[str, int]:
     return {str(trace.path): trace.report.counts.kernels}
 
 
 @pytest.mark.parametrize("at_once", [0, 1, 2])
 def test_each_trace_in_order_and_errors_in_their_place(trace: molprof.Trace, tmp_path: Path, at_once: int) -> None:
-    bad = tmp_path / "bad.json"
-    bad.write_text('{"traceEvents": [')
-    empty = tiny_trace.write(tmp_path / "empty.json", {"traceEvents": []})
-    paths = [empty, bad, trace.path, tmp_path / "none.json"]
+    (tmp_path / "bad.json").write_text('{"traceEvents": [')
+    empty = write(tmp_path / "empty.json", {"traceEvents": []})
+    paths = [empty, tmp_path / "bad.json", trace.path, tmp_path / "none.json"]
     found = list(molprof.each_trace(paths, kernels, dict[str, int], at_once=at_once))
     assert [type(item) for item in found] == [dict, TraceError, dict, UsageError]
     assert (found[0], found[2]) == ({str(paths[0]): 0}, {str(paths[2]): 1})
@@ -123,9 +90,6 @@ def test_each_trace_in_order_and_errors_in_their_place(trace: molprof.Trace, tmp
 
 
 def test_importing_molprof_imports_nothing_heavy() -> None:
-    code = (
-        "import sys, molprof\n"
-        "heavy = {'numpy', 'msgspec', 'click', 'molprof.api'} & {*sys.modules}\n"
-        "sys.exit(f'{heavy}' if heavy else not callable(molprof.compare))"
-    )
+    heavy = "{'numpy', 'msgspec', 'click', 'molprof.api'} & {*sys.modules}"
+    code = f"import sys, molprof; sys.exit(bool({heavy}) or not callable(molprof.compare))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -24,16 +24,7 @@ def slice_(
     category: str, name: str, ts: float, dur: float, pid: int | str = HOST, tid: int = 100, **args: Any
 ) -> dict[str, Any]:
     """One complete event."""
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": name,
-        "pid": pid,
-        "tid": tid,
-        "ts": ts,
-        "dur": dur,
-        "args": args,
-    }
+    return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
 
 
 def work(
@@ -98,14 +89,7 @@ EVENTS = [
 
 def repeat(wall_ns: int, forward_ns: int) -> dict[str, Any]:
     """A timed pass: 95 ns of it outside `forward`, 5 ns in no phase."""
-    phases = {
-        "template": 10,
-        "tokenize": 5,
-        "prefill": 30,
-        "forward": forward_ns,
-        "processor": 20,
-        "sampling": 15,
-    }
+    phases = {"template": 10, "tokenize": 5, "prefill": 30, "forward": forward_ns, "processor": 20, "sampling": 15}
     return {"wall_ns": wall_ns, "phases_ns": {**phases, "bookkeeping": 10}, "steps_ns": [[30, 500, 400]]}
 
 

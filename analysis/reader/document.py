@@ -18,7 +18,7 @@ _RECORD_HINT = "record the trace again, or copy the file again"
 CHROME_HINT = "molprof reads traces in Chrome format, as torch.profiler writes them"
 _PARTIAL_HINT = "read the intact part with --partial"
 # The longest event, or value of another top-level key.
-_MAX_VALUE_BYTES = 256 * 1024 * 1024
+MAX_VALUE_BYTES = 256 * 1024 * 1024
 _SPACE = re.compile(rb"[ \t\r\n]*")
 
 # Text decoded in one call. Its events fit into a processor's cache: half the time of blocks of 2 MiB.
@@ -108,8 +108,8 @@ class Cursor:
 
     def need_more(self, where: str) -> None:
         """Reads on where the text must. Raises TraceError at its end, and for a value that is too long."""
-        if len(self.data) - self.at > _MAX_VALUE_BYTES:
-            raise self.error(f"has a value of more than {_MAX_VALUE_BYTES} bytes, {where}")
+        if len(self.data) - self.at > MAX_VALUE_BYTES:
+            raise self.error(f"has a value of more than {MAX_VALUE_BYTES} bytes, {where}")
         if not self.more():
             raise self.error(f"is truncated {where}", position=len(self.data))
 

@@ -22,7 +22,7 @@ from molprof.common.errors import TraceError
 # The engine reads times as float64 microseconds, which are exact to the ns up to 2**52 ns.
 _MAX_SPAN_NS = 2**52
 # More events of unknown kinds than this must not be most of a file: a small one may unpack to many tiny events.
-_MAX_UNREAD = 1_000_000
+MAX_UNREAD = 1_000_000
 _NOTHING = np.empty(0, dtype=np.int64)
 # Levels of nested slices that are checked one by one; all deeper ones together, which takes longer for each.
 _LEVELS = 16
@@ -107,7 +107,7 @@ def survey(parts: Iterable[Part], path: str, most_stacks: int | None = None) -> 
                 found.process_names[pid] = name
         if len(part.starts):
             kept.append(part)
-        if unread > _MAX_UNREAD and 2 * unread > read:
+        if unread > MAX_UNREAD and 2 * unread > read:
             what = f"{unread:,} of its first {read:,} events are of no known kind (ph): not a trace"
             raise TraceError(f"{path}: {what}", hint=CHROME_HINT)
     found.starts_ns = starts = _joined(kept, "starts", np.int64)
