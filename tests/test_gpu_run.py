@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from goldens import GIVEN
-from plain_idle import ns, union
+from plain_kernels import ns, union
 
 from molprof import api
 from molprof.analysis.figures import Report
