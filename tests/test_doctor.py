@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cli
 
 from molprof.profiler.doctor.trials import attention, preset, torch_build
 
@@ -78,9 +78,11 @@ def with_torch(folder: Path, gpus: str, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-def checks(molprof: Cli, code: int) -> tuple[dict[str, bool], dict[str, dict[str, Any]]]:
+def checks(folder: Path, code: int) -> tuple[dict[str, bool], dict[str, dict[str, Any]]]:
     """What works, and each check by its name."""
-    done = molprof("doctor", "--format", "json")
+    # Not from a server of the tests, which has the packages of this process.
+    line = [sys.executable, "-m", "molprof", "doctor", "--limit", "60", "--format", "json"]
+    done = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     told = json.loads(done.stdout)
     return told["can"], {check.pop("name"): check for check in told["checks"]}
@@ -94,11 +96,11 @@ def test_trials_that_work() -> None:
     assert preset("qwen") == {"tokens": 151_650}
 
 
-def test_without_torch_traces_can_be_analysed(packages: Path, molprof: Cli, tmp_path: Path) -> None:
+def test_without_torch_traces_can_be_analysed(packages: Path, tmp_path: Path) -> None:
     lacking(packages, "torch", "transformers", "xgrammar", "llguidance", "pyarrow")
     (packages / "flash_attn.py").write_text(f"raise {ABI_ERROR}\n")
     (tmp_path / "molprof.toml").write_text("[slurm.x]\ntime = 1\nbad = 2\n")
-    can, found = checks(molprof, 0)
+    can, found = checks(tmp_path, 0)
     assert can == {"analysis": True, "capture": False}
     assert found["torch"] == {
         "value": "not installed; molprof capture requires it",
@@ -123,10 +125,11 @@ def test_without_torch_traces_can_be_analysed(packages: Path, molprof: Cli, tmp_
         "partition, account, qos, constraint, gpus, cpus, time, memory, parallel, setup, sbatch")  # fmt: skip
 
 
-def test_where_neither_works_the_code_says_so(packages: Path, molprof: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    lacking(packages, "transformers", "rdkit", "safetensors", "tokenizers", "pyarrow", "wasmtime")
+def test_where_neither_works_the_code_says_so(packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = "transformers rdkit safetensors tokenizers pyarrow wasmtime xgrammar llguidance submitit mcp"
+    lacking(packages, *names.split())
     with_torch(packages, "", monkeypatch)
-    can, found = checks(molprof, 3)
+    can, found = checks(tmp_path, 3)
     assert can == {"analysis": False, "capture": False}
     assert found["trace processor"]["value"].startswith("wasmtime is not installed; reading traces requires it")
     assert found["preset qwen"]["state"] == "missing"
@@ -141,9 +144,9 @@ def test_where_neither_works_the_code_says_so(packages: Path, molprof: Cli, monk
     assert found["sdpa-math"] == {"value": "torch has none for a CPU", "state": "absent", "fix": None}
 
 
-def test_kernels_that_do_not_run_on_a_gpu(packages: Path, molprof: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_do_not_run_on_a_gpu(packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_torch(packages, "H100", monkeypatch)
-    _, found = checks(molprof, 0)
+    _, found = checks(tmp_path, 0)
     assert (found["torch"]["value"], found["torch"]["state"], found["cudnn"]["value"]) == ("2.13.0", "ok", "91000")
     fix = "--attention sdpa takes one that runs"
     assert found["sdpa-flash"] == {"value": "Flash attention needs sm80.", "state": "broken", "fix": fix}
