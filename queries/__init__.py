@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import re
 from collections.abc import Mapping
@@ -30,6 +31,8 @@ COSTS = {
     "step_placement": 1,
     "work_kinds": 1,
 }
+# A row of molprof.phase_marks that names a file and a function.
+_FUNCTION_MARK = re.compile(r"^ +\('\w+', '\w+', '\w+', '([^']+)', '([^']+)'\),?$", re.MULTILINE)
 
 
 def included(sql: str) -> frozenset[str]:
@@ -48,3 +51,12 @@ def modules() -> Mapping[str, str]:
     """Module key for INCLUDE PERFETTO MODULE (`molprof.launches`) to SQL text, sorted by key."""
     found = sorted(Path(__file__).parent.glob("*.sql"), key=lambda path: path.name)
     return MappingProxyType({f"{PACKAGE}.{path.stem}": path.read_text(encoding="utf-8") for path in found})
+
+
+@functools.cache
+def marking_functions() -> Mapping[str, re.Pattern[str]]:
+    """The Python functions that mark phases, by the table of molprof.phase_marks: what fits their files, by name."""
+    files: dict[str, list[str]] = {}
+    for path, name in _FUNCTION_MARK.findall(modules()[f"{PACKAGE}.phase_marks"]):
+        files.setdefault(name, []).append(fnmatch.translate(f"*{path}([0-9]*)"))
+    return MappingProxyType({name: re.compile("|".join(paths)) for name, paths in files.items()})

@@ -1,4 +1,4 @@
--- The phase of each operator and runtime call: that of its thread in which it started.
+-- The phase of each operator and runtime call: the innermost of its thread in which it started.
 --
 -- Example:
 --   SELECT phase.phase, slice.category, COUNT() AS count
@@ -12,11 +12,6 @@
 
 INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.phases;
-
--- Phases, each up to its end or the start of the next of its thread.
-CREATE PERFETTO TABLE _molprof_phase_lane AS
-SELECT *
-FROM _molprof_up_to_next!(molprof_phase);
 
 -- Operators and calls that started in a phase; others have no row.
 CREATE PERFETTO TABLE molprof_call_phase(

@@ -98,7 +98,7 @@ WITH
       total.time_ns
     FROM matching
     JOIN molprof_operation_total AS total USING (category, name)
-    WHERE (SELECT COUNT() FROM molprof_phase) = 0
+    WHERE NOT EXISTS(SELECT 1 FROM molprof_phase WHERE program = 'molprof')
   )
 SELECT
   IIF(category = 'kernel', 'kernel', 'operator') AS kind,

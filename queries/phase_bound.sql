@@ -29,12 +29,11 @@ WITH
       upid,
       tid,
       ts,
-      ts + dur AS ts_end,
-      id AS phase_id,
+      ts_end,
+      id + 1 AS phase_id,
       0 AS busy,
       0 AS waiting
-    FROM molprof_phase
-    WHERE dur > 0
+    FROM _molprof_phase_lane
     UNION ALL
     SELECT
       home.upid,
@@ -65,7 +64,6 @@ WITH
       tid,
       ts,
       phase_id,
-      phase_id IS NOT NULL AS opened,
       busy,
       waiting
     FROM stretch
@@ -74,8 +72,7 @@ WITH
       upid,
       tid,
       ts_end AS ts,
-      NULL AS phase_id,
-      -(phase_id IS NOT NULL) AS opened,
+      -phase_id AS phase_id,
       -busy AS busy,
       -waiting AS waiting
     FROM stretch
@@ -84,21 +81,19 @@ SELECT
   upid,
   tid,
   ts,
-  MAX(phase_id) AS phase_id,
-  SUM(opened) AS opened,
+  SUM(phase_id) AS phase_id,
   SUM(busy) AS busy,
   SUM(waiting) AS waiting
 FROM change
 GROUP BY upid, tid, ts;
 
--- Time of each phase by what bounded it. Phases of one thread do not overlap, so the last that began is open; slices
--- are numbered in order of their start.
+-- Time of each phase by what bounded it. Of a thread one phase at most is open at a time, so its number, from 1, is the
+-- sum of all.
 CREATE PERFETTO TABLE _molprof_bound_time AS
 WITH
   moment AS (
     SELECT
-      MAX(phase_id) OVER past AS phase_id,
-      SUM(opened) OVER past AS opened,
+      IFNULL(SUM(phase_id) OVER past, 0) AS phase_id,
       SUM(busy) OVER past AS busy,
       SUM(waiting) OVER past AS waiting,
       LEAD(ts) OVER (PARTITION BY upid, tid ORDER BY ts) - ts AS dur
@@ -107,12 +102,12 @@ WITH
       past AS (PARTITION BY upid, tid ORDER BY ts ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
   )
 SELECT
-  phase_id,
+  phase_id - 1 AS phase_id,
   SUM(IIF(busy > 0, dur, 0)) AS gpu_busy_ns,
   SUM(IIF(busy = 0 AND waiting > 0, dur, 0)) AS sync_idle_ns,
   SUM(IIF(busy = 0 AND waiting = 0, dur, 0)) AS launch_ns
 FROM moment
-WHERE opened > 0
+WHERE phase_id > 0
 GROUP BY phase_id;
 
 -- One row per phase, in order of start. Empty for foreign traces.
@@ -125,7 +120,7 @@ CREATE PERFETTO TABLE molprof_phase_bound(
   batch LONG,
   -- Step of the batch; null for phases outside the steps.
   step LONG,
-  -- Time on the host, profiler's cost included, ns.
+  -- Time on the host outside the phases that it contains, profiler's cost included, ns.
   host_ns DURATION,
   -- Part of it with any device busy, ns; null where no GPU work is recorded, as the next two.
   gpu_busy_ns DURATION,
@@ -144,7 +139,7 @@ SELECT
   phase.phase,
   phase.batch,
   phase.step,
-  phase.dur AS host_ns,
+  phase.own_ns AS host_ns,
   IIF(recorded.gpu, IFNULL(bound.gpu_busy_ns, 0), NULL) AS gpu_busy_ns,
   IIF(recorded.gpu, IFNULL(bound.sync_idle_ns, 0), NULL) AS sync_idle_ns,
   IIF(recorded.gpu, IFNULL(bound.launch_ns, 0), NULL) AS launch_ns

@@ -20,7 +20,7 @@ CREATE PERFETTO TABLE molprof_phase_work(
   batch LONG,
   -- Step of the batch; null for set-up phases and as above.
   step LONG,
-  -- Time on the host, profiler's cost included, ns; null as above.
+  -- Time on the host outside the phases that it contains, profiler's cost included, ns; null as above.
   host_ns DURATION,
   -- Calls that start a kernel.
   launches LONG,
@@ -108,7 +108,7 @@ SELECT
   phase.phase,
   phase.batch,
   phase.step,
-  phase.dur AS host_ns,
+  phase.own_ns AS host_ns,
   total.launches,
   total.graph_launches,
   total.kernels,

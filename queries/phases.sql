@@ -1,4 +1,4 @@
--- Steps and phases of a captured run, from its annotations (docs/trace-format.md).
+-- Steps and phases of a captured run, from its annotations (docs/trace-format.md); phases of an engine.
 --
 -- Example:
 --   SELECT batch, step, phase, ts, dur
@@ -6,31 +6,73 @@
 --   ORDER BY ts, id;
 
 INCLUDE PERFETTO MODULE molprof.annotations;
+INCLUDE PERFETTO MODULE molprof.phase_marks;
 
--- One row per phase: template and tokenize of each batch, then prefill or forward, processor, sampling and
--- bookkeeping of each recorded step. Empty for foreign traces.
-CREATE PERFETTO TABLE molprof_phase(
-  -- The annotation's slice.
-  id JOINID(slice.id),
-  -- Start, ns since the trace's earliest event.
-  ts TIMESTAMP,
-  -- Time on the host, profiler's cost included, ns.
-  dur DURATION,
-  -- template, tokenize, prefill, forward, processor, sampling or bookkeeping.
-  phase STRING,
-  -- Batch, from 0.
-  batch LONG,
-  -- Step of the batch, 0 for the one with the prefill; null for template and tokenize.
-  step LONG,
-  -- Process of the phase.
-  upid JOINID(process.id),
-  -- Thread number of the phase.
-  tid LONG
-) AS
+-- Functions and scopes that mark phases of an engine, by their names: looked for once, however often a name occurs.
+CREATE PERFETTO TABLE _molprof_marked_name AS
+SELECT
+  category,
+  name,
+  mark.program,
+  mark.part,
+  mark.phase,
+  mark.kind
+FROM (
+  SELECT category, name
+  FROM slice
+  WHERE category IN ('python_function', 'user_annotation')
+  GROUP BY category, name
+)
+JOIN molprof_phase_mark AS mark
+  ON category = IIF(mark.kind = 'scope', 'user_annotation', 'python_function') AND name GLOB mark.pattern
+GROUP BY category, name;
+
+-- All that mark phases, by thread, without those inside another of their phase.
+CREATE PERFETTO TABLE _molprof_engine_phase AS
+WITH
+  marked AS (
+    SELECT
+      slice.id,
+      slice.ts,
+      slice.dur,
+      named.program,
+      named.phase,
+      track.upid,
+      track.tid
+    -- In this order, the engine finds the slices of each name.
+    FROM _molprof_marked_name AS named
+    CROSS JOIN slice
+    JOIN _molprof_thread_track AS track ON track.id = slice.track_id
+    WHERE slice.name = named.name AND slice.category = named.category
+  )
 SELECT
   id,
   ts,
   dur,
+  program,
+  phase,
+  upid,
+  tid
+FROM (
+  SELECT
+    *,
+    MAX(ts + dur) OVER (
+      PARTITION BY upid, tid, phase
+      ORDER BY ts, dur DESC, id
+      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS covered_until
+  FROM marked
+)
+WHERE covered_until IS NULL OR ts >= covered_until
+ORDER BY ts, id;
+
+-- Phases of the run, or of an engine where no run is recorded.
+CREATE PERFETTO TABLE _molprof_marked_phase AS
+SELECT
+  id,
+  ts,
+  dur,
+  'molprof' AS program,
   SUBSTR(name, 9, INSTR(name || ' ', ' ') - 9) AS phase,
   _molprof_number!(name, ' batch=') AS batch,
   _molprof_number!(name, ' step=') AS step,
@@ -38,7 +80,164 @@ SELECT
   tid
 FROM molprof_annotation
 WHERE role = 'phase'
-ORDER BY ts, id;
+UNION ALL
+SELECT
+  id,
+  ts,
+  dur,
+  program,
+  phase,
+  NULL AS batch,
+  NULL AS step,
+  upid,
+  tid
+FROM _molprof_engine_phase
+WHERE NOT EXISTS(SELECT 1 FROM molprof_annotation WHERE role = 'phase');
+
+-- Where phases begin and end, on each thread; how many are open then.
+CREATE PERFETTO TABLE _molprof_phase_change AS
+SELECT
+  id,
+  upid,
+  tid,
+  ts,
+  change,
+  SUM(change) OVER in_order AS open,
+  LEAD(ts) OVER in_order AS ts_end
+FROM (
+  SELECT id, upid, tid, ts, 1 AS change, -dur AS place
+  FROM _molprof_marked_phase
+  WHERE dur > 0
+  UNION ALL
+  SELECT id, upid, tid, ts + dur AS ts, -1 AS change, -id AS place
+  FROM _molprof_marked_phase
+  WHERE dur > 0
+)
+WINDOW
+  in_order AS (PARTITION BY upid, tid ORDER BY ts, change, place, id);
+
+-- Of each moment on a thread the innermost phase: the one that began last, once that ended the one around it.
+CREATE PERFETTO TABLE _molprof_phase_lane AS
+WITH
+  -- Of those open at a change, the one that began last: slices are numbered in order of their start.
+  last AS (
+    SELECT
+      upid,
+      tid,
+      ts,
+      ts_end,
+      MAX(IIF(change > 0, id, NULL)) OVER (
+        PARTITION BY upid, tid, open
+        ORDER BY ts, change, id
+      ) AS around,
+      MAX(IIF(change > 0, id, NULL)) OVER (
+        PARTITION BY upid, tid
+        ORDER BY ts, change, id
+      ) AS latest
+    FROM _molprof_phase_change
+    WHERE open > 0
+  )
+SELECT
+  -- Where phases overlap, the one that is still open.
+  IIF(around.ts + around.dur > last.ts, last.around, last.latest) AS id,
+  last.upid,
+  last.tid,
+  last.ts,
+  last.ts_end
+FROM last
+JOIN _molprof_marked_phase AS around ON around.id = last.around
+WHERE last.ts_end > last.ts
+ORDER BY last.ts, last.upid, last.tid;
+
+-- One row per phase. Of a captured run: template and tokenize of each batch, then prefill or forward, processor,
+-- sampling and bookkeeping of each recorded step. Of an engine: those that molprof.phase_marks recognizes, which may
+-- contain each other. Empty for other traces.
+CREATE PERFETTO TABLE molprof_phase(
+  -- The slice of the annotation or function that marks it.
+  id JOINID(slice.id),
+  -- Start, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- Time on the host, profiler's cost included, ns.
+  dur DURATION,
+  -- Part of it outside the phases that it contains, ns; those of one thread add up to its time in phases.
+  own_ns DURATION,
+  -- molprof, vllm or sglang.
+  program STRING,
+  -- Name of the phase.
+  phase STRING,
+  -- Batch of a captured run, from 0; null for engines.
+  batch LONG,
+  -- Step of the batch, 0 for the one with the prefill; null for template, tokenize and engines.
+  step LONG,
+  -- Process of the phase.
+  upid JOINID(process.id),
+  -- Thread number of the phase.
+  tid LONG
+) AS
+SELECT
+  phase.id,
+  phase.ts,
+  phase.dur,
+  IFNULL(SUM(lane.ts_end - lane.ts), 0) AS own_ns,
+  phase.program,
+  phase.phase,
+  phase.batch,
+  phase.step,
+  phase.upid,
+  phase.tid
+FROM _molprof_marked_phase AS phase
+LEFT JOIN _molprof_phase_lane AS lane USING (id)
+GROUP BY phase.id
+ORDER BY phase.ts, phase.id;
+
+-- One row per phase of the programs whose phases are recorded, also of those that did not occur.
+CREATE PERFETTO VIEW molprof_phase_total(
+  -- molprof, vllm or sglang.
+  program STRING,
+  -- Name of the phase.
+  phase STRING,
+  -- How often it occurred; null where nothing that marks it can be in the trace, as the times.
+  count LONG,
+  -- Time on the host, ns; phases may contain each other.
+  time_ns DURATION,
+  -- Part of it outside the phases that it contains, ns; these add up to the time in phases.
+  own_ns DURATION
+) AS
+WITH
+  found AS (
+    SELECT program, phase, COUNT() AS count, SUM(dur) AS time_ns, SUM(own_ns) AS own_ns
+    FROM molprof_phase
+    GROUP BY program, phase
+  ),
+  -- Parts of a program of which functions or scopes are recorded.
+  recorded AS (
+    SELECT program, part, kind
+    FROM _molprof_marked_name
+    GROUP BY program, part, kind
+  ),
+  possible AS (
+    SELECT
+      mark.program,
+      mark.phase,
+      MAX(recorded.kind IS NOT NULL) AS is_recorded
+    FROM molprof_phase_mark AS mark
+    LEFT JOIN recorded USING (program, part, kind)
+    WHERE mark.program IN (SELECT program FROM found)
+    GROUP BY mark.program, mark.phase
+    UNION ALL
+    SELECT program, phase, 1 AS is_recorded
+    FROM found
+    WHERE program = 'molprof'
+  )
+SELECT
+  possible.program,
+  possible.phase,
+  IIF(possible.is_recorded, IFNULL(found.count, 0), NULL) AS count,
+  IIF(possible.is_recorded, IFNULL(found.time_ns, 0), NULL) AS time_ns,
+  IIF(possible.is_recorded, IFNULL(found.own_ns, 0), NULL) AS own_ns
+FROM possible
+LEFT JOIN found USING (program, phase)
+ORDER BY possible.program, possible.phase;
 
 -- One row per recorded step.
 CREATE PERFETTO TABLE molprof_step(

@@ -63,14 +63,66 @@ SELECT
 FROM chosen
 WHERE priority = best AND (covered_until IS NULL OR ts + dur > covered_until);
 
+-- The whole of an engine's steps, of which annotations mark the model's part: masks and sampling are outside. From one
+-- schedule of the thread to the next, or, where the scheduler is not recorded, from one annotation to the next. The
+-- last ends with the last phase.
+CREATE PERFETTO TABLE _molprof_engine_step AS
+WITH
+  mark AS (
+    SELECT id, upid, tid, ts, ts + dur AS ts_end, 1 AS is_step
+    FROM _molprof_step_annotation
+    WHERE source IN ('vllm', 'sglang')
+    UNION ALL
+    SELECT id, upid, tid, ts, ts + dur AS ts_end, 0 AS is_step
+    FROM molprof_phase
+    WHERE phase = 'schedule'
+  ),
+  found AS (
+    SELECT
+      id,
+      upid,
+      tid,
+      IIF(LAG(is_step) OVER lane = 0, LAG(ts) OVER lane, ts) AS ts,
+      ts_end,
+      LEAD(ts) OVER lane AS next_ts,
+      is_step,
+      IFNULL(LAG(is_step) OVER lane = 0, FALSE) AS is_scheduled
+    FROM mark
+    WINDOW lane AS (PARTITION BY upid, tid ORDER BY ts, is_step, id)
+  )
+SELECT
+  id,
+  ts,
+  IFNULL(
+    next_ts,
+    MAX(
+      ts_end,
+      IFNULL(
+        (
+          SELECT MAX(phase.ts + phase.dur)
+          FROM molprof_phase AS phase
+          WHERE phase.upid = found.upid AND phase.tid = found.tid AND phase.ts >= found.ts
+        ),
+        0
+      )
+    )
+  ) - ts AS dur,
+  is_scheduled
+FROM found
+WHERE is_step
+ORDER BY id;
+
 -- One row per step, in order of start. A step inside another of its thread has no row.
 CREATE PERFETTO TABLE molprof_any_step(
   -- The annotation's slice.
   id JOINID(slice.id),
-  -- Start, ns since the trace's earliest event.
+  -- Start, ns since the trace's earliest event; of vllm and sglang that of the schedule before the annotation.
   ts TIMESTAMP,
-  -- Time on the host, profiler's cost included, ns.
+  -- Time on the host to the end, of vllm and sglang to the next schedule; profiler's cost included, ns.
   dur DURATION,
+  -- Whether start and end are recorded. False for steps of vllm and sglang without the scheduler: they go from one
+  -- annotation to the next, the last to the end of the last phase.
+  is_whole BOOL,
   -- Whose steps they are: molprof, vllm, sglang (where any step[...] is recorded), profiler or program.
   source STRING,
   -- The annotation, as recorded.
@@ -106,8 +158,9 @@ WITH
   )
 SELECT
   step.id,
-  step.ts,
-  step.dur,
+  IFNULL(whole.ts, step.ts) AS ts,
+  IFNULL(whole.dur, step.dur) AS dur,
+  IFNULL(whole.is_scheduled, TRUE) AS is_whole,
   step.source,
   step.name,
   CASE step.form
@@ -140,6 +193,7 @@ SELECT
   step.upid,
   step.tid
 FROM _molprof_step_annotation AS step
+LEFT JOIN _molprof_engine_step AS whole ON whole.id = step.id
 LEFT JOIN molprof_step AS own ON own.id = step.id
 LEFT JOIN generated ON generated.batch = own.batch AND generated.step = own.step
-ORDER BY step.ts, step.id;
+ORDER BY IFNULL(whole.ts, step.ts), step.id;

@@ -181,11 +181,29 @@ def test_cases(tmp_path: Path, path: Path) -> None:
         assert answered(case, tmp_path) == text_of(case), "python tests/test_queries.py writes them anew"
 
 
-@pytest.mark.parametrize("name", ["kinds", "ranks", "run", "tokens"])
+@pytest.mark.parametrize("name", ["engines", "kinds", "ranks", "run", "tokens"])
 def test_cases_read_as_reports_read_traces(tmp_path: Path, name: str) -> None:
-    """With the args alone that the modules use."""
+    """With the args alone that the modules use, and of Python stacks the functions alone that mark phases."""
     for case in read_cases(CASES / f"{name}.txt"):
-        assert answered(case, tmp_path, all_args=False) == text_of(case)
+        assert answered(case, tmp_path, all_args=False, stacks=False) == text_of(case)
+
+
+ENGINES = json.loads(Path(CORPUS, "engines", "expected.json").read_text(encoding="utf-8")) if CORPUS else {}
+
+
+@needs_traces
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("stacks", [True, False], ids=["stacks", "no stacks"])
+def test_phases_of_engines_are_what_a_plain_recount_finds(engine: TraceProcessor, name: str, stacks: bool) -> None:
+    opened(engine, Path(str(CORPUS), "engines", name), all_args=False, stacks=stacks)
+    found = {
+        phase: (count, time_ns)
+        for phase, count, time_ns in ask(engine, "SELECT phase, count, time_ns FROM molprof_phase_total")
+    }
+    for phase, expected in ENGINES[name].items():
+        if expected is None or "time_ns" in (expected if isinstance(expected, dict) else {}):
+            assert found[phase] == ((expected["count"], expected["time_ns"]) if expected else (None, None)), phase
+    assert ask(engine, "SELECT COUNT(), SUM(kind = 'decode') FROM molprof_any_step") == [(ENGINES[name]["steps"], 23)]
 
 
 def test_modules_include_what_they_use_and_have_the_documented_columns() -> None:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from molprof.analysis.compare.difference import Difference, TraceDifference, difference, trace_difference
+from molprof.analysis.compare.difference import (
+    Difference,
+    PhaseDifference,
+    TraceDifference,
+    difference,
+    phase_difference,
+    trace_difference,
+)
 from molprof.analysis.compare.rows import ComparedRow, by_rounds, compared_rows
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS, LEAST_REPEATS, LEVEL, best_level
 from molprof.analysis.figures.catalog import FIGURES
@@ -36,6 +43,7 @@ class Comparison(Struct, frozen=True):
     rows: tuple[ComparedRow, ...]
     differences: tuple[Difference | None, ...]
     trace_differences: tuple[TraceDifference | None, ...]  # where a run has no unprofiled time
+    phase_differences: tuple[PhaseDifference | None, ...]  # of engines
     predictions: tuple[Prediction, ...]
     notes: tuple[str, ...]
     surroundings: tuple[dict[str, str], ...]  # hardware and software of each run
@@ -47,7 +55,7 @@ class Comparison(Struct, frozen=True):
         return next(row for row in self.rows if row.figure.id == "wall_ns")
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready dicts and lists; `difference` and `trace_difference` are one object for two runs, else a list."""
+        """JSON-ready dicts and lists; each kind of difference is one object for two runs, else a list."""
         return {
             "schema": self.schema,
             "labels": list(self.labels),
@@ -55,12 +63,13 @@ class Comparison(Struct, frozen=True):
             "rows": [row.to_json() for row in self.rows],
             "difference": _one_or_all(self.differences),
             "trace_difference": _one_or_all(self.trace_differences),
+            "phase_difference": _one_or_all(self.phase_differences),
             "predictions": [to_builtins(prediction) for prediction in self.predictions],
             "notes": list(self.notes),
         }
 
 
-def _one_or_all(items: Sequence[Difference | None] | Sequence[TraceDifference | None]) -> Any:
+def _one_or_all(items: Sequence[Difference | TraceDifference | PhaseDifference | None]) -> Any:
     found = [None if item is None else plain(to_builtins(item)) for item in items]
     return found[0] if len(found) == 1 else found
 
@@ -90,6 +99,7 @@ def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Se
             trace_difference(reports[0], report) if found is None else None
             for found, report in zip(differences, reports[1:], strict=True)
         ),
+        phase_differences=tuple(phase_difference(reports[0], report) for report in reports[1:]),
         predictions=predictions(labels, timed, rows, expectations),
         notes=(*notes, *pairing_notes(labels, differences), *repeat_notes(labels, reports, paired is not None)),
         surroundings=tuple(

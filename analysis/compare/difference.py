@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from math import factorial, floor, lcm, prod
-from typing import Literal, NamedTuple
+from math import factorial, floor, fsum, lcm, prod
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -87,6 +87,14 @@ class TraceDifference(Struct, frozen=True):
     parts: dict[str, int]  # `busy`, and `idle.` with a cause of molprof_idle_cause, ns
     residual_ns: int  # unexplained time
     devices: tuple[int, int]
+
+
+class PhaseDifference(Struct, frozen=True):
+    """Recorded, so profiled, host time per step of an engine's trace minus the first's."""
+
+    first_ns: float  # recorded span of the first, per step
+    span_ns: float
+    parts: dict[str, float]  # own time of each phase that both record, and `outside` all these; the sum is `span_ns`
 
 
 class Factor(NamedTuple):
@@ -393,6 +401,27 @@ def trace_difference(first: Report, other: Report) -> TraceDifference | None:
         residual_ns=span_ns - sum(parts.values()),
         devices=(len(first.devices), len(other.devices)),
     )
+
+
+def phase_difference(first: Report, other: Report) -> PhaseDifference | None:
+    """`other` minus `first`; None where either marks no phases or no steps of an engine."""
+    before, after = _phases_per_step(first), _phases_per_step(other)
+    if before is None or after is None:
+        return None
+    first_ns, span_ns = before[0], after[0] - before[0]
+    parts = {phase: after[1][phase] - own_ns for phase, own_ns in before[1].items() if phase in after[1]}
+    return PhaseDifference(first_ns, span_ns, {**parts, "outside": span_ns - fsum(parts.values())})
+
+
+def _phases_per_step(report: Report) -> tuple[float, dict[str, float]] | None:
+    """Recorded span and own time of each phase that is recorded, ns per step."""
+    rows: Any = report.table("engine_phases").to_json()
+    phases = [row for row in rows if row["count"] is not None]
+    spans = [row["time_ns"] / row["time_ratio"] for row in phases if row["time_ratio"]]
+    programs = {row["program"] for row in phases}
+    by_source: Any = report.table("steps").to_json()
+    steps = sum(row["steps"] for row in by_source if row["source"] in programs)
+    return (spans[0] / steps, {row["phase"]: row["own_ns"] / steps for row in phases}) if spans and steps else None
 
 
 def _recorded_parts(report: Report) -> dict[str, int]:

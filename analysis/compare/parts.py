@@ -67,6 +67,7 @@ PART_LABELS = {
 # Parts of recorded time.
 RECORDED_LABELS = {
     "busy": "GPU busy",
+    "outside": "outside phases",
     **{f"idle.{cause}": f"idle: {words}" for cause, words in IDLE_CAUSES.items()},
 }
 

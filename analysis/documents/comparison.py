@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from molprof.analysis.compare import Comparison, one_file, unlike_surroundings
 from molprof.analysis.compare.difference import Difference, known_parts, named_parts
-from molprof.analysis.compare.parts import MACHINE, PART_LABELS, group_of
+from molprof.analysis.compare.parts import MACHINE, PART_LABELS, RECORDED_LABELS, group_of
 from molprof.analysis.compare.statistics import LEVEL, Interval
 from molprof.analysis.compare.thresholds import BUILT_IN, Prediction
 from molprof.analysis.documents.difference import differences
@@ -40,6 +40,7 @@ _LEAST_MACHINE_RATIO = 0.1
 # Shares of the difference that are most of it; beyond, parts cancel each other.
 _MOST = (0.5, 1.5)
 _FEW_REPEATS = 3
+_MOST_PHASES = 3
 # A run whose share of valid molecules is smaller by this did not do the same work.
 _VALID_RATIO = 0.25
 # If less than this share is valid in both runs, neither did its work.
@@ -158,7 +159,7 @@ def _statement(comparison: Comparison, place: int) -> str:
         return f"{label} and {first_label} are one file, or copies of one: {report.trace.path}."
     if difference is None or report.run is None or first.run is None:
         steps = _steps(comparison, place)
-        said = f"{steps} {_span(comparison, place, bool(steps))}".strip()
+        said = " ".join(filter(None, (steps, _span(comparison, place, bool(steps)), _phases(comparison, place))))
         text = f"{said} Which is faster without the profiler is not recorded."
         if not said:
             both = "neither steps of one kind nor GPU work is recorded in both"
@@ -217,6 +218,16 @@ def _span(comparison: Comparison, place: int, follows: bool) -> str:
         f"{start} recorded {span} {time_text(abs(item.span_ns))} {'longer' if item.span_ns >= 0 else 'shorter'}{than} "
         f"(busy {signed_time_text(busy_ns)}, idle {signed_time_text(idle_ns)})."
     )
+
+
+def _phases(comparison: Comparison, place: int) -> str:
+    """The phases of engines that differ most, per step."""
+    item = comparison.phase_differences[place - 1]
+    if item is None:
+        return ""
+    largest = sorted(item.parts.items(), key=lambda part: -abs(part[1]))[:_MOST_PHASES]
+    named = ", ".join(f"{RECORDED_LABELS.get(name, name)} {signed_time_text(round(ns))}" for name, ns in largest)
+    return f"Of the recorded span per step, {signed_time_text(round(item.span_ns))}: {named}."
 
 
 def _validity(label: str, run: Run, first_label: str, first: Run) -> str:

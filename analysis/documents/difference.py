@@ -10,13 +10,16 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from molprof.analysis.compare import Comparison
-from molprof.analysis.compare.difference import Difference, TraceDifference, known_parts
+from molprof.analysis.compare.difference import Difference, PhaseDifference, TraceDifference, known_parts
 from molprof.analysis.compare.parts import GROUPS, MACHINE, PART_LABELS, RECORDED_LABELS, by_group
 from molprof.analysis.compare.statistics import LEVEL, Interval
 from molprof.analysis.figures.run_model import Run
 from molprof.common.document import Column, Section, Table
 from molprof.common.values import NOT_RECORDED, Value, factor_text, per, signed_time_text, time_text
 
+# What is compared: the first of them that both runs have.
+_UNPROFILED, _PER_STEP = "unprofiled time", "recorded time per step"
+_OF_GPUS = "recorded time of the GPUs, whole traces"
 # Bars: parts at most, of several runs and of two; length of the longest. A smaller share of the largest part is not
 # worth a row.
 _FEW_BARS, _MOST_BARS = 4, 5
@@ -33,7 +36,7 @@ class _Part(NamedTuple):
     """A row of a difference."""
 
     label: str
-    times_ns: Sequence[int | None]  # of every run
+    times_ns: Sequence[float | None]  # of every run
     beside: Sequence[Value] = ()  # what stands beside them
 
 
@@ -57,11 +60,14 @@ def _part_table(labels: Iterable[str], rows: Iterable[_Part], first_ns: float | 
 
 def bars(comparison: Comparison) -> Iterator[Section]:
     """The parts that are worth a look, the rest, and their sum; of two runs also in %, with a bar for each part."""
-    recorded = not any(comparison.differences)
-    known: dict[str, tuple[Mapping[str, int], int]] = {}  # by label, parts and total
-    for label, item in zip(
-        comparison.labels[1:], comparison.trace_differences if recorded else comparison.differences, strict=True
-    ):
+    kinds: Mapping[str, Sequence[Difference | TraceDifference | PhaseDifference | None]] = {
+        _UNPROFILED: comparison.differences,
+        _OF_GPUS: comparison.trace_differences,
+        _PER_STEP: comparison.phase_differences,
+    }
+    kind = next((kind for kind, items in kinds.items() if any(items)), _UNPROFILED)
+    known: dict[str, tuple[Mapping[str, float], float]] = {}  # by label, parts and total
+    for label, item in zip(comparison.labels[1:], kinds[kind], strict=True):
         if isinstance(item, Difference):
             known[label] = known_parts(item), item.wall_ns
         elif item is not None:
@@ -82,13 +88,13 @@ def bars(comparison: Comparison) -> Iterator[Section]:
         rows.append(_Part(names.get(part, part), times_ns, drawn))
     rows.append(_Part("the rest", [total_ns - sum(parts.get(part, 0) for part in shown) for parts, total_ns in found]))
     rows.append(_Part("total", [total_ns for _, total_ns in found]))
-    what = f"Difference in {'recorded time of the GPUs, whole traces' if recorded else 'unprofiled time'}"
+    what = f"Difference in {kind}"
     first = comparison.labels[0]
     if several:
         title, table = f"{what} from {first}", _part_table(known, rows, None, None)
     else:
         title = f"{what}, and in % of the time of {first}"
-        table = _part_table(known, rows, _first_ns(comparison, recorded), Column(joined=True))
+        table = _part_table(known, rows, _first_ns(comparison, kind), Column(joined=True))
     # Without one of the rows the others would not add up.
     yield Section(title, table=replace(table, spare=(tuple(range(len(rows))),)), text_only=True)
 
@@ -103,6 +109,9 @@ def differences(comparison: Comparison) -> Iterator[Section]:
     recorded = {label: item for label, item in zip(others, comparison.trace_differences, strict=True) if item}
     if recorded:
         yield _recorded(comparison, recorded)
+    phases = {label: item for label, item in zip(others, comparison.phase_differences, strict=True) if item}
+    if phases:
+        yield _phases(comparison, phases)
 
 
 def _part_rows(comparison: Comparison, known: Mapping[str, Difference]) -> Table:
@@ -176,12 +185,28 @@ def _recorded(comparison: Comparison, known: Mapping[str, TraceDifference]) -> S
         counts = ((first, next(iter(items)).devices[0]), *((label, item.devices[1]) for label, item in known.items()))
         notes.append(f"summed over GPUs: {', '.join(f'{count} of {label}' for label, count in counts)}")
     notes += [_CHANGES.format(first)] if any(item.span_ns for item in items) else []
-    table = _part_table(known, rows, _first_ns(comparison, recorded=True), None)
+    table = _part_table(known, rows, _first_ns(comparison, _OF_GPUS), None)
     return Section(f"Difference in recorded (profiled) span from {first}", tuple(notes), table)
 
 
-def _first_ns(comparison: Comparison, recorded: bool = False) -> float | None:
-    """The time of the first run; recorded: of its GPUs, from their first work to the end of their last."""
-    if recorded:
+def _phases(comparison: Comparison, known: Mapping[str, PhaseDifference]) -> Section:
+    """The difference per step of an engine, by phase: profiled, as the above."""
+    first, items = comparison.labels[0], list(known.values())
+    parts = dict.fromkeys(part for item in items for part in item.parts if item.parts[part])
+    rows = [_Part(RECORDED_LABELS.get(part, part), [item.parts.get(part) for item in items]) for part in parts]
+    rows.append(_Part("total", [item.span_ns for item in items]))
+    notes = (
+        "recorded span per step, so the profiler's cost is included; phases without those inside them",
+        _CHANGES.format(first),
+    )
+    table = _part_table(known, rows, items[0].first_ns, None)
+    return Section(f"Difference by phase, per step, from {first}", notes, table)
+
+
+def _first_ns(comparison: Comparison, kind: str = _UNPROFILED) -> float | None:
+    """The time of the first run: of its GPUs from their first work to the end of their last, or of the kind."""
+    if kind == _OF_GPUS:
         return sum(device.span_ns for device in comparison.runs[0].devices.values())
+    if kind == _PER_STEP:
+        return next(item.first_ns for item in comparison.phase_differences if item is not None)
     return comparison.wall.numbers(0)[1]

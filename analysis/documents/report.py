@@ -39,6 +39,8 @@ _LEAST_IDLE_RATIO = 0.001
 # Below this share of a phase host syncs are not worth a word.
 _LEAST_WAITING_RATIO = 0.1
 _WORK: tuple[Group, ...] = ("gpu_work",)
+# Below this share of the recorded span a phase is not worth a word.
+_LEAST_PHASE_RATIO = 0.01
 # In captions of plots.
 _BAND = "; the band holds the middle 80 %"
 _GPU = "phases and calls on the host, below them the GPU work that they started. Gaps in a GPU's row are idle time"
@@ -334,8 +336,19 @@ def _drift(report: Report) -> Iterator[str]:
 def report_verdict(report: Report) -> tuple[str, ...]:
     """What one trace shows: of a run, its time and what takes most of it; of another trace, what the GPU did."""
     if report.run is None:
-        return (_trace(report),)
+        return (_trace(report), *_engine(report))
     return (_run(report.run), _trace(report)) if report.trace.gpu_recorded else (_run(report.run),)
+
+
+def _engine(report: Report) -> Iterator[str]:
+    """The longest phases of an engine; those of single requests are in others."""
+    found: Any = report.table("engine_phases").to_json()
+    rows = [row for row in found if row["time_ns"] and not str(row["phase"]).endswith("_per_request")]
+    rows = [row for row in rows if row["time_ratio"] >= _LEAST_PHASE_RATIO]
+    rows.sort(key=lambda row: (-row["time_ns"], row["phase"]))
+    if rows:
+        shares = ", ".join(f"{row['phase']} {percent_text(row['time_ratio'])}" for row in rows[:4])
+        yield f"Phases of {rows[0]['program']} on the host, of the recorded span: {shares}."
 
 
 def _run(run: Run) -> str:

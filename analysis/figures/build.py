@@ -69,7 +69,7 @@ INCLUDE PERFETTO MODULE molprof.tokens;
 SELECT
   (SELECT IFNULL(SUM(dur), 0) FROM slice WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset')) AS gpu_ns,
   (SELECT IFNULL(SUM(gpu_ns), 0) FROM molprof_phase_summary) AS phases_gpu_ns,
-  (SELECT IFNULL(SUM(dur), 0) FROM molprof_phase) AS host_ns,
+  (SELECT IFNULL(SUM(own_ns), 0) FROM molprof_phase) AS host_ns,
   (SELECT SUM(gpu_busy_ns) + SUM(sync_idle_ns) + SUM(launch_ns) FROM molprof_phase_bound) AS parts_ns,
   (SELECT COUNT() FROM molprof_token) AS tokens,
   (SELECT COUNT() FROM slice WHERE category = 'molprof.token') AS token_slices,

@@ -70,6 +70,13 @@ TABLES = (
         " FROM molprof_step_latency ORDER BY measure, source, kind",
     ),
     TableQuery(
+        "engine_phases",
+        "Phases of the engine on the host, including the profiler's cost (self time: without phases inside)",
+        "SELECT program, phase, count, time_ns, time_ratio, own_ns, p50_ns, p90_ns, p99_ns, longest_ns"
+        " FROM molprof_phase_time ORDER BY program, own_ns IS NULL, own_ns DESC, phase",
+        "phase_times",
+    ),
+    TableQuery(
         "kernel_classes",
         "GPU work by class",
         "SELECT class, count, time_ns, time_ratio, names FROM molprof_class_summary ORDER BY time_ns DESC, class",

@@ -9,6 +9,7 @@ import msgspec
 
 from molprof.analysis.reader.categories import GPU_CALLS, GPU_WORK
 from molprof.analysis.reader.text import exact_float, plain_lines
+from molprof.queries import marking_functions
 
 STACK_CATEGORY = "python_function"
 # Phases of the Chrome trace format that the trace processor reads, apart from M (names).
@@ -82,17 +83,34 @@ class BriefEvent(Event, omit_defaults=True, gc=False):
     args: NeededArgs | msgspec.UnsetType | None = msgspec.UNSET  # type: ignore[valid-type,assignment]
 
 
+class _Marks(dict[str | None, bool]):
+    """Whether a Python function marks a phase (molprof.phase_marks), by its name as recorded."""
+
+    def __missing__(self, name: str | None) -> bool:
+        file, _, function = (name or "").rpartition(": ")
+        files = marking_functions().get(function)
+        found = files is not None and files.match(file) is not None
+        if len(self) < _MOST_FUNCTIONS:
+            self[name] = found
+        return found
+
+
+# A program has some thousands.
+_MOST_FUNCTIONS = 100_000
+is_mark = _Marks().__getitem__
+
+
 class Wanted(msgspec.Struct, frozen=True):
     """What of a trace goes to the engine."""
 
-    stacks: bool = True  # Python stacks
+    stacks: bool = True  # Python stacks; those that mark phases are always wanted
     all_args: bool = True  # all args, flow events and memory events, not only what a report needs
     most_stacks: int | None = None  # with more Python stacks than so many, none are needed
 
     def chosen(self, events: list[Event]) -> list[Event]:
         """The events that the engine gets."""
         if not self.stacks:
-            events = [event for event in events if event.cat != STACK_CATEGORY]
+            events = [event for event in events if event.cat != STACK_CATEGORY or is_mark(event.name)]
         if self.all_args:
             return [event for event in events if event.ph in FED_PHASES]
         return [event for event in events if event.ph in FED_PHASES - FLOW_PHASES and not is_memory(event)]

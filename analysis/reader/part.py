@@ -39,6 +39,7 @@ from molprof.analysis.reader.events import (
     decode_brief,
     decode_whole,
     draft,
+    is_mark,
     is_memory,
 )
 from molprof.analysis.reader.text import exact_float
@@ -55,8 +56,9 @@ NO_ARGS = b"{}"
 _STACKS, _FLOWS, _MEMORIES = 255, 254, 253
 _LEFT_OUT = bytes((_STACKS, _FLOWS, _MEMORIES))
 _IS_KEPT = bytes(code not in _LEFT_OUT for code in range(256))
+_IS_STACK = bytes(code == _STACKS for code in range(256))
 # An event of another phase does not fit its type and is decoded the ordinary way.
-_STACK: list[Any] = [("ph", Literal["X"])]
+_STACK: list[Any] = [("ph", Literal["X"]), ("name", str | None, None)]
 _FLOW: list[Any] = [("ph", Literal["s", "t", "f"])]
 _MEMORY: list[Any] = [("ph", Literal["i"]), ("name", Literal[MEMORY_NAME])]  # type: ignore[valid-type]
 _KEPT: list[Any] = [
@@ -85,6 +87,7 @@ _THREAD_SCOPES = (b"", b"null", b'"t"')
 _NONE_NEEDED = NeededArgs()
 _none = partial(np.empty, 0, dtype=np.int64)
 _place = attrgetter("cat", "ph", "name", "pid", "tid")
+_name = attrgetter("name")
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
 
@@ -98,6 +101,7 @@ class QuickDecoder:
 
     def __init__(self, stacks: bool) -> None:
         self._stacks = stacks
+        self._marks = False  # whether functions that mark phases were found, which are decoded whole
         self.categories: list[str] = []  # those that are kept
         self._types: dict[str, Any] = {}  # by category
         self._codes: dict[Any, int] = {_NO_CATEGORY: _FLOWS}  # of a type
@@ -119,12 +123,34 @@ class QuickDecoder:
             return None
         self._trust = min(self._trust + 1, _PATIENCE)
         codes = bytes(map(self._codes.__getitem__, map(type, decoded)))
+        is_stack = codes.translate(_IS_STACK)
+        marks = list(map(is_mark, map(_name, compress(decoded, is_stack))))
+        if any(marks):
+            if not self._marks:
+                self._find_marks()
+                return self.decode(text)
+            changed = np.frombuffer(bytearray(codes), dtype=np.uint8)
+            places = np.flatnonzero(np.frombuffer(is_stack, dtype=np.int8))
+            changed[places[marks]] = self.categories.index(STACK_CATEGORY)
+            codes = changed.tobytes()
         events = list(compress(decoded, codes.translate(_IS_KEPT)))
         categories = codes.translate(None, delete=_LEFT_OUT)
         part = Part(len(decoded), codes.count(_STACKS), codes.count(_MEMORIES))
         if self._stacks and STACK_CATEGORY in self.categories:
             part.kept_stacks = categories.count(self.categories.index(STACK_CATEGORY))
         return part, events, categories
+
+    def _find_marks(self) -> None:
+        """Decodes Python stacks whole from now on."""
+        self._marks = True
+        self.categories.append(STACK_CATEGORY)
+        self._types[STACK_CATEGORY] = kind = _type(STACK_CATEGORY, _KEPT)
+        self._codes[kind] = _STACKS
+        self._make()
+
+    def _make(self) -> None:
+        union = functools.reduce(operator.or_, [*self._types.values(), _NO_CATEGORY])
+        self._decode = msgspec.json.Decoder(list[union], float_hook=exact_float).decode  # type: ignore[valid-type]
 
     def learn(self, events: Iterable[Event]) -> None:
         """Adds the categories of events that this decoder could not decode."""
@@ -154,8 +180,7 @@ class QuickDecoder:
             self._types[category] = kind = _type(category, fields)
             self._codes[kind] = code
         if changed:
-            union = functools.reduce(operator.or_, [*self._types.values(), _NO_CATEGORY])
-            self._decode = msgspec.json.Decoder(list[union], float_hook=exact_float).decode  # type: ignore[valid-type]
+            self._make()
 
 
 def _type(category: str, fields: list[Any]) -> Any:

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from molprof.analysis.reader.categories import GPU_CALLS, INCOMPLETE, KNOWN, fed_category
 from molprof.analysis.reader.document import CHROME_HINT
-from molprof.analysis.reader.events import SLICE_PHASES, STACK_CATEGORY, Id, usable_args
+from molprof.analysis.reader.events import SLICE_PHASES, STACK_CATEGORY, Id, is_mark, usable_args
 from molprof.analysis.reader.part import Label, Part, numbered
 from molprof.analysis.reader.text import plain_text
 from molprof.common.errors import TraceError
@@ -152,12 +152,16 @@ def survey(parts: Iterable[Part], path: str, most_stacks: int | None = None) -> 
 
 
 def _set_stacks_aside(found: Survey, most: int) -> int:
-    """Takes the Python stacks out of what is fed, and keeps them unless there are more than `most`; their number."""
+    """Takes the Python stacks out of what is fed, and keeps them unless there are more than `most`; how many it took.
+
+    Those that mark phases are fed too.
+    """
     is_label = np.array([label.category == STACK_CATEGORY for label in found.labels], dtype=np.bool_)
     is_stack = is_label[found.label_of] if len(is_label) else np.empty(0, dtype=np.bool_)
     count = int(is_stack.sum())
     if not count:
         return 0
+    is_label &= [not is_mark(label.name) for label in found.labels]
     ends = found.starts_ns + found.durations_ns
     if count <= most:
         order = time_order(found.starts_ns, ends)
@@ -168,12 +172,12 @@ def _set_stacks_aside(found: Survey, most: int) -> int:
         name_of = np.array([texts[plain_text(label.name or "")] for label in found.labels])
         found.stack_names = list(texts)
         found.stacks = np.array([name_of[found.label_of[kept]], found.tracks[kept], found.starts_ns[kept], ends[kept]])
-    fed = ~is_stack
+    fed = ~is_label[found.label_of]
     for name in ("starts_ns", "durations_ns", "tracks", "label_of", "correlations"):
         setattr(found, name, getattr(found, name)[fed])
     found.label_of = (np.cumsum(~is_label) - 1).astype(np.int32)[found.label_of]
     found.labels = [label for label, left in zip(found.labels, ~is_label, strict=True) if left]
-    return count
+    return int((~fed).sum())
 
 
 def shown_category(category: str | None) -> str:

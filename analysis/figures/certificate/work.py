@@ -42,6 +42,10 @@ _STEPS = Query(
     "SELECT source, kind, steps, steps_without_work, steps_with_launches_only, kernels, gpu_ns, most_kernels,"
     " most_gpu_ns FROM molprof_uneven_step ORDER BY source, kind",
 )
+_INFERRED = Query(
+    "steps",
+    "SELECT source, COUNT() AS steps FROM molprof_any_step WHERE NOT is_whole GROUP BY source ORDER BY source",
+)
 _SEVERAL = Query(
     "certificate_launches", "SELECT name, launches, more_work FROM molprof_launch_of_several ORDER BY name"
 )
@@ -195,6 +199,14 @@ def _absent_from_graphs(facts: Facts, reason: str, evidence: Evidence, most: int
     yield bounded("gpu_idle", reason, evidence, *idle)
     if facts.steps:
         yield bounded("steps", reason, evidence, facts.per_step(more=most))
+
+
+@check("inferred_steps", "where steps begin and end is recorded", _INFERRED)
+def _inferred_steps(facts: Facts) -> Iterator[Doubt]:
+    """The scheduler may run in a process that was not profiled; masks are filled there."""
+    for row in query_dicts(facts.engine, _INFERRED):
+        steps = f"{counted(row['steps'], 'step')} of {row['source']}"
+        yield bounded("steps", f"{steps} taken from one annotation to the next: no scheduler is recorded", row)
 
 
 @check("steps", "all steps of a kind have GPU work", _STEPS)

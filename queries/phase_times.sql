@@ -1,0 +1,76 @@
+-- How long the phases of an engine took: in all, and percentiles of single ones.
+--
+-- Percentiles are by nearest rank, as in molprof.step_latency. Times include the profiler's cost.
+--
+-- Example:
+--   SELECT program, phase, count, time_ns, p50_ns, p90_ns, p99_ns, longest_ns
+--   FROM molprof_phase_time
+--   ORDER BY program, own_ns DESC, phase;
+
+INCLUDE PERFETTO MODULE molprof.idle_causes;
+INCLUDE PERFETTO MODULE molprof.phases;
+
+-- One row per phase of vLLM or SGLang, also of those that did not occur. Empty for other traces.
+CREATE PERFETTO VIEW molprof_phase_time(
+  -- vllm or sglang.
+  program STRING,
+  -- Name of the phase.
+  phase STRING,
+  -- How often it occurred; null where nothing that marks it can be in the trace, as all that follows.
+  count LONG,
+  -- Time on the host, ns; phases may contain each other.
+  time_ns DURATION,
+  -- The same as a share of the recorded span, 0 to 1.
+  time_ratio DOUBLE,
+  -- Part of it outside the phases that it contains, ns.
+  own_ns DURATION,
+  -- 50th percentile of the time of one, ns.
+  p50_ns DURATION,
+  -- 90th percentile, ns; null for fewer than 10.
+  p90_ns DURATION,
+  -- 99th percentile, ns; null for fewer than 100.
+  p99_ns DURATION,
+  -- Longest, ns.
+  longest_ns DURATION
+) AS
+WITH
+  ranked AS (
+    SELECT
+      program,
+      phase,
+      dur,
+      ROW_NUMBER() OVER (PARTITION BY program, phase ORDER BY dur) AS number,
+      COUNT() OVER (PARTITION BY program, phase) AS count
+    FROM molprof_phase
+  ),
+  spread AS (
+    SELECT
+      program,
+      phase,
+      MAX(IIF(number = (50 * count + 99) / 100, dur, NULL)) AS p50_ns,
+      MAX(IIF(count >= 10 AND number = (90 * count + 99) / 100, dur, NULL)) AS p90_ns,
+      MAX(IIF(count >= 100 AND number = (99 * count + 99) / 100, dur, NULL)) AS p99_ns,
+      MAX(dur) AS longest_ns
+    FROM ranked
+    GROUP BY program, phase
+  ),
+  span AS (
+    SELECT MAX(ts_end) - MIN(ts) AS dur
+    FROM _molprof_recorded
+  )
+SELECT
+  total.program,
+  total.phase,
+  total.count,
+  total.time_ns,
+  1.0 * total.time_ns / NULLIF(span.dur, 0) AS time_ratio,
+  total.own_ns,
+  spread.p50_ns,
+  spread.p90_ns,
+  spread.p99_ns,
+  spread.longest_ns
+FROM molprof_phase_total AS total
+CROSS JOIN span
+LEFT JOIN spread USING (program, phase)
+WHERE total.program != 'molprof'
+ORDER BY total.program, total.own_ns IS NULL, total.own_ns DESC, total.phase;
