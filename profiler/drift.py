@@ -175,8 +175,9 @@ def check_placeholders(texts: Sequence[str]) -> None:
 def distribution(values: Sequence[int]) -> Distribution:
     ordered = sorted(values)
     ranks = (max(0, math.ceil(share * len(ordered)) - 1) for share in (0, 0.25, 0.5, 0.75, 1))
+    least, first, median, third, most = (ordered[rank] for rank in ranks)
     histogram = dict(sorted(Counter(ordered).items()))
-    return Distribution(len(ordered), *(ordered[rank] for rank in ranks), statistics.fmean(ordered), histogram)
+    return Distribution(len(ordered), least, first, median, third, most, statistics.fmean(ordered), histogram)
 
 
 def _tokenizer(

@@ -129,7 +129,7 @@ def generated(
     runs = []
     for number, sequence in sorted(found.items()):
         prompt = prompts.get(number, ())
-        place = {"sequence": number, "batch": sequence.batch, "row": sequence.row}
+        place: dict[str, Any] = {"sequence": number, "batch": sequence.batch, "row": sequence.row}
         counts = None if set(sequence.counts) <= {1} else sequence.counts
         runs.append(sequence_run(known.join(prompt), len(prompt), sequence.tokens, known, ends, counts, **place))
     texts = [[table.join([token]) if table else str(token) for token in run.token_ids] for run in runs]
@@ -143,7 +143,7 @@ def sequence_run(
     table: TokenBytes,
     ends: frozenset[int],
     step_tokens: Sequence[int] | None,
-    **place: int,
+    **place: Any,
 ) -> SequenceRun:
     """A sequence of any program: all tokens but the end token are free. `place`: its number, batch and row."""
     ended = bool(tokens) and tokens[-1] in ends

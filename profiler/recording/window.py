@@ -47,7 +47,7 @@ class ProfilerMarks(Marks):
     ) -> None:
         self.profiler: torch.profiler.profile | None = None  # None: nothing was recorded
         self._device, self._window, self._ends, self._on_step = device, window, ends, on_step
-        self._what = {"with_stack": stacks, "record_shapes": shapes}
+        self._what: dict[str, Any] = {"with_stack": stacks, "record_shapes": shapes}
         self._recording = False
         self._batch, self._step = 0, -1
         self._open: list[Any] = []
@@ -153,7 +153,7 @@ def recording(raw: Path, device: torch.device, window: Steps | None = None, **op
         raise failure
 
 
-def _profiler(device: torch.device, **what: bool) -> torch.profiler.profile:
+def _profiler(device: torch.device, **what: Any) -> torch.profiler.profile:
     """A profiler of the CPU, and of the GPU if `device` is one."""
     # Without this, Kineto prints every start and stop to stderr. It reads this when torch first profiles.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
