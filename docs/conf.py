@@ -19,10 +19,10 @@ autodoc_typehints = "signature"
 suppress_warnings = ["myst.header"]
 html_theme = "furo"
 html_title = "molprof"
+smartquotes = False
 html_copy_source = html_show_sourcelink = html_show_copyright = html_show_sphinx = False
 html_css_files = ["site.css"]
 html_static_path = ["static"]
-exclude_patterns = ["results", "case-study.md.jinja"]
 
 
 def add_parts(app: Sphinx, page: str, source: list[str]) -> None:

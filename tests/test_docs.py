@@ -1,21 +1,142 @@
-"""The SQL package is documented to the last column."""
+"""What pages say holds: commands parse, examples and recipes run, the SQL package is documented to the last column."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
+import examples
 import pytest
 
+import molprof
+from molprof.cli import cli
 from molprof.queries.catalog import Column, catalog, standalone_sql
 
 ROOT = Path(__file__).parent.parent
+# Command lines of the page for contributors are of what its recipes add.
+PAGES = [ROOT / "README.md", *sorted(set((ROOT / "docs").glob("*.md")) - {ROOT / "docs/contributing.md"})]
 CATALOG = catalog()
 # What Perfetto's own library uses; durations and times are not plain numbers.
 TYPES = r"LONG|DOUBLE|STRING|BOOL|TIMESTAMP|DURATION|ARGSETID|JOINID\([a-z_]+\.[a-z_]+\)"
 # Tables, functions and keywords of Perfetto and SQLite that may stand after FROM or JOIN.
 STOCK = {"slice", "thread_track", "thread", "process", "args", "ancestor_slice"}
 STOCK |= {"counter", "counter_track", "process_counter_track", "_interval_intersect"}
+BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return [
+        re.sub(rf"^{indent}", "", code, flags=re.MULTILINE)
+        for indent, name, code in BLOCK.findall(text)
+        if name == language
+    ]
+
+
+def command_lines(page: Path) -> Iterator[list[str]]:
+    """The words of each `molprof` command line of a page."""
+    for code in blocks(page.read_text(encoding="utf-8"), "sh"):
+        for line in code.replace("\\\n", " ").splitlines():
+            for part in re.split(r"\s(?:&&|\|)\s", line):
+                words = shlex.split(part, comments=True)
+                if "molprof" in words:
+                    yield words[words.index("molprof") + 1 :]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_command_lines_parse(page: Path) -> None:
+    for words in command_lines(page):
+        command: click.Command = cli
+        context = click.Context(cli)
+        while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+            found = command.get_command(context, words.pop(0))
+            assert found is not None, words
+            command, context = found, click.Context(found, context)
+        given, rest, _ = command.make_parser(context).parse_args(words)
+        assert not rest
+        for name, value in given.items():
+            kind = next(item.type for item in command.params if item.name == name)
+            if isinstance(kind, click.Choice):
+                assert value in kind.choices, words
+
+
+@pytest.mark.parametrize("page", examples.PAGES)
+def test_examples_show_what_the_traces_give(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert examples.fresh(text) == text, "run: python docs/examples.py"
+
+
+def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, trace in (("trace", "qwen"), ("before", "qwen"), ("after", "qwen-generic")):
+        (tmp_path / f"{name}.json.gz").symlink_to(ROOT / f"traces/cpu-{trace}.json.gz")
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks((ROOT / "docs/reading.md").read_text(encoding="utf-8"), "python")
+    names = {"molprof": molprof}
+    exec(code, names)
+    assert len(names["late"].to_json()) == len(names["late"]["dur"]) == 0  # type: ignore[attr-defined]
+
+
+def test_messages_name_pages_that_exist() -> None:
+    for folder in ("molprof", "profiler", "analysis", "queries", "benchmarks", "training"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in (".py", ".sql", ".md"):
+                for name in re.findall(r"docs/[\w-]+\.(?:md|py)", path.read_text(encoding="utf-8")):
+                    assert (ROOT / name).exists(), f"{path}: {name}"
+
+
+def steps(text: str) -> Iterator[tuple[str, str, str]]:
+    """The file that each block of a recipe is of, its language, and its text."""
+    end, path = 0, ""
+    for found in BLOCK.finditer(text):
+        step = re.split(r"^\d\. ", text[end : found.start()], flags=re.MULTILINE)[-1]
+        paths = re.findall(r"`([\w/]+/[\w.]+\.(?:py|sql|txt))`", step)
+        indent, language, code = found.groups()
+        path = paths[0] if paths else path  # else that of the block above
+        yield path, language, re.sub(rf"^{indent}", "", code, flags=re.MULTILINE)
+        end = found.end()
+
+
+def apply(path: Path, language: str, code: str) -> None:
+    if language == "diff":
+        lines = code.splitlines()
+        old = "".join(f"{line[1:]}\n" for line in lines if not line.startswith("+"))
+        new = "".join(f"{line[1:]}\n" for line in lines if not line.startswith("-"))
+        text = path.read_text(encoding="utf-8")
+        assert text.count(old.rstrip("\n")) == 1, f"{path}: {old}"
+        path.write_text(text.replace(old.rstrip("\n"), new.rstrip("\n")), encoding="utf-8")
+    elif path.exists():
+        between = "\n\n" if language == "text" else "\n\n\n"
+        path.write_text(f"{path.read_text(encoding='utf-8').rstrip()}{between}{code}", encoding="utf-8")
+    else:
+        path.write_text(code, encoding="utf-8")
+
+
+def test_recipes_work(tmp_path: Path) -> None:
+    """All recipes of the page for contributors, done to a copy, whose tests then pass."""
+    package, ignored = tmp_path / "molprof", shutil.ignore_patterns("__pycache__", "goldens")
+    shutil.copytree(ROOT / "molprof", package, ignore=ignored)
+    for folder in ("analysis", "profiler", "queries"):
+        shutil.copytree(ROOT / folder, package / folder, ignore=ignored)
+    shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=ignored)
+    for name in ("docs", "benchmarks", "traces", "setup.cfg", "tests/goldens"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    recipes = (ROOT / "docs/contributing.md").read_text(encoding="utf-8").partition("\n## Add a query\n")[2]
+    tests = ["tests/test_queries.py::test_cases[gpu]"]
+    for name, language, code in steps(recipes):
+        if language in ("sql", "python", "diff", "text"):
+            folder = package if name.startswith(("analysis/", "profiler/", "queries/")) else tmp_path
+            apply(folder / name, language, code)
+            tests += [f"{name}::{test}" for test in re.findall(r"^def (test_\w+)", code, re.MULTILINE)]
+    line = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-c", "setup.cfg", *tests]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-5000:]
 
 
 @pytest.mark.parametrize("name", CATALOG)

@@ -306,7 +306,7 @@ def test_plain_prompts_need_a_bound_and_exclude_molecules(tmp_path: Path) -> Non
 
 
 def test_the_documented_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parent.parent / "docs" / "processors.md").read_text()
+    page = (Path(__file__).parent.parent / "docs" / "constraints.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "digits.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))

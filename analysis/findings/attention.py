@@ -58,6 +58,10 @@ def _host_times(known: Known) -> list[tuple[int, str]]:
     run_queries=(WORK_OF_STEPS,),
 )
 def attention_small(known: Known) -> Found | None:
+    """Fires where attention takes less than 10 % of the GPU's work (of the time, without GPU).
+
+    Gain: its share of the time.
+    """
     scope = known.scope
     if (gain := attention_ratio(known)) is None:
         return None
@@ -90,7 +94,12 @@ def attention_small(known: Known) -> Found | None:
     queries=(_SLOW,),
 )
 def mask_rules_out_flash(known: Known) -> Found | None:
-    """With 16-bit numbers and heads up to 256, only a mask rules out flash and cuDNN where torch is free to choose.
+    """Fires where the efficient or math kernel ran, flash and cuDNN never, although torch was free to choose and
+    numbers have 16 bits.
+
+    Gain: the kernels of those operators.
+
+    With 16-bit numbers and heads up to 256, only a mask rules out flash and cuDNN where torch is free to choose.
 
     Gain: GPU time of the work launched inside the slow operators.
     """
@@ -126,7 +135,10 @@ def mask_rules_out_flash(known: Known) -> Found | None:
     certain=False,
 )
 def unfused_attention(known: Known) -> Found | None:
-    """Gain: the kernels between the two matrix products around a softmax, which a fused kernel does not run."""
+    """Fires where a softmax stands between two matrix products, with at most 7 small kernels.
+
+    Gain: the kernels between the two matrix products around a softmax, which a fused kernel does not run.
+    """
     if not work_by_name(known, "softmax"):
         return None
     work = sequence(known)

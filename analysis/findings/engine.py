@@ -42,7 +42,10 @@ def _sum(phases: dict[str, dict[str, int | None]], column: str, *names: str) -> 
     queries=(_TIMES,),
 )
 def mask_cost(known: Known) -> Found | None:
-    """Gain: the time of filling, accepting and applying; with a GPU, that in which no device worked."""
+    """Fires where an engine fills, accepts or applies masks.
+
+    Gain: the time of filling, accepting and applying; with a GPU, that in which no device worked.
+    """
     phases = _phases(known)
     if not (mask_ns := _sum(phases, "own_ns", *_MASKS)):
         return None
@@ -70,7 +73,10 @@ def mask_cost(known: Known) -> Found | None:
     queries=(_TIMES,),
 )
 def mask_fill_serial(known: Known) -> Found | None:
-    """Gain: the time of filling, but for as much as one row of each step takes on average."""
+    """Fires where an engine fills the masks of two rows per step or more one by one.
+
+    Gain: the time of filling, but for as much as one row of each step takes on average.
+    """
     phases = _phases(known)
     steps, rows = _sum(phases, "count", "mask_fill"), _sum(phases, "count", "mask_fill_per_request")
     if not steps or rows < 2 * steps:
@@ -98,7 +104,10 @@ def mask_fill_serial(known: Known) -> Found | None:
     queries=(_TIMES,),
 )
 def mask_fill_waits(known: Known) -> Found | None:
-    """Gain, by Amdahl's law on the recorded phases: the shorter of filling outside GPU work and of forwards."""
+    """Fires where an engine fills masks while no device works, and runs forwards.
+
+    Gain, by Amdahl's law on the recorded phases: the shorter of filling outside GPU work and of forwards.
+    """
     phases = _phases(known)
     fill_ns = _sum(phases, "exposed_ns", "mask_fill", "mask_fill_per_request")
     if not (forward_ns := _sum(phases, "time_ns", "forward")) or not fill_ns:
@@ -126,7 +135,10 @@ def mask_fill_waits(known: Known) -> Found | None:
     queries=(_TIMES,),
 )
 def masks_not_recorded(known: Known) -> Found | None:
-    """Without gain: the trace may be of requests without constraints."""
+    """Fires where nothing that marks the filling of masks can be in an engine's trace.
+
+    Without gain: the trace may be of requests without constraints.
+    """
     phases = _phases(known)
     if not phases or phases["mask_fill"]["count"] is not None:
         return None

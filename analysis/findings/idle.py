@@ -84,7 +84,10 @@ _LEAST_CAPTURED = 0.3
     queries=(_GRAPHS,),
 )
 def launch_bound(known: Known) -> Found | None:
-    """Gain: the idle time of gaps up to 1 ms in which nothing was queued, and until the launch took effect."""
+    """Fires where the GPU waits for launches 5 % of the time, in gaps of up to 1 ms in which nothing is queued.
+
+    Gain: the idle time of gaps up to 1 ms in which nothing was queued, and until the launch took effect.
+    """
     scope, counts = known.scope, known.report.counts
     parts = [part for part in known.idle if not part.is_long and part.cause in (*HOST_CAUSES, "launching")]
     time_ns = sum(part.time_ns for part in parts)
@@ -140,7 +143,10 @@ def launch_bound(known: Known) -> Found | None:
     queries=(_GRAPHS,),
 )
 def graph_capture(known: Known) -> Found | None:
-    """Gain: all time in which nothing was queued."""
+    """Fires where a graph is instantiated, and 30 % of the launches start no work: they are captured.
+
+    Gain: all time in which nothing was queued.
+    """
     graphs, launches = known.row(_GRAPHS), known.report.counts.launches
     if not graphs["graphs"] or graphs["without_work"] < _LEAST_CAPTURED * launches:
         return None
@@ -171,7 +177,11 @@ def _long_calls(known: Known) -> list[dict[str, Any]]:
     queries=(_LONG_CALLS,),
 )
 def long_calls(known: Known) -> Found | None:
-    """Gain: the time of long gaps, with nothing queued or until the launch took effect, in calls of 0.1 ms or more."""
+    """Fires where, in gaps longer than 1 ms, before the first work and after the last, the CPU is in single calls of
+    0.1 ms or more for 2 % of the time, and in no host sync: first calls, which load driver and kernels, or allocations.
+
+    Gain: the time of long gaps, with nothing queued or until the launch took effect, in calls of 0.1 ms or more.
+    """
     if not (calls := _long_calls(known)):
         return None
     time_ns = sum(call["time_ns"] for call in calls)
@@ -207,7 +217,11 @@ def long_calls(known: Known) -> Found | None:
     of_steps=True,
 )
 def host_work(known: Known) -> Found | None:
-    """Gain: idle time in gaps longer than 1 ms, and before the first and after the last work, but for long calls."""
+    """Fires where the GPU has nothing queued for 2 % of the time in gaps longer than 1 ms, before its first work and
+    after its last, and the CPU is in no host sync and no such long call.
+
+    Gain: idle time in gaps longer than 1 ms, and before the first and after the last work, but for long calls.
+    """
     scope = known.scope
     times = {part.cause: part.time_ns for part in known.summed(part for part in known.idle if part.is_long)}
     times["cpu_calls"] = times.get("cpu_calls", 0) - sum(call["host_ns"] for call in _long_calls(known))
@@ -248,7 +262,9 @@ def host_work(known: Known) -> Found | None:
     weight=0.8,
 )
 def host_syncs(known: Known) -> Found | None:
-    """Gain: the gaps that began in a host sync, but no more than these syncs take.
+    """Fires where gaps begin while the CPU is in a host sync.
+
+    Gain: the gaps that began in a host sync, but no more than these syncs take.
 
     Without a sync the CPU could have queued the next work earlier by its length.
     """
@@ -281,6 +297,10 @@ def host_syncs(known: Known) -> Found | None:
     queries=(_LONGEST_WAIT,),
 )
 def device_waits(known: Known) -> Found | None:
+    """Fires where queued work does not start for 3 % of the time.
+
+    Gain: those gaps.
+    """
     scope = known.scope
     parts = known.summed([part for part in known.idle if part.cause in _QUEUED])
     time_ns = sum(part.time_ns for part in parts)
@@ -314,6 +334,10 @@ def device_waits(known: Known) -> Found | None:
     weight=0.6,
 )
 def pauses(known: Known) -> Found | None:
+    """Fires where pauses below 5 µs between queued work take 3 % of the time.
+
+    Gain: those pauses.
+    """
     scope = known.scope
     parts = [part for part in known.idle if part.cause == "short"]
     count, time_ns = sum(part.count for part in parts), sum(part.time_ns for part in parts)
@@ -337,6 +361,7 @@ def pauses(known: Known) -> Found | None:
     note=True,
 )
 def limits(known: Known) -> Found | None:
+    """Fires where GPU times are recorded."""
     if not (scope := known.scope).busy_ns:  # how long the work took is not recorded
         return None
     steps = sum(int(row["steps"] or 0) for row in known.report.table("steps").to_json() if row["source"] != "(outside)")

@@ -49,7 +49,10 @@ def _steps_ratio(run: Run) -> float:
     run_queries=(_ROWS,),
 )
 def idle_rows(known: Known) -> Found | None:
-    """Gain: the share of finished rows in the row-steps, times the share of wall time in decode steps."""
+    """Fires where 10 % of the row-steps are of finished rows.
+
+    Gain: the share of finished rows in the row-steps, times the share of wall time in decode steps.
+    """
     run, rows = known.run, known.rows(_ROWS)
     if not rows or not run.row_steps or run.idle_row_steps / run.row_steps < LEAST_IDLE:
         return None
@@ -99,7 +102,10 @@ def idle_rows(known: Known) -> Found | None:
     run_queries=(_ROWS,),
 )
 def junk_tokens(known: Known) -> Found | None:
-    """Gain: the share of steps, or of row-steps if larger, that batches save, times that of decode steps in time."""
+    """Fires where 1 % of the tokens are junk or filler.
+
+    Gain: the share of steps, or of row-steps if larger, that batches save, times that of decode steps in time.
+    """
     run, rows = known.run, known.rows(_ROWS)
     drift = run.junk_tokens + run.filler_tokens
     if not run.row_steps or run.setup.random or not run.generated_tokens or drift < LEAST_JUNK * run.generated_tokens:
@@ -154,7 +160,11 @@ def junk_tokens(known: Known) -> Found | None:
     queries=(_COMPILING,),
 )
 def compiling(known: Known) -> Found | None:
-    """Gain: median over the timed passes of compile time over wall time; without it, compiling over recorded time."""
+    """Fires where torch.compile compiled in a timed pass or inside recorded steps; a compiled region that only runs
+    does not count.
+
+    Gain: median over the timed passes of compile time over wall time; without it, compiling over recorded time.
+    """
     scope, repeats = known.any_scope, () if known.report.run is None else known.report.run.repeats
     compiles = [repeat.compiles for repeat in repeats if repeat.compiles is not None]
     recorded = known.frame(_COMPILING)
@@ -188,6 +198,7 @@ def compiling(known: Known) -> Found | None:
     rests_on=("host_time",),
 )
 def profiler_cost(known: Known) -> Found | None:
+    """Fires where recorded steps take 1.5 times their unprofiled time."""
     ratio = known.run.profiled_ratio
     if ratio is None or ratio < LEAST_PROFILED_RATIO:
         return None

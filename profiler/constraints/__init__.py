@@ -23,7 +23,7 @@ class Entry:
     summary: str
 
 
-_CONTRACT = "what a factory gets and returns: docs/processors.md"
+_CONTRACT = "what a factory gets and returns: docs/constraints.md"
 PROCESSORS = {
     "generic": Entry("rows:Generic", "position template; FREE blocks brackets and controls; any tokenizer"),
     "qwen": Entry("rows:Qwen", "position template; FREE allows number tokens only; single-digit tokenizers"),

@@ -213,7 +213,7 @@ def _config(config: Path | None) -> Check:
     try:
         project = find_project(config)
     except MolprofError as error:
-        return Check(NAME, str(error), BROKEN, "correct the file; docs/clusters.md describes it")
+        return Check(NAME, str(error), BROKEN, "correct the file; docs/jobs.md describes it")
     if project.file is None:
         return Check(NAME, "none here or above", ABSENT)
     return Check(NAME, f"{project.file}: models: {len(project.models)}, clusters: {len(project.clusters)}", OK)

@@ -19,7 +19,7 @@ _RESET_PEAK = "5"  # proc(5), /proc/pid/clear_refs
 
 
 def on_gpu(device: torch.device) -> bool:
-    """Whether it is a GPU. Whatever depends on that asks here, and docs/gpu.md lists who does."""
+    """Whether it is a GPU. Whatever depends on that asks here."""
     return device.type == "cuda"
 
 

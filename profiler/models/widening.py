@@ -1,7 +1,7 @@
 """The weights of a trained preset, spread over a larger shape without changing the function.
 
 Every channel, head and unit of the wide model repeats one of the narrow model; sums over repeats are divided by their
-number. Layers beyond the trained ones are random and add nothing. docs/models.md has the maths.
+number. Layers beyond the trained ones are random and add nothing. docs/recording.md has the maths.
 """
 
 from __future__ import annotations
