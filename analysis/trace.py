@@ -108,7 +108,7 @@ class Trace:
 
     @property
     def figures(self) -> dict[str, Value]:
-        """The value of each figure by its id; None: not recorded."""
+        """The value of each figure by its id, None where it is not recorded."""
         from molprof.analysis.figures.catalog import FIGURES
 
         return {figure.id: figure.value(self.report) for figure in FIGURES}

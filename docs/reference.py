@@ -66,7 +66,7 @@ def findings() -> str:
     """Every rule: its docstring says when it is reported and what bounds its gain."""
     blocks = []
     for rule in RULES:
-        blocks += [f"## {rule.id}", f"*{prose(rule.title)}.* {inspect.getdoc(rule.find)}"]
+        blocks += [f"### {rule.id}", f"*{prose(rule.title)}.* {inspect.getdoc(rule.find)}"]
         blocks += [f"Why: {prose(rule.explanation)}"] if rule.explanation else []
         blocks += [f"Fix: {prose(rule.fix)}"] if rule.fix else []
         blocks.append(f"Evidence: `molprof query {rule.query} TRACE`.")
