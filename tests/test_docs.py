@@ -98,7 +98,8 @@ def steps(text: str) -> Iterator[tuple[str, str, str]]:
         paths = re.findall(r"`([\w/]+/[\w.]+\.(?:py|sql|txt))`", step)
         indent, language, code = found.groups()
         path = paths[0] if paths else path  # else that of the block above
-        yield path, language, re.sub(rf"^{indent}", "", code, flags=re.MULTILINE)
+        if indent:  # of a numbered step
+            yield path, language, re.sub(rf"^{indent}", "", code, flags=re.MULTILINE)
         end = found.end()
 
 
