@@ -10,6 +10,10 @@ from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.load import load_trace
 from molprof.analysis.trace_processor import Columns, TraceProcessor
 
+ARGS = """
+    SELECT s.name, a.key, COALESCE(int_value, real_value, string_value) AS value, value_type AS type
+    FROM slice AS s JOIN args AS a USING (arg_set_id) WHERE key != 'args.molprof_tid' ORDER BY s.ts, s.name, s.id, a.key
+"""
 SLICES = """
     SELECT s.name, s.category, s.ts, s.dur, t.tid, t.name AS thread, p.pid, p.name AS process,
         EXTRACT_ARG(s.arg_set_id, 'args.molprof_tid') AS home_tid, s.depth

@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from molprof.analysis.compare.difference import (
-    Difference,
-    PhaseDifference,
-    TraceDifference,
-    difference,
-    phase_difference,
-    trace_difference,
-)
+from molprof.analysis.compare.difference import Difference, difference
+from molprof.analysis.compare.recorded import PhaseDifference, TraceDifference, phase_difference, trace_difference
 from molprof.analysis.compare.rows import ComparedRow, by_rounds, compared_rows
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS, LEAST_REPEATS, LEVEL, best_level
 from molprof.analysis.figures.catalog import FIGURES

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from molprof.analysis.compare import Comparison
-from molprof.analysis.compare.difference import Difference, PhaseDifference, TraceDifference, known_parts
+from molprof.analysis.compare.difference import Difference, known_parts
 from molprof.analysis.compare.parts import GROUPS, MACHINE, PART_LABELS, RECORDED_LABELS, by_group
+from molprof.analysis.compare.recorded import PhaseDifference, TraceDifference
 from molprof.analysis.compare.statistics import LEVEL, Interval
 from molprof.analysis.figures.run_model import Run
 from molprof.common.document import Column, Section, Table

@@ -36,7 +36,8 @@ from molprof.common.values import Unit, Value, by_unit, counted
 
 if TYPE_CHECKING:
     from molprof.analysis.compare import Comparison
-    from molprof.analysis.compare.difference import Difference, TraceDifference
+    from molprof.analysis.compare.difference import Difference
+    from molprof.analysis.compare.recorded import TraceDifference
 
 T = TypeVar("T")
 Items = Callable[[Report], Iterable[Any]]
