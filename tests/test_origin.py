@@ -21,7 +21,7 @@ from molprof import api
 from molprof.analysis.findings import around
 from molprof.analysis.findings.known import Known
 from molprof.analysis.origin.read import Origins, places_of
-from molprof.analysis.origin.tree import AMOUNTS, BYS, Tree, build_tree, speedscope_text
+from molprof.analysis.origin.tree import AMOUNTS, BYS, OUTSIDE, Tree, build_tree, speedscope_text
 from molprof.analysis.reader.open import open_trace
 from molprof.analysis.reader.stacks import Stacks
 
@@ -80,11 +80,16 @@ def recount(path: Path, is_frame: Any) -> Paths:
 
 
 def tree_paths(tree: Tree) -> Paths:
-    found: Paths = {}
+    """What each path of frames holds, in all phases together."""
+    found: Paths = defaultdict(lambda: [0, 0, 0])
     path: list[str] = []
     for depth, node in tree.walk():
+        if node.kind == "phase" or node.name == OUTSIDE:
+            path[depth:] = [""]
+            continue
         path[depth:] = ["(none)" if node.kind == "none" and node.name != "(launch not recorded)" else node.name]
-        found[tuple(path[1:])] = [node.amount(name) for name in ("gpu_ns", "kernels", "launches")]
+        for place, name in enumerate(("gpu_ns", "kernels", "launches")):
+            found[tuple(filter(None, path[1:]))][place] += node.amount(name)
     return found
 
 
