@@ -29,10 +29,10 @@ PROCESSORS = {
     "qwen": Entry("rows:Qwen", "position template; FREE allows number tokens only; single-digit tokenizers"),
     "vectorized": Entry("vectorized:Vectorized", "masks of generic or qwen, prepared before the first step"),
     "placeholder": Entry("vectorized:Placeholder", "vectorized, its placeholder fitted to the tokenizer"),
-    "truncate": Entry("free_length:Truncate", "position template; a coordinate ends where the model closes it"),
-    "grammar": Entry("free_length:Grammar", "three decimal numbers per coordinate, in the tokenizer's own tokens"),
-    "xgrammar": Entry("engines:XGrammar", "like grammar, by the package XGrammar (molprof[xgrammar])"),
-    "llguidance": Entry("engines:LLGuidance", "like grammar, by llguidance (molprof[llguidance])"),
+    "truncate": Entry("molecules:Truncate", "position template; a coordinate ends where the model closes it"),
+    "grammar": Entry("molecules:Grammar", "three decimal numbers per coordinate, in the tokenizer's own tokens"),
+    "xgrammar": Entry("molecules:xgrammar", "like grammar, by the package XGrammar (molprof[xgrammar])"),
+    "llguidance": Entry("molecules:llguidance", "like grammar, by llguidance (molprof[llguidance])"),
 }
 
 
@@ -48,7 +48,7 @@ def make_processor(name: str, target: Target, given: Sequence[str] = ()) -> Proc
     factory = find_factory(name)
     if name in PROCESSORS:
         return factory(target)
-    from molprof.profiler.constraints.checked import PASSED_ON, RAISED, UserProcessor, told
+    from molprof.profiler.constraints.own import PASSED_ON, RAISED, UserProcessor, told
 
     try:
         return UserProcessor(name, factory, target, given)
@@ -80,7 +80,7 @@ def find_factory(name: str) -> Factory:
     except (ImportError, AttributeError) as problem:
         raise UsageError(f"no processor {name!r}: {problem}", hint=hint) from problem
     except (Exception, SystemExit) as problem:  # a user's module may raise anything
-        from molprof.profiler.constraints.checked import told
+        from molprof.profiler.constraints.own import told
 
         raise UsageError(f"the module of {name!r} cannot be imported: {told(problem, place)}") from problem
     return factory
@@ -90,6 +90,6 @@ def check_processor(name: str, given: Sequence[str] = ()) -> None:
     """Raises the UsageErrors of `make_processor` that need no model."""
     factory = find_factory(name)
     if name not in PROCESSORS:
-        from molprof.profiler.constraints.construct import check_call
+        from molprof.profiler.constraints.own import check_call
 
         check_call(name, factory, given)

@@ -9,7 +9,17 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 
 from molprof.profiler.models.target import Target
+from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.template import Template
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the processor of a batch is started with."""
+
+    prompts: Sequence[Prompt]  # one per row
+    prompt_width: int  # columns of the left-padded prompts; answer position p is column prompt_width + p
+    templates: Sequence[Template] = ()  # one per row; empty for prompts of plain text
 
 
 class BatchProcessor(Protocol):
@@ -69,28 +79,23 @@ class ForcedRuns(Protocol):
 
 
 class Processor(Protocol):
-    """A processor for a whole run, with what depends on the vocabulary only.
+    """A processor for a whole run, with what depends on the vocabulary only. `start` is all that it must have.
 
-    A user's own (`--processor package.module:factory`) requires `start` alone. Its factory may also return a
-    transformers `LogitsProcessor`, and is then called again for each batch. Optional, looked up by name:
+    Looked up by name where there:
 
+    - `name`: as given to `--processor`; `parameters`: what else decides what it does, for the manifest.
+    - `placeholder`: what templates write for a coordinate.
     - `needs_templates`: True if it cannot work with plain-text prompts, which have no templates. Default: False.
     - `fixed_length`: False if an answer need not have its template's length; the manifest then has no template counts.
       Default: True.
     - `longest(template)`: most tokens of an answer, end token included. Default: the template's and one more.
     """
 
-    name: str  # as given to `--processor`
-    placeholder: str  # what templates write for a coordinate
-    parameters: dict[str, Any]  # what else decides what it does, for the manifest
+    name: str
+    parameters: dict[str, Any]
 
-    def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
-        """The processor of one batch.
-
-        Args:
-            templates: one per row; empty for prompts of plain text.
-            prompt_width: columns of the left-padded prompts; answer position p is column prompt_width + p.
-        """
+    def start(self, rows: Rows) -> BatchProcessor:
+        """The processor of one batch."""
 
 
 Factory = Callable[[Target], Processor]

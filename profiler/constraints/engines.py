@@ -1,21 +1,18 @@
-"""`xgrammar` and `llguidance`: a molecule's grammar as text, enforced by the packages of these names.
+"""XGrammar and llguidance: a grammar's text, whoever made it, enforced by the packages of these names.
 
-The language is that of `grammar`, but an engine allows every cut of a text into tokens. For an engine, special tokens
-are no text: tags that are single tokens are forced here, and the closing one is its end of text.
+An engine allows every cut of a text into tokens. It reads the chosen tokens back and makes masks on the host.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-import json
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,70 +20,38 @@ from torch import Tensor
 from transformers import LogitsProcessor, PreTrainedTokenizerFast
 
 from molprof.common.errors import MissingExtraError, RunError
-from molprof.profiler.constraints.base import BatchProcessor
-from molprof.profiler.constraints.free_length import WHOLE_DIGITS
+from molprof.profiler.constraints.base import BatchProcessor, Rows
 from molprof.profiler.models.device import on_gpu, pinned
 from molprof.profiler.models.target import Target
-from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS
-from molprof.profiler.molecules.template import PLACEHOLDER, Template
-
-_WHOLE, _FRACTION = f"[0-9]{{1,{WHOLE_DIGITS}}}", f"[0-9]{{1,{COORDINATE_DECIMALS}}}"
-
-
-@dataclass(frozen=True)
-class Constraint:
-    """What a row may write."""
-
-    opening: int | None  # token that is forced first; None where the tag is ordinary text
-    texts: tuple[str, ...]  # before, between and after the coordinates
-    closing: int  # token that ends the text: the closing tag's, else the end token
-    separator: str = ","
-
-    def ebnf(self) -> str:
-        """The text between opening and closing in GBNF."""
-        sequence = " c ".join(map(json.dumps, self.texts))
-        between = json.dumps(self.separator)
-        return f'root ::= {sequence}\nc ::= n {between} n {between} n\nn ::= "-"? {_WHOLE} "." {_FRACTION}\n'
-
-    def lark(self) -> str:
-        """The same in Lark."""
-        sequence = " c ".join(map(json.dumps, self.texts))
-        between = json.dumps(self.separator)
-        return f"start: {sequence}\nc: N {between} N {between} N\nN: /-?{_WHOLE}\\.{_FRACTION}/\n"
-
-
-def constraint(template: Template, target: Target) -> Constraint:
-    """The constraint of a template's molecule."""
-    opening, closing = tag_tokens(target)
-    form = target.form
-    texts = form.gaps(template.text)
-    if opening is not None:
-        texts[0], texts[-1] = texts[0].removeprefix(form.opening), texts[-1].removesuffix(form.closing)
-    return Constraint(opening, tuple(texts), closing, form.separator)
-
-
-def tag_tokens(target: Target) -> tuple[int | None, int]:
-    """Opening and closing token of a `Constraint`."""
-    vocabulary = target.vocabulary
-    tags = target.form.opening, target.form.closing
-    if all(vocabulary.get(tag) in target.table.special for tag in tags):
-        return vocabulary[tags[0]], vocabulary[tags[1]]
-    return None, target.eos
 
 
 class EngineProcessor(ABC):
     """A processor that asks a package. Compiling is part of the phase `template`; `parameters` has its mean time.
 
-    Raises MissingExtraError where the package is not installed.
+    Args:
+        grammar: the text that all rows have, or the text of each row of a batch.
+        opening: a token that is forced before what the grammar describes.
+        closing: the token that ends what the grammar describes; the end token follows it. Default: the end token.
+
+    Raises:
+        MissingExtraError: the package is not installed.
     """
 
     name: str
+    notation: str  # of the grammar: `ebnf` (GBNF) or `lark`
     modules: tuple[str, ...] = ()  # of the package, besides the one of its name
     placeholder: str
-    needs_templates = True
+    needs_templates = False
     fixed_length = False
+    longest: Any = None  # see `Processor`
 
-    def __init__(self, target: Target) -> None:
+    def __init__(
+        self,
+        target: Target,
+        grammar: str | Callable[[Rows], Sequence[str]],
+        opening: int | None = None,
+        closing: int | None = None,
+    ) -> None:
         try:
             for module in self.modules:
                 importlib.import_module(module)
@@ -94,13 +59,16 @@ class EngineProcessor(ABC):
         except ImportError as problem:
             raise MissingExtraError(self.name, self.name, f"the processor {self.name!r}") from problem
         self.target = target
-        self.placeholder = target.form.numbers(PLACEHOLDER)
+        self.opening, self.closing = opening, target.eos if closing is None else closing
+        self._grammar = grammar
+        # What all rows share is compiled once. A molecule's own grammar is compiled anew: timed passes must pay for it.
+        self._compile = functools.cache(self.compile) if isinstance(grammar, str) else self.compile
         self._times_ns: list[int] = []
         self.parameters: dict[str, Any] = {"version": version(self.name)}
 
     @abstractmethod
-    def compile(self, constraint: Constraint) -> Any:
-        """A matcher, which knows which tokens may follow, at the beginning of the text."""
+    def compile(self, grammar: str) -> Callable[[], Any]:
+        """What makes matchers, which know which tokens may follow, at the beginning of the text."""
 
     @abstractmethod
     def accept(self, matcher: Any, token: int) -> None:
@@ -114,42 +82,33 @@ class EngineProcessor(ABC):
     def apply(self, scores: Tensor, mask: Tensor) -> None:
         """Set the scores whose bit is 0 to -inf, in place."""
 
-    def longest(self, template: Template) -> int:
-        """One token per character, in the worst cut."""
-        number = 1 + WHOLE_DIGITS + 1 + COORDINATE_DECIMALS
-        texts = constraint(template, self.target).texts
-        return sum(map(len, texts)) + (len(texts) - 1) * (3 * number + 2 * len(self.target.form.separator)) + 3
-
-    def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
-        rows = [constraint(template, self.target) for template in templates]
+    def start(self, rows: Rows) -> BatchProcessor:
+        given = self._grammar
         matchers = []
-        for row in rows:
+        for text in [given] * len(rows.prompts) if isinstance(given, str) else given(rows):
             began = time.perf_counter_ns()
-            matchers.append(self.compile(row))
+            matchers.append(self._compile(text)())
             self._times_ns.append(time.perf_counter_ns() - began)
         self.parameters |= {
             "compile_ns_per_molecule": sum(self._times_ns) // len(self._times_ns),
             "compiled": len(self._times_ns),
         }
-        return _EngineBatch(self, rows, matchers, prompt_width)
+        return _EngineBatch(self, matchers, rows.prompt_width)
 
 
 class _EngineBatch(LogitsProcessor):
     """A batch's matchers. Each step reads the chosen tokens back, and copies a mask to the device."""
 
-    masked_logits = None  # counting the bits would cost more than making them
+    masked_logits: ClassVar[None] = None  # counting the bits would cost more than making them
 
-    def __init__(
-        self, engine: EngineProcessor, rows: Sequence[Constraint], matchers: list[Any], prompt_width: int
-    ) -> None:
-        self._engine, self._rows, self._matchers = engine, rows, matchers
+    def __init__(self, engine: EngineProcessor, matchers: list[Any], prompt_width: int) -> None:
+        self._engine, self._matchers = engine, matchers
         self._read = prompt_width
         target = engine.target
-        self._eos = target.eos
         # The token that each row is forced to write: its opening token first, the end token after its closing one.
-        self._forced: list[int | None] = [row.opening for row in rows]
+        self._forced: list[int | None] = [engine.opening for _ in matchers]
         words = -(-target.logits_width // 32)
-        self._mask = pinned(torch.zeros((len(rows), words), dtype=torch.int32), target.device)
+        self._mask = pinned(torch.zeros((len(matchers), words), dtype=torch.int32), target.device)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         for tokens in input_ids[:, self._read :].T.tolist():
@@ -168,27 +127,28 @@ class _EngineBatch(LogitsProcessor):
         return scores
 
     def _advance(self, row: int, token: int) -> None:
+        engine = self._engine
         if self._forced[row] is not None:
-            self._forced[row] = None if token == self._rows[row].opening else self._eos
-        elif token == self._rows[row].closing:
-            self._forced[row] = self._eos
+            self._forced[row] = None if token == engine.opening else engine.target.eos
+        elif token == engine.closing:
+            self._forced[row] = engine.target.eos
         else:
-            self._engine.accept(self._matchers[row], token)
+            engine.accept(self._matchers[row], token)
 
 
 class XGrammar(EngineProcessor):
-    name = "xgrammar"
+    name, notation = "xgrammar", "ebnf"
 
-    def __init__(self, target: Target) -> None:
-        super().__init__(target)
+    def __init__(self, target: Target, *arguments: Any, **named: Any) -> None:
+        super().__init__(target, *arguments, **named)
         vocabulary = self.package.TokenizerInfo.from_huggingface(target.tokenizer, vocab_size=target.logits_width)
         # No cache between molecules: it would never hit, and timed passes must pay for what they compile.
         self._compiler = self.package.GrammarCompiler(vocabulary, cache_enabled=False)
         self._filler = self.package.BatchGrammarMatcher()
 
-    def compile(self, constraint: Constraint) -> Any:
-        compiled = self._compiler.compile_grammar(constraint.ebnf())
-        return self.package.GrammarMatcher(compiled, override_stop_tokens=constraint.closing)
+    def compile(self, grammar: str) -> Callable[[], Any]:
+        compiled = self._compiler.compile_grammar(grammar)
+        return lambda: self.package.GrammarMatcher(compiled, override_stop_tokens=self.closing)
 
     def accept(self, matcher: Any, token: int) -> None:
         matcher.accept_token(token)
@@ -207,18 +167,19 @@ def _lexer(tokenizer: PreTrainedTokenizerFast, width: int, closing: int) -> Any:
 
 
 class LLGuidance(EngineProcessor):
-    name = "llguidance"
+    name, notation = "llguidance", "lark"
     modules = ("llguidance.hf", "llguidance.torch")
 
-    def __init__(self, target: Target) -> None:
-        super().__init__(target)
-        self._tokenizer = _lexer(target.tokenizer, target.logits_width, tag_tokens(target)[1])
+    def __init__(self, target: Target, *arguments: Any, **named: Any) -> None:
+        super().__init__(target, *arguments, **named)
+        self._tokenizer = _lexer(target.tokenizer, target.logits_width, self.closing)
         self._executor = self.package.LLExecutor()
 
-    def compile(self, constraint: Constraint) -> Any:
-        matcher = self.package.LLMatcher(self._tokenizer, constraint.lark())
+    def compile(self, grammar: str) -> Callable[[], Any]:
+        matcher = self.package.LLMatcher(self._tokenizer, grammar)
         self._check(matcher)
-        return matcher
+        made: Callable[[], Any] = matcher.deep_copy
+        return made
 
     def accept(self, matcher: Any, token: int) -> None:
         if not matcher.consume_token(token):

@@ -1,8 +1,8 @@
-"""A step of `AutomatonBatch` as one kernel, for GPUs: without Triton it takes six."""
+"""A step of `TableBatch` as one kernel, for GPUs: without Triton it takes six."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import triton
 import triton.language as tl
@@ -38,26 +38,14 @@ def _step(  # type: ignore[no-untyped-def]
         tl.store(out + row * out_stride + tokens, kept, mask=inside)
 
 
-def step(input_ids: Tensor, first: int, tables: Any, at: Tensor, scores: Tensor, out: Tensor) -> None:
+def step(input_ids: Tensor, first: int, tables: Sequence[Tensor], at: Tensor, scores: Tensor, out: Tensor) -> None:
     """Advance `at` by the columns of `input_ids` from `first` on, and write the allowed scores into `out`.
 
-    `tables`: `DeviceTables`. `at` is int64 (rows, 2); scores and out are float32 (rows, logits_width).
+    `tables`: classes, moves, columns and bias of `table.Compiled`. `at` is int64 (rows, 2); scores and out are float32
+    (rows, logits_width).
     """
+    classes, moves, columns, bias = tables
     _step[(len(at),)](
-        input_ids,
-        input_ids.stride(0),
-        first,
-        input_ids.shape[1],
-        tables.classes,
-        tables.moves,
-        tables.moves.shape[1],
-        at,
-        scores,
-        scores.stride(0),
-        tables.columns,
-        tables.bias,
-        tables.bias.shape[1],
-        out,
-        out.stride(0),
-        BLOCK=_BLOCK,
-    )
+        input_ids, input_ids.stride(0), first, input_ids.shape[1], classes, moves, moves.shape[1], at,
+        scores, scores.stride(0), columns, bias, bias.shape[1], out, out.stride(0), BLOCK=_BLOCK,
+    )  # fmt: skip

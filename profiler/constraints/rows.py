@@ -18,7 +18,7 @@ from transformers import LogitsProcessor
 
 from molprof.common.errors import UsageError
 from molprof.common.text_format import TextFormat
-from molprof.profiler.constraints.base import BatchProcessor, Places
+from molprof.profiler.constraints.base import BatchProcessor, Places, Rows
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
 
@@ -92,8 +92,9 @@ class TemplateProcessor(ABC):
                 places[block] += 1
         return actions
 
-    def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
-        return RowProcessor([self.actions(template) for template in templates], prompt_width, self._target.eos)
+    def start(self, rows: Rows) -> BatchProcessor:
+        actions = [self.actions(template) for template in rows.templates]
+        return RowProcessor(actions, rows.prompt_width, self._target.eos)
 
     def _on_device(self, ids: Sequence[int]) -> Tensor:
         return torch.tensor(ids, dtype=torch.int64, device=self._target.device)

@@ -22,12 +22,11 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from molprof.profiler.constraints.base import BatchProcessor, Places
+from molprof.profiler.constraints.base import BatchProcessor, Places, Rows
 from molprof.profiler.constraints.rows import Action, Block, Force, Generic, Qwen, number_tokens
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.conformers import reference_conformers
 from molprof.profiler.molecules.placeholders import best_placeholder
-from molprof.profiler.molecules.template import Template
 
 _MASKS: dict[str, type[Generic] | type[Qwen]] = {"generic": Generic, "qwen": Qwen}
 # Of a copied entry (overwritten at each step), of a forced one, and of one that is no longer allowed.
@@ -47,9 +46,9 @@ class Vectorized:
         self.placeholder = self._like.placeholder
         self.parameters: dict[str, Any] = {"masks": masks, **self._like.parameters}
 
-    def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
+    def start(self, rows: Rows) -> BatchProcessor:
         kind = _AllowBatch if isinstance(self._like, Qwen) else _BlockBatch
-        return kind([self._like.actions(template) for template in templates], self._target, prompt_width)
+        return kind([self._like.actions(template) for template in rows.templates], self._target, rows.prompt_width)
 
 
 class Placeholder(Vectorized):

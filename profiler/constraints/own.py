@@ -1,11 +1,12 @@
-"""A user's own processor behind the contract of `base`; its mistakes are errors that name step and row.
+"""A user's own processor (`--processor package.module:builder`): built by the names of parameters, then checked.
 
 Every step compares type, shape, dtype and device. Whether a row has any token left requires a host sync, so only an
-untimed pass checks that.
+untimed pass checks that. Mistakes are errors that name step and row.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import operator
 import sysconfig
@@ -21,11 +22,9 @@ from transformers import LogitsProcessor
 
 from molprof.common.errors import MolprofError, ProcessorError, UsageError
 from molprof.common.text import shortened
-from molprof.profiler.constraints.base import Places
-from molprof.profiler.constraints.construct import Rows, construction
+from molprof.profiler.constraints.base import Places, Rows
 from molprof.profiler.models.device import settled_ns
 from molprof.profiler.models.target import Target
-from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
 
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -36,50 +35,111 @@ PASSED_ON = (MolprofError, torch.OutOfMemoryError)
 # `SystemExit` would end the process without a message.
 RAISED = (Exception, SystemExit)
 
+# What a parameter of a builder gets by its name.
+OF_RUN: dict[str, Callable[[Target], Any]] = {
+    "target": lambda target: target,
+    "tokenizer": lambda target: target.tokenizer,
+    "eos_token_id": lambda target: target.eos,
+    "pad_token_id": lambda target: target.pad,
+    "bos_token_id": lambda target: target.tokenizer.bos_token_id,
+    "vocab_size": lambda target: target.logits_width,
+    "device": lambda target: target.device,
+}
+OF_BATCH: dict[str, Callable[[Rows], Any]] = {
+    "templates": lambda rows: list(rows.templates),
+    "prompt_lengths": lambda rows: [rows.prompt_width] * len(rows.prompts),
+    "prompt_length": lambda rows: rows.prompt_width,
+    "prompts": lambda rows: [prompt.text for prompt in rows.prompts],
+    "smiles": lambda rows: [prompt.molecule.smiles for prompt in rows.prompts if prompt.molecule is not None],
+    "batch_size": lambda rows: len(rows.prompts),
+}
+_OF_MOLECULES = {"templates", "smiles"}
+
+
+def check_call(name: str, builder: Callable[..., Any], given: Sequence[str]) -> dict[str, Any]:
+    """The arguments that `given` sets, `KEY=VALUE` texts whose values are JSON or else text.
+
+    Raises UsageError where one is of no parameter of `builder`, or a parameter is required that nobody supplies.
+    """
+    arguments: dict[str, Any] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.isidentifier():
+            raise UsageError(f"--processor-arg {text!r} is not KEY=VALUE", hint="e.g. --processor-arg top=5")
+        if key in arguments:
+            raise UsageError(f"--processor-arg {key} is given twice", hint="a list is JSON: KEY=[1,2]")
+        try:
+            arguments[key] = json.loads(value)
+        except (ValueError, RecursionError):
+            arguments[key] = value
+    parameters = _parameters(name, builder)
+    named = [item.name for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
+    if not any(item.kind is item.VAR_KEYWORD for item in parameters):
+        for key in arguments:
+            if key not in named:
+                raise UsageError(f"{name} has no parameter {key!r}", f"its parameters: {', '.join(named) or 'none'}")
+    required = [item for item in parameters if item.default is item.empty and item.kind not in (2, 4)]
+    supplied = (*OF_RUN, *OF_BATCH)
+    known = {*arguments, *supplied}
+    missing = [item.name for item in required if item.kind is item.POSITIONAL_ONLY or item.name not in known]
+    if missing:
+        raise UsageError(
+            f"{name} requires {', '.join(missing)}, which molprof cannot supply",
+            hint=f"--processor-arg {missing[0]}=VALUE; molprof supplies {', '.join(supplied)}",
+        )
+    return arguments
+
+
+def _parameters(name: str, builder: Callable[..., Any]) -> Sequence[inspect.Parameter]:
+    try:
+        return tuple(inspect.signature(builder).parameters.values())
+    except (TypeError, ValueError) as problem:  # written in C, or nothing to call
+        raise UsageError(
+            f"{name} does not name its parameters: {problem}", hint="a Python function or class"
+        ) from problem
+
 
 class UserProcessor:
-    """What a user's factory makes, as a `Processor`.
+    """What a user's builder makes, as a `Processor`.
 
     Args:
-        factory: makes a `Processor`, or a transformers `LogitsProcessor` (or any callable like one), which is then made
-            anew for each batch. It takes a `Target`, or what `construct.SUPPLIED` names.
+        builder: called with what its parameters name, of `OF_RUN`, `OF_BATCH` and `given`: once, or anew for each batch
+            if it names anything of a batch. It makes a transformers `LogitsProcessor` (or any callable like one), or an
+            object with `start(rows)`.
         given: `KEY=VALUE` texts, for parameters of these names.
 
     Raises:
-        UsageError: the factory makes neither, or its parameters cannot be written into a trace.
+        UsageError: the builder makes neither, or its parameters cannot be written into a trace.
     """
 
-    def __init__(self, name: str, factory: Callable[..., Any], target: Target, given: Sequence[str] = ()) -> None:
-        named = construction(name, factory, target, given)
-        self._prompts: Sequence[Prompt] = ()
-        if named is None:
-            self._make: Callable[[Rows | None], Any] = lambda rows: factory(target)
-        else:
-            self._make = named.make
+    def __init__(self, name: str, builder: Callable[..., Any], target: Target, given: Sequence[str] = ()) -> None:
+        self._builder, self._given, self.target = builder, check_call(name, builder, given), target
+        parameters = [item for item in _parameters(name, builder) if item.name not in self._given]
+        self._of_run = {item.name: OF_RUN[item.name](target) for item in parameters if item.name in OF_RUN}
+        self._of_batch = [item.name for item in parameters if item.name in OF_BATCH]
         # What needs a batch is made when one is started: until then its class speaks for it.
-        made: Any = factory if named is not None and named.of_batch else self._make(None)
-        if not (callable(made) or callable(getattr(made, "start", None))):
+        self._made: Any = builder if self._of_batch else builder(**self._of_run | self._given)
+        if not (callable(self._made) or callable(getattr(self._made, "start", None))):
             raise UsageError(
-                f"{name} made a {type(made).__name__}",
-                hint="a factory returns a transformers LogitsProcessor, or an object with start(templates, width)",
+                f"{name} made a {type(self._made).__name__}",
+                hint="a builder returns a transformers LogitsProcessor, or an object with start(rows)",
             )
-        self._made, self.target = made, target
-        own = getattr(made, "name", name)
+        own = getattr(self._made, "name", name)
         self.name, self.place = own if isinstance(own, str) else name, name
-        self.placeholder = str(getattr(made, "placeholder", target.form.numbers(PLACEHOLDER)))
+        self.placeholder = str(getattr(self._made, "placeholder", target.form.numbers(PLACEHOLDER)))
         # As JSON holds them: checked now, since the trace is written only when a capture ends.
-        own = getattr(made, "parameters", {})
-        parameters = {**({} if named is None else named.given), **(own if isinstance(own, Mapping) else {})}
+        own = getattr(self._made, "parameters", {})
         try:
-            self.parameters: dict[str, Any] = json.loads(json.dumps(parameters, allow_nan=False))
+            values = {**self._given, **(own if isinstance(own, Mapping) else {})}
+            self.parameters: dict[str, Any] = json.loads(json.dumps(values, allow_nan=False))
         except (TypeError, ValueError, RecursionError) as problem:
             raise UsageError(
                 f"the parameters of {name} cannot be written into a trace: {problem}",
                 hint="finite numbers, texts, lists and dictionaries of them; str() of anything else",
             ) from problem
-        needs = named is not None and named.needs_molecules
-        self.needs_templates = bool(getattr(made, "needs_templates", needs))
-        self.fixed_length = bool(getattr(made, "fixed_length", True))
+        needs = any(item.name in _OF_MOLECULES and item.default is item.empty for item in parameters)
+        self.needs_templates = bool(getattr(self._made, "needs_templates", needs))
+        self.fixed_length = bool(getattr(self._made, "fixed_length", True))
         self.verify = False  # whether batches started from now on check that every row has a token left
 
     def error(self, what: str, step: int | None = None) -> ProcessorError:
@@ -106,23 +166,21 @@ class UserProcessor:
             raise self.error(f"says that its longest answer has {most} tokens")
         return most
 
-    def set_prompts(self, prompts: Sequence[Prompt]) -> None:
-        """Say which prompts the batch that is started next has, by row."""
-        self._prompts = prompts
-
-    def start(self, templates: Sequence[Template], prompt_width: int) -> CheckedBatch:
+    def start(self, rows: Rows) -> CheckedBatch:
         with self.blamed("failed to start"):
-            if callable(getattr(self._made, "start", None)):
-                batch = self._made.start(templates, prompt_width)
-            else:
-                batch = self._make(Rows(templates, prompt_width, self._prompts))
-        jumps = callable(getattr(batch, "forced", None)) and callable(getattr(batch, "mask", None))
-        if jumps and hasattr(batch, "reads_tokens"):
-            return CheckedRuns(self, batch, prompt_width)
+            batch = self._made
+            if self._of_batch:
+                batch = self._builder(
+                    **self._of_run, **{key: OF_BATCH[key](rows) for key in self._of_batch}, **self._given
+                )
+            if callable(getattr(batch, "start", None)):
+                batch = batch.start(rows)
+        if all(hasattr(batch, name) for name in ("reads_tokens", "forced", "mask")):
+            return CheckedRuns(self, batch, rows.prompt_width)
         if not callable(batch):
             what = f"its start returned a {type(batch).__name__}, which cannot be called with input_ids and scores"
             raise self.error(f"failed: {what}")
-        return CheckedBatch(self, batch, prompt_width)
+        return CheckedBatch(self, batch, rows.prompt_width)
 
 
 class CheckedBatch(LogitsProcessor):
