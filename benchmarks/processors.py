@@ -103,8 +103,8 @@ class Counted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def start(self, templates: Any, prompt_width: int) -> Any:
-        self._batch = self._inner.start(templates, prompt_width)
+    def start(self, rows: Any) -> Any:
+        self._batch = self._inner.start(rows)
         return self
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:

@@ -223,6 +223,54 @@ ERRORS: list[tuple[str, int, str]] = [
     ("report given/tiny.json given/tiny-2.json -o given/tiny.json", 2, "given/tiny.json is not a folder"),
     ("capture --model qwen --submit slurm", 2, "a capture on a cluster needs a name for its trace"),
     ("ranks given/tiny.json --submit slurm", 2, "--submit requires --parts DIR, a folder that the cluster's nodes see"),
+    *(
+        (f"capture --model llama -o x.json --prompt-format '{text}'", 2, f"--prompt-format '{text}' {problem}")
+        for text, problem in [
+            ("tell me", "has no {smiles}\n  as in [SMILES]{smiles}[/SMILES]"),
+            ("{smiles} {name}", "has an unknown {name}"),
+            ("{smiles", "is no pattern: expected '}' before end of string; double a brace that is text: {{"),
+            ("{smiles!r}", "is no pattern: more than a name in {smiles}; double a brace that is text: {{"),
+        ]
+    ),
+    *(
+        (f"capture --model llama -o x.json --answer-format '{text}'", 2, f"--answer-format '{text}' {problem}")
+        for text, problem in [
+            ("x", "needs {atom}, {x}, {y} and {z} once, in this order, not none"),
+            ("{atom}<{y},{x},{z}>...", "needs {atom}, {x}, {y} and {z} once, in this order, not {atom}, {y}, {x}, {z}"),
+            ("{atom}<{x},{y},{z}>", "needs one ... after the block, for the other atoms"),
+            ("{atom}<{x},{y};{z}>...", "has two separators, ',' and ';'; write one"),
+            ("{atom}{x},{y},{z}>...", "opens no block before {x}"),
+            ("{atom}<{x}{y}{z}>...", "has nothing between {x} and {y}"),
+            ("{atom}<{x},{y},{z}...", "closes no block after {z}"),
+            ("{atom}\u27e8{x},{y},{z}\u27e9...", "has other than ASCII characters around its numbers"),
+            ("{atom}<{x}-{y}-{z}>...", "has '-' beside a number, which may be a part of it"),
+            ("{atom} {x} {y} {z} ...", "has ' ' both around a block and between its numbers"),
+            ("{atom}({x},{y},{z})...", "has blocks, (1.0,..., that read like parts of a molecule"),
+            ("{atom}[{x},{y},{z}]...", "has blocks, [1.0,..., that read like parts of a molecule"),
+        ]
+    ),
+    (
+        "capture --model llama -o x.json --processor generic --processor-arg a=1",
+        2,
+        "--processor-arg is for a processor of your own",
+    ),
+    (
+        "capture --model llama -o x.json --prompts text.toml",
+        2,
+        "plain-text prompts have no template to bound their answers",
+    ),
+    (
+        "capture --model llama -o x.json --prompts text.toml --smiles text.toml --max-new-tokens 3",
+        2,
+        "--prompts and --smiles exclude each other",
+    ),
+    # bench, recommend
+    (
+        "bench batch --dry-run --processor string:Formatter --processor-arg a=1",
+        2,
+        "string:Formatter has no parameter 'a'",
+    ),
+    # sweep, jobs, collect, logs
     # drift, presets, doctor, wheels
     (
         "wheels --have torch==2.11.0 -o w --python 3",

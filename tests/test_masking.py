@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
-import pytest
 import torch
 from captures import captured, settings
-from tiny import loaded
 from torch import Tensor
 
 from molprof import api
 from molprof.analysis.documents.figures import figure_values
 from molprof.common.manifest import MaskedLogits
 from molprof.profiler.capture.watched import Counted, CountedRuns, counted
-from molprof.profiler.constraints import make_processor
 from molprof.profiler.constraints.base import Places
-from molprof.profiler.constraints.checked import UserProcessor
 from molprof.profiler.engines import BatchResult
 
 EOS = 4
@@ -33,10 +28,9 @@ class Masks:
     def __init__(self, *steps: tuple[list[int], ...]) -> None:
         self._steps = iter(steps)
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+    def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
         for row, left in zip(scores, next(self._steps), strict=True):
-            gone = [token for token in range(len(row)) if token not in left]
-            row[gone] = -math.inf
+            row[[token for token in range(len(row)) if token not in left]] = -math.inf
         return scores
 
 
@@ -44,13 +38,12 @@ class Jumps(Masks):
     """The same in molprof's own loop."""
 
     reads_tokens = False
-    masked_logits: ClassVar[list[int]] = [3, 0]
 
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
         return [7 + row]
 
     def mask(self, scores: Tensor, places: Places) -> Tensor:
-        return self(torch.empty(0), scores)
+        return self(None, scores)
 
 
 def result(*rows: tuple[int, ...], own: tuple[int, ...] | None = None) -> BatchResult:
@@ -65,6 +58,7 @@ def test_logits_by_where_the_row_stood() -> None:
     for _ in range(3):
         studied(torch.zeros(2, 1, dtype=torch.int64), scores.clone())
     assert studied.masked_logits is None
+    assert studied.looked_ns > 0
     # The second row ended after two tokens; a third row, which no prompt has, would be left out.
     assert studied.of_rows(result((1, 3, EOS), (3, EOS)), frozenset({EOS})) == [
         MaskedLogits(free=2, copy=3, end=3, idle=0, free_choices=1, own=None),
@@ -77,40 +71,21 @@ def test_rows_of_molprofs_own_loop_stand_at_their_own_positions() -> None:
     studied = counted(Jumps(([1, 2], [0, 1, 2, 3, 4]), ([EOS],)))
     assert isinstance(studied, CountedRuns)
     assert (studied.reads_tokens, studied.forced(1, 0, None)) == (False, [8])
-
-    def places(rows: list[int], positions: list[int]) -> Places:
-        return Places(tuple(rows), tuple(positions), torch.tensor(rows), torch.tensor(positions))
-
-    studied.mask(torch.zeros(2, 5), places([0, 1], [2, 0]))
-    studied.mask(torch.zeros(1, 5), places([0], [3]))
+    for rows, positions in (([0, 1], [2, 0]), ([0], [3])):
+        at = Places(tuple(rows), tuple(positions), torch.tensor(rows), torch.tensor(positions))
+        studied.mask(torch.zeros(len(rows), 5), at)
     found = studied.of_rows(result((9, 9, 1, EOS), (1, EOS), own=(7, 0)), frozenset({EOS}))
     assert found == [MaskedLogits(3, 0, 4, 0, 1, 7), MaskedLogits(0, 0, 0, 0, 1, 0)]
 
 
-def test_the_time_of_looking_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = itertools.count()
-    for place in ("capture.watched", "constraints.checked"):
-        monkeypatch.setattr(f"molprof.profiler.{place}.settled_ns", lambda device: next(clock))
-    processor = make_processor("users:Sevens", loaded("llama").target)
-    assert isinstance(processor, UserProcessor)
-    for verify, each in ((False, 2), (True, 3)):
-        processor.verify = verify
-        studied = counted(processor.start([], 1))
-        studied(torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 128_256))
-        # Before the call and after it; and the checks, between those two.
-        assert studied.looked_ns == each
-
-
 def test_figures_of_masked_logits(tmp_path: Path) -> None:
-    asked = settings(processor="generic", repeats=1, warmup=0)
     path = tmp_path / "generic.json"
-    molecules = captured(path, asked).manifest.molecules
+    molecules = captured(path, settings(processor="generic", repeats=1, warmup=0)).manifest.molecules
     counts = [run.masked for run in molecules if run.masked is not None]
     # Every FREE position is a choice between several tokens, every COPY position is none.
-    assert [item.free_choices for item in counts] == [run.template.free for run in molecules if run.template]
-    assert [item.copy for item in counts] == [
-        (run.template.tokens - run.template.free) * (128_256 - 1) for run in molecules if run.template
-    ]
+    templates = [run.template for run in molecules if run.template]
+    assert [item.free_choices for item in counts] == [template.free for template in templates]
+    assert [item.copy for item in counts] == [(item.tokens - item.free) * (128_256 - 1) for item in templates]
     assert all(item.end == 128_255 and item.own == item.total for item in counts)
     report = api.report(path)
     figures = figure_values(report)

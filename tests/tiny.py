@@ -12,7 +12,7 @@ from alone import alone
 from transformers import PreTrainedTokenizerFast
 
 from molprof.common.files import cache_dir
-from molprof.profiler.constraints.base import BatchProcessor
+from molprof.profiler.constraints.base import BatchProcessor, Rows
 from molprof.profiler.constraints.rows import Force, RowProcessor
 from molprof.profiler.engines import BatchPlan
 from molprof.profiler.engines.runner import Runner
@@ -21,7 +21,6 @@ from molprof.profiler.models.load import LoadedModel, describe
 from molprof.profiler.models.target import Target, TokenBytes, token_bytes
 from molprof.profiler.models.tokenizers import preset_tokenizer
 from molprof.profiler.molecules.prompts import Prompt
-from molprof.profiler.molecules.template import Template
 
 SHAPE = Shape(layers=1, hidden=16, heads=2, kv_heads=1, head_dim=8, mlp=32)
 
@@ -73,7 +72,7 @@ class Script:
     def __init__(self, target: Target) -> None:
         self._target = target
 
-    def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
+    def start(self, rows: Rows) -> BatchProcessor:
         text = self._target.tokenizer
-        rows = [text(self.texts[item.text], add_special_tokens=False)["input_ids"] for item in templates]
-        return RowProcessor([[Force(token) for token in row] for row in rows], prompt_width, self._target.eos)
+        written = [text(self.texts[item.text], add_special_tokens=False)["input_ids"] for item in rows.templates]
+        return RowProcessor([[Force(token) for token in row] for row in written], rows.prompt_width, self._target.eos)

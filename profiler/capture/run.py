@@ -31,7 +31,7 @@ from molprof.common.values import counted, factor_text, now, time_text
 from molprof.profiler.capture.account import resolved, sequence_runs, static_cache_notes
 from molprof.profiler.capture.passes import Passes, Report
 from molprof.profiler.constraints import processor_of
-from molprof.profiler.constraints.checked import UserProcessor
+from molprof.profiler.constraints.own import UserProcessor
 from molprof.profiler.engines.backends import is_compiled
 from molprof.profiler.engines.runner import PassResult, Runner
 from molprof.profiler.environment import environment

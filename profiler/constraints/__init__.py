@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
 
 if TYPE_CHECKING:
-    from molprof.profiler.constraints.base import Factory, Processor
+    from molprof.profiler.constraints.base import Processor
     from molprof.profiler.models.target import Target
 
 
@@ -23,7 +23,6 @@ class Entry:
     summary: str
 
 
-_CONTRACT = "what a factory gets and returns: docs/constraints.md"
 PROCESSORS = {
     "generic": Entry("rows:Generic", "position template; FREE blocks brackets and controls; any tokenizer"),
     "qwen": Entry("rows:Qwen", "position template; FREE allows number tokens only; single-digit tokenizers"),
@@ -37,17 +36,18 @@ PROCESSORS = {
 
 
 def make_processor(name: str, target: Target, given: Sequence[str] = ()) -> Processor:
-    """The processor of a name or of a `package.module:factory`.
+    """The processor of a name or of a `package.module:builder`.
 
     Args:
-        given: `KEY=VALUE` texts for parameters of a user's factory.
+        given: `KEY=VALUE` texts for parameters of a user's builder.
 
     Raises:
         UsageError: no such processor, or it cannot work with the tokenizer.
     """
     factory = find_factory(name)
     if name in PROCESSORS:
-        return factory(target)
+        made: Processor = factory(target)
+        return made
     from molprof.profiler.constraints.own import PASSED_ON, RAISED, UserProcessor, told
 
     try:
@@ -55,7 +55,8 @@ def make_processor(name: str, target: Target, given: Sequence[str] = ()) -> Proc
     except PASSED_ON:
         raise
     except RAISED as problem:
-        raise UsageError(f"{name} cannot make a processor: {told(problem, name)}", hint=_CONTRACT) from problem
+        hint = "what a builder gets and returns: docs/constraints.md"
+        raise UsageError(f"{name} cannot make a processor: {told(problem, name)}", hint=hint) from problem
 
 
 def processor_of(settings: CaptureSettings, target: Target) -> Processor | None:
@@ -64,26 +65,23 @@ def processor_of(settings: CaptureSettings, target: Target) -> Processor | None:
     return None if name is None else make_processor(name, target, settings.processor_args)
 
 
-def find_factory(name: str) -> Factory:
-    """The factory of a name or of a `package.module:factory`. Raises UsageError where there is none."""
+def find_factory(name: str) -> Any:
+    """The factory of a name, or the builder `package.module:builder`. Raises UsageError where there is none."""
     place = f"{__name__}.{PROCESSORS[name].place}" if name in PROCESSORS else name
     module, colon, attribute = place.partition(":")
     hint = f"use one of {', '.join(PROCESSORS)}, or package.module:factory"
     if not (module and colon and attribute):
         raise UsageError(f"no processor {name!r}", hint=hint)
     try:
-        factory: Factory = getattr(importlib.import_module(module), attribute)
-    except ModuleNotFoundError as problem:
-        if problem.name is not None and problem.name == module.partition(".")[0]:
-            hint += f"; set PYTHONPATH to the folder of {problem.name}.py or of the package {problem.name}"
-        raise UsageError(f"no processor {name!r}: {problem}", hint=hint) from problem
+        return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as problem:
+        if isinstance(problem, ModuleNotFoundError) and problem.name == module.partition(".")[0]:
+            hint += f"; set PYTHONPATH to the folder of {problem.name}.py or of the package {problem.name}"
         raise UsageError(f"no processor {name!r}: {problem}", hint=hint) from problem
     except (Exception, SystemExit) as problem:  # a user's module may raise anything
         from molprof.profiler.constraints.own import told
 
         raise UsageError(f"the module of {name!r} cannot be imported: {told(problem, place)}") from problem
-    return factory
 
 
 def check_processor(name: str, given: Sequence[str] = ()) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.template import Template
 
@@ -96,6 +95,3 @@ class Processor(Protocol):
 
     def start(self, rows: Rows) -> BatchProcessor:
         """The processor of one batch."""
-
-
-Factory = Callable[[Target], Processor]

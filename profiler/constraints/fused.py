@@ -14,7 +14,7 @@ _BLOCK = 256
 # `first` and `last` change at every step, and Triton would compile each of their specializations. It reads annotations
 # of arguments as values of its own language, so they have none.
 @triton.jit(do_not_specialize=["first", "last"])  # type: ignore[untyped-decorator]
-def _step(  # type: ignore[no-untyped-def]
+def kernel(  # type: ignore[no-untyped-def]
     ids, ids_stride, first, last, classes, moves, class_count, at, scores, scores_stride, columns, bias, column_count,
     out, out_stride, BLOCK: tl.constexpr,  # noqa: N803  (Triton's spelling of a constant)
 ):  # fmt: skip
@@ -45,7 +45,7 @@ def step(input_ids: Tensor, first: int, tables: Sequence[Tensor], at: Tensor, sc
     (rows, logits_width).
     """
     classes, moves, columns, bias = tables
-    _step[(len(at),)](
+    kernel[(len(at),)](
         input_ids, input_ids.stride(0), first, input_ids.shape[1], classes, moves, moves.shape[1], at,
         scores, scores.stride(0), columns, bias, bias.shape[1], out, out.stride(0), BLOCK=_BLOCK,
     )  # fmt: skip

@@ -102,14 +102,9 @@ def _parameters(name: str, builder: Callable[..., Any]) -> Sequence[inspect.Para
 class UserProcessor:
     """What a user's builder makes, as a `Processor`.
 
-    Args:
-        builder: called with what its parameters name, of `OF_RUN`, `OF_BATCH` and `given`: once, or anew for each batch
-            if it names anything of a batch. It makes a transformers `LogitsProcessor` (or any callable like one), or an
-            object with `start(rows)`.
-        given: `KEY=VALUE` texts, for parameters of these names.
-
-    Raises:
-        UsageError: the builder makes neither, or its parameters cannot be written into a trace.
+    The builder is called with what its parameters name, of `OF_RUN`, `OF_BATCH` and `given`: once, or anew for each
+    batch if it names anything of a batch. It makes a transformers `LogitsProcessor` (or any callable like one), or an
+    object with `start(rows)`. Raises UsageError where it makes neither, or no trace can hold its parameters.
     """
 
     def __init__(self, name: str, builder: Callable[..., Any], target: Target, given: Sequence[str] = ()) -> None:
@@ -170,9 +165,8 @@ class UserProcessor:
         with self.blamed("failed to start"):
             batch = self._made
             if self._of_batch:
-                batch = self._builder(
-                    **self._of_run, **{key: OF_BATCH[key](rows) for key in self._of_batch}, **self._given
-                )
+                of_batch = {key: OF_BATCH[key](rows) for key in self._of_batch}
+                batch = self._builder(**self._of_run | of_batch | self._given)
             if callable(getattr(batch, "start", None)):
                 batch = batch.start(rows)
         if all(hasattr(batch, name) for name in ("reads_tokens", "forced", "mask")):
@@ -207,17 +201,14 @@ class CheckedBatch(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         self._rows = scores.shape[0]
         step = input_ids.shape[1] - self._prompt_width
-        return self._checked(self._batch, input_ids, scores, step, range(self._rows))
+        return self._checked(lambda: self._batch(input_ids, scores), scores, step, range(self._rows), input_ids)
 
-    def _checked(
-        self, called: Callable[..., Any], about: Any, scores: Tensor, step: int, rows: Sequence[int]
-    ) -> Tensor:
-        """What `called` makes of `scores`, which are those of the batch's rows `rows`."""
+    def _checked(self, call: Callable[[], Any], scores: Tensor, step: int, rows: Sequence[int], ids: Any) -> Tensor:
+        """What `call` makes of `scores`, which are those of the batch's rows `rows`; `ids`: the tokens so far."""
         expected = tuple(scores.shape), scores.dtype, scores.device
         at = f"rows {rows[0]} to {rows[-1]}" if len(rows) > 1 else f"row {rows[0]}"
         try:
-            arguments = (scores, about) if isinstance(about, Places) else (about, scores)
-            out = called(*arguments)
+            out = call()
         except PASSED_ON:
             raise
         except RAISED as problem:
@@ -236,7 +227,7 @@ class CheckedBatch(LogitsProcessor):
             empty = out.isneginf().all(-1).nonzero().flatten().tolist()
             if empty:
                 ends = (self._user.target.eos, self._user.target.pad)
-                ended = step > 0 and isinstance(about, Tensor) and int(about[empty[0], -1]) in ends
+                ended = step > 0 and ids is not None and int(ids[empty[0], -1]) in ends
                 where = f"row {rows[empty[0]]}" + (", which had ended: leave it the end token" if ended else "")
                 raise self._error(f"masked all {out.shape[1]:,} tokens", step, where)
             self.looked_ns += settled_ns(out.device) - began
@@ -267,34 +258,26 @@ class CheckedRuns(CheckedBatch):
     def mask(self, scores: Tensor, places: Places) -> Tensor:
         self._rows = max(self._rows or 0, max(places.rows) + 1)
         step, self._step = self._step, self._step + 1
-        return self._checked(self._batch.mask, places, scores, step, places.rows)
+        return self._checked(lambda: self._batch.mask(scores, places), scores, step, places.rows, None)
 
 
-def told(problem: BaseException, factory: str) -> str:
+def told(problem: BaseException, builder: str) -> str:
     """Kind, text and, where it is known, place of an error: `ValueError: too few (mine.py line 12)`.
 
     The place is the innermost frame outside of molprof and installed packages; for an installed processor, the
-    innermost frame of its own package. `factory`: `package.module:factory`.
+    innermost frame of its own package. `builder`: `package.module:builder`.
     """
     text = shortened(" ".join(str(problem).split()), _MOST_TEXT)
     what = f"{type(problem).__name__}: {text}" if text else type(problem).__name__
-    place = _place(problem, factory.partition(":")[0])
-    return what if place is None else f"{what} ({place})"
-
-
-def _place(problem: BaseException, module: str) -> str | None:
-    frames = [
-        (str(frame.f_globals.get("__name__", "")), frame.f_code.co_filename, line)
-        for frame, line in traceback.walk_tb(problem.__traceback__)
-        if not frame.f_code.co_filename.startswith("<")  # no file: the import system, or generated code
-    ]
-    package = module.partition(".")[0]
-    foreign = [frame for frame in frames if frame[0].partition(".")[0] != "molprof"]
-    own = [frame for frame in foreign if not _installed(Path(frame[1]))]
-    own = own or [frame for frame in foreign if frame[0].partition(".")[0] == package]
-    return f"{Path(own[-1][1]).name} line {own[-1][2]}" if own else None
-
-
-def _installed(path: Path) -> bool:
     libraries = sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")
-    return bool(_INSTALLED.intersection(path.parts)) or any(map(path.is_relative_to, libraries))
+    own, installed = None, None
+    for frame, line in traceback.walk_tb(problem.__traceback__):
+        path, package = Path(frame.f_code.co_filename), str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package == "molprof" or path.name.startswith("<"):  # no file: the import system, or generated code
+            continue
+        place = f"{path.name} line {line}"
+        if not (_INSTALLED.intersection(path.parts) or any(map(path.is_relative_to, libraries))):
+            own = place
+        elif package == builder.partition(":")[0].partition(".")[0]:
+            installed = place
+    return what if (own or installed) is None else f"{what} ({own or installed})"

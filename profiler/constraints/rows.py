@@ -40,14 +40,14 @@ class Force:
     token: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Block:
     """These tokens cannot follow; `ids` is int64 (k,) on the logits' device."""
 
     ids: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Allow:
     """Only these tokens can follow; `ids` is int64 (k,) on the logits' device."""
 

@@ -24,7 +24,6 @@ from molprof.profiler.models.target import Target
 
 Path = Sequence[int]  # token ids, or bytes
 _END = -1  # stands for the end of a text while its states are numbered
-_OTHER = 0  # the class of tokens that are allowed only where nothing else is
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +32,8 @@ class TokenTable:
 
     Args:
         edges: by state, the tokens that may follow, and the state that each leads to.
-        ends: states in which the text may end. What follows is the next table of the row, else the end token, whose
-            first tokens are none of those in `edges` of such a state.
+        ends: states in which the text may end. Then the next table of the row follows, after the last one the end
+            token. None of what may follow may be in `edges` of that state too.
     """
 
     edges: Sequence[Mapping[int, int]]
@@ -73,7 +72,7 @@ class TokenTable:
 
 
 def spelled(*parts: Iterable[Path]) -> TokenTable:
-    """The table of texts that are one token path of each part, in their order. A path of no tokens is left out.
+    """The table of texts that are one path of each part, in their order. An empty path leaves a part out.
 
     States with the same future are one: of 1,000 tokens of three digits all lead to the same one.
     """
@@ -88,22 +87,20 @@ def spelled(*parts: Iterable[Path]) -> TokenTable:
                 tails.setdefault(path[0], []).append(path[1:])
             else:
                 ways = after
-        return {**{token: state(rest, after) for token, rest in tails.items()}, **ways}
+        return {token: state(edges(rest, after)) for token, rest in tails.items()} | ways
 
-    def state(paths: list[Path], after: dict[int, int]) -> int:
-        ways = edges(paths, after)
-        key = tuple(sorted(ways.items()))
-        if key not in numbers:
-            numbers[key] = len(states)
+    def state(ways: dict[int, int]) -> int:
+        number = numbers.setdefault(tuple(sorted(ways.items())), len(states))
+        if number == len(states):
             states.append(ways)
-        return numbers[key]
+        return number
 
     first = {_END: _END}
     for part in reversed(parts):
         first = edges(part, first)
     states[0] = first
-    ends = [number for number, ways in enumerate(states) if _END in ways]
-    return TokenTable([{token: to for token, to in ways.items() if token != _END} for ways in states], ends)
+    ends = [number for number, ways in enumerate(states) if ways.pop(_END, None) is not None]
+    return TokenTable(states, ends)
 
 
 def any_cut(table: TokenTable, pieces: Mapping[int, bytes]) -> TokenTable:
@@ -127,7 +124,7 @@ Row = Sequence[TokenTable]  # what a row may write: the texts of these tables, o
 class Compiled:
     """The tables of a batch with its states numbered over all rows: S states, C classes, M masks, k columns.
 
-    State 0 has all that may not follow; it allows the end token alone.
+    State 0 allows the end token alone. It is where a token leads that may not follow.
     """
 
     classes: np.ndarray  # of each token id, int64 (logits_width,)
@@ -142,7 +139,7 @@ def compile_rows(rows: Sequence[Row], eos: int, width: int) -> Compiled:
     """The tables of a batch. Past its last table a row has the end token, again and again."""
     end = TokenTable(({eos: 0},), ())
     chains = [[end], *([*row, end] for row in rows)]
-    builder = _Builder(chains, width)
+    builder = _Builder(dict.fromkeys(table for chain in chains for table in chain), width)
     bases: list[int] = []  # first state of each chain
     placed: dict[Row, list[int]] = {}  # first states of a table, by the table and what may follow it at once
     states = 0
@@ -150,11 +147,9 @@ def compile_rows(rows: Sequence[Row], eos: int, width: int) -> Compiled:
         bases.append(states)
         for place, table in enumerate(chain):
             stop = place + 1
-            if table.ends:
-                while 0 in chain[stop].ends:
-                    stop += 1
+            while table.ends and 0 in chain[stop].ends:
                 stop += 1
-            placed.setdefault(tuple(chain[place:stop]), []).append(states)
+            placed.setdefault(tuple(chain[place : stop + bool(table.ends)]), []).append(states)
             states += len(table.edges)
     following = np.empty((states, builder.number), dtype=np.int64)
     masks = np.empty(states, dtype=np.int64)
@@ -179,17 +174,17 @@ def compile_rows(rows: Sequence[Row], eos: int, width: int) -> Compiled:
 class _Builder:
     """Classes of tokens and numbers of masks, over all tables of a batch."""
 
-    def __init__(self, chains: Sequence[Row], width: int) -> None:
+    def __init__(self, tables: Iterable[TokenTable], width: int) -> None:
         ways: dict[int, list[tuple[int, int]]] = {}
-        for number, table in enumerate(dict.fromkeys(table for chain in chains for table in chain)):
+        for number, table in enumerate(tables):
             for token, kind in table.kinds.items():
                 ways.setdefault(token, []).append((number, kind))
         numbers: dict[tuple[tuple[int, int], ...], int] = {}
-        self.classes = np.full(width, _OTHER, dtype=np.int64)
+        self.classes = np.zeros(width, dtype=np.int64)  # 0: tokens that are allowed only where nothing else is
         for token, way in ways.items():
             self.classes[token] = numbers.setdefault(tuple(way), len(numbers) + 1)
         self.number = len(numbers) + 1
-        self._local: dict[TokenTable, np.ndarray] = {}
+        self._alone: dict[TokenTable, tuple[np.ndarray, list[int]]] = {}
         self._sets: dict[frozenset[int], int] = {}
         self._masks: dict[tuple[int, ...], int] = {}  # by the numbers of the sets that it allows together
 
@@ -200,22 +195,22 @@ class _Builder:
         the beginning of the first table, where the tables stand one after the other.
         """
         table, *after = tables
-        moves, masks = self._moves(table).copy(), []
-        for state in range(len(table.edges)):
-            sources = [(table, state, 0)]
-            shift = len(table.edges)
-            for other in after if state in table.ends else ():
-                if not all(other.allowed[0].isdisjoint(earlier.allowed[place]) for earlier, place, _ in sources):
-                    raise ValueError(f"a token of state {state} may both go on and begin what follows")
-                sources.append((other, 0, shift))
-                moves[state] = np.where(moves[state] < 0, _shifted(self._moves(other)[0], shift), moves[state])
+        alone, known = self._of(table)
+        moves, masks = alone.copy(), known.copy()
+        for state in table.ends:
+            sets, shift = [table.allowed[state]], len(table.edges)
+            for other in after:
+                first = other.allowed[0]
+                if not all(map(first.isdisjoint, sets)):
+                    raise ValueError("where a text may end, a token both goes on with it and begins what follows")
+                sets.append(first)
+                later = np.full(self.number, -1)
+                later[self.classes[list(first)]] = [other.edges[0][token] for token in first]
+                moves[state] = np.where(later < 0, moves[state], later + shift)
                 shift += len(other.edges)
-            sources = [source for source in sources if source[0].edges[source[1]]]
-            if [len(source.edges[place]) for source, place, _ in sources] == [1]:  # goes on whatever is written
-                ((source, place, shift),) = sources
-                (onward,) = source.edges[place].values()
-                moves[state] = onward + shift
-            masks.append(self._mask(source.allowed[place] for source, place, _ in sources))
+            masks[state], count = self._mask(sets)
+            if count == 1:
+                moves[state] = moves[state].max()
         return moves, masks
 
     def masks(self) -> tuple[np.ndarray, np.ndarray]:
@@ -226,23 +221,24 @@ class _Builder:
             sets[number, np.searchsorted(columns, list(tokens))] = True
         return columns, np.stack([sets[list(numbers)].any(axis=0) for numbers in self._masks])
 
-    def _mask(self, sets: Iterable[frozenset[int]]) -> int:
-        numbers = sorted(self._sets.setdefault(tokens, len(self._sets)) for tokens in sets)
-        return self._masks.setdefault(tuple(numbers), len(self._masks))
+    def _of(self, table: TokenTable) -> tuple[np.ndarray, list[int]]:
+        """What `block` gives for a table that nothing follows; where the text may end, only next states."""
+        if table not in self._alone:
+            moves = np.full((len(table.edges), self.number), -1, dtype=np.int64)
+            masks = [0] * len(moves)
+            for state, edges in enumerate(table.edges):
+                moves[state, self.classes[list(edges)]] = list(edges.values())
+                if state not in table.ends:
+                    masks[state], count = self._mask([table.allowed[state]])
+                    if count == 1:  # goes on whatever is written
+                        moves[state] = moves[state].max()
+            self._alone[table] = moves, masks
+        return self._alone[table]
 
-    def _moves(self, table: TokenTable) -> np.ndarray:
-        """Next state by state and class as far as tokens decide it, -1 elsewhere."""
-        if table not in self._local:
-            found = self._local[table] = np.full((len(table.edges), self.number), -1, dtype=np.int64)
-            one = {kind: token for token, kind in table.kinds.items()}
-            for token in one.values():
-                for state, edges in enumerate(table.edges):
-                    found[state, self.classes[token]] = edges.get(token, -1)
-        return self._local[table]
-
-
-def _shifted(moves: np.ndarray, shift: int) -> np.ndarray:
-    return np.where(moves < 0, moves, moves + shift)
+    def _mask(self, sets: Sequence[frozenset[int]]) -> tuple[int, int]:
+        """The number of the mask that allows these tokens, and how many they are."""
+        numbers = tuple(sorted(self._sets.setdefault(tokens, len(self._sets)) for tokens in sets if tokens))
+        return self._masks.setdefault(numbers, len(self._masks)), sum(map(len, sets))
 
 
 def fused_step(device: torch.device) -> Callable[..., None] | None:
@@ -269,15 +265,15 @@ class TableBatch(LogitsProcessor):
         self._hidden: np.ndarray = target.logits_width - tables.counts  # by mask
         self._prompt_width = self._read = prompt_width
         copied = (tables.classes, tables.moves, tables.columns, tables.bias)
-        self._classes, self._moves, self._columns, self._bias = (torch.from_numpy(a).to(target.device) for a in copied)
+        self._device = tuple(torch.from_numpy(array).to(target.device) for array in copied)
         self._at = torch.from_numpy(tables.first.copy()).to(target.device)  # state of each row and its mask, (rows, 2)
-        self._out = torch.full((len(tables.first), target.logits_width), -math.inf, device=target.device)
+        self._out = torch.full((len(rows), target.logits_width), -math.inf, device=target.device)
         self._step = fused_step(target.device)
         self._called: list[int] = []
         self._ids: Tensor | None = None
         # States on the host, for a decoding loop that appends forced runs; see `forced`.
         self._host = tables.first.copy()
-        self._masked = np.zeros(len(tables.first), dtype=np.int64)
+        self._masked = np.zeros(len(rows), dtype=np.int64)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Advance by the tokens since the last call, and mask."""
@@ -285,8 +281,7 @@ class TableBatch(LogitsProcessor):
         self._called.append(self._read - self._prompt_width)
         self._ids = input_ids
         if self._step is not None:
-            tables = (self._classes, self._moves, self._columns, self._bias)
-            self._step(input_ids, first, tables, self._at, scores, self._out)
+            self._step(input_ids, first, self._device, self._at, scores, self._out)
             return self._out
         for column in range(first, self._read):
             self.advance(input_ids[:, column])
@@ -294,34 +289,35 @@ class TableBatch(LogitsProcessor):
 
     def advance(self, tokens: Tensor) -> None:
         """Move each row past its token, int64 (rows,)."""
-        self._at = self._moves[self._at[:, 0], self._classes[tokens]]
+        classes, moves, _, _ = self._device
+        self._at = moves[self._at[:, 0], classes[tokens]]
 
     def mask(self, scores: Tensor, places: Places | None = None) -> Tensor:
         """The scores that each row's state allows, float32 (rows, logits_width), -inf elsewhere.
 
         Args:
-            places: for rows in the states that `forced` left them in.
+            places: rows in the states that `forced` left them in.
         """
         masks, out = self._at[:, 1], self._out
         if places is not None:
             rows = list(places.rows)
             self._masked[rows] += self._hidden[self._host[rows, 1]]
             masks, out = torch.from_numpy(self._host[rows, 1]).to(scores.device), out[: len(rows)]
-        kept = scores.index_select(1, self._columns)
-        kept.add_(self._bias.index_select(0, masks))
-        return out.index_copy_(1, self._columns, kept)
+        _, _, columns, bias = self._device
+        kept = scores.index_select(1, columns)
+        kept.add_(bias.index_select(0, masks))
+        return out.index_copy_(1, columns, kept)
 
     @property
     def masked_logits(self) -> list[int]:
         """See `BatchProcessor`. Walks the tables along what was written, so that no step counts."""
-        total, called = self._masked.copy(), set(self._called)
-        at = self._tables.first
-        columns = [] if self._ids is None else list(self._ids[:, self._prompt_width :].cpu().numpy().T)
-        for position in range(len(columns) + 1):
+        total, called, at = self._masked.copy(), set(self._called), self._tables.first
+        written = [] if self._ids is None else [*self._ids[:, self._prompt_width :].cpu().numpy().T]
+        for position, tokens in enumerate([*written, None]):
             if position in called:
                 total += self._hidden[at[:, 1]]
-            if position < len(columns):
-                at = self._tables.moves[at[:, 0], self._tables.classes[columns[position]]]
+            if tokens is not None:
+                at = self._tables.moves[at[:, 0], self._tables.classes[tokens]]
         return [int(count) for count in total]
 
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:

@@ -14,7 +14,7 @@ from torch.nn.attention import sdpa_kernel
 from molprof.common.errors import ProcessorError, UsageError
 from molprof.common.settings import STATIC_CACHES, CaptureSettings
 from molprof.common.text import shortened
-from molprof.profiler.constraints.base import BatchProcessor, Processor
+from molprof.profiler.constraints.base import BatchProcessor, Processor, Rows
 from molprof.profiler.engines import BatchPlan, BatchResult, Engine, make_engine
 from molprof.profiler.engines.backends import KERNELS, compiles_so_far, is_compiled
 from molprof.profiler.models.device import synchronize
@@ -177,9 +177,7 @@ class Runner:
             with marks.setup("template", number):
                 molecules = [prompt.molecule for prompt in plan.row_prompts if prompt.molecule is not None]
                 templates = self.templates.build(molecules)
-                if (set_prompts := getattr(self.processor, "set_prompts", None)) is not None:
-                    set_prompts(plan.row_prompts)
-                studied = self.processor.start(templates, plan.prompt_width)
+                studied = self.processor.start(Rows(plan.row_prompts, plan.prompt_width, templates))
                 studied = studied if wrap is None else wrap(studied)
         if self.settings.sampling != "greedy":
             torch.manual_seed(self.settings.seed * 1_000_003 + number)
