@@ -23,6 +23,7 @@ from molprof.profiler.capture.capture import capture
 from molprof.profiler.capture.passes import Progress
 from molprof.profiler.capture.run import GRAPHS_KEY, CaptureResult, captures_graphs, choose_window, graphs_path
 from molprof.profiler.constraints import make_processor
+from molprof.profiler.constraints.base import Rows
 from molprof.profiler.engines import BatchResult
 from molprof.profiler.engines.runner import PassResult
 from molprof.profiler.models.load import LoadedModel
@@ -100,7 +101,7 @@ def recomputed(run: SequenceRun) -> list[tuple[float, int, int, str, str]]:
     with torch.inference_mode():
         found = model.model(whole).logits[0].float()
     template = build_template(split_atoms(run.smiles or ""), model.tokenizer, processor.placeholder)
-    studied, rows = processor.start([template], len(prompt)), []
+    studied, rows = processor.start(Rows([], len(prompt), [template])), []
     for place, token in enumerate(run.token_ids):
         scores = found[len(prompt) + place - 1]
         masked = studied(whole[:, : len(prompt) + place], scores.clone().unsqueeze(0))[0]

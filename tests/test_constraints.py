@@ -417,15 +417,17 @@ def test_operators_of_a_step_do_not_grow_with_the_batch_and_none_reads_back(
         batch = this.start(rows_of(this, name, *["CO"] * copies))
         answer, counted = answers(*[[]] * copies), set()
         for _ in range(25):
+            scores = torch.zeros(copies, WIDTHS[name])
             with Operators() as operators:
-                out = batch(answer, torch.zeros(copies, WIDTHS[name]))
+                out = batch(answer, scores)
             assert "_local_scalar_dense" not in operators.names
             counted.add(len(operators.names))
             answer = torch.cat((answer, out.argmax(-1, keepdim=True)), dim=1)
         assert max(counted) == most
         if processor == "vectorized":
+            at = places(list(range(copies)), [4] * copies)
             with Operators() as operators:
-                batch.mask(torch.zeros(copies, WIDTHS[name]), places(list(range(copies)), [4] * copies))
+                batch.mask(scores, at)
             assert operators.names == ["index", "index", "masked_fill_"]
 
 
@@ -457,8 +459,12 @@ def test_any_grammar_allows_what_the_table_of_its_texts_allows(engine: str, text
         )
         for end in range(len(written) + 1):
             theirs, own = (allowed(batch, answers(written[:end]), WIDTHS[name]) for batch in batches)
-            # A byte may be a token of its own beside the usual one.
-            assert {pieces.of(token) for token in theirs[0]} == {pieces.of(token) for token in own[0]}
+            # A byte may be a token of its own beside the usual one. llguidance leaves no choice of tokens where the text
+            # leaves none.
+            left = {pieces.of(token) for token in theirs[0]}
+            assert left
+            assert left <= {pieces.of(token) for token in own[0]}
+            assert engine == "llguidance" or len(left) == len(own[0])
     assert this.parameters["compiled"] == 3
     with pytest.raises((RunError, RuntimeError)):
         ENGINES[engine](target(name), "::").start(Rows([Prompt(1, "", "?", None)], 3))

@@ -262,7 +262,7 @@ ERRORS: list[tuple[str, int, str]] = [
     (
         "capture --model llama -o x.json --prompts text.toml --smiles text.toml --max-new-tokens 3",
         2,
-        "--prompts and --smiles exclude each other",
+        "molecules and plain-text prompts exclude each other",
     ),
     # bench, recommend
     (

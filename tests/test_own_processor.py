@@ -40,9 +40,7 @@ TARGET: Any = SimpleNamespace(logits_width=WIDTH, eos=END, pad=6, form=DEFAULT, 
 ROWS = Rows([Prompt(1, "", "a", None), Prompt(2, "", "b", None)], 3)
 
 
-def run(
-    folder: Path, name: str, text: str = "CC=O\nC\nOC=C\n", plain: bool = False, **changes: Any
-) -> CaptureResult:
+def run(folder: Path, name: str, text: str = "CC=O\nC\nOC=C\n", plain: bool = False, **changes: Any) -> CaptureResult:
     """A capture in batches of two, or of all molecules, of the tiny llama."""
     (folder / "in.txt").write_text(text)
     found = read_texts(folder / "in.txt", 3) if plain else read_prompts(folder / "in.txt", 3)
@@ -105,7 +103,7 @@ def test_plain_text(tmp_path: Path) -> None:
                      read_texts(tmp_path / "in.txt", 2))  # fmt: skip
 
 
-@pytest.mark.parametrize(("page", "name"), [("processors", "digits:Digits"), ("contributing", "choices:build")])
+@pytest.mark.parametrize(("page", "name"), [("constraints", "digits:make"), ("contributing", "choices:build")])
 def test_the_documented_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str, name: str) -> None:
     text = (Path(__file__).parent.parent / "docs" / f"{page}.md").read_text()
     module = name.partition(":")[0]
@@ -137,18 +135,18 @@ REFUSED: list[tuple[str, tuple[str, ...], str, str | None]] = [
     ("users:number", ("target",), "--processor-arg 'target' is not KEY=VALUE", "e.g. --processor-arg top=5"),
     ("users:number", ("a=1", "a=2"), "--processor-arg a is given twice", "a list is JSON: KEY=[1,2]"),
     ("users:calls", (), "no processor 'users:calls': module 'users' has no attribute 'calls'",
-     f"{HINT}package.module:factory"),
+     f"{HINT}package.module:builder"),
     ("no.such:thing", (), "no processor 'no.such:thing': No module named 'no'",
-     f"{HINT}package.module:factory; set PYTHONPATH to the folder of no.py or of the package no"),
-    *((name, (), f"no processor {name!r}", f"{HINT}package.module:factory") for name in ("nope", ":", ":make", "a:")),
+     f"{HINT}package.module:builder; set PYTHONPATH to the folder of no.py or of the package no"),
+    *((name, (), f"no processor {name!r}", f"{HINT}package.module:builder") for name in ("nope", ":", ":make", "a:")),
     ("users:number", (), "users:number made a int",
      "a builder returns a transformers LogitsProcessor, or an object with start(rows)"),
     ("users:WIDTH", (), "users:WIDTH does not name its parameters: 3 is not a callable object",
      "a Python function or class"),
-    ("users:leaves", (), "users:leaves cannot make a processor: SystemExit: 7 (users.py line 161)",
-     "what a builder gets and returns: docs/processors.md"),
+    ("users:leaves", (), "users:leaves cannot make a processor: SystemExit: 7 (users.py line 163)",
+     "what a builder gets and returns: docs/constraints.md"),
     ("users:misuses", (), "users:misuses cannot make a processor: JSONDecodeError: Expecting value: line 1 column 1 "
-     "(char 0) (users.py line 169)", "what a builder gets and returns: docs/processors.md"),
+     "(char 0) (users.py line 171)", "what a builder gets and returns: docs/constraints.md"),
     ("broken:x", (), "the module of 'broken:x' cannot be imported: ZeroDivisionError: division by zero (broken.py line "
      "2)", None),
     ("quits:x", (), "the module of 'quits:x' cannot be imported: SystemExit: no licence (quits.py line 1)", None),
@@ -369,8 +367,9 @@ def test_what_an_earlier_failure_left_is_replaced_and_no_other_file(tmp_path: Pa
     for content in (b"mine", b'{"molprof_incomplete": {}}', b'{\n"molprof": {"molprof_incomplete": {}}\n}\n'):
         kept.write_bytes(gzip.compress(content) if ending == "json.gz" else content)
         assert not is_incomplete(kept)
+        asked = CaptureSettings("llama", processor="users:Wrong", processor_args=("what=raises",))
         with pytest.raises(UsageError, match=r"out\.incomplete\.json(\.gz)? already exists"):
-            capture(CaptureSettings("llama", processor="users:Wrong"), OutputFile(tmp_path / f"out.{ending}"))
+            capture(asked, OutputFile(tmp_path / f"out.{ending}"))
     kept.unlink()
     code, _, errors = called([*words, *wrong], tmp_path)
     assert (code, "no more ideas" in errors, is_incomplete(kept)) == (3, True, True)

@@ -13,9 +13,9 @@ from transformers import LogitsProcessor
 
 
 class Wrong(LogitsProcessor):
-    """Does `what` in row 1 at the fifth step it sees."""
+    """Does `what` in row 1 at the fifth step of a batch."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, batch_size: int = 0) -> None:
         self._what, self._seen = what, 0
 
     def __call__(self, input_ids: Tensor, scores: Tensor):
@@ -126,6 +126,8 @@ class Skeleton(LogitsProcessor):
         self.rows = [tokenizer(text, return_offsets_mapping=True, add_special_tokens=False) for text in texts]
         self.inside = [[match.span(1) for match in re.finditer(r"<([^>]*)>", text)] for text in texts]
         self.eos, self.width = tokenizer.eos_token_id, None
+        words = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+        self.bad = [token for token, word in enumerate(words) if set("<>[]") & set(word)]
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         self.width = self.width or input_ids.shape[1]
@@ -134,7 +136,7 @@ class Skeleton(LogitsProcessor):
             ids = encoded["input_ids"]
             start, end = encoded["offset_mapping"][place] if place < len(ids) else (0, 0)
             if any(first <= start and end <= last and end for first, last in spans):
-                scores[row, [*range(256), self.eos]] = -math.inf
+                scores[row, [*self.bad, self.eos]] = -math.inf
                 continue
             token = ids[place] if place < len(ids) else self.eos
             kept = scores[row, token].clone()

@@ -205,7 +205,7 @@ class CaptureSettings:
     tokenizer: str | None = setting(
         None, decides="forward", label="tokenizer", role="subject", metavar="NAME", bench=True,
         help="Preset, folder or hub id.", unset="the model's own")
-    processor: str | None = setting(  # name, `package.module:factory`, or None: unconstrained
+    processor: str | None = setting(  # name, `package.module:builder`, or None: unconstrained
         None, decides="tokens", label="logits processor", role="subject", metavar="NAME",
         help="Constrain with this processor (molprof presets lists them, package.module:Class is your own), or none; or"
         " several: none,NAME,NAME.",

@@ -69,7 +69,7 @@ def find_factory(name: str) -> Any:
     """The factory of a name, or the builder `package.module:builder`. Raises UsageError where there is none."""
     place = f"{__name__}.{PROCESSORS[name].place}" if name in PROCESSORS else name
     module, colon, attribute = place.partition(":")
-    hint = f"use one of {', '.join(PROCESSORS)}, or package.module:factory"
+    hint = f"use one of {', '.join(PROCESSORS)}, or package.module:builder"
     if not (module and colon and attribute):
         raise UsageError(f"no processor {name!r}", hint=hint)
     try:

@@ -62,7 +62,8 @@ class EngineProcessor(ABC):
         self.opening, self.closing = opening, target.eos if closing is None else closing
         self._grammar = grammar
         # What all rows share is compiled once. A molecule's own grammar is compiled anew: timed passes must pay for it.
-        self._compile = functools.cache(self.compile) if isinstance(grammar, str) else self.compile
+        once = isinstance(grammar, str)
+        self._compile: Callable[[str], Callable[[], Any]] = functools.cache(self.compile) if once else self.compile
         self._times_ns: list[int] = []
         self.parameters: dict[str, Any] = {"version": version(self.name)}
 

@@ -54,10 +54,13 @@ OF_BATCH: dict[str, Callable[[Rows], Any]] = {
     "batch_size": lambda rows: len(rows.prompts),
 }
 _OF_MOLECULES = {"templates", "smiles"}
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def check_call(name: str, builder: Callable[..., Any], given: Sequence[str]) -> dict[str, Any]:
-    """The arguments that `given` sets, `KEY=VALUE` texts whose values are JSON or else text.
+def check_call(
+    name: str, builder: Callable[..., Any], given: Sequence[str]
+) -> tuple[dict[str, Any], list[inspect.Parameter]]:
+    """The arguments that `given` sets, `KEY=VALUE` texts whose values are JSON or else text; the other parameters.
 
     Raises UsageError where one is of no parameter of `builder`, or a parameter is required that nobody supplies.
     """
@@ -72,31 +75,24 @@ def check_call(name: str, builder: Callable[..., Any], given: Sequence[str]) -> 
             arguments[key] = json.loads(value)
         except (ValueError, RecursionError):
             arguments[key] = value
-    parameters = _parameters(name, builder)
+    try:
+        parameters = list(inspect.signature(builder).parameters.values())
+    except (TypeError, ValueError) as problem:  # written in C, or nothing to call
+        hint = "a Python function or class"
+        raise UsageError(f"{name} does not name its parameters: {problem}", hint) from problem
     named = [item.name for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
     if not any(item.kind is item.VAR_KEYWORD for item in parameters):
         for key in arguments:
             if key not in named:
                 raise UsageError(f"{name} has no parameter {key!r}", f"its parameters: {', '.join(named) or 'none'}")
-    required = [item for item in parameters if item.default is item.empty and item.kind not in (2, 4)]
+    required = [item for item in parameters if item.default is item.empty and item.kind not in _VARIABLE]
     supplied = (*OF_RUN, *OF_BATCH)
     known = {*arguments, *supplied}
     missing = [item.name for item in required if item.kind is item.POSITIONAL_ONLY or item.name not in known]
     if missing:
-        raise UsageError(
-            f"{name} requires {', '.join(missing)}, which molprof cannot supply",
-            hint=f"--processor-arg {missing[0]}=VALUE; molprof supplies {', '.join(supplied)}",
-        )
-    return arguments
-
-
-def _parameters(name: str, builder: Callable[..., Any]) -> Sequence[inspect.Parameter]:
-    try:
-        return tuple(inspect.signature(builder).parameters.values())
-    except (TypeError, ValueError) as problem:  # written in C, or nothing to call
-        raise UsageError(
-            f"{name} does not name its parameters: {problem}", hint="a Python function or class"
-        ) from problem
+        hint = f"--processor-arg {missing[0]}=VALUE; molprof supplies {', '.join(supplied)}"
+        raise UsageError(f"{name} requires {', '.join(missing)}, which molprof cannot supply", hint)
+    return arguments, [item for item in parameters if item.name not in arguments]
 
 
 class UserProcessor:
@@ -108,17 +104,15 @@ class UserProcessor:
     """
 
     def __init__(self, name: str, builder: Callable[..., Any], target: Target, given: Sequence[str] = ()) -> None:
-        self._builder, self._given, self.target = builder, check_call(name, builder, given), target
-        parameters = [item for item in _parameters(name, builder) if item.name not in self._given]
+        self._builder, self.target = builder, target
+        self._given, parameters = check_call(name, builder, given)
         self._of_run = {item.name: OF_RUN[item.name](target) for item in parameters if item.name in OF_RUN}
         self._of_batch = [item.name for item in parameters if item.name in OF_BATCH]
         # What needs a batch is made when one is started: until then its class speaks for it.
         self._made: Any = builder if self._of_batch else builder(**self._of_run | self._given)
         if not (callable(self._made) or callable(getattr(self._made, "start", None))):
-            raise UsageError(
-                f"{name} made a {type(self._made).__name__}",
-                hint="a builder returns a transformers LogitsProcessor, or an object with start(rows)",
-            )
+            hint = "a builder returns a transformers LogitsProcessor, or an object with start(rows)"
+            raise UsageError(f"{name} made a {type(self._made).__name__}", hint)
         own = getattr(self._made, "name", name)
         self.name, self.place = own if isinstance(own, str) else name, name
         self.placeholder = str(getattr(self._made, "placeholder", target.form.numbers(PLACEHOLDER)))
@@ -128,10 +122,8 @@ class UserProcessor:
             values = {**self._given, **(own if isinstance(own, Mapping) else {})}
             self.parameters: dict[str, Any] = json.loads(json.dumps(values, allow_nan=False))
         except (TypeError, ValueError, RecursionError) as problem:
-            raise UsageError(
-                f"the parameters of {name} cannot be written into a trace: {problem}",
-                hint="finite numbers, texts, lists and dictionaries of them; str() of anything else",
-            ) from problem
+            hint = "finite numbers, texts, lists and dictionaries of them; str() of anything else"
+            raise UsageError(f"the parameters of {name} cannot be written into a trace: {problem}", hint) from problem
         needs = any(item.name in _OF_MOLECULES and item.default is item.empty for item in parameters)
         self.needs_templates = bool(getattr(self._made, "needs_templates", needs))
         self.fixed_length = bool(getattr(self._made, "fixed_length", True))
