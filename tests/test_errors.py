@@ -48,8 +48,6 @@ ERRORS: list[tuple[str, int, str]] = [
     ("plot classes trace.svg -o trace.svg --force", 2, f"trace.svg{_LOST}"),
     # report
     ("report given/empty --rows", 2, "no traces in given/empty"),
-    ("report given/tiny.json --fail-if 'uncertain>5'", 2, "'uncertain>5' is not a threshold"),
-    ("report given/tiny.json --fail-if 'uncertain>=5%'", 2, "'uncertain>=5%' is not a threshold"),
     ("report given/run.json --molecules 1", 2, "--molecules is for foreign traces; given/run.json records its own"),
     *(
         (f"report given/tiny.json --fail-if '{text}'", 2, message)
