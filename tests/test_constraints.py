@@ -34,9 +34,8 @@ from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.conformers import built_in_conformers
 from molprof.profiler.molecules.kinds import check
 from molprof.profiler.molecules.prompts import Prompt
-from molprof.profiler.molecules.smiles import molecule
+from molprof.profiler.molecules.smiles import block, molecule
 from molprof.profiler.molecules.template import build_template
-from training.corpus import Sample
 
 WIDTHS = {"qwen": 151_936, "llama": 128_256}
 NUMBER = r"-?[0-9]{1,3}\.[0-9]{1,4}"
@@ -248,8 +247,10 @@ SHAPES = ["[Na+].[Cl-]", "[O-][N+](=O)c1ccccc1", "[13CH4]", "C#N", "F/C=C/F", "[
 @pytest.mark.parametrize(("name", "processor"), TABLES)
 def test_conformers_are_accepted_as_the_tokenizer_cuts_them(name: str, processor: str) -> None:
     rng, eos = random.Random(5), target(name).eos
-    samples = [Sample(item.molecule, item.positions) for item in built_in_conformers().conformers]
-    texts = [(sample.molecule, DEFAULT.answer_of(sample.conformer())) for sample in samples]
+    texts = [
+        (item.molecule, DEFAULT.answer_of(item.molecule.skeleton(list(map(block, item.positions)))))
+        for item in built_in_conformers().conformers
+    ]
     if processor == "grammar":  # every text of the form
         for item in map(molecule, SHAPES):
             blocks = [",".join(random_number(rng) for _ in range(3)) for _ in item.atoms]
@@ -270,9 +271,9 @@ BLOCKS = (
 @pytest.mark.parametrize(("name", "processor"), TABLES)
 def test_other_blocks_are_not(name: str, processor: str) -> None:
     tables, item, eos = compiled(name, processor, ["CO"]), molecule("CO"), target(name).eos
-    for block in BLOCKS:
-        for blocks in ([block, "0.0,0.0,0.0"], ["0.0,0.0,0.0", block]):
-            assert not accepts(tables, 0, [*ids(name, DEFAULT.answer_of(item.skeleton(blocks))), eos]), block
+    for text in BLOCKS:
+        for blocks in ([text, "0.0,0.0,0.0"], ["0.0,0.0,0.0", text]):
+            assert not accepts(tables, 0, [*ids(name, DEFAULT.answer_of(item.skeleton(blocks))), eos]), text
 
 
 @pytest.mark.parametrize(("name", "processor"), TABLES)
@@ -291,7 +292,7 @@ def test_every_way_through_is_a_valid_conformer(name: str, processor: str) -> No
             at = tables.moves[at[0], tables.classes[path[-1]]]
         written = pieces.join(path[:-1])
         assert check(written, molecule(text)) is None
-        assert all(re.fullmatch(f"{NUMBER},{NUMBER},{NUMBER}", block) for block in re.findall("<([^<>]*)>", written))
+        assert all(re.fullmatch(f"{NUMBER},{NUMBER},{NUMBER}", inside) for inside in re.findall("<([^<>]*)>", written))
         assert processor != "grammar" or ids(name, written) == path[:-1]
 
 

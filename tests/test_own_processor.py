@@ -143,10 +143,10 @@ REFUSED: list[tuple[str, tuple[str, ...], str, str | None]] = [
      "a builder returns a transformers LogitsProcessor, or an object with start(rows)"),
     ("users:WIDTH", (), "users:WIDTH does not name its parameters: 3 is not a callable object",
      "a Python function or class"),
-    ("users:leaves", (), "users:leaves cannot make a processor: SystemExit: 7 (users.py line 163)",
+    ("users:leaves", (), "users:leaves cannot make a processor: SystemExit: 7 (users.py line 181)",
      "what a builder gets and returns: docs/constraints.md"),
     ("users:misuses", (), "users:misuses cannot make a processor: JSONDecodeError: Expecting value: line 1 column 1 "
-     "(char 0) (users.py line 171)", "what a builder gets and returns: docs/constraints.md"),
+     "(char 0) (users.py line 189)", "what a builder gets and returns: docs/constraints.md"),
     ("broken:x", (), "the module of 'broken:x' cannot be imported: ZeroDivisionError: division by zero (broken.py line "
      "2)", None),
     ("quits:x", (), "the module of 'quits:x' cannot be imported: SystemExit: no licence (quits.py line 1)", None),
@@ -342,7 +342,8 @@ def test_what_is_wrong_is_said_and_the_steps_before_it_are_kept(tmp_path: Path, 
     ("name", "changes", "problem", "kept"),
     [
         # In the recorded pass, whose recording is kept.
-        ("Late", {"window": (2, 9), "warmup": 1}, r"'late' raised ValueError: no more ideas \(users\.py line 27\), at "
+        ("Late", {"window": (2, 9), "warmup": 1, "max_new_tokens": 12},
+         r"'late' raised ValueError: no more ideas \(users\.py line 27\), at "
          "step 4", ["out.incomplete.json"]),
         # Two calls in each of three passes, then one.
         ("Tires", {"max_new_tokens": 2, "warmup": 1, "sampling": "sample"}, "no token can be sampled: the scores of a "

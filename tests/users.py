@@ -94,6 +94,23 @@ class Tires:
         return masked
 
 
+class Changes:
+    """Allows one token, another one in each batch that it is started for."""
+
+    started = 0
+
+    def start(self, rows):
+        self.started += 1
+        token = self.started
+
+        def only(input_ids: Tensor, scores: Tensor) -> Tensor:
+            out = torch.full_like(scores, -math.inf)
+            out[:, token] = 0.0
+            return out
+
+        return only
+
+
 class Listed(LogitsProcessor):
     """Keeps what it was made of, and changes nothing."""
 
@@ -127,7 +144,8 @@ class Skeleton(LogitsProcessor):
         self.inside = [[match.span(1) for match in re.finditer(r"<([^>]*)>", text)] for text in texts]
         self.eos, self.width = tokenizer.eos_token_id, None
         words = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-        self.bad = [token for token, word in enumerate(words) if set("<>[]") & set(word)]
+        bad = [token for token, word in enumerate(words) if set("<>[]") & set(word)]
+        self.bad = torch.tensor([*bad, self.eos])
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         self.width = self.width or input_ids.shape[1]
@@ -136,7 +154,7 @@ class Skeleton(LogitsProcessor):
             ids = encoded["input_ids"]
             start, end = encoded["offset_mapping"][place] if place < len(ids) else (0, 0)
             if any(first <= start and end <= last and end for first, last in spans):
-                scores[row, [*self.bad, self.eos]] = -math.inf
+                scores[row, self.bad] = -math.inf
                 continue
             token = ids[place] if place < len(ids) else self.eos
             kept = scores[row, token].clone()
