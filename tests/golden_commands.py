@@ -75,7 +75,7 @@ def _queries(trace: str, *modules: str) -> tuple[str, ...]:
 
 
 def _help(command: click.Command, name: str = "") -> list[str]:
-    context = click.Context(command)
+    context = click.Context(command, **cli.context_settings)
     own = command.list_commands(context) if isinstance(command, click.Group) else []
     found = [(command.get_command(context, item), f"{name} {item}".strip()) for item in own]  # type: ignore[attr-defined]
     return [f"{name} --help".strip(), *(line for item in found for line in _help(*item))]

@@ -11,12 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import certified as page
 import pytest
 import tiny_trace
 from certificate_data import (
     CALLS,
-    CORPUS,
     DDP,
     GPU,
     GRAPHS,
@@ -399,11 +397,3 @@ def test_graphs_of_a_trace_without_gpu_work(tmp_path: Path) -> None:
     report = changed(tmp_path, {"traceEvents": [graph, slice_("cpu_op", "aten::mm", 0, 9)]})
     assert found(report) >= doubts("graphs", *WORK, verdict="not_to_be_had")
     assert {item.off_ratio for item in certified(report).groups if item.group in WORK} == {math.inf}
-
-
-@needs_traces
-def test_public_traces() -> None:
-    """The page has what was found in them; its table is read by people, so that it is what they agreed to."""
-    reports = page.reports(Path(str(CORPUS)))
-    tables = {"checks": page.checks_table(), "traces": page.traces_table(reports)}
-    assert page.PAGE.read_text() == page.page(tables), "run: python docs/certified.py"

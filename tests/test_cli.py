@@ -68,7 +68,7 @@ def test_what_reads_traces_starts_no_threads_of_numpy(
 ) -> None:
     environment = {} if given is None else {"OPENBLAS_NUM_THREADS": given}
     monkeypatch.setattr(os, "environ", environment)
-    assert cli.get_command(click.Context(cli), name)
+    assert cli.get_command(click.Context(cli, **cli.context_settings), name)
     assert environment.get("OPENBLAS_NUM_THREADS") == used
 
 

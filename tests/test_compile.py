@@ -9,18 +9,22 @@ from typing import Any
 
 import pytest
 import torch
-from test_jump import prompts, rows
+from test_jump import rows
 from tiny import loaded, plan
 from torch._dynamo.utils import counters
 
 from molprof.common.settings import COMPILE, CaptureSettings
+from molprof.common.text_format import DEFAULT
 from molprof.profiler.constraints import make_processor
 from molprof.profiler.engines.backends import Compiles, compile_config
 from molprof.profiler.engines.runner import PassResult, Runner
 from molprof.profiler.models.load import LoadedModel
+from molprof.profiler.molecules.prompts import Prompt
+from molprof.profiler.molecules.smiles import molecule
 from molprof.profiler.recording.marks import HostMarks
 
 SMILES = ("CO", "C", "O")
+PROMPTS = [Prompt(line, "", DEFAULT.prompt_of(text), molecule(text)) for line, text in enumerate(SMILES, start=1)]
 EAGER = CaptureSettings("tiny", kv_cache="static", compile="eager")
 OFF = dataclasses.replace(EAGER, compile="off")
 
@@ -40,7 +44,7 @@ def passes(
 ) -> list[PassResult]:
     made = None if processor is None else make_processor(processor, model.target)
     run = Runner(model, made, asked)
-    plans = plan(run, prompts(*SMILES), 2, bound)
+    plans = plan(run, PROMPTS, 2, bound)
     assert [(each.rows, len(each.prompts)) for each in plans] == [(2, 2), (2, 1)] or asked.compile == "off"
     return [run.run(plans, HostMarks() if number else None) for number in range(count)]
 
@@ -61,7 +65,7 @@ def test_the_processor_is_no_part_of_what_is_compiled(model: LoadedModel) -> Non
 
 def test_a_batch_of_another_shape_is_compiled_again(model: LoadedModel) -> None:
     run = Runner(model, None, EAGER)
-    plans = [dataclasses.replace(each, spare_rows=0) for each in plan(run, prompts(*SMILES), 2, 3)]
+    plans = [dataclasses.replace(each, spare_rows=0) for each in plan(run, PROMPTS, 2, 3)]
     assert [run.run(plans, None).compiles for _ in range(2)] == [2, 0]
 
 

@@ -53,7 +53,7 @@ def command_lines(page: Path) -> Iterator[list[str]]:
 def test_command_lines_parse(page: Path) -> None:
     for words in command_lines(page):
         command: click.Command = cli
-        context = click.Context(cli)
+        context = click.Context(cli, **cli.context_settings)
         while isinstance(command, click.Group) and words and not words[0].startswith("-"):
             found = command.get_command(context, words.pop(0))
             assert found is not None, words

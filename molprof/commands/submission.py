@@ -78,7 +78,7 @@ _SUBJECTS = {
         "Sampling": "sampling temperature top_p top_k min_p max_new_tokens",
         "Kernels": "shapes backends phases masks",
         "Speed": "attention kv_cache max_cache_length compile dtype tf32 cudnn_benchmark padding_multiple"
-        " drop_finished device threads",
+        " drop_finished engine device threads",
         "Passes": "repeats warmup passes seed limit limit_s memory_limit bisect share",
         "Recording": "window full modules stacks disagreement",
         "Analysis": "whole rows by capture thresholds tokens molecules",
