@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -173,19 +171,6 @@ def test_best_and_closest(name: str, needed: list[int], best: Placeholder, close
     assert needed_tokens(tokenizer(name), [block(position) for position in POSITIONS]) == needed
     assert best_placeholder(tokenizer(name), POSITIONS) == best
     assert closest_placeholder(tokenizer(name), POSITIONS) == closest
-
-
-def test_placeholders_need_no_torch() -> None:
-    code = (
-        "import sys\n"
-        "sys.modules['torch'] = None\n"
-        "from tokenizers import Tokenizer, models\n"
-        "from molprof.profiler.molecules.placeholders import best_placeholder\n"
-        "words = {word: place for place, word in enumerate('<>-.,0[C]')}\n"
-        "print(best_placeholder(Tokenizer(models.BPE(vocab=words, merges=[])), [(0.0, 0.0, 0.0)]).text)"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout == "0.0,0.0,0.0\n"
 
 
 NEEDED: list[tuple[str, str | None]] = [

@@ -28,12 +28,9 @@ from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
 
 _INSTALLED = {"site-packages", "dist-packages"}
-# Of an error's own text: some hold whole tensors.
-_MOST_TEXT = 300
-# Errors that already say what to do.
-PASSED_ON = (MolprofError, torch.OutOfMemoryError)
-# `SystemExit` would end the process without a message.
-RAISED = (Exception, SystemExit)
+_MOST_TEXT = 300  # of an error's own text: some hold whole tensors
+PASSED_ON = (MolprofError, torch.OutOfMemoryError)  # they already say what to do
+RAISED = (Exception, SystemExit)  # `SystemExit` would end the process without a message
 
 # What a parameter of a builder gets by its name.
 OF_RUN: dict[str, Callable[[Target], Any]] = {
@@ -78,19 +75,16 @@ def check_call(
     try:
         parameters = list(inspect.signature(builder).parameters.values())
     except (TypeError, ValueError) as problem:  # written in C, or nothing to call
-        hint = "a Python function or class"
-        raise UsageError(f"{name} does not name its parameters: {problem}", hint) from problem
+        raise UsageError(f"{name} does not name its parameters: {problem}", "a Python function or class") from problem
     named = [item.name for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
     if not any(item.kind is item.VAR_KEYWORD for item in parameters):
-        for key in arguments:
-            if key not in named:
-                raise UsageError(f"{name} has no parameter {key!r}", f"its parameters: {', '.join(named) or 'none'}")
+        for key in arguments.keys() - named:
+            raise UsageError(f"{name} has no parameter {key!r}", f"its parameters: {', '.join(named) or 'none'}")
     required = [item for item in parameters if item.default is item.empty and item.kind not in _VARIABLE]
-    supplied = (*OF_RUN, *OF_BATCH)
-    known = {*arguments, *supplied}
+    known = {**OF_RUN, **OF_BATCH, **arguments}
     missing = [item.name for item in required if item.kind is item.POSITIONAL_ONLY or item.name not in known]
     if missing:
-        hint = f"--processor-arg {missing[0]}=VALUE; molprof supplies {', '.join(supplied)}"
+        hint = f"--processor-arg {missing[0]}=VALUE; molprof supplies {', '.join((*OF_RUN, *OF_BATCH))}"
         raise UsageError(f"{name} requires {', '.join(missing)}, which molprof cannot supply", hint)
     return arguments, [item for item in parameters if item.name not in arguments]
 
@@ -133,31 +127,30 @@ class UserProcessor:
         return ProcessorError(f"the processor {self.name!r} {what}", step=step)
 
     @contextmanager
-    def blamed(self, what: str) -> Iterator[None]:
-        """Raise whatever the user's code raises inside as a `ProcessorError` that begins with `what`."""
+    def blamed(self, what: str, where: str = "", step: int | None = None) -> Iterator[None]:
+        """Raise whatever the user's code raises inside as a `ProcessorError`: `what`, the error, `where`."""
         try:
             yield
         except PASSED_ON:
             raise
         except RAISED as problem:
-            raise self.error(f"{what}: {told(problem, self.place)}") from problem
+            raise self.error(f"{what} {told(problem, self.place)}{where}", step) from problem
 
     def longest(self, template: Template) -> int:
         """What the processor says, else the tokens of the template and the end token."""
         own = getattr(self._made, "longest", None)
         if own is None:
             return len(template.ids) + 1
-        with self.blamed("failed to give its longest answer"):
+        with self.blamed("failed to give its longest answer:"):
             most = int(own(template))
         if most < 1:
             raise self.error(f"says that its longest answer has {most} tokens")
         return most
 
     def start(self, rows: Rows) -> CheckedBatch:
-        with self.blamed("failed to start"):
+        with self.blamed("failed to start:"):
             batch = self._made
-            if self._of_batch:
-                of_batch = {key: OF_BATCH[key](rows) for key in self._of_batch}
+            if of_batch := {key: OF_BATCH[key](rows) for key in self._of_batch}:
                 batch = self._builder(**self._of_run | of_batch | self._given)
             if callable(getattr(batch, "start", None)):
                 batch = batch.start(rows)
@@ -174,20 +167,17 @@ class CheckedBatch(LogitsProcessor):
 
     def __init__(self, user: UserProcessor, batch: Any, prompt_width: int) -> None:
         self._user, self._batch = user, batch
-        self._prompt_width, self._verify = prompt_width, user.verify
-        self._rows: int | None = None
+        self._prompt_width, self._verify, self._rows = prompt_width, user.verify, 0
         self.looked_ns = 0  # the time of the checks that only an untimed pass makes
 
     @property
     def masked_logits(self) -> list[int] | None:
-        """What the processor counted; None where it does not count."""
-        with self._user.blamed("failed to give its masked logits"):
+        with self._user.blamed("failed to give its masked logits:"):
             counted = getattr(self._batch, "masked_logits", None)
             counts = None if counted is None else [int(count) for count in counted]
-        rows = self._rows
-        if counts is not None and rows is not None and (len(counts) != rows or min(counts, default=0) < 0):
-            shown = shortened(str(counts))
-            raise self._user.error(f"has masked_logits {shown}, not one count for each of {rows} rows")
+        rows = self._rows  # 0 before the first step
+        if counts is not None and rows and (len(counts) != rows or min(counts, default=0) < 0):
+            raise self._user.error(f"has masked_logits {shortened(str(counts))}, not one count for each of {rows} rows")
         return counts
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -199,12 +189,8 @@ class CheckedBatch(LogitsProcessor):
         """What `call` makes of `scores`, which are those of the batch's rows `rows`; `ids`: the tokens so far."""
         expected = tuple(scores.shape), scores.dtype, scores.device
         at = f"rows {rows[0]} to {rows[-1]}" if len(rows) > 1 else f"row {rows[0]}"
-        try:
+        with self._user.blamed("raised", f", at step {step}, {at}", step):
             out = call()
-        except PASSED_ON:
-            raise
-        except RAISED as problem:
-            raise self._error(f"raised {told(problem, self._user.place)}", step, at) from problem
         if not isinstance(out, Tensor):
             raise self._error(f"returned a {type(out).__name__}, not a tensor of scores", step, at)
         found = tuple(out.shape), out.dtype, out.device
@@ -240,15 +226,14 @@ class CheckedRuns(CheckedBatch):
 
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
         where = f"at position {position} of row {row}"
-        with self._user.blamed(f"failed to give what is forced {where}"):
+        with self._user.blamed(f"failed to give what is forced {where}:"):
             tokens = [operator.index(token) for token in self._batch.forced(row, position, chosen)]
-        for token in tokens:
-            if not 0 <= token < self._user.target.logits_width:
-                raise self._user.error(f"forces {token} {where}, which is no token's id")
+        for token in set(tokens).difference(range(self._user.target.logits_width)):
+            raise self._user.error(f"forces {token} {where}, which is no token's id")
         return tokens
 
     def mask(self, scores: Tensor, places: Places) -> Tensor:
-        self._rows = max(self._rows or 0, max(places.rows) + 1)
+        self._rows = max(self._rows, max(places.rows) + 1)
         step, self._step = self._step, self._step + 1
         return self._checked(lambda: self._batch.mask(scores, places), scores, step, places.rows, None)
 

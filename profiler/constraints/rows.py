@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor
@@ -176,14 +177,12 @@ class RowProcessor(LogitsProcessor):
     reads_tokens = False  # positions alone decide what is forced
 
     def __init__(self, actions: Sequence[Sequence[Action]], prompt_width: int, eos: int) -> None:
-        self._actions = actions
-        self._prompt_width = prompt_width
-        self._end = Force(eos)
-        self._masked = [0] * len(actions)
+        self._actions, self._prompt_width, self._end = actions, prompt_width, Force(eos)
+        self._masked = np.zeros(len(actions), dtype=np.int64)
 
     @property
     def masked_logits(self) -> list[int]:
-        return list(self._masked)
+        return [int(count) for count in self._masked]
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         # Prompts are padded on the left, so every row stands at the same answer position.

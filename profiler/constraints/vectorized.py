@@ -25,10 +25,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor
 
 from molprof.profiler.constraints.base import BatchProcessor, Places, Rows
-from molprof.profiler.constraints.rows import Action, Block, Force, Generic, Qwen, number_tokens
+from molprof.profiler.constraints.rows import Action, Block, Force, Generic, Qwen, RowProcessor, number_tokens
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.conformers import reference_conformers
 from molprof.profiler.molecules.placeholders import best_placeholder
@@ -90,14 +89,13 @@ def _sliced(arrays: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor,
     return found
 
 
-class _PlannedBatch(LogitsProcessor):
-    """Every row's action at every position as numbers, where the batch stands, and what it has masked so far."""
-
-    reads_tokens = False  # positions alone decide what is forced
+class _PlannedBatch(RowProcessor):
+    """Every row's action at every position as numbers, and where the batch stands."""
 
     def __init__(self, rows: Sequence[Sequence[Action]], target: Target, prompt_width: int) -> None:
-        end = Force(target.eos)
-        numbers = {action: number for number, action in enumerate(dict.fromkeys([end, *itertools.chain(*rows)]))}
+        super().__init__(rows, prompt_width, target.eos)
+        actions = dict.fromkeys([self._end, *itertools.chain(*rows)])
+        numbers: dict[Action, int] = {action: number for number, action in enumerate(actions)}
         self._force = [isinstance(action, Force) for action in numbers]  # by kind of action
         # By kind, the ids that it names, ascending, int64; tokens that cannot follow, bool (logits width,).
         ids = ([action.token] if isinstance(action, Force) else sorted(action.ids.tolist()) for action in numbers)
@@ -106,29 +104,15 @@ class _PlannedBatch(LogitsProcessor):
         for kind, (action, tokens) in enumerate(zip(numbers, self._tokens, strict=True)):
             blocked[kind] = not isinstance(action, Block)
             blocked[kind, tokens] = isinstance(action, Block)
-        self._eos, self._width, self._size = target.eos, target.logits_width, len(rows)
-        self._prompt_width = prompt_width
-        self._lengths = list(map(len, rows))  # answer positions before the end token
+        self._width, self._size = target.logits_width, len(rows)
         # By position and row. The last two positions force the end token; the very last stands for all later ones.
-        self._kinds = np.full((max(self._lengths, default=0) + 2, len(rows)), numbers[end], dtype=np.int64)
-        for row, actions in enumerate(rows):
-            self._kinds[: len(actions), row] = [numbers[action] for action in actions]
+        length = max(map(len, rows), default=0) + 2
+        self._kinds = np.full((length, len(rows)), numbers[self._end], dtype=np.int64)
+        for row, own in enumerate(rows):
+            self._kinds[: len(own), row] = [numbers[action] for action in own]
         self._device_kinds = torch.from_numpy(self._kinds).to(target.device)
         self._blocked = torch.from_numpy(blocked).to(target.device)
         self._counts = blocked.sum(axis=1)[self._kinds]  # logits set to -inf by position and row
-        self._masked = np.zeros(len(rows), dtype=np.int64)
-
-    @property
-    def masked_logits(self) -> list[int]:
-        return [int(count) for count in self._masked]
-
-    def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
-        run: list[int] = []
-        for kind in self._kinds[position : self._lengths[row] + 1, row].tolist():
-            if not self._force[kind]:
-                return run
-            run.append(int(self._tokens[kind][0]))
-        return run or [self._eos]
 
     def mask(self, scores: Tensor, places: Places) -> Tensor:
         # A forced token keeps its score, which decides nothing.
