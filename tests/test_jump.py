@@ -91,7 +91,9 @@ def test_the_text_is_that_of_generate(name: str, processor: str, loop: CaptureSe
     if loop is JUMP and cache == "static":
         batches(run, *SMILES)  # the next pass finds what this one left in the cache
     found = batches(run, *SMILES)
-    assert rows(found) == reference(name, processor)
+    # `vectorized` writes what the loop over rows writes.
+    like = {"llama": "generic", "qwen": "qwen"}[name] if processor == "vectorized" else processor
+    assert rows(found) == reference(name, like)
     for batch in found:
         assert batch.host_reads == (batch.steps if reads else 0)
         assert batch.appended is not None
@@ -128,9 +130,9 @@ def test_the_text_and_the_logits_of_a_preset() -> None:
     def heard(studied: BatchProcessor) -> BatchProcessor:
         return Heard(studied)  # type: ignore[return-value]
 
-    found = [rows(batches(runner(each, model=model), "CO", "C", wrap=heard)) for each in (GENERATE, BOTH)]
+    found = [rows(batches(runner(each, model=model), "CO", "C", bound=20, wrap=heard)) for each in (GENERATE, BOTH)]
     assert found[0] == found[1]
-    assert len(seen[1]) == 14 * (2 + 1)
+    assert len(seen[1]) == 14 * 2
     for key, scores in seen[1].items():
         torch.testing.assert_close(scores, seen[0][key], rtol=1e-4, atol=1e-4)
 
@@ -156,7 +158,7 @@ def test_a_step_per_choice() -> None:
     assert dropped[0].rows_per_step == (3,) * 14 + (2,) * 14 + (1,) * 14
     assert dropped[1].rows_per_step == (2,) * 14 + (1,) * 28
     stepwise = batches(runner(DROP), *SMILES)
-    assert [batch.steps for batch in stepwise] == [batch.steps for batch in batches(runner(GENERATE), *SMILES)]
+    assert [batch.steps for batch in stepwise] == [max(map(len, batch.rows)) for batch in stepwise]
     assert sum(stepwise[0].rows_per_step) == sum(map(len, stepwise[0].rows))
 
 

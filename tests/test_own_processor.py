@@ -77,7 +77,7 @@ def test_a_builder_is_called_once_per_run_unless_it_asks_for_a_batch(tmp_path: P
 
 
 def test_a_class_of_another_project(tmp_path: Path) -> None:
-    manifest = run(tmp_path, "skeleton", disagreement=True).manifest
+    manifest = run(tmp_path, "skeleton", "C\nO\nN\n", disagreement=True).manifest
     for found in manifest.molecules:
         read = molecule(found.smiles or "")
         atoms = "".join(piece + atom for piece, atom in zip(read.pieces, (*read.atoms, ""), strict=True))
