@@ -185,6 +185,7 @@ class _Builder:
             self.classes[token] = numbers.setdefault(tuple(way), len(numbers) + 1)
         self.number = len(numbers) + 1
         self._alone: dict[TokenTable, tuple[np.ndarray, list[int]]] = {}
+        self._firsts: dict[TokenTable, np.ndarray] = {}
         self._sets: dict[frozenset[int], int] = {}
         self._masks: dict[tuple[int, ...], int] = {}  # by the numbers of the sets that it allows together
 
@@ -204,8 +205,7 @@ class _Builder:
                 if not all(map(first.isdisjoint, sets)):
                     raise ValueError("where a text may end, a token both goes on with it and begins what follows")
                 sets.append(first)
-                later = np.full(self.number, -1)
-                later[self.classes[list(first)]] = [other.edges[0][token] for token in first]
+                later = self._first(other)
                 moves[state] = np.where(later < 0, moves[state], later + shift)
                 shift += len(other.edges)
             masks[state], count = self._mask(sets)
@@ -234,6 +234,13 @@ class _Builder:
                         moves[state] = moves[state].max()
             self._alone[table] = moves, masks
         return self._alone[table]
+
+    def _first(self, table: TokenTable) -> np.ndarray:
+        """Next state by class in state 0, -1 where a token may not follow."""
+        if table not in self._firsts:
+            found = self._firsts[table] = np.full(self.number, -1, dtype=np.int64)
+            found[self.classes[list(table.edges[0])]] = list(table.edges[0].values())
+        return self._firsts[table]
 
     def _mask(self, sets: Sequence[frozenset[int]]) -> tuple[int, int]:
         """The number of the mask that allows these tokens, and how many they are."""
