@@ -173,6 +173,23 @@ OUTSIDE = plain(
     op("aten::mm", 0, 100), slice_("user_annotation", "fill", 100, 400), op("aten::mm", 500, 100),
     slice_("cpu_op", "aten::add", 300, 100, tid=101),
 )  # fmt: skip
+
+
+def served(*more: Event | list[Event], rows_tid: int = 100, rows: int = 4) -> dict[str, Any]:
+    """A step of vLLM, 200 us: a forward, then the filling of masks, row after row or in another thread."""
+    mine = "vllm/v1/structured_output/"
+    return plain(
+        slice_("user_annotation", "gpu_model_runner: forward", 0, 100),
+        slice_("python_function", f"{mine}__init__.py(1): grammar_bitmask", 100, 100),
+        *(
+            slice_("python_function", f"{mine}backend_xgrammar.py(2): fill_bitmask", 105 + 20 * row, 20, tid=rows_tid)
+            for row in range(rows)
+        ),
+        op("aten::argmax", 199, 1),
+        *more,
+    )
+
+
 REGION = lambda start: [op("Torch-Compiled Region: 0/0", start, 500)]  # noqa: E731
 COMPILING = lambda start: [  # noqa: E731
     op("_compile.compile_inner (dynamo_timed)", start, 400), op("gc (dynamo_timed)", start + 350, 100),
@@ -295,6 +312,19 @@ CASES = [
     Case("vocabulary_copies", decoding(lambda start: [op("aten::copy_", start + 620, 60)]), 0.06, {"least_ns": 50_000},
          quiet=(decoding(lambda start: [op("aten::copy_", start + 620, 49)]),
                 decoding(lambda start: [op("aten::mul", start + 620, 90)]))),
+    Case("mask_cost", served(), 0.5,
+         {"fill_ns": 100_000, "apply_ns": 0, "accept_ns": 0, "forward_ns": 100_000},
+         quiet=(plain(slice_("user_annotation", "gpu_model_runner: forward", 0, 100)),)),
+    # A GPU that works until 160 hides 60 us of the filling.
+    Case("mask_cost", served(launched("kernel", GEMM, 90, 100, 60)), 0.2, {}),
+    Case("mask_fill_serial", served(), 80 * 3 / 4 / 200, {"rows_per_step": 4, "row_ns": 20_000, "fill_ns": 100_000},
+         quiet=(served(rows_tid=101), served(rows=1))),
+    Case("mask_fill_waits", served(), 0.5, {"fill_ns": 100_000, "forward_ns": 100_000}, words=("no longer than",)),
+    # 40 us outside the 60 us of GPU work; none where the GPU works all the time.
+    Case("mask_fill_waits", served(launched("kernel", GEMM, 90, 100, 60)), 0.2,
+         {"fill_ns": 40_000, "forward_ns": 60_000}, quiet=(served(launched("kernel", GEMM, 90, 100, 100)),)),
+    Case("masks_not_recorded", plain(slice_("user_annotation", "gpu_model_runner: forward", 0, 100)), None,
+         {"phases": 7}, words=("mask_fill",), quiet=(served(),)),
 ]  # fmt: skip
 
 

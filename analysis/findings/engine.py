@@ -5,7 +5,7 @@ from __future__ import annotations
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.trace_processor.package import Query
-from molprof.common.values import count_text, counted, percent_text, time_text
+from molprof.common.values import counted, percent_text, time_text
 
 _MASKS = ("mask_fill", "mask_fill_per_request", "mask_accept_per_request", "mask_apply")
 # Own time of each phase; of a GPU's trace the part in which no device worked.
@@ -73,21 +73,21 @@ def mask_cost(known: Known) -> Found | None:
     queries=(_TIMES,),
 )
 def mask_fill_serial(known: Known) -> Found | None:
-    """Fires where an engine fills the masks of two rows per step or more one by one.
+    """Fires where the masks of two rows per step or more are filled one by one.
 
-    Gain: the time of filling, but for as much as one row of each step takes on average.
+    Rows that other threads fill do not count. Gain: filling, but for what one row of each step takes on average.
     """
     phases = _phases(known)
     steps, rows = _sum(phases, "count", "mask_fill"), _sum(phases, "count", "mask_fill_per_request")
-    if not steps or rows < 2 * steps:
+    fill_ns = _sum(phases, "time_ns", "mask_fill")
+    rows_ns = fill_ns - _sum(phases, "own_ns", "mask_fill")
+    if not rows_ns or rows < 2 * steps:
         return None
-    fill_ns, row_ns = (_sum(phases, "time_ns", name) for name in ("mask_fill", "mask_fill_per_request"))
-    most = known.scope.host_part(row_ns * (1 - steps / rows))
     return Found(
-        f"{counted(rows, 'row')} in {counted(steps, 'step')}, {time_text(row_ns / rows)} each, one by one: "
-        f"{time_text(row_ns)} of {time_text(fill_ns)} of filling",
-        {"rows_per_step": rows / steps, "row_ns": row_ns / rows, "fill_ns": fill_ns},
-        known.gain(most, "filling of all rows of a step but one"),
+        f"{counted(rows, 'row')} in {counted(steps, 'step')}, {time_text(rows_ns / rows)} each, one by one: "
+        f"{time_text(rows_ns)} of {time_text(fill_ns)} of filling",
+        {"rows_per_step": rows / steps, "row_ns": rows_ns / rows, "fill_ns": fill_ns},
+        known.gain(known.scope.host_part(rows_ns * (1 - steps / rows)), "filling of all rows of a step but one"),
         part_of=("mask_cost",),
     )
 
@@ -104,20 +104,21 @@ def mask_fill_serial(known: Known) -> Found | None:
     queries=(_TIMES,),
 )
 def mask_fill_waits(known: Known) -> Found | None:
-    """Fires where an engine fills masks while no device works, and runs forwards.
+    """Fires where masks are filled while no device works, and there is work that could hide it.
 
-    Gain, by Amdahl's law on the recorded phases: the shorter of filling outside GPU work and of forwards.
+    Gain: the filling, at most the time of that work: of one GPU, else of the forwards, if other cores fill meanwhile.
     """
     phases = _phases(known)
-    fill_ns = _sum(phases, "exposed_ns", "mask_fill", "mask_fill_per_request")
-    if not (forward_ns := _sum(phases, "time_ns", "forward")) or not fill_ns:
+    fill_ns, devices = _sum(phases, "exposed_ns", "mask_fill", "mask_fill_per_request"), known.scope.devices
+    forward_ns = known.scope.busy_ns // devices if devices else _sum(phases, "time_ns", "forward")
+    if not fill_ns or not forward_ns:
         return None
+    beside, behind = ("while no GPU works", "GPU work") if devices else ("in all", "the forwards")
     longer = "longer than" if fill_ns > forward_ns else "no longer than"
     return Found(
-        f"filling takes {time_text(fill_ns)} in {count_text(_sum(phases, 'count', 'mask_fill'))} steps, {longer} the "
-        f"forwards, {time_text(forward_ns)}",
+        f"filling takes {time_text(fill_ns)} {beside}, {longer} {behind}, {time_text(forward_ns)}",
         {"fill_ns": fill_ns, "forward_ns": forward_ns},
-        known.gain(known.scope.host_part(min(fill_ns, forward_ns)), "the shorter of filling and forwards"),
+        known.gain(known.scope.host_part(min(fill_ns, forward_ns)), f"the shorter of filling and {behind}"),
         part_of=("mask_cost",),
     )
 
