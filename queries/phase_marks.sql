@@ -6,9 +6,9 @@
 --   FROM molprof_phase_mark
 --   ORDER BY program, phase, kind, pattern;
 
--- The marks. Functions go by the end of their file's path and their name, never by a line: vLLM from 0.11 to 0.33 (V1),
--- its new model runner (V2, which has no scopes), SGLang from 0.5. Of marks of one phase inside each other, the
--- outermost counts.
+-- The marks. Functions go by the end of their file's path and their name, never by a line. Those of vLLM's first model
+-- runner (V1) were tried on traces; those of its new one (V2, which has no scopes) and most of SGLang's were found in
+-- the sources. Of marks of one phase inside each other, the outermost counts.
 CREATE PERFETTO TABLE molprof_phase_mark(
   -- vllm or sglang.
   program STRING,

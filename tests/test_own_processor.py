@@ -16,8 +16,8 @@ import pytest
 import torch
 import users
 from captures import captured, settings
+from constrained import target
 from goldens import called
-from test_constraints import target
 from torch import Tensor
 
 from molprof import api

@@ -9,7 +9,7 @@ import pytest
 import tiny
 import torch
 from captures import captured, events, of, settings
-from test_constraints import target as constraint_target
+from constrained import target as constraint_target
 
 from molprof import api
 from molprof.analysis.figures.drift import text_kinds

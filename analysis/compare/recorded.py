@@ -58,6 +58,7 @@ def _phases_per_step(report: Report) -> tuple[float, dict[str, float]] | None:
     """Recorded span and own time of each phase that is recorded, ns per step."""
     rows: Any = report.table("engine_phases").to_json()
     phases = [row for row in rows if row["count"] is not None]
+    # The recorded span, which the table holds as the base of its shares.
     spans = [row["time_ns"] / row["time_ratio"] for row in phases if row["time_ratio"]]
     programs = {row["program"] for row in phases}
     by_source: Any = report.table("steps").to_json()
