@@ -87,8 +87,8 @@ SELECT
 FROM change
 GROUP BY upid, tid, ts;
 
--- Time of each phase by what bounded it. Of a thread one phase at most is open at a time, so its number, from 1, is the
--- sum of all.
+-- Time of each phase by what bounded it. At most one phase of a thread is open at a time, so the sum of the numbers of
+-- the open ones, counted from 1, is its number.
 CREATE PERFETTO TABLE _molprof_bound_time AS
 WITH
   moment AS (

@@ -16,7 +16,7 @@ CREATE PERFETTO VIEW molprof_phase_time(
   program STRING,
   -- Name of the phase.
   phase STRING,
-  -- How often it occurred; null where nothing that marks it can be in the trace, as all that follows.
+  -- How often it occurred; null, as all columns below, where nothing in the trace could mark it.
   count LONG,
   -- Time on the host, ns; phases may contain each other.
   time_ns DURATION,

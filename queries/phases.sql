@@ -8,7 +8,7 @@
 INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.phase_marks;
 
--- Functions and scopes that mark phases of an engine, by their names: looked for once, however often a name occurs.
+-- Names of functions and scopes that mark phases of an engine. Each name is matched once, however often it occurs.
 CREATE PERFETTO TABLE _molprof_marked_name AS
 SELECT
   category,
@@ -27,7 +27,7 @@ JOIN molprof_phase_mark AS mark
   ON category = IIF(mark.kind = 'scope', 'user_annotation', 'python_function') AND name GLOB mark.pattern
 GROUP BY category, name;
 
--- All that mark phases, by thread, without those inside another of their phase.
+-- Slices that mark a phase of an engine, without those inside another one of the same phase.
 CREATE PERFETTO TABLE _molprof_engine_phase AS
 WITH
   marked AS (
@@ -116,10 +116,10 @@ FROM (
 WINDOW
   in_order AS (PARTITION BY upid, tid ORDER BY ts, change, place, id);
 
--- Of each moment on a thread the innermost phase: the one that began last, once that ended the one around it.
+-- The innermost phase of a thread at each moment: the one that began last and has not ended.
 CREATE PERFETTO TABLE _molprof_phase_lane AS
 WITH
-  -- Of those open at a change, the one that began last: slices are numbered in order of their start.
+  -- The phase that began last among those open: slices are numbered in order of their start.
   last AS (
     SELECT
       upid,
@@ -196,7 +196,7 @@ CREATE PERFETTO VIEW molprof_phase_total(
   program STRING,
   -- Name of the phase.
   phase STRING,
-  -- How often it occurred; null where nothing that marks it can be in the trace, as the times.
+  -- How often it occurred; null, as the times, where nothing in the trace could mark it.
   count LONG,
   -- Time on the host, ns; phases may contain each other.
   time_ns DURATION,

@@ -75,7 +75,7 @@ def mask_cost(known: Known) -> Found | None:
 def mask_fill_serial(known: Known) -> Found | None:
     """Fires where the masks of two rows per step or more are filled one by one.
 
-    Rows that other threads fill do not count. Gain: filling, but for what one row of each step takes on average.
+    Rows that other threads fill do not count. Gain: all filling except that of one average row per step.
     """
     phases = _phases(known)
     steps, rows = _sum(phases, "count", "mask_fill"), _sum(phases, "count", "mask_fill_per_request")

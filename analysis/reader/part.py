@@ -101,7 +101,7 @@ class QuickDecoder:
 
     def __init__(self, stacks: bool) -> None:
         self._stacks = stacks
-        self._marks = False  # whether functions that mark phases were found, which are decoded whole
+        self._marks = False  # one that marks a phase was found: Python stacks are decoded whole
         self.categories: list[str] = []  # those that are kept
         self._types: dict[str, Any] = {}  # by category
         self._codes: dict[Any, int] = {_NO_CATEGORY: _FLOWS}  # of a type
