@@ -95,12 +95,9 @@ SYS = Sys("sys")
 os.stat, os.fork, builtins.__import__ = stat_as_there, fork_as_there, load_as_there
 sys.addaudithook(hook)
 """
-QWEN, LLAMA, GENERIC = (
-    str(ROOT / "traces" / f"cpu-{name}.json.gz") for name in ("qwen", "llama", "qwen-generic")
-)  # fmt: skip
+QWEN, GENERIC = (str(ROOT / "traces" / f"cpu-{name}.json.gz") for name in ("qwen", "qwen-generic"))
 COMMANDS = (
     ("report", QWEN, "--format", "json"),
-    ("report", QWEN, LLAMA, GENERIC),
     ("report", QWEN, "-o", "page.html"),
     ("compare", QWEN, GENERIC),
     ("ranks", "."),
