@@ -173,15 +173,25 @@ def ranks_of_trace(trace: Trace) -> list[RankTrace]:
 
 
 def origins(
-    path: AnyPath, reading: Reading | None = None, capture: Path | None = None
+    path: AnyPath, reading: Reading | None = None, capture: Path | None = None, names_from: Path | None = None
 ) -> tuple[Origins, Opened, Notes]:
-    """Where the GPU's work comes from, and the graphs that the trace replays, opened with those in another trace.
+    """Where the GPU's work comes from, and the graphs that the trace replays, opened with another trace.
 
-    capture: the trace in which the graphs were captured. Third are notes about the trace. Raises TraceError where it
-    replays no graph, or `capture` captures none.
+    capture: the trace in which the graphs were captured. names_from: in place of it, the trace of a run of the same
+    program with graphs off. Third are notes about the trace. Raises TraceError where it replays no graph, `capture`
+    captures none, or `names_from` replays graphs or has no steps; NotComparableError where that is another program.
     """
     from molprof.analysis.origin.capture import read_segments
     from molprof.analysis.origin.opened import read_opened
+
+    if names_from is not None:
+        from molprof.analysis.origin.other_run import read_named, read_run
+
+        with load(names_from, reading) as other:
+            run = other.read(read_run, stacks=True, all_args=True)
+        with load(path, reading) as trace:
+            found, opened = trace.read(lambda engine, info: read_named(engine, info, run), stacks=True, all_args=True)
+            return found, opened, tuple(trace.info.notes())
 
     segments = []
     if capture is not None:

@@ -15,6 +15,7 @@ from molprof import api
 from molprof.analysis.origin.opened import Opened, plain_name
 from molprof.analysis.origin.read import Origins
 from molprof.analysis.origin.tree import build_tree
+from molprof.common.errors import MolprofError
 
 # One layer: operator, kernel, sizes of its input.
 LAYER = (("aten::mm", "gemm", 8), ("aten::add", "add", 8), ("aten::mm", "gemm_out", 4))
@@ -53,14 +54,17 @@ NAMES = [kernel for _, kernel, _ in LAYER]
 
 
 def opened(
-    tmp_path: Path, replay: list[dict[str, Any]], capture: list[dict[str, Any]] | None
+    tmp_path: Path,
+    replay: list[dict[str, Any]],
+    capture: list[dict[str, Any]] | None,
+    run: list[dict[str, Any]] | None = None,
 ) -> tuple[Origins, Opened]:
     paths = [
         None if events is None else write(tmp_path / f"{name}.json", {"traceEvents": events})
-        for name, events in (("replay", replay), ("capture", capture))
+        for name, events in (("replay", replay), ("capture", capture), ("run", run))
     ]
     assert paths[0] is not None
-    return api.origins(paths[0], capture=paths[1])[:2]
+    return api.origins(paths[0], capture=paths[1], names_from=paths[2])[:2]
 
 
 def places(found: Opened) -> list[tuple[Any, ...]]:
@@ -209,3 +213,140 @@ def test_annotations_of_nodes_are_exact(tmp_path: Path) -> None:
     assert [(place[2], place[5]) for place in places(found)] == [("block/attention", "exact"), ("plain", "exact")]
     names = [item.name for _, item in build_tree(origins, "module").walk()]
     assert names == ["all", "replay", "(graph)", "block", "attention", "plain"]
+
+
+def eager(
+    start: float,
+    layers: int,
+    *,
+    around: str = "decode step 1",
+    extra: Iterable[str] = (),
+    renamed: dict[str, tuple[str, ...]] | None = None,
+    **args: Any,
+) -> list[dict[str, Any]]:
+    """A step without graphs: LAYER times `layers`, then `extra`. renamed: kernels in place of one."""
+    found = []
+    for event in captured(start, around, layers, alone=extra):
+        if "Capture" in event["name"]:
+            continue
+        found.append(event)
+        kernels = event["args"].pop("kernel", None)
+        if kernels:
+            for place, kernel in enumerate((renamed or {}).get(kernels, (kernels,))):
+                launch = event if place == 0 else slice_("cuda_runtime", "cudaLaunchKernel", event["ts"] + 0.1, 0.05)
+                launch["args"]["correlation"] = number = int(1000 * event["ts"]) + place
+                event["dur"] = 0.05
+                found += [launch] if place else []
+                found.append(work("kernel", kernel, event["ts"] + 50 + place / 10, 0.05, number, **args))
+    return found
+
+
+STEP = "decode step 5"
+
+
+def test_names_from_a_run_without_graphs_are_those_of_the_capture(tmp_path: Path) -> None:
+    replay = [event for number in range(2) for event in replayed(100 * number, number + 1, NAMES * 2, STEP)]
+    grid: dict[str, Any] = {"grid": [8, 1, 1], "block": [64, 1, 1]}
+    for event in replay:
+        event["args"] |= grid if event["cat"] == "kernel" else {}
+    origins, found = opened(tmp_path, replay, None, eager(0, 2, **grid) + eager(200, 2, **grid))
+    _, of_capture = opened(tmp_path, replay, captured(0, "c", 2))
+    assert places(found) == places(of_capture)
+    assert {place[5] for place in places(found)} == {"aligned"}
+    assert found.graphs[0].captures == ("decode step 1",)
+    tree = build_tree(origins, "module")
+    assert [item.name for _, item in tree.walk()] == ["all", "(no module)", "(graph)", "Layer"]
+    # Without grids, and sizes in the names of steps, nothing tells that shapes are the same.
+    _, found = opened(tmp_path, replayed(0, 1, NAMES * 2, STEP), None, eager(0, 2))
+    assert [place[:2] for place in places(found)][:2] == [("aten::mm", None), ("aten::add", None)]
+
+
+@pytest.mark.parametrize(
+    ("replay", "run", "certainties", "difference"),
+    [
+        # One kernel of the graph for two of the other run, and the other way around: said, and not named.
+        (["gemm", "fused_add_gemm_out"] * 2, {}, ["aligned", None] * 2, (("fused_add_gemm_out",), ("add", "gemm_out"))),
+        (
+            NAMES * 2,
+            {"add": ("add_one", "add_two")},
+            ["aligned", None, "aligned"] * 2,
+            (("add",), ("add_one", "add_two")),
+        ),
+        (["gemm", "more", "add", "gemm_out"] * 2, {}, ["aligned", None, "aligned", "aligned"] * 2, (("more",), ())),
+        (["gemm", "gemm_out"] * 2, {}, ["aligned", "aligned"] * 2, ((), ("add",))),
+        # One product for another, between the same neighbours.
+        (["gemm", "add", "cutlass_gemm_2"] * 2, {}, ["aligned", "aligned", "likely"] * 2, None),
+    ],
+)
+def test_what_one_run_fuses_splits_or_adds_is_said(
+    tmp_path: Path,
+    replay: list[str],
+    run: dict[str, tuple[str, ...]],
+    certainties: list[str | None],
+    difference: tuple[tuple[str, ...], tuple[str, ...]] | None,
+) -> None:
+    _, found = opened(tmp_path, replayed(0, 1, replay, STEP), None, eager(0, 2, renamed=run))
+    assert [place[5] for place in places(found)] == certainties
+    expected = [] if difference is None else [(0, *difference, 2)]
+    assert [tuple(item) for item in found.differences] == expected
+    for name, place in zip(replay, places(found), strict=True):
+        asked = {kernel: operator for operator, kernel, _ in LAYER} | {"cutlass_gemm_2": "aten::mm"}
+        assert place[0] in (None, asked.get(name))
+
+
+@pytest.mark.parametrize(
+    ("step", "grid", "doubt"),
+    [
+        ("step[DECODE bs=8]", 8, None),
+        (
+            "step[DECODE bs=4]",
+            8,
+            "another size: the other run has a decode of 8 new tokens, this one a decode of 4 new tokens",
+        ),
+        (STEP, 4, "6 of 6 kernels of equal name have another grid or block size: another batch, or another model"),
+    ],
+)
+def test_another_batch_is_said(tmp_path: Path, step: str, grid: int, doubt: str | None) -> None:
+    around = "step[DECODE bs=8]" if "bs" in step else "decode step 1"
+    replay = replayed(0, 1, NAMES * 2, step, grid=[grid, 1, 1], block=[64, 1, 1])
+    _, found = opened(tmp_path, replay, None, eager(0, 2, around=around, grid=[8, 1, 1], block=[64, 1, 1]))
+    assert found.graphs[0].doubts == ((doubt,) if doubt else ())
+    assert {(place[0] is not None, place[1] is not None, place[5]) for place in places(found)} == {
+        (True, doubt is None, "likely" if doubt else "aligned")
+    }
+
+
+@pytest.mark.parametrize(
+    ("replay", "run", "problem"),
+    [
+        (replayed(0, 1, ["a", "b", "c"], STEP), eager(0, 2), "names no graph of .*: at most 0 % of a graph's kernels"),
+        (replayed(0, 1, NAMES * 6, STEP), eager(0, 4), "its layer of 3 kernels runs 4 times, here 6 times"),
+        (replayed(0, 1, NAMES), replayed(0, 1, NAMES), "run.json replays graphs itself: 3 of 3 pieces of work"),
+        (replayed(0, 1, NAMES), [work("kernel", "gemm", 0, 1, 1)], "has no operator that starts GPU work"),
+        (replayed(0, 1, NAMES), warm_up(), "marks neither steps nor modules"),
+        (eager(0, 2), eager(0, 2), "replays no graph"),
+    ],
+)  # fmt: skip
+def test_a_run_that_does_not_fit_is_refused(
+    tmp_path: Path, replay: list[dict[str, Any]], run: list[dict[str, Any]], problem: str
+) -> None:
+    with pytest.raises(MolprofError, match=problem):
+        opened(tmp_path, replay, None, run)
+
+
+def test_pieces_of_a_step_are_named_by_their_place_in_it(tmp_path: Path) -> None:
+    # Of each layer a graph, which is the same one without graph ids; work between them is the same in both runs.
+    replay = [slice_("user_annotation", "decode step 3", 0, 90)]
+    for layer in range(2):
+        piece = replayed(40 * layer, layer + 1, NAMES)[1:]
+        replay += [*piece, slice_("cpu_op", "aten::add", 40 * layer + 5, 3)]
+        replay.append(slice_("cuda_runtime", "cudaLaunchKernel", 40 * layer + 6, 1, correlation=50 + layer))
+        replay.append(work("kernel", "between", 40 * layer + 30, 1, 50 + layer))
+    run = eager(0, 2)
+    for layer, ts in enumerate((4.92, 7.92)):
+        run.append(slice_("cpu_op", "aten::add", ts, 0.06))
+        run.append(slice_("cuda_runtime", "cudaLaunchKernel", ts + 0.01, 0.04, correlation=layer + 1))
+        run.append(work("kernel", "between", ts + 60, 1, layer + 1))
+    _, found = opened(tmp_path, replay, None, run)
+    assert [place[2] for place in places(found)] == ["Layer_0"] * 3 + ["Layer_1"] * 3
+    assert found.agreeing == (2, 2)

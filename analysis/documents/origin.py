@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from statistics import median_low
 from typing import Any
 
@@ -202,20 +203,58 @@ def opened_sections(opened: Opened) -> list[Section]:
         ("count", "count", "count"),
     )
     none = () if unknown.rows else ("none",)
+    told = (_told(graph, opened.run is not None) for graph in opened.graphs)
     return [
-        Section("Kernels of graphs opened", (*map(_told, opened.graphs), _MEANING), known),
+        Section("Kernels of graphs opened", (*told, *_agreeing(opened), _MEANING), known),
         *(
             Section(f"Graph {graph.number} opened", table=table_of(_folded(graph, opened.places), *_POSITION))
             for graph in opened.graphs
             if any(opened.places[work.id].certainty for work in graph.work)  # else the report's table says as much
         ),
         Section("Kernels of graphs that are not known", none, unknown if unknown.rows else None),
+        *([_differences(opened)] if opened.differences else []),
     ]
+
+
+def _agreeing(opened: Opened) -> Iterator[str]:
+    same, pairs = opened.agreeing
+    if pairs:
+        yield f"of {counted(pairs, 'pair')} outside graphs, whose operator both runs record, {same:,} have the same one"
+
+
+def _differences(opened: Opened) -> Section:
+    """What the graphs and the other run have between the same neighbours, and is not alike."""
+    table = table_of(
+        sorted(opened.differences, key=lambda item: -item.times * max(len(item.here), len(item.there))),
+        ("graph", "index"), ("times", "count"),
+        ("what", "text", lambda item: _kind(len(item.here), len(item.there))),
+        ("in the graph", "text", lambda item: _names(item.here)),
+        ("in the other run", "text", lambda item: _names(item.there)),
+    )  # fmt: skip
+    return Section("Where the graphs and the other run differ", ("no kernel of these is named",), table)
+
+
+def _kind(here: int, there: int) -> str:
+    if not there:
+        return "only in the graph"
+    if not here:
+        return "only in the other run"
+    what = "fused or left out" if here < there else "split or added" if here > there else "other kernels"
+    return f"{here:,} for {there:,}: {what}"
+
+
+def _names(names: Sequence[str]) -> str:
+    """Names in order, those that follow each other once, and how often."""
+    return ", ".join(
+        short_name(name) if (times := len(list(group))) == 1 else f"{times} x {short_name(name)}"
+        for name, group in groupby(names)
+    )
 
 
 def opened_data(opened: Opened) -> dict[str, Any]:
     return {
         "capture": opened.capture,
+        "names_from": opened.run,
         "segments": [{"name": item.name, "nodes": len(item.nodes)} for item in opened.segments],
         "known": _shares(opened),
         "graphs": [
@@ -232,15 +271,20 @@ def opened_data(opened: Opened) -> dict[str, Any]:
             for graph in opened.graphs
         ],
         "unknown": _without(opened),
+        "differences": [item._asdict() for item in opened.differences],
+        "agreeing_operators": dict(zip(("same", "pairs"), opened.agreeing, strict=True)),
     }
 
 
-def _told(graph: Graph) -> str:
+def _told(graph: Graph, from_run: bool) -> str:
     size = len(graph.work) // graph.replays
     text = f"graph {graph.number}: {counted(graph.replays, 'replay')} of {counted(size, 'node')}"
     if not graph.captures:
-        return f"{text}; no capture fits"
-    if len(graph.captures) == 1:
+        return f"{text}; no {'step of the other run' if from_run else 'capture'} fits"
+    if from_run:
+        more = f" and {len(graph.captures) - 1} more" if len(graph.captures) > 1 else ""
+        text += f", named from {graph.captures[0]}{more} ({counted(graph.nodes, 'piece')} of work)"
+    elif len(graph.captures) == 1:
         text += f", captured in {graph.captures[0]} ({counted(graph.nodes, 'node')})"
     else:
         names = ", ".join(dict.fromkeys(graph.captures))

@@ -9,6 +9,7 @@ Sequences too long even for that are aligned window by window.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
@@ -33,6 +34,11 @@ _OFTEN = 64
 MOST_PLACES = 4096
 # Fewer places that are folded away are no structure.
 LEAST_FOLDED = 3
+# Classes of which two kernels between the same neighbours do the same, whatever operator or library they are of.
+SPECIFIC = frozenset({
+    "attention", "matmul", "norm", "softmax", "sort/top-k", "cat", "embedding/rotary", "cache-write", "collective"
+})  # fmt: skip
+_FUNCTION = re.compile(r"\w+(?:Functor|Ops|_cuda)\w*")
 
 
 class Match(NamedTuple):
@@ -41,6 +47,11 @@ class Match(NamedTuple):
     first: int
     other: int
     level: int
+
+
+def functions_in(name: str) -> tuple[str, ...]:
+    """What the name of a kernel of torch holds of the function that it computes, whatever loop is around it."""
+    return tuple(_FUNCTION.findall(name))
 
 
 def align(first: Sequence[Hashable | None], other: Sequence[Hashable | None]) -> list[_Pair]:

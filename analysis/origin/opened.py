@@ -17,7 +17,7 @@ import msgspec
 from molprof.analysis.figures.sequence import align, align_by, gaps
 from molprof.analysis.figures.shapes import Shapes
 from molprof.analysis.origin.capture import Node, Segment, grid_sql, sizes
-from molprof.analysis.origin.read import Origins, StackFrame, origins_of, path_of
+from molprof.analysis.origin.read import Origins, StackFrame, modules_and_source, origins_of
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
@@ -96,12 +96,25 @@ class Graph:
     consistent_ratio: float | None
 
 
+class Difference(NamedTuple):
+    """What a graph and the other run have between the same neighbours, and is not alike."""
+
+    graph: int
+    here: tuple[str, ...]  # names, in order
+    there: tuple[str, ...]
+    times: int
+
+
 @dataclass(frozen=True)
 class Opened:
     capture: str | None  # path of the trace with the capture phase
     segments: tuple[Segment, ...]
     graphs: tuple[Graph, ...]
     places: dict[int, Place]  # by slice of the work
+    run: str | None = None  # path of the trace of another run, in place of a capture
+    differences: tuple[Difference, ...] = ()
+    # Of work outside graphs that was paired with the run's, and has an operator in both: the same one, and all.
+    agreeing: tuple[int, int] = (0, 0)
 
 
 class Pair(NamedTuple):
@@ -140,11 +153,17 @@ def read_opened(
     return replace(origins, captured=captured), opened
 
 
-def _opened(engine: TraceProcessor, capture: str | None, segments: Sequence[Segment]) -> Opened:
+def graph_work(engine: TraceProcessor) -> dict[int, list[Work]]:
+    """The work of all replays of each graph by its number, in order of start."""
     by_graph: defaultdict[int, list[Work]] = defaultdict(list)
     for row in query_rows(engine, _NODES)[1]:
         work = Work(*row)
         by_graph[work.graph].append(work)
+    return by_graph
+
+
+def _opened(engine: TraceProcessor, capture: str | None, segments: Sequence[Segment]) -> Opened:
+    by_graph = graph_work(engine)
     ranges: dict[int, str] = dict(query_rows(engine, _RANGES)[1]) if segments and by_graph else {}
     places: dict[int, Place] = {}
     graphs = []
@@ -179,7 +198,7 @@ def _opened(engine: TraceProcessor, capture: str | None, segments: Sequence[Segm
                 chosen = fitting if turns == 1 else [fitting[key[0]]]
                 found_place = Place() if pair is None else _place(segments, chosen, pair, turns)
                 known[key] = found_place._replace(shapes=None) if is_other else found_place
-            places[work.id] = _annotated(known[key], work)
+            places[work.id] = annotated(known[key], work)
     return Opened(capture, tuple(segments), tuple(graphs), places)
 
 
@@ -210,20 +229,20 @@ def _place(segments: Sequence[Segment], fitting: Sequence[int], pair: Pair, turn
         frames = frames[: sum(1 for _ in same)]
         if any(node[3:] != nodes[0][3:] for node in nodes):
             certainty, how = LIKELY, f"{how}; {len(nodes)} captures fit equally, and this is what they have in common"
-    modules, functions = (path_of(by, frames) for by in ("module", "source"))
+    module, source = modules_and_source(frames)
     return Place(
-        operator=_common(node.operator for node in nodes),
-        shapes=_common(node.shapes for node in nodes),
-        module=None if modules[0][0] == "none" else "/".join(name for _, name in modules),
-        source=None if functions[0][0] == "none" else functions[-1][1],
-        layer=_common(node.layer for node in nodes),
+        operator=common(node.operator for node in nodes),
+        shapes=common(node.shapes for node in nodes),
+        module=module,
+        source=source,
+        layer=common(node.layer for node in nodes),
         certainty=certainty,
         how=how,
         frames=frames,
     )
 
 
-def _annotated(place: Place, work: Work) -> Place:
+def annotated(place: Place, work: Work) -> Place:
     """With what the annotation of the node itself tells: JSON of one or several objects with a name, or plain text."""
     if not work.annotation or place.module is not None:
         return place
@@ -241,8 +260,8 @@ def _annotated(place: Place, work: Work) -> Place:
     return place._replace(module="/".join(names), frames=frames + place.frames)
 
 
-def _common(values: Iterable[Any]) -> Any:
-    """The value, if all are equal."""
+def common(values: Iterable[Any]) -> Any:
+    """The value, if all are equal; else None."""
     first, *rest = values
     return first if all(value == first for value in rest) else None
 

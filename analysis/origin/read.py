@@ -165,6 +165,15 @@ def path_of(by: str, chain: Sequence[StackFrame]) -> Path:
     return tuple(path[:MOST_DEPTH])
 
 
+def modules_and_source(chain: Sequence[StackFrame]) -> tuple[str | None, str | None]:
+    """Modules and ranges of frames with / between them, and the innermost function; None where there is none."""
+    modules, functions = (path_of(by, chain) for by in ("module", "source"))
+    return (
+        None if modules[0][0] == "none" else "/".join(name for _, name in modules),
+        None if functions[0][0] == "none" else functions[-1][1],
+    )
+
+
 def places_of(origins: Origins, asked: str) -> list[Place]:
     """Who asks for what, by module, Python function and operator.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -41,12 +42,15 @@ if TYPE_CHECKING:
     from molprof.analysis.compare.thresholds import Threshold
     from molprof.analysis.documents.figures import TraceRow
     from molprof.analysis.figures import Report
+    from molprof.analysis.origin.opened import Opened
+    from molprof.analysis.origin.read import Origins
     from molprof.profiler.jobs.job import Task
 
 T = TypeVar("T")
 BYS = ("module", "source", "operator", "kernel")
 SPEEDSCOPE = "speedscope"
 _CAPTURE = "Open the graphs that TRACE replays with CAPTURE, the trace in which they were captured."
+_NAMES = "Open the graphs that TRACE replays with RUN, the trace of the same program with graphs off."
 
 
 @click.command("report", cls=Submittable)
@@ -59,6 +63,7 @@ _CAPTURE = "Open the graphs that TRACE replays with CAPTURE, the trace in which 
 @click.option("--rows", is_flag=True, help="Show one table with a row for each trace, not a report of each.")
 @click.option("--by", type=click.Choice(BYS), help="Show where GPU work comes from, as a tree. Reads Python stacks.")
 @click.option("--graph-capture", "capture", type=TRACE, metavar="CAPTURE", help=_CAPTURE)
+@click.option("--names-from", "names_from", type=TRACE, metavar="RUN", help=_NAMES)
 @result_options("speedscope")
 @submit_options
 @click.pass_context
@@ -70,6 +75,7 @@ def command(
     rows: bool,
     by: str | None,
     capture: Path | None,
+    names_from: Path | None,
     thresholds: tuple[str, ...],
     tokens: tuple[int, ...],
     molecules: tuple[int, ...],
@@ -88,7 +94,8 @@ def command(
     becomes a row with the reason. Repeat an interrupted command to go on.
 
     --graph-capture names the trace in which the CUDA or HIP graphs that TRACE replays were captured: each kernel of a
-    graph gets operator, shapes, module and Python function, with how sure that is.
+    graph gets operator, shapes, module and Python function, with how sure that is. --names-from does so with a trace
+    of another run of the same program with graphs off, whose kernels are aligned with those of the graphs.
 
     --by shows which modules, Python functions, operators or kernel classes the GPU's work comes from, and who asks for
     launches, copies and host syncs. With --format speedscope, or an OUT that ends in .speedscope.json, it is a flame
@@ -107,6 +114,7 @@ def command(
       molprof report trace.json.gz --by source -o trace.speedscope.json
       molprof report replay.json.gz --graph-capture capture.json.gz
       molprof report replay.json.gz --graph-capture capture.json.gz --by module
+      molprof report replay.json.gz --names-from graphs-off.json.gz
       molprof report foreign.json.gz --tokens 96000 --molecules 64
       molprof report trace.json.gz --fail-if 'drift_blocks>0' --fail-if 'launches_per_token>30'
       molprof report my-sweep --format json -o reports
@@ -122,8 +130,9 @@ def command(
     traces = sweeps_expanded(traces)
     if rows:
         hint = "molprof report DIR --format json -o REPORTS --submit NAME, then molprof report REPORTS --rows"
-        others = {"by": by, "stacks": reading.stacks, "graph_capture": capture, **given, "all": whole}
-        refuse("--rows", f"on a cluster: {hint}", **others, submit=submission.cluster)
+        others: dict[str, object] = {"by": by, "stacks": reading.stacks, "graph_capture": capture}
+        others |= {"names_from": names_from, **given, "all": whole, "submit": submission.cluster}
+        refuse("--rows", f"on a cluster: {hint}", **others)
         files = _expanded(traces, stored=True)
         result.check(files)
         report_rows(files, reading, result)
@@ -144,12 +153,15 @@ def command(
     if several:
         outputs = _outputs(traces, result)
     else:
-        result.check([*traces, *filter(None, [capture])])
-    if capture is not None:
+        result.check([*traces, *filter(None, [capture, names_from])])
+    if (helper := capture or names_from) is not None:
+        option = "--graph-capture" if capture else "--names-from"
         if len(traces) > 1:
-            raise UsageError("--graph-capture takes one TRACE", hint="report the traces one by one")
-        refuse("--graph-capture", "leave them out", **given, submit=submission.cluster)
-        refuse_twice([*traces, capture])
+            raise UsageError(f"{option} takes one TRACE", hint="report the traces one by one")
+        if capture and names_from:
+            raise UsageError("--graph-capture and --names-from open the same graphs", hint="give one of the two")
+        refuse(option, "leave them out", **given, submit=submission.cluster)
+        refuse_twice([*traces, helper])
         if by is None:
             refuse_streams(*traces)
     bounds: list[Threshold] = []
@@ -163,10 +175,10 @@ def command(
         submit_command(submission, "report", _tasks(traces, outputs, own_arguments(context, "output", "config")))
         return 0
     if by is not None:
-        _report_by(traces, outputs, by, capture, reading, result)
+        _report_by(traces, outputs, by, partial(origins, capture=capture, names_from=names_from), reading, result)
         return 0
-    if capture is not None:
-        _report_graphs(traces[0], capture, reading, result, whole)
+    if helper is not None:
+        _report_graphs(traces[0], capture, names_from, reading, result, whole)
         return 0
     from molprof.analysis.documents.report import report_document
     from molprof.analysis.reports import with_given
@@ -226,11 +238,11 @@ def _report_by(
     traces: Sequence[Path],
     outputs: Sequence[Path | None],
     by: str,
-    capture: Path | None,
+    read: Callable[[Path, Reading], tuple[Origins, Opened, Sequence[str]]],
     reading: Reading,
     result: Result,
 ) -> None:
-    """Write the tree of each trace to its file, or all to stdout; `capture` is of the graphs that a trace replays."""
+    """Write the tree of each trace, which `read` reads, to its file, or all to stdout."""
     from molprof import __version__
     from molprof.analysis.documents.origin import origin_document
     from molprof.analysis.origin.tree import speedscope_text
@@ -239,7 +251,7 @@ def _report_by(
 
     def tree(trace: Path) -> str | MolprofError:
         try:
-            found, _, remarks = origins(trace, replace(reading, cached=False), capture)
+            found, _, remarks = read(trace, replace(reading, cached=False))
         except MolprofError as error:
             return error
         notes.extend(remarks)
@@ -253,12 +265,14 @@ def _report_by(
     refuse_bad(bad, len(traces))
 
 
-def _report_graphs(trace: Path, capture: Path, reading: Reading, result: Result, whole: bool) -> None:
+def _report_graphs(
+    trace: Path, capture: Path | None, names_from: Path | None, reading: Reading, result: Result, whole: bool
+) -> None:
     """Write the report of the trace with its graphs opened, to OUT or stdout."""
     from molprof.analysis.documents.origin import opened_data, opened_sections
     from molprof.analysis.documents.report import report_document
 
-    _, opened, _ = origins(trace, replace(reading, cached=False), capture)
+    _, opened, _ = origins(trace, replace(reading, cached=False), capture, names_from)
     with load(trace, reading) as read:
         report = read.report
     note(*report.trace.remarks)

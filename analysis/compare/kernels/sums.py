@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from molprof.analysis.compare.kernels.read import Lane, Selection, Work
-from molprof.analysis.figures.sequence import align_by, gaps
+from molprof.analysis.figures.sequence import SPECIFIC, align_by, functions_in, gaps
 from molprof.common.values import class_names
 
 MATCHED, INSERTED, DELETED, MOVED = "matched", "inserted", "deleted", "moved"
@@ -43,12 +43,6 @@ PART_WORDS = {
 }
 NOWHERE = "(no module)"
 NO_LAYER = "outside layers"
-# Classes of which two kernels between the same neighbours do the same, whatever operator asked for them.
-_SPECIFIC = frozenset({
-    "attention", "matmul", "norm", "softmax", "sort/top-k", "cat", "embedding/rotary", "cache-write", "collective"
-})  # fmt: skip
-# What the names of torch's kernels hold of the function that they compute, whatever loop is around it.
-_FUNCTION = re.compile(r"\w+(?:Functor|Ops|_cuda)\w*")
 
 
 @dataclass(frozen=True)
@@ -244,8 +238,8 @@ def _keys(*sides: Selection) -> Callable[[Work], tuple[Hashable | None, ...]]:
         place = (phase, row.layer, row.module and class_names(row.module)) if has_modules else (phase,)
         asked = row.operator if has_operators else None
         work = (asked, row.cls)
-        function = tuple(_FUNCTION.findall(row.name)) if row.cls else ()
-        by_class = not asked or row.cls in _SPECIFIC or (row.cls or "").startswith("memcpy")
+        function = functions_in(row.name) if row.cls else ()
+        by_class = not asked or row.cls in SPECIFIC or (row.cls or "").startswith("memcpy")
         return (
             # Without an operator the name alone tells what it is.
             (place, work, row.shape if has_shapes else None, None if asked else row.name),
