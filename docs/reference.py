@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.certificate import CHECKS
 from molprof.analysis.findings import RULES
-from molprof.common.settings import CaptureSettings, rows
+from molprof.common.setting import rows
+from molprof.common.settings import CaptureSettings
 from molprof.queries.catalog import Column, Module, catalog
 from molprof.queries.pages import example_command
 

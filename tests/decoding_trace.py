@@ -65,8 +65,9 @@ def decoding(
     manifest["generation"].update(generation or {})
     manifest["molecules"] = [_molecule(number, batch_size, text) for number, text in enumerate(kinds)]
     events = [_sequence(number, batch_size, text) for number, text in enumerate(kinds)]
-    if "template" in wall_ns:
-        events.append(slice_("user_annotation", "molprof.template batch=0", 0, wall_ns["template"] / 1000))
+    for name in ("template", "compile"):
+        if name in wall_ns:
+            events.append(slice_("user_annotation", f"molprof.{name} batch=0", 0, wall_ns[name] / 1000))
     for step in range(steps):
         start = 1000 + step * STEP_US
         events.append(slice_("user_annotation", f"molprof.step batch=0 step={step + 1}", start, STEP_US))

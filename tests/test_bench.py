@@ -22,7 +22,7 @@ from conftest import Cli
 from molprof.common.bench_records import digest
 from molprof.common.errors import UnsupportedError, UsageError
 from molprof.common.process.guarded import Limits
-from molprof.common.settings import Setting, rows
+from molprof.common.setting import Setting, rows
 from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase, case_id, from_json, to_json
 from molprof.profiler.bench.facts import Facts, unsupported
 from molprof.profiler.bench.generation import held_bytes

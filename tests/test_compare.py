@@ -13,6 +13,7 @@ import pytest
 import tiny_trace
 from msgspec.structs import replace
 from page_data import foreign, render, report_of, timed, two_runs
+from synthetic import Spec, captured
 
 from molprof import api
 from molprof.analysis.compare import compare
@@ -173,6 +174,10 @@ def test_every_number_follows_from_the_others(names: str, paired: bool) -> None:
             assert told == pytest.approx([here, first, here - first], rel=0.005)
 
 
+LIMIT = (
+    " 1 of 2 answers of qwen lp:generic and 1 of 2 answers of llama lp:generic stopped at the token limit of 3 "
+    "(5 against 5 tokens): times are not of whole answers."
+)
 SAID = (
     "qwen lp:generic takes 1.34x the time of llama lp:generic: 5.38 s against 4.00 s, +1.38 s, "
     "+31.6 % to +37.5 % (medians of 3 timed passes, unpaired)."
@@ -199,7 +204,7 @@ NOISE = (
 )  # fmt: skip
 def test_the_verdict(tmp_path: Path, parts_ms: dict[str, int] | None, spread_ms: int, sentence: str) -> None:
     parts = None if parts_ms is None else {part: 1_000_000 * ms for part, ms in parts_ms.items()}
-    assert comparison_verdict(two_runs(tmp_path, parts, 1_000_000 * spread_ms)) == (sentence,)
+    assert comparison_verdict(two_runs(tmp_path, parts, 1_000_000 * spread_ms)) == (sentence + LIMIT,)
 
 
 @pytest.mark.parametrize(
@@ -369,3 +374,33 @@ def test_a_stored_report_that_is_not_whole(tmp_path: Path, report: Report, chang
         assert read_stored(path) is None
     assert read_stored(tmp_path / "absent.json") is None
     assert read_stored(tmp_path / "trace.json") is None
+
+
+def at_limit(folder: Path, name: str, rows: tuple[str, ...], **changes: Any) -> Report:
+    content = captured(Spec((rows,)))
+    content["molprof"]["model"].update(changes)
+    return report_of(folder, content, name)
+
+
+def test_answers_that_the_limit_ended_lead_with_the_time_per_token(tmp_path: Path) -> None:
+    """A baseline that never ends wrote more: its total time is that of the limit, not of the processor."""
+    endless, whole = at_limit(tmp_path, "endless", ("ffffffffff",) * 2), at_limit(tmp_path, "whole", ("ffe", "ffe"))
+    (said,) = comparison_verdict(compare([endless, whole]))
+    assert said.startswith(
+        "llama lp:generic #2 takes 1.19x the time of llama lp:generic #1 per token: 1.30 ms against 1.09 ms. "
+        "2 of 2 answers of llama lp:generic #1 stopped at the token limit of 3 (6 against 20 tokens): totals depend on "
+        "the limit. In all 7.82 ms against 21.9 ms, -14.1 ms (1 timed pass, too few to know the noise, unpaired). "
+        "Most of it is useful tokens"
+    )
+    # Equal tokens, other tokenizers and few such answers: the total leads, and the limit is told.
+    again = at_limit(tmp_path, "again", ("ffffffffff",) * 2, family="other")
+    (said,) = comparison_verdict(compare([endless, again]))
+    assert "(20 against 20 tokens): times are not of whole answers." in said
+    other = at_limit(tmp_path, "other", ("ffe", "ffe"), tokenizer="mine")
+    few = at_limit(tmp_path, "few", (*("fe",) * 19, "fff"))
+    for runs in ([again, other], [at_limit(tmp_path, "all", ("fe",) * 20), few]):
+        (said,) = comparison_verdict(compare(runs))
+        assert " per token: " not in said.partition("stopped")[0]
+        assert said.endswith("times are not of whole answers.")
+    (said,) = comparison_verdict(compare([whole, other]))
+    assert "limit" not in said

@@ -262,6 +262,8 @@ CASES = [
     Case("idle_rows", decoding(lengths=[10, 10, 9, 2], batch_size=2), None, {}, ("saves no steps",)),
     Case("idle_rows", generated(decoding(**ROWS), sorted=True, drop_finished=True), None, {},
          ("the batches are sorted by expected length", "Refill finished rows, as servers do.")),
+    Case("idle_rows", generated(decoding(**ROWS), cannot_drop="its layers slide"), None, {},
+         ("Refill finished rows, as servers do. This run cannot drop them: its layers slide.",)),
     # All of the time is in steps. Steps cost the same however many rows they have, and so for row-steps.
     Case("junk_tokens", decoding(kinds=["fffjj", "ffffl"], lengths=[5, 5], batch_size=2), 0.2,
          {"junk_tokens": 2, "filler_tokens": 1, "token_ratio": 0.3, "steps": 5, "steps_without": 4},
@@ -269,6 +271,9 @@ CASES = [
     Case("templates", decoding(setup={"template": 1_000_000}), 0.2,
          {"template_ns": 1_000_000, "wall_ns": 5_000_000, "molecules": 8},
          quiet=(decoding(setup={"template": 50_000}),)),
+    Case("compile_phase", decoding(setup={"compile": 1_000_000}), 0.2,
+         {"compile_ns": 1_000_000, "wall_ns": 5_000_000, "molecules": 8}, ("return an object whose start(rows)",),
+         quiet=(decoding(setup={"compile": 50_000}),)),
     # 3 x 4 us on the GPU; 3 x 2 us in the calls, in which the GPU is idle, but for the first, before any GPU work.
     Case("host_copies", decoding(copying("Memcpy HtoD (Pageable -> Device)", 3)), (48 + 22) / 4000,
          {"count": 12, "gpu_ns": 48_000, "host_ns": 24_000, "bytes": 1200, "steps": 4, "idle_ns": 22_000},

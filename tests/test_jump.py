@@ -101,6 +101,16 @@ def test_the_text_is_that_of_generate(name: str, processor: str, loop: CaptureSe
         assert all(min(counts) > 0 for counts in batch.appended)
 
 
+def test_rows_are_dropped_for_a_processor_that_knows_nothing_of_it() -> None:
+    """It sees what it sees in `generate`: ended rows with their end token and padding."""
+    asked = [Prompt(line, "", "a" * line, None) for line in range(1, 6)]
+    runs = [runner(loop, processor="users:Sums") for loop in (GENERATE, DROP)]
+    expected, found = (run.run(plan(run, asked, 5, 30), None).batches for run in runs)
+    assert rows(found) == rows(expected)
+    assert len({len(row) for row in rows(found)}) > 1
+    assert sum(found[0].rows_per_step) < sum(expected[0].rows_per_step)
+
+
 def test_the_text_and_the_logits_of_a_preset() -> None:
     model = load(CaptureSettings("llama", dtype="float32", device="cpu"))
     seen: list[dict[tuple[int, int], Tensor]] = []

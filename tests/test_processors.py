@@ -67,9 +67,7 @@ def test_texts_and_masks(name: str, processor: str, text: str, digest: str) -> N
     row = answer[1, 3:].tolist()
     assert target(name).table.join(row).startswith(f"[CONFORMER]{text}")
     assert masks.hexdigest()[:12] == digest
-    if processor in ENGINES:
-        assert this.parameters["compiled"] % 2 == 0 < this.parameters["compile_ns_per_molecule"]
-    else:
+    if processor not in ENGINES:
         assert batch.masked_logits == counted.tolist()
     if (longest := getattr(this, "longest", None)) is not None:
         assert row.index(target(name).eos) < longest(rows_of(this, name, "C[NH3+]").templates[0])
@@ -212,9 +210,8 @@ def test_any_grammar_allows_what_the_table_of_its_texts_allows(engine: str, text
             assert left
             assert left <= {pieces.of(token) for token in own[0]}
             assert engine == "llguidance" or len(left) == len(own[0])
-    assert this.parameters["compiled"] == 3
-    with pytest.raises((RunError, RuntimeError)):
-        ENGINES[engine](target(name), "::").start(Rows([Prompt(1, "", "?", None)], 3))
+    with pytest.raises(RunError):
+        ENGINES[engine](target(name), "::")
 
 
 @pytest.mark.parametrize("engine", ENGINES)

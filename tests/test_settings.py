@@ -19,7 +19,8 @@ from molprof.analysis.figures.run_model import Setup
 from molprof.commands.capture import command
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.manifest import from_json
-from molprof.common.settings import SETTINGS, CaptureSettings, rows, setting
+from molprof.common.setting import rows, setting
+from molprof.common.settings import SETTINGS, CaptureSettings
 
 TRACE = Path(__file__).parent.parent / "traces/cpu-qwen.json.gz"
 

@@ -187,3 +187,15 @@ def interrupts(target) -> None:
 
 def misuses() -> None:
     json.loads("")
+
+
+class Sums(LogitsProcessor):
+    """Allows one token, which all tokens of the batch decide, those of finished rows too."""
+
+    def __init__(self, eos_token_id: int) -> None:
+        self.eos = eos_token_id
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        token = (input_ids.sum() + input_ids.sum(-1)) % 1000
+        token = torch.where(token % 5 == 0, self.eos, token)
+        return torch.full_like(scores, -math.inf).scatter(1, token[:, None], 0.0)

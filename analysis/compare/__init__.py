@@ -48,6 +48,11 @@ class Comparison(Struct, frozen=True):
         """The row of the unprofiled wall times."""
         return next(row for row in self.rows if row.figure.id == "wall_ns")
 
+    @property
+    def tokens(self) -> ComparedRow:
+        """The row of the unprofiled times per generated token."""
+        return next(row for row in self.rows if row.figure.id == "ns_per_token")
+
     def to_json(self) -> dict[str, Any]:
         """JSON-ready dicts and lists; each kind of difference is one object for two runs, else a list."""
         return {

@@ -20,6 +20,7 @@ MACHINE = "machine"
 # Parts that are the time of one phase outside the steps.
 PHASE_PARTS = {
     "setup.template": "template",
+    "setup.compile": "compile",
     "setup.tokenize": "tokenize",
     "setup.generate": "setup",
     "prefill": "prefill",
@@ -41,6 +42,7 @@ GROUPS = {
 
 PART_LABELS = {
     "setup.template": "building templates",
+    "setup.compile": "compiling grammars",
     "setup.tokenize": "tokenizing prompts",
     "setup.generate": "starting generate",
     "prefill": "prefill",

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from molprof.analysis.compare import Comparison, one_file, unlike_surroundings
 from molprof.analysis.compare.difference import Difference, known_parts, named_parts
 from molprof.analysis.compare.parts import MACHINE, PART_LABELS, RECORDED_LABELS, group_of
+from molprof.analysis.compare.rows import ComparedRow
 from molprof.analysis.compare.statistics import LEVEL, Interval
 from molprof.analysis.compare.thresholds import BUILT_IN, Prediction
 from molprof.analysis.documents.difference import differences
@@ -45,6 +46,8 @@ _MOST_PHASES = 3
 _VALID_RATIO = 0.25
 # If less than this share is valid in both runs, neither did its work.
 _LOW_VALID_RATIO = 0.5
+# From this share of answers that the token limit ended, total times depend on the limit.
+_CUT_RATIO = 0.1
 
 
 def comparison_document(comparison: Comparison) -> Document:
@@ -169,16 +172,20 @@ def _statement(comparison: Comparison, place: int) -> str:
         if difference.doubts and not difference.paired:  # rounds of paired runs meet the same machine
             text += f" Not reliable: {'; '.join(difference.doubts)}."
         text += _validity(label, report.run, first_label, first.run)
+        if not _leads_with_tokens(comparison, place):
+            text += _at_limit(comparison, place, "times are not of whole answers.")
     return text + unlike_surroundings(comparison.surroundings[0], comparison.surroundings[place])
 
 
 def _against(comparison: Comparison, place: int, difference: Difference) -> str:
     label, first_label, wall = comparison.labels[place], comparison.labels[0], comparison.wall
-    interval, ratio, (here_ns, there_ns) = wall.ratio_intervals[place], wall.ratios[place], wall.numbers(place)
-    between = "" if interval is None else f", {signed_percent_text((interval.low - 1, interval.high - 1))}"
+    ratio, (here_ns, there_ns) = wall.ratios[place], wall.numbers(place)
+    between = _between(wall, place)
     measured = _measured(comparison.timed[place].run, comparison.timed[0].run, difference)
     change = f"{signed_time_text(difference.wall_ns)}{between} ({measured})"
     times = f"{time_text(here_ns)} against {time_text(there_ns)}, {change}."
+    if _leads_with_tokens(comparison, place):
+        return f"{_per_token(comparison, place)} In all {times}{_parts(difference)}"
     if wall.within_noise(place):
         named = ", ".join(_named(difference, difference.causes))
         parts = f" Of its parts these do: {named}." if named else ""
@@ -186,6 +193,46 @@ def _against(comparison: Comparison, place: int, difference: Difference) -> str:
     if ratio is None:
         return f"{label} against {first_label}: {times}"
     return f"{label} takes {factor_text(ratio)} the time of {first_label}: {times}{_parts(difference)}"
+
+
+def _between(row: ComparedRow, place: int) -> str:
+    interval = row.ratio_intervals[place]
+    return "" if interval is None else f", {signed_percent_text((interval.low - 1, interval.high - 1))}"
+
+
+def _leads_with_tokens(comparison: Comparison, place: int) -> bool:
+    """Whether the time per token says more than the total: the token limit decided how much one of the runs wrote."""
+    here, there = comparison.runs[place].run, comparison.runs[0].run
+    if here is None or there is None or comparison.tokens.ratios[place] is None:
+        return False
+    # Tokens of two tokenizers are not of equal length.
+    alike = here.setup.tokenizer == there.setup.tokenizer and here.generated_tokens != there.generated_tokens
+    return alike and any(run.cut_answers >= _CUT_RATIO * run.molecules for run in (here, there))
+
+
+def _per_token(comparison: Comparison, place: int) -> str:
+    row, label, first_label = comparison.tokens, comparison.labels[place], comparison.labels[0]
+    here_ns, there_ns = row.numbers(place)
+    times = f"{time_text(here_ns)} against {time_text(there_ns)}{_between(row, place)}."
+    if row.within_noise(place):
+        return f"The times per token of {label} and {first_label} do not differ beyond noise: {times}" + _at_limit(
+            comparison, place, "totals depend on the limit."
+        )
+    lead = f"{label} takes {factor_text(row.factor(place))} the time of {first_label} per token: {times}"
+    return lead + _at_limit(comparison, place, "totals depend on the limit.")
+
+
+def _at_limit(comparison: Comparison, place: int, so: str) -> str:
+    """A sentence on answers that the token limit ended; empty without them."""
+    named = [(comparison.labels[at], run) for at in (place, 0) if (run := comparison.runs[at].run) is not None]
+    cut = [(label, run) for label, run in named if run.cut_answers]
+    if not cut:
+        return ""
+    answers = [f"{count_text(run.cut_answers)} of {counted(run.molecules, 'answer')} of {label}" for label, run in cut]
+    limits = dict.fromkeys(count_text(run.setup.max_new_tokens) for _, run in cut)
+    tokens = " against ".join(count_text(run.generated_tokens) for _, run in named)
+    stopped = f"{' and '.join(answers)} stopped at the token limit of {' and '.join(limits)}"
+    return f" {stopped} ({tokens} tokens): {so}"
 
 
 def _steps(comparison: Comparison, place: int) -> str:

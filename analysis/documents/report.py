@@ -263,7 +263,8 @@ def _phases(reports: Reports) -> Section:
         return None if phase.bound is None else phase.bound.sync_idle_ns + phase.bound.launch_ns
 
     def items(run: Run) -> Iterator[tuple[str, PhaseFigures, Run]]:
-        return ((name, phase, run) for name, phase in run.phases.items())
+        known = ((name, phase) for name, phase in run.phases.items() if (phase.wall_ns, phase.host_ns) != (None, None))
+        return ((name, phase, run) for name, phase in known)
 
     fields: list[Field] = [
         ("phase", "text", "0"), ("time", "ns", "1.wall_ns"),

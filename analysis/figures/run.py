@@ -178,7 +178,7 @@ def _setup(manifest: Manifest) -> Setup:
         **{key: manifest.setting(row.name) for key, row in ASKED.items()},
         "label": f"{label} lp:{resolved.processor}" if resolved.processor else f"{label} no lp",
         "tokenizer": settings.tokenizer or settings.model,
-        "sampling": "greedy" if settings.sampling == "greedy" else "sample",
+        "sampling": "sample" if settings.samples else "greedy",
         "sampling_parameters": settings.sampling_parameters,
         "cache": settings.kv_cache,
         "threads": manifest.environment.threads,

@@ -151,6 +151,8 @@ class Setup(Struct, frozen=True):
     weights: str | None = None
     threads: int | None = None  # that torch computed with
     processor_parameters: dict[str, Any] | None = None
+    cannot_drop: str | None = None  # why finished rows cannot be dropped; None: they can, or not recorded
+    declared_otherwise: dict[str, Any] | None = None  # by the model's generation config, and not done
     engine: str | None = None  # as asked for
 
     @property

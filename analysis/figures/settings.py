@@ -59,6 +59,10 @@ def _sampling_parameters(run: Run) -> str:
     return ", ".join(f"{name} {value}" for name, value in sorted(run.setup.sampling_parameters.items())) or "none"
 
 
+def _otherwise(run: Run) -> str:
+    return ", ".join(f"{name} {value}" for name, value in (run.setup.declared_otherwise or {}).items()) or "none"
+
+
 def _padding(multiple: int | None, setup: Setup) -> Value:
     return None if multiple is None else "to the longest" if multiple == 1 else f"to a multiple of {multiple}"
 
@@ -92,6 +96,8 @@ _MODEL = (
     _setting("sampling", compared=True),
     _of_run("sampling_parameters", "sampling parameters", "work", _sampling_parameters),
     _of_run("loop", "decoding", "subject", lambda run: run.setup.loop, compared=True),
+    _setting("generate_args", lambda value, setup: ", ".join(value or ()) or "none"),
+    _of_run("declared_otherwise", "model's generation_config, not followed", "subject", _otherwise, usual="none"),
     _setting("kv_cache"),
     _setting("max_cache_length", lambda value, setup: str(value or "as needed")),
     _setting("attention"),

@@ -1,4 +1,4 @@
-"""The logits processor: its share of the time, its loop over rows, its host syncs, and the building of templates.
+"""The logits processor: its share of the time, its loop over rows, its host syncs.
 
 Copies: from the host in every step, of whole logits tensors (batch x vocabulary), and of the KV cache that grows by
 concatenation.
@@ -39,8 +39,6 @@ LEAST_SHARE = 0.1
 # With fewer rows, as many calls of one operator per step are no proof of a loop.
 LEAST_ROWS = 8
 LEAST_SYNCS_PER_STEP = 0.5
-# Share of unprofiled wall time that templates take.
-LEAST_TEMPLATES_SHARE = 0.02
 
 # Operators that take one row of a tensor. Of each, calls per row in the step with the fewest; the largest of these.
 _LOOP = Query(
@@ -252,32 +250,6 @@ def processor_syncs(known: Known) -> Found | None:
         f"{time_text(sync_ns / steps)} per recorded step",
         {"syncs_per_step": phase.syncs / steps, "sync_ns": sync_ns, "steps": steps},
         known.gain(min(known.scope.host_part(sync_ns, PROCESSOR), known.scope.idle_ratio), "host syncs, and idle time"),
-    )
-
-
-@rule(
-    id="templates",
-    title="Building templates delays every batch",
-    fix="Build templates in threads (--template-threads). Keep those of repeated molecules (--template-cache).",
-    explanation="The model waits while the CPU builds templates and tokenizes them.",
-    query="SELECT batch, phase, dur FROM molprof_phase WHERE phase IN ('template', 'tokenize') ORDER BY ts",
-    needs=("timed",),
-    least_gain=LEAST_TEMPLATES_SHARE,
-)
-def templates(known: Known) -> Found | None:
-    """Fires where building templates takes 2 % of unprofiled wall time.
-
-    Gain: that share.
-    """
-    run = known.run
-    template_ns, wall_ns = run.phases["template"].wall_ns, run.wall_ns.median
-    if template_ns is None or not wall_ns or not run.molecules:
-        return None
-    return Found(
-        f"{time_text(template_ns)} of {time_text(wall_ns)} unprofiled time "
-        f"({percent_text(template_ns / wall_ns)}), {time_text(template_ns / run.molecules)} per {run.noun}",
-        {"template_ns": template_ns, "wall_ns": wall_ns, "molecules": run.molecules},
-        known.gain(template_ns / wall_ns, "building templates"),
     )
 
 

@@ -1,7 +1,7 @@
-"""A run's passes: steps that no molecule needs, and passes that do not represent the run.
+"""A run's passes: time before the steps, steps that no molecule needs, and passes that do not represent the run.
 
-Steps of finished rows, and of junk and filler tokens. The profiler distorts recorded passes; torch.compile compiles in
-them, or in timed ones.
+Building templates and compiling grammars. Steps of finished rows, and of junk and filler tokens. The profiler distorts
+recorded passes; torch.compile compiles in them, or in timed ones.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ LEAST_PROFILED_RATIO = 1.5
 # torch/_dynamo/utils.py, dynamo_timed: each part of compiling is recorded under such a name; this one is a whole frame.
 _FRAME = "_compile.compile_inner*"
 _COMPILING = operators_named(_FRAME, "*(dynamo_timed)")
+# Share of unprofiled wall time that templates take, or compiling.
+LEAST_BEFORE_SHARE = 0.02
+_BEFORE = "SELECT batch, phase, dur FROM molprof_phase WHERE phase IN ('template', 'compile', 'tokenize') ORDER BY ts"
 _ROWS = Query("tokens", "SELECT batch, tokens, sequence FROM molprof_sequence ORDER BY sequence")
 
 
@@ -62,7 +65,11 @@ def idle_rows(known: Known) -> Found | None:
     # With forced runs a row's steps are fewer than its tokens, and not known by its length.
     unsorted = len(batches) > 1 and run.of_molecules and not run.setup.sorted
     sortable = unsorted and not run.setup.forced_runs and by_length < run.steps
-    fix = "Refill finished rows, as servers do." if run.setup.drop_finished else idle_rows.fix
+    fix = idle_rows.fix
+    if run.setup.drop_finished:
+        fix = "Refill finished rows, as servers do."
+    elif run.setup.cannot_drop is not None:
+        fix = f"Refill finished rows, as servers do. This run cannot drop them: {run.setup.cannot_drop}."
     if sortable:
         fix = f"Sort molecules by the length of their templates (--sort). {fix}"
         advice = f"sorted by length, the batches need {count_text(by_length)} steps instead of {count_text(run.steps)}"
@@ -203,3 +210,54 @@ def profiler_cost(known: Known) -> Found | None:
     if ratio is None or ratio < LEAST_PROFILED_RATIO:
         return None
     return Found(f"recorded steps take {number_text(ratio)} times their unprofiled time", {"profiled_ratio": ratio})
+
+
+@rule(
+    id="templates",
+    title="Building templates delays every batch",
+    fix="Build templates in threads (--template-threads). Keep those of repeated molecules (--template-cache).",
+    explanation="The model waits while the CPU builds templates and tokenizes them.",
+    query=_BEFORE,
+    needs=("timed",),
+    least_gain=LEAST_BEFORE_SHARE,
+)
+def templates(known: Known) -> Found | None:
+    """Fires where building templates takes 2 % of unprofiled wall time.
+
+    Gain: that share.
+    """
+    return _before_batches(known, "template", "building templates")
+
+
+@rule(
+    id="compile_phase",
+    title="Compiling grammars delays every batch",
+    fix=(
+        "Compile once per run: return an object whose start(rows) only makes matchers, or name no argument of a batch."
+        " Keep what is compiled, by its text."
+    ),
+    explanation="The processor is made anew for each batch, while the model waits.",
+    query=_BEFORE,
+    needs=("timed",),
+    least_gain=LEAST_BEFORE_SHARE,
+)
+def compile_phase(known: Known) -> Found | None:
+    """Fires where making the processor of a batch (phase `compile`) takes 2 % of unprofiled wall time.
+
+    Gain: that share.
+    """
+    return _before_batches(known, "compile", "compiling grammars")
+
+
+def _before_batches(known: Known, phase: str, what: str) -> Found | None:
+    """The time of a phase before the steps of each batch."""
+    run = known.run
+    phase_ns, wall_ns = run.phases[phase].wall_ns, run.wall_ns.median
+    if phase_ns is None or not wall_ns or not run.molecules:
+        return None
+    return Found(
+        f"{time_text(phase_ns)} of {time_text(wall_ns)} unprofiled time "
+        f"({percent_text(phase_ns / wall_ns)}), {time_text(phase_ns / run.molecules)} per {run.noun}",
+        {f"{phase}_ns": phase_ns, "wall_ns": wall_ns, "molecules": run.molecules},
+        known.gain(phase_ns / wall_ns, what),
+    )

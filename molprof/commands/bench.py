@@ -36,7 +36,8 @@ from molprof.commands.run_options import Seconds, check_arguments, pair, samplin
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import RunError, UsageError
 from molprof.common.process import OK, UNSUPPORTED
-from molprof.common.settings import LP_PROCESSOR, LP_WORD, SETTINGS, Setting, rows
+from molprof.common.setting import Setting, rows
+from molprof.common.settings import LP_PROCESSOR, LP_WORD, SETTINGS
 from molprof.common.text import escaped
 from molprof.common.values import counted
 from molprof.profiler.bench.cases import BACKENDS, MASKS, Case, GenerateCase, case_id

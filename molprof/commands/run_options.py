@@ -13,7 +13,8 @@ from click.core import ParameterSource
 
 from molprof.commands.options import Read, with_options
 from molprof.common.errors import UsageError
-from molprof.common.settings import SETTINGS, Setting
+from molprof.common.setting import Setting
+from molprof.common.settings import SETTINGS
 from molprof.profiler.models.architecture import NAMED
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -87,12 +88,12 @@ def format_options(function: _F) -> _F:
     return with_options(function, *(setting_option(SETTINGS[name]) for name in ("prompt_format", "answer_format")))
 
 
-def sampling_asked(context: click.Context) -> str:
+def sampling_asked(context: click.Context) -> str | None:
     """The way to sample: as --sampling says, else `sample` where the command line has an option of sampling."""
     of_sampling = (name for name, row in SETTINGS.items() if row.recorded == "sampling_parameters")
     given = [name for name in of_sampling if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    asked: str = context.params["sampling"]
-    if not given or asked != "greedy":
+    asked: str | None = context.params["sampling"]
+    if not given or asked not in (None, "greedy"):
         return asked
     if context.get_parameter_source("sampling") is ParameterSource.COMMANDLINE:
         raise UsageError(f"{SETTINGS[given[0]].flag} does nothing with --sampling greedy", hint="--sampling sample")

@@ -21,8 +21,9 @@ INCOMPLETE_KEY = "molprof_incomplete"
 # Beside the manifest, or alone, in a part of another trace: a `Trimmed`.
 TRIMMED_KEY = "molprof_trimmed"
 # The phases of a run, in the order in which they occur.
-# Before the first step of a batch; `setup` is `generate` before it: checks, KV cache.
-SETUP_PHASES = ("template", "tokenize", "setup")
+# Before the first step of a batch; `compile` makes the processor of the batch, such as its grammar; `setup` is
+# `generate` before the step: checks, KV cache.
+SETUP_PHASES = ("template", "compile", "tokenize", "setup")
 # Of each decode step. The first step of a batch has `prefill` in place of `forward`.
 STEP_PHASES = ("forward", "processor", "sampling", "bookkeeping")
 # `text` moves the answer to the host and decodes it.
@@ -79,6 +80,9 @@ class Resolved(Struct, frozen=True):
     # how often molprof's own decoding loop read chosen tokens back in one pass; None in `generate`
     host_reads: int | None = None
     template_threads: int | None = None  # threads that built templates; None without a processor
+    cannot_drop: str | None = None  # why finished rows cannot be dropped; None: they can, or not recorded
+    # what the model's generation config declares and the run did not do, by name
+    declared_otherwise: dict[str, Any] = field(default_factory=dict)
     # settings that the trace does not hold, so that their values are mere defaults
     not_recorded: list[str] = field(default_factory=list)
 
@@ -107,6 +111,7 @@ class Timings(Struct, frozen=True):
     # measured cost of one signature inspection, which transformers makes before it calls a logits processor; the
     # `processor` phase of a step holds one per studied processor and one more. None if not measured
     signature_ns: float | None = None
+    processor_once_ns: int | None = None  # making the processor, once before all passes; None without one
     profiled_wall_ns: int | None = None  # wall time of the recorded pass if it recorded everything, else None
     # warmup_compiles, warmup_compile_ns: frames that torch compiled during each warm-up pass, and the time in that;
     # None if not recorded

@@ -1,20 +1,17 @@
-"""What a capture is asked to do: the table of its settings, each declared in one place. Standard library only.
-
-A field of a frozen dataclass is declared with `setting`: what it accepts, its option, its row of reports, what work it
-decides. `rows` returns what is declared.
-"""
+"""What a capture is asked to do: the table of its settings, each declared in one place. Standard library only."""
 
 from __future__ import annotations
 
-import functools
+import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from molprof.common.errors import UsageError
+from molprof.common.generate_args import PASSED_ON, active, read_arguments
+from molprof.common.setting import Decides, rows, setting
 from molprof.common.text_format import ANSWER, PROMPT, TextFormat
 
 AUTO = "auto"
@@ -44,124 +41,6 @@ _MOST_THREADS = 1024
 # Of molecules, rows, passes and tokens: more is a slip of the keyboard.
 _MOST_NUMBER = 1_000_000
 _TF32_CAPABILITY = (8, 0)
-# What of a run's work a setting decides:
-# forward: what a forward computes for given rows, and what else runs in the phase `forward` (see
-#   profiler/recording/generate.py), such as processors that `generate` makes of its own settings. Runs that differ in
-#   it never do equal work.
-# tokens: which tokens may be chosen, and how. Forwards of other tokens are equal work.
-# input: which prompts, in which batches, for how many steps. A trace tells it by the shapes of its batches.
-# nothing: how often the work is repeated, and what is recorded of it.
-Decides = Literal["forward", "tokens", "input", "nothing"]
-# What a difference means to a comparison of runs; see `Figure.role`.
-Role = Literal["subject", "setting", "work"]
-_KEY = "setting"
-
-
-class Setting(NamedTuple):  # a dataclass takes longer to import
-    """A setting. `rows` fills in what the field itself says: `name` and the fields after it."""
-
-    decides: Decides
-    help: str = ""  # of its option
-    unset: str = ""  # for the help of an option without a default of its own: what applies where it is not given
-    accepted: tuple[str, ...] | None = None  # all values
-    least: int | None = None
-    most: int | None = None  # of a number, or of the numbers of a tuple
-    check: Callable[[Any], tuple[str, str] | None] | None = None  # the message and the hint of a value not accepted
-    flag: str = ""  # the option; empty: the name with dashes
-    metavar: str | None = None  # of the option
-    # file: a path; text: a text in which `\n` is a newline, and whose default the model may replace
-    kind: Literal["file", "text", None] = None
-    bench: bool = False  # benchmarks take it for all their cases
-    # benchmarks take several values: the help of that; empty: that of one value; None, without `bench`: not at all
-    axis: str | None = None
-    short: str = "{}"  # how a label names a value, `{}` in its place; of a switch, the whole
-    lever: bool = False  # it changes the speed of a configuration, not what is generated
-    label: str = ""  # its row of reports and comparisons; empty: it has none of its own
-    role: Role | None = None  # of that row
-    quiet: bool = False  # that row is left out where all runs have the default
-    recorded: str = ""  # the key of a report's `setup` that tells it; empty: its name
-    name: str = ""
-    default: Any = None
-    type: Any = None  # of a value: `bool`, `int`, `float`, `str`, or a tuple of them
-    optional: bool = False  # None is a value
-    required: bool = False  # it has no default
-
-    @property
-    def reported(self) -> bool:
-        """Whether a report holds it: for its row, or to tell whether work is equal."""
-        return bool(self.label) or self.decides in ("forward", "tokens")
-
-    def check_value(self, value: Any) -> None:
-        """Raises UsageError where the setting does not accept `value`."""
-        if value is None and self.optional:
-            return
-        if self.accepted is not None:
-            one_of(self.name.replace("_", "-"), value, self.accepted)
-        if self.least is not None:
-            at_least(self.flag, value, self.least)
-        if self.most is not None and (largest := max(value) if isinstance(value, tuple) else value) > self.most:
-            raise UsageError(
-                f"{self.flag} {largest} is above {self.most}", hint=f"{self.flag}: a whole number up to {self.most}"
-            )
-        if self.check is not None and (problem := self.check(value)) is not None:
-            raise UsageError(*problem)
-
-    def text(self, value: Any) -> str:
-        """A value in the label of a configuration: `pad 8`, `no tf32`."""
-        if self.type is bool:
-            return self.short if value else f"no {self.short}"
-        return self.short.format("none" if value is None else value)
-
-
-def setting(default: Any = MISSING, *, decides: Decides, **row: Any) -> Any:
-    """A field of a dataclass that is a setting; the arguments are those of `Setting`. Without `default` it is required.
-
-    `decides` has no default, so that no setting counts as equal work because it was forgotten.
-    """
-    return field(default=default, metadata={_KEY: Setting(decides=decides, **row)})
-
-
-@functools.cache
-def rows(kind: type[Any]) -> Mapping[str, Setting]:
-    """The settings of a dataclass by name, in its order. A field declared again keeps its row, with another default.
-
-    Raises TypeError for a field that is not declared as a setting.
-    """
-    types = get_type_hints(kind)
-    return MappingProxyType({item.name: _row(kind, item.name, item.default, types[item.name]) for item in fields(kind)})
-
-
-def _row(kind: type[Any], name: str, default: Any, annotation: Any) -> Setting:
-    row: Setting | None
-    declared = (vars(base).get("__dataclass_fields__", {}).get(name) for base in kind.__mro__)
-    row = next((found for item in declared if item is not None and (found := item.metadata.get(_KEY))), None)
-    if row is None:
-        raise TypeError(f"{kind.__name__}.{name} is not declared with setting(decides=...)")
-    if bool(row.label) != (row.role is not None):
-        raise TypeError(f"{kind.__name__}.{name}: a label requires a role, and a role a label")
-    values = get_args(annotation) if get_origin(annotation) is UnionType else (annotation,)
-    made: Setting = row._replace(
-        name=name,
-        flag=row.flag or f"--{name.replace('_', '-')}",
-        recorded=row.recorded or name,
-        default=None if default is MISSING else default,
-        type=next(value for value in values if value is not NoneType),
-        optional=NoneType in values,
-        required=default is MISSING,
-    )
-    return made
-
-
-def one_of(name: str, value: str, accepted: tuple[str, ...]) -> None:
-    """Raises UsageError where `value` is none of `accepted`."""
-    if value not in accepted:
-        raise UsageError(f"no {name} {value!r}", hint=f"use one of: {', '.join(accepted)}")
-
-
-def at_least(name: str, value: int, least: int) -> None:
-    """Raises UsageError where `value` is below `least`."""
-    if value < least:
-        raise UsageError(f"{name} {value} is below {least}", hint=f"{name}: a whole number from {least} on")
 
 
 # A check of a value: None, or the message and the hint.
@@ -241,8 +120,10 @@ class CaptureSettings:
         1, decides="input", metavar="K", least=1, most=_MOST_NUMBER, help="Generate each molecule K times.")
     strict: bool = setting(
         False, decides="input", help="Refuse a SMILES that RDKit cannot read instead of skipping it.")
-    sampling: str = setting(  # `greedy`, or from the distribution: `sample`; `top_p` and `top_k` set their default
-        "greedy", decides="tokens", label="sampling", role="work", accepted=SAMPLING, bench=True)
+    # `greedy`, or from the distribution: `sample`; `top_p` and `top_k` set their default; None: see `generation.py`
+    sampling: str | None = setting(
+        None, decides="tokens", label="sampling", role="work", accepted=SAMPLING, bench=True,
+        help="How tokens are chosen.", unset="as the model's generation_config says")
     temperature: float = setting(
         1.0, decides="tokens", recorded="sampling_parameters", bench=True,
         check=_above_zero("--temperature", "--sampling greedy takes the top"),
@@ -259,6 +140,11 @@ class CaptureSettings:
         None, decides="tokens", recorded="sampling_parameters", bench=True,
         check=_share("--min-p", "0.05 keeps tokens with 5 % of the largest probability or more"),
         help="Draw from tokens with this share of the largest probability or more.")
+    generate_args: tuple[str, ...] = setting(  # see `common/generate_args.py`
+        (), decides="forward", label="parameters of generate", role="work", quiet=True, flag="--generate-arg",
+        metavar="KEY=VALUE", bench=True, check=lambda given: read_arguments(given)[1],
+        help="Parameter of transformers' generate, such as repetition_penalty=1.2; VALUE is JSON. Repeatable.",
+        unset="those of the model's generation_config")
     seed: int = setting(  # seeds every batch together with its number, so that each pass writes the same text
         0, decides="input", label="seed", role="subject", least=0, most=_MOST_SEED, help="Seed for sampling.")
     attention: str = setting(
@@ -334,7 +220,8 @@ class CaptureSettings:
         kind: Any = type(self)  # of a benchmark's case, other defaults and more settings
         for name, row in rows(kind).items():
             row.check_value(getattr(self, name))
-        object.__setattr__(self, "processor_args", tuple(self.processor_args))  # JSON has lists
+        for name in ("processor_args", "generate_args"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has lists
         _ = self.text_format
         for message, hint in self._conflicts():
             raise UsageError(message, hint)
@@ -351,6 +238,10 @@ class CaptureSettings:
         if self.engine_name == "forced" and self.kv_cache not in ("dynamic", "static"):
             text = f"kv-cache {self.kv_cache!r} is transformers' own; forced runs and dropped rows do not use it"
             yield text, "--kv-cache dynamic or static"
+        if self.engine_name == "forced" and (more := active(self.generate_arguments, self.samples)):
+            name, value = next(iter(more.items()))
+            text = f"forced runs and dropped rows are of molprof's own loop, which does not apply {name} {value}"
+            yield text, f"--generate-arg {name}={json.dumps(PASSED_ON[name])}, or leave out those options"
         if compiled and self.kv_cache not in STATIC_CACHES:
             yield f"compile {self.compile!r} needs a cache of fixed shape, not {self.kv_cache!r}", "--kv-cache static"
         if self.max_cache_length is not None and self.kv_cache not in STATIC_CACHES:
@@ -400,9 +291,19 @@ class CaptureSettings:
         return "forced" if self.forced_runs or self.drop_finished else GENERATE
 
     @property
+    def samples(self) -> bool:
+        """Whether tokens are drawn."""
+        return self.sampling not in (None, "greedy")
+
+    @property
+    def generate_arguments(self) -> dict[str, Any]:
+        """The parameters of `generate_args` by name."""
+        return read_arguments(self.generate_args)[0]
+
+    @property
     def sampling_parameters(self) -> dict[str, Any]:
         """The parameters that apply to `sampling`, by name, in the order in which transformers applies them."""
-        if self.sampling == "greedy":
+        if not self.samples:
             return {}
         usual = {"top_k": 50 if self.sampling == "top_k" else None, "top_p": 0.9 if self.sampling == "top_p" else None}
         asked = {"top_k": self.top_k or usual["top_k"], "top_p": self.top_p or usual["top_p"], "min_p": self.min_p}

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from molprof.common.bench_records import digest
 from molprof.common.errors import UsageError
-from molprof.common.settings import AUTO, DTYPES, CaptureSettings, at_least, one_of, rows, setting
+from molprof.common.setting import at_least, one_of, rows, setting
+from molprof.common.settings import AUTO, DTYPES, CaptureSettings
 
 BACKENDS = (AUTO, "math", "flash", "efficient", "cudnn", "flash-attn", "flash-attn-3", "flex")
 MASKS = ("none", "causal", "padding")

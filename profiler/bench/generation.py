@@ -22,6 +22,7 @@ from molprof.profiler.capture.account import sequence_runs
 from molprof.profiler.constraints import processor_of
 from molprof.profiler.engines import BatchPlan
 from molprof.profiler.engines.backends import NO_KERNEL
+from molprof.profiler.engines.generation import followed
 from molprof.profiler.engines.runner import PassResult, Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.machine import Watch
@@ -45,6 +46,7 @@ def measure_generation(case: GenerateCase) -> dict[str, Any]:
     loaded = load(case)
     load_ns = time.perf_counter_ns() - began
     try:
+        case = followed(case, loaded.generation)
         runner = Runner(loaded, processor_of(case, loaded.target), case)
         plans = runner.plan(filled(read_inputs(case).prompts, case.count))
     except UsageError as problem:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from molprof.common.errors import UsageError
-from molprof.common.settings import ATTENTION, AUTO, COMPILE, KV_CACHES, LP_WORD, STATIC_CACHES, rows
+from molprof.common.setting import rows
+from molprof.common.settings import ATTENTION, AUTO, COMPILE, KV_CACHES, LP_WORD, STATIC_CACHES
 from molprof.profiler.bench.cases import GenerateCase, SdpaCase
 from molprof.profiler.constraints import PROCESSORS
 

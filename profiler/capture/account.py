@@ -11,6 +11,8 @@ from molprof.common.manifest import Disagreement, MaskedLogits, Resolved, Sequen
 from molprof.common.settings import GENERATE, STATIC_CACHES
 from molprof.common.values import bytes_text
 from molprof.profiler.engines import BatchPlan, BatchResult
+from molprof.profiler.engines.forced import cannot_drop
+from molprof.profiler.engines.generation import otherwise
 from molprof.profiler.engines.runner import PassResult, Runner
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.models.load import sizes
@@ -88,6 +90,8 @@ def resolved(runner: Runner, plans: list[BatchPlan], result: PassResult) -> Reso
         weights=settings.weights if settings.model in ARCHITECTURES else None,
         host_reads=sum(batch.host_reads or 0 for batch in result.batches) if settings.engine_name != GENERATE else None,
         template_threads=None if processor is None else runner.template_threads,
+        cannot_drop=cannot_drop(loaded, settings),
+        declared_otherwise=otherwise(settings, loaded.generation),
     )
 
 

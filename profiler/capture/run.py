@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from molprof.profiler.capture.passes import Passes, Report
 from molprof.profiler.constraints import processor_of
 from molprof.profiler.constraints.own import UserProcessor
 from molprof.profiler.engines.backends import is_compiled
+from molprof.profiler.engines.generation import followed, note
 from molprof.profiler.engines.runner import PassResult, Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.machine import Watch
@@ -128,14 +130,18 @@ class CapturedRun:
         report: Report = lambda progress: None,
         name: str = "",
     ) -> None:
+        settings = followed(settings, loaded.generation)
+        began = time.perf_counter_ns()
         runner = Runner(loaded, processor_of(settings, loaded.target), settings)
+        self._processor_once_ns = None if runner.processor is None else time.perf_counter_ns() - began
         plans = runner.plan(prompts.prompts)
         if settings.window is not None:
             check_window(settings.window, plans[0].max_new_tokens)  # before the passes, as far as the bound tells
         self.settings, self.output, self.prompts, self.name = settings, output, prompts, name
         self.passes = Passes(runner, plans, report, name)
-        if size := static_cache_notes(runner, plans):
-            self.passes.tell("warmup", *size)
+        said = note(settings, loaded.generation)
+        if notes := (*static_cache_notes(runner, plans), *filter(None, [said])):
+            self.passes.tell("warmup", *notes)
         self._looked_at: PassResult | None = None
         self._masked: list[list[MaskedLogits]] | None = None
         self._warmup: list[PassResult] = []
@@ -304,6 +310,7 @@ class CapturedRun:
             unmarked_wall_ns=None if self._unmarked is None else self._unmarked.wall_ns,
             profiled_steps_ns=sum(span.duration_ns for span in steps.values()),
             unprofiled_steps_ns=round(statistics.median(same)),
+            processor_once_ns=self._processor_once_ns,
             signature_ns=signature_cost_ns() if settings.engine_name == GENERATE else None,
             warmup_compiles=[result.compiles for result in self._warmup],
             warmup_compile_ns=[result.compile_ns for result in self._warmup],

@@ -53,14 +53,14 @@ class Places:
 
 @runtime_checkable
 class ForcedRuns(Protocol):
-    """What a batch processor must also have for `--forced-runs` and `--drop-finished`."""
+    """What a batch processor must also have for `--forced-runs`."""
 
     # True if what is forced depends on the chosen tokens, which the host then reads back once per step. False if
     # positions decide it; such a processor forces the end token, and lets no other token end a row.
     reads_tokens: bool
 
     @property
-    def masked_logits(self) -> list[int]:
+    def masked_logits(self) -> list[int] | None:
         """See `BatchProcessor`."""
 
     def forced(self, row: int, position: int, chosen: int | None) -> Sequence[int]:
@@ -85,6 +85,7 @@ class Processor(Protocol):
     - `name`: as given to `--processor`; `parameters`: what else decides what it does, for the manifest.
     - `placeholder`: what templates write for a coordinate.
     - `needs_templates`: True if it cannot work with plain-text prompts, which have no templates. Default: False.
+    - `compiles`: True if `start` compiles: its time is the phase `compile`, not part of `template`. Default: False.
     - `fixed_length`: False if an answer need not have its template's length; the manifest then has no template counts.
       Default: True.
     - `longest(template)`: most tokens of an answer, end token included. Default: the template's and one more.

@@ -8,11 +8,11 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -20,16 +20,26 @@ from torch import Tensor
 from transformers import LogitsProcessor, PreTrainedTokenizerFast
 
 from molprof.common.errors import MissingExtraError, RunError
+from molprof.common.text import shortened
 from molprof.profiler.constraints.base import BatchProcessor, Rows
 from molprof.profiler.models.device import on_gpu, pinned
 from molprof.profiler.models.target import Target
 
 
+@dataclass(frozen=True)
+class Whole:
+    """What all answers of a run keep to."""
+
+    kind: Literal["grammar", "schema", "regex"]
+    text: str
+
+
 class EngineProcessor(ABC):
-    """A processor that asks a package. Compiling is part of the phase `template`; `parameters` has its mean time.
+    """A processor that asks a package. What all rows have is compiled once, when it is made; the grammars of a batch in
+    the phase `compile`.
 
     Args:
-        grammar: the text that all rows have, or the text of each row of a batch.
+        grammar: what all rows have, or the text of the grammar of each row of a batch.
         opening: a token that is forced before what the grammar describes.
         closing: the token that ends what the grammar describes; the end token follows it. Default: the end token.
 
@@ -43,12 +53,13 @@ class EngineProcessor(ABC):
     placeholder: str
     needs_templates = False
     fixed_length = False
+    compiles = True
     longest: Any = None  # see `Processor`
 
     def __init__(
         self,
         target: Target,
-        grammar: str | Callable[[Rows], Sequence[str]],
+        grammar: str | Whole | Callable[[Rows], Sequence[str]],
         opening: int | None = None,
         closing: int | None = None,
     ) -> None:
@@ -60,15 +71,21 @@ class EngineProcessor(ABC):
             raise MissingExtraError(self.name, self.name, f"the processor {self.name!r}") from problem
         self.target = target
         self.opening, self.closing = opening, target.eos if closing is None else closing
-        self._grammar = grammar
-        # What all rows share is compiled once. A molecule's own grammar is compiled anew: timed passes must pay for it.
-        once = isinstance(grammar, str)
-        self._compile: Callable[[str], Callable[[], Any]] = functools.cache(self.compile) if once else self.compile
-        self._times_ns: list[int] = []
+        self.prepare(target)
         self.parameters: dict[str, Any] = {"version": version(self.name)}
+        # The grammars of a batch are compiled anew each time: timed passes must pay for them.
+        self._of_rows = grammar if callable(grammar) else None
+        if not callable(grammar):
+            whole = grammar if isinstance(grammar, Whole) else Whole("grammar", grammar)
+            self.parameters |= {} if whole.kind == "grammar" else {whole.kind: whole.text}
+            self._matcher = self.compile(whole)
 
     @abstractmethod
-    def compile(self, grammar: str) -> Callable[[], Any]:
+    def prepare(self, target: Target) -> None:
+        """Makes what depends on the vocabulary alone."""
+
+    @abstractmethod
+    def compile(self, grammar: Whole) -> Callable[[], Any]:
         """What makes matchers, which know which tokens may follow, at the beginning of the text."""
 
     @abstractmethod
@@ -84,16 +101,10 @@ class EngineProcessor(ABC):
         """Set the scores whose bit is 0 to -inf, in place."""
 
     def start(self, rows: Rows) -> BatchProcessor:
-        given = self._grammar
-        matchers = []
-        for text in [given] * len(rows.prompts) if isinstance(given, str) else given(rows):
-            began = time.perf_counter_ns()
-            matchers.append(self._compile(text)())
-            self._times_ns.append(time.perf_counter_ns() - began)
-        self.parameters |= {
-            "compile_ns_per_molecule": sum(self._times_ns) // len(self._times_ns),
-            "compiled": len(self._times_ns),
-        }
+        if self._of_rows is None:
+            matchers = [self._matcher() for _ in rows.prompts]
+        else:
+            matchers = [self.compile(Whole("grammar", text))() for text in self._of_rows(rows)]
         return _EngineBatch(self, matchers, rows.prompt_width)
 
 
@@ -140,15 +151,22 @@ class _EngineBatch(LogitsProcessor):
 class XGrammar(EngineProcessor):
     name, notation = "xgrammar", "ebnf"
 
-    def __init__(self, target: Target, *arguments: Any, **named: Any) -> None:
-        super().__init__(target, *arguments, **named)
+    def prepare(self, target: Target) -> None:
         vocabulary = self.package.TokenizerInfo.from_huggingface(target.tokenizer, vocab_size=target.logits_width)
         # No cache between molecules: it would never hit, and timed passes must pay for what they compile.
         self._compiler = self.package.GrammarCompiler(vocabulary, cache_enabled=False)
         self._filler = self.package.BatchGrammarMatcher()
 
-    def compile(self, grammar: str) -> Callable[[], Any]:
-        compiled = self._compiler.compile_grammar(grammar)
+    def compile(self, grammar: Whole) -> Callable[[], Any]:
+        compile_kind = {
+            "grammar": self._compiler.compile_grammar,
+            "schema": self._compiler.compile_json_schema,
+            "regex": self._compiler.compile_regex,
+        }[grammar.kind]
+        try:
+            compiled = compile_kind(grammar.text)
+        except RuntimeError as problem:
+            raise RunError(f"xgrammar cannot compile the {grammar.kind}: {shortened(str(problem), 300)}") from problem
         return lambda: self.package.GrammarMatcher(compiled, override_stop_tokens=self.closing)
 
     def accept(self, matcher: Any, token: int) -> None:
@@ -171,13 +189,17 @@ class LLGuidance(EngineProcessor):
     name, notation = "llguidance", "lark"
     modules = ("llguidance.hf", "llguidance.torch")
 
-    def __init__(self, target: Target, *arguments: Any, **named: Any) -> None:
-        super().__init__(target, *arguments, **named)
+    def prepare(self, target: Target) -> None:
         self._tokenizer = _lexer(target.tokenizer, target.logits_width, self.closing)
         self._executor = self.package.LLExecutor()
 
-    def compile(self, grammar: str) -> Callable[[], Any]:
-        matcher = self.package.LLMatcher(self._tokenizer, grammar)
+    def compile(self, grammar: Whole) -> Callable[[], Any]:
+        text, matcher_of = grammar.text, self.package.LLMatcher
+        if grammar.kind == "schema":
+            text = matcher_of.grammar_from_json_schema(text)
+        elif grammar.kind == "regex":
+            text = matcher_of.grammar_from_regex(text)
+        matcher = matcher_of(self._tokenizer, text)
         self._check(matcher)
         made: Callable[[], Any] = matcher.deep_copy
         return made

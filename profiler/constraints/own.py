@@ -121,6 +121,7 @@ class UserProcessor:
         needs = any(item.name in _OF_MOLECULES and item.default is item.empty for item in parameters)
         self.needs_templates = bool(getattr(self._made, "needs_templates", needs))
         self.fixed_length = bool(getattr(self._made, "fixed_length", True))
+        self.compiles = bool(getattr(self._made, "compiles", True))
         self.verify = False  # whether batches started from now on check that every row has a token left
 
     def error(self, what: str, step: int | None = None) -> ProcessorError:

@@ -6,7 +6,7 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from molprof.common.settings import one_of
+from molprof.common.setting import one_of
 from molprof.profiler.environment import check_versions
 
 if TYPE_CHECKING:

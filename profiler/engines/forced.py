@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ from molprof.profiler.engines.cache import RaggedCache
 from molprof.profiler.engines.schedule import CHOSEN, COMPILED_WIDTHS, Chunk, Rules, Schedule
 from molprof.profiler.models.device import pinned
 from molprof.profiler.models.load import LoadedModel
+from molprof.profiler.models.target import Target
 from molprof.profiler.recording.marks import Marks
 
 # The schedule with all answers, the rows that each step computed, and how often the host read chosen tokens back.
@@ -53,6 +54,15 @@ def check_model(loaded: LoadedModel, attention: str) -> None:
     if kinds != {"full_attention"} or sliding or config.is_encoder_decoder or "position_ids" not in takes:
         family = loaded.model.config.model_type
         raise UsageError(f"{asked} need a decoder whose layers see all earlier tokens; {family!r} is none")
+
+
+def cannot_drop(loaded: LoadedModel, settings: CaptureSettings) -> str | None:
+    """Why a run of these settings cannot drop finished rows; None where it can."""
+    try:
+        check_model(loaded, replace(settings, drop_finished=True).attention)
+    except UsageError as problem:
+        return str(problem)
+    return None
 
 
 class Forced:
@@ -94,7 +104,7 @@ class Forced:
         self,
         prompts: Sequence[Sequence[int]],
         plan: BatchPlan,
-        studied: BatchProcessor | None,
+        given: BatchProcessor | None,
         marks: Marks,
         number: int,
     ) -> Callable[[], Decoded]:
@@ -102,11 +112,17 @@ class Forced:
 
         Raises UsageError where the processor has no `ForcedRuns`.
         """
-        if studied is not None and not isinstance(studied, ForcedRuns):
-            raise UsageError(
-                f"the processor {self._settings.processor!r} does not say which tokens are forced",
-                hint="leave out --forced-runs and --drop-finished, or implement ForcedRuns",
-            )
+        studied: ForcedRuns | None = None
+        whole: _WholeBatch | None = None
+        if isinstance(given, ForcedRuns):
+            studied = given
+        elif given is not None:
+            if self._settings.forced_runs:
+                raise UsageError(
+                    f"the processor {self._settings.processor!r} does not say which tokens are forced",
+                    hint="leave out --forced-runs, or implement ForcedRuns",
+                )
+            studied = whole = _WholeBatch(given, prompts, plan, self._loaded.target)
         marks.begin(number)
         known = studied is not None and not studied.reads_tokens
         columns = max(plan.prompt_width + plan.max_new_tokens, self._settings.max_cache_length or 0)
@@ -136,6 +152,8 @@ class Forced:
                 scores = studied.mask(scores, fed.places)
             marks.sampling()
             chosen.append(self._choose(scores))
+            if whole is not None:
+                whole.chose(chosen[-1], fed.places)
             marks.bookkeeping()
             if not known and (following := schedule.next(chosen[-1].tolist())) is not None:
                 chunks.append(following)
@@ -190,6 +208,43 @@ class Forced:
         return cache
 
 
+class _WholeBatch:
+    """A processor that is called with the whole batch in every step, as in `generate`; it forces no token.
+
+    Rows that have left the batch are there with their end token and padding, and with scores of 0.
+    """
+
+    reads_tokens = True
+
+    def __init__(
+        self, studied: BatchProcessor, prompts: Sequence[Sequence[int]], plan: BatchPlan, target: Target
+    ) -> None:
+        self._studied, self._width = studied, plan.prompt_width
+        columns = plan.prompt_width + plan.max_new_tokens
+        padded = [[target.pad] * (self._width - len(prompt)) + list(prompt) for prompt in prompts]
+        self._ids = torch.full((len(prompts), columns), target.pad, dtype=torch.int64)
+        self._ids[:, : self._width] = torch.tensor(padded)
+        self._ids = self._ids.to(target.device)
+
+    @property
+    def masked_logits(self) -> list[int] | None:
+        return self._studied.masked_logits
+
+    def forced(self, row: int, position: int, chosen: int | None) -> Sequence[int]:
+        return ()
+
+    def mask(self, scores: Tensor, places: Places) -> Tensor:
+        ids = self._ids[:, : self._width + places.positions[0]]  # no row is ahead of another
+        if len(scores) == len(ids):
+            return self._studied(ids, scores)
+        whole = scores.new_zeros((len(ids), scores.shape[1])).index_copy_(0, places.row_ids, scores)
+        return self._studied(ids, whole).index_select(0, places.row_ids)
+
+    def chose(self, tokens: Tensor, places: Places) -> None:
+        """The tokens of the step that `places` stood at."""
+        self._ids[places.row_ids, self._width + places.positions[0]] = tokens
+
+
 @dataclass(frozen=True)
 class _Fed:
     """A chunk on the device: see `Chunk`."""
@@ -229,7 +284,7 @@ _WARPERS: dict[str, Callable[[Any], LogitsProcessor]] = {
 
 def chooser(settings: CaptureSettings) -> Callable[[Tensor], Tensor]:
     """What maps scores (rows, logits_width) to tokens, int64 (rows,), by the warpers of transformers."""
-    if settings.sampling == "greedy":
+    if not settings.samples:
         return lambda scores: scores.argmax(dim=-1)
     warpers = LogitsProcessorList()
     for name, value in settings.sampling_parameters.items():

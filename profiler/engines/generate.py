@@ -53,15 +53,14 @@ class Generate:
         return BatchResult(rows, (plan.rows,) * len(answers[0]))
 
     def _config(self, max_new_tokens: int) -> GenerationConfig:
-        """Sets explicitly all that molprof decides, so that the model's own generation config has no say."""
+        """What the settings say; the model's own generation config has its say in `followed`."""
         settings = self._settings
-        sampling: dict[str, Any] = {"do_sample": False}
-        if settings.sampling != "greedy":
-            # 0 and 1.0 switch top-k and top-p off where the model's own config would have them on.
-            sampling = {"do_sample": True, "top_k": 0, "top_p": 1.0, **settings.sampling_parameters}
+        chosen: dict[str, Any] = {"do_sample": False, **settings.generate_arguments}
+        if settings.samples:
+            # 0 and 1.0 switch top-k and top-p off: transformers' own default draws from 50.
+            chosen |= {"do_sample": True, "top_k": 0, "top_p": 1.0, **settings.sampling_parameters}
         return GenerationConfig(
             max_new_tokens=max_new_tokens,
-            num_beams=1,
             use_cache=True,
             cache_implementation=None if settings.kv_cache == "dynamic" else settings.kv_cache,
             max_cache_len=settings.max_cache_length,
@@ -69,7 +68,7 @@ class Generate:
             pad_token_id=self._loaded.target.pad,
             compile_config=compile_config(settings.compile),
             disable_compile=settings.compile == "off",
-            **sampling,
+            **chosen,
         )
 
 

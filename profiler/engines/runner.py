@@ -20,7 +20,7 @@ from molprof.profiler.engines.backends import KERNELS, compiles_so_far, is_compi
 from molprof.profiler.models.device import synchronize
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompt
-from molprof.profiler.molecules.template import PLACEHOLDER, Templates, default_threads
+from molprof.profiler.molecules.template import PLACEHOLDER, Template, Templates, default_threads
 from molprof.profiler.recording.marks import Marks
 
 # Without a processor each of the three numbers of a block may be one token longer than its placeholder (a minus, or a
@@ -174,12 +174,20 @@ class Runner:
     def _batch(self, engine: Engine, number: int, plan: BatchPlan, marks: Marks, wrap: Wrap | None) -> BatchResult:
         studied: BatchProcessor | None = None
         if self.processor is not None:
-            with marks.setup("template", number):
-                molecules = [prompt.molecule for prompt in plan.row_prompts if prompt.molecule is not None]
-                templates = self.templates.build(molecules)
-                studied = self.processor.start(Rows(plan.row_prompts, plan.prompt_width, templates))
-                studied = studied if wrap is None else wrap(studied)
-        if self.settings.sampling != "greedy":
+            molecules = [prompt.molecule for prompt in plan.row_prompts if prompt.molecule is not None]
+            compiles = getattr(self.processor, "compiles", False)
+            templates: Sequence[Template] = ()
+            if molecules or not compiles:
+                with marks.setup("template", number):
+                    templates = self.templates.build(molecules)
+                    if not compiles:
+                        studied = self.processor.start(Rows(plan.row_prompts, plan.prompt_width, templates))
+            if compiles:
+                with marks.setup("compile", number):
+                    studied = self.processor.start(Rows(plan.row_prompts, plan.prompt_width, templates))
+            assert studied is not None
+            studied = studied if wrap is None else wrap(studied)
+        if self.settings.samples:
             torch.manual_seed(self.settings.seed * 1_000_003 + number)
         result = engine.generate(number, plan, studied, marks)
         if studied is None or (masked := studied.masked_logits) is None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.settings import RANDOM, CaptureSettings
@@ -38,6 +38,8 @@ class LoadedModel:
     eos: frozenset[int]  # ids that end a sequence; processors force `target.eos`
     target: Target
     notes: tuple[str, ...]  # on model and tokenizer
+    # what the model's own generation config declares, by name
+    generation: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def on_gpu(self) -> bool:
@@ -105,7 +107,10 @@ def describe(
     declared = model.generation_config.eos_token_id
     ends = {eos, *(declared if isinstance(declared, list) else [declared])} - {None}
     target = Target(tokenizer, table, width, eos, tokenizer.pad_token_id, model.device, form)
-    return LoadedModel(name, model, tokenizer, frozenset(ends), target, ())
+    found = LoadedModel(name, model, tokenizer, frozenset(ends), target, (), model.generation_config.to_diff_dict())
+    # `generate` fills what a config leaves open from the model's: runs follow that by their settings alone.
+    model.generation_config = GenerationConfig(eos_token_id=sorted(ends), pad_token_id=tokenizer.pad_token_id)
+    return found
 
 
 def sizes(model: PreTrainedModel) -> dict[str, Any]:
