@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 PACKAGE = "molprof"
 # A module of the package. Those of the trace processor itself are everywhere.
@@ -31,8 +32,9 @@ COSTS = {
     "step_placement": 1,
     "work_kinds": 1,
 }
-# A row of molprof.phase_marks that names a file and a function.
-_FUNCTION_MARK = re.compile(r"^ +\('\w+', '\w+', '\w+', '([^']+)', '([^']+)'\),?$", re.MULTILINE)
+# Rows of molprof.phase_marks: a function or module that marks a phase, calls of any file, files that these are not of.
+_MARK = re.compile(r"^ +\('\w+', '\w+', ('\w+'|NULL), '([^']+)', '([^']+)'\),?$", re.MULTILINE)
+_UNMARKED_FILE = re.compile(r"^ +\('([^']+\.py)'\),?$", re.MULTILINE)
 
 
 def included(sql: str) -> frozenset[str]:
@@ -53,10 +55,38 @@ def modules() -> Mapping[str, str]:
     return MappingProxyType({f"{PACKAGE}.{path.stem}": path.read_text(encoding="utf-8") for path in found})
 
 
+class _Marks(NamedTuple):
+    """What the tables of molprof.phase_marks name."""
+
+    files: Mapping[str, re.Pattern[str]]  # of functions that mark phases, by name
+    modules: re.Pattern[str]
+    calls: frozenset[str]  # names of functions of any file
+    unmarked: re.Pattern[str]  # the files that these are not in
+
+
 @functools.cache
-def marking_functions() -> Mapping[str, re.Pattern[str]]:
-    """The Python functions that mark phases, by the table of molprof.phase_marks: what fits their files, by name."""
+def _marks() -> _Marks:
+    sql = modules()[f"{PACKAGE}.phase_marks"]
     files: dict[str, list[str]] = {}
-    for path, name in _FUNCTION_MARK.findall(modules()[f"{PACKAGE}.phase_marks"]):
-        files.setdefault(name, []).append(fnmatch.translate(f"*{path}([0-9]*)"))
-    return MappingProxyType({name: re.compile("|".join(paths)) for name, paths in files.items()})
+    models, calls = [], []
+    for phase, path, name in _MARK.findall(sql):
+        if phase == "NULL":
+            calls.append(name)
+        elif path == "nn.Module":
+            models.append(fnmatch.translate(name))
+        else:
+            files.setdefault(name, []).append(fnmatch.translate(f"*{path}([0-9]*)"))
+    unmarked = [fnmatch.translate(f"{path}([0-9]*)") for path in _UNMARKED_FILE.findall(sql)]
+    functions = {name: re.compile("|".join(paths)) for name, paths in files.items()}
+    return _Marks(functions, re.compile("|".join(models)), frozenset(calls), re.compile("|".join(unmarked)))
+
+
+def marks_phase(name: str) -> bool:
+    """Whether a Python function marks a phase, by its name as recorded: `vllm/core.py(12): step`, `nn.Module: A_0`."""
+    file, _, function = name.rpartition(": ")
+    if file == "nn.Module":
+        return _marks().modules.match(function) is not None
+    files = _marks().files.get(function)
+    if files is not None and files.match(file):
+        return True
+    return function in _marks().calls and not _marks().unmarked.match(file)

@@ -40,6 +40,7 @@ INCLUDE PERFETTO MODULE molprof.devices;
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 INCLUDE PERFETTO MODULE molprof.host_syncs;
+INCLUDE PERFETTO MODULE molprof.phases;
 INCLUDE PERFETTO MODULE molprof.process_ranks;
 
 -- The engine searches for what ended when a gap began.
@@ -61,12 +62,15 @@ WITH
     SELECT
       (SELECT ts FROM _molprof_recorded_slice ORDER BY ts LIMIT 1) AS ts,
       (SELECT ts FROM _molprof_recorded_slice ORDER BY ts DESC LIMIT 1) AS last_ts,
-      (SELECT dur FROM _molprof_recorded_slice ORDER BY dur DESC LIMIT 1) AS longest_ns
+      (SELECT dur FROM _molprof_recorded_slice ORDER BY dur DESC LIMIT 1) AS longest_ns,
+      -- Functions that mark phases may be around all of it.
+      (SELECT MIN(ts) FROM molprof_phase) AS phase_ts,
+      (SELECT MAX(ts + dur) FROM molprof_phase) AS phase_end
   )
 SELECT
   NULL AS rank,
-  bound.ts,
-  MAX(slice.ts + slice.dur) AS ts_end
+  MIN(bound.ts, IFNULL(bound.phase_ts, bound.ts)) AS ts,
+  MAX(MAX(slice.ts + slice.dur), IFNULL(bound.phase_end, bound.ts)) AS ts_end
 FROM bound
 CROSS JOIN _molprof_recorded_slice AS slice
 WHERE slice.ts >= bound.last_ts - bound.longest_ns AND (SELECT COUNT() FROM molprof_track_rank) = 0

@@ -7,23 +7,25 @@
 --   ORDER BY program, phase, kind, pattern;
 
 -- The marks. Functions go by the end of their file's path and their name, never by a line. Those of vLLM's first model
--- runner (V1) were tried on traces; those of its new one (V2, which has no scopes) and most of SGLang's were found in
--- the sources. Of marks of one phase inside each other, the outermost counts.
+-- runner (V1) and of transformers (5.23, 4.57) were tried on traces; those of vLLM's new runner (V2, which has no scopes)
+-- and most of SGLang's were found in the sources. Of marks of one phase inside each other, the outermost counts.
 CREATE PERFETTO TABLE molprof_phase_mark(
-  -- vllm or sglang.
+  -- vllm, sglang or transformers.
   program STRING,
-  -- The part of the program, which may run in a process of its own: scheduler or worker. Where a trace has no function
-  -- of a part, phases that only functions mark are not recorded.
+  -- The part of the program. Of vllm and sglang scheduler or worker, which may run in processes of their own: where a
+  -- trace has no function of a part, phases that only functions mark are not recorded. Of transformers generate,
+  -- continuous (batching), model (in loops of the user's own too), xgrammar, training or any.
   part STRING,
-  -- Name of the phase. Phases may contain others: mask_fill those of each request.
+  -- Name of the phase. Phases may contain others: mask_fill those of each request. Null for calls of single logits
+  -- processors, which count within the phase processor.
   phase STRING,
-  -- function (category python_function) or scope (user_annotation).
+  -- function, module (both of category python_function) or scope (user_annotation).
   kind STRING,
   -- GLOB pattern of the slice's name; of a function such as vllm/v1/worker/gpu_model_runner.py(3620): _model_forward.
   pattern STRING
 ) AS
 WITH
-  -- A scope has no path. Paths and names of scopes are GLOB patterns.
+  -- A scope has no path. Paths and names of scopes and modules are GLOB patterns.
   data(program, part, phase, path, name) AS (
     VALUES
       ('vllm', 'scheduler', 'schedule', 'vllm/v1/core/sched/*scheduler.py', 'schedule'),
@@ -69,13 +71,72 @@ WITH
       ('sglang', 'worker', 'draft', 'sglang/srt/speculative/*worker*.py', 'draft'),
       ('sglang', 'worker', 'draft', 'sglang/srt/speculative/*worker*.py', 'forward_draft_extend'),
       ('sglang', 'worker', 'draft', 'sglang/srt/speculative/*worker*.py', 'forward_draft_extend_after_decode'),
-      ('sglang', 'worker', 'verify', 'sglang/srt/speculative/*worker*.py', 'verify')
+      ('sglang', 'worker', 'verify', 'sglang/srt/speculative/*worker*.py', 'verify'),
+      ('transformers', 'generate', 'generate', 'transformers/generation/utils.py', 'generate'),
+      -- Inside the stretch from the start of generate to the first forward.
+      ('transformers', 'generate', 'setup', 'transformers/generation/utils.py', '_get_logits_processor'),
+      ('transformers', 'generate', 'draft', 'transformers/generation/candidate_generator.py', 'get_candidates'),
+      -- Models have their own.
+      ('transformers', 'generate', 'prepare', '.py', 'prepare_inputs_for_generation'),
+      -- The end of the stretch in which a token is chosen, and the stopping criteria evaluated.
+      ('transformers', 'generate', 'sampling', 'transformers/generation/stopping_criteria.py', '__call__'),
+      -- Inside the stretch from there to the next step.
+      ('transformers', 'generate', 'bookkeeping', 'transformers/generation/utils.py', '_has_unfinished_sequences'),
+      -- The end of a forward where no module marks it, as in a compiled one.
+      ('transformers', 'generate', 'forward', 'transformers/generation/utils.py', '_update_model_kwargs_for_generation'),
+      ('transformers', 'continuous', 'prepare', 'transformers/*/continuous_batching/*.py', 'prepare_next_batch'),
+      ('transformers', 'continuous', 'schedule', 'transformers/*/continuous_batching/*.py', 'schedule_batch'),
+      ('transformers', 'continuous', 'forward', 'transformers/*/continuous_batching/*.py', '_model_forward'),
+      ('transformers', 'continuous', 'processor', 'transformers/*/continuous_batching/cb_logits_processors.py', '__call__'),
+      ('transformers', 'continuous', 'sampling', 'transformers/*/continuous_batching/*.py', '_sample'),
+      ('transformers', 'continuous', 'output', 'transformers/*/continuous_batching/*.py', 'retrieve_device_outputs'),
+      ('transformers', 'continuous', 'bookkeeping', 'transformers/*/continuous_batching/*.py', 'update_batch'),
+      ('transformers', 'continuous', 'output_per_request', 'transformers/*/continuous_batching/requests.py', 'update_and_check_completion'),
+      ('transformers', 'continuous', 'output_per_request', 'transformers/*/continuous_batching/requests.py', 'update_with_token'),
+      ('transformers', 'model', 'forward', 'nn.Module', '*ForCausalLM_[0-9]*'),
+      ('transformers', 'model', 'forward', 'nn.Module', '*ForConditionalGeneration_[0-9]*'),
+      ('transformers', 'model', 'forward', 'nn.Module', '*LMHeadModel_[0-9]*'),
+      ('transformers', 'model', 'processor', 'transformers/generation/logits_process.py', '__call__'),
+      ('transformers', 'model', 'processor', 'xgrammar/contrib/hf.py', '__call__'),
+      ('transformers', 'xgrammar', 'mask_fill_per_request', 'xgrammar/matcher.py', 'fill_next_token_bitmask'),
+      ('transformers', 'xgrammar', 'mask_accept_per_request', 'xgrammar/matcher.py', 'accept_token'),
+      ('transformers', 'xgrammar', 'mask_apply', 'xgrammar/matcher.py', 'apply_token_bitmask_inplace'),
+      ('transformers', 'xgrammar', 'grammar_compile', 'xgrammar/compiler.py', 'compile_builtin_json_grammar'),
+      ('transformers', 'xgrammar', 'grammar_compile', 'xgrammar/compiler.py', 'compile_grammar'),
+      ('transformers', 'xgrammar', 'grammar_compile', 'xgrammar/compiler.py', 'compile_json_schema'),
+      ('transformers', 'xgrammar', 'grammar_compile', 'xgrammar/compiler.py', 'compile_lark'),
+      ('transformers', 'xgrammar', 'grammar_compile', 'xgrammar/compiler.py', 'compile_regex'),
+      ('transformers', 'xgrammar', 'grammar_compile', 'xgrammar/compiler.py', 'compile_structural_tag'),
+      ('transformers', 'training', 'backward', 'torch/_tensor.py', 'backward'),
+      ('transformers', 'training', 'backward', 'torch/autograd/__init__.py', 'backward'),
+      ('transformers', 'any', NULL, '.py', '__call__')
   )
 SELECT
   program,
   part,
   phase,
-  IIF(path = '', 'scope', 'function') AS kind,
-  IIF(path = '', name, '*' || path || '([0-9]*): ' || name) AS pattern
+  CASE path WHEN '' THEN 'scope' WHEN 'nn.Module' THEN 'module' ELSE 'function' END AS kind,
+  CASE path
+    WHEN '' THEN name
+    WHEN 'nn.Module' THEN 'nn.Module: ' || name
+    ELSE '*' || path || '([0-9]*): ' || name
+  END AS pattern
 FROM data
 ORDER BY program, phase, kind, pattern;
+
+-- Files in which a call is none of a logits processor, though the list of processors may call it.
+CREATE PERFETTO TABLE molprof_unmarked_file(
+  -- GLOB pattern of a path with its line.
+  pattern STRING
+) AS
+WITH
+  data(path) AS (
+    VALUES
+      ('torch/*.py'),
+      ('*-packages/torch/*.py'),
+      ('enum.py'),
+      ('*/enum.py')
+  )
+SELECT path || '([0-9]*)' AS pattern
+FROM data
+ORDER BY path;

@@ -1,4 +1,4 @@
--- How long the phases of an engine took: in all, and percentiles of single ones.
+-- How long the phases of an engine or run took: in all, and percentiles of single ones.
 --
 -- Percentiles are by nearest rank, as in molprof.step_latency. Times include the profiler's cost.
 --
@@ -10,9 +10,10 @@
 INCLUDE PERFETTO MODULE molprof.idle_causes;
 INCLUDE PERFETTO MODULE molprof.phases;
 
--- One row per phase of vLLM or SGLang, also of those that did not occur. Empty for other traces.
+-- One row per phase of vLLM, SGLang, transformers or a program that writes molprof's annotations; also of those of an
+-- engine that did not occur. Empty for other traces.
 CREATE PERFETTO VIEW molprof_phase_time(
-  -- vllm or sglang.
+  -- vllm, sglang, transformers or molprof.
   program STRING,
   -- Name of the phase.
   phase STRING,
@@ -72,5 +73,4 @@ SELECT
 FROM molprof_phase_total AS total
 CROSS JOIN span
 LEFT JOIN spread USING (program, phase)
-WHERE total.program != 'molprof'
 ORDER BY total.program, total.own_ns IS NULL, total.own_ns DESC, total.phase;

@@ -6,65 +6,36 @@
 --   ORDER BY ts, id;
 
 INCLUDE PERFETTO MODULE molprof.annotations;
+INCLUDE PERFETTO MODULE molprof.generate_phases;
 INCLUDE PERFETTO MODULE molprof.phase_marks;
+INCLUDE PERFETTO MODULE molprof.phase_slices;
 
--- Names of functions and scopes that mark phases of an engine. Each name is matched once, however often it occurs.
-CREATE PERFETTO TABLE _molprof_marked_name AS
-SELECT
-  category,
-  name,
-  mark.program,
-  mark.part,
-  mark.phase,
-  mark.kind
-FROM (
-  SELECT category, name
-  FROM slice
-  WHERE category IN ('python_function', 'user_annotation')
-  GROUP BY category, name
-)
-JOIN molprof_phase_mark AS mark
-  ON category = IIF(mark.kind = 'scope', 'user_annotation', 'python_function') AND name GLOB mark.pattern
-GROUP BY category, name;
-
--- Slices that mark a phase of an engine, without those inside another one of the same phase.
-CREATE PERFETTO TABLE _molprof_engine_phase AS
-WITH
-  marked AS (
-    SELECT
-      slice.id,
-      slice.ts,
-      slice.dur,
-      named.program,
-      named.phase,
-      track.upid,
-      track.tid
-    -- In this order, the engine finds the slices of each name.
-    FROM _molprof_marked_name AS named
-    CROSS JOIN slice
-    JOIN _molprof_thread_track AS track ON track.id = slice.track_id
-    WHERE slice.name = named.name AND slice.category = named.category
-  )
+-- Phases of an engine or of transformers.
+CREATE PERFETTO VIEW _molprof_engine_phase AS
 SELECT
   id,
   ts,
   dur,
   program,
   phase,
+  NULL AS batch,
+  NULL AS step,
   upid,
   tid
-FROM (
-  SELECT
-    *,
-    MAX(ts + dur) OVER (
-      PARTITION BY upid, tid, phase
-      ORDER BY ts, dur DESC, id
-      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    ) AS covered_until
-  FROM marked
-)
-WHERE covered_until IS NULL OR ts >= covered_until
-ORDER BY ts, id;
+FROM _molprof_outer_slice
+WHERE program != 'transformers'
+UNION ALL
+SELECT
+  id,
+  ts,
+  dur,
+  'transformers' AS program,
+  phase,
+  call AS batch,
+  step,
+  upid,
+  tid
+FROM molprof_generate_phase;
 
 -- Phases of the run, or of an engine where no run is recorded.
 CREATE PERFETTO TABLE _molprof_marked_phase AS
@@ -87,8 +58,8 @@ SELECT
   dur,
   program,
   phase,
-  NULL AS batch,
-  NULL AS step,
+  batch,
+  step,
   upid,
   tid
 FROM _molprof_engine_phase
@@ -150,8 +121,8 @@ WHERE last.ts_end > last.ts
 ORDER BY last.ts, last.upid, last.tid;
 
 -- One row per phase. Of a captured run: template and tokenize of each batch, then prefill or forward, processor,
--- sampling and bookkeeping of each recorded step. Of an engine: those that molprof.phase_marks recognizes, which may
--- contain each other. Empty for other traces.
+-- sampling and bookkeeping of each recorded step. Of an engine or transformers: those that molprof.phase_marks
+-- recognizes, which may contain each other. Empty for other traces.
 CREATE PERFETTO TABLE molprof_phase(
   -- The slice of the annotation or function that marks it.
   id JOINID(slice.id),
@@ -161,13 +132,13 @@ CREATE PERFETTO TABLE molprof_phase(
   dur DURATION,
   -- Part of it outside the phases that it contains, ns; those of one thread add up to its time in phases.
   own_ns DURATION,
-  -- molprof, vllm or sglang.
+  -- molprof, vllm, sglang or transformers.
   program STRING,
   -- Name of the phase.
   phase STRING,
-  -- Batch of a captured run, from 0; null for engines.
+  -- Batch of a captured run or call of generate, from 0; null for engines.
   batch LONG,
-  -- Step of the batch, 0 for the one with the prefill; null for template, tokenize and engines.
+  -- Step of the batch, 0 for the one with the prefill; null outside steps and for engines.
   step LONG,
   -- Process of the phase.
   upid JOINID(process.id),
@@ -192,7 +163,7 @@ ORDER BY phase.ts, phase.id;
 
 -- One row per phase of the programs whose phases are recorded, also of those that did not occur.
 CREATE PERFETTO VIEW molprof_phase_total(
-  -- molprof, vllm or sglang.
+  -- molprof, vllm, sglang or transformers.
   program STRING,
   -- Name of the phase.
   phase STRING,
@@ -222,8 +193,17 @@ WITH
       MAX(recorded.kind IS NOT NULL) AS is_recorded
     FROM molprof_phase_mark AS mark
     LEFT JOIN recorded USING (program, part, kind)
-    WHERE mark.program IN (SELECT program FROM found)
+    WHERE mark.program IN (SELECT program FROM found) AND mark.program != 'transformers'
     GROUP BY mark.program, mark.phase
+    UNION
+    -- Its parts are alternatives, all of functions.
+    SELECT
+      mark.program,
+      mark.phase,
+      1 AS is_recorded
+    FROM molprof_phase_mark AS mark
+    JOIN recorded USING (program, part)
+    WHERE mark.program = 'transformers' AND mark.phase IS NOT NULL AND mark.program IN (SELECT program FROM found)
     UNION ALL
     SELECT program, phase, 1 AS is_recorded
     FROM found

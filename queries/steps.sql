@@ -1,10 +1,12 @@
--- Steps of any trace, from annotations of molprof, vLLM, SGLang, torch's profiler or the program.
+-- Steps of any trace, from annotations of molprof, vLLM, SGLang, torch's profiler or the program, or from the functions
+-- of transformers.
 --
 -- Names are those of molprof.annotations: molprof.step batch=B step=S; SGLang's step[MODE bs=N] and
 -- step[MODE bs=N toks=T]; vLLM's execute_context_C(...)_generation_G(...) and
 -- execute_N_context_C(...)_generation_G(...); ProfilerStep#N; and names of a program's own that hold "step" or "iter"
 -- with a number, or end in "step", such as "decode step 12". No step counts twice: molprof's go before the engines',
--- these before the profiler's, its before the program's, and of nested steps the outermost counts.
+-- these before those of transformers' own loops, these before the profiler's, its before the program's, and of nested
+-- steps the outermost counts. Forwards in a loop of the user's own are steps where nothing else is.
 --
 -- Example:
 --   SELECT source, kind, COUNT() AS steps, SUM(tokens) AS tokens, SUM(dur) AS host_ns
@@ -13,6 +15,7 @@
 --   ORDER BY source, kind;
 
 INCLUDE PERFETTO MODULE molprof.annotations;
+INCLUDE PERFETTO MODULE molprof.generate_phases;
 INCLUDE PERFETTO MODULE molprof.phases;
 INCLUDE PERFETTO MODULE molprof.tokens;
 
@@ -61,7 +64,13 @@ SELECT
   _molprof_number!(name, ' bs=') AS batch_size,
   _molprof_number!(name, ' toks=') AS extend_tokens
 FROM chosen
-WHERE priority = best AND (covered_until IS NULL OR ts + dur > covered_until);
+WHERE
+  priority = best
+  AND (covered_until IS NULL OR ts + dur > covered_until)
+  AND (
+    source IN ('molprof', 'vllm', 'sglang')
+    OR NOT EXISTS(SELECT 1 FROM molprof_generate_step WHERE part != 'model')
+  );
 
 -- The whole of an engine's steps, of which annotations mark the model's part: masks and sampling are outside. From one
 -- schedule of the thread to the next, or, where the scheduler is not recorded, from one annotation to the next. The
@@ -114,25 +123,27 @@ ORDER BY id;
 
 -- One row per step, in order of start. A step inside another of its thread has no row.
 CREATE PERFETTO TABLE molprof_any_step(
-  -- The annotation's slice.
+  -- The annotation's slice; of transformers the function's that begins it.
   id JOINID(slice.id),
   -- Start, ns since the trace's earliest event; of vllm and sglang that of the schedule before the annotation.
   ts TIMESTAMP,
-  -- Time on the host to the end, of vllm and sglang to the next schedule; profiler's cost included, ns.
+  -- Time on the host to the end, of vllm and sglang to the next schedule, of transformers to the next step; profiler's
+  -- cost included, ns.
   dur DURATION,
   -- Whether start and end are recorded. False for steps of vllm and sglang without the scheduler: they go from one
-  -- annotation to the next, the last to the end of the last phase.
+  -- annotation to the next, the last to the end of the last phase. And so for a loop of the user's own around a model of
+  -- transformers: from one forward to the next.
   is_whole BOOL,
-  -- Whose steps they are: molprof, vllm, sglang (where any step[...] is recorded), profiler or program.
+  -- Whose steps they are: molprof, vllm, sglang (where any step[...] is recorded), transformers, profiler or program.
   source STRING,
-  -- The annotation, as recorded.
+  -- The annotation, as recorded; of transformers the loop and the step.
   name STRING,
   -- prefill, decode, mixed (both at once) or idle, or another mode of the engine's in lower case; null for
-  -- profiler and program.
+  -- profiler, program and other loops of transformers than generate.
   kind STRING,
-  -- Number of the step in its batch, or of the profiler's step; null for all others.
+  -- Number of the step in its batch or call of generate, or of the profiler's step; null for all others.
   number LONG,
-  -- Batch of molprof's step, from 0; null for all others.
+  -- Batch of molprof's step or call of generate, from 0; null for all others.
   batch LONG,
   -- Sequences whose prompt it read; null where not known.
   prompt_sequences LONG,
@@ -140,7 +151,7 @@ CREATE PERFETTO TABLE molprof_any_step(
   prompt_tokens LONG,
   -- Generated tokens: one per generating sequence. The names of vllm and sglang do not show whether a prompt was read
   -- to its end, which gives its first token: a mixed step does not count those, and a prefill step is null, as any step
-  -- whose name does not show the number.
+  -- whose name does not show the number. Of transformers in continuous batching alone.
   tokens LONG,
   -- Process of the step.
   upid JOINID(process.id),
@@ -186,7 +197,7 @@ SELECT
     WHEN step.form = 'sglang' AND step.mode = 'DECODE' THEN 0
   END AS prompt_tokens,
   CASE
-    WHEN step.form = 'molprof' THEN IFNULL(generated.tokens, 0)
+    WHEN step.form = 'molprof' THEN IIF(EXISTS(SELECT 1 FROM molprof_token), IFNULL(generated.tokens, 0), NULL)
     WHEN step.form = 'vllm' THEN IIF(step.context > 0 AND step.generation = 0, NULL, step.generation)
     WHEN step.form = 'sglang' AND step.mode = 'DECODE' THEN step.batch_size
   END AS tokens,
@@ -196,4 +207,26 @@ FROM _molprof_step_annotation AS step
 LEFT JOIN _molprof_engine_step AS whole ON whole.id = step.id
 LEFT JOIN molprof_step AS own ON own.id = step.id
 LEFT JOIN generated ON generated.batch = own.batch AND generated.step = own.step
-ORDER BY IFNULL(whole.ts, step.ts), step.id;
+UNION ALL
+SELECT
+  id,
+  ts,
+  dur,
+  part != 'model' AS is_whole,
+  'transformers' AS source,
+  CASE part
+    WHEN 'generate' THEN PRINTF('generate call=%d step=%d', call, step)
+    WHEN 'continuous' THEN 'continuous batching'
+    ELSE 'forward'
+  END AS name,
+  kind,
+  step AS number,
+  call AS batch,
+  NULL AS prompt_sequences,
+  NULL AS prompt_tokens,
+  tokens,
+  upid,
+  tid
+FROM molprof_generate_step
+WHERE NOT EXISTS(SELECT 1 FROM _molprof_step_annotation)
+ORDER BY 2, 1;

@@ -165,8 +165,15 @@ def main_figures(report: Report) -> Section:
         groups = f"not exact: {', '.join(names[:3])}{' and others' if names[3:] else ''}" if names else ""
         reason, *others = dict.fromkeys(doubt.reason for doubt in certificate.doubts) or [""]
         more = f", and {counted(len(others), 'other reason')}" if others else ""
-        rows.append(("Certificate", f"{groups} ({reason}{more})" if groups else "every recorded figure is exact"))
+        rows.append(("Certificate", f"{groups} ({reason}{more})" if groups else _exact(report)))
     return Section("Figures", table=pairs(rows))
+
+
+def _exact(report: Report) -> str:
+    """That all is exact, unless hardly anything is recorded."""
+    if report.run is not None or report.trace.gpu_recorded or report.table("step_latency").rows:
+        return "every recorded figure is exact"
+    return "what is recorded is exact, but neither GPU work nor steps are recorded"
 
 
 def figure_values(report: Report) -> dict[str, Value]:
@@ -299,7 +306,7 @@ def certificate_sections(report: Report) -> tuple[Section, ...]:
     if certificate is None:
         return ()
     if certificate.verdict == "exact":
-        return (Section("Certificate", ("every recorded figure is exact",)),)
+        return (Section("Certificate", (_exact(report),)),)
     letters = _lettered([report])
     rows: list[Row] = []
     for item in certificate.uncertain:

@@ -46,7 +46,9 @@ def best_findings(report: Report) -> Section:
     spare = (*last_rows(len(rows) + len(notes), len(rows)), *details, *whole[:-1])
     rows += [("note", f"{item.title}: {_first_clauses(item.evidence)}") for item in notes]
     of = next((f" (gain: share of the {_time(item.gain)})" for item in worth if item.gain is not None), "")
-    none = () if worth else ("Nothing worth doing was found.",)
+    recorded = report.run is not None or report.trace.gpu_recorded or report.table("step_latency").rows
+    nothing = "Nothing worth doing was found." if recorded else "Nothing was found: most rules need GPU work or steps."
+    none = () if worth else (nothing,)
     return Section(f"Findings{of}", none, replace(pairs(rows), spare=spare, links=links), link=_ALL)
 
 

@@ -21,6 +21,7 @@ from molprof.analysis.documents.figures import (
 )
 from molprof.analysis.documents.findings import best_findings, findings_section, next_commands
 from molprof.analysis.documents.plots import PLOTS, plot_section
+from molprof.analysis.documents.program import program_lines
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import shown_tables
 from molprof.analysis.figures.certificate.file import PASSES
@@ -39,8 +40,6 @@ _LEAST_IDLE_RATIO = 0.001
 # Below this share of a phase host syncs are not worth a word.
 _LEAST_WAITING_RATIO = 0.1
 _WORK: tuple[Group, ...] = ("gpu_work",)
-# Below this share of the recorded span a phase is not worth a word.
-_LEAST_PHASE_RATIO = 0.01
 # In captions of plots.
 _BAND = "; the band holds the middle 80 %"
 _GPU = "phases and calls on the host, below them the GPU work that they started. Gaps in a GPU's row are idle time"
@@ -285,7 +284,7 @@ def _phases(reports: Reports) -> Section:
 
 def _outside(report: Report) -> Iterator[str]:
     if report.run is None:
-        yield "not recorded: molprof did not capture this trace, so it holds no unprofiled times and no token texts"
+        yield "unprofiled times and token texts are not recorded: molprof did not capture this trace"
         return
     run, outside_ns = report.run, report.run.window.unattributed_gpu_ns
     gpu = "" if outside_ns is None else f", {time_text(outside_ns)} of GPU time"
@@ -337,19 +336,8 @@ def _drift(report: Report) -> Iterator[str]:
 def report_verdict(report: Report) -> tuple[str, ...]:
     """What one trace shows: of a run, its time and what takes most of it; of another trace, what the GPU did."""
     if report.run is None:
-        return (_trace(report), *_engine(report))
+        return (_trace(report), *program_lines(report))
     return (_run(report.run), _trace(report)) if report.trace.gpu_recorded else (_run(report.run),)
-
-
-def _engine(report: Report) -> Iterator[str]:
-    """The longest phases of an engine; those of single requests are in others."""
-    found: Any = report.table("engine_phases").to_json()
-    rows = [row for row in found if row["time_ns"] and not str(row["phase"]).endswith("_per_request")]
-    rows = [row for row in rows if row["time_ratio"] >= _LEAST_PHASE_RATIO]
-    rows.sort(key=lambda row: (-row["time_ns"], row["phase"]))
-    if rows:
-        shares = ", ".join(f"{row['phase']} {percent_text(row['time_ratio'])}" for row in rows[:4])
-        yield f"Phases of {rows[0]['program']} on the host, of the recorded span: {shares}."
 
 
 def _run(run: Run) -> str:

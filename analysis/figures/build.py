@@ -85,7 +85,7 @@ SELECT
 
 def queries(has_run: bool) -> tuple[Query, ...]:
     """What `build_report` asks of every trace, or of every captured one."""
-    tables = (query for table in TABLES.values() if has_run or not table.needs_run for query in table.queries)
+    tables = (query for table in TABLES.values() if table.is_for(has_run) for query in table.queries)
     asked = (_AMBIGUOUS, DEVICES, _LAUNCHES, OPERATIONS, _STEP, _TOTALS, _INTERVALS)
     return (*asked, *tables, *certificate.queries())
 

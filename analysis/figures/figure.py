@@ -30,7 +30,7 @@ class TableQuery(Struct, frozen=True):
     title: str  # heading of the rendered table; none: people do not see it, a figure is read from it
     sql: str
     module: str | None = None  # that the SQL uses, if not called as the table
-    needs_run: bool = False  # only for a run that molprof captured
+    needs_run: bool | None = False  # only for a run that molprof captured; None: only for other traces
     more: Query | None = None  # whose rows follow: of GPU work, while another process answers for the host
     made: Callable[[Table], Table] | None = None  # what becomes of the rows
 
@@ -38,9 +38,13 @@ class TableQuery(Struct, frozen=True):
     def queries(self) -> tuple[Query, ...]:
         return (Query(self.module or self.name, self.sql), *([self.more] if self.more else []))
 
+    def is_for(self, has_run: bool) -> bool:
+        """Whether it has rows of a captured run, or of another trace."""
+        return not has_run if self.needs_run is None else has_run or not self.needs_run
+
     def read(self, engine: TraceProcessor, has_run: bool) -> Table:
         """The table; without rows where it needs a run and there is none."""
-        asked = self.queries if has_run or not self.needs_run else ()
+        asked = self.queries if self.is_for(has_run) else ()
         answers = [query_rows(engine, query) for query in asked]
         columns = answers[0][0] if answers else ()
         table = Table(self.name, self.title, columns, tuple(row for _, rows in answers for row in rows))

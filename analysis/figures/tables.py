@@ -71,10 +71,17 @@ TABLES = (
     ),
     TableQuery(
         "engine_phases",
-        "Phases of the engine on the host, including the profiler's cost (self time: without phases inside)",
+        "Phases of the engine or program on the host, including the profiler's cost (self time: without phases inside)",
         "SELECT program, phase, count, time_ns, time_ratio, own_ns, p50_ns, p90_ns, p99_ns, longest_ns"
         " FROM molprof_phase_time ORDER BY program, own_ns IS NULL, own_ns DESC, phase",
         "phase_times",
+        needs_run=None,
+    ),
+    TableQuery(
+        "logits_processors",
+        "Logits processors by file and line of their call (a trace has no names of their classes)",
+        "SELECT source, count, time_ns, p50_ns, p90_ns, p99_ns, longest_ns FROM molprof_logits_processor"
+        " ORDER BY time_ns DESC, source",
     ),
     TableQuery(
         "kernel_classes",

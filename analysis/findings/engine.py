@@ -141,7 +141,7 @@ def masks_not_recorded(known: Known) -> Found | None:
     Without gain: the trace may be of requests without constraints.
     """
     phases = _phases(known)
-    if not phases or phases["mask_fill"]["count"] is not None:
+    if "mask_fill" not in phases or phases["mask_fill"]["count"] is not None:
         return None
     missing = [name for name, row in phases.items() if row["count"] is None]
     return Found(f"nothing marks these phases in the trace: {', '.join(missing)}", {"phases": len(missing)})

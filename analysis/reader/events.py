@@ -9,7 +9,7 @@ import msgspec
 
 from molprof.analysis.reader.categories import GPU_CALLS, GPU_WORK
 from molprof.analysis.reader.text import exact_float, plain_lines
-from molprof.queries import marking_functions
+from molprof.queries import marks_phase
 
 STACK_CATEGORY = "python_function"
 # Phases of the Chrome trace format that the trace processor reads, apart from M (names).
@@ -87,9 +87,7 @@ class _Marks(dict[str | None, bool]):
     """Whether a Python function marks a phase (molprof.phase_marks), by its name as recorded."""
 
     def __missing__(self, name: str | None) -> bool:
-        file, _, function = (name or "").rpartition(": ")
-        files = marking_functions().get(function)
-        found = files is not None and files.match(file) is not None
+        found = marks_phase(name or "")
         if len(self) < _MOST_FUNCTIONS:
             self[name] = found
         return found

@@ -203,10 +203,13 @@ def _absent_from_graphs(facts: Facts, reason: str, evidence: Evidence, most: int
 
 @check("inferred_steps", "where steps begin and end is recorded", _INFERRED)
 def _inferred_steps(facts: Facts) -> Iterator[Doubt]:
-    """The scheduler may run in a process that was not profiled; masks are filled there."""
+    """The scheduler may run in a process that was not profiled, and fills masks; a loop of the user's marks nothing."""
     for row in query_dicts(facts.engine, _INFERRED):
-        steps = f"{counted(row['steps'], 'step')} of {row['source']}"
-        yield bounded("steps", f"{steps} taken from one annotation to the next: no scheduler is recorded", row)
+        steps = f"{counted(row['steps'], 'step')} of {row['source']} taken from one"
+        if row["source"] == "transformers":
+            yield bounded("steps", f"{steps} forward to the next: no call of generate is recorded", row)
+        else:
+            yield bounded("steps", f"{steps} annotation to the next: no scheduler is recorded", row)
 
 
 @check("steps", "all steps of a kind have GPU work", _STEPS)
