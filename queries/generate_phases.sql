@@ -1,6 +1,6 @@
--- Phases and steps of transformers: of generate, of continuous batching, and of loops of the user's own around a model.
+-- Phases and steps of transformers: generate, continuous batching, the user's own loops around a model.
 --
--- In generate, a step goes from preparing its inputs, or fetching drafts, to the next. What has no function of its own
+-- A single forward outside generate is no loop, and has no phases. In generate, a step goes from preparing its inputs, or fetching drafts, to the next. What has no function of its own
 -- is a stretch between functions: setup from the start of generate to its first step, sampling from the last logits
 -- processor to the end of the stopping criteria, bookkeeping from there to the next step.
 --
@@ -22,7 +22,14 @@ WITH
       MAX(IIF(phase = 'draft', ts + dur, NULL)) OVER earlier AS draft_until,
       MAX(IIF(phase = 'processor', ts + dur, NULL)) OVER earlier AS processor_until
     FROM _molprof_outer_slice
-    WHERE program = 'transformers' AND NOT EXISTS(SELECT 1 FROM molprof_annotation WHERE role = 'phase')
+    WHERE
+      program = 'transformers'
+      AND NOT EXISTS(SELECT 1 FROM molprof_annotation WHERE role = 'phase')
+      AND (
+        SELECT COUNT() > 1 OR MAX(part IN ('generate', 'continuous'))
+        FROM _molprof_outer_slice
+        WHERE program = 'transformers' AND (part IN ('generate', 'continuous') OR phase = 'forward')
+      )
     WINDOW
       earlier AS (
         PARTITION BY upid, tid

@@ -1,4 +1,6 @@
--- Single logits processors in Python stacks, by the file and line of their call: a trace has no names of their classes.
+-- Single logits processors in Python stacks, by the file and line of their call.
+--
+-- A trace has no names of their classes.
 --
 -- Example:
 --   SELECT source, count, time_ns, p50_ns, longest_ns

@@ -103,6 +103,8 @@ _OF_PROCESSOR = Query(
 _MOST_OPERATORS = 1000
 # Places that take less of the idle time are not told, unless they are around others.
 _LEAST_SHARE = 0.001
+# Kinds of functions in Python stacks.
+_OF_STACKS = ("function", "library", "module")
 # Shorter calls do not wait.
 _LONG_CALL_NS = 100_000
 Row = dict[str, Any]
@@ -156,6 +158,8 @@ def of_idle_time(known: Known) -> list[Row]:
     gaps, slices, stacks = known.frame(_GAPS), known.frame(_IN_GAPS), known.stacks
     if not len(gaps):
         return []
+    if stacks is not None:  # which have the functions that mark phases too
+        slices = slices.where(np.array([kind not in _OF_STACKS for kind in slices["kind"].tolist()], dtype=np.bool_))
     threads = _threads(known, gaps)
     kinds = [(row["kind"], row["name"], row["class"]) for row in slices.to_json()]
     # Slices with the same names around them have the number of the first of them.
