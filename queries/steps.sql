@@ -1,4 +1,4 @@
--- Steps of any trace: annotations of molprof, engines, the profiler or the program; transformers' loops.
+-- Steps of any trace: annotations of molprof, engines, profiler or program; transformers' loops.
 --
 -- Names are those of molprof.annotations: molprof.step batch=B step=S; SGLang's step[MODE bs=N] and
 -- step[MODE bs=N toks=T]; vLLM's execute_context_C(...)_generation_G(...) and
