@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from molprof.analysis.origin.read import Origins
     from molprof.analysis.query import Result, Statement
     from molprof.analysis.ranks import Job, RankTrace
+    from molprof.analysis.roofline.read import Roofline
     from molprof.analysis.trace import Trace
 
 AnyPath = str | os.PathLike[str]
@@ -204,6 +205,21 @@ def origins(
             lambda engine, info: read_opened(engine, info, name, segments), stacks=True, all_args=capture is not None
         )
         return found, opened, tuple(trace.info.notes())
+
+
+def roofline(path: AnyPath, reading: Reading | None = None, peaks: Sequence[str] = ()) -> tuple[Roofline, Notes]:
+    """What the GPU's work must do at least, by operator and arguments, beside what it took; and notes about the trace.
+
+    peaks: of the device, such as `bf16=989`, in place of those known by its name. Raises TraceError where no GPU work
+    is recorded.
+    """
+    from molprof.analysis.roofline.peaks import peaks_of
+    from molprof.analysis.roofline.read import read_roofline
+
+    peaks_of(None, peaks)
+    with load(path, reading) as trace:
+        found = trace.read(lambda engine, info: read_roofline(engine, info, peaks), stacks=True, all_args=True)
+        return found, tuple(trace.info.notes())
 
 
 def recorded(path: Path, reading: Reading | None = None) -> tuple[Recorded, Notes]:

@@ -121,6 +121,17 @@ GOLDENS = [
         )
         for end, forms in (("txt", ("",)), ("xz", (" --format json", " --format csv")))
     ),
+    Golden("by/shape.txt", (
+        "report corpus/traces/h100_qwen1.5_0.5b.json.gz --by shape",
+        "report corpus/traces/b200_vllm_eager.json.gz --by shape --peak memory=7.7 --peak bf16=2000",
+        "report corpus/traces/v100_resnet_ddp.json.gz --by shape",
+        f"report {_QWEN} --by shape",
+    )),
+    Golden("by/shape.xz", (
+        "report corpus/pairs/mi300_vit_base.json.gz --by shape --format json",
+        "report corpus/traces/torch_compile_triton.json.gz --by shape --format csv",
+        "report corpus/traces/torch_compile_triton.json.gz --by shape --format html",
+    )),
     Golden("by/others.xz", (
         "report corpus/pairs/h100_bert_small.json.gz --by module --format speedscope",
         "report corpus/pairs/h100_bert_small.json.gz --by source --format speedscope",
@@ -208,7 +219,7 @@ GOLDENS = [
         f"report {_QWEN} --tokens 5",
         "report given/tiny.json --fail-if 'nothing>1'", "report given/tiny.json --fail-if 'wall_ns'",
         "report given/tiny.json --fail-if 'kernels>+5%'",
-        "report given/tiny.json --by shape", "report given/tiny.json --format speedscope",
+        "report given/tiny.json --by size", "report given/tiny.json --format speedscope",
         "report given/tiny.json --by kernel --fail-if 'kernels>1'", "report given/tiny.json --rows --by kernel",
         "report given/tiny.json given/tiny-2.json --graph-capture given/tiny.json",
         "report given/tiny.json --graph-capture given/tiny-2.json",

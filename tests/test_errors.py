@@ -92,6 +92,22 @@ ERRORS: list[tuple[str, int, str]] = [
         2,
         "no module, table or file 'qqqqqq', and no SQL\n  molprof queries lists the modules",
     ),
+    (
+        "report given/run.json --by shape --peak bf16=fast",
+        2,
+        "--peak bf16=fast: not NAME=NUMBER\n  memory=TB_PER_S, or TFLOP/s of dense products of one kind of number: "
+        "bf16=989; memory, bf16, fp16, tf32, fp8, int8, fp32, fp64",
+    ),
+    (
+        "report given/run.json --peak bf16=989",
+        2,
+        "--peak goes with --by shape\n  molprof report TRACE --by shape --peak NAME=NUMBER",
+    ),
+    (
+        "report traces/cpu-qwen.json.gz --by shape",
+        3,
+        "traces/cpu-qwen.json.gz records no GPU work\n  molprof report --by operator shows its operators",
+    ),
     ("query bad.sql given/tiny.json", 2, "bad.sql is not UTF-8 text: byte 7 is 0xff"),
     (
         "query small_operations given/tiny.json -p below_ns=abc",

@@ -13,7 +13,7 @@ import click
 
 from molprof.analysis.reader import Reading, is_stream
 from molprof.analysis.render import render
-from molprof.api import each_report, load, origins
+from molprof.api import each_report, load, origins, roofline
 from molprof.commands.options import (
     TRACE,
     Result,
@@ -47,8 +47,14 @@ if TYPE_CHECKING:
     from molprof.profiler.jobs.job import Task
 
 T = TypeVar("T")
-BYS = ("module", "source", "operator", "kernel")
+BYS = ("module", "source", "operator", "kernel", "shape")
 SPEEDSCOPE = "speedscope"
+_SHAPE = BYS[-1]
+_BY = "Show where GPU work comes from, as a tree; by shape, how near to the GPU's peaks it runs. Reads Python stacks."
+_PEAK = (
+    "With --by shape: a peak of the GPU in place of the data sheet's, such as bf16=989 (dense TFLOP/s) or memory=3.35 "
+    "(TB/s). Repeatable."
+)
 _CAPTURE = "Open the graphs that TRACE replays with CAPTURE, the trace in which they were captured."
 _NAMES = "Open the graphs that TRACE replays with RUN, the trace of the same program with graphs off."
 
@@ -61,7 +67,8 @@ _NAMES = "Open the graphs that TRACE replays with RUN, the trace of the same pro
 @given_options
 @reading_options
 @click.option("--rows", is_flag=True, help="Show one table with a row for each trace, not a report of each.")
-@click.option("--by", type=click.Choice(BYS), help="Show where GPU work comes from, as a tree. Reads Python stacks.")
+@click.option("--by", type=click.Choice(BYS), help=_BY)
+@click.option("--peak", "peaks", multiple=True, metavar="NAME=NUMBER", help=_PEAK)
 @click.option("--graph-capture", "capture", type=TRACE, metavar="CAPTURE", help=_CAPTURE)
 @click.option("--names-from", "names_from", type=TRACE, metavar="RUN", help=_NAMES)
 @result_options("speedscope")
@@ -74,6 +81,7 @@ def command(
     whole: bool,
     rows: bool,
     by: str | None,
+    peaks: tuple[str, ...],
     capture: Path | None,
     names_from: Path | None,
     thresholds: tuple[str, ...],
@@ -99,7 +107,9 @@ def command(
 
     --by shows which modules, Python functions, operators or kernel classes the GPU's work comes from, and who asks for
     launches, copies and host syncs. With --format speedscope, or an OUT that ends in .speedscope.json, it is a flame
-    graph for https://www.speedscope.app.
+    graph for https://www.speedscope.app. --by shape shows what each operator must compute and move at least for the
+    shapes that it was called with, what it reached of the GPU's peaks, and what stands between the trace and the speed
+    of light.
 
     \b
     Examples:
@@ -112,6 +122,7 @@ def command(
       zcat trace.json.gz | molprof report -
       molprof report trace.json.gz --by module
       molprof report trace.json.gz --by source -o trace.speedscope.json
+      molprof report trace.json.gz --by shape --peak memory=3.35
       molprof report replay.json.gz --graph-capture capture.json.gz
       molprof report replay.json.gz --graph-capture capture.json.gz --by module
       molprof report replay.json.gz --names-from graphs-off.json.gz
@@ -122,8 +133,12 @@ def command(
       molprof report reports --rows -o table.csv
     """
     given = {"fail_if": thresholds, "tokens": tokens, "molecules": molecules}
-    if by is None and result.style == SPEEDSCOPE:
-        raise UsageError("speedscope shows a tree, and none is chosen", hint=f"--by {', '.join(BYS[:-1])} or {BYS[-1]}")
+    if by in (None, _SHAPE) and result.style == SPEEDSCOPE:
+        raise UsageError("speedscope shows a tree, and none is chosen", hint=f"--by {', '.join(BYS[:-2])} or {BYS[-2]}")
+    if by == _SHAPE:
+        refuse("--by shape", "opened graphs tell no types: leave it out", graph_capture=capture, names_from=names_from)
+    elif peaks:
+        raise UsageError("--peak goes with --by shape", hint="molprof report TRACE --by shape --peak NAME=NUMBER")
     if by is not None:
         refuse("--by", "leave --by or these out", **given, all=whole)
     several = len(traces) > 1 or traces[0].is_dir()
@@ -175,7 +190,9 @@ def command(
         submit_command(submission, "report", _tasks(traces, outputs, own_arguments(context, "output", "config")))
         return 0
     if by is not None:
-        _report_by(traces, outputs, by, partial(origins, capture=capture, names_from=names_from), reading, result)
+        opening = partial(origins, capture=capture, names_from=names_from)
+        shown = _by_shape(peaks, reading, result) if by == _SHAPE else _tree(by, opening, reading, result)
+        _report_by(traces, outputs, shown, result)
         return 0
     if helper is not None:
         _report_graphs(traces[0], capture, names_from, reading, result, whole)
@@ -237,32 +254,52 @@ def _judged(found: Sequence[Report], bounds: Sequence[Threshold], several: bool)
 def _report_by(
     traces: Sequence[Path],
     outputs: Sequence[Path | None],
-    by: str,
-    read: Callable[[Path, Reading], tuple[Origins, Opened, Sequence[str]]],
-    reading: Reading,
+    shown: Callable[[Path], tuple[str, Sequence[str]]],
     result: Result,
 ) -> None:
-    """Write the tree of each trace, which `read` reads, to its file, or all to stdout."""
+    """Write what is shown of each trace to its file, or all to stdout, and the notes about it."""
+    notes: list[str] = []
+
+    def text(trace: Path) -> str | MolprofError:
+        try:
+            found, remarks = shown(trace)
+        except MolprofError as error:
+            return error
+        notes.extend(remarks)
+        return found
+
+    texts, outputs, bad = _readable(traces, outputs, map(text, traces))
+    note(*notes)
+    deliver_texts(texts, outputs, result.style, len(traces) > 1)
+    refuse_bad(bad, len(traces))
+
+
+def _tree(
+    by: str, read: Callable[[Path, Reading], tuple[Origins, Opened, Sequence[str]]], reading: Reading, result: Result
+) -> Callable[[Path], tuple[str, Sequence[str]]]:
+    """Shows where the work of a trace, which `read` reads, comes from."""
     from molprof import __version__
     from molprof.analysis.documents.origin import origin_document
     from molprof.analysis.origin.tree import speedscope_text
 
-    notes: list[str] = []
-
-    def tree(trace: Path) -> str | MolprofError:
-        try:
-            found, _, remarks = read(trace, replace(reading, cached=False))
-        except MolprofError as error:
-            return error
-        notes.extend(remarks)
+    def shown(trace: Path) -> tuple[str, Sequence[str]]:
+        found, _, remarks = read(trace, replace(reading, cached=False))
         if result.style == SPEEDSCOPE:
-            return speedscope_text(found, by, f"molprof {__version__}")
-        return render(origin_document(found, by), result.style, result.columns)
+            return speedscope_text(found, by, f"molprof {__version__}"), remarks
+        return render(origin_document(found, by), result.style, result.columns), remarks
 
-    texts, outputs, bad = _readable(traces, outputs, map(tree, traces))
-    note(*notes)
-    deliver_texts(texts, outputs, result.style, len(traces) > 1)
-    refuse_bad(bad, len(traces))
+    return shown
+
+
+def _by_shape(peaks: Sequence[str], reading: Reading, result: Result) -> Callable[[Path], tuple[str, Sequence[str]]]:
+    """Shows what the work of a trace must do, beside what it took."""
+    from molprof.analysis.documents.roofline import roofline_document
+
+    def shown(trace: Path) -> tuple[str, Sequence[str]]:
+        found, remarks = roofline(trace, replace(reading, cached=False), peaks)
+        return render(roofline_document(found), result.style, result.columns), remarks
+
+    return shown
 
 
 def _report_graphs(

@@ -97,6 +97,12 @@ _KINDS = {
         "From the time of the first trace, part by part, to that of the second",
         across=True,
     ),
+    "light": Kind(  # of the least and the recorded time, and the parts between
+        "bars",
+        "The way, drawn",
+        "The parts add up to the recorded time, of which percentages are.",
+        across=True,
+    ),
     "ranks": Kind("timeline", "Timeline", "What each rank did when, on one clock", across=True),  # of a `Job`
 }
 

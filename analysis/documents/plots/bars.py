@@ -245,6 +245,7 @@ class _Panel(NamedTuple):
     total_ns: int
     steps: list[tuple[str, int]]  # label and ns of the parts between
     what: str  # what both totals are
+    of_total: bool = False  # percentages are of `total_ns`, else of `first_ns`
 
 
 def draw_waterfall(subject: Reports) -> Figure:
@@ -274,6 +275,14 @@ def draw_sum(subject: tuple[tuple[str, str], tuple[int, int], Mapping[str, int],
     labels, totals, parts, what = subject
     steps = _steps(parts, totals[1] - totals[0] - sum(parts.values()))
     return _waterfall(labels[0], [_Panel(labels[1], *totals, steps, what)])
+
+
+def draw_light(subject: tuple[int, int, Mapping[str, int]]) -> Figure:
+    """From the least time to the recorded one, both in ns, by the parts between."""
+    least_ns, span_ns, parts = subject
+    steps = _steps(parts, span_ns - least_ns - sum(parts.values()))
+    what = "recorded time of the GPU, profiled"
+    return _waterfall("speed of light", [_Panel("the trace", least_ns, span_ns, steps, what, of_total=True)])
 
 
 def _steps(parts: Mapping[str, int], residual_ns: int) -> list[tuple[str, int]]:
@@ -313,10 +322,10 @@ def _share(ns: int, first_ns: int) -> str:
 def _draw_panel(axis: Axes, first_label: str, panel: _Panel, scale: int) -> list[int]:
     """Draws the totals and the parts between; returns where these begin, and where the last ends, ns."""
     ends = list(itertools.accumulate((ns for _, ns in panel.steps), initial=panel.first_ns))
-    change = panel.total_ns - panel.first_ns
+    change, whole_ns = panel.total_ns - panel.first_ns, panel.total_ns if panel.of_total else panel.first_ns
     bars = [
         style.Bar(row, abs(ns), (style.ORANGE, "////") if ns > 0 else (style.BLUE, ""), min(ends[row - 1 : row + 1]),
-                  behind=" ".join(filter(None, (signed_time_text(ns), _share(ns, panel.first_ns)))))
+                  behind=" ".join(filter(None, (signed_time_text(ns), _share(ns, whole_ns)))))
         for row, (_, ns) in enumerate(panel.steps, 1)
     ]  # fmt: skip
     style.draw_bars(axis, bars, scale, _BAR, 8.5)

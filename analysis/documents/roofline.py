@@ -1,0 +1,180 @@
+"""How near to its GPU's peaks recorded work runs: from the speed of light to the trace, then by operator and shapes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from molprof.analysis.documents.plots import plot_section
+from molprof.analysis.reader import path_text
+from molprof.analysis.roofline.peaks import MEMORY, Peaks
+from molprof.analysis.roofline.read import HEAVY, Group, Roofline
+from molprof.common.document import Document, Field, Section, records, table_of
+from molprof.common.values import counted, per, percent_text, time_text
+
+SCHEMA = 1
+# Rows below this share of GPU time are left out of tables.
+LEAST_RATIO = 0.005
+# Share of GPU time of which formulas tell what it must do, for a statement about the whole.
+LEAST_COVERED = 0.95
+
+
+def roofline_document(found: Roofline) -> Document:
+    return Document(
+        title=f"{path_text(found.info.path)} by shape",
+        sections=(*_way(found), _families(found), _groups(found), *_peaks(found.peaks)),
+        data=lambda: _data(found),
+        records=lambda: records([_row(group) for group in found.groups]),
+        warnings=found.notes,
+        summary=_summary(found),
+    )
+
+
+def _summary(found: Roofline) -> tuple[str, ...]:
+    share = per(found.covered_ns, found.gpu_ns)
+    lines = [
+        f"{time_text(found.gpu_ns)} of GPU work on {found.peaks.name or 'a GPU without a name'}: formulas tell what "
+        f"{percent_text(share or 0)} of it must do at least."
+    ]
+    if found.parts:
+        light = (
+            f"{time_text(found.parts[0].ns)} at the speed of light, {percent_text(found.parts[0].ns / found.span_ns)}"
+        )
+        all_known = share is not None and share >= LEAST_COVERED
+        lines.append(
+            f"The recorded {time_text(found.span_ns)} would take {light}: every product and attention at the peaks, "
+            "nothing else."
+            if all_known
+            else f"Of the recorded {time_text(found.span_ns)}, the known products and attention would take {light}."
+        )
+    elif not found.peaks.memory_tbps:
+        lines.append(f"Its peaks are not known: give them with --peak {MEMORY}=TB_PER_S and --peak bf16=TFLOPS.")
+    return tuple(lines)
+
+
+def _way(found: Roofline) -> list[Section]:
+    if not found.parts:
+        return []
+    fields: list[Field] = [
+        ("part", "name", "name"), ("time", "ns", "ns"), ("share", "ratio", lambda part: part.ns / found.span_ns),
+    ]  # fmt: skip
+    if found.steps > 1:
+        fields.append(("per step", "ns", lambda part: part.ns / found.steps))
+    fields.append(("what it is", "text", "meaning"))
+    total = f"They add up to the {time_text(found.span_ns)} from the first to the last work of the GPU."
+    first, *between = found.parts
+    drawn = round(first.ns), found.span_ns, {part.name: round(part.ns) for part in between}
+    return [
+        Section("From the speed of light to the trace", (total,), table_of(found.parts, *fields)),
+        plot_section(["light"], drawn),
+    ]
+
+
+def _families(found: Roofline) -> Section:
+    """GPU time by family: how much work, and how much of what the GPU could do."""
+    sums: defaultdict[str, list[Group]] = defaultdict(list)
+    for group in found.groups:
+        sums[group.family].append(group)
+    rows = sorted((_family(name, groups) for name, groups in sums.items()), key=lambda row: -row["gpu_ns"])
+    return Section(
+        "By what operators do",
+        table=table_of(
+            rows,
+            ("family", "name"), ("calls", "count"), ("GPU time", "ns", "gpu_ns"),
+            ("share", "ratio", lambda row: per(row["gpu_ns"], found.gpu_ns)),
+            ("TFLOP/s", "number", "tflops"), ("TB/s", "number", "tbps"),
+            ("reached", "ratio", "reached_ratio"),
+            missing="-",
+        ),
+    )  # fmt: skip
+
+
+def _family(name: str, groups: Sequence[Group]) -> dict[str, Any]:
+    gpu_ns = sum(group.gpu_ns for group in groups)
+    works = [(group.work, group.calls) for group in groups if group.work is not None]
+    flops = sum((work.flops or 0) * calls for work, calls in works)
+    moved = sum(work.bytes * calls for work, calls in works)
+    least = [group.least_ns * group.calls for group in groups if group.least_ns is not None]
+    least_ns = sum(least) if len(least) == len(groups) else None
+    return {
+        "family": name,
+        "calls": sum(group.calls for group in groups),
+        "gpu_ns": gpu_ns,
+        "tflops": per(flops / 1e3, gpu_ns) if name in HEAVY else None,
+        "tbps": per(moved / 1e3, gpu_ns) if works else None,
+        "least_ns": least_ns,
+        "reached_ratio": None if least_ns is None else per(least_ns, gpu_ns),
+    }
+
+
+def _groups(found: Roofline) -> Section:
+    shown = [group for group in found.groups if group.gpu_ns >= LEAST_RATIO * found.gpu_ns]
+    rest = len(found.groups) - len(shown)
+    notes = ["Reached: the least time, the longer of compute and memory at the peaks, as a share of the recorded time."]
+    if rest:
+        notes.append(
+            f"Not shown: {counted(rest, 'row')} below {percent_text(LEAST_RATIO)} of GPU time. JSON and CSV have all."
+        )
+    return Section(
+        "By operator and shapes",
+        tuple(notes),
+        table_of(
+            shown,
+            ("operator", "name"), ("shapes", "path", "arguments"), ("calls", "count"), ("GPU time", "ns", "gpu_ns"),
+            ("each", "ns", lambda group: group.gpu_ns / group.calls), ("bound by", "name", "bound"),
+            ("reached", "ratio", "reached_ratio"),
+            missing="-",
+        ),
+    )  # fmt: skip
+
+
+def _peaks(peaks: Peaks) -> list[Section]:
+    if not peaks.source:
+        return []
+    rows = [{"peak": f"{kind}, dense", "value": f"{value:g} TFLOP/s"} for kind, value in peaks.tflops.items()]
+    if peaks.memory_tbps:
+        rows.append({"peak": MEMORY, "value": f"{peaks.memory_tbps:g} TB/s"})
+    table = table_of(rows, ("peak", "name"), ("value", "text"))
+    return [Section("Peaks of the GPU", (f"{peaks.name or 'the GPU'}: {peaks.source}.",), table, detail=True)]
+
+
+def _row(group: Group) -> dict[str, Any]:
+    work = group.work
+    return {
+        "operator": group.operator,
+        "family": group.family,
+        "shapes": group.arguments,
+        "types": group.types,
+        "calls": group.calls,
+        "kernels": group.kernels,
+        "gpu_ns": group.gpu_ns,
+        "flops": None if work is None else work.flops,
+        "read_bytes": None if work is None else work.read_bytes,
+        "written_bytes": None if work is None else work.written_bytes,
+        "kind": None if work is None or work.flops is None else work.kind,
+        "least_ns": group.least_ns,
+        "bound": group.bound,
+        "tflops": group.tflops,
+        "tbps": group.tbps,
+        "reached_ratio": group.reached_ratio,
+    }
+
+
+def _data(found: Roofline) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "trace": {"path": found.info.path, "complete": found.info.complete, "problem": found.info.problem},
+        "device": found.peaks.name or None,
+        "peaks": {
+            "source": found.peaks.source,
+            "tflops": dict(found.peaks.tflops),
+            "memory_tbps": found.peaks.memory_tbps,
+        },
+        "span_ns": found.span_ns,
+        "gpu_ns": found.gpu_ns,
+        "covered_ns": found.covered_ns,
+        "steps": found.steps or None,
+        "parts": [{"name": part.name, "ns": part.ns, "meaning": part.meaning} for part in found.parts],
+        "operators": [_row(group) for group in found.groups],
+    }

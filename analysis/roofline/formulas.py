@@ -1,0 +1,370 @@
+"""FLOPs and least bytes of operators by the shapes and types of their arguments: one formula for each operator.
+
+FLOPs of products, convolutions and attention are counted as torch.utils.flop_counter counts them, two for each
+multiplication and addition; causal attention as FlashAttention's authors do, half of it (`benchmark_flash_attention.py`
+of Dao-AILab/flash-attention). Elementwise operators and reductions count one for each element; of others FLOPs are not
+counted. Bytes are the least that an operator which is alone can move: each element of an input is read once, each of an
+output written once. An operator without a formula has no figures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from molprof.analysis.roofline.operands import ELEMENT_BYTES, Operands
+from molprof.analysis.roofline.products import (
+    Formula,
+    Work,
+    attention,
+    convolution,
+    convolution_backward,
+    linear,
+    product,
+    scaled,
+)
+
+NORM, SOFTMAX, POINTWISE, COPY = "normalization", "softmax", "elementwise", "copy"
+REDUCTION, LOOKUP, CHOICE, FUSED = "reduction", "lookup", "sort or choice", "fused by inductor"
+_INDEX_BYTES = 8
+_FLOATS = ("double", "float", "c10::BFloat16", "c10::Half")
+_ORDER = ("bool", "unsigned char", "signed char", "short int", "int", "long int", "c10::Half", "c10::BFloat16", "float")
+_RANK = {name: rank for rank, name in enumerate((*_ORDER, "double"))}
+
+
+def work_of(operator: str, operands: Operands, listed_bytes: int | None = None) -> Work | None:
+    """What a call with these arguments must do; None where no formula knows the operator, or shapes are missing.
+
+    listed_bytes: of an element of listed tensors, whose type is not recorded.
+    """
+    if (formula := FORMULAS.get(operator) or _by_prefix(operator)) is None:
+        return None
+    try:
+        if operator in LISTED:
+            return None if listed_bytes is None else _cat(operands, listed_bytes)
+        return formula(operands)
+    # Other arguments than the operator has, or without shapes or types.
+    except (IndexError, KeyError, ValueError, ZeroDivisionError):
+        return None
+
+
+# What reads and writes each element once
+
+
+def _wider(types: Iterable[str]) -> str:
+    return max(types, key=lambda name: _RANK[name])
+
+
+def _result_type(operands: Operands) -> str:
+    """By torch's promotion: numbers in tensors of no dimension count only where they are of a higher kind."""
+    tensors = [item for item in operands if item.is_tensor]
+    full = [item.type for item in tensors if item.shape] or [item.type for item in tensors]
+    found = _wider(full)
+    # A Python float beside integers makes the default type.
+    if found not in _FLOATS and any(item.type in _FLOATS for item in tensors):
+        return "float"
+    return found
+
+
+def _broadcast(shapes: Iterable[tuple[int, ...]]) -> int:
+    """Elements of the result. Raises ValueError where the shapes do not fit."""
+    sizes: list[int] = []
+    for shape in shapes:
+        sizes = [1] * (len(shape) - len(sizes)) + sizes
+        for place, size in enumerate(shape, len(sizes) - len(shape)):
+            if size != 1 and sizes[place] not in (1, size):
+                raise ValueError("shapes that do not fit")
+            sizes[place] = sizes[place] if size == 1 else size
+    return math.prod(sizes)
+
+
+def _pointwise(out: str | None = None, *, in_place: bool = False, floating: bool = False, flops: int = 1) -> Formula:
+    """out: the type of the result, where it is not that of the arguments. floating: integers give floats."""
+
+    def formula(operands: Operands) -> Work:
+        tensors = [item for item in operands if item.is_tensor]
+        count = _broadcast(item.shape for item in tensors)
+        kind = out or (tensors[0].type if in_place else _result_type(operands))
+        if floating and kind not in _FLOATS:
+            kind = "float"
+        read = sum(item.bytes for item in tensors)
+        return Work(POINTWISE, flops * count, read, count * ELEMENT_BYTES[kind])
+
+    return formula
+
+
+def _copy(operands: Operands) -> Work:
+    """copy_(out, from)."""
+    out, given = operands[:2]
+    return Work(COPY, None, given.bytes, out.elements * out.element_bytes)
+
+
+def _cat(operands: Operands, element_bytes: int = 0) -> Work:
+    """cat(tensors, dim)."""
+    count = sum(map(math.prod, operands[0].parts)) * element_bytes
+    if not count:
+        raise ValueError("the type of the tensors is not recorded")
+    return Work(COPY, None, count, count)
+
+
+def _filled(operands: Operands) -> Work:
+    return Work(POINTWISE, None, 0, operands[0].bytes)
+
+
+def _random(operands: Operands) -> Work:
+    return Work(POINTWISE, operands[0].elements, 0, operands[0].bytes)
+
+
+def _where(operands: Operands) -> Work:
+    condition, *values = [item for item in operands if item.is_tensor]
+    count = _broadcast(item.shape for item in (condition, *values))
+    kind = _wider(item.type for item in values)
+    read = condition.bytes + sum(item.bytes for item in values)
+    return Work(POINTWISE, count, read, count * ELEMENT_BYTES[kind])
+
+
+def _layer_norm(operands: Operands) -> Work:
+    """native_layer_norm(x, shape, weight, bias, eps), and others with the same arguments behind the first."""
+    given = operands[0]
+    weights = sum(item.bytes for item in operands[1:] if item.is_tensor)
+    return Work(NORM, None, given.bytes + weights, given.bytes, must_bytes=weights)
+
+
+def _norm_backward(operands: Operands) -> Work:
+    """Gradient and input first, in any order: both are read, and a gradient is written."""
+    first, second = operands[:2]
+    return Work(NORM, None, first.bytes + second.bytes, first.bytes)
+
+
+def _norm_into(operands: Operands) -> Work:
+    """rms_norm(out, x, weight, eps)."""
+    out, given, weight = operands[:3]
+    return Work(NORM, None, given.bytes + weight.bytes, out.bytes, must_bytes=weight.bytes)
+
+
+def _add_norm(operands: Operands) -> Work:
+    """fused_add_rms_norm(x, residual, weight, eps): both are read and written."""
+    given, residual, weight = operands[:3]
+    both = given.bytes + residual.bytes
+    return Work(NORM, None, both + weight.bytes, both, must_bytes=weight.bytes)
+
+
+def _gated(operands: Operands) -> Work:
+    """silu_and_mul(out, x): twice as many elements in as out."""
+    out, given = operands[:2]
+    if given.elements != 2 * out.elements:
+        raise ValueError("not one gate for each element")
+    return Work(POINTWISE, None, given.bytes, out.bytes)
+
+
+def _rotary(operands: Operands) -> Work:
+    """rotary_embedding(positions, query, key, head_size, cos_sin, ...): query and key are read and written."""
+    positions, *turned = operands[:3]
+    both = sum(item.bytes for item in turned)
+    return Work(POINTWISE, None, both + positions.bytes, both)
+
+
+def _into_cache(operands: Operands) -> Work:
+    """reshape_and_cache_flash(key, value, key_cache, value_cache, slots, ...): rows of the cache are written."""
+    key, value, key_cache = operands[:3]
+    return Work(COPY, None, key.bytes + value.bytes, (key.elements + value.elements) * key_cache.element_bytes)
+
+
+def _add_norm_into(operands: Operands) -> Work:
+    """add_rmsnorm(out, x, residual, new residual, weight, eps)."""
+    out, given, residual, new, weight = operands[:5]
+    read = given.bytes + residual.bytes + weight.bytes
+    return Work(NORM, None, read, out.bytes + new.bytes, must_bytes=weight.bytes)
+
+
+def _quantized(operands: Operands) -> Work:
+    """static_scaled_fp8_quant(out, x, scale)."""
+    out, given = operands[:2]
+    return Work(POINTWISE, given.elements, given.bytes, out.bytes)
+
+
+def _softmax(operands: Operands) -> Work:
+    """_softmax(x, dim, half_to_float)."""
+    given = operands[0]
+    wide = 4 if operands[2].value.lower() == "true" else given.element_bytes
+    return Work(SOFTMAX, None, given.bytes, given.elements * wide)
+
+
+def _reduction(dim: int | None = 1, out: str | None = None, pairs: bool = False) -> Formula:
+    """dim: the place of the dimensions that go; all go where it names none. pairs: with the place of what is found."""
+
+    def formula(operands: Operands) -> Work:
+        given = operands[0]
+        asked = operands[dim].numbers() if dim is not None and len(operands) > dim else ()
+        kept = list(given.shape)
+        for place in asked:
+            kept[place] = 1
+        count = math.prod(kept) if asked else 1
+        size = ELEMENT_BYTES[out] if out else given.element_bytes
+        if pairs and asked:
+            size += _INDEX_BYTES
+        return Work(REDUCTION, given.elements, given.bytes, count * size)
+
+    return formula
+
+
+# Rows of tables, and order
+
+
+def _index_select(operands: Operands) -> Work:
+    """index_select(table, dim, index)."""
+    table, dim, index = operands[:3]
+    (place,) = dim.numbers()
+    count = table.elements // table.shape[place] * index.elements * table.element_bytes
+    return Work(LOOKUP, None, count + index.bytes, count, must_bytes=count)
+
+
+def _embedding(operands: Operands) -> Work:
+    """embedding(table, index, ...)."""
+    table, index = operands[:2]
+    count = index.elements * table.shape[-1] * table.element_bytes
+    return Work(LOOKUP, None, count + index.bytes, count, must_bytes=count)
+
+
+def _gather(operands: Operands) -> Work:
+    """gather(x, dim, index)."""
+    given, _, index = operands[:3]
+    count = index.elements * given.element_bytes
+    return Work(LOOKUP, None, count + index.bytes, count)
+
+
+def _sort(operands: Operands) -> Work:
+    (given, *_) = [item for item in operands if item.is_tensor]
+    return Work(CHOICE, None, given.bytes, given.elements * (given.element_bytes + _INDEX_BYTES))
+
+
+def _topk(operands: Operands) -> Work:
+    """topk(x, k, dim, ...)."""
+    given = operands[0]
+    ((count,), (place,)) = operands[1].numbers(), operands[2].numbers()
+    found = given.elements // given.shape[place] * count
+    return Work(CHOICE, None, given.bytes, found * (given.element_bytes + _INDEX_BYTES))
+
+
+def _scan(operands: Operands) -> Work:
+    """cumsum(x, dim, dtype): integers give 64 bits."""
+    given = operands[0]
+    wide = given.element_bytes if given.type in _FLOATS else _INDEX_BYTES
+    return Work(CHOICE, None, given.bytes, given.elements * wide)
+
+
+def _multinomial(operands: Operands) -> Work:
+    given = operands[0]
+    return Work(CHOICE, None, given.bytes, given.elements // given.shape[-1] * _INDEX_BYTES)
+
+
+def _touched(operands: Operands) -> Work:
+    """A kernel that inductor wrote: each tensor that it is given is read or written at least once."""
+    return Work(FUSED, None, sum(item.bytes for item in operands if item.is_tensor), 0)
+
+
+_SAME = (
+    "add sub rsub mul neg abs relu gelu silu hardtanh leaky_relu clamp clamp_min clamp_max maximum minimum remainder "
+    "floor_divide bitwise_and bitwise_or bitwise_xor bitwise_not __and__ __or__ __lshift__ __rshift__ addcmul addcdiv "
+    "lerp pow square sign floor ceil round trunc masked_fill threshold threshold_backward gelu_backward silu_backward "
+    "tanh_backward sigmoid_backward fill_diagonal"
+)
+_FLOATING = "div exp exp2 expm1 log log2 log1p sqrt rsqrt reciprocal sin cos tan tanh sigmoid erf true_divide"
+_TRUTH = "eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf isfinite isin"
+
+
+def _declared() -> dict[str, Formula]:
+    found: dict[str, Formula] = {}
+    for names, out, floating in ((_SAME, None, False), (_FLOATING, None, True), (_TRUTH, "bool", False)):
+        for name in names.split():
+            found[name] = _pointwise(out, floating=floating)
+            found[f"{name}_"] = _pointwise(in_place=True)
+    found |= {
+        "mm": lambda given: product(given[0], given[1]),
+        "bmm": lambda given: product(given[0], given[1]),
+        "_int_mm": lambda given: product(given[0], given[1], out_bytes=4),
+        "addmm": lambda given: product(given[1], given[2], given[:1]),
+        "addmm_": lambda given: product(given[1], given[2], given[:1]),
+        "_addmm_activation": lambda given: product(given[1], given[2], given[:1]),
+        "baddbmm": lambda given: product(given[1], given[2], given[:1]),
+        "baddbmm_": lambda given: product(given[1], given[2], given[:1]),
+        "_scaled_mm": scaled,
+        "linear": linear,
+        "cudnn_convolution": convolution(2, 5, (0, 1, 2)),
+        "miopen_convolution": convolution(3, 6, (0, 1, 2)),
+        "miopen_depthwise_convolution": convolution(3, 6, (0, 1, 2)),
+        "_conv_depthwise2d": convolution(3, 7, (2, 1, 3)),
+        "convolution_backward": convolution_backward,
+        "_scaled_dot_product_flash_attention": attention(4),
+        "_scaled_dot_product_efficient_attention": attention(6, masks=(3,)),
+        "_scaled_dot_product_cudnn_attention": attention(6, masks=(3,)),
+        "_flash_attention_forward": attention(8, positions=1, lengths=3),
+        "_efficient_attention_forward": attention(9, positions=1, lengths=4, masks=(3,)),
+        "native_layer_norm": _layer_norm,
+        "native_group_norm": _layer_norm,
+        "_fused_rms_norm": _layer_norm,
+        "cudnn_batch_norm": _layer_norm,
+        "miopen_batch_norm": _layer_norm,
+        "native_batch_norm": _layer_norm,
+        "cudnn_batch_norm_backward": _norm_backward,
+        "miopen_batch_norm_backward": _norm_backward,
+        "native_layer_norm_backward": _norm_backward,
+        "_softmax": _softmax,
+        "_log_softmax": _softmax,
+        "copy_": _copy,
+        "cat": _cat,
+        "fill_": _filled,
+        "zero_": _filled,
+        "uniform_": _random,
+        "normal_": _random,
+        "exponential_": _random,
+        "where": _where,
+        "sum": _reduction(),
+        "mean": _reduction(),
+        "prod": _reduction(),
+        "amax": _reduction(),
+        "amin": _reduction(),
+        "std": _reduction(),
+        "var": _reduction(),
+        "logsumexp": _reduction(),
+        "linalg_vector_norm": _reduction(2),
+        "argmax": _reduction(out="long int"),
+        "argmin": _reduction(out="long int"),
+        "all": _reduction(out="bool"),
+        "any": _reduction(out="bool"),
+        "max": _reduction(pairs=True),
+        "min": _reduction(pairs=True),
+        "index_select": _index_select,
+        "embedding": _embedding,
+        "gather": _gather,
+        "sort": _sort,
+        "topk": _topk,
+        "cumsum": _scan,
+        "multinomial": _multinomial,
+    }
+    # Arguments in the order of their schemas: vLLM csrc/torch_bindings.cpp, sgl-kernel csrc/common_extension.cc, aiter.
+    engines: dict[str, Formula] = {
+        "_C::rms_norm": _norm_into,
+        "_C::fused_add_rms_norm": _add_norm,
+        "_C::static_scaled_fp8_quant": _quantized,
+        "_C_cache_ops::reshape_and_cache_flash": _into_cache,
+        "sgl_kernel::rmsnorm": _norm_into,
+        "sgl_kernel::fused_add_rmsnorm": _add_norm,
+        "sglang::store_cache": _into_cache,
+        "aiter::rmsnorm": _norm_into,
+        "aiter::add_rmsnorm": _add_norm_into,
+        "aiter::gemm_a16w16": linear,
+    }
+    for library in ("_C", "sgl_kernel"):
+        engines |= {f"{library}::{name}_and_mul": _gated for name in ("silu", "gelu", "gelu_tanh")}
+        engines[f"{library}::rotary_embedding"] = _rotary
+    return {**{f"aten::{name}": formula for name, formula in found.items()}, **engines}
+
+
+FORMULAS = _declared()
+LISTED = frozenset({"aten::cat"})
+
+
+def _by_prefix(operator: str) -> Formula | None:
+    """Of operators whose names go on as their program wants."""
+    return _touched if operator.startswith(("triton_poi_", "triton_red_", "triton_per_")) else None

@@ -1,0 +1,113 @@
+"""What operators were called with: shapes, strides, types and values of their arguments, as torch.profiler records."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Collection
+from typing import NamedTuple
+
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_rows
+
+# Bytes of an element, by the names that torch.profiler writes (caffe2::TypeMeta and c10 types).
+ELEMENT_BYTES = {
+    "bool": 1, "unsigned char": 1, "signed char": 1, "short": 2, "short int": 2, "int": 4, "long": 8, "long int": 8,
+    "c10::Half": 2, "c10::BFloat16": 2, "float": 4, "double": 8,
+    "c10::complex<float>": 8, "c10::complex<double>": 16,
+    "c10::Float8_e4m3fn": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2": 1, "c10::Float8_e5m2fnuz": 1,
+    "c10::Float8_e8m0fnu": 1,
+}  # fmt: skip
+_LIST = "TensorList"
+# The trace processor keeps the order of a list, and has no rows for an empty one.
+_ARGUMENTS = Query(
+    "origin",
+    """
+SELECT slice.id, args.key, args.int_value, args.string_value
+FROM slice JOIN args USING (arg_set_id)
+WHERE slice.category = 'cpu_op' AND args.flat_key IN
+  ('args.Input Dims', 'args.Input Strides', 'args.Input type', 'args.Concrete Inputs')
+ORDER BY slice.id, args.id
+""",
+)
+_KEY = re.compile(r"args\.(Input Dims|Input Strides|Input type|Concrete Inputs)((?:\[\d+\])+)")
+_MOST = 1 << 40  # elements of a dimension; more is no size
+
+
+class Operand(NamedTuple):
+    """An argument of an operator: a tensor, tensors, or something else."""
+
+    type: str = ""  # of elements, such as `c10::BFloat16`; `Scalar`, `ScalarList`, `TensorList`; '' for None
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()  # in elements; () where not recorded
+    value: str = ""  # of a number or list, as recorded
+    parts: tuple[tuple[int, ...], ...] = ()  # shapes of a list of tensors
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.type in ELEMENT_BYTES
+
+    @property
+    def elements(self) -> int:
+        """Elements; 1 for a number in a tensor."""
+        return math.prod(self.shape)
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element. Raises KeyError where the type is none of tensors."""
+        return ELEMENT_BYTES[self.type]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its elements that differ in memory: one of an expanded dimension counts once."""
+        if len(self.strides) != len(self.shape):
+            return self.elements * self.element_bytes
+        return self.element_bytes * math.prod(
+            size for size, stride in zip(self.shape, self.strides, strict=True) if stride or not size
+        )
+
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of a list such as `[1, 1]`, or of one such as `-1`. Raises ValueError where one is not whole."""
+        return tuple(int(item) for item in self.value.strip("[] ").split(",") if item.strip())
+
+
+Operands = tuple[Operand, ...]
+
+
+def read_operands(engine: TraceProcessor, wanted: Collection[int]) -> dict[int, Operands]:
+    """The arguments of these operators, by slice; of those whose shapes were recorded (record_shapes=True).
+
+    The trace must be loaded with all arguments.
+    """
+    found: defaultdict[int, defaultdict[tuple[str, int], list[tuple[tuple[int, ...], int | str]]]]
+    found = defaultdict(lambda: defaultdict(list))
+    for slice_id, key, number, text in query_rows(engine, _ARGUMENTS)[1]:
+        if slice_id in wanted and (match := _KEY.fullmatch(key)):
+            first, *rest = (int(part) for part in re.findall(r"\d+", match[2]))
+            found[slice_id][match[1], first].append((tuple(rest), text if number is None else number))
+    return {slice_id: _operands(arguments) for slice_id, arguments in found.items()}
+
+
+def _operands(arguments: dict[tuple[str, int], list[tuple[tuple[int, ...], int | str]]]) -> Operands:
+    made = []
+    for place in range(1 + max(place for _, place in arguments)):
+        type_ = next((str(value) for _, value in arguments.get(("Input type", place), ())), "")
+        sizes = arguments.get(("Input Dims", place), [])
+        value = next((str(value) for _, value in arguments.get(("Concrete Inputs", place), ())), "")
+        if type_ == _LIST or any(len(where) > 1 for where, _ in sizes):
+            parts: defaultdict[int, list[int]] = defaultdict(list)
+            for where, size in sizes:
+                parts[where[0]].append(_size(size))
+            made.append(Operand(_LIST, parts=tuple(tuple(parts[part]) for part in sorted(parts))))
+        else:
+            strides = (_size(stride) for _, stride in arguments.get(("Input Strides", place), ()))
+            made.append(Operand(type_, tuple(_size(size) for _, size in sizes), tuple(strides), value))
+    return tuple(made)
+
+
+def _size(value: int | str) -> int:
+    """Raises ValueError for what is no size of a tensor."""
+    if not isinstance(value, int) or not 0 <= value <= _MOST:
+        raise ValueError(f"{value!r} is no size of a tensor")
+    return value

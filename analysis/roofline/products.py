@@ -1,0 +1,138 @@
+"""FLOPs and least bytes of matrix products, convolutions and attention; `Work`, which is what formulas give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from msgspec import Struct
+
+from molprof.analysis.roofline.operands import Operand, Operands
+from molprof.analysis.roofline.peaks import KINDS, VECTOR
+
+MATMUL, CONVOLUTION, ATTENTION = "matrix product", "convolution", "attention"
+
+
+class Work(Struct, frozen=True):
+    """What one call of an operator must do."""
+
+    family: str
+    flops: int | None  # None: not counted, as memory bounds it
+    read_bytes: int
+    written_bytes: int
+    kind: str = VECTOR  # of the numbers that are multiplied (`peaks.KINDS`)
+    # Of the bytes, those of weights, of the cache of keys and values, and of rows of tables: no fusion spares them.
+    must_bytes: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.read_bytes + self.written_bytes
+
+
+Formula = Callable[[Operands], Work]
+
+
+# Products of matrices
+
+
+def product(first: Operand, second: Operand, others: Iterable[Operand] = (), out_bytes: int | None = None) -> Work:
+    """[..., m, k] x [..., k, n], batches alike. others: what is added. out_bytes: of an element, else as `first`."""
+    *batch, rows, inner = first.shape
+    columns = second.shape[-1]
+    if second.shape[-2] != inner or list(second.shape[:-2]) != batch:
+        raise ValueError("no product of matrices")
+    count = math.prod(batch) * rows * columns
+    return Work(
+        MATMUL,
+        2 * count * inner,
+        first.bytes + second.bytes + sum(other.bytes for other in others),
+        count * (out_bytes or first.element_bytes),
+        KINDS[first.type],
+        must_bytes=second.bytes,
+    )
+
+
+def scaled(operands: Operands) -> Work:
+    """_scaled_mm(a, b, scale_a, scale_b, bias, scale_result, out_dtype, ...): its output has 16 bits."""
+    scales = [item for item in operands[2:6] if item.is_tensor]
+    return product(operands[0], operands[1], scales, out_bytes=2)
+
+
+def linear(operands: Operands) -> Work:
+    """linear(x, weight, bias)."""
+    first, weight = operands[0], operands[1]
+    turned = weight._replace(shape=weight.shape[::-1], strides=weight.strides[::-1])
+    flat = first._replace(shape=(math.prod(first.shape[:-1]), first.shape[-1]), strides=())
+    return product(flat, turned, [item for item in operands[2:3] if item.is_tensor])
+
+
+# Convolutions: input, weight, bias where the operator has one, then padding, stride, dilation, groups
+
+
+def convolution(first: int, groups: int, order: Sequence[int]) -> Formula:
+    """first: the place of the first list. order: the places of padding, stride and dilation behind it."""
+
+    def formula(operands: Operands) -> Work:
+        given, weight = operands[0], operands[1]
+        padding, stride, dilation = (operands[first + place].numbers() for place in order)
+        sizes = [
+            (size + 2 * pad - step * (kernel - 1) - 1) // jump + 1
+            for size, kernel, pad, jump, step in zip(
+                given.shape[2:], weight.shape[2:], padding, stride, dilation, strict=True
+            )
+        ]
+        if operands[groups].numbers() != (given.shape[1] // weight.shape[1],):
+            raise ValueError("transposed, or no convolution")
+        count = given.shape[0] * weight.shape[0] * math.prod(sizes)
+        bias = [item for item in operands[2:first] if item.is_tensor]
+        return Work(
+            CONVOLUTION,
+            2 * count * math.prod(weight.shape[1:]),
+            given.bytes + weight.bytes + sum(item.bytes for item in bias),
+            count * given.element_bytes,
+            KINDS[given.type],
+            must_bytes=weight.bytes,
+        )
+
+    return formula
+
+
+def convolution_backward(operands: Operands) -> Work:
+    """convolution_backward(grad, input, weight, ..., output_mask): a product for each gradient that is asked for."""
+    grad, given, weight = operands[:3]
+    asked = [word.strip(" []").lower() in ("true", "1") for word in operands[10].value.split(",")]
+    products = sum(asked[:2])
+    written = [item.bytes for item, wanted in zip((given, weight), asked, strict=False) if wanted]
+    flops = 2 * grad.elements * math.prod(weight.shape[1:]) * products
+    return Work(
+        CONVOLUTION, flops, grad.bytes + given.bytes + weight.bytes, sum(written), KINDS[given.type], weight.bytes
+    )
+
+
+# Attention: queries, keys and values of [batch, heads, positions, size], or positions before heads
+
+
+def attention(causal: int, *, positions: int = 2, lengths: int | None = None, masks: Sequence[int] = ()) -> Formula:
+    """causal: the place of the argument that says so. positions: the place of the positions in a shape.
+
+    lengths: the place of the argument that holds the lengths of sequences in one row, whose FLOPs are not known.
+    """
+
+    def formula(operands: Operands) -> Work:
+        query, key, value = operands[:3]
+        if len(query.shape) != 4 or (lengths is not None and operands[lengths].is_tensor):
+            raise ValueError("sequences of several lengths in one row")
+        heads = query.shape[3 - positions]
+        asked, known = query.shape[positions], key.shape[positions]
+        pairs = query.shape[0] * heads * asked * known
+        flops = 2 * pairs * (query.shape[3] + value.shape[3])
+        is_causal = operands[causal].value.lower() not in ("false", "0", "")
+        read = sum(item.bytes for item in (query, key, value))
+        read += sum(operands[place].bytes for place in masks if operands[place].is_tensor)
+        out = query.elements // query.shape[3] * value.shape[3] * query.element_bytes
+        cache = key.bytes + value.bytes
+        return Work(
+            ATTENTION, flops // 2 if is_causal and asked == known else flops, read, out, KINDS[query.type], cache
+        )
+
+    return formula

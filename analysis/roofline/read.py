@@ -1,0 +1,266 @@
+"""The work of a trace beside what it must do at least: by operator and arguments, and as steps from the least time."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from molprof.analysis.figures.union import Union
+from molprof.analysis.frame import Frame, read_frame
+from molprof.analysis.reader import TraceInfo
+from molprof.analysis.roofline.formulas import work_of
+from molprof.analysis.roofline.operands import Operands, read_operands
+from molprof.analysis.roofline.peaks import Peaks, peaks_of
+from molprof.analysis.roofline.products import ATTENTION, CONVOLUTION, MATMUL, Work
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.common.errors import TraceError
+
+# What computes so much that its FLOPs count.
+HEAVY = (MATMUL, CONVOLUTION, ATTENTION)
+COMMUNICATION, TRANSFER, UNKNOWN, GRAPH = "communication", "copy from or to the host", "no formula", "in a graph"
+# FP32 products on tensor cores, as cuBLAS and CUTLASS name their kernels.
+_TF32 = re.compile(r"tf32|s1688|_xf32", re.IGNORECASE)
+# Bytes of an element, as kernels of aten::cat name it.
+_OPAQUE = re.compile(r"OpaqueType<(\d+)u?>")
+_HOST = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Calls of one operator with the same arguments."""
+
+    operator: str
+    family: str
+    arguments: str  # shapes, as text
+    types: str
+    calls: int
+    kernels: int
+    gpu_ns: int
+    work: Work | None  # of each call; None where it is not known
+    least_ns: float | None  # of each call: the longer of compute and memory at the device's peaks
+    bound: str | None  # which of them it is
+
+    @property
+    def reached_ratio(self) -> float | None:
+        """The least time as a share of the recorded time; above 1 where a cache or a sparse kernel beats the peaks."""
+        return None if self.least_ns is None or not self.gpu_ns else self.least_ns * self.calls / self.gpu_ns
+
+    @property
+    def tflops(self) -> float | None:
+        """Achieved, 10^12 FLOPs per second."""
+        flops = self.work.flops if self.work else None
+        return None if flops is None or not self.gpu_ns else flops * self.calls / self.gpu_ns / 1e3
+
+    @property
+    def tbps(self) -> float | None:
+        """Achieved, 10^12 bytes per second."""
+        return None if self.work is None or not self.gpu_ns else self.work.bytes * self.calls / self.gpu_ns / 1e3
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stretch of the way from the least time to the recorded one."""
+
+    name: str
+    ns: float
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """A trace against the peaks of its device."""
+
+    info: TraceInfo
+    peaks: Peaks
+    groups: tuple[Group, ...]  # longest first
+    span_ns: int  # of the device, from its first to its last work
+    steps: int
+    # GPU time by family, of which the formulas cover some.
+    gpu_ns: int = 0
+    covered_ns: int = 0
+    parts: tuple[Part, ...] = ()  # add up to `span_ns`; empty without the device's peaks
+    notes: tuple[str, ...] = field(default=())
+
+
+def read_roofline(engine: TraceProcessor, info: TraceInfo, given: Sequence[str] = ()) -> Roofline:
+    """The roofline of the device that works most. given: peaks in place of those known (`peaks_of`).
+
+    The trace must be loaded with Python stacks and all arguments. Raises TraceError where no GPU work is recorded.
+    """
+    work = read_frame(engine, "work")
+    if not len(work):
+        raise TraceError(f"{info.path} records no GPU work", hint="molprof report --by operator shows its operators")
+    work, others = _busiest(work)
+    operators = read_frame(engine, "operators")
+    known = dict(
+        zip(operators["id"].tolist(), zip(operators["name"], operators["caller_id"], strict=True), strict=True)
+    )
+    chains = {item: _chain(item, known) for item in set(work["operator_id"].tolist()) if item is not None}
+    operands = read_operands(engine, {item for chain in chains.values() for item in chain})
+    peaks = peaks_of(_device_name(info, work), given)
+    groups, family = _grouped(work, chains, {key: str(name) for key, (name, _) in known.items()}, operands, peaks)
+    span_ns = int((work["ts"] + work["dur"]).max() - work["ts"].min())
+    steps = len(read_frame(engine, "steps"))
+    notes = [] if operands else ["no shapes are recorded: torch.profiler.profile(record_shapes=True) records them"]
+    if others:
+        notes.append(f"the work of {others} other devices is left out")
+    return Roofline(
+        info,
+        peaks,
+        groups,
+        span_ns,
+        steps,
+        sum(group.gpu_ns for group in groups),
+        sum(group.gpu_ns for group in groups if group.work),
+        _parts(work, family, groups, span_ns, peaks),
+        tuple(notes),
+    )
+
+
+def _busiest(work: Frame) -> tuple[Frame, int]:
+    """The work of the device with most of it, and how many others there are."""
+    devices = work["device"]
+    names, places = np.unique(devices.astype(str), return_inverse=True)
+    total = np.bincount(places, weights=work["dur"])
+    chosen = places == total.argmax()
+    return Frame({name: column[chosen] for name, column in work.columns.items()}), len(names) - 1
+
+
+def _device_name(info: TraceInfo, work: Frame) -> str | None:
+    number = work["device"][0]
+    found = [device for device in info.devices if device.get("id") == number] or info.devices[:1]
+    return str(found[0]["name"]) if found and found[0].get("name") else None
+
+
+def _chain(item: int, known: Mapping[int, tuple[Any, Any]]) -> tuple[int, ...]:
+    """An operator and those around it, the innermost first."""
+    chain = []
+    at: int | None = item
+    while at is not None and at in known:
+        chain.append(at)
+        at = known[at][1]
+    return tuple(chain)
+
+
+def _grouped(
+    work: Frame,
+    chains: Mapping[int, tuple[int, ...]],
+    names: Mapping[int, str],
+    operands: Mapping[int, Operands],
+    peaks: Peaks,
+) -> tuple[tuple[Group, ...], np.ndarray]:
+    """Groups, the longest first, and the family of each piece of work."""
+    pieces: defaultdict[tuple[str, int | None, str], list[int]] = defaultdict(list)  # by owner
+    columns = [work[name].tolist() for name in ("operator_id", "name", "class", "category", "in_graph")]
+    # What an operator lists is of the type that its kernels name.
+    sizes = {
+        item: int(match[1]) for item, name, *_ in zip(*columns, strict=True) if (match := _OPAQUE.search(name or ""))
+    }
+    found = {}
+    for item, chain in chains.items():
+        each = ((at, work_of(names[at], operands[at], sizes.get(item))) for at in chain if at in operands)
+        found[item] = next(((at, one) for at, one in each if one is not None), (item, None))
+    for place, (item, name, kind, category, in_graph) in enumerate(zip(*columns, strict=True)):
+        if kind == "collective":
+            pieces[COMMUNICATION, item, name].append(place)
+        elif category != "kernel" and _HOST.search(name or ""):
+            pieces[TRANSFER, None, name].append(place)
+        elif in_graph:
+            pieces[GRAPH, None, name].append(place)
+        elif item is None or found[item][1] is None:
+            pieces[UNKNOWN, item, name].append(place)
+        else:
+            pieces["", found[item][0], ""].append(place)
+    family = np.full(len(work), UNKNOWN, dtype=object)
+    sums: defaultdict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
+    of_owner = {at: one for at, one in found.values() if one is not None}
+    for (other, owner, name), places in pieces.items():
+        one = None if other or owner is None else of_owner[owner]
+        is_fp32 = one is not None and one.kind == "fp32" and one.family in (MATMUL, CONVOLUTION)
+        if one is not None and is_fp32 and any(_TF32.search(str(work["name"][place])) for place in places):
+            one = replace(one, kind="tf32")
+        family[places] = other or (one.family if one else UNKNOWN)
+        operator = names[owner] if owner is not None else name
+        given = operands.get(owner, ()) if owner is not None else ()
+        key = (operator, other or (one.family if one else UNKNOWN), _shapes(given), _types(given), one)
+        calls = len(places) if owner is None else 1
+        for number, amount in enumerate((calls, len(places), int(work["dur"][places].sum()))):
+            sums[key][number] += amount
+    groups = [
+        Group(operator, kind, shapes, types, calls, kernels, gpu_ns, one, *_least(one, peaks))
+        for (operator, kind, shapes, types, one), (calls, kernels, gpu_ns) in sums.items()
+    ]
+    return tuple(sorted(groups, key=lambda group: (-group.gpu_ns, group.operator, group.arguments))), family
+
+
+def _least(work: Work | None, peaks: Peaks) -> tuple[float | None, str | None]:
+    if work is None:
+        return None, None
+    compute = 0.0 if work.flops is None else peaks.flops_ns(work.kind, work.flops)
+    memory = peaks.bytes_ns(work.bytes)
+    if compute is None or memory is None:
+        return None, None
+    return max(compute, memory), "compute" if compute > memory else "memory"
+
+
+def _shapes(operands: Operands) -> str:
+    shapes = (shape for item in operands for shape in (item.parts or (item.shape,)))
+    return ", ".join("x".join(map(str, shape)) for shape in shapes if shape)
+
+
+def _types(operands: Operands) -> str:
+    return ", ".join(dict.fromkeys(item.type.removeprefix("c10::") for item in operands if item.is_tensor))
+
+
+def _parts(work: Frame, family: np.ndarray, groups: Iterable[Group], span_ns: int, peaks: Peaks) -> tuple[Part, ...]:
+    """The way from the least time to the recorded span; it adds up.
+
+    What runs at the same time counts once, for the family that stands first.
+    """
+    known = [(group, group.work) for group in groups if group.work is not None]
+    if not known or any(group.least_ns is None for group, _ in known):
+        return ()
+    heavy = [(group.calls, one) for group, one in known if one.family in HEAVY]
+    compute = sum((peaks.flops_ns(one.kind, one.flops or 0) or 0) * calls for calls, one in heavy)
+    moved = peaks.bytes_ns(sum(one.must_bytes * group.calls for group, one in known)) or 0
+    least = max(compute, moved)
+    exposed: dict[str, int] = {}
+    order = [*HEAVY, *(name for name in dict.fromkeys(group.family for group in groups) if name not in HEAVY)]
+    covered, chosen = 0, np.zeros(len(work), dtype=bool)
+    for name in order:
+        chosen |= family == name
+        total = Union(work["ts"][chosen], (work["ts"] + work["dur"])[chosen]).length_ns
+        exposed[name], covered = total - covered, total
+    light = "all products and attention at the peaks, or weights, cache and rows of tables read once"
+    parts = [Part("Speed of light", least, light)]
+    alone = dict.fromkeys(HEAVY, 0.0)
+    for group, one in known:
+        if one.family in alone:
+            alone[one.family] += (group.least_ns or 0) * group.calls
+    apart = "inputs and outputs of each product and attention go through memory"
+    parts.append(Part("Each on its own", sum(alone.values()) - least, apart))
+    for name in HEAVY:
+        if exposed.get(name):
+            part = Part(f"{name}: below peak".capitalize(), exposed[name] - alone[name], "recorded time less its least")
+            parts.append(part)
+    for name in order[3:]:
+        if exposed.get(name):
+            parts.append(
+                Part(name.capitalize(), exposed[name], _MEANINGS.get(name, "which fusion would spare in part"))
+            )
+    parts.append(Part("GPU idle", span_ns - covered, "launches, syncs and host work that the GPU waits for"))
+    return tuple(parts)
+
+
+_MEANINGS = {
+    COMMUNICATION: "that nothing else hides",
+    TRANSFER: "that nothing else hides",
+    UNKNOWN: "what it must do is not known",
+    GRAPH: "kernels of graphs have no operator",
+}
