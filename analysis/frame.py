@@ -57,7 +57,8 @@ FRAMES = {
     "phases": Declared("molprof_phase", "id, ts, dur, phase, batch, step, upid, tid"),
     "steps": Declared(
         "molprof_any_step",
-        "id, ts, dur, source, name, kind, number, batch, prompt_sequences, prompt_tokens, tokens, upid, tid",
+        "id, ts, dur, source, name, kind, number, batch, prompt_sequences, prompt_tokens, prompt_length,"
+        " generating_sequences, generating_length, tokens, least_tokens, most_tokens, upid, tid",
     ),
     "tokens": Declared(
         "molprof_token",

@@ -6,6 +6,10 @@
 -- first and after the last work of the device, as long as anything is recorded, is divided alike. Reports say what is in
 -- quotes.
 --
+-- cpu_masks ("CPU in masks"): nothing is queued, and the thread fills, copies, applies or advances masks of constrained
+-- decoding, or compiles a grammar or waits for one: it is in a phase mask_... or grammar_... of molprof.phase_marks. What
+-- it does there, also a host sync, counts as nothing else.
+--
 -- cpu_waited ("CPU in a host sync"): nothing is queued, and the thread is in a host sync.
 --
 -- cpu_calls ("CPU in other GPU calls"): nothing is queued, and the thread is in any other call of runtime or driver.
@@ -223,6 +227,28 @@ WHERE
   AND EXISTS(SELECT 1 FROM _molprof_idle WHERE host_end > ts)
 ORDER BY id;
 
+-- Where threads are in masks of constrained decoding.
+CREATE PERFETTO TABLE _molprof_masking AS
+SELECT DISTINCT
+  lane.id,
+  lane.ts,
+  lane.ts_end - lane.ts AS dur,
+  own.track_id
+FROM molprof_phase AS phase
+JOIN _molprof_phase_lane AS lane USING (id)
+JOIN _molprof_thread_track AS track ON track.upid = lane.upid AND track.tid = lane.tid
+JOIN _molprof_own_track AS own ON own.id = track.id
+WHERE phase.phase GLOB 'mask_*' OR phase.phase GLOB 'grammar_*'
+ORDER BY lane.ts, lane.id;
+
+-- Slices (id, ts, dur, track_id) and masks.
+CREATE PERFETTO MACRO _molprof_or_masking(slices TableOrSubquery)
+RETURNS TableOrSubquery AS (
+  SELECT id, ts, dur, track_id FROM $slices
+  UNION ALL
+  SELECT id, ts, dur, track_id FROM _molprof_masking
+);
+
 -- Time in which nothing is queued, by the thread that is waited for.
 CREATE PERFETTO TABLE _molprof_host_idle AS
 SELECT
@@ -309,7 +335,8 @@ FROM _molprof_host_idle AS host
 CROSS JOIN _molprof_idle AS idle
 CROSS JOIN _molprof_call AS before
 CROSS JOIN _molprof_own_track AS own
-LEFT JOIN _molprof_common!(_molprof_host_idle, _molprof_outermost) AS common ON common.id = host.id
+LEFT JOIN _molprof_common!(_molprof_host_idle, _molprof_or_masking!(_molprof_outermost)) AS common
+  ON common.id = host.id
 WHERE
   idle._auto_id = host.id
   AND before.id = idle.before_id
@@ -361,22 +388,26 @@ SELECT
 FROM _molprof_call
 WHERE dur > 0;
 
--- Of each gap: time in operators or calls, of it in calls, of it in host syncs.
+-- Of each gap: time in operators, calls or masks, of it in calls or masks, of it in host syncs or masks, of it in masks.
 CREATE PERFETTO TABLE _molprof_idle_in AS
 SELECT
   id,
   SUM(any_ns) AS any_ns,
   SUM(call_ns) AS call_ns,
-  SUM(sync_ns) AS sync_ns
+  SUM(sync_ns) AS sync_ns,
+  SUM(mask_ns) AS mask_ns
 FROM (
-  SELECT id, time_ns AS any_ns, 0 AS call_ns, 0 AS sync_ns
-  FROM _molprof_time_in!(_molprof_waited_for, _molprof_outermost)
+  SELECT id, time_ns AS any_ns, 0 AS call_ns, 0 AS sync_ns, 0 AS mask_ns
+  FROM _molprof_time_in!(_molprof_waited_for, _molprof_or_masking!(_molprof_outermost))
   UNION ALL
-  SELECT id, 0, time_ns, 0
-  FROM _molprof_time_in!(_molprof_waited_for, _molprof_idle_called)
+  SELECT id, 0, time_ns, 0, 0
+  FROM _molprof_time_in!(_molprof_waited_for, _molprof_or_masking!(_molprof_idle_called))
   UNION ALL
-  SELECT id, 0, 0, time_ns
-  FROM _molprof_time_in!(_molprof_waited_for, _molprof_idle_waited)
+  SELECT id, 0, 0, time_ns, 0
+  FROM _molprof_time_in!(_molprof_waited_for, _molprof_or_masking!(_molprof_idle_waited))
+  UNION ALL
+  SELECT id, 0, 0, 0, time_ns
+  FROM _molprof_time_in!(_molprof_waited_for, _molprof_masking)
 )
 GROUP BY id
 ORDER BY id;
@@ -411,7 +442,10 @@ WITH
     SELECT id, 'cpu_calls', call_ns - sync_ns
     FROM _molprof_idle_in
     UNION ALL
-    SELECT id, 'cpu_waited', sync_ns
+    SELECT id, 'cpu_waited', sync_ns - mask_ns
+    FROM _molprof_idle_in
+    UNION ALL
+    SELECT id, 'cpu_masks', mask_ns
     FROM _molprof_idle_in
   )
 SELECT

@@ -12,7 +12,7 @@ INCLUDE PERFETTO MODULE molprof.work_totals;
 
 -- What names of a kind have in common.
 CREATE PERFETTO TABLE molprof_kind_pattern(
-  -- elementwise, or masking: index, fill, put, scatter, where.
+  -- elementwise, or masking: bitmask, index, fill, put, scatter, where.
   kind STRING,
   -- GLOB pattern for the name in lower case.
   pattern STRING,
@@ -23,6 +23,8 @@ WITH
   data(kind, pattern, unless) AS (
     VALUES
       ('elementwise', '*elementwise*', ''),
+      -- Of XGrammar, vLLM, SGLang and TensorRT-LLM.
+      ('masking', '*bitmask*', ''),
       -- arange and the like number their elements, and mask nothing.
       ('masking', '*index*', '*with_index*'),
       ('masking', '*fill*', ''),

@@ -157,7 +157,8 @@ WITH
       (190, '*permute*', 'copy'),
       (190, '*convert_kernel*', 'copy'),
       (190, '*subtensoropwithcast*', 'copy'),
-      -- fill: also masked_fill, which writes one constant.
+      -- fill: also masked_fill and bit masks, which write one constant.
+      (200, '*bitmask*', 'fill'),
       (200, '*fillfunctor*', 'fill'),
       (200, '*fillbuffer*', 'fill'),
       (200, '*fill_kernel*', 'fill'),

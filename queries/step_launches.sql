@@ -159,7 +159,7 @@ CREATE PERFETTO VIEW molprof_step_launch_summary(
   kind STRING,
   -- Steps; 0 for what is outside any.
   steps LONG,
-  -- Generated tokens; null where not known.
+  -- Generated tokens; null where the number of any step is not known.
   tokens LONG,
   -- Prompt tokens read; null where not known.
   prompt_tokens LONG,
@@ -186,7 +186,7 @@ SELECT
   step.source,
   step.kind,
   COUNT(step.id) AS steps,
-  SUM(step.tokens) AS tokens,
+  IIF(COUNT(step.tokens) = COUNT(step.id), SUM(step.tokens), NULL) AS tokens,
   SUM(step.prompt_tokens) AS prompt_tokens,
   SUM(step.dur) AS host_ns,
   SUM(fact.launches) AS launches,
@@ -197,8 +197,10 @@ SELECT
   SUM(fact.leaf_operators) AS leaf_operators,
   1.0 * SUM(fact.launches) / NULLIF(COUNT(step.id), 0) AS launches_per_step,
   1.0 * SUM(fact.kernels) / NULLIF(COUNT(step.id), 0) AS kernels_per_step,
-  1.0 * SUM(fact.launches) / NULLIF(SUM(step.tokens), 0) AS launches_per_token,
-  1.0 * SUM(fact.kernels) / NULLIF(SUM(step.tokens), 0) AS kernels_per_token
+  IIF(COUNT(step.tokens) = COUNT(step.id), 1.0 * SUM(fact.launches) / NULLIF(SUM(step.tokens), 0), NULL)
+    AS launches_per_token,
+  IIF(COUNT(step.tokens) = COUNT(step.id), 1.0 * SUM(fact.kernels) / NULLIF(SUM(step.tokens), 0), NULL)
+    AS kernels_per_token
 FROM molprof_step_launch AS fact
 LEFT JOIN molprof_any_step AS step ON step.id = fact.step_id
 GROUP BY step.source, step.kind

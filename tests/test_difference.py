@@ -182,6 +182,31 @@ def test_traces_of_other_origin_differ_in_their_recorded_span(tmp_path: Path) ->
     assert mixed["trace_difference"]["span_ns"] == 5_000 - 149_000
 
 
+def test_phases_of_engines_differ_per_step_and_per_token(tmp_path: Path) -> None:
+    def served(name: str, sequences: int, *events: tuple[str, str, float, float]) -> Report:
+        mark = f"execute_context_0(0)_generation_{sequences}({sequences})"
+        steps = [(mark, "user_annotation", ts, 100.0) for ts in sorted({ts // 100 * 100 for *_, ts, _ in events})]
+        slices = [tiny_trace.slice_(kind, name, ts, dur) for name, kind, ts, dur in (*steps, *events)]
+        return tiny_trace.report(tmp_path / name, {"traceEvents": slices})
+
+    forward, runner = ("gpu_model_runner: forward", "user_annotation"), "vllm/v1/worker/gpu_model_runner.py(1)"
+    mask = ("vllm/v1/structured_output/utils.py(1): apply_grammar_bitmask", "python_function")
+    prepare = (f"{runner}: _prepare_inputs", "python_function")
+    plain = served("plain.json", 4, (*prepare, 0, 10), (*forward, 10, 60), (*forward, 110, 60))
+    other = served("other.json", 2, (*forward, 10, 50), (*mask, 70, 20))
+    found = compare([plain, other]).to_json()["phase_difference"]
+    parts = {name: ns for name, ns in found["parts"].items() if ns}
+    assert parts == {"forward": -10_000, "prepare": -5_000, "mask_apply": 20_000, "outside": -5_000}
+    assert (found["first_ns"], found["span_ns"]) == (100_000, 0)
+    each = found["per_token"]
+    assert {name: ns for name, ns in each["parts"].items() if ns} == {
+        "forward": 10_000, "prepare": -1_250, "mask_apply": 10_000, "outside": 6_250,
+    }  # fmt: skip
+    assert (each["first_ns"], each["span_ns"], each["per_token"]) == (25_000, 25_000, None)
+    shown = " ".join(comparison_verdict(compare([plain, other])))
+    assert "Of the recorded span per step, 0 ns (+25.0 µs per generated token): mask_apply +20.0 µs" in shown
+
+
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return tiny_trace.report(tmp_path_factory.mktemp("plain") / "tiny.json", tiny_trace.document())

@@ -6,7 +6,6 @@ The findings of public traces, in their order, are in `tests/goldens`.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +13,16 @@ import plain_kernels
 import pytest
 import tiny_trace
 from decoding_trace import GEMM, Event, PerStep, decoding, gemms, launched, op
+from finding_cases import Case, findings, plain
 from tiny_trace import slice_, work
 
 from molprof import api
-from molprof.analysis.figures.model import Finding, Gain
+from molprof.analysis.figures.model import Gain
 from molprof.analysis.findings import RULES
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
 FLASH, CUTLASS = "flash_fwd_kernel_bf16", "fmha_cutlassF_bf16_aligned_64x64_rf_sm80"
 ADD, SOFTMAX = "vectorized_elementwise_kernel", "softmax_warp_forward"
-_findings: dict[str, dict[str, Finding]] = {}
-
-
-def findings(tmp_path: Path, content: dict[str, Any]) -> dict[str, Finding]:
-    """By id. Every finding's query must run, and show something."""
-    path = tiny_trace.write(tmp_path / "trace.json.gz", content)
-    if (key := repr(content)) in _findings:
-        return _findings[key]
-    with api.load(path) as trace:
-        found = trace.findings
-        for item in found:
-            assert trace.query(item.query).rows(), item.id
-    assert [item.note for item in found] == sorted(item.note for item in found)
-    assert all(0 <= item.gain.low <= item.gain.high <= 1 for item in found if item.gain is not None)
-    assert all(item.figures and item.evidence and item.explanation and item.fix for item in found)
-    return _findings.setdefault(key, {item.id: item for item in found})
 
 
 def sparse(start: int) -> list[Event]:
@@ -141,11 +125,6 @@ def generated(content: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return content
 
 
-def plain(*events: Event | list[Event]) -> dict[str, Any]:
-    """A trace of another program."""
-    return {"traceEvents": [item for event in events for item in (event if isinstance(event, list) else [event])]}
-
-
 def kernels(*names: str) -> dict[str, Any]:
     """Kernels of 10 us, one after the other."""
     return plain(*(launched("kernel", name, 10 + 10 * n, 12 + 10 * n, 10) for n, name in enumerate(names)))
@@ -175,21 +154,6 @@ OUTSIDE = plain(
 )  # fmt: skip
 
 
-def served(*more: Event | list[Event], rows_tid: int = 100, rows: int = 4) -> dict[str, Any]:
-    """A step of vLLM, 200 us: a forward, then the filling of masks, row after row or in another thread."""
-    mine = "vllm/v1/structured_output/"
-    return plain(
-        slice_("user_annotation", "gpu_model_runner: forward", 0, 100),
-        slice_("python_function", f"{mine}__init__.py(1): grammar_bitmask", 100, 100),
-        *(
-            slice_("python_function", f"{mine}backend_xgrammar.py(2): fill_bitmask", 105 + 20 * row, 20, tid=rows_tid)
-            for row in range(rows)
-        ),
-        op("aten::argmax", 199, 1),
-        *more,
-    )
-
-
 REGION = lambda start: [op("Torch-Compiled Region: 0/0", start, 500)]  # noqa: E731
 COMPILING = lambda start: [  # noqa: E731
     op("_compile.compile_inner (dynamo_timed)", start, 400), op("gc (dynamo_timed)", start + 350, 100),
@@ -197,18 +161,6 @@ COMPILING = lambda start: [  # noqa: E731
 COMPILED = tuple({"compiles": n, "compile_ns": 200_000 * n} for n in (2, 1, 0))
 ROWS = {"lengths": [10, 2, 10, 2], "batch_size": 2}
 GAP_NS = 1000 * (4 * 9 * 45 + 3 * 545)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A trace in which a rule fires: its gain, some of its figures, words of its evidence or fix; where it does not."""
-
-    rule: str
-    content: dict[str, Any]
-    gain: float | None
-    figures: dict[str, float]
-    words: tuple[str, ...] = ()
-    quiet: tuple[dict[str, Any], ...] = ()
 
 
 CASES = [
@@ -317,31 +269,12 @@ CASES = [
     Case("vocabulary_copies", decoding(lambda start: [op("aten::copy_", start + 620, 60)]), 0.06, {"least_ns": 50_000},
          quiet=(decoding(lambda start: [op("aten::copy_", start + 620, 49)]),
                 decoding(lambda start: [op("aten::mul", start + 620, 90)]))),
-    Case("mask_cost", served(), 0.5,
-         {"fill_ns": 100_000, "apply_ns": 0, "accept_ns": 0, "forward_ns": 100_000},
-         quiet=(plain(slice_("user_annotation", "gpu_model_runner: forward", 0, 100)),)),
-    # A GPU that works until 160 hides 60 us of the filling.
-    Case("mask_cost", served(launched("kernel", GEMM, 90, 100, 60)), 0.2, {}),
-    Case("mask_fill_serial", served(), 80 * 3 / 4 / 200, {"rows_per_step": 4, "row_ns": 20_000, "fill_ns": 100_000},
-         quiet=(served(rows_tid=101), served(rows=1))),
-    Case("mask_fill_waits", served(), 0.5, {"fill_ns": 100_000, "forward_ns": 100_000}, words=("no longer than",)),
-    # 40 us outside the 60 us of GPU work; none where the GPU works all the time.
-    Case("mask_fill_waits", served(launched("kernel", GEMM, 90, 100, 60)), 0.2,
-         {"fill_ns": 40_000, "forward_ns": 60_000}, quiet=(served(launched("kernel", GEMM, 90, 100, 100)),)),
-    Case("masks_not_recorded", plain(slice_("user_annotation", "gpu_model_runner: forward", 0, 100)), None,
-         {"phases": 7}, words=("mask_fill",), quiet=(served(),)),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{n}-{case.rule}" for n, case in enumerate(CASES)])
 def test_a_rule(tmp_path: Path, case: Case) -> None:
-    found = findings(tmp_path, case.content)[case.rule]
-    assert case.gain is None or found.gain_ratio == pytest.approx(case.gain)
-    assert found.figures.items() >= case.figures.items()
-    assert len(case.figures) in (0, 1, 2, len(found.figures)), sorted(found.figures)
-    assert all(words in found.evidence or words in found.fix for words in case.words)
-    for quiet in case.quiet:
-        assert case.rule not in findings(tmp_path, quiet)
+    case.check(tmp_path)
 
 
 def test_findings_beside_each_other(tmp_path: Path) -> None:

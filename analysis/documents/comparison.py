@@ -274,7 +274,8 @@ def _phases(comparison: Comparison, place: int) -> str:
         return ""
     largest = sorted(item.parts.items(), key=lambda part: -abs(part[1]))[:_MOST_PHASES]
     named = ", ".join(f"{RECORDED_LABELS.get(name, name)} {signed_time_text(round(ns))}" for name, ns in largest)
-    return f"Of the recorded span per step, {signed_time_text(round(item.span_ns))}: {named}."
+    each = f" ({signed_time_text(round(item.per_token.span_ns))} per generated token)" if item.per_token else ""
+    return f"Of the recorded span per step, {signed_time_text(round(item.span_ns))}{each}: {named}."
 
 
 def _validity(label: str, run: Run, first_label: str, first: Run) -> str:

@@ -63,8 +63,8 @@ def bars(comparison: Comparison) -> Iterator[Section]:
     """The parts that are worth a look, the rest, and their sum; of two runs also in %, with a bar for each part."""
     kinds: Mapping[str, Sequence[Difference | TraceDifference | PhaseDifference | None]] = {
         _UNPROFILED: comparison.differences,
-        _OF_GPUS: comparison.trace_differences,
         _PER_STEP: comparison.phase_differences,
+        _OF_GPUS: comparison.trace_differences,
     }
     kind = next((kind for kind, items in kinds.items() if any(items)), _UNPROFILED)
     known: dict[str, tuple[Mapping[str, float], float]] = {}  # by label, parts and total
@@ -112,7 +112,9 @@ def differences(comparison: Comparison) -> Iterator[Section]:
         yield _recorded(comparison, recorded)
     phases = {label: item for label, item in zip(others, comparison.phase_differences, strict=True) if item}
     if phases:
-        yield _phases(comparison, phases)
+        yield _phases(first, phases, "step")
+    if tokens := {label: item.per_token for label, item in phases.items() if item.per_token}:
+        yield _phases(first, tokens, "generated token")
 
 
 def _part_rows(comparison: Comparison, known: Mapping[str, Difference]) -> Table:
@@ -190,18 +192,19 @@ def _recorded(comparison: Comparison, known: Mapping[str, TraceDifference]) -> S
     return Section(f"Difference in recorded (profiled) span from {first}", tuple(notes), table)
 
 
-def _phases(comparison: Comparison, known: Mapping[str, PhaseDifference]) -> Section:
-    """The difference per step of an engine, by phase: profiled, as the above."""
-    first, items = comparison.labels[0], list(known.values())
+def _phases(first: str, known: Mapping[str, PhaseDifference], what: str) -> Section:
+    """The difference per step or token of an engine, by phase: profiled, as the above."""
+    items = list(known.values())
     parts = dict.fromkeys(part for item in items for part in item.parts if item.parts[part])
     rows = [_Part(RECORDED_LABELS.get(part, part), [item.parts.get(part) for item in items]) for part in parts]
     rows.append(_Part("total", [item.span_ns for item in items]))
     notes = (
-        "recorded span per step, so the profiler's cost is included; phases without those inside them",
+        f"recorded span per {what}, so the profiler's cost is included; phases without those inside them",
+        *(("tokens that the names of steps tell: the first ones of prompts are not among them",) * (what != "step")),
         _CHANGES.format(first),
     )
     table = _part_table(known, rows, items[0].first_ns, None)
-    return Section(f"Difference by phase, per step, from {first}", notes, table)
+    return Section(f"Difference by phase, per {what}, from {first}", notes, table)
 
 
 def _first_ns(comparison: Comparison, kind: str = _UNPROFILED) -> float | None:

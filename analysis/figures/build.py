@@ -122,7 +122,11 @@ def build_report(engine: TraceProcessor, info: TraceInfo) -> Report:
         counts=counts,
         devices=devices,
         run=run,
-        tables=tuple(table.read(engine, run is not None) for table in TABLES.values()),
+        tables=tuple(
+            table
+            for query in TABLES.values()
+            if (table := query.read(engine, run is not None)).rows or not query.optional
+        ),
         checks=checks,
         findings=(),
         typical_step=read_typical_step(engine) if trace.whole_steps else None,

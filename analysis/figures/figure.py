@@ -31,6 +31,7 @@ class TableQuery(Struct, frozen=True):
     sql: str
     module: str | None = None  # that the SQL uses, if not called as the table
     needs_run: bool | None = False  # only for a run that molprof captured; None: only for other traces
+    optional: bool = False  # left out where it has no rows
     more: Query | None = None  # whose rows follow: of GPU work, while another process answers for the host
     made: Callable[[Table], Table] | None = None  # what becomes of the rows
 

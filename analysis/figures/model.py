@@ -19,6 +19,7 @@ STACK_CATEGORY = "python_function"
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver")
 # The causes of queries/idle_causes.sql, as people read them.
 IDLE_CAUSES = {
+    "cpu_masks": "CPU in masks",
     "cpu_waited": "CPU in a host sync",
     "cpu_calls": "CPU in other GPU calls",
     "cpu_operators": "CPU in operators",

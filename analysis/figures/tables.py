@@ -84,6 +84,30 @@ TABLES = (
         " ORDER BY time_ns DESC, source",
     ),
     TableQuery(
+        "mask_times",
+        "Masks of constrained decoding, per step and per request in a step (with forwards, to compare)",
+        "SELECT measure, per, count, time_ns, p50_ns, p90_ns, p99_ns, longest_ns FROM molprof_mask_time"
+        " ORDER BY per DESC, measure",
+        "masks",
+        optional=True,
+    ),
+    TableQuery(
+        "mask_mix",
+        "Steps of an engine by sequences and masks",
+        "SELECT kind, sequences, masks, unconstrained, steps, mean_ns, mean_fill_ns, mean_mask_ns"
+        " FROM molprof_mask_mix ORDER BY steps DESC, kind, sequences, masks LIMIT 20",
+        "masks",
+        optional=True,
+    ),
+    TableQuery(
+        "mask_copies",
+        "Copies of masks to the GPU, and of what masks read from it",
+        "SELECT phase, direction, host_memory, COUNT() AS count, SUM(dur) AS time_ns, SUM(bytes) AS bytes"
+        " FROM molprof_mask_copy GROUP BY phase, direction, host_memory ORDER BY time_ns DESC, phase, direction",
+        "masks",
+        optional=True,
+    ),
+    TableQuery(
         "kernel_classes",
         "GPU work by class",
         "SELECT class, count, time_ns, time_ratio, names FROM molprof_class_summary ORDER BY time_ns DESC, class",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from molprof.analysis.figures.model import Finding
-from molprof.analysis.findings import attention, cpu, engine, idle, kernels, processor, run
+from molprof.analysis.findings import attention, cpu, engine, idle, kernels, masks, processor, run
 from molprof.analysis.findings.around import ASKED
 from molprof.analysis.findings.known import FOREIGN_IDLE, RUN_IDLE, SPAN, Known
 from molprof.analysis.findings.rule import Found, Rule
@@ -11,7 +11,7 @@ from molprof.analysis.trace_processor.package import Query
 
 __all__ = ["RULES", "Known", "find_all", "queries"]
 
-_MODULES = (engine, idle, attention, kernels, cpu, processor, run)
+_MODULES = (engine, masks, idle, attention, kernels, cpu, processor, run)
 # In the order in which they are defined: that of findings of equal gain.
 RULES = tuple(item for module in _MODULES for item in vars(module).values() if isinstance(item, Rule))
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
+from molprof.analysis.figures.union import Union
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor.package import Query
-from molprof.common.values import counted, percent_text, time_text
+from molprof.common.values import counted, number_text, percent_text, time_text
 
-_MASKS = ("mask_fill", "mask_fill_per_request", "mask_accept_per_request", "mask_apply")
+_FILLING = ("mask_fill", "mask_fill_per_request")
+_MASKS = (*_FILLING, "mask_accept_per_request", "mask_copy", "mask_apply")
 # Own time of each phase; of a GPU's trace the part in which no device worked.
 _TIMES = Query(
     "phase_bound",
@@ -20,6 +27,77 @@ WHERE total.program != 'molprof'
 ORDER BY total.phase
 """,
 )
+# Step by step; of a GPU's trace also the work.
+_STEPS = Query(
+    "masks",
+    "SELECT ts, ts + dur AS ts_end, IFNULL(stretch, -1) AS stretch, IFNULL(sequences, 0) AS sequences,"
+    " IFNULL(masks, 0) AS masks, IFNULL(unconstrained, 0) AS unconstrained, fill_ns, fill_exposed_ns,"
+    " mask_exposed_ns, forward_ns FROM molprof_mask_step ORDER BY ts, step_id",
+)
+_SPREAD = Query(
+    "masks",
+    "SELECT measure, count, p50_ns, p90_ns, p99_ns, longest_ns FROM molprof_mask_time WHERE per = 'step'"
+    " ORDER BY measure",
+)
+_WORK = Query("gpu_work", "SELECT ts, ts + dur AS ts_end FROM molprof_gpu_work ORDER BY ts")
+# Compiling of grammars, waiting for it, and what else an engine or its GPU does.
+_COMPILING = Query(
+    "phases",
+    """
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+SELECT phase.phase, lane.ts, lane.ts_end
+FROM _molprof_phase_lane AS lane
+JOIN molprof_phase AS phase USING (id)
+WHERE phase.program != 'molprof' AND EXISTS(SELECT 1 FROM molprof_phase WHERE phase = 'grammar_compile')
+UNION ALL
+SELECT 'gpu', ts, ts + dur
+FROM molprof_gpu_work
+WHERE EXISTS(SELECT 1 FROM molprof_phase WHERE phase = 'grammar_compile')
+""",
+)
+_BITMASKS = Query(
+    "work_totals",
+    "SELECT IFNULL(SUM(count), 0) AS count FROM molprof_work_total"
+    " WHERE category = 'kernel' AND LOWER(name) GLOB '*bitmask*'",
+)
+# Of each half of the steps, so that one jump is no growth.
+_LEAST_OF_HALF = 8
+# More pairs of steps tell no more, and are many.
+_MOST_STEPS = 400
+_QUANTILE = 1.96  # of the normal distribution, for 95 %
+
+
+def _spread(known: Known, measure: str) -> str:
+    """Percentiles by step, those that so many steps have."""
+    for row in known.rows(_SPREAD):
+        if row["measure"] == measure:
+            told = [f"{name} {time_text(row[f'{name}_ns'])}" for name in ("p50", "p90", "p99") if row[f"{name}_ns"]]
+            return f"{', '.join(told)}, longest {time_text(row['longest_ns'])} of {counted(row['count'], 'step')}"
+    return ""
+
+
+def _growth(values: np.ndarray) -> tuple[float, float, float] | None:
+    """The slope of values, with its 95 % interval: the median of the slopes of all pairs (Sen, JASA 63, 1968).
+
+    Nothing is assumed of their distribution but that errors are independent. None for too few.
+    """
+    count = len(values)
+    if count < _LEAST_OF_HALF:
+        return None
+    first, second = np.triu_indices(count, 1)
+    slopes = np.sort((values[second] - values[first]) / (second - first))
+    cut = _QUANTILE * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    low = max(0, int((len(slopes) - cut) / 2))
+    return float(np.median(slopes)), float(slopes[low]), float(slopes[len(slopes) - 1 - low])
+
+
+def _longest_stretch(steps: Frame) -> Frame | None:
+    """The longest run of decode steps with the same sequences, in which masks are filled."""
+    steps = steps.where((steps["stretch"] >= 0) & (steps["fill_ns"] > 0) & (steps["masks"] > 0))
+    if not len(steps):
+        return None
+    numbers, counts = np.unique(steps["stretch"].astype(np.int64), return_counts=True)
+    return steps.where(steps["stretch"] == numbers[counts.argmax()])
 
 
 def _phases(known: Known) -> dict[str, dict[str, int | None]]:
@@ -39,7 +117,7 @@ def _sum(phases: dict[str, dict[str, int | None]], column: str, *names: str) -> 
     needs=("time",),
     rests_on=("host_time",),
     weight=0.8,
-    queries=(_TIMES,),
+    queries=(_TIMES, _SPREAD),
 )
 def mask_cost(known: Known) -> Found | None:
     """Fires where an engine fills, accepts or applies masks.
@@ -55,7 +133,7 @@ def mask_cost(known: Known) -> Found | None:
     return Found(
         f"{time_text(fill_ns)} to fill masks, {time_text(apply_ns)} to apply them, {time_text(accept_ns)} to accept "
         f"tokens, beside {time_text(forward_ns)} of forwards; {percent_text(known.scope.host_part(mask_ns))} of "
-        f"{known.scope.recorded_text}",
+        f"{known.scope.recorded_text}" + (f"; in a step {each}" if (each := _spread(known, "all")) else ""),
         {"fill_ns": fill_ns, "apply_ns": apply_ns, "accept_ns": accept_ns, "forward_ns": forward_ns},
         known.gain(known.scope.host_part(_sum(phases, "exposed_ns", *_MASKS)), "time of masks outside GPU work"),
     )
@@ -75,7 +153,8 @@ def mask_cost(known: Known) -> Found | None:
 def mask_fill_serial(known: Known) -> Found | None:
     """Fires where the masks of two rows per step or more are filled one by one.
 
-    Rows that other threads fill do not count. Gain: all filling except that of one average row per step.
+    Rows that other threads fill do not count. Gain: all filling except that of one average row per step, of a GPU's
+    trace while no device worked.
     """
     phases = _phases(known)
     steps, rows = _sum(phases, "count", "mask_fill"), _sum(phases, "count", "mask_fill_per_request")
@@ -83,11 +162,13 @@ def mask_fill_serial(known: Known) -> Found | None:
     rows_ns = fill_ns - _sum(phases, "own_ns", "mask_fill")
     if not rows_ns or rows < 2 * steps:
         return None
+    # Filling that GPU work hides costs nothing.
+    seen = _sum(phases, "exposed_ns", *_FILLING) / _sum(phases, "own_ns", *_FILLING)
     return Found(
         f"{counted(rows, 'row')} in {counted(steps, 'step')}, {time_text(rows_ns / rows)} each, one by one: "
         f"{time_text(rows_ns)} of {time_text(fill_ns)} of filling",
         {"rows_per_step": rows / steps, "row_ns": rows_ns / rows, "fill_ns": fill_ns},
-        known.gain(known.scope.host_part(rows_ns * (1 - steps / rows)), "filling of all rows of a step but one"),
+        known.gain(known.scope.host_part(seen * rows_ns * (1 - steps / rows)), "filling of all rows of a step but one"),
         part_of=("mask_cost",),
     )
 
@@ -97,29 +178,159 @@ def mask_fill_serial(known: Known) -> Found | None:
     title="Masks are not filled while the forward runs",
     fix="Start the forward, then fill the masks on the host, and wait for both before sampling.",
     explanation="The mask of a step depends on the tokens before it, as the forward does, and not on its logits.",
-    query="phase_times",
+    query="masks",
     needs=("time",),
     rests_on=("host_time",),
     weight=0.5,
-    queries=(_TIMES,),
+    queries=(_TIMES, _STEPS, _WORK),
 )
 def mask_fill_waits(known: Known) -> Found | None:
     """Fires where masks are filled while no device works, and there is work that could hide it.
 
-    Gain: the filling, at most the time of that work: of one GPU, else of the forwards, if other cores fill meanwhile.
+    Gain: step by step, the filling, at most the time of that work: of the GPU, else of the forward, if other cores fill
+    meanwhile. Where no steps are marked, of all steps together.
     """
-    phases = _phases(known)
-    fill_ns, devices = _sum(phases, "exposed_ns", "mask_fill", "mask_fill_per_request"), known.scope.devices
+    phases, devices = _phases(known), known.scope.devices
+    fill_ns = _sum(phases, "exposed_ns", *_FILLING)
     forward_ns = known.scope.busy_ns // devices if devices else _sum(phases, "time_ns", "forward")
     if not fill_ns or not forward_ns:
         return None
+    steps, saved_ns, each = known.frame(_STEPS), min(fill_ns, forward_ns), ""
+    if len(steps):
+        room_ns = steps["forward_ns"]
+        if devices:
+            work = known.frame(_WORK)
+            room_ns = Union(work["ts"], work["ts_end"]).covered(steps["ts"], steps["ts_end"])
+            room_ns = room_ns - (steps["fill_ns"] - steps["fill_exposed_ns"])
+        saved_ns = int(np.minimum(steps["fill_exposed_ns"], np.maximum(room_ns, 0)).sum())
+        whole_ns, number = int((steps["ts_end"] - steps["ts"]).sum()), len(steps)
+        if not saved_ns or whole_ns <= saved_ns:
+            return None
+        each = (
+            f"; hidden step by step, a step of {time_text(whole_ns / number)} takes "
+            f"{time_text((whole_ns - saved_ns) / number)} at least: {number_text(whole_ns / (whole_ns - saved_ns))} "
+            "times as fast at most"
+        )
     beside, behind = ("while no GPU works", "GPU work") if devices else ("in all", "the forwards")
     longer = "longer than" if fill_ns > forward_ns else "no longer than"
     return Found(
-        f"filling takes {time_text(fill_ns)} {beside}, {longer} {behind}, {time_text(forward_ns)}",
-        {"fill_ns": fill_ns, "forward_ns": forward_ns},
-        known.gain(known.scope.host_part(min(fill_ns, forward_ns)), f"the shorter of filling and {behind}"),
+        f"filling takes {time_text(fill_ns)} {beside}, {longer} {behind}, {time_text(forward_ns)}{each}",
+        {"fill_ns": fill_ns, "forward_ns": forward_ns, "hidden_ns": saved_ns},
+        known.gain(known.scope.host_part(saved_ns), f"the shorter of filling and {behind} in each step"),
         part_of=("mask_cost",),
+    )
+
+
+@rule(
+    id="mask_fill_grows",
+    title="Filling a mask takes longer with every token",
+    fix=(
+        "Look at what the grammar holds there (maxLength, a long repetition, nested alternatives): write it shorter, "
+        "or let the engine's grammar library keep masks of states that it was in."
+    ),
+    explanation="A matcher whose states multiply, or whose cache does not hold, does more work at every token.",
+    query="SELECT position, stretch, masks, fill_ns, dur FROM molprof_mask_step WHERE stretch IS NOT NULL ORDER BY ts",
+    needs=("time",),
+    rests_on=("host_time", "steps"),
+    weight=0.5,
+    queries=(_STEPS,),
+)
+def mask_fill_grows(known: Known) -> Found | None:
+    """Fires where, in the longest run of decode steps with the same sequences, the time to fill a mask grows with the
+    step: the 95 % interval of its slope is above 0 in the first half of the steps, and in the second.
+
+    Gain: all filling above the median of the first quarter of those steps, of a GPU's trace while no device worked.
+    """
+    steps = _longest_stretch(known.frame(_STEPS))
+    if steps is None:
+        return None
+    each_ns = (steps["fill_ns"] / steps["masks"]).astype(np.float64)
+    thinned = each_ns[:: math.ceil(len(each_ns) / _MOST_STEPS)]
+    half = len(thinned) // 2
+    whole, halves = _growth(thinned), (_growth(thinned[:half]), _growth(thinned[half:]))
+    if whole is None or any(found is None or found[1] <= 0 for found in halves):
+        return None
+    stride, quarter = len(each_ns) / len(thinned), len(each_ns) // 4
+    slope, low, high = (value / stride for value in whole)
+    first_ns, last_ns = float(np.median(each_ns[:quarter])), float(np.median(each_ns[-quarter:]))
+    above_ns = float((np.maximum(1 - first_ns / each_ns, 0) * steps["fill_exposed_ns"]).sum())
+    return Found(
+        f"{time_text(first_ns)} per mask in the first quarter of {counted(len(each_ns), 'step')} with the same "
+        f"{counted(int(steps['sequences'][0]), 'sequence')}, {time_text(last_ns)} in the last: {time_text(slope)} more "
+        f"per step (95 %: {time_text(low)} to {time_text(high)})",
+        {"slope_ns": slope, "low_ns": low, "high_ns": high, "first_ns": first_ns, "last_ns": last_ns,
+         "steps": len(each_ns)},
+        known.gain(known.scope.host_part(above_ns), "filling above its time at the beginning"),
+        part_of=("mask_cost",),
+    )  # fmt: skip
+
+
+@rule(
+    id="unconstrained_wait",
+    title="Requests without constraints wait for masks",
+    fix="Fill masks while the forward runs, or serve constrained requests by an instance of their own.",
+    explanation="All rows of a step are sampled together, when the last mask is filled and applied.",
+    query="SELECT * FROM molprof_mask_mix",
+    needs=("time",),
+    rests_on=("host_time", "steps"),
+    weight=0.5,
+    queries=(_STEPS,),
+)
+def unconstrained_wait(known: Known) -> Found | None:
+    """Fires where decode steps have sequences with masks and others without.
+
+    Gain: the time of masks in these steps, of a GPU's trace that in which no device worked, times the share of their
+    sequences that are without.
+    """
+    steps = known.frame(_STEPS)
+    steps = steps.where((steps["unconstrained"] > 0) & (steps["masks"] > 0) & (steps["mask_exposed_ns"] > 0))
+    if not len(steps):
+        return None
+    waits = steps["mask_exposed_ns"]
+    rows, without = int(steps["sequences"].sum()), int(steps["unconstrained"].sum())
+    waited_ns = float((waits * steps["unconstrained"] / steps["sequences"]).sum())
+    return Found(
+        f"{number_text(without / len(steps))} of {number_text(rows / len(steps))} sequences have no mask in "
+        f"{counted(len(steps), 'step')}, and wait {time_text(float(waits.mean()))} in each for those of the others",
+        {"steps": len(steps), "unconstrained": without / len(steps), "wait_ns": float(waits.mean())},
+        known.gain(known.scope.host_part(waited_ns), "time of masks, by the share of sequences without"),
+        part_of=("mask_cost",),
+    )
+
+
+@rule(
+    id="grammar_compile_waits",
+    title="Compiling grammars delays first tokens",
+    fix="Compile known grammars before requests come; send the same text for the same grammar, so that it is found.",
+    explanation="A request cannot start before its grammar is compiled; where it is compiled in the way, none can.",
+    query="SELECT phase, ts, dur, tid FROM molprof_phase WHERE phase GLOB 'grammar_*' ORDER BY ts",
+    needs=("time",),
+    rests_on=("host_time",),
+    queries=(_COMPILING, _TIMES),
+)
+def grammar_compile_waits(known: Known) -> Found | None:
+    """Fires where an engine compiles grammars, or waits for that, while it and its GPU do nothing else.
+
+    Gain: that time.
+    """
+    rows = known.frame(_COMPILING)
+    if not len(rows):
+        return None
+    kinds = rows["phase"].astype(str)
+    compiling = np.isin(kinds, ("grammar_compile", "grammar_wait"))
+    mine, others = rows.where(compiling), rows.where(~compiling)
+    made = Union(mine["ts"], mine["ts_end"])
+    alone_ns = made.length_ns - made.common_ns(Union(others["ts"], others["ts_end"]))
+    phases = _phases(known)
+    count, lookups = _sum(phases, "count", "grammar_compile"), _sum(phases, "count", "grammar_lookup")
+    time_ns, waited_ns = (_sum(phases, "time_ns", name) for name in ("grammar_compile", "grammar_wait"))
+    kept = f"; {lookups - count} of {lookups} were found in the cache" if lookups >= count > 0 else ""
+    waited = f", and {time_text(waited_ns)} of waiting for it" if waited_ns else ""
+    return Found(
+        f"{counted(count, 'grammar')} compiled in {time_text(time_ns)}{waited}: {time_text(alone_ns)} while nothing "
+        f"else ran, before the first tokens of their requests{kept}",
+        {"grammars": count, "compile_ns": time_ns, "wait_ns": waited_ns, "alone_ns": alone_ns},
+        known.gain(known.scope.host_part(alone_ns), "compiling while nothing else ran"),
     )
 
 
@@ -133,15 +344,22 @@ def mask_fill_waits(known: Known) -> Found | None:
     explanation="The engine marks the filling of masks by no scope: only its Python functions show it.",
     query="phase_times",
     note=True,
-    queries=(_TIMES,),
+    queries=(_TIMES, _BITMASKS),
 )
 def masks_not_recorded(known: Known) -> Found | None:
     """Fires where nothing that marks the filling of masks can be in an engine's trace.
 
-    Without gain: the trace may be of requests without constraints.
+    Without gain: the trace may be of requests without constraints, unless kernels apply masks.
     """
     phases = _phases(known)
     if "mask_fill" not in phases or phases["mask_fill"]["count"] is not None:
         return None
     missing = [name for name, row in phases.items() if row["count"] is None]
-    return Found(f"nothing marks these phases in the trace: {', '.join(missing)}", {"phases": len(missing)})
+    kernels = known.row(_BITMASKS)["count"]
+    applied = (
+        f"; {counted(kernels, 'kernel')} that {'applies' if kernels == 1 else 'apply'} masks ran" if kernels else ""
+    )
+    return Found(
+        f"nothing marks these phases in the trace: {', '.join(missing)}{applied}",
+        {"phases": len(missing), "mask_kernels": kernels},
+    )

@@ -71,7 +71,7 @@ WHERE slice.id = work.id AND class.category = work.category AND class.name = IFN
 """,
 )
 # Causes of idle time in which the CPU does something else than wait or launch.
-OUTSIDE_CALLS = ("cpu_operators", "cpu_outside")
+OUTSIDE_CALLS = ("cpu_operators", "cpu_outside", "cpu_masks")
 HOST_CAUSES = ("cpu_calls", *OUTSIDE_CALLS)
 # By step of the call that ends a gap, and of the one that starts work.
 _OF_STEPS = Query(
@@ -95,7 +95,8 @@ GROUP BY place.step_id
 # How each is told to use graphs.
 _ENGINES = {"vllm": "vLLM: without enforce_eager", "sglang": "SGLang: without disable_cuda_graph"}
 _LIMITS = {
-    "gpu": "GPU work", "communication": "exposed communication", "cpu": "the CPU", "launching": "launches under way",
+    "gpu": "GPU work", "communication": "exposed communication", "cpu": "the CPU", "masks": "masks on the CPU",
+    "launching": "launches under way",
     "sync": "host syncs", "pauses": "pauses below 5 µs", "queue": "queued work that does not start",
     "outside": "outside the first and last GPU work",
 }  # fmt: skip
@@ -104,7 +105,7 @@ _LIMITS = {
 def limit_of(cause: str) -> str:
     """What sets the time of work, or of idle time by its cause; a key of `_LIMITS`."""
     if cause in HOST_CAUSES:
-        return "cpu"
+        return "masks" if cause == "cpu_masks" else "cpu"
     return {"gpu": "gpu", "launching": "launching", "cpu_waited": "sync", "short": "pauses"}.get(cause, "queue")
 
 
@@ -345,6 +346,8 @@ class Known:
         for part in self.idle:
             known[limit_of(part.cause)] += part.time_ns
         known["outside"] = scope.recorded_ns * scope.devices - sum(known.values())
+        if not known["masks"]:
+            del known["masks"]
         return known
 
     @cached_property

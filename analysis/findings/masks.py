@@ -1,0 +1,218 @@
+"""What masks of constrained decoding do to the GPU: it waits for them, for copies of them and for what reads them."""
+
+from __future__ import annotations
+
+from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.trace_processor.package import Query
+from molprof.common.values import bytes_text, count_text, counted, number_text, time_text
+
+# Phases between the logits and the token in which an engine may wait.
+_OF_LOGITS = "(phase.phase GLOB 'mask_*' OR phase.phase = 'processors')"
+# Copies of masks that return only when done, and the syncs of their phases; gaps that these calls lie in.
+_COPIES = Query(
+    "masks",
+    """
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+INCLUDE PERFETTO MODULE molprof.host_syncs;
+INCLUDE PERFETTO MODULE molprof.idle_causes;
+WITH
+  blocking AS (
+    SELECT copy.dur, copy.bytes, copy.phase_id, call.id, call.ts, call.dur AS call_ns
+    FROM molprof_mask_copy AS copy
+    JOIN molprof_gpu_call AS call ON call.id = copy.call_id
+    WHERE copy.direction = 'HtoD' AND (IFNULL(copy.host_memory, '') = 'Pageable' OR NOT call.name GLOB '*Async*')
+  ),
+  called AS (
+    SELECT id, ts, call_ns AS dur FROM blocking
+    UNION
+    SELECT wait.id, wait.ts, wait.dur
+    FROM molprof_host_sync AS wait
+    JOIN molprof_call_phase AS place ON place.id = wait.id
+    WHERE place.phase_id IN (SELECT phase_id FROM blocking)
+  )
+SELECT
+  (SELECT COUNT() FROM blocking) AS count,
+  (SELECT IFNULL(SUM(dur), 0) FROM blocking) AS gpu_ns,
+  (SELECT IFNULL(SUM(bytes), 0) FROM blocking) AS bytes,
+  (SELECT IFNULL(SUM(dur), 0) FROM called) AS host_ns,
+  (SELECT COUNT() FROM molprof_mask_step WHERE mask_ns > 0) AS steps,
+  (
+    SELECT IFNULL(SUM(ts_end - ts), 0)
+    FROM _molprof_idle
+    WHERE position = 'between' AND _auto_id IN (
+      SELECT id_0
+      FROM _interval_intersect!(
+        (
+          (SELECT _auto_id AS id, ts, ts_end - ts AS dur FROM _molprof_idle WHERE ts_end > ts),
+          (SELECT id, ts, dur FROM called WHERE dur > 0)
+        ),
+        ()
+      )
+    )
+  ) AS gaps_ns
+""",
+)
+_SYNCS = Query(
+    "masks",
+    f"""
+INCLUDE PERFETTO MODULE molprof.host_syncs;
+SELECT phase.phase, COUNT() AS count, SUM(wait.dur) AS time_ns, (SELECT COUNT() FROM _molprof_numbered_step) AS steps
+FROM molprof_host_sync AS wait
+JOIN molprof_call_phase AS place ON place.id = wait.id
+JOIN molprof_phase AS phase ON phase.id = place.phase_id
+WHERE
+  phase.program != 'molprof'
+  AND {_OF_LOGITS}
+  AND phase.id NOT IN (SELECT phase_id FROM molprof_mask_copy WHERE direction = 'HtoD' AND host_memory = 'Pageable')
+GROUP BY phase.phase
+ORDER BY count DESC, phase.phase
+""",
+)
+# Copies of logits to the host, where masks are applied; launches there.
+_APPLYING = Query(
+    "masks",
+    """
+INCLUDE PERFETTO MODULE molprof.phase_work;
+SELECT
+  COUNT() AS count,
+  SUM(work.host_ns) AS host_ns,
+  SUM(IFNULL(bound.sync_idle_ns + bound.launch_ns, 0)) AS exposed_ns,
+  SUM(work.launches + work.graph_launches) AS launches,
+  (SELECT COUNT() FROM molprof_mask_copy WHERE phase = 'mask_apply' AND direction = 'DtoH') AS copies,
+  (SELECT IFNULL(SUM(bytes), 0) FROM molprof_mask_copy WHERE phase = 'mask_apply' AND direction = 'DtoH') AS bytes
+FROM molprof_phase_work AS work
+JOIN molprof_phase_bound AS bound USING (phase_id)
+WHERE work.phase = 'mask_apply'
+""",
+)
+# Every step copies, or every second step waits.
+_LEAST_COPIES_PER_STEP, _LEAST_SYNCS_PER_STEP = 0.9, 0.5
+# Logits of one row have more bytes; its token has 8.
+_LEAST_LOGITS_BYTES = 4000
+
+
+@rule(
+    id="mask_idle",
+    title="The GPU waits for masks",
+    fix="Fill masks while the forward runs on the GPU, for all rows at once, into pinned memory.",
+    explanation="A step's token is sampled when its mask is on the GPU, and the next step starts with that token.",
+    query="idle_causes",
+    needs=("gpu",),
+    rests_on=("gpu_idle", "host_time"),
+    weight=0.8,
+)
+def mask_idle(known: Known) -> Found | None:
+    """Fires where nothing is queued for the GPU while the thread that it waits for is in masks.
+
+    Gain: that idle time.
+    """
+    parts = [part for part in known.idle if part.cause == "cpu_masks"]
+    time_ns, count = sum(part.time_ns for part in parts), sum(part.count for part in parts)
+    if not time_ns:
+        return None
+    longest_ns = max(part.longest_ns for part in parts)
+    idle_ns = sum(part.time_ns for part in known.idle)
+    return Found(
+        f"{time_text(time_ns)} in {counted(count, 'gap')}, the longest {time_text(longest_ns)}: nothing was queued "
+        f"while the CPU filled, copied, applied or advanced masks; {time_text(idle_ns)} of idle time in all",
+        {"idle_ns": time_ns, "gaps": count, "longest_ns": longest_ns},
+        known.gain(known.scope.idle_part(time_ns), "idle time with the CPU in masks"),
+        part_of=("mask_cost", "host_work", "launch_bound"),
+    )
+
+
+@rule(
+    id="mask_copy_blocks",
+    title="Copies of masks to the GPU block the CPU",
+    fix="Fill masks into pinned memory, and copy them with non_blocking=True, on a stream of their own.",
+    explanation="The CPU waits until the work before the copy is done, and launches the sampling only then.",
+    query="SELECT * FROM molprof_mask_copy",
+    needs=("gpu",),
+    rests_on=("gpu_work", "links", "gpu_idle"),
+    weight=0.8,
+    queries=(_COPIES,),
+)
+def mask_copy_blocks(known: Known) -> Found | None:
+    """Fires where nine of ten steps with masks copy one from pageable memory to the GPU, or in a call that waits.
+
+    Gain: the copies, and their calls and syncs as far as the GPU was idle in gaps around them.
+    """
+    scope, found = known.scope, known.row(_COPIES)
+    if not found["count"] or found["count"] < _LEAST_COPIES_PER_STEP * found["steps"]:
+        return None
+    return Found(
+        f"copied {counted(found['count'], 'time')} in {counted(found['steps'], 'step')}, "
+        f"{bytes_text(found['bytes'])} in all: {time_text(found['host_ns'])} in their calls and syncs, "
+        f"{time_text(found['gpu_ns'])} on the GPU; gaps around them take {time_text(found['gaps_ns'])}",
+        found,
+        known.gain(
+            scope.gpu_part(found["gpu_ns"] / scope.devices) + scope.idle_part(min(found["gaps_ns"], found["host_ns"])),
+            "the copies, and gaps around their calls",
+        ),
+        part_of=("mask_cost", "mask_idle", "host_copies"),
+    )
+
+
+@rule(
+    id="mask_syncs",
+    title="The CPU waits for the GPU between logits and token",
+    fix="Avoid .item(), .tolist(), .cpu() and nonzero in processors and masks. Keep what they need on the host.",
+    explanation="A host sync drains the queue: the GPU has nothing to do until the CPU has launched again.",
+    query="sync_phases",
+    needs=("gpu",),
+    rests_on=("gpu_idle", "host_time"),
+    queries=(_SYNCS,),
+)
+def mask_syncs(known: Known) -> Found | None:
+    """Fires where masks or logits processors of an engine have a host sync in every second step, other than one that
+    copies a mask.
+
+    Gain: their time, at most the idle time of the GPU.
+    """
+    rows = known.rows(_SYNCS)
+    count, time_ns = sum(row["count"] for row in rows), sum(row["time_ns"] for row in rows)
+    steps = rows[0]["steps"] if rows else 0
+    if not steps or count < _LEAST_SYNCS_PER_STEP * steps:
+        return None
+    where = ", ".join(f"{row['phase']} {count_text(row['count'])}" for row in rows)
+    return Found(
+        f"{counted(count, 'host sync')} in {counted(steps, 'step')}, {number_text(count / steps)} per step, "
+        f"{time_text(time_ns)} in all: {where}",
+        {"syncs": count, "sync_ns": time_ns, "steps": steps},
+        known.gain(min(known.scope.host_part(time_ns), known.scope.idle_ratio), "host syncs, and idle time"),
+        part_of=("host_syncs",),
+    )
+
+
+@rule(
+    id="mask_apply_on_host",
+    title="Masks are applied on the CPU, though a GPU computes the logits",
+    fix="Copy the bit masks to the GPU, and apply them there with one kernel.",
+    explanation="Logits have a number for each vocabulary entry, masks a bit.",
+    query="SELECT phase, host_ns, launches, kernels FROM molprof_phase_work WHERE phase = 'mask_apply'",
+    needs=("gpu", "launches"),
+    rests_on=("gpu_work", "links", "host_time"),
+    queries=(_APPLYING,),
+)
+def mask_apply_on_host(known: Known) -> Found | None:
+    """Fires where applying masks copies logits to the host, 4 kB or more, or launches nothing on the GPU.
+
+    Gain: the time of applying in which no device worked.
+    """
+    found = known.row(_APPLYING)
+    count, copies = found["count"], found["copies"]
+    copied = 2 * copies >= count and found["bytes"] >= _LEAST_LOGITS_BYTES * copies > 0
+    if not count or (found["launches"] and not copied):
+        return None
+    how = (
+        f"{bytes_text(found['bytes'])} of logits copied to the host in {count_text(copies)} copies"
+        if copied
+        else "no kernel launched"
+    )
+    return Found(
+        f"masks were applied {count_text(count)} times, in {time_text(found['host_ns'])}: {how}",
+        found,
+        known.gain(known.scope.host_part(found["exposed_ns"]), "applying of masks while no device works"),
+        part_of=("mask_cost",),
+    )

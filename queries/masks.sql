@@ -1,0 +1,360 @@
+-- What masks of constrained decoding cost in an engine: step by step, and percentiles.
+--
+-- Of steps and phases that molprof.phase_marks recognizes; times are on the host and include the profiler's cost. A phase
+-- belongs to the last step of its process that had begun. Percentiles are by nearest rank, as in molprof.step_latency.
+--
+-- Example:
+--   SELECT measure, per, count, time_ns, p50_ns, p90_ns, p99_ns, longest_ns
+--   FROM molprof_mask_time
+--   ORDER BY measure, per;
+
+INCLUDE PERFETTO MODULE molprof.call_phases;
+INCLUDE PERFETTO MODULE molprof.memory_copies;
+INCLUDE PERFETTO MODULE molprof.phase_bound;
+INCLUDE PERFETTO MODULE molprof.phases;
+INCLUDE PERFETTO MODULE molprof.steps;
+
+-- Steps of engines, by number in their process.
+CREATE PERFETTO TABLE _molprof_numbered_step AS
+SELECT
+  id,
+  ts,
+  dur,
+  kind,
+  prompt_sequences + generating_sequences AS sequences,
+  least_tokens = most_tokens AS is_plain,
+  upid,
+  ROW_NUMBER() OVER (PARTITION BY upid ORDER BY ts, id) AS number
+FROM molprof_any_step
+WHERE source IN ('vllm', 'sglang', 'transformers')
+ORDER BY id;
+
+-- Phases of engines that began in a step.
+CREATE PERFETTO TABLE _molprof_phase_step AS
+WITH
+  moment AS (
+    SELECT
+      NULL AS phase_id,
+      upid,
+      ts,
+      number,
+      0 AS is_phase
+    FROM _molprof_numbered_step
+    UNION ALL
+    SELECT
+      id AS phase_id,
+      upid,
+      ts,
+      NULL AS number,
+      1 AS is_phase
+    FROM molprof_phase
+    WHERE program != 'molprof'
+  ),
+  placed AS (
+    SELECT
+      phase_id,
+      upid,
+      ts,
+      MAX(number) OVER (
+        PARTITION BY upid
+        ORDER BY ts, is_phase, phase_id
+        ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+      ) AS number
+    FROM moment
+  )
+SELECT
+  placed.phase_id,
+  step.id AS step_id
+FROM placed
+JOIN _molprof_numbered_step AS step USING (upid, number)
+WHERE placed.phase_id IS NOT NULL AND placed.ts < step.ts + step.dur
+ORDER BY placed.phase_id;
+
+-- Phases that are masks, with the part of each in which no device worked; all of it where no GPU work is recorded. Rows
+-- that threads of their own fill are left out: the thread that waits for them counts.
+CREATE PERFETTO TABLE _molprof_mask_phase AS
+SELECT
+  phase.id,
+  phase.phase,
+  phase.dur,
+  phase.own_ns,
+  IFNULL(bound.sync_idle_ns + bound.launch_ns, phase.own_ns) AS exposed_ns,
+  place.step_id
+FROM molprof_phase AS phase
+JOIN molprof_phase_bound AS bound ON bound.phase_id = phase.id
+LEFT JOIN _molprof_phase_step AS place ON place.phase_id = phase.id
+WHERE
+  phase.phase GLOB 'mask_*'
+  AND (
+    phase.phase != 'mask_fill_per_request'
+    OR NOT EXISTS(SELECT 1 FROM molprof_phase WHERE phase = 'mask_fill')
+    OR EXISTS(
+      SELECT 1
+      FROM (SELECT DISTINCT upid, tid FROM molprof_phase WHERE phase = 'mask_fill') AS home
+      WHERE home.upid = phase.upid AND home.tid = phase.tid
+    )
+  )
+ORDER BY phase.id;
+
+-- Copies of masks: those of the host that a mask's phase started.
+CREATE PERFETTO VIEW molprof_mask_copy(
+  -- The copy's slice.
+  id JOINID(slice.id),
+  -- Start, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- Time on the device, ns.
+  dur DURATION,
+  -- HtoD: a mask to the device; DtoH: logits or tokens to the host.
+  direction STRING,
+  -- Memory of the host's side: Pageable or Pinned; null where not recorded.
+  host_memory STRING,
+  -- Bytes moved; null where not recorded.
+  bytes LONG,
+  -- The call that started it.
+  call_id JOINID(slice.id),
+  -- The phase's slice.
+  phase_id JOINID(slice.id),
+  -- The phase: mask_copy, mask_apply or another of masks.
+  phase STRING
+) AS
+SELECT
+  copy.id,
+  copy.ts,
+  copy.dur,
+  copy.direction,
+  IIF(copy.direction = 'HtoD', copy.source, copy.target) AS host_memory,
+  copy.bytes,
+  copy.call_id,
+  phase.id AS phase_id,
+  phase.phase
+FROM molprof_memory_copy AS copy
+JOIN molprof_call_phase AS place ON place.id = copy.call_id
+JOIN molprof_phase AS phase ON phase.id = place.phase_id
+WHERE copy.direction IN ('HtoD', 'DtoH') AND phase.phase GLOB 'mask_*'
+ORDER BY copy.ts, copy.id;
+
+-- One row per step of an engine, in order of start; none where nothing is filled, applied or accepted.
+CREATE PERFETTO TABLE molprof_mask_step(
+  -- The step's slice.
+  step_id JOINID(slice.id),
+  -- Start, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- Time of the step on the host, ns.
+  dur DURATION,
+  -- prefill, decode and so on, as in molprof.steps.
+  kind STRING,
+  -- Number of the stretch of decode steps with as many sequences and masks, one after the other; null for other steps.
+  stretch LONG,
+  -- Number of the step in its stretch, from 0.
+  position LONG,
+  -- Sequences of the step; null where not known.
+  sequences LONG,
+  -- Masks that were filled: one for each constrained request, where drafts are verified one for each position. Null where
+  -- nothing marks the filling of single ones.
+  masks LONG,
+  -- Sequences of a decode step that no mask was filled for; null where not known.
+  unconstrained LONG,
+  -- Time of filling masks, ns; without copying them.
+  fill_ns DURATION,
+  -- Part of it in which no device worked, ns; all of it where no GPU work is recorded.
+  fill_exposed_ns DURATION,
+  -- Time of accepting tokens, which advances the grammars, ns.
+  accept_ns DURATION,
+  -- Time in functions that copy masks, ns; in vllm part of applying.
+  copy_ns DURATION,
+  -- Time of applying masks to logits, ns.
+  apply_ns DURATION,
+  -- Time of all these, ns.
+  mask_ns DURATION,
+  -- Part of it in which no device worked, ns; all of it where no GPU work is recorded.
+  mask_exposed_ns DURATION,
+  -- Time of forwards, ns.
+  forward_ns DURATION
+) AS
+WITH
+  -- Whether a mask of one request can be told.
+  told AS (
+    SELECT COUNT() > 0 AS of_requests
+    FROM molprof_phase
+    WHERE phase = 'mask_fill_per_request'
+  ),
+  cost AS (
+    SELECT
+      step_id,
+      SUM(IIF(phase IN ('mask_fill', 'mask_fill_per_request'), own_ns, 0)) AS fill_ns,
+      SUM(IIF(phase IN ('mask_fill', 'mask_fill_per_request'), exposed_ns, 0)) AS fill_exposed_ns,
+      SUM(IIF(phase = 'mask_accept_per_request', own_ns, 0)) AS accept_ns,
+      SUM(IIF(phase = 'mask_copy', own_ns, 0)) AS copy_ns,
+      SUM(IIF(phase = 'mask_apply', own_ns, 0)) AS apply_ns,
+      SUM(own_ns) AS mask_ns,
+      SUM(exposed_ns) AS mask_exposed_ns
+    FROM _molprof_mask_phase
+    GROUP BY step_id
+  ),
+  other AS (
+    SELECT
+      place.step_id,
+      SUM(phase.phase = 'mask_fill_per_request') AS masks,
+      SUM(IIF(phase.phase = 'forward', phase.dur, 0)) AS forward_ns
+    FROM _molprof_phase_step AS place
+    JOIN molprof_phase AS phase ON phase.id = place.phase_id
+    GROUP BY place.step_id
+  ),
+  step AS (
+    SELECT
+      step.id AS step_id,
+      step.ts,
+      step.dur,
+      step.upid,
+      step.kind,
+      step.number,
+      step.sequences,
+      step.is_plain,
+      IIF(told.of_requests, IFNULL(other.masks, 0), NULL) AS masks,
+      IFNULL(cost.fill_ns, 0) AS fill_ns,
+      IFNULL(cost.fill_exposed_ns, 0) AS fill_exposed_ns,
+      IFNULL(cost.accept_ns, 0) AS accept_ns,
+      IFNULL(cost.copy_ns, 0) AS copy_ns,
+      IFNULL(cost.apply_ns, 0) AS apply_ns,
+      IFNULL(cost.mask_ns, 0) AS mask_ns,
+      IFNULL(cost.mask_exposed_ns, 0) AS mask_exposed_ns,
+      IFNULL(other.forward_ns, 0) AS forward_ns
+    FROM _molprof_numbered_step AS step
+    CROSS JOIN told
+    LEFT JOIN cost ON cost.step_id = step.id
+    LEFT JOIN other ON other.step_id = step.id
+    -- SGLang calls the filling without constraints too.
+    WHERE EXISTS(SELECT 1 FROM molprof_phase WHERE phase GLOB 'mask_*' AND phase != 'mask_fill')
+  ),
+  changed AS (
+    SELECT
+      *,
+      IFNULL(
+        kind IS NOT LAG(kind) OVER lane
+        OR sequences IS NOT LAG(sequences) OVER lane
+        OR masks IS NOT LAG(masks) OVER lane,
+        TRUE
+      ) AS begins
+    FROM step
+    WINDOW lane AS (PARTITION BY upid ORDER BY number)
+  ),
+  grouped AS (
+    SELECT
+      *,
+      SUM(begins) OVER (ORDER BY upid, number ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS stretch
+    FROM changed
+  )
+SELECT
+  step_id,
+  ts,
+  dur,
+  kind,
+  IIF(kind = 'decode', stretch, NULL) AS stretch,
+  IIF(kind = 'decode', ROW_NUMBER() OVER (PARTITION BY stretch ORDER BY number) - 1, NULL) AS position,
+  sequences,
+  masks,
+  IIF(kind = 'decode' AND is_plain AND masks <= sequences, sequences - masks, NULL) AS unconstrained,
+  fill_ns,
+  fill_exposed_ns,
+  accept_ns,
+  copy_ns,
+  apply_ns,
+  mask_ns,
+  mask_exposed_ns,
+  forward_ns
+FROM grouped
+ORDER BY ts, step_id;
+
+-- Times of masks in steps and of single requests, with percentiles. What did not occur has no row.
+CREATE PERFETTO VIEW molprof_mask_time(
+  -- fill, accept, copy, apply, all of these, compile (of a grammar), or forward, to compare with.
+  measure STRING,
+  -- step, or request: one constrained request in one step, a whole one for compile.
+  per STRING,
+  -- Steps or requests in which it occurred.
+  count LONG,
+  -- Sum, ns.
+  time_ns DURATION,
+  -- 50th percentile, ns.
+  p50_ns DURATION,
+  -- 90th percentile, ns; null for fewer than 10.
+  p90_ns DURATION,
+  -- 99th percentile, ns; null for fewer than 100.
+  p99_ns DURATION,
+  -- Longest, ns.
+  longest_ns DURATION
+) AS
+WITH
+  value AS (
+    SELECT 'fill' AS measure, 'step' AS per, fill_ns AS dur FROM molprof_mask_step
+    UNION ALL
+    SELECT 'accept', 'step', accept_ns FROM molprof_mask_step
+    UNION ALL
+    SELECT 'copy', 'step', copy_ns FROM molprof_mask_step
+    UNION ALL
+    SELECT 'apply', 'step', apply_ns FROM molprof_mask_step
+    UNION ALL
+    SELECT 'all', 'step', mask_ns FROM molprof_mask_step
+    UNION ALL
+    SELECT 'forward', 'step', forward_ns FROM molprof_mask_step
+    UNION ALL
+    SELECT 'fill', 'request', dur FROM molprof_phase WHERE phase = 'mask_fill_per_request'
+    UNION ALL
+    SELECT 'accept', 'request', dur FROM molprof_phase WHERE phase = 'mask_accept_per_request'
+    UNION ALL
+    SELECT 'compile', 'request', dur FROM molprof_phase WHERE phase = 'grammar_compile'
+  ),
+  ranked AS (
+    SELECT
+      measure,
+      per,
+      dur,
+      ROW_NUMBER() OVER (PARTITION BY measure, per ORDER BY dur) AS number,
+      COUNT() OVER (PARTITION BY measure, per) AS count
+    FROM value
+    WHERE dur > 0
+  )
+SELECT
+  measure,
+  per,
+  count,
+  SUM(dur) AS time_ns,
+  MAX(IIF(number = (50 * count + 99) / 100, dur, NULL)) AS p50_ns,
+  MAX(IIF(count >= 10 AND number = (90 * count + 99) / 100, dur, NULL)) AS p90_ns,
+  MAX(IIF(count >= 100 AND number = (99 * count + 99) / 100, dur, NULL)) AS p99_ns,
+  MAX(dur) AS longest_ns
+FROM ranked
+GROUP BY measure, per
+ORDER BY measure, per;
+
+-- Steps by kind, sequences and masks, the most steps first: what constrained requests cost those beside them.
+CREATE PERFETTO VIEW molprof_mask_mix(
+  -- prefill, decode and so on, as in molprof.steps.
+  kind STRING,
+  -- Sequences of the step; null where not known.
+  sequences LONG,
+  -- Masks that were filled; null where nothing marks single ones.
+  masks LONG,
+  -- Sequences without; null where not known.
+  unconstrained LONG,
+  -- Steps that are alike in these.
+  steps LONG,
+  -- Mean time of a step on the host, ns.
+  mean_ns DOUBLE,
+  -- Mean time of filling masks in a step, ns.
+  mean_fill_ns DOUBLE,
+  -- Mean time of all that is done for masks in a step, ns.
+  mean_mask_ns DOUBLE
+) AS
+SELECT
+  kind,
+  sequences,
+  masks,
+  unconstrained,
+  COUNT() AS steps,
+  AVG(dur) AS mean_ns,
+  AVG(fill_ns) AS mean_fill_ns,
+  AVG(mask_ns) AS mean_mask_ns
+FROM molprof_mask_step
+GROUP BY kind, sequences, masks, unconstrained
+ORDER BY steps DESC, kind, sequences, masks;
