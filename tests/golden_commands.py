@@ -225,7 +225,7 @@ GOLDENS = [
         "report given/tiny.json --graph-capture given/tiny-2.json",
         "report given/tiny.json --graph-capture given/tiny-2.json --names-from given/tiny-2.json",
         "report given/tiny.json given/tiny-2.json --names-from given/tiny.json",
-        f"report {_EAGER} --names-from {_GRAPH}",
+        f"report {_GRAPH} --names-from corpus/traces/mi300x_vllm_decode_graph.json.gz",
         f"report {_GRAPH} --names-from {_QWEN}",
         "report given/tiny.json --trace-processor given/text.json", "report given/tiny.json --submit nowhere -o x.txt",
         "compare given/tiny.json", "compare given", "compare - -", "compare given/tiny.json absent.json",

@@ -113,6 +113,21 @@ TABLES = (
         "SELECT class, count, time_ns, time_ratio, names FROM molprof_class_summary ORDER BY time_ns DESC, class",
     ),
     TableQuery(
+        "exposed",
+        "GPU work beside other work of its device (exposed: nothing of another class, or other kernel, runs)",
+        "SELECT 'class' AS kind, class AS name, count, busy_ns, exposed_ns, hidden_ns, hideable_ns, beside, beside_ns"
+        " FROM molprof_exposed_class WHERE EXISTS(SELECT 1 FROM _molprof_overlapping)"
+        " UNION ALL SELECT 'kernel', name, count, busy_ns, exposed_ns, hidden_ns, NULL, NULL, NULL FROM"
+        " (SELECT * FROM molprof_exposed_kernel WHERE hidden_ns > 0 ORDER BY hidden_ns DESC, name LIMIT 20)"
+        " ORDER BY kind, exposed_ns DESC, name",
+    ),
+    TableQuery(
+        "fused_chains",
+        "Kernels in a row that one kernel of a library does, and those kernels (saved: at most)",
+        "SELECT chain, count, time_ns, saved_ns, time_ratio, fused_count, fused_ns, fused_kernel, library"
+        " FROM molprof_fused_chain ORDER BY saved_ns DESC, chain",
+    ),
+    TableQuery(
         "launch_calls",
         "Launch calls",
         "SELECT name, kind, count, time_ns, kernels, mean_delay_ns FROM molprof_launch_summary"

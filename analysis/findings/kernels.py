@@ -19,6 +19,7 @@ from molprof.analysis.findings.work import (
     summed,
     work_by_name,
 )
+from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, cut, percent_text, short_name, time_text
 
 _COPIES = ("copy", "cat", "memcpy DtoD")
@@ -33,6 +34,10 @@ _FP32 = (
     "sgemm", "*_sgemm*", "*simt_s*", "*scudnn*", "*<float, float*", "*engine<float*", "*_f32f32_f32f32*",
     "cijk_*_sb_*", "cijk_*_s_b_*",
 )  # fmt: skip
+_CHAINS = Query("fused_chains", "SELECT chain, ts, saved_ns FROM molprof_chain ORDER BY ts, id")
+_LIBRARIES = Query("fused_chains", "SELECT chain, fused_count, fused_kernel, library FROM molprof_fused_chain")
+# All of their kernels are of POINTWISE.
+_POINTWISE_CHAINS = {"RMSNorm", "add, RMSNorm", "SiLU, product"}
 _UNALIGNED = ("*_align1>*", "*_align2>*", "*_align1", "*_align2")
 
 
@@ -77,6 +82,45 @@ def elementwise_chains(known: Known) -> Found | None:
         fix=fix if known.compiled else "",
     )
     return located(known, found, saved_ns, "all kernels of each chain but its longest", POINTWISE)
+
+
+@rule(
+    id="library_chains",
+    title="Kernels in a row that one kernel of a library does",
+    fix="Ask for that kernel; molprof query fused_chains names the options of engines and the sources.",
+    explanation="What the first kernel writes the next one reads again, and each is launched.",
+    query="fused_chains",
+    needs=("gpu",),
+    rests_on=("gpu_work", "gpu_time"),
+    weight=0.8,
+)
+def library_chains(known: Known) -> Found | None:
+    """Fires where kernels follow each other, exactly and on one stream, that one kernel of a known library does.
+
+    Gain: of each chain all but its longest kernel. That they work on the same data is not recorded.
+    """
+    rows = known.frame(_CHAINS)
+    if known.report.run is not None:
+        rows = rows.where(known.scope.stretches.covered(rows["ts"], rows["ts"] + 1) > 0)
+    if not (saved_ns := int(rows["saved_ns"].sum())):
+        return None
+    chains: dict[str, list[int]] = {}
+    for chain, _, saved in rows.rows():
+        item = chains.setdefault(chain, [0, 0])
+        item[0], item[1] = item[0] + 1, item[1] + saved
+    known_by = {row["chain"]: row for row in known.rows(_LIBRARIES)}
+    told = [
+        f"{count:,} x {chain}, at most {time_text(ns)} less in one ({known_by[chain]['library']}: "
+        f"{known_by[chain]['fused_kernel']})"
+        for chain, (count, ns) in sorted(chains.items(), key=lambda item: -item[1][1])
+    ]
+    done = [f"{row['fused_count']:,} x {chain}" for chain, row in known_by.items() if row["fused_count"]]
+    return Found(
+        "; ".join(told) + (f". Already one kernel: {', '.join(done)}" if done else ""),
+        {"chains": sum(count for count, _ in chains.values()), "saved_ns": saved_ns},
+        known.gain(gpu_share(known, saved_ns), "all kernels of each chain but its longest"),
+        part_of=("elementwise_chains",) if {*chains} <= _POINTWISE_CHAINS else (),
+    )
 
 
 @rule(
@@ -125,11 +169,13 @@ def communication(known: Known) -> Found | None:
     count, all_ns = summed(work_by_name(known, "collective"))
     if not count:
         return None
-    exposed_ns = known.exposed_ns
+    exposed_ns, hideable_ns = known.exposed["exposed_ns"], known.exposed["hideable_ns"]
+    waits = known.stream_waits
     found = Found(
         f"{counted(count, 'collective')} take {time_text(all_ns)}, {time_text(exposed_ns)} of it with nothing else on "
-        f"the GPU: {percent_text(gpu_share(known, exposed_ns))} of the time",
-        {"collectives": count, "time_ns": all_ns, "exposed_ns": exposed_ns},
+        f"the GPU: {percent_text(gpu_share(known, exposed_ns))} of the time. At most {time_text(hideable_ns)} fits "
+        f"beside other work; which work waits for it is not recorded ({counted(waits, 'stream wait')})",
+        {"collectives": count, "time_ns": all_ns, "exposed_ns": exposed_ns, "hideable_ns": hideable_ns, "waits": waits},
     )
     return located(known, found, exposed_ns, "collectives that nothing else runs beside", ("collective",))
 

@@ -61,15 +61,10 @@ SELECT
 """,
 )
 _EXPOSED = Query(
-    "kernel_classes",
-    """
-SELECT work.device, work.ts, work.ts_end, class.class = 'collective' AS is_collective
-FROM _molprof_work AS work
-CROSS JOIN slice
-CROSS JOIN molprof_work_class AS class
-WHERE slice.id = work.id AND class.category = work.category AND class.name = IFNULL(slice.name, '(no name)')
-""",
+    "exposed",
+    "SELECT exposed_ns, hideable_ns, beside, beside_ns FROM molprof_exposed_class WHERE class = 'collective'",
 )
+_WAITS = Query("gpu_calls", "SELECT COUNT() AS waits FROM molprof_gpu_call WHERE name GLOB '*StreamWaitEvent*'")
 # Causes of idle time in which the CPU does something else than wait or launch.
 OUTSIDE_CALLS = ("cpu_operators", "cpu_outside", "cpu_masks")
 HOST_CAUSES = ("cpu_calls", *OUTSIDE_CALLS)
@@ -324,24 +319,21 @@ class Known:
             for name, text in names.items()
         ]
 
-    @cached_property
-    def exposed_ns(self) -> int:
-        """Time in which collectives run on a device and nothing else does, summed over devices."""
-        if "collective" not in self.classes:
-            return 0
-        rows = self.frame(_EXPOSED)
-        exposed_ns = 0
-        for device in set(rows["device"].tolist()):
-            mine = rows.where(rows["device"] == device)
-            other = mine.where(mine["is_collective"] == 0)
-            exposed_ns += Union(mine["ts"], mine["ts_end"]).length_ns - Union(other["ts"], other["ts_end"]).length_ns
-        return exposed_ns
+    @property
+    def exposed(self) -> dict[str, Any]:
+        """The row of collectives in molprof_exposed_class, devices added up; empty without them."""
+        return next(iter(self.rows(_EXPOSED)), {}) if "collective" in self.classes else {}
+
+    @property
+    def stream_waits(self) -> int:
+        """Calls that make a stream wait for an event of another one."""
+        return int(self.row(_WAITS)["waits"])
 
     @cached_property
     def split(self) -> dict[str, int]:
         """What the recorded time of all devices went to, ns: it adds up to that time."""
         scope = self.scope
-        communication_ns = min(self.exposed_ns, scope.busy_ns)
+        communication_ns = min(self.exposed.get("exposed_ns", 0), scope.busy_ns)
         known = dict.fromkeys(_LIMITS, 0) | {"gpu": scope.busy_ns - communication_ns, "communication": communication_ns}
         for part in self.idle:
             known[limit_of(part.cause)] += part.time_ns

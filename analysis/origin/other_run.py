@@ -44,6 +44,7 @@ _BY_CONTEXT = frozenset({"attention", "cache-write"})
 _ALONE = ("attention", "collective")
 # Names that a compiler makes, which a run without it does not have.
 _COMPILED = re.compile(r"triton_[a-z]+_fused_")
+_WITHOUT_GRAPHS = "record with graphs off: enforce_eager=True (vLLM), --disable-cuda-graph (SGLang)"
 # So many repeats more or less of the block that repeats most are another number of layers. One may be hidden at an end.
 _OTHER_LAYERS = 2
 # Of so many stretches that fit equally, what they have in common is told.
@@ -74,6 +75,7 @@ class Run:
     stretches: tuple[Stretch, ...]
     nodes: dict[int, Node]
     has_steps: bool
+    graphs: str  # that it replays some itself, whose kernels name nothing; empty if it does not
     # What is found once for stretches of equal names and size.
     found: dict[Hashable, tuple[_Match, list[int], str]] = field(default_factory=dict)
     places: dict[Hashable, dict[int, Place]] = field(default_factory=dict)
@@ -120,9 +122,9 @@ def read_run(engine: TraceProcessor, info: TraceInfo) -> Run:
     origins, shapes = origins_of(engine, info), input_shapes(engine)
     items = read_items(engine)
     inside = sum(item.in_graph for item in items)
-    if 2 * inside > len(items):
-        what = f"{info.path} replays graphs itself: {inside:,} of {counted(len(items), 'piece')} of work"
-        raise TraceError(what, hint="record with graphs off: enforce_eager=True (vLLM), --disable-cuda-graph (SGLang)")
+    graphs = f"replays graphs itself: {inside:,} of {counted(len(items), 'piece')} of work" if inside else ""
+    if inside and inside == len(items):
+        raise TraceError(f"{info.path} {graphs}", hint=_WITHOUT_GRAPHS)
     items = [item for item in items if not item.in_graph and item.call_id is not None]
     if all(item.operator is None for item in items):
         raise TraceError(f"{info.path} has no operator that starts GPU work", hint="record the CPU's activity too")
@@ -147,7 +149,7 @@ def read_run(engine: TraceProcessor, info: TraceInfo) -> Run:
         raise TraceError(
             what, hint="record with with_stack=True, or with record_function('decode step N') around steps"
         )
-    return Run(info.path, stretches, nodes, bool(steps))
+    return Run(info.path, stretches, nodes, bool(steps), graphs)
 
 
 def read_named(engine: TraceProcessor, info: TraceInfo, run: Run) -> tuple[Origins, Opened]:
@@ -171,6 +173,8 @@ def read_named(engine: TraceProcessor, info: TraceInfo, run: Run) -> tuple[Origi
     named = [item for item in found if isinstance(item, _Named)]
     if not named:
         why = max(item for item in found if isinstance(item, str))
+        if run.graphs:
+            raise NotComparableError(f"{run.path} {run.graphs}", hint=_WITHOUT_GRAPHS)
         hint = "record the same model, at the same batch sizes, with graphs off"
         raise NotComparableError(f"{run.path} names no graph of {info.path}: {why}", hint=hint)
     opened = _opened(origins, of_graphs, named, run)
