@@ -14,22 +14,37 @@ if TYPE_CHECKING:
     from molprof.analysis.reader import Reading
     from molprof.analysis.trace import Trace, each_trace
     from molprof.api import compare, load, query
+    from molprof.common.live import phase, step, tokens, watch
+    from molprof.profiler.recording.handler import trace_handler
+    from molprof.profiler.recording.record import Recording, record
 
-__all__ = ["Frame", "Reading", "Trace", "compare", "each_trace", "load", "query"]
-
+__all__ = [
+    "Frame", "Reading", "Recording", "Trace", "compare", "each_trace", "load", "phase", "query", "record", "step",
+    "tokens", "trace_handler", "watch",
+]  # fmt: skip
 __version__ = "0.1.0"
 _HOMES = {
+    **dict.fromkeys(("compare", "load", "query"), "molprof.api"),
+    **dict.fromkeys(("Trace", "each_trace"), "molprof.analysis.trace"),
     "Frame": "molprof.analysis.frame",
     "Reading": "molprof.analysis.reader",
-    "Trace": "molprof.analysis.trace",
-    "each_trace": "molprof.analysis.trace",
+    **dict.fromkeys(("phase", "step", "tokens", "watch"), "molprof.common.live"),
+    **dict.fromkeys(("Recording", "record"), "molprof.profiler.recording.record"),
+    "trace_handler": "molprof.profiler.recording.handler",
 }
 
 
 def __getattr__(name: str) -> Any:
     """What is exported, imported when it is used: `import molprof` takes no time."""
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES.get(name, "molprof.api")), name)
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        from molprof.common.errors import missing_extra
+
+        if (missing := missing_extra(error.name or "", f"molprof.{name}")) is None:
+            raise
+        raise missing from error

@@ -35,6 +35,7 @@ _NAMED = 4
 GROUPS = {
     "Record": {
         "demo": "Capture both presets with and without the LP, and compare the four traces.",
+        "run": "Run a program of your own as it is, and record how it generates.",
         "capture": "Record a trace of generation, with or without a logits processor.",
         "sweep": "Capture every combination of a grid of options, here or on a cluster.",
     },

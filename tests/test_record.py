@@ -22,7 +22,8 @@ from transformers import (
 from molprof import api
 from molprof.common.errors import RunError, UsageError
 from molprof.profiler.engines import ENGINES
-from molprof.profiler.recording.record import Step, generated, record
+from molprof.profiler.recording.record import record
+from molprof.profiler.recording.sequences import Step, generated
 from molprof.profiler.recording.tracefile import StepSpan, token_events
 
 EOS, PAD = 2, 0
@@ -126,17 +127,38 @@ def test_an_assistant_model_makes_several_tokens_in_a_step(model: Any, tmp_path:
     assert len(sequence["step"]) == 12
 
 
-def test_what_fails_leaves_nothing_and_what_cannot_be_written_is_refused(model: Any, tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), record(tmp_path / "run.json"):
-        _ = 1 // 0
-    assert list(tmp_path.iterdir()) == []
+def test_what_fails_leaves_what_is_known_and_what_cannot_be_written_is_refused(model: Any, tmp_path: Path) -> None:
+    class Wrong(LogitsProcessor):
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            if input_ids.shape[1] > 4:
+                raise ZeroDivisionError("mine")
+            return scores
+
+    prompt = torch.tensor([[3, 11]])
+
+    def fail(name: str, *before: LogitsProcessor, **how: Any) -> None:
+        with record(tmp_path / name, **how):
+            for processor in (*before, Wrong()):
+                model.generate(prompt, max_new_tokens=5, min_new_tokens=5, logits_processor=[processor])
+
+    for name, *how in (("all.json",), ("window.json", Countdown())):
+        with pytest.raises(ZeroDivisionError, match="mine"):
+            fail(name, *how, **({"window": "auto"} if how else {}))
+    # The steps of a call that did not return have no tokens; the window of an earlier call is whole.
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.incomplete.json", "window.json"]
+    problem = api.report(tmp_path / "all.incomplete.json").trace.problem
+    assert problem is not None
+    assert "ZeroDivisionError: mine" in problem
+    report = api.report(tmp_path / "window.json")
+    assert report.run is not None
+    assert (report.run.batches, [check.text for check in report.checks if not check.holds]) == (1, [])
     (tmp_path / "run.json").write_text("mine")
     with pytest.raises(UsageError, match="already exists"), record(tmp_path / "run.json"):
         raise AssertionError
 
 
 def test_code_without_generate_gives_a_trace_without_a_run(tmp_path: Path) -> None:
-    with record(tmp_path / "run.json", shapes=True):
+    with record(tmp_path / "run.json", modules=True):
         torch.ones(2, 2).add_(1)
     report = api.report(tmp_path / "run.json")
     assert report.run is None
@@ -145,7 +167,7 @@ def test_code_without_generate_gives_a_trace_without_a_run(tmp_path: Path) -> No
 
 def test_a_window_of_steps_leaves_the_program_as_it_is(model: Any, tmp_path: Path) -> None:
     prompt = torch.tensor([[3, 11]])
-    with record(tmp_path / "run.json", window=(1, 2, 3)):
+    with record(tmp_path / "run.json", call=1, window=(2, 3)):
         for _ in range(2):
             written = model.generate(prompt, max_new_tokens=6, min_new_tokens=6)
     assert written.shape == (1, 8)
@@ -157,8 +179,8 @@ def test_a_window_of_steps_leaves_the_program_as_it_is(model: Any, tmp_path: Pat
     shown = [(event["args"]["batch"], event["args"]["step"]) for event in of(trace, "molprof.token")]
     assert shown == [(1, 2), (1, 3)]
     with (
-        pytest.raises(RunError, match=r"ended before its window \(2, 0, 1\)"),
-        record(tmp_path / "no.json", window=(2, 0, 1)),
+        pytest.raises(RunError, match="no step of the window was reached; the calls had 2 steps"),
+        record(tmp_path / "no.json", call=2, window=(5, 6)),
     ):
         model.generate(prompt, max_new_tokens=2)
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]

@@ -208,7 +208,7 @@ def surroundings(devices: Iterable[str], software: Mapping[str, str], run: Run |
     found = {"device": ", ".join(sorted(set(devices))), "platform": ", ".join(platform), **versions}
     if run is not None:
         setup = run.setup
-        found |= {"device": setup.gpu or setup.device, "torch": setup.torch, "transformers": setup.transformers}
+        found |= {"device": setup.gpu or setup.device or "", "torch": setup.torch, "transformers": setup.transformers}
     return {name: value for name, value in found.items() if value}
 
 

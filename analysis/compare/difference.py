@@ -22,7 +22,7 @@ from molprof.analysis.compare.parts import BOUNDS, HOST, MACHINE, PHASE_PARTS, g
 from molprof.analysis.compare.rows import ComparedRow
 from molprof.analysis.compare.statistics import LEVEL, Interval, mean_interval, significant
 from molprof.analysis.figures.run_model import Run, Spread
-from molprof.common.manifest import PHASES, STEP_PHASES
+from molprof.common.manifest import BETWEEN, PHASES, STEP_PHASES
 from molprof.common.settings import recorded
 from molprof.common.values import factor_text
 
@@ -178,8 +178,7 @@ def _terms(first: Run, other: Run) -> Iterator[Term]:
     """
     runs = first, other
     for part, phase in PHASE_PARTS.items():
-        # A phase that a run lacks (templates without a processor) took no time.
-        yield (_factor(part, *(run.phases[phase].wall_ns or 0 for run in runs)),)
+        yield (_factor(part, *(_wall_ns(run, phase) for run in runs)),)
     divided = all(map(_is_divided, runs))
     a, b = (_step_costs(run, divided)[0] for run in runs)
     # 1 where a step generates one token per row; less with forced runs.
@@ -204,6 +203,11 @@ def _terms(first: Run, other: Run) -> Iterator[Term]:
                 yield *row, steps_per_row, cost
             if phase == "forward":
                 yield batches, cost
+
+
+def _wall_ns(run: Run, phase: str) -> int:
+    """Unprofiled time of a phase; a phase that a run lacks (templates without a processor) took none."""
+    return run.phases[phase].wall_ns or 0 if phase in run.phases else 0
 
 
 def _ratio(part: int | Fraction, whole: int) -> Fraction | None:
@@ -296,7 +300,7 @@ def _intervals(
     parts: Mapping[str, int], each: Sequence[Mapping[str, int]], first: Run, other: Run, drift: float
 ) -> dict[str, Interval]:
     """Of each part that is not 0, ns; that none of those of unequal work misses its value has the probability LEVEL."""
-    longest_ns = {phase: max(run.phases[phase].wall_ns or 0 for run in (first, other)) for phase in first.phases}
+    longest_ns = {phase: max(_wall_ns(run, phase) for run in (first, other)) for phase in (*PHASES, BETWEEN)}
     least_ns = _LEAST_RATIO * (first.wall_ns.median or 0)
     changed = {part: _phase(part) for part, ns in parts.items() if ns or any(item[part] for item in each)}
     # Times of unequal work, in phases that are long enough to be named.

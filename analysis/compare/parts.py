@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from molprof.analysis.figures.model import IDLE_CAUSES
-from molprof.common.manifest import PHASES, STEP_PHASES
+from molprof.common.manifest import BETWEEN, PHASES, STEP_PHASES
 
 # A phase of steps has these three if both runs recorded GPU work, else `HOST` alone.
 BOUNDS = ("gpu", "launch", "sync")
@@ -25,6 +25,7 @@ PHASE_PARTS = {
     "setup.generate": "setup",
     "prefill": "prefill",
     "text": "text",
+    BETWEEN: BETWEEN,
 }
 
 GROUPS = {
@@ -37,6 +38,7 @@ GROUPS = {
     "sampling": "sampling, per step",
     "bookkeeping": "bookkeeping, per step",
     "text": "decoding text",
+    BETWEEN: "between batches",
     MACHINE: "same work, different speed: the machine",
 }
 
@@ -63,6 +65,7 @@ PART_LABELS = {
         )
     },
     "text": "decoding text",
+    BETWEEN: "the program between batches",
     **{f"{MACHINE}.{phase}": f"{MACHINE}: {phase} at another speed" for phase in PHASES},
 }
 

@@ -286,7 +286,7 @@ def _families(labels: Sequence[str], reports: Sequence[Report]) -> tuple[int, in
     The name of a foreign trace's file tells its family.
     """
     setups = [None if report.run is None else report.run.setup for report in reports]
-    names = [label if setup is None else setup.family for label, setup in zip(labels, setups, strict=True)]
+    names = [label if setup is None else setup.family or "" for label, setup in zip(labels, setups, strict=True)]
     constrained = [None if setup is None else setup.processor is not None for setup in setups]
     for kind in (True, False, None):
         alike = [(place, name.lower()) for place, name in enumerate(names) if constrained[place] is kind]

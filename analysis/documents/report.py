@@ -20,6 +20,7 @@ from molprof.analysis.documents.figures import (
     settings_section,
 )
 from molprof.analysis.documents.findings import best_findings, findings_section, next_commands
+from molprof.analysis.documents.own_program import processors_section, program_notes, program_times
 from molprof.analysis.documents.plots import PLOTS, plot_section
 from molprof.analysis.documents.program import program_lines
 from molprof.analysis.figures import Report
@@ -194,6 +195,7 @@ def _checks(reports: Reports) -> Section:
 def _run_sections(reports: Reports) -> Iterator[Section]:
     """Phases, drift, molecules, junk by counting rule with examples, and disagreement."""
     yield _phases(reports)
+    yield processors_section(reports)
     yield _totals(reports)
     yield Section("Drift", reports.notes(_drift))
     yield reports.of_runs(
@@ -294,6 +296,7 @@ def _outside(report: Report) -> Iterator[str]:
     unmarked_ns = marks.unmarked_wall_ns
     without = "" if unmarked_ns is None else f"; a pass without any takes {time_text(unmarked_ns)}"
     yield f"phase timestamps: {cost}{without}"
+    yield from program_notes(run)
 
 
 def _totals(reports: Reports) -> Section:
@@ -352,6 +355,7 @@ def _run(run: Run) -> str:
         if ns
     )
     times = "the only timed pass" if wall.repeats == 1 else f"median of {wall.repeats} timed passes"
+    times = program_times(run) or times
     each = time_text(per(wall.median, run.generated_tokens))
     tail = f"; {largest.removeprefix(', ')}" if largest else ""
     return f"{run.setup.label}: {made} in {time_text(wall.median)} ({times}), {each} per token{tail}.{_cut(run)}"

@@ -30,7 +30,7 @@ from molprof.analysis.figures.run_model import (
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_dicts, query_row, query_rows
 from molprof.common.errors import TraceError
-from molprof.common.manifest import PHASES, STEP_PHASES, Manifest, MaskedLogits, Repeat
+from molprof.common.manifest import BETWEEN, PHASES, STEP_PHASES, Manifest, MaskedLogits, Program, Repeat
 from molprof.common.settings import RANDOM
 from molprof.common.values import per
 
@@ -86,7 +86,8 @@ def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) ->
     middle = slice((len(walls_ns) - 1) // 2, len(walls_ns) // 2 + 1)
     passes = sorted(timings.repeats, key=lambda repeat: repeat.wall_ns)[middle]
     wall_ns = _mean(walls_ns[middle])
-    phase_walls = {name: _mean([repeat.phases_ns.get(name) for repeat in passes]) for name in PHASES}
+    names = [*PHASES, *([BETWEEN] if isinstance(manifest.program, Program) else [])]
+    phase_walls = {name: _mean([repeat.phases_ns.get(name) for repeat in passes]) for name in names}
     free = [count for item in molecules if item.template is not None for count in item.template.free_per_block]
     masked = [molecule.masked_logits for molecule in molecules if molecule.masked_logits is not None]
     if manifest.rows_per_step is None:
@@ -131,7 +132,7 @@ def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) ->
         junk_blocks=sum(sequence.junk_blocks for sequence in sequences),
         malformed_blocks=sum(molecule.malformed_blocks for molecule in molecules),
         cut_blocks=_sum_if_all_known([molecule.cut_blocks for molecule in molecules]),
-        phases={name: replace(phases.get(name, PhaseFigures()), wall_ns=phase_walls[name]) for name in PHASES},
+        phases={name: replace(phases.get(name, PhaseFigures()), wall_ns=phase_walls[name]) for name in names},
         residual_ratio=per(wall_ns and wall_ns - sum(value or 0 for value in phase_walls.values()), wall_ns),
         window=window,
         sequences=sequences,
@@ -145,6 +146,7 @@ def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) ->
         session=manifest.session,
         shapes=_shapes(manifest),
         machine=manifest.machine,
+        program=manifest.program,
         repeats=convert(timings.repeats, tuple[RepeatFigures, ...], from_attributes=True),
     )
 
@@ -167,7 +169,7 @@ def _setup(manifest: Manifest) -> Setup:
     label = settings.model.rstrip("/").rsplit("/", 1)[-1]
     if settings.size is not None:
         # Sizes given by numbers are long: the parameters say as much.
-        label += f" {settings.size}" if "=" not in settings.size else f" {resolved.parameters / 1e6:.0f}m"
+        label += f" {settings.size}" if "=" not in settings.size else f" {(resolved.parameters or 0) / 1e6:.0f}m"
     if resolved.weights == RANDOM:
         label += " random"
     known = {

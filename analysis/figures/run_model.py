@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, defstruct
+from msgspec import UNSET, Struct, UnsetType, defstruct
 
 from molprof.analysis.figures.drift import Disagreement, Drift
-from molprof.common.manifest import Machine, MaskedLogits, Session, Window
+from molprof.common.manifest import Machine, MaskedLogits, Program, Session, Window
 from molprof.common.settings import AUTO, GENERATE, SETTINGS
 from molprof.common.values import per
 
@@ -117,29 +117,31 @@ class RunTotal(Struct, frozen=True):
 
 
 class Setup(Struct, frozen=True):
-    """What ran. `size` is of a preset with another size than its own; `weights` of a preset: trained or random.
+    """What ran; None: a program of one's own does not tell.
+
+    `size` is of a preset with another size than its own; `weights` of a preset: trained or random.
 
     It has the settings of `ASKED` too.
     """
 
     label: str
     model: str
-    family: str
-    parameters: int
+    family: str | None
+    parameters: int | None
     tokenizer: str
-    vocabulary: int
-    logits_width: int
+    vocabulary: int | None
+    logits_width: int | None
     processor: str | None
     placeholder: str | None
     sampling: str
     sampling_parameters: dict[str, Any]
     cache: str
     attention: str
-    dtype: str
-    device: str
+    dtype: str | None
+    device: str | None
     gpu: str | None
     batch_size: int
-    max_new_tokens: int
+    max_new_tokens: int | None  # None: not known, or not one number
     seed: int | None
     torch: str
     transformers: str
@@ -261,6 +263,7 @@ class Run(Struct, frozen=True):
     session: Session | None = None  # None: the capture had one run
     shapes: BatchShapes | None = None
     machine: Machine | None = None  # None: not recorded
+    program: Program | UnsetType = UNSET  # only of a program of one's own
 
     @property
     def of_molecules(self) -> bool:
@@ -280,4 +283,6 @@ class Run(Struct, frozen=True):
     @property
     def cut_answers(self) -> int:
         """Number of answers that stopped at the token limit."""
-        return sum(item.cut for item in self.sequences)
+        if not isinstance(self.program, Program):
+            return sum(item.cut for item in self.sequences)
+        return sum(item.tokens == self.setup.max_new_tokens for item in self.sequences if item.cut)

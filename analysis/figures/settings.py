@@ -82,13 +82,21 @@ def _whole(report: Report) -> str:
     return "yes" if report.trace.complete else f"no: {report.trace.problem or 'unknown'}"
 
 
+def _parameters(run: Run) -> str | None:
+    return None if run.setup.parameters is None else f"{number_text(run.setup.parameters / 1e6)} M"
+
+
+def _tokenizer(value: str, setup: Setup) -> str:
+    return value if setup.vocabulary is None else f"{value}, {count_text(setup.vocabulary)} tokens"
+
+
 _MODEL = (
-    _setting("model", lambda value, setup: f"{value} ({setup.family})"),
+    _setting("model", lambda value, setup: f"{value} ({setup.family})" if setup.family else value),
     _setting("size", lambda value, setup: value or "its own"),
     _setting("weights"),
-    _of_run("parameters", "parameters", "subject", lambda run: f"{number_text(run.setup.parameters / 1e6)} M"),
+    _of_run("parameters", "parameters", "subject", _parameters),
     _setting("dtype"),
-    _setting("tokenizer", lambda value, setup: f"{value}, {count_text(setup.vocabulary)} tokens"),
+    _setting("tokenizer", _tokenizer),
     _of_run("logits_width", "logits width", "subject", lambda run: run.setup.logits_width, "count"),
     _setting("processor", _or_none),
     _setting("placeholder", _or_none, of_molecules=True),

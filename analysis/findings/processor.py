@@ -311,6 +311,8 @@ def vocabulary_copies(known: Known) -> Found | None:
     run, scope, on_gpu = known.run, known.scope, known.run.window.gpu_recorded
     steps = scope.steps or 0
     rows = min(run.setup.batch_size, run.molecules)
+    if run.setup.logits_width is None:
+        return None
     moved_bytes = 2 * rows * run.setup.logits_width * _BYTES_PER_LOGIT
     operators = within(known.frame(_COPIES), *_PHASES)
     if on_gpu:

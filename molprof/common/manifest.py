@@ -7,7 +7,7 @@ from dataclasses import fields
 from statistics import median
 from typing import Any
 
-from msgspec import Struct, field, to_builtins
+from msgspec import UNSET, Struct, UnsetType, field, to_builtins
 
 from molprof.common.errors import TraceError
 from molprof.common.settings import CaptureSettings
@@ -28,6 +28,8 @@ SETUP_PHASES = ("template", "compile", "tokenize", "setup")
 STEP_PHASES = ("forward", "processor", "sampling", "bookkeeping")
 # `text` moves the answer to the host and decodes it.
 PHASES = (*SETUP_PHASES, "prefill", *STEP_PHASES, "text")
+# What a program of one's own does between its batches; no run of `molprof capture` has it.
+BETWEEN = "between"
 CHOICE_LETTERS = {"copy": "c", "free": "f", "open": "o"}
 KIND_LETTERS = {"free": "f", "copy": "c", "junk": "j", "filler": "l", "eos": "e"}
 # From these on, on the median over the timed passes, times are in doubt.
@@ -57,19 +59,22 @@ class Environment(Struct, frozen=True):
 
 
 class Resolved(Struct, frozen=True):
-    """What only running tells: the model as it was loaded, and what `auto` and missing settings became."""
+    """What only running tells: the model as it was loaded, and what `auto` and missing settings became.
 
-    family: str  # transformers `model_type`
-    parameters: int  # parameters, tied weights once
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    logits_width: int  # columns of the logits, padding included
-    vocabulary: int  # tokens of the tokenizer, added ones included
-    dtype: str  # dtype, device: as used
-    device: str
-    max_new_tokens: int  # the most tokens that any sequence could get
+    None: a program of one's own does not tell.
+    """
+
+    family: str | None  # transformers `model_type`
+    parameters: int | None  # parameters, tied weights once
+    layers: int | None
+    hidden: int | None
+    heads: int | None
+    kv_heads: int | None
+    logits_width: int | None  # columns of the logits, padding included
+    vocabulary: int | None  # tokens of the tokenizer, added ones included
+    dtype: str | None  # dtype, device: as used
+    device: str | None
+    max_new_tokens: int | None  # the most tokens that any sequence could get
     processor: str | None  # name of the studied logits processor, None without one
     processor_parameters: dict[str, Any]  # its parameters by name
     placeholder: str | None  # the coordinate placeholder of the templates, None without a processor
@@ -91,7 +96,7 @@ class Repeat(Struct, frozen=True):
     """One unprofiled, synchronized pass over all molecules."""
 
     wall_ns: int  # from before the first batch's templates to after the last batch's text, device synchronized
-    phases_ns: dict[str, int]  # host time per phase of `PHASES`, summed over batches and steps
+    phases_ns: dict[str, int]  # host time per phase of `PHASES` or `BETWEEN`, summed over batches and steps
     steps_ns: list[list[int]]  # wall time of each step, batch after batch (step 0 of a batch is its prefill step)
     # compiles, compile_ns: frames that torch.compile compiled during the pass, and the time in that; None if not
     # recorded
@@ -219,6 +224,18 @@ class SequenceRun(Struct, frozen=True):
         return len(counts) - next((place for place, count in enumerate(counts) if count), 0)
 
 
+class ProcessorCalls(Struct, frozen=True):
+    """A logits processor of a program of one's own."""
+
+    name: str  # of its class
+    place: int  # among the processors of a step
+    own: bool  # the program gave it; else transformers made it from the generation config
+    batches: int  # calls of `generate` that had it
+    # unprofiled: host time of its calls, and the steps in which it was timed; None: its time is within a phase
+    time_ns: int | None = None
+    steps: int | None = None
+
+
 class Skipped(Struct, frozen=True):
     """A part of the input that gave no prompt."""
 
@@ -270,6 +287,19 @@ class Machine(Struct, frozen=True):
         return median(known) if known else 0.0
 
 
+class Program(Struct, frozen=True):
+    """What a program of one's own took as a whole, without molprof's own work."""
+
+    # before_ns, after_ns, own_ns: None where all was recorded, so that nothing is timed
+    before_ns: int | None = None  # before its first batch
+    after_ns: int | None = None  # after its last one
+    own_ns: int | None = None  # molprof's own work meanwhile: starting and stopping the profiler, reading tokens
+    missed: int = 0  # calls of `generate` in other threads while one was recorded
+    # steps that ran under the profiler, and so count with the median time of the others
+    estimated_steps: int = 0
+    processors: list[ProcessorCalls] = field(default_factory=list)
+
+
 class Manifest(Struct, frozen=True):
     """Everything about a run that is not an event."""
 
@@ -290,6 +320,7 @@ class Manifest(Struct, frozen=True):
     machine: Machine | None = None  # what else it did; None: not recorded
     # how the passes contradict each other, so that figures of one are not those of another: one line each
     problems: list[str] = field(default_factory=list)
+    program: Program | UnsetType = UNSET  # only of a program of one's own
 
     def setting(self, name: str) -> Any:
         """A setting by name; None if not recorded."""

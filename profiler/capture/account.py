@@ -19,7 +19,7 @@ from molprof.profiler.models.load import sizes
 from molprof.profiler.molecules.kinds import classify, judge
 from molprof.profiler.molecules.placeholders import needs
 from molprof.profiler.molecules.smiles import Molecule
-from molprof.profiler.recording.record import sequence_run
+from molprof.profiler.recording.sequences import sequence_run
 
 
 def sequence_runs(

@@ -42,6 +42,7 @@ from molprof.profiler.models.device import Peak
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompts
 from molprof.profiler.recording.marks import HostMarks, mark_cost_ns, signature_cost_ns
+from molprof.profiler.recording.program import WINDOW_STEPS, usual_window
 from molprof.profiler.recording.tracefile import (
     Exported,
     OutputFile,
@@ -54,7 +55,6 @@ from molprof.profiler.recording.tracefile import (
 )
 from molprof.profiler.recording.window import Steps, recording
 
-WINDOW_FIRST, WINDOW_STEPS = 20, 20
 # Key of a trace of the capture of graphs: what it was recorded for.
 GRAPHS_KEY = "molprof_graphs"
 # Modes of torch.compile that capture graphs; transformers' own mode is reduce-overhead.
@@ -85,9 +85,9 @@ def choose_window(asked: tuple[int, int] | None, full: bool, result: PassResult)
     if asked is not None:
         check_window(asked, batch.steps)
         return Window(False, 0, asked[0], min(asked[1], batch.steps - 1))
-    last = min(map(batch.busy_steps, range(len(batch.rows)))) - 1
-    first = max(min(WINDOW_FIRST, last - WINDOW_STEPS + 1), min(1, last))
-    return Window(False, 0, first, min(first + WINDOW_STEPS - 1, last))
+    steps = min(map(batch.busy_steps, range(len(batch.rows))))
+    first, last = usual_window(steps)
+    return Window(False, 0, first, min(last, steps - 1))
 
 
 def check_window(asked: tuple[int, int], steps: int) -> None:

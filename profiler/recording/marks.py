@@ -26,6 +26,8 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import logging
+import os
 import statistics
 import threading
 import time
@@ -41,6 +43,10 @@ from torch import Tensor
 from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 
 from molprof.common.manifest import STEP_PHASES
+
+_LOG = logging.getLogger("molprof")
+# In the order of `STEP_PHASES`.
+_MARKS = ("forward", "processor", "sampling", "bookkeeping")
 
 
 class Marks:
@@ -68,8 +74,17 @@ class Marks:
     def bookkeeping(self) -> None:
         """S."""
 
+    def each(self, place: int, label: str) -> None:
+        """The caller's processor number `place` is about to be called."""
+
+    def gap(self) -> None:
+        """A step of a program's own loop has ended, and the next has not begun."""
+
     def end(self) -> None:
         """`generate` has returned."""
+
+    def failed(self) -> None:
+        """`generate` has raised an exception, in place of `end`."""
 
     def enough(self) -> bool:
         """True to end the batch after the running step."""
@@ -140,90 +155,220 @@ class Call:
     done: list[Tensor] = field(default_factory=list)  # after each step, whether each row has ended, bool (rows,)
     last: Tensor | None = None  # the ids after the last step, int64 (rows, columns)
     sequences: Tensor | None = None  # what `generate` returned, int64 (rows, columns)
+    failed: bool = False  # it ended with an exception
+    steps: int = 0
+    rows: list[int] = field(default_factory=list)  # by step, those that were computed
+    # Classes of the logits processors in the order of their calls, transformers' own among them, and which of them the
+    # caller gave; empty before the first step.
+    processors: tuple[str, ...] = ()
+    own: range = range(0)
 
 
 @contextmanager
-def marked(marks: Marks, number: int = 0, heard: Callable[[Call], None] | None = None) -> Iterator[None]:
-    """Calls `marks` in every call of `generate` that this thread makes inside the block.
+def marked(
+    marks: Marks,
+    number: int | Callable[[], int] = 0,
+    heard: Callable[[Call], None] | None = None,
+    missed: Callable[[], None] | None = None,
+) -> Iterator[None]:
+    """Calls `marks` in every call of `generate` inside the block.
 
     The caller's processors, criteria and settings stay as they are. A call inside another, as of an assistant model, is
-    part of that one.
+    part of that one. While a call runs, those of other threads run unmarked.
 
     Args:
-        number: batch number of the first call; each later one is one more.
-        heard: called with each call that has returned.
+        number: batch number of the call, or what gives that of each.
+        heard: called with each call that has ended. Without it, processors have no marks of their own.
+        missed: called for each call that runs unmarked.
     """
     if type(marks) is Marks:  # which does nothing: `generate` runs as it would without molprof
         yield
         return
-    thread, depth = threading.get_ident(), 0
-    original, criteria = GenerationMixin.generate, StoppingCriteriaList.__call__
+    listener = _Listener(marks, number, heard, missed)
+    original, criteria, processors = (
+        GenerationMixin.generate,
+        StoppingCriteriaList.__call__,
+        LogitsProcessorList.__call__,
+    )
     signature = inspect.signature(original)
-    call: Call
-
-    @contextmanager
-    def deeper() -> Iterator[None]:
-        nonlocal depth
-        depth += 1
-        try:
-            yield
-        finally:
-            depth -= 1
 
     @functools.wraps(original)
     def generate(model: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal call, number
-        if threading.get_ident() != thread:
-            return original(model, *args, **kwargs)
-        if depth > 0:
-            with deeper():
+        with listener.entered() as listened:
+            if not listened:
                 return original(model, *args, **kwargs)
-        bound = signature.bind(model, *args, **kwargs)
-        call = Call(model, {**bound.arguments, **bound.arguments.get("kwargs", {})})
-        began = False
+            bound = signature.bind(model, *args, **kwargs)
+            return listener.call(original, bound)
 
-        def before(inputs: Mapping[str, Any]) -> None:
-            nonlocal began
-            if depth == 1 and not began:  # a prefill in chunks calls this several times before its one P1
-                began = True
-                marks.forward()
+    @functools.wraps(criteria)
+    def decided(self: StoppingCriteriaList, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        done: Tensor = criteria(self, input_ids, scores, **kwargs)  # type: ignore[arg-type]
+        return listener.decided(input_ids, done) if listener.listens else done
 
-        def first(input_ids: Tensor) -> None:
-            nonlocal began
-            if depth == 1:  # an assistant model gets the same processors, and may be the same model
-                began = False
-                call.width = input_ids.shape[1] if call.width is None else call.width
-                marks.processor()
+    @functools.wraps(processors)
+    def processed(self: LogitsProcessorList, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+        if listener.listens:
+            listener.seen(self)
+        return processors(self, input_ids, scores, **kwargs)  # type: ignore[arg-type]
 
-        def last(input_ids: Tensor) -> None:
-            if depth == 1:
-                marks.sampling()
+    with (
+        _replaced(GenerationMixin, "generate", generate),
+        _replaced(StoppingCriteriaList, "__call__", decided),
+        _replaced(LogitsProcessorList, "__call__", processed) if heard is not None else nullcontext(),
+    ):
+        yield
 
-        own = call.given.get("logits_processor") or ()
-        bound.arguments["logits_processor"] = LogitsProcessorList([_First(first), *own, _Last(last)])
-        with deeper(), before_forward(model, before):
-            marks.begin(number)
-            output: Any = original(*bound.args, **bound.kwargs)
-            marks.end()
-        number += 1
+
+class _Listener:
+    """Calls the marks in their order, whatever a decoding loop calls: beams, assistants, a loop of the caller's own.
+
+    A mark that a loop leaves out is called with the next one, so that every step has all four. An assisted step calls
+    the processors once for each token that it checks.
+    """
+
+    def __init__(
+        self,
+        marks: Marks,
+        number: int | Callable[[], int],
+        heard: Callable[[Call], None] | None,
+        missed: Callable[[], None] | None,
+    ) -> None:
+        self._marks, self._number, self._heard, self._missed = marks, number, heard, missed
+        self._process, self._lock = os.getpid(), threading.Lock()
+        self._thread: int | None = None  # of the running call
+        self._depth = 0
+        self._next = 0  # place in `STEP_PHASES` of the mark that is due
+        self._call: Call
+
+    @property
+    def listens(self) -> bool:
+        """Whether the running code is of the call that is marked, and of none inside it."""
+        return self._depth == 1 and self._thread == threading.get_ident()
+
+    @contextmanager
+    def entered(self) -> Iterator[bool]:
+        """A call of `generate` begins; False where it is not to be marked."""
+        inside = self._thread == threading.get_ident()
+        if not inside and (os.getpid() != self._process or not self._lock.acquire(blocking=False)):
+            if self._missed is not None:
+                self._missed()
+            yield False
+            return
+        self._thread = threading.get_ident()
+        self._depth += 1
+        try:
+            yield not inside
+        finally:
+            self._depth -= 1
+            if not inside:
+                self._thread = None
+                self._lock.release()
+
+    def call(self, original: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
+        """Runs a call under marks."""
+        model: Any = bound.args[0]
+        call = self._call = Call(model, {**bound.arguments, **bound.arguments.get("kwargs", {})})
+        self._next = 0
+        own = list(call.given.get("logits_processor") or ())
+        between: list[Any] = []
+        for place, processor in enumerate(own):
+            # A mark of its own is needed only where several share the phase.
+            label = f"{type(processor).__name__} ({place})" if self._heard is not None else ""
+            mark = _First(functools.partial(self._processor, place, label))
+            between += [*([mark] if place == 0 or self._heard is not None else []), processor]
+        between = between or [_First(functools.partial(self._processor, 0, ""))]
+        bound.arguments["logits_processor"] = LogitsProcessorList([*between, _Last(self._sampling)])
+        with before_forward(model, self._forward), self._before_own_forward(model, call.given.get("custom_generate")):
+            self._tell("begin", self._number() if callable(self._number) else self._number)
+            try:
+                output: Any = original(*bound.args, **bound.kwargs)
+            except BaseException:
+                self._tell("failed")
+                call.failed = True
+                if self._heard is not None:
+                    self._guarded(self._heard, call)
+                raise
+            if self._next > 0:
+                self._mark(3)
+            self._tell("end")
         call.sequences = getattr(output, "sequences", output)
-        if heard is not None:
-            heard(call)
+        if self._heard is not None and type(self._marks) is not Marks:
+            self._guarded(self._heard, call)
         return output
 
-    def decided(self: StoppingCriteriaList, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        done: Tensor = criteria(self, input_ids, scores, **kwargs)
-        if depth != 1 or threading.get_ident() != thread:
-            return done
-        marks.bookkeeping()
-        if heard is not None:
-            call.columns.append(input_ids.shape[1])
-            call.done.append(done)
-            call.last = input_ids
-        return torch.ones_like(done) if marks.enough() else done
+    def _tell(self, mark: str, *arguments: Any) -> None:
+        self._guarded(getattr(self._marks, mark), *arguments)
 
-    with _replaced(GenerationMixin, "generate", generate), _replaced(StoppingCriteriaList, "__call__", decided):
-        yield
+    def _guarded(self, action: Callable[..., object], *arguments: Any) -> None:
+        """A fault of molprof ends the marks, not a program of its own."""
+        try:
+            action(*arguments)
+        except Exception as problem:
+            if self._heard is None:
+                raise
+            self._marks = Marks()
+            _LOG.warning("molprof stopped recording: %s: %s", type(problem).__name__, problem)
+
+    def seen(self, processors: LogitsProcessorList) -> None:
+        """Notes the processors of the call, when they are first called."""
+        if not self._call.processors:
+            places = [place for place, item in enumerate(processors) if isinstance(item, _First)]
+            others = [item for item in processors if not isinstance(item, _First)]
+            first = places[0] if places else 0
+            count = places[-1] - first + 1 - len(places) if places else 0
+            self._call.processors = tuple(type(item).__name__ for item in others)
+            self._call.own = range(first, first + count)
+
+    def decided(self, input_ids: Tensor, done: Tensor) -> Tensor:
+        self._mark(3)
+        if self._heard is not None:
+            self._call.columns.append(input_ids.shape[1])
+            self._call.done.append(done)
+            self._call.last = input_ids
+        return torch.ones_like(done) if self._marks.enough() else done
+
+    def _mark(self, place: int) -> None:
+        """Calls the mark at `place`, and before it those that are due and were left out."""
+        if place == 0 or (self._next == 0 and place > 0):
+            self._call.steps += 1
+        if self._next == 3 and place == 1:  # once more in the same step
+            self._next = 1
+        while self._next != place:
+            self._tell(_MARKS[self._next])
+            self._next = (self._next + 1) % len(_MARKS)
+        self._tell(_MARKS[place])
+        self._next = (place + 1) % len(_MARKS)
+
+    def _forward(self, inputs: Mapping[str, Any]) -> None:
+        if self.listens and self._next != 1:  # a prefill in chunks calls this several times before its one P1
+            self._mark(0)
+
+    def _processor(self, place: int, label: str, input_ids: Tensor) -> None:
+        if not self.listens:  # an assistant model gets the same processors, and may be the same model
+            return
+        if place == 0:
+            self._call.width = input_ids.shape[1] if self._call.width is None else self._call.width
+            self._mark(1)
+            if len(self._call.rows) < self._call.steps:
+                self._call.rows.append(len(input_ids))
+        if label:
+            self._tell("each", place, label)
+
+    def _sampling(self, input_ids: Tensor) -> None:
+        if self.listens:
+            self._mark(2)
+
+    @contextmanager
+    def _before_own_forward(self, model: Any, custom: Any) -> Iterator[None]:
+        """A loop of the caller's own may call the model without asking it for inputs."""
+        if custom is None:
+            yield
+            return
+        hook = model.register_forward_pre_hook(lambda module, args: self._forward({}))
+        try:
+            yield
+        finally:
+            hook.remove()
 
 
 class _First(LogitsProcessor):

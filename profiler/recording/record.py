@@ -2,279 +2,412 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
+from molprof.common import live
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import scratch_file
-from molprof.common.manifest import KEY, SCHEMA, Manifest, Resolved, SequenceRun, Timings, Window
+from molprof.common.manifest import (
+    INCOMPLETE_KEY,
+    KEY,
+    SCHEMA,
+    Manifest,
+    ProcessorCalls,
+    Program,
+    Resolved,
+    Timings,
+    Window,
+)
 from molprof.common.settings import AUTO, SETTINGS, CaptureSettings
-from molprof.common.values import now
+from molprof.common.values import counted, now
 from molprof.profiler.environment import check_versions, environment
 from molprof.profiler.models.device import resolve_device
 from molprof.profiler.models.load import sizes
 from molprof.profiler.models.target import TokenBytes, token_bytes
+from molprof.profiler.recording.loop import OwnLoop
 from molprof.profiler.recording.marks import Call, mark_cost_ns, marked
-from molprof.profiler.recording.tracefile import Exported, OutputFile, read_exported, token_events, write_trace
-from molprof.profiler.recording.window import Steps, recording
+from molprof.profiler.recording.program import Plan, ProgramMarks
+from molprof.profiler.recording.sequences import Batch, Generated, Step, batch_of, config_value, generated
+from molprof.profiler.recording.tracefile import (
+    Exported,
+    OutputFile,
+    incomplete_path,
+    read_exported,
+    token_events,
+    write_trace,
+)
+from molprof.profiler.recording.window import ProfilerMarks, export, warm_up
+
+_LOG = logging.getLogger("molprof")
+_running = threading.Lock()  # torch has one profiler
 
 
 @contextmanager
 def record(
     path: str | Path,
-    tokenizer: PreTrainedTokenizerFast | None = None,
+    tokenizer: Any = None,
     *,
-    window: tuple[int, int, int] | None = None,
+    window: Literal["auto"] | tuple[int, int] | None = None,
+    call: int | None = None,
     stacks: bool = False,
-    shapes: bool = False,
+    modules: bool = False,
     force: bool = False,
-) -> Iterator[None]:
-    """Records what this thread does in the block, and writes the trace where it ends well.
+) -> Iterator[Recording]:
+    """Records what the block does, and writes the trace when it ends, also by an exception.
 
-    Each call of `generate` is a batch of the trace. Models, logits processors, stopping criteria and generation configs
-    stay as they are. Nothing is timed without the profiler, so that the trace has no times of the unprofiled program.
+    Each call of transformers' `generate`, of any thread, is a batch of the trace; so is each loop of `molprof.step`.
+    Models, logits processors, stopping criteria and generation configs stay as they are. A recording inside another is
+    part of that one, and writes no file.
+
+    Without `window` and `call` all is recorded and nothing is timed without the profiler. With one of them the profiler
+    runs for some steps only, and all others are timed.
 
     Args:
-        tokenizer: for the texts of prompts and tokens.
-        window: call of `generate`, first and last step to record, from 0; the rest runs without the profiler.
-        stacks: record modules and Python functions too.
-        shapes: record the sizes of operators' inputs.
+        path: the trace, which ends in .json or .json.gz.
+        tokenizer: for the texts of prompts and tokens; None: the loaded one that belongs to the model.
+        window: first and last step to record, from 0; "auto": 20 decode steps, from step 20 on if there are so many.
+        call: the call of `generate`, or the loop, whose window is recorded, from 0; None: the second, or the first if
+            there is no other, or if that one has more steps in its window.
+        stacks: record modules and Python functions too, for `molprof report --by`.
+        modules: record modules alone of these.
         force: replace a file that exists.
 
     Raises:
         UsageError: the file cannot be written, before the block runs.
-        RunError: the block ended before the window, torch could not export its trace, or the disk is full.
+        RunError: nothing was recorded, torch could not export its trace, or the disk is full.
     """
     check_versions()
     output = OutputFile(Path(path), force, tuple(sys.argv))
-    output.check()
-    calls: list[Call] = []
-    steps = None if window is None else Steps(*window)
-    with scratch_file(output.path) as part:
-        raw = output.raw(part)
-        with (
-            recording(raw, resolve_device(AUTO), steps, stacks=stacks, shapes=shapes) as marks,
-            marked(marks, heard=calls.append),
-        ):
-            yield
-        if marks.profiler is None:
-            raise RunError(f"the program ended before its window {tuple(steps or ())}: call, first and last step")
-        exported = read_exported(raw, output)
-        calls = [call for call in calls if call.columns]
-        if not calls:
-            write_trace(exported, output, (), {})
-            return
-        found = _generated(calls, tokenizer)
-        manifest = _manifest(calls, found, exported, output, stacks, steps)
-        events = token_events(found.sequences, found.texts, exported.steps)
-        write_trace(exported, output, events, {KEY: manifest.to_json()})
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step: the tokens that sequences got in it, by the number of the sequence."""
-
-    tokens: Mapping[int, Sequence[int]]
-    rows: int  # that it computed
-    batch: int | None = None  # the sequences that it belongs to ran together, from their first step to their last
-
-
-@dataclass
-class _Sequence:
-    batch: int
-    row: int
-    tokens: list[int] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)  # by step of its batch, until its last token
-
-
-@dataclass(frozen=True)
-class Generated:
-    """The sequences of steps, as a manifest holds them."""
-
-    sequences: list[SequenceRun]
-    texts: list[list[str]]  # of each token
-    rows_per_step: list[list[int]]  # by batch
-
-
-def generated(
-    steps: Iterable[Step], prompts: Mapping[int, Sequence[int]], table: TokenBytes | None, ends: frozenset[int]
-) -> Generated:
-    """The sequences of steps in their order; steps without a batch are one batch, which sequences join and leave.
-
-    Args:
-        prompts: tokens by sequence.
-        table: the vocabulary; without it a token's text is its id, and an answer has none.
-        ends: ids that end a sequence.
-    """
-    found: dict[int, _Sequence] = {}
-    rows: list[list[int]] = []
-    for step in steps:
-        batch = step.batch or 0
-        rows += [[] for _ in range(batch + 1 - len(rows))]
-        for number, tokens in step.tokens.items():
-            if number not in found:
-                found[number] = _Sequence(batch, sum(other.batch == batch for other in found.values()))
-            sequence = found[number]
-            sequence.counts += [0] * (len(rows[batch]) - len(sequence.counts)) + [len(tokens)]
-            sequence.tokens += tokens
-        rows[batch].append(step.rows)
-    known = table or TokenBytes((), frozenset(), 0)
-    runs = []
-    for number, sequence in sorted(found.items()):
-        prompt = prompts.get(number, ())
-        place: dict[str, Any] = {"sequence": number, "batch": sequence.batch, "row": sequence.row}
-        counts = None if set(sequence.counts) <= {1} else sequence.counts
-        runs.append(sequence_run(known.join(prompt), len(prompt), sequence.tokens, known, ends, counts, **place))
-    texts = [[table.join([token]) if table else str(token) for token in run.token_ids] for run in runs]
-    return Generated(runs, texts, rows)
-
-
-def sequence_run(
-    prompt: str,
-    prompt_tokens: int,
-    tokens: Sequence[int],
-    table: TokenBytes,
-    ends: frozenset[int],
-    step_tokens: Sequence[int] | None,
-    **place: Any,
-) -> SequenceRun:
-    """A sequence of any program: all tokens but the end token are free. `place`: its number, batch and row."""
-    ended = bool(tokens) and tokens[-1] in ends
-    return SequenceRun(
-        **place,
-        smiles=None,
-        prompt=prompt,
-        prompt_tokens=prompt_tokens,
-        token_ids=list(tokens),
-        kinds="f" * (len(tokens) - ended) + "e" * ended,
-        blocks=[-1] * len(tokens),
-        text=table.join(tokens[: len(tokens) - ended]),
-        cut_blocks=0,
-        needed_per_block=[],
-        step_tokens=None if step_tokens is None else list(step_tokens),
-    )
-
-
-def _steps(call: Call, batch: int, first: int, ends: frozenset[int]) -> list[Step]:
-    """The steps of a call of `generate`, whose rows are the sequences from number `first` on."""
-    assert call.sequences is not None
-    width = call.width or 0
-    sequences, last = call.sequences.cpu(), call.last
-    columns = sequences.shape[1]
-    # A beam search reorders its rows, and a step that was made too early is taken back.
-    kept = last is not None and len(last) == len(sequences) and torch.equal(last[:, :columns].cpu(), sequences)
-    done = torch.stack(call.done).cpu().T.tolist() if kept else []
-    stops = []
-    for row, tokens in enumerate(sequences.tolist()):
-        if kept:
-            ended = (count for count, over in zip(call.columns, done[row], strict=True) if over)
-        else:
-            ended = (place + 1 for place in range(width, columns) if tokens[place] in ends)
-        stops.append(min(next(ended, columns), columns))
-    steps, begin = [], width
-    for count, over in zip(call.columns, call.done, strict=True):
-        parts = {first + row: tokens[begin : min(count, stops[row])] for row, tokens in enumerate(sequences.tolist())}
-        steps.append(Step({number: part for number, part in parts.items() if part}, len(over), batch))
-        begin = count
-    return steps
-
-
-def _generated(calls: Iterable[Call], tokenizer: PreTrainedTokenizerFast | None) -> Generated:
-    steps: list[Step] = []
-    prompts: dict[int, list[int]] = {}
-    ends = frozenset[int]()
-    for number, call in enumerate(calls):
-        ends |= _ends(call)
-        first = len(prompts)
-        steps += _steps(call, number, first, _ends(call))
-        prompts |= dict(enumerate(_prompts(call), first))
-    return generated(steps, prompts, None if tokenizer is None else token_bytes(tokenizer), ends)
-
-
-def _config(call: Call, name: str) -> Any:
-    """A generation setting of a call: its own, else that of its generation config, else of the model's."""
-    for source in (call.given, call.given.get("generation_config"), call.model.generation_config):
-        value = source.get(name) if isinstance(source, dict) else getattr(source, name, None)
-        if value is not None:
-            return value
-    return None
-
-
-def _ends(call: Call) -> frozenset[int]:
-    ends = _config(call, "eos_token_id")
-    return frozenset(() if ends is None else torch.as_tensor(ends).flatten().tolist())
-
-
-def _prompts(call: Call) -> list[list[int]]:
-    """The prompt of each sequence, without padding."""
-    assert call.sequences is not None
-    rows = len(call.sequences)
-    given = next((item for name in ("inputs", "input_ids") if (item := call.given.get(name)) is not None), None)
-    if given is None:  # embeddings
-        return [[] for _ in range(rows)]
-    mask = call.given.get("attention_mask")
-    mask = torch.ones_like(given) if mask is None else mask
-    found = [ids[seen.bool()].tolist() for ids, seen in zip(given, mask, strict=True)]
-    return [found[row * len(found) // rows] for row in range(rows)]  # several answers to a prompt stand together
-
-
-def _manifest(
-    calls: list[Call], found: Generated, recorded: Exported, output: OutputFile, stacks: bool, window: Steps | None
-) -> Manifest:
-    """What is known of a program that molprof did not make."""
-    model, first = calls[0].model, calls[0]
-    sampled = bool(_config(first, "do_sample"))
-    names = ("temperature", "top_k", "top_p", "min_p") if sampled else ()
-    known: dict[str, Any] = {
-        "model": model.name_or_path or type(model).__name__,
-        "batch_size": max(max(rows) for rows in found.rows_per_step),
-        "sampling": "sample" if sampled else "greedy",
-        "attention": model.config._attn_implementation,
-        "kv_cache": _config(first, "cache_implementation") or "dynamic",
-        "stacks": stacks,
-        "full": window is None,
-        **{name: value for name in names if (value := _config(first, name))},
-    }
-    for name in list(known):
+    plan = None if window is None and call is None else Plan(call, None if window == "auto" else window)
+    if not _running.acquire(blocking=False):
+        _LOG.warning("a recording already runs: %s is not written", path)
+        yield Recording(output, tokenizer, None)
+        return
+    try:
+        output.check()
+        recording = Recording(output, tokenizer, plan, stacks=stacks, modules=modules)
         try:
-            SETTINGS[name].check_value(known[name])
-        except UsageError:  # what molprof's own runs do not have
-            del known[name]
-    processors = ", ".join(type(item).__name__ for item in first.given.get("logits_processor") or ())
-    spans = recorded.steps.values()
-    return Manifest(
-        schema=SCHEMA,
-        created=now(),
-        command=list(output.command),
-        environment=environment(model.device),
-        settings=CaptureSettings(**known),
-        resolved=Resolved(
-            **sizes(model),
-            vocabulary=model.config.get_text_config(decoder=True).vocab_size,
-            max_new_tokens=max(call.columns[-1] - (call.width or 0) for call in calls),
-            processor=processors or None,
-            processor_parameters={},
-            placeholder=None,
-            not_recorded=[name for name in SETTINGS if name not in known],
-        ),
-        timings=Timings(
-            warmup_ns=[],
-            repeats=[],
-            mark_ns=mark_cost_ns(),
-            unmarked_wall_ns=None,
-            profiled_steps_ns=sum(span.duration_ns for span in spans),
-            unprofiled_steps_ns=0,
-        ),
-        window=Window(False, *window) if window else Window(True, 0, 0, len(found.rows_per_step[0]) - 1),
-        steps_per_batch=list(map(len, found.rows_per_step)),
-        molecules=found.sequences,
-        skipped=[],
-        rows_per_step=found.rows_per_step,
+            with recording.listening():
+                yield recording
+        except BaseException as problem:
+            try:
+                recording.write(f"{type(problem).__name__}: {problem}")
+            except Exception as other:  # the block's own exception is what its caller is to see
+                _LOG.warning("no trace is written: %s", other)
+            raise
+        recording.write()
+    finally:
+        _running.release()
+
+
+class Recording:
+    """A recording that runs, or has ended.
+
+    Attributes:
+        path: the trace that was written; None before the end, and where there is none.
+        notes: remarks, one line each.
+    """
+
+    def __init__(
+        self, output: OutputFile, tokenizer: Any, plan: Plan | None, *, stacks: bool = False, modules: bool = False
+    ) -> None:
+        self.path: Path | None = None
+        self.notes: list[str] = []
+        self.marks: ProfilerMarks | ProgramMarks
+        self._output, self._tokenizer, self._plan = output, tokenizer, plan
+        self._stacks, self._modules = stacks, modules
+        self._batches: list[Batch] = []
+        self._first: Call | None = None
+        self._model: Any = None
+        self._missed = 0
+        self._failed: set[int] = set()  # batches that ended with an exception
+        self._found: Generated | None = None
+        self._began_ns = self._ended_ns = 0
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Marks calls and loops inside the block."""
+        device = resolve_device(AUTO)
+        if self._plan is None:
+            warm_up(device)
+            self.marks = ProfilerMarks(device, stacks=self._stacks or self._modules, others=True)
+            self._loop = OwnLoop(self.marks, self._heard_loop, lambda: len(self._batches))
+        else:
+            program = ProgramMarks(device, self._plan, stacks=self._stacks or self._modules)
+            self.marks, self._began_ns = program, program.clock()
+            self._loop = OwnLoop(program, self._heard_loop, lambda: len(self._batches))
+        try:
+            with (
+                marked(self.marks, self._number, self._heard, self._miss),
+                live.listening(self._loop),
+            ):
+                yield
+        finally:
+            self._loop.close()
+            if isinstance(self.marks, ProgramMarks):
+                self._ended_ns = self.marks.clock()
+            else:
+                self.marks.finish()
+
+    def began(self, began_ns: int, own_ns: int) -> None:
+        """When the program began, before the recording, and how long it waited for the recording to begin."""
+        if isinstance(self.marks, ProgramMarks):
+            self._began_ns = began_ns
+            self.marks.own_ns += own_ns
+
+    @property
+    def own_ns(self) -> int | None:
+        """Time of molprof's own work while the program waited; None where all was recorded."""
+        return self.marks.own_ns if isinstance(self.marks, ProgramMarks) else None
+
+    def summary(self) -> list[str]:
+        """What was recorded, in a line; nothing without a batch."""
+        if not self._batches or self._found is None:
+            return []
+        tokens = sum(len(run.token_ids) for run in self._found.sequences)
+        made = f"{counted(len(self._batches), 'batch', 'es')}, {counted(tokens, 'token')}"
+        marks = self.marks
+        if not isinstance(marks, ProgramMarks) or marks.recorded is None:
+            return [f"{made}; every step is recorded"]
+        call, first, last = marks.recorded.steps
+        return [f"{made}; steps {first} to {last} of batch {call} are recorded, all others were timed"]
+
+    def write(self, problem: str | None = None) -> None:
+        """Writes the trace; `problem`: what ended the program early."""
+        marks = self.marks
+        if isinstance(marks, ProgramMarks):
+            recorded = marks.recorded or marks.cut
+            if recorded is None:
+                raise RunError(*_nothing(marks, problem))
+            profiler, steps = recorded.profiler, recorded.steps
+        elif marks.profiler is None:
+            raise RunError("nothing was recorded")
+        else:
+            profiler, steps = marks.profiler, None
+        with scratch_file(self._output.path) as part:
+            raw = self._output.raw(part)
+            export(profiler, raw)
+            exported = read_exported(raw, self._output, functions=self._stacks or not self._modules)
+            known = {(batch, step) for batch, item in enumerate(self._batches) for step in range(len(item.steps))}
+            unknown = {place for place in exported.steps if place not in known or place[0] in self._failed}
+            if problem is not None and unknown:  # of a call that did not return
+                place = OutputFile(incomplete_path(self._output.path), force=True)
+                keys = {"problem": problem, "processor": None, "command": list(self._output.command)}
+                self.path = write_trace(exported, place, (), {INCOMPLETE_KEY: keys})
+                return
+            if not self._batches:
+                self.path = write_trace(exported, self._output, (), {})
+                return
+            asked = None if self._plan is None else self._plan.call
+            if steps is not None and asked not in (None, steps.call):
+                made = f"of {counted(len(self._batches), 'call')}"
+                self.notes.append(
+                    f"{made}, number {asked} has no step of the window: steps of call {steps.call} are recorded"
+                )
+            if self._failed:
+                failed = f"{counted(len(self._failed), 'call')} of generate ended with an exception"
+                self.notes.append(f"{failed}: the steps are recorded, the tokens are not known")
+            found = self._found = self._generated()
+            window = Window(True, 0, 0, len(found.rows_per_step[0]) - 1) if steps is None else Window(False, *steps)
+            manifest = self._manifest(found, exported, window)
+            events = token_events(found.sequences, found.texts, exported.steps) if exported.steps else ()
+            self.path = write_trace(exported, self._output, events, {KEY: manifest.to_json()})
+
+    def _number(self) -> int:
+        self._loop.close()  # a call of `generate` ends a loop
+        return len(self._batches)
+
+    def _miss(self) -> None:
+        self._missed += 1
+
+    def _heard(self, call: Call) -> None:
+        full = self._plan is None
+        if not call.steps or (call.failed and not full):  # nothing was generated, or its times do not count
+            return
+        if call.failed:  # its steps are in the trace; what it wrote is not known
+            self._failed.add(len(self._batches))
+            self._batches.append(Batch([Step({}, max(call.rows, default=1))] * call.steps, []))
+            return
+        with self._standing():
+            self._batches.append(batch_of(call))
+            if self._first is None:
+                self._first, self._model = call, call.model
+                call.last, call.sequences, call.done = None, None, []
+
+    def _heard_loop(self, batch: Batch, model: Any) -> None:
+        self._batches.append(batch)
+        self._model = self._model or model
+
+    @contextmanager
+    def _standing(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            if isinstance(self.marks, ProgramMarks):
+                stack.enter_context(self.marks.standing())
+            yield
+
+    def _generated(self) -> Generated:
+        steps: list[Step] = []
+        prompts: dict[int, list[int]] = {}
+        first = 0
+        for number, batch in enumerate(self._batches):
+            steps += batch.numbered(number, first)
+            prompts |= dict(enumerate(batch.prompts, first))
+            first += batch.rows
+        ends = frozenset[int]().union(*(batch.ends for batch in self._batches))
+        return generated(steps, prompts, self._table(), ends)
+
+    def _table(self) -> TokenBytes | None:
+        found = self._tokenizer or (None if self._model is None else _tokenizer_of(self._model))
+        return None if found is None or not hasattr(found, "backend_tokenizer") else token_bytes(found)
+
+    def _manifest(self, found: Generated, recorded: Exported, window: Window) -> Manifest:
+        """What is known of a program that molprof did not make."""
+        marks, model = self.marks, self._model
+        known = self._settings(found, window)
+        repeat = marks.repeat() if isinstance(marks, ProgramMarks) else None
+        own = [name for batch in self._batches for name in (batch.processors[place] for place in batch.own)]
+        spans, limits = recorded.steps, {batch.limit for batch in self._batches}
+        return Manifest(
+            schema=SCHEMA,
+            created=now(),
+            command=list(self._output.command),
+            environment=environment(torch.device("cpu") if model is None else model.device),
+            settings=CaptureSettings(**known),
+            resolved=Resolved(
+                **_sizes(model),
+                vocabulary=_vocabulary(model),
+                max_new_tokens=limits.pop() if len(limits) == 1 else None,
+                processor=", ".join(dict.fromkeys(own)) or None,
+                processor_parameters={},
+                placeholder=None,
+                not_recorded=[name for name in SETTINGS if name not in known],
+            ),
+            timings=Timings(
+                warmup_ns=[],
+                repeats=[] if repeat is None else [repeat],
+                mark_ns=mark_cost_ns(),
+                unmarked_wall_ns=None,
+                profiled_steps_ns=sum(span.duration_ns for span in spans.values()),
+                unprofiled_steps_ns=0 if repeat is None else sum(repeat.steps_ns[batch][step] for batch, step in spans),
+            ),
+            window=window,
+            steps_per_batch=list(map(len, found.rows_per_step)),
+            molecules=found.sequences,
+            skipped=[],
+            rows_per_step=found.rows_per_step,
+            program=self._program(),
+        )
+
+    def _settings(self, found: Generated, window: Window) -> dict[str, Any]:
+        """The settings of a capture that the program's first call tells."""
+        first, model = self._first, self._model
+        computed = (batch.computed for batch in self._batches)
+        known: dict[str, Any] = {
+            "model": "unnamed" if model is None else getattr(model, "name_or_path", "") or type(model).__name__,
+            "batch_size": max((*(max(rows, default=0) for rows in found.rows_per_step), *computed)),
+            "stacks": self._stacks,
+            "modules": self._modules,
+            "full": window.full,
+        }
+        if first is not None:
+            sampled = bool(config_value(first, "do_sample"))
+            names = ("temperature", "top_k", "top_p", "min_p") if sampled else ()
+            known |= {
+                "sampling": "sample" if sampled else "greedy",
+                "attention": getattr(model.config, "_attn_implementation", None),
+                "kv_cache": config_value(first, "cache_implementation") or "dynamic",
+                **{name: value for name in names if (value := config_value(first, name))},
+            }
+        for name in list(known):
+            try:
+                SETTINGS[name].check_value(known[name])
+            except UsageError:  # what molprof's own runs do not have
+                del known[name]
+        return known
+
+    def _program(self) -> Program:
+        marks = self.marks
+        processors = _processors(self._batches, marks)
+        if not isinstance(marks, ProgramMarks):
+            return Program(missed=self._missed, processors=processors)
+        before, after = marks.calls[0].began_ns - self._began_ns, self._ended_ns - marks.calls[-1].ended_ns
+        return Program(before, after, marks.own_ns, self._missed, marks.estimated_steps, processors)
+
+
+def _nothing(marks: ProgramMarks, problem: str | None) -> tuple[str, str]:
+    if marks.lost is not None:
+        return f"the profiler did not start: {marks.lost}", "does the program run a profiler of its own?"
+    if problem is not None:
+        return f"nothing was recorded before the program ended with {problem}", "molprof run --full records all"
+    if marks.calls:
+        steps = ", ".join(str(call.steps) for call in marks.calls[:8])
+        return f"no step of the window was reached; the calls had {steps} steps", "choose another --window or --call"
+    return (
+        "the program neither called transformers' generate nor molprof.step()",
+        "--full records all that it does; molprof.step() marks a loop of its own",
     )
+
+
+def _sizes(model: Any) -> dict[str, Any]:
+    """What `Resolved` holds of a model, as far as its config tells."""
+    names = ("family", "parameters", "layers", "hidden", "heads", "kv_heads", "logits_width", "dtype", "device")
+    known: dict[str, Any] = dict.fromkeys(names)
+    if model is None:
+        return known
+    try:
+        return known | sizes(model)
+    except (AttributeError, TypeError):  # of another kind than molprof's own
+        parameters = sum(item.numel() for item in model.parameters())
+        config = getattr(model, "config", None)
+        return known | {"family": getattr(config, "model_type", None), "parameters": parameters}
+
+
+def _vocabulary(model: Any) -> int | None:
+    try:
+        size: int = model.config.get_text_config(decoder=True).vocab_size
+    except AttributeError:
+        return None
+    return size
+
+
+def _tokenizer_of(model: Any) -> Any:
+    """The loaded tokenizer of the model's name, or the only one whose tokens are the model's; None if unclear."""
+    found = [item for item in gc.get_objects() if issubclass(type(item), PreTrainedTokenizerBase)]
+    named = [item for item in found if item.name_or_path and item.name_or_path == getattr(model, "name_or_path", None)]
+    if named:
+        return named[0]
+    width = _vocabulary(model) or 0  # often padded
+    fitting = [item for item in found if width // 2 < len(item) <= width]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _processors(batches: list[Batch], marks: Any) -> list[ProcessorCalls]:
+    """The processors of all batches by class and place."""
+    counts: Counter[tuple[int, str, bool]] = Counter()
+    times: Counter[tuple[int, str, bool]] = Counter()
+    steps: Counter[tuple[int, str, bool]] = Counter()
+    calls = marks.calls if isinstance(marks, ProgramMarks) else None
+    for number, batch in enumerate(batches):
+        for place, name in enumerate(batch.processors):
+            key = (place, name, place in batch.own)
+            counts[key] += 1
+            if calls is not None and place in batch.own:
+                call = calls[number]
+                times[key] += call.each_ns[place - batch.own.start]
+                steps[key] += call.steps - len(call.profiled)
+    return [
+        ProcessorCalls(name, place, own, count, times[key] if steps[key] else None, steps[key] or None)
+        for key, count in sorted(counts.items())
+        for place, name, own in [key]
+    ]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from molprof.common.errors import ProcessorError, RunError
+from molprof.common.manifest import BETWEEN
 from molprof.profiler.models.device import on_gpu, synchronize
 from molprof.profiler.recording.marks import Marks
 
@@ -29,10 +30,11 @@ class ProfilerMarks(Marks):
     Args:
         window: the steps to record; None: everything, set-up phases included.
         ends: the window ends its batch (`enough`); else the batch goes on unrecorded.
-        stacks: record modules and Python functions too. torch traces Python itself: nothing is hooked into the model,
-            so that a compiled forward stays as it is.
-        shapes: record the sizes of operators' inputs.
         on_step: called with batch and step when a step begins.
+        step: number of the next step.
+        others: record other threads too, and what lies between batches.
+        what: `stacks`: record modules and Python functions too. torch traces Python itself: nothing is hooked into the
+            model, so that a compiled forward stays as it is. `shapes`: record the sizes of operators' inputs.
     """
 
     def __init__(
@@ -41,14 +43,22 @@ class ProfilerMarks(Marks):
         window: Steps | None = None,
         *,
         ends: bool = False,
-        stacks: bool = False,
-        shapes: bool = False,
         on_step: Callable[[int, int], None] | None = None,
+        step: int = 0,
+        others: bool = False,
+        **what: bool,
     ) -> None:
         self.profiler: torch.profiler.profile | None = None  # None: nothing was recorded
         self._device, self._window, self._ends, self._on_step = device, window, ends, on_step
-        self._what: dict[str, Any] = {"with_stack": stacks, "record_shapes": shapes}
+        self._what: dict[str, Any] = {
+            "with_stack": what.get("stacks", False),
+            "record_shapes": what.get("shapes", False),
+        }
         self._recording = False
+        self._first, self._others = step, others
+        if others:
+            # Of torch's options this one has no other name.
+            self._what["experimental_config"] = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
         self._batch, self._step = 0, -1
         self._open: list[Any] = []
         if window is None:
@@ -59,8 +69,14 @@ class ProfilerMarks(Marks):
             return nullcontext()
         return torch.profiler.record_function(f"molprof.{name} batch={batch}")
 
+    @property
+    def recording(self) -> bool:
+        """Whether the profiler runs."""
+        return self._recording
+
     def begin(self, batch: int) -> None:
-        self._batch, self._step = batch, -1
+        self._close()
+        self._batch, self._step = batch, self._first - 1
         if self._recording:
             self._push("setup", with_step=False)
 
@@ -87,10 +103,22 @@ class ProfilerMarks(Marks):
     def bookkeeping(self) -> None:
         self._next("bookkeeping")
 
+    def each(self, place: int, label: str) -> None:
+        if self._recording:
+            self._close(2)
+            self._open.append(_entered(label))
+
+    def gap(self) -> None:
+        self._close()
+
     def end(self) -> None:
         self._close()
         if self._window is not None:
             self.finish()
+        elif self._others and self._recording:
+            self._push(BETWEEN, with_step=False)
+
+    failed = gap
 
     def enough(self) -> bool:
         window = self._window
@@ -106,17 +134,15 @@ class ProfilerMarks(Marks):
 
     def _push(self, phase: str, with_step: bool = True) -> None:
         step = f" step={self._step}" if with_step else ""
-        scope = torch.profiler.record_function(f"molprof.{phase} batch={self._batch}{step}")
-        scope.__enter__()
-        self._open.append(scope)
+        self._open.append(_entered(f"molprof.{phase} batch={self._batch}{step}"))
 
     def _next(self, phase: str) -> None:
         if self._recording:
-            self._open.pop().__exit__(None, None, None)
+            self._close(1)
             self._push(phase)
 
-    def _close(self) -> None:
-        while self._open:
+    def _close(self, left: int = 0) -> None:
+        while len(self._open) > left:
             self._open.pop().__exit__(None, None, None)
 
     def _start(self) -> None:
@@ -126,16 +152,28 @@ class ProfilerMarks(Marks):
         self._recording = True
 
 
+def _entered(name: str) -> Any:
+    """An annotation that has begun."""
+    scope = torch.profiler.record_function(name)
+    scope.__enter__()
+    return scope
+
+
+def warm_up(device: torch.device) -> None:
+    """The first recording of a process sets up CUPTI, which takes seconds."""
+    if on_gpu(device):
+        with _profiler(device):
+            torch.zeros(1, device=device).add_(1)
+            synchronize(device)
+
+
 @contextmanager
 def recording(raw: Path, device: torch.device, window: Steps | None = None, **options: Any) -> Iterator[ProfilerMarks]:
     """The marks of a recording that ends with the block and is exported to `raw`, also where a processor failed.
 
     `options` are those of `ProfilerMarks`.
     """
-    if on_gpu(device):  # the first recording of a process sets up CUPTI, which takes seconds
-        with _profiler(device):
-            torch.zeros(1, device=device).add_(1)
-            synchronize(device)
+    warm_up(device)
     marks = ProfilerMarks(device, window, **options)
     failure: ProcessorError | None = None
     try:
@@ -145,12 +183,17 @@ def recording(raw: Path, device: torch.device, window: Steps | None = None, **op
     finally:
         marks.finish()
     if marks.profiler is not None:
-        try:
-            marks.profiler.export_chrome_trace(str(raw))
-        except (OSError, RuntimeError) as problem:
-            raise RunError(f"torch could not export its trace: {problem}", hint="is the disk full?") from problem
+        export(marks.profiler, raw)
     if failure is not None:
         raise failure
+
+
+def export(profiler: torch.profiler.profile, raw: Path) -> None:
+    """Writes what was recorded to `raw`. Raises RunError."""
+    try:
+        profiler.export_chrome_trace(str(raw))
+    except (OSError, RuntimeError) as problem:
+        raise RunError(f"torch could not export its trace: {problem}", hint="is the disk full?") from problem
 
 
 def _profiler(device: torch.device, **what: Any) -> torch.profiler.profile:

@@ -1,0 +1,69 @@
+"""`molprof run`: a program of one's own, recorded."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from molprof.commands.options import check_ending, file_option
+from molprof.commands.run_options import pair
+from molprof.common.errors import UsageError
+from molprof.common.files import next_free
+from molprof.profiler.recording.tracefile import ENDINGS, OutputFile, default_name
+
+
+class _Program(click.Command):
+    allow_interspersed_args = False  # what follows the program's name is its own
+
+
+@click.command("run", cls=_Program)
+@click.argument("program", nargs=-1, required=True, metavar="SCRIPT [ARGS]...", type=click.UNPROCESSED)
+@click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as in python -m.")
+@file_option(*ENDINGS, default="a new file named by the program")
+@click.option(
+    "--call",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Call of generate, from 0, of which steps are recorded.  [default: the second, or the first if it is the only"
+    " one or has more steps in its window]",
+)
+@click.option(
+    "--window",
+    type=pair("FIRST:LAST", "20:39", 0),
+    metavar="FIRST:LAST",
+    help="Steps of that call to record.  [default: 20 from step 20 on]",
+)
+@click.option(
+    "--full", is_flag=True, help="Record all that the program does; the trace gets large, and nothing is timed."
+)
+@click.option("--modules", is_flag=True, help="Record modules too, for molprof report --by module.")
+@click.option("--stacks", is_flag=True, help="Record modules and Python functions too, for molprof report --by.")
+def command(program: tuple[str, ...], module: bool, output: Path | None, force: bool, **options: object) -> None:
+    """Run a Python program as it is, and record how it generates.
+
+    SCRIPT runs as with python SCRIPT ARGS: its output, its exceptions and its exit code are its own. Each call of
+    transformers' generate is a batch of the trace, with its steps, tokens and logits processors. The profiler runs for
+    some steps of one call only, so that all others are timed as in the bare program. molprof.step() marks a loop of
+    your own.
+
+    \b
+    Examples:
+      molprof run script.py --its-own 3
+      molprof run -o mine.json.gz --window 0:9 script.py
+      molprof run -o mine.json.gz --call 5 -m package.module
+    """
+    name = program[0]
+    if not module and not Path(name).exists():
+        raise UsageError(f"no such file: {name}", hint="-m NAME runs a module")
+    if options["full"] and (options["call"], options["window"]) != (None, None):
+        raise UsageError("--full records all, so that --call and --window choose nothing")
+    if output is not None:
+        check_ending(output, ENDINGS)
+    path = next_free(Path(default_name(Path(name).stem if not module else name, None))) if output is None else output
+    OutputFile(path, force).check([] if module else [Path(name)])
+    from molprof.profiler.recording.script import replace_process
+
+    asked = {"output": str(path), "force": force, "chosen": output is None, "module": module, **options}
+    replace_process({**asked, "command": ["molprof", *sys.argv[1:]]}, program)

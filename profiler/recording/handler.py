@@ -1,0 +1,40 @@
+"""What `torch.profiler.profile(on_trace_ready=...)` calls: each recording becomes a trace file, written whole."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from molprof.common.files import next_free, scratch_file
+from molprof.profiler.recording.tracefile import OutputFile, read_exported, write_trace
+from molprof.profiler.recording.window import export
+
+
+def trace_handler(folder: str | Path, name: str | None = None) -> Callable[[torch.profiler.profile], None]:
+    """A handler for `on_trace_ready`, which writes `NAME.json.gz`, `NAME-2.json.gz` and so on to the folder.
+
+    The folder is made; a file that exists is left alone. `ProfilerStep` annotations, which `profile.step()` makes, are
+    the steps of the trace.
+
+    Args:
+        name: None: the machine and the number of the process.
+
+    The handler raises RunError where torch could not export, or the disk is full.
+    """
+    place = Path(folder)
+    stem = name or f"{socket.gethostname()}-{os.getpid()}"
+
+    def handle(profile: torch.profiler.profile) -> None:
+        place.mkdir(parents=True, exist_ok=True)
+        output = OutputFile(next_free(place / f"{stem}.json.gz"), command=tuple(sys.argv), chosen=True)
+        with scratch_file(output.path) as part:
+            raw = output.raw(part)
+            export(profile, raw)
+            write_trace(read_exported(raw, output), output, (), {})
+
+    return handle

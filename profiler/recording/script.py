@@ -1,0 +1,243 @@
+"""`molprof run`: a script or module as `__main__` of this process, recorded from its first call of `generate` on.
+
+torch and transformers are imported by the program, when it wants them: until then this module imports neither.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import runpy
+import shlex
+import signal
+import sys
+import threading
+import time
+import traceback
+import types
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import wraps
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from molprof.common import live
+from molprof.common.errors import MolprofError
+from molprof.common.text import escaped
+from molprof.common.values import bytes_text, time_text
+
+if TYPE_CHECKING:
+    from molprof.profiler.recording.record import Recording
+
+_GENERATES = "transformers.generation.utils"
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Removes the folder that `python -c` looks for modules in first: the program's own is to stand there.
+_LAUNCHER = "import sys; sys.path.pop(0); from molprof.profiler.recording.script import main; main()"
+
+
+def replace_process(asked: dict[str, Any], arguments: Sequence[str]) -> None:
+    """Makes this process the program's: its number, its streams and its exit code are the program's own.
+
+    asked: `output`, `force`, `chosen`, `command`; `module`: the first argument is one; the options of `Recording`.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # What Python was started with, such as -O or -X importtime.
+    flags = [item for item in sys.orig_argv[1:] if item.startswith(("-O", "-X", "-W", "-B", "-E", "-u"))]
+    os.execv(sys.executable, [sys.executable, *flags, "-c", _LAUNCHER, json.dumps(asked), *arguments])
+
+
+def main() -> None:
+    """Runs the program that `replace_process` names, and ends as it does."""
+    asked, arguments = json.loads(sys.argv[1]), sys.argv[2:]
+    program = _Program(asked)
+    code, interrupted = 0, False
+    try:
+        with program:
+            _run(arguments, asked["module"])
+            _join_threads()
+    except SystemExit as end:
+        code = _exit_code(end)
+    except BaseException as problem:
+        problem.__traceback__ = _without_own(problem.__traceback__)
+        sys.excepthook(type(problem), problem, problem.__traceback__)
+        code, interrupted = 1, isinstance(problem, KeyboardInterrupt)
+    program.tell()
+    if interrupted:  # as Python ends, so that a shell's loop ends too
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    sys.exit(code)
+
+
+class _Program:
+    """What is recorded of a program, from its first call of `generate` or its first step on."""
+
+    def __init__(self, asked: dict[str, Any]) -> None:
+        self._asked = asked
+        self._stack = ExitStack()
+        self._recording: Recording | None = None
+        self._original: Callable[..., Any] | None = None
+        self._lines: list[str] = []
+        self._began_ns = time.perf_counter_ns()
+
+    def __enter__(self) -> None:
+        if self._asked["full"]:
+            self._begin()
+            return
+        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        live.begin_with(self._begin)
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> None:
+        self._leave_alone()
+        ended_ns = time.perf_counter_ns()
+        self._stack.close()
+        if self._recording is None:
+            self._lines.append(
+                "nothing is recorded: the program called neither transformers' generate nor molprof.step(); --full"
+                " records all"
+            )
+            return
+        early = problem is not None and not (isinstance(problem, SystemExit) and problem.code in (None, 0))
+        try:
+            self._recording.write(f"{type(problem).__name__}: {problem}" if early else None)
+        except MolprofError as error:
+            self._lines += [f"error: {error}", *([f"  {error.hint}"] if error.hint else [])]
+            return
+        except Exception:
+            self._lines.append(f"this is a bug in molprof; please report it:\n{traceback.format_exc()}")
+            return
+        self._lines += self._written(ended_ns)
+
+    def tell(self) -> None:
+        """Prints what was recorded, below all that the program printed."""
+        for line in self._lines:
+            sys.stderr.write(f"molprof: {escaped(line)}\n")
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Of the module that has `generate`: its own loader, after which the method waits for its first call."""
+        if name != _GENERATES:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_wait(module: types.ModuleType) -> None:
+                execute(module)
+                self._wait(module)
+
+            spec.loader.exec_module = execute_and_wait  # type: ignore[method-assign]
+        return spec
+
+    def _wait(self, module: types.ModuleType) -> None:
+        owner = module.GenerationMixin
+        original = self._original = owner.generate
+
+        @wraps(original)
+        def generate(model: Any, *args: Any, **kwargs: Any) -> Any:
+            self._begin()
+            return owner.generate(model, *args, **kwargs)
+
+        owner.generate = generate
+
+    def _leave_alone(self) -> None:
+        """Takes away what waits for a first call."""
+        live.begin_with(None)
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)  # type: ignore[arg-type]
+        if self._original is not None:
+            sys.modules[_GENERATES].GenerationMixin.generate = self._original  # type: ignore[attr-defined]
+            self._original = None
+
+    def _begin(self) -> None:
+        began_ns = time.perf_counter_ns()
+        with _begins:
+            if self._recording is not None:  # another thread began it
+                return
+            self._leave_alone()
+            from molprof.profiler.environment import check_versions
+            from molprof.profiler.recording.program import Plan
+            from molprof.profiler.recording.record import Recording
+            from molprof.profiler.recording.tracefile import OutputFile
+
+            check_versions()
+            asked = self._asked
+            output = OutputFile(Path(asked["output"]), asked["force"], tuple(asked["command"]), asked["chosen"])
+            window = asked["window"]
+            plan = None if asked["full"] else Plan(asked["call"], None if window is None else tuple(window))
+            self._recording = Recording(output, None, plan, **{name: asked[name] for name in ("stacks", "modules")})
+            self._stack.enter_context(self._recording.listening())
+            self._recording.began(self._began_ns, time.perf_counter_ns() - began_ns)
+
+    def _written(self, ended_ns: int) -> list[str]:
+        recording = self._recording
+        assert recording is not None
+        assert recording.path is not None
+        write_ns, took_ns = time.perf_counter_ns() - ended_ns, ended_ns - self._began_ns
+        size = bytes_text(recording.path.stat().st_size)
+        own = "the profiler ran all the time"
+        if recording.own_ns is not None:
+            own = f"{time_text(recording.own_ns)} of it molprof's own work, which no time in the trace contains"
+        return [
+            f"the program took {time_text(took_ns)}, {own}; writing the trace took {time_text(write_ns)}",
+            *recording.summary(),
+            *recording.notes,
+            f"wrote {recording.path} ({size}); next: molprof report {shlex.quote(str(recording.path))}",
+        ]
+
+
+_begins = threading.RLock()
+
+
+def _run(arguments: Sequence[str], module: bool) -> None:
+    name = arguments[0]
+    sys.argv = list(arguments)
+    if module:
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+        return
+    if os.path.isdir(name) or zipfile.is_zipfile(name):
+        runpy.run_path(name, run_name="__main__")
+        return
+    sys.path.insert(0, os.path.dirname(os.path.realpath(name)))
+    name = os.path.abspath(name)  # as Python has it in tracebacks
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=name, __builtins__=__builtins__, __loader__=SourceFileLoader("__main__", name))
+    sys.modules["__main__"] = main
+    with io.open_code(name) as file:
+        code = compile(file.read(), name, "exec")
+    exec(code, main.__dict__)
+
+
+def _join_threads() -> None:
+    """Waits for the program's threads, as Python does at its end."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+
+
+def _exit_code(end: SystemExit) -> int:
+    """As Python ends with it; what is no number is printed."""
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    sys.stderr.write(f"{end.code}\n")
+    return 1
+
+
+def _without_own(frames: types.TracebackType | None) -> types.TracebackType | None:
+    """The frames of a traceback without molprof's, and without those that start a module."""
+    kept = None
+    for frame in reversed(list(_each(frames))):
+        name = frame.tb_frame.f_code.co_filename
+        if not name.startswith((_OWN + os.sep, "<frozen runpy>")):
+            frame.tb_next = kept
+            kept = frame
+    return kept
+
+
+def _each(frame: types.TracebackType | None) -> Iterator[types.TracebackType]:
+    while frame is not None:
+        yield frame
+        frame = frame.tb_next

@@ -1,0 +1,190 @@
+"""What calls of `generate`, and loops of a program's own, wrote: the tokens of each sequence, by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from molprof.common.manifest import SequenceRun
+from molprof.profiler.models.target import TokenBytes
+from molprof.profiler.recording.marks import Call
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: the tokens that sequences got in it, by the number of the sequence."""
+
+    tokens: Mapping[int, Sequence[int]]
+    rows: int  # that it computed
+    batch: int | None = None  # the sequences that it belongs to ran together, from their first step to their last
+
+
+@dataclass
+class _Sequence:
+    batch: int
+    row: int
+    tokens: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)  # by step of its batch, until its last token
+
+
+@dataclass(frozen=True)
+class Generated:
+    """The sequences of steps, as a manifest holds them."""
+
+    sequences: list[SequenceRun]
+    texts: list[list[str]]  # of each token
+    rows_per_step: list[list[int]]  # by batch
+
+
+def generated(
+    steps: Iterable[Step], prompts: Mapping[int, Sequence[int]], table: TokenBytes | None, ends: frozenset[int]
+) -> Generated:
+    """The sequences of steps in their order; steps without a batch are one batch, which sequences join and leave.
+
+    Args:
+        prompts: tokens by sequence.
+        table: the vocabulary; without it a token's text is its id, and an answer has none.
+        ends: ids that end a sequence.
+    """
+    found: dict[int, _Sequence] = {}
+    rows: list[list[int]] = []
+    for step in steps:
+        batch = step.batch or 0
+        rows += [[] for _ in range(batch + 1 - len(rows))]
+        for number, tokens in step.tokens.items():
+            if number not in found:
+                found[number] = _Sequence(batch, sum(other.batch == batch for other in found.values()))
+            sequence = found[number]
+            sequence.counts += [0] * (len(rows[batch]) - len(sequence.counts)) + [len(tokens)]
+            sequence.tokens += tokens
+        rows[batch].append(step.rows)
+    known = table or TokenBytes((), frozenset(), 0)
+    runs = []
+    for number, sequence in sorted(found.items()):
+        prompt = prompts.get(number, ())
+        place: dict[str, Any] = {"sequence": number, "batch": sequence.batch, "row": sequence.row}
+        counts = None if set(sequence.counts) <= {1} else sequence.counts
+        runs.append(sequence_run(known.join(prompt), len(prompt), sequence.tokens, known, ends, counts, **place))
+    texts = [[table.join([token]) if table else str(token) for token in run.token_ids] for run in runs]
+    return Generated(runs, texts, rows)
+
+
+def sequence_run(
+    prompt: str,
+    prompt_tokens: int,
+    tokens: Sequence[int],
+    table: TokenBytes,
+    ends: frozenset[int],
+    step_tokens: Sequence[int] | None,
+    **place: Any,
+) -> SequenceRun:
+    """A sequence of any program: all tokens but the end token are free. `place`: its number, batch and row."""
+    ended = bool(tokens) and tokens[-1] in ends
+    return SequenceRun(
+        **place,
+        smiles=None,
+        prompt=prompt,
+        prompt_tokens=prompt_tokens,
+        token_ids=list(tokens),
+        kinds="f" * (len(tokens) - ended) + "e" * ended,
+        blocks=[-1] * len(tokens),
+        text=table.join(tokens[: len(tokens) - ended]),
+        cut_blocks=0,
+        needed_per_block=[],
+        step_tokens=None if step_tokens is None else list(step_tokens),
+    )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a call of `generate`, or a loop, wrote. Its sequences are numbered from 0."""
+
+    steps: list[Step]
+    prompts: list[list[int]]  # tokens by sequence, without padding
+    ends: frozenset[int] = frozenset()  # ids that end a sequence
+    processors: tuple[str, ...] = ()  # classes in the order of their calls
+    own: range = range(0)  # places of those that the program gave
+    computed: int = 0  # the most rows of a step
+    limit: int | None = None  # the most tokens that a sequence could get; None: not known
+
+    def numbered(self, batch: int, first: int) -> list[Step]:
+        """The steps, with sequences numbered from `first` on."""
+        return [
+            Step({first + row: tokens for row, tokens in step.tokens.items()}, step.rows, batch) for step in self.steps
+        ]
+
+    @property
+    def rows(self) -> int:
+        """Its sequences."""
+        return max([len(self.prompts), *(row + 1 for step in self.steps for row in step.tokens)])
+
+
+def batch_of(call: Call) -> Batch:
+    """What a call that has returned wrote. Waits for its device."""
+    ends = config_value(call, "eos_token_id")
+    ids = frozenset[int](() if ends is None else torch.as_tensor(ends).flatten().tolist())
+    return Batch(
+        _steps(call, ids), _prompts(call), ids, call.processors, call.own, config_value(call, "max_new_tokens")
+    )
+
+
+def config_value(call: Call, name: str) -> Any:
+    """A generation setting of a call: its own, else that of its generation config, else of the model's."""
+    for source in (call.given, call.given.get("generation_config"), call.model.generation_config):
+        value = source.get(name) if isinstance(source, dict) else getattr(source, name, None)
+        if value is not None:
+            return value
+    return None
+
+
+def _steps(call: Call, ends: frozenset[int]) -> list[Step]:
+    sequences, done = call.sequences, call.done
+    given = _given(call)
+    if not isinstance(sequences, Tensor) or sequences.dim() != 2:  # of a loop of the caller's own: no tokens are known
+        rows = 1 if given is None else len(given)
+        return [Step({}, rows)] * call.steps
+    width = call.width if call.width is not None else 0 if given is None else given.shape[1]
+    ids, last, columns = sequences.cpu(), call.last, sequences.shape[1]
+    counts = call.columns
+    if len(counts) != call.steps:  # a loop that does not ask whether it is to stop
+        per_step = columns - width == call.steps
+        counts = [width + step + 1 if per_step else width for step in range(call.steps)]
+        counts[-1], done, last = columns, [], None
+    # A beam search reorders its rows, and a step that was made too early is taken back.
+    kept = last is not None and len(last) == len(ids) and torch.equal(last[:, :columns].cpu(), ids)
+    over = torch.stack(done).cpu().T.tolist() if kept else []
+    stops = []
+    for row, tokens in enumerate(ids.tolist()):
+        if kept:
+            ended = (count for count, ends_here in zip(counts, over[row], strict=True) if ends_here)
+        else:
+            ended = (place + 1 for place in range(width, columns) if tokens[place] in ends)
+        stops.append(min(next(ended, columns), columns))
+    steps, begin = [], width
+    for count in counts:
+        parts = {row: tokens[begin : min(count, stops[row])] for row, tokens in enumerate(ids.tolist())}
+        # A beam search computes other rows than it returns: each sequence counts as one.
+        steps.append(Step({row: part for row, part in parts.items() if part}, len(ids)))
+        begin = count
+    return steps
+
+
+def _given(call: Call) -> Tensor | None:
+    """The ids that the call was given; None: embeddings, or nothing."""
+    found = next((item for name in ("inputs", "input_ids") if (item := call.given.get(name)) is not None), None)
+    return found if isinstance(found, Tensor) and found.dim() == 2 and not found.is_floating_point() else None
+
+
+def _prompts(call: Call) -> list[list[int]]:
+    given = _given(call)
+    rows = len(call.sequences) if isinstance(call.sequences, Tensor) else 0 if given is None else len(given)
+    if given is None:
+        return [[] for _ in range(rows)]
+    mask = call.given.get("attention_mask")
+    mask = torch.ones_like(given) if mask is None or mask.shape != given.shape else mask
+    found = [ids[seen.bool()].tolist() for ids, seen in zip(given, mask, strict=True)]
+    return [found[row * len(found) // rows] for row in range(rows)]  # several answers to a prompt stand together
