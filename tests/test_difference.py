@@ -328,7 +328,8 @@ def measured(report: Report, speeds: Sequence[float], run: str | None = None, **
     noise = itertools.cycle((1.0, 1.003, 0.998, 1.001, 0.999) if run == "b" else (1.001, 0.999, 1.002, 0.998))
     repeats = []
     for speed in speeds:
-        phases = {name: round(1e6 * speed * next(noise) * (QUIET[name] + more_ms.get(name, 0.0))) for name in PHASES}
+        phases = {name: round(1e6 * speed * next(noise) * (ms + more_ms.get(name, 0.0))) for name, ms in QUIET.items()}
+        phases = {name: phases.get(name, 0) for name in PHASES}
         repeats.append(RepeatFigures(sum(phases.values()), phases, 0, 0))
     middle = sorted(repeats, key=lambda repeat: repeat.wall_ns)[len(repeats) // 2]
     walls = [repeat.wall_ns for repeat in repeats]
