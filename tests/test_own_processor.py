@@ -103,21 +103,31 @@ def test_plain_text(tmp_path: Path) -> None:
                      read_texts(tmp_path / "in.txt", 2))  # fmt: skip
 
 
-@pytest.mark.parametrize(("page", "name"), [("constraints", "digits:make"), ("contributing", "choices:build")])
-def test_the_documented_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("page", "name", "given", "pattern"),
+    [
+        ("constraints", "digits:make", (), r"\[\d(,\d)*(\]|,)?"),
+        ("contributing", "choices:build", ('texts=["yes","no","maybe"]',), "yes|no|maybe"),
+        ("constraints", "hf_json:Json", ('schema={"enum":["yes","no"]}',), '"(yes|no)"'),
+    ],
+)
+def test_the_documented_examples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str, name: str, given: tuple[str, ...], pattern: str
+) -> None:
+    if name.startswith("hf_"):
+        pytest.importorskip("xgrammar")
     text = (Path(__file__).parent.parent / "docs" / f"{page}.md").read_text()
     module = name.partition(":")[0]
     (code,) = re.findall(rf'```python\n("""{module}\.py:.*?)```', text, re.DOTALL)
     (tmp_path / f"{module}.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "in.txt").write_text("How many?\nAnd now?\nWhy?\n")
-    given = ('texts=["yes","no","maybe"]',) if module == "choices" else ()
     asked = settings(
         processor=name, processor_args=given, prompts="in.txt", max_new_tokens=24, sampling="sample", seed=3, repeats=1
     )
     result = captured(tmp_path / "out.json", asked, read_texts(tmp_path / "in.txt", 3))
     for item in result.manifest.molecules:
-        assert re.fullmatch(r"yes|no|maybe" if given else r"\[\d(,\d)*(\]|,)?", item.text)
+        assert re.fullmatch(pattern, item.text)
         assert item.masked is None or item.masked.own in (None, item.masked.total)
     assert result.notes == ()
 

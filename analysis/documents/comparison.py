@@ -284,9 +284,8 @@ def _validity(label: str, run: Run, first_label: str, first: Run) -> str:
     known = [ratio for ratio in ratios if ratio is not None]
     if len(known) < len(ratios) or (max(known) - min(known) < _VALID_RATIO and max(known) >= _LOW_VALID_RATIO):
         return ""
-    here, there = (
-        f"{count_text(item.valid_molecules)} of {counted(item.molecules, 'molecule')}" for item in (run, first)
-    )
+    noun = "molecule" if run.of_molecules else "answer"
+    here, there = (f"{count_text(item.valid_molecules)} of {counted(item.molecules, noun)}" for item in (run, first))
     return f" Valid: {here} of {label}, {there} of {first_label}."
 
 

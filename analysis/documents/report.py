@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from molprof.analysis.documents.answers import FIRST_ANSWERS, answers_section, failures
 from molprof.analysis.documents.figures import (
     Reports,
     certificate_sections,
@@ -76,7 +77,13 @@ def report_document(report: Report, graphs: Sequence[Section] = (), **data: Any)
         lambda: {**report.to_json(), "figures": figure_values(report), **data},
         warnings=warnings(reports),
         summary=report_verdict(report),
-        screen=(best_findings(report), *graphs[:1], main_figures(report), next_commands(report)),
+        screen=(
+            best_findings(report),
+            *graphs[:1],
+            main_figures(report),
+            *(() if report.run is None or report.run.of_molecules else (answers_section(reports, FIRST_ANSWERS),)),
+            next_commands(report),
+        ),
     )
 
 
@@ -198,12 +205,15 @@ def _run_sections(reports: Reports) -> Iterator[Section]:
     yield processors_section(reports)
     yield _totals(reports)
     yield Section("Drift", reports.notes(_drift))
+    of_molecules = reports.of_molecules
     yield reports.of_runs(
-        "Molecules that are not valid", lambda run: (item for item in run.sequences if item.valid is False),
-        ("#", "index", "sequence"), ("molecule", "text", "smiles"),
-        ("why", "text", lambda item: item.problem or "unknown"), detail=True,
+        f"{'Molecules' if of_molecules else 'Answers'} that are not valid",
+        lambda run: (item for item in run.sequences if item.valid is False),
+        ("#", "index", "sequence"), ("molecule", "text", "smiles") if of_molecules else ("prompt", "text"),
+        ("why", "text", lambda item: item.problem or "unknown"), notes=reports.notes(failures), detail=True,
     )  # fmt: skip
-    if not reports.of_molecules:
+    if not of_molecules:
+        yield answers_section(reports)
         yield reports.of_runs(
             "Prompts", lambda run: run.sequences,
             ("#", "index", "sequence"), ("prompt", "text"), ("tokens", "count"), ("masked logits", "count"),

@@ -239,9 +239,9 @@ def _read_sequences(engine: TraceProcessor, manifest: Manifest) -> tuple[Sequenc
     molecules = {molecule.sequence: molecule for molecule in manifest.molecules}
     # A track without its molecule shows as the broken sum of tokens.
     return tuple(
-        convert({**asdict(molecules[row["sequence"]]), **row}, SequenceFigures)
+        convert({**asdict(molecule), "text": None if molecule.smiles else molecule.text, **row}, SequenceFigures)
         for row in query_dicts(engine, _SEQUENCES)
-        if row["sequence"] in molecules
+        if (molecule := molecules.get(row["sequence"])) is not None
     )
 
 

@@ -77,7 +77,7 @@ class WindowFigures(Window, frozen=True):
     syncs: int | None = None
 
 
-class SequenceFigures(Struct, frozen=True):
+class SequenceFigures(Struct, frozen=True, omit_defaults=True):
     """One molecule or prompt: its tokens by kind (from the trace), its validity (from the manifest)."""
 
     sequence: int
@@ -95,6 +95,7 @@ class SequenceFigures(Struct, frozen=True):
     valid: bool | None
     problem: str | None
     prompt: str | None = None
+    text: str | None = None  # of an answer to plain text, without the end token
 
     @property
     def cut(self) -> bool:

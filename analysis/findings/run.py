@@ -15,7 +15,7 @@ from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.rule import Found, operators_named, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.manifest import STEP_PHASES
-from molprof.common.values import count_text, number_text, percent_text, time_text
+from molprof.common.values import count_text, counted, number_text, percent_text, time_text
 
 # Share of all row-steps.
 LEAST_IDLE = 0.1
@@ -113,9 +113,51 @@ def junk_tokens(known: Known) -> Found | None:
 
     Gain: the share of steps, or of row-steps if larger, that batches save, times that of decode steps in time.
     """
+    run = known.run
+    drift = run.junk_tokens + run.filler_tokens
+    if not run.of_molecules or run.setup.random or drift < LEAST_JUNK * run.generated_tokens:
+        return None
+    fix = "Choose a placeholder that tokenizes as coordinates do, or jump ahead when a coordinate is complete."
+    explanation = "A coordinate that needs fewer tokens than the template has FREE positions is filled up."
+    constrained = run.setup.processor is not None
+    what = f"{count_text(run.junk_tokens)} junk and {count_text(run.filler_tokens)} filler tokens"
+    return _wasted(known, what, fix if constrained else "", explanation if constrained else "")
+
+
+@rule(
+    id="runaway_answers",
+    title="Answers go on with white space or repeat themselves",
+    fix=(
+        "Leave the constraint no room for it: any_whitespace=False in XGrammar, maxLength and maxItems in the schema."
+        " Or train on the format, or end such rows."
+    ),
+    explanation="White space and text of any length are valid almost everywhere, and a model that repeats goes on.",
+    query=(
+        "SELECT sequence, COUNT() AS tokens FROM molprof_token WHERE kind = 'junk' GROUP BY sequence ORDER BY sequence"
+    ),
+    needs=("timed",),
+    least_gain=0,
+    run_queries=(_ROWS,),
+)
+def runaway_answers(known: Known) -> Found | None:
+    """Fires where 1 % of the tokens of answers to prompts of plain text are white space, 8 or more tokens in a row, or
+    repeat what stands before them, 4 times or more, until the token limit.
+
+    Gain: the share of steps, or of row-steps if larger, that batches save, times that of decode steps in time.
+    """
+    run = known.run
+    if run.of_molecules or run.setup.random or run.junk_tokens < LEAST_JUNK * run.generated_tokens:
+        return None
+    answers = sum(item.junk > 0 for item in run.sequences)
+    what = f"{count_text(run.junk_tokens)} tokens of {count_text(answers)} of {counted(run.molecules, 'answer')}"
+    return _wasted(known, what)
+
+
+def _wasted(known: Known, what: str, fix: str = "", explanation: str = "") -> Found | None:
+    """What the batches would save without junk and filler tokens."""
     run, rows = known.run, known.rows(_ROWS)
     drift = run.junk_tokens + run.filler_tokens
-    if not run.row_steps or run.setup.random or not run.generated_tokens or drift < LEAST_JUNK * run.generated_tokens:
+    if not run.row_steps or not drift:
         return None
     wasted = {item.sequence: item.junk + item.filler for item in run.sequences}
     # By batch, tokens of each row with and without those.
@@ -132,13 +174,9 @@ def junk_tokens(known: Known) -> Found | None:
         return None
     saved = sorted((1 - needed / steps, 1 - needed_row_steps / row_steps))
     low, high = (share * _steps_ratio(run) for share in saved)
-    fix = "Choose a placeholder that tokenizes as coordinates do, or jump ahead when a coordinate is complete."
-    explanation = "A coordinate that needs fewer tokens than the template has FREE positions is filled up."
-    constrained = run.setup.processor is not None
     return Found(
-        f"{count_text(run.junk_tokens)} junk and {count_text(run.filler_tokens)} filler tokens, "
-        f"{percent_text(drift / run.generated_tokens)} of all tokens; without them the batches need "
-        f"{count_text(needed)} steps instead of {count_text(steps)}",
+        f"{what}, {percent_text(drift / run.generated_tokens)} of all tokens; without them the batches need "
+        f"{counted(needed, 'step')} instead of {count_text(steps)}",
         {
             "junk_tokens": run.junk_tokens,
             "filler_tokens": run.filler_tokens,
@@ -147,8 +185,8 @@ def junk_tokens(known: Known) -> Found | None:
             "steps_without": needed,
         },
         known.gain(high, "steps that are saved", low),
-        fix if constrained else "",
-        explanation if constrained else "",
+        fix,
+        explanation,
     )
 
 

@@ -43,7 +43,7 @@ def _setting_options(function: _F) -> _F:
 
 @click.command("capture", cls=Submittable)
 @_setting_options
-@file_option(*ENDINGS, folder_for="several runs", default="a new file named by what runs")
+@file_option(*ENDINGS, folder_for="several runs, or a name without an ending", default="a new file named by what runs")
 @submit_options
 @click.pass_context
 def command(
@@ -77,21 +77,21 @@ def command(
     """
     options["sampling"] = sampling_asked(context)
     runs = run_settings(submission.project, **options)
-    several = len(runs) > 1
+    several, folder = len(runs) > 1, False
     if output is None:
         if submission.cluster is not None:
             raise UsageError("a capture on a cluster needs a name for its trace", hint="-o OUT")
-    elif not several:
-        check_ending(output, ENDINGS)
-    elif output.name.lower().endswith(ENDINGS):
+    elif several and output.name.lower().endswith(ENDINGS) and not output.is_dir():
         raise UsageError(f"{output} is one file, for {len(runs)} runs", hint="name a folder with -o DIR")
-    else:
+    elif folder := several or output.is_dir() or not output.suffix:
         make_folder(output)
+    else:
+        check_ending(output, ENDINGS)
     line = ("molprof", *sys.argv[1:])
     asked = [
         (settings, OutputFile(next_free(Path(name)), command=line, chosen=True))
         if output is None
-        else (settings, OutputFile(output / name if several else output, force, line))
+        else (settings, OutputFile(output / name if folder else output, force, line))
         for name, settings in runs.items()
     ]
     for settings, trace in asked:

@@ -73,8 +73,9 @@ _SUBJECTS = {
     name: subject
     for subject, names in {
         "Model": "model size weights tokenizer trust_remote_code",
-        "Constraint": "lp processor processor_args placeholder forced_runs template_threads template_cache",
-        "Prompts": "count batch_size smiles prompts prompt_format answer_format generations strict sort",
+        "Constraint": "lp processor processor_args schema regex placeholder forced_runs template_threads"
+        " template_cache",
+        "Prompts": "count batch_size smiles prompts prompt_format answer_format generations strict sort check",
         "Sampling": "sampling temperature top_p top_k min_p max_new_tokens generate_args",
         "Kernels": "shapes backends phases masks",
         "Speed": "attention kv_cache max_cache_length compile dtype tf32 cudnn_benchmark padding_multiple"

@@ -22,6 +22,8 @@ LP_PROCESSOR = "generic"
 LP_WORD, NO_PROCESSOR = "lp", "none"
 _NUMBER = r"-?[0-9]+\.[0-9]+"
 _PLACEHOLDER = re.compile(rf"{_NUMBER},{_NUMBER},{_NUMBER}")
+# Processors that take a JSON schema or a regular expression.
+WHOLE_TEXT = ("xgrammar", "llguidance")
 TRAINED, RANDOM = "trained", "random"
 # They restrict torch to one of its scaled-dot-product kernels; the names of `ATTENTION` are transformers'.
 _SDPA = ("sdpa-math", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn")
@@ -108,7 +110,17 @@ class CaptureSettings:
         " the first]")
     prompts: str | None = setting(
         None, decides="input", kind="file", metavar="FILE", bench=True,
-        help="File with one plain-text prompt per line.")
+        help="Prompts of plain text, one per line; or JSON lines with prompt or messages (FILE.jsonl).")
+    # schema, regex: what they constrain to is a parameter of the processor, which decides tokens
+    schema: str | None = setting(
+        None, decides="nothing", kind="file", metavar="FILE",
+        help="JSON schema of answers to --prompts: xgrammar and llguidance constrain to it, and it judges all.")
+    regex: str | None = setting(
+        None, decides="nothing", metavar="PATTERN",
+        help="The same with a regular expression.")
+    check: str | None = setting(
+        None, decides="nothing", metavar="MODULE:FUNCTION",
+        help="Judge answers with this function of the answer, or of answer and prompt, which returns what is wrong.")
     # prompt_format, answer_format: see `TextFormat`
     prompt_format: str = setting(
         PROMPT, decides="input", label="prompt format", role="subject", quiet=True, kind="text", metavar="PATTERN",
@@ -191,8 +203,8 @@ class CaptureSettings:
     warmup: int = setting(
         1, decides="nothing", metavar="N", least=0, most=_MOST_NUMBER, help="Warm-up passes before the timed ones.")
     window: tuple[int, int] | None = setting(  # of the first batch; None: see `recorded_pass.choose_window`
-        None, decides="nothing", metavar="FIRST:LAST", most=_MOST_NUMBER, unset="20 from step 20 on",
-        help="Steps of the first batch to record.")
+        None, decides="nothing", metavar="FIRST:LAST", most=_MOST_NUMBER,
+        unset="20 from step 20 on, or earlier where answers are shorter", help="Steps of the first batch to record.")
     full: bool = setting(
         False, decides="nothing", help="Record every step of every batch; the trace gets large.")
     modules: bool = setting(  # of the Python functions that stacks record, those of modules
@@ -259,6 +271,10 @@ class CaptureSettings:
             yield "molecules and plain-text prompts exclude each other", "leave one of them out"
         if self.prompts is not None and self.max_new_tokens is None:
             yield "plain-text prompts have no template to bound their answers", "--max-new-tokens N"
+        if self.schema is not None and self.regex is not None:
+            yield "a JSON schema and a regular expression exclude each other", "leave one of them out"
+        if (self.schema or self.regex) is not None and self.prompts is None:
+            yield "--schema and --regex are of answers to prompts of your own", "--prompts FILE"
         if self.window is not None and self.full:
             yield "a window and a full recording exclude each other", "leave one of them out"
         if not 0 <= first <= last:

@@ -28,7 +28,7 @@ from molprof.profiler.environment import environment
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import Peak, set_arithmetic
 from molprof.profiler.models.load import load
-from molprof.profiler.molecules.prompts import Prompt, read_inputs
+from molprof.profiler.molecules.prompts import Prompt, read_inputs, with_chats
 from molprof.profiler.recording.marks import HostMarks, before_forward
 
 _DIGEST_LETTERS = 12
@@ -48,7 +48,7 @@ def measure_generation(case: GenerateCase) -> dict[str, Any]:
     try:
         case = followed(case, loaded.generation)
         runner = Runner(loaded, processor_of(case, loaded.target), case)
-        plans = runner.plan(filled(read_inputs(case).prompts, case.count))
+        plans = runner.plan(filled(with_chats(read_inputs(case).prompts, loaded.tokenizer), case.count))
     except UsageError as problem:
         raise UnsupportedError(str(problem), problem.hint) from problem
     watch = Watch(loaded.target.device)

@@ -7,9 +7,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from molprof.common.manifest import Disagreement, MaskedLogits, Resolved, SequenceRun, TemplateCounts
+from molprof.common.manifest import KIND_LETTERS, Disagreement, MaskedLogits, Resolved, SequenceRun, TemplateCounts
 from molprof.common.settings import GENERATE, STATIC_CACHES
 from molprof.common.values import bytes_text
+from molprof.profiler.capture.answers import checks_of, led_nowhere, problem_of
 from molprof.profiler.engines import BatchPlan, BatchResult
 from molprof.profiler.engines.forced import cannot_drop
 from molprof.profiler.engines.generation import otherwise
@@ -35,6 +36,7 @@ def sequence_runs(
     and found; a row that it wrote otherwise has no disagreement.
     """
     loaded, runs = runner.loaded, []
+    checks = checks_of(runner.settings)
     for number, (plan, batch) in enumerate(zip(plans, result.batches, strict=True)):
         for row, (prompt, tokens) in enumerate(zip(plan.prompts, batch.rows, strict=True)):
             place = {"sequence": plan.sequences[row], "batch": number, "row": row}
@@ -43,6 +45,15 @@ def sequence_runs(
             run = sequence_run(prompt.text, width, tokens, loaded.target.table, loaded.eos, steps, **place)
             if prompt.molecule is not None:
                 run = replace(run, **_of_molecule(runner, prompt.molecule, tokens))
+            else:
+                cut = not run.kinds.endswith(KIND_LETTERS["eos"])
+                pieces = [loaded.target.table.join([token]) for token in tokens]
+                wasted = led_nowhere(pieces[: len(tokens) - (not cut)], cut)
+                junk = (KIND_LETTERS["junk"] if one else kind for kind, one in zip(run.kinds, wasted, strict=False))
+                run = replace(run, kinds="".join(junk) + run.kinds[len(wasted) :])
+            if checks and run.valid is not False:
+                problem = problem_of(checks, run.text, run.prompt, not run.kinds.endswith(KIND_LETTERS["eos"]))
+                run = replace(run, valid=problem is None, problem=problem)
             if watched is not None and watched[number][0].rows[row] == tokens:
                 run = replace(run, disagreement=watched[number][1][row])
             if masked is not None:

@@ -17,12 +17,13 @@ from molprof.common.files import check_output
 from molprof.common.manifest import Machine, Session
 from molprof.common.memory import default_threads, processors
 from molprof.common.settings import CaptureSettings
+from molprof.profiler.capture.answers import checks_of
 from molprof.profiler.capture.passes import Progress, Report
 from molprof.profiler.capture.run import CapturedRun, CaptureResult, captures_graphs, graphs_path
 from molprof.profiler.constraints import PROCESSORS, check_processor
 from molprof.profiler.engines import check_engine
 from molprof.profiler.machine import Watch
-from molprof.profiler.models.architecture import check_preset
+from molprof.profiler.models.architecture import ARCHITECTURES, check_preset
 from molprof.profiler.models.device import capability, on_gpu, resolve_device, set_arithmetic
 from molprof.profiler.models.load import LoadedModel, load
 from molprof.profiler.molecules.prompts import read_inputs
@@ -59,7 +60,10 @@ def capture_together(asked: Sequence[Asked], report: Report = lambda progress: N
     elif not on_gpu(resolve_device(settings.device)):
         torch.set_num_threads(default_threads(torch.get_num_threads()))
     set_arithmetic(asked[0][0])
-    report(Progress("load", notes=tuple(line for item in prompts.values() for line in item.notes())))
+    notes = [line for item in prompts.values() for line in item.notes()]
+    if any(_unasked(settings) for settings, _ in asked):
+        notes.append("neither --prompts nor --smiles is given: the prompts are the built-in molecules")
+    report(Progress("load", notes=tuple(notes)))
     models: dict[tuple[object, ...], LoadedModel] = {}
     runs = []
     for settings, output in asked:
@@ -71,6 +75,12 @@ def capture_together(asked: Sequence[Asked], report: Report = lambda progress: N
         name = trace_stem(output.path.name) if len(asked) > 1 else ""
         runs.append(CapturedRun(settings, output, models[key], prompts[_key(settings, _INPUTS)], report, name))
     yield from interleaved(runs)
+
+
+def _unasked(settings: CaptureSettings) -> bool:
+    """Whether molecules may not be what a model or a processor of the user's own is about."""
+    own = settings.model not in ARCHITECTURES or ":" in (settings.processor or "")
+    return own and settings.prompts is None and settings.smiles is None
 
 
 def _key(settings: CaptureSettings, names: Sequence[str]) -> tuple[object, ...]:
@@ -143,6 +153,7 @@ def _check(settings: CaptureSettings, output: OutputFile) -> None:
     output.check()
     check_preset(settings)
     check_engine(settings.engine_name)
+    checks_of(settings)
     if settings.processor is not None:
         # finds a mistyped name before the model is loaded
         check_processor(settings.processor, settings.processor_args)

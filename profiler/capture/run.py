@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from molprof.profiler.environment import environment
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import Peak
 from molprof.profiler.models.load import LoadedModel
-from molprof.profiler.molecules.prompts import Prompts
+from molprof.profiler.molecules.prompts import Prompts, with_chats
 from molprof.profiler.recording.marks import HostMarks, mark_cost_ns, signature_cost_ns
 from molprof.profiler.recording.program import WINDOW_STEPS, usual_window
 from molprof.profiler.recording.tracefile import (
@@ -134,6 +134,7 @@ class CapturedRun:
         began = time.perf_counter_ns()
         runner = Runner(loaded, processor_of(settings, loaded.target), settings)
         self._processor_once_ns = None if runner.processor is None else time.perf_counter_ns() - began
+        prompts = replace(prompts, prompts=with_chats(prompts.prompts, loaded.tokenizer))
         plans = runner.plan(prompts.prompts)
         if settings.window is not None:
             check_window(settings.window, plans[0].max_new_tokens)  # before the passes, as far as the bound tells

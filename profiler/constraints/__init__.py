@@ -5,10 +5,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import MsgspecError, json
+
 from molprof.common.errors import UsageError
-from molprof.common.settings import CaptureSettings
+from molprof.common.files import read_text, refuse_stream
+from molprof.common.settings import WHOLE_TEXT, CaptureSettings
 
 if TYPE_CHECKING:
     from molprof.profiler.constraints.base import Processor
@@ -62,7 +66,26 @@ def make_processor(name: str, target: Target, given: Sequence[str] = ()) -> Proc
 def processor_of(settings: CaptureSettings, target: Target) -> Processor | None:
     """The processor that is asked for; None without one. Raises what `make_processor` raises."""
     name = settings.processor
+    if name in WHOLE_TEXT and (settings.schema or settings.regex) is not None:
+        from molprof.profiler.constraints.engines import LLGuidance, Whole, XGrammar
+
+        text = settings.regex if settings.schema is None else read_schema(settings.schema)
+        whole = Whole("regex" if settings.schema is None else "schema", text or "")
+        return (XGrammar if name == XGrammar.name else LLGuidance)(target, whole)
     return None if name is None else make_processor(name, target, settings.processor_args)
+
+
+def read_schema(path: str) -> str:
+    """The text of a JSON schema. Raises UsageError where the file is none."""
+    refuse_stream(Path(path))
+    text = read_text(Path(path))
+    try:
+        found = json.decode(text)
+    except (MsgspecError, UnicodeEncodeError, RecursionError) as problem:
+        raise UsageError(f"{path} is no JSON schema: {problem}", hint="a JSON object") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{path} is no JSON schema: it holds no object", hint="a JSON object")
+    return text
 
 
 def find_factory(name: str) -> Any:

@@ -71,7 +71,7 @@ class Runner:
             assert self.processor is not None
             raise UsageError(
                 f"the processor {self.processor.name!r} needs molecules: plain text has no skeleton to keep to",
-                hint="--smiles FILE, or a processor of your own: --processor package.module:builder",
+                hint="--smiles FILE; xgrammar and llguidance take --schema or --regex; or a processor of your own",
             )
         self._check_placeholder()
         needs = [self._need(prompt) for prompt in prompts]

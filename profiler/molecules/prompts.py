@@ -1,10 +1,14 @@
-"""Prompts: molecules of a file or the built-in ones, or lines of plain text."""
+"""Prompts: molecules of a file or the built-in ones, lines of plain text, or JSON lines with texts and chats."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import MsgspecError, Struct, json
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import read_text, refuse_stream
@@ -15,6 +19,25 @@ from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.profiler.molecules.files import Entry, MoleculeFile, molecules_of
 from molprof.profiler.molecules.smiles import Molecule, molecule, require_rdkit, split_atoms
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+_JSON_LINES = (".jsonl", ".ndjson")
+
+
+class Message(Struct, frozen=True):
+    """One message of a chat."""
+
+    role: str
+    content: str
+
+
+class _Line(Struct, frozen=True):
+    """One line of a file of JSON lines."""
+
+    prompt: str | None = None
+    messages: tuple[Message, ...] = ()
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -22,6 +45,7 @@ class Prompt:
     name: str  # the molecule's name in the input; empty without one
     text: str
     molecule: Molecule | None  # None for plain text
+    messages: tuple[Message, ...] = ()  # of a chat, whose `text` the tokenizer's chat template makes
 
 
 @dataclass(frozen=True)
@@ -108,15 +132,55 @@ def read_prompts(path: Path | None, count: int | None, strict: bool = False, for
 def read_texts(path: Path, count: int | None) -> Prompts:
     """The first `count` prompts of plain text, or all, one per line; empty lines are ignored.
 
+    A line of a `.jsonl` or `.ndjson` file is an object with `prompt`, or with the `messages` of a chat.
+
     Raises UsageError where the file cannot be read or holds no prompt.
     """
     refuse_stream(path)
     # str.splitlines would also end a line at a form feed or U+2028, where no editor does.
     lines = enumerate(read_text(path).removesuffix("\n").split("\n"), start=1)
-    prompts = [Prompt(number, "", line, None) for number, line in lines if line.strip()]
+    read = _json_prompt if path.suffix.lower() in _JSON_LINES else _text_prompt
+    prompts = [read(path, number, line) for number, line in lines if line.strip()]
     if not prompts:
-        raise UsageError(f"{path} has no prompts", hint="one prompt of plain text per line")
+        raise UsageError(f"{path} has no prompts", hint="one prompt of plain text per line, or JSON lines")
     return Prompts(tuple(prompts[:count]), (), str(path), count, "prompt")
+
+
+def _text_prompt(path: Path, number: int, line: str) -> Prompt:
+    return Prompt(number, "", line, None)
+
+
+def _json_prompt(path: Path, number: int, line: str) -> Prompt:
+    hint = 'such as {"prompt": "Hello"} or {"messages": [{"role": "user", "content": "Hello"}]}'
+    try:
+        found = json.decode(line, type=_Line)
+    except (MsgspecError, UnicodeEncodeError, RecursionError) as problem:
+        raise UsageError(f"{path}, line {number}: {shortened(str(problem))}", hint) from None
+    if bool(found.prompt) == bool(found.messages):
+        raise UsageError(f"{path}, line {number} has not one of prompt and messages", hint)
+    return Prompt(number, "", found.prompt or "", None, found.messages)
+
+
+def with_chats(prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerFast) -> tuple[Prompt, ...]:
+    """The prompts, chats as the tokenizer's chat template writes them, up to where the answer begins.
+
+    Raises UsageError where the tokenizer has no chat template, or it refuses the messages.
+    """
+    return tuple(replace(prompt, text=_chat(prompt, tokenizer)) if prompt.messages else prompt for prompt in prompts)
+
+
+def _chat(prompt: Prompt, tokenizer: PreTrainedTokenizerFast) -> str:
+    if not tokenizer.chat_template:
+        hint = "lines with prompt, or a model or --tokenizer with a chat template"
+        raise UsageError(f"line {prompt.line} has messages, and the tokenizer has no chat template", hint)
+    messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
+    try:
+        text = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    except Exception as problem:  # a template raises anything
+        raise UsageError(f"line {prompt.line}: the chat template refuses the messages: {problem}") from problem
+    # The tokenizer adds the first token again.
+    first = tokenizer.bos_token or ""
+    return text.removeprefix(first) if tokenizer("")["input_ids"] == [tokenizer.bos_token_id] else text
 
 
 def repeated(prompts: Prompts, times: int) -> Prompts:

@@ -1,0 +1,50 @@
+"""Answers to prompts of plain text: the first of each run, and in which ways they fail their checks."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from molprof.analysis.documents.figures import Reports
+from molprof.analysis.figures import Report
+from molprof.analysis.figures.run_model import SequenceFigures
+from molprof.common.document import Field, Section
+from molprof.common.text import shortened
+from molprof.common.values import count_text
+
+# Answers of a run, and letters of each and of its prompt.
+_ANSWERS, FIRST_ANSWERS, _ANSWER_LETTERS, _PROMPT_LETTERS = 5, 2, 80, 40
+_BLANK = re.compile(r"\s{9,}")
+
+
+def answers_section(reports: Reports, count: int = _ANSWERS) -> Section:
+    """The first answers of each run, shortened; JSON has all."""
+    fields: list[Field] = [
+        ("#", "index", "sequence"), ("prompt", "text", lambda item: _shown(item.prompt, _PROMPT_LETTERS)),
+        ("answer", "text", lambda item: _shown(item.text, _ANSWER_LETTERS)), ("tokens", "count"),
+    ]  # fmt: skip
+    runs = [report.run for report in reports.reports if report.run is not None]
+    if any(item.valid is not None for run in runs for item in run.sequences):
+        fields.append(("valid", "text", _validity))
+    return reports.of_runs("Answers", lambda run: run.sequences[:count], *fields)
+
+
+def _validity(item: SequenceFigures) -> str:
+    if item.valid is not False:
+        return "not judged" if item.valid is None else "yes"
+    return f"no: {(item.problem or 'unknown').partition(':')[0]}"
+
+
+def _shown(text: str | None, most: int) -> str | None:
+    """The beginning of a text, with the length of white space that goes on and on in its place."""
+    return None if text is None else shortened(_BLANK.sub(lambda run: f"[{len(run[0])} x white space]", text), most)
+
+
+def failures(report: Report) -> Iterator[str]:
+    """How many answers fail in which way."""
+    if report.run is None or report.run.of_molecules:
+        return
+    kinds = Counter((item.problem or "unknown").partition(":")[0] for item in report.run.sequences if not item.valid)
+    if kinds and report.run.valid_molecules is not None:
+        yield ", ".join(f"{count_text(count)} {kind}" for kind, count in kinds.most_common())

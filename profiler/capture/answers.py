@@ -1,0 +1,127 @@
+"""Answers judged: by a JSON schema, a regular expression, a check of the user's; and tokens that lead nowhere."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from molprof.common.errors import MissingExtraError, UsageError
+from molprof.common.settings import CaptureSettings
+from molprof.common.text import shortened
+from molprof.profiler.constraints import read_schema
+
+# Of an answer and its prompt: why the answer is not valid, what kind of failure before the first colon; None: valid.
+Check = Callable[[str, str], "str | None"]
+
+# An answer ends in a loop where its last tokens are one sequence, of at most this many, over and over.
+_LONGEST_LOOP, _LEAST_ROUNDS, _LEAST_LOOPED = 64, 4, 16
+# No layout puts so many tokens of white space in a row.
+_LEAST_BLANK = 8
+_MOST_TEXT = 160
+
+
+def checks_of(settings: CaptureSettings) -> list[Check]:
+    """The checks that a run is asked for, in the order in which they are made.
+
+    Raises UsageError where one cannot be made, and MissingExtraError without the package for schemas.
+    """
+    return list(_checks(settings))
+
+
+def _checks(settings: CaptureSettings) -> Iterator[Check]:
+    if settings.schema is not None:
+        yield _by_schema(settings.schema)
+    if settings.regex is not None:
+        try:
+            pattern = re.compile(settings.regex)
+        except re.error as problem:
+            raise UsageError(f"--regex {settings.regex!r}: {problem}", hint="a regular expression of Python") from None
+        yield lambda answer, prompt: None if pattern.fullmatch(answer) else "another text than the regular expression"
+    if settings.check is not None:
+        yield _of_user(settings.check)
+
+
+def problem_of(checks: Sequence[Check], answer: str, prompt: str, cut: bool) -> str | None:
+    """Why an answer is not valid; None if it is. cut: the token limit ended it."""
+    found = next(filter(None, (check(answer, prompt) for check in checks)), None)
+    return f"stopped at the token limit: {found}" if found is not None and cut else found
+
+
+def _by_schema(path: str) -> Check:
+    schema = json.loads(read_schema(path))
+    try:
+        validators = importlib.import_module("jsonschema.validators")
+    except ImportError as problem:
+        raise MissingExtraError("jsonschema", "schema", "--schema") from problem
+    kind = validators.validator_for(schema)
+    try:
+        kind.check_schema(schema)
+    except Exception as problem:  # of the package
+        raise UsageError(f"{path} is no JSON schema: {shortened(str(problem), _MOST_TEXT)}", "a JSON schema") from None
+    validator = kind(schema)
+
+    def check(answer: str, prompt: str) -> str | None:
+        try:
+            value = json.loads(answer)
+        except (ValueError, RecursionError) as problem:
+            return f"not JSON: {shortened(str(problem), _MOST_TEXT)}"
+        error = next(iter(validator.iter_errors(value)), None)
+        if error is None:
+            return None
+        return f"not of the schema: {error.json_path}: {shortened(error.message, _MOST_TEXT)}"
+
+    return check
+
+
+def _of_user(name: str) -> Check:
+    hint = "package.module:function, a function of the answer, or of answer and prompt"
+    module, _, attribute = name.partition(":")
+    try:
+        function: Any = getattr(importlib.import_module(module), attribute)
+        count = len(inspect.signature(function).parameters)
+    except Exception as problem:  # a user's module may raise anything
+        raise UsageError(f"no check {name!r}: {problem}", hint) from problem
+    if count not in (1, 2):
+        raise UsageError(f"the check {name!r} has {count} parameters", hint)
+
+    def check(answer: str, prompt: str) -> str | None:
+        try:
+            found = function(*(answer, prompt)[:count])
+        except Exception as problem:
+            return f"{type(problem).__name__}: {shortened(' '.join(str(problem).split()), _MOST_TEXT)}"
+        if isinstance(found, str):
+            return shortened(found, _MOST_TEXT)
+        return None if found is None or found else f"{attribute}: not accepted"
+
+    return check
+
+
+def led_nowhere(pieces: Sequence[str], cut: bool) -> list[bool]:
+    """Of the texts of an answer's tokens: those of white space that goes on and on, and those of a loop.
+
+    A loop is one that only the token limit ended (`cut`); its first round counts as text.
+    """
+    wasted: list[bool] = []
+    for blank, run in groupby(pieces, key=lambda piece: piece != "" and not piece.strip()):
+        count = len(list(run))
+        wasted += [blank and count >= _LEAST_BLANK] * count
+    if cut and (looped := _looped(pieces)):
+        wasted[len(pieces) - looped :] = [True] * looped
+    return wasted
+
+
+def _looped(pieces: Sequence[str]) -> int:
+    """How many of the last texts repeat those before them."""
+    for period in range(1, min(_LONGEST_LOOP, len(pieces) // _LEAST_ROUNDS) + 1):
+        place = len(pieces) - 1
+        while place >= period and pieces[place] == pieces[place - period]:
+            place -= 1
+        count = len(pieces) - 1 - place
+        if count + period >= max(_LEAST_LOOPED, _LEAST_ROUNDS * period):
+            return count
+    return 0

@@ -1,0 +1,170 @@
+"""Answers to prompts of one's own: JSON lines, schemas, checks, what is shown of answers, tokens that lead nowhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+from captures import captured, settings
+from page_data import render
+
+from molprof import api
+from molprof.analysis.documents.report import report_document
+from molprof.analysis.render import render as render_document
+from molprof.common.errors import UsageError
+from molprof.common.settings import CaptureSettings
+from molprof.profiler.capture.answers import checks_of, led_nowhere, problem_of
+from molprof.profiler.constraints import processor_of
+from molprof.profiler.constraints.base import Rows
+from molprof.profiler.molecules.prompts import Prompt, read_texts, with_chats
+
+SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+
+
+def one_brace(answer: str, prompt: str) -> str | bool | None:
+    return {"a": None, "b": True, "c": False}.get(prompt, "no brace")
+
+
+def raises(answer: str) -> None:
+    raise ValueError(f"not {answer}")
+
+
+@pytest.fixture
+def schema(tmp_path: Path) -> str:
+    (tmp_path / "s.json").write_text(json.dumps(SCHEMA))
+    return str(tmp_path / "s.json")
+
+
+def asked(**changes: Any) -> CaptureSettings:
+    return CaptureSettings("llama", prompts="in.txt", max_new_tokens=9, **changes)
+
+
+def test_json_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = {"messages": [{"role": "user", "content": "Hello\nyou"}], "id": 3}
+    (tmp_path / "in.jsonl").write_text(json.dumps({"prompt": "Two\nlines", "source": 1}) + "\n\n" + json.dumps(chat))
+    found = read_texts(tmp_path / "in.jsonl", None).prompts
+    assert [(item.line, item.text) for item in found] == [(1, "Two\nlines"), (3, "")]
+    text = tiny.tokenizer("llama")
+    with pytest.raises(UsageError, match="line 3 has messages, and the tokenizer has no chat template"):
+        with_chats(found, text)
+    template = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}|"
+    monkeypatch.setattr(text, "chat_template", template)
+    assert [item.text for item in with_chats(found, text)] == ["Two\nlines", "<|begin_of_text|>user: Hello\nyou|"]
+    monkeypatch.setattr(text, "chat_template", "{{ raise_exception('no') }}")
+    with pytest.raises(UsageError, match="line 3: the chat template refuses the messages: no"):
+        with_chats(found, text)
+    for line, problem in (
+        ("{", "line 1: Input data was truncated"),
+        ('{"text": "a"}', "line 1 has not one of prompt and messages"),
+        (
+            '{"prompt": "a", "messages": [{"role": "user", "content": "b"}]}',
+            "line 1 has not one of prompt and messages",
+        ),
+        ('{"prompt": 3}', "line 1: Expected"),
+        ('["a"]', "line 1: Expected"),
+    ):
+        (tmp_path / "wrong.jsonl").write_text(line)
+        with pytest.raises(UsageError, match=problem):
+            read_texts(tmp_path / "wrong.jsonl", None)
+
+
+JUDGED: list[tuple[dict[str, str], str, str, str | None]] = [
+    ({"schema": ""}, '{"age": 3}', "", None),
+    ({"schema": ""}, '{"age": "3"}', "", "not of the schema: $.age: '3' is not of type 'integer'"),
+    ({"schema": ""}, '{"age": 3', "", "not JSON: Expecting ',' delimiter: line 1 column 10 (char 9)"),
+    ({"regex": "[0-9]+"}, "12", "", None),
+    ({"regex": "[0-9]+"}, "12a", "", "another text than the regular expression"),
+    ({"check": "test_answers:one_brace"}, "x", "a", None),
+    ({"check": "test_answers:one_brace"}, "x", "b", None),
+    ({"check": "test_answers:one_brace"}, "x", "c", "one_brace: not accepted"),
+    ({"check": "test_answers:one_brace"}, "x", "d", "no brace"),
+    ({"check": "test_answers:raises"}, "x", "", "ValueError: not x"),
+    ({"schema": "", "check": "test_answers:raises"}, "x", "", "not JSON: Expecting value: line 1 column 1 (char 0)"),
+]
+
+
+@pytest.mark.parametrize(("changes", "answer", "prompt", "problem"), JUDGED)
+def test_checks(schema: str, changes: dict[str, str], answer: str, prompt: str, problem: str | None) -> None:
+    given = {name: value or schema for name, value in changes.items()}
+    checks = checks_of(asked(**given))
+    assert problem_of(checks, answer, prompt, cut=False) == problem
+    cut = None if problem is None else f"stopped at the token limit: {problem}"
+    assert problem_of(checks, answer, prompt, cut=True) == cut
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"regex": "("}, r"--regex '\('"),
+        ({"check": "no.such:thing"}, "no check 'no.such:thing': No module named 'no'"),
+        ({"check": "json:dumps"}, "the check 'json:dumps' has "),
+        ({"schema": "[]"}, "is no JSON schema: it holds no object"),
+        ({"schema": '{"type": 3}'}, "is no JSON schema: 3 is not"),
+        ({"schema": "{"}, "is no JSON schema: Input data was truncated"),
+    ],
+)
+def test_checks_that_cannot_be_made(tmp_path: Path, changes: dict[str, str], message: str) -> None:
+    (tmp_path / "s.json").write_text(changes.get("schema", ""))
+    given = {**changes, **({"schema": str(tmp_path / "s.json")} if "schema" in changes else {})}
+    with pytest.raises(UsageError, match=message):
+        checks_of(asked(**given))
+
+
+NOWHERE: list[tuple[list[str], bool, int]] = [
+    (["{", *[" "] * 8, "}"], False, 8),
+    (["{", *[" \n"] * 7, "}"], False, 0),
+    (["a", *["b", "c"] * 8], True, 14),  # its first round counts as text
+    (["a", *["b", "c"] * 8], False, 0),  # it ended
+    (["a", *["b", "c"] * 3], True, 0),
+    ([*"abcdefghijklmnop"], True, 0),
+    ([""] * 20, True, 19),
+    ([], True, 0),
+]
+
+
+@pytest.mark.parametrize(("pieces", "cut", "count"), NOWHERE)
+def test_tokens_that_lead_nowhere(pieces: list[str], cut: bool, count: int) -> None:
+    found = led_nowhere(pieces, cut)
+    assert (len(found), sum(found)) == (len(pieces), count)
+
+
+@pytest.mark.parametrize("name", ["xgrammar", "llguidance"])
+@pytest.mark.parametrize("kind", ["schema", "regex"])
+def test_a_schema_for_the_packages(name: str, kind: str, schema: str) -> None:
+    """The first tokens that may follow are those that begin such an answer."""
+    pytest.importorskip(name)
+    target = tiny.loaded("llama").target
+    made: Any = processor_of(asked(processor=name, **{kind: schema if kind == "schema" else "[ab]c"}), target)
+    import torch
+
+    scores = torch.zeros(1, target.logits_width)
+    out = made.start(Rows([Prompt(1, "", "?", None)], 1))(torch.zeros(1, 1, dtype=torch.int64), scores)
+    allowed = {target.table.of(token)[:1] for token in out[0].isfinite().nonzero().flatten().tolist()}
+    assert allowed == ({b"{"} if kind == "schema" else {b"a", b"b"})
+    assert made.parameters[kind] == (json.dumps(SCHEMA) if kind == "schema" else "[ab]c")
+
+
+def test_answers_are_shown_judged_and_counted(tmp_path: Path) -> None:
+    """A model of random weights repeats itself until the limit: tokens, not useful ones."""
+    (tmp_path / "in.txt").write_text("a\n<b>\n")
+    given = settings(prompts="in.txt", max_new_tokens=30, repeats=1, warmup=0, check="test_answers:one_brace")
+    path = captured(tmp_path / "out.json", given, read_texts(tmp_path / "in.txt", 2)).path
+    report = api.report(path)
+    run = report.run
+    assert run is not None
+    assert [(item.valid, item.problem) for item in run.sequences] == [
+        (True, None), (False, "stopped at the token limit: no brace"),
+    ]  # fmt: skip
+    assert all(item.junk and item.text for item in run.sequences)
+    assert run.junk_tokens == sum(item.junk for item in run.sequences)
+    (found,) = (item for item in report.findings if item.id == "runaway_answers")
+    assert f"{run.junk_tokens} tokens of 2 of 2 answers" in found.evidence
+    screen = render_document(report_document(report), whole=False)
+    for shown in (render(report), screen):
+        assert "no: stopped at the token limit" in shown
+    assert "1 stopped at the token limit" in render(report)
+    assert "&lt;b&gt;" in render(report, "html")
+    assert json.loads(render(report, "json"))["run"]["sequences"][1]["text"] == run.sequences[1].text
