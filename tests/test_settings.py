@@ -176,7 +176,7 @@ def test_a_manifest_is_read_back() -> None:
             ("timings", "repeats", 1, "phases_ns", "forward"), "1",
             "manifest: timings.repeats[1].phases_ns[...]: expected `int`, got `str`",
         ),
-        (("resolved", "layers"), True, "manifest: resolved.layers: expected `int`, got `bool`"),
+        (("resolved", "layers"), True, "manifest: resolved.layers: expected `int | null`, got `bool`"),
         (("settings", "window"), [5], "manifest: settings.window: expected `array` of length 2, got 1"),
         (("settings", "attention"), "magic", "manifest: no attention 'magic'"),
         (("molecules", 1, "kinds"), None, "manifest: molecules[1].kinds: expected `str`, got `null`"),
