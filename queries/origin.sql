@@ -105,7 +105,8 @@ SELECT id AS call_id
 FROM molprof_gpu_call
 WHERE name GLOB '*Memcpy*' OR name GLOB '*Memset*';
 
--- Calls, operators, ranges and all that stands around them, sorted so that the engine finds the children of a slice.
+-- Calls, operators, ranges, Python functions that take a 100,000th of all recorded time, and all that stands around them,
+-- sorted so that the engine finds the children of a slice.
 CREATE PERFETTO TABLE _molprof_origin_parent AS
 WITH
   RECURSIVE needed(id, parent_id) AS (
@@ -115,7 +116,10 @@ WITH
     FROM slice
     LEFT JOIN _molprof_origin_lane AS lane USING (id)
     WHERE
-      slice.category IN ('cpu_op', 'user_annotation') OR slice.id IN (SELECT call_id FROM _molprof_origin_call)
+      slice.category IN ('cpu_op', 'user_annotation')
+      OR slice.id IN (SELECT call_id FROM _molprof_origin_call)
+      OR slice.category = 'python_function'
+      AND slice.dur > (SELECT (MAX(ts + dur) - MIN(ts)) / 100000 FROM slice WHERE category = 'python_function')
     UNION
     SELECT
       slice.id,
@@ -331,7 +335,8 @@ FROM _molprof_origin_call AS call
 JOIN _molprof_origin_known AS known ON known.id = call.call_id
 ORDER BY known.id;
 
--- Frames around calls that launch or wait, and around operators, those included, outer before inner.
+-- Frames around calls that launch or wait, around operators, those included, and functions that take a 100,000th of all
+-- recorded time; outer before inner.
 CREATE PERFETTO VIEW molprof_frame(
   -- The slice.
   id JOINID(slice.id),

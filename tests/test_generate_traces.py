@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def of(path: Path, table: str) -> list[dict[str, Any]]:
     return api.report(path).table(table).to_json()
 
 
-def test_generate_with_stacks(recorded: Callable[..., Path]) -> None:
+def test_generate_with_stacks(recorded: Callable[..., Path], tmp_path: Path) -> None:
     path = recorded(generate, True)
     counts = {row["phase"]: row["count"] for row in of(path, "engine_phases")}
     each = dict.fromkeys(("prepare", "forward", "processor", "sampling", "bookkeeping"), STEPS)
@@ -74,6 +75,13 @@ def test_generate_with_stacks(recorded: Callable[..., Path]) -> None:
     assert processor["time_ns"] <= times["processor"]["time_ns"]
     steps = [(row["source"], row["kind"], row["steps"]) for row in of(path, "steps") if row["steps"]]
     assert steps == [("transformers", "decode", STEPS - 1), ("transformers", "prefill", 1)]
+    # The tree holds Python's time too: of a phase all of it, down to the processor.
+    _, out, _ = called(["report", str(path), "--by", "source", "--format", "json"], tmp_path)
+    found = {node["name"]: node for node in json.loads(out)["tree"]["children"] if node["kind"] == "phase"}
+    for name in ("processor", "forward", "setup"):
+        amounts = found[name]["inclusive"]
+        assert amounts["operator_ns"] + amounts["python_ns"] == times[name]["own_ns"]
+    assert "test_generate_traces.py(" in json.dumps(found["processor"])
 
 
 def test_a_loop_that_writes_the_annotations(recorded: Callable[..., Path], tmp_path: Path) -> None:

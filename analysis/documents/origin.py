@@ -22,6 +22,8 @@ from molprof.common.values import class_names, counted, per, percent_text, short
 SCHEMA = 1
 # Nodes below this share of the whole are left out of tables.
 LEAST_RATIO = 0.005
+# Of the host's time, in a trace with GPU work.
+LEAST_HOST_RATIO = 0.05
 _FUNCTIONS = ("function", "library")
 _WHAT = {"module": "module", "source": "Python function", "operator": "operator", "kernel": "kernel class"}
 # What may be known of a kernel in a graph, and how sure that is.
@@ -73,6 +75,8 @@ def _summary(origins: Origins, tree: Tree) -> tuple[str, ...]:
         what = (
             f"{counted(tree.amount('operators'), 'leaf operator')}, {time_text(tree.amount('operator_ns'))} on the CPU"
         )
+        if tree.amount("python_ns"):
+            what += f", {time_text(tree.amount('python_ns'))} in Python"
         return (f"The trace records no GPU: {what}.",)
     lines = [
         f"{time_text(tree.amount('gpu_ns'))} of GPU work: {counted(tree.amount('kernels'), 'kernel')}, "
@@ -95,12 +99,22 @@ def _row(node: Tree) -> dict[str, Any]:
     return {"kind": node.kind, "count": node.count, **inclusive, **own}
 
 
+def _host_ns(node: Tree, own: bool = False) -> int:
+    """Time of operators and Python on the host."""
+    return node.amount("operator_ns", own) + node.amount("python_ns", own)
+
+
 def _tree(origins: Origins, tree: Tree, by: str) -> Section:
-    """Nodes by share: of GPU time, without GPU of the CPU time of operators."""
-    weight = "gpu_ns" if tree.amount("gpu_ns") else "operator_ns"
-    whole = tree.amount(weight)
+    """Nodes by share of GPU time, and those that take much time on the host; without GPU by share of host time."""
+    has_work, host_ns = bool(tree.amount("gpu_ns")), _host_ns(tree)
+    whole = tree.amount("gpu_ns") if has_work else host_ns
+    least_ns = (LEAST_HOST_RATIO if has_work else LEAST_RATIO) * host_ns
+
+    def wanted(node: Tree) -> bool:
+        return (has_work and node.amount("gpu_ns") >= LEAST_RATIO * whole) or 0 < least_ns <= _host_ns(node)
+
     shown: list[tuple[int, Tree]] = []
-    passed = _choose(tree, 0, lambda node: node.amount(weight) >= LEAST_RATIO * whole, by == "source", shown)
+    passed = _choose(tree, 0, wanted, by == "source", shown)
     left_out = sum(1 for _ in tree.walk()) - 1 - len(shown) - passed
     notes = []
     if left_out:
@@ -109,7 +123,7 @@ def _tree(origins: Origins, tree: Tree, by: str) -> Section:
     if passed:
         notes.append(f"Not shown: {counted(passed, 'function')} that only call one other.")
     fields: list[Field] = [(_WHAT[by], "name", "name"), *((("alike", "count", "count"),) if by == "module" else ())]
-    fields.append(("share", "ratio", lambda row: per(row[weight], whole)))
+    fields.append(("share", "ratio", lambda row: per(row["gpu_ns" if has_work else "host_ns"], whole)))
     if origins.has_gpu:
         fields += [
             ("GPU time", "ns", "gpu_ns"), ("own GPU", "ns", "own_gpu_ns"), ("launches", "count"),
@@ -122,13 +136,16 @@ def _tree(origins: Origins, tree: Tree, by: str) -> Section:
     else:
         fields.append(("leaf operators", "count", "operators"))
     if by != "kernel":
-        fields.append(("CPU", "ns", "operator_ns"))
-        fields += [] if origins.has_gpu else [("own CPU", "ns", "own_operator_ns")]
+        fields += [("host", "ns", "host_ns"), ("own host", "ns", "own_host_ns")]
+        fields.append(("syncs", "ns", "sync_ns") if origins.has_gpu else ("CPU operators", "ns", "operator_ns"))
     rows = [
-        # Of a function without the outer folders of its file.
-        {"name": "  " * depth + (short_source if node.kind in _FUNCTIONS else short_name)(node.name), **_row(node)}
+        {
+            # Of a function without the outer folders of its file.
+            "name": "  " * depth + (short_source if node.kind in _FUNCTIONS else short_name)(node.name),
+            "host_ns": _host_ns(node), "own_host_ns": _host_ns(node, own=True), **_row(node),
+        }
         for depth, node in shown
-    ]
+    ]  # fmt: skip
     return Section(f"By {_WHAT[by]}", tuple(notes), table_of(rows, *fields))
 
 

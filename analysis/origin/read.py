@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from molprof.analysis.frame import Frame, read_frame
+from molprof.analysis.origin.host import host_of
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_row
@@ -71,6 +72,7 @@ class Origins:
     calls: Frame  # that are launches or host syncs, or start GPU work
     operators: Frame
     leaves: np.ndarray  # operators that call no other
+    host: Frame  # self time of phases and frames on the host, outside operators
     totals: dict[str, int]  # what each tree must add up to
     steps: int
     tokens: int | None  # generated in the steps; None where not known
@@ -135,20 +137,22 @@ class Place:
 
 def origins_of(engine: TraceProcessor, info: TraceInfo) -> Origins:
     """The origins of the trace that the engine holds, Python stacks included."""
-    around = read_frame(engine, "functions", "id parent_id kind name ts dur", where="TRUE")
+    around = read_frame(engine, "functions", "id parent_id kind name ts dur upid tid", where="TRUE")
     work = read_frame(engine, "work", "id dur name category class call_id in_graph frame_id phase")
     calls = read_frame(engine, "calls", "id dur kind gpu_ns is_sync frame_id phase step_id")
     # Copies that are captured into a graph start no work.
     starts = np.isin(calls["id"], work["call_id"][work.known("call_id")].astype(np.int64))
     steps = read_frame(engine, "steps", "tokens")["tokens"].tolist()
+    host, host_ns = host_of(engine, around)
     return Origins(
         info=info,
-        frames={row[0]: StackFrame(*row) for row in around.rows()},
+        frames={row[0]: StackFrame(*row[:6]) for row in around.rows()},
+        host=host,
         work=work,
         calls=calls.where(calls.known("kind") | (calls["is_sync"] == 1) | starts),
         operators=read_frame(engine, "operators", "id own_ns phase"),
         leaves=engine.query(_LEAVES.text)["id"],
-        totals=query_row(engine, _TOTALS),
+        totals={**query_row(engine, _TOTALS), "python_ns": host_ns},
         steps=len(steps),
         tokens=sum(steps) if steps and None not in steps else None,
     )

@@ -22,7 +22,8 @@ from molprof.common.values import class_names, short_name
 
 BYS = ("module", "source", "operator", "kernel")
 NO_WORK, GRAPH, OUTSIDE = "(without GPU work)", "(graph)", "(outside phases)"
-# Suffix _ns: a time. operator_ns: time of CPU operators without those that they call. step_: inside recorded steps.
+# Suffix _ns: a time. operator_ns: time of CPU operators without those that they call; python_ns: of phases and Python
+# functions outside operators, without what they call. step_: inside recorded steps.
 AMOUNTS = (
     "gpu_ns",
     "kernels",
@@ -34,6 +35,7 @@ AMOUNTS = (
     "operators",
     "operator_ns",
     "step_launches",
+    "python_ns",
 )
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _PLACE = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<name>.+)$")
@@ -86,7 +88,7 @@ class Paths:
         # The first piece of work that was captured in the same frames, so that each path is made once.
         same: dict[int, int] = {}
         self._inside = {number: same.setdefault(id(frames), number) for number, frames in origins.captured.items()}
-        has_phases = any(any(frame["phase"]) for frame in (origins.calls, origins.operators))
+        has_phases = any(any(frame["phase"]) for frame in (origins.calls, origins.operators, origins.host))
         self._outside: Path = (("none", OUTSIDE),) if has_phases and not deep else ()
         self.path = cache(self._path)
         self._around = cache(lambda frame: self._nodes(self._origins.chain(frame)))
@@ -120,6 +122,11 @@ class Paths:
     def of_operators(self) -> list[Key]:
         operators = self._origins.operators
         return [(phase, frame, True, None, None) for frame, phase in operators.select("id", "phase").rows()]
+
+    def of_host(self) -> list[Key]:
+        return [
+            (phase, frame, True, None, None) for phase, frame in self._origins.host.select("phase", "frame_id").rows()
+        ]
 
     def _path(self, key: Key) -> Path:
         phase, frame, known, in_graph, work = key
@@ -170,11 +177,12 @@ def build_tree(origins: Origins, by: str, fold: bool = True) -> Tree:
     )
     if by != "kernel":
         add(paths.of_operators(), operators=np.isin(operators["id"], origins.leaves), operator_ns=operators["own_ns"])
+        add(paths.of_host(), python_ns=origins.host["own_ns"])
     tree = _tree("all", "root", found, fold)
     wrong = [
         f"{name} {tree.amount(name)}, not {total}"
         for name, total in origins.totals.items()
-        if tree.amount(name) != total and not (by == "kernel" and name == "operators")
+        if tree.amount(name) != total and not (by == "kernel" and name in ("operators", "python_ns"))
     ]
     if wrong:
         raise EngineError(f"{origins.info.path}: the tree by {by} does not add up to the trace: {'; '.join(wrong)}")
@@ -262,6 +270,8 @@ def speedscope_text(origins: Origins, by: str, exporter: str) -> str:
     profile("launches", "none", itertools.compress(paths.of_calls(), launches), [1] * int(launches.sum()))
     if by != "kernel":
         profile("CPU time of operators", "nanoseconds", paths.of_operators(), operators["own_ns"].tolist())
+        keys, own_ns = paths.of_host(), origins.host["own_ns"].tolist()
+        profile("host time of Python", "nanoseconds", keys, own_ns)
     content = {
         "$schema": SCHEMA,
         "name": f"{origins.info.path} by {by}",
