@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.document import Column, Table
-from molprof.common.errors import MissingExtraError
-from molprof.common.values import Unit, Value, unit_of
+from molprof.common.errors import MissingExtraError, UsageError
+from molprof.common.text import escaped
+from molprof.common.values import Unit, Value, counted, unit_of
 from molprof.queries import modules
 from molprof.queries.catalog import homes, read_module
 
@@ -20,6 +23,13 @@ from molprof.queries.catalog import homes, read_module
 _UNITS: dict[str, Unit] = {"ns": "ns", "bytes": "bytes", "ratio": "ratio"}
 _NUMBERS = (int, float)
 _PLACE = "operator, operator_id, module, layer, source, phase, step, step_id"
+
+_WORK = (
+    "id, ts, dur, name, category, class, device, stream, rank, correlation, bytes, in_graph, call_id, frame_id,"
+    f" {_PLACE}"
+)
+_CALLS = f"call_id AS id, ts, dur, name, kind, correlation, rank, kernels, gpu_ns, is_sync, frame_id, {_PLACE}"
+_SHOWN_ROWS = 20
 
 
 class Declared(NamedTuple):
@@ -35,15 +45,10 @@ class Declared(NamedTuple):
 # `frame_id`, of the innermost around the call, with those of operators, or of functions where there is no operator.
 # `source` is the innermost Python function, `module` the modules.
 FRAMES = {
-    "work": Declared(
-        "molprof_origin",
-        "id, ts, dur, name, category, class, device, stream, rank, correlation, bytes, in_graph, call_id, frame_id,"
-        f" {_PLACE}",
-    ),
-    "calls": Declared(
-        "molprof_call_origin",
-        f"call_id AS id, ts, dur, name, kind, correlation, rank, kernels, gpu_ns, is_sync, frame_id, {_PLACE}",
-    ),
+    "work": Declared("molprof_origin", _WORK),
+    "kernels": Declared("molprof_origin", _WORK, where="category = 'kernel'"),
+    "calls": Declared("molprof_call_origin", _CALLS),
+    "launches": Declared("molprof_call_origin", _CALLS, where="kind IN ('launch', 'graph_launch')"),
     "syncs": Declared(
         "molprof_call_origin", f"call_id AS id, ts, dur, name, rank, frame_id, {_PLACE}", where="is_sync"
     ),
@@ -157,10 +162,41 @@ class Frame:
             raise MissingExtraError("pyarrow", "parquet", "Arrow") from error
         return pyarrow.table({name: _arrow(pyarrow, column) for name, column in self.columns.items()})
 
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """For any library that reads Arrow: polars, pandas, DuckDB. Raises MissingExtraError without pyarrow."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def to_pandas(self) -> Any:
+        """The `pandas.DataFrame` of the columns, None where not recorded. Raises UsageError without pandas."""
+        return _package("pandas").DataFrame(dict(self.columns))
+
+    def to_polars(self) -> Any:
+        """The `polars.DataFrame`, by way of Arrow. Raises UsageError without polars or pyarrow."""
+        return _package("polars").from_arrow(self.to_arrow())
+
+    def _repr_html_(self) -> str:
+        """The first rows, for a notebook."""
+        head = "".join(f'<th title="{escape(self.meanings.get(name, ""))}">{escape(name)}</th>' for name in self.names)
+        rows = self.where(np.arange(min(len(self), _SHOWN_ROWS))).rows()
+        body = "".join(
+            f"<tr>{''.join(f'<td>{escape(escaped(str(value)))}</td>' for value in row)}</tr>" for row in rows
+        )
+        said = f"{counted(len(self), 'row')} x {counted(len(self.names), 'column')}"
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{said}</p>"
+
     def _raw_unit(self, name: str) -> Unit:
         column = self.columns[name]
         numeric = len(column) and (column.dtype != object or any(isinstance(value, _NUMBERS) for value in column))
         return "raw" if numeric else "text"
+
+
+def _package(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise UsageError(
+            f"to_{name} needs the package {name!r}, which is not installed", f"pip install {name}"
+        ) from error
 
 
 def read_frame(engine: TraceProcessor, name: str, columns: str = "", where: str = "") -> Frame:

@@ -20,6 +20,7 @@ from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE
 from molprof.common.cache import cache_key, read_entry, write_entry
 from molprof.common.errors import MolprofError
 from molprof.common.memory import available_bytes, processors, resident_bytes
+from molprof.common.notebook import in_frame
 from molprof.common.text import escaped, is_utf8
 from molprof.queries import PACKAGE
 
@@ -60,13 +61,16 @@ class Trace:
     Nothing is read before it is asked for. Whatever reads the file raises TraceError if it cannot be read or trusted,
     EngineError if the trace processor failed.
 
-    Frames, whose columns `Frame.meanings` explains: `work` (kernels, copies and sets of the GPU), `calls` (launches,
-    copies, sets, syncs), `syncs` (calls that wait for the GPU), `operators`, `functions` (modules, ranges and Python
-    functions around them), `phases`, `steps`, `tokens`. All but the last three read Python stacks.
+    Frames, whose columns `Frame.meanings` explains: `work` (kernels, copies and sets of the GPU), `kernels` of it,
+    `calls` (launches, copies, sets, syncs), `launches` of them (of kernels and graphs), `syncs` (calls that wait for
+    the GPU), `operators`, `functions` (modules, ranges and Python functions around them), `phases`, `steps`, `tokens`.
+    All but the last three read Python stacks.
     """
 
     work: Frame
+    kernels: Frame
     calls: Frame
+    launches: Frame
     syncs: Frame
     operators: Frame
     functions: Frame
@@ -122,7 +126,33 @@ class Trace:
         """What the trace can bear: whether each group of figures is exact, bounded or not to be had."""
         return self.report.certificate
 
-    def query(self, sql: str, **parameters: object) -> Frame:
+    def origin(self, by: str = "module", depth: int | None = None) -> Frame:
+        """Where the GPU's work comes from, as `molprof report --by` shows it: a row for each node of the tree.
+
+        Columns: `depth` from 0 for the whole trace, `path` with the names of the nodes above, `name`, `kind`, `count`
+        of alike nodes in one; then sums with all nodes below it, such as `gpu_ns`, `launches`, `syncs`, `operators`,
+        and by `own_` its own alone. Parents stand before their children.
+
+        by: `module`, `source`, `operator` or `kernel`. depth: of the deepest nodes; None: all. Raises UsageError.
+        """
+        from molprof.analysis.frame import Frame
+        from molprof.analysis.origin.read import origins_of
+        from molprof.analysis.origin.tree import AMOUNTS, BYS, build_tree
+        from molprof.common.setting import one_of
+
+        one_of("by", by, BYS)
+        tree = build_tree(self.read(origins_of, stacks=True), by)
+        above: list[str] = []
+        rows = []
+        for level, node in tree.walk():
+            above[level:] = [node.name]
+            if depth is None or level <= depth:
+                rows.append((level, "/".join(above[1:]), node.name, node.kind, node.count, *node.inclusive, *node.own))
+        return Frame.of_rows(
+            ("depth", "path", "name", "kind", "count", *AMOUNTS, *(f"own_{name}" for name in AMOUNTS)), rows
+        )
+
+    def sql(self, sql: str, **parameters: object) -> Frame:
         """The rows of one SELECT, or of a module, table or view of the SQL package by its name.
 
         parameters: values for `$name` in the SQL. Raises QueryError, UsageError.
@@ -175,6 +205,9 @@ class Trace:
         """Free the trace processor. What was read stays; what was not is read again when asked for."""
         self._loaded, self._layers = None, (False, False)
         self._stack.close()
+
+    def _repr_html_(self) -> str | None:
+        return in_frame(self)
 
     def __enter__(self) -> Trace:
         return self

@@ -38,7 +38,7 @@ def _floors(column: int) -> tuple[tuple[str, ...], ...]:
 
 
 ANALYSIS, PROFILER = _floors(0), _floors(1)
-COMMANDS = (("molprof.api",), ("molprof.commands",), ("molprof.cli",), ("molprof.__main__",))
+COMMANDS = (("molprof.api",), ("molprof.commands", "molprof.testing"), ("molprof.cli",), ("molprof.__main__",))
 # Documents show reports, whoever loads them.
 FORBIDDEN = ("molprof.analysis.documents", "molprof.analysis.trace")
 MOST_LINES, MOST_TEST_LINES, MOST_PARAMETERS = 450, 450, 7

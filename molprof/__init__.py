@@ -1,7 +1,7 @@
 """molprof: why constrained text generation is slower (or faster) than unconstrained, kernel by kernel.
 
 trace = molprof.load("trace.json.gz")
-trace.report, trace.findings, trace.work, trace.query("SELECT name, dur FROM slice")
+trace.figures, trace.findings, trace.kernels, trace.sql("SELECT name, dur FROM slice")
 molprof.compare("before.json.gz", "after.json.gz")
 """
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from molprof.analysis.frame import Frame
     from molprof.analysis.reader import Reading
     from molprof.analysis.trace import Trace, each_trace
-    from molprof.api import compare, load, query
+    from molprof.api import compare, load, query, read_many
     from molprof.common.live import phase, step, tokens, watch
     from molprof.profiler.recording.handler import trace_handler
     from molprof.profiler.recording.record import Recording, record
 
 __all__ = [
-    "Frame", "Reading", "Recording", "Trace", "compare", "each_trace", "load", "phase", "query", "record", "step",
-    "tokens", "trace_handler", "watch",
+    "Frame", "Reading", "Recording", "Trace", "compare", "each_trace", "load", "phase", "query", "read_many", "record",
+    "step", "tokens", "trace_handler", "watch",
 ]  # fmt: skip
 __version__ = "0.1.0"
 _HOMES = {
-    **dict.fromkeys(("compare", "load", "query"), "molprof.api"),
+    **dict.fromkeys(("compare", "load", "query", "read_many"), "molprof.api"),
     **dict.fromkeys(("Trace", "each_trace"), "molprof.analysis.trace"),
     "Frame": "molprof.analysis.frame",
     "Reading": "molprof.analysis.reader",
@@ -48,3 +48,8 @@ def __getattr__(name: str) -> Any:
         if (missing := missing_extra(error.name or "", f"molprof.{name}")) is None:
             raise
         raise missing from error
+
+
+def __dir__() -> list[str]:
+    """With what is exported, so that shells and notebooks complete it."""
+    return sorted({*globals(), *__all__})

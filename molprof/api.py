@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from molprof.analysis.reader import Reading
-from molprof.common.errors import MolprofError, NotComparableError
+from molprof.common.errors import MolprofError, NotComparableError, UsageError
+from molprof.common.notebook import pages_by
 
 if TYPE_CHECKING:
     from molprof.analysis.compare import Comparison
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from molprof.analysis.compare.kernels.sums import Summed
     from molprof.analysis.compare.thresholds import Expectation
     from molprof.analysis.figures import Report
+    from molprof.analysis.frame import Frame
     from molprof.analysis.origin.opened import Opened
     from molprof.analysis.origin.read import Origins
     from molprof.analysis.query import Result, Statement
@@ -24,18 +26,44 @@ if TYPE_CHECKING:
     from molprof.analysis.roofline.read import Roofline
     from molprof.analysis.trace import Trace
 
+_USUAL = Reading(cached=True)  # as commands read
 AnyPath = str | os.PathLike[str]
 Notes = tuple[str, ...]
 
 
 def load(path: AnyPath, reading: Reading | None = None, **how: Any) -> Trace:
-    """The trace at `path`. how: fields of `Reading` that differ from those of `reading`, such as `cached=True`.
+    """The trace at `path`. how: fields of `Reading` that differ from those of `reading`, such as `cached=False`.
 
-    Nothing is read before it is asked for.
+    Nothing is read before it is asked for. By default the user's cache has what commands read, and keeps it for them.
     """
     from molprof.analysis.trace import Trace
 
-    return Trace(path, _reading(reading, how))
+    return Trace(path, _reading(reading or _USUAL, how))
+
+
+def read_many(paths: AnyPath | Sequence[AnyPath], reading: Reading | None = None, **how: Any) -> Frame:
+    """The figures of traces, a row for each: of those in a folder, or of paths. Several are read at the same time.
+
+    Columns: `path`, `label` (what ran), `problem` (why it could not be read, else None), then each figure by its id,
+    None where not recorded. Arguments are those of `load`. Raises UsageError for a folder without traces.
+    """
+    from molprof.analysis.figures.catalog import FIGURES
+    from molprof.analysis.figures.labels import report_label
+    from molprof.analysis.frame import Frame
+    from molprof.analysis.reader.source import traces_in
+
+    given = [Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    each = [item for path in given for item in (traces_in(path) if path.is_dir() else [path])]
+    if not each:
+        raise UsageError(f"{' '.join(map(str, given))} holds no traces", hint="name a folder with traces in it")
+    rows: list[tuple[Any, ...]] = []
+    for path, report in zip(each, each_report(each, _reading(reading or _USUAL, how)), strict=True):
+        if isinstance(report, MolprofError):
+            rows.append((str(path), None, str(report), *(None for _ in FIGURES)))
+        else:
+            rows.append((str(path), report_label(report), None, *(figure.value(report) for figure in FIGURES)))
+    names = ("path", "label", "problem", *(figure.id for figure in FIGURES))
+    return Frame.of_rows(names, rows, units={figure.id: figure.unit for figure in FIGURES})
 
 
 def report(path: AnyPath, reading: Reading | None = None, **how: Any) -> Report:
@@ -86,7 +114,7 @@ def compare(
     from molprof.analysis.figures import Report
 
     paths = [item for item in traces if isinstance(item, str | os.PathLike)]
-    read = dict(zip(paths, reports(paths), strict=True)) if paths else {}
+    read = dict(zip(paths, reports(paths, _USUAL), strict=True)) if paths else {}
 
     def report(item: Trace | Report | AnyPath) -> Report:
         if isinstance(item, str | os.PathLike):
@@ -262,6 +290,22 @@ def compare_kernels(
     elif region != TRACE and without:
         raise NotComparableError(f"no steps are marked in {' and '.join(without)}", hint=f"--of {TRACE}")
     return summed(*(cut(rows, region) for rows in found)), region, tuple(notes)
+
+
+def _page(result: Any) -> str:
+    """The page of a trace, a report or a comparison, as `--format html` writes it."""
+    from molprof.analysis.compare import Comparison
+    from molprof.analysis.documents.comparison import comparison_document
+    from molprof.analysis.documents.report import report_document
+    from molprof.analysis.figures import Report
+    from molprof.analysis.render import render
+
+    if isinstance(result, Comparison):
+        return render(comparison_document(result), "html")
+    return render(report_document(result if isinstance(result, Report) else result.report), "html")
+
+
+pages_by(_page)
 
 
 def _reading(reading: Reading | None, how: Mapping[str, Any]) -> Reading:

@@ -1,4 +1,4 @@
--- Exposed and hidden time of kernels, classes and phases: whether other work of the device ran at the same time, and what.
+-- Exposed and hidden time of kernels, classes and phases: what other work ran at the same time.
 --
 -- Of all work of a kernel, class or phase: its busy time is the time in which any of it runs, exposed the part of that in
 -- which nothing else of the device runs, hidden the rest: busy_ns = exposed_ns + hidden_ns. What runs beside work of its
@@ -12,6 +12,7 @@
 
 INCLUDE PERFETTO MODULE molprof.call_phases;
 INCLUDE PERFETTO MODULE molprof.devices;
+INCLUDE PERFETTO MODULE molprof.gpu_work;
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
 INCLUDE PERFETTO MODULE molprof.phases;
 INCLUDE PERFETTO MODULE molprof.work_totals;

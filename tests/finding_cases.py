@@ -24,7 +24,7 @@ def findings(tmp_path: Path, content: dict[str, Any]) -> dict[str, Finding]:
     with api.load(path) as trace:
         found = trace.findings
         for item in found:
-            assert trace.query(item.query).rows(), item.id
+            assert trace.sql(item.query).rows(), item.id
     assert [item.note for item in found] == sorted(item.note for item in found)
     assert all(0 <= item.gain.low <= item.gain.high <= 1 for item in found if item.gain is not None)
     assert all(item.figures and item.evidence and item.explanation and item.fix for item in found)

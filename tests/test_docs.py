@@ -76,10 +76,12 @@ def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name, trace in (("trace", "qwen"), ("before", "qwen"), ("after", "qwen-generic")):
         (tmp_path / f"{name}.json.gz").symlink_to(ROOT / f"traces/cpu-{trace}.json.gz")
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks((ROOT / "docs/reading.md").read_text(encoding="utf-8"), "python")
+    (tmp_path / "traces").symlink_to(ROOT / "traces")
+    code = blocks((ROOT / "docs/api.md").read_text(encoding="utf-8"), "python")[0]
     names = {"molprof": molprof}
     exec(code, names)
     assert len(names["late"].to_json()) == len(names["late"]["dur"]) == 0  # type: ignore[attr-defined]
+    assert len(names["many"]) == len(list((ROOT / "traces").glob("*.json.gz")))  # type: ignore[arg-type]
 
 
 def test_messages_name_pages_that_exist() -> None:

@@ -314,7 +314,7 @@ def test_what_kernels_could_save_is_what_a_plain_recount_finds(name: str) -> Non
     with api.load(path) as trace:
         found = {item.id: item.figures for item in trace.findings}
         sql = "INCLUDE PERFETTO MODULE molprof.kernel_classes; SELECT category, name, class FROM molprof_work_class"
-        classes = {(category, name): kind for category, name, kind in trace.query(sql).rows()}
+        classes = {(category, name): kind for category, name, kind in trace.sql(sql).rows()}
     plain = {rule: figures for rule, figures in plain_kernels.figures(path, classes).items() if rule in found}
     assert plain
     assert all(found[rule].items() >= figures.items() for rule, figures in plain.items())

@@ -40,7 +40,7 @@ def trace(tmp_path: Path) -> Iterator[molprof.Trace]:
         work("kernel", "gemm", 20, 5, 7),
         slice_("cpu_op", "aten::add", 30, 9),
     ]
-    with molprof.load(write(tmp_path / "trace.json", {"traceEvents": events})) as trace:
+    with molprof.load(write(tmp_path / "trace.json", {"traceEvents": events}), cached=False) as trace:
         yield trace
 
 
@@ -50,7 +50,7 @@ def test_a_layer_is_read_when_it_is_asked_for(trace: molprof.Trace, opened: list
     assert (trace.info.events_by_category["cpu_op"], len(trace.phases)) == (2, 0)
     assert opened == [(False, False)]
     assert trace.work["source"].tolist() == ["main.py(3): main"]
-    assert trace.query("SELECT name FROM slice WHERE ts = $ts", ts=1_000)["name"].tolist() == ["aten::mm"]
+    assert trace.sql("SELECT name FROM slice WHERE ts = $ts", ts=1_000)["name"].tolist() == ["aten::mm"]
     # All arguments, and the stacks that were there.
     assert opened == [(False, False), (True, False), (True, True)]
     assert trace.work["call_id"].tolist() == trace.calls["id"].tolist()
@@ -58,8 +58,9 @@ def test_a_layer_is_read_when_it_is_asked_for(trace: molprof.Trace, opened: list
     assert (mine["name"].tolist(), trace.work.unit("dur")) == (["aten::mm"], "ns")
     for name in FRAMES:
         assert set(getattr(trace, name).meanings) == set(getattr(trace, name).names), name
-    with pytest.raises(AttributeError, match="its frames are work, calls, "):
-        trace.kernels  # noqa: B018
+    assert (trace.kernels["name"].tolist(), trace.launches["kernels"].tolist()) == (["gemm"], [1])
+    with pytest.raises(AttributeError, match="its frames are work, kernels, calls, "):
+        trace.kernel  # noqa: B018
     trace.close()
     assert (len(trace.work), len(trace.info.events_by_category), len(opened)) == (1, 4, 3)
 

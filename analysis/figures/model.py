@@ -12,6 +12,7 @@ from typing import Any, Literal
 from msgspec import Struct, field, json, to_builtins
 
 from molprof.analysis.figures.run_model import Run
+from molprof.common.notebook import in_frame
 from molprof.common.values import Value
 
 SCHEMA = 1
@@ -319,6 +320,9 @@ class Report(Struct, frozen=True):
     typical_step: TypicalStep | None = None
     certificate: Certificate | None = None  # None in a stored report of an older molprof
     given: Given = Given()
+
+    def _repr_html_(self) -> str | None:
+        return in_frame(self)
 
     @property
     def tokens(self) -> int | None:

@@ -1,0 +1,138 @@
+"""molprof in Python, notebooks and tests: frames for other libraries, trees, figures of many traces, limits."""
+
+from __future__ import annotations
+
+import html
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow
+import pytest
+import tiny_trace
+from conftest import Cli
+from msgspec import json
+
+import molprof
+from molprof import api
+from molprof.common.errors import UsageError
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tiny_trace.write(tmp_path / "a<b>.json", tiny_trace.document())
+
+
+def test_an_import_brings_neither_torch_nor_numpy() -> None:
+    code = "import molprof, sys; print({'torch', 'numpy', 'click', 'pytest'} & set(sys.modules)); molprof.record"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_what_is_not_there_is_said() -> None:
+    with pytest.raises(AttributeError, match="nothing"):
+        molprof.nothing  # type: ignore[attr-defined]  # noqa: B018
+    assert set(molprof.__all__) <= set(dir(molprof))
+
+
+def test_a_tree_is_that_of_the_command(path: Path, molprof: Cli) -> None:
+    done = molprof("report", path.name, "--by", "operator", "--format", "csv")
+    head, *lines = done.stdout.splitlines()
+    with api.load(path, cached=False) as trace:
+        tree = trace.origin("operator")
+        shown = [str(row[1:3][0]) for row in tree.rows()]
+        assert len(tree) == len(lines)
+        assert [line.split(",")[0] for line in lines] == shown
+        column = head.split(",").index("gpu_ns")
+        assert [int(line.split(",")[column]) for line in lines] == tree["gpu_ns"].tolist()
+        assert trace.origin("operator", depth=0)["kernels"].tolist() == [len(trace.kernels)]
+        with pytest.raises(UsageError, match="no by 'name'"):
+            trace.origin("name")
+
+
+def test_frames_go_to_whatever_reads_arrow(path: Path) -> None:
+    with api.load(path, cached=False) as trace:
+        table = pyarrow.table(trace.kernels)
+        assert table["name"].to_pylist() == trace.kernels["name"].tolist()
+        assert table.column_names == list(trace.work.names)
+        for name in ("pandas", "polars"):
+            try:
+                __import__(name)
+            except ImportError:
+                with pytest.raises(UsageError, match=f"to_{name} needs the package '{name}'"):
+                    getattr(trace.steps, f"to_{name}")()
+            else:
+                assert len(getattr(trace.steps, f"to_{name}")()) == len(trace.steps)
+
+
+def test_figures_of_many_traces(path: Path, molprof: Cli) -> None:
+    (path.parent / "b.json").write_text("[")
+    found = api.read_many(path.parent, cached=False)
+    assert found["path"].tolist() == [str(path), str(path.parent / "b.json")]
+    assert [problem is None for problem in found["problem"]] == [True, False]
+    with api.load(path, cached=False) as trace:
+        assert {name: found[name].tolist()[0] for name in trace.figures} == trace.figures
+    (empty := path.parent / "empty").mkdir()
+    with pytest.raises(UsageError, match="holds no traces"):
+        api.read_many(empty)
+
+
+def test_a_notebook_shows_the_page_of_the_command(path: Path, molprof: Cli) -> None:
+    page = molprof("report", path.name, "--format", "html").stdout
+    with api.load(path, cached=False) as trace:
+        shown = html.unescape(str(trace._repr_html_()))
+        assert "a<b>" not in shown
+        assert shown.count("<h2") == page.count("<h2") > 3
+        assert "a&lt;b&gt;" in shown
+        assert trace.steps._repr_html_().count("<tr>") == len(trace.steps) + 1
+    assert "<h2" in html.unescape(str(api.compare(path, path)._repr_html_()))
+
+
+TESTS = """
+import pytest, torch
+import molprof as m
+
+def run():
+    for _ in range(2):
+        with m.step():
+            torch.ones(3) + 1
+
+@pytest.mark.molprof(leaf_operators_per_step="<=400")
+def test_holds():
+    run()
+
+@pytest.mark.molprof(leaf_operators_per_step="<=3", host_syncs="==0")
+def test_does_not():
+    run()
+
+@pytest.mark.molprof(launches_per_step="few")
+def test_is_no_limit():
+    run()
+
+def test_by_hand(molprof):
+    with molprof.record() as measured:
+        run()
+    assert measured.trace.figures["leaf_operators_per_step"] > 3
+    molprof.check(measured, leaf_operators_per_step=">=4")
+    molprof.check(measured, leaf_operators_per_step="<4")
+"""
+
+
+def test_a_test_is_held_to_limits(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makepyfile(test_mine=TESTS)
+    result = pytester.runpytest_inprocess("-p", "molprof.testing", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1, failed=3)
+    shown = [line.strip() for line in result.outlines]
+    assert any(line.startswith("leaf_operators_per_step (") and line.endswith(", not <=3") for line in shown)
+    assert any("operators: aten::" in line for line in shown)
+    assert "host_syncs (host syncs) is not recorded, so that ==0 cannot be judged" in shown
+    assert "'few' is no limit of launches_per_step" in shown
+    assert any(line.endswith(", not <4") for line in shown)
+    assert not any("Traceback" in line for line in shown)
+
+
+def test_pytest_loads_it_by_itself(pytestconfig: pytest.Config) -> None:
+    assert json.encode(pytestconfig.getini("markers")).find(b"molprof(FIGURE") > 0
