@@ -68,7 +68,7 @@ def read_many(paths: AnyPath | Sequence[AnyPath], reading: Reading | None = None
 
 def report(path: AnyPath, reading: Reading | None = None, **how: Any) -> Report:
     """The report of one trace. Arguments are those of `load`."""
-    with load(path, reading, **how) as trace:
+    with _load(path, reading, **how) as trace:
         return trace.report
 
 
@@ -141,7 +141,7 @@ def query(
     results = []
     paths = [traces] if isinstance(traces, str | os.PathLike) else traces
     for path in paths:
-        with load(path, reading, **how) as trace:
+        with _load(path, reading, **how) as trace:
             results.append(trace.run(asked))
     return joined([os.fspath(path) for path in paths], results)
 
@@ -216,18 +216,18 @@ def origins(
     if names_from is not None:
         from molprof.analysis.origin.other_run import read_named, read_run
 
-        with load(names_from, reading) as other:
+        with _load(names_from, reading) as other:
             run = other.read(read_run, stacks=True, all_args=True)
-        with load(path, reading) as trace:
+        with _load(path, reading) as trace:
             found, opened = trace.read(lambda engine, info: read_named(engine, info, run), stacks=True, all_args=True)
             return found, opened, tuple(trace.info.notes())
 
     segments = []
     if capture is not None:
-        with load(capture, reading) as other:
+        with _load(capture, reading) as other:
             segments = other.read(read_segments, stacks=True, all_args=True)
     name = None if capture is None else str(capture)
-    with load(path, reading) as trace:
+    with _load(path, reading) as trace:
         # Grid sizes, which a capture is compared by, are in no report.
         found, opened = trace.read(
             lambda engine, info: read_opened(engine, info, name, segments), stacks=True, all_args=capture is not None
@@ -245,7 +245,7 @@ def roofline(path: AnyPath, reading: Reading | None = None, peaks: Sequence[str]
     from molprof.analysis.roofline.read import read_roofline
 
     peaks_of(None, peaks)
-    with load(path, reading) as trace:
+    with _load(path, reading) as trace:
         found = trace.read(lambda engine, info: read_roofline(engine, info, peaks), stacks=True, all_args=True)
         return found, tuple(trace.info.notes())
 
@@ -258,7 +258,7 @@ def recorded(path: Path, reading: Reading | None = None) -> tuple[Recorded, Note
     from molprof.analysis.compare.kernels.read import read_recorded, size_notes
 
     notes = size_notes(path)
-    with load(path, reading) as trace:
+    with _load(path, reading) as trace:
         found = trace.read(read_recorded, stacks=True, all_args=not notes)
         return found, (*trace.info.notes(), *notes)
 
@@ -306,6 +306,11 @@ def _page(result: Any) -> str:
 
 
 pages_by(_page)
+
+
+def _load(path: AnyPath, reading: Reading | None = None, **how: Any) -> Trace:
+    """As `load`, but without the user's cache, if `reading` does not ask for it."""
+    return load(path, _reading(reading, how))
 
 
 def _reading(reading: Reading | None, how: Mapping[str, Any]) -> Reading:

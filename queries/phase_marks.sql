@@ -7,7 +7,7 @@
 --   ORDER BY program, phase, kind, pattern;
 
 -- The marks. Functions go by the end of their file's path and their name, never by a line. Those of vLLM's first model
--- runner (V1) and of transformers (5.23, 4.57) were tried on traces; those of vLLM's new runner (V2, which has no scopes)
+-- runner (V1) and of transformers (5.23) were tried on traces; those of vLLM's new runner (V2, which has no scopes)
 -- and most of SGLang's were found in the sources. Of marks of one phase inside each other, the outermost counts.
 CREATE PERFETTO TABLE molprof_phase_mark(
   -- vllm, sglang or transformers.

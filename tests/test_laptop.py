@@ -171,6 +171,6 @@ def test_a_trace_is_served_to_the_browser(tmp_path: Path, there: dict[str, str])
 def test_windows_is_told_of_wsl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module("molprof", run_name="__main__")
+        runpy.run_path(str(ROOT / "molprof/__main__.py"), run_name="__main__")
     assert ended.value.code == 2
     assert re.fullmatch(r"molprof: error: .* WSL: wsl --install\n", capsys.readouterr().err)

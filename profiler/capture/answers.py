@@ -63,14 +63,18 @@ def _by_schema(path: str) -> Check:
         kind.check_schema(schema)
     except Exception as problem:  # of the package
         raise UsageError(f"{path} is no JSON schema: {shortened(str(problem), _MOST_TEXT)}", "a JSON schema") from None
-    validator = kind(schema)
+    # What a schema refers to elsewhere is not fetched.
+    validator = kind(schema, registry=importlib.import_module("jsonschema_specifications").REGISTRY)
 
     def check(answer: str, prompt: str) -> str | None:
         try:
             value = json.loads(answer)
         except (ValueError, RecursionError) as problem:
             return f"not JSON: {shortened(str(problem), _MOST_TEXT)}"
-        error = next(iter(validator.iter_errors(value)), None)
+        try:
+            error = next(iter(validator.iter_errors(value)), None)
+        except Exception as problem:  # of the package: a reference that is not in the schema
+            return f"not judged: {shortened(str(problem), _MOST_TEXT)}"
         if error is None:
             return None
         return f"not of the schema: {error.json_path}: {shortened(error.message, _MOST_TEXT)}"
