@@ -23,15 +23,16 @@ CREATE PERFETTO TABLE molprof_call_phase(
 SELECT
   slice.id,
   lane.id AS phase_id
--- In this order, the engine searches the slices of each phase on the tracks of its thread.
+-- In this order, and with + before what is not time, the engine searches the slices of each phase by time alone: by track it
+-- would go through all of a track for each phase.
 FROM _molprof_phase_lane AS lane
 CROSS JOIN _molprof_thread_track AS track
 CROSS JOIN slice
 WHERE
   track.upid = lane.upid
   AND track.tid = lane.tid
-  AND slice.track_id = track.id
+  AND +slice.track_id = track.id
   AND slice.ts >= lane.ts
   AND slice.ts < lane.ts_end
-  AND slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
+  AND +slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
 ORDER BY slice.id;

@@ -14,7 +14,7 @@ INCLUDE PERFETTO MODULE molprof.phase_bound;
 INCLUDE PERFETTO MODULE molprof.phases;
 INCLUDE PERFETTO MODULE molprof.steps;
 
--- Steps of engines, by number in their process.
+-- Steps of engines, with their number, process by process.
 CREATE PERFETTO TABLE _molprof_numbered_step AS
 SELECT
   id,
@@ -24,10 +24,19 @@ SELECT
   prompt_sequences + generating_sequences AS sequences,
   least_tokens = most_tokens AS is_plain,
   upid,
-  ROW_NUMBER() OVER (PARTITION BY upid ORDER BY ts, id) AS number
+  ROW_NUMBER() OVER (ORDER BY upid, ts, id) AS number
 FROM molprof_any_step
 WHERE source IN ('vllm', 'sglang', 'transformers')
 ORDER BY id;
+
+-- The same in order of their number, so that the engine finds one by it.
+CREATE PERFETTO TABLE _molprof_step_end AS
+SELECT
+  number,
+  id,
+  ts + dur AS ts_end
+FROM _molprof_numbered_step
+ORDER BY number;
 
 -- Phases of engines that began in a step.
 CREATE PERFETTO TABLE _molprof_phase_step AS
@@ -66,8 +75,8 @@ SELECT
   placed.phase_id,
   step.id AS step_id
 FROM placed
-JOIN _molprof_numbered_step AS step USING (upid, number)
-WHERE placed.phase_id IS NOT NULL AND placed.ts < step.ts + step.dur
+JOIN _molprof_step_end AS step USING (number)
+WHERE placed.phase_id IS NOT NULL AND placed.ts < step.ts_end
 ORDER BY placed.phase_id;
 
 -- Phases that are masks, with the part of each in which no device worked; all of it where no GPU work is recorded. Rows
@@ -88,11 +97,7 @@ WHERE
   AND (
     phase.phase != 'mask_fill_per_request'
     OR NOT EXISTS(SELECT 1 FROM molprof_phase WHERE phase = 'mask_fill')
-    OR EXISTS(
-      SELECT 1
-      FROM (SELECT DISTINCT upid, tid FROM molprof_phase WHERE phase = 'mask_fill') AS home
-      WHERE home.upid = phase.upid AND home.tid = phase.tid
-    )
+    OR (phase.upid, phase.tid) IN (SELECT upid, tid FROM molprof_phase WHERE phase = 'mask_fill')
   )
 ORDER BY phase.id;
 
