@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,7 +87,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     return result
 
 
-def _hold(measured: Measured, limits: dict[str, str]) -> None:
+def _hold(measured: Measured, limits: Mapping[str, str]) -> None:
     """Fails the test where a limit does not hold, or is none."""
     from molprof.common.errors import MolprofError
 
@@ -99,7 +99,7 @@ def _hold(measured: Measured, limits: dict[str, str]) -> None:
         pytest.fail("\n".join([*lines, f"the trace: molprof report {measured.path}"]), pytrace=False)
 
 
-def broken(trace: Trace, limits: dict[str, str]) -> list[str]:
+def broken(trace: Trace, limits: Mapping[str, str]) -> list[str]:
     """A line for each limit that does not hold, and below it where the work comes from. Raises UsageError."""
     from molprof.analysis.compare.thresholds import parse_threshold
     from molprof.common.errors import UsageError

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from molprof.analysis.documents.figures import Reports
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import Run
 from molprof.common.document import Section
-from molprof.common.manifest import Program
+from molprof.common.manifest import ProcessorCalls, Program
 from molprof.common.values import count_text, counted, per, time_text
 
 _ORIGIN = {True: "the program", False: "the generation config"}
@@ -17,15 +17,19 @@ _ORIGIN = {True: "the program", False: "the generation config"}
 def processors_section(reports: Reports) -> Section:
     """The logits processors by class and place."""
     return reports.of_runs(
-        "Logits processors", lambda run: getattr(run.program, "processors", ()),
+        "Logits processors", _processors,
         ("place", "index"), ("class", "text", "name"), ("from", "text", lambda item: _ORIGIN[item.own]),
         ("batches", "count"), ("steps", "count"), ("time", "ns", "time_ns"),
         ("per step", "ns", lambda item: per(item.time_ns, item.steps)), notes=reports.notes(_of_processors),
     )  # fmt: skip
 
 
+def _processors(run: Run) -> Sequence[ProcessorCalls]:
+    return run.program.processors if isinstance(run.program, Program) else ()
+
+
 def _of_processors(report: Report) -> Iterator[str]:
-    if report.run is not None and getattr(report.run.program, "processors", ()):
+    if report.run is not None and _processors(report.run):
         yield (
             "steps and time: unprofiled; what transformers makes of the generation config runs in the phases forward"
             " and sampling, and has no time of its own"

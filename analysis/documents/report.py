@@ -356,6 +356,8 @@ def report_verdict(report: Report) -> tuple[str, ...]:
 def _run(run: Run) -> str:
     wall = run.wall_ns
     made = f"{counted(run.molecules, run.noun)}, {counted(run.generated_tokens, 'token')}"
+    if not run.has_answers:
+        made = f"{counted(run.steps, 'step')} whose tokens are not recorded"
     if wall.median is None:
         return f"{run.setup.label}: {made}; no unprofiled times are recorded.{_cut(run)}"
     shares = sorted(((phase.wall_ns or 0, name) for name, phase in run.phases.items()), reverse=True)
@@ -366,9 +368,10 @@ def _run(run: Run) -> str:
     )
     times = "the only timed pass" if wall.repeats == 1 else f"median of {wall.repeats} timed passes"
     times = program_times(run) or times
-    each = time_text(per(wall.median, run.generated_tokens))
+    whole, per_what = (run.generated_tokens, "token") if run.has_answers else (run.steps, "step")
+    each = f"{time_text(per(wall.median, whole))} per {per_what}"
     tail = f"; {largest.removeprefix(', ')}" if largest else ""
-    return f"{run.setup.label}: {made} in {time_text(wall.median)} ({times}), {each} per token{tail}.{_cut(run)}"
+    return f"{run.setup.label}: {made} in {time_text(wall.median)} ({times}), {each}{tail}.{_cut(run)}"
 
 
 def _cut(run: Run) -> str:

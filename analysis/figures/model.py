@@ -326,8 +326,10 @@ class Report(Struct, frozen=True):
 
     @property
     def tokens(self) -> int | None:
-        """Generated tokens of the run, or as many as the user says."""
-        return self.given.tokens if self.run is None else self.run.generated_tokens
+        """Generated tokens of the run, or as many as the user says; None where neither is known."""
+        if self.run is None or not self.run.has_answers:
+            return self.given.tokens
+        return self.run.generated_tokens
 
     @property
     def molecules(self) -> int | None:

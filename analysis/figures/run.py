@@ -117,7 +117,7 @@ def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) ->
         decode_steps=steps - batches,
         generated_tokens=sum(len(molecule.token_ids) for molecule in molecules),
         row_steps=row_steps,
-        idle_row_steps=row_steps - sum(molecule.busy_steps for molecule in molecules),
+        idle_row_steps=row_steps - sum(molecule.busy_steps for molecule in molecules) if molecules else 0,
         launches_per_token=per(window.launches, window.tokens),
         launches_per_step=launches_per_step,
         launches_per_molecule=per(None if launches_per_step is None else launches_per_step * steps, len(molecules)),

@@ -272,6 +272,11 @@ class Run(Struct, frozen=True):
         return not self.sequences or any(item.smiles is not None for item in self.sequences)
 
     @property
+    def has_answers(self) -> bool:
+        """Whether it tells what was generated: a loop of one's own may mark steps alone."""
+        return self.molecules > 0
+
+    @property
     def noun(self) -> str:
         """What one of its sequences is."""
         return "molecule" if self.of_molecules else "prompt"
