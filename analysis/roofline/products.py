@@ -21,7 +21,8 @@ class Work(Struct, frozen=True):
     read_bytes: int
     written_bytes: int
     kind: str = VECTOR  # of the numbers that are multiplied (`peaks.KINDS`)
-    # Of the bytes, those of weights, of the cache of keys and values, and of rows of tables: no fusion spares them.
+    # Of the bytes, those of second operands of products (weights), of keys and values, and of rows of tables: no fusion
+    # spares them.
     must_bytes: int = 0
 
     @property

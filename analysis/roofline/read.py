@@ -20,6 +20,7 @@ from molprof.analysis.roofline.peaks import Peaks, peaks_of
 from molprof.analysis.roofline.products import ATTENTION, CONVOLUTION, MATMUL, Work
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import TraceError
+from molprof.common.values import counted
 
 # What computes so much that its FLOPs count.
 HEAVY = (MATMUL, CONVOLUTION, ATTENTION)
@@ -81,9 +82,8 @@ class Roofline:
     groups: tuple[Group, ...]  # longest first
     span_ns: int  # of the device, from its first to its last work
     steps: int
-    # GPU time by family, of which the formulas cover some.
     gpu_ns: int = 0
-    covered_ns: int = 0
+    covered_ns: int = 0  # of it, what the formulas know
     parts: tuple[Part, ...] = ()  # add up to `span_ns`; empty without the device's peaks
     notes: tuple[str, ...] = field(default=())
 
@@ -109,7 +109,7 @@ def read_roofline(engine: TraceProcessor, info: TraceInfo, given: Sequence[str] 
     steps = len(read_frame(engine, "steps"))
     notes = [] if operands else ["no shapes are recorded: torch.profiler.profile(record_shapes=True) records them"]
     if others:
-        notes.append(f"the work of {others} other devices is left out")
+        notes.append(f"the work of {counted(others, 'other device')} is left out")
     return Roofline(
         info,
         peaks,
@@ -237,7 +237,7 @@ def _parts(work: Frame, family: np.ndarray, groups: Iterable[Group], span_ns: in
         chosen |= family == name
         total = Union(work["ts"][chosen], (work["ts"] + work["dur"])[chosen]).length_ns
         exposed[name], covered = total - covered, total
-    light = "all products and attention at the peaks, or weights, cache and rows of tables read once"
+    light = "all products and attention at the peaks, or their second operands, cache and rows read once"
     parts = [Part("Speed of light", least, light)]
     alone = dict.fromkeys(HEAVY, 0.0)
     for group, one in known:
