@@ -28,7 +28,9 @@ _WORK = (
     "id, ts, dur, name, category, class, device, stream, rank, correlation, bytes, in_graph, call_id, frame_id,"
     f" {_PLACE}"
 )
-_CALLS = f"call_id AS id, ts, dur, name, kind, correlation, rank, kernels, gpu_ns, is_sync, frame_id, {_PLACE}"
+_CALLS = (
+    f"call_id AS id, ts, dur, name, kind, correlation, rank, upid, tid, kernels, gpu_ns, is_sync, frame_id, {_PLACE}"
+)
 _SHOWN_ROWS = 20
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from molprof.analysis.compare.kernels.read import Recorded
     from molprof.analysis.compare.kernels.sums import Summed
     from molprof.analysis.compare.thresholds import Expectation
+    from molprof.analysis.critical.path import CriticalPath
     from molprof.analysis.figures import Report
     from molprof.analysis.frame import Frame
     from molprof.analysis.origin.opened import Opened
@@ -247,6 +248,23 @@ def roofline(path: AnyPath, reading: Reading | None = None, peaks: Sequence[str]
     peaks_of(None, peaks)
     with _load(path, reading) as trace:
         found = trace.read(lambda engine, info: read_roofline(engine, info, peaks), stacks=True, all_args=True)
+        return found, tuple(trace.info.notes())
+
+
+def critical_path(
+    path: AnyPath, reading: Reading | None = None, changes: Sequence[str] = ()
+) -> tuple[CriticalPath, Notes]:
+    """What decides how long a trace takes, over its host, streams and syncs; and notes about the trace.
+
+    changes: what would be faster, such as `elementwise=0.2x,launches=graph`. Raises UsageError where one is none or
+    selects nothing, TraceError where the trace records nothing of the host.
+    """
+    from molprof.analysis.critical.changes import parse_changes
+    from molprof.analysis.critical.path import read_critical_path
+
+    asked = parse_changes(changes)
+    with _load(path, reading) as trace:
+        found = trace.read(lambda engine, info: read_critical_path(engine, info, asked), stacks=True)
         return found, tuple(trace.info.notes())
 
 

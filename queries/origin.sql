@@ -403,6 +403,9 @@ CREATE PERFETTO VIEW molprof_call_origin(
   correlation LONG,
   -- Rank; null unless the trace is of several ranks.
   rank LONG,
+  upid JOINID(process.id),
+  -- Thread number, also of calls that the reader moved to another lane.
+  tid LONG,
   -- Kernels that it started.
   kernels LONG,
   -- Time of the kernels, copies and sets that it started, ns; concurrent work counts each.
@@ -439,6 +442,8 @@ SELECT
   call.kind,
   call.correlation,
   call.rank,
+  track.upid,
+  track.tid,
   IFNULL(fact.kernels, 0) AS kernels,
   IFNULL(fact.gpu_ns, 0) AS gpu_ns,
   IFNULL(fact.syncs, 0) AS is_sync,
@@ -452,7 +457,8 @@ SELECT
   origin.step,
   origin.step_id
 FROM _molprof_origin_of_call AS origin
-JOIN molprof_gpu_call AS call USING (id)
+JOIN _molprof_call AS call USING (id)
+JOIN _molprof_thread_track AS track ON track.id = call.track_id
 LEFT JOIN molprof_call_fact AS fact ON fact.call_id = call.id
 ORDER BY call.id;
 

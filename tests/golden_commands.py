@@ -132,6 +132,16 @@ GOLDENS = [
         "report corpus/traces/torch_compile_triton.json.gz --by shape --format csv",
         "report corpus/traces/torch_compile_triton.json.gz --by shape --format html",
     )),
+    Golden("by/path.txt", (
+        "report corpus/traces/h100_qwen1.5_0.5b.json.gz --by path",
+        f"report {_EAGER} --what-if elementwise=0.2x,launches=graph",
+        "report corpus/engines/vllm_json_xgrammar.json.gz --what-if mask_fill=0.1x",
+    )),
+    Golden("by/path.xz", (
+        "report corpus/traces/v100_resnet_ddp.json.gz --what-if host=0.5x --format json",
+        f"report {_QWEN} --by path --format csv",
+        f"report {_GRAPH} --by path --format html",
+    )),
     Golden("by/others.xz", (
         "report corpus/pairs/h100_bert_small.json.gz --by module --format speedscope",
         "report corpus/pairs/h100_bert_small.json.gz --by source --format speedscope",

@@ -30,6 +30,7 @@ FILES: dict[str, str | bytes | Path] = {
 }
 
 _LOST = " is an input of this command, which would be lost"
+_CHANGES = "such as elementwise=0.5x, mask_fill=0x, 'aten::cat=0.2x', launches=graph or syncs=none"
 ERRORS: list[tuple[str, int, str]] = [
     # molprof
     ("reports", 2, "No such command 'reports'. Did you mean 'report'?\n  molprof --help shows what it takes"),
@@ -102,6 +103,24 @@ ERRORS: list[tuple[str, int, str]] = [
         "report given/run.json --peak bf16=989",
         2,
         "--peak goes with --by shape\n  molprof report TRACE --by shape --peak NAME=NUMBER",
+    ),
+    ("report given/run.json --what-if elementwise", 2, f"'elementwise' is no change\n  {_CHANGES}"),
+    (
+        "report given/run.json --what-if gpu=-1x",
+        2,
+        f"'gpu=-1x' is no change: '-1x' is no factor from 0 on\n  {_CHANGES}",
+    ),
+    ("report given/run.json --what-if launches=0x", 2, "'launches=0x' is no change\n  launches=graph"),
+    (
+        "report given/run.json --by module --what-if gpu=0x",
+        2,
+        "--what-if goes with --by path\n  molprof report TRACE --what-if CHANGES",
+    ),
+    (
+        "report traces/cpu-qwen.json.gz --what-if nothing=0x",
+        2,
+        "nothing=0x selects nothing of this trace\n  classes of GPU work and phases here: bookkeeping, forward, "
+        "processor, sampling; or an operator or Python function, with * for any text",
     ),
     (
         "report traces/cpu-qwen.json.gz --by shape",

@@ -13,7 +13,7 @@ import click
 
 from molprof.analysis.reader import Reading, is_stream
 from molprof.analysis.render import render
-from molprof.api import each_report, load, origins, roofline
+from molprof.api import critical_path, each_report, load, origins, roofline
 from molprof.commands.options import (
     TRACE,
     Result,
@@ -47,10 +47,18 @@ if TYPE_CHECKING:
     from molprof.profiler.jobs.job import Task
 
 T = TypeVar("T")
-BYS = ("module", "source", "operator", "kernel", "shape")
+_TREES = ("module", "source", "operator", "kernel")
+_SHAPE, _PATH = "shape", "path"
+BYS = (*_TREES, _SHAPE, _PATH)
 SPEEDSCOPE = "speedscope"
-_SHAPE = BYS[-1]
-_BY = "Show where GPU work comes from, as a tree; by shape, how near to the GPU's peaks it runs. Reads Python stacks."
+_BY = (
+    "Show where GPU work comes from, as a tree; by shape, how near to the GPU's peaks it runs; by path, what decides "
+    "how long the trace takes. Reads Python stacks."
+)
+_WHAT_IF = (
+    "With --by path: how long the trace would take if something were faster, such as elementwise=0.2x, mask_fill=0x, "
+    "'aten::cat=0.5x', gpu=0.5x, host=0.5x, launches=graph or syncs=none; several apart by commas. Repeatable."
+)
 _PEAK = (
     "With --by shape: a peak of the GPU in place of the data sheet's, such as bf16=989 (dense TFLOP/s) or memory=3.35 "
     "(TB/s). Repeatable."
@@ -69,6 +77,7 @@ _NAMES = "Open the graphs that TRACE replays with RUN, the trace of the same pro
 @click.option("--rows", is_flag=True, help="Show one table with a row for each trace, not a report of each.")
 @click.option("--by", type=click.Choice(BYS), help=_BY)
 @click.option("--peak", "peaks", multiple=True, metavar="NAME=NUMBER", help=_PEAK)
+@click.option("--what-if", "what_if", multiple=True, metavar="CHANGES", help=_WHAT_IF)
 @click.option("--graph-capture", "capture", type=TRACE, metavar="CAPTURE", help=_CAPTURE)
 @click.option("--names-from", "names_from", type=TRACE, metavar="RUN", help=_NAMES)
 @result_options("speedscope")
@@ -82,6 +91,7 @@ def command(
     rows: bool,
     by: str | None,
     peaks: tuple[str, ...],
+    what_if: tuple[str, ...],
     capture: Path | None,
     names_from: Path | None,
     thresholds: tuple[str, ...],
@@ -109,7 +119,8 @@ def command(
     launches, copies and host syncs. With --format speedscope, or an OUT that ends in .speedscope.json, it is a flame
     graph for https://www.speedscope.app. --by shape shows what each operator must compute and move at least for the
     shapes that it was called with, what it reached of the GPU's peaks, and what stands between the trace and the speed
-    of light.
+    of light. --by path shows the critical path over host, streams and syncs, and what each part could gain at most;
+    --what-if replays the trace with changes, its dependencies kept.
 
     \b
     Examples:
@@ -123,6 +134,8 @@ def command(
       molprof report trace.json.gz --by module
       molprof report trace.json.gz --by source -o trace.speedscope.json
       molprof report trace.json.gz --by shape --peak memory=3.35
+      molprof report trace.json.gz --by path
+      molprof report trace.json.gz --what-if elementwise=0.2x,launches=graph
       molprof report replay.json.gz --graph-capture capture.json.gz
       molprof report replay.json.gz --graph-capture capture.json.gz --by module
       molprof report replay.json.gz --names-from graphs-off.json.gz
@@ -133,12 +146,17 @@ def command(
       molprof report reports --rows -o table.csv
     """
     given = {"fail_if": thresholds, "tokens": tokens, "molecules": molecules}
-    if by in (None, _SHAPE) and result.style == SPEEDSCOPE:
-        raise UsageError("speedscope shows a tree, and none is chosen", hint=f"--by {', '.join(BYS[:-2])} or {BYS[-2]}")
-    if by == _SHAPE:
-        refuse("--by shape", "opened graphs tell no types: leave it out", graph_capture=capture, names_from=names_from)
-    elif peaks:
+    if what_if and by is None:
+        by = _PATH
+    if by not in _TREES and result.style == SPEEDSCOPE:
+        hint = f"--by {', '.join(_TREES[:-1])} or {_TREES[-1]}"
+        raise UsageError("speedscope shows a tree, and none is chosen", hint=hint)
+    if by in (_SHAPE, _PATH):
+        refuse(f"--by {by}", "it does not open graphs: leave it out", graph_capture=capture, names_from=names_from)
+    if peaks and by != _SHAPE:
         raise UsageError("--peak goes with --by shape", hint="molprof report TRACE --by shape --peak NAME=NUMBER")
+    if what_if and by != _PATH:
+        raise UsageError("--what-if goes with --by path", hint="molprof report TRACE --what-if CHANGES")
     if by is not None:
         refuse("--by", "leave --by or these out", **given, all=whole)
     several = len(traces) > 1 or traces[0].is_dir()
@@ -191,7 +209,10 @@ def command(
         return 0
     if by is not None:
         opening = partial(origins, capture=capture, names_from=names_from)
-        shown = _by_shape(peaks, reading, result) if by == _SHAPE else _tree(by, opening, reading, result)
+        if by == _SHAPE:
+            shown = _by_shape(peaks, reading, result)
+        else:
+            shown = _by_path(what_if, reading, result) if by == _PATH else _tree(by, opening, reading, result)
         _report_by(traces, outputs, shown, result)
         return 0
     if helper is not None:
@@ -298,6 +319,17 @@ def _by_shape(peaks: Sequence[str], reading: Reading, result: Result) -> Callabl
     def shown(trace: Path) -> tuple[str, Sequence[str]]:
         found, remarks = roofline(trace, replace(reading, cached=False), peaks)
         return render(roofline_document(found), result.style, result.columns), remarks
+
+    return shown
+
+
+def _by_path(what_if: Sequence[str], reading: Reading, result: Result) -> Callable[[Path], tuple[str, Sequence[str]]]:
+    """Shows what decides how long a trace takes, and what changes would make of it."""
+    from molprof.analysis.documents.critical import critical_document
+
+    def shown(trace: Path) -> tuple[str, Sequence[str]]:
+        found, remarks = critical_path(trace, replace(reading, cached=False), what_if)
+        return render(critical_document(found), result.style, result.columns), remarks
 
     return shown
 

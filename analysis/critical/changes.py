@@ -1,0 +1,57 @@
+"""What a user wants to change in a trace: kernels that take less time, host time that goes, launches in graphs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from molprof.common.errors import UsageError
+
+LAUNCHES, SYNCS, GPU, HOST, CALLS, OPERATORS = "launches", "syncs", "gpu", "host", "calls", "operators"
+# What is changed otherwise than by a factor, with the word for it.
+WORDS = {LAUNCHES: "graph", SYNCS: "none"}
+_FORM = "such as elementwise=0.5x, mask_fill=0x, 'aten::cat=0.2x', launches=graph or syncs=none"
+
+
+class Change(NamedTuple):
+    """Time of what a name selects becomes `factor` times as long; None for `launches=graph` and `syncs=none`."""
+
+    name: str
+    factor: float | None
+
+    def __str__(self) -> str:
+        return f"{self.name}={WORDS[self.name] if self.factor is None else f'{self.factor:g}x'}"
+
+
+def parse_changes(texts: Sequence[str]) -> tuple[Change, ...]:
+    """Changes of texts such as 'elementwise=0.2x,launches=graph'. Raises UsageError."""
+    return tuple(_change(item.strip()) for text in texts for item in text.split(",") if item.strip())
+
+
+def _change(text: str) -> Change:
+    name, equals, value = (part.strip() for part in text.rpartition("="))
+    if not equals or not name:
+        raise UsageError(f"{text!r} is no change", hint=_FORM)
+    if name in WORDS:
+        if value != WORDS[name]:
+            raise UsageError(f"{text!r} is no change", hint=f"{name}={WORDS[name]}")
+        return Change(name, None)
+    try:
+        factor = float(value.removesuffix("x"))
+    except ValueError:
+        factor = math.nan
+    if not 0 <= factor < math.inf:
+        raise UsageError(f"{text!r} is no change: {value!r} is no factor from 0 on", hint=_FORM)
+    return Change(name, factor)
+
+
+def is_pattern(change: Change, classes: Collection[str], phases: Collection[str]) -> bool:
+    """Whether a change selects operators and functions by their names."""
+    return change.name not in {*WORDS, GPU, HOST, CALLS, OPERATORS, *classes, *phases}
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether an operator or function has a name; `*` stands for any text. Case counts."""
+    return name == pattern or fnmatchcase(name, pattern)

@@ -1,0 +1,87 @@
+"""The critical path of a trace, what each part could gain at most, and what changes would make of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from molprof.analysis.critical.changes import CALLS, HOST, LAUNCHES, OPERATORS, SYNCS, Change
+from molprof.analysis.critical.recorded import NONE, read_named, read_recorded
+from molprof.analysis.critical.replay import ON_GPU, Replay, Replayed, needs_names
+from molprof.analysis.reader import TraceInfo
+from molprof.analysis.trace_processor import TraceProcessor
+
+# Classes of GPU work, and phases, that are tried without their time: those that take most of the path.
+_MOST = 8
+# A gain below this share of the length is not shown.
+LEAST_RATIO = 0.005
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """What decides how long a trace takes.
+
+    Attributes:
+        steps: marked ones; 0 where the whole trace is meant.
+        without: single changes by which it would be shorter, the largest gain first.
+        changes, changed: what the user asks for, and the trace with that; None without.
+    """
+
+    info: TraceInfo
+    steps: int
+    recorded: Replayed
+    without: tuple[tuple[Change, Replayed], ...]
+    changes: tuple[Change, ...]
+    changed: Replayed | None
+    notes: tuple[str, ...]
+
+
+def read_critical_path(engine: TraceProcessor, info: TraceInfo, changes: Sequence[Change] = ()) -> CriticalPath:
+    """The path of all marked steps, or of the whole trace.
+
+    The trace must be loaded with Python stacks. Raises TraceError where it records nothing of the host, UsageError
+    where a change selects nothing.
+    """
+    recorded = read_recorded(engine, info)
+    replay = Replay(recorded)
+    if needs_names(replay, changes):
+        recorded = replace(recorded, named=read_named(engine))
+        replay = Replay(recorded)
+    found = replay.run()
+    least = LEAST_RATIO * found.length_ns
+    tried = [(change, replay.run([change])) for change in _single(replay, found)]
+    shorter = [(change, one) for change, one in tried if one.length_ns < found.length_ns - least]
+    notes = list(recorded.notes)
+    if any(change.name == LAUNCHES for change in changes):
+        runs = int(recorded.segment[-1]) + 1 if len(recorded.segment) else 0
+        notes.append(f"{LAUNCHES}=graph: the calls between two host syncs of a step become one, {runs:,} in all")
+    return CriticalPath(
+        info,
+        recorded.steps,
+        found,
+        tuple(sorted(shorter, key=lambda item: (item[1].length_ns, str(item[0])))),
+        tuple(changes),
+        replay.run(changes) if changes else None,
+        tuple(notes),
+    )
+
+
+def _single(replay: Replay, found: Replayed) -> list[Change]:
+    """Changes to try one by one."""
+    recorded = replay.recorded
+    classes = Counter({piece.what: ns for piece, ns in found.path.items() if piece.where == ON_GPU})
+    phases = Counter(
+        {name: sum(one.length_ns for one in by_thread.values()) for name, by_thread in replay.named_phases.items()}
+    )
+    names = [name for each in (classes, phases) for name, _ in each.most_common(_MOST)]
+    whole = []
+    if len(recorded.call_start):
+        whole = [Change(LAUNCHES, None), Change(CALLS, 0.0)]
+        if (recorded.target != NONE).any():
+            whole.append(Change(SYNCS, None))
+    if recorded.operators:
+        whole.append(Change(OPERATORS, 0.0))
+    if len(recorded.work_start):
+        whole.append(Change(HOST, 0.0))
+    return [*(Change(name, 0.0) for name in names), *whole]
