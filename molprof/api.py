@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from molprof.analysis.query import Result, Statement
     from molprof.analysis.ranks import Job, RankTrace
     from molprof.analysis.roofline.read import Roofline
+    from molprof.analysis.roofline.script import Called
     from molprof.analysis.trace import Trace
 
 _USUAL = Reading(cached=True)  # as commands read
@@ -249,6 +250,17 @@ def roofline(path: AnyPath, reading: Reading | None = None, peaks: Sequence[str]
     with _load(path, reading) as trace:
         found = trace.read(lambda engine, info: read_roofline(engine, info, peaks), stacks=True, all_args=True)
         return found, tuple(trace.info.notes())
+
+
+def called_operators(path: AnyPath, reading: Reading | None = None) -> tuple[tuple[Called, ...], Notes]:
+    """Operators of a trace by their arguments, the longest first, for `molprof replay`; and notes about the trace.
+
+    Raises TraceError where no shapes are recorded.
+    """
+    from molprof.analysis.roofline.script import read_called
+
+    with _load(path, reading) as trace:
+        return trace.read(read_called, stacks=True, all_args=True), tuple(trace.info.notes())
 
 
 def critical_path(

@@ -45,6 +45,7 @@ GROUPS = {
         "ranks": "Show the ranks of a distributed job side by side.",
         "query": "Run SQL over one or more traces: a module of the package, a file, or text.",
         "queries": "List the SQL package: modules, columns, units and examples.",
+        "replay": "Run one operator of a trace by itself, here, or write it as a script.",
         "trim": "Cut a trace to some of its steps, phases, categories, or a stretch of time.",
         "mcp": "Serve traces to an assistant: a server of the Model Context Protocol.",
     },

@@ -104,6 +104,17 @@ ERRORS: list[tuple[str, int, str]] = [
         2,
         "--peak goes with --by shape\n  molprof report TRACE --by shape --peak NAME=NUMBER",
     ),
+    (
+        "replay given/run.json",
+        3,
+        "given/run.json records no shapes of operators\n  molprof capture --shapes and "
+        "torch.profiler.profile(record_shapes=True) record them",
+    ),
+    (
+        "replay given/run.json --script a.py",
+        2,
+        "--script writes one operator\n  --op N; molprof replay TRACE lists them",
+    ),
     ("report given/run.json --what-if elementwise", 2, f"'elementwise' is no change\n  {_CHANGES}"),
     (
         "report given/run.json --what-if gpu=-1x",

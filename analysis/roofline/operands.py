@@ -11,15 +11,19 @@ from typing import NamedTuple
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
 
-# Bytes of an element, by the names that torch.profiler writes (caffe2::TypeMeta and c10 types).
-ELEMENT_BYTES = {
-    "bool": 1, "unsigned char": 1, "signed char": 1, "short": 2, "short int": 2, "int": 4, "long": 8, "long int": 8,
-    "c10::Half": 2, "c10::BFloat16": 2, "float": 4, "double": 8,
-    "c10::complex<float>": 8, "c10::complex<double>": 16,
-    "c10::Float8_e4m3fn": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2": 1, "c10::Float8_e5m2fnuz": 1,
-    "c10::Float8_e8m0fnu": 1,
+# Types as torch.profiler writes them (caffe2::TypeMeta and c10 types): torch's name, and bytes of an element.
+TYPES = {
+    "bool": ("bool", 1), "unsigned char": ("uint8", 1), "signed char": ("int8", 1), "short": ("int16", 2),
+    "short int": ("int16", 2), "int": ("int32", 4), "long": ("int64", 8), "long int": ("int64", 8),
+    "c10::Half": ("float16", 2), "c10::BFloat16": ("bfloat16", 2), "float": ("float32", 4), "double": ("float64", 8),
+    "c10::complex<float>": ("complex64", 8), "c10::complex<double>": ("complex128", 16),
+    "c10::Float8_e4m3fn": ("float8_e4m3fn", 1), "c10::Float8_e4m3fnuz": ("float8_e4m3fnuz", 1),
+    "c10::Float8_e5m2": ("float8_e5m2", 1), "c10::Float8_e5m2fnuz": ("float8_e5m2fnuz", 1),
+    "c10::Float8_e8m0fnu": ("float8_e8m0fnu", 1),
 }  # fmt: skip
+ELEMENT_BYTES = {name: size for name, (_, size) in TYPES.items()}
 _LIST = "TensorList"
+RECORD_SHAPES = "molprof capture --shapes and torch.profiler.profile(record_shapes=True) record them"
 # The trace processor keeps the order of a list, and has no rows for an empty one.
 _ARGUMENTS = Query(
     "origin",
@@ -87,6 +91,12 @@ def read_operands(engine: TraceProcessor, wanted: Collection[int]) -> dict[int, 
             first, *rest = (int(part) for part in re.findall(r"\d+", match[2]))
             found[slice_id][match[1], first].append((tuple(rest), text if number is None else number))
     return {slice_id: _operands(arguments) for slice_id, arguments in found.items()}
+
+
+def arguments_text(operands: Operands) -> str:
+    """Shapes of tensors, those of lists too, such as `16x16x559x64, 1x1x559x64`."""
+    shapes = (shape for item in operands for shape in (item.parts or (item.shape,)))
+    return ", ".join("x".join(map(str, shape)) for shape in shapes if shape)
 
 
 def _operands(arguments: dict[tuple[str, int], list[tuple[tuple[int, ...], int | str]]]) -> Operands:

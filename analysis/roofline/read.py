@@ -15,7 +15,7 @@ from molprof.analysis.figures.union import Union
 from molprof.analysis.frame import Frame, read_frame
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.roofline.formulas import work_of
-from molprof.analysis.roofline.operands import Operands, read_operands
+from molprof.analysis.roofline.operands import RECORD_SHAPES, Operands, arguments_text, read_operands
 from molprof.analysis.roofline.peaks import Peaks, peaks_of
 from molprof.analysis.roofline.products import ATTENTION, CONVOLUTION, MATMUL, Work
 from molprof.analysis.trace_processor import TraceProcessor
@@ -107,7 +107,7 @@ def read_roofline(engine: TraceProcessor, info: TraceInfo, given: Sequence[str] 
     groups, family = _grouped(work, chains, {key: str(name) for key, (name, _) in known.items()}, operands, peaks)
     span_ns = int((work["ts"] + work["dur"]).max() - work["ts"].min())
     steps = len(read_frame(engine, "steps"))
-    notes = [] if operands else ["no shapes are recorded: torch.profiler.profile(record_shapes=True) records them"]
+    notes = [] if operands else [f"no shapes are recorded: {RECORD_SHAPES}"]
     if others:
         notes.append(f"the work of {counted(others, 'other device')} is left out")
     return Roofline(
@@ -188,7 +188,7 @@ def _grouped(
         family[places] = other or (one.family if one else UNKNOWN)
         operator = names[owner] if owner is not None else name
         given = operands.get(owner, ()) if owner is not None else ()
-        key = (operator, other or (one.family if one else UNKNOWN), _shapes(given), _types(given), one)
+        key = (operator, other or (one.family if one else UNKNOWN), arguments_text(given), _types(given), one)
         calls = len(places) if owner is None else 1
         for number, amount in enumerate((calls, len(places), int(work["dur"][places].sum()))):
             sums[key][number] += amount
@@ -207,11 +207,6 @@ def _least(work: Work | None, peaks: Peaks) -> tuple[float | None, str | None]:
     if compute is None or memory is None:
         return None, None
     return max(compute, memory), "compute" if compute > memory else "memory"
-
-
-def _shapes(operands: Operands) -> str:
-    shapes = (shape for item in operands for shape in (item.parts or (item.shape,)))
-    return ", ".join("x".join(map(str, shape)) for shape in shapes if shape)
 
 
 def _types(operands: Operands) -> str:

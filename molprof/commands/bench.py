@@ -110,7 +110,7 @@ def _listed(option: str, name: str, choices: Sequence[str], default: str, text: 
 
 
 _SDPA_OPTIONS = (
-    click.option("--shape", "shapes", type=_values(read=read_shape), metavar="BxHxKxSxD,...",
+    click.option("--shape", "attention_shapes", type=_values(read=read_shape), metavar="BxHxKxSxD,...",
                  help="Batch, heads, KV heads, sequence, head size, e.g. 4x16x16x2048x64.  [default: by device]"),
     _listed("--backend", "backends", BACKENDS, ",".join(BACKENDS), "Kernels; auto leaves the choice to torch."),
     _listed("--phase", "phases", PHASES, ",".join(PHASES), "prefill: as many queries as keys, decode: one query."),
@@ -350,7 +350,7 @@ Examples:
 
 
 def _sdpa_cases(running: Running, given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
-    shapes = given.pop("shapes")
+    shapes = given.pop("attention_shapes")
     return lambda gpu: sdpa_cases(shapes or tuple(map(read_shape, SHAPES[gpu])), **given)
 
 

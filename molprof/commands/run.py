@@ -40,6 +40,11 @@ class _Program(click.Command):
 )
 @click.option("--modules", is_flag=True, help="Record modules too, for molprof report --by module.")
 @click.option("--stacks", is_flag=True, help="Record modules and Python functions too, for molprof report --by.")
+@click.option(
+    "--shapes",
+    is_flag=True,
+    help="Record shapes and types of operators' arguments too, for molprof report --by shape and molprof replay.",
+)
 def command(program: tuple[str, ...], module: bool, output: Path | None, force: bool, **options: object) -> None:
     """Run a Python program as it is, and record how it generates.
 

@@ -77,11 +77,11 @@ _SUBJECTS = {
         " template_cache",
         "Prompts": "count batch_size smiles prompts prompt_format answer_format generations strict sort check",
         "Sampling": "sampling temperature top_p top_k min_p max_new_tokens generate_args",
-        "Kernels": "shapes backends phases masks",
+        "Kernels": "attention_shapes backends phases masks",
         "Speed": "attention kv_cache max_cache_length compile dtype tf32 cudnn_benchmark padding_multiple"
         " drop_finished engine device threads",
         "Passes": "repeats warmup passes seed limit limit_s memory_limit bisect share",
-        "Recording": "window full modules stacks disagreement",
+        "Recording": "window full modules stacks shapes disagreement",
         "Analysis": "whole rows by peaks what_if capture names_from thresholds tokens molecules",
         "Reading": "partial cached native_path",
         "Output": "style output folder force resume retry dry_run",

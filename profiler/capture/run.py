@@ -253,7 +253,7 @@ class CapturedRun:
         """
         device, settings = self.passes.runner.loaded.target.device, self.settings
         stacks = whole or settings.stacks or settings.modules
-        options = {"ends": True, "stacks": stacks, "shapes": whole, "on_step": self.passes.step}
+        options = {"ends": True, "stacks": stacks, "shapes": whole or settings.shapes, "on_step": self.passes.step}
         with recording(raw, device, steps, **options) as marks:
             try:
                 result = self.passes.run(stage, marks, only=None if steps is None else steps.call)
@@ -373,11 +373,14 @@ class CapturedRun:
 
 
 def _overhead(settings: CaptureSettings, timings: Timings) -> list[str]:
-    """What recording modules or stacks cost."""
-    if not (settings.stacks or settings.modules) or not timings.unprofiled_steps_ns:
+    """What recording more than operators cost."""
+    names = {"Python stacks": settings.stacks, "modules": settings.modules and not settings.stacks}
+    names["shapes"] = settings.shapes
+    recorded = [name for name, is_recorded in names.items() if is_recorded]
+    if not recorded or not timings.unprofiled_steps_ns:
         return []
     recorded_ns, timed_ns = timings.profiled_steps_ns, timings.unprofiled_steps_ns
-    what = "Python stacks" if settings.stacks else "modules"
+    what = " and ".join(recorded)
     return [
         f"with {what}, the recorded steps took {factor_text(recorded_ns / timed_ns)} their time in the timed passes "
         f"({time_text(recorded_ns)}, {time_text(timed_ns)}), which ran without the profiler"

@@ -53,6 +53,10 @@ _LOG = logging.getLogger("molprof")
 _running = threading.Lock()  # torch has one profiler
 
 
+# What may be recorded besides operators and GPU work.
+WHAT = frozenset({"stacks", "modules", "shapes"})
+
+
 @contextmanager
 def record(
     path: str | Path,
@@ -60,9 +64,8 @@ def record(
     *,
     window: Literal["auto"] | tuple[int, int] | None = None,
     call: int | None = None,
-    stacks: bool = False,
-    modules: bool = False,
     force: bool = False,
+    **what: bool,
 ) -> Iterator[Recording]:
     """Records what the block does, and writes the trace when it ends, also by an exception.
 
@@ -79,12 +82,12 @@ def record(
         window: first and last step to record, from 0; "auto": 20 decode steps, from step 20 on if there are so many.
         call: the call of `generate`, or the loop, whose window is recorded, from 0; None: the second, or the first if
             there is no other, or if that one has more steps in its window.
-        stacks: record modules and Python functions too, for `molprof report --by`.
-        modules: record modules alone of these.
         force: replace a file that exists.
+        what: to record more. `stacks`: modules and Python functions, for `molprof report --by`; `modules`: of these,
+            modules alone; `shapes`: shapes and types of operators' arguments, for `--by shape` and `molprof replay`.
 
     Raises:
-        UsageError: the file cannot be written, before the block runs.
+        UsageError: the file cannot be written, before the block runs; or `what` has another name.
         RunError: nothing was recorded, torch could not export its trace, or the disk is full.
     """
     check_versions()
@@ -96,7 +99,7 @@ def record(
         return
     try:
         output.check()
-        recording = Recording(output, tokenizer, plan, stacks=stacks, modules=modules)
+        recording = Recording(output, tokenizer, plan, **what)
         try:
             with recording.listening():
                 yield recording
@@ -119,14 +122,16 @@ class Recording:
         notes: remarks, one line each.
     """
 
-    def __init__(
-        self, output: OutputFile, tokenizer: Any, plan: Plan | None, *, stacks: bool = False, modules: bool = False
-    ) -> None:
+    def __init__(self, output: OutputFile, tokenizer: Any, plan: Plan | None, **what: bool) -> None:
+        if others := ", ".join(sorted({*what} - WHAT)):
+            raise UsageError(f"nothing called {others} can be recorded", hint=f"one of {', '.join(sorted(WHAT))}")
         self.path: Path | None = None
         self.notes: list[str] = []
         self.marks: ProfilerMarks | ProgramMarks
         self._output, self._tokenizer, self._plan = output, tokenizer, plan
-        self._stacks, self._modules = stacks, modules
+        self._recorded = {name: what.get(name, False) for name in WHAT}
+        self._what: dict[str, Any] = {"stacks": what.get("stacks", False) or what.get("modules", False)}
+        self._what["shapes"] = what.get("shapes", False)
         self._batches: list[Batch] = []
         self._first: Call | None = None
         self._model: Any = None
@@ -141,10 +146,10 @@ class Recording:
         device = resolve_device(AUTO)
         if self._plan is None:
             warm_up(device)
-            self.marks = ProfilerMarks(device, stacks=self._stacks or self._modules, others=True)
+            self.marks = ProfilerMarks(device, others=True, **self._what)
             self._loop = OwnLoop(self.marks, self._heard_loop, lambda: len(self._batches))
         else:
-            program = ProgramMarks(device, self._plan, stacks=self._stacks or self._modules)
+            program = ProgramMarks(device, self._plan, **self._what)
             self.marks, self._began_ns = program, program.clock()
             self._loop = OwnLoop(program, self._heard_loop, lambda: len(self._batches))
         try:
@@ -198,7 +203,9 @@ class Recording:
         with scratch_file(self._output.path) as part:
             raw = self._output.raw(part)
             export(profiler, raw)
-            exported = read_exported(raw, self._output, functions=self._stacks or not self._modules)
+            exported = read_exported(
+                raw, self._output, functions=self._recorded["stacks"] or not self._recorded["modules"]
+            )
             known = {(batch, step) for batch, item in enumerate(self._batches) for step in range(len(item.steps))}
             unknown = {place for place in exported.steps if place not in known or place[0] in self._failed}
             if problem is not None and unknown:  # of a call that did not return
@@ -316,8 +323,7 @@ class Recording:
         known: dict[str, Any] = {
             "model": "unnamed" if model is None else getattr(model, "name_or_path", "") or type(model).__name__,
             "batch_size": max((*(max(rows, default=0) for rows in found.rows_per_step), *computed)),
-            "stacks": self._stacks,
-            "modules": self._modules,
+            **self._recorded,
             "full": window.full,
         }
         if first is not None:

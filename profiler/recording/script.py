@@ -30,7 +30,7 @@ from molprof.common.text import escaped
 from molprof.common.values import bytes_text, time_text
 
 if TYPE_CHECKING:
-    from molprof.profiler.recording.record import Recording
+    from molprof.profiler.recording.record import WHAT, Recording
 
 _GENERATES = "transformers.generation.utils"
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -167,7 +167,7 @@ class _Program:
             output = OutputFile(Path(asked["output"]), asked["force"], tuple(asked["command"]), asked["chosen"])
             window = asked["window"]
             plan = None if asked["full"] else Plan(asked["call"], None if window is None else tuple(window))
-            self._recording = Recording(output, None, plan, **{name: asked[name] for name in ("stacks", "modules")})
+            self._recording = Recording(output, None, plan, **{name: asked[name] for name in sorted(WHAT)})
             self._stack.enter_context(self._recording.listening())
             self._recording.began(self._began_ns, time.perf_counter_ns() - began_ns)
 

@@ -1,0 +1,74 @@
+"""Operators of a trace by their arguments, and the time of one of them here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from molprof.analysis.reader import path_text
+from molprof.analysis.roofline.script import Called
+from molprof.common.document import Document, Section, records, table_of
+from molprof.common.values import counted, per, time_text
+
+SCHEMA = 1
+_SHOWN = 30
+
+
+def operators_document(path: str, found: Sequence[Called], notes: Sequence[str]) -> Document:
+    """The list that `--op` takes its numbers from."""
+    rows = list(enumerate(found, 1))
+    rest = len(rows) - _SHOWN
+    what = "GPU time" if found[0].on_gpu else "host time"
+    lines = [f"Not shown: {counted(rest, 'row')}. JSON and CSV have all."] if rest > 0 else []
+    table = table_of(
+        rows[:_SHOWN],
+        ("op", "count", lambda row: row[0]), ("operator", "name", lambda row: row[1].operator),
+        ("shapes", "path", lambda row: row[1].arguments), ("calls", "count", lambda row: row[1].calls),
+        (what, "ns", lambda row: row[1].time_ns), ("each", "ns", lambda row: row[1].time_ns / row[1].calls),
+    )  # fmt: skip
+    return Document(
+        title=f"{path_text(path)}: operators by their arguments",
+        sections=(Section("Operators", tuple(lines), table),),
+        data=lambda: {"schema": SCHEMA, "trace": path, "operators": [_row(*row) for row in rows]},
+        records=lambda: records([_row(*row) for row in rows]),
+        warnings=tuple(notes),
+        summary=("molprof replay TRACE --op N runs one of them here; with --script FILE it is written.",),
+    )
+
+
+def replayed_document(path: str, number: int, called: Called, measured: Mapping[str, Any]) -> Document:
+    """One operator, as recorded and as it ran here. measured: what its script prints as JSON."""
+    each_ns = called.time_ns / called.calls
+    where = f"{measured['device']}, torch {measured['torch']}"
+    kind = "of the GPU" if called.on_gpu else "of the host, the profiler's cost included"
+    rows = [
+        {"where": f"recorded, {kind}", "ns": each_ns, "of": f"mean of {called.calls:,}"},
+        {"where": f"here, {where}", "ns": measured["median_ns"], "of": "median"},
+    ]
+    table = table_of(rows, ("a call", "text", "where"), ("time", "ns", "ns"), ("which", "text", "of"))
+    low, high = (time_text(measured[name]) for name in ("low_ns", "high_ns"))
+    note = (
+        f"Here: 80 % of the measurements lie between {low} and {high}. A call takes the longer of host and device, and "
+        "its data may stay in a cache."
+    )
+    ratio = per(measured["median_ns"], each_ns)
+    return Document(
+        title=f"{path_text(path)}: operator {number} by itself",
+        sections=(Section(f"{called.operator} {called.arguments}", (note,), table),),
+        data=lambda: {
+            "schema": SCHEMA, "trace": path, **_row(number, called), "measured": dict(measured), "ratio": ratio,
+        },
+        records=lambda: records([{**_row(number, called), **measured}]),
+    )  # fmt: skip
+
+
+def _row(number: int, called: Called) -> dict[str, Any]:
+    return {
+        "op": number,
+        "operator": called.operator,
+        "shapes": called.arguments,
+        "calls": called.calls,
+        "time_ns": called.time_ns,
+        "own_ns": called.own_ns,
+        "on_gpu": called.on_gpu,
+    }

@@ -1,0 +1,201 @@
+"""One operator of a trace as a program of its own: its arguments with random data, and the time of a call."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from molprof.analysis.frame import read_frame
+from molprof.analysis.reader import TraceInfo
+from molprof.analysis.roofline.operands import RECORD_SHAPES, TYPES, Operand, Operands, arguments_text, read_operands
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.common.errors import TraceError, UsageError
+
+# Operators whose integers are rows of their first tensor -> its dimension, or the argument that tells it.
+_ROWS: dict[str, tuple[int | None, int]] = {
+    "aten::embedding": (None, 0), "aten::index_select": (1, 0), "aten::gather": (1, 0), "aten::scatter": (1, 0),
+    "aten::scatter_": (1, 0), "aten::index_add_": (1, 0), "aten::index_copy_": (1, 0), "aten::take": (None, 0),
+}  # fmt: skip
+_NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?")
+_WORDS = {"True": "True", "False": "False", "None": "None", "": "None", "inf": "float('inf')", "nan": "float('nan')"}
+_WORDS["-inf"] = "float('-inf')"
+
+
+@dataclass(frozen=True)
+class Called:
+    """Calls of one operator with the same arguments.
+
+    Attributes:
+        time_ns: of the kernels, copies and sets that they start; or, where none are recorded, of the calls on the host.
+        own_ns: of that, without operators that they call, as a measure of what it is worth to look at.
+        on_gpu: which of the two times it is.
+    """
+
+    operator: str
+    operands: Operands
+    calls: int
+    time_ns: int
+    own_ns: int
+    on_gpu: bool
+
+    @property
+    def arguments(self) -> str:
+        return arguments_text(self.operands)
+
+
+def read_called(engine: TraceProcessor, info: TraceInfo) -> tuple[Called, ...]:
+    """Operators that start GPU work, or where there is none all; what takes longest by itself first.
+
+    The trace must be loaded with Python stacks and all arguments. Raises TraceError where no shapes are recorded.
+    """
+    work = read_frame(engine, "work", "operator_id dur")
+    operators = read_frame(engine, "operators", "id name dur own_ns")
+    on_gpu = bool(len(work))
+    times: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
+    if on_gpu:
+        for item, ns in zip(work["operator_id"].tolist(), work["dur"].tolist(), strict=True):
+            if item is not None:
+                times[item] = [times[item][0] + ns] * 2
+    else:
+        for item, ns, own_ns in zip(*(operators[name].tolist() for name in ("id", "dur", "own_ns")), strict=True):
+            times[item] = [ns, own_ns]
+    names = dict(zip(operators["id"].tolist(), operators["name"].tolist(), strict=True))
+    sums: defaultdict[tuple[str, Operands], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for item, given in read_operands(engine, times).items():
+        if any(one.is_tensor or one.parts for one in given):
+            added = zip(sums[names[item], given], (1, *times[item]), strict=True)
+            sums[names[item], given] = [first + second for first, second in added]
+    if not sums:
+        raise TraceError(f"{info.path} records no shapes of operators", hint=RECORD_SHAPES)
+    found = [Called(*key, calls, ns, own_ns, on_gpu) for key, (calls, ns, own_ns) in sums.items()]
+    return tuple(sorted(found, key=lambda one: (-one.own_ns, one.operator, one.arguments)))
+
+
+def script_of(called: Called, about: str) -> str:
+    """The program, which needs torch alone. about: a line for its head, plain text.
+
+    Raises UsageError where the arguments do not tell the call.
+    """
+    if not _NAME.fullmatch(called.operator):
+        raise UsageError(f"{called.operator!r} is no operator that torch can be asked for", hint="choose another")
+    bound = _bound(called)
+    arguments = "".join(f"        {_argument(called, one, bound)},\n" for one in called.operands)
+    namespace, name = called.operator.split("::")
+    return _SCRIPT.format(
+        about="".join(char if char.isprintable() and char not in '"\\' else "?" for char in about),
+        operator=called.operator, namespace=namespace, name=name, arguments=arguments,
+    )  # fmt: skip
+
+
+def _bound(called: Called) -> int:
+    """Integers in tensors are below it."""
+    first = next((one.shape for one in called.operands if one.is_tensor), ())
+    if called.operator not in _ROWS or not first:
+        return 2
+    place, dim = _ROWS[called.operator]
+    if place is not None:
+        (dim,) = called.operands[place].numbers()
+    return max(1, first[dim])
+
+
+def _argument(called: Called, one: Operand, bound: int) -> str:
+    if one.is_tensor:
+        return _tensor(one.shape, one.strides, one.type, bound)
+    if one.parts:
+        kinds = [other.type for other in called.operands if other.is_tensor] or ["float"]
+        shapes = (_tensor(shape, (), kinds[0], bound) for shape in one.parts)
+        return f"[{', '.join(shapes)}]"
+    if one.type == "Scalar" and not one.value:
+        raise UsageError(
+            f"the numbers that {called.operator} was called with are not recorded",
+            hint="torch 2.1 and newer record them with the shapes",
+        )
+    if one.value.startswith("[") and one.value.endswith("]"):
+        return f"[{', '.join(_value(called, item.strip()) for item in one.value[1:-1].split(',') if item.strip())}]"
+    return _value(called, one.value)
+
+
+def _value(called: Called, text: str) -> str:
+    if text in _WORDS:
+        return _WORDS[text]
+    if _NUMBER.fullmatch(text):
+        return text
+    raise UsageError(f"{called.operator} was called with {text!r}, which is no number", hint="choose another operator")
+
+
+def _tensor(shape: Iterable[int], strides: Iterable[int], kind: str, bound: int) -> str:
+    return f"tensor({list(shape)}, {list(strides)}, torch.{TYPES[kind][0]}, {bound})"
+
+
+_SCRIPT = '''"""{about}
+
+Random data; nothing of the model. python THIS_FILE prints the time of a call; --json prints it as JSON.
+"""
+
+import json
+import os
+import sys
+
+import torch
+from torch.utils.benchmark import Timer
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+THREADS = max(1, (os.cpu_count() or 2) - 1)  # as molprof capture leaves one to others
+
+
+def tensor(shape, strides, dtype, bound):
+    """Random elements; whole numbers from 0 to below `bound`. A number alone stays on the CPU, as Python's are."""
+    device = DEVICE if shape or dtype != torch.float64 else "cpu"
+    strides = strides if len(strides) == len(shape) else list(torch.empty(shape, device="meta").stride())
+    size = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides)) if 0 not in shape else 0
+    if dtype.is_floating_point or dtype.is_complex:
+        kind = dtype if dtype.is_complex or dtype.itemsize > 1 else torch.float32
+        flat = torch.randn(size, device=device, dtype=kind).to(dtype)
+    else:
+        flat = torch.randint(0, bound, (size,), device=device).to(dtype)
+    return torch.as_strided(flat, shape, strides)
+
+
+def arguments():
+    return [
+{arguments}    ]
+
+
+def chosen(packet, given):
+    """The overload that takes the arguments, and the call of it: those behind * go by name."""
+    problem = "no overload takes as many"
+    overloads = [getattr(packet, name) for name in packet.overloads()]
+    fitting = [one for one in overloads if len(one._schema.arguments) >= len(given)]
+    for overload in sorted(fitting, key=lambda one: -len(one._schema.arguments)):
+        schema = overload._schema.arguments
+        plain = [value for value, known in zip(given, schema) if not known.kwarg_only]
+        named = {{known.name: value for value, known in zip(given, schema) if known.kwarg_only and value is not None}}
+        try:
+            overload(*plain, **named)
+        except (TypeError, RuntimeError, NotImplementedError, IndexError) as error:
+            problem = str(error).split(". ")[0].splitlines()[0]
+        else:
+            return overload, plain, named
+    sys.exit("{operator} does not take these arguments here: " + problem)
+
+
+with torch.inference_mode():
+    try:
+        packet = getattr(torch.ops.{namespace}, "{name}")
+    except AttributeError:
+        sys.exit("{operator} is not known here: import the library that has it, and call it in this file")
+    overload, plain, named = chosen(packet, arguments())
+    timer = Timer("overload(*plain, **named)", globals=globals(), num_threads=THREADS)
+    measured = timer.blocked_autorange(min_run_time=0.5)
+    device = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
+    low, high = (torch.tensor(measured.times).quantile(share).item() * 1e9 for share in (0.1, 0.9))
+    result = {{"operator": "{operator}", "overload": str(overload), "device": device, "torch": torch.__version__,
+              "median_ns": measured.median * 1e9, "low_ns": low, "high_ns": high}}
+    if "--json" in sys.argv:
+        print(json.dumps(result))
+    else:
+        print(f"{operator}: {{measured.median * 1e6:.3g}} us a call on {{device}}, torch {{torch.__version__}}")
+'''
