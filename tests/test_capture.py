@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from captures import captured, events, inputs, of, settings
-from tiny import Script, loaded
+from tiny import loaded
 from torch._dynamo.utils import counters
 
 from molprof import api
@@ -158,26 +158,6 @@ def test_an_unconstrained_run_recorded_whole(tmp_path: Path) -> None:
     assert len(of(all_events, "molprof.token")) == 15
     assert manifest.timings.profiled_wall_ns is not None
     assert "template" not in manifest.timings.repeats[0].phases_ns
-
-
-def test_sampled_passes_write_the_text_of_the_seed(tmp_path: Path) -> None:
-    asked = settings(processor="generic", sampling="top_k", temperature=0.8, top_k=5, max_new_tokens=8, repeats=1)
-    found = [captured(tmp_path / "out.json", dataclasses.replace(asked, seed=seed)) for seed in (9, 9, 8)]
-    assert [result.manifest.problems for result in found] == [[]] * 3
-    texts = [[run.text for run in result.manifest.molecules] for result in found]
-    assert texts[0] == texts[1] != texts[2]
-
-
-def test_junk_is_told_from_a_valid_molecule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = {"C": "[C]<1.0,2.0,3.0>", "O": "[O]<1.0,2.0,3.0abra>"}
-    form = "[CONFORMER]{}[/CONFORMER]".format
-    holes = {form(f"[{atom}]<0.0000,0.0000,0.0000>"): form(answer) for atom, answer in answers.items()}
-    monkeypatch.setattr(Script, "texts", holes)
-    asked = settings(processor="tiny:Script", repeats=1, warmup=0, count=2)
-    runs = captured(tmp_path / "out.json", asked, inputs(tmp_path, 2, "C\nO\n")).manifest.molecules
-    assert [(run.valid, run.problem, run.kinds.count("j") > 0) for run in runs] == [
-        (True, None, False), (False, "1 of 1 blocks end in junk: <1.0,2.0,3.0abra>", True),
-    ]  # fmt: skip
 
 
 def test_forced_runs_make_several_tokens_in_a_step_and_all_sums_hold(tmp_path: Path) -> None:

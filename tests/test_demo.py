@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from conftest import Cli
+from goldens import called
 
 from molprof import api
 from molprof.commands.demo import RUNS
 
 
-def test_what_every_machine_finds_stands_first(molprof: Cli, tmp_path: Path) -> None:
-    result = molprof("demo", "-n", "1", "--repeats", "1")
-    assert result.returncode == 0, result.stderr
-    lines = result.stderr.splitlines()
+def test_what_every_machine_finds_stands_first(tmp_path: Path) -> None:
+    code, out, err = called(["demo", "-n", "1", "--repeats", "1"], tmp_path)
+    assert code == 0, err
+    lines = err.splitlines()
     assert lines.count("loading the model") == 2
     for name in RUNS:
         assert any(re.fullmatch(rf"{name}: timed pass: batch 1/1, \d+ tokens, [\d,]+ tokens/s", line) for line in lines)
-    shown = result.stdout.splitlines()
+    shown = out.splitlines()
     assert len(shown) <= 30
     assert max(map(len, shown)) <= 100
     told = {" ".join(line.split()[:2]): line.split()[2:] for line in shown}
@@ -26,4 +26,4 @@ def test_what_every_machine_finds_stands_first(molprof: Cli, tmp_path: Path) -> 
     assert told["valid molecules"] == [str(run.valid_molecules) for run in runs if run]
     assert told["junk tokens"] == [str(run.junk_tokens) for run in runs if run]
     assert shown.index("The same on every machine") < shown.index("Time on this machine, and how sure it is")
-    assert result.stdout.count("too few passes to tell") == 2
+    assert out.count("too few passes to tell") == 2

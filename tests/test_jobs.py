@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +17,6 @@ import click
 import pytest
 from click.testing import CliRunner
 from conftest import Cli
-from goldens import called
 from rank_traces import events, write_rank
 from tiny_trace import document, write
 
@@ -33,16 +31,6 @@ from molprof.profiler.jobs.submit import run_task
 
 WHEN = "2026-01-01T00:00:00+00:00"
 DOWN = "Slurmctld(primary) at node is DOWN"
-
-
-@pytest.fixture
-def molprof(tmp_path: Path) -> Cli:
-    """Runs commands in this process, which sees the scripts; the tasks and cases that they start are processes."""
-
-    def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(arguments, *called(arguments, tmp_path))
-
-    return run
 
 
 @pytest.fixture

@@ -5,19 +5,16 @@ What a child process lacks is deleted before it imports anything, so that an ung
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
 import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, TIMEOUT_S, Cli
-from fork_server import CAPTURE, MODELS, ForkServer
+from conftest import ROOT, TIMEOUT_S, Cli, lines_in, with_path
 from rank_traces import write_rank
 
 # What Python has on Linux alone, of modules that molprof uses. macOS has fork, but its libraries may crash in one.
@@ -100,58 +97,37 @@ COMMANDS = (
     ("report", QWEN, "--format", "json"),
     ("report", QWEN, "-o", "page.html"),
     ("compare", QWEN, GENERIC),
-    ("ranks", "."),
+    ("ranks", "rank0.json", "rank1.json"),
     ("trim", QWEN, "--steps", "20:22", "-o", "few.json.gz"),
 )
 
 
-def place(folder: Path, code: str) -> dict[str, str]:
-    """The environment of a process that runs `code` first."""
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(code)
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+CAPTURE = "capture --model llama --lp -n 1 --repeats 1 --warmup 0 --max-new-tokens 8 -o run.json.gz"
 
 
 @pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return place(tmp_path_factory.mktemp("there") / "first", MACOS)
+    folder = tmp_path_factory.mktemp("first")
+    (folder / "sitecustomize.py").write_text(MACOS)
+    # Nothing that was stored on Linux.
+    return with_path(folder, Path(__file__).parent, MOLPROF_CACHE=str(tmp_path_factory.mktemp("cache")))
 
 
-@pytest.fixture(scope="module")
-def laptop(
-    there: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """Runs `molprof ARGUMENTS` in FOLDER off a process that has imported all of molprof there."""
-    own = {**there, "MOLPROF_CACHE": str(tmp_path_factory.mktemp("cache"))}  # nothing that was stored on Linux
-    server = ForkServer(there["PYTHONPATH"], CAPTURE, MODELS, own)
-    yield lambda folder, *arguments: server.run(arguments, folder, own, TIMEOUT_S)
-    server.close()
-
-
-@pytest.mark.parametrize("line", COMMANDS, ids=lambda line: " ".join(Path(part).name for part in line))
-def test_a_command_prints_the_same_without_what_linux_alone_has(
-    line: tuple[str, ...],
-    tmp_path: Path,
-    molprof: Cli,
-    laptop: Callable[..., subprocess.CompletedProcess[str]],
+def test_commands_print_the_same_without_what_linux_alone_has(
+    tmp_path: Path, molprof: Cli, there: dict[str, str]
 ) -> None:
-    for rank in (0, 1):
-        write_rank(tmp_path / f"rank{rank}.json", rank)
-    plain = molprof(*line)
-    for path in tmp_path.iterdir():
-        if path.suffix in (".html", ".svg", ".gz"):
-            path.unlink()
-    found = laptop(tmp_path, *line)
-    assert (plain.returncode, found.returncode) == (0, 0), plain.stderr + found.stderr
-    assert found.stdout == plain.stdout
-    assert "bug" not in found.stderr
-
-
-def test_a_run_is_captured(tmp_path: Path, laptop: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    options = ("-n", "1", "--repeats", "1", "--warmup", "0", "--max-new-tokens", "8")
-    done = laptop(tmp_path, "capture", "--model", "llama", "--lp", *options, "-o", "run.json.gz")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "run.json.gz").is_file()
+    (tmp_path / "there").mkdir()
+    for folder in (tmp_path, tmp_path / "there"):
+        for rank in (0, 1):
+            write_rank(folder / f"rank{rank}.json", rank)
+    *found, captured = lines_in(tmp_path / "there", there, *COMMANDS, CAPTURE.split())
+    for line, (code, out, err) in zip(COMMANDS, found, strict=True):
+        plain = molprof(*line)
+        assert (plain.returncode, code) == (0, 0), plain.stderr + err
+        assert out == plain.stdout
+        assert "bug" not in err
+    assert captured[0] == 0, captured
+    assert (tmp_path / "there/run.json.gz").is_file()
 
 
 def test_a_trace_is_served_to_the_browser(tmp_path: Path, there: dict[str, str]) -> None:

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import html
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pyarrow
 import pytest
 import tiny_trace
 from conftest import Cli
+from forks import forked
 from msgspec import json
 
 import molprof
 from molprof import api
 from molprof.common.errors import UsageError
 
-pytest_plugins = ["pytester"]
-
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tiny_trace.write(tmp_path / "a<b>.json", tiny_trace.document())
-
-
-def test_an_import_brings_neither_torch_nor_numpy() -> None:
-    code = "import molprof, sys; print({'torch', 'numpy', 'click', 'pytest'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
 
 
 def test_what_is_not_there_is_said() -> None:
@@ -118,19 +110,23 @@ def test_by_hand(molprof):
 """
 
 
-def test_a_test_is_held_to_limits(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    pytester.makepyfile(test_mine=TESTS)
-    # In a process of its own: in this one, modules that it imports first would be there twice.
-    result = pytester.runpytest_subprocess("-p", "molprof.testing", "-p", "no:cacheprovider")
-    result.assert_outcomes(passed=1, failed=3)
-    shown = [line.strip() for line in result.outlines]
+def test_a_test_is_held_to_limits(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text(TESTS)
+    shown = forked(tests_of, tmp_path).splitlines()
+    assert shown[-1].startswith("3 failed, 1 passed")
     assert any(line.startswith("leaf_operators_per_step (") and line.endswith(", not <=3") for line in shown)
     assert any("operators: aten::" in line for line in shown)
     assert "host_syncs (host syncs) is not recorded, so that ==0 cannot be judged" in shown
     assert "'few' is no limit of launches_per_step" in shown
     assert any(line.endswith(", not <4") for line in shown)
     assert not any("Traceback" in line for line in shown)
+
+
+def tests_of(folder: Path) -> None:
+    """pytest as in a process of its own: no plugin but molprof's."""
+    os.chdir(folder)
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    pytest.main(["-q", "-p", "molprof.testing", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", "."])
 
 
 def test_pytest_loads_it_by_itself(pytestconfig: pytest.Config) -> None:

@@ -269,7 +269,6 @@ def test_standalone_texts_can_be_pasted_in_any_order_and_again(engine: TraceProc
     ("name", "dropped"),
     [
         ("tests/goldens/given/run.json", 0),
-        pytest.param("traces/mi300x_vllm_decode_graph.json.gz", 0, marks=needs_traces),
         pytest.param("traces/torch_compile_triton.json.gz", 0, marks=needs_traces),
         pytest.param("traces/b200_vllm_eager.json.gz", 42, marks=needs_traces),
     ],

@@ -340,7 +340,7 @@ def test_what_the_compact_form_has_no_room_for(tmp_path: Path, engine: TraceProc
 
 
 def test_more_texts_than_the_compact_form_can_number(tmp_path: Path, engine: TraceProcessor) -> None:
-    names = [f"kernel {number % 35_000}" for number in range(70_000)]
+    names = [f"kernel {number % 35_000}" for number in range(36_000)]
     events = [x(name, at, 1, cat=f"c{at % 3}") for at, name in enumerate(names)]
     load(engine, tmp_path, events, all_args=False)
     assert engine.query("SELECT name FROM slice ORDER BY ts")["name"].tolist() == names

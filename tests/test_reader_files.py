@@ -260,7 +260,7 @@ def test_two_processes_find_the_same_events_and_the_same_end(
     tmp_path: Path, taken: list[int], layout: str, cut: int | None
 ) -> None:
     path = tmp_path / "trace.json"
-    path.write_bytes(layouts(tricky(2000))[layout].encode()[:cut])
+    path.write_bytes(layouts(tricky(700))[layout].encode()[:cut])
     assert contents(path, 2) == contents(path, 1)
     assert ("is truncated inside event" in str(contents(path, 2))) == (cut is not None)
     assert contents(path, 2, partial=True) == contents(path, 1, partial=True)
@@ -270,8 +270,8 @@ def test_two_processes_find_the_same_events_and_the_same_end(
 @pytest.mark.parametrize("wrong", ['{"ph": "X", "dur": 1}', '{"ph": "X", "ts": 1, "dur": -4}', "{]", '"event"', "\x00"])
 def test_two_processes_find_the_same_error(tmp_path: Path, taken: list[int], wrong: str) -> None:
     path = tmp_path / "trace.json"
-    texts = [json.dumps(event) for event in ordinary(4000)]
-    texts[3000] = wrong
+    texts = [json.dumps(event) for event in ordinary(2000)]
+    texts[1500] = wrong
     path.write_text('{"traceEvents": [' + ", ".join(texts) + "]}")
     messages = [contents(path, processes) for processes in (1, 2)]
     assert messages[0] == messages[1]

@@ -48,14 +48,6 @@ def test_a_step_feeds_what_was_chosen_and_the_run_after_it() -> None:
     assert rows.answers == [[1, 2, 11, 3, 4, 12, END], [21, 5, END]]
 
 
-def test_choices_that_the_host_knows() -> None:
-    rows = schedule()
-    rows.first()
-    assert shown(rows.next([11, 21]))[0] == [[11, 3, 4], [0, 0, 0]]
-    assert rows.next([12, 22]) is None
-    assert rows.answers == [[1, 2, 11, 3, 4, 12, END], [21, 5, END]]
-
-
 def test_a_chosen_end_token_ends_a_row() -> None:
     rows = schedule()
     rows.first()
@@ -74,18 +66,6 @@ def test_without_jumps_each_step_appends_one_token() -> None:
     assert rows.appended == [[1] * 7, [1] * 3]
 
 
-def test_rows_that_ended_leave() -> None:
-    rows = schedule(drop=True)
-    assert rows.first().rows.tolist() == [0, 1]
-    chunk = rows.next(None)
-    assert chunk is not None
-    assert chunk.kept is not None
-    assert (chunk.rows.tolist(), chunk.kept.tolist(), chunk.tokens.tolist()) == ([0], [0], [[CHOSEN, 3, 4]])
-    assert rows.next(None) is None
-    rows.fill(1, [12])  # by row of its own chunk
-    assert rows.answers[0] == [1, 2, CHOSEN, 3, 4, 12, END]
-
-
 def test_the_bound_cuts_runs() -> None:
     rows = schedule(bound=4)
     rows.first()
@@ -94,15 +74,6 @@ def test_the_bound_cuts_runs() -> None:
     rows = schedule(bound=2)  # before any choice
     rows.first()
     assert rows.answers[0] == [1, 2]
-
-
-def test_a_run_ended_early_forgets_what_came_after() -> None:
-    rows = schedule()
-    rows.first()
-    rows.next(None)
-    rows.next(None)
-    rows.cut(1)
-    assert (rows.answers, rows.appended) == ([[1, 2, CHOSEN, 3, 4], [CHOSEN, 5, END]], [[5], [3]])
 
 
 def test_long_runs_take_several_steps_and_are_followed_by_a_choice() -> None:

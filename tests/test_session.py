@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from captures import inputs, settings
-from conftest import Cli
+from goldens import called
 from tiny import loaded
 
 from molprof import api
@@ -128,25 +128,13 @@ def test_runs_are_named_after_model_and_processor(model: str, processor: str | N
     assert all(item.disagreement == (asked and item.processor is not None) for item in found.values())
 
 
-def test_the_command_writes_a_trace_of_each_run_into_a_folder(molprof: Cli, tmp_path: Path) -> None:
-    options = [
-        "capture",
-        "--model",
-        "llama",
-        "--processor",
-        "none,generic,none",
-        "-n",
-        "1",
-        "--max-new-tokens",
-        "4",
-        "--repeats",
-        "2",
-    ]
-    result = molprof(*options, "-o", "runs/here")
-    assert result.returncode == 0, result.stderr
+def test_the_command_writes_a_trace_of_each_run_into_a_folder(tmp_path: Path) -> None:
+    line = "capture --model llama --processor none,generic,none -n 1 --max-new-tokens 4 --repeats 2 -o runs/here"
+    code, _, err = called(line.split(), tmp_path)
+    assert code == 0, err
     names = ["llama", "llama-generic", "llama-2"]
     assert {path.name for path in (tmp_path / "runs/here").iterdir()} == {f"{name}.json.gz" for name in names}
-    lines = result.stderr.splitlines()
+    lines = err.splitlines()
     assert lines.count("loading the model") == 1
     for name in names:
         assert sum(line.startswith(f"{name}: timed pass ") for line in lines) == 2

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Cli
-from goldens import called
 from tiny_trace import document, write
 
 from molprof.common.errors import TraceError, UsageError
@@ -19,16 +17,6 @@ from molprof.profiler.jobs.grid import read_grid
 from molprof.profiler.jobs.index import Entry, expanded, read_index, remaining, run_entry, write_index
 from molprof.profiler.jobs.job import write_json
 from molprof.profiler.jobs.runner import Turn, run_here
-
-
-@pytest.fixture
-def molprof(tmp_path: Path) -> Cli:
-    """Runs commands in this process, and the cases that it starts in others."""
-
-    def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(arguments, *called(arguments, tmp_path))
-
-    return run
 
 
 def test_turns_run_once_and_what_failed_is_not_repeated() -> None:

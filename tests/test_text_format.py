@@ -29,6 +29,7 @@ from molprof.profiler.molecules.template import build_template
 SEMICOLONS = TextFormat("Molecule: {smiles}\n", "<mol>{atom}<{x};{y};{z}>...</mol>")
 WORDS = TextFormat("{smiles} => ", "{atom}<xyz>{x}, {y}, {z}</xyz>...\n")
 SPECIAL = TextFormat("{smiles}", "[CONFORMER]{atom}<|im_start|>{x},{y},{z}<|im_end|>...[/CONFORMER]")
+STUDIED = ("generic", "qwen", "vectorized", "truncate", "grammar")
 
 
 def model(form: TextFormat, name: str = "llama") -> LoadedModel:
@@ -79,8 +80,10 @@ def test_kinds_of_tokens(form: TextFormat, text: str) -> None:
     assert {"element", "mark", "close", "other"} <= set(kinds)
 
 
-@pytest.mark.parametrize("form", [SEMICOLONS, WORDS])
-@pytest.mark.parametrize("name", ["generic", "qwen", "vectorized", "truncate", "grammar", "xgrammar", "llguidance"])
+@pytest.mark.parametrize(("name", "form"), [
+    *((name, form) for form in (SEMICOLONS, WORDS) for name in STUDIED),
+    ("xgrammar", SEMICOLONS), ("llguidance", WORDS),
+])  # fmt: skip
 def test_every_template_processor(name: str, form: TextFormat) -> None:
     target, read = dataclasses.replace(constraint_target("qwen"), form=form), molecule("C[NH3+]")
     if name in ("xgrammar", "llguidance"):
