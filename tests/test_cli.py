@@ -166,6 +166,9 @@ def test_the_longest_name_is_written_and_links_are_followed(tmp_path: Path, trac
     assert (tmp_path / "link.txt").is_symlink()
     assert (tmp_path / "real.txt").read_text() == (tmp_path / ("n" * 255)).read_text()
     assert len(list(tmp_path.iterdir())) == 4
+    (tmp_path / "input.json").symlink_to("trace.json")
+    said = called(["report", "trace.json", "-o", "input.json", "--force"], tmp_path)[2]
+    assert said.startswith("molprof: error: input.json is an input of this command, which would be lost")
 
 
 def test_an_error_while_writing_names_the_users_file(tmp_path: Path) -> None:
