@@ -95,7 +95,7 @@ MISTAKES = (
     "compare given/tiny.json given/tiny-2.json --fail-if 'uncertain<5%'",
     "compare given/run.json traces/cpu-qwen.json.gz --by kernel", "query launches given/tiny.json -p a=1 -p a=2",
     "query qqqqqq given/tiny.json", "report given/run.json --by shape --peak bf16=fast",
-    "report given/run.json --peak bf16=989", "report given/run.json --what-if elementwise",
+    "replay given/run.json", "replay given/run.json --script a.py", "report given/run.json --peak bf16=989", "report given/run.json --what-if elementwise",
     "report given/run.json --what-if gpu=-1x", "report given/run.json --what-if launches=0x",
     "report given/run.json --by module --what-if gpu=0x", "report traces/cpu-qwen.json.gz --what-if nothing=0x",
     "report traces/cpu-qwen.json.gz --by shape", "query given/bad.sql given/tiny.json",
