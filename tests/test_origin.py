@@ -197,6 +197,10 @@ def test_a_tree_by_module(tmp_path: Path) -> None:
         (1, "(launch not recorded)", 1, 7_000, 0, 0),
         (1, "(no module)", 1, 0, 0, 0),
     ]
+    waits = [(node.name, node.amount("wait_ns", own=True)) for _, node in build_tree(origins, "module").walk()]
+    # Up to the first call, at 7 us.
+    first = [("Model_0", 1_000), ("Layer", 1_500), ("Linear", 2_500), ("(no module)", 2_000)]
+    assert [(name, wait) for name, wait in waits if wait] == first
     syncs = places_of(origins, "syncs")
     assert [(place.module, place.source, place.count, place.time_ns) for place in syncs] == [
         ("(no module)", "main.py(3): main", 1, 10_000)

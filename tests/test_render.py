@@ -66,6 +66,10 @@ TABLES = {
         (("k" * 30, *[2_500, Cell(0.98, "factor", noise=True)] * 5, None, "none"),),
         missing="-",
     )),
+    "spare": Section("", table=Table(
+        (Column("name"), *(Column(title, "count") for title in "abcd")), (("k" * 30, *[10**20] * 4),),
+        spare_columns=("b", "c", "d", "a"),
+    )),
     "pairs": Section("s", table=pairs((("key", "word " * 29 + "word"), ("", "more")))),
     "wide": Section("", table=Table((Column("a"), Column("b")), [("x" * 50, "y" * 50)], wide=True)),
 }  # fmt: skip
@@ -125,6 +129,10 @@ def test_data_in_rows() -> None:
             "  figure" + " " * 28 + "run 4 ratio    5 ratio",
             f"  {'-' * 30}  ------- -----  --- -----",
             f"  {'k' * 30}  2.50 µs     ~    -  none",
+        ]),
+        ("spare", None, [
+            "  No room for: b, c. --format csv has them.", f"  name{' ' * 54}a{' ' * 28}d",
+            f"  {'-' * 30}  {'-' * 27}  {'-' * 27}", f"  {'k' * 30}" + "  100,000,000,000,000,000,000" * 2,
         ]),
         ("pairs", None, ["s", "  key  " + "word " * 17 + "word", "       " + "word " * 11 + "word", "       more"]),
         ("wide", None, [f"  a{' ' * 51}b", f"  {'-' * 50}  {'-' * 50}", f"  {'x' * 50}  {'y' * 50}"]),

@@ -24,6 +24,8 @@ SCHEMA = 1
 LEAST_RATIO = 0.005
 # Of the host's time, in a trace with GPU work.
 LEAST_HOST_RATIO = 0.05
+# In deeper trees a level is one space.
+_MOST_INDENTED = 6
 _FUNCTIONS = ("function", "library")
 _WHAT = {"module": "module", "source": "Python function", "operator": "operator", "kernel": "kernel class"}
 # What may be known of a kernel in a graph, and how sure that is.
@@ -124,29 +126,35 @@ def _tree(origins: Origins, tree: Tree, by: str) -> Section:
         notes.append(f"Not shown: {counted(passed, 'function')} that only call one other.")
     fields: list[Field] = [(_WHAT[by], "name", "name"), *((("alike", "count", "count"),) if by == "module" else ())]
     fields.append(("share", "ratio", lambda row: per(row["gpu_ns" if has_work else "host_ns"], whole)))
+    spare: tuple[str, ...] = ()
     if origins.has_gpu:
-        fields += [
-            ("GPU time", "ns", "gpu_ns"), ("own GPU", "ns", "own_gpu_ns"), ("launches", "count"),
-            ("own", "count", "own_launches"),
-        ]  # fmt: skip
-        if origins.steps > 1:
-            fields.append(("per step", "number", lambda row: row["step_launches"] / origins.steps))
-        if origins.tokens:
-            fields.append(("per token", "number", lambda row: per(row["step_launches"], origins.tokens)))
+        fields += [("GPU time", "ns", "gpu_ns"), ("own GPU", "ns", "own_gpu_ns"), ("launches", "count")]
+        spare = ("own GPU", "own host", "GPU time")
+        if count := origins.tokens or (origins.steps if origins.steps > 1 else 0):
+            title = "launches per token" if origins.tokens else "launches per step"
+            fields.append((title, "number", lambda row: row["step_launches"] / count))
+            spare = ("launches", *spare)
     else:
         fields.append(("leaf operators", "count", "operators"))
+        spare = ("leaf operators",)
     if by != "kernel":
         fields += [("host", "ns", "host_ns"), ("own host", "ns", "own_host_ns")]
-        fields.append(("syncs", "ns", "sync_ns") if origins.has_gpu else ("CPU operators", "ns", "operator_ns"))
+        fields.append(("GPU waits", "ns", "wait_ns") if origins.has_gpu else ("CPU operators", "ns", "operator_ns"))
+    indent = "  " if max((depth for depth, _ in shown), default=0) <= _MOST_INDENTED else " "
     rows = [
         {
-            # Of a function without the outer folders of its file.
-            "name": "  " * depth + (short_source if node.kind in _FUNCTIONS else short_name)(node.name),
+            "name": indent * depth + (_function(node.name) if node.kind in _FUNCTIONS else short_name(node.name)),
             "host_ns": _host_ns(node), "own_host_ns": _host_ns(node, own=True), **_row(node),
         }
         for depth, node in shown
     ]  # fmt: skip
-    return Section(f"By {_WHAT[by]}", tuple(notes), table_of(rows, *fields))
+    return Section(f"By {_WHAT[by]}", tuple(notes), table_of(rows, *fields, spare_columns=spare))
+
+
+def _function(name: str) -> str:
+    """A function before its file, without the outer folders: where that is cut, the function is still there."""
+    place, colon, function = short_source(name).rpartition("): ")
+    return f"{function} {place.replace('(', ':')}" if colon else name
 
 
 def _choose(tree: Tree, depth: int, wanted: Callable[[Tree], bool], skip: bool, found: list[tuple[int, Tree]]) -> int:

@@ -1,4 +1,7 @@
-"""Host time of phases, Python functions and modules: each moment of a thread counts for the innermost of them."""
+"""Host time of phases, Python functions and modules: each moment of a thread counts for the innermost of them.
+
+Beside it how long GPUs waited in each: idle time with nothing queued, on the thread that the GPU waits for.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,34 @@ _LANES = Query(
     "SELECT phase.phase, lane.upid, lane.tid, lane.ts, lane.ts_end FROM _molprof_phase_lane AS lane"
     " JOIN molprof_phase AS phase USING (id) ORDER BY lane.upid, lane.tid, lane.ts",
 )
+# Up to its first call or operator it is the thread that started the last work.
+_WAITS = Query(
+    "idle_causes",
+    """
+INCLUDE PERFETTO MODULE molprof.idle_causes;
+WITH
+  part AS (
+    SELECT
+      waited.ts + IFNULL(before.dur, 0) AS ts,
+      waited.ts + waited.dur AS ts_end,
+      waited.track_id
+    FROM _molprof_waited_for AS waited
+    JOIN _molprof_host_idle AS host USING (id)
+    LEFT JOIN _molprof_waited_for AS before
+      ON before.id = host.id AND before.track_id != host.track_id AND waited.track_id = host.track_id
+  )
+SELECT thread.upid, thread.tid, part.ts, part.ts_end
+FROM part
+JOIN thread_track AS track ON track.id = part.track_id
+JOIN thread USING (utid)
+WHERE part.ts_end > part.ts
+ORDER BY part.ts, part.ts_end, thread.utid
+""",
+)
 Stretch = tuple[str | None, int, int, int]  # phase, thread, start and end
+
+
+Threads = dict[tuple[Any, Any], int]  # upid and tid to a number
 
 
 def host_of(engine: TraceProcessor, around: Frame) -> tuple[Frame, int]:
@@ -27,7 +57,7 @@ def host_of(engine: TraceProcessor, around: Frame) -> tuple[Frame, int]:
 
     around: frames, operators included. phase: None outside phases. frame_id: None for a phase's time in no frame.
     """
-    threads: dict[tuple[Any, Any], int] = {}
+    threads: Threads = {}
     # What operators hold, their Python functions too, is theirs. Frames stand behind those around them.
     held: set[int] = set()
     is_outer = np.ones(len(around), dtype=np.bool_)
@@ -36,18 +66,13 @@ def host_of(engine: TraceProcessor, around: Frame) -> tuple[Frame, int]:
         if kind == "operator" or parent in held:
             held.add(number)
     items = around.where(is_outer)
-    places = [threads.setdefault(place, len(threads)) for place in items.select("upid", "tid").rows()]
-    starts = items["ts"].astype(np.int64)
-    ends = starts + items["dur"].astype(np.int64)
-    nest = Nest(np.array(places, dtype=np.int64), starts, ends, np.arange(len(items)))
-    lanes: list[Stretch] = [
-        (phase, threads.setdefault((upid, tid), len(threads)), ts, ts_end)
-        for phase, upid, tid, ts, ts_end in query_rows(engine, _LANES)[1]
-    ]
+    nest = _nest(items, threads)
+    lanes = _lanes(engine, threads)
     # What each slice of the nest is; the last one stands for none.
     ids = [*items["id"][nest.names].tolist(), None]
     called = items["kind"][nest.names] == "operator"
-    phases, keys, own_ns = _own_times(list(_stretches(lanes, nest)), nest)
+    bounds = (int(nest.starts.min()), int(nest.ends.max())) if len(nest.starts) else (0, 0)
+    phases, keys, own_ns = _own_times(list(_stretches(lanes, nest.threads.tolist(), *bounds)), nest)
     rows = []
     for key, amount in zip(keys.tolist(), own_ns.tolist(), strict=True):
         phase, item = divmod(key, len(ids))
@@ -57,6 +82,59 @@ def host_of(engine: TraceProcessor, around: Frame) -> tuple[Frame, int]:
     slices = list(zip(nest.threads.tolist(), nest.starts.tolist(), nest.ends.tolist(), strict=True))
     whole_ns = _covered([*slices, *(lane[1:] for lane in lanes)]) - _covered(compress(slices, called.tolist()))
     return Frame.of_rows(("phase", "frame_id", "own_ns"), rows), whole_ns
+
+
+def waits_of(engine: TraceProcessor, around: Frame) -> Frame:
+    """How long GPUs waited for the host by phase and innermost frame, ns; those of several GPUs are added up.
+
+    around: frames, operators included. phase: None outside phases. frame_id: None in no frame.
+    """
+    threads: Threads = {}
+    waits = [
+        (threads.setdefault((upid, tid), len(threads)), ts, ts_end)
+        for upid, tid, ts, ts_end in query_rows(engine, _WAITS)[1]
+    ]
+    names = ("phase", "frame_id", "own_ns")
+    if not waits:
+        return Frame.of_rows(names, ())
+    nest = _nest(around, threads)
+    thread, begin, end = np.array(waits, dtype=np.int64).T
+    stretches = list(_stretches(_lanes(engine, threads), range(len(threads)), int(begin.min()), int(end.max())))
+    of_phase = Nest(*(np.array([item[place] for item in stretches]) for place in (1, 2, 3)), np.arange(len(stretches)))
+    which, found = of_phase.during(thread, begin, end)
+    pieces = [
+        (stretches[name][0], *place)
+        for name, *place in zip(
+            of_phase.names[found].tolist(),
+            thread[which].tolist(),
+            np.maximum(begin[which], of_phase.starts[found]).tolist(),
+            np.minimum(end[which], of_phase.ends[found]).tolist(),
+            strict=True,
+        )
+    ]
+    phases, keys, own_ns = _own_times(pieces, nest)
+    ids = [*around["id"][nest.names].tolist(), None]
+    rows = [
+        (phases[key // len(ids)], ids[key % len(ids)], amount)
+        for key, amount in zip(keys.tolist(), own_ns.tolist(), strict=True)
+        if amount
+    ]
+    return Frame.of_rows(names, rows)
+
+
+def _nest(items: Frame, threads: Threads) -> Nest:
+    """The frames by thread; `names` are their row numbers."""
+    places = [threads.setdefault(place, len(threads)) for place in items.select("upid", "tid").rows()]
+    starts = items["ts"].astype(np.int64)
+    ends = starts + items["dur"].astype(np.int64)
+    return Nest(np.array(places, dtype=np.int64), starts, ends, np.arange(len(items)))
+
+
+def _lanes(engine: TraceProcessor, threads: Threads) -> list[Stretch]:
+    return [
+        (phase, threads.setdefault((upid, tid), len(threads)), ts, ts_end)
+        for phase, upid, tid, ts, ts_end in query_rows(engine, _LANES)[1]
+    ]
 
 
 def _own_times(stretches: list[Stretch], nest: Nest) -> tuple[list[str | None], np.ndarray, np.ndarray]:
@@ -78,10 +156,9 @@ def _own_times(stretches: list[Stretch], nest: Nest) -> tuple[list[str | None], 
     return phases, keys, own_ns
 
 
-def _stretches(lanes: Iterable[Stretch], nest: Nest) -> Iterator[Stretch]:
-    """The phases of each thread, and what lies between them while anything of it is recorded."""
-    first, last = (int(nest.starts.min()), int(nest.ends.max())) if len(nest.starts) else (0, 0)
-    left = dict.fromkeys(nest.threads.tolist())
+def _stretches(lanes: Iterable[Stretch], threads: Iterable[int], first: int, last: int) -> Iterator[Stretch]:
+    """The phases of each thread, and what lies between them from the first to the last moment."""
+    left = dict.fromkeys(threads)
     for thread, group in groupby(lanes, itemgetter(1)):
         left.pop(thread, None)
         reached = first

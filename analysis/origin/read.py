@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from molprof.analysis.frame import Frame, read_frame
-from molprof.analysis.origin.host import host_of
+from molprof.analysis.origin.host import host_of, waits_of
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_row
@@ -29,6 +29,7 @@ _TOTALS = Query(
     "launches",
     """
 INCLUDE PERFETTO MODULE molprof.host_syncs;
+INCLUDE PERFETTO MODULE molprof.idle_causes;
 INCLUDE PERFETTO MODULE molprof.operators;
 SELECT
   (SELECT IFNULL(SUM(dur), 0) FROM slice WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset')) AS gpu_ns,
@@ -38,7 +39,8 @@ SELECT
   (SELECT graph_launches FROM molprof_launch_count) AS graph_launches,
   (SELECT COUNT() FROM molprof_host_sync) AS syncs,
   (SELECT IFNULL(SUM(dur), 0) FROM molprof_host_sync) AS sync_ns,
-  (SELECT COUNT() FROM molprof_leaf_operator) AS operators
+  (SELECT COUNT() FROM molprof_leaf_operator) AS operators,
+  (SELECT IFNULL(SUM(dur), 0) FROM _molprof_host_idle) AS wait_ns
 """,
 )
 _LEAVES = Query("operators", "SELECT id FROM molprof_leaf_operator")
@@ -73,6 +75,7 @@ class Origins:
     operators: Frame
     leaves: np.ndarray  # operators that call no other
     host: Frame  # self time of phases and frames on the host, outside operators
+    waits: Frame  # time for which GPUs waited for the host, by phase and frame
     totals: dict[str, int]  # what each tree must add up to
     steps: int
     tokens: int | None  # generated in the steps; None where not known
@@ -148,6 +151,7 @@ def origins_of(engine: TraceProcessor, info: TraceInfo) -> Origins:
         info=info,
         frames={row[0]: StackFrame(*row[:6]) for row in around.rows()},
         host=host,
+        waits=waits_of(engine, around),
         work=work,
         calls=calls.where(calls.known("kind") | (calls["is_sync"] == 1) | starts),
         operators=read_frame(engine, "operators", "id own_ns phase"),

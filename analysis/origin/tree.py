@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from molprof.analysis.frame import Frame
 from molprof.analysis.origin.read import NO_CALL, Origins, Path, StackFrame, path_of, sums
 from molprof.common.errors import EngineError
 from molprof.common.values import class_names, short_name
@@ -23,7 +24,8 @@ from molprof.common.values import class_names, short_name
 BYS = ("module", "source", "operator", "kernel")
 NO_WORK, GRAPH, OUTSIDE = "(without GPU work)", "(graph)", "(outside phases)"
 # Suffix _ns: a time. operator_ns: time of CPU operators without those that they call; python_ns: of phases and Python
-# functions outside operators, without what they call. step_: inside recorded steps.
+# functions outside operators, without what they call. wait_ns: idle time of GPUs with nothing queued, while the thread
+# that they wait for was there. step_: inside recorded steps.
 AMOUNTS = (
     "gpu_ns",
     "kernels",
@@ -36,6 +38,7 @@ AMOUNTS = (
     "operator_ns",
     "step_launches",
     "python_ns",
+    "wait_ns",
 )
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _PLACE = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<name>.+)$")
@@ -88,7 +91,8 @@ class Paths:
         # The first piece of work that was captured in the same frames, so that each path is made once.
         same: dict[int, int] = {}
         self._inside = {number: same.setdefault(id(frames), number) for number, frames in origins.captured.items()}
-        has_phases = any(any(frame["phase"]) for frame in (origins.calls, origins.operators, origins.host))
+        placed = (origins.calls, origins.operators, origins.host, origins.waits)
+        has_phases = any(any(frame["phase"]) for frame in placed)
         self._outside: Path = (("none", OUTSIDE),) if has_phases and not deep else ()
         self.path = cache(self._path)
         self._around = cache(lambda frame: self._nodes(self._origins.chain(frame)))
@@ -124,9 +128,14 @@ class Paths:
         return [(phase, frame, True, None, None) for frame, phase in operators.select("id", "phase").rows()]
 
     def of_host(self) -> list[Key]:
-        return [
-            (phase, frame, True, None, None) for phase, frame in self._origins.host.select("phase", "frame_id").rows()
-        ]
+        return self._of_frames(self._origins.host)
+
+    def of_waits(self) -> list[Key]:
+        return self._of_frames(self._origins.waits)
+
+    @staticmethod
+    def _of_frames(items: Frame) -> list[Key]:
+        return [(phase, frame, True, None, None) for phase, frame in items.select("phase", "frame_id").rows()]
 
     def _path(self, key: Key) -> Path:
         phase, frame, known, in_graph, work = key
@@ -178,11 +187,12 @@ def build_tree(origins: Origins, by: str, fold: bool = True) -> Tree:
     if by != "kernel":
         add(paths.of_operators(), operators=np.isin(operators["id"], origins.leaves), operator_ns=operators["own_ns"])
         add(paths.of_host(), python_ns=origins.host["own_ns"])
+        add(paths.of_waits(), wait_ns=origins.waits["own_ns"])
     tree = _tree("all", "root", found, fold)
     wrong = [
         f"{name} {tree.amount(name)}, not {total}"
         for name, total in origins.totals.items()
-        if tree.amount(name) != total and not (by == "kernel" and name in ("operators", "python_ns"))
+        if tree.amount(name) != total and not (by == "kernel" and name in ("operators", "python_ns", "wait_ns"))
     ]
     if wrong:
         raise EngineError(f"{origins.info.path}: the tree by {by} does not add up to the trace: {'; '.join(wrong)}")
@@ -237,7 +247,7 @@ def speedscope_text(origins: Origins, by: str, exporter: str) -> str:
     """The file of a trace as JSON. A stack is a path of the tree by one of BYS, then the operator and the kernel.
 
     Profiles: GPU work in order of start, one sample each, with the layers of one class together and each alone;
-    launches, and time of CPU operators, with layers together.
+    launches, time of CPU operators and Python, and waits of GPUs for the host, with layers together.
     """
     frames: dict[str, int] = {}
     profiles: list[dict[str, Any]] = []
@@ -272,6 +282,7 @@ def speedscope_text(origins: Origins, by: str, exporter: str) -> str:
         profile("CPU time of operators", "nanoseconds", paths.of_operators(), operators["own_ns"].tolist())
         keys, own_ns = paths.of_host(), origins.host["own_ns"].tolist()
         profile("host time of Python", "nanoseconds", keys, own_ns)
+        profile("GPU waits for the host", "nanoseconds", paths.of_waits(), origins.waits["own_ns"].tolist())
     content = {
         "$schema": SCHEMA,
         "name": f"{origins.info.path} by {by}",

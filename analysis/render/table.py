@@ -105,8 +105,11 @@ def _pieces(table: Table, rows: Sequence[Sequence[str]], room: int) -> list[_Pie
         for place, title in enumerate(titles):
             widths[place] = max(cells[place], *map(width, title.split(" ")))
     keys = list(range(table.keys))
+    left_out = _left_out(widths, table, room)
     pieces: list[list[int]] = []
     for group in _groups(table):
+        if left_out.issuperset(group):
+            continue
         wider = [*pieces[-1], *group] if pieces else []
         least = {place: min(widths[place], _least(place, table)) for place in wider}
         if pieces and _surplus(least, table, room) <= 0:
@@ -121,6 +124,17 @@ def _groups(table: Table) -> Iterator[range]:
     count = len(table.columns)
     starts = [place for place in range(table.keys, count) if place == table.keys or not table.columns[place].joined]
     return (range(*ends) for ends in itertools.pairwise([*starts, count]))
+
+
+def _left_out(widths: _Piece, table: Table, room: int) -> set[int]:
+    """Spare columns without which the table need not be split, or all of them."""
+    left_out: set[int] = set()
+    for title in table.spare_columns:
+        least = {place: min(size, _least(place, table)) for place, size in widths.items() if place not in left_out}
+        if _surplus(least, table, room) <= 0:
+            break
+        left_out.update(place for place, column in enumerate(table.columns) if column.title == title)
+    return left_out
 
 
 def _least(place: int, table: Table) -> int:
@@ -166,6 +180,9 @@ def _sections(sections: Sequence[Section], room: int, terminal: int | None) -> I
             limit = terminal if table.wide and table.titled else None
             if limit is not None and _surplus(pieces[0], table, limit) > 0:
                 more += (f"lines are cut to {limit} columns; --format csv has them whole",)
+            shown = set().union(*pieces)
+            if gone := [column.title for place, column in enumerate(table.columns) if place not in shown]:
+                more += (f"No room for: {', '.join(gone)}. --format csv has them.",)
             tables = [_text(table, rows, piece, room, limit) for piece in pieces]
         lines += _notes((*section.notes, *more), room)
         if text := "\n".join([*lines, "\n\n".join(tables)] if tables else lines):

@@ -29,7 +29,7 @@ from molprof.common.process import answer
 _EVENTS = "SELECT category, COUNT() AS count FROM slice GROUP BY category ORDER BY category"
 # The column of molprof_origin that a tree is by, and the columns of each row.
 _COLUMNS = {"module": "module", "source": "source", "operator": "operator", "kernel": "name"}
-_AMOUNTS = ("gpu_ns", "kernels", "launches", "syncs", "operators", "operator_ns", "python_ns")
+_AMOUNTS = ("gpu_ns", "kernels", "launches", "syncs", "operators", "operator_ns", "python_ns", "wait_ns")
 _MOST_PLACES = 10
 _POLL_S = 0.1
 _MOST_CHARACTERS = 24_000  # of an answer as JSON

@@ -47,6 +47,8 @@ class Table(Struct, frozen=True):
     narrow: bool = False  # texts beside names wrap early, for a small window
     # Groups of rows that a screen leaves out where it has no room, the first of them first.
     spare: tuple[tuple[int, ...], ...] = ()
+    # Titles of columns that a text leaves out where a table is too wide for it, the first of them first.
+    spare_columns: tuple[str, ...] = ()
 
     @property
     def titled(self) -> bool:
