@@ -1,8 +1,9 @@
 -- Phases and steps of transformers: generate, continuous batching, the user's own loops around a model.
 --
--- A single forward outside generate is no loop, and has no phases. In generate, a step goes from preparing its inputs, or fetching drafts, to the next. What has no function of its own
--- is a stretch between functions: setup from the start of generate to its first step, sampling from the last logits
--- processor to the end of the stopping criteria, bookkeeping from there to the next step.
+-- A single forward outside generate is no loop, and has no phases. In generate, a step goes from preparing its inputs, or
+-- fetching drafts, to the next. What has no function of its own is a stretch between functions: setup from the start of
+-- generate to its first step, sampling from the last logits processor to the end of the stopping criteria, bookkeeping
+-- from there to the next step.
 --
 -- Example:
 --   SELECT call, step, phase, ts, dur
@@ -248,6 +249,80 @@ FROM found
 LEFT JOIN _molprof_generate_step AS step ON step.call_id = found.call_id AND step.step = IFNULL(found.step, 0)
 ORDER BY found.ts, found.id;
 
+-- Rows of the batch in steps of generate, by the sizes of what argmax or multinomial chooses from; and how many criteria
+-- end sequences. Beams choose by topk, and of drafts any number is accepted: no row for those.
+CREATE PERFETTO TABLE _molprof_step_choice AS
+WITH
+  sampling AS (
+    SELECT
+      phase.call,
+      phase.step,
+      phase.ts,
+      phase.ts + phase.dur AS ts_end,
+      IFNULL(step.next_ts, step.ts_end) AS step_end,
+      phase.upid,
+      phase.tid,
+      ROW_NUMBER() OVER (ORDER BY phase.ts, phase.id) AS number
+    FROM molprof_generate_phase AS phase
+    JOIN _molprof_generate_step AS step ON step.call = phase.call AND step.step = phase.step
+    WHERE
+      phase.phase = 'sampling'
+      AND phase.call NOT IN (SELECT call FROM molprof_generate_phase WHERE phase = 'draft' AND call IS NOT NULL)
+  ),
+  event AS (
+    SELECT ts, 0 AS id, 'sampling' AS name, NULL AS arg_set_id, upid, tid, number
+    FROM sampling
+    UNION ALL
+    SELECT slice.ts, slice.id, slice.name, slice.arg_set_id, track.upid, track.tid, NULL
+    FROM slice
+    JOIN _molprof_thread_track AS track ON track.id = slice.track_id
+    WHERE
+      slice.category = 'cpu_op'
+      AND slice.name IN ('aten::argmax', 'aten::multinomial', 'aten::topk')
+      AND EXISTS(SELECT 1 FROM sampling)
+    UNION ALL
+    SELECT ts, id, 'criterion', NULL, upid, tid, NULL
+    FROM molprof_phase_slice
+    WHERE program = 'transformers' AND IFNULL(phase, 'sampling') = 'sampling'
+  ),
+  placed AS (
+    SELECT
+      id,
+      ts,
+      name,
+      arg_set_id,
+      MAX(number) OVER (PARTITION BY upid, tid ORDER BY ts, id) AS number
+    FROM event
+  ),
+  found AS (
+    SELECT
+      sampling.call,
+      sampling.step,
+      SUM(placed.name = 'aten::topk') AS topks,
+      SUM(placed.name = 'criterion' AND placed.ts < sampling.ts_end) AS criteria,
+      -- The other column is that of its row.
+      MIN(IIF(placed.name IN ('aten::argmax', 'aten::multinomial') AND placed.ts < sampling.ts_end, placed.ts, NULL)),
+      placed.arg_set_id
+    FROM placed
+    JOIN sampling ON sampling.number = placed.number AND placed.ts < sampling.step_end
+    GROUP BY sampling.number
+  )
+SELECT
+  call,
+  step,
+  MIN(
+    IFNULL(EXTRACT_ARG(arg_set_id, 'args.Input Dims[0][0]'), EXTRACT_ARG(arg_set_id, 'args.Input Dims.0.0'))
+  ) AS batch_rows,
+  MAX(criteria) AS criteria
+FROM found
+WHERE
+  topks = 0
+  AND IFNULL(EXTRACT_ARG(arg_set_id, 'args.Input Dims[0][1]'), EXTRACT_ARG(arg_set_id, 'args.Input Dims.0.1')) > 0
+  AND IFNULL(EXTRACT_ARG(arg_set_id, 'args.Input Dims[0][2]'), EXTRACT_ARG(arg_set_id, 'args.Input Dims.0.2')) IS NULL
+GROUP BY call, step
+HAVING COUNT() = 1
+ORDER BY call, step;
+
 -- One row per step, in order of start.
 CREATE PERFETTO TABLE molprof_generate_step(
   -- The slice that begins it.
@@ -264,8 +339,14 @@ CREATE PERFETTO TABLE molprof_generate_step(
   call LONG,
   -- Step of the call, from 0; null outside generate.
   step LONG,
-  -- Tokens that requests got, where functions tell: in continuous batching alone.
+  -- Tokens that requests got. In continuous batching functions tell it; in generate the sizes of operators, where they
+  -- are recorded: all rows get one in the first step, and where nothing but the length ends a sequence. Null where not
+  -- known, as for beams and drafts.
   tokens LONG,
+  -- Fewest tokens: one where rows may have ended before; null where not known.
+  least_tokens LONG,
+  -- Most tokens: one for each row; null where not known.
+  most_tokens LONG,
   -- Process of the step.
   upid JOINID(process.id),
   -- Thread number of the step.
@@ -321,17 +402,21 @@ WITH
     GROUP BY start.id
   )
 SELECT
-  id,
-  ts,
-  IFNULL(next_ts, ts_end) - ts AS dur,
+  step.id,
+  step.ts,
+  IFNULL(step.next_ts, step.ts_end) - step.ts AS dur,
   'generate' AS part,
-  kind,
-  call,
-  step,
-  NULL AS tokens,
-  upid,
-  tid
-FROM _molprof_generate_step
+  step.kind,
+  step.call,
+  step.step,
+  IIF(step.kind = 'prefill' OR choice.criteria <= 2, choice.batch_rows, NULL) AS tokens,
+  -- The list of criteria, and the one of the length in it.
+  IIF(step.kind = 'prefill' OR choice.criteria <= 2, choice.batch_rows, MIN(1, choice.batch_rows)) AS least_tokens,
+  choice.batch_rows AS most_tokens,
+  step.upid,
+  step.tid
+FROM _molprof_generate_step AS step
+LEFT JOIN _molprof_step_choice AS choice ON choice.call = step.call AND choice.step = step.step
 UNION ALL
 SELECT
   id,
@@ -342,8 +427,10 @@ SELECT
   NULL AS call,
   NULL AS step,
   IIF(part = 'continuous', tokens, NULL) AS tokens,
+  IIF(part = 'continuous', tokens, NULL) AS least_tokens,
+  IIF(part = 'continuous', tokens, NULL) AS most_tokens,
   upid,
   tid
 FROM other
 WHERE has_run
-ORDER BY ts, id;
+ORDER BY 2, 1;

@@ -214,7 +214,7 @@ CREATE PERFETTO TABLE molprof_any_step(
   -- Generated tokens: one per generating sequence. The names of vllm and sglang do not show whether a prompt was read
   -- to its end, which gives its first token: a mixed step does not count those, and a prefill step is null, as any step
   -- whose name does not show the number: where drafts are verified, any number of them may be accepted. Of transformers
-  -- in continuous batching alone.
+  -- as in molprof.generate_phases.
   tokens LONG,
   -- Fewest tokens that the step can have generated; null where not known.
   least_tokens LONG,
@@ -302,8 +302,8 @@ SELECT
   NULL AS generating_sequences,
   NULL AS generating_length,
   tokens,
-  tokens AS least_tokens,
-  tokens AS most_tokens,
+  least_tokens,
+  most_tokens,
   upid,
   tid
 FROM molprof_generate_step

@@ -49,7 +49,7 @@ def loop(model: LlamaForCausalLM) -> None:
 @pytest.fixture
 def recorded(model: LlamaForCausalLM, tmp_path: Path) -> Callable[..., Path]:
     def record(run: Callable[..., None], with_stack: bool) -> Path:
-        with profile(activities=[ProfilerActivity.CPU], with_stack=with_stack) as profiler:
+        with profile(activities=[ProfilerActivity.CPU], with_stack=with_stack, record_shapes=True) as profiler:
             run(model)
         profiler.export_chrome_trace(str(tmp_path / "a.json"))
         return tmp_path / "a.json"
@@ -73,8 +73,9 @@ def test_generate_with_stacks(recorded: Callable[..., Path], tmp_path: Path) -> 
     assert "test_generate_traces.py(" in processor["source"]
     assert processor["count"] == STEPS
     assert processor["time_ns"] <= times["processor"]["time_ns"]
-    steps = [(row["source"], row["kind"], row["steps"]) for row in of(path, "steps") if row["steps"]]
-    assert steps == [("transformers", "decode", STEPS - 1), ("transformers", "prefill", 1)]
+    steps = [(row["source"], row["kind"], row["steps"], row["tokens"]) for row in of(path, "steps") if row["steps"]]
+    rows = len(PROMPT)
+    assert steps == [("transformers", "decode", STEPS - 1, rows * (STEPS - 1)), ("transformers", "prefill", 1, rows)]
     # The tree holds Python's time too: of a phase all of it, down to the processor.
     _, out, _ = called(["report", str(path), "--by", "source", "--format", "json"], tmp_path)
     found = {node["name"]: node for node in json.loads(out)["tree"]["children"] if node["kind"] == "phase"}

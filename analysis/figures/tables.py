@@ -64,6 +64,15 @@ _SMALL = (
 TABLES = (
     STEPS,
     TableQuery(
+        "step_tokens",
+        "Tokens of steps that are known within bounds",
+        "SELECT source, kind, COUNT() AS steps, SUM(least_tokens) AS least_tokens, SUM(most_tokens) AS most_tokens"
+        " FROM molprof_any_step WHERE tokens IS NULL AND most_tokens IS NOT NULL"
+        " GROUP BY source, kind ORDER BY source, kind",
+        "steps",
+        optional=True,
+    ),
+    TableQuery(
         "step_latency",
         "Step latency on the host, including the profiler's cost",
         "SELECT measure, kind, count, mean_ns, p50_ns, p90_ns, p99_ns, longest_ns"

@@ -31,14 +31,17 @@ COLLECTIVE_ARGS = (
 )  # fmt: skip
 # Of the work of a graph; the annotation is what torch's annotations of graphs name it.
 GRAPH_ARGS = ("graph id", "graph node id", "annotation")
-# Of the annotations around collectives alone: where older versions of torch record sizes.
+# Of the annotations around collectives, where older versions of torch record sizes; the first of SIZED_OPERATORS too.
 SIZE_ARGS = ("Input Dims", "Input type")
+# What chooses tokens: its input has a row for each.
+SIZED_OPERATORS = frozenset({"aten::argmax", "aten::multinomial"})
 NEEDED_ARGS = (*NUMBERS, "name", *COLLECTIVE_ARGS, *GRAPH_ARGS, *SIZE_ARGS)
 _NEEDED_NAMES = frozenset(NEEDED_ARGS)
 # Categories whose args are kept whole: molprof's own token tracks.
 WHOLE_CATEGORIES = ("molprof.sequence", "molprof.token")
-# Categories whose args no module reads; most events have one of them.
-ARGLESS_CATEGORIES = frozenset({"cpu_op", STACK_CATEGORY})
+OPERATOR_CATEGORY = "cpu_op"
+# Categories whose args no module reads, but for those of SIZED_OPERATORS; most events have one of them.
+ARGLESS_CATEGORIES = frozenset({OPERATOR_CATEGORY, STACK_CATEGORY})
 _ARGLESS_PHASES = frozenset("XiIR")
 # As the phase of a counter stands in the text, or elsewhere by chance.
 _COUNTER = b'"C"'
@@ -51,6 +54,12 @@ _FIELDS = {name.lower().replace(" ", "_"): name for name in NEEDED_ARGS}
 NeededArgs = msgspec.defstruct(
     "NeededArgs", [(field, Any, msgspec.UNSET) for field in _FIELDS], rename=_FIELDS, omit_defaults=True, gc=False
 )
+
+
+class SizeArgs(msgspec.Struct, rename={"input_dims": SIZE_ARGS[0]}, omit_defaults=True, gc=False):
+    """What may be needed of an operator's args, as text."""
+
+    input_dims: msgspec.Raw = ABSENT
 
 
 class Event(msgspec.Struct, omit_defaults=True, gc=False):
@@ -127,6 +136,8 @@ _needed_args = msgspec.json.Decoder(NeededArgs | None, float_hook=exact_float)
 
 def needed_of(category: str | None) -> Collection[str] | None:
     """The args of slices and instants of a category that the engine gets, where not all are wanted; None for all."""
+    if category == OPERATOR_CATEGORY:
+        return SIZE_ARGS[:1]
     return None if category in WHOLE_CATEGORIES else () if category in ARGLESS_CATEGORIES else _NEEDED_NAMES
 
 
@@ -138,8 +149,14 @@ def decode_brief(text: bytes) -> list[Any]:
         events = _decode_brief(text)
     for event in events:
         if event.cat in ARGLESS_CATEGORIES and event.ph in _ARGLESS_PHASES:
-            event.args = msgspec.UNSET
+            is_sized = event.cat == OPERATOR_CATEGORY and event.name in SIZED_OPERATORS
+            event.args = _sizes(event.args) if is_sized else msgspec.UNSET
     return events
+
+
+def _sizes(args: Any) -> Any:
+    needed = _needed_args.decode(args) if isinstance(args, msgspec.Raw) and args else args
+    return NeededArgs(input_dims=needed.input_dims) if isinstance(needed, NeededArgs) else msgspec.UNSET
 
 
 def _shortened(event: Event) -> Event:
@@ -184,7 +201,7 @@ def usable_args(category: str | None, name: str | None, text: bytes) -> bytes:
         if isinstance(args.get(key), (bool, list, dict)):
             args[key] = _encode(args[key]).decode()
     for key in SIZE_ARGS:
-        if key in args and (name or "").startswith(_BACKENDS):
+        if key in args and (name in SIZED_OPERATORS or (name or "").startswith(_BACKENDS)):
             args[key] = _numbered(args[key])
         else:
             args.pop(key, None)

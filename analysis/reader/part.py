@@ -30,11 +30,14 @@ from molprof.analysis.reader.events import (
     FLOW_PHASES,
     MEMORY_NAME,
     MORE_FIELDS,
+    OPERATOR_CATEGORY,
+    SIZED_OPERATORS,
     STACK_CATEGORY,
     WHOLE_CATEGORIES,
     Event,
     Id,
     NeededArgs,
+    SizeArgs,
     Wanted,
     decode_brief,
     decode_whole,
@@ -71,6 +74,7 @@ _KEPT: list[Any] = [
     ("s", str | None, None),
 ]
 _KEPT_WITH_ARGS = [*_KEPT, ("args", NeededArgs, msgspec.field(default_factory=lambda: NO_ARGS))]
+_KEPT_WITH_SIZES = [*_KEPT, ("args", SizeArgs, msgspec.field(default_factory=lambda: NO_ARGS))]
 # What decoding raises for text that is not JSON or is nested too deeply.
 WRONG_TEXT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 # In `Part.correlations`: none, or not an integer of 64 bits; such a value stays among the other args.
@@ -176,6 +180,7 @@ class QuickDecoder:
                 fields, code = _MEMORY, _MEMORIES
             else:
                 fields, code = _KEPT if category in ARGLESS_CATEGORIES else _KEPT_WITH_ARGS, len(self.categories)
+                fields = _KEPT_WITH_SIZES if category == OPERATOR_CATEGORY else fields
                 self.categories.append(category)
             self._types[category] = kind = _type(category, fields)
             self._codes[kind] = code
@@ -304,7 +309,11 @@ class PartReader:
             durations[[phase != "X" for phase in phases]] = 0
         correlations = np.full(len(phases), NO_NUMBER, dtype=np.int64)
         texts = list(args[0]) if args else [NO_ARGS] * len(phases)
-        if having := [position for position, value in enumerate(texts) if value is not NO_ARGS]:
+        for position, value in enumerate(texts):
+            if value.__class__ is SizeArgs:
+                is_sized = names[position] in SIZED_OPERATORS
+                texts[position] = _encode(value).replace(b"\n", b" ") if is_sized else NO_ARGS
+        if having := [position for position, value in enumerate(texts) if value.__class__ is not bytes]:
             needed = [texts[position] for position in having]
             correlations[having] = _take_correlations(needed)
             for position, text in zip(having, _encode_lines(needed).splitlines(), strict=True):
