@@ -1,6 +1,6 @@
 """What a report says first of a program whose run molprof did not capture: steps, phases, logits processors.
 
-And, where a trace has no GPU work and none of them, what is missing.
+And what of steps, phases, tokens, stacks and shapes is not recorded, and how to record it.
 """
 
 from __future__ import annotations
@@ -8,14 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from molprof.analysis.documents.figures import Reports
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.model import STACK_CATEGORY
+from molprof.common.document import Field, Section
 from molprof.common.values import counted, per, percent_text, time_text
 
 # Below this share of the recorded span a phase is not worth a word.
 _LEAST_RATIO = 0.01
 # The phase that holds all others, and the end of names of phases of single requests, which are in others.
 _WHOLE, _PART = "generate", "_per_request"
+_PROGRAMS = ("vllm", "sglang", "transformers")
+# How an engine is asked for it.
+_STACKS = {"vllm": " (vLLM: torch_profiler_with_stack)", "sglang": " (SGLang: with_stack of /start_profile)"}
+_SCHEDULER = {"vllm": " (vLLM: VLLM_ENABLE_V1_MULTIPROCESSING=0)"}
 
 
 def program_lines(report: Report) -> Iterator[str]:
@@ -47,15 +53,58 @@ def _steps(report: Report) -> str:
     )
 
 
-def missing(report: Report) -> list[str]:
-    """What a trace without GPU work and steps lacks, and how to record it."""
-    if report.run is not None or report.trace.gpu_recorded or _steps(report) or not report.trace.events_by_category:
-        return []
-    if report.trace.events_by_category.get(STACK_CATEGORY):
-        how = 'its Python stacks hold no known loop; mark steps with torch.profiler.record_function("step 0")'
-    else:
-        how = "operators do not show them; record Python stacks (with_stack=True), or run molprof capture"
-    return [
-        f"Steps, phases and logits processors are not recorded: {how}.",
-        "Did the model run on a GPU? Then record activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
-    ]
+def missing(report: Report) -> Iterator[str]:
+    """What a foreign trace lacks, as far as it matters to it; in full, with how to record it, without GPU work too."""
+    lacks = unrecorded(report)
+    if "steps" in lacks and not report.trace.gpu_recorded:
+        yield f"Steps, phases and logits processors are not recorded: {lacks['steps']}."
+        yield "Did the model run on a GPU? Then record activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
+    # A note of findings tells of phases of an engine.
+    elif {"steps", "stacks", *(("tokens",) if _program(report) else ())} & lacks.keys():
+        yield f"Not recorded: {', '.join(lacks)} (report --all says how to record them)."
+
+
+def unrecorded_sections(reports: Reports) -> list[Section]:
+    """What foreign traces lack, and how to record it; none where they lack nothing."""
+    fields: tuple[Field, ...] = (("not recorded", "text", "0"), ("how to record it", "text", "1"))
+    table = reports.table(lambda report: list(unrecorded(report).items()), *fields)
+    return [Section("Not recorded", table=table)] if table.rows else []
+
+
+def unrecorded(report: Report) -> dict[str, str]:
+    """How to record what a foreign trace lacks, by its name."""
+    if report.run is not None or not report.trace.events_by_category:
+        return {}
+    program, steps = _program(report), bool(_steps(report))
+    stacks, phases = STACK_CATEGORY in report.trace.events_by_category, report.table("engine_phases").to_json()
+    lacks = {}
+    if not steps and stacks:
+        lacks["steps"] = 'its Python stacks hold no known loop; mark them with torch.profiler.record_function("step 0")'
+    elif not steps:
+        lacks["steps"] = "operators do not show them; record Python stacks (with_stack=True), or run molprof capture"
+    none = ", ".join(str(row["phase"]) for row in phases if row["count"] is None)
+    if none and stacks:
+        lacks["phases"] = f"{none}: record whole steps, in the scheduler's process too{_SCHEDULER.get(program, '')}"
+    elif none or not phases:
+        how = "with_stack=True marks those of vLLM, SGLang and generate, molprof.phase those of other loops"
+        lacks["phases"] = f"{none}: {how}" if none else how
+    made: Any = report.table("steps").to_json()
+    known = report.table("step_tokens").rows or any(row["tokens"] for row in made)
+    if report.tokens is None and not known:
+        lacks["tokens"] = (
+            "record_shapes=True with with_stack=True shows those of generate; report --tokens N takes their number"
+        )
+    if not stacks:
+        lacks["stacks"] = f"with_stack=True shows which function asks for work{_STACKS.get(program, '')}"
+    if report.trace.has_shapes is False:
+        lacks["shapes"] = "record_shapes=True shows sizes of operators, for report --by shape"
+    return lacks
+
+
+def _program(report: Report) -> str:
+    """The engine or library whose steps or phases are recorded; none is empty."""
+    for name, column in (("engine_phases", "program"), ("steps", "source")):
+        for row in report.table(name).to_json():
+            if row[column] in _PROGRAMS:
+                return str(row[column])
+    return ""

@@ -23,7 +23,7 @@ from molprof.analysis.documents.figures import (
 from molprof.analysis.documents.findings import best_findings, findings_section, next_commands
 from molprof.analysis.documents.own_program import processors_section, program_notes, program_times
 from molprof.analysis.documents.plots import PLOTS, plot_section
-from molprof.analysis.documents.program import program_lines
+from molprof.analysis.documents.program import program_lines, unrecorded_sections
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import shown_tables
 from molprof.analysis.figures.certificate.file import PASSES
@@ -67,6 +67,7 @@ def report_document(report: Report, graphs: Sequence[Section] = (), **data: Any)
         f"molprof report: {path_text(report.trace.path)}",
         (
             *certificate_sections(report),
+            *unrecorded_sections(reports),
             plots_section(reports),
             findings_section(reports),
             *graphs,

@@ -106,6 +106,8 @@ def build_report(engine: TraceProcessor, info: TraceInfo) -> Report:
         "events_by_category": dict(sorted(info.events_by_category.items())),
         "device_names": tuple(str(device["name"]) for device in info.devices if device.get("name")),
         "software": software(info.keys),
+        # torch names what it records.
+        "has_shapes": bool(info.keys.get("record_shapes")) if "schemaVersion" in info.keys else None,
         "trimmed": None if trimmed is None else trimmed.text(),
         "cut_out": "schemaVersion" in info.keys and not info.condition.has_span,
         "whole_steps": trimmed is None or trimmed.whole_steps,
