@@ -87,6 +87,11 @@ def test_a_window_of_a_constrained_run(constrained: tuple[CaptureResult, list[Pr
         assert list(map(len, repeat.steps_ns)) == manifest.steps_per_batch
         assert set(repeat.phases_ns) == set(PHASES) - {"compile"}
         assert sum(repeat.phases_ns.values()) <= repeat.wall_ns
+        of_phases = {name: list(map(len, batches)) for name, batches in repeat.step_phases_ns.items()}
+        assert of_phases["prefill"] == [1] * len(manifest.steps_per_batch)
+        assert of_phases["processor"] == manifest.steps_per_batch
+        each = zip(*(map(sum, batches) for batches in repeat.step_phases_ns.values()), strict=True)
+        assert list(map(sum, each)) == list(map(sum, repeat.steps_ns))
     assert timings.profiled_steps_ns == sum(round(event["dur"] * 1000) for event in steps)
     stages = ["count", "repeat", "unmarked", "profile", "disagreement", "write"]
     assert [stage for stage in dict.fromkeys(item.stage for item in seen) if stage != "machine"] == stages

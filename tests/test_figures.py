@@ -138,3 +138,18 @@ def test_without_repeats_or_with_unlike_ones_there_are_none() -> None:
     assert step_times([]) == ()
     assert step_times([repeat([])]) == ()
     assert step_times([repeat([1, 2]), repeat([1, 2, 3])]) == ()
+
+
+def test_phases_step_by_step_are_medians_over_passes(tmp_path: Path) -> None:
+    content = tiny_trace.document()
+    for repeat, more in zip(content["molprof"]["timings"]["repeats"], (-1, 5, 0), strict=True):
+        times = {
+            "forward": [list(range(1, 60)), list(range(60, 101))],
+            "prefill": [[900], [700]],
+            "processor": [[], []],
+        }
+        repeat["step_phases_ns"] = {name: [[ns + more for ns in batch] for batch in times[name]] for name in times}
+    found = api.report(tiny_trace.write(tmp_path / "a.json", content)).to_json()["run"]["step_phases"]
+    assert [tuple(row.values()) for row in found] == [
+        ("prefill", 2, 700, None, None, 900), ("forward", 100, 50, 90, 99, 100)
+    ]  # fmt: skip

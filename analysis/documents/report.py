@@ -46,6 +46,7 @@ _WORK: tuple[Group, ...] = ("gpu_work",)
 _BAND = "; the band holds the middle 80 %"
 _GPU = "phases and calls on the host, below them the GPU work that they started. Gaps in a GPU's row are idle time"
 _NO_GPU = "phases and operators on the host. No GPU work is recorded"
+_OF_STEPS = ('unprofiled; each step as its median over the timed passes; "-": too few steps for it',)
 _JUNK_NOTES = ("most frequent first; in the text, bars enclose junk and filler; blocks: number with the same junk",)
 _MEANINGS = (
     "p: probability that the model gave to the token that was written, before any token was forbidden",
@@ -203,6 +204,11 @@ def _checks(reports: Reports) -> Section:
 def _run_sections(reports: Reports) -> Iterator[Section]:
     """Phases, drift, molecules, junk by counting rule with examples, and disagreement."""
     yield _phases(reports)
+    yield reports.of_runs(
+        "Phases step by step", lambda run: run.step_phases or (),
+        ("phase", "text"), ("steps", "count"), ("p50", "ns", "p50_ns"), ("p90", "ns", "p90_ns"),
+        ("p99", "ns", "p99_ns"), ("longest", "ns", "longest_ns"), notes=_OF_STEPS,
+    )  # fmt: skip
     yield processors_section(reports)
     yield _totals(reports)
     yield Section("Drift", reports.notes(_drift))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from msgspec import convert
+from msgspec import UNSET, convert
 from msgspec.structs import asdict, replace
 
 from molprof.analysis.figures.drift import read_disagreement, read_drift
@@ -24,6 +24,7 @@ from molprof.analysis.figures.run_model import (
     SequenceFigures,
     Setup,
     Spread,
+    StepPhase,
     StepTime,
     WindowFigures,
 )
@@ -139,6 +140,7 @@ def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) ->
         drift=read_drift(engine, molecules, text_format),
         disagreement=read_disagreement(engine, text_format),
         step_times=step_times(timings.repeats),
+        step_phases=_step_phases(timings.repeats) or UNSET,
         peak_memory_bytes=timings.peak_memory_bytes,
         peak_memory_of=timings.peak_memory_of,
         totals=totals,
@@ -262,6 +264,21 @@ def step_times(repeats: Sequence[Repeat]) -> tuple[StepTime, ...]:
         tail = int(0.1 * len(times))
         points.append(StepTime(first, last, len(times), round(median(times)), times[tail], times[-1 - tail]))
     return tuple(points)
+
+
+def _step_phases(repeats: Sequence[Repeat]) -> tuple[StepPhase, ...]:
+    """Empty without timed passes, or if their numbers of steps differ."""
+    found = []
+    for name in PHASES:
+        passes = [[time for batch in repeat.step_phases_ns.get(name, ()) for time in batch] for repeat in repeats]
+        if not passes or len(set(map(len, passes))) != 1 or not passes[0]:
+            continue
+        times = sorted(round(median(step)) for step in zip(*passes, strict=True))
+        count = len(times)
+        p50_ns, p90_ns, p99_ns = (times[-(-percent * count // 100) - 1] for percent in (50, 90, 99))
+        known = p90_ns if count >= 10 else None, p99_ns if count >= 100 else None
+        found.append(StepPhase(name, count, p50_ns, *known, times[-1]))
+    return tuple(found)
 
 
 def _masked(counts: Sequence[MaskedLogits | None]) -> MaskedLogits | None:

@@ -216,6 +216,17 @@ class StepTime(Struct, frozen=True):
     high_ns: int  # 90th percentile
 
 
+class StepPhase(Struct, frozen=True):
+    """A phase step by step, each step as its median over the timed passes. Percentiles are by nearest rank."""
+
+    phase: str
+    steps: int
+    p50_ns: int
+    p90_ns: int | None  # None of fewer than 10 steps
+    p99_ns: int | None  # None of fewer than 100 steps
+    longest_ns: int
+
+
 class Run(Struct, frozen=True):
     """A run that molprof captured."""
 
@@ -264,6 +275,7 @@ class Run(Struct, frozen=True):
     session: Session | None = None  # None: the capture had one run
     shapes: BatchShapes | None = None
     machine: Machine | None = None  # None: not recorded
+    step_phases: tuple[StepPhase, ...] | UnsetType = UNSET  # where the passes recorded them
     program: Program | UnsetType = UNSET  # only of a program of one's own
 
     @property

@@ -102,6 +102,9 @@ class Repeat(Struct, frozen=True):
     # recorded
     compiles: int | None = None
     compile_ns: int | None = None
+    # time of each phase of `STEP_PHASES` and `prefill` in each step that has it, batch after batch; of a program of
+    # one's own without the steps under the profiler. Empty if not recorded
+    step_phases_ns: dict[str, list[list[int]]] = field(default_factory=dict)
 
 
 class Timings(Struct, frozen=True):

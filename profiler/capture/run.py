@@ -179,7 +179,14 @@ class CapturedRun:
             self._memory = memory
         self._results.append(result)
         self._repeats.append(
-            Repeat(result.wall_ns, marks.phases_ns(), marks.steps_ns(), result.compiles, result.compile_ns)
+            Repeat(
+                wall_ns=result.wall_ns,
+                phases_ns=marks.phases_ns(),
+                steps_ns=marks.steps_ns(),
+                compiles=result.compiles,
+                compile_ns=result.compile_ns,
+                step_phases_ns=marks.step_phases_ns(),
+            )
         )
 
     def unmarked_pass(self) -> None:

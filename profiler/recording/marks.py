@@ -135,13 +135,19 @@ class HostMarks(Marks):
         """Wall time of each step, batch after batch."""
         return [[after - before for before, after in itertools.pairwise(times[::4])] for times in self._batches]
 
-    def phases_ns(self) -> dict[str, int]:
-        """Host time by phase, summed over batches and steps; the forward of step 0 is `prefill`."""
-        totals = Counter(self._setup_ns)
-        for times in self._batches:
+    def step_phases_ns(self) -> dict[str, list[list[int]]]:
+        """Host time by phase of each step, batch after batch; the forward of step 0 is `prefill`."""
+        found: dict[str, list[list[int]]] = {}
+        for number, times in enumerate(self._batches):
             for place, (before, after) in enumerate(itertools.pairwise(times)):
-                totals["prefill" if place == 0 else STEP_PHASES[place % 4]] += after - before
-        return dict(totals)
+                name = "prefill" if place == 0 else STEP_PHASES[place % 4]
+                found.setdefault(name, [[] for _ in self._batches])[number].append(after - before)
+        return found
+
+    def phases_ns(self) -> dict[str, int]:
+        """Host time by phase, summed over batches and steps."""
+        steps = self.step_phases_ns()
+        return {**self._setup_ns, **{name: sum(map(sum, batches)) for name, batches in steps.items()}}
 
 
 @dataclass

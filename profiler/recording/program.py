@@ -227,7 +227,9 @@ class ProgramMarks(Marks):
             steps_ns.append(times)
         for before, after in pairwise(self.calls):
             phases[BETWEEN] += after.began_ns - before.ended_ns
-        return Repeat(sum(phases.values()), dict(phases), steps_ns)
+        names = {name for steps in timed for item in steps for name in item} - {BETWEEN}
+        step_phases_ns = {name: [[item[name] for item in steps if name in item] for steps in timed] for name in names}
+        return Repeat(sum(phases.values()), dict(phases), steps_ns, step_phases_ns=step_phases_ns)
 
     def _to_profiler(self, name: str, *arguments: Any) -> None:
         if self._running is not None:
