@@ -53,6 +53,15 @@ class Enough(StoppingCriteria):
         return input_ids[:, -1] == 8
 
 
+def test_processors_that_a_paged_cache_drops_are_named(
+    model: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = {"logits_processor": [Countdown()], "stopping_criteria": [Enough()], "cache_implementation": "paged"}
+    with pytest.raises(NotImplementedError), record(tmp_path / "mine.json.gz"):  # paged with criteria
+        model.generate(torch.tensor([[3, 11]]), **asked)
+    assert [line for line in caplog.messages if "leaves out the logits processors that it is given: Countdown" in line]
+
+
 def test_a_program_of_ones_own(model: Any, tmp_path: Path) -> None:
     prompts = torch.tensor([[3, 11], [PAD, 8], [3, 30]])
     asked = {

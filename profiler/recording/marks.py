@@ -45,6 +45,11 @@ from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList, 
 from molprof.common.manifest import STEP_PHASES
 
 _LOG = logging.getLogger("molprof")
+# transformers 5.23 says nothing.
+_DROPPED = (
+    'generate(cache_implementation="paged") leaves out the logits processors that it is given: %s;'
+    " docs/engines.md says where continuous batching takes them from"
+)
 # In the order of `STEP_PHASES`.
 _MARKS = ("forward", "processor", "sampling", "bookkeeping")
 
@@ -276,6 +281,8 @@ class _Listener:
         call = self._call = Call(model, {**bound.arguments, **bound.arguments.get("kwargs", {})})
         self._next = 0
         own = list(call.given.get("logits_processor") or ())
+        if own and call.given.get("cache_implementation") == "paged" and self._heard is not None:
+            _LOG.warning(_DROPPED, ", ".join(type(item).__name__ for item in own))
         between: list[Any] = []
         for place, processor in enumerate(own):
             # A mark of its own is needed only where several share the phase.
