@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import pytest
-from tiny import loaded
+import torch
 
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.constraints.vectorized import suited_masks
 from molprof.profiler.models.device import resolve_device
-from molprof.profiler.models.load import load
+from molprof.profiler.models.load import export, load
 
 
 def test_devices_and_models_that_are_not_there(tmp_path: Path) -> None:
@@ -41,13 +40,18 @@ def test_devices_and_models_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_a_model_from_a_folder(tmp_path: Path) -> None:
-    source = loaded("llama")
-    model = copy.deepcopy(source.model)
-    head = model.get_output_embeddings().weight
-    head.data = head.data.contiguous()  # transformers saves no other
-    model.save_pretrained(tmp_path / "model")
-    source.tokenizer.save_pretrained(tmp_path / "model")
-    read = load(CaptureSettings(str(tmp_path / "model"), dtype="bfloat16", device="cpu", attention="eager"))
+    size = "layers=1,hidden=16,heads=2,kv_heads=2,head_dim=8,mlp=16"
+    preset = CaptureSettings("llama", size=size, weights="random", dtype="bfloat16", device="cpu")
+    source, folder = load(preset), tmp_path / "model"
+    export(preset, folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    read = load(CaptureSettings(str(folder), dtype="bfloat16", device="cpu", attention="eager"))
     assert (str(read.model.dtype), read.model.config._attn_implementation) == ("torch.bfloat16", "eager")
     assert (suited_masks(read.target), read.eos, read.notes, read.context) == ("generic", source.eos, (), 2048)
     assert read.target.table == source.target.table
+    weights = source.model.state_dict()
+    assert {name: torch.equal(item, weights[name]) for name, item in read.model.state_dict().items()} == dict.fromkeys(
+        weights, True
+    )
+    with pytest.raises(UsageError, match="model already exists"):
+        export(preset, folder)

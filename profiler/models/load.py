@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -77,6 +78,26 @@ def load(settings: CaptureSettings, report: Report = lambda layer, layers: None)
     if settings.weights == RANDOM:
         notes.append("the weights are random: times and launches are real, tokens and drift are not meaningful")
     return dataclasses.replace(loaded, notes=(*loaded.notes, *notes))
+
+
+def export(settings: CaptureSettings, folder: Path, report: Report = lambda layer, layers: None) -> None:
+    """Writes the preset of `settings` to a folder: config, tokenizer and safetensors, as transformers loads them.
+
+    vLLM and SGLang load the same. The folder appears when it is whole. Raises UsageError where it cannot be written or
+    has files already, and what `load` raises.
+    """
+    if folder.exists() and not (folder.is_dir() and next(folder.iterdir(), None) is None):
+        raise UsageError(f"{folder} already exists", hint="name a folder that is new or empty")
+    if not folder.parent.is_dir():
+        raise UsageError(f"the directory {folder.parent} does not exist", hint=f"mkdir -p {folder.parent}")
+    loaded = load(settings, report)
+    head = loaded.model.get_output_embeddings().weight
+    head.data = head.data.contiguous()  # on a CPU it is stored by columns, as no file can hold it
+    with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as place, _quiet():
+        part = Path(place, "model")
+        loaded.model.save_pretrained(part)
+        loaded.tokenizer.save_pretrained(part)
+        part.rename(folder)
 
 
 def describe(
