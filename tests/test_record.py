@@ -10,11 +10,14 @@ import pytest
 import torch
 from captures import captured, events, of, settings
 from tiny import tokenizer
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from transformers import (
     GenerationMixin,
     LlamaConfig,
     LlamaForCausalLM,
     LogitsProcessor,
+    PreTrainedTokenizerFast,
     StoppingCriteria,
     StoppingCriteriaList,
 )
@@ -85,6 +88,7 @@ def test_a_program_of_ones_own(model: Any, tmp_path: Path) -> None:
     assert all(check.holds for check in report.checks)
     assert (run.batches, run.steps, run.window.steps) == (2, 8, 8)
     assert (run.setup.processor, run.setup.model, run.setup.seed) == ("Countdown", "LlamaForCausalLM", None)
+    assert (run.setup.batch_size, run.setup.max_new_tokens) == (3, None)
     assert (run.wall_ns.median, run.profiled_ratio) == (None, None)
     assert run.phases["processor"].leaf_operators > run.steps  # type: ignore[operator]
     _, trace = events(path)
@@ -107,6 +111,23 @@ def test_texts_are_the_tokenizers(tmp_path: Path) -> None:
     assert of(trace, "molprof.sequence")[0]["name"] == "sequence 0: C and O"
     made = [text.decode([token]) for token in written[0, -2:].tolist()]
     assert [event["name"] for event in of(trace, "molprof.token")] == made
+
+
+def test_a_tokenizer_that_the_program_drops(tmp_path: Path) -> None:
+    def program() -> list[str]:
+        own = Tokenizer(WordLevel({f"w{number}": number for number in range(64)}))
+        text = PreTrainedTokenizerFast(tokenizer_object=own, name_or_path="mine")
+        model = LlamaForCausalLM(LlamaConfig(vocab_size=64, eos_token_id=EOS, pad_token_id=PAD, **SIZES)).eval()
+        model.name_or_path = "mine"
+        written = model.generate(torch.tensor([[3, 11]]), max_length=4, min_new_tokens=2)
+        return text.convert_ids_to_tokens(written[0])  # type: ignore[no-any-return]
+
+    with record(tmp_path / "run.json", window="auto"):
+        expected = program()
+    run = api.report(tmp_path / "run.json").run
+    assert run is not None
+    assert (run.setup.vocabulary, run.setup.max_new_tokens) == (64, 2)
+    assert [f"{item.prompt}{item.text}" for item in run.sequences] == ["".join(expected)]
 
 
 def test_beams_and_several_answers_to_a_prompt(model: Any, tmp_path: Path) -> None:

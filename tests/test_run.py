@@ -90,6 +90,8 @@ def test_every_kind_of_call_is_timed_and_a_window_of_one_recorded(model: Any, tm
     run = run_of(recording.path)
     assert written(recording.path) == [[*row[: row.index(EOS) + 1]] if EOS in row else row for row in expected]
     assert (run.batches, run.window.batch, run.window.first_step, run.window.last_step) == (7, 1, 10, 29)
+    assert (run.setup.batch_size, run.setup.max_new_tokens) == (6, None)  # the rows of its beams; several limits
+    assert {(item.prompt, item.text) for item in run.sequences} == {(None, None)}  # without a tokenizer
     # All decode steps of the first call and 20 of the second ran under the profiler; all others were timed.
     assert run.program.estimated_steps == 29 + 20
     assert run.wall_ns.median == sum(phase.wall_ns or 0 for phase in run.phases.values())
@@ -114,7 +116,10 @@ def test_one_call_gives_its_later_steps_and_another_choice_is_said_to_be_missing
     assert (run.window.first_step, run.window.last_step, run.program.estimated_steps) == (21, 40, 40)
     with molprof.record(tmp_path / "none.json", call=5) as recording:
         model.generate(PROMPT, max_new_tokens=3, min_new_tokens=3)
-    assert recording.notes == ["of 1 call, number 5 has no step of the window: steps of call 0 are recorded"]
+    assert recording.notes == [
+        "of 1 call, number 5 has no step of the window: steps of call 0 are recorded",
+        "no tokenizer of the model was found, so that texts are not recorded",
+    ]
 
 
 def test_a_loop_of_ones_own(model: Any, tmp_path: Path) -> None:

@@ -239,9 +239,10 @@ def _totals(kinds: Sequence[dict[str, Any]], manifest: Manifest, gpu: bool) -> d
 
 def _read_sequences(engine: TraceProcessor, manifest: Manifest) -> tuple[SequenceFigures, ...]:
     molecules = {molecule.sequence: molecule for molecule in manifest.molecules}
+    unknown = {"prompt": None, "text": None} if manifest.resolved.vocabulary is None else {}
     # A track without its molecule shows as the broken sum of tokens.
     return tuple(
-        convert({**asdict(molecule), "text": None if molecule.smiles else molecule.text, **row}, SequenceFigures)
+        convert({**asdict(molecule), **({"text": None} if molecule.smiles else unknown), **row}, SequenceFigures)
         for row in query_dicts(engine, _SEQUENCES)
         if (molecule := molecules.get(row["sequence"])) is not None
     )

@@ -286,7 +286,7 @@ class _Listener:
         between: list[Any] = []
         for place, processor in enumerate(own):
             # A mark of its own is needed only where several share the phase.
-            label = f"{type(processor).__name__} ({place})" if self._heard is not None else ""
+            label = f"{_name(processor)} ({place})" if self._heard is not None else ""
             mark = _First(functools.partial(self._processor, place, label))
             between += [*([mark] if place == 0 or self._heard is not None else []), processor]
         between = between or [_First(functools.partial(self._processor, 0, ""))]
@@ -329,7 +329,7 @@ class _Listener:
             others = [item for item in processors if not isinstance(item, _First)]
             first = places[0] if places else 0
             count = places[-1] - first + 1 - len(places) if places else 0
-            self._call.processors = tuple(type(item).__name__ for item in others)
+            self._call.processors = tuple(map(_name, others))
             self._call.own = range(first, first + count)
 
     def decided(self, input_ids: Tensor, done: Tensor) -> Tensor:
@@ -382,6 +382,13 @@ class _Listener:
             yield
         finally:
             hook.remove()
+
+
+def _name(processor: Any) -> str:
+    """The class of a processor; of one that has the name of transformers' own base class, its package too."""
+    kind = type(processor)
+    package = f"{kind.__module__.partition('.')[0]}." if kind.__name__ == LogitsProcessor.__name__ else ""
+    return f"{package}{kind.__name__}"
 
 
 class _First(LogitsProcessor):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerFast
 
 from molprof.common import live
 from molprof.common.errors import RunError, UsageError
@@ -34,7 +34,7 @@ from molprof.common.values import counted, now
 from molprof.profiler.environment import check_versions, environment
 from molprof.profiler.models.device import resolve_device
 from molprof.profiler.models.load import sizes
-from molprof.profiler.models.target import TokenBytes, token_bytes
+from molprof.profiler.models.target import token_bytes
 from molprof.profiler.recording.loop import OwnLoop
 from molprof.profiler.recording.marks import Call, mark_cost_ns, marked
 from molprof.profiler.recording.program import Plan, ProgramMarks
@@ -128,7 +128,8 @@ class Recording:
         self.path: Path | None = None
         self.notes: list[str] = []
         self.marks: ProfilerMarks | ProgramMarks
-        self._output, self._tokenizer, self._plan = output, tokenizer, plan
+        self._output, self._plan = output, plan
+        self._tokenizer = tokenizer if hasattr(tokenizer, "backend_tokenizer") else None
         self._recorded = {name: what.get(name, False) for name in WHAT}
         self._what: dict[str, Any] = {"stacks": what.get("stacks", False) or what.get("modules", False)}
         self._what["shapes"] = what.get("shapes", False)
@@ -225,6 +226,8 @@ class Recording:
             if self._failed:
                 failed = f"{counted(len(self._failed), 'call')} of generate ended with an exception"
                 self.notes.append(f"{failed}: the steps are recorded, the tokens are not known")
+            if self._tokenizer is None:
+                self.notes.append("no tokenizer of the model was found, so that texts are not recorded")
             found = self._found = self._generated()
             window = Window(True, 0, 0, len(found.rows_per_step[0]) - 1) if steps is None else Window(False, *steps)
             manifest = self._manifest(found, exported, window)
@@ -249,12 +252,20 @@ class Recording:
         with self._standing():
             self._batches.append(batch_of(call))
             if self._first is None:
-                self._first, self._model = call, call.model
+                self._first = call
                 call.last, call.sequences, call.done = None, None, []
+            self._met(call.model)
 
     def _heard_loop(self, batch: Batch, model: Any) -> None:
         self._batches.append(batch)
-        self._model = self._model or model
+        with self._standing():
+            self._met(model)
+
+    def _met(self, model: Any) -> None:
+        """Keeps the first model, and its tokenizer, which the program may drop before it ends."""
+        if self._model is None and model is not None:
+            self._model = model
+            self._tokenizer = self._tokenizer or _tokenizer_of(model)
 
     @contextmanager
     def _standing(self) -> Iterator[None]:
@@ -272,11 +283,8 @@ class Recording:
             prompts |= dict(enumerate(batch.prompts, first))
             first += batch.rows
         ends = frozenset[int]().union(*(batch.ends for batch in self._batches))
-        return generated(steps, prompts, self._table(), ends)
-
-    def _table(self) -> TokenBytes | None:
-        found = self._tokenizer or (None if self._model is None else _tokenizer_of(self._model))
-        return None if found is None or not hasattr(found, "backend_tokenizer") else token_bytes(found)
+        table = None if self._tokenizer is None else token_bytes(self._tokenizer)
+        return generated(steps, prompts, table, ends)
 
     def _manifest(self, found: Generated, recorded: Exported, window: Window) -> Manifest:
         """What is known of a program that molprof did not make."""
@@ -293,7 +301,7 @@ class Recording:
             settings=CaptureSettings(**known),
             resolved=Resolved(
                 **_sizes(model),
-                vocabulary=_vocabulary(model),
+                vocabulary=None if self._tokenizer is None else len(self._tokenizer),
                 max_new_tokens=limits.pop() if len(limits) == 1 else None,
                 processor=", ".join(dict.fromkeys(own)) or None,
                 processor_parameters={},
@@ -389,7 +397,7 @@ def _vocabulary(model: Any) -> int | None:
 
 def _tokenizer_of(model: Any) -> Any:
     """The loaded tokenizer of the model's name, or the only one whose tokens are the model's; None if unclear."""
-    found = [item for item in gc.get_objects() if issubclass(type(item), PreTrainedTokenizerBase)]
+    found = [item for item in gc.get_objects() if issubclass(type(item), PreTrainedTokenizerFast)]
     named = [item for item in found if item.name_or_path and item.name_or_path == getattr(model, "name_or_path", None)]
     if named:
         return named[0]

@@ -127,9 +127,11 @@ def batch_of(call: Call) -> Batch:
     """What a call that has returned wrote. Waits for its device."""
     ends = config_value(call, "eos_token_id")
     ids = frozenset[int](() if ends is None else torch.as_tensor(ends).flatten().tolist())
-    return Batch(
-        _steps(call, ids), _prompts(call), ids, call.processors, call.own, config_value(call, "max_new_tokens")
-    )
+    limit, longest = (config_value(call, name) for name in ("max_new_tokens", "max_length"))
+    if limit is None and longest is not None and call.width is not None:
+        limit = longest - call.width
+    rows = max(call.rows, default=0)
+    return Batch(_steps(call, ids), _prompts(call), ids, call.processors, call.own, computed=rows, limit=limit)
 
 
 def config_value(call: Call, name: str) -> Any:
