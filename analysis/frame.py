@@ -75,7 +75,7 @@ FRAMES = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Frame:
     """Columns of equal length by name: int64, float64, or object arrays of text, bytes, or anything with None.
 
@@ -108,6 +108,9 @@ class Frame:
         }
         units = {name: _UNITS[column.unit] for name, column in known.items() if column.unit in _UNITS}
         return cls(columns, units, {name: column.comment for name, column in known.items()})
+
+    def __repr__(self) -> str:
+        return f"<Frame of {counted(len(self), 'row')}: {', '.join(self.names)}>"
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))

@@ -1,9 +1,12 @@
-"""Parts of pages that the code declares, as Markdown: SQL modules, figures, findings, settings, checks of traces."""
+"""Parts of pages that are made from the code, as Markdown: SQL modules, figures, findings, settings, notebooks."""
 
 from __future__ import annotations
 
 import inspect
+import json
+import re
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.certificate import CHECKS
@@ -12,6 +15,8 @@ from molprof.common.setting import rows
 from molprof.common.settings import CaptureSettings
 from molprof.queries.catalog import Column, Module, catalog
 from molprof.queries.pages import example_command
+
+NOTEBOOKS = Path(__file__).parent / "notebooks"
 
 
 def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
@@ -93,4 +98,18 @@ def checks() -> str:
     return table(("check", "passes if", "SQL"), body)
 
 
-PARTS: dict[str, Callable[[], str]] = {part.__name__: part for part in (modules, figures, findings, settings, checks)}
+def notebooks() -> str:
+    """The cells of the notebooks, without outputs; a heading is one of the page."""
+    blocks = []
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        for cell in json.loads(path.read_text())["cells"]:
+            text = "".join(cell["source"])
+            is_code = cell["cell_type"] == "code"
+            blocks.append(f"```python\n{text}\n```" if is_code else re.sub("^#", "##", text).replace("](../", "]("))
+        blocks.append(f"The notebook: {{download}}`{path.name} <notebooks/{path.name}>`")
+    return "\n\n".join(blocks)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    part.__name__: part for part in (modules, figures, findings, settings, checks, notebooks)
+}
