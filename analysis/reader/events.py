@@ -131,7 +131,7 @@ def is_memory(event: Any) -> bool:
 decode_whole = msgspec.json.Decoder(list[Event]).decode
 _decode_brief = msgspec.json.Decoder(list[BriefEvent], float_hook=exact_float).decode
 _encode_lines = msgspec.json.Encoder().encode_lines
-_needed_args = msgspec.json.Decoder(NeededArgs | None, float_hook=exact_float)
+_needed_args: Any = msgspec.json.Decoder(NeededArgs | None, float_hook=exact_float)
 
 
 def needed_of(category: str | None) -> Collection[str] | None:
@@ -155,8 +155,9 @@ def decode_brief(text: bytes) -> list[Any]:
 
 
 def _sizes(args: Any) -> Any:
-    needed = _needed_args.decode(args) if isinstance(args, msgspec.Raw) and args else args
-    return NeededArgs(input_dims=needed.input_dims) if isinstance(needed, NeededArgs) else msgspec.UNSET
+    needed: Any = _needed_args.decode(args) if isinstance(args, msgspec.Raw) and args else args
+    has_args = isinstance(needed, NeededArgs)
+    return NeededArgs(input_dims=needed.input_dims) if has_args else msgspec.UNSET
 
 
 def _shortened(event: Event) -> Event:
