@@ -25,7 +25,8 @@ from molprof.profiler.engines.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.load import load
 from molprof.profiler.molecules.prompts import read_prompts
-from molprof.profiler.recording.marks import HostMarks, mark_cost_ns
+from molprof.profiler.recording.cost import mark_cost_ns
+from molprof.profiler.recording.marks import HostMarks
 from molprof.profiler.recording.window import ProfilerMarks, Steps, recording
 
 WARM_STEPS = 5  # the first steps of a batch are slower

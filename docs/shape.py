@@ -28,8 +28,8 @@ GROUND = "molprof.common"
 
 
 def _floors(column: int) -> tuple[tuple[str, ...], ...]:
-    """The rooms of one side by floor, from the lowest: the table in contributing.md declares them."""
-    text = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    """The rooms of one side by floor, from the lowest: the table in architecture.md declares them."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = text.partition("\n## Floors\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| [1-9] \|(.*?)\|(.*?)\|$", table, re.MULTILINE)
     side = ("molprof.analysis", "molprof.profiler")[column]

@@ -111,6 +111,11 @@ def apply(path: Path, language: str, code: str) -> None:
         old = "".join(f"{line[1:]}\n" for line in lines if not line.startswith("+"))
         new = "".join(f"{line[1:]}\n" for line in lines if not line.startswith("-"))
         text = path.read_text(encoding="utf-8")
+        if len(lines) == 2 and lines[0].startswith("-from "):  # what is imported already may have grown
+            source, _, names = lines[1][1:].partition(" import ")
+            (old,) = re.findall(rf"^{re.escape(source)} import .*$", text, re.MULTILINE)
+            known = {*old.partition(" import ")[2].split(", "), *names.split(", ")}
+            new = f"{source} import {', '.join(sorted(known))}"
         assert text.count(old.rstrip("\n")) == 1, f"{path}: {old}"
         path.write_text(text.replace(old.rstrip("\n"), new.rstrip("\n")), encoding="utf-8")
     elif path.exists():

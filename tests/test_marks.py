@@ -21,7 +21,8 @@ from molprof.profiler.constraints import make_processor
 from molprof.profiler.engines.runner import Runner
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import molecule
-from molprof.profiler.recording.marks import HostMarks, Marks, before_forward, mark_cost_ns, marked, signature_cost_ns
+from molprof.profiler.recording.cost import mark_cost_ns, signature_cost_ns
+from molprof.profiler.recording.marks import HostMarks, Marks, before_forward, marked
 from molprof.profiler.recording.window import Steps, recording
 
 PHASES = ("step", "forward", "processor", "sampling", "bookkeeping")

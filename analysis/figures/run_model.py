@@ -174,6 +174,7 @@ class Setup(Struct, frozen=True):
         if self.sorted is None:
             return None
         parts = ["sorted" if self.sorted else "input order"]
+        parts += [f"engine {self.engine}"] if self.engine not in (None, AUTO, GENERATE, "forced") else []
         parts += ["forced runs"] if self.forced_runs else []
         parts += ["finished dropped"] if self.drop_finished else []
         parts += [f"compile {self.compile}"] if self.compile not in (None, "auto") else []

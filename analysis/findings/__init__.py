@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from molprof.analysis.figures.model import Finding
-from molprof.analysis.findings import attention, cpu, engine, idle, kernels, masks, processor, run
 from molprof.analysis.findings.around import ASKED
 from molprof.analysis.findings.known import FOREIGN_IDLE, RUN_IDLE, SPAN, Known
 from molprof.analysis.findings.rule import Found, Rule
@@ -11,8 +12,18 @@ from molprof.analysis.trace_processor.package import Query
 
 __all__ = ["RULES", "Known", "find_all", "queries"]
 
-_MODULES = (engine, masks, idle, attention, kernels, cpu, processor, run)
-# In the order in which they are defined: that of findings of equal gain.
+# In the order of findings of equal gain.
+_SUBJECTS = (
+    "engine",
+    "masks",
+    "idle",
+    "attention",
+    "kernels",
+    "cpu",
+    "processor",
+    "run",
+)
+_MODULES = [import_module(f"{__name__}.{name}") for name in _SUBJECTS]
 RULES = tuple(item for module in _MODULES for item in vars(module).values() if isinstance(item, Rule))
 
 

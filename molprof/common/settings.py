@@ -248,8 +248,9 @@ class CaptureSettings:
         if self.drop_finished and compiled:
             text = f"rows that leave the batch change the shape that compile {self.compile!r} is made for"
             yield text, "leave out --drop-finished or --compile"
-        if self.engine == GENERATE and (self.forced_runs or self.drop_finished):
-            yield "transformers' generate neither feeds forced runs nor drops rows", "leave out --engine"
+        if self.engine not in (AUTO, "forced") and (self.forced_runs or self.drop_finished):
+            what = "transformers' generate" if self.engine == GENERATE else f"engine {self.engine!r}"
+            yield f"{what} neither feeds forced runs nor drops rows", "leave out --engine"
         if self.engine_name == "forced" and self.kv_cache not in ("dynamic", "static"):
             text = f"kv-cache {self.kv_cache!r} is transformers' own; forced runs and dropped rows do not use it"
             yield text, "--kv-cache dynamic or static"

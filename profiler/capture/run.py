@@ -41,7 +41,8 @@ from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import Peak
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompts, with_chats
-from molprof.profiler.recording.marks import HostMarks, mark_cost_ns, signature_cost_ns
+from molprof.profiler.recording.cost import mark_cost_ns, signature_cost_ns
+from molprof.profiler.recording.marks import HostMarks
 from molprof.profiler.recording.program import WINDOW_STEPS, usual_window
 from molprof.profiler.recording.tracefile import (
     Exported,

@@ -39,6 +39,11 @@ class TokenTable:
     edges: Sequence[Mapping[int, int]]
     ends: Collection[int]
 
+    def __post_init__(self) -> None:
+        """Raises ValueError where no text is allowed, not even an empty one."""
+        if not (self.edges and self.edges[0]) and 0 not in self.ends:
+            raise ValueError("the table allows no text: nothing leads on from state 0, and it is no end")
+
     @cached_property
     def longest(self) -> int | None:
         """Most tokens of a text; None if it has no bound."""

@@ -28,10 +28,8 @@ import inspect
 import itertools
 import logging
 import os
-import statistics
 import threading
 import time
-import timeit
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -436,19 +434,3 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
             delattr(owner, name)
         else:
             setattr(owner, name, before)
-
-
-def mark_cost_ns() -> float:
-    """Measured cost of one host timestamp as `HostMarks` takes it, in ns."""
-    return _cost_ns(HostMarks().processor, 2000)
-
-
-def signature_cost_ns() -> float:
-    """Measured cost of one signature inspection as `LogitsProcessorList` makes it, in ns."""
-    call = _Last(lambda input_ids: None).__call__
-    return _cost_ns(lambda: inspect.signature(call).parameters, 200)
-
-
-def _cost_ns(action: Callable[[], object], calls: int) -> float:
-    """Median of nine averages."""
-    return 1e9 / calls * statistics.median(timeit.repeat(action, repeat=9, number=calls))

@@ -35,8 +35,9 @@ from molprof.profiler.environment import check_versions, environment
 from molprof.profiler.models.device import resolve_device
 from molprof.profiler.models.load import sizes
 from molprof.profiler.models.target import token_bytes
+from molprof.profiler.recording.cost import mark_cost_ns
 from molprof.profiler.recording.loop import OwnLoop
-from molprof.profiler.recording.marks import Call, mark_cost_ns, marked
+from molprof.profiler.recording.marks import Call, marked
 from molprof.profiler.recording.program import Plan, ProgramMarks
 from molprof.profiler.recording.sequences import Batch, Generated, Step, batch_of, config_value, generated
 from molprof.profiler.recording.tracefile import (
