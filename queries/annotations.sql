@@ -58,6 +58,13 @@ RETURNS Expr AS (
   IIF(INSTR($name, $key) > 0, CAST(SUBSTR($name, INSTR($name, $key) + LENGTH($key)) AS INT), NULL)
 );
 
+-- A percentile of a group by nearest rank, the least rank that reaches it: of rows with their `number` in order of the
+-- value and the `count` of the group; null for fewer than `least`.
+CREATE PERFETTO MACRO _molprof_percentile(value Expr, percent Expr, least Expr)
+RETURNS Expr AS (
+  MAX(IIF(count >= $least AND number = ($percent * count + 99) / 100, $value, NULL))
+);
+
 -- Names by which programs mark steps and phases. The first pattern that matches decides.
 CREATE PERFETTO TABLE molprof_annotation_pattern(
   -- Lower numbers are tried first. Of the steps that a trace marks, those of the lowest number count.

@@ -150,7 +150,7 @@ WHERE
 ORDER BY work.id;
 
 -- Kernels, copies and sets by name, the longest exposed time first.
-CREATE PERFETTO VIEW molprof_exposed_kernel(
+CREATE PERFETTO TABLE molprof_exposed_kernel(
   -- Kernel, copy or set, as recorded.
   name STRING,
   -- Its class, as in molprof.kernel_classes.

@@ -95,7 +95,10 @@ WITH
       ('all-reduce', '*nccl*allreduce*', ''),
       ('copy on the device', 'memcpy dtod*', ''),
       ('softmax', '*softmax*forward*', ''),
-      ('sampling', '*multinomial*', '')
+      ('sampling', '*multinomial*', ''),
+      ('exponential', '*distribution_elementwise*exponential_kernel*', ''),
+      ('div', '*binaryfunctor<*divfunctor<*', ''),
+      ('argmax', '*reduce_kernel<*argmaxops<*', '')
   ),
   chain(chain, form, place, part) AS (
     VALUES
@@ -141,7 +144,11 @@ WITH
       ('all-reduce, RMSNorm', 3, 3, 'copy on the device'),
       ('all-reduce, RMSNorm', 3, 4, 'add and norm'),
       ('softmax, sampling', 1, 1, 'softmax'),
-      ('softmax, sampling', 1, 2, 'sampling')
+      ('softmax, sampling', 1, 2, 'sampling'),
+      ('softmax, sampling', 2, 1, 'softmax'),
+      ('softmax, sampling', 2, 2, 'exponential'),
+      ('softmax, sampling', 2, 3, 'div'),
+      ('softmax, sampling', 2, 4, 'argmax')
   )
 SELECT
   chain.chain,

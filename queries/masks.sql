@@ -324,9 +324,9 @@ SELECT
   per,
   count,
   SUM(dur) AS time_ns,
-  MAX(IIF(number = (50 * count + 99) / 100, dur, NULL)) AS p50_ns,
-  MAX(IIF(count >= 10 AND number = (90 * count + 99) / 100, dur, NULL)) AS p90_ns,
-  MAX(IIF(count >= 100 AND number = (99 * count + 99) / 100, dur, NULL)) AS p99_ns,
+  _molprof_percentile!(dur, 50, 1) AS p50_ns,
+  _molprof_percentile!(dur, 90, 10) AS p90_ns,
+  _molprof_percentile!(dur, 99, 100) AS p99_ns,
   MAX(dur) AS longest_ns
 FROM ranked
 GROUP BY measure, per

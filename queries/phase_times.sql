@@ -48,9 +48,9 @@ WITH
     SELECT
       program,
       phase,
-      MAX(IIF(number = (50 * count + 99) / 100, dur, NULL)) AS p50_ns,
-      MAX(IIF(count >= 10 AND number = (90 * count + 99) / 100, dur, NULL)) AS p90_ns,
-      MAX(IIF(count >= 100 AND number = (99 * count + 99) / 100, dur, NULL)) AS p99_ns,
+      _molprof_percentile!(dur, 50, 1) AS p50_ns,
+      _molprof_percentile!(dur, 90, 10) AS p90_ns,
+      _molprof_percentile!(dur, 99, 100) AS p99_ns,
       MAX(dur) AS longest_ns
     FROM ranked
     GROUP BY program, phase

@@ -75,10 +75,9 @@ SELECT
   COUNT() AS count,
   AVG(value) AS mean_ns,
   MIN(value) AS shortest_ns,
-  -- The least rank that reaches the percentage, rounded up.
-  MAX(IIF(number = (50 * count + 99) / 100, value, NULL)) AS p50_ns,
-  MAX(IIF(number = (90 * count + 99) / 100, value, NULL)) AS p90_ns,
-  MAX(IIF(number = (99 * count + 99) / 100, value, NULL)) AS p99_ns,
+  _molprof_percentile!(value, 50, 1) AS p50_ns,
+  _molprof_percentile!(value, 90, 1) AS p90_ns,
+  _molprof_percentile!(value, 99, 1) AS p99_ns,
   MAX(value) AS longest_ns
 FROM ranked
 GROUP BY measure, source, kind

@@ -202,7 +202,9 @@ TABLES = (
     TableQuery(
         "top_gpu_operations",
         "GPU work by name",
-        "SELECT name, class, count, time_ns, time_ratio FROM molprof_top_gpu_operation"
+        "INCLUDE PERFETTO MODULE molprof.exposed;\n"
+        "SELECT name, class, count, time_ns, time_ratio, exposed_ns FROM molprof_top_gpu_operation"
+        " LEFT JOIN (SELECT name, class, exposed_ns FROM molprof_exposed_kernel) USING (name, class)"
         " ORDER BY time_ns DESC, name, class LIMIT 30",
         "top_operations",
     ),
