@@ -179,6 +179,35 @@ def test_threads_and_nesting(model: Any, tmp_path: Path, caplog: pytest.LogCaptu
     assert " ".join(map(str, written(tmp_path / "run.json")[0])) == streamed.strip()
 
 
+def test_a_profiler_of_the_programs_own(model: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def profiled() -> None:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as own:
+            torch.ones(3).add_(1)
+        assert own.events()
+
+    class Profiled(Same):
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            profiled()
+            return scores
+
+    asked: dict[str, Any] = {"max_new_tokens": 4, "min_new_tokens": 4}
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities), molprof.record(tmp_path / "inside.json"):
+        model.generate(PROMPT, **asked)
+    with molprof.record(tmp_path / "around.json") as around:
+        profiled()
+    with molprof.record(tmp_path / "window.json", window="auto"):
+        model.generate(PROMPT, **asked, logits_processor=[Profiled()])
+    assert [line.partition(": ")[0] for line in caplog.messages] == [
+        "the program's own profiler runs",
+        *["the program's own profiler took the place of molprof's"] * 2,
+    ]
+    assert (around.path, list(tmp_path.iterdir())) == (None, [])
+    with molprof.record(tmp_path / "after.json"):
+        model.generate(PROMPT, **asked)
+    run_of(tmp_path / "after.json")
+
+
 def test_a_handler_of_torchs_own_profiler(tmp_path: Path) -> None:
     schedule = torch.profiler.schedule(wait=1, warmup=1, active=2, repeat=2)
     activities = [torch.profiler.ProfilerActivity.CPU]

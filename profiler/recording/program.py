@@ -19,7 +19,7 @@ import torch
 
 from molprof.common.manifest import BETWEEN, STEP_PHASES, Repeat
 from molprof.profiler.recording.marks import Marks
-from molprof.profiler.recording.window import ProfilerMarks, Steps, warm_up
+from molprof.profiler.recording.window import TAKEN, ProfilerMarks, Steps, warm_up
 
 WINDOW_FIRST, WINDOW_STEPS = 20, 20
 _GAP, _END = len(STEP_PHASES), len(STEP_PHASES) + 1  # beside the places of the four phases
@@ -268,7 +268,9 @@ class ProgramMarks(Marks):
         first, last = self._windows.pop(0)
         self._running.finish()
         profiler, self._running = self._running.profiler, None
-        assert profiler is not None
+        if profiler is None:
+            self.lost = TAKEN
+            return
         found = Recorded(profiler, Steps(len(self.calls), first, min(last, self._call.steps - 1)))
         if self.recorded is None or found.count >= self.recorded.count:
             self.recorded = found

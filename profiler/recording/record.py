@@ -48,7 +48,7 @@ from molprof.profiler.recording.tracefile import (
     token_events,
     write_trace,
 )
-from molprof.profiler.recording.window import ProfilerMarks, export, warm_up
+from molprof.profiler.recording.window import TAKEN, ProfilerMarks, export, warm_up
 
 _LOG = logging.getLogger("molprof")
 _running = threading.Lock()  # torch has one profiler
@@ -72,7 +72,7 @@ def record(
 
     Each call of transformers' `generate`, of any thread, is a batch of the trace; so is each loop of `molprof.step`.
     Models, logits processors, stopping criteria and generation configs stay as they are. A recording inside another is
-    part of that one, and writes no file.
+    part of that one, and writes no file; nor does one where the program's own torch.profiler runs. Both are logged.
 
     Without `window` and `call` all is recorded and nothing is timed without the profiler. With one of them the profiler
     runs for some steps only, and all others are timed.
@@ -94,8 +94,10 @@ def record(
     check_versions()
     output = OutputFile(Path(path), force, tuple(sys.argv))
     plan = None if window is None and call is None else Plan(call, None if window == "auto" else window)
-    if not _running.acquire(blocking=False):
-        _LOG.warning("a recording already runs: %s is not written", path)
+    other = torch._C._autograd._profiler_enabled() and not _running.locked()
+    if other or not _running.acquire(blocking=False):
+        runs = "the program's own profiler runs" if other else "a recording already runs"
+        _LOG.warning("%s: %s is not written", runs, path)
         yield Recording(output, tokenizer, None)
         return
     try:
@@ -110,7 +112,10 @@ def record(
             except Exception as other:  # the block's own exception is what its caller is to see
                 _LOG.warning("no trace is written: %s", other)
             raise
-        recording.write()
+        if recording.lost is None:
+            recording.write()
+        else:
+            _LOG.warning("%s: %s is not written", recording.lost, path)
     finally:
         _running.release()
 
@@ -178,6 +183,14 @@ class Recording:
         """Time of molprof's own work while the program waited; None where all was recorded."""
         return self.marks.own_ns if isinstance(self.marks, ProgramMarks) else None
 
+    @property
+    def lost(self) -> str | None:
+        """What kept the profiler from recording, where nothing was recorded."""
+        marks = self.marks
+        if isinstance(marks, ProgramMarks):
+            return None if marks.recorded or marks.cut else marks.lost
+        return TAKEN if marks.profiler is None else None
+
     def summary(self) -> list[str]:
         """What was recorded, in a line; nothing without a batch."""
         if not self._batches or self._found is None:
@@ -199,7 +212,7 @@ class Recording:
                 raise RunError(*_nothing(marks, problem))
             profiler, steps = recorded.profiler, recorded.steps
         elif marks.profiler is None:
-            raise RunError("nothing was recorded")
+            raise RunError(f"nothing was recorded: {TAKEN}")
         else:
             profiler, steps = marks.profiler, None
         with scratch_file(self._output.path) as part:
@@ -362,7 +375,7 @@ class Recording:
 
 def _nothing(marks: ProgramMarks, problem: str | None) -> tuple[str, str]:
     if marks.lost is not None:
-        return f"the profiler did not start: {marks.lost}", "does the program run a profiler of its own?"
+        return f"nothing was recorded: {marks.lost}", "record it without that profiler"
     if problem is not None:
         return f"nothing was recorded before the program ended with {problem}", "molprof run --full records all"
     if marks.calls:

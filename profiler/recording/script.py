@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from molprof.common import live
-from molprof.common.errors import MolprofError
+from molprof.common.errors import MolprofError, missing_extra
 from molprof.common.text import escaped
 from molprof.common.values import bytes_text, time_text
 
@@ -95,10 +95,10 @@ class _Program:
         ended_ns = time.perf_counter_ns()
         self._stack.close()
         if self._recording is None:
-            self._lines.append(
+            self._lines = self._lines or [
                 "nothing is recorded: the program called neither transformers' generate nor molprof.step(); --full"
                 " records all"
-            )
+            ]
             return
         early = problem is not None and not (isinstance(problem, SystemExit) and problem.code in (None, 0))
         try:
@@ -157,10 +157,16 @@ class _Program:
             if self._recording is not None:  # another thread began it
                 return
             self._leave_alone()
-            from molprof.profiler.environment import check_versions
-            from molprof.profiler.recording.program import Plan
-            from molprof.profiler.recording.record import Recording
-            from molprof.profiler.recording.tracefile import OutputFile
+            try:
+                from molprof.profiler.environment import check_versions
+                from molprof.profiler.recording.program import Plan
+                from molprof.profiler.recording.record import Recording
+                from molprof.profiler.recording.tracefile import OutputFile
+            except ModuleNotFoundError as problem:
+                if (missing := missing_extra(problem.name or "", "recording")) is None:
+                    raise
+                self._lines += [f"nothing is recorded: {missing}", f"  {missing.hint}"]
+                return
 
             check_versions()
             asked = self._asked

@@ -15,6 +15,9 @@ from molprof.common.manifest import BETWEEN
 from molprof.profiler.models.device import on_gpu, synchronize
 from molprof.profiler.recording.marks import Marks
 
+# Why a recording is lost.
+TAKEN = "the program's own profiler took the place of molprof's"
+
 
 class Steps(NamedTuple):
     """Steps of one call of `generate`, of one batch; all three are numbered from 0."""
@@ -128,8 +131,11 @@ class ProfilerMarks(Marks):
         """Stops a recording that still runs: at the end of its window, of the program, or after an error."""
         self._close()
         if self._recording and self.profiler is not None:
-            synchronize(self._device)
             self._recording = False
+            if not torch.autograd.profiler._is_profiler_enabled:
+                self.profiler = None  # another one has stopped, and this one with it: torch crashes at a second stop
+                return
+            synchronize(self._device)
             self.profiler.stop()
 
     def _push(self, phase: str, with_step: bool = True) -> None:
