@@ -12,6 +12,7 @@ from captures import captured, settings
 from page_data import render
 
 from molprof import api
+from molprof.analysis.documents.figures import figure_values
 from molprof.analysis.documents.report import report_document
 from molprof.analysis.render import render as render_document
 from molprof.common.errors import UsageError
@@ -159,6 +160,7 @@ def test_answers_are_shown_judged_and_counted(tmp_path: Path) -> None:
         (True, None), (False, "stopped at the token limit: no brace"),
     ]  # fmt: skip
     assert all(item.junk and item.text for item in run.sequences)
+    assert [figure_values(report)[name] for name in ("valid_ratio", "check")] == [0.5, "test_answers:one_brace"]
     assert run.junk_tokens == sum(item.junk for item in run.sequences)
     (found,) = (item for item in report.findings if item.id == "runaway_answers")
     assert f"{run.junk_tokens} tokens of 2 of 2 answers" in found.evidence

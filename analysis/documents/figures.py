@@ -48,7 +48,8 @@ _SHOWN = (
 )  # fmt: skip
 # Figures of the first screen: of each line the first one that is recorded and not 0, and so many in all.
 _FIRST = (
-    ("wall_ns",), ("tokens_per_s",), ("forward_ns",), ("processor_ns",), ("valid_molecules",), ("drift_block_ratio",),
+    ("wall_ns",), ("tokens_per_s",), ("forward_ns",), ("processor_ns",), ("valid_ratio", "valid_molecules"),
+    ("drift_block_ratio",),
     ("busy_ratio",), ("gpu_ns_per_token", "gpu_ns_per_step", "kernel_time_ns"),
     ("kernels_per_token", "kernels_per_step", "kernels"), ("launches_per_token", "launches_per_step", "launches"),
     ("graph_launches_per_step", "graph_launches"), ("syncs_per_step",), ("elementwise_kernels_ns",),

@@ -313,6 +313,8 @@ def _outside(report: Report) -> Iterator[str]:
     unmarked_ns = marks.unmarked_wall_ns
     without = "" if unmarked_ns is None else f"; a pass without any takes {time_text(unmarked_ns)}"
     yield f"phase timestamps: {cost}{without}"
+    if run.processor_once_ns is not None:
+        yield f"not in the whole run: making the processor, once, took {time_text(run.processor_once_ns)}"
     yield from program_notes(run)
 
 

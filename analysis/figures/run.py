@@ -141,6 +141,7 @@ def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) ->
         disagreement=read_disagreement(engine, text_format),
         step_times=step_times(timings.repeats),
         step_phases=_step_phases(timings.repeats) or UNSET,
+        processor_once_ns=timings.processor_once_ns,
         peak_memory_bytes=timings.peak_memory_bytes,
         peak_memory_of=timings.peak_memory_of,
         totals=totals,

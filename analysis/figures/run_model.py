@@ -267,6 +267,7 @@ class Run(Struct, frozen=True):
     drift: Drift | None = None
     disagreement: Disagreement | None = None
     step_times: tuple[StepTime, ...] = ()
+    processor_once_ns: int | None = None  # making the processor, once before all passes, in none of their times
     peak_memory_bytes: int | None = None  # in the timed passes; `peak_memory_of` says which memory that is
     peak_memory_of: str | None = None
     totals: dict[str, RunTotal] | None = None  # launches and kernels, else leaf_operators; None where steps lack parts

@@ -11,7 +11,7 @@ from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run, Setup
 from molprof.analysis.reader import path_text
 from molprof.common.settings import SETTINGS as ROWS
-from molprof.common.values import Unit, Value, count_text, number_text
+from molprof.common.values import Unit, Value, count_text, number_text, per
 
 
 def _of_run(
@@ -125,6 +125,16 @@ _RUN = (
         compared=True,
         of_molecules=True,
     ),
+    _of_run(
+        "valid_ratio",
+        "share of valid answers",
+        "measure",
+        lambda run: None if run.of_molecules else per(run.valid_molecules, run.molecules),
+        "ratio",
+        compared=True,
+        stands_in=True,
+    ),
+    *(_setting(name, _or_none) for name in ("schema", "regex", "check")),
     _setting("max_new_tokens", unit="count"),
     _setting("seed", lambda value, setup: str(value)),
     _of_run("torch", "torch", "setting", lambda run: run.setup.torch),

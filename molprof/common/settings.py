@@ -113,13 +113,13 @@ class CaptureSettings:
         help="Prompts of plain text, one per line; or JSON lines with prompt or messages (FILE.jsonl).")
     # schema, regex: what they constrain to is a parameter of the processor, which decides tokens
     schema: str | None = setting(
-        None, decides="nothing", kind="file", metavar="FILE",
+        None, decides="nothing", label="schema", role="setting", quiet=True, kind="file", metavar="FILE",
         help="JSON schema of answers to --prompts: xgrammar and llguidance constrain to it, and it judges all.")
     regex: str | None = setting(
-        None, decides="nothing", metavar="PATTERN",
+        None, decides="nothing", label="regular expression", role="setting", quiet=True, metavar="PATTERN",
         help="The same with a regular expression.")
     check: str | None = setting(
-        None, decides="nothing", metavar="MODULE:FUNCTION",
+        None, decides="nothing", label="check of answers", role="setting", quiet=True, metavar="MODULE:FUNCTION",
         help="Judge answers with this function of the answer, or of answer and prompt, which returns what is wrong.")
     # prompt_format, answer_format: see `TextFormat`
     prompt_format: str = setting(
