@@ -18,6 +18,8 @@ from molprof.profiler.jobs.index import Entry, expanded, read_index, remaining, 
 from molprof.profiler.jobs.job import write_json
 from molprof.profiler.jobs.runner import Turn, run_here
 
+TRACES = Path(__file__).parent.parent / "traces"
+
 
 def test_turns_run_once_and_what_failed_is_not_repeated() -> None:
     ends = {"a": Ending("ok", seconds=2.0), "b": Ending("failed", "no", 1, seconds=4.0), "c": Ending("unsupported")}
@@ -91,6 +93,42 @@ def test_a_wrong_grid_names_its_line(tmp_path: Path, text: str, line: int, messa
 
 
 # Sweeps
+
+
+def test_a_sweep_is_compared_like_beside_like(tmp_path: Path, molprof: Cli) -> None:
+    (grid := tmp_path / "grid").mkdir()
+    entries = []
+    for model, processor in (
+        ("qwen", "none"),
+        ("qwen", "lp"),
+        ("llama", "none"),
+        ("llama", "lp"),
+        ("llama", "grammar"),
+    ):
+        name = f"{model}-{processor}"
+        trace = f"cpu-{model}{'' if processor == 'none' else '-generic' if processor == 'lp' else '-grammar'}.json.gz"
+        (grid / f"{name}.json.gz").symlink_to(TRACES / trace)
+        entries.append(Entry(name, f"{name}.json.gz", {"model": model, "processor": processor, "n": 8}, ("capture",)))
+    write_index(grid, entries)
+
+    def groups(*more: str) -> list[tuple[str, list[str]]]:
+        found = json.loads(molprof("compare", "grid", "--format", "json", *more).stdout)
+        return [(group["group"], group["labels"]) for group in found["groups"]]
+
+    assert groups() == [
+        ("model qwen", ["qwen no lp", "qwen lp:generic"]),
+        ("model llama", ["llama no lp", "llama lp:generic", "llama lp:grammar"]),
+    ]
+    assert groups("--over", "model") == [
+        ("processor none", ["qwen no lp", "llama no lp"]), ("processor lp", ["qwen lp:generic", "llama lp:generic"]),
+    ]  # fmt: skip
+    done = molprof("compare", "grid", "--fail-if", "processor_ns>+1%")
+    assert done.returncode == 1
+    assert [line.partition(": ")[2].partition(": ")[0] for line in done.stderr.splitlines() if "failed" in line] == [
+        "model qwen", "model llama", "model llama",
+    ]  # fmt: skip
+    wrong = molprof("compare", "grid", "--over", "n")
+    assert (wrong.returncode, "does not vary 'n'\n  it varies model, processor" in wrong.stderr) == (2, True)
 
 
 def entry_of(name: str, state: str = "waiting", **more: Any) -> Entry:

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
-from molprof.analysis.compare import Comparison, one_file, unlike_surroundings
+from molprof.analysis.compare import SCHEMA, Comparison, one_file, unlike_surroundings
 from molprof.analysis.compare.difference import Difference, known_parts, named_parts
 from molprof.analysis.compare.parts import MACHINE, PART_LABELS, RECORDED_LABELS, group_of
 from molprof.analysis.compare.rows import ComparedRow
@@ -74,6 +74,44 @@ def comparison_document(comparison: Comparison) -> Document:
         comparison_verdict(comparison),
         (*first_screen(comparison, reports), *_predictions(comparison, built_in=False), _next(comparison)),
     )
+
+
+def groups_document(groups: Sequence[tuple[str, Comparison]]) -> Document:
+    """Several comparisons, each by what its runs share: one table of all, then each as a document has it."""
+    documents = [(name, comparison_document(item)) for name, item in groups]
+    rows = [
+        (name if place == 0 else "", label, *(cell for row in (item.wall, item.tokens) for cell in _cells(row, place)))
+        for name, item in groups
+        for place, label in enumerate(item.labels)
+    ]
+    titles = [Column("equal"), Column("run"), Column("total time", "number"), Column("ratio", "factor", joined=True)]
+    titles += [Column("time per token", "number"), Column("ratio", "factor", joined=True)]
+    table = Section("Groups", ("ratios are to the first run of each group",), Table(tuple(titles), rows, keys=2))
+    return Document(
+        f"molprof compare: {counted(len(groups), 'group')} of runs that differ in one option",
+        (table, *(Section(name, item.summary, parts=item.sections) for name, item in documents)),
+        lambda: {"schema": SCHEMA, "groups": [{"group": name, **item.to_json()} for name, item in groups]},
+        lambda: _group_records(groups),
+        tuple(dict.fromkeys(text for _, item in documents for text in item.warnings)),
+        screen=(table, *(Section(name, item.summary) for name, item in documents)),
+    )
+
+
+def _cells(row: ComparedRow, place: int) -> tuple[Cell, Cell]:
+    """The value of a run, and its ratio to the first."""
+    ratio = row.ratios[place] if place else None
+    return Cell(row.values[place], row.figure.unit), Cell(ratio or "", "factor", noise=row.within_noise(place))
+
+
+def _group_records(groups: Sequence[tuple[str, Comparison]]) -> Table:
+    """A row for each figure of each run."""
+    titles = tuple(map(Column, ("group", "run", "id", "unit", "value", "ratio")))
+    return Table(titles, [
+        (name, label, row.figure.id, row.figure.unit, row.values[place], row.ratios[place])
+        for name, item in groups
+        for place, label in enumerate(item.labels)
+        for row in item.rows
+    ])  # fmt: skip
 
 
 def _next(comparison: Comparison) -> Section:

@@ -23,6 +23,7 @@ from molprof.commands.options import (
     reading_options,
     refuse,
     result_options,
+    sweep_groups,
     sweeps_expanded,
     write,
 )
@@ -41,6 +42,11 @@ BYS = ("kernel",)
     "--of", "region", type=click.Choice(("step", "steps", "trace")),
     help="What --by compares: the step of median time (default if both mark steps), all steps, or the trace.",
 )  # fmt: skip
+@click.option(
+    "--over", metavar="OPTION",
+    help="Of a sweep: compare the values of this option, all others equal.  [default: processor, else model, else the"
+    " last one]",
+)  # fmt: skip
 @all_option
 @given_options
 @reading_options
@@ -52,6 +58,7 @@ def command(
     anyway: bool,
     by: str | None,
     region: str | None,
+    over: str | None,
     whole: bool,
     tokens: tuple[int, ...],
     molecules: tuple[int, ...],
@@ -61,9 +68,10 @@ def command(
     """Compare TRACES side by side; ratios and differences are against the first.
 
     A trace may be a stored report (molprof report TRACE -o baseline.json) or the folder of a molprof
-    sweep, which stands for its traces. ~ stands for a ratio of times that noise explains. A threshold is a change
-    against the first trace (a sign and %) or a value (wall_ns>2s). A threshold on a time fails only if its whole
-    confidence interval is beyond the limit. Exit codes: 1 a threshold failed, 3 one is undecided.
+    sweep, which stands for its traces. The traces of one sweep are compared like beside like: in groups that differ in
+    one option, each against the first of its group. ~ stands for a ratio of times that noise explains. A threshold is
+    a change against the first trace (a sign and %) or a value (wall_ns>2s). A threshold on a time fails only if its
+    whole confidence interval is beyond the limit. Exit codes: 1 a threshold failed, 3 one is undecided.
 
     --by kernel aligns what both ran, in order: kernels, or operators where no GPU is recorded. It splits the difference
     in recorded time, to the nanosecond, into work that is matched and slower or faster, only in one trace, or moved,
@@ -81,6 +89,7 @@ def command(
       molprof compare before.json.gz after.json.gz --by kernel
       molprof compare h100.json.gz mi300.json.gz --by kernel --of trace -o kernels.html
     """
+    groups = sweep_groups(traces, over) if by is None else []
     traces = sweeps_expanded(traces)
     if len(traces) < 2:
         from molprof.analysis.reader.source import refuse_folder
@@ -103,15 +112,23 @@ def command(
         result.deliver(kernels_document(sums, region), whole)
         return 3 if sums.problems else 0
     from molprof.analysis.compare.thresholds import judge_rows, parse_threshold, read_expectations
-    from molprof.analysis.documents.comparison import comparison_document
+    from molprof.analysis.documents.comparison import comparison_document, groups_document
     from molprof.analysis.reports import with_given
 
     bounds = [parse_threshold(text) for text in thresholds]
     expectations = () if predictions is None else read_expectations(predictions)
     found = with_given(reports(traces, reading), tokens, molecules)
-    comparison = compare(*found, anyway=anyway, expectations=expectations)
-    outcome = judge_rows(comparison.labels, comparison.runs, comparison.rows, bounds)
-    text = render(comparison_document(comparison), result.style, result.columns, whole)
+    known = dict(zip(traces, found, strict=True))
+    compared = [
+        (name, compare(*(known[path] for path in paths), anyway=anyway, expectations=expectations))
+        for name, paths in groups or [("", traces)]
+    ]
+    outcomes = [(name, judge_rows(item.labels, item.runs, item.rows, bounds)) for name, item in compared]
+    outcome = [
+        [f"{name}: {line}" if name else line for name, kinds in outcomes for line in kinds[place]] for place in range(3)
+    ]
+    document = groups_document(compared) if groups else comparison_document(compared[0][1])
+    text = render(document, result.style, result.columns, whole)
     note(*(remark for report in found for remark in report.trace.remarks))
     write(text, result.output)
     return judged(outcome)

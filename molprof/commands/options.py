@@ -284,6 +284,25 @@ def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
+def sweep_groups(paths: Sequence[Path], over: str | None) -> list[tuple[str, list[Path]]]:
+    """The traces of one sweep in groups of two or more that differ in one option; none where that is a single group.
+
+    A remark names each trace that has no other to be compared with. Raises UsageError for `over` without a sweep.
+    """
+    found: list[tuple[str, list[Path]]] = []
+    if len(paths) == 1:
+        from molprof.profiler.jobs.index import alike
+
+        found = alike(paths[0], over)
+    if over is not None and not found:
+        raise UsageError("--over is for the traces of one sweep", hint="molprof compare DIR --over OPTION")
+    groups = [(name, traces) for name, traces in found if len(traces) > 1]
+    if len(found) < 2 or not groups:
+        return []
+    note(*(f"{traces[0]}: nothing like it to compare it with" for _, traces in found if len(traces) == 1))
+    return groups
+
+
 def refuse_twice(paths: Sequence[Path]) -> None:
     """Raises UsageError where two of the paths are one stream."""
     streams = [path for path in paths if is_stream(path)]

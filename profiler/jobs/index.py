@@ -21,6 +21,8 @@ INDEX = "index.json"
 LOGS = "logs"
 KIND = "molprof sweep"
 _AGAIN = "molprof sweep FILE --resume"
+# Options of which `alike` compares the values, in this order.
+_COMPARED = ("processor", "model")
 # Words of a command line of schema 1 -> what says the same now.
 _FLAGS = {"--lp": ("--processor", "lp"), "--no-lp": ("--processor", "none")}
 
@@ -87,6 +89,33 @@ def expanded(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
         found += [folder / entry.output for entry in there]
         remarks += [f"{folder}: no trace of {entry.name} ({entry.problem})" for entry in traces if entry not in there]
     return found, remarks
+
+
+def alike(path: Path, over: str | None = None) -> list[tuple[str, list[Path]]]:
+    """The traces of a sweep (folder or index) in groups that differ in one option alone, by what each group shares.
+
+    One group is all of a sweep with one option that varies; nothing comes of another path.
+
+    Args:
+        over: that option; None: `processor`, else `model`, else the last one that varies.
+
+    Raises:
+        UsageError: the sweep does not vary it.
+    """
+    folder = path if path.is_dir() else path.parent
+    entries = read_index(folder) if path.is_dir() or path.name == INDEX else None
+    traces = [item for item in entries or () if item.arguments[0] == "capture"]
+    names = dict.fromkeys(name for item in traces for name in item.options)
+    varied = [name for name in names if len({str(item.options.get(name)) for item in traces}) > 1]
+    if over is not None and over not in varied:
+        raise UsageError(f"{path} does not vary {over!r}", hint=f"it varies {', '.join(varied) or 'nothing'}")
+    chosen = over or next((name for name in _COMPARED if name in varied), varied[-1] if varied else "")
+    groups: dict[str, list[Path]] = {}
+    for item in traces:
+        shared = ", ".join(f"{name} {item.options.get(name)}" for name in varied if name != chosen)
+        if (folder / item.output).is_file():
+            groups.setdefault(shared, []).append(folder / item.output)
+    return list(groups.items())
 
 
 def remaining(
