@@ -1,4 +1,4 @@
-"""Fixtures that several test files share: an isolated cache, and the command line as a real process."""
+"""Fixtures that several test files share: an isolated cache, and the command line, here or in other environments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from typing import Any
 import fake_shell as shell
 import pytest
 from alone import alone
-from goldens import called
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Each worker has a core: with more threads torch waits for the other workers' most of the time. Before torch loads.
@@ -32,6 +31,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job ignores Ctrl-C, and so would every process that the tests start and interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+from goldens import called
 
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.common import manifest

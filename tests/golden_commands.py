@@ -148,6 +148,18 @@ MISTAKES = (
         "{atom}<{x}{y}{z}>...", "{atom}<{x},{y},{z}...", "{atom}\u27e8{x},{y},{z}\u27e9...", "{atom}<{x}-{y}-{z}>...",
         "{atom} {x} {y} {z} ...", "{atom}({x},{y},{z})...", "{atom}[{x},{y},{z}]...",
     )),
+    *(f"capture --model qwen -o a.json {options}" for options in (
+        "--batch-size -1", "--repeats 0", "--warmup -1", "--max-new-tokens 0", "--window 3:2", "--window 3:4 --full",
+        "--window 3:1000000000", "--max-cache-length 99", "--pad-multiple 0", "--pad-multiple 2 --drop-finished",
+        "--threads 1025", "--template-threads 1025", "--temperature 0.0", "--temperature inf", "--top-p 1.5",
+        "--top-k 0", "--seed -1", "--seed 4294967296",
+    )),
+    *(f"capture --model qwen -o a.json --size {size}" for size in (
+        "7b", "''", "layers=5,layers=6", "layers=-5", "layers=0", "layers=10000000000", "'layers=\u0665'", "depth=5",
+        "tied=1", "layers=3", "hidden=191", "mlp=511", "head_dim=80", "heads=4,kv_heads=4", "heads=5", "head_dim=33",
+    )),
+    "capture --model gpt -o a.json --size 0.6b", "capture --model llama -o a.json --size hidden=200",
+    "capture --model '' -o a.json",
 )  # fmt: skip
 
 GOLDENS = [

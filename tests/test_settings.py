@@ -31,34 +31,13 @@ TRACE = Path(__file__).parent.parent / "traces/cpu-qwen.json.gz"
         ({"attention": "fast"}, "no attention 'fast'"),
         ({"kv_cache": "none"}, "no kv-cache 'none'"),
         ({"dtype": "int8"}, "no dtype 'int8'"),
-        ({"count": 0}, "-n 0 is below 1"),
-        ({"batch_size": -1}, "--batch-size -1 is below 1"),
-        ({"repeats": 0}, "--repeats 0 is below 1"),
-        ({"warmup": -1}, "--warmup -1 is below 0"),
-        ({"max_new_tokens": 0}, "--max-new-tokens 0 is below 1"),
-        ({"window": (3, 2)}, "the window 3:2 is not FIRST:LAST with 0 <= FIRST <= LAST"),
-        ({"window": (3, 4), "full": True}, "a window and a full recording exclude each other"),
-        ({"window": (3, 10**9)}, "--window 1000000000 is above 1000000"),
-        ({"model": ""}, "no model is named"),
         ({"processor": ""}, "no processor is named"),
-        ({"max_cache_length": 99}, "--max-cache-length is for a cache of fixed shape, not 'dynamic'"),
-        ({"padding_multiple": 0}, "--pad-multiple 0 is below 1"),
-        (
-            {"padding_multiple": 2, "drop_finished": True},
-            "forced runs and dropped rows give prompts no columns of padding",
-        ),
-        ({"threads": 1025}, "--threads 1025 is above 1024"),
-        ({"template_threads": 1025}, "--template-threads 1025 is above 1024"),
         ({"sampling": "beam"}, "no sampling 'beam'"),
-        ({"temperature": 0.0}, "--temperature 0.0 is not a number above 0"),
-        ({"temperature": float("inf")}, "--temperature inf is not a number above 0"),
-        ({"top_p": 1.5}, "--top-p 1.5 is not in (0, 1]"),
-        ({"top_k": 0}, "--top-k 0 is below 1"),
-        ({"seed": -1}, "--seed -1 is below 0"),
-        ({"seed": 2**32}, "--seed 4294967296 is above 4294967295"),
+        ({"count": 0}, "-n 0 is below 1"),
     ],
 )
 def test_a_wrong_setting(changes: dict[str, Any], message: str) -> None:
+    """Of the API; what a command line says of its options is in `tests/goldens`."""
     with pytest.raises(UsageError) as caught:
         CaptureSettings(**{"model": "qwen", **changes})
     assert str(caught.value) == message
