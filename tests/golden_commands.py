@@ -122,7 +122,7 @@ MISTAKES = (
     "bench batch --processor-arg a=1 -o x", "bench show given/bench.jsonl --plot batch",
     "bench show given/bench.jsonl --plot batch --format csv -o x.svg", "sweep given/old.txt",
     "sweep given/grid.toml --limit 0", "sweep given/grid.toml --submit slurm --limit 5",
-    "sweep given/auto.toml --dry-run", "sweep given/wrong.toml --dry-run", "sweep given/other.toml --dry-run",
+    "sweep given/auto.toml --dry-run", "sweep given/wrong-grid.toml --dry-run", "sweep given/other.toml --dry-run",
     "jobs --cancel", "jobs 1 --cancel --requeue", "collect 1", "logs 1", "report given/tiny.json --detach",
     "report given/tiny.json --slurm cpus=1", "report given/tiny.json --submit nowhere -o x",
     "report given/tiny.json --submit slurm --slurm cpus=x -o x",

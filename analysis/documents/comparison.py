@@ -79,7 +79,7 @@ def comparison_document(comparison: Comparison) -> Document:
 def groups_document(groups: Sequence[tuple[str, Comparison]]) -> Document:
     """Several comparisons, each by what its runs share: one table of all, then each as a document has it."""
     documents = [(name, comparison_document(item)) for name, item in groups]
-    rows = [
+    rows: list[tuple[str | Cell, ...]] = [
         (name if place == 0 else "", label, *(cell for row in (item.wall, item.tokens) for cell in _cells(row, place)))
         for name, item in groups
         for place, label in enumerate(item.labels)
