@@ -142,3 +142,12 @@ def test_a_replay_without_changes_is_the_trace(name: str) -> None:
     for replayed in (found.recorded, found.changed):
         assert replayed.length_ns == pytest.approx(length, abs=1)
         assert sum(replayed.path.values()) == pytest.approx(length, abs=1)
+
+
+def test_a_wait_for_what_is_not_recorded_is_told(tmp_path: Path) -> None:
+    events = [slice_("cpu_op", "aten::a", 0, 4), call(1, 1), work("kernel", GEMM, 91, 10, 1)]
+    found, _ = api.critical_path(write(tmp_path / "trace.json", {"traceEvents": events}))
+    assert found.notes == (
+        "the first work of a stream starts 90.0 µs after its launch: the GPU may have been busy with work that is not "
+        "recorded",
+    )

@@ -11,11 +11,14 @@ from molprof.analysis.critical.recorded import NONE, read_named, read_recorded
 from molprof.analysis.critical.replay import ON_GPU, Replay, Replayed, needs_names
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
+from molprof.common.values import time_text
 
 # Classes of GPU work, and phases, that are tried without their time: those that take most of the path.
 _MOST = 8
 # A gain below this share of the length is not shown.
 LEAST_RATIO = 0.005
+# A first work that waits longer for nothing that is recorded is told.
+_LATE_RATIO = 0.05
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,13 @@ def read_critical_path(engine: TraceProcessor, info: TraceInfo, changes: Sequenc
     tried = [(change, replay.run([change])) for change in _single(replay, found)]
     shorter = [(change, one) for change, one in tried if one.length_ns < found.length_ns - least]
     notes = list(recorded.notes)
+    late = (recorded.previous == NONE) & (recorded.call_of != NONE)
+    delays = recorded.work_start[late] - recorded.call_start[recorded.call_of[late]]
+    if (longest := int(delays.max(initial=0))) > _LATE_RATIO * found.length_ns:
+        notes.append(
+            f"the first work of a stream starts {time_text(longest)} after its launch: the GPU may have been busy with "
+            "work that is not recorded"
+        )
     if any(change.name == LAUNCHES for change in changes):
         runs = int(recorded.segment[-1]) + 1 if len(recorded.segment) else 0
         notes.append(f"{LAUNCHES}=graph: the calls between two host syncs of a step become one, {runs:,} in all")
