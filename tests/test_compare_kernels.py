@@ -51,6 +51,20 @@ OTHER = ran(
 )
 
 
+def test_matched_work_is_more_or_slower(tmp_path: Path) -> None:
+    def sized(rows: int, us: float) -> dict[str, Any]:
+        content = ran(("aten::mm", "sm90_gemm", 200, us), ("aten::cumsum", "scan_kernel", 230, us))
+        sizes = {"Input Dims": [[rows, 8], [8, 4]], "Input type": ["float", "float"]}
+        content["traceEvents"][0]["args"] |= sizes
+        return content
+
+    found = compared(tmp_path, sized(16, 4), sized(32, 10)).whole
+    # Twice the FLOPs at 4 / 1024 and 10 / 2048 ns for each; of the other kernel no shapes are recorded.
+    mean_rate, mean_flops = (4_000 / 1024 + 10_000 / 2048) / 2, 1536
+    assert found.split == [1024 * mean_rate, (10_000 / 2048 - 4_000 / 1024) * mean_flops, 6_000]
+    assert sum(found.split) == found.parts["slower"] + found.parts["faster"]
+
+
 def test_every_nanosecond_has_a_part(tmp_path: Path) -> None:
     result = compared(tmp_path, FIRST, OTHER)
     assert result.whole.parts == {

@@ -34,10 +34,10 @@ from tiny_trace import HOST, slice_, write
 from trace_rows import losses
 
 from molprof.analysis.figures.model import IDLE_CAUSES
-from molprof.analysis.figures.union import Union
 from molprof.analysis.query import find_statement
 from molprof.analysis.reader.load import load_trace
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
+from molprof.analysis.union import Union
 from molprof.queries import PACKAGE, modules
 from molprof.queries.catalog import catalog, standalone_sql
 

@@ -19,12 +19,12 @@ from tiny_trace import slice_
 
 from molprof import api
 from molprof.analysis.documents.ranks import ranks_document
-from molprof.analysis.figures.union import Union
 from molprof.analysis.ranks import Job
 from molprof.analysis.ranks.exchanges import bus_factor
 from molprof.analysis.ranks.files import part_path, read_part
 from molprof.analysis.ranks.read import needed_bytes, workers_for
 from molprof.analysis.render import render
+from molprof.analysis.union import Union
 from molprof.common.errors import MolprofError, TraceError
 
 CORPUS = Path(os.environ.get("MOLPROF_CORPUS", "absent"), "ranks")

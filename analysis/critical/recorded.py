@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from molprof.analysis.figures.union import Union
 from molprof.analysis.frame import Frame, read_frame
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.union import Union
 from molprof.common.errors import TraceError
 
 # A call that begins so long after the last of its own thread was handed to it by another thread that called since.

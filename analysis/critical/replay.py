@@ -28,7 +28,7 @@ from molprof.analysis.critical.changes import (
     matches,
 )
 from molprof.analysis.critical.recorded import NONE, Interval, Recorded, Thread, unions
-from molprof.analysis.figures.union import Union
+from molprof.analysis.union import Union
 from molprof.common.errors import UsageError
 
 ON_GPU, ON_HOST, BETWEEN = "GPU", "CPU", "between"

@@ -31,16 +31,7 @@ from molprof.analysis.compare.kernels.sums import (
 from molprof.analysis.documents.differing import compare_command
 from molprof.analysis.documents.plots import plot_section
 from molprof.analysis.figures.build import software
-from molprof.common.document import (
-    Document,
-    Field,
-    Section,
-    Table,
-    last_rows,
-    records,
-    table_of,
-    values,
-)
+from molprof.common.document import Document, Field, Section, Table, last_rows, records, table_of, values
 from molprof.common.values import (
     count_text,
     counted,
@@ -147,6 +138,8 @@ def _notes(result: Summed, region: str, labels: tuple[str, str]) -> Iterator[str
     beside = [_beside_ns(part) for part in parts]
     if any(beside) and parts[0].trace.has_gpu:
         yield f"work beside earlier work counts once: {' and '.join(map(time_text, beside))} are left out"
+    if text := result.whole.split_text:
+        yield f"of matched {noun(result)}s: {text}"
     if parts[0].trace.has_gpu:
         yield "recorded GPU time, from the end of the work before to the end of the last; a gap counts for what ends it"
     else:
@@ -332,6 +325,7 @@ def _data(result: Summed, region: str, labels: tuple[str, str]) -> dict[str, Any
             "span_ns": result.span_ns,
             "parts": result.whole.parts,
             "counts": result.whole.counts,
+            "matched": result.whole.matched,
             "residual_ns": result.residual_ns,
             "after_last_ns": result.tail_ns,
             "problems": list(result.problems),

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from molprof.analysis.figures.union import Union
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor.package import Query
+from molprof.analysis.union import Union
 from molprof.common.values import counted, number_text, percent_text, time_text
 
 _FILLING = ("mask_fill", "mask_fill_per_request")

@@ -18,11 +18,11 @@ from msgspec import Struct
 
 from molprof.analysis.figures.model import RECORDED_SPAN, RUN_TIME, Gain, Group, Report
 from molprof.analysis.figures.run_model import Run
-from molprof.analysis.figures.union import Union
 from molprof.analysis.frame import Frame
 from molprof.analysis.reader.stacks import Stacks
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query
+from molprof.analysis.union import Union
 from molprof.common.manifest import STEP_PHASES
 from molprof.common.values import percent_text, time_text
 

@@ -9,11 +9,11 @@ import numpy as np
 from msgspec import Struct
 
 from molprof.analysis.figures.model import Gain, Group
-from molprof.analysis.figures.union import Union
 from molprof.analysis.findings.known import Known
 from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query
+from molprof.analysis.union import Union
 
 # Less is not worth a finding.
 LEAST_GAIN = 0.01

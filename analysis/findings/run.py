@@ -10,10 +10,10 @@ import statistics
 from collections import Counter
 
 from molprof.analysis.figures.run_model import Run
-from molprof.analysis.figures.union import Union
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.rule import Found, operators_named, rule
 from molprof.analysis.trace_processor.package import Query
+from molprof.analysis.union import Union
 from molprof.common.manifest import STEP_PHASES
 from molprof.common.values import count_text, counted, number_text, percent_text, time_text
 

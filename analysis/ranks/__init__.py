@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from molprof.analysis.figures.union import Union
 from molprof.analysis.ranks.exchanges import Clocks, Cost, align, cost_of, match
 from molprof.analysis.ranks.files import checked
 from molprof.analysis.ranks.read import RankTrace
 from molprof.analysis.ranks.split import Activity, Check, StepTimes, Straggler, activity, checks, step_times, stragglers
+from molprof.analysis.union import Union
 
 __all__ = ["Job", "RankTrace", "job_of_files"]
 

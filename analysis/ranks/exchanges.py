@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from molprof.analysis.figures.union import Union
 from molprof.analysis.ranks.read import Collective, RankTrace
+from molprof.analysis.union import Union
 from molprof.common.values import Range
 
 # In these not all ranks of the group take part.

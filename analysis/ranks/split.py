@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from molprof.analysis.figures.union import Union
 from molprof.analysis.ranks.exchanges import Cost
 from molprof.analysis.ranks.read import RankTrace
+from molprof.analysis.union import Union
 
 OUTSIDE = "before the first step"
 # Of all time that ranks waited in a step: for whom they waited so long is worth a word.

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from molprof.analysis.figures.union import Union
 from molprof.analysis.frame import Frame, read_frame
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.roofline.formulas import work_of
@@ -19,6 +18,7 @@ from molprof.analysis.roofline.operands import RECORD_SHAPES, Operands, argument
 from molprof.analysis.roofline.peaks import Peaks, peaks_of
 from molprof.analysis.roofline.products import ATTENTION, CONVOLUTION, MATMUL, Work
 from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.union import Union
 from molprof.common.errors import TraceError
 from molprof.common.values import counted
 

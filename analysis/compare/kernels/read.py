@@ -7,7 +7,7 @@ that it calls. So the times of all work and the gaps between add up to the time 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from pathlib import Path
@@ -16,6 +16,9 @@ from typing import NamedTuple
 from molprof.analysis.figures.shapes import input_shapes, shapes_text
 from molprof.analysis.frame import read_frame
 from molprof.analysis.reader import TraceInfo, is_stream, path_text
+from molprof.analysis.roofline.formulas import work_of
+from molprof.analysis.roofline.operands import read_operands
+from molprof.analysis.roofline.read import HEAVY
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.errors import EngineError, TraceError
@@ -49,6 +52,7 @@ class Work(NamedTuple):
     track_id: int = -1  # -1: GPU work
     own_ns: int = 0  # its time after all earlier work of its lane has ended, and without operators that it calls
     gap_ns: int = 0  # time before it in which nothing ran
+    amount: int | None = None  # FLOPs of its operator where they count, else least bytes; None: not known
 
 
 class Step(NamedTuple):
@@ -113,7 +117,11 @@ def read_recorded(engine: TraceProcessor, info: TraceInfo) -> Recorded:
     """What ran in a loaded trace. Raises TraceError where neither GPU work nor operators are recorded."""
     shapes = {operator: shapes_text(sizes) for operator, sizes in input_shapes(engine).items()}
     work = read_frame(engine, "work", f"{_OF_BOTH} class device operator call_id operator_id").rows()
-    rows = [Work(*(*row, call is not None, shapes.get(operator))) for *row, call, operator in work]
+    amounts = _amounts(engine, {row[-1]: row[-3] for row in work if row[-1] in shapes})
+    rows = [
+        Work(*(*row, call is not None, shapes.get(operator)))._replace(amount=amounts.get(operator))
+        for *row, call, operator in work
+    ]
     if not work:
         # One lane for each process.
         operators = read_frame(engine, "operators", f"{_OF_BOTH} upid id track_id").rows()
@@ -127,6 +135,15 @@ def read_recorded(engine: TraceProcessor, info: TraceInfo) -> Recorded:
     steps = [Step(*(*row, row[0] in typical)) for row in read_frame(engine, "steps", "id ts dur kind name").rows()]
     span_ns = int(engine.query(_SPAN.text)["span_ns"][0])
     return Recorded(info, bool(work), tuple(sorted(rows, key=lambda row: row.lane)), tuple(steps), span_ns)
+
+
+def _amounts(engine: TraceProcessor, operators: Mapping[int, str]) -> dict[int, int]:
+    """What operators must do, by slice: FLOPs of products, convolutions and attention, of others bytes."""
+    found = {}
+    for item, given in (read_operands(engine, operators) if operators else {}).items():
+        if (one := work_of(operators[item], given)) is not None:
+            found[item] = one.flops if one.family in HEAVY and one.flops else one.bytes
+    return found
 
 
 def cut(recorded: Recorded, region: str) -> Selection:

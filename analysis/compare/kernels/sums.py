@@ -13,11 +13,11 @@ import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from molprof.analysis.compare.kernels.read import Lane, Selection, Work
 from molprof.analysis.figures.sequence import SPECIFIC, align_by, functions_in, gaps
-from molprof.common.values import class_names
+from molprof.common.values import class_names, signed_time_text
 
 MATCHED, INSERTED, DELETED, MOVED = "matched", "inserted", "deleted", "moved"
 LEVELS = (
@@ -68,6 +68,13 @@ class Location:
         return "/".join(names if len(names) <= 2 else ["…", *names[-2:]])
 
 
+class Split(NamedTuple):
+    """The difference of a pair in two, ns; they add up to it."""
+
+    work_ns: float  # by more FLOPs or bytes, at the mean of both rates
+    rate_ns: float  # by another rate, for the mean of both amounts
+
+
 @dataclass(frozen=True)
 class Change:
     """A pair of pieces of work, or one without a counterpart."""
@@ -82,6 +89,16 @@ class Change:
     def time_ns(self) -> int:
         """Other minus first, of the work alone."""
         return (self.other.own_ns if self.other else 0) - (self.first.own_ns if self.first else 0)
+
+    @property
+    def split(self) -> Split | None:
+        """Its time as more work and another rate; None without a counterpart or where an amount is not known."""
+        first, other = self.first, self.other
+        if first is None or other is None or not first.amount or not other.amount:
+            return None
+        rates = first.own_ns / first.amount, other.own_ns / other.amount
+        mean_rate, mean_amount = sum(rates) / 2, (first.amount + other.amount) / 2
+        return Split((other.amount - first.amount) * mean_rate, (rates[1] - rates[0]) * mean_amount)
 
     @property
     def idle_ns(self) -> int:
@@ -102,16 +119,39 @@ class Sum:
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys((MATCHED, INSERTED, DELETED, MOVED), 0))
     first: list[int] = field(default_factory=lambda: [0, 0, 0])  # pieces of work, their time, the gaps before them
     other: list[int] = field(default_factory=lambda: [0, 0, 0])
+    # Of matched work: by more work, by another rate, and where amounts are not known; ns. Together slower and faster.
+    split: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
 
     @property
     def total_ns(self) -> int:
         return sum(self.parts.values())
+
+    @property
+    def matched(self) -> dict[str, float]:
+        """`split` by name."""
+        return dict(zip(("work_ns", "rate_ns", "not_known_ns"), self.split, strict=True))
+
+    @property
+    def split_text(self) -> str:
+        """The difference of matched work in words; empty where no amount of work is known."""
+        more, rate, rest = self.split
+        if not (more or rate):
+            return ""
+        unknown = f", {signed_time_text(rest)} where the work is not known" if round(rest) else ""
+        return (
+            f"{signed_time_text(more)} by more work (FLOPs of products and attention, bytes of others), "
+            f"{signed_time_text(rate)} by another time per FLOP or byte{unknown}"
+        )
 
     def add(self, change: Change) -> None:
         if change.time_ns:
             self.parts[part_of(change)] += change.time_ns
         self.parts["idle"] += change.idle_ns
         self.counts[change.kind] += 1
+        if change.kind == MATCHED:
+            split = change.split
+            for place, ns in enumerate((0.0, 0.0, float(change.time_ns)) if split is None else (*split, 0.0)):
+                self.split[place] += ns
         for amounts, item in ((self.first, change.first), (self.other, change.other)):
             if item is not None:
                 for place, amount in enumerate((1, item.own_ns, item.gap_ns)):
@@ -122,7 +162,9 @@ class Sum:
             name: dict(zip(("count", "time_ns", "idle_ns"), amounts, strict=True))
             for name, amounts in (("first", self.first), ("other", self.other))
         }
-        return {"difference_ns": self.total_ns, "parts": self.parts, "counts": self.counts, **sides}
+        return {
+            "difference_ns": self.total_ns, "parts": self.parts, "counts": self.counts, **sides, "matched": self.matched,
+        }  # fmt: skip
 
 
 @dataclass
