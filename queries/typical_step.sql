@@ -133,6 +133,17 @@ WITH
     JOIN molprof_step AS own ON own.batch = phase.batch AND own.step = phase.step
     JOIN molprof_typical_step AS step ON step.id = own.id
     UNION ALL
+    -- Of an engine or of transformers, whole ones of the step's thread; they may contain each other.
+    SELECT phase.id, 'phase', NULL, phase.phase, NULL, phase.ts, phase.dur, 1
+    FROM molprof_typical_step AS step
+    JOIN molprof_any_step AS place USING (id)
+    JOIN molprof_phase AS phase
+      ON phase.upid = place.upid
+      AND phase.tid = place.tid
+      AND phase.ts >= step.ts
+      AND phase.ts + phase.dur <= step.ts + step.dur
+    WHERE step.source != 'molprof' AND phase.program != 'molprof' AND phase.dur > 0
+    UNION ALL
     SELECT call.id, 'launch', NULL, call.name, NULL, call.ts, call.dur, 1
     FROM molprof_gpu_call AS call
     JOIN placed USING (id)

@@ -41,6 +41,13 @@ PHASES = {
     "processor": ("#f9d88f", "////"),
     "sampling": ("#aee0d0", "\\\\\\\\"),
     "bookkeeping": ("#ecc9dc", "----"),
+    # Of engines.
+    "schedule": ("#d9d3ee", ""),
+    "prepare": ("#dfe3e8", ""),
+    "mask_fill": ("#f9d88f", "////"),
+    "mask_apply": ("#f4b183", ""),
+    "sample": ("#aee0d0", "\\\\\\\\"),
+    "postprocess": ("#ecc9dc", ""),
 }
 DARK = "#4b5563"
 # Edges, hatches and text on any of these: the same in dark mode.

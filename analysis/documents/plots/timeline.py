@@ -27,6 +27,7 @@ _NAMED_RATIO = 0.085
 _LANES = 4
 _CLASSES = 7
 _OTHER = "others"
+_OTHER_PHASE: Look = ("#b9bfc9", "")
 _FOREIGN = ("#c3c8d0", "")
 _LOOKS: dict[str, Look] = {"launch": (style.DARK, ""), "wait": (style.SLATE, "////")}
 # Narrower bars get no hatch: its lines would be all that is seen.
@@ -72,7 +73,10 @@ def draw_timeline(subject: Reports) -> Figure:
     note = f"; what is shorter than {time_text(end / SLOTS)} is drawn together" if together else ""
     axes[-1].set_xlabel(style.lines(f"time since the step began, profiled ({unit}){note}"))
     phases = {interval.name for interval in intervals if interval.kind == "phase"}
-    looks = {name: look for name, look in style.PHASES.items() if name in phases} | colours
+    looks = {name: look for name, look in style.PHASES.items() if name in phases}
+    if phases - looks.keys():
+        looks["other phases"] = _OTHER_PHASE
+    looks |= colours
     if any(interval.kind == "gpu" and not interval.own for interval in intervals):
         looks["of another step"] = _FOREIGN
     end_line = Line2D([], [], color=style.INK, linewidth=0.8, linestyle=(0, (2, 2)))
@@ -136,7 +140,7 @@ def _look(interval: Interval, colours: Mapping[str, Look]) -> Look:
     if interval.work_class is not None:
         rest = colours.get(_OTHER, (style.SLATE, ""))
         return colours.get(interval.work_class, rest) if interval.own else _FOREIGN
-    return style.PHASES.get(interval.name, (style.SLATE, "")) if interval.kind == "phase" else _LOOKS[interval.kind]
+    return style.PHASES.get(interval.name, _OTHER_PHASE) if interval.kind == "phase" else _LOOKS[interval.kind]
 
 
 def draw_ranks(job: Job) -> Figure:
