@@ -26,9 +26,9 @@ CREATE PERFETTO VIEW molprof_step_latency(
   shortest_ns DURATION,
   -- 50th percentile, ns.
   p50_ns DURATION,
-  -- 90th percentile, ns.
+  -- 90th percentile, ns; null for fewer than 10 steps.
   p90_ns DURATION,
-  -- 99th percentile, ns.
+  -- 99th percentile, ns; null for fewer than 100 steps.
   p99_ns DURATION,
   -- Longest, ns.
   longest_ns DURATION
@@ -76,8 +76,8 @@ SELECT
   AVG(value) AS mean_ns,
   MIN(value) AS shortest_ns,
   _molprof_percentile!(value, 50, 1) AS p50_ns,
-  _molprof_percentile!(value, 90, 1) AS p90_ns,
-  _molprof_percentile!(value, 99, 1) AS p99_ns,
+  _molprof_percentile!(value, 90, 10) AS p90_ns,
+  _molprof_percentile!(value, 99, 100) AS p99_ns,
   MAX(value) AS longest_ns
 FROM ranked
 GROUP BY measure, source, kind
