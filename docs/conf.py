@@ -16,6 +16,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+autodoc_mock_imports = ["torch", "transformers"]  # the site needs neither
 suppress_warnings = ["myst.header"]
 html_theme = "furo"
 html_title = "molprof"
