@@ -163,7 +163,8 @@ class Sum:
             for name, amounts in (("first", self.first), ("other", self.other))
         }
         return {
-            "difference_ns": self.total_ns, "parts": self.parts, "counts": self.counts, **sides, "matched": self.matched,
+            "difference_ns": self.total_ns, "parts": self.parts, "counts": self.counts, "matched": self.matched,
+            **sides,
         }  # fmt: skip
 
 
