@@ -299,6 +299,23 @@ def test_what_its_batches_return(out: Any, problem: str) -> None:
         assert user(verify=False, batch=Batch(out=out)).start(ROWS)(answer, scores) is not None
 
 
+def test_state_of_an_earlier_batch_is_a_hint() -> None:
+    class Once:
+        used = False
+
+        def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+            assert not self.used
+            self.used = True
+            return scores
+
+    user = UserProcessor("users:Once", Once, TARGET)
+    given = torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, WIDTH)
+    user.start(ROWS)(*given)
+    with pytest.raises(ProcessorError, match="raised AssertionError") as caught:
+        user.start(ROWS)(*given)
+    assert "it needs start(rows)" in (caught.value.hint or "")
+
+
 def test_an_error_with_a_long_text_is_told_in_one_short_line() -> None:
     text = failure(user(batch=Batch(out=raising)).start(ROWS), torch.zeros(2, 4), torch.zeros(2, WIDTH))
     assert text.startswith("raised ValueError: not these: tensor([1, 2]) tensor(")

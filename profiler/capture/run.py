@@ -251,7 +251,8 @@ class CapturedRun:
         account = {"problem": str(problem), "processor": name, "command": list(self.output.command)}
         path = incomplete_path(self.output.path)
         write_trace(self._exported(raw), OutputFile(path, force=True), (), {INCOMPLETE_KEY: account})
-        hint = f"the steps before the failure are kept, marked incomplete: {path}"
+        kept = f"the steps before the failure are kept, marked incomplete: {path}"
+        hint = "\n".join(filter(None, (problem.hint, kept)))
         return ProcessorError(str(problem), hint, step=problem.step, batch=problem.batch)
 
     def _profiled(self, steps: Steps | None, raw: Path, stage: str = "profile", whole: bool = False) -> PassResult:

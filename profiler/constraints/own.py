@@ -30,6 +30,10 @@ from molprof.profiler.molecules.template import PLACEHOLDER, Template
 _INSTALLED = {"site-packages", "dist-packages"}
 _MOST_TEXT = 300  # of an error's own text: some hold whole tensors
 PASSED_ON = (MolprofError, torch.OutOfMemoryError)  # they already say what to do
+_REUSED = (
+    "all batches share one object: if it keeps state from step to step, it needs start(rows), which returns a new one,"
+    " or a parameter such as batch_size, by which its builder is called for each batch"
+)
 RAISED = (Exception, SystemExit)  # `SystemExit` would end the process without a message
 
 # What a parameter of a builder gets by its name.
@@ -122,10 +126,11 @@ class UserProcessor:
         self.needs_templates = bool(getattr(self._made, "needs_templates", needs))
         self.fixed_length = bool(getattr(self._made, "fixed_length", True))
         self.compiles = bool(getattr(self._made, "compiles", True))
+        self._batches = 0  # that had the object itself
         self.verify = False  # whether batches started from now on check that every row has a token left
 
     def error(self, what: str, step: int | None = None) -> ProcessorError:
-        return ProcessorError(f"the processor {self.name!r} {what}", step=step)
+        return ProcessorError(f"the processor {self.name!r} {what}", _REUSED if self._batches > 1 else None, step=step)
 
     @contextmanager
     def blamed(self, what: str, where: str = "", step: int | None = None) -> Iterator[None]:
@@ -155,6 +160,7 @@ class UserProcessor:
                 batch = self._builder(**self._of_run | of_batch | self._given)
             if callable(getattr(batch, "start", None)):
                 batch = batch.start(rows)
+            self._batches += batch is self._made
         if all(hasattr(batch, name) for name in ("reads_tokens", "forced", "mask")):
             return CheckedRuns(self, batch, rows.prompt_width)
         if not callable(batch):
