@@ -127,6 +127,7 @@ def test_a_sweep_is_compared_like_beside_like(tmp_path: Path, molprof: Cli) -> N
     assert [line.partition(": ")[2].partition(": ")[0] for line in done.stderr.splitlines() if "failed" in line] == [
         "model qwen", "model llama", "model llama",
     ]  # fmt: skip
+    assert ">model llama</h2>" in molprof("compare", "grid", "--format", "html").stdout
     wrong = molprof("compare", "grid", "--over", "n")
     assert (wrong.returncode, "does not vary 'n'\n  it varies model, processor" in wrong.stderr) == (2, True)
 

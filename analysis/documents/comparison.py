@@ -93,7 +93,11 @@ def groups_document(groups: Sequence[tuple[str, Comparison]]) -> Document:
         lambda: {"schema": SCHEMA, "groups": [{"group": name, **item.to_json()} for name, item in groups]},
         lambda: _group_records(groups),
         tuple(dict.fromkeys(text for _, item in documents for text in item.warnings)),
-        screen=(table, *(Section(name, item.summary) for name, item in documents)),
+        screen=(
+            table,
+            *(Section(name, item.summary) for name, item in documents),
+            Section("Next", tuple(dict.fromkeys(_next(item).notes[0] for _, item in groups))),
+        ),
     )
 
 
