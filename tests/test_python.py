@@ -112,7 +112,7 @@ def test_by_hand(molprof):
 
 def test_a_test_is_held_to_limits(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(TESTS)
-    shown = forked(tests_of, tmp_path).splitlines()
+    shown = forked(pytest_in, tmp_path).splitlines()
     assert shown[-1].startswith("3 failed, 1 passed")
     assert any(line.startswith("leaf_operators_per_step (") and line.endswith(", not <=3") for line in shown)
     assert any("operators: aten::" in line for line in shown)
@@ -122,7 +122,7 @@ def test_a_test_is_held_to_limits(tmp_path: Path) -> None:
     assert not any("Traceback" in line for line in shown)
 
 
-def tests_of(folder: Path) -> None:
+def pytest_in(folder: Path) -> None:
     """pytest as in a process of its own: no plugin but molprof's."""
     os.chdir(folder)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
