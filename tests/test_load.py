@@ -44,6 +44,7 @@ def test_a_model_from_a_folder(tmp_path: Path) -> None:
     preset = CaptureSettings("llama", size=size, weights="random", dtype="bfloat16", device="cpu")
     source, folder = load(preset), tmp_path / "model"
     export(preset, folder)
+    assert len({path.stat().st_mode for path in folder.iterdir()}) == 1  # who may read one may read all
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     read = load(CaptureSettings(str(folder), dtype="bfloat16", device="cpu", attention="eager"))
     assert (str(read.model.dtype), read.model.config._attn_implementation) == ("torch.bfloat16", "eager")

@@ -97,6 +97,9 @@ def export(settings: CaptureSettings, folder: Path, report: Report = lambda laye
         part = Path(place, "model")
         loaded.model.save_pretrained(part)
         loaded.tokenizer.save_pretrained(part)
+        mode = (part / "config.json").stat().st_mode
+        for path in part.glob("*.safetensors"):
+            path.chmod(mode)  # safetensors lets its owner alone read them
         part.rename(folder)
 
 
