@@ -243,5 +243,5 @@ def test_every_package_of_an_extra_is_hidden_from_a_command() -> None:
     """Or a processor in `test_processors.py`. safetensors cannot be missing: transformers requires it."""
     found = {re.split(r"[>\[;\s]", line)[0] for line in requires("molprof") or () if "extra ==" in line}
     tools = {"build", "hypothesis", "molprof", "mypy", "networkx", "pytest", "pytest-xdist", "ruff", "uv"}
-    tools |= {"furo", "myst-parser", "sphinx", "sphinx-click"}
+    tools |= {"furo", "myst-parser", "sphinx", "sphinx-click", "ipykernel", "nbclient", "pandas"}
     assert found - tools - {distribution for distribution, _ in EXTRAS.values()} == {"safetensors"}
