@@ -29,6 +29,7 @@ class CriticalPath:
         steps: marked ones; 0 where the whole trace is meant.
         without: single changes by which it would be shorter, the largest gain first.
         changes, changed: what the user asks for, and the trace with that; None without.
+        launches: what remains of the calls with `launches=graph`.
     """
 
     info: TraceInfo
@@ -37,6 +38,7 @@ class CriticalPath:
     without: tuple[tuple[Change, Replayed], ...]
     changes: tuple[Change, ...]
     changed: Replayed | None
+    launches: int
     notes: tuple[str, ...]
 
 
@@ -63,9 +65,6 @@ def read_critical_path(engine: TraceProcessor, info: TraceInfo, changes: Sequenc
             f"the first work of a stream starts {time_text(longest)} after its launch: the GPU may have been busy with "
             "work that is not recorded"
         )
-    if any(change.name == LAUNCHES for change in changes):
-        runs = int(recorded.segment[-1]) + 1 if len(recorded.segment) else 0
-        notes.append(f"{LAUNCHES}=graph: the calls between two host syncs of a step become one, {runs:,} in all")
     return CriticalPath(
         info,
         recorded.steps,
@@ -73,6 +72,7 @@ def read_critical_path(engine: TraceProcessor, info: TraceInfo, changes: Sequenc
         tuple(sorted(shorter, key=lambda item: (item[1].length_ns, str(item[0])))),
         tuple(changes),
         replay.run(changes) if changes else None,
+        int(recorded.segment[-1]) + 1 if len(recorded.segment) else 0,
         tuple(notes),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from molprof.analysis.critical.changes import LAUNCHES
 from molprof.analysis.critical.path import LEAST_RATIO, CriticalPath
 from molprof.analysis.critical.replay import BETWEEN, ON_GPU, ON_HOST, Piece, Replayed
 from molprof.analysis.reader import path_text
@@ -104,9 +105,13 @@ def _changed(found: CriticalPath) -> list[Section]:
     ]  # fmt: skip
     if not any(row[0].phase for row in rows):
         del fields[2]
-    note = "The two critical paths. What leaves the path may still run beside it."
+    notes = ["The two critical paths. What leaves the path may still run beside it."]
+    if any(change.name == LAUNCHES for change in found.changes):
+        notes.append(
+            f"The calls between two host syncs of a step become one: {counted(found.launches, 'call')} in all."
+        )
     title = f"With {', '.join(map(str, found.changes))}"
-    return [Section(title, (note,), table_of(rows, *fields, missing="-"))]
+    return [Section(title, tuple(notes), table_of(rows, *fields, missing="-"))]
 
 
 def _row(piece: Piece, ns: float, replayed: Replayed) -> dict[str, Any]:
