@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from molprof.analysis.frame import Frame
     from molprof.analysis.origin.opened import Opened
     from molprof.analysis.origin.read import Origins
+    from molprof.analysis.predict.predict import Prediction
     from molprof.analysis.query import Result, Statement
     from molprof.analysis.ranks import Job, RankTrace
     from molprof.analysis.roofline.read import Roofline
@@ -278,6 +279,26 @@ def critical_path(
     with _load(path, reading) as trace:
         found = trace.read(lambda engine, info: read_critical_path(engine, info, asked), stacks=True)
         return found, tuple(trace.info.notes())
+
+
+def predict(path: AnyPath, device: str, reading: Reading | None = None, changes: Sequence[str] = ()) -> Prediction:
+    """What a run with recorded shapes would be on a GPU such as h100 or mi300, with the error of each figure.
+
+    changes: as for `critical_path`. Raises UsageError for a device that is not known or a change that selects nothing,
+    TraceError where shapes are not recorded, or much time is in operators that no trace has shown.
+    """
+    from molprof.analysis.critical.changes import parse_changes
+    from molprof.analysis.predict.predict import device_of
+    from molprof.analysis.predict.predict import predict as predicted
+    from molprof.analysis.predict.run import read_run
+    from molprof.analysis.predict.table import Table, launching_of, quiet_of, stored
+
+    asked, peaks = parse_changes(changes), device_of(device)
+    known = stored()
+    launching, quiet = launching_of(known.sources), quiet_of(known.sources)
+    with _load(path, reading) as trace:
+        run = trace.read(lambda engine, info: read_run(engine, info, launching, quiet), stacks=True, all_args=True)
+    return predicted(run, Table(known.sources, peaks), known.checks, asked)
 
 
 def recorded(path: Path, reading: Reading | None = None) -> tuple[Recorded, Notes]:

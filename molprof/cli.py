@@ -42,6 +42,7 @@ GROUPS = {
     "Analyse traces": {
         "report": "Report launches, kernels, phases and tokens of one or more traces.",
         "compare": "Compare two or more traces, and explain the difference.",
+        "predict": "Predict launches, times and what limits a run for a GPU that is not here.",
         "ranks": "Show the ranks of a distributed job side by side.",
         "query": "Run SQL over one or more traces: a module of the package, a file, or text.",
         "queries": "List the SQL package: modules, columns, units and examples.",
@@ -73,7 +74,7 @@ COMMANDS = {name: text for commands in GROUPS.values() for name, text in command
 _HOMES = {"collect": "jobs", "logs": "jobs", "queries": "query"}
 # Commands that read traces. They use no linear algebra: numpy's OpenBLAS would start a thread per processor, and each
 # would wait in a busy loop for 0.1 s.
-_READERS = frozenset({"report", "compare", "ranks", "plot", "open", "trim", "query", "mcp"})
+_READERS = frozenset({"report", "compare", "predict", "ranks", "plot", "open", "trim", "query", "mcp"})
 
 
 class LazyGroup(click.Group):

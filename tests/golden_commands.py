@@ -99,6 +99,7 @@ MISTAKES = (
     "report given/run.json --peak bf16=989", "report given/run.json --what-if elementwise",
     "report given/run.json --what-if gpu=-1x", "report given/run.json --what-if launches=0x",
     "report given/run.json --by module --what-if gpu=0x", "report traces/cpu-qwen.json.gz --what-if nothing=0x",
+    "predict traces/cpu-qwen.json.gz --device h100", "predict traces/cpu-qwen.json.gz --device x1",
     "report traces/cpu-qwen.json.gz --by shape", "query given/bad.sql given/tiny.json",
     "query small_operations given/tiny.json -p below_ns=abc",
     "query molprof_small_operations given/tiny.json -p below_ns=1e",

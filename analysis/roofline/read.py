@@ -29,7 +29,7 @@ COMMUNICATION, TRANSFER, UNKNOWN, GRAPH = "communication", "copy from or to the 
 _TF32 = re.compile(r"tf32|s1688|_xf32", re.IGNORECASE)
 # Bytes of an element, as kernels of aten::cat name it.
 _OPAQUE = re.compile(r"OpaqueType<(\d+)u?>")
-_HOST = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost")
+HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost")
 
 
 @dataclass(frozen=True)
@@ -158,10 +158,7 @@ def _grouped(
     """Groups, the longest first, and the family of each piece of work."""
     pieces: defaultdict[tuple[str, int | None, str], list[int]] = defaultdict(list)  # by owner
     columns = [work[name].tolist() for name in ("operator_id", "name", "class", "category", "in_graph")]
-    # What an operator lists is of the type that its kernels name.
-    sizes = {
-        item: int(match[1]) for item, name, *_ in zip(*columns, strict=True) if (match := _OPAQUE.search(name or ""))
-    }
+    sizes = listed_bytes(work)
     found = {}
     for item, chain in chains.items():
         each = ((at, work_of(names[at], operands[at], sizes.get(item))) for at in chain if at in operands)
@@ -169,7 +166,7 @@ def _grouped(
     for place, (item, name, kind, category, in_graph) in enumerate(zip(*columns, strict=True)):
         if kind == "collective":
             pieces[COMMUNICATION, item, name].append(place)
-        elif category != "kernel" and _HOST.search(name or ""):
+        elif category != "kernel" and HOST_COPY.search(name or ""):
             pieces[TRANSFER, None, name].append(place)
         elif in_graph:
             pieces[GRAPH, None, name].append(place)
@@ -197,6 +194,12 @@ def _grouped(
         for (operator, kind, shapes, types, one), (calls, kernels, gpu_ns) in sums.items()
     ]
     return tuple(sorted(groups, key=lambda group: (-group.gpu_ns, group.operator, group.arguments))), family
+
+
+def listed_bytes(work: Frame) -> dict[int, int]:
+    """Bytes of an element of the tensors that operators list, by operator, as their kernels name the type."""
+    each = zip(work["operator_id"].tolist(), work["name"].tolist(), strict=True)
+    return {item: int(match[1]) for item, name in each if (match := _OPAQUE.search(name or ""))}
 
 
 def _least(work: Work | None, peaks: Peaks) -> tuple[float | None, str | None]:

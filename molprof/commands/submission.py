@@ -82,7 +82,7 @@ _SUBJECTS = {
         " drop_finished engine device threads",
         "Passes": "repeats warmup passes seed limit limit_s memory_limit bisect share",
         "Recording": "window full modules stacks shapes disagreement",
-        "Analysis": "whole rows by peaks what_if capture names_from thresholds tokens molecules",
+        "Analysis": "whole rows by peaks what_if gpu capture names_from thresholds tokens molecules",
         "Reading": "partial cached native_path",
         "Output": "style output folder force resume retry dry_run",
         "Cluster": " ".join((*PARAMETERS, "tasks")),

@@ -213,7 +213,7 @@ class CaptureSettings:
         False, decides="nothing", help="Record modules and Python functions too, for molprof report --by.")
     shapes: bool = setting(
         False, decides="nothing",
-        help="Record shapes and types of operators' arguments too, for molprof report --by shape and molprof replay.")
+        help="Record shapes and types of operators' arguments too, for molprof report --by shape, replay and predict.")
     disagreement: bool = setting(
         False, decides="nothing",
         help="Record what the model would have chosen, token by token, in an untimed pass.")

@@ -1,0 +1,304 @@
+"""A run on a GPU that is not here: its operators become kernels and host times, which the replay makes steps of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from molprof.analysis.critical.changes import GPU, LAUNCHES, Change
+from molprof.analysis.critical.recorded import NONE, Interval, Recorded
+from molprof.analysis.critical.replay import Replay, Replayed
+from molprof.analysis.predict.run import SYNCS, Call, Run
+from molprof.analysis.predict.table import Check, Estimate, Table
+from molprof.analysis.roofline.peaks import DEVICES, Peaks, peaks_of
+from molprof.analysis.union import Union
+from molprof.common.errors import TraceError, UsageError
+
+# More of the run's time in operators that neither traces nor formulas know: no prediction.
+MOST_UNKNOWN = 0.1
+# This share of the held-out predictions is within the interval.
+COVERAGE = 0.8
+LAUNCH_FIGURE, GPU_FIGURE, LENGTH_FIGURE, BUSY_FIGURE = "launches", "gpu_ns", "length_ns", "busy_ratio"
+LIMIT_FIGURE = "gpu_limits"
+# Host time of a launch and of a sync that waits for nothing, within the host time of its operator.
+_CALL_NS, _RETURN_NS = 3000, 5000
+FORWARD = ("prefill", "forward")
+_VIEWS = ("as_strided", "expand", "permute", "select", "slice", "t", "transpose", "unsqueeze", "view")
+
+
+class Figure(NamedTuple):
+    """A predicted figure, and its interval from the errors on held-out traces."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Share(NamedTuple):
+    """The calls of one operator. evidence: calls on the device's traces; 0: by the formula of its family alone."""
+
+    operator: str
+    calls: int
+    launches: int
+    gpu_ns: float
+    evidence: int
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A run on a device. Times: ns.
+
+    Attributes:
+        host_factor: host time between operators, as a multiple of the run's.
+        graphs: the same with the launches between two syncs in one graph.
+        changed: with what the user asks for; None without.
+        known_ratio: of the run's time in operators, what traces or formulas know.
+        checks: the held-out predictions that the intervals come from.
+    """
+
+    run: Run
+    device: Peaks
+    shown: bool
+    models: Sequence[str]
+    host_factor: float
+    launches: Figure
+    gpu_ns: Figure
+    length_ns: Figure
+    busy_ratio: Figure
+    limit: str
+    replayed: Replayed
+    graphs: Replayed
+    changes: tuple[Change, ...]
+    changed: Replayed | None
+    shares: tuple[Share, ...]
+    known_ratio: float
+    checks: Sequence[Check]
+
+
+def device_of(text: str) -> Peaks:
+    """The peaks of a GPU by a word such as h100 or mi300. Raises UsageError for one that is not known."""
+    for name in (text, text.upper(), f"{text.upper()}X"):
+        if (found := peaks_of(name)).source:
+            return found
+    known = ", ".join(dict.fromkeys(pattern.strip("*").lower().replace("*", " ") for pattern, _ in DEVICES))
+    raise UsageError(f"no figures are known of the device {text!r}", hint=f"one of {known}")
+
+
+def predict(run: Run, table: Table, checks: Sequence[Check], changes: Sequence[Change] = ()) -> Prediction:
+    """Raises TraceError where too much of the run's time is in operators that nothing is known of."""
+    estimates = [table.estimate(call) for call in run.calls]
+    pairs = [(call, one) for call, one in zip(run.calls, estimates, strict=True) if one is not None]
+    lost = sum(call.end_ns - call.start_ns for call, one in zip(run.calls, estimates, strict=True) if one is None)
+    unknown = sum(time for _, time in run.unknown.values()) + lost
+    whole = run.known_ns - lost + unknown
+    if not pairs or unknown > MOST_UNKNOWN * whole:
+        names = [name for name, _ in sorted(run.unknown.items(), key=lambda item: -item[1][1])]
+        names += sorted({call.operator for call, one in zip(run.calls, estimates, strict=True) if one is None})
+        raise TraceError(
+            f"{unknown / max(whole, 1):.0%} of the time in operators is in those that no trace has shown:"
+            f" {', '.join(names[:6])}",
+            hint=f"a prediction needs {1 - MOST_UNKNOWN:.0%} in operators that the table of the package knows",
+        )
+    factor = host_factor(run, table)
+    recorded = made_up(run, pairs, table, factor)
+    replay = Replay(recorded)
+    replayed = replay.run()
+    gpu_ns = sum(one.gpu_ns for _, one in pairs)
+    used = [check for check in checks if check.shown == table.shown]
+    return Prediction(
+        run,
+        table.device,
+        table.shown,
+        table.models,
+        factor,
+        _figure(LAUNCH_FIGURE, sum(one.kernels for _, one in pairs), used),
+        _figure(GPU_FIGURE, gpu_ns, used),
+        _figure(LENGTH_FIGURE, replayed.length_ns, used),
+        _figure(BUSY_FIGURE, min(gpu_ns / replayed.length_ns, 1), used),
+        limit_of(gpu_ns, replay.run([Change(GPU, 0.0)]).length_ns),
+        replayed,
+        replay.run([Change(LAUNCHES, None)]),
+        tuple(changes),
+        replay.run(changes) if changes else None,
+        _shares(pairs),
+        1 - unknown / whole,
+        used,
+    )
+
+
+def limit_of(gpu_ns: float, host_ns: float) -> str:
+    """Which of the two would take longer alone."""
+    return "GPU" if gpu_ns > host_ns else "host"
+
+
+def host_factor(run: Run, table: Table) -> float:
+    """Host time of the traces as a multiple of the run's, by operators that only make another view of a tensor."""
+    own_ns = run.quiet.medians()
+    each = [(table.quiet.get(f"aten::{name}"), own_ns.get(f"aten::{name}")) for name in _VIEWS]
+    ratios = [other / own for other, own in each if other and own]
+    return float(np.median(ratios)) if ratios else 1.0
+
+
+def _figure(name: str, value: float, checks: Sequence[Check]) -> Figure:
+    """Of a share the error is a difference, of others a factor."""
+    each = [(check.predicted, check.recorded) for check in checks if check.figure == name]
+    if not each:
+        return Figure(value, value, value)
+    if name == BUSY_FIGURE:
+        error = float(np.quantile([abs(one - other) for one, other in each], COVERAGE))
+        return Figure(value, max(value - error, 0.0), min(value + error, 1.0))
+    error = float(np.quantile([abs(np.log(one / other)) for one, other in each], COVERAGE))
+    return Figure(value, value * float(np.exp(-error)), value * float(np.exp(error)))
+
+
+def _shares(pairs: Sequence[tuple[Call, Estimate]]) -> tuple[Share, ...]:
+    sums: dict[str, list[float]] = {}
+    for call, one in pairs:
+        sums.setdefault(call.operator, [0, 0, 0.0, one.evidence])
+        for place, amount in enumerate((1, one.kernels, one.gpu_ns)):
+            sums[call.operator][place] += amount
+    rows = [Share(name, int(calls), int(made), time, int(seen)) for name, (calls, made, time, seen) in sums.items()]
+    return tuple(sorted(rows, key=lambda row: (-row.gpu_ns, row.operator)))
+
+
+class _Clock:
+    """Moments of the run and of its prediction that belong together.
+
+    Operators that are no GPU work take as long as in the traces. So does what lies between operators in a forward of a
+    run without a GPU, which frees memory there that a GPU's allocator keeps; elsewhere it is the run's, times a factor.
+    """
+
+    def __init__(self, run: Run, table: Table, factor: float) -> None:
+        quiet = run.quiet
+        known = [table.quiet.get(name, own * factor) for name, own in zip(quiet.names, quiet.own_ns, strict=True)]
+        self._starts, self._outermost = quiet.starts, run.outermost
+        self._own, self._known = (np.concatenate([[0], np.cumsum(times)]) for times in (quiet.own_ns, known))
+        self._factor, self._gap_ns = factor, table.gap_ns
+        forward = [item for item in run.phases if item.name in FORWARD]
+        self._usual = Union([], [])  # where gaps are those of traces
+        if not run.on_gpu:
+            whole = ([run.start_ns], [run.end_ns])
+            each = ([item.start_ns for item in forward], [item.end_ns for item in forward])
+            self._usual = Union(*(each if run.phases else whole))
+        self._edges = np.concatenate([self._usual.starts_ns, self._usual.ends_ns])
+        self._edges.sort()
+        self.at, self.now = run.start_ns, 0.0
+        self.known: list[tuple[int, float]] = [(run.start_ns, 0.0)]
+
+    def until(self, moment: int) -> None:
+        """The host goes on to a moment of the run."""
+        first, last = np.searchsorted(self._edges, [self.at, moment], side="right")
+        for edge in (*self._edges[first:last].tolist(), moment):
+            if edge > self.at:
+                self._go(edge)
+
+    def _go(self, moment: int) -> None:
+        first, last = np.searchsorted(self._starts, [self.at, moment])
+        if self._usual.covered(self.at, moment):
+            begun = np.searchsorted(self._outermost, [self.at, moment], side="right")
+            python = (begun[1] - begun[0]) * self._gap_ns
+        else:
+            python = max(moment - self.at - (self._own[last] - self._own[first]), 0) * self._factor
+        self.now += float(self._known[last] - self._known[first] + python)
+        self.at = moment
+        self.known.append((self.at, self.now))
+
+    def skip(self, moment: int, now: float) -> None:
+        """What the run did until a moment is over at another one."""
+        self.at, self.now = max(moment, self.at), now
+        self.known.append((self.at, self.now))
+
+    def mapped(self, intervals: Sequence[Interval]) -> tuple[Interval, ...]:
+        run, now = (np.array([pair[place] for pair in self.known]) for place in (0, 1))
+        ends = [np.interp([item[place] for item in intervals], run, now) for place in (1, 2)]
+        return tuple(
+            Interval(_THREAD, round(start), round(end), item.name)
+            for item, start, end in zip(intervals, *ends, strict=True)
+        )
+
+
+_THREAD = (0, 0)
+
+
+def made_up(run: Run, pairs: Sequence[tuple[Call, Estimate]], table: Table, factor: float) -> Recorded:
+    """The run on the device, of one thread and one stream, as if it had been recorded there."""
+    clock = _Clock(run, table, factor)
+    calls: list[tuple[str, int, int, int, bool]] = []  # name, start, end, target, waited
+    work: list[tuple[int, int, str, int]] = []  # start, end, class, call
+    waits = iter([*run.waits, (run.end_ns + 1, run.end_ns + 1)])
+    wait = next(waits)
+    for call, one in pairs:
+        while wait[0] < call.start_ns:
+            clock.until(wait[0])
+            _sync(clock, calls, work, wait[1])
+            wait = next(waits)
+        clock.until(call.start_ns)
+        # Launches follow each other at the end of the operator's host time.
+        pieces = max(one.kernels, 1)  # a copy is no kernel
+        length = max(one.host_ns / pieces, _CALL_NS)
+        for _ in range(pieces):
+            end = clock.now + length
+            launched = max(end - _CALL_NS, clock.now)
+            free = work[-1][1] + table.pause_ns if work else 0
+            start = max(launched + table.latency_ns, free)
+            work.append((round(start), round(start + one.gpu_ns / pieces), one.kind, len(calls)))
+            calls.append(("launch", round(launched), round(end), NONE, False))
+            clock.now = float(round(end))
+        if call.operator in SYNCS:
+            _sync(clock, calls, work, call.end_ns)
+        clock.skip(call.end_ns, clock.now)
+    clock.until(run.end_ns)
+    return _recorded(run, table, clock, calls, work)
+
+
+def _sync(
+    clock: _Clock, calls: list[tuple[str, int, int, int, bool]], work: list[tuple[int, int, str, int]], upto: int
+) -> None:
+    """Wait for all work; in the run this ended at `upto`."""
+    start = round(clock.now)
+    ended = work[-1][1] if work else 0
+    end = max(start, ended) + _RETURN_NS
+    calls.append(("sync", start, end, len(work) - 1 if work else NONE, ended > start))
+    clock.skip(upto, end)
+
+
+def _recorded(
+    run: Run,
+    table: Table,
+    clock: _Clock,
+    calls: list[tuple[str, int, int, int, bool]],
+    work: list[tuple[int, int, str, int]],
+) -> Recorded:
+    names, starts, ends, targets, waited = (list(column) for column in zip(*calls, strict=True))
+    work_starts, work_ends, kinds, call_of = (list(column) for column in zip(*work, strict=True))
+    is_sync = np.array([name == "sync" for name in names])
+    phases = clock.mapped(run.phases)
+    end = max(round(clock.now), ends[-1], work_ends[-1])
+    return Recorded(
+        0,
+        end,
+        run.steps,
+        {_THREAD: max(round(clock.now), ends[-1])},
+        [_THREAD] * len(names),
+        names,
+        np.array(starts),
+        np.array(ends),
+        is_sync,
+        np.arange(len(names)) - 1,
+        np.array(targets),
+        np.array(waited),
+        np.cumsum(is_sync | np.concatenate([[False], is_sync[:-1]])),
+        np.array(work_starts),
+        np.array(work_ends),
+        kinds,
+        np.array(call_of),
+        np.arange(len(kinds)) - 1,
+        np.full(len(kinds), NONE),
+        table.latency_ns,
+        table.pause_ns,
+        phases,
+        clock.mapped(run.operators),
+    )

@@ -1,0 +1,233 @@
+"""The operators of a run that are GPU work on a GPU, in order, with their arguments, and the host time around them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from molprof.analysis.critical.recorded import Interval
+from molprof.analysis.frame import Frame, read_frame
+from molprof.analysis.reader import TraceInfo
+from molprof.analysis.roofline.formulas import LISTED, work_of
+from molprof.analysis.roofline.operands import Operands, read_operands
+from molprof.analysis.roofline.products import Work
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.common.errors import TraceError
+
+# Operators whose inside differs by device, with what decides it there: they are taken whole.
+ATTENTION = "aten::scaled_dot_product_attention"
+WHOLE = frozenset({ATTENTION, "aten::convolution", "aten::convolution_backward", "aten::batch_norm", "aten::embedding"})
+# Wait for the GPU on a GPU.
+SYNCS = frozenset({"aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::unique_dim", "aten::_unique2"})
+# The largest head that FlashAttention takes (sdp_utils.cpp of torch).
+_LARGEST_HEAD = 256
+_HALVES = ("c10::BFloat16", "c10::Half")
+_FLOATS = (*_HALVES, "float", "double")
+
+
+class Call(NamedTuple):
+    """An operator that is GPU work on a GPU."""
+
+    id: int
+    operator: str  # with the kind of attention
+    start_ns: int
+    end_ns: int
+    work: Work | None
+
+
+class Quiet(NamedTuple):
+    """Operators that are no GPU work, in order. own_ns: without the operators that they call."""
+
+    names: list[str]
+    starts: np.ndarray
+    own_ns: np.ndarray
+
+    def medians(self) -> dict[str, float]:
+        """Own time by name, ns."""
+        times: defaultdict[str, list[int]] = defaultdict(list)
+        for name, own in zip(self.names, self.own_ns.tolist(), strict=True):
+            times[name].append(own)
+        return {name: float(np.median(each)) for name, each in times.items()}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as calls in order, with the host time around them. Times: ns since the trace's earliest event.
+
+    Attributes:
+        waits: where the host waited for a GPU, outside of calls.
+        unknown: operators of which it is not known whether they are GPU work: calls and own time, ns, by name.
+        known_ns: time in calls, and own time of operators that are no GPU work.
+        quiet: all operators that are no calls and not inside one.
+        outermost: starts of operators that no other calls.
+        on_gpu: whether this is the trace of a GPU.
+    """
+
+    info: TraceInfo
+    start_ns: int
+    end_ns: int
+    steps: int
+    calls: tuple[Call, ...]
+    waits: tuple[tuple[int, int], ...]
+    unknown: Mapping[str, tuple[int, int]]
+    known_ns: int
+    quiet: Quiet
+    outermost: np.ndarray
+    on_gpu: bool
+    phases: tuple[Interval, ...]
+    operators: tuple[Interval, ...]
+
+
+def read_run(engine: TraceProcessor, info: TraceInfo, launching: Collection[str], quiet: Collection[str]) -> Run:
+    """The marked steps of a trace, or all of it. launching: operators that are GPU work; quiet: those that are none.
+
+    The trace must be loaded with Python stacks and all arguments. Raises TraceError where it records no operators or
+    no shapes.
+    """
+    operators, steps, made = (read_frame(engine, name) for name in ("operators", "steps", "calls"))
+    if not len(operators):
+        raise TraceError(f"{info.path} records no operators", hint="profile with ProfilerActivity.CPU")
+    start, end = _range(operators, steps)
+    operators = operators.where((operators["ts"] >= start) & (operators["ts"] < end))
+    chosen, inside = split(operators, launching)
+    if len(made):
+        callers = dict(zip(operators["id"].tolist(), operators["caller_id"].tolist(), strict=True))
+        on_gpu = _around(made["operator_id"].tolist(), callers)
+        chosen = [item for item in chosen if item in on_gpu]  # others compute with tensors of the host
+    rows = {item: place for place, item in enumerate(operators["id"].tolist())}
+    operands = read_operands(engine, chosen)
+    if not operands:
+        raise TraceError(
+            f"{info.path} records no shapes of operators",
+            hint="torch.profiler.profile(record_shapes=True) records them; so does molprof capture --shapes",
+        )
+    listed = _usual_bytes(operands.values())
+    names, starts, lengths = (operators[name].tolist() for name in ("name", "ts", "dur"))
+    calls = tuple(
+        call_of(item, names[rows[item]], starts[rows[item]], lengths[rows[item]], operands.get(item, ()), listed)
+        for item in chosen
+    )
+    unknown: defaultdict[str, list[int]] = defaultdict(list)
+    known_ns = sum(call.end_ns - call.start_ns for call in calls)
+    others = quiet_of_operators(operators, {*chosen, *inside})
+    for name, own in zip(others.names, others.own_ns.tolist(), strict=True):
+        if name in quiet:
+            known_ns += own
+        else:
+            unknown[name].append(own)
+    phases = read_frame(engine, "phases")
+    outermost = operators.where(~operators.known("caller_id"))
+    return Run(
+        info,
+        start,
+        end,
+        len(steps),
+        calls,
+        _waits(read_frame(engine, "syncs"), calls),
+        {name: (len(found), sum(found)) for name, found in unknown.items()},
+        known_ns,
+        others,
+        outermost["ts"],
+        bool(len(made)),
+        _intervals(phases.where((phases["ts"] >= start) & (phases["ts"] < end)), "phase"),
+        _intervals(outermost, "name"),
+    )
+
+
+def split(operators: Frame, launching: Collection[str]) -> tuple[list[int], list[int]]:
+    """Ids of the outermost operators that are GPU work, and of those inside."""
+    callers = dict(zip(operators["id"].tolist(), operators["caller_id"].tolist(), strict=True))
+    chosen: list[int] = []
+    inside: list[int] = []
+    taken: set[int] = set()
+    for item, name in zip(operators["id"].tolist(), operators["name"].tolist(), strict=True):
+        if callers[item] in taken:
+            taken.add(item)
+            inside.append(item)
+        elif name in WHOLE or name in launching:
+            taken.add(item)
+            chosen.append(item)
+    return chosen, inside
+
+
+def _around(items: Sequence[int | None], callers: Mapping[int, int | None]) -> set[int]:
+    """These operators and all that call them."""
+    found: set[int] = set()
+    for start in items:
+        item = start
+        while item is not None and item not in found:
+            found.add(item)
+            item = callers.get(item)
+    return found
+
+
+def call_of(item: int, name: str, start_ns: int, dur_ns: int, operands: Operands, listed_bytes: int | None) -> Call:
+    """The call of an operator. listed_bytes: of an element of listed tensors."""
+    work = work_of(name, operands, listed_bytes if name in LISTED else None)
+    if name == ATTENTION:
+        name = f"{ATTENTION} ({_attention(operands)})"
+    elif name == "aten::copy_" and _is_permuted(operands):
+        name += " (permuted)"
+    return Call(item, name, start_ns, start_ns + dur_ns, work)
+
+
+def _is_permuted(operands: Operands) -> bool:
+    """Whether copy_(out, from) reads in another order than it writes."""
+    orders = []
+    for item in operands[:2]:
+        if len(item.strides) != len(item.shape):
+            return False
+        long = [place for place, size in enumerate(item.shape) if size > 1 and item.strides[place]]
+        orders.append(sorted(long, key=lambda place: -item.strides[place]))
+    first, second = orders
+    return [place for place in first if place in second] != second
+
+
+def _attention(operands: Operands) -> str:
+    """What torch takes for scaled_dot_product_attention(query, key, value, mask, ...) on a GPU, by its sdp_utils."""
+    if len(operands) < 6 or len(operands[0].shape) != 4:
+        return "math"
+    query, *_, mask = operands[:4]
+    if query.type in _HALVES and not mask.is_tensor and query.shape[-1] <= _LARGEST_HEAD:
+        return "flash, causal" if operands[5].value.lower() == "true" else "flash"
+    return "efficient" if query.type in (*_HALVES, "float") else "math"
+
+
+def _usual_bytes(found: Collection[Operands]) -> int | None:
+    """Of the type of most tensors of floating numbers."""
+    kinds = Counter(item for each in found for item in each if item.is_tensor and item.type in _FLOATS and item.shape)
+    counted: Counter[int] = Counter()
+    for item, count in kinds.items():
+        counted[item.element_bytes] += count
+    return counted.most_common(1)[0][0] if counted else None
+
+
+def quiet_of_operators(operators: Frame, others: Collection[int]) -> Quiet:
+    """Operators but for others by id."""
+    rest = operators.where(np.array([item not in others for item in operators["id"].tolist()], dtype=bool))
+    return Quiet(rest["name"].tolist(), rest["ts"], rest["own_ns"])
+
+
+def _range(operators: Frame, steps: Frame) -> tuple[int, int]:
+    frame = steps if len(steps) else operators
+    return int(frame["ts"].min()), int((frame["ts"] + frame["dur"]).max())
+
+
+def _waits(syncs: Frame, calls: Collection[Call]) -> tuple[tuple[int, int], ...]:
+    each = zip(syncs["ts"].tolist(), (syncs["ts"] + syncs["dur"]).tolist(), strict=True)
+    starts, ends = (np.array([call[place] for call in calls]) for place in (2, 3))
+    found = []
+    for start, end in each:
+        at = int(np.searchsorted(starts, start, side="right")) - 1
+        if at < 0 or ends[at] < end:
+            found.append((start, end))
+    return tuple(found)
+
+
+def _intervals(frame: Frame, name: str) -> tuple[Interval, ...]:
+    each = zip(*(frame[column].tolist() for column in ("upid", "tid", "ts", "dur", name)), strict=True)
+    return tuple(Interval((upid, tid), ts, ts + dur, text) for upid, tid, ts, dur, text in each)
