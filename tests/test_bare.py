@@ -224,6 +224,8 @@ def test_a_command_names_the_package_that_is_missing_and_what_installs_it(
     if name in CACHED:
         monkeypatch.setenv("MOLPROF_CACHE", str(tmp_path / "cache"))
     if name in LATE:
+        for module in [module for module in sys.modules if module.startswith(f"{name}.")]:
+            monkeypatch.delitem(sys.modules, module)  # which an earlier test imported
         monkeypatch.setitem(sys.modules, name, None)
         code, _, said = called(shlex.split(line), tmp_path)
     else:
