@@ -24,7 +24,9 @@ SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "nu
 PROMPT = torch.tensor([[3, 11], [4, 5]])
 # A program that generates three times, and fails in a call.
 SCRIPT = f"""
-import sys
+import os, sys
+os.mkdir("elsewhere")
+os.chdir("elsewhere")
 print(__name__, sys.argv[1:])
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, LogitsProcessor
@@ -94,6 +96,9 @@ def test_every_kind_of_call_is_timed_and_a_window_of_one_recorded(model: Any, tm
     assert {(item.prompt, item.text) for item in run.sequences} == {(None, None)}  # without a tokenizer
     # All decode steps of the first call and 20 of the second ran under the profiler; all others were timed.
     assert run.program.estimated_steps == 29 + 20
+    assert run.machine is not None
+    (made, *_) = recording.summary()
+    assert "; steps 10 to 29 of batch 1 are recorded; 29 more ran under the profiler, and " in made
     assert run.wall_ns.median == sum(phase.wall_ns or 0 for phase in run.phases.values())
     assert run.phases["between"].wall_ns > 0
     named = [(item.place, item.name, item.own, item.batches) for item in run.program.processors]

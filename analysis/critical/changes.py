@@ -12,6 +12,7 @@ from molprof.common.errors import UsageError
 LAUNCHES, SYNCS, GPU, HOST, CALLS, OPERATORS = "launches", "syncs", "gpu", "host", "calls", "operators"
 # What is changed otherwise than by a factor, with the word for it.
 WORDS = {LAUNCHES: "graph", SYNCS: "none"}
+_MOST = 1000
 _FORM = "such as elementwise=0.5x, mask_fill=0x, 'aten::cat=0.2x', launches=graph or syncs=none"
 
 
@@ -27,7 +28,7 @@ class Change(NamedTuple):
 
 def parse_changes(texts: Sequence[str]) -> tuple[Change, ...]:
     """Changes of texts such as 'elementwise=0.2x,launches=graph'. Raises UsageError."""
-    return tuple(_change(item.strip()) for text in texts for item in text.split(",") if item.strip())
+    return tuple(_change(item.strip()) for text in texts for item in text.split(","))
 
 
 def _change(text: str) -> Change:
@@ -42,8 +43,8 @@ def _change(text: str) -> Change:
         factor = float(value.removesuffix("x"))
     except ValueError:
         factor = math.nan
-    if not 0 <= factor < math.inf:
-        raise UsageError(f"{text!r} is no change: {value!r} is no factor from 0 on", hint=_FORM)
+    if not 0 <= factor <= _MOST:
+        raise UsageError(f"{text!r} is no change: {value!r} is no factor from 0 to {_MOST:,}", hint=_FORM)
     return Change(name, factor)
 
 

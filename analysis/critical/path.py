@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from molprof.analysis.critical.changes import CALLS, HOST, LAUNCHES, OPERATORS, SYNCS, Change
+from molprof.analysis.critical.changes import CALLS, HOST, LAUNCHES, OPERATORS, SYNCS, WORDS, Change
 from molprof.analysis.critical.recorded import NONE, read_named, read_recorded
 from molprof.analysis.critical.replay import ON_GPU, Replay, Replayed, needs_names
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
+from molprof.common.errors import UsageError
 from molprof.common.values import time_text
 
 # Classes of GPU work, and phases, that are tried without their time: those that take most of the path.
@@ -53,6 +54,11 @@ def read_critical_path(engine: TraceProcessor, info: TraceInfo, changes: Sequenc
     if needs_names(replay, changes):
         recorded = replace(recorded, named=read_named(engine))
         replay = Replay(recorded)
+    if not len(recorded.call_start) and any(change.name in WORDS for change in changes):
+        raise UsageError(
+            "no calls of CUDA or HIP are recorded, so there are no launches and syncs to change",
+            hint="phases, operators and functions can be",
+        )
     found = replay.run()
     least = LEAST_RATIO * found.length_ns
     tried = [(change, replay.run([change])) for change in _single(replay, found)]

@@ -27,7 +27,10 @@ def answers_section(reports: Reports, count: int = _ANSWERS) -> Section:
     runs = [report.run for report in reports.reports if report.run is not None]
     if any(item.valid is not None for run in runs for item in run.sequences):
         fields.append(("valid", "text", _validity))
-    return reports.of_runs("Answers", lambda run: run.sequences[:count], *fields)
+    # Without a tokenizer no text is known.
+    return reports.of_runs(
+        "Answers", lambda run: [item for item in run.sequences[:count] if item.text is not None], *fields
+    )
 
 
 def _validity(item: SequenceFigures) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from molprof.analysis.reader import path_text
 from molprof.analysis.roofline.script import Called
-from molprof.common.document import Document, Section, records, table_of
+from molprof.common.document import Document, Field, Section, records, table_of
 from molprof.common.values import counted, per, time_text
 
 SCHEMA = 1
@@ -20,11 +20,15 @@ def operators_document(path: str, found: Sequence[Called], notes: Sequence[str])
     rest = len(rows) - _SHOWN
     what = "GPU time" if found[0].on_gpu else "host time"
     lines = [f"Not shown: {counted(rest, 'row')}. JSON and CSV have all."] if rest > 0 else []
+    own: list[Field] = [] if found[0].on_gpu else [("own", "ns", lambda row: row[1].own_ns)]
+    if own:
+        lines.insert(0, "By their own time: without operators that they call. Types and strides tell equal rows apart.")
     table = table_of(
         rows[:_SHOWN],
         ("op", "count", lambda row: row[0]), ("operator", "name", lambda row: row[1].operator),
         ("shapes", "path", lambda row: row[1].arguments), ("calls", "count", lambda row: row[1].calls),
-        (what, "ns", lambda row: row[1].time_ns), ("each", "ns", lambda row: row[1].time_ns / row[1].calls),
+        (what, "ns", lambda row: row[1].time_ns), *own,
+        ("each", "ns", lambda row: row[1].time_ns / row[1].calls),
     )  # fmt: skip
     return Document(
         title=f"{path_text(path)}: operators by their arguments",

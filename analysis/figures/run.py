@@ -139,7 +139,8 @@ def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) ->
         sequences=sequences,
         drift=read_drift(engine, molecules, text_format),
         disagreement=read_disagreement(engine, text_format),
-        step_times=step_times(timings.repeats),
+        # Those of a program's profiled steps are no measurements.
+        step_times=() if manifest.program and manifest.program.estimated_steps else step_times(timings.repeats),
         step_phases=_step_phases(timings.repeats) or UNSET,
         processor_once_ns=timings.processor_once_ns,
         peak_memory_bytes=timings.peak_memory_bytes,

@@ -300,6 +300,8 @@ def is_other(path: Path) -> bool:
             return True
     except MolprofError:  # which reading it tells
         pass
+    except RecursionError:  # nested as no trace is
+        return True
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return len(head) > _MOST_HEAD_BYTES or "truncated" not in str(error)
     return False

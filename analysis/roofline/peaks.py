@@ -70,6 +70,9 @@ DEVICES: tuple[tuple[str, Peaks], ...] = (
 )  # fmt: skip
 
 
+_LEAST, _MOST = 1e-6, 1e9  # of what is given
+
+
 def peaks_of(name: str | None, given: Sequence[str] = ()) -> Peaks:
     """The peaks of a device by its name; `given`, such as `bf16=989` or `memory=3.35`, count in place of those known.
 
@@ -83,7 +86,7 @@ def peaks_of(name: str | None, given: Sequence[str] = ()) -> Peaks:
             value = float(number)
         except ValueError:
             value = 0.0
-        if kind not in NAMES or not equals or not 0 < value < float("inf"):
+        if kind not in NAMES or not equals or not _LEAST <= value <= _MOST:
             hint = "memory=TB_PER_S, or TFLOP/s of dense products of one kind of number: bf16=989; " + ", ".join(NAMES)
             raise UsageError(f"--peak {text}: not NAME=NUMBER", hint=hint)
         if kind == MEMORY:

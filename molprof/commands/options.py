@@ -23,7 +23,18 @@ from molprof.common.text import escaped
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 # The reader checks whether it can be read: its error has its own exit code.
-TRACE = click.Path(path_type=Path, readable=False)
+
+
+class NamedPath(click.Path):
+    """A path that has a name: an empty text would be the folder that the command runs in."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("an empty name; is a variable of the shell not set?", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+TRACE = NamedPath(path_type=Path, readable=False)
 PLOT_FORMATS = plots.FORMATS
 
 
@@ -48,7 +59,7 @@ def number_option(*names: str, least: int = 1, most: int | None = None, **settin
 
 def path_option(*names: str, text: str, metavar: str = "FILE", **how: Any) -> Callable[[_F], _F]:
     """An option that takes a path. how: what else `click.Path` is told."""
-    return click.option(*names, type=click.Path(path_type=Path, **how), metavar=metavar, help=text)
+    return click.option(*names, type=NamedPath(path_type=Path, **how), metavar=metavar, help=text)
 
 
 class PlotCommand(click.Command):
@@ -150,7 +161,7 @@ class Result:
 
 
 def _output_option(**settings: Any) -> Callable[[_F], _F]:
-    return click.option("-o", "--output", metavar="OUT", type=click.Path(path_type=Path), **settings)
+    return click.option("-o", "--output", metavar="OUT", type=NamedPath(path_type=Path), **settings)
 
 
 def result_options(*more: str) -> Callable[[_F], _F]:
@@ -182,7 +193,7 @@ def ending_of(style: str) -> str:
 
 def folder_option(text: str, **settings: Any) -> Callable[[_F], _F]:
     """`-o` of a command that fills a folder, which it gets as `folder`."""
-    kind = click.Path(path_type=Path)
+    kind = NamedPath(path_type=Path)
     return click.option("-o", "--output", "folder", **{"metavar": "DIR", "type": kind, "help": text, **settings})
 
 

@@ -35,9 +35,10 @@ _LIMIT_S = 600.0
 def command(trace: Path, op: int | None, script: Path | None, reading: Any, result: Result) -> None:
     """Run one operator of TRACE by itself, here.
 
-    Without --op the operators of TRACE are listed by their arguments, the longest first. With --op N the operator of
-    that row runs here, with its shapes, strides, types and numbers, and random data: nothing of the model. The trace
-    must have shapes: molprof capture --shapes, or torch.profiler.profile(record_shapes=True).
+    Without --op the operators of TRACE are listed by their arguments, those that take longest by themselves first.
+    With --op N the operator of that row runs here, with its shapes, strides, types and numbers, and random data:
+    nothing of the model. The trace must have shapes: molprof capture --shapes, or
+    torch.profiler.profile(record_shapes=True).
 
     \b
     Examples:
@@ -52,6 +53,8 @@ def command(trace: Path, op: int | None, script: Path | None, reading: Any, resu
     if script is not None:
         if op is None:
             raise UsageError("--script writes one operator", hint="--op N; molprof replay TRACE lists them")
+        if result.output is not None:
+            raise UsageError("--script writes the program alone", hint="leave out -o, or --script")
         check_output(script, result.force, [trace])
     result.check([trace])
     found, notes = called_operators(trace, reading)

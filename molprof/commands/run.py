@@ -50,7 +50,8 @@ def command(program: tuple[str, ...], module: bool, output: Path | None, force: 
 
     SCRIPT runs as with python SCRIPT ARGS: its output, its exceptions and its exit code are its own. Each call of
     transformers' generate is a batch of the trace, with its steps, tokens and logits processors. The profiler runs for
-    some steps of one call only, so that all others are timed as in the bare program. molprof.step() marks a loop of
+    some steps of one call, and all others are timed as in the bare program; where a call is the only one, or the first,
+    its steps may all run under the profiler, which the last lines tell. molprof.step() marks a loop of
     your own.
 
     \b
@@ -70,5 +71,13 @@ def command(program: tuple[str, ...], module: bool, output: Path | None, force: 
     OutputFile(path, force).check([] if module else [Path(name)])
     from molprof.profiler.recording.script import replace_process
 
-    asked = {"output": str(path), "force": force, "chosen": output is None, "module": module, **options}
+    # The program may change its folder.
+    asked = {
+        "output": str(path.absolute()),
+        "shown": str(path),
+        "force": force,
+        "chosen": output is None,
+        "module": module,
+        **options,
+    }
     replace_process({**asked, "command": ["molprof", *sys.argv[1:]]}, program)

@@ -22,6 +22,7 @@ from molprof.common.manifest import (
     INCOMPLETE_KEY,
     KEY,
     SCHEMA,
+    Machine,
     Manifest,
     ProcessorCalls,
     Program,
@@ -29,9 +30,11 @@ from molprof.common.manifest import (
     Timings,
     Window,
 )
+from molprof.common.memory import processors
 from molprof.common.settings import AUTO, SETTINGS, CaptureSettings
 from molprof.common.values import counted, now
 from molprof.profiler.environment import check_versions, environment
+from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import resolve_device
 from molprof.profiler.models.load import sizes
 from molprof.profiler.models.target import token_bytes
@@ -40,6 +43,7 @@ from molprof.profiler.recording.loop import OwnLoop
 from molprof.profiler.recording.marks import Call, marked
 from molprof.profiler.recording.program import Plan, ProgramMarks
 from molprof.profiler.recording.sequences import Batch, Generated, Step, batch_of, config_value, generated
+from molprof.profiler.recording.summary import summary_lines
 from molprof.profiler.recording.tracefile import (
     Exported,
     OutputFile,
@@ -75,7 +79,7 @@ def record(
     part of that one, and writes no file; nor does one where the program's own torch.profiler runs. Both are logged.
 
     Without `window` and `call` all is recorded and nothing is timed without the profiler. With one of them the profiler
-    runs for some steps only, and all others are timed.
+    runs for some steps only, and the others are timed.
 
     Args:
         path: the trace, which ends in .json or .json.gz.
@@ -146,6 +150,7 @@ class Recording:
         self._failed: set[int] = set()  # batches that ended with an exception
         self._found: Generated | None = None
         self._began_ns = self._ended_ns = 0
+        self._machine: Machine | None = None  # while the program ran
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -157,6 +162,7 @@ class Recording:
             self._loop = OwnLoop(self.marks, self._heard_loop, lambda: len(self._batches))
         else:
             program = ProgramMarks(device, self._plan, **self._what)
+            watch = Watch(device)
             self.marks, self._began_ns = program, program.clock()
             self._loop = OwnLoop(program, self._heard_loop, lambda: len(self._batches))
         try:
@@ -169,6 +175,7 @@ class Recording:
             self._loop.close()
             if isinstance(self.marks, ProgramMarks):
                 self._ended_ns = self.marks.clock()
+                self._machine = Machine(processors(), None, [watch.end()])
             else:
                 self.marks.finish()
 
@@ -192,16 +199,11 @@ class Recording:
         return TAKEN if marks.profiler is None else None
 
     def summary(self) -> list[str]:
-        """What was recorded, in a line; nothing without a batch."""
+        """What was recorded and timed, in lines; nothing without a batch."""
         if not self._batches or self._found is None:
             return []
         tokens = sum(len(run.token_ids) for run in self._found.sequences)
-        made = f"{counted(len(self._batches), 'batch', 'es')}, {counted(tokens, 'token')}"
-        marks = self.marks
-        if not isinstance(marks, ProgramMarks) or marks.recorded is None:
-            return [f"{made}; every step is recorded"]
-        call, first, last = marks.recorded.steps
-        return [f"{made}; steps {first} to {last} of batch {call} are recorded, all others were timed"]
+        return summary_lines([len(batch.steps) for batch in self._batches], tokens, self.marks, self._machine)
 
     def write(self, problem: str | None = None) -> None:
         """Writes the trace; `problem`: what ended the program early."""
@@ -335,6 +337,7 @@ class Recording:
             molecules=found.sequences,
             skipped=[],
             rows_per_step=found.rows_per_step,
+            machine=self._machine,
             program=self._program(),
         )
 

@@ -183,6 +183,8 @@ class _Program:
         assert recording.path is not None
         write_ns, took_ns = time.perf_counter_ns() - ended_ns, ended_ns - self._began_ns
         size = bytes_text(recording.path.stat().st_size)
+        is_asked = recording.path == Path(self._asked["output"])
+        shown = self._asked["shown"] if is_asked else str(recording.path)
         own = "the profiler ran all the time"
         if recording.own_ns is not None:
             own = f"{time_text(recording.own_ns)} of it molprof's own work, which no time in the trace contains"
@@ -190,7 +192,7 @@ class _Program:
             f"the program took {time_text(took_ns)}, {own}; writing the trace took {time_text(write_ns)}",
             *recording.summary(),
             *recording.notes,
-            f"wrote {recording.path} ({size}); next: molprof report {shlex.quote(str(recording.path))}",
+            f"wrote {shown} ({size}); next: molprof report {shlex.quote(shown)}",
         ]
 
 
