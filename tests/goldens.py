@@ -95,7 +95,8 @@ def _lasting(command: str, folder: Path) -> str:
     for molecule in manifest["molecules"]:
         del molecule["disagreement"]["probabilities"]  # their last digits are the processor's
     kept = [f"{key}: {json.dumps(manifest[key], ensure_ascii=False, sort_keys=True)}" for key in _LASTING]
-    events = Counter(str(event.get("cat", event["ph"])) for event in trace["traceEvents"])
+    # Names of threads are of all that the process has, which other tests began.
+    events = Counter(str(event.get("cat", event["ph"])) for event in trace["traceEvents"] if event["ph"] != "M")
     schema: dict[str, set[str]] = {}
     _add_types(json.loads(report), "", schema)
     types = [f"{key}: {' | '.join(sorted(kinds))}" for key, kinds in sorted(schema.items())]
