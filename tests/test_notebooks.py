@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
-        ("own-script", "3 batches, 720 tokens; steps 20 to 39 of batch 1 are recorded, all others were timed"),
+        ("own-script", "3 batches, 720 tokens; steps 20 to 39 of batch 1 are recorded; 40 more ran under the profiler"),
         ("foreign-traces", "host_time    exact"),
         ("sweep", "tokens.useful"),
     ],
