@@ -248,20 +248,20 @@ class _Run:
         lag, factors = self._lags(), self._work_factors()
         duration = ((recorded.work_end - recorded.work_start) * factors).tolist()
         lists = [array.tolist() for array in (before, gap, length, waits, recorded.target, returned)]
-        before_, gap_, length_, waits_, target_, returned_ = lists
+        befores, gaps, lengths, waiting, targets, returns = lists
         call_of, previous, other = (array.tolist() for array in (recorded.call_of, recorded.previous, recorded.other))
         start_ns, latency, pause = float(recorded.start_ns), recorded.latency_ns, recorded.pause_ns
-        call_start, call_end = [0.0] * len(before_), [0.0] * len(before_)
+        call_start, call_end = [0.0] * len(befores), [0.0] * len(befores)
         work_start, work_end = [0.0] * len(duration), [0.0] * len(duration)
         first = recorded.work_start.tolist()
         for kind, place in self.replay._order:
             if kind == _START:
-                at = before_[place]
-                call_start[place] = (call_end[at] if at != NONE else start_ns) + gap_[place]
+                at = befores[place]
+                call_start[place] = (call_end[at] if at != NONE else start_ns) + gaps[place]
             elif kind == _END:
-                ready = call_start[place] + length_[place]
-                if waits_[place]:
-                    ready = max(ready, work_end[target_[place]] + returned_[place])
+                ready = call_start[place] + lengths[place]
+                if waiting[place]:
+                    ready = max(ready, work_end[targets[place]] + returns[place])
                 call_end[place] = ready
             else:
                 call, last, beside = call_of[place], previous[place], other[place]
@@ -274,7 +274,7 @@ class _Run:
                     ready = max(ready, work_end[beside])
                 begin = ready + lag[place] if ready >= 0 else float(first[place])
                 work_start[place], work_end[place] = begin, begin + duration[place]
-        times = _Times(before_, since, waits_, target_, returned_, length_, call_start, call_end, work_start, work_end)
+        times = _Times(befores, since, waiting, targets, returns, lengths, call_start, call_end, work_start, work_end)
         return self._path(times, duration)
 
     def _lags(self) -> list[float]:

@@ -100,8 +100,8 @@ def waits_of(engine: TraceProcessor, around: Frame) -> Frame:
     nest = _nest(around, threads)
     thread, begin, end = np.array(waits, dtype=np.int64).T
     stretches = list(_stretches(_lanes(engine, threads), range(len(threads)), int(begin.min()), int(end.max())))
-    threads_, starts, ends = (np.array([item[place] for item in stretches]) for place in (1, 2, 3))
-    of_phase = Nest(threads_, starts, ends, np.arange(len(stretches)))
+    lanes, starts, ends = (np.array([item[place] for item in stretches]) for place in (1, 2, 3))
+    of_phase = Nest(lanes, starts, ends, np.arange(len(stretches)))
     which, found = of_phase.during(thread, begin, end)
     pieces = [
         (stretches[name][0], *place)

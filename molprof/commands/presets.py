@@ -36,7 +36,7 @@ def command(context: click.Context, config: Path | None, result: Result) -> None
 @setting_option(SETTINGS["weights"])
 @setting_option(SETTINGS["dtype"])
 def export(folder: Path, **options: Any) -> None:
-    """Write a preset as a folder that transformers, vLLM, SGLang load.
+    """Write a preset as a folder that transformers and vLLM load.
 
     DIR gets the config, the tokenizer and the weights. PRESET is qwen or llama.
 

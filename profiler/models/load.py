@@ -83,7 +83,7 @@ def load(settings: CaptureSettings, report: Report = lambda layer, layers: None)
 def export(settings: CaptureSettings, folder: Path, report: Report = lambda layer, layers: None) -> None:
     """Writes the preset of `settings` to a folder: config, tokenizer and safetensors, as transformers loads them.
 
-    vLLM and SGLang load the same. The folder appears when it is whole. Raises UsageError where it cannot be written or
+    vLLM loads the same. The folder appears when it is whole. Raises UsageError where it cannot be written or
     has files already, and what `load` raises.
     """
     if folder.exists() and not (folder.is_dir() and next(folder.iterdir(), None) is None):
