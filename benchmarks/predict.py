@@ -30,7 +30,17 @@ from molprof.analysis.predict.predict import (
     limit_of,
     predict,
 )
-from molprof.analysis.predict.run import SYNCS, Call, Run, call_of, quiet_of_operators, read_run, split
+from molprof.analysis.predict.run import (
+    SYNCS,
+    Call,
+    Run,
+    attention_on,
+    call_of,
+    quiet_of_operators,
+    read_run,
+    split,
+    torch_of,
+)
 from molprof.analysis.predict.table import Check, Row, Source, Stored, Table, launching_of, quiet_of
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.roofline.operands import read_operands
@@ -79,6 +89,7 @@ def read_source(engine: TraceProcessor, info: TraceInfo, model: str, launching: 
     for item, is_sync, dur in zip(*(calls[name].tolist() for name in ("operator_id", "is_sync", "dur")), strict=True):
         if item in top and is_sync:
             waited[top[item]] += dur
+    peaks = peaks_of(str(info.devices[0]["name"]))
     operands = read_operands(engine, chosen)
     sizes = listed_bytes(work)
     each = zip(*(operators[name].tolist() for name in ("id", "name", "ts", "dur")), strict=True)
@@ -89,6 +100,7 @@ def read_source(engine: TraceProcessor, info: TraceInfo, model: str, launching: 
         if not pieces or (item in across and by_id[item][0] not in SYNCS):
             continue  # of tensors on the host, which a run without a GPU does not copy
         call = call_of(item, *by_id[item], operands.get(item, ()), sizes.get(item))
+        call = call._replace(operator=attention_on(call.operator, peaks, torch_of(info)))
         kernels = sum(category == "kernel" for category, _, _ in pieces)
         gpu_ns = sum(dur for _, _, dur in pieces)
         kind = max(pieces, key=lambda piece: piece[2])[1]
@@ -197,7 +209,7 @@ def checks_of(
                 BUSY_FIGURE: found.busy_ratio.value,
                 LIMIT_FIGURE: float(found.limit == "GPU"),
             }
-            figures = of_steps if run.on_gpu else of_forward
+            figures = of_steps if run.on_gpu or run.phases else of_forward
             for name, value in each.items():
                 yield Check(model, origin, device, name, float(f"{value:.5g}"), float(f"{figures[name]:.5g}"), shown)
 

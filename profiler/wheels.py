@@ -91,8 +91,9 @@ def read_there(given: Sequence[str], listed: Path | None) -> dict[str, Version]:
 def gather(target: Target, extras: Sequence[str], folder: Path, listed: bool) -> list[Path]:
     """Fills `folder` with the wheels that recording and `extras` of molprof lack on the other machine, molprof's first.
 
-    With `listed`, `target.there` is all that is there; else what its transformers requires is there too. Raises
-    UsageError where torch is not there or too old, or no set of versions fits; RunError if uv or pip failed otherwise.
+    With `listed`, `target.there` is all that is there; else what its transformers requires, in old and new versions, is
+    there too. Raises UsageError where torch is not there or too old, or no set of versions fits; RunError if uv or pip
+    failed otherwise.
     """
     folder = folder.absolute()  # uv and pip run elsewhere
     own = [Requirement(text) for text in importlib.metadata.requires(_NAME) or ()]
@@ -106,7 +107,12 @@ def gather(target: Target, extras: Sequence[str], folder: Path, listed: bool) ->
         chosen |= _compiled(target, scratch, [text.partition(";")[0] for text in files], (), "--no-deps")
         there = {_NAME, *target.there}
         if not listed and _TRANSFORMERS in target.there:
-            there |= set(_compiled(target, scratch, [_TRANSFORMERS], (_TORCH,)))
+            # The newest versions require what the ones there may not: pydantic, say, which typer once did without.
+            newest, oldest = (
+                set(_compiled(target, scratch, [_TRANSFORMERS], (_TORCH,), f"--resolution={which}"))
+                for which in ("highest", "lowest")
+            )
+            there |= newest & oldest
         lacking = [line for name, line in chosen.items() if name not in there and not _WITH_TORCH.fullmatch(name)]
         platforms = [option for tag in target.platforms for option in ("--platform", tag)]
         _run(

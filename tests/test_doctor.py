@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from molprof.analysis.roofline.peaks import Peaks, peaks_of
+from molprof.profiler.doctor.peaks import peak_checks
 from molprof.profiler.doctor.trials import attention, preset, torch_build
 
 SYMBOL = "_ZN3c104cuda9SetDeviceEi"
@@ -154,3 +156,13 @@ def test_kernels_that_do_not_run_on_a_gpu(packages: Path, tmp_path: Path, monkey
     # It takes its process with it, and no other kernel.
     assert found["sdpa-efficient"]["value"].startswith("ended by SIGABRT, in sdpa_kernel (attention.py:")
     assert "was built for another torch than torch 2.13.0" in found["flash-attn"]["value"]
+
+
+def test_peaks() -> None:
+    checks = peak_checks(60, lambda device: Peaks(device, "a data sheet", {"fp32": 1e-9}))
+    found = {check.name: check.value or "" for check in checks}
+    assert {"peak fp32", "peak bf16", "peak memory", "peaks"} <= found.keys()
+    assert found["peak fp32"].endswith("% of 1e-09 (a data sheet)")
+    assert " of " not in found["peak memory"]
+    given = found["peaks"].partition(": ")[2].split()[1::2]
+    assert peaks_of(None, given).tflops.keys() >= {"fp32", "bf16"}

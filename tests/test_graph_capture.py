@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterable
 from pathlib import Path
@@ -154,6 +155,15 @@ def warm_up(**args: Any) -> list[dict[str, Any]]:
 UNNAMED = captured(200, "c", 2, named=False)
 
 
+def compiled() -> list[dict[str, Any]]:
+    """UNNAMED, but torch.compile tells the kernel of each addition with the operator, as for those of Triton."""
+    events = copy.deepcopy(UNNAMED)
+    for event in events:
+        if event["name"] == "aten::add":
+            event["args"]["kernel_name"] = "add"
+    return events
+
+
 @pytest.mark.parametrize(
     ("names", "capture", "certainty"),
     [
@@ -161,6 +171,8 @@ UNNAMED = captured(200, "c", 2, named=False)
         (NAMES * 2, captured(0, "c", 3), "likely"),
         # Calls without names match by their order, if equal operators meet equal kernels.
         (NAMES * 2, UNNAMED, "likely"),
+        # Operators tell some names, and between those no other place is left.
+        (NAMES * 2, compiled(), "aligned"),
         # As many kernels in another order are another graph.
         (NAMES + NAMES[::-1], UNNAMED, None),
         # A run outside the capture tells the names.

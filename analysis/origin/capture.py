@@ -51,7 +51,11 @@ WITH
 SELECT
   call.ts, call.ts + call.dur AS ts_end, call.name, thread.upid, started.name AS work,
   IFNULL(started.grid, {grid_sql("slice.arg_set_id")}) AS grid,
-  IIF(call.kind IS NULL, NULL, EXTRACT_ARG(slice.arg_set_id, 'args.kernel')) AS kernel,
+  IIF(
+    call.kind IS NULL,
+    NULL,
+    IFNULL(EXTRACT_ARG(slice.arg_set_id, 'args.kernel'), EXTRACT_ARG(caller.arg_set_id, 'args.kernel_name'))
+  ) AS kernel,
   CASE WHEN call.kind IS NOT NULL THEN 'kernel' WHEN call.name GLOB '*Memcpy*' THEN 'gpu_memcpy' ELSE 'gpu_memset' END
     AS category,
   IIF(origin.operator_id IS NULL, NULL, IFNULL(origin.operator, '(no name)')) AS operator, origin.operator_id,
@@ -62,6 +66,7 @@ JOIN slice ON slice.id = call.id
 JOIN thread_track ON thread_track.id = slice.track_id
 JOIN thread USING (utid)
 LEFT JOIN molprof_call_origin AS origin ON origin.call_id = call.id
+LEFT JOIN slice AS caller ON caller.id = origin.operator_id
 LEFT JOIN started ON started.call_id = call.id
 WHERE call.kind = 'launch' OR call.name GLOB '*Memcpy*' OR call.name GLOB '*Memset*'
   OR call.name GLOB '*StreamBeginCapture*' OR call.name GLOB '*StreamEndCapture*'
@@ -77,7 +82,7 @@ class _Call(NamedTuple):
     upid: int
     work: str | None  # name of the work that it started
     grid: str | None  # of that work, else as the call records it
-    kernel: str | None  # name of the kernel as the call records it
+    kernel: str | None  # its name as the call records it, or as the operator does (torch.compile's Triton kernels)
     category: str  # of the work that it starts, or would
     operator: str | None
     operator_id: int | None

@@ -31,6 +31,7 @@ LEAST_FIT = 0.5
 MOST_RENAMED = 3
 # Share of equal operators with equal shapes that must meet equal kernels, where nothing but the order tells.
 LEAST_CONSISTENT = 0.9
+_BETWEEN = "by order between neighbours whose names are in order: the capture has no name of it"
 _NUMBER = re.compile(r"\d+")
 _NODES = Query(
     "graph_nodes",
@@ -318,11 +319,15 @@ def match_nodes(work: Sequence[tuple[str, str]], nodes: Sequence[Node]) -> Match
         else:
             found[one] = Pair(two, LIKELY, "by names in order; another place fits equally")
     by_place: dict[int, int] = {}
+    enclosed: set[int] = set()  # between neighbours that are sure, as many as nodes: no other place is left
     for places, numbers in gaps(matches, len(work), len(nodes)):
         if [work[place][0] for place in places] == [nodes[number].category for number in numbers]:
             named = [number for number in numbers if nodes[number].name is not None]
             if len(named) <= MOST_RENAMED:
                 by_place.update(zip(places, numbers, strict=True))
+                ends = [place for place in (places.start - 1, places.stop) if 0 <= place < len(work)]
+                if ends and all(found[place].certainty == ALIGNED for place in ends):
+                    enclosed.update(places)
     ratio = _consistent(work, nodes, by_place)
     if ratio is None or ratio >= LEAST_CONSISTENT:
         for place, node in by_place.items():
@@ -331,7 +336,8 @@ def match_nodes(work: Sequence[tuple[str, str]], nodes: Sequence[Node]) -> Match
                 if nodes[node].name is None
                 else "by its place; the names differ"
             )
-            found[place] = Pair(node, LIKELY, how)
+            between = place in enclosed and nodes[node].name is None
+            found[place] = Pair(node, ALIGNED, _BETWEEN) if between else Pair(node, LIKELY, how)
     used = {pair.node for pair in found.values()}
     return Match(found, tuple(number for number in range(len(nodes)) if number not in used), ratio)
 

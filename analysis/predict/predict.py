@@ -11,7 +11,7 @@ import numpy as np
 from molprof.analysis.critical.changes import GPU, LAUNCHES, Change
 from molprof.analysis.critical.recorded import NONE, Interval, Recorded
 from molprof.analysis.critical.replay import Replay, Replayed
-from molprof.analysis.predict.run import SYNCS, Call, Run
+from molprof.analysis.predict.run import SYNCS, Call, Run, attention_on
 from molprof.analysis.predict.table import Check, Estimate, Table
 from molprof.analysis.roofline.peaks import DEVICES, Peaks, peaks_of
 from molprof.analysis.union import Union
@@ -89,14 +89,15 @@ def device_of(text: str) -> Peaks:
 
 def predict(run: Run, table: Table, checks: Sequence[Check], changes: Sequence[Change] = ()) -> Prediction:
     """Raises TraceError where too much of the run's time is in operators that nothing is known of."""
-    estimates = [table.estimate(call) for call in run.calls]
-    pairs = [(call, one) for call, one in zip(run.calls, estimates, strict=True) if one is not None]
-    lost = sum(call.end_ns - call.start_ns for call, one in zip(run.calls, estimates, strict=True) if one is None)
+    calls = [call._replace(operator=attention_on(call.operator, table.device, run.torch)) for call in run.calls]
+    estimates = [table.estimate(call) for call in calls]
+    pairs = [(call, one) for call, one in zip(calls, estimates, strict=True) if one is not None]
+    lost = sum(call.end_ns - call.start_ns for call, one in zip(calls, estimates, strict=True) if one is None)
     unknown = sum(time for _, time in run.unknown.values()) + lost
     whole = run.known_ns - lost + unknown
     if not pairs or unknown > MOST_UNKNOWN * whole:
         names = [name for name, _ in sorted(run.unknown.items(), key=lambda item: -item[1][1])]
-        names += sorted({call.operator for call, one in zip(run.calls, estimates, strict=True) if one is None})
+        names += sorted({call.operator for call, one in zip(calls, estimates, strict=True) if one is None})
         raise TraceError(
             f"{unknown / max(whole, 1):.0%} of the time in operators is in those that no trace has shown:"
             f" {', '.join(names[:6])}",

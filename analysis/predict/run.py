@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from packaging.version import InvalidVersion, Version
 
 from molprof.analysis.critical.recorded import Interval
 from molprof.analysis.frame import Frame, read_frame
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.roofline.formulas import LISTED, work_of
 from molprof.analysis.roofline.operands import Operands, read_operands
+from molprof.analysis.roofline.peaks import Peaks
 from molprof.analysis.roofline.products import Work
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import TraceError
@@ -25,6 +28,9 @@ WHOLE = frozenset({ATTENTION, "aten::convolution", "aten::convolution_backward",
 SYNCS = frozenset({"aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::unique_dim", "aten::_unique2"})
 # The largest head that FlashAttention takes (sdp_utils.cpp of torch).
 _LARGEST_HEAD = 256
+# From this version of torch on, its wheels bring a cuDNN that is taken first on compute capability 9.0 and 10.0.
+_CUDNN_FIRST = Version("2.11")
+_CUDNN_DEVICES = re.compile(r"G?[HB][12]00")
 _HALVES = ("c10::BFloat16", "c10::Half")
 _FLOATS = (*_HALVES, "float", "double")
 
@@ -33,7 +39,7 @@ class Call(NamedTuple):
     """An operator that is GPU work on a GPU."""
 
     id: int
-    operator: str  # with the kind of attention
+    operator: str  # with what decides between kernels of attention
     start_ns: int
     end_ns: int
     work: Work | None
@@ -65,6 +71,7 @@ class Run:
         quiet: all operators that are no calls and not inside one.
         outermost: starts of operators that no other calls.
         on_gpu: whether this is the trace of a GPU.
+        torch: its version; None where not recorded.
     """
 
     info: TraceInfo
@@ -78,6 +85,7 @@ class Run:
     quiet: Quiet
     outermost: np.ndarray
     on_gpu: bool
+    torch: Version | None
     phases: tuple[Interval, ...]
     operators: tuple[Interval, ...]
 
@@ -133,9 +141,19 @@ def read_run(engine: TraceProcessor, info: TraceInfo, launching: Collection[str]
         others,
         outermost["ts"],
         bool(len(made)),
+        torch_of(info),
         _intervals(phases.where((phases["ts"] >= start) & (phases["ts"] < end)), "phase"),
         _intervals(outermost, "name"),
     )
+
+
+def torch_of(info: TraceInfo) -> Version | None:
+    """The version of torch that a trace of molprof names."""
+    environment = (info.manifest or {}).get("environment")
+    try:
+        return Version(str(environment["torch"])) if isinstance(environment, dict) else None
+    except (InvalidVersion, KeyError):
+        return None
 
 
 def split(operators: Frame, launching: Collection[str]) -> tuple[list[int], list[int]]:
@@ -188,13 +206,31 @@ def _is_permuted(operands: Operands) -> bool:
 
 
 def _attention(operands: Operands) -> str:
-    """What torch takes for scaled_dot_product_attention(query, key, value, mask, ...) on a GPU, by its sdp_utils."""
+    """What decides the kernel of scaled_dot_product_attention(query, key, value, mask, dropout, is_causal) on a GPU."""
     if len(operands) < 6 or len(operands[0].shape) != 4:
         return "math"
     query, *_, mask = operands[:4]
-    if query.type in _HALVES and not mask.is_tensor and query.shape[-1] <= _LARGEST_HEAD:
-        return "flash, causal" if operands[5].value.lower() == "true" else "flash"
-    return "efficient" if query.type in (*_HALVES, "float") else "math"
+    number = "half" if query.type in _HALVES and query.shape[-1] <= _LARGEST_HEAD else query.type
+    if mask.is_tensor:
+        return f"{number}, bool mask" if mask.type == "bool" else f"{number}, mask"
+    return f"{number}, causal" if operands[5].value.lower() == "true" else number
+
+
+def attention_on(operator: str, device: Peaks, torch: Version | None) -> str:
+    """The name of an operator, for attention with the kernel that torch takes on a device, by its sdp_utils.
+
+    torch: the run's version; None where not recorded, and then an older one is meant.
+    """
+    if not operator.startswith(f"{ATTENTION} ("):
+        return operator
+    number, _, rest = operator.removeprefix(f"{ATTENTION} (").removesuffix(")").partition(", ")
+    kernel = "efficient" if number in ("half", *_HALVES, "float") else "math"
+    if number == "half":
+        if torch is not None and torch >= _CUDNN_FIRST and _CUDNN_DEVICES.search(device.source):
+            kernel = "cudnn"
+        elif "mask" not in rest:
+            kernel = "flash"
+    return f"{ATTENTION} ({kernel}{', ' if rest else ''}{rest})"
 
 
 def _usual_bytes(found: Collection[Operands]) -> int | None:

@@ -209,4 +209,5 @@ def _profiler(device: torch.device, **what: Any) -> torch.profiler.profile:
     activities = [torch.profiler.ProfilerActivity.CPU]
     if on_gpu(device):
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    return torch.profiler.profile(activities=activities, **what)
+    # It holds one cycle; else torch warns that others are lost.
+    return torch.profiler.profile(activities=activities, acc_events=True, **what)
