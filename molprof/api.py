@@ -20,14 +20,17 @@ if TYPE_CHECKING:
     from molprof.analysis.critical.path import CriticalPath
     from molprof.analysis.figures import Report
     from molprof.analysis.frame import Frame
+    from molprof.analysis.origin.capture import Segment
     from molprof.analysis.origin.opened import Opened
     from molprof.analysis.origin.read import Origins
     from molprof.analysis.predict.predict import Prediction
     from molprof.analysis.query import Result, Statement
     from molprof.analysis.ranks import Job, RankTrace
+    from molprof.analysis.reader import TraceInfo
     from molprof.analysis.roofline.read import Roofline
     from molprof.analysis.roofline.script import Called
     from molprof.analysis.trace import Trace
+    from molprof.analysis.trace_processor import TraceProcessor
 
 _USUAL = Reading(cached=True)  # as commands read
 AnyPath = str | os.PathLike[str]
@@ -213,7 +216,6 @@ def origins(
     program with graphs off. Third are notes about the trace. Raises TraceError where it replays no graph, `capture`
     captures none, or `names_from` replays graphs or has no steps; NotComparableError where that is another program.
     """
-    from molprof.analysis.origin.capture import read_segments
     from molprof.analysis.origin.opened import read_opened
 
     if names_from is not None:
@@ -225,10 +227,7 @@ def origins(
             found, opened = trace.read(lambda engine, info: read_named(engine, info, run), stacks=True, all_args=True)
             return found, opened, tuple(trace.info.notes())
 
-    segments = []
-    if capture is not None:
-        with _load(capture, reading) as other:
-            segments = other.read(read_segments, stacks=True, all_args=True)
+    segments = _segments(capture, reading)
     name = None if capture is None else str(capture)
     with _load(path, reading) as trace:
         # Grid sizes, which a capture is compared by, are in no report.
@@ -238,19 +237,38 @@ def origins(
         return found, opened, tuple(trace.info.notes())
 
 
-def roofline(path: AnyPath, reading: Reading | None = None, peaks: Sequence[str] = ()) -> tuple[Roofline, Notes]:
+def roofline(
+    path: AnyPath, reading: Reading | None = None, peaks: Sequence[str] = (), capture: Path | None = None
+) -> tuple[Roofline, Notes]:
     """What the GPU's work must do at least, by operator and arguments, beside what it took; and notes about the trace.
 
-    peaks: of the device, such as `bf16=989`, in place of those known by its name. Raises TraceError where no GPU work
-    is recorded.
+    peaks: of the device, such as `bf16=989`, in place of those known by its name. capture: the trace in which the
+    graphs that it replays were captured. Raises TraceError where no GPU work is recorded, no graph is replayed or
+    captured.
     """
+    from molprof.analysis.origin.opened import captured_calls, read_opened
     from molprof.analysis.roofline.peaks import peaks_of
     from molprof.analysis.roofline.read import read_roofline
 
     peaks_of(None, peaks)
+    segments = _segments(capture, reading)
+
+    def found(engine: TraceProcessor, info: TraceInfo) -> Roofline:
+        calls = captured_calls(read_opened(engine, info, str(capture), segments)[1]) if segments else {}
+        return read_roofline(engine, info, peaks, calls)
+
     with _load(path, reading) as trace:
-        found = trace.read(lambda engine, info: read_roofline(engine, info, peaks), stacks=True, all_args=True)
-        return found, tuple(trace.info.notes())
+        return trace.read(found, stacks=True, all_args=True), tuple(trace.info.notes())
+
+
+def _segments(capture: Path | None, reading: Reading | None) -> list[Segment]:
+    """What a trace captures of graphs; none without one."""
+    from molprof.analysis.origin.capture import read_segments
+
+    if capture is None:
+        return []
+    with _load(capture, reading) as other:
+        return other.read(read_segments, stacks=True, all_args=True)
 
 
 def called_operators(path: AnyPath, reading: Reading | None = None) -> tuple[tuple[Called, ...], Notes]:

@@ -191,6 +191,21 @@ def test_how_sure_a_match_is(
         assert found.graphs[0].consistent_ratio == 1
 
 
+def test_what_kernels_of_a_graph_must_do(tmp_path: Path) -> None:
+    capture = captured(0, "capture_8", 2, rows=8)
+    for event in capture:
+        if event["cat"] == "cpu_op":
+            event["args"] |= {"Input Dims": [[8, 16], [16, 4]], "Input type": ["c10::BFloat16"] * 2}
+    replay = [event for number in range(3) for event in replayed(100 * number, number + 1, NAMES * 2)]
+    paths = [write(tmp_path / f"{name}.json", {"traceEvents": each}) for name, each in (("a", replay), ("b", capture))]
+    found = api.roofline(paths[0], capture=paths[1])[0]
+    products = [group for group in found.groups if group.operator == "aten::mm"]
+    assert [(group.calls, group.kernels, group.work and group.work.flops) for group in products] == [
+        (12, 12, 2 * 8 * 16 * 4)
+    ]
+    assert {group.family for group in api.roofline(paths[0])[0].groups} == {"in a graph"}
+
+
 def test_pieces_of_a_model_take_turns(tmp_path: Path) -> None:
     first, second = captured(1, "", 1)[1:], captured(101, "", 1)[1:]
     for event in second:

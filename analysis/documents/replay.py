@@ -49,13 +49,16 @@ def replayed_document(path: str, number: int, called: Called, measured: Mapping[
         {"where": f"recorded, {kind}", "ns": each_ns, "of": f"mean of {called.calls:,}"},
         {"where": f"here, {where}", "ns": measured["median_ns"], "of": "median"},
     ]
+    gpu_ns = measured["gpu_ns"]
+    if gpu_ns is not None:
+        rows.append({"where": "here, of the GPU", "ns": gpu_ns, "of": "median, data from its memory"})
     table = table_of(rows, ("a call", "text", "where"), ("time", "ns", "ns"), ("which", "text", "of"))
     low, high = (time_text(measured[name]) for name in ("low_ns", "high_ns"))
     note = (
         f"Here: 80 % of the measurements lie between {low} and {high}. A call takes the longer of host and device, and "
         "its data may stay in a cache."
     )
-    ratio = per(measured["median_ns"], each_ns)
+    ratio = per(gpu_ns if called.on_gpu and gpu_ns is not None else measured["median_ns"], each_ns)
     return Document(
         title=f"{path_text(path)}: operator {number} by itself",
         sections=(Section(f"{called.operator} {called.arguments}", (note,), table),),

@@ -8,14 +8,16 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from molprof.analysis.figures.shapes import Shapes, input_shapes
+from molprof.analysis.frame import read_frame
 from molprof.analysis.origin.read import StackFrame, origins_of
 from molprof.analysis.reader import TraceInfo
+from molprof.analysis.roofline.operands import Operands, read_operands
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.common.errors import TraceError
@@ -91,6 +93,14 @@ class _Call(NamedTuple):
     layer: int | None
 
 
+class CapturedCall(NamedTuple):
+    """An operator that was called while a graph was captured."""
+
+    id: int
+    name: str
+    operands: Operands
+
+
 class Node(NamedTuple):
     """A node of a graph as it was captured."""
 
@@ -103,6 +113,7 @@ class Node(NamedTuple):
     number: int  # of the call among those of its operator
     layer: int | None
     frames: tuple[StackFrame, ...]  # the capturing function, and what is inside the capture, the outermost first
+    calls: tuple[CapturedCall, ...] = ()  # the operator with recorded arguments, and those around it in the capture
 
 
 @dataclass(frozen=True)
@@ -121,6 +132,9 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
     """
     origins, shapes = origins_of(engine, info), input_shapes(engine)
     calls = [_Call(*row) for row in query_rows(engine, _CALLS)[1]]
+    callers = _Callers(
+        engine, {call.operator_id for call in calls if call.work is None and call.operator_id is not None}
+    )
 
     def shapes_of(call: _Call) -> Shapes | None:
         return None if call.operator_id is None else shapes.get(call.operator_id)
@@ -153,6 +167,7 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
             number=call.number,
             layer=call.layer,
             frames=(*around[-1:], *inside),
+            calls=tuple(callers.of(call.operator_id)),
         )
 
     segments: list[Segment] = []
@@ -167,6 +182,28 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
         hint = "give the trace that was recorded while the graphs were captured"
         raise TraceError(f"{info.path} {what}", hint=hint)
     return segments
+
+
+class _Callers:
+    """Operators with their arguments, and the operators that call them."""
+
+    def __init__(self, engine: TraceProcessor, items: Collection[int]) -> None:
+        frame = read_frame(engine, "operators", "id name caller_id")
+        each = zip(*(frame[name].tolist() for name in ("id", "name", "caller_id")), strict=True)
+        self._known = {item: (name, caller) for item, name, caller in each}
+        self._operands = read_operands(engine, {at for item in items for at, _ in self._chain(item)})
+
+    def _chain(self, item: int | None) -> Iterator[tuple[int, str]]:
+        while item is not None and item in self._known:
+            name, caller = self._known[item]
+            yield item, name
+            item = caller
+
+    def of(self, item: int | None) -> Iterator[CapturedCall]:
+        """The innermost first; those without recorded arguments are left out."""
+        for at, name in self._chain(item):
+            if at in self._operands:
+                yield CapturedCall(at, name, self._operands[at])
 
 
 def _captures(calls: Sequence[_Call]) -> Iterator[tuple[int, int, list[_Call]]]:

@@ -16,7 +16,7 @@ import msgspec
 
 from molprof.analysis.figures.sequence import align, align_by, gaps
 from molprof.analysis.figures.shapes import Shapes
-from molprof.analysis.origin.capture import Node, Segment, grid_sql, sizes
+from molprof.analysis.origin.capture import CapturedCall, Node, Segment, grid_sql, sizes
 from molprof.analysis.origin.read import Origins, StackFrame, modules_and_source, origins_of
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
@@ -81,6 +81,7 @@ class Place(NamedTuple):
     certainty: str | None = None  # exact, aligned, likely; None: nothing is known
     how: str = "nothing tells where it comes from"
     frames: tuple[StackFrame, ...] = ()
+    calls: tuple[CapturedCall, ...] = ()  # the operator with its arguments and those around it; () where not sure
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,21 @@ def read_opened(
     return replace(origins, captured=captured), opened
 
 
+def captured_calls(opened: Opened) -> dict[int, tuple[CapturedCall, ...]]:
+    """The calls of each piece of a graph's work, by its slice. Each replay has calls of its own: ids below 0."""
+    numbers: dict[tuple[int, int, int], int] = {}
+    found = {}
+    for graph in opened.graphs:
+        for work in graph.work:
+            calls = opened.places[work.id].calls
+            keys = [(graph.number, work.replay, call.id) for call in calls]
+            found[work.id] = tuple(
+                call._replace(id=numbers.setdefault(key, -1 - len(numbers)))
+                for key, call in zip(keys, calls, strict=True)
+            )
+    return found
+
+
 def graph_work(engine: TraceProcessor) -> dict[int, list[Work]]:
     """The work of all replays of each graph by its number, in order of start."""
     by_graph: defaultdict[int, list[Work]] = defaultdict(list)
@@ -198,7 +214,7 @@ def _opened(engine: TraceProcessor, capture: str | None, segments: Sequence[Segm
                 pair = pairs.get(work.position)
                 chosen = fitting if turns == 1 else [fitting[key[0]]]
                 found_place = Place() if pair is None else _place(segments, chosen, pair, turns)
-                known[key] = found_place._replace(shapes=None) if is_other else found_place
+                known[key] = found_place._replace(shapes=None, calls=()) if is_other else found_place
             places[work.id] = annotated(known[key], work)
     return Opened(capture, tuple(segments), tuple(graphs), places)
 
@@ -228,7 +244,7 @@ def _place(segments: Sequence[Segment], fitting: Sequence[int], pair: Pair, turn
         columns = zip(*(node.frames for node in nodes), strict=False)
         same = takewhile(lambda column: len({(frame.kind, frame.name) for frame in column}) == 1, columns)
         frames = frames[: sum(1 for _ in same)]
-        if any(node[3:] != nodes[0][3:] for node in nodes):
+        if any(node[3:-1] != nodes[0][3:-1] for node in nodes):  # ids of calls differ
             certainty, how = LIKELY, f"{how}; {len(nodes)} captures fit equally, and this is what they have in common"
     module, source = modules_and_source(frames)
     return Place(
@@ -240,6 +256,7 @@ def _place(segments: Sequence[Segment], fitting: Sequence[int], pair: Pair, turn
         certainty=certainty,
         how=how,
         frames=frames,
+        calls=nodes[0].calls if common(tuple(call[1:] for call in node.calls) for node in nodes) else (),
     )
 
 

@@ -10,6 +10,7 @@ output written once. An operator without a formula has no figures.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 
 from molprof.analysis.roofline.operands import ELEMENT_BYTES, Operands
@@ -29,6 +30,8 @@ REDUCTION, LOOKUP, CHOICE, FUSED = "reduction", "lookup", "sort or choice", "fus
 _INDEX_BYTES = 8
 _FLOATS = ("double", "float", "c10::BFloat16", "c10::Half")
 _ORDER = ("bool", "unsigned char", "signed char", "short int", "int", "long int", "c10::Half", "c10::BFloat16", "float")
+# Of operators that touch a part of a tensor, in the name that inductor gives a kernel of several.
+_PARTLY = re.compile(r"_(?:index|embedding|gather|scatter|slice|select|narrow|split)(?:_|$)")
 _RANK = {name: rank for rank, name in enumerate((*_ORDER, "double"))}
 
 
@@ -259,7 +262,7 @@ def _multinomial(operands: Operands) -> Work:
 
 
 def _touched(operands: Operands) -> Work:
-    """A kernel that inductor wrote: each tensor that it is given is read or written at least once."""
+    """A kernel that inductor wrote, of whole tensors: each that it is given is read or written at least once."""
     return Work(FUSED, None, sum(item.bytes for item in operands if item.is_tensor), 0)
 
 
@@ -370,4 +373,6 @@ LISTED = frozenset({"aten::cat"})
 
 def _by_prefix(operator: str) -> Formula | None:
     """Of operators whose names go on as their program wants."""
-    return _touched if operator.startswith(("triton_poi_", "triton_red_", "triton_per_")) else None
+    if not operator.startswith(("triton_poi_", "triton_red_", "triton_per_")):
+        return None
+    return None if _PARTLY.search(operator) else _touched

@@ -88,21 +88,41 @@ class Roofline:
     notes: tuple[str, ...] = field(default=())
 
 
-def read_roofline(engine: TraceProcessor, info: TraceInfo, given: Sequence[str] = ()) -> Roofline:
+# Operators by an id that no operator of the trace has, their names and arguments, the innermost first.
+Captured = Sequence[tuple[int, str, Operands]]
+
+
+def read_roofline(
+    engine: TraceProcessor, info: TraceInfo, given: Sequence[str] = (), captured: Mapping[int, Captured] | None = None
+) -> Roofline:
     """The roofline of the device that works most. given: peaks in place of those known (`peaks_of`).
 
+    captured: by a piece of a graph's work, the operators that made it when the graph was captured.
     The trace must be loaded with Python stacks and all arguments. Raises TraceError where no GPU work is recorded.
     """
     work = read_frame(engine, "work")
     if not len(work):
         raise TraceError(f"{info.path} records no GPU work", hint="molprof report --by operator shows its operators")
     work, others = _busiest(work)
+    captured = {item: calls for item, calls in (captured or {}).items() if calls}
+    if captured:
+        ids = work["id"].tolist()
+        owners = [
+            captured[item][0][0] if item in captured else own
+            for item, own in zip(ids, work["operator_id"].tolist(), strict=True)
+        ]
+        in_graph = np.array([item not in captured for item in ids]) & work["in_graph"].astype(bool)
+        work = Frame({**work.columns, "operator_id": np.array(owners, dtype=object), "in_graph": in_graph})
     operators = read_frame(engine, "operators")
     known = dict(
         zip(operators["id"].tolist(), zip(operators["name"], operators["caller_id"], strict=True), strict=True)
     )
+    operands: dict[int, Operands] = {}
+    for calls in captured.values():
+        for (at, name, given_operands), around in zip(calls, [*calls[1:], (None,)], strict=True):
+            known[at], operands[at] = (name, around[0]), given_operands
     chains = {item: _chain(item, known) for item in set(work["operator_id"].tolist()) if item is not None}
-    operands = read_operands(engine, {item for chain in chains.values() for item in chain})
+    operands |= read_operands(engine, {item for chain in chains.values() for item in chain if item >= 0})
     peaks = peaks_of(_device_name(info, work), given)
     groups, family = _grouped(work, chains, {key: str(name) for key, (name, _) in known.items()}, operands, peaks)
     span_ns = int((work["ts"] + work["dur"]).max() - work["ts"].min())

@@ -182,6 +182,34 @@ def chosen(packet, given):
     sys.exit("{operator} does not take these arguments here: " + problem)
 
 
+def gpu_ns(packet):
+    """GPU time of a call: calls in one CUDA graph, each with data of its own, so that no cache keeps them.
+
+    None without a GPU, or where the operator cannot be in a graph.
+    """
+    if DEVICE == "cpu":
+        return None
+    own = sum(item.nbytes for item in arguments() if torch.is_tensor(item)) or 1
+    wanted = 2 * torch.cuda.get_device_properties(0).L2_cache_size // own + 1
+    each = [chosen(packet, arguments()) for _ in range(max(2, min(wanted, 200, 2**32 // own)))]
+    times = []
+    try:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for overload, plain, named in each:
+                overload(*plain, **named)
+        for _ in range(21):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end) * 1e6 / len(each))
+    except RuntimeError:
+        return None
+    return torch.tensor(times[1:]).median().item()
+
+
 with torch.inference_mode():
     try:
         packet = getattr(torch.ops.{namespace}, "{name}")
@@ -193,9 +221,10 @@ with torch.inference_mode():
     device = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
     low, high = (torch.tensor(measured.times).quantile(share).item() * 1e9 for share in (0.1, 0.9))
     result = {{"operator": "{operator}", "overload": str(overload), "device": device, "torch": torch.__version__,
-              "median_ns": measured.median * 1e9, "low_ns": low, "high_ns": high}}
+              "median_ns": measured.median * 1e9, "low_ns": low, "high_ns": high, "gpu_ns": gpu_ns(packet)}}
     if "--json" in sys.argv:
         print(json.dumps(result))
     else:
-        print(f"{operator}: {{measured.median * 1e6:.3g}} us a call on {{device}}, torch {{torch.__version__}}")
+        gpu = "" if result["gpu_ns"] is None else f", {{result['gpu_ns'] / 1e3:.3g}} us of the GPU"
+        print(f"{operator}: {{measured.median * 1e6:.3g}} us a call{{gpu}} on {{device}}, torch {{torch.__version__}}")
 '''

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -33,6 +33,7 @@ from molprof.commands.options import (
 )
 from molprof.commands.progress import Counting
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
+from molprof.common.document import Document
 from molprof.common.errors import MolprofError, TraceError, UsageError
 from molprof.common.files import check_output
 from molprof.common.text import escaped
@@ -152,7 +153,8 @@ def command(
         hint = f"--by {', '.join(_TREES[:-1])} or {_TREES[-1]}"
         raise UsageError("speedscope shows a tree, and none is chosen", hint=hint)
     if by in (_SHAPE, _PATH):
-        refuse(f"--by {by}", "it does not open graphs: leave it out", graph_capture=capture, names_from=names_from)
+        opening = {"names_from": names_from} | ({"graph_capture": capture} if by == _PATH else {})
+        refuse(f"--by {by}", "it does not open graphs in this way: leave it out", **opening)
     if peaks and by != _SHAPE:
         raise UsageError("--peak goes with --by shape", hint="molprof report TRACE --by shape --peak NAME=NUMBER")
     if what_if and by != _PATH:
@@ -208,11 +210,16 @@ def command(
         submit_command(submission, "report", _tasks(traces, outputs, own_arguments(context, "output", "config")))
         return 0
     if by is not None:
-        opening = partial(origins, capture=capture, names_from=names_from)
         if by == _SHAPE:
-            shown = _by_shape(peaks, reading, result)
+            from molprof.analysis.documents.roofline import roofline_document
+
+            shown = _shown(partial(roofline, peaks=peaks, capture=capture), roofline_document, reading, result)
+        elif by == _PATH:
+            from molprof.analysis.documents.critical import critical_document
+
+            shown = _shown(partial(critical_path, changes=what_if), critical_document, reading, result)
         else:
-            shown = _by_path(what_if, reading, result) if by == _PATH else _tree(by, opening, reading, result)
+            shown = _tree(by, partial(origins, capture=capture, names_from=names_from), reading, result)
         _report_by(traces, outputs, shown, result)
         return 0
     if helper is not None:
@@ -312,24 +319,14 @@ def _tree(
     return shown
 
 
-def _by_shape(peaks: Sequence[str], reading: Reading, result: Result) -> Callable[[Path], tuple[str, Sequence[str]]]:
-    """Shows what the work of a trace must do, beside what it took."""
-    from molprof.analysis.documents.roofline import roofline_document
+def _shown(
+    read: Callable[..., tuple[Any, Sequence[str]]], made: Callable[[Any], Document], reading: Reading, result: Result
+) -> Callable[[Path], tuple[str, Sequence[str]]]:
+    """Shows what `read` finds in a trace as the document that `made` makes of it."""
 
     def shown(trace: Path) -> tuple[str, Sequence[str]]:
-        found, remarks = roofline(trace, replace(reading, cached=False), peaks)
-        return render(roofline_document(found), result.style, result.columns), remarks
-
-    return shown
-
-
-def _by_path(what_if: Sequence[str], reading: Reading, result: Result) -> Callable[[Path], tuple[str, Sequence[str]]]:
-    """Shows what decides how long a trace takes, and what changes would make of it."""
-    from molprof.analysis.documents.critical import critical_document
-
-    def shown(trace: Path) -> tuple[str, Sequence[str]]:
-        found, remarks = critical_path(trace, replace(reading, cached=False), what_if)
-        return render(critical_document(found), result.style, result.columns), remarks
+        found, remarks = read(trace, replace(reading, cached=False))
+        return render(made(found), result.style, result.columns), remarks
 
     return shown
 
