@@ -79,7 +79,7 @@ _SUBJECTS = {
         "Sampling": "sampling temperature top_p top_k min_p max_new_tokens generate_args",
         "Kernels": "attention_shapes backends phases masks",
         "Speed": "attention kv_cache max_cache_length compile dtype tf32 cudnn_benchmark padding_multiple"
-        " drop_finished engine device threads",
+        " drop_finished engine arrivals device threads",
         "Passes": "repeats warmup passes seed limit limit_s memory_limit bisect share",
         "Recording": "window full modules stacks shapes disagreement",
         "Analysis": "whole rows by peaks what_if gpu capture names_from thresholds tokens molecules",

@@ -16,6 +16,7 @@ from molprof.common.text_format import ANSWER, PROMPT, TextFormat
 
 AUTO = "auto"
 GENERATE = "generate"  # the engine of transformers' `generate`
+CONTINUOUS = "continuous"  # that of its continuous batching
 # What --lp constrains with, whatever the tokenizer, so that runs of two models differ in the tokenizer alone.
 LP_PROCESSOR = "generic"
 # What stands for it, and for no processor, in place of a processor's name.
@@ -170,8 +171,12 @@ class CaptureSettings:
         help="Batch molecules of similar length, longest first, or keep their order.")
     engine: str = setting(  # a name of `profiler/engines/__init__.py`
         AUTO, decides="forward", metavar="NAME",
-        help="What generates tokens: generate of transformers, or forced, molprof's own loop. auto: forced for the next"
-        " two.")
+        help="What generates tokens: generate or continuous (batching) of transformers, or forced, molprof's own loop."
+        " auto: forced for the next two.")
+    arrivals: float | None = setting(
+        None, decides="input", label="arrivals", role="setting", quiet=True, metavar="N",
+        check=_above_zero("--arrivals", "0.5: a request every other step"),
+        help="With --engine continuous: let N requests arrive per step, such as 0.5.", unset="all at the start")
     forced_runs: bool = setting(
         False, decides="forward", help="Append forced tokens in the forward of the token before them.")
     drop_finished: bool = setting(False, decides="forward", help="Drop finished rows from the batch.")
@@ -245,6 +250,10 @@ class CaptureSettings:
         """Settings that exclude each other: the message, and what to do about it."""
         compiled = self.compile not in (AUTO, "off")
         first, last = self.window or (0, 0)
+        if self.engine_name == CONTINUOUS:
+            yield from self._not_continuous()
+        elif self.arrivals is not None:
+            yield "requests arrive in continuous batching only", "--engine continuous"
         if self.drop_finished and compiled:
             text = f"rows that leave the batch change the shape that compile {self.compile!r} is made for"
             yield text, "leave out --drop-finished or --compile"
@@ -283,6 +292,27 @@ class CaptureSettings:
             yield "a window and a full recording exclude each other", "leave one of them out"
         if not 0 <= first <= last:
             yield f"the window {first}:{last} is not FIRST:LAST with 0 <= FIRST <= LAST", "e.g. --window 20:39"
+
+    def _not_continuous(self) -> Iterator[tuple[str, str]]:
+        """What continuous batching leaves out or replaces without a word."""
+        what = "continuous batching"
+        if self.kv_cache != "dynamic":
+            yield f"{what} has a paged KV cache, not {self.kv_cache!r}", "leave out --kv-cache"
+        if self.compile not in (AUTO, "off"):
+            yield f"{what} calls its forward as it is, and cannot compile it", "leave out --compile"
+        if self.padding_multiple > 1:
+            yield f"{what} gives prompts no columns of padding", "leave out --pad-multiple"
+        if self.attention == "flex_attention":
+            yield f"{what} has no attention 'flex_attention'", "--attention sdpa"
+        if self.full and (self.stacks or self.modules):
+            text = f"torch records no Python functions of the thread of {what}, which starts under the profiler"
+            yield text, "--window FIRST:LAST in place of --full"
+        if self.disagreement:
+            yield "disagreement is recorded in batches, not in continuous batching", "leave out --engine"
+        if more := active(self.generate_arguments, self.samples):
+            name, value = next(iter(more.items()))
+            off = f"--generate-arg {name}={json.dumps(PASSED_ON[name])}, or leave out --engine"
+            yield f"{what} does not apply {name} {value}", off
 
     @property
     def text_format(self) -> TextFormat:

@@ -107,7 +107,7 @@ class Passes:
 
     def step(self, batch: int, step: int, tokens: int = 0) -> None:
         """Reports a step of a pass that is not timed."""
-        bound = self.plans[min(batch, len(self.plans) - 1)].max_new_tokens
+        bound = self.plans[min(batch, len(self.plans) - 1)].most_steps
         elapsed = time.perf_counter_ns() - self._began_ns
         self.report(
             dataclasses.replace(self._at, batch=batch, step=step, max_steps=bound, tokens=tokens, elapsed_ns=elapsed)

@@ -27,7 +27,7 @@ from molprof.common.manifest import (
     Window,
 )
 from molprof.common.memory import processors
-from molprof.common.settings import AUTO, GENERATE, CaptureSettings
+from molprof.common.settings import AUTO, CONTINUOUS, GENERATE, CaptureSettings
 from molprof.common.values import counted, factor_text, now, time_text
 from molprof.profiler.capture.account import resolved, sequence_runs, static_cache_notes
 from molprof.profiler.capture.passes import Passes, Report
@@ -138,7 +138,7 @@ class CapturedRun:
         prompts = replace(prompts, prompts=with_chats(prompts.prompts, loaded.tokenizer))
         plans = runner.plan(prompts.prompts)
         if settings.window is not None:
-            check_window(settings.window, plans[0].max_new_tokens)  # before the passes, as far as the bound tells
+            check_window(settings.window, plans[0].most_steps)  # before the passes, as far as the bound tells
         self.settings, self.output, self.prompts, self.name = settings, output, prompts, name
         self.passes = Passes(runner, plans, report, name)
         said = note(settings, loaded.generation)
@@ -262,7 +262,15 @@ class CapturedRun:
         """
         device, settings = self.passes.runner.loaded.target.device, self.settings
         stacks = whole or settings.stacks or settings.modules
-        options = {"ends": True, "stacks": stacks, "shapes": whole or settings.shapes, "on_step": self.passes.step}
+        # The steps of continuous batching run in a thread of their own.
+        threads = settings.engine_name == CONTINUOUS
+        options = {
+            "ends": True,
+            "threads": threads,
+            "stacks": stacks,
+            "shapes": whole or settings.shapes,
+            "on_step": self.passes.step,
+        }
         with recording(raw, device, steps, **options) as marks:
             try:
                 result = self.passes.run(stage, marks, only=None if steps is None else steps.call)

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from molprof.common.manifest import Disagreement, MaskedLogits
-from molprof.profiler.constraints.base import BatchProcessor, ForcedRuns, Places
+from molprof.profiler.constraints.base import BatchProcessor, ForcedRuns, Places, StateTable
 from molprof.profiler.engines import BatchResult
 from molprof.profiler.models.device import settled_ns
 
@@ -90,8 +90,27 @@ class CountedRuns(Counted):
         return self._look(lambda: self._studied.mask(scores, places), scores, places.row_ids, places.position_ids)
 
 
+class CountedStates(CountedRuns):
+    """The same of a `StateTable`."""
+
+    def __init__(self, studied: BatchProcessor) -> None:
+        super().__init__(studied)
+        self._asked: list[tuple[int, int]] = []  # row and position of each state that `allow` gets next
+
+    def state(self, row: int, position: int, chosen: int | None) -> int:
+        self._asked.append((row, position))
+        return int(self._studied.state(row, position, chosen))
+
+    def allow(self, scores: Tensor, states: Tensor) -> Tensor:
+        rows, positions = torch.tensor(self._asked, device=scores.device).T
+        self._asked.clear()
+        return self._look(lambda: self._studied.allow(scores, states), scores, rows, positions)
+
+
 def counted(studied: BatchProcessor) -> Counted:
     """The processor, with what it masks counted."""
+    if isinstance(studied, StateTable):
+        return CountedStates(studied)
     return CountedRuns(studied) if isinstance(studied, ForcedRuns) else Counted(studied)
 
 

@@ -77,6 +77,26 @@ class ForcedRuns(Protocol):
         """The masked scores, float32 (rows, logits_width), each row for the choice at its own position."""
 
 
+@runtime_checkable
+class StateTable(ForcedRuns, Protocol):
+    """What a batch processor must also have where rows come and go, or go back: continuous batching, drafts.
+
+    What a row may write depends on a number alone, its state. The host follows the states, and a table on the device
+    has the mask of each.
+    """
+
+    def state(self, row: int, position: int, chosen: int | None) -> int:
+        """The state of a row for its choice at answer position `position`, of which masked logits are counted.
+
+        Args:
+            chosen: the token at `position - 1`; None before the first choice. A position may come again, with another
+                token: what followed is forgotten. Those before it are as they were told last.
+        """
+
+    def allow(self, scores: Tensor, states: Tensor) -> Tensor:
+        """The scores that each state allows, float32 (n, logits_width); states are int32 (n,) on their device."""
+
+
 class Processor(Protocol):
     """A processor for a whole run, with what depends on the vocabulary only. `start` is all that it must have.
 

@@ -279,12 +279,13 @@ class TableBatch(LogitsProcessor):
         copied = (tables.classes, tables.moves, tables.columns, tables.bias)
         self._device = tuple(torch.from_numpy(array).to(target.device) for array in copied)
         self._at = torch.from_numpy(tables.first.copy()).to(target.device)  # state of each row and its mask, (rows, 2)
-        self._out = torch.full((len(rows), target.logits_width), -math.inf, device=target.device)
+        self._out = torch.empty((0, target.logits_width), device=target.device)
         self._step = fused_step(target.device)
         self._called: list[int] = []
         self._ids: Tensor | None = None
         # States on the host, for a decoding loop that appends forced runs; see `forced`.
         self._host = tables.first.copy()
+        self._paths = [[first] for first in tables.first]  # of `state`: by row and answer position, state and mask
         self._masked = np.zeros(len(rows), dtype=np.int64)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -293,8 +294,9 @@ class TableBatch(LogitsProcessor):
         self._called.append(self._read - self._prompt_width)
         self._ids = input_ids
         if self._step is not None:
-            self._step(input_ids, first, self._device, self._at, scores, self._out)
-            return self._out
+            out = self._room(len(scores))
+            self._step(input_ids, first, self._device, self._at, scores, out)
+            return out
         for column in range(first, self._read):
             self.advance(input_ids[:, column])
         return self.mask(scores)
@@ -310,15 +312,33 @@ class TableBatch(LogitsProcessor):
         Args:
             places: rows in the states that `forced` left them in.
         """
-        masks, out = self._at[:, 1], self._out
-        if places is not None:
-            rows = list(places.rows)
-            self._masked[rows] += self._hidden[self._host[rows, 1]]
-            masks, out = torch.from_numpy(self._host[rows, 1]).to(scores.device), out[: len(rows)]
+        if places is None:
+            return self.allow(scores, self._at[:, 1])
+        rows = list(places.rows)
+        self._masked[rows] += self._hidden[self._host[rows, 1]]
+        return self.allow(scores, torch.from_numpy(self._host[rows, 1]).to(scores.device))
+
+    def allow(self, scores: Tensor, states: Tensor) -> Tensor:
+        """See `StateTable`: a state is the number of its mask."""
         _, _, columns, bias = self._device
         kept = scores.index_select(1, columns)
-        kept.add_(bias.index_select(0, masks))
-        return out.index_copy_(1, columns, kept)
+        kept.add_(bias.index_select(0, states))
+        return self._room(len(scores)).index_copy_(1, columns, kept)
+
+    def state(self, row: int, position: int, chosen: int | None) -> int:
+        tables, path = self._tables, self._paths[row]
+        if chosen is not None:
+            del path[position:]
+            path.append(tables.moves[path[-1][0], tables.classes[chosen]])
+        mask = int(path[position][1])
+        self._masked[row] += self._hidden[mask]
+        return mask
+
+    def _room(self, rows: int) -> Tensor:
+        """What is returned for so many rows, -inf wherever no mask allows a column."""
+        if len(self._out) < rows:
+            self._out = torch.full((rows, self._out.shape[1]), -math.inf, device=self._out.device)
+        return self._out[:rows]
 
     @property
     def masked_logits(self) -> list[int]:

@@ -118,8 +118,16 @@ class _PlannedBatch(RowProcessor):
         # A forced token keeps its score, which decides nothing.
         rows = list(places.rows)
         self._masked[rows] += self._counts[list(places.positions), rows]
-        kinds = self._device_kinds[places.position_ids, places.row_ids]
-        return scores.masked_fill_(self._blocked[kinds], -math.inf)
+        return self.allow(scores, self._device_kinds[places.position_ids, places.row_ids])
+
+    def state(self, row: int, position: int, chosen: int | None) -> int:
+        """See `StateTable`: a state is a kind of action."""
+        place = min(position, len(self._kinds) - 1), row
+        self._masked[row] += self._counts[place]
+        return int(self._kinds[place])
+
+    def allow(self, scores: Tensor, states: Tensor) -> Tensor:
+        return scores.masked_fill_(self._blocked[states], -math.inf)
 
     def _position(self, input_ids: Tensor) -> int:
         position = min(input_ids.shape[1] - self._prompt_width, len(self._kinds) - 1)

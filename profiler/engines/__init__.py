@@ -22,6 +22,7 @@ check_versions()
 ENGINES = {
     "generate": "molprof.profiler.engines.generate:Generate",
     "forced": "molprof.profiler.engines.forced:Forced",
+    "continuous": "molprof.profiler.engines.continuous:Continuous",
 }
 
 
@@ -59,11 +60,16 @@ class BatchPlan:
     max_new_tokens: int
     prompt_width: int  # columns that its prompts are padded to
     spare_rows: int = 0  # copies of the last prompt that only keep the batch's shape
+    most_waiting: int = 0  # the most steps that a prompt may wait for its first
 
     @property
     def rows(self) -> int:
         """Rows that are computed."""
         return len(self.prompts) + self.spare_rows
+
+    @property
+    def most_steps(self) -> int:
+        return self.most_waiting + self.max_new_tokens
 
     @property
     def row_prompts(self) -> tuple[Prompt, ...]:

@@ -55,10 +55,6 @@ class Generate:
     def _config(self, max_new_tokens: int) -> GenerationConfig:
         """What the settings say; the model's own generation config has its say in `followed`."""
         settings = self._settings
-        chosen: dict[str, Any] = {"do_sample": False, **settings.generate_arguments}
-        if settings.samples:
-            # 0 and 1.0 switch top-k and top-p off: transformers' own default draws from 50.
-            chosen |= {"do_sample": True, "top_k": 0, "top_p": 1.0, **settings.sampling_parameters}
         return GenerationConfig(
             max_new_tokens=max_new_tokens,
             use_cache=True,
@@ -68,8 +64,17 @@ class Generate:
             pad_token_id=self._loaded.target.pad,
             compile_config=compile_config(settings.compile),
             disable_compile=settings.compile == "off",
-            **chosen,
+            **token_choice(settings),
         )
+
+
+def token_choice(settings: CaptureSettings) -> dict[str, Any]:
+    """What a generation config says of how tokens are chosen."""
+    chosen: dict[str, Any] = {"do_sample": False, **settings.generate_arguments}
+    if settings.samples:
+        # 0 and 1.0 switch top-k and top-p off: transformers' own default draws from 50.
+        chosen |= {"do_sample": True, "top_k": 0, "top_p": 1.0, **settings.sampling_parameters}
+    return chosen
 
 
 def _until_end(answer: list[int], eos: frozenset[int]) -> tuple[int, ...]:

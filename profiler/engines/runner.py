@@ -12,7 +12,7 @@ import torch
 from torch.nn.attention import sdpa_kernel
 
 from molprof.common.errors import ProcessorError, UsageError
-from molprof.common.settings import STATIC_CACHES, CaptureSettings
+from molprof.common.settings import CONTINUOUS, STATIC_CACHES, CaptureSettings
 from molprof.common.text import shortened
 from molprof.profiler.constraints.base import BatchProcessor, Processor, Rows
 from molprof.profiler.engines import BatchPlan, BatchResult, Engine, make_engine
@@ -79,7 +79,11 @@ class Runner:
         static = settings.kv_cache in STATIC_CACHES
         sort = self.sorts(prompts)
         full = is_compiled(settings, self.loaded.on_gpu)
-        plans = _cut(prompts, needs, settings.batch_size, sort, one_width=static, full_rows=full)
+        continuous = settings.engine_name == CONTINUOUS
+        size = max(len(prompts), 1) if continuous else settings.batch_size
+        plans = _cut(prompts, needs, size, sort, one_width=static, full_rows=full)
+        if continuous:
+            plans = [replace(plan, most_waiting=_most_waiting(plan, settings)) for plan in plans]
         return _fitted(plans, settings.padding_multiple, settings.max_cache_length, self.loaded.context)
 
     def sorts(self, prompts: Sequence[Prompt]) -> bool:
@@ -241,6 +245,12 @@ def _cut(
             )
         )
     return plans
+
+
+def _most_waiting(plan: BatchPlan, settings: CaptureSettings) -> int:
+    """Steps until the last request has arrived, and those before it have had their turn."""
+    arrived = int(plan.rows / settings.arrivals) if settings.arrivals else 0
+    return arrived + -(-plan.rows * plan.max_new_tokens // settings.batch_size)
 
 
 def _fitted(

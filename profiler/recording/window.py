@@ -38,6 +38,7 @@ class ProfilerMarks(Marks):
         others: record other threads too, and what lies between batches.
         what: `stacks`: record modules and Python functions too. torch traces Python itself: nothing is hooked into the
             model, so that a compiled forward stays as it is. `shapes`: record the sizes of operators' inputs.
+            `threads`: record other threads too.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class ProfilerMarks(Marks):
         }
         self._recording = False
         self._first, self._others = step, others
-        if others:
+        if others or what.get("threads"):
             # Of torch's options this one has no other name.
             self._what["experimental_config"] = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
         self._batch, self._step = 0, -1
@@ -165,9 +166,9 @@ def _entered(name: str) -> Any:
     return scope
 
 
-def warm_up(device: torch.device) -> None:
-    """The first recording of a process sets up CUPTI, which takes seconds."""
-    if on_gpu(device):
+def warm_up(device: torch.device, threads: bool = False) -> None:
+    """The first recording of a process sets up CUPTI, which takes seconds, and must not be of another thread."""
+    if on_gpu(device) or threads:
         with _profiler(device):
             torch.zeros(1, device=device).add_(1)
             synchronize(device)
@@ -179,7 +180,7 @@ def recording(raw: Path, device: torch.device, window: Steps | None = None, **op
 
     `options` are those of `ProfilerMarks`.
     """
-    warm_up(device)
+    warm_up(device, options.get("threads", False))
     marks = ProfilerMarks(device, window, **options)
     failure: ProcessorError | None = None
     try:
