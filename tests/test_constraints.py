@@ -118,6 +118,25 @@ def test_a_text_of_any_length_and_one_that_may_be_read_in_two_ways() -> None:
     assert batch.masked_logits == [7 + 9, 9 + 9, 9 + 9]
 
 
+@pytest.mark.parametrize(("name", "processor"), [("llama", "grammar"), ("qwen", "vectorized")])
+def test_a_row_goes_back_to_another_token(name: str, processor: str) -> None:
+    """A state allows what the batch allows after the same tokens, whatever was drafted in between."""
+    this, width, eos = made(name, processor), WIDTHS[name], target(name).eos
+    rows, rng = rows_of(this, name, "C"), random.Random(2)
+    batch, plain, written = this.start(rows), this.start(rows), list[int]()
+
+    def left(position: int, chosen: int | None) -> set[int]:
+        states = torch.tensor([batch.state(0, position, chosen)], dtype=torch.int32)
+        return set(batch.allow(torch.zeros(1, width), states)[0].isfinite().nonzero().flatten().tolist())
+
+    while eos not in written[-1:]:
+        now = left(len(written), written[-1] if written else None)
+        assert now == allowed(plain, answers(written), width)[0]
+        if eos not in (draft := [rng.choice(sorted(now))]):
+            left(len(written) + 2, rng.choice(sorted(left(len(written) + 1, draft[0]))))
+        written.append(rng.choice(sorted(now)))
+
+
 # Molecules as tables
 
 

@@ -51,7 +51,7 @@ PART_LABELS = {
     "tokens.useful": "useful tokens",
     "tokens.junk": "junk tokens",
     "tokens.filler": "filler tokens",
-    "steps.forced": "forced runs (tokens per row and step)",
+    "steps.forced": "tokens per row and step",
     "steps.idle": "steps on finished rows",
     "steps.batching": "batching (rows per step)",
     **{

@@ -221,6 +221,10 @@ def _checks(
     if (masked := run.masked) is not None and masked.own is not None:
         text = "masked logits that molprof counted = that the processor counted"
         yield _check("masked_logits", text, of_steps, masked.total, masked.own)
+    if (drafts := run.drafts) is not None:
+        text = "drafted tokens = accepted + rejected by the model + rejected by the grammar + dropped"
+        rest = drafts.rejected_by_model + drafts.rejected_by_grammar + drafts.dropped
+        yield _check("drafts", text, of_steps, drafts.drafted, drafts.accepted + rest)
     if sums["parts_ns"] is not None:
         text = "phase time = GPU busy + host syncs + launching, ns"
         yield _check("phase_bound", text, ("host_time", "gpu_time"), sums["host_ns"], sums["parts_ns"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import UNSET, convert
 from msgspec.structs import asdict, replace
@@ -31,14 +31,15 @@ from molprof.analysis.figures.run_model import (
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_dicts, query_row, query_rows
 from molprof.common.errors import TraceError
-from molprof.common.manifest import BETWEEN, PHASES, STEP_PHASES, Manifest, MaskedLogits, Program, Repeat
+from molprof.common.manifest import BETWEEN, PHASES, STEP_PHASES, Drafts, Manifest, MaskedLogits, Program, Repeat
 from molprof.common.settings import RANDOM
 from molprof.common.values import per
 
+_Counts = TypeVar("_Counts", Drafts, MaskedLogits)
 # Positions of steps are grouped so that there are no more points.
 MAX_POINTS = 240
 # Settings that older traces, or those of programs of one's own, do not have.
-_LATER = ("engine", "forced_runs", "drop_finished", "compile", "seed")
+_LATER = ("engine", "arrivals", "assistant", "free_drafts", "forced_runs", "drop_finished", "compile", "seed")
 _COLUMNS = ("launches", "graph_launches", "kernels", "gpu_ns", "syncs", "leaf_operators")
 # Columns that mean nothing where the trace holds no GPU work.
 _OF_GPU = ("gpu_ns", "launches", "graph_launches", "kernels", "syncs", "sync_ns")
@@ -146,7 +147,8 @@ def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) ->
         peak_memory_bytes=timings.peak_memory_bytes,
         peak_memory_of=timings.peak_memory_of,
         totals=totals,
-        masked=_masked([molecule.masked for molecule in molecules]),
+        masked=_summed([molecule.masked for molecule in molecules], MaskedLogits),
+        drafts=_summed([molecule.drafts for molecule in molecules], Drafts),
         session=manifest.session,
         shapes=_shapes(manifest),
         machine=manifest.machine,
@@ -284,13 +286,14 @@ def _step_phases(repeats: Sequence[Repeat]) -> tuple[StepPhase, ...]:
     return tuple(found)
 
 
-def _masked(counts: Sequence[MaskedLogits | None]) -> MaskedLogits | None:
+def _summed(counts: Sequence[_Counts | None], kind: type[_Counts]) -> _Counts | None:
     """Sums over molecules; None where one was not counted."""
     known = [count for count in counts if count is not None]
     if not known or len(known) < len(counts):
         return None
-    sums = {name: _sum_if_all_known([getattr(count, name) for count in known]) for name in known[0].__struct_fields__}
-    return MaskedLogits(**sums)  # type: ignore[arg-type]
+    names = kind.__struct_fields__
+    sums: dict[str, Any] = {name: _sum_if_all_known([getattr(count, name) for count in known]) for name in names}
+    return kind(**sums)
 
 
 def _shapes(manifest: Manifest) -> BatchShapes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, Struct, UnsetType, defstruct
 
 from molprof.analysis.figures.drift import Disagreement, Drift
-from molprof.common.manifest import Machine, MaskedLogits, Program, Session, Window
+from molprof.common.manifest import Drafts, Machine, MaskedLogits, Program, Session, Window
 from molprof.common.settings import AUTO, GENERATE, SETTINGS
 from molprof.common.values import per
 
@@ -37,6 +37,7 @@ class RepeatFigures(Struct, frozen=True):
     phases_ns: dict[str, int]
     compiles: int | None
     compile_ns: int | None
+    draft_ns: int | None = None
 
 
 class PhaseFigures(Struct, frozen=True):
@@ -157,6 +158,9 @@ class Setup(Struct, frozen=True):
     cannot_drop: str | None = None  # why finished rows cannot be dropped; None: they can, or not recorded
     declared_otherwise: dict[str, Any] | None = None  # by the model's generation config, and not done
     engine: str | None = None  # as asked for
+    arrivals: float | None = None  # requests per step of continuous batching; None: all at the start
+    assistant: str | None = None
+    free_drafts: bool | None = None
 
     @property
     def random(self) -> bool:
@@ -166,7 +170,11 @@ class Setup(Struct, frozen=True):
     @property
     def own_loop(self) -> bool:
         """Another engine than transformers' `generate` ran."""
-        return bool(self.forced_runs or self.drop_finished) or self.engine not in (None, AUTO, GENERATE)
+        return bool(self.forced_runs or self.drop_finished or self.assistant) or self.engine not in (
+            None,
+            AUTO,
+            GENERATE,
+        )
 
     @property
     def loop(self) -> str | None:
@@ -175,6 +183,8 @@ class Setup(Struct, frozen=True):
             return None
         parts = ["sorted" if self.sorted else "input order"]
         parts += [f"engine {self.engine}"] if self.engine not in (None, AUTO, GENERATE, "forced") else []
+        parts += [f"{self.arrivals:g} arrivals per step"] if self.arrivals else []
+        parts += [f"assistant {self.assistant}{', free drafts' if self.free_drafts else ''}"] if self.assistant else []
         parts += ["forced runs"] if self.forced_runs else []
         parts += ["finished dropped"] if self.drop_finished else []
         parts += [f"compile {self.compile}"] if self.compile not in (None, "auto") else []
@@ -274,6 +284,7 @@ class Run(Struct, frozen=True):
     masked: MaskedLogits | None = (
         None  # summed over molecules; None without a processor, or where not every molecule was counted
     )
+    drafts: Drafts | None = None  # summed over prompts; None without an assistant
     session: Session | None = None  # None: the capture had one run
     shapes: BatchShapes | None = None
     machine: Machine | None = None  # None: not recorded

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from molprof.analysis.figures.figure import STEPS_SQL, Figure, of_run, without_gpu
 from molprof.analysis.figures.model import Group
 from molprof.analysis.figures.run_model import RepeatFigures, Run
-from molprof.common.manifest import SETUP_PHASES
+from molprof.common.manifest import SETUP_PHASES, Drafts
 from molprof.common.values import Unit, per
 
 # From the wall time of a pass, and the times of its phases.
@@ -51,6 +52,17 @@ def _of_drift(name: str, label: str, unit: Unit) -> Figure:
     return Figure(name, "Tokens", label, unit, of_run(lambda run: getattr(run.drift, name, None)), of_molecules=True)
 
 
+def _drafts(name: str, label: str, value: Callable[[Drafts], float | None], unit: Unit = "count") -> Figure:
+    """Of the tokens that an assistant drafted."""
+    read = of_run(lambda run: None if run.drafts is None else value(run.drafts))
+    return Figure(name, "Tokens", label, unit, read, stands_in=True)
+
+
+def _draft_ns(run: Run) -> float | None:
+    known = [repeat.draft_ns for repeat in run.repeats if repeat.draft_ns is not None]
+    return statistics.median(known) if known else None
+
+
 def _masked(name: str, label: str, value: Callable[[Run], float | None], of_molecules: bool = False) -> Figure:
     """Masked logits. FREE and COPY are positions of a molecule's template."""
     label = f"masked logits per {label}"
@@ -85,6 +97,15 @@ TIMES = (
     _timed("setup_ns", "set-up time", _setup_ns),
     _phase("prefill", "prefill time per batch", lambda run: run.batches),
     _phase("forward", "forward time per decode step", lambda run: run.decode_steps),
+    Figure(
+        "draft_ns",
+        "Unprofiled time",
+        "drafting time, part of the forwards",
+        "ns",
+        of_run(_draft_ns),
+        repeat=lambda run, repeat: repeat.draft_ns,
+        stands_in=True,
+    ),
     _phase("processor", "processor time per step", lambda run: run.steps),
     _phase("sampling", "sampling time per step", lambda run: run.steps),
     _phase("bookkeeping", "bookkeeping time per step", lambda run: run.steps),
@@ -96,6 +117,12 @@ TOKENS = (
     Figure("tokens_per_molecule", "Tokens", "tokens per molecule", "number", lambda it: per(it.tokens, it.molecules)),
     _count("decode_steps", "decode steps"),
     _count("idle_row_steps", "steps on finished rows"),
+    _drafts("drafted_tokens", "drafted tokens", lambda drafts: drafts.drafted),
+    _drafts("accepted_ratio", "drafted tokens accepted", lambda it: per(it.accepted, it.drafted), "ratio"),
+    _drafts("rejected_by_model", "drafted tokens rejected by the model", lambda it: it.rejected_by_model),
+    _drafts("rejected_by_grammar", "drafted tokens rejected by the grammar", lambda it: it.rejected_by_grammar),
+    _drafts("dropped_drafts", "drafted tokens dropped", lambda it: it.dropped),
+    _drafts("rollbacks", "rollbacks of drafts", lambda it: it.rollbacks),
     _count("blocks", "coordinate blocks", of_molecules=True),
     _count("free_positions_per_block", "FREE positions per block", "number", of_molecules=True),
     _count("coordinate_tokens_per_block", "coordinate tokens per block", "number", of_molecules=True),

@@ -73,13 +73,13 @@ _SUBJECTS = {
     name: subject
     for subject, names in {
         "Model": "model size weights tokenizer trust_remote_code",
-        "Constraint": "lp processor processor_args schema regex placeholder forced_runs template_threads"
+        "Constraint": "lp processor processor_args schema regex placeholder forced_runs free_drafts template_threads"
         " template_cache",
         "Prompts": "count batch_size smiles prompts prompt_format answer_format generations strict sort check",
         "Sampling": "sampling temperature top_p top_k min_p max_new_tokens generate_args",
         "Kernels": "attention_shapes backends phases masks",
         "Speed": "attention kv_cache max_cache_length compile dtype tf32 cudnn_benchmark padding_multiple"
-        " drop_finished engine arrivals device threads",
+        " drop_finished engine assistant arrivals device threads",
         "Passes": "repeats warmup passes seed limit limit_s memory_limit bisect share",
         "Recording": "window full modules stacks shapes disagreement",
         "Analysis": "whole rows by peaks what_if gpu capture names_from thresholds tokens molecules",

@@ -105,6 +105,7 @@ class Repeat(Struct, frozen=True):
     # time of each phase of `STEP_PHASES` and `prefill` in each step that has it, batch after batch; of a program of
     # one's own without the steps under the profiler. Empty if not recorded
     step_phases_ns: dict[str, list[list[int]]] = field(default_factory=dict)
+    draft_ns: int | None = None  # host time of drafting, which is part of the forwards; None without an assistant
 
 
 class Timings(Struct, frozen=True):
@@ -187,6 +188,19 @@ class MaskedLogits(Struct, frozen=True):
         return self.free + self.copy + self.end + self.idle
 
 
+class Drafts(Struct, frozen=True):
+    """Tokens that an assistant drafted for one prompt, and what came of them."""
+
+    drafted: int  # the sum of the next four
+    accepted: int
+    # rejected_by_model, rejected_by_grammar: the first of a round's drafts that was not accepted, at most one. By the
+    # grammar: the processor forbids it; by the model: it chose another
+    rejected_by_model: int
+    rejected_by_grammar: int
+    dropped: int  # drafts after a rejected one, or after the end of the answer
+    rollbacks: int  # rounds after which the cache and the states of the processor went back
+
+
 class SequenceRun(Struct, frozen=True):
     """One prompt and what came of it. What only molecules have is None, 0 or -1 for any other prompt."""
 
@@ -214,6 +228,7 @@ class SequenceRun(Struct, frozen=True):
     # tokens that each step of its batch appended, until the row ended; 0 before it joined. None: one in each
     step_tokens: list[int] | None = None
     masked: MaskedLogits | None = None  # `masked_logits` by kind; None without a processor, or if not recorded
+    drafts: Drafts | None = None  # None without an assistant
 
     @property
     def unchecked(self) -> bool:

@@ -17,6 +17,7 @@ from molprof.common.text_format import ANSWER, PROMPT, TextFormat
 AUTO = "auto"
 GENERATE = "generate"  # the engine of transformers' `generate`
 CONTINUOUS = "continuous"  # that of its continuous batching
+ASSISTED = "assisted"  # that of its assisted decoding
 # What --lp constrains with, whatever the tokenizer, so that runs of two models differ in the tokenizer alone.
 LP_PROCESSOR = "generic"
 # What stands for it, and for no processor, in place of a processor's name.
@@ -172,9 +173,16 @@ class CaptureSettings:
     engine: str = setting(  # a name of `profiler/engines/__init__.py`
         AUTO, decides="forward", metavar="NAME",
         help="What generates tokens: generate or continuous (batching) of transformers, or forced, molprof's own loop."
-        " auto: forced for the next two.")
+        " auto: forced for --forced-runs and --drop-finished, assisted for --assistant.")
+    assistant: str | None = setting(
+        None, decides="forward", metavar="NAME",
+        help="Let this smaller model draft tokens, which the model checks; requires --batch-size 1.",
+        check=_named("assistant", "a preset, a folder or a hub id"))
+    free_drafts: bool = setting(
+        False, decides="forward",
+        help="Let the assistant draft without the constraint.")
     arrivals: float | None = setting(
-        None, decides="input", label="arrivals", role="setting", quiet=True, metavar="N",
+        None, decides="input", metavar="N",
         check=_above_zero("--arrivals", "0.5: a request every other step"),
         help="With --engine continuous: let N requests arrive per step, such as 0.5.", unset="all at the start")
     forced_runs: bool = setting(
@@ -250,6 +258,10 @@ class CaptureSettings:
         """Settings that exclude each other: the message, and what to do about it."""
         compiled = self.compile not in (AUTO, "off")
         first, last = self.window or (0, 0)
+        if self.engine_name == ASSISTED or self.assistant is not None:
+            yield from self._not_assisted()
+        elif self.free_drafts:
+            yield "an assistant drafts, and this run has none", "--assistant NAME"
         if self.engine_name == CONTINUOUS:
             yield from self._not_continuous()
         elif self.arrivals is not None:
@@ -292,6 +304,21 @@ class CaptureSettings:
             yield "a window and a full recording exclude each other", "leave one of them out"
         if not 0 <= first <= last:
             yield f"the window {first}:{last} is not FIRST:LAST with 0 <= FIRST <= LAST", "e.g. --window 20:39"
+
+    def _not_assisted(self) -> Iterator[tuple[str, str]]:
+        if self.assistant is None:
+            yield "assisted decoding has an assistant", "--assistant NAME"
+        elif self.engine_name != ASSISTED:
+            yield f"engine {self.engine_name!r} has no assistant", "leave out --assistant"
+        if self.batch_size != 1:
+            yield "transformers lets an assistant draft for one sequence at a time", "--batch-size 1"
+        if self.kv_cache != "dynamic":
+            yield (
+                f"drafts that fail are taken back out of the KV cache, which {self.kv_cache!r} is not made for",
+                ("leave out --kv-cache"),
+            )
+        if self.free_drafts and self.processor is None:
+            yield "without a processor all drafts are free", "--processor NAME, or leave out --free-drafts"
 
     def _not_continuous(self) -> Iterator[tuple[str, str]]:
         """What continuous batching leaves out or replaces without a word."""
@@ -338,7 +365,9 @@ class CaptureSettings:
         """The engine that `auto` stands for, or that was asked for."""
         if self.engine != AUTO:
             return self.engine
-        return "forced" if self.forced_runs or self.drop_finished else GENERATE
+        if self.forced_runs or self.drop_finished:
+            return "forced"
+        return GENERATE if self.assistant is None else ASSISTED
 
     @property
     def samples(self) -> bool:

@@ -56,6 +56,7 @@ def sequence_runs(
                 run = replace(run, valid=problem is None, problem=problem)
             if watched is not None and watched[number][0].rows[row] == tokens:
                 run = replace(run, disagreement=watched[number][1][row])
+            run = replace(run, drafts=batch.drafts)
             if masked is not None:
                 run = replace(run, masked=masked[number][row], masked_logits=masked[number][row].total)
             runs.append(run)

@@ -72,7 +72,9 @@ class Passes:
     def watched(self) -> list[tuple[BatchResult, list[Disagreement]]]:
         """The untimed pass for disagreement: what each batch wrote, and the figures of its rows."""
         # Step by step: of a forced run, the model never gives scores token by token.
-        settings = dataclasses.replace(self.runner.settings, engine=AUTO, forced_runs=False, drop_finished=False)
+        settings = dataclasses.replace(
+            self.runner.settings, engine=AUTO, assistant=None, free_drafts=False, forced_runs=False, drop_finished=False
+        )
         runner = dataclasses.replace(self.runner, settings=settings)
         watched: list[Watched] = []
 

@@ -170,10 +170,10 @@ class CapturedRun:
 
     def timed_pass(self, watch: Watch) -> None:
         """The next timed pass, while `watch` looks at the machine."""
-        marks = HostMarks()
+        marks, settings = HostMarks(), self.settings
         peak = Peak(self.passes.runner.loaded.target.device)
         watch.begin()
-        result = self.passes.run("repeat", marks, len(self._results), self.settings.repeats)
+        result = self.passes.run("repeat", marks, len(self._results), settings.repeats)
         self._spans.append(watch.end())
         memory = peak.read()
         if (memory["peak_memory_bytes"] or 0) >= (self._memory.get("peak_memory_bytes") or 0):
@@ -187,6 +187,7 @@ class CapturedRun:
                 compiles=result.compiles,
                 compile_ns=result.compile_ns,
                 step_phases_ns=marks.step_phases_ns(),
+                draft_ns=None if settings.assistant is None else sum(batch.draft_ns or 0 for batch in result.batches),
             )
         )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from molprof.common.setting import one_of
 from molprof.profiler.environment import check_versions
 
 if TYPE_CHECKING:
+    from molprof.common.manifest import Drafts
     from molprof.common.settings import CaptureSettings
     from molprof.profiler.constraints.base import BatchProcessor
     from molprof.profiler.models.load import LoadedModel
@@ -22,6 +23,7 @@ check_versions()
 ENGINES = {
     "generate": "molprof.profiler.engines.generate:Generate",
     "forced": "molprof.profiler.engines.forced:Forced",
+    "assisted": "molprof.profiler.engines.assisted:Assisted",
     "continuous": "molprof.profiler.engines.continuous:Continuous",
 }
 
@@ -87,6 +89,8 @@ class BatchResult:
     appended: tuple[tuple[int, ...], ...] | None = None
     host_reads: int | None = None  # how often the host read chosen tokens back while the batch ran; None: in each step
     masked_logits: tuple[int, ...] | None = None  # by prompt, as the processor counts; `Runner` fills it in
+    drafts: Drafts | None = None  # of assisted decoding
+    draft_ns: int | None = field(default=None, compare=False)  # host time of drafting
 
     @property
     def steps(self) -> int:

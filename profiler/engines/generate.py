@@ -49,7 +49,7 @@ class Generate:
         with marks.setup("text", number):
             answers = output[:, plan.prompt_width :].tolist()
             loaded.tokenizer.batch_decode(answers, skip_special_tokens=False)
-        rows = tuple(_until_end(answer, loaded.eos) for answer in answers[: len(plan.prompts)])
+        rows = tuple(until_end(answer, loaded.eos) for answer in answers[: len(plan.prompts)])
         return BatchResult(rows, (plan.rows,) * len(answers[0]))
 
     def _config(self, max_new_tokens: int) -> GenerationConfig:
@@ -77,7 +77,7 @@ def token_choice(settings: CaptureSettings) -> dict[str, Any]:
     return chosen
 
 
-def _until_end(answer: list[int], eos: frozenset[int]) -> tuple[int, ...]:
+def until_end(answer: list[int], eos: frozenset[int]) -> tuple[int, ...]:
     """The tokens up to and including the first end token: transformers pads finished rows."""
     end = next((place for place, token in enumerate(answer, start=1) if token in eos), None)
     return tuple(answer[:end])

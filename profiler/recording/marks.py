@@ -221,9 +221,9 @@ def marked(
         return processors(self, input_ids, scores, **kwargs)  # type: ignore[arg-type]
 
     with (
-        _replaced(GenerationMixin, "generate", generate),
-        _replaced(StoppingCriteriaList, "__call__", decided),
-        _replaced(LogitsProcessorList, "__call__", processed) if heard is not None else nullcontext(),
+        replaced(GenerationMixin, "generate", generate),
+        replaced(StoppingCriteriaList, "__call__", decided),
+        replaced(LogitsProcessorList, "__call__", processed) if heard is not None else nullcontext(),
     ):
         yield
 
@@ -417,12 +417,12 @@ def before_forward(model: PreTrainedModel, call: Callable[[Mapping[str, Any]], N
         call(kwargs)
         return original(*args, **kwargs)
 
-    with _replaced(model, "prepare_inputs_for_generation", prepare):
+    with replaced(model, "prepare_inputs_for_generation", prepare):
         yield
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     """An attribute of an instance or a class that has another value inside the block."""
     missing = object()
     before = vars(owner).get(name, missing)
