@@ -78,6 +78,8 @@ JUDGED: list[tuple[dict[str, str], str, str, str | None]] = [
     ({"schema": ""}, '{"age": 3', "", "not JSON: Expecting ',' delimiter: line 1 column 10 (char 9)"),
     ({"regex": "[0-9]+"}, "12", "", None),
     ({"regex": "[0-9]+"}, "12a", "", "another text than the regular expression"),
+    ({"choices": "yes,no"}, "no", "", None),
+    ({"choices": "yes,no"}, "no,", "", "none of the choices"),
     ({"check": "test_answers:one_brace"}, "x", "a", None),
     ({"check": "test_answers:one_brace"}, "x", "b", None),
     ({"check": "test_answers:one_brace"}, "x", "c", "one_brace: not accepted"),
@@ -100,6 +102,9 @@ def test_checks(schema: str, changes: dict[str, str], answer: str, prompt: str, 
     ("changes", "message"),
     [
         ({"regex": "("}, r"--regex '\('"),
+        ({"choices": "a,,b"}, "'a,,b' has an empty text or one twice"),
+        ({"choices": "a", "regex": "a"}, "--regex and --choices exclude each other"),
+        ({"grammar_file": "g", "processor": "qwen"}, "a grammar is for a processor that takes one"),
         ({"check": "no.such:thing"}, "no check 'no.such:thing': No module named 'no'"),
         ({"check": "json:dumps"}, "the check 'json:dumps' has "),
         ({"schema": "[]"}, "is no JSON schema: it holds no object"),
@@ -133,19 +138,23 @@ def test_tokens_that_lead_nowhere(pieces: list[str], cut: bool, count: int) -> N
 
 
 @pytest.mark.parametrize("name", ["xgrammar", "llguidance"])
-@pytest.mark.parametrize("kind", ["schema", "regex"])
-def test_a_schema_for_the_packages(name: str, kind: str, schema: str) -> None:
+@pytest.mark.parametrize("kind", ["schema", "regex", "choices", "grammar_file"])
+def test_a_constraint_for_the_packages(name: str, kind: str, schema: str, tmp_path: Path) -> None:
     """The first tokens that may follow are those that begin such an answer."""
     pytest.importorskip(name)
     target = tiny.loaded("llama").target
-    made: Any = processor_of(asked(processor=name, **{kind: schema if kind == "schema" else "[ab]c"}), target)
+    grammar = 'root ::= [ab] "c"' if name == "xgrammar" else 'start: ("a" | "b") "c"'
+    (tmp_path / "g").write_text(grammar)
+    value = {"schema": schema, "regex": "[ab]c", "choices": "a,bc", "grammar_file": str(tmp_path / "g")}[kind]
+    made: Any = processor_of(asked(processor=name, **{kind: value}), target)
     import torch
 
     scores = torch.zeros(1, target.logits_width)
     out = made.start(Rows([Prompt(1, "", "?", None)], 1))(torch.zeros(1, 1, dtype=torch.int64), scores)
     allowed = {target.table.of(token)[:1] for token in out[0].isfinite().nonzero().flatten().tolist()}
     assert allowed == ({b"{"} if kind == "schema" else {b"a", b"b"})
-    assert made.parameters[kind] == (json.dumps(SCHEMA) if kind == "schema" else "[ab]c")
+    text = {"schema": json.dumps(SCHEMA), "grammar_file": grammar}.get(kind, value)
+    assert made.parameters[kind.removesuffix("_file")] == text
 
 
 def test_answers_are_shown_judged_and_counted(tmp_path: Path) -> None:

@@ -24,8 +24,9 @@ LP_PROCESSOR = "generic"
 LP_WORD, NO_PROCESSOR = "lp", "none"
 _NUMBER = r"-?[0-9]+\.[0-9]+"
 _PLACEHOLDER = re.compile(rf"{_NUMBER},{_NUMBER},{_NUMBER}")
-# Processors that take a JSON schema or a regular expression.
+# Processors that take a JSON schema, a regular expression, choices or a grammar, and the settings that name one.
 WHOLE_TEXT = ("xgrammar", "llguidance")
+CONSTRAINTS = ("schema", "regex", "choices", "grammar_file")
 TRAINED, RANDOM = "trained", "random"
 # They restrict torch to one of its scaled-dot-product kernels; the names of `ATTENTION` are transformers'.
 _SDPA = ("sdpa-math", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn")
@@ -67,6 +68,13 @@ def _placeholder(text: str) -> tuple[str, str] | None:
     if _PLACEHOLDER.fullmatch(text):
         return None
     return f"--placeholder {text!r} is not three decimal numbers", "such as 0.000,0.000,0.000"
+
+
+def _choices(text: str) -> tuple[str, str] | None:
+    found = text.split(",")
+    if "" in found or len(set(found)) < len(found):
+        return f"--choices {text!r} has an empty text or one twice", "e.g. --choices yes,no"
+    return None
 
 
 @dataclass(frozen=True)
@@ -113,13 +121,19 @@ class CaptureSettings:
     prompts: str | None = setting(
         None, decides="input", kind="file", metavar="FILE", bench=True,
         help="Prompts of plain text, one per line; or JSON lines with prompt or messages (FILE.jsonl).")
-    # schema, regex: what they constrain to is a parameter of the processor, which decides tokens
+    # CONSTRAINTS: what they constrain to is a parameter of the processor, which decides tokens
     schema: str | None = setting(
         None, decides="nothing", label="schema", role="setting", quiet=True, kind="file", metavar="FILE",
         help="JSON schema of answers to --prompts: xgrammar and llguidance constrain to it, and it judges all.")
     regex: str | None = setting(
         None, decides="nothing", label="regular expression", role="setting", quiet=True, metavar="PATTERN",
         help="The same with a regular expression.")
+    choices: str | None = setting(
+        None, decides="nothing", label="choices", role="setting", quiet=True, metavar="A,B", check=_choices,
+        help="The same with one of these texts, which have no commas.")
+    grammar_file: str | None = setting(
+        None, decides="nothing", label="grammar", role="setting", quiet=True, kind="file", metavar="FILE",
+        help="Constrain to a grammar, in GBNF for xgrammar, in Lark for llguidance. It judges no answer.")
     check: str | None = setting(
         None, decides="nothing", label="check of answers", role="setting", quiet=True, metavar="MODULE:FUNCTION",
         help="Judge answers with this function of the answer, or of answer and prompt, which returns what is wrong.")
@@ -296,10 +310,13 @@ class CaptureSettings:
             yield "molecules and plain-text prompts exclude each other", "leave one of them out"
         if self.prompts is not None and self.max_new_tokens is None:
             yield "plain-text prompts have no template to bound their answers", "--max-new-tokens N"
-        if self.schema is not None and self.regex is not None:
-            yield "a JSON schema and a regular expression exclude each other", "leave one of them out"
-        if (self.schema or self.regex) is not None and self.prompts is None:
-            yield "--schema and --regex are of answers to prompts of your own", "--prompts FILE"
+        given = [SETTINGS[name].flag for name in CONSTRAINTS if getattr(self, name) is not None]
+        if len(given) > 1:
+            yield f"{given[0]} and {given[1]} exclude each other", "leave one of them out"
+        if given and self.prompts is None:
+            yield f"{given[0]} is of answers to prompts of your own", "--prompts FILE"
+        if self.grammar_file is not None and self.processor not in WHOLE_TEXT:
+            yield "a grammar is for a processor that takes one", f"--processor {' or '.join(WHOLE_TEXT)}"
         if self.window is not None and self.full:
             yield "a window and a full recording exclude each other", "leave one of them out"
         if not 0 <= first <= last:

@@ -42,6 +42,9 @@ def _checks(settings: CaptureSettings) -> Iterator[Check]:
         except re.error as problem:
             raise UsageError(f"--regex {settings.regex!r}: {problem}", hint="a regular expression of Python") from None
         yield lambda answer, prompt: None if pattern.fullmatch(answer) else "another text than the regular expression"
+    if settings.choices is not None:
+        texts = settings.choices.split(",")
+        yield lambda answer, prompt: None if answer in texts else "none of the choices"
     if settings.check is not None:
         yield _of_user(settings.check)
 

@@ -16,6 +16,7 @@ from molprof.common.settings import WHOLE_TEXT, CaptureSettings
 
 if TYPE_CHECKING:
     from molprof.profiler.constraints.base import Processor
+    from molprof.profiler.constraints.engines import Whole
     from molprof.profiler.models.target import Target
 
 
@@ -66,13 +67,25 @@ def make_processor(name: str, target: Target, given: Sequence[str] = ()) -> Proc
 def processor_of(settings: CaptureSettings, target: Target) -> Processor | None:
     """The processor that is asked for; None without one. Raises what `make_processor` raises."""
     name = settings.processor
-    if name in WHOLE_TEXT and (settings.schema or settings.regex) is not None:
-        from molprof.profiler.constraints.engines import LLGuidance, Whole, XGrammar
+    if name in WHOLE_TEXT and (whole := whole_of(settings)) is not None:
+        from molprof.profiler.constraints.engines import LLGuidance, XGrammar
 
-        text = settings.regex if settings.schema is None else read_schema(settings.schema)
-        whole = Whole("regex" if settings.schema is None else "schema", text or "")
         return (XGrammar if name == XGrammar.name else LLGuidance)(target, whole)
     return None if name is None else make_processor(name, target, settings.processor_args)
+
+
+def whole_of(settings: CaptureSettings) -> Whole | None:
+    """What all answers are constrained to; None where nothing says it. Raises UsageError where a file is not usable."""
+    from molprof.profiler.constraints.engines import Whole
+
+    if settings.schema is not None:
+        return Whole("schema", read_schema(settings.schema))
+    if settings.grammar_file is not None:
+        refuse_stream(Path(settings.grammar_file))
+        return Whole("grammar", read_text(Path(settings.grammar_file)))
+    if settings.choices is not None:
+        return Whole("choices", settings.choices)
+    return None if settings.regex is None else Whole("regex", settings.regex)
 
 
 def read_schema(path: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -30,8 +31,14 @@ from molprof.profiler.models.target import Target
 class Whole:
     """What all answers of a run keep to."""
 
-    kind: Literal["grammar", "schema", "regex"]
-    text: str
+    kind: Literal["grammar", "schema", "regex", "choices"]
+    text: str  # of choices, each after a comma but the first
+
+    def grammar(self, notation: str) -> str:
+        """The grammar of choices, else the text."""
+        if self.kind != "choices":
+            return self.text
+        return ("root ::= " if notation == "ebnf" else "start: ") + " | ".join(map(json.dumps, self.text.split(",")))
 
 
 class EngineProcessor(ABC):
@@ -77,7 +84,7 @@ class EngineProcessor(ABC):
         self._of_rows = grammar if callable(grammar) else None
         if not callable(grammar):
             whole = grammar if isinstance(grammar, Whole) else Whole("grammar", grammar)
-            self.parameters |= {} if whole.kind == "grammar" else {whole.kind: whole.text}
+            self.parameters[whole.kind] = whole.text
             self._matcher = self.compile(whole)
 
     @abstractmethod
@@ -160,11 +167,12 @@ class XGrammar(EngineProcessor):
     def compile(self, grammar: Whole) -> Callable[[], Any]:
         compile_kind = {
             "grammar": self._compiler.compile_grammar,
+            "choices": self._compiler.compile_grammar,
             "schema": self._compiler.compile_json_schema,
             "regex": self._compiler.compile_regex,
         }[grammar.kind]
         try:
-            compiled = compile_kind(grammar.text)
+            compiled = compile_kind(grammar.grammar(self.notation))
         except RuntimeError as problem:
             raise RunError(f"xgrammar cannot compile the {grammar.kind}: {shortened(str(problem), 300)}") from problem
         return lambda: self.package.GrammarMatcher(compiled, override_stop_tokens=self.closing)
@@ -194,7 +202,7 @@ class LLGuidance(EngineProcessor):
         self._executor = self.package.LLExecutor()
 
     def compile(self, grammar: Whole) -> Callable[[], Any]:
-        text, matcher_of = grammar.text, self.package.LLMatcher
+        text, matcher_of = grammar.grammar(self.notation), self.package.LLMatcher
         if grammar.kind == "schema":
             text = matcher_of.grammar_from_json_schema(text)
         elif grammar.kind == "regex":
