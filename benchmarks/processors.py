@@ -28,7 +28,7 @@ from molprof.common.manifest import STEP_PHASES, SequenceRun
 from molprof.common.settings import CaptureSettings
 from molprof.common.values import count_text, factor_text, number_text, percent_text, time_text
 from molprof.profiler.capture.account import sequence_runs
-from molprof.profiler.constraints import PROCESSORS, make_processor
+from molprof.profiler.constraints import OF_MOLECULES, make_processor
 from molprof.profiler.engines.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.load import LoadedModel, load
@@ -134,7 +134,7 @@ def main() -> None:
 
 def measure(loaded: LoadedModel, prompts: Sequence[Prompt], options: argparse.Namespace) -> list[Cost]:
     """No processor, and each that suits the tokenizer."""
-    wanted = options.only.split(",") if options.only else list(PROCESSORS)
+    wanted = options.only.split(",") if options.only else list(OF_MOLECULES)
     size, rounds = options.batch_size, options.rounds
     made: dict[str, Any] = {"none": None}
     operators = {}

@@ -25,7 +25,9 @@ LP_WORD, NO_PROCESSOR = "lp", "none"
 _NUMBER = r"-?[0-9]+\.[0-9]+"
 _PLACEHOLDER = re.compile(rf"{_NUMBER},{_NUMBER},{_NUMBER}")
 # Processors that take a JSON schema, a regular expression, choices or a grammar, and the settings that name one.
-WHOLE_TEXT = ("xgrammar", "llguidance")
+ENGINES = ("xgrammar", "llguidance")
+TABLE = "table"  # takes no grammar
+WHOLE_TEXT = (TABLE, *ENGINES)
 CONSTRAINTS = ("schema", "regex", "choices", "grammar_file")
 TRAINED, RANDOM = "trained", "random"
 # They restrict torch to one of its scaled-dot-product kernels; the names of `ATTENTION` are transformers'.
@@ -124,7 +126,7 @@ class CaptureSettings:
     # CONSTRAINTS: what they constrain to is a parameter of the processor, which decides tokens
     schema: str | None = setting(
         None, decides="nothing", label="schema", role="setting", quiet=True, kind="file", metavar="FILE",
-        help="JSON schema of answers to --prompts: xgrammar and llguidance constrain to it, and it judges all.")
+        help="JSON schema of answers to --prompts: table, xgrammar and llguidance constrain to it, and it judges all.")
     regex: str | None = setting(
         None, decides="nothing", label="regular expression", role="setting", quiet=True, metavar="PATTERN",
         help="The same with a regular expression.")
@@ -315,8 +317,10 @@ class CaptureSettings:
             yield f"{given[0]} and {given[1]} exclude each other", "leave one of them out"
         if given and self.prompts is None:
             yield f"{given[0]} is of answers to prompts of your own", "--prompts FILE"
-        if self.grammar_file is not None and self.processor not in WHOLE_TEXT:
-            yield "a grammar is for a processor that takes one", f"--processor {' or '.join(WHOLE_TEXT)}"
+        if self.grammar_file is not None and self.processor not in ENGINES:
+            yield "a grammar is for a processor that takes one", f"--processor {' or '.join(ENGINES)}"
+        if self.processor == TABLE and not given:
+            yield "the processor 'table' has nothing to keep to", "--schema, --regex or --choices"
         if self.window is not None and self.full:
             yield "a window and a full recording exclude each other", "leave one of them out"
         if not 0 <= first <= last:

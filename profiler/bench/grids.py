@@ -12,7 +12,7 @@ from molprof.common.errors import UsageError
 from molprof.common.setting import rows
 from molprof.common.settings import ATTENTION, AUTO, COMPILE, KV_CACHES, LP_WORD, STATIC_CACHES
 from molprof.profiler.bench.cases import GenerateCase, SdpaCase
-from molprof.profiler.constraints import PROCESSORS
+from molprof.profiler.constraints import OF_MOLECULES
 
 _COMPILED = tuple(mode for mode in COMPILE if mode not in (AUTO, "eager"))
 
@@ -42,7 +42,7 @@ BENCHMARKS = {
         "Compare modes of torch.compile, with a static KV cache.", {"kv_cache": ("static",), "compile": _COMPILED}
     ),
     "processors": Benchmark(
-        "Compare molprof's logits processors, and no processor.", {"processor": (None, *PROCESSORS)}
+        "Compare molprof's logits processors, and no processor.", {"processor": (None, *OF_MOLECULES)}
     ),
     "matrix": Benchmark(
         "Compare attention, KV cache and batch size, in every combination.",

@@ -12,7 +12,7 @@ from msgspec import MsgspecError, json
 
 from molprof.common.errors import UsageError
 from molprof.common.files import read_text, refuse_stream
-from molprof.common.settings import WHOLE_TEXT, CaptureSettings
+from molprof.common.settings import TABLE, WHOLE_TEXT, CaptureSettings
 
 if TYPE_CHECKING:
     from molprof.profiler.constraints.base import Processor
@@ -26,6 +26,7 @@ class Entry:
 
     place: str
     summary: str
+    molecules: bool = True  # whether it keeps to a molecule's template or grammar
 
 
 PROCESSORS = {
@@ -37,7 +38,9 @@ PROCESSORS = {
     "grammar": Entry("molecules:Grammar", "three decimal numbers per coordinate, in the tokenizer's own tokens"),
     "xgrammar": Entry("molecules:xgrammar", "like grammar, by the package XGrammar (molprof[xgrammar])"),
     "llguidance": Entry("molecules:llguidance", "like grammar, by llguidance (molprof[llguidance])"),
+    "table": Entry("whole:table", "--schema, --regex and --choices, as an automaton over tokens", molecules=False),
 }
+OF_MOLECULES = tuple(name for name, entry in PROCESSORS.items() if entry.molecules)
 
 
 def make_processor(name: str, target: Target, given: Sequence[str] = ()) -> Processor:
@@ -68,9 +71,10 @@ def processor_of(settings: CaptureSettings, target: Target) -> Processor | None:
     """The processor that is asked for; None without one. Raises what `make_processor` raises."""
     name = settings.processor
     if name in WHOLE_TEXT and (whole := whole_of(settings)) is not None:
-        from molprof.profiler.constraints.engines import LLGuidance, XGrammar
+        from molprof.profiler.constraints.engines import ENGINES
+        from molprof.profiler.constraints.whole import table
 
-        return (XGrammar if name == XGrammar.name else LLGuidance)(target, whole)
+        return table(target, whole) if name == TABLE else ENGINES[name](target, whole)
     return None if name is None else make_processor(name, target, settings.processor_args)
 
 

@@ -231,3 +231,6 @@ class LLGuidance(EngineProcessor):
     def _check(self, matcher: Any) -> None:
         if matcher.is_error():
             raise RunError(f"llguidance: {matcher.get_error()}")
+
+
+ENGINES: dict[str, type[EngineProcessor]] = {engine.name: engine for engine in (XGrammar, LLGuidance)}

@@ -36,14 +36,14 @@ class TokenBytes:
         return b"".join(map(self.of, tokens)).decode("utf-8", errors="replace")
 
     @cached_property
-    def _flat(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def flat(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """All bytes, and the length of each piece."""
         lengths = np.fromiter(map(len, self.pieces), np.int64, len(self.pieces))
         return np.frombuffer(b"".join(self.pieces), np.uint8), lengths
 
     def _counts(self, characters: bytes) -> np.ndarray[Any, Any]:
         """How many of these ASCII characters each token has."""
-        text, lengths = self._flat
+        text, lengths = self.flat
         wanted = np.zeros(256, bool)
         wanted[list(characters)] = True
         before = np.concatenate(([0], np.cumsum(wanted[text])))
@@ -58,7 +58,7 @@ class TokenBytes:
 
     def made_of(self, characters: bytes) -> list[int]:
         """Ids of the non-empty tokens made of these ASCII characters only, ascending."""
-        _, lengths = self._flat
+        _, lengths = self.flat
         found: list[int] = np.flatnonzero((lengths > 0) & (self._counts(characters) == lengths)).tolist()
         return found
 

@@ -1,0 +1,304 @@
+"""Automata over bytes, made of parts: texts, characters, choices, repetitions. Deterministic, with the fewest states.
+
+A `Part` adds to a net the paths of its texts from a given state, and returns the state in which they end. Characters
+are written in UTF-8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+Ranges = tuple[tuple[int, int], ...]  # of numbers, ascending, apart from each other; both ends are included
+EVERY: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))  # code points that UTF-8 can write
+MOST_STATES = 100_000  # of a net
+
+
+class NoText(ValueError):  # noqa: N818  (says what the automaton is)
+    """No text leads to an end."""
+
+
+class TooLarge(ValueError):  # noqa: N818  (says what the automaton is)
+    """The automaton has more states than `MOST_STATES`."""
+
+
+class Net:
+    """States with edges of bytes (from, to, next state) and edges of nothing."""
+
+    def __init__(self) -> None:
+        self.edges: list[list[tuple[int, int, int]]] = []
+        self.empty: list[list[int]] = []
+
+    def state(self) -> int:
+        if len(self.edges) == MOST_STATES:
+            raise TooLarge(f"its automaton has more than {MOST_STATES:,} states")
+        self.edges.append([])
+        self.empty.append([])
+        return len(self.edges) - 1
+
+    def closure(self, state: int) -> frozenset[int]:
+        """The states that edges of nothing lead to; without those that no byte leaves and no text ends in."""
+        found, waiting = {state}, [state]
+        while waiting:
+            new = set(self.empty[waiting.pop()]) - found
+            found |= new
+            waiting += new
+        return frozenset(item for item in found if self.edges[item] or not self.empty[item])
+
+
+Part = Callable[[Net, int], int]
+
+
+def nothing(net: Net, at: int) -> int:
+    """No text, not even an empty one."""
+    return net.state()
+
+
+def symbol(low: int, high: int) -> Part:
+    """One byte from `low` to `high`."""
+
+    def add(net: Net, at: int) -> int:
+        end = net.state()
+        net.edges[at].append((low, high, end))
+        return end
+
+    return add
+
+
+def sequence(*parts: Part) -> Part:
+    def add(net: Net, at: int) -> int:
+        for part in parts:
+            at = part(net, at)
+        return at
+
+    return add
+
+
+def text(written: str) -> Part:
+    """Raises UnicodeEncodeError for half of a surrogate pair."""
+    return sequence(*(symbol(byte, byte) for byte in written.encode()))
+
+
+def either(*parts: Part) -> Part:
+    def add(net: Net, at: int) -> int:
+        end = net.state()
+        for part in parts:
+            net.empty[part(net, at)].append(end)
+        return end
+
+    return add
+
+
+def repeated(part: Part, least: int, most: int | None) -> Part:
+    """`part` from `least` to `most` times; None: any number of times."""
+    if most is not None and most < least:
+        return nothing
+
+    def add(net: Net, at: int) -> int:
+        for _ in range(least):
+            at = part(net, at)
+        if most is None:
+            loop = net.state()
+            net.empty[at].append(loop)
+            net.empty[part(net, loop)].append(loop)
+            at = loop
+        end = net.state()
+        net.empty[at].append(end)
+        for _ in range(0 if most is None else most - least):
+            at = part(net, at)
+            net.empty[at].append(end)
+        return end
+
+    return add
+
+
+def optional(part: Part) -> Part:
+    return repeated(part, 0, 1)
+
+
+def between(low: bytes, high: bytes, least: int, most: int) -> Part:
+    """The texts of the length of both from `low` to `high`, whose bytes but the first are from `least` to `most`."""
+    if not low:
+        return sequence()
+    first, last, rest = low[0], high[0], len(low) - 1
+    if first == last:
+        return sequence(symbol(first, first), between(low[1:], high[1:], least, most))
+    parts = []
+    if low[1:] != bytes([least]) * rest:
+        parts.append(sequence(symbol(first, first), between(low[1:], bytes([most]) * rest, least, most)))
+        first += 1
+    if high[1:] != bytes([most]) * rest:
+        parts.append(sequence(symbol(last, last), between(bytes([least]) * rest, high[1:], least, most)))
+        last -= 1
+    if first <= last:
+        parts.append(sequence(symbol(first, last), *[symbol(least, most)] * rest))
+    return either(*parts)
+
+
+@lru_cache(maxsize=256)
+def characters(ranges: Ranges) -> Part:
+    """One character with a code point in `ranges`."""
+    parts = []
+    for low, high in met(ranges, EVERY):
+        for least, most in ((0, 0x7F), (0x80, 0x7FF), (0x800, 0xFFFF), (0x10000, 0x10FFFF)):
+            if (begin := max(low, least)) <= (end := min(high, most)):
+                parts.append(between(chr(begin).encode(), chr(end).encode(), 0x80, 0xBF))
+    return made(either(*parts)).part if parts else nothing
+
+
+def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """Any ranges in order, those that touch as one."""
+    found: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if found and low <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], high))
+        else:
+            found.append((low, high))
+    return tuple(found)
+
+
+def others(ranges: Ranges) -> Ranges:
+    """The code points that are not in `ranges`."""
+    edges = [0, *(edge for low, high in ranges for edge in (low, high + 1)), 0x110000]
+    pairs = zip(edges[::2], edges[1::2], strict=True)
+    return met(tuple((low, high - 1) for low, high in pairs if low < high), EVERY)
+
+
+def met(one: Ranges, other: Ranges) -> Ranges:
+    """What is in both."""
+    pairs = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
+    return joined((low, high) for low, high in pairs if low <= high)
+
+
+@dataclass(frozen=True, eq=False)
+class Automaton:
+    """S states, of which the first is 0, and K kinds of bytes. Some text leads from every state to an end."""
+
+    kinds: np.ndarray[Any, Any]  # of each byte, int64 (256,)
+    moves: np.ndarray[Any, Any]  # next state, -1: none, int64 (S, K)
+    ends: np.ndarray[Any, Any]  # whether a text may end there, bool (S,)
+
+    @cached_property
+    def _runs(self) -> list[list[tuple[int, int, int]]]:
+        """Of each state, its edges: bytes from, to, next state."""
+        found = []
+        for following in self.moves[:, self.kinds]:
+            cuts = [0, *(np.flatnonzero(np.diff(following)) + 1).tolist(), 256]
+            runs = ((low, high - 1, int(following[low])) for low, high in pairwise(cuts))
+            found.append([run for run in runs if run[2] >= 0])
+        return found
+
+    def part(self, net: Net, at: int) -> int:
+        """The texts of the automaton as a `Part`."""
+        states, end = [net.state() for _ in self._runs], net.state()
+        net.empty[at].append(states[0])
+        for number, runs in enumerate(self._runs):
+            net.edges[states[number]] += [(low, high, states[to]) for low, high, to in runs]
+            if self.ends[number]:
+                net.empty[states[number]].append(end)
+        return end
+
+    def accepts(self, written: str) -> bool:
+        state = 0
+        for byte in written.encode():
+            state = int(self.moves[state, self.kinds[byte]])
+            if state < 0:
+                return False
+        return bool(self.ends[state])
+
+
+def made(part: Part) -> Automaton:
+    """The automaton of a part's texts. Raises TooLarge, and NoText where there are none."""
+    net = Net()
+    first = net.state()
+    last = part(net, first)
+    cuts = sorted({0, 256}.union(*({low, high + 1} for edges in net.edges for low, high, _ in edges)))
+    kinds = np.searchsorted(cuts, np.arange(256), side="right") - 1
+    closures = lru_cache(maxsize=None)(net.closure)
+    numbers = {closures(first): 0}
+    waiting = [closures(first)]
+    rows: list[dict[int, int]] = []
+    reached: dict[frozenset[int], int] = {}  # numbers of what edges lead to, before its closure
+    for states in waiting:  # grows
+        targets: dict[int, set[int]] = {}
+        for state in states:
+            for low, high, to in net.edges[state]:
+                for kind in range(kinds[low], kinds[high] + 1):
+                    targets.setdefault(kind, set()).add(to)
+        row = {}
+        for kind, tos in targets.items():
+            key = frozenset(tos)
+            if key not in reached:
+                whole = frozenset[int]().union(*map(closures, key))
+                if (number := numbers.setdefault(whole, len(waiting))) == len(waiting):
+                    if number == MOST_STATES:
+                        raise TooLarge(f"its automaton has more than {MOST_STATES:,} states")
+                    waiting.append(whole)
+                reached[key] = number
+            row[kind] = reached[key]
+        rows.append(row)
+    moves = np.full((len(rows), len(cuts) - 1), -1, dtype=np.int64)
+    for number, row in enumerate(rows):
+        moves[number, list(row)] = list(row.values())
+    return least(kinds, moves, np.asarray([last in states for states in waiting]))
+
+
+def both(one: Automaton, other: Automaton) -> Automaton:
+    """The texts of both. Raises TooLarge, and NoText where there are none."""
+    pairs, kinds = np.unique(np.stack([one.kinds, other.kinds]), axis=1, return_inverse=True)
+    numbers, waiting = {(0, 0): 0}, [(0, 0)]
+    rows: list[list[int]] = []
+    for a, b in waiting:  # grows
+        row = []
+        for to in zip(one.moves[a, pairs[0]].tolist(), other.moves[b, pairs[1]].tolist(), strict=True):
+            if min(to) < 0:
+                row.append(-1)
+                continue
+            if (number := numbers.setdefault(to, len(waiting))) == len(waiting):
+                if number == MOST_STATES:
+                    raise TooLarge(f"its automaton has more than {MOST_STATES:,} states")
+                waiting.append(to)
+            row.append(number)
+        rows.append(row)
+    ends = np.asarray([one.ends[a] and other.ends[b] for a, b in waiting])
+    return least(kinds.reshape(256), np.asarray(rows, dtype=np.int64), ends)
+
+
+def alive(moves: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Which states lead to an end, bool (S,). A next state below 0 is none."""
+    found: np.ndarray[Any, Any] = ends.copy()
+    while True:
+        more: np.ndarray[Any, Any] = found | (found[moves] & (moves >= 0)).any(axis=1)
+        if (more == found).all():
+            return found
+        found = more
+
+
+def least(kinds: np.ndarray[Any, Any], moves: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> Automaton:
+    """The automaton with states of the same future as one (Moore's way), and bytes that lead to the same ones too.
+
+    Raises NoText where no text leads from state 0 to an end.
+    """
+    living = alive(moves, ends)
+    if not living[0]:
+        raise NoText("it allows no text")
+    moves = np.where((moves >= 0) & living[moves], moves, -1)
+    classes, count = ends.astype(np.int64), 0
+    scale = np.random.default_rng(0).integers(2**63, size=moves.shape[1] + 1, dtype=np.int64) | 1
+    while True:
+        # Two unlike rows of S have the same sum with a probability of S * S / 2 ** 63.
+        sums = np.append(classes, -1)[moves] @ scale[1:] + classes * scale[0]
+        _, at, classes = np.unique(sums, return_index=True, return_inverse=True)
+        if len(at) == count:
+            break
+        count = len(at)
+    order = np.argsort(at)  # states in the order in which they were found, 0 first
+    renumbered = np.append(np.argsort(order), -1)
+    following = renumbered[np.append(classes, -1)[moves[at[order]]]]
+    columns, merged = np.unique(following, axis=1, return_inverse=True)
+    return Automaton(merged.reshape(-1)[kinds], columns, ends[at[order]])

@@ -1,0 +1,349 @@
+"""`table`: answers kept to an automaton over the vocabulary's tokens: a regular expression, choices, a JSON schema.
+
+An automaton over bytes walks along every token from every state, once. Tokens that lead to the same states have one
+class, so a table has a next state by state and class. A step gathers from it; it knows nothing of the constraint.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from molprof.common.errors import MolprofError, UsageError
+from molprof.profiler.constraints.automaton import Automaton, NoText, TooLarge, alive, either, made, text
+from molprof.profiler.constraints.base import BatchProcessor, Places, Rows
+from molprof.profiler.constraints.engines import ENGINES, EngineProcessor, Whole
+from molprof.profiler.constraints.json_schema import DEPTH, schema_part
+from molprof.profiler.constraints.regular import NotRegular, regular
+from molprof.profiler.models.device import on_gpu
+from molprof.profiler.models.target import Target, TokenBytes
+
+# A table that would take more is not made.
+MOST_BYTES = 512 * 2**20
+# A mask that allows or forbids at most this many ids is a list of them: faster on a CPU than adding a whole row.
+_FEW = 5000
+_BLOCK = 64  # states that walk along the vocabulary together
+_NONE = -1
+_Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class WholeTable:
+    """An automaton over token ids: S states, C classes of tokens, M masks.
+
+    State 0 allows the end token alone. An end token leads there, and so does a token that may not follow.
+    """
+
+    classes: _Array  # of each id, int32 (logits_width,)
+    moves: _Array  # next state, -1: the class may not follow, int32 (S, C)
+    masks: _Array  # the mask of each state, int64 (S,)
+    allowed: _Array  # whether a mask allows a class, bool (M, C)
+    counts: _Array  # ids that a mask allows, int64 (M,)
+    first: int = 1
+
+    @functools.cached_property
+    def forms(self) -> list[Callable[[Tensor], Any]]:
+        """What applies each mask to a row of scores on a CPU, float32 (logits_width,), in place."""
+        order = np.argsort(self.classes, kind="stable")
+        members = np.split(order, np.searchsorted(self.classes[order], np.arange(1, self.allowed.shape[1])))
+        return [
+            self._form(members, allowed, int(count)) for allowed, count in zip(self.allowed, self.counts, strict=True)
+        ]
+
+    def _form(self, members: list[_Array], allowed: _Array, count: int) -> Callable[[Tensor], Any]:
+        width = len(self.classes)
+        few = allowed if count <= width - count else ~allowed
+        if min(count, width - count) > _FEW:
+            row = np.where(allowed, np.float32(0), np.float32(-math.inf))[self.classes]
+            bias = torch.from_numpy(row)
+            return lambda scores: scores.add_(bias)
+        ids = torch.from_numpy(np.sort(np.concatenate([members[kind] for kind in np.flatnonzero(few)])))
+        if few is not allowed:
+            return lambda scores: scores.index_fill_(0, ids, -math.inf)
+
+        def keep(scores: Tensor) -> None:
+            kept = scores.index_select(0, ids)
+            scores.fill_(-math.inf).index_copy_(0, ids, kept)
+
+        return keep
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the table, and of what a CPU's steps need of each mask."""
+        lists = np.minimum(self.counts, len(self.classes) - self.counts)
+        forms = np.where(lists > _FEW, 4 * len(self.classes), 8 * lists)
+        return self.classes.nbytes + self.moves.nbytes + self.masks.nbytes + self.allowed.nbytes + int(forms.sum())
+
+
+def table_of(automaton: Automaton, vocabulary: TokenBytes, eos: int, width: int) -> WholeTable:
+    """The texts of an automaton in every cut into tokens, then the end token. Raises TooLarge."""
+    tree = _tree(automaton, vocabulary, eos, width)
+    chosen, kinds = _classes(automaton, tree)
+    states, count = len(automaton.moves), len(chosen) + 2
+    if 4 * states * count > MOST_BYTES:
+        raise TooLarge(
+            f"its table has {states:,} states and {count:,} classes of tokens, more than {MOST_BYTES:,} bytes"
+        )
+    # Class 0: what may never follow; the last one: the end token.
+    classes = np.where(tree.tokens < 0, 0, kinds[tree.tokens]).astype(np.int32)
+    classes[eos] = count - 1
+    moves = np.full((states + 1, count), _NONE, dtype=np.int32)
+    for block, reached in _walks(automaton, tree, chosen):
+        to = reached[chosen].T
+        moves[1 + block, 1:-1] = np.where(to >= 0, to + 1, _NONE)
+    ends = np.append(True, automaton.ends)
+    moves[ends, -1] = 0
+    # A vocabulary without all bytes may have no tokens for what remains.
+    living = alive(moves, ends)
+    if not living[1]:
+        raise NoText("no tokens of the vocabulary write it")
+    moves[(moves >= 0) & ~living[moves]] = _NONE
+    allowed, masks = np.unique(moves >= 0, axis=0, return_inverse=True)
+    found = WholeTable(classes, moves, masks.reshape(-1), allowed, allowed @ np.bincount(classes, minlength=count))
+    if found.size_bytes > MOST_BYTES:
+        raise TooLarge(f"its table and masks take {found.size_bytes:,} bytes, more than {MOST_BYTES:,}")
+    return found
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """What tokens are to an automaton: their bytes by kind. N nodes by depth, the root first."""
+
+    parents: _Array  # int64 (N,)
+    kinds: _Array  # of the last byte, int64 (N,)
+    depths: list[int]  # first node of each depth, and N
+    whole: _Array  # nodes of tokens, int64
+    tokens: _Array  # the place in `whole` of each token id, -1: it is no text, int64 (logits_width,)
+
+
+def _tree(automaton: Automaton, vocabulary: TokenBytes, eos: int, width: int) -> _Tree:
+    flat, lengths = vocabulary.flat
+    starts = (np.cumsum(lengths) - lengths)[:width]
+    lengths = lengths[:width].copy()
+    lengths[[token for token in (*vocabulary.special, eos) if token < len(lengths)]] = 0
+    kinds, many = automaton.kinds[flat], automaton.moves.shape[1]
+    nodes = np.zeros(len(lengths), dtype=np.int64)
+    parents, last, depths = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)], [0, 1]
+    at = np.flatnonzero(lengths)
+    while len(at):
+        keys, inverse = np.unique(nodes[at] * many + kinds[starts[at] + len(depths) - 2], return_inverse=True)
+        nodes[at] = inverse + depths[-1]
+        parents.append(keys // many)
+        last.append(keys % many)
+        depths.append(depths[-1] + len(keys))
+        at = at[lengths[at] > len(depths) - 2]
+    tokens = np.full(width, _NONE, dtype=np.int64)
+    texts = np.flatnonzero(lengths)
+    whole, tokens[texts] = np.unique(nodes[texts], return_inverse=True)
+    return _Tree(np.concatenate(parents), np.concatenate(last), depths, whole, tokens)
+
+
+def _walks(automaton: Automaton, tree: _Tree, nodes: _Array) -> Iterator[tuple[_Array, _Array]]:
+    """Blocks of states, and where `nodes` lead from each, int32 (N, block); -1: nowhere."""
+    moves = np.vstack([automaton.moves, np.full(automaton.moves.shape[1], _NONE)]).astype(np.int32)
+    # States that many bytes leave stand together: where a whole block leads nowhere, its walk ends.
+    order = np.argsort((automaton.moves < 0).sum(axis=1), kind="stable").astype(np.int32)
+    needed = np.zeros(len(tree.parents), dtype=bool)
+    while len(nodes := nodes[~needed[nodes]]):  # with what leads to them
+        needed[nodes] = True
+        nodes = np.unique(tree.parents[nodes])
+    for block in np.split(order, range(_BLOCK, len(order), _BLOCK)):
+        reached = np.full((len(tree.parents), len(block)), _NONE, dtype=np.int32)
+        reached[0] = block
+        living = needed & (np.arange(len(needed)) == 0)
+        for first, last in pairwise(tree.depths[1:]):
+            at = first + np.flatnonzero(living[tree.parents[first:last]] & needed[first:last])
+            reached[at] = moves[reached[tree.parents[at]], tree.kinds[at, None]]
+            living[at] = (reached[at] >= 0).any(axis=1)
+        yield block, reached
+
+
+def _classes(automaton: Automaton, tree: _Tree) -> tuple[_Array, _Array]:
+    """A node of each class of tokens that may follow somewhere; of each of `whole` its class, from 1 on, 0: none."""
+    random = np.random.default_rng(0)
+    # Two nodes that lead to unlike states have the same sum with a probability of N * N / 2 ** 63.
+    sums = np.zeros(len(tree.whole), dtype=np.int64)
+    for _, reached in _walks(automaton, tree, tree.whole):
+        sums += (reached[tree.whole].astype(np.int64) + 1) @ random.integers(
+            2**63, size=reached.shape[1], dtype=np.int64
+        )
+    found = np.flatnonzero(sums)  # 0: they lead nowhere
+    _, at, inverse = np.unique(sums[found], return_index=True, return_inverse=True)
+    kinds = np.zeros(len(sums), dtype=np.int64)
+    kinds[found] = inverse + 1
+    return tree.whole[found[at]], kinds
+
+
+class WholeBatch(LogitsProcessor):
+    """The states of a batch's rows, each of a table of its own.
+
+    On a CPU a row is masked in the way that touches least of it. On a GPU states stay on the device, and no step reads
+    anything back: the scores are masked by what the table has for the row's state and the class of each token.
+    """
+
+    reads_tokens = True  # what is forced depends on the chosen tokens
+
+    def __init__(self, rows: Sequence[WholeTable], target: Target, prompt_width: int) -> None:
+        self._tables, self._eos, self._width = rows, target.eos, target.logits_width
+        self._states = np.asarray([table.first for table in rows])  # on the host; see `forced`
+        self._prompt_width = self._read = prompt_width
+        self._on_host = not on_gpu(target.device)
+        self._masked = np.zeros(len(rows), dtype=np.int64)
+        self._called: list[int] = []
+        self._ids: Tensor | None = None
+        distinct = list(dict.fromkeys(rows))
+        if self._on_host:
+            for table in distinct:
+                _ = table.forms
+            return
+        # One list of next states, with those of a state at the place that is its number here.
+        places = np.cumsum([0, *(table.moves.size for table in distinct)])
+        flat = [
+            np.where(table.moves < 0, _NONE, table.moves * table.moves.shape[1] + place).reshape(-1)
+            for table, place in zip(distinct, places, strict=False)
+        ]
+        starts = dict(zip(distinct, places.tolist(), strict=False))
+        self._moves = torch.from_numpy(np.concatenate(flat).astype(np.int32)).to(target.device)
+        kinds = torch.from_numpy(np.stack([table.classes for table in distinct])).to(target.device)
+        which = torch.tensor([distinct.index(table) for table in rows], device=target.device)
+        self._kinds = kinds.expand(len(rows), -1) if len(distinct) == 1 else kinds.index_select(0, which)
+        begun = [starts[table] + table.first * table.moves.shape[1] for table in rows]
+        ended = [starts[table] for table in rows]
+        self._at, self._ends = torch.tensor([begun, ended], dtype=torch.int32, device=target.device)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Advance by the tokens since the last call, and mask `scores` in place."""
+        self._called.append(input_ids.shape[1] - self._prompt_width)
+        self._ids = input_ids
+        tokens, self._read = input_ids[:, self._read :], input_ids.shape[1]
+        if self._on_host:
+            for column in tokens.T.numpy():
+                for row, token in enumerate(column):
+                    self._advance(row, int(token))
+            for table, state, own in zip(self._tables, self._states, scores.unbind(0), strict=True):
+                table.forms[table.masks[state]](own)
+            return scores
+        for place in range(tokens.shape[1]):
+            kinds = self._kinds.gather(1, tokens[:, place : place + 1])[:, 0]
+            following = self._moves[self._at + kinds]
+            self._at = torch.where(following < 0, self._ends, following)
+        return scores.masked_fill_(self._moves[self._at[:, None] + self._kinds] < 0, -math.inf)
+
+    def _advance(self, row: int, token: int) -> None:
+        table = self._tables[row]
+        self._states[row] = max(table.moves[self._states[row], table.classes[token]], 0)
+
+    def mask(self, scores: Tensor, places: Places) -> Tensor:
+        """The scores that the states allow in which `forced` left the rows."""
+        for row, own in zip(places.rows, scores.unbind(0), strict=False):
+            table, state = self._tables[row], self._states[row]
+            self._masked[row] += self._width - table.counts[table.masks[state]]
+            if self._on_host:
+                table.forms[table.masks[state]](own)
+            else:
+                allowed = torch.from_numpy(table.moves[state] < 0).to(scores.device)
+                own.masked_fill_(allowed[self._kinds[row]], -math.inf)
+        return scores
+
+    def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
+        table = self._tables[row]
+        if chosen is not None:
+            self._advance(row, chosen)
+        run: list[int] = []
+        while table.counts[table.masks[state := self._states[row]]] == 1 and (not run or run[-1] != self._eos):
+            (kind,) = np.flatnonzero(table.moves[state] >= 0)
+            run.append(int(np.argmax(table.classes == kind)))
+            self._advance(row, run[-1])
+        return run
+
+    @property
+    def masked_logits(self) -> list[int]:
+        """See `BatchProcessor`. Walks the tables along what was written, so that no step counts."""
+        total, called = self._masked.copy(), set(self._called)
+        ids = [] if self._ids is None else self._ids[:, self._prompt_width :].tolist()
+        for row, (table, written) in enumerate(zip(self._tables, ids, strict=False)):
+            state = table.first
+            for position, token in enumerate([*written, self._eos]):
+                if position in called:
+                    total[row] += self._width - table.counts[table.masks[state]]
+                state = max(int(table.moves[state, table.classes[token]]), 0)
+        return [int(count) for count in total]
+
+
+def compiled(whole: Whole) -> Automaton:
+    """The automaton of what answers keep to. Raises NotRegular, TooLarge and NoText."""
+    match whole.kind:
+        case "regex":
+            return made(regular(whole.text))
+        case "choices":
+            return made(either(*map(text, whole.text.split(","))))
+        case "schema":
+            return made(schema_part(whole.text))
+    raise NotRegular("it is a grammar")
+
+
+class WholeProcessor:
+    """The `Processor` of one constraint for all rows, or of one for each row of a batch.
+
+    Raises:
+        NotRegular, TooLarge, NoText: no table is made of it.
+    """
+
+    name = "table"
+    fixed_length = False
+    compiles = True
+
+    def __init__(self, target: Target, whole: Whole | Callable[[Rows], Sequence[Whole]]) -> None:
+        self._target, self._whole = target, whole
+        self.parameters: dict[str, Any] = {}
+        if isinstance(whole, Whole):
+            table = make_table(target, whole)
+            states, classes = table.moves.shape
+            depth = {"depth": DEPTH} if whole.kind == "schema" and '"$ref"' in whole.text else {}
+            self.parameters |= {whole.kind: whole.text, **depth, "states": states, "classes": classes}
+            self.parameters |= {"masks": len(table.allowed), "bytes": table.size_bytes}
+
+    def start(self, rows: Rows) -> BatchProcessor:
+        each = [self._whole] * len(rows.prompts) if isinstance(self._whole, Whole) else self._whole(rows)
+        return WholeBatch([make_table(self._target, whole) for whole in each], self._target, rows.prompt_width)
+
+
+@functools.lru_cache(maxsize=64)
+def _kept(vocabulary: TokenBytes, eos: int, width: int, whole: Whole) -> WholeTable:
+    return table_of(compiled(whole), vocabulary, eos, width)
+
+
+def make_table(target: Target, whole: Whole) -> WholeTable:
+    """The table of a constraint, made once for a vocabulary. Raises NotRegular, TooLarge and NoText."""
+    return _kept(target.table, target.eos, target.logits_width, whole)
+
+
+def table(target: Target, whole: Whole) -> WholeProcessor | EngineProcessor:
+    """The processor `table`, or where no table is made XGrammar, else llguidance; its parameters then say why.
+
+    Raises:
+        UsageError: no table is made, and neither package takes it.
+    """
+    try:
+        return WholeProcessor(target, whole)
+    except (NotRegular, TooLarge, NoText) as problem:
+        reason = f"no table: {problem}"
+    problems: list[MolprofError] = []
+    for engine in ENGINES.values():
+        try:
+            found = engine(target, whole)
+        except MolprofError as problem:  # not installed, or it cannot compile it either
+            problems.append(problem)
+            continue
+        found.parameters["instead_of"] = {"table": reason}
+        return found
+    raise UsageError(f"the processor 'table' has {reason}; {'; '.join(map(str, problems))}", hint=problems[0].hint)

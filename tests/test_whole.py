@@ -1,0 +1,310 @@
+"""`table`: which texts a regular expression, a JSON schema and choices allow, in which tokens, and what a step does."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from constrained import WIDTHS, answers, target
+
+from molprof.profiler.constraints.automaton import Automaton, NoText, TooLarge, made
+from molprof.profiler.constraints.engines import Whole
+from molprof.profiler.constraints.json_schema import schema_part
+from molprof.profiler.constraints.regular import NotRegular, regular
+from molprof.profiler.constraints.whole import WholeBatch, make_table
+
+RUNS = int(os.environ.get("MOLPROF_FUZZ_RUNS", "60"))
+ALPHABET = "ab0-é\n٣"
+
+
+def written(automaton: Automaton, rng: random.Random, most: int = 40) -> str | None:
+    """A text of an automaton; None where the way taken has no end so soon."""
+    state, text = 0, bytearray()
+    while not (automaton.ends[state] and rng.random() < 0.3):
+        ways = [kind for kind, to in enumerate(automaton.moves[state]) if to >= 0]
+        if not ways or len(text) > most:
+            return text.decode() if automaton.ends[state] else None
+        kind = rng.choice(ways)
+        text.append(rng.choice([byte for byte in range(256) if automaton.kinds[byte] == kind]))
+        state = automaton.moves[state, kind]
+    return text.decode()
+
+
+def pattern(rng: random.Random, depth: int = 3) -> str:
+    kind = rng.randrange(9 if depth else 4)
+    if kind < 2:
+        return rng.choice(("a", "b", "0", "-", "é", r"\n", r"\.", "ab"))
+    if kind < 4:
+        return rng.choice(
+            (".", r"\d", r"\w", r"\s", r"\D", r"\W", r"\S", "[ab]", "[^a]", r"[\w-]", r"[^\s0]", "[a-é]", "[^-b]")
+        )
+    inside = pattern(rng, depth - 1)
+    if kind < 6:
+        return inside + pattern(rng, depth - 1)
+    if kind == 6:
+        return f"({rng.choice(('', '?:'))}{inside}|{pattern(rng, depth - 1)})"
+    how = rng.choice(("?", "*", "+", "{2}", "{0,2}", "{1,}", "{1,3}"))
+    return f"(?:{inside}){how}{rng.choice(('', '?'))}"
+
+
+def test_regular_expressions_allow_what_python_matches() -> None:
+    rng = random.Random(1)
+    texts = ["".join(item) for size in range(4) for item in itertools.product(ALPHABET, repeat=size)]
+    for _ in range(RUNS):
+        form = rng.choice(("", "^")) + pattern(rng) + rng.choice(("", "$"))
+        form = rng.choice(("", "(?s)", "(?a)")) + form
+        automaton, matches = made(regular(form)), re.compile(form).fullmatch
+        own = [text for _ in range(20) if (text := written(automaton, rng)) is not None]
+        changed = [
+            text[:at] + rng.choice(ALPHABET) + text[at + 1 :] for text in own for at in [rng.randrange(len(text) + 1)]
+        ]
+        for text in (*rng.sample(texts, 150), *own, *changed):
+            assert automaton.accepts(text) == (matches(text) is not None), (form, text)
+
+
+@pytest.mark.parametrize(
+    ("form", "why"),
+    [
+        (r"(a)\1", "it has groupref"),
+        ("a(?=b)", "it has assert"),
+        ("(?i)a", "it ignores case"),
+        ("(?s:.)", "flags change inside"),
+        (r"a\bb", "at_boundary"),
+        ("a$b", "at_end"),
+    ],
+)
+def test_patterns_without_an_automaton(form: str, why: str) -> None:
+    with pytest.raises(NotRegular, match=why):
+        regular(form)
+
+
+def schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:
+    kind = rng.choice(
+        ("string", "integer", "number", "boolean", "null", "enum", *("object", "array", "anyOf", "oneOf") * bool(depth))
+    )
+    low, high = sorted(rng.sample(range(-120, 1200), 2))
+    if kind == "enum":
+        return {"enum": rng.sample(["a", "é\n", 1, -2.5, True, None, [1, "b"], {"k": [], "é": 2}], 3)}
+    if kind == "integer":
+        bounds = {"minimum": low, "maximum": high, "exclusiveMinimum": low, "exclusiveMaximum": high + 2}
+        return {"type": "integer", **{key: bounds[key] for key in bounds if rng.random() < 0.4}}
+    if kind == "number":
+        low, high = rng.choice(((0, 1), (-1, 1), (0, 0), (-3, 25), (7, 120), (-12, -3)))
+        bounds = {"minimum": low, "maximum": high, "exclusiveMinimum": low, "exclusiveMaximum": high + 1}
+        return {"type": "number", **{key: bounds[key] for key in bounds if rng.random() < 0.4}}
+    if kind == "string":
+        lengths = {"minLength": rng.randrange(3), "maxLength": rng.randrange(2, 6)}
+        found = {"type": "string", **{key: lengths[key] for key in lengths if rng.random() < 0.6}}
+        if rng.random() < 0.3:
+            found["pattern"] = rng.choice(("^[ab]+$", "a", "^é|b$", r'["\\\n]', "^(a|bc)"))
+        return found
+    if kind == "array":
+        sizes = {"minItems": rng.randrange(3), "maxItems": rng.randrange(1, 4)}
+        found = {"type": "array", "items": schema(rng, depth - 1)}
+        if rng.random() < 0.4:
+            found["prefixItems"] = [schema(rng, 0) for _ in range(rng.randrange(1, 3))]
+            found["items"] = rng.choice((False, found["items"]))
+        return found | {key: sizes[key] for key in sizes if rng.random() < 0.6}
+    if kind == "object":
+        names = rng.sample(["a", "b", "é", 'q"', "long name"], rng.randrange(4))
+        required = [name for name in names if rng.random() < 0.5]
+        properties = {name: schema(rng, depth - 1) for name in names}
+        return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    if kind in ("boolean", "null"):
+        return {"type": kind}
+    return {kind: [schema(rng, depth - 1) for _ in range(2)]}
+
+
+def value(rng: random.Random, described: Any, depth: int = 3) -> Any:
+    """A value that may be of the schema, and often nearly is."""
+    if not isinstance(described, dict) or rng.random() < 0.06 or not depth:
+        return rng.choice([0, -7, 1200, 0.5, "a", "", 'é"\\\n', True, None, [], {}, ["a"], {"a": 1}, {"zz": 1}])
+    for key in ("anyOf", "oneOf", "enum"):
+        if key in described:
+            found = rng.choice(described[key])
+            return found if key == "enum" else value(rng, found, depth - 1)
+    kind = described["type"]
+    if kind == "integer":
+        return rng.choice(
+            [
+                *(described[key] + rng.choice((-1, 0, 1)) for key in described if key != "type"),
+                rng.randrange(-200, 1300),
+            ]
+        )
+    if kind == "number":
+        near = [described[key] + rng.choice((-0.125, 0, 0.5, 1)) for key in described if key != "type"]
+        return rng.choice([*near, rng.randrange(-200, 1300) / 8])
+    if kind == "string":
+        return "".join(rng.choices('ab"c\\\né😀\x7f\x01', k=rng.randrange(7)))
+    if kind == "boolean":
+        return rng.random() < 0.5
+    if kind == "array":
+        items = [value(rng, item, depth - 1) for item in described.get("prefixItems", ())]
+        return [*items, *(value(rng, described["items"], depth - 1) for _ in range(rng.randrange(4)))][
+            : rng.randrange(6)
+        ]
+    if kind == "object":
+        found = {
+            name: value(rng, item, depth - 1) for name, item in described["properties"].items() if rng.random() < 0.8
+        }
+        return found | ({"other": 1} if rng.random() < 0.05 else {})
+    return None
+
+
+def whole_numbers(item: Any) -> Any:
+    """1 for 1.0, which is the same value."""
+    if isinstance(item, list):
+        return [*map(whole_numbers, item)]
+    if isinstance(item, dict):
+        return {key: whole_numbers(inner) for key, inner in item.items()}
+    return int(item) if isinstance(item, float) and item == int(item) else item
+
+
+def test_json_schemas_allow_the_values_that_are_valid() -> None:
+    validators = pytest.importorskip("jsonschema.validators")
+    rng, refused, judged = random.Random(2), 0, [0, 0]
+    for _ in range(RUNS):
+        described = schema(rng)
+        # The package lets a line break follow `$`, as Python does. JSON schema does not.
+        validator = validators.Draft202012Validator(json.loads(json.dumps(described).replace("$", r"\\Z")))
+        try:
+            automaton = made(schema_part(json.dumps(described)))
+        except NotRegular:  # oneOf of schemas that have values in common
+            assert "oneOf" in json.dumps(described)
+            refused += 1
+            continue
+        except NoText:
+            automaton = None
+        for _ in range(40):
+            item = whole_numbers(value(rng, described))
+            valid = validator.is_valid(item)
+            judged[valid] += 1
+            for separators in ((", ", ": "), (",", ":")):
+                text = json.dumps(item, ensure_ascii=False, separators=separators)
+                assert (automaton is not None and automaton.accepts(text)) == valid, (described, text)
+            if valid and isinstance(item, dict | list) and item:
+                assert not automaton.accepts(json.dumps(item, ensure_ascii=False, indent=1))
+        for _ in range(10 if automaton is not None else 0):
+            if (text := written(automaton, rng, 80)) is not None:
+                assert validator.is_valid(json.loads(text)), (described, text)
+    assert refused < RUNS / 4
+    assert min(judged) > RUNS
+
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 8},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["a", "bc"]}, "maxItems": 2},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+WHOLES = [
+    Whole("choices", "yes,no,maybé"),
+    Whole("regex", r"[A-Z][a-z]{1,6}( [A-Za-z]{1,4})?"),
+    Whole("regex", r"[^\n]{0,9}"),
+    Whole("schema", json.dumps(PERSON)),
+]
+
+
+def kept(whole: Whole) -> Callable[[str], bool]:
+    """Whether a text is of a constraint, without a table."""
+    if whole.kind == "choices":
+        return whole.text.split(",").__contains__
+    if whole.kind == "regex":
+        return lambda text: re.fullmatch(whole.text, text) is not None
+    return made(schema_part(whole.text)).accepts
+
+
+def test_rows_write_the_texts_of_their_own_constraints_in_any_tokens() -> None:
+    """Scores of what may follow are kept; a row that ended has the end token alone."""
+    rng, goal, width = random.Random(3), target("llama"), WIDTHS["llama"]
+    batch = WholeBatch([make_table(goal, whole) for whole in WHOLES], goal, 3)
+    rows: list[list[int]] = [[] for _ in WHOLES]
+    masked = [0] * len(WHOLES)
+    while not all(goal.eos in row for row in rows):
+        given = torch.rand(len(rows), width)
+        found = batch(answers(*rows), given.clone())
+        for number, (row, scores) in enumerate(zip(rows, found, strict=True)):
+            left = scores.isfinite()
+            masked[number] += width - int(left.sum())
+            assert torch.equal(scores[left], given[number][left])
+            ids = left.nonzero().flatten().tolist()
+            assert goal.eos not in row or ids == [goal.eos]
+            token = rng.choice(ids)
+            row.append(goal.eos if goal.eos in ids and (len(row) > 5 or rng.random() < 0.3) else token)
+    assert batch.masked_logits == masked
+    for whole, row in zip(WHOLES, rows, strict=True):
+        text = goal.table.join(row[: row.index(goal.eos)])
+        assert kept(whole)(text), text
+
+
+def test_what_may_follow_is_what_the_characters_say() -> None:
+    """Every token of a vocabulary, at some places of a text."""
+    goal = target("qwen")
+    table = make_table(goal, WHOLES[1])
+    for begun in ("", "Ab", "Abcdefg", "Ab Cd"):
+        state = table.first
+        for token in goal.tokenizer(begun)["input_ids"]:
+            state = int(table.moves[state, table.classes[token]])
+        found = {token for token in range(goal.logits_width) if table.moves[state, table.classes[token]] >= 0} - {
+            goal.eos
+        }
+        begins = re.compile(r"[A-Z]([a-z]{0,6}|[a-z]{1,6} [A-Za-z]{0,4})").fullmatch
+        assert found == {
+            token
+            for token, piece in enumerate(goal.table.pieces)
+            if piece and token not in goal.table.special and piece.isascii() and begins(begun + piece.decode())
+        }
+
+
+def test_forced_runs_go_on_while_one_token_may_follow() -> None:
+    goal = target("qwen")
+    (zero, one) = (goal.vocabulary[digit] for digit in "01")
+    batch = WholeBatch(
+        [make_table(goal, Whole("regex", "0(01|11)0")), make_table(goal, Whole("choices", "1"))], goal, 3
+    )
+    assert batch.forced(0, 0, None) == [zero]
+    assert batch.forced(0, 2, one) == [one, zero, goal.eos]
+    assert batch.forced(1, 0, None) == [one, goal.eos]
+
+
+@pytest.mark.parametrize("whole", WHOLES[:2])
+def test_masks_are_those_of_xgrammar(whole: Whole) -> None:
+    pytest.importorskip("xgrammar")
+    from molprof.profiler.constraints.base import Rows
+    from molprof.profiler.constraints.engines import XGrammar
+    from molprof.profiler.molecules.prompts import Prompt
+
+    rng, goal = random.Random(4), target("qwen")
+    batches = [
+        XGrammar(goal, whole).start(Rows([Prompt(1, "", "", None)], 3)),
+        WholeBatch([make_table(goal, whole)], goal, 3),
+    ]
+    row: list[int] = []
+    while goal.eos not in row:
+        theirs, ours = (batch(answers(row), torch.zeros(1, goal.logits_width))[0].isfinite() for batch in batches)
+        assert torch.equal(theirs, ours)
+        row.append(rng.choice(ours.nonzero().flatten().tolist()))
+
+
+def test_what_does_not_fit_falls_back_by_name() -> None:
+    pytest.importorskip("xgrammar")
+    from molprof.profiler.constraints.whole import table
+
+    goal = target("llama")
+    anything = Whole("schema", json.dumps({"type": "object", "properties": {"a": True}}))
+    made_instead = table(goal, anything)
+    assert made_instead.name == "xgrammar"
+    assert made_instead.parameters["instead_of"] == {"table": "no table: it allows any value"}
+    with pytest.raises(TooLarge, match="more than 100,000 states"):
+        make_table(goal, Whole("regex", r"\w{1,4000}"))
