@@ -73,8 +73,8 @@ _SUBJECTS = {
     name: subject
     for subject, names in {
         "Model": "model size weights tokenizer trust_remote_code",
-        "Constraint": "lp processor processor_args schema regex choices grammar_file placeholder forced_runs free_drafts"
-        " template_threads template_cache",
+        "Constraint": "lp processor processor_args schema regex choices grammar_file placeholder forced_runs"
+        " free_drafts template_threads template_cache",
         "Prompts": "count batch_size smiles prompts prompt_format answer_format generations strict sort check",
         "Sampling": "sampling temperature top_p top_k min_p max_new_tokens generate_args",
         "Kernels": "attention_shapes backends phases masks",
