@@ -409,6 +409,7 @@ def test_what_an_earlier_failure_left_is_replaced_and_no_other_file(tmp_path: Pa
         assert left(tmp_path) == [f"out.{ending}"]  # that run stands in for it
 
 
+UNLIKE = "the timed passes did not all write the same text (3 of 3 answers differ): their times measure different work"
 CHECK = "the timed passes wrote another text than the checking pass: nothing checked that the processor left every row a token there"  # fmt: skip  # noqa: E501
 
 
@@ -416,7 +417,10 @@ CHECK = "the timed passes wrote another text than the checking pass: nothing che
     ("calls", "problem"),
     [
         (2, CHECK),
-        (4, "the timed passes did not all write the same text: their times measure different work"),
+        (
+            4,
+            "the timed passes did not all write the same text (3 of 3 answers differ): their times measure different work",
+        ),
         (6, "the recorded pass wrote another text than the timed passes, whose tokens the trace shows"),
         (9, None),
     ],

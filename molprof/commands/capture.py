@@ -119,7 +119,7 @@ def command(
         with Progress() as progress:
             for result in capture_together(asked, progress):
                 written.append(result.path)
-                problems += [f"{result.path}: {problem}" for problem in result.manifest.problems]
+                problems += [f"{result.path}: {problem}" for problem in result.failures]
                 name = f"{trace_stem(result.path.name)}: " if several else ""
                 for text in result.notes:
                     progress.line(escaped(name + text))

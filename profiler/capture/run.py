@@ -67,11 +67,12 @@ _GRAPH_STEPS = Steps(0, 2, 3)
 
 @dataclass(frozen=True)
 class CaptureResult:
-    """A finished run: the trace's path, and remarks on the run, one line each."""
+    """A finished run: the trace's path, remarks on the run, and what makes it a failure, one line each."""
 
     path: Path
     manifest: Manifest
     notes: tuple[str, ...]
+    failures: tuple[str, ...] = ()
 
 
 def choose_window(asked: tuple[int, int] | None, full: bool, result: PassResult) -> Window:
@@ -316,8 +317,12 @@ class CapturedRun:
             if isinstance(runner.processor, UserProcessor):
                 lost = "nothing checked that the processor left every row a token there"
             problems.append(f"the timed passes wrote another text than the checking pass: {lost}")
+        failures: list[str] = []
         if problems:
-            problems += self._still_wrong()
+            failures = self._still_wrong()
+            problems += failures
+            if not loaded.on_gpu:
+                failures = problems
         watched = passes.watched() if settings.disagreement else None
         passes.tell("write")
         molecules, texts = sequence_runs(runner, plans, reference, watched, self._masked)
@@ -359,6 +364,8 @@ class CapturedRun:
         if is_incomplete(left):
             left.unlink()  # of an earlier run that failed
         notes = [*loaded.notes, *problems]
+        if problems and not failures:
+            notes.append("a GPU may add numbers in another order, and near ties between tokens then fall otherwise")
         if not window.full and settings.window is not None and window.last_step < settings.window[1]:
             notes.append(f"the recorded steps end at step {window.last_step}, the last one")
         if settings.disagreement and (unlike := sum(run.disagreement is None for run in molecules)):
@@ -373,7 +380,7 @@ class CapturedRun:
         notes += _overhead(settings, timings)
         if doubts := machine.doubts():
             notes.append(f"times are in doubt: during the timed passes {'; '.join(doubts)}")
-        return CaptureResult(path, manifest, tuple(notes))
+        return CaptureResult(path, manifest, tuple(notes), tuple(failures))
 
     def _still_wrong(self) -> list[str]:
         """What one more checking pass finds in a user's processor, which the other passes do not look at."""
@@ -409,8 +416,15 @@ def _unlike(results: list[PassResult], profiled: PassResult, window: Window) -> 
     """How the texts of the timed passes, and that of the recorded pass, differ."""
     problems = []
     reference = results[0].batches
-    if any(result.batches != reference for result in results[1:]):
-        problems.append("the timed passes did not all write the same text: their times measure different work")
+    rows = [[wrote for batch in result.batches for wrote in batch.rows] for result in results]
+    differ = sum(len(set(each)) > 1 for each in zip(*rows, strict=True))
+    if differ or any(result.batches != reference for result in results[1:]):
+        tokens = sorted({sum(map(len, each)) for each in rows})
+        counts = f"{differ} of {counted(len(rows[0]), 'answer')} differ"
+        counts += f", {tokens[0]:,} to {tokens[-1]:,} tokens" if len(tokens) > 1 else ""
+        problems.append(
+            f"the timed passes did not all write the same text ({counts}): their times measure different work"
+        )
     expected = reference if window.full else reference[window.batch : window.batch + 1]
     if any(
         batch.written(row, got.steps) != wrote

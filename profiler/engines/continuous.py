@@ -35,9 +35,11 @@ try:
     from transformers import ContinuousBatchingConfig
     from transformers.generation.continuous_batching import cb_logits_processors as processing
     from transformers.generation.continuous_batching.continuous_api import BackgroundThreadStatus
-except ImportError as problem:
+
+    ContinuousBatchingConfig(page_size=256)
+except (ImportError, TypeError) as problem:
     raise UsageError(
-        f"transformers {transformers.__version__} has no continuous batching that takes logits processors",
+        f"transformers {transformers.__version__} has no continuous batching, or another one than 5.23",
         hint="pip install --upgrade transformers",
     ) from problem
 
