@@ -248,6 +248,28 @@ def test_rows_write_the_texts_of_their_own_constraints_in_any_tokens() -> None:
         assert kept(whole)(text), text
 
 
+def test_states_allow_what_the_batch_allows() -> None:
+    """Of rows in any order, with tables of their own, that go back to another token."""
+    rng, goal, width = random.Random(3), target("llama"), WIDTHS["llama"]
+    tables = [make_table(goal, whole) for whole in (*WHOLES, WHOLES[0])]
+    batch, plain = WholeBatch(tables, goal, 3), WholeBatch(tables, goal, 3)
+    order = [*range(len(tables))][::-1]
+    rows: list[list[int]] = [[] for _ in tables]
+    for position in range(6):
+        states = []
+        for row in order:
+            last = rows[row][-1] if position else None
+            if position:  # drafted, and taken back
+                batch.state(row, position, goal.eos)
+                batch.state(row, position + 1, goal.eos)
+            states.append(batch.state(row, position, last))
+        found = batch.allow(torch.zeros(len(rows), width), torch.tensor(states, dtype=torch.int32)).isfinite()
+        expected = plain(answers(*rows), torch.zeros(len(rows), width)).isfinite()
+        assert torch.equal(found, expected[order])
+        for row, left in zip(order, found, strict=True):
+            rows[row].append(rng.choice(left.nonzero().flatten().tolist()))
+
+
 def test_what_may_follow_is_what_the_characters_say() -> None:
     """Every token of a vocabulary, at some places of a text."""
     goal = target("qwen")

@@ -195,25 +195,27 @@ class WholeBatch(LogitsProcessor):
     def __init__(self, rows: Sequence[WholeTable], target: Target, prompt_width: int) -> None:
         self._tables, self._eos, self._width = rows, target.eos, target.logits_width
         self._states = np.asarray([table.first for table in rows])  # on the host; see `forced`
+        self._paths = [[table.first] for table in rows]  # of `state`: by row and answer position
         self._prompt_width = self._read = prompt_width
         self._on_host = not on_gpu(target.device)
         self._masked = np.zeros(len(rows), dtype=np.int64)
         self._called: list[int] = []
         self._ids: Tensor | None = None
-        distinct = list(dict.fromkeys(rows))
+        self._distinct = distinct = list(dict.fromkeys(rows))
+        # One list of next states, with those of a state at the place that is its number here.
+        places = self._places = np.cumsum([0, *(table.moves.size for table in distinct)])
         if self._on_host:
             for table in distinct:
                 _ = table.forms
             return
-        # One list of next states, with those of a state at the place that is its number here.
-        places = np.cumsum([0, *(table.moves.size for table in distinct)])
         flat = [
             np.where(table.moves < 0, _NONE, table.moves * table.moves.shape[1] + place).reshape(-1)
             for table, place in zip(distinct, places, strict=False)
         ]
         starts = dict(zip(distinct, places.tolist(), strict=False))
         self._moves = torch.from_numpy(np.concatenate(flat).astype(np.int32)).to(target.device)
-        kinds = torch.from_numpy(np.stack([table.classes for table in distinct])).to(target.device)
+        kinds = self._by_table = torch.from_numpy(np.stack([table.classes for table in distinct])).to(target.device)
+        self._starts = torch.from_numpy(places[:-1].astype(np.int32)).to(target.device)
         which = torch.tensor([distinct.index(table) for table in rows], device=target.device)
         self._kinds = kinds.expand(len(rows), -1) if len(distinct) == 1 else kinds.index_select(0, which)
         begun = [starts[table] + table.first * table.moves.shape[1] for table in rows]
@@ -264,6 +266,27 @@ class WholeBatch(LogitsProcessor):
             run.append(int(np.argmax(table.classes == kind)))
             self._advance(row, run[-1])
         return run
+
+    def state(self, row: int, position: int, chosen: int | None) -> int:
+        """See `StateTable`: a state is its place among the next states of all tables."""
+        table, path = self._tables[row], self._paths[row]
+        if chosen is not None:
+            del path[position:]
+            path.append(max(int(table.moves[path[-1], table.classes[chosen]]), 0))
+        state = path[position]
+        self._masked[row] += self._width - table.counts[table.masks[state]]
+        return int(self._places[self._distinct.index(table)] + state * table.moves.shape[1])
+
+    def allow(self, scores: Tensor, states: Tensor) -> Tensor:
+        if self._on_host:
+            for place, own in zip(states.tolist(), scores.unbind(0), strict=True):
+                number = int(np.searchsorted(self._places, place, side="right")) - 1
+                table = self._distinct[number]
+                state = (place - int(self._places[number])) // table.moves.shape[1]
+                table.forms[table.masks[state]](own)
+            return scores
+        kinds = self._by_table[torch.bucketize(states, self._starts, right=True) - 1]
+        return scores.masked_fill_(self._moves[states[:, None] + kinds] < 0, -math.inf)
 
     @property
     def masked_logits(self) -> list[int]:

@@ -47,7 +47,7 @@ class Assisted(Generate):
         if studied is not None and not isinstance(studied, StateTable):
             raise UsageError(
                 f"the processor {self._settings.processor!r} has no table of states, which drafts go back in",
-                hint="--processor vectorized, truncate or grammar",
+                hint="--processor vectorized, truncate, grammar or table",
             )
         loaded, model, assistant = self._loaded, self._loaded.model, self._assistant.model
         with marks.setup("tokenize", number):

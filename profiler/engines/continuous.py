@@ -58,7 +58,7 @@ class Continuous:
         if studied is not None and not isinstance(studied, StateTable):
             raise UsageError(
                 f"the processor {self._settings.processor!r} has no table of states, which continuous batching takes",
-                hint="--processor vectorized, truncate or grammar; or implement StateTable",
+                hint="--processor vectorized, truncate, grammar or table; or implement StateTable",
             )
         with marks.setup("tokenize", number):
             prompts = self._loaded.tokenizer([prompt.text for prompt in plan.prompts])["input_ids"]
