@@ -8,12 +8,15 @@ from pathlib import PurePath
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Setup
 from molprof.analysis.reader import path_text
+from molprof.common.settings import CONTINUOUS
 
 # What tells runs of one model and processor apart, in a word or two; empty for what is usual.
 _DISTINGUISHING: tuple[Callable[[Setup], str], ...] = (
     lambda setup: f"{setup.cache} cache",
     lambda setup: "forced runs" if setup.forced_runs else "",
     lambda setup: "finished dropped" if setup.drop_finished else "",
+    lambda setup: "assistant" if setup.assistant else "continuous" if setup.engine == CONTINUOUS else "",
+    lambda setup: "free drafts" if setup.free_drafts else "",
     lambda setup: setup.attention,
     lambda setup: f"batch {setup.batch_size}",
 )
