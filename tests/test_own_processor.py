@@ -419,7 +419,8 @@ CHECK = "the timed passes wrote another text than the checking pass: nothing che
         (2, CHECK),
         (
             4,
-            "the timed passes did not all write the same text (3 of 3 answers differ): their times measure different work",
+            "the timed passes did not all write the same text (3 of 3 answers differ): their times measure different "
+            "work",
         ),
         (6, "the recorded pass wrote another text than the timed passes, whose tokens the trace shows"),
         (9, None),
