@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from molprof.common.bench_records import digest
 from molprof.common.errors import UnsupportedError
 from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase, case_id, to_json
+from molprof.profiler.bench.schemas import read_schemas
 
 ENVIRONMENT = {
     "gpu": None, "cpu": "A CPU", "cores": 4, "threads": 2, "torch": "2.9", "transformers": "5.0", "cuda": None,
@@ -90,3 +92,17 @@ def measured(request: dict[str, Any]) -> dict[str, Any]:
         Path("ready").touch()
         time.sleep(600)
     return {"figures": FIGURES, "environment": ENVIRONMENT}
+
+
+def masks_ended(raw: dict[str, Any], done: int, kept: str) -> None:
+    """In place of measuring masks: the process ends at `person`, and once, after others, at `unique`."""
+    names = [item.name for item in read_schemas(Path(raw["folder"]))][done:]
+    with Path(kept).open("a") as file:
+        file.write(json.dumps({"version": "1", "environment": {}}) + "\n")
+        for place, name in enumerate(names):
+            file.flush()
+            if name == "person" or (name == "unique" and place):
+                file.write('{"name"')
+                file.flush()
+                os._exit(7)
+            file.write(json.dumps({"name": name, "status": "ok"}) + "\n")

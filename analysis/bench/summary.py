@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from molprof.analysis.compare.statistics import Interval, median_interval
-from molprof.common.bench_records import GENERATE, SDPA, GenerationFigures, Result, Results, SdpaFigures
+from molprof.common.bench_records import (
+    GENERATE,
+    MASKS,
+    SDPA,
+    GenerationFigures,
+    MaskFigures,
+    Result,
+    Results,
+    SdpaFigures,
+)
 from molprof.common.manifest import Machine
 from molprof.common.process import OK
 from molprof.common.settings import SETTINGS
@@ -30,6 +39,7 @@ class Measured(Result):
     times_ns: tuple[float, ...] = ()  # of each process that was ok: its median pass per token, or its median call
     generation: tuple[GenerationFigures, ...] = ()  # of those processes
     sdpa: tuple[SdpaFigures, ...] = ()
+    masks: tuple[MaskFigures, ...] = ()
 
     @property
     def median_ns(self) -> float | None:
@@ -111,9 +121,10 @@ def _measured(runs: Sequence[Result]) -> Measured:
     shown = next((run for run in reversed(runs) if run.status != OK), runs[-1])
     generation = tuple(run.read_figures(GenerationFigures) for run in good) if shown.kind == GENERATE else ()
     sdpa = tuple(run.read_figures(SdpaFigures) for run in good) if shown.kind == SDPA else ()
+    masks = tuple(run.read_figures(MaskFigures) for run in good) if shown.kind == MASKS else ()
     times = [statistics.median(item.wall_ns) / item.tokens for item in generation]
     times += [float(statistics.median(item.times_ns)) for item in sdpa]
-    return Measured(**vars(shown), times_ns=tuple(times), generation=generation, sdpa=sdpa)
+    return Measured(**vars(shown), times_ns=tuple(times), generation=generation, sdpa=sdpa, masks=masks)
 
 
 def short_message(text: str | None) -> str:

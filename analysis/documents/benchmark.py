@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from msgspec import to_builtins
+
 from molprof.analysis.bench.summary import Measured, environment_text, sdpa_key, short, short_message, summed, varying
+from molprof.analysis.documents.masks import masks_data, masks_records, masks_sections
 from molprof.analysis.documents.plots import BENCH_PLOTS, plot_section
 from molprof.common.bench_records import GENERATE, SCHEMA, SDPA, Results
 from molprof.common.document import Document, Field, Section, Table, records, table_of
@@ -32,22 +35,23 @@ def bench_document(results: Results, title: str) -> Document:
         kernels = [item for item in mine if item.kind == SDPA and item.times_ns]
         for key in dict.fromkeys(map(sdpa_key, kernels)):
             sections.append(_sdpa([item for item in kernels if sdpa_key(item) == key]))
+        sections += masks_sections(mine)
         sections += _not_ok(mine)
 
     def data() -> dict[str, Any]:
         head = {"schema": SCHEMA, "environments": results.environments, "runs": results.runs}
-        return {**head, "cases": _rows(results)}
+        return {**head, "cases": _rows(results), "masks": to_builtins(masks_data(measured))}
 
     return Document(title, tuple(sections), data, lambda: _records(results), results.notes)
 
 
 def _records(results: Results) -> Table:
-    """Columns that any case has; phases become one column each, stacks are left out."""
+    """Columns that any case has; phases become one column each, stacks are left out. Then the times of masks."""
     flat = []
     for row in _rows(results):
         plain = {name: value for name, value in row.items() if name not in ("phases", "stack")}
         flat.append(plain | {f"{name}_ratio": value for name, value in (row["phases"] or {}).items()})
-    return records(flat)
+    return records([*flat, *masks_records(summed(results))])
 
 
 def _rows(results: Results) -> list[dict[str, Any]]:
@@ -61,7 +65,7 @@ def _rows(results: Results) -> list[dict[str, Any]]:
             "status": item.status,
             "message": item.message,
             "largest_batch": item.largest_batch,
-            "repeats": len(item.times_ns),
+            "repeats": len(item.times_ns or item.masks),
             "time_ns": item.median_ns,
             **{f"{end}_ns": getattr(item.interval, end, None) for end in ("low", "high")},
             "level": getattr(item.interval, "level", None),

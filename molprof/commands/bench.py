@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from molprof.analysis.documents.plots import BENCH_PLOTS, plot_file
+from molprof.commands import bench_masks
 from molprof.commands.options import (
     PLOT_FORMATS,
     PlotCommand,
@@ -105,7 +106,7 @@ def _molecules(value: str) -> str:
     return found if column is None else f"{found}:{column}"
 
 
-def _listed(option: str, name: str, choices: Sequence[str], default: str, text: str) -> Callable[[_F], _F]:
+def _listed(option: str, name: str, choices: Sequence[str] | None, default: str, text: str) -> Callable[[_F], _F]:
     return click.option(option, name, type=_values(choices), default=default, show_default=True, help=text)
 
 
@@ -207,6 +208,7 @@ def command() -> None:
       molprof bench attention --model qwen --batch-size 16 -o bench.jsonl
       molprof bench matrix --attention sdpa,eager --kv-cache all --batch-size 1,8,32 --dry-run
       molprof bench matrix --attention all --submit h100 --tasks 4 -o bench.jsonl
+      molprof bench masks -o masks.jsonl
       molprof bench show bench.jsonl
       molprof recommend bench.jsonl
     """
@@ -279,7 +281,9 @@ def _submitted(running: Running, cases: int) -> bool:
             shutil.copyfile(output, part)
     context = click.get_current_context()
     # A task that is requeued continues where it was stopped.
-    own = ["bench", str(context.info_name), *own_arguments(context, "tasks", "output", "resume"), "--resume"]
+    given = (context.params[item.name] for item in context.command.params if isinstance(item, click.Argument))
+    own = ["bench", str(context.info_name), *filter(None, given)]
+    own += [*own_arguments(context, "tasks", "output", "resume"), "--resume"]
     tasks = [
         Task(f"share-{number}", (*own, "--share", f"{number}/{count}", "-o", str(part)), str(part))
         for number, part in enumerate(parts, start=1)
@@ -427,4 +431,12 @@ command.add_command(_benchmark("sdpa", _SDPA, _SDPA_OPTIONS, _sdpa_cases))
 for _name, _one in BENCHMARKS.items():
     _text = _GENERATION.format(name=_name, line=_one.line)
     command.add_command(_benchmark(_name, _text, _generation_options(_one), _generation_cases))
+_MASK_OPTIONS = (
+    _listed("--engine", "engines", bench_masks.ENGINE_NAMES, _ALL, "Packages that make masks."),
+    _listed("--tokenizer", "tokenizers", None, "llama", "Presets, folders or hub ids of tokenizers."),
+    *bench_masks.OPTIONS,
+)
+command.add_command(
+    _benchmark(bench_masks.NAME, bench_masks.TEXT, _MASK_OPTIONS, lambda running, given: bench_masks.mask_cases(given))
+)
 command.add_command(_show)

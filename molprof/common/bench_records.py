@@ -17,7 +17,7 @@ from molprof.common.settings import AUTO, LP_PROCESSOR
 from molprof.common.typed_json import read_typed
 
 SCHEMA = 2
-GENERATE, SDPA = "generate", "sdpa"
+GENERATE, SDPA, MASKS = "generate", "sdpa", "masks"
 _DIGEST_LETTERS = 12
 _ACCEPTED = "use a file that molprof bench -o wrote"
 # Nanoseconds, bytes and counts.
@@ -77,6 +77,74 @@ class SdpaFigures:
             raise TraceError("no timed call")
 
 
+Runs = list[tuple[str, Whole]]  # of tokens: what they have in common, and how many follow one another
+
+
+@dataclass(frozen=True)
+class MaskedInstance:
+    """An engine along one instance: a mask before each token and before the end, until one forbids the next token."""
+
+    description: str
+    valid: bool  # by the validator
+    tokens: Whole
+    accepted: bool  # every token and the end were allowed
+    mask_ns: list[Whole]
+    accept_ns: list[Whole]  # of the tokens that were allowed
+    forced: Whole  # masks that allow one token
+    forced_text: Whole  # masks whose tokens all begin one text, these included
+    states: Runs  # of each mask: key, string, number, literal, structure or end
+    keywords: Runs  # the keyword of the schema that governs the value
+    declared: bool | None = None  # valid by the file; None: it does not say
+    stopped_at: str | None = None  # a bar before the forbidden token; None if all were accepted
+    error: str | None = None  # the engine failed there
+
+    def __post_init__(self) -> None:
+        for runs in (self.states, self.keywords):
+            if sum(count for _, count in runs) != len(self.mask_ns):
+                raise TraceError("masks without a state or a keyword")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A token that one of two engines allows after a prefix."""
+
+    instance: str
+    prefix: str  # its last characters
+    token: str
+    allowed_by: str
+    verdict: str  # `right`, `wrong` or `not shown`
+    why: str  # the text that shows it
+
+
+@dataclass(frozen=True)
+class MaskedSchema:
+    """What one process measured of a schema; None: not recorded."""
+
+    name: str
+    status: str  # `ok`, `refused` by the engine, `not judged`, or how it ended the process
+    message: str | None = None
+    compile_ns: Whole | None = None
+    first_mask_ns: Whole | None = None  # from the schema on
+    memory_bytes: Whole | None = None  # resident, most until the first mask
+    instances: list[MaskedInstance] = field(default_factory=list)
+    # Of two engines: prefixes of valid instances, those after which their masks differ, tokens that one alone allows
+    prefixes: Whole | None = None
+    differing: Whole | None = None
+    only: dict[str, Whole] = field(default_factory=dict)
+    differences: list[Difference] = field(default_factory=list)
+    # By engine: tokens of small masks, and those that the tokenizer would not write there
+    looked: dict[str, Whole] = field(default_factory=dict)
+    unusual: dict[str, Whole] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MaskFigures:
+    """What one process measured of an engine, or of two; then nothing is timed."""
+
+    schemas: list[MaskedSchema]
+    version: str  # of the packages
+
+
 @dataclass(frozen=True)
 class Result:
     """One process of a case."""
@@ -99,7 +167,7 @@ class Result:
         return str(self.settings.get("kind"))
 
     def read_figures(self, kind: type[_T]) -> _T:
-        """Return the figures as `GenerationFigures` or `SdpaFigures`."""
+        """Return the figures as `GenerationFigures`, `SdpaFigures` or `MaskFigures`."""
         return read_typed(self.figures, kind, f"case {self.case}: figures", _ACCEPTED)
 
 

@@ -100,8 +100,42 @@ class GenerateCase(CaptureSettings):
         return " ".join(parts)
 
 
-Case = SdpaCase | GenerateCase
-_KINDS: dict[str, type[Case]] = {kind.kind: kind for kind in (SdpaCase, GenerateCase)}
+# Engines that constrain by a JSON schema -> the class, an `EngineProcessor` or what has its `compile`, `accept` and
+# `fill`, made with a target and a function; and what its package is imported as, if it has one.
+ENGINES = {
+    "xgrammar": ("constraints.engines:XGrammar", "xgrammar"),
+    "llguidance": ("constraints.engines:LLGuidance", "llguidance"),
+    "outlines-core": ("constraints.others:Outlines", "outlines_core"),
+    "lm-format-enforcer": ("constraints.others:LMFormatEnforcer", "lmformatenforcer"),
+    "table": ("bench.mask_table:TableMasks", None),
+}
+
+
+@dataclass(frozen=True)
+class MasksCase:
+    """Some schemas of a folder under one engine, without a model."""
+
+    kind: ClassVar[str] = "masks"
+
+    engine: str  # one of `ENGINES`
+    tokenizer: str
+    folder: str | None  # None: molprof's own schemas
+    first: int  # its schemas by name, from this one on
+    count: int
+    content: str  # a digest of them
+    other: str | None = None  # the engine whose masks are compared; then nothing is timed
+    rows: ClassVar[int] = 1
+
+    def of_batch(self, size: int) -> MasksCase:
+        return self
+
+    def label(self) -> str:
+        against = "" if self.other is None else f" against {self.other}"
+        return f"{self.engine}{against} {self.tokenizer} schemas {self.first + 1} to {self.first + self.count}"
+
+
+Case = SdpaCase | GenerateCase | MasksCase
+_KINDS: dict[str, type[Case]] = {kind.kind: kind for kind in (SdpaCase, GenerateCase, MasksCase)}
 # Settings that are always in the JSON of a case, and so in its id.
 _ALWAYS = (
     "model", "tokenizer", "processor", "batch_size", "attention", "kv_cache", "compile", "tf32", "cudnn_benchmark",

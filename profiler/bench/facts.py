@@ -17,7 +17,7 @@ from molprof.common.process import OK
 from molprof.common.process.guarded import Limits, call
 from molprof.common.settings import AUTO
 from molprof.common.typed_json import read_typed
-from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase, case_id
+from molprof.profiler.bench.cases import ENGINES, Case, GenerateCase, MasksCase, SdpaCase, case_id
 
 # Import name -> what pip calls it.
 _PACKAGES = {
@@ -26,6 +26,9 @@ _PACKAGES = {
     "optimum.quanto": "optimum-quanto",
     "xgrammar": "xgrammar",
     "llguidance": "llguidance",
+    "outlines_core": "outlines-core",
+    "lmformatenforcer": "lm-format-enforcer",
+    "jsonschema": "jsonschema",
     "triton": "triton",
 }
 _ATTENTION_PACKAGES = {
@@ -59,7 +62,7 @@ def read_machine(device: str, threads: int | None, cases: Sequence[Case] = ()) -
         if importlib.util.find_spec(name) is None:
             raise MissingExtraError(name, "presets", "molprof bench")
     names = [("model", case.model) for case in cases if isinstance(case, GenerateCase)]
-    names += [("tokenizer", case.tokenizer) for case in cases if isinstance(case, GenerateCase) and case.tokenizer]
+    names += [("tokenizer", case.tokenizer) for case in cases if not isinstance(case, SdpaCase) and case.tokenizer]
     target = f"{__name__}:read_facts"
     ending = call(target, device, threads, list(dict.fromkeys(names)), limits=Limits(_LIMIT_S))
     if ending.state != OK and ending.hint is not None:
@@ -96,7 +99,15 @@ def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]
 
 def unsupported(case: Case, facts: Facts) -> str | None:
     """Return why the case cannot run here, or None if nothing is known against it."""
+    if isinstance(case, MasksCase):
+        return _masks(case, facts)
     return _sdpa(case, facts) if isinstance(case, SdpaCase) else _generate(case, facts)
+
+
+def _masks(case: MasksCase, facts: Facts) -> str | None:
+    needed = ["jsonschema", *(ENGINES[name][1] for name in (case.engine, case.other) if name is not None)]
+    missing = [_PACKAGES[name] for name in needed if name is not None and name not in facts.packages]
+    return f"it requires the package {missing[0]}: pip install {missing[0]}" if missing else None
 
 
 def _sdpa(case: SdpaCase, facts: Facts) -> str | None:

@@ -12,8 +12,9 @@ from molprof.common.memory import available_bytes
 from molprof.common.process import NO_MEMORY, OK, UNSUPPORTED, Ending
 from molprof.common.process.guarded import Limits, call
 from molprof.common.values import now
-from molprof.profiler.bench.cases import Case, SdpaCase, case_id, from_json, to_json
+from molprof.profiler.bench.cases import Case, GenerateCase, MasksCase, SdpaCase, case_id, from_json, to_json
 from molprof.profiler.bench.facts import Facts, unsupported
+from molprof.profiler.bench.masks import measure_each
 from molprof.profiler.jobs.results_file import ResultsFile
 from molprof.profiler.jobs.runner import Step, Turn, run_here
 
@@ -73,9 +74,12 @@ def run_plan(plan: Plan, facts: Facts, results: ResultsFile, begin: Callable[[st
 
     def measured(turn: Turn) -> Ending:
         case, reason = cases[turn.case], reasons[turn.case]
-        ending = (
-            call(plan.measure, to_json(case), limits=plan.limits) if reason is None else Ending(UNSUPPORTED, reason)
-        )
+        if reason is not None:
+            ending = Ending(UNSUPPORTED, reason)
+        elif isinstance(case, MasksCase):
+            ending = measure_each(case, plan.limits)
+        else:
+            ending = call(plan.measure, to_json(case), limits=plan.limits)
         fit: dict[str, Any] = {}
         if ending.state == OK and (key := _without_batch(case)) is not None:
             fits[key] = max(fits.get(key, 0), case.rows)
@@ -123,7 +127,7 @@ def _largest_fit(case: Case, plan: Plan, low: int) -> dict[str, Any]:
 
 def _without_batch(case: Case) -> str | None:
     """Equal for cases that differ in their batch alone; None if the batch is not full."""
-    full = isinstance(case, SdpaCase) or case.count >= case.batch_size
+    full = case.count >= case.batch_size if isinstance(case, GenerateCase) else isinstance(case, SdpaCase)
     return case_id(case.of_batch(1)) if full else None
 
 
@@ -136,4 +140,5 @@ def measure(raw: dict[str, Any]) -> dict[str, Any]:
         return measure_sdpa(case)
     from molprof.profiler.bench.generation import measure_generation
 
+    assert isinstance(case, GenerateCase)
     return measure_generation(case)

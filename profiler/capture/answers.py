@@ -55,19 +55,23 @@ def problem_of(checks: Sequence[Check], answer: str, prompt: str, cut: bool) -> 
     return f"stopped at the token limit: {found}" if found is not None and cut else found
 
 
-def _by_schema(path: str) -> Check:
-    schema = json.loads(read_schema(path))
+def schema_validator(schema: Any, where: str, purpose: str) -> Any:
+    """The validator of a schema, of the package jsonschema. Raises UsageError, MissingExtraError."""
     try:
         validators = importlib.import_module("jsonschema.validators")
     except ImportError as problem:
-        raise MissingExtraError("jsonschema", "schema", "--schema") from problem
+        raise MissingExtraError("jsonschema", "schema", purpose) from problem
     kind = validators.validator_for(schema)
     try:
         kind.check_schema(schema)
     except Exception as problem:  # of the package
-        raise UsageError(f"{path} is no JSON schema: {shortened(str(problem), _MOST_TEXT)}", "a JSON schema") from None
+        raise UsageError(f"{where} is no JSON schema: {shortened(str(problem), _MOST_TEXT)}", "a JSON schema") from None
     # What a schema refers to elsewhere is not fetched.
-    validator = kind(schema, registry=importlib.import_module("jsonschema_specifications").REGISTRY)
+    return kind(schema, registry=importlib.import_module("jsonschema_specifications").REGISTRY)
+
+
+def _by_schema(path: str) -> Check:
+    validator = schema_validator(json.loads(read_schema(path)), path, "--schema")
 
     def check(answer: str, prompt: str) -> str | None:
         try:

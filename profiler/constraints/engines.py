@@ -56,6 +56,7 @@ class EngineProcessor(ABC):
 
     name: str
     notation: str  # of the grammar: `ebnf` (GBNF) or `lark`
+    module: str = ""  # what the package is imported as, where that is not `name`
     modules: tuple[str, ...] = ()  # of the package, besides the one of its name
     placeholder: str
     needs_templates = False
@@ -73,7 +74,7 @@ class EngineProcessor(ABC):
         try:
             for module in self.modules:
                 importlib.import_module(module)
-            self.package: Any = importlib.import_module(self.name)
+            self.package: Any = importlib.import_module(self.module or self.name)
         except ImportError as problem:
             raise MissingExtraError(self.name, self.name, f"the processor {self.name!r}") from problem
         self.target = target

@@ -80,6 +80,16 @@ def load(settings: CaptureSettings, report: Report = lambda layer, layers: None)
     return dataclasses.replace(loaded, notes=(*loaded.notes, *notes))
 
 
+def load_target(name: str) -> Target:
+    """What a processor sees of a tokenizer without a model: logits as wide as the preset's, or as the vocabulary."""
+    tokenizer = _load_tokenizer(name, False, None if name in VOCABULARIES else only_local("tokenizer", name))
+    if not tokenizer.is_fast or tokenizer.eos_token_id is None:
+        raise UsageError(f"the tokenizer {name!r} is not fast, or has no end-of-sequence token", "--tokenizer NAME")
+    table, eos = token_bytes(tokenizer), tokenizer.eos_token_id
+    width = ARCHITECTURES[name].logits_width if name in ARCHITECTURES else len(table.pieces)
+    return Target(tokenizer, table, width, eos, eos, torch.device("cpu"))
+
+
 def export(settings: CaptureSettings, folder: Path, report: Report = lambda layer, layers: None) -> None:
     """Writes the preset of `settings` to a folder: config, tokenizer and safetensors, as transformers loads them.
 

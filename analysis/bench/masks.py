@@ -1,0 +1,168 @@
+"""Masks of engines along instances of JSON schemas: processes put together, tokens in groups, what the tails hold."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from molprof.analysis.bench.summary import Measured
+from molprof.common.bench_records import MaskedInstance, MaskedSchema
+from molprof.common.process import OK
+
+# Beginnings of the groups of positions, and masks of an instance from which on its growth is shown.
+_POSITIONS = (0, 16, 64, 256, 1024)
+_LEAST_GROWN = 128
+_SLOWEST = 10
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A mask, and the step past the token that was chosen of it; each time is the median over processes."""
+
+    schema: str
+    instance: str
+    position: int
+    state: str
+    keyword: str
+    mask_ns: float
+    accept_ns: float | None  # None: the end, or a token that was forbidden
+
+    @property
+    def total_ns(self) -> float:
+        return self.mask_ns + (self.accept_ns or 0.0)
+
+
+@dataclass(frozen=True)
+class Tail:
+    """Times of masks or steps; percentiles are times that occur (nearest rank)."""
+
+    count: int
+    p50_ns: float
+    p90_ns: float
+    p99_ns: float
+    largest_ns: float
+
+
+@dataclass(frozen=True)
+class EngineMasks:
+    """All schemas of a tokenizer under an engine, or under two of them, whose masks are compared."""
+
+    engine: str
+    other: str | None
+    tokenizer: str
+    version: str
+    schemas: tuple[MaskedSchema, ...]
+
+    @property
+    def instances(self) -> list[tuple[MaskedSchema, MaskedInstance]]:
+        return [(schema, instance) for schema in self.schemas for instance in schema.instances]
+
+    def masks(self) -> list[Mask]:
+        found = []
+        for schema, one in self.instances:
+            labels = (itertools.chain.from_iterable([name] * count for name, count in runs)
+                      for runs in (one.states, one.keywords))  # fmt: skip
+            times = itertools.zip_longest(one.mask_ns, one.accept_ns)
+            found += [
+                Mask(schema.name, one.description, place, *words, *ns)
+                for place, (ns, *words) in enumerate(zip(times, *labels, strict=True))
+            ]
+        return found
+
+    def wrong(self, valid: bool) -> list[tuple[MaskedSchema, MaskedInstance]]:
+        """Instances that the validator calls valid (or not) and the engine treats otherwise."""
+        return [(schema, one) for schema, one in self.instances if one.valid is valid is not one.accepted]
+
+
+def engine_masks(measured: Sequence[Measured]) -> list[EngineMasks]:
+    """What cases of masks measured, by tokenizer and engine. Cases without results are left out."""
+    groups: dict[tuple[str, str, str | None], list[Measured]] = {}
+    for item in measured:
+        if item.masks:
+            names = (str(item.settings.get(name)) for name in ("tokenizer", "engine"))
+            groups.setdefault((*names, item.settings.get("other")), []).append(item)  # type: ignore[arg-type]
+    return [
+        EngineMasks(engine, other, tokenizer, items[0].masks[0].version, tuple(itertools.chain(*map(_schemas, items))))
+        for (tokenizer, engine, other), items in groups.items()
+    ]
+
+
+def _schemas(item: Measured) -> Iterator[MaskedSchema]:
+    """The schemas of a case, processes put together: one that was not ok stands for all of its schema."""
+    for runs in zip(*(figures.schemas for figures in item.masks), strict=True):
+        bad = next((run for run in runs if run.status != OK), None)
+        if bad is not None:
+            yield bad
+            continue
+        whole: dict[str, Any] = {
+            name: None if None in values else round(statistics.median(values))
+            for name in ("compile_ns", "first_mask_ns", "memory_bytes")
+            for values in [[getattr(run, name) for run in runs]]
+        }
+        yield replace(runs[0], **whole, instances=list(map(_instance, *(run.instances for run in runs))))
+
+
+def _instance(*runs: MaskedInstance) -> MaskedInstance:
+    first = runs[0]
+    times: dict[str, Any] = {
+        name: [round(value) for value in np.median([getattr(run, name) for run in runs], axis=0)]
+        for name in ("mask_ns", "accept_ns")
+        if all(len(getattr(run, name)) == len(getattr(first, name)) for run in runs)
+    }
+    return replace(first, **times)
+
+
+def slowest(masks: Sequence[Mask]) -> list[Mask]:
+    return sorted(masks, key=lambda mask: -mask.total_ns)[:_SLOWEST]
+
+
+def tail(values: Sequence[float]) -> Tail | None:
+    """None without any."""
+    if not values:
+        return None
+    ranks = np.percentile(values, (50, 90, 99, 100), method="inverted_cdf").tolist()
+    return Tail(len(values), *ranks)
+
+
+def grouped(masks: Sequence[Mask]) -> Iterator[tuple[str, str, Tail]]:
+    """Times of mask and step by state, by position, and by keyword of the schema, each group that occurs."""
+    ways: dict[str, Callable[[Mask], tuple[int, str]]] = {
+        "state": lambda mask: (0, mask.state), "position": _position, "keyword": lambda mask: (0, mask.keyword)
+    }  # fmt: skip
+    for name, key in ways.items():
+        groups: dict[tuple[int, str], list[float]] = {}
+        for mask in masks:
+            groups.setdefault(key(mask), []).append(mask.total_ns)
+        for group, values in sorted(groups.items()):
+            found = tail(values)
+            assert found is not None
+            yield name, group[1], found
+
+
+def _position(mask: Mask) -> tuple[int, str]:
+    begin = max(first for first in _POSITIONS if first <= mask.position)
+    return begin, f"from {begin:,}"
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A long instance: mask and step in its first and its last quarter, medians."""
+
+    schema: str
+    instance: str
+    masks: int
+    first_ns: float
+    last_ns: float
+
+
+def growth(masks: Sequence[Mask]) -> Iterator[Growth]:
+    for (schema, instance), run in itertools.groupby(masks, key=lambda mask: (mask.schema, mask.instance)):
+        times = [mask.total_ns for mask in run]
+        quarter = len(times) // 4
+        if len(times) >= _LEAST_GROWN:
+            yield Growth(schema, instance, len(times), *map(statistics.median, (times[:quarter], times[-quarter:])))

@@ -1,0 +1,247 @@
+"""Masks of engines along instances of JSON schemas, as sections: engines, times and their tails, who is right."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from molprof.analysis.bench.masks import EngineMasks, Mask, engine_masks, grouped, growth, slowest, tail
+from molprof.analysis.bench.summary import Measured, short_message
+from molprof.common.document import Field, Section, table_of
+from molprof.common.process import OK
+from molprof.common.values import per
+
+_NAMED = 10
+_VERDICTS = ("another cut", "right", "wrong", "not shown")
+_TAIL: tuple[Field, ...] = (
+    ("p50", "ns", "2.p50_ns"), ("p90", "ns", "2.p90_ns"), ("p99", "ns", "2.p99_ns"), ("largest", "ns", "2.largest_ns"),
+)  # fmt: skip
+
+
+def masks_sections(measured: Sequence[Measured]) -> Iterator[Section]:
+    """Sections of all cases of masks in an environment."""
+    found = engine_masks(measured)
+    for name in dict.fromkeys(item.tokenizer for item in found):
+        mine = [item for item in found if item.tokenizer == name]
+        timed = [(item, item.masks()) for item in mine if item.other is None]
+        if timed:
+            yield from _timed(name, timed)
+        if pairs := [item for item in mine if item.other is not None]:
+            yield from _compared(name, pairs)
+        yield _without(mine)
+
+
+def masks_data(measured: Sequence[Measured]) -> list[dict[str, Any]]:
+    """A row for each tokenizer and engine, in nanoseconds; of engines that were compared only the counts."""
+    rows = []
+    for item in engine_masks(measured):
+        row: dict[str, Any] = {name: getattr(item, name) for name in ("tokenizer", "engine", "other", "version")}
+        row |= {"schemas": len(item.schemas), "status": dict(Counter(schema.status for schema in item.schemas))}
+        if item.other is None:
+            masks = item.masks()
+            row |= {"mask": tail([one.mask_ns for one in masks]), "accept": tail(_accepts(masks))}
+            row["groups"] = [{"by": by, "group": group, "time": times} for by, group, times in grouped(masks)]
+            row |= {"growth": [*growth(masks)], "slowest": slowest(masks)}
+            row |= {
+                f"wrongly_{word}": [
+                    {
+                        "schema": schema.name,
+                        "instance": one.description,
+                        "stopped_at": one.stopped_at,
+                        "error": one.error,
+                    }
+                    for schema, one in item.wrong(valid)
+                ]
+                for word, valid in (("refused", True), ("accepted", False))
+            }
+        else:
+            row |= {"prefixes": _sum(item, "prefixes"), "differing": _sum(item, "differing")}
+            row["differences"] = [one for schema in item.schemas for one in schema.differences]
+        rows.append(row)
+    return rows
+
+
+def masks_records(measured: Sequence[Measured]) -> list[dict[str, Any]]:
+    """A row for each step and each group of tokens, in nanoseconds."""
+    rows = []
+    for item in engine_masks(measured):
+        masks = item.masks()
+        steps = [("step", "mask", tail([one.mask_ns for one in masks])), ("step", "accept", tail(_accepts(masks)))]
+        head = {"tokenizer": item.tokenizer, "engine": item.engine}
+        rows += [
+            {**head, "by": by, "group": group, **vars(times)}
+            for by, group, times in (*steps, *grouped(masks))
+            if times is not None
+        ]
+    return rows
+
+
+def _accepts(masks: Sequence[Mask]) -> list[float]:
+    return [mask.accept_ns for mask in masks if mask.accept_ns is not None]
+
+
+def _sum(item: EngineMasks, name: str) -> int:
+    return sum(getattr(schema, name) or 0 for schema in item.schemas)
+
+
+def _timed(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Iterator[Section]:
+    engines = [item for item, _ in timed]
+
+    def first(item: EngineMasks, what: str, percent: str) -> float | None:
+        return getattr(
+            tail([ns for schema in item.schemas if (ns := getattr(schema, what)) is not None]), percent, None
+        )
+
+    def of(item: EngineMasks, valid: bool) -> str:
+        return f"{len(item.wrong(valid))} of {sum(one.valid is valid for _, one in item.instances)}"
+
+    def forced(item: EngineMasks, what: str) -> float | None:
+        return per(
+            sum(getattr(one, what) for _, one in item.instances), sum(len(one.mask_ns) for _, one in item.instances)
+        )
+
+    yield Section(
+        f"Engines and schemas: {name}",
+        ("wrongly refused: instances that jsonschema calls valid; wrongly accepted: those that it does not",
+         "first mask: from the schema on; memory: most that a schema took until its first mask"),
+        table_of(
+            engines, ("engine", "text"), ("version", "text"), ("schemas", "count", lambda item: len(item.schemas)),
+            *((state, "count", lambda item, state=state: _states(item)[state]) for state in ("refused", "failed")),
+            ("wrongly refused", "text", lambda item: of(item, True)),
+            ("wrongly accepted", "text", lambda item: of(item, False)),
+            ("first mask p50", "ns", lambda item: first(item, "first_mask_ns", "p50_ns")),
+            ("largest", "ns", lambda item: first(item, "first_mask_ns", "largest_ns")),
+            ("memory", "bytes", lambda item: first(item, "memory_bytes", "largest_ns")),
+        ),
+    )  # fmt: skip
+    rows = [
+        (item, what, tail(values))
+        for item, masks in timed
+        for what, values in (("mask", [one.mask_ns for one in masks]), ("accept", _accepts(masks)))
+    ]
+    yield Section(
+        f"Time per token: {name}",
+        ("forced: share of masks that allow one token; forced text: masks whose tokens all begin one text",),
+        table_of(
+            rows, ("engine", "text", "0.engine"), ("step", "text", "1"), ("count", "count", "2.count"), *_TAIL,
+            ("forced", "ratio", lambda row: forced(row[0], "forced") if row[1] == "mask" else None),
+            ("forced text", "ratio", lambda row: forced(row[0], "forced_text") if row[1] == "mask" else None),
+            missing="-",
+        ),
+    )  # fmt: skip
+    groups = [(group, item.engine, times, by) for item, masks in timed for by, group, times in grouped(masks)]
+    for by in dict.fromkeys(row[3] for row in groups):
+        mine = sorted((row for row in groups if row[3] == by), key=lambda row: -row[2].p99_ns)
+        if by == "position":
+            mine = [row for row in groups if row[3] == by]
+        yield Section(
+            f"Mask and accept by {by}: {name}",
+            table=table_of(mine, (by, "text", "0"), ("engine", "text", "1"), ("count", "count", "2.count"), *_TAIL),
+            detail=by == "keyword",
+        )
+    grown = [(item.engine, one) for item, masks in timed for one in growth(masks)]
+    yield Section(
+        f"Growth with the answer: {name}",
+        ("mask and accept, median of the first and of the last quarter of an instance",),
+        table_of(
+            grown, ("engine", "text", "0"), ("schema", "text", "1.schema"), ("instance", "text", "1.instance"),
+            ("masks", "count", "1.masks"), ("first", "ns", "1.first_ns"), ("last", "ns", "1.last_ns"),
+            ("last/first", "factor", lambda row: per(row[1].last_ns, row[1].first_ns)),
+        ),
+    )  # fmt: skip
+    slow = [(item.engine, one) for item, masks in timed for one in slowest(masks)]
+    names = ("schema", "instance", "state", "keyword")
+    yield Section(
+        f"Slowest tokens: {name}",
+        table=table_of(
+            slow, ("engine", "text", "0"), *((title, "text", f"1.{title}") for title in names),
+            ("position", "index", "1.position"), ("mask", "ns", "1.mask_ns"), ("accept", "ns", "1.accept_ns"),
+            missing="-",
+        ),
+        detail=True,
+    )  # fmt: skip
+    wrong = [
+        (item.engine, schema.name, one)
+        for item in engines
+        for valid in (True, False)
+        for schema, one in item.wrong(valid)
+    ]
+    yield Section(
+        f"Wrongly refused or accepted: {name}", ("a bar stands before the token that was refused",),
+        table_of(
+            wrong, ("engine", "text", "0"), ("schema", "text", "1"), ("instance", "text", "2.description"),
+            ("engine says", "text", lambda row: "valid" if row[2].accepted else "not valid"),
+            ("where", "text", lambda row: row[2].error or row[2].stopped_at), missing="-",
+        ),
+        detail=True,
+    )  # fmt: skip
+
+
+def _states(item: EngineMasks) -> dict[str, int]:
+    counts = Counter(schema.status for schema in item.schemas)
+    return {"refused": counts["refused"], "failed": len(item.schemas) - counts["refused"] - counts[OK]}
+
+
+def _compared(name: str, pairs: Sequence[EngineMasks]) -> Iterator[Section]:
+    rows = []
+    for item in pairs:
+        for engine, other in ((item.engine, item.other), (item.other, item.engine)):
+            verdicts = Counter(
+                one.verdict for schema in item.schemas for one in schema.differences if one.allowed_by == engine
+            )
+            sums = {
+                what: sum(getattr(schema, what).get(engine, 0) for schema in item.schemas)
+                for what in ("only", "looked", "unusual")
+            }
+            rows.append({
+                "engine": engine, "forbidden by": other, "prefixes": _sum(item, "prefixes"),
+                "differ": _sum(item, "differing"), "tokens": sums["only"],
+                **{word: verdicts[word] for word in _VERDICTS},
+                "unusual": per(sums["unusual"], sums["looked"]),
+            })  # fmt: skip
+    yield Section(
+        f"Two engines on the same prefixes: {name}",
+        ("tokens: those that the engine allows and the other forbids, over all prefixes of valid instances; some of "
+         "them are looked into: another cut of the instance, right or wrong by the validator, or not shown",
+         "unusual: share of the tokens of small masks that the tokenizer would not write there"),
+        table_of(
+            rows, ("engine", "text"), ("forbidden by", "text", "forbidden by"), ("prefixes", "count"),
+            ("differ", "count"), ("tokens", "count"), *((word, "count", word) for word in _VERDICTS),
+            ("unusual", "ratio"), missing="-",
+        ),
+    )  # fmt: skip
+    differences = [
+        (schema.name, one)
+        for item in pairs
+        for schema in item.schemas
+        for one in schema.differences
+        if one.verdict != "another cut"
+    ]
+    yield Section(
+        f"Tokens that one engine allows: {name}",
+        table=table_of(
+            sorted(differences, key=lambda row: row[1].verdict == "right"), ("allowed by", "text", "1.allowed_by"),
+            ("verdict", "text", "1.verdict"), ("schema", "text", "0"), ("after", "text", "1.prefix"),
+            ("token", "text", "1.token"), ("shown by", "text", "1.why"),
+        ),
+        detail=True,
+    )  # fmt: skip
+
+
+def _without(found: Sequence[EngineMasks]) -> Section:
+    why: dict[tuple[str, str, str], list[str]] = {}
+    for item in found:
+        engines = item.engine if item.other is None else f"{item.engine}, {item.other}"
+        for schema in item.schemas:
+            if schema.status != OK:
+                why.setdefault((engines, schema.status, short_message(schema.message)), []).append(schema.name)
+    rows = [(*key, len(names), ", ".join(names[:_NAMED])) for key, names in why.items()]
+    return Section(
+        "Schemas without masks",
+        table=table_of(
+            rows, ("engine", "text", "0"), ("state", "text", "1"), ("schemas", "count", "3"), ("why", "text", "2"),
+            ("such as", "text", "4"),
+        ),
+        detail=True,
+    )  # fmt: skip

@@ -1,0 +1,49 @@
+"""`table` as an engine of `molprof bench masks`: its mask is applied to scores at once, so that is what is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from molprof import __version__
+from molprof.common.errors import RunError
+from molprof.profiler.constraints.automaton import NoText, TooLarge
+from molprof.profiler.constraints.engines import Whole
+from molprof.profiler.constraints.regular import NotRegular
+from molprof.profiler.constraints.whole import WholeTable, compiled, table_of
+from molprof.profiler.models.target import Target
+
+
+class TableMasks:
+    """Tables of constraints, one state at a time. A matcher is a table and the state, in a list."""
+
+    def __init__(self, target: Target, none_yet: object) -> None:
+        self._target, self.parameters = target, {"version": __version__}
+        self._scores = torch.zeros(target.logits_width)
+
+    def compile(self, grammar: Whole) -> Callable[[], Any]:
+        target = self._target
+        try:
+            table = table_of(compiled(grammar), target.table, target.eos, target.logits_width)
+        except (NotRegular, TooLarge, NoText) as problem:
+            raise RunError(f"no table: {problem}") from problem
+        _ = table.forms
+        return lambda: [table, table.first]
+
+    def accept(self, matcher: Any, token: int) -> None:
+        table: WholeTable = matcher[0]
+        matcher[1] = max(int(table.moves[matcher[1], table.classes[token]]), 0)
+
+    def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
+        """Masks a row of scores; `mask` stays as it is."""
+        for table, state in matchers:
+            table.forms[table.masks[state]](self._scores)
+
+    def bits(self, matcher: Any) -> Any:
+        """What the state allows, uint8 (logits width,)."""
+        table: WholeTable = matcher[0]
+        return table.allowed[table.masks[matcher[1]]][table.classes].astype(np.uint8)

@@ -1,0 +1,163 @@
+"""Masks of an engine along the instances of JSON schemas, token by token, without a model."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from molprof.common.errors import MolprofError
+from molprof.common.process import OK, Ending
+from molprof.common.process.guarded import Limits, call
+from molprof.common.text import shortened
+from molprof.profiler.bench.cases import MasksCase, from_json, to_json
+from molprof.profiler.bench.mask_engine import REFUSED, Engine, Judged, judged
+from molprof.profiler.bench.oracle import compared
+from molprof.profiler.bench.schemas import SchemaFile, read_schemas
+
+MEASURE = f"{__name__}:measure_masks"  # of a case, what is done of it, and the file to add to
+_MOST_TEXT = 200
+# Of more tokens no one asks whether all begin one text.
+_MOST_BEGINNINGS = 64
+_MOST_BEFORE = 24
+
+
+def measure_each(case: MasksCase, limits: Limits, measure: str = MEASURE) -> Ending:
+    """Measure the schemas of a case one after the other in one process, within the limits of a process.
+
+    A schema that ends it, after others, is the first of another process. If it ends that one too, it has this ending,
+    and the schemas after it go on in a new process.
+    """
+    found: list[Any] = []
+    head: dict[str, Any] = {}
+    began = time.monotonic()
+    names = [item.name for item in read_schemas(_folder(case), case.first, case.count)]
+    while len(found) < case.count:
+        with TemporaryDirectory(prefix="molprof-") as folder:
+            kept, before = Path(folder, "schemas.jsonl"), len(found)
+            ending = call(measure, to_json(case), before, str(kept), limits=limits)
+            # A process that was killed may leave a part of a line.
+            *lines, _ = kept.read_bytes().split(b"\n") if kept.exists() else [b""]
+        if not lines:  # it did not come to the schemas
+            return ending
+        head, *more = map(json.loads, lines)
+        found += more
+        if ending.state == OK:
+            break
+        if len(found) == before:
+            found.append({"name": names[before], "status": ending.state, "message": ending.message, "instances": []})
+    figures = {"schemas": found, "version": head["version"]}
+    value = {"figures": figures, "environment": head["environment"]}
+    return Ending(OK, seconds=time.monotonic() - began, value=value)
+
+
+def measure_masks(raw: dict[str, Any], done: int, kept: str) -> None:
+    """Measure the schemas of a case but for the first `done`, each added to the file `kept` as a JSON line."""
+    import torch
+    from msgspec import to_builtins
+
+    from molprof.profiler.environment import environment
+    from molprof.profiler.models.load import load_target
+
+    case = from_json(raw)
+    assert isinstance(case, MasksCase)
+    torch.set_num_threads(1)  # a row of scores is little work, and a second thread may have to wait for a core
+    target = load_target(case.tokenizer)
+    engines = [Engine(name, target) for name in (case.engine, case.other) if name is not None]
+    with Path(kept).open("a") as file:
+
+        def keep(found: dict[str, Any]) -> None:
+            file.write(json.dumps(found, separators=(",", ":")) + "\n")
+            file.flush()
+
+        versions = ", ".join(engine.version for engine in engines)
+        keep({"version": versions, "environment": to_builtins(environment(target.device))})
+        measured: Any = _measured if case.other is None else compared
+        for item in read_schemas(_folder(case), case.first + done, case.count - done):
+            keep(measured(item, *engines))
+
+
+def _folder(case: MasksCase) -> Path | None:
+    return None if case.folder is None else Path(case.folder)
+
+
+def _measured(item: SchemaFile, engine: Engine) -> dict[str, Any]:
+    """The figures of one schema, as `MaskedSchema` reads them."""
+    import torch
+
+    from molprof.common.memory import resident_bytes
+    from molprof.profiler.models.device import Peak
+
+    found: dict[str, Any] = {"name": item.name, "status": OK, "message": None, "instances": []}
+    try:
+        instances = [*judged(item, engine.target)]
+    except Exception as problem:  # no schema, or one that the validator cannot follow
+        return {**found, "status": "not judged", "message": shortened(str(problem), _MOST_TEXT)}
+    gc.collect()
+    gc.disable()  # it would count for whatever token it comes with
+    try:
+        peak, before = Peak(torch.device("cpu")), resident_bytes([os.getpid()])
+        began = time.perf_counter_ns()
+        try:
+            matchers = engine.compile(item.schema)
+            compiled_ns = time.perf_counter_ns() - began
+            engine.fill(matchers())
+        except MolprofError as problem:
+            return {**found, "status": REFUSED, "message": shortened(str(problem), _MOST_TEXT)}
+        found |= {"compile_ns": compiled_ns, "first_mask_ns": time.perf_counter_ns() - began}
+        highest = peak.read()["peak_memory_bytes"]
+        found["memory_bytes"] = None if highest is None else max(0, highest - before)
+        found["instances"] = [_followed(one, engine, matchers) for one in instances]
+        return found
+    finally:
+        gc.enable()
+
+
+def _followed(one: Judged, engine: Engine, matchers: Callable[[], Any]) -> dict[str, Any]:
+    """What the engine does along an instance: a mask before each token and before its end, until one forbids it."""
+    clock, target = time.perf_counter_ns, engine.target
+    mask_ns, accept_ns = [], []
+    forced = forced_text = 0
+    matcher, error, accepted = matchers(), None, True
+    for token in (*one.tokens, target.eos):
+        try:
+            began = clock()
+            engine.fill(matcher)
+            mask_ns.append(clock() - began)
+            allowed = engine.bits().nonzero()[0]
+            forced += len(allowed) == 1
+            forced_text += len(allowed) == 1 or _one_text(allowed[: _MOST_BEGINNINGS + 1].tolist(), target)
+            accepted = engine.allows(token)
+            if not accepted or token == target.eos:
+                break
+            began = clock()
+            engine.accept(matcher, token)
+            accept_ns.append(clock() - began)
+        except Exception as problem:  # of the package
+            accepted, error = False, shortened(f"{type(problem).__name__}: {problem}", _MOST_TEXT)
+            break
+    seen = len(mask_ns)
+    keywords = [[name, len(list(run))] for name, run in itertools.groupby(one.keywords[:seen])]
+    texts = (target.table.join(part) for part in (one.tokens[: len(accept_ns)], one.tokens[len(accept_ns) :][:1]))
+    at = None if accepted else "{}|{}".format(*(text[-_MOST_BEFORE:] for text in texts))
+    return {
+        "description": one.instance.description, "valid": one.valid, "declared": one.instance.declared,
+        "tokens": len(one.tokens), "accepted": accepted, "stopped_at": at, "error": error,
+        "mask_ns": mask_ns, "accept_ns": accept_ns, "forced": forced, "forced_text": forced_text,
+        "states": [[name, len(list(run))] for name, run in itertools.groupby(one.states[:seen])], "keywords": keywords,
+    }  # fmt: skip
+
+
+def _one_text(tokens: list[int], target: Any) -> bool:
+    """Whether all begin the same text, which therefore follows, in whatever tokens."""
+    pieces = [target.table.of(token) for token in tokens]
+    if not pieces or len(pieces) > _MOST_BEGINNINGS or b"" in pieces:
+        return False
+    longest = max(pieces, key=len)
+    return all(map(longest.startswith, pieces))

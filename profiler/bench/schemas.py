@@ -1,0 +1,183 @@
+"""JSON schemas with instances, in the layout of MaskBench; and which keyword of a schema governs each character."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from molprof.common.bench_records import digest
+from molprof.common.errors import UsageError
+from molprof.common.files import read_text
+
+OWN = Path(__file__).parent / "schemas.json"
+_HINT = 'a JSON file per schema: {"schema": {...}, "tests": [{"valid": true, "data": ..., "description": ""}]}'
+# The first of these that a schema has governs the value, before its type.
+_KEYWORDS = (
+    "const", "enum", "pattern", "format", "maxLength", "minLength", "multipleOf", "minimum", "maximum",
+    "exclusiveMinimum", "exclusiveMaximum", "uniqueItems", "maxItems", "minItems", "prefixItems",
+    "patternProperties", "maxProperties", "minProperties",
+)  # fmt: skip
+_MOST_REFERENCES = 32
+
+
+@dataclass(frozen=True)
+class Instance:
+    data: Any
+    declared: bool | None  # valid by the file; None: it does not say
+    description: str
+
+    @property
+    def text(self) -> str:
+        """As a model writes it: with spaces after colons and commas."""
+        return json.dumps(self.data, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class SchemaFile:
+    name: str
+    schema: Any
+    instances: tuple[Instance, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The schemas of a folder by name, and a digest of each, without their content."""
+
+    names: tuple[str, ...]
+    digests: tuple[str, ...]
+
+    def digest(self, first: int, count: int) -> str:
+        return digest({"schemas": self.digests[first : first + count]})
+
+
+def find_schemas(folder: Path | None) -> Found:
+    """The schemas of a folder; of molprof's own set without one. Raises UsageError where there are none."""
+    names, digests = [], []
+    for item in read_schemas(folder):
+        names.append(item.name)
+        digests.append(digest({"schema": item.schema, "tests": [[one.data, one.declared] for one in item.instances]}))
+    if not names:
+        raise UsageError(f"{folder} holds no schema", hint=_HINT)
+    return Found(tuple(names), tuple(digests))
+
+
+def read_schemas(folder: Path | None, first: int = 0, count: int | None = None) -> Iterator[SchemaFile]:
+    """Schemas in the order of their names, from the one numbered `first` on. Raises UsageError.
+
+    A file without `tests` is a bare schema, as those of JSONSchemaBench are.
+    """
+    last = None if count is None else first + count
+    if folder is None:
+        yield from (_read(item, item["name"]) for item in json.loads(OWN.read_text())[first:last])
+        return
+    for path in sorted(folder.rglob("*.json"))[first:last]:
+        try:
+            content = json.loads(read_text(path))
+        except (ValueError, RecursionError) as problem:
+            raise UsageError(f"{path} is no JSON: {problem}", hint=_HINT) from None
+        yield _read(content, str(path.relative_to(folder).with_suffix("")))
+
+
+def _read(content: Any, name: str) -> SchemaFile:
+    if not isinstance(content, dict):
+        raise UsageError(f"{name}.json holds no object", hint=_HINT)
+    if "schema" not in content or not isinstance(content.get("tests"), list):
+        return SchemaFile(name, content, ())
+    tests = content["tests"]
+    if not all(isinstance(test, dict) and "data" in test for test in tests):
+        raise UsageError(f"{name}.json has a test without data", hint=_HINT)
+    made = (Instance(test["data"], test.get("valid"), str(test.get("description", ""))) for test in tests)
+    return SchemaFile(name, content["schema"], tuple(made))
+
+
+Part = tuple[str, str, str]  # text; `key`, `string`, `number`, `literal` or `structure`; keyword
+
+
+def parts(value: Any, schema: Any, root: Any = None) -> Iterator[Part]:
+    """The text of an instance in parts, as `Instance.text` has it, each with its kind and what governs it.
+
+    Of several branches (anyOf, oneOf) the first whose type fits is followed.
+    """
+    root = schema if root is None else root
+    schema, keyword = _governing(schema, value, root)
+    if isinstance(value, dict):
+        yield "{", "structure", keyword
+        for place, (key, item) in enumerate(value.items()):
+            known = schema.get("properties") if isinstance(schema.get("properties"), dict) else {}
+            of_item = known.get(key, schema.get("additionalProperties", True))
+            named = "properties" if key in known else "additionalProperties"
+            yield ", " if place else "", "structure", keyword
+            yield json.dumps(key, ensure_ascii=False), "key", named
+            yield ": ", "structure", named
+            yield from parts(item, of_item, root)
+        yield "}", "structure", keyword
+    elif isinstance(value, list):
+        yield "[", "structure", keyword
+        first, rest = schema.get("prefixItems", []), schema.get("items", True)
+        if isinstance(rest, list):  # before draft 2020-12
+            first, rest = rest, schema.get("additionalItems", True)
+        for place, item in enumerate(value):
+            yield ", " if place else "", "structure", keyword
+            yield from parts(item, first[place] if place < len(first) else rest, root)
+        yield "]", "structure", keyword
+    else:
+        kind = "string" if isinstance(value, str) else "literal" if isinstance(value, bool | None) else "number"
+        yield json.dumps(value, ensure_ascii=False), kind, keyword
+
+
+def _governing(schema: Any, value: Any, root: Any) -> tuple[dict[str, Any], str]:
+    """The schema of a value without references and branches, and its keyword."""
+    way = None
+    for _ in range(_MOST_REFERENCES):
+        if not isinstance(schema, dict):
+            return {}, way or "anything"
+        branches = schema.get("anyOf") or schema.get("oneOf")
+        if "$ref" in schema:
+            way, schema = "$ref", _referred(schema["$ref"], root)
+        elif isinstance(branches, list):
+            way = "anyOf" if "anyOf" in schema else "oneOf"
+            schema = next((item for item in branches if _fits(item, value, root)), branches[0])
+        elif isinstance(schema.get("allOf"), list):
+            way, merged = "allOf", {name: item for name, item in schema.items() if name != "allOf"}
+            for branch in schema["allOf"]:
+                merged |= branch if isinstance(branch, dict) else {}
+            schema = merged
+        else:
+            break
+    found = next((name for name in _KEYWORDS if name in schema), None)
+    return schema, found or way or ("type" if "type" in schema else "anything")
+
+
+def _referred(reference: Any, root: Any) -> Any:
+    """What a reference within the schema names; anything goes for another one."""
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return True
+    found = root
+    for word in reference.removeprefix("#").split("/")[1:]:
+        word = word.replace("~1", "/").replace("~0", "~")
+        found = found.get(word, True) if isinstance(found, dict) else True
+    return found
+
+
+_TYPES: dict[str, Any] = {
+    "object": dict, "array": list, "string": str, "boolean": bool, "null": type(None), "integer": int,
+    "number": (int, float),
+}  # fmt: skip
+
+
+def _fits(schema: Any, value: Any, root: Any) -> bool:
+    """Whether the type of a value is that of a schema, and an object has what the schema requires."""
+    if isinstance(schema, dict) and "$ref" in schema:
+        schema = _referred(schema["$ref"], root)
+    if not isinstance(schema, dict):
+        return schema is not False
+    types = schema.get("type", list(_TYPES))
+    types = [types] if isinstance(types, str) else types
+    if isinstance(value, bool):
+        return "boolean" in types
+    if isinstance(value, dict) and not {*schema.get("required", [])} <= value.keys():
+        return False
+    return any(isinstance(value, _TYPES.get(name, object)) for name in types)
