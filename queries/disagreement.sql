@@ -27,7 +27,11 @@ CREATE PERFETTO TABLE molprof_token_disagreement(
   -- Tokens that the model rated higher; 0 for its first choice.
   rank LONG,
   -- 1 if the model's first choice was forbidden, else 0.
-  forbidden LONG
+  forbidden LONG,
+  -- Probability that the model gave to all tokens that were forbidden, 0 to 1; null if not recorded.
+  removed DOUBLE,
+  -- 1 if the tokenizer cuts the text of the answer otherwise at this token, else 0; null if not recorded.
+  unlike LONG
 ) AS
 WITH
   examined AS (
@@ -38,9 +42,13 @@ WITH
       -- A probability of 0 or 1 is stored as an integer.
       MAX(IIF(field = 'args.probability', IFNULL(real_value, int_value), NULL)) AS probability,
       MAX(IIF(field = 'args.rank', int_value, NULL)) AS rank,
-      MAX(IIF(field = 'args.forbidden', int_value, NULL)) AS forbidden
+      MAX(IIF(field = 'args.forbidden', int_value, NULL)) AS forbidden,
+      MAX(IIF(field = 'args.removed', IFNULL(real_value, int_value), NULL)) AS removed,
+      MAX(IIF(field = 'args.unlike', int_value, NULL)) AS unlike
     FROM _molprof_sequence_value
-    WHERE field IN ('args.probability', 'args.rank', 'args.choice', 'args.forbidden')
+    WHERE field IN (
+      'args.probability', 'args.rank', 'args.choice', 'args.forbidden', 'args.removed', 'args.unlike'
+    )
     GROUP BY sequence, place
   )
 SELECT
@@ -52,7 +60,9 @@ SELECT
   examined.choice,
   examined.probability,
   examined.rank,
-  examined.forbidden
+  examined.forbidden,
+  examined.removed,
+  examined.unlike
 FROM molprof_token AS token
 JOIN examined ON examined.sequence = token.sequence AND examined.position = token.position
 ORDER BY token.sequence, token.position;

@@ -93,7 +93,8 @@ def _lasting(command: str, folder: Path) -> str:
     trace = json.loads(gzip.decompress(path.read_bytes()))
     manifest = trace["molprof"]
     for molecule in manifest["molecules"]:
-        del molecule["disagreement"]["probabilities"]  # their last digits are the processor's
+        for name in ("probabilities", "removed"):  # their last digits are the processor's
+            del molecule["disagreement"][name]
     kept = [f"{key}: {json.dumps(manifest[key], ensure_ascii=False, sort_keys=True)}" for key in _LASTING]
     # Names of threads are of all that the process has, which other tests began.
     events = Counter(str(event.get("cat", event["ph"])) for event in trace["traceEvents"] if event["ph"] != "M")

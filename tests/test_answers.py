@@ -17,7 +17,7 @@ from molprof.analysis.documents.report import report_document
 from molprof.analysis.render import render as render_document
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
-from molprof.profiler.capture.answers import checks_of, led_nowhere, problem_of
+from molprof.profiler.capture.answers import checks_of, cut_otherwise, led_nowhere, problem_of
 from molprof.profiler.constraints import processor_of
 from molprof.profiler.constraints.base import Rows
 from molprof.profiler.molecules.prompts import Prompt, read_texts, with_chats
@@ -122,6 +122,7 @@ def test_checks_that_cannot_be_made(tmp_path: Path, changes: dict[str, str], mes
 NOWHERE: list[tuple[list[str], bool, int]] = [
     (["{", *[" "] * 8, "}"], False, 8),
     (["{", *[" \n"] * 7, "}"], False, 0),
+    (["0.", *["333"] * 28, "}"], False, 2),  # 78 digits are kept
     (["a", *["b", "c"] * 8], True, 14),  # its first round counts as text
     (["a", *["b", "c"] * 8], False, 0),  # it ended
     (["a", *["b", "c"] * 3], True, 0),
@@ -135,6 +136,18 @@ NOWHERE: list[tuple[list[str], bool, int]] = [
 def test_tokens_that_lead_nowhere(pieces: list[str], cut: bool, count: int) -> None:
     found = led_nowhere(pieces, cut)
     assert (len(found), sum(found)) == (len(pieces), count)
+
+
+def test_tokens_that_the_tokenizer_would_not_write() -> None:
+    """`name` is a token; the end token is of no text, and a half character no text."""
+    whole, half, eos = tiny.ids("llama", "name,"), tiny.ids("llama", "\u9f98")[:1], 128_001
+    parts = [token for text in ("na", "me", ",") for token in tiny.ids("llama", text)]
+
+    def cut(tokens: list[int]) -> str | None:
+        return cut_otherwise(tiny.tokenizer("llama"), tiny.table("llama"), tokens, {eos})
+
+    assert (cut([*whole, eos]), cut([*parts, eos]), cut([])) == ("000", "1100", "")
+    assert cut(half) is None
 
 
 @pytest.mark.parametrize("name", ["xgrammar", "llguidance"])

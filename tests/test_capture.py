@@ -97,8 +97,8 @@ def test_a_window_of_a_constrained_run(constrained: tuple[CaptureResult, list[Pr
     assert [stage for stage in dict.fromkeys(item.stage for item in seen) if stage != "machine"] == stages
 
 
-def recomputed(run: SequenceRun) -> list[tuple[float, int, int, str, str]]:
-    """Probability, bounds of the rank, choice and forbidden of each token, from one forward over the whole text."""
+def recomputed(run: SequenceRun) -> list[tuple[float, int, int, str, str, float]]:
+    """Probability, bounds of the rank, choice, forbidden, removed of each token, from one forward over the text."""
     model = loaded("llama")
     processor: Any = make_processor("generic", model.target)
     prompt = model.tokenizer(run.prompt)["input_ids"]
@@ -113,7 +113,8 @@ def recomputed(run: SequenceRun) -> list[tuple[float, int, int, str, str]]:
         above = [int((scores > scores[token] + shift).sum()) for shift in (1e-4, -1e-4)]
         choice = "c" if int((masked > -torch.inf).sum()) == 1 else "f"
         forbidden = str(int(masked[scores.argmax()] == -torch.inf))
-        rows.append((float(torch.softmax(scores.double(), 0)[token]), *above, choice, forbidden))
+        chances = torch.softmax(scores.double(), 0)
+        rows.append((float(chances[token]), *above, choice, forbidden, float(chances[masked == -torch.inf].sum())))
     return rows
 
 
@@ -123,6 +124,7 @@ def test_disagreement_is_what_a_full_forward_says(constrained: tuple[CaptureResu
         found, expected = run.disagreement, recomputed(run)
         assert found is not None
         assert found.probabilities == pytest.approx([row[0] for row in expected], rel=1e-3)
+        assert found.removed == pytest.approx([row[5] for row in expected], abs=1e-4)
         assert all(low <= rank <= high for rank, (_, low, high, *_) in zip(found.ranks, expected, strict=True))
         assert (found.choices, found.forbidden) == (
             "".join(row[3] for row in expected),

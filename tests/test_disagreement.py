@@ -42,7 +42,7 @@ def test_literal_scores() -> None:
         ids = torch.cat([ids, torch.tensor(written).unsqueeze(1)], dim=1)
     assert watched.masked_logits == [7, 8]
     assert watched.finish([[0, 3, 1], [2, 1]]) == [
-        Disagreement([0.1, 0.1, 2.5e-31], [3, 1, 3], "cfo", "110"),
-        Disagreement([0.25, 0.25], [1, 0], "oo", "00"),
+        Disagreement([0.1, 0.1, 2.5e-31], [3, 1, 3], "cfo", "110", [0.9, 0.7, 0.0]),
+        Disagreement([0.25, 0.25], [1, 0], "oo", "00", [0.0, 0.0]),
     ]
-    assert Watched(Masks()).finish([[]]) == [Disagreement([], [], "", "")]
+    assert Watched(Masks()).finish([[]]) == [Disagreement([], [], "", "", [])]

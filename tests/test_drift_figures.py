@@ -195,6 +195,8 @@ def examined(sequence: int, position: int, text: str, probability: float, rank: 
 def test_agreement() -> None:
     found = agreement([examined(0, 0, "x", 1.0), examined(0, 1, "x", 0.25, 3, forbidden=1)])
     assert found == Agreement(2, 0.625, 0.625, 0.5, 0.5, 1.0)
+    two = [examined(0, 0, "x", 1.0, removed=0.0, unlike=1), examined(0, 1, "x", 1.0, removed=0.5, unlike=0)]
+    assert (agreement(two).mean_removed, agreement(two).unlike_ratio) == (0.25, 0.5)
     assert agreement([examined(0, 0, "x", 0.0)]).mean_surprisal_bits == 1074
     assert math.copysign(1, agreement([examined(0, 0, "x", 1.0)]).mean_surprisal_bits) == 1
 

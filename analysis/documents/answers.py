@@ -11,10 +11,11 @@ from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import SequenceFigures
 from molprof.common.document import Field, Section
 from molprof.common.text import shortened
-from molprof.common.values import count_text
+from molprof.common.values import count_text, number_text
 
 # Answers of a run, and letters of each and of its prompt.
 _ANSWERS, FIRST_ANSWERS, _ANSWER_LETTERS, _PROMPT_LETTERS = 5, 2, 80, 40
+REMOVED = "removed: mean probability of all forbidden tokens; unlike: the tokenizer would cut the text otherwise there"
 _BLANK = re.compile(r"\s{9,}")
 
 
@@ -29,8 +30,18 @@ def answers_section(reports: Reports, count: int = _ANSWERS) -> Section:
         fields.append(("valid", "text", _validity))
     # Without a tokenizer no text is known.
     return reports.of_runs(
-        "Answers", lambda run: [item for item in run.sequences[:count] if item.text is not None], *fields
-    )
+        "Answers", lambda run: [item for item in run.sequences[:count] if item.text is not None], *fields,
+        notes=reports.notes(_cost),
+    )  # fmt: skip
+
+
+def _cost(report: Report) -> Iterator[str]:
+    """What a useful character costs: one of a valid answer, white space aside, in tokens of all answers."""
+    answers = [] if report.run is None or report.run.of_molecules else report.run.sequences
+    useful = sum(len("".join((item.text or "").split())) for item in answers if item.valid)
+    if useful:
+        tokens = sum(item.tokens for item in answers)
+        yield f"tokens of all answers per character of valid ones, white space aside: {number_text(tokens / useful)}"
 
 
 def _validity(item: SequenceFigures) -> str:
@@ -42,6 +53,13 @@ def _validity(item: SequenceFigures) -> str:
 def _shown(text: str | None, most: int) -> str | None:
     """The beginning of a text, with the length of white space that goes on and on in its place."""
     return None if text is None else shortened(_BLANK.sub(lambda run: f"[{len(run[0])} x white space]", text), most)
+
+
+def of_forbidden(reports: Reports) -> tuple[Field, ...]:
+    """Columns of what a constraint took from the model; none where traces are older and have no such figures."""
+    runs = [report.run for report in reports.reports if report.run is not None]
+    known = any(run.disagreement is not None and run.disagreement.all.mean_removed is not None for run in runs)
+    return (("removed", "ratio", "agreement.mean_removed"), ("unlike", "ratio", "agreement.unlike_ratio")) * known
 
 
 def failures(report: Report) -> Iterator[str]:

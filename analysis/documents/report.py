@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from molprof.analysis.documents.answers import FIRST_ANSWERS, answers_section, failures
+from molprof.analysis.documents.answers import FIRST_ANSWERS, REMOVED, answers_section, failures, of_forbidden
 from molprof.analysis.documents.figures import (
     Reports,
     certificate_sections,
@@ -243,13 +243,14 @@ def _run_sections(reports: Reports) -> Iterator[Section]:
         ("#", "index", "sequence"), ("block", "index"), ("token", "index", "position"), ("blocks", "index"),
         ("junk", "text", "surplus"), ("text", "text"), notes=_JUNK_NOTES,
     )  # fmt: skip
+    removed = of_forbidden(reports)
     yield reports.of_runs(
         "Disagreement between model and constraint", _groups,
-        ("choice", "text"), ("text", "text"), *_AGREEMENT, notes=_MEANINGS,
+        ("choice", "text"), ("text", "text"), *_AGREEMENT, *removed, notes=(*_MEANINGS, *[REMOVED][: len(removed)]),
     )  # fmt: skip
     yield reports.of_runs(
         "Disagreement along the sequence", _trained("disagreement", "bins"),
-        ("from", "ratio", "from_ratio"), ("to", "ratio", "to_ratio"), *_AGREEMENT,
+        ("from", "ratio", "from_ratio"), ("to", "ratio", "to_ratio"), *_AGREEMENT, *removed,
     )  # fmt: skip
     yield reports.of_runs(
         "Largest disagreement", _trained("disagreement", "worst"),

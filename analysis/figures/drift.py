@@ -26,7 +26,7 @@ _BLOCKS = Query(
 )
 _TOKENS = Query(
     "disagreement",
-    "SELECT sequence, position, text, kind, choice, probability, rank, forbidden"
+    "SELECT sequence, position, text, kind, choice, probability, rank, forbidden, removed, unlike"
     " FROM molprof_token_disagreement ORDER BY sequence, position",
 )
 EXAMPLES = 10
@@ -105,6 +105,8 @@ class Agreement(Struct, frozen=True):
     first_choice_ratio: float  # tokens that were the model's first choice
     forbidden_ratio: float  # tokens where the model's first choice was forbidden
     mean_surprisal_bits: float  # -log2 of the probability; 0 counts as the smallest float64, 1,074 bits
+    mean_removed: float | None = None  # probability of all tokens that were forbidden; None: not recorded
+    unlike_ratio: float | None = None  # tokens where the tokenizer cuts the text otherwise; None: not recorded
 
 
 class AgreementGroup(Struct, frozen=True):
@@ -256,6 +258,8 @@ class Token(Struct, frozen=True):
     probability: float
     rank: int
     forbidden: int
+    removed: float | None = None
+    unlike: int | None = None
 
 
 def read_disagreement(engine: TraceProcessor, form: TextFormat) -> Disagreement | None:
@@ -299,7 +303,15 @@ def agreement(tokens: Sequence[Token]) -> Agreement:
         forbidden_ratio=sum(token.forbidden for token in tokens) / len(tokens),
         # + 0.0: the surprisal of certainty is 0, not -0.
         mean_surprisal_bits=-statistics.fmean(math.log2(max(value, _LEAST)) for value in probabilities) + 0.0,
+        mean_removed=_mean([token.removed for token in tokens]),
+        unlike_ratio=_mean([token.unlike for token in tokens]),
     )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None if any is not recorded."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if len(known) == len(values) else None
 
 
 def _worst(tokens: Sequence[Token], sequences: Sequence[Sequence[Token]]) -> Iterator[WorstPlace]:

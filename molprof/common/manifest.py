@@ -171,6 +171,9 @@ class Disagreement(Struct, frozen=True):
     ranks: list[int]  # how many tokens the model preferred to it; 0 is its first choice
     choices: str  # one letter per token: c(opy), all other tokens were forbidden; f(ree), some were; o(pen), none was
     forbidden: str  # one digit per token: 1 if the model's first choice was forbidden, else 0
+    # of all tokens that were forbidden, with six digits; None if not recorded, as `unlike`
+    removed: list[float] | None = None
+    unlike: str | None = None  # one digit per token: 1 if the tokenizer cuts the answer's text otherwise there, else 0
 
 
 class MaskedLogits(Struct, frozen=True):

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from molprof.common.manifest import KIND_LETTERS, Disagreement, MaskedLogits, Resolved, SequenceRun, TemplateCounts
 from molprof.common.settings import GENERATE, STATIC_CACHES
 from molprof.common.values import bytes_text
-from molprof.profiler.capture.answers import checks_of, led_nowhere, problem_of
+from molprof.profiler.capture.answers import checks_of, cut_otherwise, led_nowhere, problem_of
 from molprof.profiler.engines import BatchPlan, BatchResult
 from molprof.profiler.engines.forced import cannot_drop
 from molprof.profiler.engines.generation import otherwise
@@ -55,7 +55,8 @@ def sequence_runs(
                 problem = problem_of(checks, run.text, run.prompt, not run.kinds.endswith(KIND_LETTERS["eos"]))
                 run = replace(run, valid=problem is None, problem=problem)
             if watched is not None and watched[number][0].rows[row] == tokens:
-                run = replace(run, disagreement=watched[number][1][row])
+                unlike = cut_otherwise(loaded.tokenizer, loaded.target.table, tokens, loaded.eos)
+                run = replace(run, disagreement=replace(watched[number][1][row], unlike=unlike))
             run = replace(run, drafts=batch.drafts)
             if masked is not None:
                 run = replace(run, masked=masked[number][row], masked_logits=masked[number][row].total)

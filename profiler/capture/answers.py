@@ -6,8 +6,8 @@ import importlib
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import accumulate, groupby
 from typing import Any
 
 from molprof.common.errors import MissingExtraError, UsageError
@@ -22,6 +22,8 @@ Check = Callable[[str, str], "str | None"]
 _LONGEST_LOOP, _LEAST_ROUNDS, _LEAST_LOOPED = 64, 4, 16
 # No layout puts so many tokens of white space in a row.
 _LEAST_BLANK = 8
+# No number has so many digits in a row.
+_MOST_DIGITS = 80
 _MOST_TEXT = 160
 
 
@@ -113,17 +115,43 @@ def _of_user(name: str) -> Check:
 
 
 def led_nowhere(pieces: Sequence[str], cut: bool) -> list[bool]:
-    """Of the texts of an answer's tokens: those of white space that goes on and on, and those of a loop.
+    """Of the texts of an answer's tokens: those of white space or digits that go on and on, and those of a loop.
 
     A loop is one that only the token limit ended (`cut`); its first round counts as text.
     """
     wasted: list[bool] = []
-    for blank, run in groupby(pieces, key=lambda piece: piece != "" and not piece.strip()):
-        count = len(list(run))
-        wasted += [blank and count >= _LEAST_BLANK] * count
+    for kind, run in groupby(pieces, key=_kind):
+        texts = list(run)
+        if kind == "digits":  # those after as many as any number has
+            wasted += [letters > _MOST_DIGITS for letters in accumulate(map(len, texts))]
+        else:
+            wasted += [kind == "blank" and len(texts) >= _LEAST_BLANK] * len(texts)
     if cut and (looped := _looped(pieces)):
         wasted[len(pieces) - looped :] = [True] * looped
     return wasted
+
+
+def cut_otherwise(tokenizer: Any, table: Any, tokens: Sequence[int], eos: Collection[int]) -> str | None:
+    """One digit per token: 1 where the tokenizer cuts the text of the answer otherwise, else 0; end tokens have 0.
+
+    None if the answer is no whole text of UTF-8.
+    """
+    text = table.join([token for token in tokens if token not in eos])
+    if "\ufffd" in text:
+        return None
+    own = tokenizer(text, add_special_tokens=False)["input_ids"]
+    spans = {*zip(own, accumulate(len(table.of(token)) for token in own), strict=True)}
+    place, found = 0, []
+    for token in tokens:
+        place += 0 if token in eos else len(table.of(token))
+        found.append("0" if token in eos or (token, place) in spans else "1")
+    return "".join(found)
+
+
+def _kind(piece: str) -> str | None:
+    if piece.isdecimal():
+        return "digits"
+    return "blank" if piece != "" and not piece.strip() else None
 
 
 def _looped(pieces: Sequence[str]) -> int:

@@ -139,6 +139,7 @@ class Watched(LogitsProcessor):
         self._ranks: list[Tensor] = []
         self._allowed: list[Tensor] = []
         self._forbidden: list[Tensor] = []
+        self._removed: list[Tensor] = []
 
     @property
     def masked_logits(self) -> list[int] | None:
@@ -153,12 +154,15 @@ class Watched(LogitsProcessor):
         first = self._scores.argmax(dim=-1, keepdim=True)
         self._allowed.append(possible.sum(dim=-1))
         self._forbidden.append(~possible.gather(-1, first).squeeze(-1))
+        exact = self._scores.double()
+        kept = exact.masked_fill(~possible, -torch.inf).logsumexp(dim=-1)
+        self._removed.append((1 - (kept - exact.logsumexp(dim=-1)).exp()).clamp(min=0.0))
         return masked
 
     def finish(self, rows: Sequence[Sequence[int]]) -> list[Disagreement]:
         """The figures by row; `rows` is what the batch wrote, with the end tokens, without padding."""
         if self._scores is None:
-            return [Disagreement([], [], "", "") for _ in rows]
+            return [Disagreement([], [], "", "", []) for _ in rows]
         step = len(self._allowed) - 1
         # Rows that ended earlier have no token here; their figures are cut off below.
         tokens = [row[step] if len(row) > step else 0 for row in rows]
@@ -167,14 +171,18 @@ class Watched(LogitsProcessor):
         self._look_up(last)
         width = self._scores.shape[-1]
         self._scores = None
-        columns = (self._probabilities, self._ranks, self._allowed, self._forbidden)
-        probabilities, ranks, allowed, forbidden = (torch.stack(column, dim=1).tolist() for column in columns)  # (B, S)
+        columns = (self._probabilities, self._ranks, self._allowed, self._forbidden, self._removed)
+        probabilities, ranks, allowed, forbidden, removed = (
+            torch.stack(column, dim=1).tolist()
+            for column in columns  # (B, S)
+        )
         return [
             Disagreement(
-                [float(f"{value:.{_DIGITS}g}") for value in probabilities[place][: len(row)]],
+                _rounded(probabilities[place][: len(row)]),
                 ranks[place][: len(row)],
                 "".join("c" if count == 1 else "o" if count == width else "f" for count in allowed[place][: len(row)]),
                 "".join("01"[flag] for flag in forbidden[place][: len(row)]),
+                _rounded(removed[place][: len(row)]),
             )
             for place, row in enumerate(rows)
         ]
@@ -187,3 +195,7 @@ class Watched(LogitsProcessor):
         logarithm = given.squeeze(-1).double() - self._scores.logsumexp(dim=-1).double()
         self._probabilities.append(logarithm.exp())
         self._ranks.append((self._scores > given).sum(dim=-1))
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [float(f"{value:.{_DIGITS}g}") for value in values]

@@ -257,6 +257,10 @@ def _optional(run: SequenceRun) -> dict[str, list[Any]]:
         arrays["rank"] = run.disagreement.ranks
         arrays["choice"] = [_CHOICES[letter] for letter in run.disagreement.choices]
         arrays["forbidden"] = [int(flag) for flag in run.disagreement.forbidden]
+        if run.disagreement.removed is not None:
+            arrays["removed"] = run.disagreement.removed
+        if run.disagreement.unlike is not None:
+            arrays["unlike"] = [int(flag) for flag in run.disagreement.unlike]
     return arrays
 
 
