@@ -7,11 +7,18 @@ Same model, molecules, dtype, device and greedy decoding for all, in one process
 times are ratios to no processor within a round, medians over rounds: of a whole pass, and of the model's forward in a
 decode step, which no processor should change. On a CPU they are ratios of CPU time, which other processes disturb less
 than wall time. Absolute figures hold for one machine on one day. The second table has the coordinates (quality.py).
+
+    python benchmarks/processors.py --whole [--batch-size 32] [--rounds 3] [--models qwen,llama]
+
+Processors of schemas, regular expressions and choices instead, without a model: each masks the same random scores along
+the same answers. Time of a step, divided by its rows; a percentile is one of all steps. torch has one thread; the
+packages take as many as they choose, and on a CPU the time of all is counted.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from collections import Counter
@@ -20,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import quality
+import torch
 from shared import generation_parser, keep, progress, table
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -29,9 +37,14 @@ from molprof.common.settings import CaptureSettings
 from molprof.common.values import count_text, factor_text, number_text, percent_text, time_text
 from molprof.profiler.capture.account import sequence_runs
 from molprof.profiler.constraints import OF_MOLECULES, make_processor
+from molprof.profiler.constraints.base import Rows
+from molprof.profiler.constraints.engines import ENGINES, Whole
+from molprof.profiler.constraints.whole import table as table_processor
 from molprof.profiler.engines.runner import Runner
 from molprof.profiler.environment import environment
+from molprof.profiler.models.device import on_gpu, synchronize
 from molprof.profiler.models.load import LoadedModel, load
+from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.prompts import Prompt, read_prompts
 from molprof.profiler.molecules.smiles import has_rdkit
 from molprof.profiler.recording.marks import HostMarks
@@ -116,15 +129,112 @@ class Counted:
         return self._counting.count / self._calls
 
 
+WORDS = ["Anna", "Boris", "Chloé", "Dmitri", "Élodie", "Fatima", "Grace", "Hiro", "Ines", "Jürgen"]
+
+
+def _people(number: int) -> dict[str, Any]:
+    return {
+        "name": WORDS[number % 10],
+        "age": number * 7 % 100,
+        "city": f"{WORDS[number // 3 % 10]}ville on the {WORDS[number // 7 % 10]}",
+        "tags": ["a", "bc"][: number % 3],
+    }
+
+
+_TEXT = {"type": "string", "maxLength": 60}
+_PERSON = {
+    "type": "object",
+    "properties": {
+        "name": _TEXT,
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "city": _TEXT,
+        "tags": {"type": "array", "items": {"enum": ["a", "bc"]}, "maxItems": 3},
+    },
+    "required": ["name", "age", "city", "tags"],
+    "additionalProperties": False,
+}
+# What answers keep to, and an answer by number.
+WHOLES: list[tuple[Whole, Callable[[int], str]]] = [
+    (Whole("choices", "yes,no,perhaps not"), lambda number: ("yes", "no", "perhaps not")[number % 3]),
+    (
+        Whole("regex", "[0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]"),
+        lambda number: f"20{number:02}-0{number % 9 + 1}-1{number % 10}T1{number % 10}:0{number % 10}",
+    ),
+    (
+        Whole("regex", "[A-Z][a-z]{1,12}( [A-Za-z]{1,12}){0,5}"),
+        lambda number: f"Anna {'met Grace ' * (number % 3)}today",
+    ),
+    (Whole("regex", "[^\\n]{1,80}"), lambda number: f"{WORDS[number % 10]} said: «{number} times»; and then left."),
+    (Whole("schema", json.dumps(_PERSON)), lambda number: json.dumps(_people(number), ensure_ascii=False)),
+]
+WHOLE_HEADINGS = ("constraint", "processor", "made in", "per token, p50", "p90", "p99", "largest")
+
+
+@dataclass(frozen=True)
+class WholeCost:
+    """What a constraint costs in a processor."""
+
+    constraint: str
+    processor: str
+    made_ns: int
+    steps_ns: list[float]  # of each step, by row
+
+    def row(self) -> tuple[str, ...]:
+        ordered = sorted(self.steps_ns)
+        shown = (ordered[min(int(len(ordered) * share), len(ordered) - 1)] for share in (0.5, 0.9, 0.99, 1))
+        return (f"`{self.constraint}`", self.processor, time_text(self.made_ns), *map(time_text, shown))
+
+
+def along(target: Target, whole: Whole, answer: Callable[[int], str], options: argparse.Namespace) -> list[WholeCost]:
+    """The cost of a constraint in each processor that takes one, in turns, along the same answers."""
+    torch.set_num_threads(1)
+    size = options.batch_size
+    texts = [target.tokenizer(answer(number), add_special_tokens=False)["input_ids"] for number in range(size)]
+    steps = max(map(len, texts)) + 1
+    ids = torch.tensor([[0, *text, *[target.eos] * (steps - len(text))] for text in texts], device=target.device)
+    scores = torch.randn((size, target.logits_width), device=target.device)
+    makers: dict[str, Any] = {"table": table_processor, **ENGINES}
+    clock = time.perf_counter_ns if on_gpu(target.device) else time.process_time_ns
+    made: dict[str, Any] = {}
+    found: dict[str, WholeCost] = {}
+    named = "schema of a person" if whole.kind == "schema" else whole.text
+    for name in options.only.split(",") if options.only else makers:
+        began = clock()
+        made[name] = makers[name](target, whole)
+        found[name] = WholeCost(named, made[name].name, clock() - began, [])
+    rows = Rows([Prompt(1, "", "", None)] * size, 1)
+    for number in range(options.rounds + 1):
+        for name, processor in made.items():
+            progress(f"{named} {name}, round {number} of {options.rounds}")
+            batch = processor.start(rows)
+            for step in range(steps):
+                given = scores.clone()
+                synchronize(target.device)
+                began = clock()
+                masked = batch(ids[:, : step + 1], given)
+                synchronize(target.device)
+                spent_ns = (clock() - began) / size
+                if number:
+                    found[name].steps_ns.append(spent_ns)
+                elif not masked.gather(1, ids[:, step + 1 : step + 2]).isfinite().all():
+                    raise SystemExit(f"{name} forbids an answer of {named}, at step {step}")
+    return [*found.values()]
+
+
 def main() -> None:
     parser = generation_parser(__doc__, count=64, batch_size=32)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", help="processors, separated by commas; none is always run")
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--whole", action="store_true", help="processors of schemas, regular expressions and choices")
     options = parser.parse_args()
-    found = {}
+    found: dict[str, Any] = {}
     for name in options.models.split(","):
         loaded = load(CaptureSettings(name, size=options.size, device=options.device, dtype=options.dtype))
+        if options.whole:
+            found[name] = [cost for whole, texts in WHOLES for cost in along(loaded.target, whole, texts, options)]
+            print(f"### {name}\n\n{table(WHOLE_HEADINGS, map(WholeCost.row, found[name]), left=2)}\n")
+            continue
         found[name] = measure(loaded, read_prompts(None, options.count).prompts, options)
         print(f"### {name}\n\n{cost_table(found[name])}\n")
         if has_rdkit():

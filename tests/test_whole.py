@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import enum
 import itertools
 import json
 import os
 import random
 import re
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -189,6 +193,7 @@ def test_json_schemas_allow_the_values_that_are_valid() -> None:
             for separators in ((", ", ": "), (",", ":")):
                 text = json.dumps(item, ensure_ascii=False, separators=separators)
                 assert (automaton is not None and automaton.accepts(text)) == valid, (described, text)
+            assert automaton is None or not automaton.accepts("-0") or "number" in json.dumps(described)
             if valid and isinstance(item, dict | list) and item:
                 assert not automaton.accepts(json.dumps(item, ensure_ascii=False, indent=1))
         for _ in range(10 if automaton is not None else 0):
@@ -228,12 +233,14 @@ def kept(whole: Whole) -> Callable[[str], bool]:
 def test_rows_write_the_texts_of_their_own_constraints_in_any_tokens() -> None:
     """Scores of what may follow are kept; a row that ended has the end token alone."""
     rng, goal, width = random.Random(3), target("llama"), WIDTHS["llama"]
-    batch = WholeBatch([make_table(goal, whole) for whole in WHOLES], goal, 3)
+    tables = [make_table(goal, whole) for whole in WHOLES]
+    batch, as_on_gpu = WholeBatch(tables, goal, 3), WholeBatch(tables, goal, 3, by_row=False)
     rows: list[list[int]] = [[] for _ in WHOLES]
     masked = [0] * len(WHOLES)
     while not all(goal.eos in row for row in rows):
         given = torch.rand(len(rows), width)
         found = batch(answers(*rows), given.clone())
+        assert torch.equal(found, as_on_gpu(answers(*rows), given.clone()))
         for number, (row, scores) in enumerate(zip(rows, found, strict=True)):
             left = scores.isfinite()
             masked[number] += width - int(left.sum())
@@ -241,8 +248,8 @@ def test_rows_write_the_texts_of_their_own_constraints_in_any_tokens() -> None:
             ids = left.nonzero().flatten().tolist()
             assert goal.eos not in row or ids == [goal.eos]
             token = rng.choice(ids)
-            row.append(goal.eos if goal.eos in ids and (len(row) > 5 or rng.random() < 0.3) else token)
-    assert batch.masked_logits == masked
+            row.append(goal.eos if goal.eos in ids and (len(row) > 3 or rng.random() < 0.3) else token)
+    assert batch.masked_logits == as_on_gpu.masked_logits == masked
     for whole, row in zip(WHOLES, rows, strict=True):
         text = goal.table.join(row[: row.index(goal.eos)])
         assert kept(whole)(text), text
@@ -274,7 +281,7 @@ def test_what_may_follow_is_what_the_characters_say() -> None:
     """Every token of a vocabulary, at some places of a text."""
     goal = target("qwen")
     table = make_table(goal, WHOLES[1])
-    for begun in ("", "Ab", "Abcdefg", "Ab Cd"):
+    for begun in ("Ab", "Ab Cd"):
         state = table.first
         for token in goal.tokenizer(begun)["input_ids"]:
             state = int(table.moves[state, table.classes[token]])
@@ -327,6 +334,49 @@ def test_what_does_not_fit_falls_back_by_name() -> None:
     anything = Whole("schema", json.dumps({"type": "object", "properties": {"a": True}}))
     made_instead = table(goal, anything)
     assert made_instead.name == "xgrammar"
-    assert made_instead.parameters["instead_of"] == {"table": "no table: it allows any value"}
+    assert made_instead.parameters["instead_of"] == {"table": "it allows any value"}
     with pytest.raises(TooLarge, match="more than 100,000 states"):
         make_table(goal, Whole("regex", r"\w{1,4000}"))
+
+
+def test_requests_of_vllm_keep_to_their_own_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the interface of its plugins, of which this stands in: rows are added, moved, swapped and removed."""
+    direction = enum.Enum("MoveDirectionality", "UNIDIRECTIONAL SWAP")
+    interface = SimpleNamespace(LogitsProcessor=object, MoveDirectionality=direction)
+    monkeypatch.setitem(sys.modules, "vllm.v1.sample.logits_processor", interface)
+    from molprof.profiler.constraints import vllm_plugin
+
+    goal = target("llama")
+    goal.tokenizer.save_pretrained(tmp_path)
+    model = SimpleNamespace(tokenizer=str(tmp_path), trust_remote_code=False, get_vocab_size=lambda: goal.logits_width)
+    made = vllm_plugin.TableLogitsProcessor(SimpleNamespace(model_config=model), torch.device("cpu"), False)
+    written: list[list[int]] = [[], [], []]
+
+    def params(**given: Any) -> Any:
+        return SimpleNamespace(extra_args=given or None)
+
+    def update(added: Any = (), removed: Any = (), moved: Any = ()) -> None:
+        made.update_state(SimpleNamespace(added=added, removed=removed, moved=moved))
+
+    def left() -> list[set[str]]:
+        out = made.apply(torch.zeros(3, goal.logits_width))
+        ids = [row.isfinite().nonzero().flatten().tolist() for row in out]
+        return [{goal.tokenizer.decode(token) for token in row} if len(row) < 9 else {"any"} for row in ids]
+
+    asked = params(table_choices="0,1"), params(), params(table_regex="1[ab]")
+    update([(row, item, None, written[row]) for row, item in enumerate(asked)])
+    assert left() == [{"0", "1"}, {"any"}, {"1"}]
+    written[0].append(goal.vocabulary["1"])
+    written[2].append(goal.vocabulary["1"])
+    assert left() == [{"<|end_of_text|>"}, {"any"}, {"a", "b"}]
+    update(moved=[(0, 2, direction.SWAP)])
+    assert left() == [{"a", "b"}, {"any"}, {"<|end_of_text|>"}]
+    update(removed=[2], moved=[(0, 1, direction.UNIDIRECTIONAL)])
+    assert left() == [{"any"}, {"a", "b"}, {"any"}]
+    made.validate_params(asked[0])
+    for given, why in (
+        ({"table_regex": "a(?=b)"}, "it has assert"),
+        ({"table_regex": "a", "table_choices": "b"}, "one text"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            made.validate_params(params(**given))

@@ -10,6 +10,7 @@ from molprof.analysis.figures.figure import Figure, Role, of_run
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run, Setup
 from molprof.analysis.reader import path_text
+from molprof.common.settings import CONSTRAINTS
 from molprof.common.settings import SETTINGS as ROWS
 from molprof.common.values import Unit, Value, count_text, number_text, per
 
@@ -55,6 +56,12 @@ def _or_none(value: str | None, setup: Setup) -> str:
     return value or "none"
 
 
+def _processor(value: str | None, setup: Setup | None) -> str:
+    """With what was asked for where that could not be made, and why."""
+    instead = ((setup and setup.processor_parameters) or {}).get("instead_of", {})
+    return ", ".join([value or "none", *(f"instead of {name}: {why}" for name, why in instead.items())])
+
+
 def _sampling_parameters(run: Run) -> str:
     return ", ".join(f"{name} {value}" for name, value in sorted(run.setup.sampling_parameters.items())) or "none"
 
@@ -98,7 +105,7 @@ _MODEL = (
     _setting("dtype"),
     _setting("tokenizer", _tokenizer),
     _of_run("logits_width", "logits width", "subject", lambda run: run.setup.logits_width, "count"),
-    _setting("processor", _or_none),
+    _setting("processor", _processor),
     _setting("placeholder", _or_none, of_molecules=True),
     _setting("device", lambda value, setup: setup.gpu or value, compared=True),
     _setting("sampling", compared=True),
@@ -134,7 +141,7 @@ _RUN = (
         compared=True,
         stands_in=True,
     ),
-    *(_setting(name, _or_none) for name in ("schema", "regex", "check")),
+    *(_setting(name, _or_none) for name in (*CONSTRAINTS, "check")),
     _setting("max_new_tokens", unit="count"),
     _setting("seed", lambda value, setup: str(value)),
     _of_run("torch", "torch", "setting", lambda run: run.setup.torch),

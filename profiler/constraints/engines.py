@@ -26,12 +26,14 @@ from molprof.profiler.constraints.base import BatchProcessor, Rows
 from molprof.profiler.models.device import on_gpu, pinned
 from molprof.profiler.models.target import Target
 
+Kind = Literal["grammar", "schema", "regex", "choices"]
+
 
 @dataclass(frozen=True)
 class Whole:
     """What all answers of a run keep to."""
 
-    kind: Literal["grammar", "schema", "regex", "choices"]
+    kind: Kind
     text: str  # of choices, each after a comma but the first
 
     def grammar(self, notation: str) -> str:

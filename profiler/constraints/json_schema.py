@@ -356,12 +356,12 @@ def _naturals(low: int, high: int | None) -> Part:
 
 
 def _integers(low: int | None, high: int | None) -> Part:
-    """Whole numbers; 0 may have a minus."""
+    """Whole numbers; 0 has no minus."""
     parts = []
     if high is None or high >= 0:
         parts.append(_naturals(max(low or 0, 0), high))
-    if low is None or low <= 0:
-        least = 0 if high is None else max(-high, 0)
+    if low is None or low < 0:
+        least = 1 if high is None else max(-high, 1)
         parts.append(sequence(text("-"), _naturals(least, None if low is None else -low)))
     return either(*parts)
 

@@ -29,11 +29,35 @@ from molprof.profiler.models.target import Target, TokenBytes
 
 # A table that would take more is not made.
 MOST_BYTES = 512 * 2**20
-# A mask that allows or forbids at most this many ids is a list of them: faster on a CPU than adding a whole row.
-_FEW = 5000
+# Masks of at most so many ids are lists of them: on a CPU faster than adding a whole row.
+_FEW_ALLOWED, _FEW_FORBIDDEN = 4096, 8192
+_ALLOWED, _FORBIDDEN = np.float32(0), np.float32(-math.inf)
 _BLOCK = 64  # states that walk along the vocabulary together
 _NONE = -1
 _Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class _Form:
+    """A mask on a CPU, in one of three ways: the ids it allows, those it forbids, or what is added to all scores.
+
+    Arrays of numpy: torch would wake its threads for each row.
+    """
+
+    only: _Array | None = None
+    without: _Array | None = None
+    bias: _Array | None = None
+
+    def apply(self, scores: _Array) -> None:
+        """Mask a row of scores, float32 (logits_width,), in place."""
+        if self.only is not None:
+            kept = scores[self.only]
+            scores.fill(_FORBIDDEN)
+            scores[self.only] = kept
+        elif self.without is not None:
+            scores[self.without] = _FORBIDDEN
+        elif self.bias is not None:
+            np.add(scores, self.bias, out=scores)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,36 +75,38 @@ class WholeTable:
     first: int = 1
 
     @functools.cached_property
-    def forms(self) -> list[Callable[[Tensor], Any]]:
-        """What applies each mask to a row of scores on a CPU, float32 (logits_width,), in place."""
+    def forms(self) -> list[_Form]:
+        """How a CPU applies each mask."""
         order = np.argsort(self.classes, kind="stable")
         members = np.split(order, np.searchsorted(self.classes[order], np.arange(1, self.allowed.shape[1])))
-        return [
-            self._form(members, allowed, int(count)) for allowed, count in zip(self.allowed, self.counts, strict=True)
-        ]
 
-    def _form(self, members: list[_Array], allowed: _Array, count: int) -> Callable[[Tensor], Any]:
-        width = len(self.classes)
-        few = allowed if count <= width - count else ~allowed
-        if min(count, width - count) > _FEW:
-            row = np.where(allowed, np.float32(0), np.float32(-math.inf))[self.classes]
-            bias = torch.from_numpy(row)
-            return lambda scores: scores.add_(bias)
-        ids = torch.from_numpy(np.sort(np.concatenate([members[kind] for kind in np.flatnonzero(few)])))
-        if few is not allowed:
-            return lambda scores: scores.index_fill_(0, ids, -math.inf)
+        def ids(kinds: _Array) -> _Array:
+            return np.sort(np.concatenate([members[kind] for kind in np.flatnonzero(kinds)]))
 
-        def keep(scores: Tensor) -> None:
-            kept = scores.index_select(0, ids)
-            scores.fill_(-math.inf).index_copy_(0, ids, kept)
+        found = []
+        for allowed, count in zip(self.allowed, self.counts.tolist(), strict=True):
+            if count <= _FEW_ALLOWED:
+                found.append(_Form(only=ids(allowed)))
+            elif len(self.classes) - count <= _FEW_FORBIDDEN:
+                found.append(_Form(without=ids(~allowed)))
+            else:
+                found.append(_Form(bias=np.where(allowed, _ALLOWED, _FORBIDDEN)[self.classes]))
+        return found
 
-        return keep
+    def after(self, state: int, token: int) -> int:
+        """The state that a token leads to."""
+        return max(int(self.moves[state, self.classes[token]]), 0)
+
+    def form(self, state: int) -> _Form:
+        """How a CPU applies the mask of a state."""
+        return self.forms[int(self.masks[state])]
 
     @property
     def size_bytes(self) -> int:
         """Of the table, and of what a CPU's steps need of each mask."""
-        lists = np.minimum(self.counts, len(self.classes) - self.counts)
-        forms = np.where(lists > _FEW, 4 * len(self.classes), 8 * lists)
+        width = len(self.classes)
+        lists = np.where(width - self.counts <= _FEW_FORBIDDEN, 8 * (width - self.counts), 4 * width)
+        forms = np.where(self.counts <= _FEW_ALLOWED, 8 * self.counts, lists)
         return self.classes.nbytes + self.moves.nbytes + self.masks.nbytes + self.allowed.nbytes + int(forms.sum())
 
 
@@ -186,71 +212,94 @@ def _classes(automaton: Automaton, tree: _Tree) -> tuple[_Array, _Array]:
 class WholeBatch(LogitsProcessor):
     """The states of a batch's rows, each of a table of its own.
 
-    On a CPU a row is masked in the way that touches least of it. On a GPU states stay on the device, and no step reads
-    anything back: the scores are masked by what the table has for the row's state and the class of each token.
+    By row, each is masked in the way that touches least of it, which is best on a CPU. Else states stay on the device,
+    and no step reads anything back: six operators, in place, which a CUDA graph can hold.
+
+    Args:
+        by_row: default: on a CPU.
     """
 
     reads_tokens = True  # what is forced depends on the chosen tokens
 
-    def __init__(self, rows: Sequence[WholeTable], target: Target, prompt_width: int) -> None:
+    def __init__(
+        self, rows: Sequence[WholeTable], target: Target, prompt_width: int, by_row: bool | None = None
+    ) -> None:
         self._tables, self._eos, self._width = rows, target.eos, target.logits_width
-        self._states = np.asarray([table.first for table in rows])  # on the host; see `forced`
+        self._states = [table.first for table in rows]  # on the host; see `forced`
         self._paths = [[table.first] for table in rows]  # of `state`: by row and answer position
         self._prompt_width = self._read = prompt_width
-        self._on_host = not on_gpu(target.device)
+        self._by_row = not on_gpu(target.device) if by_row is None else by_row
         self._masked = np.zeros(len(rows), dtype=np.int64)
         self._called: list[int] = []
         self._ids: Tensor | None = None
+        self._had: Sequence[_Array | None] = [None] * len(rows)  # the ids that are written in each row of `_out`
         self._distinct = distinct = list(dict.fromkeys(rows))
         # One list of next states, with those of a state at the place that is its number here.
         places = self._places = np.cumsum([0, *(table.moves.size for table in distinct)])
-        if self._on_host:
+        if self._by_row:
             for table in distinct:
                 _ = table.forms
+            self._out = torch.full((len(rows), self._width), -math.inf)
             return
-        flat = [
-            np.where(table.moves < 0, _NONE, table.moves * table.moves.shape[1] + place).reshape(-1)
-            for table, place in zip(distinct, places, strict=False)
-        ]
         starts = dict(zip(distinct, places.tolist(), strict=False))
+        flat = [
+            (np.maximum(table.moves, 0) * table.moves.shape[1] + start).reshape(-1) for table, start in starts.items()
+        ]
         self._moves = torch.from_numpy(np.concatenate(flat).astype(np.int32)).to(target.device)
+        forbidden = np.concatenate([(table.moves < 0).reshape(-1) for table in distinct])
+        self._forbidden = torch.from_numpy(forbidden).to(target.device)
         kinds = self._by_table = torch.from_numpy(np.stack([table.classes for table in distinct])).to(target.device)
         self._starts = torch.from_numpy(places[:-1].astype(np.int32)).to(target.device)
         which = torch.tensor([distinct.index(table) for table in rows], device=target.device)
         self._kinds = kinds.expand(len(rows), -1) if len(distinct) == 1 else kinds.index_select(0, which)
         begun = [starts[table] + table.first * table.moves.shape[1] for table in rows]
-        ended = [starts[table] for table in rows]
-        self._at, self._ends = torch.tensor([begun, ended], dtype=torch.int32, device=target.device)
+        self._at = torch.tensor(begun, dtype=torch.int32, device=target.device)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Advance by the tokens since the last call, and mask `scores` in place."""
+        """Advance by the tokens since the last call, and mask."""
         self._called.append(input_ids.shape[1] - self._prompt_width)
         self._ids = input_ids
         tokens, self._read = input_ids[:, self._read :], input_ids.shape[1]
-        if self._on_host:
+        if self._by_row:
             for column in tokens.T.numpy():
                 for row, token in enumerate(column):
-                    self._advance(row, int(token))
-            for table, state, own in zip(self._tables, self._states, scores.unbind(0), strict=True):
-                table.forms[table.masks[state]](own)
-            return scores
+                    self._states[row] = self._tables[row].after(self._states[row], token)
+            forms = [table.form(state) for table, state in zip(self._tables, self._states, strict=True)]
+            return self._masked_by_row(scores, forms)
         for place in range(tokens.shape[1]):
-            kinds = self._kinds.gather(1, tokens[:, place : place + 1])[:, 0]
-            following = self._moves[self._at + kinds]
-            self._at = torch.where(following < 0, self._ends, following)
-        return scores.masked_fill_(self._moves[self._at[:, None] + self._kinds] < 0, -math.inf)
+            self.advance(tokens[:, place])
+        return self.masked(scores)
 
-    def _advance(self, row: int, token: int) -> None:
-        table = self._tables[row]
-        self._states[row] = max(table.moves[self._states[row], table.classes[token]], 0)
+    def advance(self, tokens: Tensor) -> None:
+        """Move each row past its token, int64 (rows,), on the device: three operators."""
+        kinds = self._kinds.gather(1, tokens[:, None])[:, 0]
+        torch.index_select(self._moves, 0, kinds.add_(self._at), out=self._at)
+
+    def masked(self, scores: Tensor) -> Tensor:
+        """The scores that the states on the device allow, in place: three operators."""
+        return scores.masked_fill_(self._forbidden[self._at[:, None] + self._kinds], -math.inf)
+
+    def _masked_by_row(self, scores: Tensor, forms: list[_Form]) -> Tensor:
+        lists, rows = [form.only for form in forms if form.only is not None], scores.numpy()
+        if len(lists) < len(forms):
+            for form, row in zip(forms, rows, strict=True):
+                form.apply(row)
+            return scores
+        # Of a tensor that is -inf everywhere else, only what a row had and what it gets is written.
+        for had, ids, row, out in zip(self._had, lists, rows, self._out.numpy(), strict=True):
+            if had is not None:
+                out[had] = _FORBIDDEN
+            out[ids] = row[ids]
+        self._had = lists
+        return self._out
 
     def mask(self, scores: Tensor, places: Places) -> Tensor:
         """The scores that the states allow in which `forced` left the rows."""
         for row, own in zip(places.rows, scores.unbind(0), strict=False):
             table, state = self._tables[row], self._states[row]
             self._masked[row] += self._width - table.counts[table.masks[state]]
-            if self._on_host:
-                table.forms[table.masks[state]](own)
+            if self._by_row:
+                table.form(state).apply(own.numpy())
             else:
                 allowed = torch.from_numpy(table.moves[state] < 0).to(scores.device)
                 own.masked_fill_(allowed[self._kinds[row]], -math.inf)
@@ -259,12 +308,12 @@ class WholeBatch(LogitsProcessor):
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
         table = self._tables[row]
         if chosen is not None:
-            self._advance(row, chosen)
+            self._states[row] = table.after(self._states[row], chosen)
         run: list[int] = []
         while table.counts[table.masks[state := self._states[row]]] == 1 and (not run or run[-1] != self._eos):
             (kind,) = np.flatnonzero(table.moves[state] >= 0)
             run.append(int(np.argmax(table.classes == kind)))
-            self._advance(row, run[-1])
+            self._states[row] = table.after(state, run[-1])
         return run
 
     def state(self, row: int, position: int, chosen: int | None) -> int:
@@ -272,21 +321,20 @@ class WholeBatch(LogitsProcessor):
         table, path = self._tables[row], self._paths[row]
         if chosen is not None:
             del path[position:]
-            path.append(max(int(table.moves[path[-1], table.classes[chosen]]), 0))
+            path.append(table.after(path[-1], chosen))
         state = path[position]
         self._masked[row] += self._width - table.counts[table.masks[state]]
         return int(self._places[self._distinct.index(table)] + state * table.moves.shape[1])
 
     def allow(self, scores: Tensor, states: Tensor) -> Tensor:
-        if self._on_host:
-            for place, own in zip(states.tolist(), scores.unbind(0), strict=True):
+        if self._by_row:
+            for place, own in zip(states.tolist(), scores.numpy(), strict=True):
                 number = int(np.searchsorted(self._places, place, side="right")) - 1
                 table = self._distinct[number]
-                state = (place - int(self._places[number])) // table.moves.shape[1]
-                table.forms[table.masks[state]](own)
+                table.form((place - int(self._places[number])) // table.moves.shape[1]).apply(own)
             return scores
         kinds = self._by_table[torch.bucketize(states, self._starts, right=True) - 1]
-        return scores.masked_fill_(self._moves[states[:, None] + kinds] < 0, -math.inf)
+        return scores.masked_fill_(self._forbidden[states[:, None] + kinds], -math.inf)
 
     @property
     def masked_logits(self) -> list[int]:
@@ -298,7 +346,7 @@ class WholeBatch(LogitsProcessor):
             for position, token in enumerate([*written, self._eos]):
                 if position in called:
                     total[row] += self._width - table.counts[table.masks[state]]
-                state = max(int(table.moves[state, table.classes[token]]), 0)
+                state = table.after(state, token)
         return [int(count) for count in total]
 
 
@@ -337,7 +385,8 @@ class WholeProcessor:
 
     def start(self, rows: Rows) -> BatchProcessor:
         each = [self._whole] * len(rows.prompts) if isinstance(self._whole, Whole) else self._whole(rows)
-        return WholeBatch([make_table(self._target, whole) for whole in each], self._target, rows.prompt_width)
+        tables = {whole: make_table(self._target, whole) for whole in dict.fromkeys(each)}
+        return WholeBatch([tables[whole] for whole in each], self._target, rows.prompt_width)
 
 
 @functools.lru_cache(maxsize=64)
@@ -359,7 +408,7 @@ def table(target: Target, whole: Whole) -> WholeProcessor | EngineProcessor:
     try:
         return WholeProcessor(target, whole)
     except (NotRegular, TooLarge, NoText) as problem:
-        reason = f"no table: {problem}"
+        reason = str(problem)
     problems: list[MolprofError] = []
     for engine in ENGINES.values():
         try:
@@ -369,4 +418,4 @@ def table(target: Target, whole: Whole) -> WholeProcessor | EngineProcessor:
             continue
         found.parameters["instead_of"] = {"table": reason}
         return found
-    raise UsageError(f"the processor 'table' has {reason}; {'; '.join(map(str, problems))}", hint=problems[0].hint)
+    raise UsageError(f"no table is made: {reason}; {'; '.join(map(str, problems))}", hint=problems[0].hint)

@@ -1,0 +1,105 @@
+"""`table` in vLLM, as a logits processor of its plugin interface: `vllm serve MODEL --logits-processors PLACE`.
+
+PLACE is `molprof.profiler.constraints.vllm_plugin:TableLogitsProcessor`. A request names its constraint in
+`SamplingParams.extra_args` (`vllm_xargs` of a request over HTTP): `table_schema`, `table_regex` or `table_choices`.
+Tried with vLLM 0.32.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoTokenizer
+from vllm.v1.sample.logits_processor import LogitsProcessor, MoveDirectionality
+
+from molprof.profiler.constraints.engines import Kind, Whole
+from molprof.profiler.constraints.whole import WholeTable, compiled, make_table
+from molprof.profiler.models.device import on_gpu
+from molprof.profiler.models.target import Target, token_bytes
+
+_PREFIX = "table_"
+KINDS: tuple[Kind, ...] = ("schema", "regex", "choices")
+
+
+def asked(sampling: Any) -> Whole | None:
+    """What a request's answer keeps to. Raises ValueError where its `extra_args` name two constraints, or no text."""
+    given = {kind: (sampling.extra_args or {}).get(_PREFIX + kind) for kind in KINDS}
+    found = [Whole(kind, text) for kind, text in given.items() if text is not None]
+    if len(found) > 1 or not all(isinstance(whole.text, str) for whole in found):
+        raise ValueError(f"extra_args: one text, {', or '.join(_PREFIX + kind for kind in KINDS)}")
+    return found[0] if found else None
+
+
+@lru_cache(maxsize=256)
+def _check(whole: Whole) -> None:
+    compiled(whole)
+
+
+class _Request:
+    """Where a request stands in its table. `written` grows as vLLM appends its tokens."""
+
+    def __init__(self, table: WholeTable, written: list[int]) -> None:
+        self.table, self.written, self.state, self.read = table, written, table.first, 0
+
+    def advance(self) -> None:
+        for token in self.written[self.read :]:
+            self.state = self.table.after(self.state, token)
+        self.read = len(self.written)
+
+
+class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
+    @classmethod
+    def validate_params(cls, sampling_params: Any) -> None:
+        """Raises ValueError for a constraint of which no table is made, which vLLM answers to the client."""
+        try:
+            if (whole := asked(sampling_params)) is not None:
+                _check(whole)
+        except ValueError as problem:
+            raise ValueError(f"molprof's table: {problem}") from problem
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        model = vllm_config.model_config
+        tokenizer: Any = AutoTokenizer.from_pretrained(model.tokenizer, trust_remote_code=model.trust_remote_code)
+        eos = tokenizer.eos_token_id
+        self._target = Target(tokenizer, token_bytes(tokenizer), model.get_vocab_size(), eos, eos, device)
+        self._table = lru_cache(maxsize=256)(partial(make_table, self._target))
+        self._requests: dict[int, _Request] = {}  # by row of the batch
+        self._on_device: dict[WholeTable, tuple[Tensor, Tensor]] = {}
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: Any) -> None:
+        if batch_update is None:
+            return
+        requests = self._requests
+        for row in batch_update.removed:
+            requests.pop(row, None)
+        for row, sampling, _, written in batch_update.added:
+            requests.pop(row, None)
+            if (whole := asked(sampling)) is not None:
+                requests[row] = _Request(self._table(whole), written)
+        for one, other, direction in batch_update.moved:
+            moved, replaced = requests.pop(one, None), requests.pop(other, None)
+            if moved is not None:
+                requests[other] = moved
+            if replaced is not None and direction == MoveDirectionality.SWAP:
+                requests[one] = replaced
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """Masks in place the rows whose requests have a constraint, float32 (rows, logits_width)."""
+        for row, request in self._requests.items():
+            request.advance()
+            if not on_gpu(logits.device):
+                request.table.form(request.state).apply(logits[row].numpy())
+                continue
+            if request.table not in self._on_device:
+                arrays = request.table.moves < 0, request.table.classes
+                forbidden, classes = (torch.from_numpy(array).to(logits.device) for array in arrays)
+                self._on_device[request.table] = forbidden, classes
+            forbidden, classes = self._on_device[request.table]
+            logits[row].masked_fill_(forbidden[request.state].index_select(0, classes), -torch.inf)
+        return logits
