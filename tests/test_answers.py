@@ -20,7 +20,7 @@ from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture.answers import checks_of, cut_otherwise, led_nowhere, problem_of
 from molprof.profiler.constraints import processor_of
 from molprof.profiler.constraints.base import Rows
-from molprof.profiler.molecules.prompts import Prompt, read_texts, with_chats
+from molprof.profiler.molecules.prompts import Prompt, Whole, read_texts, with_chats
 
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
 
@@ -45,9 +45,11 @@ def asked(**changes: Any) -> CaptureSettings:
 
 def test_json_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chat = {"messages": [{"role": "user", "content": "Hello\nyou"}], "id": 3}
-    (tmp_path / "in.jsonl").write_text(json.dumps({"prompt": "Two\nlines", "source": 1}) + "\n\n" + json.dumps(chat))
+    first = {"prompt": "Two\nlines", "source": 1, "choices": ["a", "b"]}
+    (tmp_path / "in.jsonl").write_text(json.dumps(first) + "\n\n" + json.dumps(chat))
     found = read_texts(tmp_path / "in.jsonl", None).prompts
     assert [(item.line, item.text) for item in found] == [(1, "Two\nlines"), (3, "")]
+    assert [item.constraint for item in found] == [Whole("choices", "a,b"), None]
     text = tiny.tokenizer("llama")
     with pytest.raises(UsageError, match="line 3 has messages, and the tokenizer has no chat template"):
         with_chats(found, text)
@@ -65,6 +67,8 @@ def test_json_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "line 1 has not one of prompt and messages",
         ),
         ('{"prompt": 3}', "line 1: Expected"),
+        ('{"prompt": "a", "schema": {}, "grammar": ""}', "line 1 has schema and grammar"),
+        ('{"prompt": "a", "choices": ["b,c"]}', r"choices \['b,c'\] are empty, or have a comma"),
         ('["a"]', "line 1: Expected"),
     ):
         (tmp_path / "wrong.jsonl").write_text(line)

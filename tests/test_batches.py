@@ -62,7 +62,7 @@ def test_batches(processor: str | None, settings: dict[str, Any], sequences: Any
         (None, {"forced_runs": True}, None, "without a processor no token is forced", "--lp, or leave out"),
         ("placeholder", {"placeholder": "0.0,0.0,0.0"}, None, "chooses its placeholder itself", "leave out"),
         ("grammar", {"placeholder": "0.0,0.0,0.0"}, None, "it has no placeholder", "leave out --placeholder"),
-        (None, {"engine": "vllm"}, None, "no engine 'vllm'", "use one of: generate, forced, assisted, continuous"),
+        (None, {"engine": "mine"}, None, "no engine 'mine'", "use one of: generate, forced, assisted, "),
     ],
 )  # fmt: skip
 def test_what_does_not_fit(processor: str | None, settings: Any, text: str | None, message: str, hint: str) -> None:

@@ -19,10 +19,10 @@ import torch
 from constrained import WIDTHS, answers, target
 
 from molprof.profiler.constraints.automaton import Automaton, NoText, TooLarge, made
-from molprof.profiler.constraints.engines import Whole
 from molprof.profiler.constraints.json_schema import schema_part
 from molprof.profiler.constraints.regular import NotRegular, regular
 from molprof.profiler.constraints.whole import WholeBatch, make_table
+from molprof.profiler.molecules.prompts import Whole
 
 RUNS = int(os.environ.get("MOLPROF_FUZZ_RUNS", "60"))
 ALPHABET = "ab0-é\n٣"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import UNSET, Struct, to_builtins
 from msgspec.structs import replace
 
 from molprof.analysis.compare.statistics import (
@@ -26,6 +26,7 @@ from molprof.analysis.compare.statistics import (
 )
 from molprof.analysis.figures.catalog import COMPARED
 from molprof.analysis.figures.figure import Figure
+from molprof.analysis.figures.latency import mean_latency
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import RepeatFigures, Run, Spread
 from molprof.common.values import Value, per
@@ -131,7 +132,7 @@ def _mean_run(run: Run, passes: Sequence[RepeatFigures]) -> Run:
         for name, figures in run.phases.items()
     }
     spread = Spread(_mean(walls_ns), min(walls_ns, default=None), max(walls_ns, default=None), len(walls_ns))
-    return replace(run, wall_ns=spread, phases=phases, repeats=tuple(passes))
+    return replace(run, wall_ns=spread, phases=phases, repeats=tuple(passes), latency=mean_latency(passes) or UNSET)
 
 
 def _mean(times_ns: Sequence[int | None]) -> int | None:

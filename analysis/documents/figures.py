@@ -49,6 +49,7 @@ _SHOWN = (
 # Figures of the first screen: of each line the first one that is recorded and not 0, and so many in all.
 _FIRST = (
     ("wall_ns",), ("tokens_per_s",), ("forward_ns",), ("processor_ns",), ("valid_ratio", "valid_molecules"),
+    ("first_token_p50_ns",), ("between_tokens_p50_ns",),
     ("drift_block_ratio",),
     ("busy_ratio",), ("gpu_ns_per_token", "gpu_ns_per_step", "kernel_time_ns"),
     ("kernels_per_token", "kernels_per_step", "kernels"), ("launches_per_token", "launches_per_step", "launches"),
@@ -57,7 +58,7 @@ _FIRST = (
     ("junk_tokens",), ("masking_operators",), ("peak_memory_bytes",),
 )  # fmt: skip
 _MOST_FIRST = 10
-_HEADINGS = {"Unprofiled time": "Time", "Tokens": "Tokens", "Settings of the run": "Tokens"}
+_HEADINGS = {"Unprofiled time": "Time", "Requests": "Requests", "Tokens": "Tokens", "Settings of the run": "Tokens"}
 _BY_ID = {figure.id: figure for figure in FIGURES}
 WORDS = {"exact": "exact", "bounded": "bounded", "not_to_be_had": "not to be had"}
 # Bounds that a line names; JSON has all.

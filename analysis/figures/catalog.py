@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from molprof.analysis.figures.figure import Figure, TableQuery
 from molprof.analysis.figures.kernels import COUNTERS, KERNELS, LAUNCHES, WORK
+from molprof.analysis.figures.latency import LATENCY
 from molprof.analysis.figures.model import Report, Table
 from molprof.analysis.figures.settings import SETTINGS
 from molprof.analysis.figures.tables import TABLES as SHARED
 from molprof.analysis.figures.times import MASKING, TIMES, TOKENS
 
-FIGURES: tuple[Figure, ...] = (*SETTINGS, *TIMES, *TOKENS, *LAUNCHES, *KERNELS, *WORK, *COUNTERS, *MASKING)
+FIGURES: tuple[Figure, ...] = (
+    *(*SETTINGS, *TIMES, *LATENCY, *TOKENS),
+    *(*LAUNCHES, *KERNELS, *WORK, *COUNTERS, *MASKING),
+)
 # Those that comparisons show, by id.
 COMPARED = {figure.id: figure for figure in FIGURES if figure.compared}
 # Metrics of --fail-if and predictions, by id.

@@ -10,6 +10,7 @@ from msgspec import UNSET, convert
 from msgspec.structs import asdict, replace
 
 from molprof.analysis.figures.drift import read_disagreement, read_drift
+from molprof.analysis.figures.latency import latency, mean_latency
 from molprof.analysis.figures.model import TraceFigures
 from molprof.analysis.figures.run_model import (
     ASKED,
@@ -153,8 +154,14 @@ def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) ->
         shapes=_shapes(manifest),
         machine=manifest.machine,
         program=manifest.program,
-        repeats=convert(timings.repeats, tuple[RepeatFigures, ...], from_attributes=True),
+        repeats=tuple(_repeat(manifest, repeat) for repeat in timings.repeats),
+        latency=mean_latency([_repeat(manifest, repeat) for repeat in passes]) or UNSET,
     )
+
+
+def _repeat(manifest: Manifest, repeat: Repeat) -> RepeatFigures:
+    found = convert(repeat, RepeatFigures, from_attributes=True)
+    return replace(found, latency=latency(manifest, repeat) or UNSET)
 
 
 def _refuse_contradictions(manifest: Manifest) -> None:
@@ -165,6 +172,8 @@ def _refuse_contradictions(manifest: Manifest) -> None:
             raise TraceError(f"{name} ran in batch {molecule.batch}, of {len(steps)} batches")
         if (got := len(molecule.step_tokens or ())) > (most := steps[molecule.batch]):
             raise TraceError(f"{name} got tokens in {got} steps, of {most} steps of its batch")
+        if molecule.joined is not None and not 0 <= molecule.joined < most:
+            raise TraceError(f"{name} joined in step {molecule.joined}, of {most} steps of its batch")
     if manifest.rows_per_step is not None and [len(rows) for rows in manifest.rows_per_step] != steps:
         raise TraceError("manifest: rows_per_step and steps_per_batch have different numbers of steps")
 

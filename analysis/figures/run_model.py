@@ -38,6 +38,7 @@ class RepeatFigures(Struct, frozen=True):
     compiles: int | None
     compile_ns: int | None
     draft_ns: int | None = None
+    latency: dict[str, int | None] | UnsetType = UNSET  # of requests, by figure
 
 
 class PhaseFigures(Struct, frozen=True):
@@ -290,6 +291,7 @@ class Run(Struct, frozen=True):
     machine: Machine | None = None  # None: not recorded
     step_phases: tuple[StepPhase, ...] | UnsetType = UNSET  # where the passes recorded them
     program: Program | UnsetType = UNSET  # only of a program of one's own
+    latency: dict[str, int | None] | UnsetType = UNSET  # where requests join a batch: means over the middle passes
 
     @property
     def of_molecules(self) -> bool:

@@ -232,6 +232,7 @@ class SequenceRun(Struct, frozen=True):
     step_tokens: list[int] | None = None
     masked: MaskedLogits | None = None  # `masked_logits` by kind; None without a processor, or if not recorded
     drafts: Drafts | None = None  # None without an assistant
+    joined: int | None = None  # of a request that joined its batch, the step that computed it first; else None
 
     @property
     def unchecked(self) -> bool:
@@ -240,9 +241,10 @@ class SequenceRun(Struct, frozen=True):
 
     @property
     def busy_steps(self) -> int:
-        """Steps from its first token until it ended."""
+        """Steps from when it joined, or else from its first token, until it ended."""
         counts = [1] * len(self.token_ids) if self.step_tokens is None else self.step_tokens
-        return len(counts) - next((place for place, count in enumerate(counts) if count), 0)
+        first = next((place for place, count in enumerate(counts) if count), 0) if self.joined is None else self.joined
+        return len(counts) - first
 
 
 class ProcessorCalls(Struct, frozen=True):

@@ -18,6 +18,11 @@ AUTO = "auto"
 GENERATE = "generate"  # the engine of transformers' `generate`
 CONTINUOUS = "continuous"  # that of its continuous batching
 ASSISTED = "assisted"  # that of its assisted decoding
+VLLM = "vllm"
+# What vLLM makes masks with, by its own names: the processors of this engine.
+BACKENDS = ("xgrammar", "guidance", "outlines", "lm-format-enforcer")
+# Engines whose prompts are one batch, which they join as others end.
+JOINED = (CONTINUOUS, VLLM)
 # What --lp constrains with, whatever the tokenizer, so that runs of two models differ in the tokenizer alone.
 LP_PROCESSOR = "generic"
 # What stands for it, and for no processor, in place of a processor's name.
@@ -101,7 +106,7 @@ class CaptureSettings:
     processor: str | None = setting(  # name, `package.module:builder`, or None: unconstrained
         None, decides="tokens", label="logits processor", role="subject", metavar="NAME",
         help="Constrain with this processor (molprof presets lists them, package.module:Class is your own), or none; or"
-        " several: none,NAME,NAME.",
+        " several: none,NAME,NAME. With --engine vllm: " + ", ".join(BACKENDS) + ".",
         axis="Logits processors; none: unconstrained, lp: as capture --lp.",
         check=_named("processor", "leave out --processor for none; molprof presets lists them"))
     processor_args: tuple[str, ...] = setting(
@@ -126,7 +131,8 @@ class CaptureSettings:
     # CONSTRAINTS: what they constrain to is a parameter of the processor, which decides tokens
     schema: str | None = setting(
         None, decides="nothing", label="schema", role="setting", quiet=True, kind="file", metavar="FILE",
-        help="JSON schema of answers to --prompts: table, xgrammar and llguidance constrain to it, and it judges all.")
+        help="JSON schema of answers to --prompts: table, xgrammar, llguidance and vLLM constrain to it, and it judges"
+        " all.")
     regex: str | None = setting(
         None, decides="nothing", label="regular expression", role="setting", quiet=True, metavar="PATTERN",
         help="The same with a regular expression.")
@@ -188,7 +194,8 @@ class CaptureSettings:
         help="Batch molecules of similar length, longest first, or keep their order.")
     engine: str = setting(  # a name of `profiler/engines/__init__.py`
         AUTO, decides="forward", metavar="NAME",
-        help="What generates tokens: generate or continuous (batching) of transformers, or forced, molprof's own loop."
+        help="What generates tokens: generate or continuous (batching) of transformers, vllm, or forced, molprof's own"
+        " loop."
         " auto: forced for --forced-runs and --drop-finished, assisted for --assistant.")
     assistant: str | None = setting(
         None, decides="forward", metavar="NAME",
@@ -317,7 +324,10 @@ class CaptureSettings:
             yield f"{given[0]} and {given[1]} exclude each other", "leave one of them out"
         if given and self.prompts is None:
             yield f"{given[0]} is of answers to prompts of your own", "--prompts FILE"
-        if self.grammar_file is not None and self.processor not in ENGINES:
+        if self.engine == VLLM and self.processor not in (None, *BACKENDS):
+            text = f"vLLM calls no logits processor {self.processor!r}: it makes masks itself"
+            yield text, f"--processor with none or one of {', '.join(BACKENDS)}"
+        if self.grammar_file is not None and self.processor not in ENGINES and self.engine != VLLM:
             yield "a grammar is for a processor that takes one", f"--processor {' or '.join(ENGINES)}"
         if self.processor == TABLE and not given:
             yield "the processor 'table' has nothing to keep to", "--schema, --regex or --choices"

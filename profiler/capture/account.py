@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from molprof.common.manifest import KIND_LETTERS, Disagreement, MaskedLogits, Resolved, SequenceRun, TemplateCounts
-from molprof.common.settings import GENERATE, STATIC_CACHES
+from molprof.common.settings import STATIC_CACHES
 from molprof.common.values import bytes_text
 from molprof.profiler.capture.answers import checks_of, cut_otherwise, led_nowhere, problem_of
 from molprof.profiler.engines import BatchPlan, BatchResult
@@ -36,13 +36,16 @@ def sequence_runs(
     and found; a row that it wrote otherwise has no disagreement.
     """
     loaded, runs = runner.loaded, []
-    checks = checks_of(runner.settings)
+    asked = {prompt.constraint for plan in plans for prompt in plan.prompts}
+    checks = {constraint: checks_of(runner.settings, constraint) for constraint in asked}
     for number, (plan, batch) in enumerate(zip(plans, result.batches, strict=True)):
         for row, (prompt, tokens) in enumerate(zip(plan.prompts, batch.rows, strict=True)):
             place = {"sequence": plan.sequences[row], "batch": number, "row": row}
             width = len(loaded.tokenizer(prompt.text)["input_ids"])
             steps = None if batch.appended is None else batch.appended[row]
             run = sequence_run(prompt.text, width, tokens, loaded.target.table, loaded.eos, steps, **place)
+            if batch.joined is not None:
+                run = replace(run, joined=batch.joined[row])
             if prompt.molecule is not None:
                 run = replace(run, **_of_molecule(runner, prompt.molecule, tokens))
             else:
@@ -51,8 +54,8 @@ def sequence_runs(
                 wasted = led_nowhere(pieces[: len(tokens) - (not cut)], cut)
                 junk = (KIND_LETTERS["junk"] if one else kind for kind, one in zip(run.kinds, wasted, strict=False))
                 run = replace(run, kinds="".join(junk) + run.kinds[len(wasted) :])
-            if checks and run.valid is not False:
-                problem = problem_of(checks, run.text, run.prompt, not run.kinds.endswith(KIND_LETTERS["eos"]))
+            if (judged := checks[prompt.constraint]) and run.valid is not False:
+                problem = problem_of(judged, run.text, run.prompt, not run.kinds.endswith(KIND_LETTERS["eos"]))
                 run = replace(run, valid=problem is None, problem=problem)
             if watched is not None and watched[number][0].rows[row] == tokens:
                 unlike = cut_otherwise(loaded.tokenizer, loaded.target.table, tokens, loaded.eos)
@@ -92,16 +95,19 @@ def _of_molecule(runner: Runner, molecule: Molecule, tokens: Sequence[int]) -> d
 def resolved(runner: Runner, plans: list[BatchPlan], result: PassResult) -> Resolved:
     """What came of the settings: the model as it is, and what the passes used."""
     settings, loaded, processor = runner.settings, runner.loaded, runner.processor
+    name, parameters = (None, {}) if processor is None else (processor.name, processor.parameters)
+    name, parameters = getattr(runner.engine, "constraint", None) or (name, parameters)
+    reads = [batch.host_reads for batch in result.batches]
     return Resolved(
-        **sizes(loaded.model),
+        **{**sizes(loaded.model), "device": str(loaded.target.device)},
         vocabulary=len(loaded.tokenizer),
         max_new_tokens=max(plan.max_new_tokens for plan in plans),
-        processor=None if processor is None else processor.name,
-        processor_parameters={} if processor is None else processor.parameters,
+        processor=name,
+        processor_parameters=parameters,
         placeholder=None if processor is None else runner.placeholder,
         sorted=runner.sorts([prompt for plan in plans for prompt in plan.prompts]),
         weights=settings.weights if settings.model in ARCHITECTURES else None,
-        host_reads=sum(batch.host_reads or 0 for batch in result.batches) if settings.engine_name != GENERATE else None,
+        host_reads=None if None in reads else sum(filter(None, reads)),
         template_threads=None if processor is None else runner.template_threads,
         cannot_drop=cannot_drop(loaded, settings),
         declared_otherwise=otherwise(settings, loaded.generation),

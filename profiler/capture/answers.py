@@ -13,7 +13,8 @@ from typing import Any
 from molprof.common.errors import MissingExtraError, UsageError
 from molprof.common.settings import CaptureSettings
 from molprof.common.text import shortened
-from molprof.profiler.constraints import read_schema
+from molprof.profiler.constraints import whole_of
+from molprof.profiler.molecules.prompts import Whole
 
 # Of an answer and its prompt: why the answer is not valid, what kind of failure before the first colon; None: valid.
 Check = Callable[[str, str], "str | None"]
@@ -27,25 +28,26 @@ _MOST_DIGITS = 80
 _MOST_TEXT = 160
 
 
-def checks_of(settings: CaptureSettings) -> list[Check]:
-    """The checks that a run is asked for, in the order in which they are made.
+def checks_of(settings: CaptureSettings, asked: Whole | None = None) -> list[Check]:
+    """The checks of an answer to a prompt whose line says `asked`, in the order in which they are made.
 
     Raises UsageError where one cannot be made, and MissingExtraError without the package for schemas.
     """
-    return list(_checks(settings))
+    return list(_checks(settings, asked or whole_of(settings)))
 
 
-def _checks(settings: CaptureSettings) -> Iterator[Check]:
-    if settings.schema is not None:
-        yield _by_schema(settings.schema)
-    if settings.regex is not None:
+def _checks(settings: CaptureSettings, asked: Whole | None) -> Iterator[Check]:
+    kind, text = (None, "") if asked is None else (asked.kind, asked.text)
+    if kind == "schema":
+        yield _by_schema(text, settings.schema or "the schema of a prompt")
+    if kind == "regex":
         try:
-            pattern = re.compile(settings.regex)
+            pattern = re.compile(text)
         except re.error as problem:
-            raise UsageError(f"--regex {settings.regex!r}: {problem}", hint="a regular expression of Python") from None
+            raise UsageError(f"--regex {text!r}: {problem}", hint="a regular expression of Python") from None
         yield lambda answer, prompt: None if pattern.fullmatch(answer) else "another text than the regular expression"
-    if settings.choices is not None:
-        texts = settings.choices.split(",")
+    if kind == "choices":
+        texts = text.split(",")
         yield lambda answer, prompt: None if answer in texts else "none of the choices"
     if settings.check is not None:
         yield _of_user(settings.check)
@@ -72,8 +74,8 @@ def schema_validator(schema: Any, where: str, purpose: str) -> Any:
     return kind(schema, registry=importlib.import_module("jsonschema_specifications").REGISTRY)
 
 
-def _by_schema(path: str) -> Check:
-    validator = schema_validator(json.loads(read_schema(path)), path, "--schema")
+def _by_schema(text: str, name: str) -> Check:
+    validator = schema_validator(json.loads(text), name, "--schema")
 
     def check(answer: str, prompt: str) -> str | None:
         try:

@@ -16,24 +16,27 @@ from molprof.common.errors import MolprofError, UsageError
 from molprof.common.files import check_output
 from molprof.common.manifest import Machine, Session
 from molprof.common.memory import default_threads, processors
-from molprof.common.settings import CaptureSettings
+from molprof.common.settings import VLLM, CaptureSettings
 from molprof.profiler.capture.answers import checks_of
 from molprof.profiler.capture.passes import Progress, Report
 from molprof.profiler.capture.run import CapturedRun, CaptureResult, captures_graphs, graphs_path
-from molprof.profiler.constraints import PROCESSORS, check_processor
-from molprof.profiler.engines import check_engine
+from molprof.profiler.constraints import PROCESSORS, check_processor, whole_of
+from molprof.profiler.engines import check_engine, loader
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.architecture import ARCHITECTURES, check_preset
 from molprof.profiler.models.device import capability, on_gpu, resolve_device, set_arithmetic
-from molprof.profiler.models.load import LoadedModel, load
-from molprof.profiler.molecules.prompts import read_inputs
+from molprof.profiler.models.load import LoadedModel
+from molprof.profiler.molecules.prompts import Prompts, read_inputs
 from molprof.profiler.recording.tracefile import OutputFile, incomplete_path, is_incomplete, trace_stem
 
 Asked = tuple[CaptureSettings, OutputFile]
 
 _FORMAT = ("prompt_format", "answer_format")
 # The settings that make a loaded model, and those that make the prompts.
-_MODEL = ("model", "size", "weights", "tokenizer", "dtype", "device", "attention", "trust_remote_code", *_FORMAT)
+_MODEL = (
+    *("model", "size", "weights", "tokenizer", "dtype", "device", "attention", "trust_remote_code", *_FORMAT),
+    *("engine", "batch_size", "compile"),  # of vLLM's engine
+)
 _INPUTS = ("smiles", "prompts", "count", "strict", "generations", *_FORMAT)
 
 
@@ -55,6 +58,7 @@ def capture_together(asked: Sequence[Asked], report: Report = lambda progress: N
     prompts = {key: read_inputs(settings) for key, settings in inputs.items()}
     for settings, _ in asked:
         _check_device(settings)
+        _check_constraints(settings, prompts[_key(settings, _INPUTS)])
     if (settings := asked[0][0]).threads is not None:
         torch.set_num_threads(settings.threads)
     elif not on_gpu(resolve_device(settings.device)):
@@ -71,6 +75,7 @@ def capture_together(asked: Sequence[Asked], report: Report = lambda progress: N
         if key not in models:
             if models:
                 report(Progress("load"))
+            load = loader(settings.engine_name)
             models[key] = load(settings, lambda layer, layers: report(Progress("weights", layer, layers)))
         name = trace_stem(output.path.name) if len(asked) > 1 else ""
         runs.append(CapturedRun(settings, output, models[key], prompts[_key(settings, _INPUTS)], report, name))
@@ -154,7 +159,7 @@ def _check(settings: CaptureSettings, output: OutputFile) -> None:
     check_preset(settings)
     check_engine(settings.engine_name)
     checks_of(settings)
-    if settings.processor is not None:
+    if settings.processor is not None and settings.engine_name != VLLM:
         # finds a mistyped name before the model is loaded
         check_processor(settings.processor, settings.processor_args)
         if settings.processor not in PROCESSORS:
@@ -163,6 +168,18 @@ def _check(settings: CaptureSettings, output: OutputFile) -> None:
             check_output(left, output.force or is_incomplete(left))
     if captures_graphs(settings, on_gpu(resolve_device(settings.device))):
         check_output(graphs_path(output.path), output.force)
+
+
+def _check_constraints(settings: CaptureSettings, prompts: Prompts) -> None:
+    """Raises UsageError where nothing would enforce what a prompt's own line says, or nothing says what to enforce."""
+    own = next(((item.line, item.constraint.kind) for item in prompts.prompts if item.constraint is not None), None)
+    if settings.engine_name == VLLM:
+        if settings.processor is not None and own is None and whole_of(settings) is None:
+            hint = "--schema, --regex, --choices or --grammar-file; or the same in JSON lines of --prompts"
+            raise UsageError(f"nothing says what {settings.processor} is to constrain to", hint)
+    elif own is not None and settings.processor is not None:
+        text = f"line {own[0]} of {prompts.source} has {own[1]} of its own, which only vLLM enforces"
+        raise UsageError(text, hint="--engine vllm, or one constraint for all")
 
 
 def _check_device(settings: CaptureSettings) -> None:

@@ -12,11 +12,11 @@ from msgspec import MsgspecError, json
 
 from molprof.common.errors import UsageError
 from molprof.common.files import read_text, refuse_stream
-from molprof.common.settings import TABLE, WHOLE_TEXT, CaptureSettings
+from molprof.common.settings import TABLE, VLLM, WHOLE_TEXT, CaptureSettings
+from molprof.profiler.molecules.prompts import Whole
 
 if TYPE_CHECKING:
     from molprof.profiler.constraints.base import Processor
-    from molprof.profiler.constraints.engines import Whole
     from molprof.profiler.models.target import Target
 
 
@@ -68,8 +68,13 @@ def make_processor(name: str, target: Target, given: Sequence[str] = ()) -> Proc
 
 
 def processor_of(settings: CaptureSettings, target: Target) -> Processor | None:
-    """The processor that is asked for; None without one. Raises what `make_processor` raises."""
+    """The processor that is asked for; None without one, and where vLLM makes masks itself.
+
+    Raises what `make_processor` raises.
+    """
     name = settings.processor
+    if settings.engine_name == VLLM:
+        return None
     if name in WHOLE_TEXT and (whole := whole_of(settings)) is not None:
         from molprof.profiler.constraints.engines import ENGINES
         from molprof.profiler.constraints.whole import table
@@ -80,8 +85,6 @@ def processor_of(settings: CaptureSettings, target: Target) -> Processor | None:
 
 def whole_of(settings: CaptureSettings) -> Whole | None:
     """What all answers are constrained to; None where nothing says it. Raises UsageError where a file is not usable."""
-    from molprof.profiler.constraints.engines import Whole
-
     if settings.schema is not None:
         return Whole("schema", read_schema(settings.schema))
     if settings.grammar_file is not None:

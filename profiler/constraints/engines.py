@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,22 +23,7 @@ from molprof.common.text import shortened
 from molprof.profiler.constraints.base import BatchProcessor, Rows
 from molprof.profiler.models.device import on_gpu, pinned
 from molprof.profiler.models.target import Target
-
-Kind = Literal["grammar", "schema", "regex", "choices"]
-
-
-@dataclass(frozen=True)
-class Whole:
-    """What all answers of a run keep to."""
-
-    kind: Kind
-    text: str  # of choices, each after a comma but the first
-
-    def grammar(self, notation: str) -> str:
-        """The grammar of choices, else the text."""
-        if self.kind != "choices":
-            return self.text
-        return ("root ::= " if notation == "ebnf" else "start: ") + " | ".join(map(json.dumps, self.text.split(",")))
+from molprof.profiler.molecules.prompts import Whole
 
 
 class EngineProcessor(ABC):

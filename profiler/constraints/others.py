@@ -12,8 +12,9 @@ from torch import Tensor
 
 from molprof.common.errors import RunError
 from molprof.common.text import shortened
-from molprof.profiler.constraints.engines import EngineProcessor, LLGuidance, Whole
+from molprof.profiler.constraints.engines import EngineProcessor, LLGuidance
 from molprof.profiler.models.target import Target
+from molprof.profiler.molecules.prompts import Whole
 
 
 class _Other(EngineProcessor):

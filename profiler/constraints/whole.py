@@ -21,11 +21,12 @@ from transformers import LogitsProcessor
 from molprof.common.errors import MolprofError, UsageError
 from molprof.profiler.constraints.automaton import Automaton, NoText, TooLarge, alive, either, made, text
 from molprof.profiler.constraints.base import BatchProcessor, Places, Rows
-from molprof.profiler.constraints.engines import ENGINES, EngineProcessor, Whole
+from molprof.profiler.constraints.engines import ENGINES, EngineProcessor
 from molprof.profiler.constraints.json_schema import DEPTH, schema_part
 from molprof.profiler.constraints.regular import NotRegular, regular
 from molprof.profiler.models.device import on_gpu
 from molprof.profiler.models.target import Target, TokenBytes
+from molprof.profiler.molecules.prompts import Whole
 
 # A table that would take more is not made.
 MOST_BYTES = 512 * 2**20

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from molprof.common.setting import one_of
+from molprof.common.settings import VLLM
 from molprof.profiler.environment import check_versions
 
 if TYPE_CHECKING:
@@ -25,11 +27,15 @@ ENGINES = {
     "forced": "molprof.profiler.engines.forced:Forced",
     "assisted": "molprof.profiler.engines.assisted:Assisted",
     "continuous": "molprof.profiler.engines.continuous:Continuous",
+    VLLM: "molprof.profiler.engines.vllm:VLLM",
 }
 
 
 class Engine(Protocol):
     """Generates the tokens of batches.
+
+    It may load its model itself (`load`, a static method as `models.load.load`), and tell what constrains where no
+    processor of molprof does (`constraint`, a name and its parameters, or None).
 
     Made once per run, outside of what is timed. Raises UsageError then for settings that it cannot follow.
     """
@@ -47,10 +53,22 @@ def check_engine(name: str) -> None:
 
 def make_engine(name: str, loaded: LoadedModel, settings: CaptureSettings) -> Engine:
     """The engine of that name."""
+    made: Engine = _kind(name)(loaded, settings)
+    return made
+
+
+def loader(name: str) -> Callable[..., LoadedModel]:
+    """What loads the model of an engine: its own `load`, else that of transformers."""
+    from molprof.profiler.models.load import load
+
+    found: Callable[..., LoadedModel] = getattr(_kind(name), "load", load)
+    return found
+
+
+def _kind(name: str) -> Any:
     check_engine(name)
     module, _, attribute = ENGINES[name].partition(":")
-    made: Engine = getattr(importlib.import_module(module), attribute)(loaded, settings)
-    return made
+    return getattr(importlib.import_module(module), attribute)
 
 
 @dataclass(frozen=True)
@@ -87,6 +105,7 @@ class BatchResult:
     rows_per_step: tuple[int, ...]  # rows that each step computed, the prefill first, spare rows included
     # By prompt, the number of tokens that each step appended until the row ended; None: one in each.
     appended: tuple[tuple[int, ...], ...] | None = None
+    joined: tuple[int, ...] | None = None  # by prompt, the step that computed it first, where rows join
     host_reads: int | None = None  # how often the host read chosen tokens back while the batch ran; None: in each step
     masked_logits: tuple[int, ...] | None = None  # by prompt, as the processor counts; `Runner` fills it in
     drafts: Drafts | None = None  # of assisted decoding

