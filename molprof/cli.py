@@ -37,6 +37,7 @@ GROUPS = {
         "demo": "Capture both presets with and without the LP, and compare the four traces.",
         "run": "Run a program of your own as it is, and record how it generates.",
         "capture": "Record a trace of generation, with or without a logits processor.",
+        "attach": "Time a running vLLM or SGLang server with and without a constraint, and let it record.",
         "sweep": "Capture every combination of a grid of options, here or on a cluster.",
     },
     "Analyse traces": {

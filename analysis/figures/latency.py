@@ -9,21 +9,15 @@ from itertools import accumulate, pairwise
 from molprof.analysis.figures.figure import Figure, of_run
 from molprof.analysis.figures.run_model import RepeatFigures, Run
 from molprof.common.manifest import SETUP_PHASES, Manifest, Repeat
+from molprof.common.values import percentile
 
-# Fewer values have no such percentile.
-_LEAST = {50: 1, 99: 100}
+_PERCENTS = (50, 99)
 _MEASURES = {
     "first_token": "time to first token",
     "between_tokens": "time between tokens",
     "queued": "time in the queue",
     "request": "time of a request, end to end",
 }
-
-
-def percentile(times: Sequence[int], percent: int) -> int | None:
-    """By nearest rank, of ascending times; None of too few."""
-    count = len(times)
-    return times[-(-percent * count // 100) - 1] if count >= _LEAST[percent] else None
 
 
 def latency(manifest: Manifest, repeat: Repeat) -> dict[str, int | None] | None:
@@ -48,7 +42,7 @@ def latency(manifest: Manifest, repeat: Repeat) -> dict[str, int | None] | None:
     return {
         f"{name}_p{percent}_ns": percentile(sorted(times), percent)
         for name, times in found.items()
-        for percent in _LEAST
+        for percent in _PERCENTS
     }
 
 
@@ -66,7 +60,7 @@ def _mean(times: Sequence[int | None]) -> int | None:
 
 def _figures() -> Iterator[Figure]:
     for name, label in _MEASURES.items():
-        for percent in _LEAST:
+        for percent in _PERCENTS:
             id_ = f"{name}_p{percent}_ns"
 
             def of(item: Run | RepeatFigures, id_: str = id_) -> int | None:

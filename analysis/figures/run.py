@@ -34,7 +34,7 @@ from molprof.analysis.trace_processor.package import Query, query_dicts, query_r
 from molprof.common.errors import TraceError
 from molprof.common.manifest import BETWEEN, PHASES, STEP_PHASES, Drafts, Manifest, MaskedLogits, Program, Repeat
 from molprof.common.settings import RANDOM
-from molprof.common.values import per
+from molprof.common.values import per, percentile
 
 _Counts = TypeVar("_Counts", Drafts, MaskedLogits)
 # Positions of steps are grouped so that there are no more points.
@@ -289,9 +289,8 @@ def _step_phases(repeats: Sequence[Repeat]) -> tuple[StepPhase, ...]:
             continue
         times = sorted(round(median(step)) for step in zip(*passes, strict=True))
         count = len(times)
-        p50_ns, p90_ns, p99_ns = (times[-(-percent * count // 100) - 1] for percent in (50, 90, 99))
-        known = p90_ns if count >= 10 else None, p99_ns if count >= 100 else None
-        found.append(StepPhase(name, count, p50_ns, *known, times[-1]))
+        p50_ns, p90_ns, p99_ns = (percentile(times, percent) for percent in (50, 90, 99))
+        found.append(StepPhase(name, count, p50_ns or 0, p90_ns, p99_ns, times[-1]))
     return tuple(found)
 
 

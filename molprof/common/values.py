@@ -8,9 +8,10 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 NOT_RECORDED = "not recorded"
+_N = TypeVar("_N", int, float)
 
 # A value of a table; None: not recorded.
 Value = str | int | float | None
@@ -146,6 +147,13 @@ def cut(value: str, size: int, unit: Unit = "text") -> str:
     while width(kept) > size - 1:
         kept = kept[1:] if is_path else kept[:-1]
     return "…" + kept if is_path else kept + "…"
+
+
+def percentile(ascending: Sequence[_N], percent: int) -> _N | None:
+    """By nearest rank; None of fewer values than it takes to tell: 10 for the 90th, 100 for the 99th."""
+    count = len(ascending)
+    enough = count >= 100 / min(percent, 100 - percent) or (percent == 50 and count > 0)
+    return ascending[-(-percent * count // 100) - 1] if enough else None
 
 
 def now() -> str:

@@ -1,0 +1,64 @@
+"""`molprof attach`: a running vLLM or SGLang server, timed from here and recorded there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from molprof.commands.options import Result, make_folder, note, number_option, path_option, result_options, with_options
+from molprof.commands.run_options import setting_option
+from molprof.common.errors import UsageError
+from molprof.common.settings import SETTINGS, CaptureSettings
+
+_SETTINGS = ("prompts", "count", "schema", "regex", "choices", "grammar_file", "check", "max_new_tokens", "repeats")
+
+
+@click.command("attach")
+@click.argument("url")
+@lambda command: with_options(command, *(setting_option(SETTINGS[name]) for name in (*_SETTINGS, "warmup")))
+@number_option("--concurrency", default=8, help="Requests at a time.")
+@number_option("--steps", default=40, help="Steps of the server to record.")
+@path_option("--trace-dir", "source", text="Folder into which the server writes its traces.", metavar="DIR")
+@path_option("--traces", "folder", text="Folder for a trace of each run; requires --trace-dir.", metavar="DIR")
+@click.option("--host", "hosts", multiple=True, metavar="NAME", help="Another machine that may be asked. Repeatable.")
+@result_options()
+def command(
+    url: str, concurrency: int, steps: int, source: Path | None, folder: Path | None, result: Result, **options: Any
+) -> None:
+    """Time a running vLLM or SGLang server with and without a constraint, then let it record some steps.
+
+    URL is that of its OpenAI API, such as http://127.0.0.1:8000. All prompts are sent, --concurrency at a time: in
+    warm-up passes, then in timed passes with and without the constraint, in turn and without the profiler. With
+    --traces the server records the first steps of one more pass of each. Its profiler is off afterwards, also where
+    this command is interrupted.
+
+    \b
+    Example:
+      molprof attach http://127.0.0.1:8000 --prompts ask.txt --schema person.json --max-new-tokens 200 \\
+        --trace-dir /tmp/vllm-traces --traces runs
+    """
+    if (source is None) != (folder is None):
+        raise UsageError("--trace-dir and --traces belong together", hint="give both, or none")
+    hosts = options.pop("hosts")
+    settings = CaptureSettings("served", **options)
+    if settings.prompts is None:
+        raise UsageError("no prompts are given", hint="--prompts FILE")
+    result.check([Path(settings.prompts)])
+    if source is not None and folder is not None:
+        if not source.is_dir():
+            raise UsageError(f"no folder {source}", hint="--trace-dir DIR, the server's torch_profiler_dir")
+        make_folder(folder)
+    from molprof.profiler.attach import Recording, Server, attach, attached_document
+
+    server = Server(url, hosts)
+    line = ("molprof", *sys.argv[1:])
+    recording = None
+    if source is not None and folder is not None:
+        recording = Recording(steps, source, folder, line, result.force)
+    found = attach(server, settings, concurrency, recording, note)
+    result.deliver(attached_document(server, found))
+    if len(found.traces) > 1:
+        note(f"next: molprof compare {' '.join(map(str, found.traces))}")

@@ -1,0 +1,364 @@
+"""A running vLLM or SGLang server: its requests with and without their constraint, timed here, then recorded there."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import random
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from msgspec import Struct, to_builtins
+
+from molprof.common.document import Cell, Column, Document, Section, Table
+from molprof.common.errors import RunError, UsageError
+from molprof.common.files import scratch_file
+from molprof.common.process import interrupts_held
+from molprof.common.settings import VLLM, CaptureSettings
+from molprof.common.text import shortened
+from molprof.common.values import Unit, per, percentile
+from molprof.profiler.capture.answers import checks_of, problem_of
+from molprof.profiler.constraints import whole_of
+from molprof.profiler.molecules.prompts import Prompt, Whole, read_inputs
+from molprof.profiler.recording.tracefile import OutputFile, read_exported, write_trace
+
+# Key of a recording: what was asked, and what the client measured.
+KEY = "molprof_attached"
+PLAIN, CONSTRAINED = "plain", "constrained"
+LOCAL = ("127.0.0.1", "localhost", "::1")
+_SGLANG = "sglang"
+_ANSWER_S, _TRACE_S, _POLL_S = 600, 300, 0.2
+_MOST_TEXT = 300
+_NO_PROFILER = """start vLLM with --profiler-config '{"profiler": "torch", "torch_profiler_dir": "DIR"}'"""
+
+
+class Answer(Struct, frozen=True):
+    """One request as the client saw it; times in ns since its pass began."""
+
+    line: int
+    sent_ns: int
+    first_ns: int  # of the first text
+    ended_ns: int
+    tokens: int  # as the server counts
+    text: str
+    cut: bool  # the token limit ended it
+    problem: str | None  # why it is not valid; None: it is, or nothing judges it
+    judged: bool
+
+
+class Pass(Struct, frozen=True):
+    """All requests once."""
+
+    wall_ns: int
+    answers: list[Answer]
+
+
+@dataclass(frozen=True)
+class Attached:
+    """Passes by run, `plain` and `constrained`, without the profiler; the recordings; and remarks, one line each."""
+
+    passes: dict[str, list[Pass]]
+    traces: list[Path]
+    notes: list[str]
+
+
+class _RefusedError(RunError):
+    """The server answered with an error."""
+
+
+class Server:
+    """A server of vLLM or SGLang.
+
+    Args:
+        hosts: names of machines that may be asked.
+
+    Raises:
+        UsageError: the URL is none, or of another machine.
+        RunError: nothing answers there.
+    """
+
+    def __init__(self, url: str, hosts: Sequence[str]) -> None:
+        parts = urlsplit(url if "//" in url else f"//{url}")
+        if parts.scheme not in ("", "http") or parts.hostname is None:
+            raise UsageError(f"{url!r} is no address of a server", hint="such as http://127.0.0.1:8000")
+        if parts.hostname not in (*LOCAL, *hosts):
+            raise UsageError(f"{parts.hostname} is another machine", hint=f"--host {parts.hostname}, if it is yours")
+        self.address = parts.hostname, parts.port or 80
+        self.url = f"http://{parts.hostname}:{self.address[1]}"
+        self.model = str(json.loads(self.ask("GET", "/v1/models"))["data"][0]["id"])
+        try:
+            self.kind, self.version = VLLM, str(json.loads(self.ask("GET", "/version"))["version"])
+        except (RunError, KeyError, ValueError):
+            self.kind, self.version = _SGLANG, ""
+            self.ask("GET", "/get_model_info")
+
+    def ask(self, method: str, path: str, body: object = None, limit_s: float = 60) -> bytes:
+        """What the server answers. Raises RunError, also where it refuses."""
+        with closing(self._sent(method, path, body, limit_s)) as connection:
+            try:
+                return self._answered(connection, path).read()
+            except (OSError, http.client.HTTPException) as problem:
+                raise RunError(f"{self.url}{path}: {problem or type(problem).__name__}") from problem
+
+    def stream(self, path: str, body: object) -> Iterator[dict[str, Any]]:
+        """The events of a streamed answer."""
+        with closing(self._sent("POST", path, body, _ANSWER_S)) as connection:
+            for line in self._answered(connection, path):
+                if line.startswith(b"data: ") and b"[DONE]" not in line:
+                    yield json.loads(line[6:])
+
+    def _sent(self, method: str, path: str, body: object, limit_s: float) -> http.client.HTTPConnection:
+        connection = http.client.HTTPConnection(*self.address, timeout=limit_s)
+        data = None if body is None else json.dumps(body)
+        try:
+            connection.request(method, path, data, {"Content-Type": "application/json"})
+        except OSError as problem:
+            raise RunError(f"no server answers at {self.url}: {problem}", hint="is it ready?") from problem
+        return connection
+
+    def _answered(self, connection: http.client.HTTPConnection, path: str) -> http.client.HTTPResponse:
+        answer = connection.getresponse()
+        if answer.status >= 400:
+            text = shortened(" ".join(answer.read().decode(errors="replace").split()), _MOST_TEXT)
+            raise _RefusedError(f"{self.url}{path}: {answer.status} {text or answer.reason}")
+        return answer
+
+
+class _Client:
+    """Sends requests, so many at a time."""
+
+    def __init__(self, server: Server, settings: CaptureSettings, concurrency: int) -> None:
+        self._server, self._settings, self._concurrency = server, settings, concurrency
+        self.prompts = read_inputs(settings).prompts
+        self.common = whole_of(settings)
+        asked = {prompt.constraint for prompt in self.prompts}
+        self._checks = {constraint: checks_of(settings, constraint) for constraint in asked}
+
+    @property
+    def constrains(self) -> bool:
+        return self.common is not None or any(prompt.constraint is not None for prompt in self.prompts)
+
+    def run(self, constrained: bool, stop: Callable[[], object] = lambda: False) -> Pass:
+        """One pass; `stop` is asked whether to give up. Raises RunError."""
+        left = iter(self.prompts)
+        answers: list[Answer] = []
+        problems: list[Exception] = []
+        began = time.perf_counter_ns()
+
+        def work() -> None:
+            try:
+                while not problems and (prompt := next(left, None)) is not None:
+                    answers.append(self._answer(prompt, constrained, began))
+            except Exception as problem:  # told in the thread that waits
+                problems.append(problem)
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(self._concurrency)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            if stop():
+                problems.append(RunError("interrupted"))
+                break
+            next(thread for thread in threads if thread.is_alive() or thread is threads[-1]).join(_POLL_S)
+        if problems:
+            problem = problems[0]
+            raise problem if isinstance(problem, RunError) else RunError(f"a request failed: {problem}") from problem
+        return Pass(time.perf_counter_ns() - began, sorted(answers, key=lambda answer: answer.line))
+
+    def _answer(self, prompt: Prompt, constrained: bool, began: int) -> Answer:
+        body: dict[str, Any] = {"model": self._server.model, "max_tokens": self._settings.max_new_tokens}
+        body |= {"temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
+        if constrained and (asked := prompt.constraint or self.common) is not None:
+            body |= _fields(asked, self._server.kind)
+        if prompt.messages:
+            path = "/v1/chat/completions"
+            body["messages"] = [{"role": item.role, "content": item.content} for item in prompt.messages]
+        else:
+            path, body["prompt"] = "/v1/completions", prompt.text
+        sent_ns, first_ns, text, reason, tokens = time.perf_counter_ns(), 0, "", "", 0
+        for event in self._server.stream(path, body):
+            if "error" in event:
+                raise RunError(f"line {prompt.line}: {shortened(str(event['error']), _MOST_TEXT)}")
+            tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
+            for choice in event["choices"]:
+                first_ns = first_ns or time.perf_counter_ns()
+                text += choice.get("text") or choice.get("delta", {}).get("content") or ""
+                reason = choice.get("finish_reason") or reason
+        ended_ns = time.perf_counter_ns()
+        checks, cut = self._checks[prompt.constraint], reason == "length"
+        problem = problem_of(checks, text, prompt.text, cut)
+        sent_ns, first_ns, ended_ns = (moment - began for moment in (sent_ns, first_ns or ended_ns, ended_ns))
+        return Answer(prompt.line, sent_ns, first_ns, ended_ns, tokens, text, cut, problem, bool(checks))
+
+
+def _fields(asked: Whole, kind: str) -> dict[str, Any]:
+    """What a request says of its constraint."""
+    if kind == VLLM:
+        name = {"schema": "json", "choices": "choice"}.get(asked.kind, asked.kind)
+        value: Any = json.loads(asked.text) if asked.kind == "schema" else asked.text
+        if asked.kind == "choices":
+            value = asked.text.split(",")
+        return {"structured_outputs": {name: value}}
+    if asked.kind == "choices":
+        return {"ebnf": asked.grammar("ebnf")}
+    return {{"schema": "json_schema", "grammar": "ebnf"}.get(asked.kind, asked.kind): asked.text}
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What the server is to record: so many steps of each run, into its folder, from which molprof takes the trace."""
+
+    steps: int
+    source: Path
+    folder: Path
+    command: tuple[str, ...] = ()
+    force: bool = False
+
+
+def attach(
+    server: Server,
+    settings: CaptureSettings,
+    concurrency: int,
+    recording: Recording | None,
+    told: Callable[[str], None] = lambda line: None,
+) -> Attached:
+    """Passes with and without the constraints, in turn, then a recording of each. The profiler is off afterwards.
+
+    Raises UsageError and RunError; an interrupt is raised when the profiler is off.
+    """
+    client = _Client(server, settings, concurrency)
+    names = [PLAIN, CONSTRAINED] if client.constrains else [PLAIN]
+    passes: dict[str, list[Pass]] = {name: [] for name in names}
+    order = random.Random(settings.seed)
+    for name in names:
+        for _ in range(settings.warmup):
+            client.run(name == CONSTRAINED)
+            told(f"{name}: warm-up")
+    for number in range(settings.repeats):
+        for name in order.sample(names, len(names)):
+            passes[name].append(client.run(name == CONSTRAINED))
+            told(f"{name}: timed pass {number + 1}/{settings.repeats}: {passes[name][-1].wall_ns / 1e9:.3g} s")
+    traces: list[Path] = []
+    notes: list[str] = []
+    for name in names:
+        if recording is None:
+            break
+        told(f"{name}: recorded pass")
+        found = _recorded(client, server, recording, name == CONSTRAINED)
+        account: dict[str, Any] = {"server": server.kind, "version": server.version, "model": server.model, "run": name}
+        account |= {"concurrency": concurrency, "passes": to_builtins(passes[name]), "command": list(recording.command)}
+        output = OutputFile(recording.folder / f"{name}.json.gz", recording.force, recording.command)
+        traces.append(_written(max(found, key=lambda path: path.stat().st_size), output, account))
+        if len(found) > 1:
+            notes.append(f"{name}: the server wrote {len(found)} traces into {recording.source}; the largest was taken")
+    return Attached(passes, traces, notes)
+
+
+def _recorded(client: _Client, server: Server, recording: Recording, constrained: bool) -> list[Path]:
+    """The traces that the server wrote of a pass."""
+    before = _traces(recording.source)
+    begin: dict[str, Any] = {"max_iterations": recording.steps}
+    if server.kind == _SGLANG:
+        begin = {"num_steps": recording.steps, "output_dir": str(recording.source), "with_stack": True}
+    # Held until the profiler is off, so that no interrupt can leave it on.
+    with interrupts_held() as noted:
+        refused = False
+        try:
+            try:
+                server.ask("POST", "/start_profile", begin)
+            except _RefusedError as problem:  # it may run for somebody else
+                refused = True
+                raise RunError(f"the server does not record: {problem}", hint=_NO_PROFILER) from problem
+            client.run(constrained, lambda: noted)
+        finally:
+            if not refused:
+                server.ask("POST", "/stop_profile", limit_s=_TRACE_S)
+    ends = time.monotonic() + _TRACE_S
+    while time.monotonic() < ends:
+        found = {path: size for path, size in _traces(recording.source).items() if before.get(path) != size}
+        time.sleep(_POLL_S)
+        if found and found == {path: size for path, size in _traces(recording.source).items() if path in found}:
+            return list(found)
+    raise RunError(f"the server wrote no trace into {recording.source}", hint="is it the server's torch_profiler_dir?")
+
+
+def _traces(folder: Path) -> dict[Path, int]:
+    """Sizes of traces by path, without those of vLLM's frontend, which runs no model."""
+    paths = [path for pattern in ("*.json", "*.json.gz") for path in folder.rglob(pattern)]
+    return {path: path.stat().st_size for path in paths if "async_llm" not in path.name}
+
+
+def _written(source: Path, output: OutputFile, account: dict[str, Any]) -> Path:
+    with scratch_file(output.path) as part:
+        raw = output.raw(part)
+        with gzip.open(source) if source.suffix == ".gz" else source.open("rb") as file, raw.open("wb") as out:
+            shutil.copyfileobj(file, out)
+        return write_trace(read_exported(raw, output), output, (), {KEY: account})
+
+
+def attached_document(server: Server, found: Attached) -> Document:
+    """What the client measured: a row for each figure, of each run its value and that of its passes."""
+    columns = [Column("figure")]
+    for name in found.passes:
+        columns += [Column(name, "number"), Column(f"{name}, passes", "number", joined=True)]
+    rows: list[list[Cell]] = []
+    for label, unit, value in _FIGURES:
+        row = [Cell(label, "text")]
+        for passes in found.passes.values():
+            each = [item for one in passes if (item := value([one])) is not None]
+            row += [Cell(value(passes), unit), Cell((min(each), max(each)) if each else None, unit)]
+        rows.append(row)
+    notes = ("without the profiler, at the client; passes: lowest to highest", *found.notes)
+    section = Section("Requests", notes, Table(tuple(columns), rows, missing="-"))
+    data = {"schema": 1, "server": server.url, "kind": server.kind, "version": server.version, "model": server.model}
+    data |= {"runs": to_builtins(found.passes), "traces": list(map(str, found.traces))}
+    return Document(f"molprof attach: {server.model} at {server.url}", (section,), lambda: data)
+
+
+_Value = Callable[[Sequence[Pass]], "float | None"]
+
+
+def _times(percent: int, time_of: Callable[[Answer], float | None]) -> _Value:
+    def value(passes: Sequence[Pass]) -> float | None:
+        times = [found for one in passes for answer in one.answers if (found := time_of(answer)) is not None]
+        return percentile(sorted(times), percent)
+
+    return value
+
+
+def _per_token(answer: Answer) -> float | None:
+    return per(answer.ended_ns - answer.first_ns, answer.tokens - 1) if answer.tokens > 1 else None
+
+
+def _mean(value: Callable[[Pass], float | None]) -> _Value:
+    def mean(passes: Sequence[Pass]) -> float | None:
+        known = [found for one in passes if (found := value(one)) is not None]
+        return sum(known) / len(known) if known else None
+
+    return mean
+
+
+def _share(each: Sequence[bool]) -> float | None:
+    return per(sum(each), len(each))
+
+
+_TIMES: dict[str, Callable[[Answer], float | None]] = {
+    "time to first token": lambda answer: answer.first_ns - answer.sent_ns,
+    "time per token after it": _per_token,
+    "time of a request": lambda answer: answer.ended_ns - answer.sent_ns,
+}
+_FIGURES: tuple[tuple[str, Unit, _Value], ...] = (
+    *((f"{label} (p{percent})", "ns", _times(percent, of)) for label, of in _TIMES.items() for percent in (50, 99)),
+    ("tokens per s", "number", _mean(lambda one: per(1e9 * sum(item.tokens for item in one.answers), one.wall_ns))),
+    ("tokens per pass", "number", _mean(lambda one: sum(item.tokens for item in one.answers))),
+    ("stopped at the token limit", "ratio", _mean(lambda one: _share([item.cut for item in one.answers]))),
+    ("valid", "ratio", _mean(lambda one: _share([item.problem is None for item in one.answers if item.judged]))),
+)

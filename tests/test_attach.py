@@ -1,0 +1,153 @@
+"""`molprof attach`: what is sent to a server, what is timed, and that its profiler is off afterwards, come what may."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_trace
+from goldens import called
+
+TEXT = ["[1", ", 2", "]"]
+
+
+class Fake(ThreadingHTTPServer):
+    """What vLLM answers on these paths; its profiler writes the tiny trace when it stops."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.folder, self.asked, self.on = folder, [], False
+        self.held: threading.Event | None = None  # while the profiler is on, answers wait for it
+        self.has_profiler = True
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Fake
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        known = {"/v1/models": {"data": [{"id": "mine"}]}, "/version": {"version": "0.32.0"}}
+        self._send(200, json.dumps(known[self.path]))
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "{}")
+        self.server.asked.append((self.path, body))
+        if self.path.endswith("_profile") and not self.server.has_profiler:
+            self._send(404, "no such path")
+        elif self.path.endswith("_profile"):
+            self.server.on = self.path == "/start_profile"
+            if not self.server.on:
+                tiny_trace.write(self.server.folder / f"{len(self.server.asked)}.pt.trace.json.gz", _foreign())
+            self._send(200, "")
+        else:
+            if self.server.on and self.server.held is not None:
+                self.server.held.wait(60)
+                return
+            events = [{"choices": [{"text": text, "finish_reason": None}]} for text in TEXT]
+            events[-1]["choices"][0]["finish_reason"] = "stop"
+            events.append({"choices": [], "usage": {"completion_tokens": 5}})
+            self._send(200, "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n")
+
+    def _send(self, status: int, text: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+
+def _foreign() -> dict[str, Any]:
+    content = tiny_trace.document()
+    del content["molprof"]
+    return content
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Fake]:
+    (tmp_path / "served").mkdir()
+    (tmp_path / "ask.txt").write_text("a\nb\nc\n")
+    made = Fake(tmp_path / "served")
+    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread.start()
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
+def words(server: Fake, *more: str) -> list[str]:
+    asked = "--prompts ask.txt --regex [0-9]+ --max-new-tokens 9 --repeats 2 --concurrency 2"
+    return ["attach", server.url, *asked.split(), *more]
+
+
+def test_both_runs_are_timed_and_recorded(tmp_path: Path, server: Fake) -> None:
+    line = words(server, "--steps", "7", "--trace-dir", "served", "--traces", "out", "--format", "json")
+    code, out, err = called(line, tmp_path)
+    assert code == 0, err
+    data = json.loads(out)
+    assert {name: len(passes) for name, passes in data["runs"].items()} == {"plain": 2, "constrained": 2}
+    for answer in data["runs"]["plain"][0]["answers"]:
+        assert 0 < answer["sent_ns"] <= answer["first_ns"] <= answer["ended_ns"]
+        assert (answer["text"], answer["tokens"], answer["cut"]) == ("[1, 2]", 5, False)
+        assert answer["problem"] == "another text than the regular expression"
+    bodies = [body for path, body in server.asked if path == "/v1/completions"]
+    assert sorted({body["prompt"] for body in bodies}) == ["a", "b", "c"]
+    assert [body.get("structured_outputs") for body in bodies].count({"regex": "[0-9]+"}) == len(bodies) // 2 == 12
+    assert [body for path, body in server.asked if path == "/start_profile"] == [{"max_iterations": 7}] * 2
+    assert not server.on
+    for name in ("plain", "constrained"):
+        code, out, _ = called(["report", f"out/{name}.json.gz", "--format", "json"], tmp_path)
+        assert code == 0
+        assert json.loads(out)["counts"]["kernels"] == 6
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_no_profiler_on(tmp_path: Path, server: Fake, number: signal.Signals) -> None:
+    line = words(server, "--warmup", "0", "--trace-dir", "served", "--traces", "out")
+    server.held = threading.Event()
+    command = [sys.executable, "-m", "molprof", *line]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while "recorded pass" not in process.stderr.readline():
+            pass
+        while process.poll() is None and not (server.on and server.asked[-1][0] == "/v1/completions"):
+            pass  # until a request of that pass has come
+        process.send_signal(number)
+        rest = process.stderr.read()
+        assert process.wait(60) == 130
+    assert "interrupted" in rest
+    assert "Traceback" not in rest
+    assert not server.on
+    server.held.set()
+
+
+def test_what_is_refused(tmp_path: Path, server: Fake) -> None:
+    for line, message in (
+        (["attach", "http://example.org", *words(server)[2:]], "example.org is another machine"),
+        (["attach", "ftp://127.0.0.1", *words(server)[2:]], "is no address of a server"),
+        (["attach", server.url], "no prompts are given"),
+        (words(server, "--traces", "out"), "--trace-dir and --traces belong together"),
+        (words(server, "--trace-dir", "none", "--traces", "out"), "no folder none"),
+    ):
+        code, _, err = called(line, tmp_path)
+        assert (code, message in err) == (2, True), err
+    assert server.asked == []
+    server.has_profiler = False
+    code, _, err = called(words(server, "--trace-dir", "served", "--traces", "out"), tmp_path)
+    assert code == 3
+    assert "the server does not record" in err
+    assert "--profiler-config" in err
