@@ -15,10 +15,10 @@ from torch import Tensor
 from transformers import AutoTokenizer
 from vllm.v1.sample.logits_processor import LogitsProcessor, MoveDirectionality
 
-from molprof.profiler.constraints.engines import Kind, Whole
 from molprof.profiler.constraints.whole import WholeTable, compiled, make_table
 from molprof.profiler.models.device import on_gpu
 from molprof.profiler.models.target import Target, token_bytes
+from molprof.profiler.molecules.prompts import Kind, Whole
 
 _PREFIX = "table_"
 KINDS: tuple[Kind, ...] = ("schema", "regex", "choices")
