@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct, json
 
 from molprof.analysis.predict.run import Call
-from molprof.analysis.roofline.formulas import FORMULAS
+from molprof.analysis.roofline.formulas import FORMULAS, POINTWISE
 from molprof.analysis.roofline.peaks import Peaks, peaks_of
 from molprof.analysis.roofline.products import CONVOLUTION, Work
 
@@ -31,6 +31,9 @@ _PULL = 1.5
 _REPEATS = 20
 # A call that is away by a factor of e in FLOPs or bytes counts for 1/e; without any near, the fit holds.
 _DOUBT = 0.3
+# torch turns a mask of truth values into numbers before attention: where(mask, 0, -inf), and both numbers as tensors
+# (convert_boolean_attn_mask in its transformers/attention.cpp).
+_MASK_KERNELS, _WHERE = 3, "aten::where"
 # Traces of fewer models show too few operators.
 _FEW = 3
 
@@ -163,6 +166,10 @@ class Table:
             kinds[row.kind] += weight  # type: ignore[assignment]
         kernels = round(float(np.average([row.kernels for row in near], weights=weights)))
         host_ns = float(np.median([row.host_ns for row in near]))
+        if not found and call.operator.endswith("bool mask)"):
+            kernels += _MASK_KERNELS
+            gpu_ns += _MASK_KERNELS * self._fit(_WHERE, POINTWISE)[0]
+            host_ns += _MASK_KERNELS * float(np.median([row.host_ns for row, _ in self._rows.get(_WHERE, [])] or [0.0]))
         return Estimate(kinds.most_common(1)[0][0], kernels, gpu_ns, host_ns, sum(row.calls for row in found))
 
     def _time(self, operator: str, work: Work) -> float:

@@ -214,6 +214,14 @@ def _reduction(dim: int | None = 1, out: str | None = None, pairs: bool = False)
 # Rows of tables, and order
 
 
+def _index_fill(operands: Operands) -> Work:
+    """index_fill_(self, dim, index, value): one number into the places that the index names."""
+    given, dim, index = operands[:3]
+    (place,) = dim.numbers()
+    count = given.elements // given.shape[place] * index.elements
+    return Work(POINTWISE, None, index.bytes, count * ELEMENT_BYTES[given.type])
+
+
 def _index_select(operands: Operands) -> Work:
     """index_select(table, dim, index)."""
     table, dim, index = operands[:3]
@@ -320,6 +328,7 @@ def _declared() -> dict[str, Formula]:
         "copy_": _copy,
         "cat": _cat,
         "fill_": _filled,
+        "index_fill_": _index_fill,
         "zero_": _filled,
         "uniform_": _random,
         "normal_": _random,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from molprof import __version__
@@ -23,7 +22,7 @@ class TableMasks:
 
     def __init__(self, target: Target, none_yet: object) -> None:
         self._target, self.parameters = target, {"version": __version__}
-        self._scores = torch.zeros(target.logits_width)
+        self._scores = np.zeros(target.logits_width, dtype=np.float32)
 
     def compile(self, grammar: Whole) -> Callable[[], Any]:
         target = self._target
@@ -41,7 +40,7 @@ class TableMasks:
     def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
         """Masks a row of scores; `mask` stays as it is."""
         for table, state in matchers:
-            table.forms[table.masks[state]](self._scores)
+            table.forms[table.masks[state]].apply(self._scores)
 
     def bits(self, matcher: Any) -> Any:
         """What the state allows, uint8 (logits width,)."""
