@@ -195,8 +195,7 @@ class CaptureSettings:
     engine: str = setting(  # a name of `profiler/engines/__init__.py`
         AUTO, decides="forward", metavar="NAME",
         help="What generates tokens: generate or continuous (batching) of transformers, vllm, or forced, molprof's own"
-        " loop."
-        " auto: forced for --forced-runs and --drop-finished, assisted for --assistant.")
+        " loop. auto: forced for --forced-runs and --drop-finished, assisted for --assistant.")
     assistant: str | None = setting(
         None, decides="forward", metavar="NAME",
         help="Let this smaller model draft tokens, which the model checks; requires --batch-size 1.",
@@ -346,7 +345,7 @@ class CaptureSettings:
         if self.kv_cache != "dynamic":
             yield (
                 f"drafts that fail are taken back out of the KV cache, which {self.kv_cache!r} is not made for",
-                ("leave out --kv-cache"),
+                "leave out --kv-cache",
             )
         if self.free_drafts and self.processor is None:
             yield "without a processor all drafts are free", "--processor NAME, or leave out --free-drafts"

@@ -31,12 +31,13 @@ from molprof.profiler.engines.generate import token_choice
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.recording.marks import Marks
 
+_PAGE = 256  # tokens, transformers' default
 try:
     from transformers import ContinuousBatchingConfig
     from transformers.generation.continuous_batching import cb_logits_processors as processing
     from transformers.generation.continuous_batching.continuous_api import BackgroundThreadStatus
 
-    ContinuousBatchingConfig(page_size=256)
+    ContinuousBatchingConfig(page_size=_PAGE)
 except (ImportError, TypeError) as problem:
     raise UsageError(
         f"transformers {transformers.__version__} has no continuous batching, or another one than 5.23",
@@ -45,7 +46,6 @@ except (ImportError, TypeError) as problem:
 
 # A step reads at most so many tokens of prompts, unless one prompt has more.
 _STEP_TOKENS = 2048
-_PAGE = 256  # tokens, transformers' default
 
 
 class Continuous:
