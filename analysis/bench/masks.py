@@ -13,6 +13,7 @@ import numpy as np
 from molprof.analysis.bench.summary import Measured
 from molprof.common.bench_records import MaskedInstance, MaskedSchema
 from molprof.common.process import OK
+from molprof.common.values import percentile
 
 # Beginnings of the groups of positions, and masks of an instance from which on its growth is shown.
 _POSITIONS = (0, 16, 64, 256, 1024)
@@ -39,12 +40,12 @@ class Mask:
 
 @dataclass(frozen=True)
 class Tail:
-    """Times of masks or steps; percentiles are times that occur (nearest rank)."""
+    """Times of masks or steps; percentiles are times that occur, None of too few."""
 
     count: int
-    p50_ns: float
-    p90_ns: float
-    p99_ns: float
+    p50_ns: float | None
+    p90_ns: float | None
+    p99_ns: float | None
     largest_ns: float
 
 
@@ -125,8 +126,9 @@ def tail(values: Sequence[float]) -> Tail | None:
     """None without any."""
     if not values:
         return None
-    ranks = np.percentile(values, (50, 90, 99, 100), method="inverted_cdf").tolist()
-    return Tail(len(values), *ranks)
+    ascending = sorted(values)
+    p50_ns, p90_ns, p99_ns = (percentile(ascending, percent) for percent in (50, 90, 99))
+    return Tail(len(ascending), p50_ns, p90_ns, p99_ns, ascending[-1])
 
 
 def grouped(masks: Sequence[Mask]) -> Iterator[tuple[str, str, Tail]]:

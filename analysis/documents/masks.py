@@ -132,7 +132,7 @@ def _timed(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Iterat
     )  # fmt: skip
     groups = [(group, item.engine, times, by) for item, masks in timed for by, group, times in grouped(masks)]
     for by in dict.fromkeys(row[3] for row in groups):
-        mine = sorted((row for row in groups if row[3] == by), key=lambda row: -row[2].p99_ns)
+        mine = sorted((row for row in groups if row[3] == by), key=lambda row: -(row[2].p99_ns or row[2].largest_ns))
         if by == "position":
             mine = [row for row in groups if row[3] == by]
         yield Section(
