@@ -34,13 +34,12 @@ class TableMasks:
         return lambda: [table, table.first]
 
     def accept(self, matcher: Any, token: int) -> None:
-        table: WholeTable = matcher[0]
-        matcher[1] = max(int(table.moves[matcher[1], table.classes[token]]), 0)
+        matcher[1] = matcher[0].after(matcher[1], token)
 
     def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
         """Masks a row of scores; `mask` stays as it is."""
         for table, state in matchers:
-            table.forms[table.masks[state]].apply(self._scores)
+            table.form(state).apply(self._scores)
 
     def bits(self, matcher: Any) -> Any:
         """What the state allows, uint8 (logits width,)."""
