@@ -138,7 +138,8 @@ JOIN molprof_phase AS phase ON phase.id = place.phase_id
 WHERE copy.direction IN ('HtoD', 'DtoH') AND phase.phase GLOB 'mask_*'
 ORDER BY copy.ts, copy.id;
 
--- One row per step of an engine, in order of start; none where nothing is filled, applied or accepted.
+-- One row per step of an engine, in order of start; none where nothing is filled, applied or accepted. Times are null
+-- where nothing in the trace could mark them.
 CREATE PERFETTO TABLE molprof_mask_step(
   -- The step's slice.
   step_id JOINID(slice.id),
@@ -183,14 +184,25 @@ WITH
     FROM molprof_phase
     WHERE phase = 'mask_fill_per_request'
   ),
+  -- 0 of what something in the trace could mark, else null.
+  zero AS (
+    SELECT
+      MAX(IIF(phase IN ('mask_fill', 'mask_fill_per_request'), 0 * time_ns, NULL)) AS fill_ns,
+      MAX(IIF(phase = 'mask_accept_per_request', 0 * time_ns, NULL)) AS accept_ns,
+      MAX(IIF(phase = 'mask_copy', 0 * time_ns, NULL)) AS copy_ns,
+      MAX(IIF(phase = 'mask_apply', 0 * time_ns, NULL)) AS apply_ns,
+      MAX(IIF(phase = 'forward', 0 * time_ns, NULL)) AS forward_ns
+    FROM molprof_phase_total
+    WHERE program != 'molprof'
+  ),
   cost AS (
     SELECT
       step_id,
-      SUM(IIF(phase IN ('mask_fill', 'mask_fill_per_request'), own_ns, 0)) AS fill_ns,
-      SUM(IIF(phase IN ('mask_fill', 'mask_fill_per_request'), exposed_ns, 0)) AS fill_exposed_ns,
-      SUM(IIF(phase = 'mask_accept_per_request', own_ns, 0)) AS accept_ns,
-      SUM(IIF(phase = 'mask_copy', own_ns, 0)) AS copy_ns,
-      SUM(IIF(phase = 'mask_apply', own_ns, 0)) AS apply_ns,
+      SUM(IIF(phase IN ('mask_fill', 'mask_fill_per_request'), own_ns, NULL)) AS fill_ns,
+      SUM(IIF(phase IN ('mask_fill', 'mask_fill_per_request'), exposed_ns, NULL)) AS fill_exposed_ns,
+      SUM(IIF(phase = 'mask_accept_per_request', own_ns, NULL)) AS accept_ns,
+      SUM(IIF(phase = 'mask_copy', own_ns, NULL)) AS copy_ns,
+      SUM(IIF(phase = 'mask_apply', own_ns, NULL)) AS apply_ns,
       SUM(own_ns) AS mask_ns,
       SUM(exposed_ns) AS mask_exposed_ns
     FROM _molprof_mask_phase
@@ -200,7 +212,7 @@ WITH
     SELECT
       place.step_id,
       SUM(phase.phase = 'mask_fill_per_request') AS masks,
-      SUM(IIF(phase.phase = 'forward', phase.dur, 0)) AS forward_ns
+      SUM(IIF(phase.phase = 'forward', phase.dur, NULL)) AS forward_ns
     FROM _molprof_phase_step AS place
     JOIN molprof_phase AS phase ON phase.id = place.phase_id
     GROUP BY place.step_id
@@ -216,16 +228,17 @@ WITH
       step.sequences,
       step.is_plain,
       IIF(told.of_requests, IFNULL(other.masks, 0), NULL) AS masks,
-      IFNULL(cost.fill_ns, 0) AS fill_ns,
-      IFNULL(cost.fill_exposed_ns, 0) AS fill_exposed_ns,
-      IFNULL(cost.accept_ns, 0) AS accept_ns,
-      IFNULL(cost.copy_ns, 0) AS copy_ns,
-      IFNULL(cost.apply_ns, 0) AS apply_ns,
+      IFNULL(cost.fill_ns, zero.fill_ns) AS fill_ns,
+      IFNULL(cost.fill_exposed_ns, zero.fill_ns) AS fill_exposed_ns,
+      IFNULL(cost.accept_ns, zero.accept_ns) AS accept_ns,
+      IFNULL(cost.copy_ns, zero.copy_ns) AS copy_ns,
+      IFNULL(cost.apply_ns, zero.apply_ns) AS apply_ns,
       IFNULL(cost.mask_ns, 0) AS mask_ns,
       IFNULL(cost.mask_exposed_ns, 0) AS mask_exposed_ns,
-      IFNULL(other.forward_ns, 0) AS forward_ns
+      IFNULL(other.forward_ns, zero.forward_ns) AS forward_ns
     FROM _molprof_numbered_step AS step
     CROSS JOIN told
+    CROSS JOIN zero
     LEFT JOIN cost ON cost.step_id = step.id
     LEFT JOIN other ON other.step_id = step.id
     -- SGLang calls the filling without constraints too.
@@ -346,7 +359,7 @@ CREATE PERFETTO VIEW molprof_mask_mix(
   steps LONG,
   -- Mean time of a step on the host, ns.
   mean_ns DOUBLE,
-  -- Mean time of filling masks in a step, ns.
+  -- Mean time of filling masks in a step, ns; null where nothing in the trace could mark it.
   mean_fill_ns DOUBLE,
   -- Mean time of all that is done for masks in a step, ns.
   mean_mask_ns DOUBLE

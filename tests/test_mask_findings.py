@@ -67,10 +67,17 @@ def sglang(function: str, start: float, dur: float, tid: int = 100) -> Event:
 
 CASES = [
     Case("mask_cost", served(), 0.5,
-         {"fill_ns": 100_000, "apply_ns": 0, "accept_ns": 0, "forward_ns": 100_000},
+         {"fill_ns": 100_000, "accept_ns": 0, "forward_ns": 100_000}, words=("; not recorded: applying masks",),
          quiet=(plain(slice_("user_annotation", "gpu_model_runner: forward", 0, 100)),)),
     # A GPU that works until 160 hides 60 us of the filling.
     Case("mask_cost", served(launched("kernel", GEMM, 90, 100, 60)), 0.2, {}),
+    # A server's worker, without its scheduler.
+    Case("mask_cost", plain(
+        slice_("user_annotation", "gpu_model_runner: forward", 0, 60),
+        slice_("python_function", "vllm/v1/structured_output/utils.py(1): apply_grammar_bitmask", 60, 40),
+        op("aten::argmax", 98, 2),
+    ), 0.4, {"apply_ns": 40_000, "forward_ns": 60_000},
+         words=("40.0 µs to apply masks, beside 60.0 µs", "; not recorded: filling masks, accepting tokens")),
     Case("mask_fill_serial", served(), 80 * 3 / 4 / 200, {"rows_per_step": 4, "row_ns": 20_000, "fill_ns": 100_000},
          quiet=(served(rows_tid=101), served(rows=1))),
     Case("mask_fill_waits", served(), 0.5, {"fill_ns": 100_000, "forward_ns": 100_000}, words=("no longer than",)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,6 +16,12 @@ from molprof.common.values import counted, number_text, percent_text, time_text
 
 _FILLING = ("mask_fill", "mask_fill_per_request")
 _MASKS = (*_FILLING, "mask_accept_per_request", "mask_copy", "mask_apply")
+# By key of the evidence, what an engine does for masks, in two forms, and the phases of it.
+_KINDS = {
+    "fill": ("to fill masks", "filling masks", _FILLING),
+    "apply": ("to apply masks", "applying masks", ("mask_apply",)),
+    "accept": ("to accept tokens", "accepting tokens", ("mask_accept_per_request",)),
+}
 # Own time of each phase; of a GPU's trace the part in which no device worked.
 _TIMES = Query(
     "phase_bound",
@@ -31,8 +38,9 @@ ORDER BY total.phase
 _STEPS = Query(
     "masks",
     "SELECT ts, ts + dur AS ts_end, IFNULL(stretch, -1) AS stretch, IFNULL(sequences, 0) AS sequences,"
-    " IFNULL(masks, 0) AS masks, IFNULL(unconstrained, 0) AS unconstrained, fill_ns, fill_exposed_ns,"
-    " mask_exposed_ns, forward_ns FROM molprof_mask_step ORDER BY ts, step_id",
+    " IFNULL(masks, 0) AS masks, IFNULL(unconstrained, 0) AS unconstrained, IFNULL(fill_ns, 0) AS fill_ns,"
+    " IFNULL(fill_exposed_ns, 0) AS fill_exposed_ns, mask_exposed_ns, IFNULL(forward_ns, 0) AS forward_ns"
+    " FROM molprof_mask_step ORDER BY ts, step_id",
 )
 _SPREAD = Query(
     "masks",
@@ -108,6 +116,12 @@ def _sum(phases: dict[str, dict[str, int | None]], column: str, *names: str) -> 
     return sum(phases.get(name, {}).get(column) or 0 for name in names)
 
 
+def _time(phases: dict[str, dict[str, int | None]], names: Sequence[str]) -> int | None:
+    """Of the first that occurred, ns; None where nothing in the trace could mark one."""
+    times = [ns for name in names if (ns := phases.get(name, {}).get("time_ns")) is not None]
+    return next(filter(None, times), 0) if times else None
+
+
 @rule(
     id="mask_cost",
     title="Masks take a large part of the time",
@@ -127,14 +141,16 @@ def mask_cost(known: Known) -> Found | None:
     phases = _phases(known)
     if not (mask_ns := _sum(phases, "own_ns", *_MASKS)):
         return None
-    fill_ns = _sum(phases, "time_ns", "mask_fill") or _sum(phases, "time_ns", "mask_fill_per_request")
-    apply_ns, forward_ns = _sum(phases, "time_ns", "mask_apply"), _sum(phases, "time_ns", "forward")
-    accept_ns = _sum(phases, "time_ns", "mask_accept_per_request")
+    times = {kind: _time(phases, names) for kind, (*_, names) in _KINDS.items()}
+    missing = [_KINDS[kind][1] for kind, ns in times.items() if ns is None]
+    told = ", ".join(f"{time_text(ns)} {_KINDS[kind][0]}" for kind, ns in times.items() if ns is not None)
+    forward_ns = _sum(phases, "time_ns", "forward")
     return Found(
-        f"{time_text(fill_ns)} to fill masks, {time_text(apply_ns)} to apply them, {time_text(accept_ns)} to accept "
-        f"tokens, beside {time_text(forward_ns)} of forwards; {percent_text(known.scope.host_part(mask_ns))} of "
-        f"{known.scope.recorded_text}" + (f"; in a step {each}" if (each := _spread(known, "all")) else ""),
-        {"fill_ns": fill_ns, "apply_ns": apply_ns, "accept_ns": accept_ns, "forward_ns": forward_ns},
+        f"{told}, beside {time_text(forward_ns)} of forwards; {percent_text(known.scope.host_part(mask_ns))} of "
+        f"{known.scope.recorded_text}"
+        + (f"; in a step {each}" if (each := _spread(known, "all")) else "")
+        + (f"; not recorded: {', '.join(missing)}" if missing else ""),
+        {f"{kind}_ns": ns for kind, ns in times.items() if ns is not None} | {"forward_ns": forward_ns},
         known.gain(known.scope.host_part(_sum(phases, "exposed_ns", *_MASKS)), "time of masks outside GPU work"),
     )
 
