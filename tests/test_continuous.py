@@ -12,6 +12,7 @@ from test_jump import GENERATE, SMILES, batches, lively, made, rows, runner
 from test_marks import Log
 
 from molprof import api
+from molprof.analysis.documents.figures import figure_values
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.engines.runner import Runner
@@ -31,6 +32,7 @@ def test_the_text_is_that_of_generate(name: str, processor: str) -> None:
     assert sum(found.rows_per_step) == sum(map(len, found.rows))
     # The third prompt joins in the step after the first end.
     first = min(len(found.appended[row]) for row in (0, 1))
+    assert (found.joined, found.arrived) == ((0, 0, first), None)
     assert found.appended[2][: first + 1] == (*[0] * first, 1)
 
 
@@ -50,6 +52,7 @@ def test_requests_arrive_and_the_phases_are_those_of_generate() -> None:
     assert found.appended is not None
     # One each ten steps, though there is room for all at once.
     assert [counts.index(1) for counts in found.appended] == [0, 10, 20]
+    assert found.joined == found.arrived == (0, 10, 20)
     assert len(set(found.rows)) == 1
     steps = ["F", "P1", "P2", "S"] * found.steps
     assert log.heard == ["template 0", "tokenize 0", "begin 0", *steps, "end", "text 0"]
@@ -57,6 +60,7 @@ def test_requests_arrive_and_the_phases_are_those_of_generate() -> None:
     # No step waits for a request: the second comes as the first has ended.
     assert set(alone.rows_per_step) == {1}
     assert alone.steps == 2 * len(alone.rows[0])
+    assert alone.arrived == (0, len(alone.rows[0]))
 
     class Early(Log):
         def enough(self) -> bool:
@@ -84,6 +88,8 @@ def test_a_capture_whose_thread_is_recorded(tmp_path: Path) -> None:
     assert report.run is not None
     assert (report.run.idle_row_steps, report.run.row_steps) == (0, report.run.generated_tokens)
     assert report.run.phases["processor"].host_ns
+    values = figure_values(report)
+    assert 0 < values["queued_p50_ns"] < values["first_token_p50_ns"] < values["request_p50_ns"]
     assert report.run.setup.loop == "input order, engine continuous"
 
 

@@ -42,6 +42,15 @@ def test_batches_that_nothing_joins_have_none(tmp_path: Path, steps: tuple[int |
     assert [values[name] for name in NAMES] == [None] * 5
 
 
+def test_a_request_that_arrives_later(tmp_path: Path) -> None:
+    """The second waits from the beginning of step 1, when the first has waited for 45 ns."""
+    content = joined(0, 1)
+    content["molprof"]["molecules"][1]["arrived"] = 1
+    (tmp_path / "trace.json").write_text(json.dumps(content))
+    values = figure_values(api.report(tmp_path / "trace.json"))
+    assert [values[name] for name in NAMES] == [0, 45, 400, 900, None]
+
+
 def test_a_request_that_joined_after_the_last_step(tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text(json.dumps(joined(0, 3)))
     with pytest.raises(TraceError, match="manifest: sequence 1 joined in step 3, of 3 steps of its batch"):

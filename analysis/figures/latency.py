@@ -23,7 +23,7 @@ _MEASURES = {
 def latency(manifest: Manifest, repeat: Repeat) -> dict[str, int | None] | None:
     """Percentiles over the requests of a timed pass, ns, by the figure's id; None where no request joined a batch.
 
-    All requests arrive when the pass begins. A token is there when its step ends.
+    A request waits from its arrival: before a step, else when the pass begins. A token is there when its step ends.
     """
     if not manifest.molecules or any(run.joined is None for run in manifest.molecules):
         return None
@@ -35,9 +35,10 @@ def latency(manifest: Manifest, repeat: Repeat) -> dict[str, int | None] | None:
     for run in manifest.molecules:
         counts = [1] * len(run.token_ids) if run.step_tokens is None else run.step_tokens
         ends = [begins[step + 1] for step, count in enumerate(counts) if count]
-        found["queued"].append(begins[run.joined or 0])
-        found["first_token"] += ends[:1]
-        found["request"] += ends[-1:]
+        arrived_ns = begins[run.arrived] if run.arrived else 0
+        found["queued"].append(begins[run.joined or 0] - arrived_ns)
+        found["first_token"] += [end - arrived_ns for end in ends[:1]]
+        found["request"] += [end - arrived_ns for end in ends[-1:]]
         found["between_tokens"] += [after - before for before, after in pairwise(ends)]
     return {
         f"{name}_p{percent}_ns": percentile(sorted(times), percent)

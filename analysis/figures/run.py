@@ -174,6 +174,8 @@ def _refuse_contradictions(manifest: Manifest) -> None:
             raise TraceError(f"{name} got tokens in {got} steps, of {most} steps of its batch")
         if molecule.joined is not None and not 0 <= molecule.joined < most:
             raise TraceError(f"{name} joined in step {molecule.joined}, of {most} steps of its batch")
+        if molecule.arrived is not None and not 0 <= molecule.arrived <= (molecule.joined or 0):
+            raise TraceError(f"{name} arrived before step {molecule.arrived}, and joined in step {molecule.joined}")
     if manifest.rows_per_step is not None and [len(rows) for rows in manifest.rows_per_step] != steps:
         raise TraceError("manifest: rows_per_step and steps_per_batch have different numbers of steps")
 

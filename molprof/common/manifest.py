@@ -233,6 +233,7 @@ class SequenceRun(Struct, frozen=True):
     masked: MaskedLogits | None = None  # `masked_logits` by kind; None without a processor, or if not recorded
     drafts: Drafts | None = None  # None without an assistant
     joined: int | None = None  # of a request that joined its batch, the step that computed it first; else None
+    arrived: int | None = None  # the step before which it arrived; None or 0: when its batch began
 
     @property
     def unchecked(self) -> bool:

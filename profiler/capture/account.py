@@ -46,6 +46,8 @@ def sequence_runs(
             run = sequence_run(prompt.text, width, tokens, loaded.target.table, loaded.eos, steps, **place)
             if batch.joined is not None:
                 run = replace(run, joined=batch.joined[row])
+            if batch.arrived is not None:
+                run = replace(run, arrived=batch.arrived[row])
             if prompt.molecule is not None:
                 run = replace(run, **_of_molecule(runner, prompt.molecule, tokens))
             else:

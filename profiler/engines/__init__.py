@@ -106,6 +106,7 @@ class BatchResult:
     # By prompt, the number of tokens that each step appended until the row ended; None: one in each.
     appended: tuple[tuple[int, ...], ...] | None = None
     joined: tuple[int, ...] | None = None  # by prompt, the step that computed it first, where rows join
+    arrived: tuple[int, ...] | None = None  # by prompt, the step before which it arrived; None: all when the pass began
     host_reads: int | None = None  # how often the host read chosen tokens back while the batch ran; None: in each step
     masked_logits: tuple[int, ...] | None = None  # by prompt, as the processor counts; `Runner` fills it in
     drafts: Drafts | None = None  # of assisted decoding

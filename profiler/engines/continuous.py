@@ -82,12 +82,17 @@ class Continuous:
                 self._loaded.tokenizer.batch_decode(rows, skip_special_tokens=False)
         appended: list[list[int]] = [[] for _ in rows]
         for step, chosen in enumerate(steps.rows):
-            for row in chosen:
-                appended[row] += [*[0] * (step - len(appended[row])), 1]
+            for row, writes in chosen.items():
+                appended[row] += [0] * (step - len(appended[row])) + [int(writes)]
         return BatchResult(
             rows=tuple(map(tuple, rows)),
             rows_per_step=tuple(map(len, steps.rows)),
             appended=tuple(map(tuple, appended)),
+            joined=tuple(
+                next((n for n, step in enumerate(steps.rows) if row in step), len(steps.rows))
+                for row in range(len(rows))
+            ),
+            arrived=tuple(steps.arrived) if self._settings.arrivals else None,
             host_reads=len(steps.rows),
         )
 
@@ -132,7 +137,8 @@ class _Steps:
     """Hands requests to a manager as they arrive, calls marks in its thread, and notes the rows of each step."""
 
     def __init__(self, manager: Any, prompts: Sequence[Sequence[int]], arrivals: float | None, marks: Marks) -> None:
-        self.rows: list[list[int]] = []  # by step
+        self.rows: list[dict[int, bool]] = []  # by step, whether it chooses a token of each row; not of half a prompt
+        self.arrived: list[int] = []  # by row, the step before which it came
         self._manager, self._marks, self._arrivals = manager, marks, arrivals
         self._requests = [manager.input_queue.get_nowait() for _ in prompts]
         self._numbers = {request.request_id: row for row, request in enumerate(self._requests)}
@@ -167,6 +173,7 @@ class _Steps:
             or not self._pending()  # nothing waits for a step that nobody needs
         ):
             self._manager.input_queue.put(self._waiting.popleft())
+            self.arrived.append(len(self.rows))
         if self._stopped or not self._pending():
             if not self._ended:
                 self._ended = True
@@ -176,7 +183,7 @@ class _Steps:
         if not self._prepare():
             raise RunError("continuous batching found no room for a request")
         chosen = self._manager.batch_processor.inputs_and_outputs.requests_in_batch
-        self.rows.append([self._numbers[item.state.request_id] for item in chosen if item.has_new_token])
+        self.rows.append({self._numbers[item.state.request_id]: item.has_new_token for item in chosen})
         return True
 
     def _retrieved(self) -> None:
