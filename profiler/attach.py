@@ -5,33 +5,34 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import math
 import random
 import shutil
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from msgspec import Struct, to_builtins
+from msgspec import to_builtins
+from msgspec.structs import replace
 
-from molprof.common.document import Cell, Column, Document, Section, Table
+from molprof.common.attached import KEY, Answer, Attached, Pass
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import scratch_file
 from molprof.common.process import interrupts_held
 from molprof.common.settings import VLLM, CaptureSettings
 from molprof.common.text import shortened
-from molprof.common.values import Unit, per, percentile
 from molprof.profiler.capture.answers import checks_of, problem_of
 from molprof.profiler.constraints import whole_of
 from molprof.profiler.molecules.prompts import Prompt, Whole, read_inputs
 from molprof.profiler.recording.tracefile import OutputFile, read_exported, write_trace
 
-# Key of a recording: what was asked, and what the client measured.
-KEY = "molprof_attached"
 PLAIN, CONSTRAINED = "plain", "constrained"
 LOCAL = ("127.0.0.1", "localhost", "::1")
 _SGLANG = "sglang"
@@ -40,32 +41,30 @@ _MOST_TEXT = 300
 _NO_PROFILER = """start vLLM with --profiler-config '{"profiler": "torch", "torch_profiler_dir": "DIR"}'"""
 
 
-class Answer(Struct, frozen=True):
-    """One request as the client saw it; times in ns since its pass began."""
+@dataclass(frozen=True)
+class Load:
+    """How requests are sent: so many at a time (None: no bound), so many per s (None: the next as one ends)."""
 
-    line: int
-    sent_ns: int
-    first_ns: int  # of the first text
-    ended_ns: int
-    tokens: int  # as the server counts
-    text: str
-    cut: bool  # the token limit ended it
-    problem: str | None  # why it is not valid; None: it is, or nothing judges it
-    judged: bool
+    concurrency: int | None
+    rate: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.rate is not None and not 0 < self.rate < math.inf:
+            raise UsageError(f"no requests are sent at a rate of {self.rate:g}", hint="--rate takes a number above 0")
 
-class Pass(Struct, frozen=True):
-    """All requests once."""
-
-    wall_ns: int
-    answers: list[Answer]
+    def due_ns(self, count: int, seed: int) -> list[int]:
+        """When requests are due, ns: at random (a Poisson process), alike in each pass; all at once without a rate."""
+        if self.rate is None:
+            return [0] * count
+        gaps = random.Random(seed)
+        return [round(1e9 * moment) for moment in accumulate(gaps.expovariate(self.rate) for _ in range(count))]
 
 
 @dataclass(frozen=True)
-class Attached:
-    """Passes by run, `plain` and `constrained`, without the profiler; the recordings; and remarks, one line each."""
+class Found:
+    """The runs by name, `plain` and `constrained`; their recordings; and remarks, one line each."""
 
-    passes: dict[str, list[Pass]]
+    runs: dict[str, Attached]
     traces: list[Path]
     notes: list[str]
 
@@ -133,10 +132,10 @@ class Server:
 
 
 class _Client:
-    """Sends requests, so many at a time."""
+    """Sends the requests of a pass."""
 
-    def __init__(self, server: Server, settings: CaptureSettings, concurrency: int) -> None:
-        self._server, self._settings, self._concurrency = server, settings, concurrency
+    def __init__(self, server: Server, settings: CaptureSettings, load: Load) -> None:
+        self._server, self._settings, self._load = server, settings, load
         self.prompts = read_inputs(settings).prompts
         self.common = whole_of(settings)
         asked = {prompt.constraint for prompt in self.prompts}
@@ -148,19 +147,24 @@ class _Client:
 
     def run(self, constrained: bool, stop: Callable[[], object] = lambda: False) -> Pass:
         """One pass; `stop` is asked whether to give up. Raises RunError."""
-        left = iter(self.prompts)
+        left = iter(zip(self.prompts, self._load.due_ns(len(self.prompts), self._settings.seed), strict=True))
         answers: list[Answer] = []
         problems: list[Exception] = []
         began = time.perf_counter_ns()
 
         def work() -> None:
             try:
-                while not problems and (prompt := next(left, None)) is not None:
+                while not problems and (asked := next(left, None)) is not None:
+                    prompt, due_ns = asked
+                    time.sleep(max(0, began + due_ns - time.perf_counter_ns()) / 1e9)
                     answers.append(self._answer(prompt, constrained, began))
+                    if self._load.rate is not None:  # what it waits for its turn counts
+                        answers[-1] = replace(answers[-1], sent_ns=due_ns)
             except Exception as problem:  # told in the thread that waits
                 problems.append(problem)
 
-        threads = [threading.Thread(target=work, daemon=True) for _ in range(self._concurrency)]
+        most = min(self._load.concurrency or len(self.prompts), len(self.prompts))
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(most)]
         for thread in threads:
             thread.start()
         while any(thread.is_alive() for thread in threads):
@@ -183,20 +187,21 @@ class _Client:
             body["messages"] = [{"role": item.role, "content": item.content} for item in prompt.messages]
         else:
             path, body["prompt"] = "/v1/completions", prompt.text
-        sent_ns, first_ns, text, reason, tokens = time.perf_counter_ns(), 0, "", "", 0
+        sent_ns, pieces_ns, text, reason, tokens = time.perf_counter_ns(), list[int](), "", "", 0
         for event in self._server.stream(path, body):
             if "error" in event:
                 raise RunError(f"line {prompt.line}: {shortened(str(event['error']), _MOST_TEXT)}")
             tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
             for choice in event["choices"]:
-                first_ns = first_ns or time.perf_counter_ns()
+                if "role" not in choice.get("delta", {}):  # which stands before the first token
+                    pieces_ns.append(time.perf_counter_ns() - began)
                 text += choice.get("text") or choice.get("delta", {}).get("content") or ""
                 reason = choice.get("finish_reason") or reason
         ended_ns = time.perf_counter_ns()
         checks, cut = self._checks[prompt.constraint], reason == "length"
         problem = problem_of(checks, text, prompt.text, cut)
-        sent_ns, first_ns, ended_ns = (moment - began for moment in (sent_ns, first_ns or ended_ns, ended_ns))
-        return Answer(prompt.line, sent_ns, first_ns, ended_ns, tokens, text, cut, problem, bool(checks))
+        valid = problem is None if checks else None
+        return Answer(prompt.line, sent_ns - began, pieces_ns, ended_ns - began, tokens, text, cut, valid, problem)
 
 
 def _fields(asked: Whole, kind: str) -> dict[str, Any]:
@@ -226,15 +231,15 @@ class Recording:
 def attach(
     server: Server,
     settings: CaptureSettings,
-    concurrency: int,
+    load: Load,
     recording: Recording | None,
     told: Callable[[str], None] = lambda line: None,
-) -> Attached:
+) -> Found:
     """Passes with and without the constraints, in turn, then a recording of each. The profiler is off afterwards.
 
     Raises UsageError and RunError; an interrupt is raised when the profiler is off.
     """
-    client = _Client(server, settings, concurrency)
+    client = _Client(server, settings, load)
     names = [PLAIN, CONSTRAINED] if client.constrains else [PLAIN]
     passes: dict[str, list[Pass]] = {name: [] for name in names}
     order = random.Random(settings.seed)
@@ -246,6 +251,12 @@ def attach(
         for name in order.sample(names, len(names)):
             passes[name].append(client.run(name == CONSTRAINED))
             told(f"{name}: timed pass {number + 1}/{settings.repeats}: {passes[name][-1].wall_ns / 1e9:.3g} s")
+    known = {"server": server.kind, "version": server.version, "model": server.model, "session": uuid.uuid4().hex}
+    command = [] if recording is None else list(recording.command)
+    runs = {
+        name: Attached(**known, run=name, concurrency=load.concurrency, rate=load.rate, passes=made, command=command)
+        for name, made in passes.items()
+    }
     traces: list[Path] = []
     notes: list[str] = []
     for name in names:
@@ -253,13 +264,11 @@ def attach(
             break
         told(f"{name}: recorded pass")
         found = _recorded(client, server, recording, name == CONSTRAINED)
-        account: dict[str, Any] = {"server": server.kind, "version": server.version, "model": server.model, "run": name}
-        account |= {"concurrency": concurrency, "passes": to_builtins(passes[name]), "command": list(recording.command)}
         output = OutputFile(recording.folder / f"{name}.json.gz", recording.force, recording.command)
-        traces.append(_written(max(found, key=lambda path: path.stat().st_size), output, account))
+        traces.append(_written(max(found, key=lambda path: path.stat().st_size), output, runs[name]))
         if len(found) > 1:
             notes.append(f"{name}: the server wrote {len(found)} traces into {recording.source}; the largest was taken")
-    return Attached(passes, traces, notes)
+    return Found(runs, traces, notes)
 
 
 def _recorded(client: _Client, server: Server, recording: Recording, constrained: bool) -> list[Path]:
@@ -296,69 +305,9 @@ def _traces(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_size for path in paths if "async_llm" not in path.name}
 
 
-def _written(source: Path, output: OutputFile, account: dict[str, Any]) -> Path:
+def _written(source: Path, output: OutputFile, account: Attached) -> Path:
     with scratch_file(output.path) as part:
         raw = output.raw(part)
         with gzip.open(source) if source.suffix == ".gz" else source.open("rb") as file, raw.open("wb") as out:
             shutil.copyfileobj(file, out)
-        return write_trace(read_exported(raw, output), output, (), {KEY: account})
-
-
-def attached_document(server: Server, found: Attached) -> Document:
-    """What the client measured: a row for each figure, of each run its value and that of its passes."""
-    columns = [Column("figure")]
-    for name in found.passes:
-        columns += [Column(name, "number"), Column(f"{name}, passes", "number", joined=True)]
-    rows: list[list[Cell]] = []
-    for label, unit, value in _FIGURES:
-        row = [Cell(label, "text")]
-        for passes in found.passes.values():
-            each = [item for one in passes if (item := value([one])) is not None]
-            row += [Cell(value(passes), unit), Cell((min(each), max(each)) if each else None, unit)]
-        rows.append(row)
-    notes = ("without the profiler, at the client; passes: lowest to highest", *found.notes)
-    section = Section("Requests", notes, Table(tuple(columns), rows, missing="-"))
-    data = {"schema": 1, "server": server.url, "kind": server.kind, "version": server.version, "model": server.model}
-    data |= {"runs": to_builtins(found.passes), "traces": list(map(str, found.traces))}
-    return Document(f"molprof attach: {server.model} at {server.url}", (section,), lambda: data)
-
-
-_Value = Callable[[Sequence[Pass]], "float | None"]
-
-
-def _times(percent: int, time_of: Callable[[Answer], float | None]) -> _Value:
-    def value(passes: Sequence[Pass]) -> float | None:
-        times = [found for one in passes for answer in one.answers if (found := time_of(answer)) is not None]
-        return percentile(sorted(times), percent)
-
-    return value
-
-
-def _per_token(answer: Answer) -> float | None:
-    return per(answer.ended_ns - answer.first_ns, answer.tokens - 1) if answer.tokens > 1 else None
-
-
-def _mean(value: Callable[[Pass], float | None]) -> _Value:
-    def mean(passes: Sequence[Pass]) -> float | None:
-        known = [found for one in passes if (found := value(one)) is not None]
-        return sum(known) / len(known) if known else None
-
-    return mean
-
-
-def _share(each: Sequence[bool]) -> float | None:
-    return per(sum(each), len(each))
-
-
-_TIMES: dict[str, Callable[[Answer], float | None]] = {
-    "time to first token": lambda answer: answer.first_ns - answer.sent_ns,
-    "time per token after it": _per_token,
-    "time of a request": lambda answer: answer.ended_ns - answer.sent_ns,
-}
-_FIGURES: tuple[tuple[str, Unit, _Value], ...] = (
-    *((f"{label} (p{percent})", "ns", _times(percent, of)) for label, of in _TIMES.items() for percent in (50, 99)),
-    ("tokens per s", "number", _mean(lambda one: per(1e9 * sum(item.tokens for item in one.answers), one.wall_ns))),
-    ("tokens per pass", "number", _mean(lambda one: sum(item.tokens for item in one.answers))),
-    ("stopped at the token limit", "ratio", _mean(lambda one: _share([item.cut for item in one.answers]))),
-    ("valid", "ratio", _mean(lambda one: _share([item.problem is None for item in one.answers if item.judged]))),
-)
+        return write_trace(read_exported(raw, output), output, (), {KEY: to_builtins(account)})

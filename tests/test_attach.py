@@ -99,9 +99,10 @@ def test_both_runs_are_timed_and_recorded(tmp_path: Path, server: Fake) -> None:
     code, out, err = called(line, tmp_path)
     assert code == 0, err
     data = json.loads(out)
-    assert {name: len(passes) for name, passes in data["runs"].items()} == {"plain": 2, "constrained": 2}
-    for answer in data["runs"]["plain"][0]["answers"]:
-        assert 0 < answer["sent_ns"] <= answer["first_ns"] <= answer["ended_ns"]
+    assert {name: len(run["passes"]) for name, run in data["runs"].items()} == {"plain": 2, "constrained": 2}
+    for answer in data["runs"]["plain"]["passes"][0]["answers"]:
+        moments = [answer["sent_ns"], *answer["pieces_ns"], answer["ended_ns"]]
+        assert (len(moments), moments) == (5, sorted(moments))
         assert (answer["text"], answer["tokens"], answer["cut"]) == ("[1, 2]", 5, False)
         assert answer["problem"] == "another text than the regular expression"
     bodies = [body for path, body in server.asked if path == "/v1/completions"]
@@ -112,7 +113,32 @@ def test_both_runs_are_timed_and_recorded(tmp_path: Path, server: Fake) -> None:
     for name in ("plain", "constrained"):
         code, out, _ = called(["report", f"out/{name}.json.gz", "--format", "json"], tmp_path)
         assert code == 0
-        assert json.loads(out)["counts"]["kernels"] == 6
+        report = json.loads(out)
+        assert report["counts"]["kernels"] == 6
+        assert report["served"]["values"] == data["figures"][name]
+        assert {name: report["figures"][name] for name in data["figures"][name]} == data["figures"][name]
+        assert (report["figures"]["cut_answers"], report["figures"]["valid_ratio"]) == (0, 0)
+        assert report["figures"]["tokens_per_molecule"] == 5
+        assert report["figures"]["generated_tokens"] is None  # of the recorded steps
+    code, out, _ = called(["compare", "out/plain.json.gz", "out/constrained.json.gz"], tmp_path)
+    assert code == 0
+    assert "At the client, without the profiler, constrained against plain: a request (p50)" in " ".join(out.split())
+    code, out, _ = called(["compare", "out/plain.json.gz", "out/constrained.json.gz", "--all"], tmp_path)
+    assert "requests of plain, constrained took turns, compared round by round" in " ".join(out.split())
+    assert "too few timed passes to tell differences in time from noise: 2, not 3" in " ".join(out.split())
+
+
+def test_requests_at_a_rate(tmp_path: Path, server: Fake) -> None:
+    """At random moments, alike in each pass; each counts from when it was due."""
+    line = [*words(server)[:-2], "--rate", "50", "--format", "json"]
+    code, out, err = called(line, tmp_path)
+    assert code == 0, err
+    runs = json.loads(out)["runs"]
+    assert {(run["concurrency"], run["rate"]) for run in runs.values()} == {(None, 50)}
+    sent = [[answer["sent_ns"] for answer in one["answers"]] for run in runs.values() for one in run["passes"]]
+    assert sent == [sent[0]] * 4
+    assert 0 < sent[0][0] < sent[0][1] < sent[0][2]
+    assert all(one["wall_ns"] > sent[0][2] for run in runs.values() for one in run["passes"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -140,6 +166,7 @@ def test_what_is_refused(tmp_path: Path, server: Fake) -> None:
         (["attach", "http://example.org", *words(server)[2:]], "example.org is another machine"),
         (["attach", "ftp://127.0.0.1", *words(server)[2:]], "is no address of a server"),
         (["attach", server.url], "no prompts are given"),
+        (words(server, "--rate", "nan"), "no requests are sent at a rate of nan"),
         (words(server, "--traces", "out"), "--trace-dir and --traces belong together"),
         (words(server, "--trace-dir", "none", "--traces", "out"), "no folder none"),
     ):

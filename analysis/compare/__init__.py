@@ -15,7 +15,7 @@ from molprof.analysis.compare.rows import ComparedRow, by_rounds, compared_rows
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS, LEAST_REPEATS, LEVEL, best_level
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.labels import run_labels
-from molprof.analysis.figures.model import Report, plain
+from molprof.analysis.figures.model import Report, Served, plain
 from molprof.analysis.figures.run_model import Run
 from molprof.common.errors import NotComparableError, UsageError
 from molprof.common.notebook import in_frame
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 
+# What decides how long requests to a server take, beside their constraint.
+_OF_REQUESTS = ("server", "version", "model", "requests", "concurrency", "rate")
 _OF_TEMPLATES = ("tokenizer", "processor", "placeholder")
 
 
@@ -104,7 +106,12 @@ def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Se
         ),
         phase_differences=tuple(phase_difference(reports[0], report) for report in reports[1:]),
         predictions=predictions(labels, timed, rows, expectations),
-        notes=(*notes, *pairing_notes(labels, differences), *repeat_notes(labels, reports, paired is not None)),
+        notes=(
+            *notes,
+            *pairing_notes(labels, differences),
+            *served_notes(labels, timed, paired is not None),
+            *repeat_notes(labels, reports, paired is not None),
+        ),
         surroundings=tuple(
             surroundings(report.trace.device_names, report.trace.software, report.run) for report in reports
         ),
@@ -127,6 +134,24 @@ def pairing_notes(labels: Sequence[str], differences: Sequence[Difference | None
             f"not paired with {labels[0]}: {', '.join(apart)}. The machine may have changed its speed between the "
             "captures, which their intervals do not show. molprof capture with several models or processors pairs runs"
         )
+
+
+def served_notes(labels: Sequence[str], reports: Sequence[Report], paired: bool) -> Iterator[str]:
+    """How runs of requests to servers were compared."""
+    served = [report.served for report in reports if isinstance(report.served, Served)]
+    if len(served) < len(reports):
+        return
+    first = served[0]
+    for label, item in zip(labels[1:], served[1:], strict=True):
+        unlike = [name for name in _OF_REQUESTS if getattr(item, name) != getattr(first, name)]
+        if each := [f"{name} ({getattr(item, name)}, not {getattr(first, name)})" for name in unlike]:
+            yield f"{label} differs from {labels[0]} in {'; '.join(each)}"
+    if paired:
+        yield f"requests of {', '.join(labels)} took turns, compared round by round; intervals by Student's t"
+    else:
+        yield "not paired: the machine may have changed its speed between runs, which their intervals do not show"
+    if (least := min(len(item.passes) for item in served)) < LEAST_REPEATS:
+        yield f"too few timed passes to tell differences in time from noise: {least}, not {LEAST_REPEATS} (--repeats)"
 
 
 def repeat_notes(labels: Sequence[str], reports: Sequence[Report], paired: bool) -> Iterator[str]:

@@ -9,6 +9,7 @@ intervals from all ratios of a pass of one to a pass of the other.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -27,8 +28,9 @@ from molprof.analysis.compare.statistics import (
 from molprof.analysis.figures.catalog import COMPARED
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.latency import mean_latency
-from molprof.analysis.figures.model import Report
+from molprof.analysis.figures.model import Report, Served
 from molprof.analysis.figures.run_model import RepeatFigures, Run, Spread
+from molprof.analysis.figures.served import with_values
 from molprof.common.values import Value, per
 
 
@@ -106,8 +108,18 @@ def compared_row(figure: Figure, reports: Sequence[Report], paired: bool = False
 def by_rounds(reports: Sequence[Report]) -> tuple[Report, ...] | None:
     """The reports with the timed passes of the rounds that all runs have, in one order, and times that are their means.
 
-    None if not one capture made all runs, each once. Foreign traces have no times, and stay as they are.
+    None if not one capture made all runs, each once. Foreign traces have no times, and stay as they are. Passes of a
+    client that took turns are rounds too.
     """
+    served = [report.served for report in reports if isinstance(report.served, Served)]
+    if (
+        len(served) == len(reports) == len({item.run for item in served})
+        and len({item.session for item in served}) == 1
+    ):
+        return tuple(
+            replace(report, served=with_values(item, statistics.fmean))
+            for report, item in zip(reports, served, strict=True)
+        )
     runs = [report.run for report in reports if report.run is not None]
     sessions = [run.session for run in runs if run.session is not None]
     made = {(item.id, item.run) for item in sessions}

@@ -23,6 +23,8 @@ from molprof.analysis.documents.figures import (
 )
 from molprof.analysis.documents.findings import findings_section
 from molprof.analysis.documents.report import plots_section, report_sections, warnings
+from molprof.analysis.documents.served import SEEN
+from molprof.analysis.figures.model import Served
 from molprof.analysis.figures.run_model import Run
 from molprof.common.document import Cell, Column, Document, Field, Section, Table, table_of
 from molprof.common.values import (
@@ -205,6 +207,9 @@ def _statement(comparison: Comparison, place: int) -> str:
     if difference is None or report.run is None or first.run is None:
         steps = _steps(comparison, place)
         said = " ".join(filter(None, (steps, _span(comparison, place, bool(steps)), _phases(comparison, place))))
+        if isinstance(report.served, Served) and isinstance(first.served, Served):
+            text = f"{_served(comparison, place)}{f' {said}' if said else ''}"
+            return text + unlike_surroundings(comparison.surroundings[0], comparison.surroundings[place])
         text = f"{said} Which is faster without the profiler is not recorded."
         if not said:
             both = "neither steps of one kind nor GPU work is recorded in both"
@@ -217,6 +222,19 @@ def _statement(comparison: Comparison, place: int) -> str:
         if not _leads_with_tokens(comparison, place):
             text += _at_limit(comparison, place, "times are not of whole answers.")
     return text + unlike_surroundings(comparison.surroundings[0], comparison.surroundings[place])
+
+
+def _served(comparison: Comparison, place: int) -> str:
+    """What clients saw of two runs of requests to a server."""
+    label, first_label, rows = comparison.labels[place], comparison.labels[0], {}
+    for row in comparison.rows:
+        here, there = row.numbers(place)
+        if row.figure.id in SEEN and here is not None and there is not None:
+            factor = "not beyond noise" if row.within_noise(place) else factor_text(row.factor(place))
+            times = f"{time_text(here)} against {time_text(there)}{_between(row, place)}"
+            rows[row.figure.id] = f"{SEEN[row.figure.id]} {factor} ({times})"
+    each = "; ".join(rows[name] for name in SEEN if name in rows)
+    return f"At the client, without the profiler, {label} against {first_label}: {each}."
 
 
 def _against(comparison: Comparison, place: int, difference: Difference) -> str:

@@ -135,7 +135,7 @@ def _worded(rows: Iterable[tuple[Figure, T]], reports: Reports) -> list[tuple[Fi
     """Figures and what belongs to each; without molecules none of them, nor words of them."""
     if reports.of_molecules:
         return list(rows)
-    of_prompts = any(report.run is not None for report in reports.reports)
+    of_prompts = any(report.run is not None or report.served for report in reports.reports)
     return [
         (replace(figure, label=figure.label.replace("molecule", "prompt")), of_figure)
         for figure, of_figure in rows

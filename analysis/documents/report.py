@@ -24,6 +24,7 @@ from molprof.analysis.documents.findings import best_findings, findings_section,
 from molprof.analysis.documents.own_program import processors_section, program_notes, program_times
 from molprof.analysis.documents.plots import PLOTS, plot_section
 from molprof.analysis.documents.program import program_lines, unrecorded_sections
+from molprof.analysis.documents.served import client_lines
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import shown_tables
 from molprof.analysis.figures.certificate.file import PASSES
@@ -359,7 +360,7 @@ def _drift(report: Report) -> Iterator[str]:
 def report_verdict(report: Report) -> tuple[str, ...]:
     """What one trace shows: of a run, its time and what takes most of it; of another trace, what the GPU did."""
     if report.run is None:
-        return (_trace(report), *program_lines(report))
+        return (*client_lines(report), _trace(report), *program_lines(report))
     return (_run(report.run), _trace(report)) if report.trace.gpu_recorded else (_run(report.run),)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from msgspec import convert
+from msgspec import UNSET, convert
 from msgspec.structs import asdict, replace
 
 from molprof.analysis.figures import certificate
@@ -29,10 +29,12 @@ from molprof.analysis.figures.model import (
 )
 from molprof.analysis.figures.run import read_run
 from molprof.analysis.figures.run_model import Run
+from molprof.analysis.figures.served import read_served
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.load import MANIFEST_HINT
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_row, query_rows
+from molprof.common import attached
 from molprof.common.errors import TraceError
 from molprof.common.manifest import TRIMMED_KEY, Manifest, from_json, trimmed_from_json
 from molprof.common.values import counted
@@ -99,6 +101,8 @@ def build_report(engine: TraceProcessor, info: TraceInfo) -> Report:
     try:
         manifest = None if info.manifest is None else from_json(info.manifest)
         trimmed = trimmed_from_json(info.keys.get(TRIMMED_KEY))
+        measured = info.keys.get(attached.KEY)
+        served = UNSET if measured is None else read_served(attached.from_json(measured))
     except TraceError as error:
         raise TraceError(f"{info.path}: {error}", hint=error.hint or MANIFEST_HINT) from error
     refuse_ambiguous(engine, info.path)
@@ -133,6 +137,7 @@ def build_report(engine: TraceProcessor, info: TraceInfo) -> Report:
         findings=(),
         typical_step=read_typical_step(engine) if trace.whole_steps else None,
         certificate=certificate.certify(engine, info, counts, devices, checks),
+        served=served,
     )
 
 

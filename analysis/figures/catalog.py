@@ -6,12 +6,14 @@ from molprof.analysis.figures.figure import Figure, TableQuery
 from molprof.analysis.figures.kernels import COUNTERS, KERNELS, LAUNCHES, WORK
 from molprof.analysis.figures.latency import LATENCY
 from molprof.analysis.figures.model import Report, Table
+from molprof.analysis.figures.served import of_served
 from molprof.analysis.figures.settings import SETTINGS
 from molprof.analysis.figures.tables import TABLES as SHARED
 from molprof.analysis.figures.times import MASKING, TIMES, TOKENS
 
+_OF_RUNS = (*SETTINGS, *TIMES, *LATENCY, *TOKENS)
 FIGURES: tuple[Figure, ...] = (
-    *(*SETTINGS, *TIMES, *LATENCY, *TOKENS),
+    *map(of_served, _OF_RUNS),
     *(*LAUNCHES, *KERNELS, *WORK, *COUNTERS, *MASKING),
 )
 # Those that comparisons show, by id.

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from molprof.analysis.figures.model import Group, Report, Table, Verdict, worst
+from molprof.analysis.figures.model import Group, Report, Served, Table, Verdict, worst
 from molprof.analysis.figures.run_model import RepeatFigures, Run, RunTotal
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
@@ -84,7 +84,12 @@ class Figure(Struct, frozen=True):
 
     def samples(self, report: Report) -> list[float]:
         """The figure of each timed pass; empty where one lacks it."""
-        if self.repeat is None or report.run is None:
+        if self.repeat is None:
+            return []
+        if isinstance(report.served, Served):
+            found = [item.figures.get(self.id) for item in report.served.passes]
+            return [] if None in found else [value for value in found if value is not None]
+        if report.run is None:
             return []
         values = [self.repeat(report.run, repeat) for repeat in report.run.repeats]
         known = [value for value in values if value is not None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise
 
@@ -40,6 +40,11 @@ def latency(manifest: Manifest, repeat: Repeat) -> dict[str, int | None] | None:
         found["first_token"] += [end - arrived_ns for end in ends[:1]]
         found["request"] += [end - arrived_ns for end in ends[-1:]]
         found["between_tokens"] += [after - before for before, after in pairwise(ends)]
+    return percentiles(found)
+
+
+def percentiles(found: Mapping[str, Sequence[int]]) -> dict[str, int | None]:
+    """Of times of requests by measure, ns; by the figure's id."""
     return {
         f"{name}_p{percent}_ns": percentile(sorted(times), percent)
         for name, times in found.items()

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal
 
-from msgspec import Struct, field, json, to_builtins
+from msgspec import UNSET, Struct, UnsetType, field, json, to_builtins
 
 from molprof.analysis.figures.run_model import Run
 from molprof.common.notebook import in_frame
@@ -307,6 +307,27 @@ class Given(Struct, frozen=True):
     molecules: int | None = None
 
 
+class ServedPass(Struct, frozen=True):
+    """All requests to a server once."""
+
+    figures: dict[str, int | float | None]  # by id; None where there is too little for it
+
+
+class Served(Struct, frozen=True):
+    """What `molprof attach` measured at the client of the server that wrote the trace, without the profiler."""
+
+    server: str
+    version: str
+    model: str
+    run: str  # plain or constrained
+    session: str
+    concurrency: int | None
+    rate: float | None
+    passes: tuple[ServedPass, ...]
+    requests: int = 0  # of a pass
+    values: dict[str, int | float | None] = {}  # by id, the medians of the passes, or means of rounds
+
+
 class Report(Struct, frozen=True):
     """All figures of one trace. A foreign trace has no `run`, one without annotated steps no `typical_step`."""
 
@@ -321,6 +342,7 @@ class Report(Struct, frozen=True):
     typical_step: TypicalStep | None = None
     certificate: Certificate | None = None  # None in a stored report of an older molprof
     given: Given = Given()
+    served: Served | UnsetType = UNSET  # only of a server that molprof was attached to
 
     def _repr_html_(self) -> str | None:
         return in_frame(self)

@@ -150,7 +150,7 @@ def mask_cost(known: Known) -> Found | None:
         f"{known.scope.recorded_text}"
         + (f"; in a step {each}" if (each := _spread(known, "all")) else "")
         + (f"; not recorded: {', '.join(missing)}" if missing else ""),
-        {f"{kind}_ns": ns for kind, ns in times.items() if ns is not None} | {"forward_ns": forward_ns},
+        {f"{kind}_ns": ns for kind, ns in (*times.items(), ("forward", forward_ns)) if ns is not None},
         known.gain(known.scope.host_part(_sum(phases, "exposed_ns", *_MASKS)), "time of masks outside GPU work"),
     )
 

@@ -19,21 +19,25 @@ _SETTINGS = ("prompts", "count", "schema", "regex", "choices", "grammar_file", "
 @click.command("attach")
 @click.argument("url")
 @lambda command: with_options(command, *(setting_option(SETTINGS[name]) for name in (*_SETTINGS, "warmup")))
-@number_option("--concurrency", default=8, help="Requests at a time.")
+@number_option("--concurrency", help="Requests at a time at most.  [default: 8, or no bound with --rate]")
+@click.option(
+    "--rate",
+    type=float,
+    metavar="R",
+    help="Send R requests per second at random intervals, alike in each pass.  [default: one as another ends]",
+)
 @number_option("--steps", default=40, help="Steps of the server to record.")
 @path_option("--trace-dir", "source", text="Folder into which the server writes its traces.", metavar="DIR")
 @path_option("--traces", "folder", text="Folder for a trace of each run; requires --trace-dir.", metavar="DIR")
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="Another machine that may be asked. Repeatable.")
 @result_options()
-def command(
-    url: str, concurrency: int, steps: int, source: Path | None, folder: Path | None, result: Result, **options: Any
-) -> None:
+def command(url: str, steps: int, source: Path | None, folder: Path | None, result: Result, **options: Any) -> None:
     """Time a running vLLM or SGLang server with and without a constraint, then let it record some steps.
 
-    URL is that of its OpenAI API, such as http://127.0.0.1:8000. All prompts are sent, --concurrency at a time: in
-    warm-up passes, then in timed passes with and without the constraint, in turn and without the profiler. With
-    --traces the server records the first steps of one more pass of each. Its profiler is off afterwards, also where
-    this command is interrupted.
+    URL is that of its OpenAI API, such as http://127.0.0.1:8000. All prompts are sent, --concurrency at a time or at a
+    --rate: in warm-up passes, then in timed passes with and without the constraint, in turn and without the profiler.
+    With --traces the server records the first steps of one more pass of each. Its profiler is off afterwards, also
+    where this command is interrupted.
 
     \b
     Example:
@@ -42,7 +46,7 @@ def command(
     """
     if (source is None) != (folder is None):
         raise UsageError("--trace-dir and --traces belong together", hint="give both, or none")
-    hosts = options.pop("hosts")
+    hosts, concurrency, rate = (options.pop(name) for name in ("hosts", "concurrency", "rate"))
     settings = CaptureSettings("served", **options)
     if settings.prompts is None:
         raise UsageError("no prompts are given", hint="--prompts FILE")
@@ -51,14 +55,16 @@ def command(
         if not source.is_dir():
             raise UsageError(f"no folder {source}", hint="--trace-dir DIR, the server's torch_profiler_dir")
         make_folder(folder)
-    from molprof.profiler.attach import Recording, Server, attach, attached_document
+    from molprof.analysis.documents.served import attached_document
+    from molprof.profiler.attach import Load, Recording, Server, attach
 
     server = Server(url, hosts)
     line = ("molprof", *sys.argv[1:])
     recording = None
     if source is not None and folder is not None:
         recording = Recording(steps, source, folder, line, result.force)
-    found = attach(server, settings, concurrency, recording, note)
-    result.deliver(attached_document(server, found))
+    load = Load(8 if concurrency is None and rate is None else concurrency, rate)
+    found = attach(server, settings, load, recording, note)
+    result.deliver(attached_document(server.url, found.runs, list(map(str, found.traces)), found.notes))
     if len(found.traces) > 1:
         note(f"next: molprof compare {' '.join(map(str, found.traces))}")

@@ -1,0 +1,73 @@
+"""What `molprof attach` measured at the client of a running server, as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import to_builtins
+
+from molprof.analysis.compare.statistics import LEVEL, paired_ratio
+from molprof.analysis.figures import Report
+from molprof.analysis.figures.catalog import FIGURES
+from molprof.analysis.figures.model import Served
+from molprof.analysis.figures.served import read_served
+from molprof.common.attached import Attached
+from molprof.common.document import Cell, Column, Document, Section, Table
+from molprof.common.values import counted, number_text, time_text
+
+# What a client sees of a request, in words of a sentence, by figure.
+SEEN = {
+    "request_p50_ns": "a request (p50)",
+    "first_token_p50_ns": "to its first token",
+    "between_tokens_p50_ns": "between tokens",
+}
+
+
+def client_lines(report: Report) -> Iterator[str]:
+    """What the client of a server saw, where the trace has it."""
+    if isinstance(report.served, Served):
+        served = report.served
+        load = [f", {served.concurrency} at a time"] if served.concurrency else []
+        load += [f", {number_text(served.rate)} per s"] if served.rate else []
+        asked = f"{counted(served.requests, 'request')}{''.join(load)}, {served.run}"
+        passes = f"median of {counted(len(served.passes), 'pass', 'es')}"
+        times = ", ".join(f"{time_text(served.values[name])} {words}" for name, words in SEEN.items())
+        yield f"At the client, without the profiler ({asked}, {passes}): {times}."
+
+
+def attached_document(url: str, runs: Mapping[str, Attached], traces: Sequence[str], notes: Sequence[str]) -> Document:
+    """A row for each figure, of each run; of the runs after the first with the interval of their ratio to it.
+
+    runs: by name, which took turns; the paths of their traces; notes: what else is to be said.
+    """
+    served = {name: read_served(attached) for name, attached in runs.items()}
+    columns, rows = [Column("figure")], []
+    for name in served:
+        columns += [Column(name, "number"), Column("passes", "number", joined=True)]
+        columns += [Column("ratio", "factor", joined=True)] if len(columns) > 3 else []
+    for figure in FIGURES:
+        if figure.id not in next(iter(served.values())).values:
+            continue
+        row, first = [Cell(figure.label.replace("molecule", "request"), "text")], None
+        for item in served.values():
+            each = [number for one in item.passes if (number := one.figures[figure.id]) is not None]
+            row += [Cell(item.values[figure.id], figure.unit)]
+            row += [Cell((min(each), max(each)) if each else None, figure.unit)]
+            if first is not None:
+                timed = figure.unit == "ns" and each and len(each) == len(first)
+                interval = paired_ratio(each, first) if timed else None
+                row.append(Cell(None if interval is None else (interval.low, interval.high), "factor"))
+            first = each if first is None else first
+        rows.append(row)
+    asked = next(iter(runs.values()))
+    said = (
+        f"at the client, without the profiler: medians of {counted(len(asked.passes), 'pass', 'es')}, lowest to highest"
+    )
+    ratio = f"ratio: its {100 * LEVEL:.0f} % interval, round by round; from three passes of each on"
+    section = Section(
+        "Requests", (said, *([ratio] if len(runs) > 1 else []), *notes), Table(tuple(columns), rows, missing="-")
+    )
+    data: dict[str, Any] = {"schema": 1, "url": url, "runs": {name: to_builtins(one) for name, one in runs.items()}}
+    data |= {"figures": {name: item.values for name, item in served.items()}, "traces": list(traces)}
+    return Document(f"molprof attach: {asked.model} at {url}", (section,), lambda: data)

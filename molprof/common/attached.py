@@ -1,0 +1,55 @@
+"""What the client of a running server measured, as each trace that the server recorded for it holds it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from molprof.common.errors import TraceError
+from molprof.common.typed_json import read_typed
+
+KEY = "molprof_attached"
+
+
+class Answer(Struct, frozen=True):
+    """One request as the client saw it; times in ns since its pass began."""
+
+    line: int  # of its prompt
+    sent_ns: int  # with a rate, when it was due
+    pieces_ns: list[int]  # when each piece of its text came: as servers stream, one for each token
+    ended_ns: int
+    tokens: int  # as the server counts
+    text: str
+    cut: bool  # the token limit ended it
+    valid: bool | None  # None: nothing judges it
+    problem: str | None = None  # why it is not valid
+
+
+class Pass(Struct, frozen=True):
+    """All requests once, without the profiler."""
+
+    wall_ns: int
+    answers: list[Answer]
+
+
+class Attached(Struct, frozen=True):
+    """One run of requests: the same prompts in each pass."""
+
+    server: str  # vllm or sglang
+    version: str  # empty: the server does not say
+    model: str
+    run: str  # plain or constrained
+    session: str  # one for the runs that took turns, round by round
+    concurrency: int | None  # the most requests at a time; None: no bound
+    rate: float | None  # requests per s; None: the next is sent when another has ended
+    passes: list[Pass]
+    command: list[str] = []
+
+
+def from_json(raw: Any) -> Attached:
+    """Raises TraceError."""
+    found = read_typed(raw, Attached, KEY)
+    if not found.passes:
+        raise TraceError(f"{KEY} has no passes")
+    return found
