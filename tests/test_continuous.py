@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +71,26 @@ def test_requests_arrive_and_the_phases_are_those_of_generate() -> None:
 
     (cut,) = batches(run, "C", "C", "C", marks=Early())
     assert (cut.steps, cut.rows) == (3, (found.rows[0][:3], (), ()))
+
+
+def test_an_interrupt_ends_the_thread_first() -> None:
+    class Killed(Log):
+        def forward(self) -> None:
+            super().forward()
+            if self.heard.count("F") == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    def interrupt(number: int, frame: object) -> None:
+        raise InterruptedError
+
+    before, log, threads = signal.signal(signal.SIGTERM, interrupt), Killed(), threading.active_count()
+    try:
+        with pytest.raises(InterruptedError):
+            batches(runner(CONTINUOUS, processor="grammar"), "CCCCC", marks=log)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert log.heard.count("F") in (3, 4)
+    assert threading.active_count() == threads
 
 
 def test_a_capture_whose_thread_is_recorded(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from molprof.common.errors import RunError, UsageError
+from molprof.common.process import interrupts_held
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.constraints.base import BatchProcessor, StateTable
 from molprof.profiler.engines import BatchPlan, BatchResult
@@ -62,10 +63,11 @@ class Continuous:
             )
         with marks.setup("tokenize", number):
             prompts = self._loaded.tokenizer([prompt.text for prompt in plan.prompts])["input_ids"]
-        with explained(plan, self._settings.attention), _quiet():
+        # An interrupt ends the thread's steps first: raised inside `join`, it would leave the thread running.
+        with explained(plan, self._settings.attention), _quiet(), interrupts_held() as noted:
             marks.begin(number)
             manager = self._manager(number, plan, studied, marks, prompts)
-            steps = _Steps(manager, prompts, self._settings.arrivals, marks)
+            steps = _Steps(manager, prompts, self._settings.arrivals, marks, noted)
             try:
                 manager.start()
                 # Now, while no request has ended: the thread ends with the last one, and nobody waits for it to look.
@@ -136,10 +138,17 @@ class Continuous:
 class _Steps:
     """Hands requests to a manager as they arrive, calls marks in its thread, and notes the rows of each step."""
 
-    def __init__(self, manager: Any, prompts: Sequence[Sequence[int]], arrivals: float | None, marks: Marks) -> None:
+    def __init__(
+        self,
+        manager: Any,
+        prompts: Sequence[Sequence[int]],
+        arrivals: float | None,
+        marks: Marks,
+        interrupts: Sequence[int],
+    ) -> None:
         self.rows: list[dict[int, bool]] = []  # by step, whether it chooses a token of each row; not of half a prompt
         self.arrived: list[int] = []  # by row, the step before which it came
-        self._manager, self._marks, self._arrivals = manager, marks, arrivals
+        self._manager, self._marks, self._arrivals, self._interrupts = manager, marks, arrivals, interrupts
         self._requests = [manager.input_queue.get_nowait() for _ in prompts]
         self._numbers = {request.request_id: row for row, request in enumerate(self._requests)}
         self._waiting = deque(self._requests)
@@ -194,7 +203,7 @@ class _Steps:
     def _updated(self) -> None:
         """`update_batch`."""
         self._update()
-        if self._marks.enough():
+        if self._marks.enough() or self._interrupts:
             self._stopped = True
             self._manager.background_thread_status.request_stop(BackgroundThreadStatus.HARD_STOP, 0)
 
