@@ -85,14 +85,23 @@ class Server:
     """
 
     def __init__(self, url: str, hosts: Sequence[str]) -> None:
-        parts = urlsplit(url if "//" in url else f"//{url}")
-        if parts.scheme not in ("", "http") or parts.hostname is None:
+        try:
+            parts = urlsplit(url if "//" in url else f"//{url}")
+            name, port = parts.hostname or "", parts.port or 80
+        except ValueError:  # of a port or a name
+            name = ""
+        if not name or parts.scheme not in ("", "http"):
             raise UsageError(f"{url!r} is no address of a server", hint="such as http://127.0.0.1:8000")
-        if parts.hostname not in (*LOCAL, *hosts):
-            raise UsageError(f"{parts.hostname} is another machine", hint=f"--host {parts.hostname}, if it is yours")
-        self.address = parts.hostname, parts.port or 80
-        self.url = f"http://{parts.hostname}:{self.address[1]}"
-        self.model = str(json.loads(self.ask("GET", "/v1/models"))["data"][0]["id"])
+        if name not in (*LOCAL, *hosts):
+            raise UsageError(f"{name} is another machine", hint=f"--host {name}, if it is yours")
+        self.address, self.url = (name, port), f"http://{f'[{name}]' if ':' in name else name}:{port}"
+        models = self.ask("GET", "/v1/models")
+        try:
+            self.model = str(json.loads(models)["data"][0]["id"])
+        except (ValueError, LookupError, TypeError) as problem:
+            raise RunError(
+                f"{self.url} serves no model as vLLM and SGLang do", hint="is it the right port?"
+            ) from problem
         try:
             self.kind, self.version = VLLM, str(json.loads(self.ask("GET", "/version"))["version"])
         except (RunError, KeyError, ValueError):
@@ -124,10 +133,12 @@ class Server:
         return connection
 
     def _answered(self, connection: http.client.HTTPConnection, path: str) -> http.client.HTTPResponse:
-        answer = connection.getresponse()
+        try:
+            answer = connection.getresponse()
+        except (OSError, http.client.HTTPException) as problem:
+            raise RunError(f"{self.url}{path}: {problem or type(problem).__name__}") from problem
         if answer.status >= 400:
-            text = shortened(" ".join(answer.read().decode(errors="replace").split()), _MOST_TEXT)
-            raise _RefusedError(f"{self.url}{path}: {answer.status} {text or answer.reason}")
+            raise _RefusedError(f"{self.url}{path}: {answer.status} {_reason(answer.read()) or answer.reason}")
         return answer
 
 
@@ -190,7 +201,7 @@ class _Client:
         sent_ns, pieces_ns, text, reason, tokens = time.perf_counter_ns(), list[int](), "", "", 0
         for event in self._server.stream(path, body):
             if "error" in event:
-                raise RunError(f"line {prompt.line}: {shortened(str(event['error']), _MOST_TEXT)}")
+                raise RunError(f"line {prompt.line}: {_reason(json.dumps(event))}")
             tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
             for choice in event["choices"]:
                 if "role" not in choice.get("delta", {}):  # which stands before the first token
@@ -202,6 +213,16 @@ class _Client:
         problem = problem_of(checks, text, prompt.text, cut)
         valid = problem is None if checks else None
         return Answer(prompt.line, sent_ns - began, pieces_ns, ended_ns - began, tokens, text, cut, valid, problem)
+
+
+def _reason(answer: str | bytes) -> str:
+    """What an answer says went wrong, in one line."""
+    text = answer if isinstance(answer, str) else answer.decode(errors="replace")
+    try:
+        text = str(json.loads(text)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        text = "" if text.lstrip().startswith("<") else text  # a page
+    return shortened(" ".join(text.split()), _MOST_TEXT)
 
 
 def _fields(asked: Whole, kind: str) -> dict[str, Any]:
@@ -263,7 +284,7 @@ def attach(
         if recording is None:
             break
         told(f"{name}: recorded pass")
-        found = _recorded(client, server, recording, name == CONSTRAINED)
+        found = _recorded(client, server, recording, name == CONSTRAINED, told)
         output = OutputFile(recording.folder / f"{name}.json.gz", recording.force, recording.command)
         traces.append(_written(max(found, key=lambda path: path.stat().st_size), output, runs[name]))
         if len(found) > 1:
@@ -271,7 +292,9 @@ def attach(
     return Found(runs, traces, notes)
 
 
-def _recorded(client: _Client, server: Server, recording: Recording, constrained: bool) -> list[Path]:
+def _recorded(
+    client: _Client, server: Server, recording: Recording, constrained: bool, told: Callable[[str], None]
+) -> list[Path]:
     """The traces that the server wrote of a pass."""
     before = _traces(recording.source)
     begin: dict[str, Any] = {"max_iterations": recording.steps}
@@ -288,6 +311,8 @@ def _recorded(client: _Client, server: Server, recording: Recording, constrained
                 raise RunError(f"the server does not record: {problem}", hint=_NO_PROFILER) from problem
             client.run(constrained, lambda: noted)
         finally:
+            if noted:
+                told("interrupted: waiting until the server has stopped its profiler")
             if not refused:
                 server.ask("POST", "/stop_profile", limit_s=_TRACE_S)
     ends = time.monotonic() + _TRACE_S

@@ -28,7 +28,8 @@ class Fake(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.folder, self.asked, self.on = folder, [], False
         self.held: threading.Event | None = None  # while the profiler is on, answers wait for it
-        self.has_profiler = True
+        self.has_profiler, self.models = True, [{"id": "mine"}]
+        self.refuses = ""  # what it answers to requests
 
     @property
     def url(self) -> str:
@@ -42,7 +43,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        known = {"/v1/models": {"data": [{"id": "mine"}]}, "/version": {"version": "0.32.0"}}
+        known = {"/v1/models": {"data": self.server.models}, "/version": {"version": "0.32.0"}}
         self._send(200, json.dumps(known[self.path]))
 
     def do_POST(self) -> None:
@@ -55,6 +56,8 @@ class _Handler(BaseHTTPRequestHandler):
             if not self.server.on:
                 tiny_trace.write(self.server.folder / f"{len(self.server.asked)}.pt.trace.json.gz", _foreign())
             self._send(200, "")
+        elif self.server.refuses:
+            self._send(400, self.server.refuses)
         else:
             if self.server.on and self.server.held is not None:
                 self.server.held.wait(60)
@@ -166,6 +169,10 @@ def test_what_is_refused(tmp_path: Path, server: Fake) -> None:
         (["attach", "http://example.org", *words(server)[2:]], "example.org is another machine"),
         (["attach", "ftp://127.0.0.1", *words(server)[2:]], "is no address of a server"),
         (["attach", server.url], "no prompts are given"),
+        (
+            ["attach", "http://127.0.0.1:99999", *words(server)[2:]],
+            "'http://127.0.0.1:99999' is no address of a server",
+        ),
         (words(server, "--rate", "nan"), "no requests are sent at a rate of nan"),
         (words(server, "--traces", "out"), "--trace-dir and --traces belong together"),
         (words(server, "--trace-dir", "none", "--traces", "out"), "no folder none"),
@@ -173,6 +180,21 @@ def test_what_is_refused(tmp_path: Path, server: Fake) -> None:
         code, _, err = called(line, tmp_path)
         assert (code, message in err) == (2, True), err
     assert server.asked == []
+    (tmp_path / "none.txt").write_text("")
+    server.refuses = '{"error": {"message": "no such\\ngrammar", "code": 400}}'
+    (tmp_path / "g.ebnf").write_text('root ::= "a"')
+    asked = ["--prompts", "ask.txt", "--max-new-tokens", "9"]
+    for line, message in (
+        (["attach", server.url, *asked, "--prompts", "none.txt"], "none.txt has no prompts"),
+        (["attach", server.url, *asked, "--grammar-file", "g.ebnf"], "/v1/completions: 400 no such grammar"),
+    ):
+        code, _, err = called(line, tmp_path)
+        assert (code, message in err) == (2 if "none" in message else 3, True), err
+    server.refuses = ""
+    server.models = []
+    code, _, err = called(words(server), tmp_path)
+    assert (code, f"{server.url} serves no model" in err) == (3, True), err
+    server.models = [{"id": "mine"}]
     server.has_profiler = False
     code, _, err = called(words(server, "--trace-dir", "served", "--traces", "out"), tmp_path)
     assert code == 3

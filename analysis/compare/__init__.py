@@ -216,7 +216,7 @@ def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: b
 
 def one_file(first: Report, other: Report) -> bool:
     """Whether both reports are of one trace file, or of copies. A path alone does not tell: files are replaced."""
-    one, two = ((replace(item.trace, path=""), item.counts, item.run) for item in (first, other))
+    one, two = ((replace(item.trace, path=""), item.counts, item.run, item.served) for item in (first, other))
     return one == two
 
 

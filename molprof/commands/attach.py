@@ -11,7 +11,7 @@ import click
 from molprof.commands.options import Result, make_folder, note, number_option, path_option, result_options, with_options
 from molprof.commands.run_options import setting_option
 from molprof.common.errors import UsageError
-from molprof.common.settings import SETTINGS, CaptureSettings
+from molprof.common.settings import SETTINGS, VLLM, CaptureSettings
 
 _SETTINGS = ("prompts", "count", "schema", "regex", "choices", "grammar_file", "check", "max_new_tokens", "repeats")
 
@@ -47,7 +47,7 @@ def command(url: str, steps: int, source: Path | None, folder: Path | None, resu
     if (source is None) != (folder is None):
         raise UsageError("--trace-dir and --traces belong together", hint="give both, or none")
     hosts, concurrency, rate = (options.pop(name) for name in ("hosts", "concurrency", "rate"))
-    settings = CaptureSettings("served", **options)
+    settings = CaptureSettings("served", engine=VLLM, **options)  # which takes all constraints
     if settings.prompts is None:
         raise UsageError("no prompts are given", hint="--prompts FILE")
     result.check([Path(settings.prompts)])
