@@ -21,7 +21,7 @@ from molprof.profiler.capture.capture import capture
 from molprof.profiler.models.load import export
 from molprof.profiler.recording.tracefile import OutputFile
 
-PYTHON = os.environ.get("MOLPROF_VLLM") or (sys.executable if importlib.util.find_spec("vllm") else None)
+FOLDER = os.environ.get("MOLPROF_VLLM")
 LINES = [
     {"prompt": "[SMILES]CO[/SMILES]", "choices": ["no", "yes"]},
     {"prompt": "[SMILES]CCO[/SMILES]"},
@@ -33,13 +33,14 @@ OPTIONS = "--engine vllm --prompts ask.jsonl --processor none,xgrammar --batch-s
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A capture of two runs that take turns in one engine, by processor."""
-    if PYTHON is None:
-        pytest.skip("vLLM is not installed, and MOLPROF_VLLM names no Python that has it and molprof")
+    if importlib.util.find_spec("vllm") is None and not os.path.isdir(FOLDER or ""):
+        pytest.skip("vLLM is not installed, and MOLPROF_VLLM names no folder that has it")
     folder = tmp_path_factory.mktemp("vllm")
     export(CaptureSettings("qwen", device="cpu"), folder / "qwen")
     (folder / "ask.jsonl").write_text("\n".join(map(json.dumps, LINES)))
-    words = [PYTHON, "-m", "molprof", "capture", "--model", "qwen", *OPTIONS.split(), "-o", "runs"]
-    done = subprocess.run(words, cwd=folder, check=False, capture_output=True, text=True, timeout=600)
+    words = [sys.executable, "-m", "molprof", "capture", "--model", "qwen", *OPTIONS.split(), "-o", "runs"]
+    env = {**os.environ, **({"PYTHONPATH": FOLDER} if FOLDER else {})}
+    done = subprocess.run(words, cwd=folder, env=env, check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "runs in this process alone: all of it is recorded" in done.stderr
     return {"none": folder / "runs/qwen.json.gz", "xgrammar": folder / "runs/qwen-xgrammar.json.gz"}
