@@ -1,7 +1,7 @@
 """vLLM plain and constrained, by each of its mask backends: one engine for each preset, all runs taking turns.
 
 python benchmarks/engines.py                             both presets, 1, 8 and 32 requests, as a table in Markdown
-python benchmarks/engines.py --models qwen --requests 8 --repeats 10 -o traces
+python benchmarks/engines.py --models qwen --requests 8 --repeats 10 --traces traces
 
 It runs where vLLM is installed. All requests of a run arrive together. Times are of the timed passes: first token and
 between tokens are medians over the requests of a pass; "over plain" is that of the time between tokens over that of the
@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from shared import parser, progress, table
+from shared import keep, parser, progress, table
 
 from molprof import api
 from molprof.analysis.figures.catalog import COMPARED
@@ -52,7 +52,7 @@ def runs(model: str, options: argparse.Namespace, folder: Path) -> dict[tuple[in
         asked = folder / f"ask-{count}.txt"
         asked.write_text("".join(f"[SMILES]{'C' * (1 + line)}O[/SMILES]\n" for line in range(count)))
         base = {"prompts": str(asked), "batch_size": max(options.requests), "max_new_tokens": options.max_new_tokens}
-        base |= {"engine": VLLM, "repeats": options.repeats, "warmup": 1}
+        base |= {"engine": VLLM, "repeats": options.repeats, "warmup": 1, "size": options.size, "dtype": options.dtype}
         found[count, "none", "none"] = CaptureSettings(model, **base)
         for kind, value in {"schema": str(folder / "schema.json"), "regex": REGEX}.items():
             for backend in options.backends:
@@ -97,18 +97,25 @@ def main() -> None:
     made.add_argument("--requests", default="1,8,32", type=lambda text: list(map(int, text.split(","))))
     made.add_argument("--max-new-tokens", type=int, default=32)
     made.add_argument("--repeats", type=int, default=6)
-    made.add_argument("-o", "--output", type=Path, help="keep the traces in this folder")
+    made.add_argument("--size", help="size of the presets, as of molprof capture")
+    made.add_argument("--dtype", default=CaptureSettings("qwen").dtype)
+    made.add_argument("--traces", type=Path, help="keep the traces in this folder")
+    made.add_argument("-o", "--output", type=Path, help="keep the rows of one preset in this file too, as JSON")
     options = made.parse_args()
+    if len(options.models) > 1 and options.output is not None:
+        made.error("-o takes the rows of one preset: --models qwen")
     if len(options.models) > 1:  # an engine of vLLM leaves the process only with it
         arguments = [sys.executable, *sys.argv]
         for model in options.models:
             subprocess.run([*arguments, "--models", model], check=True)
         return
     with tempfile.TemporaryDirectory() as scratch:
-        folder = options.output or Path(scratch)
+        folder = options.traces or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         (model,) = options.models
-        print(table(HEADINGS, rows(model, captured(model, options, folder)), left=3))
+        found = list(rows(model, captured(model, options, folder)))
+        print(table(HEADINGS, found, left=3))
+        keep(options.output, [dict(zip(HEADINGS, row, strict=True)) for row in found])
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ code 1: a step has left no file. Read the traces with molprof report and compare
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import signal
 import subprocess
@@ -55,9 +56,10 @@ class Step:
 
 
 def parts(size: str) -> dict[str, tuple[float, list[Step]]]:
-    """Each part by its name: its time limit, s, and its steps. The limits of `FULL` together are 25 minutes."""
+    """Each part by its name: its time limit, s, and its steps. Those of `FULL` take 25 minutes, and vLLM 7 more."""
     doctor = Step("doctor.json", ("molprof", "doctor", "--format", "json"), 100)
     graphs = [_graph(model, run, size) for run in GRAPH_RUNS for model in MODELS]
+    engines = [_engine(model, size) for model in MODELS]
     return {
         "qwen": (420, [doctor, *_runs("qwen", size)]),  # each processor, and without
         "llama": (240, _runs("llama", size)),
@@ -65,6 +67,9 @@ def parts(size: str) -> dict[str, tuple[float, list[Step]]]:
         "costs": (220, _costs(size)),  # what processors cost, XGrammar and llguidance beside them
         "attention": (300, _grids(size)),  # attention kernels, and batches up to out of memory
         "overhead": (70, [_overhead(model, size) for model in MODELS]),  # what recording costs
+        **(
+            {"vllm": (400, engines)} if importlib.util.find_spec("vllm") else {}
+        ),  # its masks, in an environment with it
     }
 
 
@@ -131,6 +136,12 @@ def _grids(size: str) -> list[Step]:
 def _overhead(model: str, size: str) -> Step:
     few = ("--tiny",) if size == TINY else ("--size", MODELS[model])
     return Step(f"overhead-{model}.json", ("overhead.py", "--model", model, *few))
+
+
+def _engine(model: str, size: str) -> Step:
+    few = ("--requests", "2", "--repeats", "1", "--backends", "xgrammar", "--max-new-tokens", "8")
+    usual = ("--requests", "1,32", "--repeats", "4", *_sized(model, size))
+    return Step(f"vllm-{model}.json", ("engines.py", "--models", model, *(few if size == TINY else usual)), 200)
 
 
 def run_part(folder: Path, name: str, limit_s: float, steps: Sequence[Step]) -> int:
