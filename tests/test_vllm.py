@@ -27,7 +27,10 @@ LINES = [
     {"prompt": "[SMILES]CCO[/SMILES]"},
     {"prompt": "[SMILES]CCCO[/SMILES]", "regex": "[0-9]{3}"},
 ]
-OPTIONS = "--engine vllm --prompts ask.jsonl --processor none,xgrammar --batch-size 2 --max-new-tokens 6 --repeats 2"
+ENDS = {"none": "", "xgrammar": "-xgrammar", "table": "-table"}
+OPTIONS = (
+    "--engine vllm --prompts ask.jsonl --processor none,xgrammar,table --batch-size 2 --max-new-tokens 6 --repeats 2"
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +46,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     done = subprocess.run(words, cwd=folder, env=env, check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "runs in this process alone: all of it is recorded" in done.stderr
-    return {"none": folder / "runs/qwen.json.gz", "xgrammar": folder / "runs/qwen-xgrammar.json.gz"}
+    return {name: folder / f"runs/qwen{end}.json.gz" for name, end in ENDS.items()}
 
 
 def test_requests_join_as_others_end(traces: dict[str, Path]) -> None:
@@ -76,6 +79,9 @@ def test_each_line_has_its_constraint(traces: dict[str, Path]) -> None:
     assert [item.valid for item in run.sequences] == [True, None, True]
     assert [item.valid for item in free.sequences] == [False, None, False]
     assert run.sequences[0].text in ("no", "yes")
+    table = api.report(traces["table"]).run
+    assert table is not None
+    assert [item.text for item in table.sequences] == [item.text for item in run.sequences]
     assert run.sequences[1].text == free.sequences[1].text
     assert free.setup.engine == "vllm"
     assert api.compare(traces["none"], traces["xgrammar"]).differences[0].paired
@@ -86,6 +92,7 @@ def test_each_line_has_its_constraint(traces: dict[str, Path]) -> None:
     [
         ({"kv_cache": "static"}, "vLLM takes no --kv-cache static"),
         ({"processor": "xgrammar"}, "nothing says what xgrammar is to constrain to"),
+        ({"processor": "table", "grammar_file": "g"}, "a grammar is for a processor that takes one"),
         ({"processor": "generic"}, "vLLM calls no logits processor 'generic'"),
         ({"drop_finished": True}, "engine 'vllm' neither feeds forced runs nor drops rows"),
     ],

@@ -19,8 +19,9 @@ GENERATE = "generate"  # the engine of transformers' `generate`
 CONTINUOUS = "continuous"  # that of its continuous batching
 ASSISTED = "assisted"  # that of its assisted decoding
 VLLM = "vllm"
-# What vLLM makes masks with, by its own names: the processors of this engine.
-BACKENDS = ("xgrammar", "guidance", "outlines", "lm-format-enforcer")
+TABLE = "table"  # takes no grammar
+# What makes masks in vLLM: its own, by their names, and molprof's table. They are the processors of this engine.
+BACKENDS = ("xgrammar", "guidance", "outlines", "lm-format-enforcer", TABLE)
 # Engines whose prompts are one batch, which they join as others end.
 JOINED = (CONTINUOUS, VLLM)
 # What --lp constrains with, whatever the tokenizer, so that runs of two models differ in the tokenizer alone.
@@ -31,7 +32,6 @@ _NUMBER = r"-?[0-9]+\.[0-9]+"
 _PLACEHOLDER = re.compile(rf"{_NUMBER},{_NUMBER},{_NUMBER}")
 # Processors that take a JSON schema, a regular expression, choices or a grammar, and the settings that name one.
 ENGINES = ("xgrammar", "llguidance")
-TABLE = "table"  # takes no grammar
 WHOLE_TEXT = (TABLE, *ENGINES)
 CONSTRAINTS = ("schema", "regex", "choices", "grammar_file")
 TRAINED, RANDOM = "trained", "random"
@@ -326,9 +326,10 @@ class CaptureSettings:
         if self.engine == VLLM and self.processor not in (None, *BACKENDS):
             text = f"vLLM calls no logits processor {self.processor!r}: it makes masks itself"
             yield text, f"--processor with none or one of {', '.join(BACKENDS)}"
-        if self.grammar_file is not None and self.processor not in ENGINES and self.engine != VLLM:
+        takes = ENGINES if self.engine != VLLM else (None, *BACKENDS)
+        if self.grammar_file is not None and (self.processor == TABLE or self.processor not in takes):
             yield "a grammar is for a processor that takes one", f"--processor {' or '.join(ENGINES)}"
-        if self.processor == TABLE and not given:
+        if self.processor == TABLE and not given and self.engine != VLLM:  # where lines may say it
             yield "the processor 'table' has nothing to keep to", "--schema, --regex or --choices"
         if self.window is not None and self.full:
             yield "a window and a full recording exclude each other", "leave one of them out"

@@ -60,14 +60,21 @@ class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         except ValueError as problem:
             raise ValueError(f"molprof's table: {problem}") from problem
 
-    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        model = vllm_config.model_config
-        tokenizer: Any = AutoTokenizer.from_pretrained(model.tokenizer, trust_remote_code=model.trust_remote_code)
-        eos = tokenizer.eos_token_id
-        self._target = Target(tokenizer, token_bytes(tokenizer), model.get_vocab_size(), eos, eos, device)
-        self._table = lru_cache(maxsize=256)(partial(make_table, self._target))
+    def __init__(
+        self, vllm_config: Any, device: torch.device, is_pin_memory: bool, target: Target | None = None
+    ) -> None:
+        if target is None:
+            model = vllm_config.model_config
+            tokenizer: Any = AutoTokenizer.from_pretrained(model.tokenizer, trust_remote_code=model.trust_remote_code)
+            eos = tokenizer.eos_token_id
+            target = Target(tokenizer, token_bytes(tokenizer), model.get_vocab_size(), eos, eos, device)
+        self._table = lru_cache(maxsize=256)(partial(make_table, target))
         self._requests: dict[int, _Request] = {}  # by row of the batch
         self._on_device: dict[WholeTable, tuple[Tensor, Tensor]] = {}
+
+    def forget(self) -> None:
+        """Drops all requests, where vLLM did not say that they ended."""
+        self._requests.clear()
 
     def is_argmax_invariant(self) -> bool:
         return False

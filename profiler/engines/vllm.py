@@ -21,7 +21,7 @@ from typing import Any
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.memory import available_bytes
-from molprof.common.settings import AUTO, SETTINGS, CaptureSettings
+from molprof.common.settings import AUTO, SETTINGS, TABLE, CaptureSettings
 from molprof.common.text import shortened
 from molprof.profiler.constraints import whole_of
 from molprof.profiler.constraints.base import BatchProcessor
@@ -43,7 +43,7 @@ _COMPILES = (AUTO, "off")
 # vLLM's names of constraints.
 _PARAMETERS = {"schema": "json", "regex": "regex", "choices": "choice", "grammar": "grammar"}
 # The packages of backends that have another name.
-_PACKAGES = {"guidance": "llguidance", "outlines": "outlines-core"}
+_PACKAGES = {"guidance": "llguidance", "outlines": "outlines-core", TABLE: "molprof"}
 _MOST_TEXT = 300
 
 
@@ -54,6 +54,7 @@ class Served(LoadedModel):
     engine: Any = None  # vLLM's `LLMEngine`
     # What made masks before, by backend: vLLM's object, and the tensor that it fills.
     made: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    tables: list[Any] = field(default_factory=list)  # molprof's table as vLLM's logits processor, once it is asked for
 
     @property
     def core(self) -> Any:
@@ -65,6 +66,22 @@ class Served(LoadedModel):
         self.made[config.backend] = manager.backend, manager._grammar_bitmask
         config.backend = backend
         manager.backend, manager._grammar_bitmask = self.made.get(backend, (None, None))
+
+    @contextmanager
+    def table(self) -> Iterator[None]:
+        """Has vLLM call molprof's table inside the block, as `--logits-processors` does; other runs are as without."""
+        runner = self.core.model_executor.driver_worker.worker.model_runner
+        if not self.tables:
+            kind = importlib.import_module("molprof.profiler.constraints.vllm_plugin").TableLogitsProcessor
+            self.tables.append(kind(self.engine.vllm_config, runner.device, False, self.target))
+        self.tables[0].forget()
+        called = runner.input_batch.logitsprocs.non_argmax_invariant
+        with replaced(runner.input_batch, "logitsprocs_need_output_token_ids", True):
+            called.append(self.tables[0])
+            try:
+                yield
+            finally:
+                called.remove(self.tables[0])
 
 
 class VLLM:
@@ -114,9 +131,15 @@ class VLLM:
         return name, known
 
     def generate(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
-        engine, core = self._loaded.engine, self._loaded.core
+        if self._settings.processor == TABLE:
+            with self._loaded.table():
+                return self._generate(number, plan, marks)
         if self._settings.processor is not None:
             self._loaded.use(self._settings.processor)
+        return self._generate(number, plan, marks)
+
+    def _generate(self, number: int, plan: BatchPlan, marks: Marks) -> BatchResult:
+        engine, core = self._loaded.engine, self._loaded.core
         with marks.setup("tokenize", number):
             ids = [self._loaded.tokenizer(prompt.text)["input_ids"] for prompt in plan.prompts]
         requests: list[str] = []
@@ -127,6 +150,8 @@ class VLLM:
                 for row, (prompt, tokens) in enumerate(zip(plan.prompts, ids, strict=True)):
                     sampling = self._sampling(prompt, plan.max_new_tokens, row)
                     try:
+                        if self._settings.processor == TABLE:
+                            self._loaded.tables[0].validate_params(sampling)
                         requests.append(engine.add_request(str(row), {"prompt_token_ids": tokens}, sampling))
                     except Exception as problem:  # of vLLM: its backends do not take all constraints
                         raise RunError(f"vLLM refuses line {prompt.line}: {_reason(problem)}") from problem
@@ -219,14 +244,20 @@ class VLLM:
             max_tokens=max_new_tokens,
             stop_token_ids=sorted(self._loaded.eos),
             output_kind=importlib.import_module("vllm.sampling_params").RequestOutputKind.DELTA,
-            structured_outputs=self._structured(prompt.constraint or self._common),
+            **self._constrained(prompt.constraint or self._common),
         )
 
-    def _structured(self, asked: Whole | None) -> Any:
+    def _constrained(self, asked: Whole | None) -> dict[str, Any]:
+        """What a request says of its constraint."""
         if asked is None or self._settings.processor is None:
-            return None
+            return {}
+        if self._settings.processor == TABLE:
+            if asked.kind == "grammar":
+                raise UsageError("a grammar is for a processor that takes one", "--processor xgrammar or guidance")
+            return {"extra_args": {f"table_{asked.kind}": asked.text}}
         kind: Any = importlib.import_module("vllm.sampling_params").StructuredOutputsParams
-        return kind(**{_PARAMETERS[asked.kind]: asked.text.split(",") if asked.kind == "choices" else asked.text})
+        text = asked.text.split(",") if asked.kind == "choices" else asked.text
+        return {"structured_outputs": kind(**{_PARAMETERS[asked.kind]: text})}
 
 
 def check(settings: CaptureSettings) -> None:
