@@ -177,7 +177,8 @@ def test_a_constraint_for_the_packages(name: str, kind: str, schema: str, tmp_pa
 def test_answers_are_shown_judged_and_counted(tmp_path: Path) -> None:
     """A model of random weights repeats itself until the limit: tokens, not useful ones."""
     (tmp_path / "in.txt").write_text("a\n<b>\n")
-    given = settings(prompts="in.txt", max_new_tokens=30, repeats=1, warmup=0, check="test_answers:one_brace")
+    check = "test_answers:one_brace"
+    given = settings(prompts="in.txt", max_new_tokens=30, repeats=1, warmup=0, check=check)
     path = captured(tmp_path / "out.json", given, read_texts(tmp_path / "in.txt", 2)).path
     report = api.report(path)
     run = report.run
@@ -186,7 +187,16 @@ def test_answers_are_shown_judged_and_counted(tmp_path: Path) -> None:
         (True, None), (False, "stopped at the token limit: no brace"),
     ]  # fmt: skip
     assert all(item.junk and item.text for item in run.sequences)
-    assert [figure_values(report)[name] for name in ("valid_ratio", "check")] == [0.5, "test_answers:one_brace"]
+    figures = figure_values(report)
+    assert [figures[name] for name in ("valid_ratio", "check", "removed_ratio")] == [0.5, check, None]
+    useful = "".join((run.sequences[0].text or "").split())
+    assert figures["tokens_per_useful_character"] == pytest.approx(60 / len(useful))
+    own = sum(len(tiny.ids("llama", item.text or "")) for item in run.sequences)
+    assert figures["respelled_tokens_per_answer"] == (60 - own) / 2
+    (loops,) = report.table("runaway").to_json()
+    assert (loops["cause"], loops["answers"], loops["tokens"], figures["runaway_tokens"]) == (
+        "loop", 2, run.junk_tokens, run.junk_tokens,
+    )  # fmt: skip
     assert run.junk_tokens == sum(item.junk for item in run.sequences)
     (found,) = (item for item in report.findings if item.id == "runaway_answers")
     assert f"{run.junk_tokens} tokens of 2 of 2 answers" in found.evidence
@@ -196,3 +206,29 @@ def test_answers_are_shown_judged_and_counted(tmp_path: Path) -> None:
     assert "1 stopped at the token limit" in render(report)
     assert "&lt;b&gt;" in render(report, "html")
     assert json.loads(render(report, "json"))["run"]["sequences"][1]["text"] == run.sequences[1].text
+
+
+def test_what_a_constraint_does_to_the_text(tmp_path: Path) -> None:
+    """White space that a regular expression allows without an end, in tokens of a random model's choice."""
+    (tmp_path / "in.txt").write_text("a\n")
+    given = settings(prompts="in.txt", max_new_tokens=20, repeats=1, warmup=0, processor="table", regex="xy +",
+                     disagreement=True)  # fmt: skip
+    path = captured(tmp_path / "out.json", given, read_texts(tmp_path / "in.txt", 1)).path
+    report = api.report(path)
+    assert report.run is not None
+    (answer,) = report.run.sequences
+    (row,) = report.table("runaway").to_json()
+    assert (row["cause"], row["tokens"]) == ("white space", answer.junk)
+    assert answer.text is not None
+    assert answer.junk in (18, 19)  # all but `x` and `y`, or `xy`
+    found = report.run.disagreement
+    assert found is not None
+    assert {item.text for item in found.groups} == {None, "word", "space"}
+    figures = figure_values(report)
+    assert figures["removed_ratio"] == found.all.mean_removed
+    assert 0.9 < found.all.mean_removed < 1
+    assert 0 < figures["first_choice_forbidden_ratio"] <= 1
+    assert figures["respelled_tokens_per_answer"] == 20 - len(tiny.ids("llama", answer.text))
+    assert figures["unlike_ratio"] == found.all.unlike_ratio
+    # After `x` the `y` is forced; the tokenizer writes both as one token.
+    assert figures["forced_unlike_ratio"] == (1.0 if answer.junk == 18 else None)

@@ -236,3 +236,14 @@ def test_disagreement_figures() -> None:
         ("[N]<", ",", "", 2, False),
     ]
     assert disagreement_figures([]) is None
+
+
+def test_disagreement_of_plain_text_names_no_part_of_a_molecule() -> None:
+    words = ['{"', "C", "=[", "12", ".5", "�", "</s>"]
+    tokens = [examined(0, place, word, 0.5) for place, word in enumerate((*words[:-1], " \u240a", ""))]
+    tokens.append(examined(0, len(tokens), words[-1], 1.0, kind="eos"))
+    found = disagreement_figures(tokens, None)
+    assert found is not None
+    assert {item.text: item.agreement.tokens for item in found.groups} == {
+        None: 9, "word": 2, "digit": 2, "sign": 2, "space": 2, "end": 1,
+    }  # fmt: skip

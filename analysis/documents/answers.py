@@ -11,7 +11,7 @@ from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import SequenceFigures
 from molprof.common.document import Field, Section
 from molprof.common.text import shortened
-from molprof.common.values import count_text, number_text
+from molprof.common.values import count_text
 
 # Answers of a run, and letters of each and of its prompt.
 _ANSWERS, FIRST_ANSWERS, _ANSWER_LETTERS, _PROMPT_LETTERS = 5, 2, 80, 40
@@ -30,18 +30,8 @@ def answers_section(reports: Reports, count: int = _ANSWERS) -> Section:
         fields.append(("valid", "text", _validity))
     # Without a tokenizer no text is known.
     return reports.of_runs(
-        "Answers", lambda run: [item for item in run.sequences[:count] if item.text is not None], *fields,
-        notes=reports.notes(_cost),
-    )  # fmt: skip
-
-
-def _cost(report: Report) -> Iterator[str]:
-    """What a useful character costs: one of a valid answer, white space aside, in tokens of all answers."""
-    answers = [] if report.run is None or report.run.of_molecules else report.run.sequences
-    useful = sum(len("".join((item.text or "").split())) for item in answers if item.valid)
-    if useful:
-        tokens = sum(item.tokens for item in answers)
-        yield f"tokens of all answers per character of valid ones, white space aside: {number_text(tokens / useful)}"
+        "Answers", lambda run: [item for item in run.sequences[:count] if item.text is not None], *fields
+    )
 
 
 def _validity(item: SequenceFigures) -> str:

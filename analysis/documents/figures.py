@@ -55,7 +55,8 @@ _FIRST = (
     ("kernels_per_token", "kernels_per_step", "kernels"), ("launches_per_token", "launches_per_step", "launches"),
     ("graph_launches_per_step", "graph_launches"), ("syncs_per_step",), ("elementwise_kernels_ns",),
     ("leaf_operators_per_token", "leaf_operators_per_step"),
-    ("junk_tokens",), ("masking_operators",), ("peak_memory_bytes",),
+    ("junk_tokens",), ("runaway_tokens",), ("tokens_per_useful_character",), ("removed_ratio",),
+    ("masking_operators",), ("peak_memory_bytes",),
 )  # fmt: skip
 _MOST_FIRST = 10
 _HEADINGS = {"Unprofiled time": "Time", "Requests": "Requests", "Tokens": "Tokens", "Settings of the run": "Tokens"}

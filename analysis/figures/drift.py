@@ -43,6 +43,9 @@ _LEAST = math.ulp(0.0)
 # A token of several characters is of the first kind here that it holds: `=[` is a bond, `>=[` is `close`, for it ends a
 # coordinate. `mark` is a comma, point or minus of a coordinate; `ring` a ring digit or a parenthesis.
 TEXTS = ("tag", "close", "element", "bond", "ring", "digit", "mark", "other", "bracket")
+# The same of answers to prompts of plain text, which hold no molecules.
+PLAIN = ("word", "digit", "sign", "space")
+_END = "end"
 
 _SPECIAL = re.compile(r"<\|[^<>]*\|>|</?s>")
 # Characters outside brackets, and inside a coordinate.
@@ -111,7 +114,7 @@ class Agreement(Struct, frozen=True):
 
 class AgreementGroup(Struct, frozen=True):
     choice: str  # copy, free, open
-    text: str | None  # kind of text; None: all kinds
+    text: str | None  # kind of text, of `TEXTS`, or of `PLAIN` and `end`; None: all kinds
     agreement: Agreement
 
 
@@ -262,34 +265,53 @@ class Token(Struct, frozen=True):
     unlike: int | None = None
 
 
-def read_disagreement(engine: TraceProcessor, form: TextFormat) -> Disagreement | None:
+def read_disagreement(engine: TraceProcessor, form: TextFormat | None) -> Disagreement | None:
     return disagreement_figures([Token(*row) for row in query_rows(engine, _TOKENS)[1]], form)
 
 
-def disagreement_figures(tokens: Sequence[Token], form: TextFormat = DEFAULT) -> Disagreement | None:
-    """The figures of tokens that are sorted by sequence and position; None without any."""
+def disagreement_figures(tokens: Sequence[Token], form: TextFormat | None = DEFAULT) -> Disagreement | None:
+    """The figures of tokens that are sorted by sequence and position; None without any.
+
+    Args:
+        form: how molecules are written; None: the tokens are of plain text.
+    """
     if not tokens:
         return None
     sequences = [list(group) for _, group in itertools.groupby(tokens, key=lambda token: token.sequence)]
     groups: defaultdict[tuple[str, str | None], list[Token]] = defaultdict(list)
     bins: defaultdict[int, list[Token]] = defaultdict(list)
     for sequence in sequences:
-        kinds = text_kinds([token.text for token in sequence], form)
+        words = [token.text for token in sequence]
+        kinds = [*map(_plain_kind, words)] if form is None else text_kinds(words, form)
+        end = _END if form is None else "tag"
         for place, (token, kind) in enumerate(zip(sequence, kinds, strict=True)):
             groups[token.choice, None].append(token)
-            groups[token.choice, "tag" if token.kind == "eos" else kind].append(token)
+            groups[token.choice, end if token.kind == "eos" else kind].append(token)
             bins[place * BINS // len(sequence)].append(token)
     return Disagreement(
         molecules=len(sequences),
         all=agreement(tokens),
         groups=tuple(
             AgreementGroup(*group, agreement(groups[group]))
-            for group in itertools.product(CHOICES, (None, *TEXTS))
+            for group in itertools.product(CHOICES, (None, *(TEXTS if form else (*PLAIN, _END))))
             if group in groups
         ),
         bins=tuple(AgreementBin(place / BINS, (place + 1) / BINS, agreement(bins[place])) for place in sorted(bins)),
         worst=tuple(_worst(tokens, sequences)),
     )
+
+
+def _plain_kind(word: str) -> str:
+    """The first of `PLAIN` that a token holds; bytes that are no whole character are a word.
+
+    Traces have pictures in place of tabs and line breaks.
+    """
+    tests = (
+        lambda one: one.isalpha() or one == "\ufffd",
+        str.isdecimal,
+        lambda one: not (one.isspace() or "\u2409" <= one <= "\u240d"),
+    )
+    return next((kind for kind, test in zip(PLAIN, tests, strict=False) if any(map(test, word))), PLAIN[-1])
 
 
 def agreement(tokens: Sequence[Token]) -> Agreement:

@@ -93,6 +93,7 @@ def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) ->
     phase_walls = {name: _mean([repeat.phases_ns.get(name) for repeat in passes]) for name in names}
     free = [count for item in molecules if item.template is not None for count in item.template.free_per_block]
     masked = [molecule.masked_logits for molecule in molecules if molecule.masked_logits is not None]
+    plain = bool(sequences) and all(sequence.smiles is None for sequence in sequences)
     if manifest.rows_per_step is None:
         row_steps = sum(manifest.steps_per_batch[molecule.batch] for molecule in molecules)
     else:
@@ -140,10 +141,11 @@ def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) ->
         window=window,
         sequences=sequences,
         drift=read_drift(engine, molecules, text_format),
-        disagreement=read_disagreement(engine, text_format),
+        disagreement=read_disagreement(engine, None if plain else text_format),
         # Those of a program's profiled steps are no measurements.
         step_times=() if manifest.program and manifest.program.estimated_steps else step_times(timings.repeats),
         step_phases=_step_phases(timings.repeats) or UNSET,
+        needed_tokens=_sum_if_all_known([molecule.needed_tokens for molecule in molecules]) if molecules else None,
         processor_once_ns=timings.processor_once_ns,
         peak_memory_bytes=timings.peak_memory_bytes,
         peak_memory_of=timings.peak_memory_of,

@@ -277,6 +277,7 @@ class Run(Struct, frozen=True):
     repeats: tuple[RepeatFigures, ...]
     drift: Drift | None = None
     disagreement: Disagreement | None = None
+    needed_tokens: int | None = None  # in which the tokenizer writes all answers to plain text, end tokens aside
     step_times: tuple[StepTime, ...] = ()
     processor_once_ns: int | None = None  # making the processor, once before all passes, in none of their times
     peak_memory_bytes: int | None = None  # in the timed passes; `peak_memory_of` says which memory that is

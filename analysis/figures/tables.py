@@ -193,6 +193,15 @@ TABLES = (
         needs_run=True,
     ),
     TableQuery(
+        "runaway",
+        "Tokens of answers that lead nowhere, by cause",
+        "SELECT cause, COUNT() AS runs, COUNT(DISTINCT sequence) AS answers, SUM(tokens) AS tokens,"
+        " 1.0 * SUM(tokens) / (SELECT COUNT() FROM molprof_token) AS token_ratio, MAX(tokens) AS longest_run"
+        " FROM molprof_runaway GROUP BY cause ORDER BY tokens DESC, cause",
+        needs_run=True,
+        optional=True,
+    ),
+    TableQuery(
         "template_drift",
         "Coordinate blocks by drift (FREE positions of the template minus tokens that the coordinate needs)",
         "SELECT drift, blocks FROM molprof_drift_histogram WHERE drift IS NOT NULL ORDER BY drift",

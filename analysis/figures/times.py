@@ -52,6 +52,30 @@ def _of_drift(name: str, label: str, unit: Unit) -> Figure:
     return Figure(name, "Tokens", label, unit, of_run(lambda run: getattr(run.drift, name, None)), of_molecules=True)
 
 
+def _tokens_per_character(run: Run) -> float | None:
+    """Tokens of all answers per character of valid ones, white space aside."""
+    useful = sum(len("".join((item.text or "").split())) for item in run.sequences if item.valid)
+    return None if run.of_molecules else per(run.generated_tokens, useful)
+
+
+def _respelled(run: Run) -> float | None:
+    """Tokens of an answer beyond those of the tokenizer for its text."""
+    ends = sum(not item.cut for item in run.sequences)
+    return per(None if run.needed_tokens is None else run.generated_tokens - ends - run.needed_tokens, run.molecules)
+
+
+def _agreement(name: str, label: str, column: str, choice: str | None = None) -> Figure:
+    """A column of `Agreement`, of all tokens or of those with this choice."""
+
+    def value(run: Run) -> float | None:
+        if run.disagreement is None:
+            return None
+        groups = {item.choice: item.agreement for item in run.disagreement.groups if item.text is None}
+        return getattr(run.disagreement.all if choice is None else groups.get(choice), column, None)
+
+    return Figure(name, "Masking", label, "ratio", of_run(value), stands_in=True)
+
+
 def _drafts(name: str, label: str, value: Callable[[Drafts], float | None], unit: Unit = "count") -> Figure:
     """Of the tokens that an assistant drafted."""
     read = of_run(lambda run: None if run.drafts is None else value(run.drafts))
@@ -134,6 +158,30 @@ TOKENS = (
     _count("malformed_blocks", "malformed blocks", of_molecules=True),
     _count("cut_blocks", "cut blocks", of_molecules=True, compared=False),
     _count("cut_answers", "answers that stopped at the token limit", compared=False),
+    Figure(
+        "runaway_tokens",
+        "Tokens",
+        "tokens of white space, digits and loops that go on",
+        "count",
+        of_run(lambda run: None if run.of_molecules else run.junk_tokens),
+        stands_in=True,
+    ),
+    Figure(
+        "tokens_per_useful_character",
+        "Tokens",
+        "tokens per character of correct answers, white space aside",
+        "number",
+        of_run(_tokens_per_character),
+        stands_in=True,
+    ),
+    Figure(
+        "respelled_tokens_per_answer",
+        "Tokens",
+        "tokens of an answer beyond those that the tokenizer needs",
+        "number",
+        of_run(_respelled),
+        stands_in=True,
+    ),
     _count("skipped", "skipped input lines", compared=False),
 )
 MASKING = (
@@ -152,4 +200,8 @@ MASKING = (
     _of_processor("masking_gpu_ns", "processor GPU time per step", "gpu_ns", "launches", "links", "gpu_time"),
     _of_processor("masking_operators", "processor leaf operators per step", "leaf_operators", "launches", gpu=False),
     _of_processor("masking_syncs", "processor host syncs per step", "syncs", "launches"),
+    _agreement("removed_ratio", "probability of forbidden tokens, mean", "mean_removed"),
+    _agreement("first_choice_forbidden_ratio", "tokens in place of a forbidden first choice", "forbidden_ratio"),
+    _agreement("unlike_ratio", "tokens spelled unlike the tokenizer's", "unlike_ratio"),
+    _agreement("forced_unlike_ratio", "forced tokens spelled unlike the tokenizer's", "unlike_ratio", "copy"),
 )

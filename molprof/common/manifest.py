@@ -234,6 +234,7 @@ class SequenceRun(Struct, frozen=True):
     drafts: Drafts | None = None  # None without an assistant
     joined: int | None = None  # of a request that joined its batch, the step that computed it first; else None
     arrived: int | None = None  # the step before which it arrived; None or 0: when its batch began
+    needed_tokens: int | None = None  # in which the tokenizer writes `text`; None of a molecule, or if not recorded
 
     @property
     def unchecked(self) -> bool:

@@ -55,7 +55,8 @@ def sequence_runs(
                 pieces = [loaded.target.table.join([token]) for token in tokens]
                 wasted = led_nowhere(pieces[: len(tokens) - (not cut)], cut)
                 junk = (KIND_LETTERS["junk"] if one else kind for kind, one in zip(run.kinds, wasted, strict=False))
-                run = replace(run, kinds="".join(junk) + run.kinds[len(wasted) :])
+                needed = len(loaded.tokenizer(run.text, add_special_tokens=False)["input_ids"])
+                run = replace(run, kinds="".join(junk) + run.kinds[len(wasted) :], needed_tokens=needed)
             if (judged := checks[prompt.constraint]) and run.valid is not False:
                 problem = problem_of(judged, run.text, run.prompt, not run.kinds.endswith(KIND_LETTERS["eos"]))
                 run = replace(run, valid=problem is None, problem=problem)
