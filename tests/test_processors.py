@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +25,9 @@ from molprof.profiler.constraints.molecules import grammar_text
 from molprof.profiler.constraints.rows import Generic, Qwen
 from molprof.profiler.constraints.table import TableBatch, compile_rows, spelled
 from molprof.profiler.constraints.vectorized import Vectorized
-from molprof.profiler.molecules.prompts import Prompt
+from molprof.profiler.constraints.whole import WholeBatch, WholeTable, make_table
+from molprof.profiler.models.target import Target
+from molprof.profiler.molecules.prompts import Prompt, Whole
 
 NUMBER = r"-?[0-9]{1,3}\.[0-9]{1,4}"
 TABLES = [(tokenizer, processor) for tokenizer in WIDTHS for processor in ("grammar", "truncate")]
@@ -232,13 +236,17 @@ def test_the_fused_kernel_writes_what_the_six_operators_write() -> None:
     forked(compare_fused)
 
 
-def compare_fused() -> None:
+def interpreted() -> Any:
+    """The module of the kernels, run by Triton's interpreter."""
     os.environ["TRITON_INTERPRET"] = "1"  # which Triton reads when it is imported
     for name in [name for name in sys.modules if name.startswith("triton") and not name.startswith("triton._C")]:
         del sys.modules[name]
     sys.modules.pop("molprof.profiler.constraints.fused", None)
-    from molprof.profiler.constraints.fused import step
+    return importlib.import_module("molprof.profiler.constraints.fused")
 
+
+def compare_fused() -> None:
+    step = interpreted().step
     small = replace(target("llama"), logits_width=600, eos=0)
     long = spelled([(7, 8), (7, 9)], [(token,) for token in range(20, 590)], [(3,), (4, 5)])
     rows = [[long, spelled([(token,) for token in range(6, 590)])], [long] * 2, []]
@@ -256,18 +264,55 @@ def compare_fused() -> None:
         answer = torch.cat((answer, expected.argmax(-1, keepdim=True)), dim=1)
 
 
+def test_the_fused_step_of_whole_tables_is_that_of_the_six_operators() -> None:
+    """Of rows with tables of their own, by Triton's interpreter."""
+    pytest.importorskip("triton")
+    small = replace(target("llama"), logits_width=2600, eos=0)
+    rows = [make_table(small, Whole("regex", form)) for form in ("[ab]{1,9}", "a?(b|c[0-9])*", "[ab]{1,9}")]
+    plain, written, steps = WholeBatch(rows, small, 3, by_row=False), answers([], [], []), []
+    for position in range(9):
+        scores = torch.randn(3, 2600, generator=torch.Generator().manual_seed(position))
+        expected = plain(written, scores.clone())
+        if position % 3 != 1:  # a call may find several new tokens
+            steps.append((written, scores, expected))
+        written = torch.cat((written, expected.argmax(-1, keepdim=True)), dim=1)
+    forked(compare_whole, small, rows, steps)
+
+
+def compare_whole(small: Target, rows: list[WholeTable], steps: list[tuple[torch.Tensor, ...]]) -> None:
+    """No operator of torch may need its threads here, which a copy of a process has not."""
+    fused = WholeBatch(rows, small, 3, by_row=False, fused=interpreted())
+    for written, scores, expected in steps:
+        assert torch.equal(fused(written, scores), expected)
+
+
+POINTERS: dict[str, dict[str, str]] = {
+    "kernel": {
+        **dict.fromkeys(("ids", "classes", "moves", "at", "columns"), "*i64"),
+        **dict.fromkeys(("scores", "bias", "out"), "*fp32"),
+    },
+    "whole_kernel": {
+        **dict.fromkeys(("ids", "which"), "*i64"), **dict.fromkeys(("kinds", "moves", "at"), "*i32"),
+        "forbidden": "*i1", "scores": "*fp32",
+    },
+}  # fmt: skip
+
+
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION:UserWarning")
 @pytest.mark.parametrize("capability", [80, 90])
-def test_the_fused_kernel_compiles_for_gpus(capability: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", POINTERS)
+def test_fused_kernels_compile_for_gpus(
+    name: str, capability: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     triton = pytest.importorskip("triton")
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from molprof.profiler.constraints.fused import kernel
+    from molprof.profiler.constraints import fused
 
+    kernel = getattr(fused, name)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    pointers = dict.fromkeys(("ids", "classes", "moves", "at", "columns"), "*i64")
-    types = pointers | dict.fromkeys(("scores", "bias", "out"), "*fp32") | {"BLOCK": "constexpr"}
-    signature = {name: types.get(name, "i32") for name in kernel.arg_names}
+    types = POINTERS[name] | {"BLOCK": "constexpr"}
+    signature = {argument: types.get(argument, "i32") for argument in kernel.arg_names}
     source = ASTSource(fn=kernel, signature=signature, constexprs={"BLOCK": 256})
     assert triton.compile(source, target=GPUTarget("cuda", capability, 32)).asm["cubin"]

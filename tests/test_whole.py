@@ -255,6 +255,21 @@ def test_rows_write_the_texts_of_their_own_constraints_in_any_tokens() -> None:
         assert kept(whole)(text), text
 
 
+def test_a_step_on_a_device_is_six_operators_that_depend_on_no_value() -> None:
+    """Tracing with tensors without values would fail where one is read back, or decides a shape."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    goal = target("llama")
+    batch = WholeBatch([make_table(goal, whole) for whole in WHOLES], goal, 3, by_row=False)
+    given = torch.zeros(len(WHOLES), 1, dtype=torch.int64), torch.zeros(len(WHOLES), WIDTHS["llama"])
+    traced = make_fx(lambda *given: batch.step(*given), tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
+    calls = [node.target.__name__ for node in traced.graph.nodes if node.op == "call_function"]
+    views = {"alias.default", "select.int", "slice.Tensor", "unsqueeze.default"}
+    assert [name for name in calls if name not in views] == [
+        "gather.default", "add_.Tensor", "index_select.out", "add.Tensor", "index.Tensor", "masked_fill_.Scalar",
+    ]  # fmt: skip
+
+
 def test_states_allow_what_the_batch_allows() -> None:
     """Of rows in any order, with tables of their own, that go back to another token."""
     rng, goal, width = random.Random(3), target("llama"), WIDTHS["llama"]
@@ -335,7 +350,7 @@ def test_what_does_not_fit_falls_back_by_name() -> None:
     made_instead = table(goal, anything)
     assert made_instead.name == "xgrammar"
     assert made_instead.parameters["instead_of"] == {"table": "it allows any value"}
-    with pytest.raises(TooLarge, match="more than 100,000 states"):
+    with pytest.raises(TooLarge, match="more than 200,000 states"):
         make_table(goal, Whole("regex", r"\w{1,4000}"))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 Ranges = tuple[tuple[int, int], ...]  # of numbers, ascending, apart from each other; both ends are included
 EVERY: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))  # code points that UTF-8 can write
-MOST_STATES = 100_000  # of a net
+MOST_STATES = 200_000  # of a net
 
 
 class NoText(ValueError):  # noqa: N818  (says what the automaton is)
@@ -43,6 +43,8 @@ class Net:
 
     def closure(self, state: int) -> frozenset[int]:
         """The states that edges of nothing lead to; without those that no byte leaves and no text ends in."""
+        if not self.empty[state]:
+            return frozenset((state,))
         found, waiting = {state}, [state]
         while waiting:
             new = set(self.empty[waiting.pop()]) - found
@@ -219,6 +221,7 @@ def made(part: Part) -> Automaton:
     last = part(net, first)
     cuts = sorted({0, 256}.union(*({low, high + 1} for edges in net.edges for low, high, _ in edges)))
     kinds = np.searchsorted(cuts, np.arange(256), side="right") - 1
+    kind_of = kinds.tolist()
     closures = lru_cache(maxsize=None)(net.closure)
     numbers = {closures(first): 0}
     waiting = [closures(first)]
@@ -228,7 +231,7 @@ def made(part: Part) -> Automaton:
         targets: dict[int, set[int]] = {}
         for state in states:
             for low, high, to in net.edges[state]:
-                for kind in range(kinds[low], kinds[high] + 1):
+                for kind in range(kind_of[low], kind_of[high] + 1):
                     targets.setdefault(kind, set()).add(to)
         row = {}
         for kind, tos in targets.items():
@@ -269,18 +272,45 @@ def both(one: Automaton, other: Automaton) -> Automaton:
     return least(kinds.reshape(256), np.asarray(rows, dtype=np.int64), ends)
 
 
+def alike(rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The first of each set of equal rows, and the set that each row is of: of numbers, (R, C).
+
+    Two unlike ones of R rows have the same sum, and so are taken for equal, with a probability of R * R / 2 ** 63.
+    """
+    scale = np.random.default_rng(0).integers(2**63, size=rows.shape[1], dtype=np.int64) | 1
+    return np.unique(rows @ scale, return_index=True, return_inverse=True)[1:]
+
+
 def alive(moves: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Which states lead to an end, bool (S,). A next state below 0 is none."""
+    before = Before(moves)
     found: np.ndarray[Any, Any] = ends.copy()
-    while True:
-        more: np.ndarray[Any, Any] = found | (found[moves] & (moves >= 0)).any(axis=1)
-        if (more == found).all():
-            return found
-        found = more
+    new = np.flatnonzero(ends)
+    while len(new):
+        new = before.of(new)
+        new = new[~found[new]]
+        found[new] = True
+    return found
+
+
+class Before:
+    """The states from which a byte, or a token, leads to given ones."""
+
+    def __init__(self, moves: np.ndarray[Any, Any]) -> None:
+        states, columns = np.nonzero(moves >= 0)
+        to = moves[states, columns]
+        order = np.argsort(to, kind="stable")
+        self._states, self._starts = states[order], np.searchsorted(to[order], np.arange(len(moves) + 1))
+
+    def of(self, states: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Each once, ascending."""
+        first, counts = self._starts[states], self._starts[states + 1] - self._starts[states]
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.unique(self._states[np.repeat(first, counts) + within])
 
 
 def least(kinds: np.ndarray[Any, Any], moves: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> Automaton:
-    """The automaton with states of the same future as one (Moore's way), and bytes that lead to the same ones too.
+    """The automaton with states of the same future as one, and bytes that lead to the same ones too.
 
     Raises NoText where no text leads from state 0 to an end.
     """
@@ -288,17 +318,43 @@ def least(kinds: np.ndarray[Any, Any], moves: np.ndarray[Any, Any], ends: np.nda
     if not living[0]:
         raise NoText("it allows no text")
     moves = np.where((moves >= 0) & living[moves], moves, -1)
-    classes, count = ends.astype(np.int64), 0
-    scale = np.random.default_rng(0).integers(2**63, size=moves.shape[1] + 1, dtype=np.int64) | 1
-    while True:
-        # Two unlike rows of S have the same sum with a probability of S * S / 2 ** 63.
-        sums = np.append(classes, -1)[moves] @ scale[1:] + classes * scale[0]
-        _, at, classes = np.unique(sums, return_index=True, return_inverse=True)
-        if len(at) == count:
-            break
-        count = len(at)
+    classes = _futures(moves, ends)
+    _, at, classes = np.unique(classes, return_index=True, return_inverse=True)
     order = np.argsort(at)  # states in the order in which they were found, 0 first
     renumbered = np.append(np.argsort(order), -1)
     following = renumbered[np.append(classes, -1)[moves[at[order]]]]
     columns, merged = np.unique(following, axis=1, return_inverse=True)
     return Automaton(merged.reshape(-1)[kinds], columns, ends[at[order]])
+
+
+def _futures(moves: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A number for each state, the same for states of the same future, int64 (S,).
+
+    Hopcroft's way: of a class that splits one part keeps its number, and only what leads to the others is looked at
+    again.
+    """
+    before = Before(moves)
+    # Two unlike rows of R have the same sum with a probability of R * R / 2 ** 63.
+    scale = np.random.default_rng(0).integers(2**63, size=moves.shape[1] + 1, dtype=np.int64) | 1
+    classes = np.append(ends.astype(np.int64), -1)  # of no state too, which next states of -1 name
+    sizes = np.append(np.bincount(classes[:-1], minlength=2), np.zeros(len(moves), dtype=np.int64))
+    count, seen = 2, np.arange(len(moves))
+    while len(seen):
+        sums = classes[moves[seen]] @ scale[1:] + classes[seen] * scale[0]
+        _, at, groups, parts = np.unique(sums, return_index=True, return_inverse=True, return_counts=True)
+        owns = classes[seen[at]]
+        order = np.lexsort((parts, owns))  # the largest part of each class is its last one
+        first = np.flatnonzero(np.diff(owns[order], prepend=-2))
+        looked = np.add.reduceat(parts[order], first)
+        largest = order[np.append(first[1:], len(order)) - 1]
+        # What is not looked at again is a part too, unlike all others of its class: it keeps the number.
+        keeps = np.zeros(len(parts), dtype=bool)
+        keeps[largest] = sizes[owns[largest]] == looked
+        new = np.flatnonzero(~keeps)
+        np.subtract.at(sizes, owns[new], parts[new])
+        owns[new] = count + np.arange(len(new))
+        sizes[owns[new]] = parts[new]
+        count += len(new)
+        classes[seen] = owns[groups]
+        seen = before.of(seen[~keeps[groups]])
+    return classes[:-1]

@@ -1,4 +1,4 @@
-"""A step of `TableBatch` as one kernel, for GPUs: without Triton it takes six."""
+"""A step of `TableBatch` or `WholeBatch` as one kernel, for GPUs: without Triton it takes six."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 _BLOCK = 256
+WHOLE_BLOCK = 1024  # scores of a program of `whole_kernel`
 
 
 # `first` and `last` change at every step, and Triton would compile each of their specializations. It reads annotations
@@ -49,3 +50,38 @@ def step(input_ids: Tensor, first: int, tables: Sequence[Tensor], at: Tensor, sc
         input_ids, input_ids.stride(0), first, input_ids.shape[1], classes, moves, moves.shape[1], at,
         scores, scores.stride(0), columns, bias, bias.shape[1], out, out.stride(0), BLOCK=_BLOCK,
     )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["last"])  # type: ignore[untyped-decorator]
+def whole_kernel(  # type: ignore[no-untyped-def]
+    ids, ids_stride, last, kinds, which, moves, forbidden, at, scores, scores_stride, width,
+    BLOCK: tl.constexpr,  # noqa: N803  (Triton's spelling of a constant)
+):  # fmt: skip
+    """A program for each row and block of scores: read columns 0 to `last` of the row's tokens, then mask the block.
+
+    Each has the row's state for itself, so that none waits for another.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    own = kinds + tl.load(which + row) * width
+    mine = at + row * tl.num_programs(1) + part
+    place = tl.load(mine)
+    for column in range(0, last):
+        place = tl.load(moves + place + tl.load(own + tl.load(ids + row * ids_stride + column)))
+    tl.store(mine, place)
+    tokens = part * BLOCK + tl.arange(0, BLOCK)
+    inside = tokens < width
+    kind = tl.load(own + tokens, mask=inside, other=0)
+    hidden = tl.load(forbidden + place + kind, mask=inside, other=0) != 0
+    tl.store(scores + row * scores_stride + tokens, float("-inf"), mask=inside & hidden)
+
+
+def whole_step(tokens: Tensor, tables: Sequence[Tensor], at: Tensor, scores: Tensor) -> None:
+    """Move each row past its tokens, int64 (rows, n), and mask its scores, float32 (rows, logits_width), in place.
+
+    `tables`: those of `WholeBatch`. `at` is int32 (rows, blocks of `WHOLE_BLOCK` scores), the same in each row.
+    """
+    width = tables[0].shape[1]
+    whole_kernel[at.shape](
+        tokens, tokens.stride(0), tokens.shape[1], *tables, at, scores, scores.stride(0), width, BLOCK=WHOLE_BLOCK
+    )

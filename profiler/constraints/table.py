@@ -253,13 +253,11 @@ class _Builder:
         return self._masks.setdefault(numbers, len(self._masks)), sum(map(len, sets))
 
 
-def fused_step(device: torch.device) -> Callable[..., None] | None:
-    """Advance and mask as one Triton kernel; None on a CPU, and where Triton is not installed."""
+def fused_steps(device: torch.device) -> Any:
+    """The module `fused`, whose steps are one Triton kernel each; None on a CPU, and where Triton is not installed."""
     if not on_gpu(device) or importlib.util.find_spec("triton") is None:
         return None
-    from molprof.profiler.constraints.fused import step
-
-    return step
+    return importlib.import_module("molprof.profiler.constraints.fused")
 
 
 class TableBatch(LogitsProcessor):
@@ -280,7 +278,7 @@ class TableBatch(LogitsProcessor):
         self._device = tuple(torch.from_numpy(array).to(target.device) for array in copied)
         self._at = torch.from_numpy(tables.first.copy()).to(target.device)  # state of each row and its mask, (rows, 2)
         self._out = torch.empty((0, target.logits_width), device=target.device)
-        self._step = fused_step(target.device)
+        self._fused = fused_steps(target.device)
         self._called: list[int] = []
         self._ids: Tensor | None = None
         # States on the host, for a decoding loop that appends forced runs; see `forced`.
@@ -293,9 +291,9 @@ class TableBatch(LogitsProcessor):
         first, self._read = self._read, input_ids.shape[1]
         self._called.append(self._read - self._prompt_width)
         self._ids = input_ids
-        if self._step is not None:
+        if self._fused is not None:
             out = self._room(len(scores))
-            self._step(input_ids, first, self._device, self._at, scores, out)
+            self._fused.step(input_ids, first, self._device, self._at, scores, out)
             return out
         for column in range(first, self._read):
             self.advance(input_ids[:, column])
@@ -373,7 +371,7 @@ class TableProcessor:
 
     def __init__(self, name: str, target: Target, rows: Callable[[Rows], Sequence[Row]]) -> None:
         self.name, self._target, self._rows = name, target, rows
-        self.parameters: dict[str, Any] = {"kernels_per_step": 6 if fused_step(target.device) is None else 1}
+        self.parameters: dict[str, Any] = {"kernels_per_step": 6 if fused_steps(target.device) is None else 1}
 
     def start(self, rows: Rows) -> BatchProcessor:
         return TableBatch(self._rows(rows), self._target, rows.prompt_width)

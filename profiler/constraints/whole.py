@@ -7,10 +7,10 @@ class, so a table has a next state by state and class. A step gathers from it; i
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,12 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from molprof.common.errors import MolprofError, UsageError
-from molprof.profiler.constraints.automaton import Automaton, NoText, TooLarge, alive, either, made, text
+from molprof.profiler.constraints.automaton import Automaton, NoText, TooLarge, alike, alive, either, made, text
 from molprof.profiler.constraints.base import BatchProcessor, Places, Rows
 from molprof.profiler.constraints.engines import ENGINES, EngineProcessor
 from molprof.profiler.constraints.json_schema import DEPTH, schema_part
 from molprof.profiler.constraints.regular import NotRegular, regular
+from molprof.profiler.constraints.table import fused_steps
 from molprof.profiler.models.device import on_gpu
 from molprof.profiler.models.target import Target, TokenBytes
 from molprof.profiler.molecules.prompts import Whole
@@ -33,7 +34,7 @@ MOST_BYTES = 512 * 2**20
 # Masks of at most so many ids are lists of them: on a CPU faster than adding a whole row.
 _FEW_ALLOWED, _FEW_FORBIDDEN = 4096, 8192
 _ALLOWED, _FORBIDDEN = np.float32(0), np.float32(-math.inf)
-_BLOCK = 64  # states that walk along the vocabulary together
+_BLOCK = 2**21  # steps of ways that are walked together
 _NONE = -1
 _Array = np.ndarray[Any, Any]
 
@@ -113,117 +114,94 @@ class WholeTable:
 
 def table_of(automaton: Automaton, vocabulary: TokenBytes, eos: int, width: int) -> WholeTable:
     """The texts of an automaton in every cut into tokens, then the end token. Raises TooLarge."""
-    tree = _tree(automaton, vocabulary, eos, width)
-    chosen, kinds = _classes(automaton, tree)
-    states, count = len(automaton.moves), len(chosen) + 2
-    if 4 * states * count > MOST_BYTES:
-        raise TooLarge(
-            f"its table has {states:,} states and {count:,} classes of tokens, more than {MOST_BYTES:,} bytes"
-        )
+    kinds, ways = _ways(automaton, vocabulary, eos, width)
+    states, count = len(automaton.moves), len(ways) + 2
     # Class 0: what may never follow; the last one: the end token.
-    classes = np.where(tree.tokens < 0, 0, kinds[tree.tokens]).astype(np.int32)
+    classes = kinds.astype(np.int32)
     classes[eos] = count - 1
     moves = np.full((states + 1, count), _NONE, dtype=np.int32)
-    for block, reached in _walks(automaton, tree, chosen):
-        to = reached[chosen].T
-        moves[1 + block, 1:-1] = np.where(to >= 0, to + 1, _NONE)
+    for number, way in enumerate(ways, start=1):
+        moves[1:, number] = np.where(way >= 0, way + 1, _NONE)
     ends = np.append(True, automaton.ends)
     moves[ends, -1] = 0
     # A vocabulary without all bytes may have no tokens for what remains.
-    living = alive(moves, ends)
-    if not living[1]:
-        raise NoText("no tokens of the vocabulary write it")
-    moves[(moves >= 0) & ~living[moves]] = _NONE
-    allowed, masks = np.unique(moves >= 0, axis=0, return_inverse=True)
-    found = WholeTable(classes, moves, masks.reshape(-1), allowed, allowed @ np.bincount(classes, minlength=count))
+    flat, lengths = vocabulary.flat
+    if len(np.unique(flat[(np.cumsum(lengths) - lengths)[:width][lengths[:width] == 1]])) < 256:
+        living = alive(moves, ends)
+        if not living[1]:
+            raise NoText("no tokens of the vocabulary write it")
+        moves[(moves >= 0) & ~living[moves]] = _NONE
+    at, masks = alike(moves >= 0)
+    allowed = moves[at] >= 0
+    found = WholeTable(classes, moves, masks, allowed, allowed @ np.bincount(classes, minlength=count))
     if found.size_bytes > MOST_BYTES:
         raise TooLarge(f"its table and masks take {found.size_bytes:,} bytes, more than {MOST_BYTES:,}")
     return found
 
 
-@dataclass(frozen=True)
-class _Tree:
-    """What tokens are to an automaton: their bytes by kind. N nodes by depth, the root first."""
+def _ways(automaton: Automaton, vocabulary: TokenBytes, eos: int, width: int) -> tuple[_Array, list[_Array]]:
+    """Of each token id the number of its way, from 1 on, 0: it may never follow, int64 (width,); and the ways.
 
-    parents: _Array  # int64 (N,)
-    kinds: _Array  # of the last byte, int64 (N,)
-    depths: list[int]  # first node of each depth, and N
-    whole: _Array  # nodes of tokens, int64
-    tokens: _Array  # the place in `whole` of each token id, -1: it is no text, int64 (logits_width,)
-
-
-def _tree(automaton: Automaton, vocabulary: TokenBytes, eos: int, width: int) -> _Tree:
+    A way is the state that a token leads to from each, int32 (S,), -1: nowhere. Tokens are walked byte by byte, all
+    together, and those that went the same way so far go on as one. Raises TooLarge.
+    """
     flat, lengths = vocabulary.flat
-    starts = (np.cumsum(lengths) - lengths)[:width]
-    lengths = lengths[:width].copy()
+    starts, lengths = (np.cumsum(lengths) - lengths)[:width], lengths[:width].copy()
     lengths[[token for token in (*vocabulary.special, eos) if token < len(lengths)]] = 0
-    kinds, many = automaton.kinds[flat], automaton.moves.shape[1]
-    nodes = np.zeros(len(lengths), dtype=np.int64)
-    parents, last, depths = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)], [0, 1]
+    states, many = automaton.moves.shape
+    moves = np.vstack([automaton.moves, np.full(many, _NONE)]).astype(np.int32).T.copy()
+    random = np.random.default_rng(0).integers(2**63, size=states, dtype=np.int64)
+    # Two of N unlike ways have the same sum with a probability of N * N / 2 ** 63.
+    numbers: dict[int, int] = {0: 0}  # of ways by their sums; 0: it leads nowhere
+    ways = [np.full(states, _NONE, dtype=np.int32), np.arange(states, dtype=np.int32)]
+    after: dict[int, int] = {}  # of a way and a kind of byte
+    kinds, whole = np.zeros(width, dtype=np.int64), {0}
     at = np.flatnonzero(lengths)
-    while len(at):
-        keys, inverse = np.unique(nodes[at] * many + kinds[starts[at] + len(depths) - 2], return_inverse=True)
-        nodes[at] = inverse + depths[-1]
-        parents.append(keys // many)
-        last.append(keys % many)
-        depths.append(depths[-1] + len(keys))
-        at = at[lengths[at] > len(depths) - 2]
-    tokens = np.full(width, _NONE, dtype=np.int64)
-    texts = np.flatnonzero(lengths)
-    whole, tokens[texts] = np.unique(nodes[texts], return_inverse=True)
-    return _Tree(np.concatenate(parents), np.concatenate(last), depths, whole, tokens)
-
-
-def _walks(automaton: Automaton, tree: _Tree, nodes: _Array) -> Iterator[tuple[_Array, _Array]]:
-    """Blocks of states, and where `nodes` lead from each, int32 (N, block); -1: nowhere."""
-    moves = np.vstack([automaton.moves, np.full(automaton.moves.shape[1], _NONE)]).astype(np.int32)
-    # States that many bytes leave stand together: where a whole block leads nowhere, its walk ends.
-    order = np.argsort((automaton.moves < 0).sum(axis=1), kind="stable").astype(np.int32)
-    needed = np.zeros(len(tree.parents), dtype=bool)
-    while len(nodes := nodes[~needed[nodes]]):  # with what leads to them
-        needed[nodes] = True
-        nodes = np.unique(tree.parents[nodes])
-    for block in np.split(order, range(_BLOCK, len(order), _BLOCK)):
-        reached = np.full((len(tree.parents), len(block)), _NONE, dtype=np.int32)
-        reached[0] = block
-        living = needed & (np.arange(len(needed)) == 0)
-        for first, last in pairwise(tree.depths[1:]):
-            at = first + np.flatnonzero(living[tree.parents[first:last]] & needed[first:last])
-            reached[at] = moves[reached[tree.parents[at]], tree.kinds[at, None]]
-            living[at] = (reached[at] >= 0).any(axis=1)
-        yield block, reached
-
-
-def _classes(automaton: Automaton, tree: _Tree) -> tuple[_Array, _Array]:
-    """A node of each class of tokens that may follow somewhere; of each of `whole` its class, from 1 on, 0: none."""
-    random = np.random.default_rng(0)
-    # Two nodes that lead to unlike states have the same sum with a probability of N * N / 2 ** 63.
-    sums = np.zeros(len(tree.whole), dtype=np.int64)
-    for _, reached in _walks(automaton, tree, tree.whole):
-        sums += (reached[tree.whole].astype(np.int64) + 1) @ random.integers(
-            2**63, size=reached.shape[1], dtype=np.int64
-        )
-    found = np.flatnonzero(sums)  # 0: they lead nowhere
-    _, at, inverse = np.unique(sums[found], return_index=True, return_inverse=True)
-    kinds = np.zeros(len(sums), dtype=np.int64)
-    kinds[found] = inverse + 1
-    return tree.whole[found[at]], kinds
+    kinds[at] = 1
+    for depth in itertools.count():
+        keys, inverse = np.unique(kinds[at] * many + automaton.kinds[flat[starts[at] + depth]], return_inverse=True)
+        new = [key for key in keys.tolist() if key not in after]
+        size = max(_BLOCK // states, 1)
+        for begin in range(0, len(new), size):
+            block = new[begin : begin + size]
+            to = np.stack([moves[key % many][ways[key // many]] for key in block])
+            for key, total, way in zip(block, ((to + np.int64(1)) @ random).tolist(), to, strict=True):
+                if total not in numbers:
+                    numbers[total] = len(ways)
+                    ways.append(way.copy())
+                after[key] = numbers[total]
+        kinds[at] = np.array([after[key] for key in keys.tolist()], dtype=np.int64)[inverse]
+        whole.update(kinds[at[lengths[at] == depth + 1]].tolist())
+        if 4 * states * len(whole) > MOST_BYTES:
+            classes = f"{len(whole):,} classes of tokens or more"
+            raise TooLarge(f"its table has {states:,} states and {classes}, more than {MOST_BYTES:,} bytes")
+        at = at[(lengths[at] > depth + 1) & (kinds[at] > 0)]
+        if not len(at):
+            break
+    used, kinds = np.unique(np.append(kinds, 0), return_inverse=True)
+    return kinds[:-1], [ways[number] for number in used[1:].tolist()]
 
 
 class WholeBatch(LogitsProcessor):
     """The states of a batch's rows, each of a table of its own.
 
     By row, each is masked in the way that touches least of it, which is best on a CPU. Else states stay on the device,
-    and no step reads anything back: six operators, in place, which a CUDA graph can hold.
+    and no step reads anything back: one kernel with Triton, else six operators, in place.
 
     Args:
         by_row: default: on a CPU.
+        fused: the module of the kernels; default: on a GPU with Triton.
     """
 
     reads_tokens = True  # what is forced depends on the chosen tokens
 
     def __init__(
-        self, rows: Sequence[WholeTable], target: Target, prompt_width: int, by_row: bool | None = None
+        self,
+        rows: Sequence[WholeTable],
+        target: Target,
+        prompt_width: int,
+        by_row: bool | None = None,
+        fused: Any = None,
     ) -> None:
         self._tables, self._eos, self._width = rows, target.eos, target.logits_width
         self._states = [table.first for table in rows]  # on the host; see `forced`
@@ -252,9 +230,13 @@ class WholeBatch(LogitsProcessor):
         kinds = self._by_table = torch.from_numpy(np.stack([table.classes for table in distinct])).to(target.device)
         self._starts = torch.from_numpy(places[:-1].astype(np.int32)).to(target.device)
         which = torch.tensor([distinct.index(table) for table in rows], device=target.device)
-        self._kinds = kinds.expand(len(rows), -1) if len(distinct) == 1 else kinds.index_select(0, which)
         begun = [starts[table] + table.first * table.moves.shape[1] for table in rows]
         self._at = torch.tensor(begun, dtype=torch.int32, device=target.device)
+        self._fused = fused or fused_steps(target.device)
+        if self._fused is not None:
+            self._tables_there = (kinds, which, self._moves, self._forbidden)
+            self._at = self._at[:, None].repeat(1, -(-self._width // self._fused.WHOLE_BLOCK))
+        self._kinds = kinds.expand(len(rows), -1) if len(distinct) == 1 else kinds.index_select(0, which)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Advance by the tokens since the last call, and mask."""
@@ -267,17 +249,19 @@ class WholeBatch(LogitsProcessor):
                     self._states[row] = self._tables[row].after(self._states[row], token)
             forms = [table.form(state) for table, state in zip(self._tables, self._states, strict=True)]
             return self._masked_by_row(scores, forms)
+        return self.step(tokens, scores)
+
+    def step(self, tokens: Tensor, scores: Tensor) -> Tensor:
+        """Move each row past its tokens, int64 (rows, n), and mask its scores in place, all on the device.
+
+        Nothing is read back and no shape depends on a value, so that a CUDA graph can hold it.
+        """
+        if self._fused is not None:
+            self._fused.whole_step(tokens, self._tables_there, self._at, scores)
+            return scores
         for place in range(tokens.shape[1]):
-            self.advance(tokens[:, place])
-        return self.masked(scores)
-
-    def advance(self, tokens: Tensor) -> None:
-        """Move each row past its token, int64 (rows,), on the device: three operators."""
-        kinds = self._kinds.gather(1, tokens[:, None])[:, 0]
-        torch.index_select(self._moves, 0, kinds.add_(self._at), out=self._at)
-
-    def masked(self, scores: Tensor) -> Tensor:
-        """The scores that the states on the device allow, in place: three operators."""
+            kinds = self._kinds.gather(1, tokens[:, place : place + 1])[:, 0]
+            torch.index_select(self._moves, 0, kinds.add_(self._at), out=self._at)
         return scores.masked_fill_(self._forbidden[self._at[:, None] + self._kinds], -math.inf)
 
     def _masked_by_row(self, scores: Tensor, forms: list[_Form]) -> Tensor:
