@@ -62,7 +62,8 @@ def measured(tmp_path: Path, words: str, folder: Path, engine: str, other: str |
     for name in {engine, other} - {"table", None}:
         pytest.importorskip(str(name))
     found = find_schemas(folder)
-    case = MasksCase(engine, words, str(folder), 0, len(found.names), found.digest(0, 3), other)
+    content = found.digest(0, 3)
+    case = MasksCase(engine, words, str(folder), 0, len(found.names), content, other, batches=(4,), threads=2)
     measure_masks(to_json(case), 0, str(tmp_path / "kept"))
     head, *lines = map(json.loads, (tmp_path / "kept").read_text().splitlines())
     return read_typed({"schemas": lines, "version": head["version"]}, MaskFigures, "figures", "")
@@ -80,6 +81,7 @@ def test_sets_of_schemas_are_read(folder: Path, tmp_path: Path) -> None:
         ("[]", "holds no object"),
         ("{", "is no JSON"),
         ('{"schema": {}, "tests": [{}]}', "without data"),
+        ('{"schema": {}, "tests": [{"data": 1, "valid": "no"}]}', "has a test that is valid: 'no'"),
     ):
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(UsageError, match=problem):
@@ -132,6 +134,9 @@ def test_an_engine_along_instances(tmp_path: Path, words: str, folder: Path, eng
     # A table says no object of anything.
     assert (plain.status, plain.instances, person.status) == ("refused" if engine == "table" else "ok", [], "ok")
     assert (person.first_mask_ns or 0) >= (person.compile_ns or 0) > 0
+    assert [(one.rows, one.threads, len(one.fill_ns)) for one in person.batches] == [
+        (4, threads, 16) for threads in ((1,) if engine == "table" else (1, 2))
+    ]  # fmt: skip
     right, order, text = person.instances
     assert (right.accepted, right.valid, right.stopped_at) == (True, True, None)
     assert len(right.mask_ns) == right.tokens + 1 == len(right.accept_ns) + 1
@@ -185,6 +190,7 @@ def test_masks_have_a_state_and_a_keyword() -> None:
 def test_a_benchmark_of_masks(tmp_path: Path, words: str, folder: Path) -> None:
     pytest.importorskip("xgrammar")
     line = ["bench", "masks", str(folder), "--tokenizer", words, "--engine", "xgrammar", "--repeats", "1"]
+    line += ["--batch", "1,2"]
     code, _, err = called([*line, "-o", "masks.jsonl"], tmp_path)
     assert (code, "results: 1 ok" in err) == (0, True), err
     (result,) = read_results(tmp_path / "masks.jsonl").results
@@ -195,6 +201,7 @@ def test_a_benchmark_of_masks(tmp_path: Path, words: str, folder: Path) -> None:
     for by in ("state", "position", "keyword"):
         counts = [group["time"]["count"] for group in shown["groups"] if group["by"] == by]
         assert sum(counts) == shown["mask"]["count"]
+    assert [(one["rows"], one["threads"], one["fill"]["count"]) for one in shown["batches"]] == [(1, 1, 32), (2, 1, 32)]
     assert [item["instance"] for item in shown["wrongly_refused"]] == ["another order"]
     assert [item["instance"] for item in shown["wrongly_accepted"]] == ["twice"]
     code, out, _ = called(["bench", "show", "masks.jsonl"], tmp_path)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from molprof.analysis.bench.summary import Measured
-from molprof.common.bench_records import MaskedInstance, MaskedSchema
+from molprof.common.bench_records import MaskedBatch, MaskedInstance, MaskedSchema
 from molprof.common.process import OK
 from molprof.common.values import percentile
 
@@ -105,7 +105,9 @@ def _schemas(item: Measured) -> Iterator[MaskedSchema]:
             for name in ("compile_ns", "first_mask_ns", "memory_bytes")
             for values in [[getattr(run, name) for run in runs]]
         }
-        yield replace(runs[0], **whole, instances=list(map(_instance, *(run.instances for run in runs))))
+        whole["instances"] = list(map(_instance, *(run.instances for run in runs)))
+        whole["batches"] = list(map(_batch, *(run.batches for run in runs)))
+        yield replace(runs[0], **whole)
 
 
 def _instance(*runs: MaskedInstance) -> MaskedInstance:
@@ -116,6 +118,22 @@ def _instance(*runs: MaskedInstance) -> MaskedInstance:
         if all(len(getattr(run, name)) == len(getattr(first, name)) for run in runs)
     }
     return replace(first, **times)
+
+
+def _batch(*runs: MaskedBatch) -> MaskedBatch:
+    return replace(runs[0], fill_ns=[round(value) for value in np.median([run.fill_ns for run in runs], axis=0)])
+
+
+def batched(item: EngineMasks) -> Iterator[tuple[int, int, Tail]]:
+    """Rows, threads, and the time to fill the masks of a step, over all schemas."""
+    times: dict[tuple[int, int], list[float]] = {}
+    for schema in item.schemas:
+        for batch in schema.batches:
+            times.setdefault((batch.rows, batch.threads), []).extend(batch.fill_ns)
+    for (rows, threads), values in sorted(times.items()):
+        found = tail(values)
+        assert found is not None
+        yield rows, threads, found
 
 
 def slowest(masks: Sequence[Mask]) -> list[Mask]:

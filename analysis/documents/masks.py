@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from molprof.analysis.bench.masks import EngineMasks, Mask, engine_masks, grouped, growth, slowest, tail
+from molprof.analysis.bench.masks import EngineMasks, Mask, batched, engine_masks, grouped, growth, slowest, tail
 from molprof.analysis.bench.summary import Measured, short_message
 from molprof.common.document import Field, Section, table_of
 from molprof.common.process import OK
@@ -42,6 +42,7 @@ def masks_data(measured: Sequence[Measured]) -> list[dict[str, Any]]:
             masks = item.masks()
             row |= {"mask": tail([one.mask_ns for one in masks]), "accept": tail(_accepts(masks))}
             row["groups"] = [{"by": by, "group": group, "time": times} for by, group, times in grouped(masks)]
+            row["batches"] = [dict(zip(("rows", "threads", "fill"), one, strict=True)) for one in batched(item)]
             row |= {"growth": [*growth(masks)], "slowest": slowest(masks)}
             row |= {
                 f"wrongly_{word}": [
@@ -140,6 +141,17 @@ def _timed(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Iterat
             table=table_of(mine, (by, "text", "0"), ("engine", "text", "1"), ("count", "count", "2.count"), *_TAIL),
             detail=by == "keyword",
         )
+    batches = [(item.engine, *one) for item in engines for one in batched(item)]
+    yield Section(
+        f"Masks of a batch: {name}",
+        ("time to fill the masks of all rows; they stand at places spread over the longest instance of each schema",),
+        table_of(
+            batches, ("engine", "text", "0"), ("rows", "count", "1"), ("threads", "count", "2"),
+            ("steps", "count", "3.count"), ("p50", "ns", "3.p50_ns"), ("p90", "ns", "3.p90_ns"),
+            ("p99", "ns", "3.p99_ns"), ("largest", "ns", "3.largest_ns"),
+            ("p50 per row", "ns", lambda row: per(row[3].p50_ns, row[1])), missing="-",
+        ),
+    )  # fmt: skip
     grown = [(item.engine, one) for item, masks in timed for one in growth(masks)]
     yield Section(
         f"Growth with the answer: {name}",

@@ -434,8 +434,10 @@ for _name, _one in BENCHMARKS.items():
 _MASK_OPTIONS = (
     _listed("--engine", "engines", bench_masks.ENGINE_NAMES, _ALL, "Packages that make masks."),
     _listed("--tokenizer", "tokenizers", None, "llama", "Presets, folders or hub ids of tokenizers."),
+    click.option("--batch", "batches", type=_values(read=int), metavar="N,...",
+                 help="Fill batches of N rows too, with one thread and with --threads.  [default: none]"),
     *bench_masks.OPTIONS,
-)
+)  # fmt: skip
 command.add_command(
     _benchmark(bench_masks.NAME, bench_masks.TEXT, _MASK_OPTIONS, lambda running, given: bench_masks.mask_cases(given))
 )

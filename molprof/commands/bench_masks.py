@@ -39,9 +39,12 @@ ENGINE_NAMES = tuple(ENGINES)
 
 def mask_cases(given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
     """The cases by options; the same with a GPU."""
-    refuse(
-        "molprof bench masks", "masks are made on the host", device=given["device"] != AUTO, threads=given["threads"]
-    )
+    threads, batches = given["threads"], given["batches"] or ()
+    if batches and min(batches) < 1:
+        raise click.BadParameter("a batch has a row or more", param_hint="'--batch'")
+    refuse("molprof bench masks", "masks are made on the host", device=given["device"] != AUTO)
+    refuse("molprof bench masks", "threads fill the masks of a --batch", threads=threads and not batches)
+    refuse("molprof bench masks --oracle", "it times nothing", batch=given["oracle"] and batches)
     folder, size = given["folder"], given["schemas"]
     found = find_schemas(None if folder is None else Path(folder))
     engines: Sequence[tuple[str, ...]] = [(name,) for name in given["engines"]]
@@ -50,7 +53,17 @@ def mask_cases(given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
             raise click.UsageError("--oracle requires two engines or more")
         engines = [*itertools.combinations(given["engines"], 2)]
     cases = [
-        MasksCase(names[0], tokenizer, folder, first, count, found.digest(first, count), *names[1:])
+        MasksCase(
+            names[0],
+            tokenizer,
+            folder,
+            first,
+            count,
+            found.digest(first, count),
+            other=(*names, None)[1],
+            batches=batches,
+            threads=threads or 1,
+        )
         for tokenizer in given["tokenizers"]
         for first in range(0, len(found.names), size)
         for names in engines

@@ -78,7 +78,7 @@ _SUBJECTS = {
         "Prompts": "count batch_size smiles prompts prompt_format answer_format generations strict sort check",
         "Sampling": "sampling temperature top_p top_k min_p max_new_tokens generate_args",
         "Kernels": "attention_shapes backends phases masks",
-        "Masks": "engines tokenizers schemas oracle",
+        "Masks": "engines tokenizers schemas batches oracle",
         "Speed": "attention kv_cache max_cache_length compile dtype tf32 cudnn_benchmark padding_multiple"
         " drop_finished engine assistant arrivals device threads",
         "Passes": "repeats warmup passes seed limit limit_s memory_limit bisect share",

@@ -105,6 +105,15 @@ class MaskedInstance:
 
 
 @dataclass(frozen=True)
+class MaskedBatch:
+    """Masks of rows that stand at places spread over one instance, filled together."""
+
+    rows: Whole
+    threads: Whole
+    fill_ns: list[Whole]  # of each step
+
+
+@dataclass(frozen=True)
 class Difference:
     """A token that one of two engines allows after a prefix."""
 
@@ -127,6 +136,7 @@ class MaskedSchema:
     first_mask_ns: Whole | None = None  # from the schema on
     memory_bytes: Whole | None = None  # resident, most until the first mask
     instances: list[MaskedInstance] = field(default_factory=list)
+    batches: list[MaskedBatch] = field(default_factory=list)
     # Of two engines: prefixes of valid instances, those after which their masks differ, tokens that one alone allows
     prefixes: Whole | None = None
     differing: Whole | None = None

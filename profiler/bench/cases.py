@@ -124,7 +124,12 @@ class MasksCase:
     count: int
     content: str  # a digest of them
     other: str | None = None  # the engine whose masks are compared; then nothing is timed
+    batches: tuple[int, ...] = ()  # rows of batches that are filled too
+    threads: int = 1  # those are filled with one thread and, where the package can, with so many
     rows: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "batches", tuple(self.batches))  # JSON has a list
 
     def of_batch(self, size: int) -> MasksCase:
         return self
@@ -154,6 +159,8 @@ def to_json(case: Case) -> dict[str, Any]:
     if isinstance(case, GenerateCase):
         plain = {item.name: item.default for item in fields(case)}
         values = {name: value for name, value in values.items() if name in _ALWAYS or value != plain[name]}
+    if isinstance(case, MasksCase) and not case.batches:
+        del values["batches"], values["threads"]
     return {"kind": case.kind, **values}
 
 

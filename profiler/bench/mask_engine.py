@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,15 @@ class Engine:
     def fill(self, matcher: Any) -> None:
         self._engine.fill([matcher], [0], self._mask)
         self._filled = matcher
+
+    def use_threads(self, count: int | None) -> bool:
+        """See `EngineProcessor`."""
+        return bool(self._engine.use_threads(count))
+
+    def filler(self, rows: int) -> Callable[[Sequence[Any]], None]:
+        """What fills the masks of so many matchers at once."""
+        mask, places = self._mask.new_zeros((rows, self._mask.shape[1])), list(range(rows))
+        return lambda matchers: self._engine.fill(matchers, places, mask)
 
     def accept(self, matcher: Any, token: int) -> None:
         self._engine.accept(matcher, token)

@@ -22,7 +22,7 @@ class TableMasks:
 
     def __init__(self, target: Target, none_yet: object) -> None:
         self._target, self.parameters = target, {"version": __version__}
-        self._scores = np.zeros(target.logits_width, dtype=np.float32)
+        self._scores = np.zeros((1, target.logits_width), dtype=np.float32)
 
     def compile(self, grammar: Whole) -> Callable[[], Any]:
         target = self._target
@@ -37,9 +37,14 @@ class TableMasks:
         matcher[1] = matcher[0].after(matcher[1], token)
 
     def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
-        """Masks a row of scores; `mask` stays as it is."""
-        for table, state in matchers:
-            table.form(state).apply(self._scores)
+        """Masks rows of scores; `mask` stays as it is."""
+        if len(self._scores) < len(matchers):
+            self._scores = np.zeros((len(matchers), self._scores.shape[1]), dtype=np.float32)
+        for (table, state), scores in zip(matchers, self._scores, strict=False):
+            table.form(state).apply(scores)
+
+    def use_threads(self, count: int | None) -> bool:
+        return count in (None, 1)
 
     def bits(self, matcher: Any) -> Any:
         """What the state allows, uint8 (logits width,)."""

@@ -7,7 +7,8 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,6 +27,8 @@ _MOST_TEXT = 200
 # Of more tokens no one asks whether all begin one text.
 _MOST_BEGINNINGS = 64
 _MOST_BEFORE = 24
+# Of an instance, tokens over which the rows of a batch are spread, and the steps that they take.
+_MOST_BATCHED, _BATCHED_STEPS = 256, 16
 
 
 def measure_each(case: MasksCase, limits: Limits, measure: str = MEASURE) -> Ending:
@@ -78,7 +81,7 @@ def measure_masks(raw: dict[str, Any], done: int, kept: str) -> None:
 
         versions = ", ".join(engine.version for engine in engines)
         keep({"version": versions, "environment": to_builtins(environment(target.device))})
-        measured: Any = _measured if case.other is None else compared
+        measured: Any = partial(_measured, case) if case.other is None else compared
         for item in read_schemas(_folder(case), case.first + done, case.count - done):
             keep(measured(item, *engines))
 
@@ -87,7 +90,7 @@ def _folder(case: MasksCase) -> Path | None:
     return None if case.folder is None else Path(case.folder)
 
 
-def _measured(item: SchemaFile, engine: Engine) -> dict[str, Any]:
+def _measured(case: MasksCase, item: SchemaFile, engine: Engine) -> dict[str, Any]:
     """The figures of one schema, as `MaskedSchema` reads them."""
     import torch
 
@@ -114,9 +117,40 @@ def _measured(item: SchemaFile, engine: Engine) -> dict[str, Any]:
         highest = peak.read()["peak_memory_bytes"]
         found["memory_bytes"] = None if highest is None else max(0, highest - before)
         found["instances"] = [_followed(one, engine, matchers) for one in instances]
+        whole = [one.tokens for one, seen in zip(instances, found["instances"], strict=True) if seen["accepted"]]
+        if whole:
+            found["batches"] = [*_batched(case, max(whole, key=len)[:_MOST_BATCHED], engine, matchers)]
         return found
     finally:
         gc.enable()
+
+
+def _batched(
+    case: MasksCase, tokens: list[int], engine: Engine, matchers: Callable[[], Any]
+) -> Iterator[dict[str, Any]]:
+    """Masks of batches whose rows begin at places spread over the tokens of an instance, and go on, step by step."""
+    clock = time.perf_counter_ns
+    for threads, rows in itertools.product(sorted({1, case.threads}), case.batches):
+        if not engine.use_threads(threads):
+            continue
+        fill, batch = engine.filler(rows), [matchers() for _ in range(rows)]
+        places = [len(tokens) * row // rows for row in range(rows)]
+        for matcher, place in zip(batch, places, strict=True):
+            for token in tokens[:place]:
+                engine.accept(matcher, token)
+        fill_ns = []
+        for _ in range(_BATCHED_STEPS):
+            began = clock()
+            fill(batch)
+            fill_ns.append(clock() - began)
+            for row, place in enumerate(places):
+                if place == len(tokens):  # as the next request in its place
+                    batch[row], places[row] = matchers(), 0
+                else:
+                    engine.accept(batch[row], tokens[place])
+                    places[row] += 1
+        yield {"rows": rows, "threads": threads, "fill_ns": fill_ns}
+    engine.use_threads(None)
 
 
 def _followed(one: Judged, engine: Engine, matchers: Callable[[], Any]) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from molprof.common.bench_records import digest
 from molprof.common.errors import UsageError
-from molprof.common.files import read_text
+from molprof.common.files import read_text, refuse_stream
+from molprof.common.text import shortened
 
 OWN = Path(__file__).parent / "schemas.json"
 _HINT = 'a JSON file per schema: {"schema": {...}, "tests": [{"valid": true, "data": ..., "description": ""}]}'
@@ -73,7 +74,8 @@ def read_schemas(folder: Path | None, first: int = 0, count: int | None = None) 
     if folder is None:
         yield from (_read(item, item["name"]) for item in json.loads(OWN.read_text())[first:last])
         return
-    for path in sorted(folder.rglob("*.json"))[first:last]:
+    for path in sorted(path for path in folder.rglob("*.json") if not path.is_dir())[first:last]:
+        refuse_stream(path)
         try:
             content = json.loads(read_text(path))
         except (ValueError, RecursionError) as problem:
@@ -89,6 +91,8 @@ def _read(content: Any, name: str) -> SchemaFile:
     tests = content["tests"]
     if not all(isinstance(test, dict) and "data" in test for test in tests):
         raise UsageError(f"{name}.json has a test without data", hint=_HINT)
+    if wrong := [test["valid"] for test in tests if test.get("valid") not in (True, False, None)]:
+        raise UsageError(f"{name}.json has a test that is valid: {shortened(repr(wrong[0]))}", hint=_HINT)
     made = (Instance(test["data"], test.get("valid"), str(test.get("description", ""))) for test in tests)
     return SchemaFile(name, content["schema"], tuple(made))
 

@@ -68,8 +68,11 @@ def schema_validator(schema: Any, where: str, purpose: str) -> Any:
     kind = validators.validator_for(schema)
     try:
         kind.check_schema(schema)
+    except RecursionError:
+        raise UsageError(f"{where} has more schemas in each other than can be checked", "a JSON schema") from None
     except Exception as problem:  # of the package
-        raise UsageError(f"{where} is no JSON schema: {shortened(str(problem), _MOST_TEXT)}", "a JSON schema") from None
+        text = shortened(str(getattr(problem, "message", problem)), _MOST_TEXT)
+        raise UsageError(f"{where} is no JSON schema: {text}", "a JSON schema") from None
     # What a schema refers to elsewhere is not fetched.
     return kind(schema, registry=importlib.import_module("jsonschema_specifications").REGISTRY)
 

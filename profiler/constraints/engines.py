@@ -89,6 +89,10 @@ class EngineProcessor(ABC):
     def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
         """Write each matcher's bits into its row of `mask`, int32 (rows, ceil(logits_width / 32)), on the host."""
 
+    def use_threads(self, count: int | None) -> bool:
+        """Fill the masks of a batch with so many threads from now on. None: as the package does. False: it cannot."""
+        return count in (None, 1)
+
     @abstractmethod
     def apply(self, scores: Tensor, mask: Tensor) -> None:
         """Set the scores whose bit is 0 to -inf, in place."""
@@ -169,6 +173,10 @@ class XGrammar(EngineProcessor):
     def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
         self._filler.batch_fill_next_token_bitmask(list(matchers), mask, list(rows))
 
+    def use_threads(self, count: int | None) -> bool:
+        self._filler = self.package.BatchGrammarMatcher(max_threads=count or "auto")
+        return True
+
     def apply(self, scores: Tensor, mask: Tensor) -> None:
         self.package.apply_token_bitmask_inplace(scores, mask)
 
@@ -205,6 +213,10 @@ class LLGuidance(EngineProcessor):
     def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
         pairs = list(zip(matchers, rows, strict=True))
         self.package.torch.fill_next_token_bitmask_par(self._executor, pairs, mask)
+
+    def use_threads(self, count: int | None) -> bool:
+        self._executor = self.package.LLExecutor(num_threads=count)
+        return True
 
     def apply(self, scores: Tensor, mask: Tensor) -> None:
         if on_gpu(scores.device):
