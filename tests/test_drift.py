@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cli
+from conftest import Cli, called
 from rdkit import Chem
 from rdkit.Chem import rdDistGeom
 from test_tokenizers import COUNTS
+from tiny import ids
 
 from molprof.common.errors import UsageError
 from molprof.common.manifest import Skipped
@@ -178,3 +180,25 @@ def test_no_torch_is_needed_and_skipped_lines_are_told(tmp_path: Path) -> None:
     result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (result.returncode, json.loads(result.stdout)["blocks"]) == (0, 1)
     assert result.stderr == f"line 1: character 1: {NO_ATOM}; skipped\n"
+
+
+def test_what_a_constraint_leaves_room_for(tmp_path: Path) -> None:
+    """Loops of white space, digits and text, and forced text that is cut by itself."""
+    form = r"\[(a*|7+)\] *end"
+    code, out, _ = called(["drift", "--tokenizer", "qwen", "--regex", form, "--format", "json"], tmp_path)
+    assert code == 0
+    shown = json.loads(out)
+    assert (shown["kind"], shown["shortest"], shown["bytes"], shown["forced_bytes"]) == ("regex", "[]end", 5, 3)
+    assert [(loop["cause"], loop["after"], loop["around"]) for loop in shown["loops"]] == [
+        ("white space", "[]", " "), ("digits", "[7", "7"), ("text", "[a", "a"),
+    ]  # fmt: skip
+    # `[` and `nd` are forced.
+    apart = [len(ids("qwen", text)) for text in ("[", "]e", "nd")]
+    assert shown["spellings"] == [
+        {"tokenizer": "qwen", "tokens": len(ids("qwen", "[]end")), "apart_tokens": sum(apart)}
+    ]
+    (tmp_path / "s.json").write_text('{"type": "array", "items": {"type": "integer"}, "maxItems": 2}')
+    _, out, _ = called(["drift", "--tokenizer", "qwen", "--schema", "s.json"], tmp_path)
+    assert re.findall(r"^  (digits|text|white space) .*$", out, re.MULTILINE) == ["digits", "digits"]
+    code, out, _ = called(["drift", "--choices", "yes,no"], tmp_path)
+    assert "none: every text has an end" in out

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from molprof.commands.options import Result, note, number_option, path_option, result_options
-from molprof.commands.run_options import format_options
+from molprof.commands.options import Result, note, number_option, path_option, refuse, result_options
+from molprof.commands.run_options import format_options, whole_options
 from molprof.commands.submission import config_option
+from molprof.common.document import Document
 from molprof.common.errors import UsageError
+from molprof.common.settings import TABLE, CaptureSettings
 from molprof.common.text_format import TextFormat
 
 
@@ -29,6 +32,7 @@ from molprof.common.text_format import TextFormat
     help="Measure this placeholder too, such as 0.000,0.000,0.000. Repeatable.",
 )  # fmt: skip
 @number_option("--decimals", most=12, default=4, help="Decimals of the coordinates.")
+@whole_options
 @format_options
 @config_option
 @result_options()
@@ -45,8 +49,12 @@ def command(
     answer_format: str | None,
     config: Path | None,
     result: Result,
+    **whole: Any,
 ) -> None:
     """Compare the tokens that real coordinates need with the FREE positions that placeholders give them.
+
+    With --schema, --regex or --choices: what that constraint leaves room for, loops of white space, digits or text
+    without an end, and in how many tokens its forced text is written.
 
     Drift is the difference: FREE positions of a placeholder minus tokens of a coordinate block. Above 0, junk fills
     the positions left over. Below 0, the block is cut. Requires no model.
@@ -56,6 +64,7 @@ def command(
       molprof drift
       molprof drift --tokenizer qwen --tokenizer ./my-model --conformers molecules.sdf
       molprof drift --tokenizer llama --placeholder 0.00,0.00,0.00 --format json
+      molprof drift --tokenizer qwen --schema person.json
       molprof drift --tokenizer ./my-model --answer-format '<mol>{atom}<{x} {y} {z}>...</mol>'
     """
     if context.args:
@@ -64,6 +73,10 @@ def command(
             hint="the drift of a run: molprof report TRACE --all; a file of conformers: --conformers FILE",
         )
     result.check(filter(None, [path]))
+    if any(whole.values()):
+        refuse("drift of a constraint", "a constraint has no coordinates", conformers=path, placeholder=placeholders)
+        result.deliver(_room(whole, tokenizers, config))
+        return
     from molprof.profiler.drift import PLACEHOLDERS, check_placeholders, drift_document, survey
     from molprof.profiler.models.tokenizers import load_backend
     from molprof.profiler.molecules.conformers import built_in_conformers, holds_texts, read_conformers
@@ -86,3 +99,25 @@ def command(
     loaded = [(name, load_backend(project.tokenizer(name) or name), forms[name]) for name in names]
     note(*(f"line {skipped.line}: {skipped.problem}; skipped" for skipped in found.skipped))
     result.deliver(drift_document(survey(loaded, found, wanted, decimals)))
+
+
+def _room(given: dict[str, Any], names: tuple[str, ...], config: Path | None) -> Document:
+    from molprof.profiler.constraints import whole_of
+    from molprof.profiler.constraints.automaton import NoText, TooLarge
+    from molprof.profiler.constraints.json_schema import compiled
+    from molprof.profiler.constraints.regular import NotRegular
+    from molprof.profiler.constraints.room import room_document, room_of
+    from molprof.profiler.models.tokenizers import load_backend
+    from molprof.profiler.project import find_project
+
+    # A capture checks the same options.
+    whole = whole_of(CaptureSettings("llama", prompts="-", max_new_tokens=1, processor=TABLE, **given))
+    assert whole is not None
+    try:
+        automaton = compiled(whole)
+    except (NotRegular, TooLarge, NoText) as problem:
+        hint = "in a run: molprof capture --disagreement"
+        raise UsageError(f"the {whole.kind} has no automaton: {problem}", hint) from None
+    project = find_project(config)
+    loaded = [(name, load_backend(project.tokenizer(name) or name)) for name in dict.fromkeys(names)]
+    return room_document(room_of(whole.kind, whole.text, automaton, loaded))

@@ -88,6 +88,13 @@ def format_options(function: _F) -> _F:
     return with_options(function, *(setting_option(SETTINGS[name]) for name in ("prompt_format", "answer_format")))
 
 
+def whole_options(function: _F) -> _F:
+    """`--schema`, `--regex` and `--choices`, None where they are not given."""
+    text = "JSON schema: what it leaves room for, in place of coordinates."
+    more = (setting_option(SETTINGS[name]) for name in ("regex", "choices"))
+    return with_options(function, setting_option(SETTINGS["schema"], help=text), *more)
+
+
 def sampling_asked(context: click.Context) -> str | None:
     """The way to sample: as --sampling says, else `sample` where the command line has an option of sampling."""
     of_sampling = (name for name, row in SETTINGS.items() if row.recorded == "sampling_parameters")

@@ -11,8 +11,9 @@ from torch import Tensor
 from molprof import __version__
 from molprof.common.errors import RunError
 from molprof.profiler.constraints.automaton import NoText, TooLarge
+from molprof.profiler.constraints.json_schema import compiled
 from molprof.profiler.constraints.regular import NotRegular
-from molprof.profiler.constraints.whole import WholeTable, compiled, table_of
+from molprof.profiler.constraints.whole import WholeTable, table_of
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.prompts import Whole
 

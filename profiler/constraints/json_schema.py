@@ -17,6 +17,7 @@ from typing import Any
 from molprof.profiler.constraints import automaton
 from molprof.profiler.constraints.automaton import (
     EVERY,
+    Automaton,
     NoText,
     Part,
     Ranges,
@@ -35,6 +36,7 @@ from molprof.profiler.constraints.automaton import (
     text,
 )
 from molprof.profiler.constraints.regular import NotRegular, regular, searched
+from molprof.profiler.molecules.prompts import Whole
 
 # How often a reference is followed inside of itself.
 DEPTH = 4
@@ -90,6 +92,18 @@ def schema_part(written: str) -> Part:
         raise NotRegular(f"it has a pattern that Python does not read: {problem}") from None
     except RecursionError:
         raise NotRegular("it refers to itself without an end") from None
+
+
+def compiled(whole: Whole) -> Automaton:
+    """The automaton of what answers keep to. Raises NotRegular, TooLarge and NoText."""
+    match whole.kind:
+        case "regex":
+            return made(regular(whole.text))
+        case "choices":
+            return made(either(*map(text, whole.text.split(","))))
+        case "schema":
+            return made(schema_part(whole.text))
+    raise NotRegular("it is a grammar")
 
 
 class _Schemas:

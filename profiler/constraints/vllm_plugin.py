@@ -15,7 +15,8 @@ from torch import Tensor
 from transformers import AutoTokenizer
 from vllm.v1.sample.logits_processor import LogitsProcessor, MoveDirectionality
 
-from molprof.profiler.constraints.whole import WholeTable, compiled, make_table
+from molprof.profiler.constraints.json_schema import compiled
+from molprof.profiler.constraints.whole import WholeTable, make_table
 from molprof.profiler.models.device import on_gpu
 from molprof.profiler.models.target import Target, token_bytes
 from molprof.profiler.molecules.prompts import Kind, Whole

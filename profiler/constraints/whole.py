@@ -19,11 +19,11 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from molprof.common.errors import MolprofError, UsageError
-from molprof.profiler.constraints.automaton import Automaton, NoText, TooLarge, alike, alive, either, made, text
+from molprof.profiler.constraints.automaton import Automaton, NoText, TooLarge, alike, alive
 from molprof.profiler.constraints.base import BatchProcessor, Places, Rows
 from molprof.profiler.constraints.engines import ENGINES, EngineProcessor
-from molprof.profiler.constraints.json_schema import DEPTH, schema_part
-from molprof.profiler.constraints.regular import NotRegular, regular
+from molprof.profiler.constraints.json_schema import DEPTH, compiled
+from molprof.profiler.constraints.regular import NotRegular
 from molprof.profiler.constraints.table import fused_steps
 from molprof.profiler.models.device import on_gpu
 from molprof.profiler.models.target import Target, TokenBytes
@@ -333,18 +333,6 @@ class WholeBatch(LogitsProcessor):
                     total[row] += self._width - table.counts[table.masks[state]]
                 state = table.after(state, token)
         return [int(count) for count in total]
-
-
-def compiled(whole: Whole) -> Automaton:
-    """The automaton of what answers keep to. Raises NotRegular, TooLarge and NoText."""
-    match whole.kind:
-        case "regex":
-            return made(regular(whole.text))
-        case "choices":
-            return made(either(*map(text, whole.text.split(","))))
-        case "schema":
-            return made(schema_part(whole.text))
-    raise NotRegular("it is a grammar")
 
 
 class WholeProcessor:

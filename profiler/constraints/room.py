@@ -1,0 +1,186 @@
+"""What a constraint leaves room for, without a model: loops that never end, and text that is forced.
+
+A model may stay in a loop until the token limit. Forced text is the only one that may follow; where it is cut into
+tokens by itself, as jumping ahead does, it may have others than the tokenizer writes.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import Struct, to_builtins
+
+from molprof.common.document import Document, Section, pairs, table_of
+from molprof.common.text import shortened
+from molprof.profiler.constraints.automaton import Automaton
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_MOST_LOOPS, _MOST_TEXT = 20, 60
+_BLANK, _DIGITS = frozenset(b"\t\n\v\f\r "), frozenset(b"0123456789")
+# Of bytes that lead to the same states, the first here stands for all.
+_READABLE = [*dict.fromkeys([*f"{string.ascii_lowercase}{string.digits}{string.printable}".encode(), *range(256)])]
+_Ways = dict[int, tuple[int, int] | None]
+
+
+class Loop(Struct, frozen=True):
+    """States that lead to each other."""
+
+    cause: str  # white space, digits, or text: other bytes too
+    after: str  # the shortest text that leads there
+    around: str  # a short way around
+
+
+class Spelling(Struct, frozen=True):
+    """The shortest text of a constraint in a tokenizer's tokens."""
+
+    tokenizer: str
+    tokens: int
+    apart_tokens: int  # where each stretch of forced text, and of other text, is cut by itself
+
+
+class Room(Struct, frozen=True):
+    kind: str  # of the constraint
+    constraint: str
+    states: int
+    loops: tuple[Loop, ...]  # at most 20, those first that fewer bytes lead to
+    shortest: str
+    bytes: int  # of the shortest text
+    forced_bytes: int  # of these, those beside which none could follow
+    spellings: tuple[Spelling, ...]
+
+
+def room_of(kind: str, constraint: str, automaton: Automaton, tokenizers: Sequence[tuple[str, Tokenizer]]) -> Room:
+    """The room of a constraint, whose automaton is given."""
+    shown = [
+        next(byte for byte in _READABLE if automaton.kinds[byte] == one) for one in range(automaton.moves.shape[1])
+    ]
+    ways = _ways(automaton, shown)
+    end = next(state for state in ways if automaton.ends[state])
+    states, path = _path(ways, end)
+    sizes = np.bincount(automaton.kinds)
+    forced = [not automaton.ends[state] and int(sizes[automaton.moves[state] >= 0].sum()) == 1 for state in states[:-1]]
+    runs = [bytes(byte for _, byte in run) for _, run in groupby(zip(forced, path, strict=True), lambda one: one[0])]
+
+    def tokens(tokenizer: Tokenizer, text: bytes) -> int:
+        return len(tokenizer.encode(text.decode(errors="replace"), add_special_tokens=False).ids)
+
+    return Room(
+        kind, constraint, len(automaton.moves), tuple(_loops(automaton, shown, ways)), _text(path), len(path),
+        sum(forced),
+        tuple(
+            Spelling(name, tokens(tokenizer, bytes(path)), sum(tokens(tokenizer, run) for run in runs))
+            for name, tokenizer in tokenizers
+        ),
+    )  # fmt: skip
+
+
+def _loops(automaton: Automaton, shown: Sequence[int], ways: _Ways) -> list[Loop]:
+    order = {state: place for place, state in enumerate(ways)}
+    found = []
+    for cause, only in (("white space", _BLANK), ("digits", _DIGITS), ("text", frozenset(range(256)))):
+        kept = [kind for kind, byte in enumerate(shown) if not only.isdisjoint(np.flatnonzero(automaton.kinds == kind))]
+        following = [sorted({*row} - {-1}) for row in automaton.moves[:, kept].tolist()]
+        for own in _components(following):
+            inside: Any = np.isin(automaton.moves[own], own).any(axis=0)
+            used = {byte for byte in range(256) if inside[automaton.kinds[byte]]}
+            if used and used <= only and (len(only) < 256 or not (used <= _BLANK or used <= _DIGITS)):
+                found.append((min(map(order.__getitem__, own)), cause, following))
+    loops = []
+    for place, cause, following in sorted(found, key=lambda one: one[:2])[:_MOST_LOOPS]:
+        entry = list(ways)[place]
+        from_here = _ways(automaton, shown, entry)
+        last = next(state for state in from_here if entry in following[state])
+        closing = next(byte for byte in shown if automaton.moves[last, automaton.kinds[byte]] == entry)
+        loops.append(Loop(cause, _text(_path(ways, entry)[1]), _text([*_path(from_here, last)[1], closing])))
+    return loops
+
+
+def _components(following: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """States that lead to each other, each set of them once (Tarjan's way)."""
+    numbers: dict[int, int] = {}
+    lowest: dict[int, int] = {}
+    path: list[int] = []
+    on_path: set[int] = set()
+    for root in range(len(following)):
+        waiting = [] if root in numbers else [(root, iter(following[root]))]
+        while waiting:
+            state, rest = waiting[-1]
+            if state not in numbers:
+                numbers[state] = lowest[state] = len(numbers)
+                path.append(state)
+                on_path.add(state)
+            for to in rest:
+                if to not in numbers:
+                    waiting.append((to, iter(following[to])))
+                    break
+                if to in on_path:
+                    lowest[state] = min(lowest[state], numbers[to])
+            else:
+                waiting.pop()
+                if waiting:
+                    above = waiting[-1][0]
+                    lowest[above] = min(lowest[above], lowest[state])
+                if lowest[state] == numbers[state]:
+                    found = [path.pop()]
+                    while found[-1] != state:
+                        found.append(path.pop())
+                    on_path.difference_update(found)
+                    yield found
+
+
+def _ways(automaton: Automaton, shown: Sequence[int], first: int = 0) -> _Ways:
+    """Of each state, nearest first, the one before it on a shortest way from `first`, and the byte that leads on."""
+    ways: _Ways = {first: None}
+    waiting = [first]
+    for state in waiting:  # grows
+        for kind, to in enumerate(automaton.moves[state].tolist()):
+            if to >= 0 and to not in ways:
+                ways[to] = state, shown[kind]
+                waiting.append(to)
+    return ways
+
+
+def _path(ways: _Ways, state: int) -> tuple[list[int], list[int]]:
+    """The states of the way to a state, both ends included, and the bytes between them."""
+    states, path = [state], []
+    while (way := ways[states[-1]]) is not None:
+        states.append(way[0])
+        path.append(way[1])
+    return states[::-1], path[::-1]
+
+
+def _text(path: Sequence[int]) -> str:
+    return bytes(path).decode(errors="replace")
+
+
+def room_document(room: Room) -> Document:
+    rows: list[tuple[str, Any]] = [
+        (room.kind, shortened(room.constraint, _MOST_TEXT)), ("states", f"{room.states:,}"),
+        ("shortest text", shortened(room.shortest, _MOST_TEXT)),
+        ("forced", f"{room.forced_bytes:,} of its {room.bytes:,} bytes"),
+    ]  # fmt: skip
+    loops = table_of(
+        room.loops, ("cause", "text"), ("after", "text", lambda loop: shortened(loop.after, _MOST_TEXT)),
+        ("around", "text", lambda loop: repr(shortened(loop.around, _MOST_TEXT))),
+    )  # fmt: skip
+    bounded = () if room.loops else ("none: every text has an end",)
+    spelled = table_of(
+        room.spellings, ("tokenizer", "text"), ("tokens", "count"), ("cut apart", "count", "apart_tokens"),
+        ("drift", "count", lambda one: one.apart_tokens - one.tokens),
+    )  # fmt: skip
+    apart = ("cut apart: each stretch of forced text, and of other text, by itself; drift: tokens more than whole",)
+    return Document(
+        "molprof drift",
+        (
+            Section("Constraint", table=pairs(rows)),
+            Section("Loops that the constraint allows", bounded, loops),
+            Section("Tokens of the shortest text", apart, spelled),
+        ),
+        lambda: to_builtins(room),
+    )
