@@ -67,6 +67,11 @@ FRAMES = {
         "id, ts, dur, source, name, kind, number, batch, prompt_sequences, prompt_tokens, prompt_length,"
         " generating_sequences, generating_length, tokens, least_tokens, most_tokens, upid, tid",
     ),
+    "memory": Declared(
+        "molprof_memory_event",
+        "id, ts, upid, device, bytes, total_bytes, reserved_bytes, unexplained_bytes, allocation_id, freed_ts,"
+        " category, frame_id, operator, module, source, phase, step, step_id",
+    ),
     "tokens": Declared(
         "molprof_token",
         "sequence, batch, position, step, token_id, text, kind, block, slice_id, ts, dur",

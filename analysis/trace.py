@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from molprof.common.process import Copied, Served
     from molprof.common.values import Value
 
-# The module of the package whose tables need Python stacks.
-_OF_STACKS = f"{PACKAGE}.origin"
+# Modules of the package whose tables need Python stacks; of them, those that need all arguments.
+_OF_ARGS = {f"{PACKAGE}.memory"}
+_OF_STACKS = {f"{PACKAGE}.origin"} | _OF_ARGS
 # Cached reports: about a thousand.
 MAX_BYTES = 64 << 20
 _FOLDER = "reports"
@@ -63,8 +64,8 @@ class Trace:
 
     Frames, whose columns `Frame.meanings` explains: `work` (kernels, copies and sets of the GPU), `kernels` of it,
     `calls` (launches, copies, sets, syncs), `launches` of them (of kernels and graphs), `syncs` (calls that wait for
-    the GPU), `operators`, `functions` (modules, ranges and Python functions around them), `phases`, `steps`, `tokens`.
-    All but the last three read Python stacks.
+    the GPU), `operators`, `functions` (modules, ranges and Python functions around them), `memory` (allocations and
+    frees), `phases`, `steps`, `tokens`. All but the last three read Python stacks.
     """
 
     work: Frame
@@ -74,6 +75,7 @@ class Trace:
     syncs: Frame
     operators: Frame
     functions: Frame
+    memory: Frame
     phases: Frame
     steps: Frame
     tokens: Frame
@@ -185,8 +187,9 @@ class Trace:
         if name not in self._frames:
             from molprof.queries.catalog import homes
 
-            stacks = homes()[FRAMES[name].view] == _OF_STACKS
-            self._frames[name] = self.read(lambda engine, _: read_frame(engine, name), stacks=stacks)
+            home = homes()[FRAMES[name].view]
+            layers = {"stacks": home in _OF_STACKS, "all_args": home in _OF_ARGS}
+            self._frames[name] = self.read(lambda engine, _: read_frame(engine, name), **layers)
         return self._frames[name]
 
     def kept_report(self) -> Report | None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from molprof.analysis.critical.path import CriticalPath
     from molprof.analysis.figures import Report
     from molprof.analysis.frame import Frame
+    from molprof.analysis.memory import Memory
     from molprof.analysis.origin.capture import Segment
     from molprof.analysis.origin.opened import Opened
     from molprof.analysis.origin.read import Origins
@@ -280,6 +281,17 @@ def called_operators(path: AnyPath, reading: Reading | None = None) -> tuple[tup
 
     with _load(path, reading) as trace:
         return trace.read(read_called, stacks=True, all_args=True), tuple(trace.info.notes())
+
+
+def memory(path: AnyPath, reading: Reading | None = None) -> tuple[Memory, Notes]:
+    """What memory a trace took, when and what for, and what a batch of N would need; and notes about the trace.
+
+    Raises TraceError where neither memory events nor a captured model are recorded.
+    """
+    from molprof.analysis.memory import read_memory
+
+    with _load(path, reading) as trace:
+        return trace.read(read_memory, stacks=True, all_args=True), tuple(trace.info.notes())
 
 
 def critical_path(

@@ -1,4 +1,4 @@
--- The phase of each operator and runtime call: the innermost of its thread in which it started.
+-- The phase of each operator, call and instant: the innermost of its thread in which it started.
 --
 -- Example:
 --   SELECT phase.phase, slice.category, COUNT() AS count
@@ -13,9 +13,9 @@
 INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.phases;
 
--- Operators and calls that started in a phase; others have no row.
+-- Operators, calls and instants, such as memory events, that started in a phase; others have no row.
 CREATE PERFETTO TABLE molprof_call_phase(
-  -- The operator's or call's slice.
+  -- The slice of the operator, call or instant.
   id JOINID(slice.id),
   -- The phase's slice.
   phase_id JOINID(slice.id)
@@ -34,5 +34,5 @@ WHERE
   AND +slice.track_id = track.id
   AND slice.ts >= lane.ts
   AND slice.ts < lane.ts_end
-  AND +slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
+  AND +slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver', 'cpu_instant_event')
 ORDER BY slice.id;

@@ -105,7 +105,7 @@ SELECT id AS call_id
 FROM molprof_gpu_call
 WHERE name GLOB '*Memcpy*' OR name GLOB '*Memset*';
 
--- Calls, operators, ranges, Python functions that take a 100,000th of all recorded time, and all that stands around them,
+-- Calls, operators, ranges, memory events, Python functions that take a 100,000th of all recorded time, and all that stands around them,
 -- sorted so that the engine finds the children of a slice.
 CREATE PERFETTO TABLE _molprof_origin_parent AS
 WITH
@@ -117,6 +117,7 @@ WITH
     LEFT JOIN _molprof_origin_lane AS lane USING (id)
     WHERE
       slice.category IN ('cpu_op', 'user_annotation')
+      OR slice.category = 'cpu_instant_event' AND slice.name = '[memory]'
       OR slice.id IN (SELECT call_id FROM _molprof_origin_call)
       OR slice.category = 'python_function'
       AND slice.dur > (SELECT (MAX(ts + dur) - MIN(ts)) / 100000 FROM slice WHERE category = 'python_function')
@@ -283,14 +284,16 @@ SELECT
 FROM inside
 ORDER BY path;
 
--- The step of operators and calls: that in which they began. Others have no row.
+-- The step of operators, calls and instants: that in which they began. Others have no row.
 CREATE PERFETTO TABLE _molprof_origin_step AS
 SELECT
   slice.id,
   lane.id AS step_id
 FROM _molprof_step_lane AS lane
 CROSS JOIN slice
-WHERE _molprof_in_lane!(slice, lane) AND slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
+WHERE
+  _molprof_in_lane!(slice, lane)
+  AND slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver', 'cpu_instant_event')
 ORDER BY slice.id;
 
 -- Time of the operators that each operator calls. One on a lane may outlast the operator in which it began.

@@ -223,6 +223,15 @@ GOLDENS = [
         f"report {_EAGER} --what-if elementwise=0.2x,launches=graph",
         "report corpus/engines/vllm_json_xgrammar.json.gz --what-if mask_fill=0.1x",
     )),
+    Golden("by/memory.txt", (
+        "report corpus/traces/h100_qwen1.5_0.5b.json.gz --by memory",
+        "COLUMNS=80 report corpus/graphs/mi300x_sglang_qwen3_8b_capture_bs32.json.gz --by memory",
+        f"report {_QWEN} --by memory",
+    )),
+    Golden("by/memory.xz", (
+        "report corpus/pairs/mi300_qwen1.5_0.5b.json.gz --by memory --format json",
+        "report corpus/pairs/h100_vit_base.json.gz --by memory --format csv",
+    )),
     Golden("by/path.xz", (
         "report corpus/traces/v100_resnet_ddp.json.gz --what-if host=0.5x --format json",
         f"report {_QWEN} --by path --format csv",

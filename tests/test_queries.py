@@ -8,6 +8,8 @@ A case is a title, events, and queries with the rows that they give. `python tes
     ? SELECT name, dur FROM molprof_gpu_work   or the name of a table: all of its columns but ids
     void gemm() | 20000
 
+    memory 1024 5 7 4096 8192                  bytes, time, address, allocated and reserved in all
+
 `for i in 1..9:` before an event repeats it, `bare` leaves device and stream out of the args of GPU work, `trace` names
 a file to read, and other kinds of events are JSON.
 """
@@ -30,7 +32,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import tiny_trace
-from tiny_trace import HOST, slice_, write
+from tiny_trace import HOST, memory_event, slice_, write
 from trace_rows import losses
 
 from molprof.analysis.figures.model import IDLE_CAUSES
@@ -89,7 +91,8 @@ def events_of(line: str) -> Iterator[dict[str, Any]]:
         yield json.loads(line)
     elif not line.startswith("#"):
         kind, *words = shlex.split(line)
-        yield sequence(words) if kind == "sequence" else complete(CATEGORIES.get(kind, kind), words)
+        special = {"sequence": sequence, "memory": memory}.get(kind)
+        yield special(words) if special else complete(CATEGORIES.get(kind, kind), words)
 
 
 def complete(category: str, words: list[str]) -> dict[str, Any]:
@@ -116,6 +119,12 @@ def argument(word: str) -> dict[str, Any]:
         return {name: json.loads(value)}
     except ValueError:
         return {name: value}
+
+
+def memory(words: list[str]) -> dict[str, Any]:
+    """Bytes, time, address, and what torch's allocator has allocated and reserved then; `cpu` for the host's."""
+    size, ts, address, total, reserved = map(float, words[:5])
+    return memory_event(size, ts, address, total, reserved, on_host=words[5:] == ["cpu"])
 
 
 def sequence(words: list[str]) -> dict[str, Any]:

@@ -34,6 +34,16 @@ def work(
     return slice_(category, name, ts, dur, GPU, tid, device=0, stream=tid, correlation=correlation, **args)
 
 
+def memory_event(
+    size: float, ts: float, address: float, total: float, reserved: float = 0, *, on_host: bool = False
+) -> dict[str, Any]:
+    """Bytes that torch allocates, or frees below 0, and what it has allocated and reserved then."""
+    args = {"Bytes": int(size), "Addr": int(address), "Total Allocated": int(total), "Total Reserved": int(reserved)}
+    place = {"Device Type": 0, "Device Id": -1} if on_host else {"Device Type": 1, "Device Id": 0}
+    event = {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": HOST, "tid": HOST, "ts": ts}
+    return {**event, "args": args | place}
+
+
 INDEX = "void at::native::index_elementwise_kernel<128, 4, gpu_index_kernel<long>(int)>(int)"
 COPY = "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda(int)>(int)"
 CAT = "void at::native::CatArrayBatchedCopy<float, unsigned int, 4>(float*)"

@@ -13,7 +13,7 @@ import click
 
 from molprof.analysis.reader import Reading, is_stream
 from molprof.analysis.render import render
-from molprof.api import critical_path, each_report, load, origins, roofline
+from molprof.api import critical_path, each_report, load, memory, origins, roofline
 from molprof.commands.options import (
     TRACE,
     Result,
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TREES = ("module", "source", "operator", "kernel")
-_SHAPE, _PATH = "shape", "path"
-BYS = (*_TREES, _SHAPE, _PATH)
+_SHAPE, _PATH, _MEMORY = "shape", "path", "memory"
+BYS = (*_TREES, _SHAPE, _PATH, _MEMORY)
 SPEEDSCOPE = "speedscope"
 _BY = (
     "Show where GPU work comes from, as a tree; by shape, how near to the GPU's peaks it runs; by path, what decides "
-    "how long the trace takes. Reads Python stacks."
+    "how long the trace takes; by memory, what it takes of it. Reads Python stacks."
 )
 _WHAT_IF = (
     "With --by path: how long the trace would take if something were faster, such as elementwise=0.2x, mask_fill=0x, "
@@ -121,7 +121,8 @@ def command(
     graph for https://www.speedscope.app. --by shape shows what each operator must compute and move at least for the
     shapes that it was called with, what it reached of the GPU's peaks, and what stands between the trace and the speed
     of light. --by path shows the critical path over host, streams and syncs, and what each part could gain at most;
-    --what-if replays the trace with changes, its dependencies kept.
+    --what-if replays the trace with changes, its dependencies kept. --by memory shows what lived at the peak and what
+    for, who allocated it, how it grows, and what a batch of N would need.
 
     \b
     Examples:
@@ -136,6 +137,7 @@ def command(
       molprof report trace.json.gz --by source -o trace.speedscope.json
       molprof report trace.json.gz --by shape --peak memory=3.35
       molprof report trace.json.gz --by path
+      molprof report trace.json.gz --by memory
       molprof report trace.json.gz --what-if elementwise=0.2x,launches=graph
       molprof report replay.json.gz --graph-capture capture.json.gz
       molprof report replay.json.gz --graph-capture capture.json.gz --by module
@@ -147,13 +149,12 @@ def command(
       molprof report reports --rows -o table.csv
     """
     given = {"fail_if": thresholds, "tokens": tokens, "molecules": molecules}
-    if what_if and by is None:
-        by = _PATH
+    by = by or (_PATH if what_if else None)
     if by not in _TREES and result.style == SPEEDSCOPE:
         hint = f"--by {', '.join(_TREES[:-1])} or {_TREES[-1]}"
         raise UsageError("speedscope shows a tree, and none is chosen", hint=hint)
-    if by in (_SHAPE, _PATH):
-        opening = {"names_from": names_from} | ({"graph_capture": capture} if by == _PATH else {})
+    if by in (_SHAPE, _PATH, _MEMORY):
+        opening = {"names_from": names_from} | ({} if by == _SHAPE else {"graph_capture": capture})
         refuse(f"--by {by}", "it does not open graphs in this way: leave it out", **opening)
     if peaks and by != _SHAPE:
         raise UsageError("--peak goes with --by shape", hint="molprof report TRACE --by shape --peak NAME=NUMBER")
@@ -218,6 +219,10 @@ def command(
             from molprof.analysis.documents.critical import critical_document
 
             shown = _shown(partial(critical_path, changes=what_if), critical_document, reading, result)
+        elif by == _MEMORY:
+            from molprof.analysis.documents.memory import memory_document
+
+            shown = _shown(memory, memory_document, reading, result)
         else:
             shown = _tree(by, partial(origins, capture=capture, names_from=names_from), reading, result)
         _report_by(traces, outputs, shown, result)

@@ -45,6 +45,9 @@ class _Program(click.Command):
     is_flag=True,
     help="Record shapes and types of operators' arguments too, for molprof report --by shape and molprof replay.",
 )
+@click.option(
+    "--memory", is_flag=True, help="Record allocations and frees of memory too, for molprof report --by memory."
+)
 def command(program: tuple[str, ...], module: bool, output: Path | None, force: bool, **options: object) -> None:
     """Run a Python program as it is, and record how it generates.
 

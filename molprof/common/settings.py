@@ -249,6 +249,9 @@ class CaptureSettings:
     shapes: bool = setting(
         False, decides="nothing",
         help="Record shapes and types of operators' arguments too, for molprof report --by shape, replay and predict.")
+    memory: bool = setting(
+        False, decides="nothing",
+        help="Record allocations and frees of memory too, for molprof report --by memory.")
     disagreement: bool = setting(
         False, decides="nothing",
         help="Record what the model would have chosen, token by token, in an untimed pass.")

@@ -271,6 +271,7 @@ class CapturedRun:
             "threads": threads,
             "stacks": stacks,
             "shapes": whole or settings.shapes,
+            "memory": settings.memory,
             "on_step": self.passes.step,
         }
         with recording(raw, device, steps, **options) as marks:
@@ -400,7 +401,7 @@ class CapturedRun:
 def _overhead(settings: CaptureSettings, timings: Timings) -> list[str]:
     """What recording more than operators cost."""
     names = {"Python stacks": settings.stacks, "modules": settings.modules and not settings.stacks}
-    names["shapes"] = settings.shapes
+    names |= {"shapes": settings.shapes, "memory": settings.memory}
     recorded = [name for name, is_recorded in names.items() if is_recorded]
     if not recorded or not timings.unprofiled_steps_ns:
         return []

@@ -59,7 +59,7 @@ _running = threading.Lock()  # torch has one profiler
 
 
 # What may be recorded besides operators and GPU work.
-WHAT = frozenset({"stacks", "modules", "shapes"})
+WHAT = frozenset({"stacks", "modules", "shapes", "memory"})
 
 
 @contextmanager
@@ -89,7 +89,8 @@ def record(
             there is no other, or if that one has more steps in its window.
         force: replace a file that exists.
         what: to record more. `stacks`: modules and Python functions, for `molprof report --by`; `modules`: of these,
-            modules alone; `shapes`: shapes and types of operators' arguments, for `--by shape` and `molprof replay`.
+            modules alone; `shapes`: shapes and types of operators' arguments, for `--by shape` and `molprof replay`;
+            `memory`: allocations and frees, for `--by memory`; the thread of the block alone is recorded.
 
     Raises:
         UsageError: the file cannot be written, before the block runs; or `what` has another name.
@@ -142,7 +143,7 @@ class Recording:
         self._tokenizer = tokenizer if hasattr(tokenizer, "backend_tokenizer") else None
         self._recorded = {name: what.get(name, False) for name in WHAT}
         self._what: dict[str, Any] = {"stacks": what.get("stacks", False) or what.get("modules", False)}
-        self._what["shapes"] = what.get("shapes", False)
+        self._what |= {name: what.get(name, False) for name in ("shapes", "memory")}
         self._batches: list[Batch] = []
         self._first: Call | None = None
         self._model: Any = None

@@ -38,6 +38,7 @@ class ProfilerMarks(Marks):
         others: record other threads too, and what lies between batches.
         what: `stacks`: record modules and Python functions too. torch traces Python itself: nothing is hooked into the
             model, so that a compiled forward stays as it is. `shapes`: record the sizes of operators' inputs.
+            `memory`: record what is allocated and freed, but none of `others`.
             `threads`: record other threads too.
     """
 
@@ -57,10 +58,12 @@ class ProfilerMarks(Marks):
         self._what: dict[str, Any] = {
             "with_stack": what.get("stacks", False),
             "record_shapes": what.get("shapes", False),
+            "profile_memory": what.get("memory", False),
         }
         self._recording = False
         self._first, self._others = step, others
-        if others or what.get("threads"):
+        # Of all threads torch records no memory.
+        if what.get("threads") or (others and not what.get("memory")):
             # Of torch's options this one has no other name.
             self._what["experimental_config"] = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
         self._batch, self._step = 0, -1

@@ -103,6 +103,12 @@ _KINDS = {
         "The parts add up to the recorded time, of which percentages are.",
         across=True,
     ),
+    "memory": Kind(  # of a `Course`
+        "timeline",
+        "The course",
+        "Bytes that live, by category, and the peak. They add up to what torch recorded.",
+        across=True,
+    ),
     "ranks": Kind("timeline", "Timeline", "What each rank did when, on one clock", across=True),  # of a `Job`
 }
 

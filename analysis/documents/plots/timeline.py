@@ -1,11 +1,11 @@
-"""What ran when: a typical step with its phases, launches and GPU work; the ranks of a job on one time axis."""
+"""What ran when: a typical step with its phases and work; the ranks of a job; the memory that lived meanwhile."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,9 +16,10 @@ from molprof.analysis.documents.figures import Reports
 from molprof.analysis.documents.plots import NotRecordedError, style
 from molprof.analysis.documents.plots.style import Look
 from molprof.analysis.figures.model import SLOTS, Interval, TypicalStep
-from molprof.common.values import count_text, time_text
+from molprof.common.values import bytes_text, count_text, time_text
 
 if TYPE_CHECKING:
+    from molprof.analysis.memory import Course
     from molprof.analysis.ranks import Job
 
 _HEIGHT = 0.66
@@ -180,3 +181,35 @@ def _states(job: Job, rank: int, edges: np.ndarray) -> np.ndarray:
         item.covered(edges[:-1], edges[1:]) for item in (done.compute, done.compute_or_moving, done.busy)
     )
     return np.asarray(np.argmax([compute, moving - compute, busy - moving, np.diff(edges) - busy], axis=0))
+
+
+def draw_memory(course: Course) -> Figure:
+    """Bytes that live, by category, one above the other; those that vary least at the bottom."""
+    figure, (axis,) = style.new_figure(3.2)
+    scale, unit = style.time_unit(int(course.ts[-1] - course.ts[0]))
+    # Of events in one column the one with most alive.
+    columns = np.linspace(course.ts[0], course.ts[-1] + 1, _COLUMNS // 3 + 1)[:-1]
+    firsts = np.unique(np.searchsorted(course.ts, columns))
+    total = course.total
+    at = np.array([int(part[0] + total[part].argmax()) for part in np.split(np.arange(len(total)), firsts[1:])])
+    times = (course.ts[at] - course.ts[0]) / scale
+    names = sorted(course.live, key=lambda name: int(np.ptp(course.live[name])))
+    largest = int(total.max())
+    power = next((power for power in (1e9, 1e6, 1e3) if largest >= power), 1.0)
+    below = np.zeros(len(at))
+    looks: dict[str, Look] = {}
+    for number, name in enumerate(names):
+        above = below + course.live[name][at] / power
+        fill, hatch = looks[name] = style.look(number)
+        look: dict[str, Any] = {"facecolor": fill, "hatch": hatch, "edgecolor": style.EDGE, "linewidth": 0}
+        axis.fill_between(times, below, above, step="post", **look)
+        below = above
+    axis.axvline((course.ts[course.peak] - course.ts[0]) / scale, color=style.INK, linewidth=0.8, linestyle=(0, (2, 2)))
+    axis.set_xlim(0, max(times[-1], 1e-9))
+    axis.set_ylim(0, None)
+    axis.set_ylabel({1e9: "GB", 1e6: "MB", 1e3: "kB", 1.0: "bytes"}[power])
+    axis.set_xlabel(
+        style.lines(f"time since the first memory event ({unit}); dashed: the peak of {bytes_text(largest)}")
+    )
+    style.legend_below(figure, list(looks.items()))
+    return figure

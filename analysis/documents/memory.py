@@ -1,0 +1,216 @@
+"""Memory of a trace: what lived at the peak and over time, who allocated it, how it grows, what a batch of N needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from molprof.analysis.documents.plots import plot_section
+from molprof.analysis.memory import HOST, MEANINGS, WEIGHTS, Batch, Course, Memory, Place
+from molprof.analysis.reader import path_text
+from molprof.common.document import Document, Field, Section, records, table_of
+from molprof.common.values import bytes_text, counted, per, percent_text, short_name, short_source
+
+SCHEMA = 1
+# Rows below this share of what lives at the peak, and of all that is allocated, are left out of tables.
+LEAST_RATIO = 0.01
+# Samples of the course in JSON.
+_SAMPLES = 200
+
+
+def memory_document(found: Memory) -> Document:
+    course = found.courses[0] if found.courses else None
+    sections = [] if course is None else [_peak(course), plot_section(["memory"], course)]
+    sections += _batches(found)
+    sections += [] if course is None else [*_growth(course), _places(course)]
+    return Document(
+        title=f"{path_text(found.info.path)}: memory",
+        sections=(*sections, *_others(found)),
+        data=lambda: _data(found),
+        records=lambda: records([_place(place) for course in found.courses[:1] for place in course.places]),
+        warnings=found.notes,
+        summary=_summary(found),
+    )
+
+
+def _name(course: Course) -> str:
+    return "the host" if course.device == HOST else course.name or f"device {course.device}"
+
+
+def _summary(found: Memory) -> tuple[str, ...]:
+    lines = []
+    for course in found.courses[:1]:
+        held = f"; torch held {bytes_text(course.reserved_bytes)}" if course.reserved_bytes else ""
+        most = next(iter(course.at_peak.items()), None)
+        what = f", most of it {most[0]} ({bytes_text(most[1])})" if most else ""
+        lines.append(f"At most {bytes_text(course.peak_bytes)} lived on {_name(course)}{what}{held}.")
+    if (model := found.model) is not None and (token_bytes := model.token_bytes):
+        lines.append(
+            f"Weights take {bytes_text(model.weights_bytes)}; the cache grows by {bytes_text(token_bytes)} per "
+            f"token and row, to {bytes_text(token_bytes * model.tokens)} at {counted(model.tokens, 'token')}."
+        )
+    # An engine may have taken its cache before: then that is what limits a batch.
+    is_whole = found.model is not None or any("cache" in course.live for course in found.courses[:1])
+    if is_whole and found.most_rows is not None and found.capacity_bytes is not None:
+        what = "rows fit" if found.model else "times the recorded batch fits"
+        lines.append(f"Of {bytes_text(found.capacity_bytes)}, at most {found.most_rows:,} {what}.")
+    return tuple(lines)
+
+
+def _peak(course: Course) -> Section:
+    table = table_of(
+        course.at_peak.items(),
+        ("category", "name", "0"), ("bytes", "bytes", "1"),
+        ("share", "ratio", lambda item: per(item[1], course.peak_bytes)),
+        ("what it is", "text", lambda item: MEANINGS.get(item[0])),
+    )  # fmt: skip
+    notes = [f"They add up to the {bytes_text(course.peak_bytes)} that torch recorded."]
+    if course.device == HOST:
+        notes.append("On a host torch counts what is allocated after the recording began.")
+    return Section("At the peak", tuple(notes), table)
+
+
+def _growth(course: Course) -> list[Section]:
+    if not course.growth_steps or not any(course.growth.values()):
+        return []
+    fields: list[Field] = [
+        ("category", "name", "0"), ("grown", "bytes", "1"),
+        ("per step", "bytes", lambda item: item[1] / course.growth_steps),
+    ]  # fmt: skip
+    if tokens := course.growth_tokens:
+        fields.append(("per token", "bytes", lambda item: item[1] / tokens))
+    note = f"From the start of the second decode step to that of the last, {counted(course.growth_steps, 'step')}."
+    rows = [item for item in course.growth.items() if item[1]]
+    return [Section("Growth", (note,), table_of(rows, *fields))]
+
+
+def _batches(found: Memory) -> list[Section]:
+    if not found.batches:
+        return []
+    known = found.model
+    fields: list[Field] = [
+        ("rows" if known else "times the batch", "count", "rows"),
+        (WEIGHTS if known else "before", "bytes", "fixed"), ("cache", "bytes"), ("logits", "bytes"),
+        ("rest", "bytes"), ("in all", "bytes", "total"),
+    ]  # fmt: skip
+    if found.courses == ():
+        del fields[4]
+    if capacity := found.capacity_bytes:
+        fields.append(("of the device", "ratio", lambda batch: batch.total / capacity))
+    if known:
+        notes = [f"Each row with {counted(known.tokens, 'token')} in the cache, the most in this run."]
+        if found.courses:
+            notes.append(
+                "Logits and the rest as at the recorded peak, by row. A prefill that is not recorded took more."
+            )
+        else:
+            notes.append("Without activations, which memory events show.")
+        if found.measured_bytes is not None:
+            measured = f"{bytes_text(found.measured_bytes)}, {found.measured_of}"
+            notes.append(f"Measured with {counted(known.rows, 'row')}, at most: {measured}.")
+    else:
+        notes = [
+            "What was allocated in the recording grows with the batch; what was there before does not. An engine that "
+            "took its cache before has no more room than that."
+        ]
+    shown = [batch for batch in found.batches if not _is_far(batch, found)]
+    return [Section("A batch of N", tuple(notes), table_of(shown, *fields, missing="-"))]
+
+
+def _is_far(batch: Batch, found: Memory) -> bool:
+    """Far beyond the device's memory."""
+    return found.capacity_bytes is not None and batch.total > 4 * found.capacity_bytes
+
+
+def _places(course: Course) -> Section:
+    """The tree of who allocates."""
+    allocated = sum(place.bytes for place in course.places if len(place.path) == 1)
+    lives = sum(place.peak_bytes for place in course.places if len(place.path) == 1)
+    shown = [
+        place
+        for place in course.places
+        if place.peak_bytes >= LEAST_RATIO * max(1, lives) or place.bytes >= LEAST_RATIO * allocated
+    ]
+    notes = ["At the peak: what lives of it then. Left: what is not freed up to the end."]
+    if rest := len(course.places) - len(shown):
+        notes.append(f"Not shown: {counted(rest, 'row')} below {percent_text(LEAST_RATIO)}. JSON and CSV have all.")
+    table = table_of(
+        shown,
+        ("place", "name", lambda place: "  " * (len(place.path) - 1) + short_name(short_source(place.path[-1]))),
+        ("allocations", "count"), ("allocated", "bytes", "bytes"), ("at the peak", "bytes", "peak_bytes"),
+        ("left", "bytes", "left_bytes"),
+        spare_columns=("left", "allocations"),
+    )  # fmt: skip
+    return Section("Who allocates", tuple(notes), table)
+
+
+def _others(found: Memory) -> list[Section]:
+    if len(found.courses) < 2:
+        return []
+    table = table_of(
+        found.courses,
+        ("device", "name"), ("events", "count", lambda course: len(course.ts)), ("peak", "bytes", "peak_bytes"),
+        ("reserved", "bytes", "reserved_bytes"),
+    )  # fmt: skip
+    return [Section("Devices", ("The sections above are of the first.",), table)]
+
+
+def _place(place: Place) -> dict[str, Any]:
+    return {
+        "path": "/".join(place.path),
+        "allocations": place.allocations,
+        "bytes": place.bytes,
+        "peak_bytes": place.peak_bytes,
+        "left_bytes": place.left_bytes,
+    }
+
+
+def _course(course: Course) -> dict[str, Any]:
+    at = np.unique(np.append(np.linspace(0, len(course.ts) - 1, _SAMPLES).astype(int), course.peak))
+    return {
+        "device": course.device,
+        "name": course.name,
+        "capacity_bytes": course.capacity_bytes,
+        "events": len(course.ts),
+        "unexplained_events": course.unexplained,
+        "peak_bytes": course.peak_bytes,
+        "peak_ts": int(course.ts[course.peak]),
+        "reserved_bytes": course.reserved_bytes,
+        "at_peak": course.at_peak,
+        "growth": {"bytes": course.growth, "steps": course.growth_steps, "tokens": course.growth_tokens},
+        "course": {"ts": course.ts[at].tolist(), **{name: live[at].tolist() for name, live in course.live.items()}},
+        "places": [_place(place) for place in course.places],
+    }
+
+
+def _data(found: Memory) -> dict[str, Any]:
+    model = found.model
+    return {
+        "schema": SCHEMA,
+        "trace": {"path": found.info.path, "complete": found.info.complete, "problem": found.info.problem},
+        "devices": [_course(course) for course in found.courses],
+        "model": None
+        if model is None
+        else {
+            "weights_bytes": model.weights_bytes,
+            "token_bytes": model.token_bytes,
+            "logits_bytes": model.logits_bytes,
+            "tokens": model.tokens,
+            "rows": model.rows,
+        },
+        "measured_bytes": found.measured_bytes,
+        "capacity_bytes": found.capacity_bytes,
+        "most_rows": found.most_rows,
+        "batches": [
+            {
+                "rows": batch.rows,
+                "fixed_bytes": batch.fixed,
+                "cache_bytes": batch.cache,
+                "logits_bytes": batch.logits,
+                "rest_bytes": batch.rest,
+                "bytes": batch.total,
+            }
+            for batch in found.batches
+        ],
+    }

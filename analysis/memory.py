@@ -1,0 +1,300 @@
+"""Memory of a trace: what lived when, what for and who allocated it; how it grows; what a batch of N needs."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from molprof.analysis.frame import Frame, read_frame
+from molprof.analysis.reader import TraceInfo
+from molprof.analysis.roofline.operands import TYPES
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.common.errors import EngineError, TraceError
+from molprof.common.manifest import Manifest, from_json
+from molprof.common.values import class_names, counted
+
+RECORD_MEMORY = "molprof capture --memory and torch.profiler.profile(profile_memory=True) record them"
+# Categories, beside those of `molprof_memory_event`.
+WEIGHTS, BEFORE, UNEXPLAINED = "weights", "before the recording", "not explained"
+MEANINGS = {
+    WEIGHTS: "parameters, by the model's size",
+    "cache": "keys and values",
+    "activations": "results of operators in the model",
+    "logits": "scores of tokens, and what is made of them",
+    "masks": "of attention and of constraints",
+    BEFORE: "lived when the recording began, and was not freed up to then: weights, cache and inputs",
+    UNEXPLAINED: "what the allocator's totals hold, and no event tells",
+}
+HOST = "cpu"
+# torch's allocators of GPUs round sizes up to a multiple of so many bytes.
+_BLOCK_BYTES = 512
+_BATCHES = tuple(1 << power for power in range(9))
+_ITEM_BYTES = dict(TYPES.values())
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a phase, module or operator allocated, with all inside it."""
+
+    path: tuple[str, ...]  # the outermost first; modules of one class count together
+    allocations: int
+    bytes: int
+    peak_bytes: int  # of these, live at the peak
+    left_bytes: int  # and at the end
+
+
+@dataclass(frozen=True)
+class Course:
+    """The memory of one device over time."""
+
+    device: str  # its number, or cpu
+    name: str | None
+    capacity_bytes: int | None
+    ts: np.ndarray  # of each event, int64, ns
+    live: dict[str, np.ndarray]  # by category, bytes after each event, int64; they add up to what torch recorded
+    reserved_bytes: int  # the most that torch held
+    unexplained: int  # events that do not continue the recorded total
+    places: tuple[Place, ...]  # parents before what is inside them
+    growth: dict[str, int]  # by category, from the start of the second decode step to that of the last
+    growth_steps: int  # the steps between; 0: fewer than three are recorded
+    growth_tokens: int | None  # chosen meanwhile; None where steps do not tell
+
+    @property
+    def total(self) -> np.ndarray:
+        """Bytes that live after each event."""
+        return np.asarray(np.sum(list(self.live.values()), axis=0))
+
+    @property
+    def peak(self) -> int:
+        """The event after which most lives."""
+        return int(self.total.argmax())
+
+    @property
+    def peak_bytes(self) -> int:
+        return int(self.total[self.peak])
+
+    @property
+    def at_peak(self) -> dict[str, int]:
+        """Bytes by category, the most first."""
+        found = {name: int(live[self.peak]) for name, live in self.live.items()}
+        return dict(sorted(((name, size) for name, size in found.items() if size), key=lambda item: -item[1]))
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a captured model needs by its configuration, bytes."""
+
+    weights_bytes: int
+    token_bytes: int | None  # keys and values of one token; None where the shape of the cache is not recorded
+    row_bytes: tuple[int, ...]  # logits of a row: in the model's type, and the 32-bit copy that tokens are chosen from
+    tokens: int  # of the longest sequence, prompt included
+    rows: int  # of the largest batch
+
+    @property
+    def logits_bytes(self) -> int:
+        """Of a row, copy included."""
+        return sum(self.row_bytes)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a batch of so many rows needs, bytes; `rows` counts recorded batches where their rows are not known."""
+
+    rows: int
+    fixed: int  # weights, or what was there before
+    cache: int | None
+    logits: int | None
+    rest: int | None  # activations and masks, as recorded at the peak; None: no memory events
+
+    @property
+    def total(self) -> int:
+        return self.fixed + (self.cache or 0) + (self.logits or 0) + (self.rest or 0)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory of a trace: of the device that most is known of, and of the model."""
+
+    info: TraceInfo
+    courses: tuple[Course, ...]  # GPUs first, the highest peak first; empty: no memory events
+    model: Model | None
+    measured_bytes: int | None  # the peak of the timed passes of a capture
+    measured_of: str | None
+    capacity_bytes: int | None  # of the device
+    notes: tuple[str, ...] = ()
+
+    @property
+    def batches(self) -> tuple[Batch, ...]:
+        """By rows; of a foreign trace by multiples of the recorded batch. Empty on a host whose start is not known."""
+        course = self.courses[0] if self.courses else None
+        at_peak = course.at_peak if course else {}
+        if (model := self.model) is not None:
+            counts = sorted({*_BATCHES, model.rows})
+            moved = sum(at_peak.get(name, 0) for name in ("activations", "masks"))
+            logits = max(model.logits_bytes, at_peak.get("logits", 0) // model.rows)
+            return tuple(
+                Batch(
+                    count,
+                    model.weights_bytes,
+                    None if model.token_bytes is None else count * model.tokens * model.token_bytes,
+                    count * logits,
+                    moved * count // model.rows if course else None,
+                )
+                for count in counts
+            )
+        if course is None or course.device == HOST:
+            return ()
+        before = at_peak.get(BEFORE, 0) + at_peak.get(UNEXPLAINED, 0)
+        cache, logits = (at_peak.get(name, 0) for name in ("cache", "logits"))
+        rest = course.peak_bytes - before - cache - logits
+        return tuple(Batch(count, before, count * cache, count * logits, count * rest) for count in _BATCHES)
+
+    @property
+    def most_rows(self) -> int | None:
+        """The most rows that fit into the device's memory; None where that is not known."""
+        if self.capacity_bytes is None or not self.batches:
+            return None
+        one = next(batch for batch in self.batches if batch.rows == 1)
+        each = one.total - one.fixed
+        return (self.capacity_bytes - one.fixed) // each if each > 0 else None
+
+
+def read_memory(engine: TraceProcessor, info: TraceInfo) -> Memory:
+    """The memory of a trace that was loaded with Python stacks and all arguments.
+
+    Raises TraceError where it has neither memory events nor a captured model; EngineError if sums do not hold.
+    """
+    manifest = None if info.manifest is None else from_json(info.manifest)
+    model = None if manifest is None else _model(manifest)
+    events = read_frame(engine, "memory")
+    if not len(events) and model is None:
+        raise TraceError(f"{info.path} has no memory events", hint=RECORD_MEMORY)
+    steps = read_frame(engine, "steps", "ts kind tokens")
+    keys = list(zip(events["upid"].tolist(), events["device"].tolist(), strict=True))
+    courses = []
+    for key in dict.fromkeys(keys):
+        of_device = events.where(np.array([other == key for other in keys]))
+        courses.append(_course(info, key[1], of_device, steps, model))
+    courses.sort(key=lambda course: (course.device == HOST, -course.peak_bytes))
+    notes = [] if courses else [f"no memory events are there, so the model's configuration tells this: {RECORD_MEMORY}"]
+    for course in courses:
+        if course.unexplained:
+            what = f"{counted(course.unexplained, 'event')} of {len(course.ts):,} do not continue the allocator's total"
+            notes.append(f"device {course.device}: {what}; the difference stands as {UNEXPLAINED!r}")
+    on_gpu = manifest is not None and str(manifest.resolved.device).startswith("cuda")
+    capacity = courses[0].capacity_bytes if courses else None
+    if manifest is not None and on_gpu:
+        capacity = manifest.environment.gpu_memory_bytes
+    timings = None if manifest is None else manifest.timings
+    return Memory(
+        info,
+        tuple(courses),
+        model,
+        None if timings is None else timings.peak_memory_bytes,
+        None if timings is None else timings.peak_memory_of,
+        capacity,
+        tuple(notes),
+    )
+
+
+def _model(manifest: Manifest) -> Model | None:
+    known = manifest.resolved
+    size = _ITEM_BYTES.get(str(known.dtype).removeprefix("torch."))
+    if size is None or known.parameters is None or known.logits_width is None:
+        return None
+    shape = (known.layers, known.kv_heads, known.head_dim)
+    token = None if None in shape else 2 * size * math.prod(item or 0 for item in shape)
+    logits = [known.logits_width * each for each in dict.fromkeys((size, 4))]
+    lengths = [run.prompt_tokens + len(run.token_ids) for run in manifest.molecules]
+    rows = max((row.row + 1 for row in manifest.molecules), default=1)
+    return Model(known.parameters * size, token, tuple(logits), max(lengths, default=0), rows)
+
+
+def _course(info: TraceInfo, device: str, events: Frame, steps: Frame, model: Model | None) -> Course:
+    size, total = events["bytes"], events["total_bytes"]
+    place_of = {number: place for place, number in enumerate(events["id"].tolist())}
+    made = [None if item is None else place_of[item] for item in events["allocation_id"].tolist()]
+    category = _categories(events, made, device, model)
+    zero = np.zeros(len(events), dtype=np.int64)
+    live = {name: np.cumsum(np.where(category == name, size, 0)) for name in dict.fromkeys(category.tolist())}
+    start = int(total[0] - size[0])
+    if start or BEFORE in live:
+        live[BEFORE] = live.get(BEFORE, zero) + start
+    held = live.get(BEFORE)
+    if model is not None and device != HOST and held is not None and held.min() >= model.weights_bytes:
+        live = {WEIGHTS: zero + model.weights_bytes, **live, BEFORE: held - model.weights_bytes}
+    jumps = np.array([item or 0 for item in events["unexplained_bytes"].tolist()], dtype=np.int64)
+    if jumps.any():
+        live[UNEXPLAINED] = np.cumsum(jumps)
+    known = next((item for item in info.devices if str(item.get("id")) == device), {})
+    peak = int(total.argmax())
+    places = _places(events, made, peak)
+    ours = sum(int(each[peak]) for name, each in live.items() if name not in (WEIGHTS, BEFORE, UNEXPLAINED))
+    # What lives at the peak is counted twice: by what is freed when, and by the bytes of all events up to there.
+    if not np.array_equal(np.sum(list(live.values()), axis=0), total) or ours != sum(
+        place.peak_bytes for place in places if len(place.path) == 1
+    ):
+        raise EngineError(f"{info.path}: live memory by category or place does not add up to the recorded total")
+    return Course(
+        device,
+        None if device == HOST else known.get("name"),
+        None if device == HOST else known.get("totalGlobalMem"),
+        events["ts"],
+        live,
+        int(events["reserved_bytes"].max()),
+        int((jumps != 0).sum()),
+        places,
+        *_growth(events["ts"], live, steps),
+    )
+
+
+def _categories(events: Frame, made: list[int | None], device: str, model: Model | None) -> np.ndarray:
+    """Of each event; of a free that of its allocation. Tensors of the size of a captured model's logits are such."""
+    category = events["category"].copy()
+    rows = range(1, model.rows + 1) if model else ()
+    block = 1 if device == HOST else _BLOCK_BYTES
+    widths = {row * width for row in rows for width in (model.row_bytes if model else ())}
+    sizes = [-(-size // block) * block for size in widths]
+    category[(category == "activations") & np.isin(events["bytes"], sizes)] = "logits"
+    for place, at in enumerate(made):
+        if category[place] is None:
+            category[place] = BEFORE if at is None else category[at]
+    return np.asarray(category)
+
+
+def _places(events: Frame, made: list[int | None], peak: int) -> tuple[Place, ...]:
+    """What phases, modules and operators allocated, in the order of their first allocation."""
+    freed = {at: place for place, at in enumerate(made) if at is not None}
+    sums: defaultdict[tuple[str, ...], np.ndarray] = defaultdict(lambda: np.zeros(4, dtype=np.int64))
+    columns = events.select("bytes", "phase", "module", "source", "operator").rows()
+    for place, (size, phase, module, source, operator) in enumerate(columns):
+        if size < 0:
+            continue
+        inside = class_names(module).split("/") if module else [source] if source else []
+        path = tuple(filter(None, (phase, *inside, operator))) or ("(no operator)",)
+        end = freed.get(place, len(events))
+        amounts = 1, size, size * (place <= peak < end), size * (end == len(events))
+        for depth in range(len(path)):
+            sums[path[: depth + 1]] += amounts
+    order: dict[tuple[str, ...], int] = {}
+    for path in sums:
+        order[path] = len(order)
+    keys = {path: tuple(order[path[: depth + 1]] for depth in range(len(path))) for path in sums}
+    return tuple(Place(path, *sums[path].tolist()) for path in sorted(sums, key=keys.__getitem__))
+
+
+def _growth(ts: np.ndarray, live: dict[str, np.ndarray], steps: Frame) -> tuple[dict[str, int], int, int | None]:
+    """What lives more at the start of the last decode step than of the second, the steps between, and their tokens.
+
+    The first one may free what was allocated before the recording, which a CPU does not tell.
+    """
+    decode = steps.where(np.array([kind not in ("prefill", "mixed") for kind in steps["kind"].tolist()], dtype=bool))
+    if len(decode) < 3:
+        return {}, 0, None
+    first, last = (max(0, int(np.searchsorted(ts, moment)) - 1) for moment in decode["ts"][[1, -1]])
+    tokens = decode["tokens"].tolist()[1:-1]
+    grown = {name: int(each[last] - each[first]) for name, each in live.items()}
+    return grown, len(tokens), None if None in tokens else sum(tokens)
