@@ -218,6 +218,8 @@ def origins(
     captures none, or `names_from` replays graphs or has no steps; NotComparableError where that is another program.
     """
     from molprof.analysis.origin.opened import read_opened
+    from molprof.analysis.reader.source import records_shapes
+    from molprof.analysis.roofline.read import read_pieces
 
     if names_from is not None:
         from molprof.analysis.origin.other_run import read_named, read_run
@@ -230,11 +232,13 @@ def origins(
 
     segments = _segments(capture, reading)
     name = None if capture is None else str(capture)
+    shapes = records_shapes(Path(path))
     with _load(path, reading) as trace:
-        # Grid sizes, which a capture is compared by, are in no report.
-        found, opened = trace.read(
-            lambda engine, info: read_opened(engine, info, name, segments), stacks=True, all_args=capture is not None
-        )
+        # Grid sizes, which a capture is compared by, are in no report; nor are shapes.
+        layers = {"stacks": True, "all_args": shapes or capture is not None}
+        found, opened = trace.read(lambda engine, info: read_opened(engine, info, name, segments), **layers)
+        if shapes and capture is None:
+            found = replace(found, pieces=trace.read(read_pieces, **layers))
         return found, opened, tuple(trace.info.notes())
 
 

@@ -12,6 +12,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from molprof import api
+from molprof.analysis.origin.tree import BYS, build_tree
 from molprof.analysis.roofline.formulas import FORMULAS, Work, work_of
 from molprof.analysis.roofline.operands import Operand
 from molprof.analysis.roofline.peaks import DEVICES, peaks_of
@@ -170,3 +171,12 @@ def test_the_way_from_the_speed_of_light_adds_up(trace: str, covered: float) -> 
     assert found.covered_ns >= covered * found.gpu_ns
     reached = [group.reached_ratio for group in found.groups if group.reached_ratio is not None]
     assert 0.2 < max(reached) < 1
+    # The trees hold the same work, times of a call shared by its kernels and rounded.
+    origins = api.origins(found.info.path)[0]
+    least = sum((group.least_ns or 0) * group.calls for group in found.groups)
+    moved = sum(group.work.bytes * group.calls for group in found.groups if group.work)
+    for by in BYS:
+        tree = build_tree(origins, by)
+        assert tree.amount("known_ns") == found.covered_ns
+        assert tree.amount("least_ns") == pytest.approx(least, abs=len(origins.work))
+        assert tree.amount("moved_bytes") == pytest.approx(moved, abs=len(origins.work))

@@ -14,7 +14,7 @@ from molprof.analysis.figures.shapes import shapes_text
 from molprof.analysis.origin.opened import Graph, Opened, Work
 from molprof.analysis.origin.opened import Place as Origin
 from molprof.analysis.origin.read import NO_CALL, Origins, Place, places_of
-from molprof.analysis.origin.tree import AMOUNTS, Tree, build_tree
+from molprof.analysis.origin.tree import NAMES, Tree, build_tree
 from molprof.analysis.reader import path_text
 from molprof.common.document import Document, Field, Section, Table, records, table_of
 from molprof.common.values import class_names, counted, per, percent_text, short_name, short_source, time_text
@@ -43,6 +43,14 @@ _POSITION: tuple[Field, ...] = (
     ("source", "path"),
     ("shapes", "text", lambda item: None if item["shapes"] is None else shapes_text(item["shapes"])),
 )  # fmt: skip
+# Where shapes and the device's peaks are known; of the work that a formula is for.
+_ROOFLINE: tuple[Field, ...] = (
+    ("known", "ratio", lambda row: per(row["known_ns"], row["gpu_ns"])),
+    ("TFLOP/s", "number", lambda row: per(row["flops"] / 1e3, row["known_ns"]) if row["flops"] else None),
+    ("TB/s", "number", lambda row: per(row["moved_bytes"] / 1e3, row["known_ns"])),
+    ("reached", "ratio", lambda row: per(row["least_ns"], row["known_ns"])),
+    ("bound by", "name", lambda row: _bound(row["memory_ns"], row["least_ns"])),
+)
 _NO_STACKS = (
     "the trace has no modules or Python functions: record it with molprof capture --stacks, or with "
     "torch.profiler.profile(with_stack=True), or with named ranges (record_function)"
@@ -96,8 +104,8 @@ def _summary(origins: Origins, tree: Tree) -> tuple[str, ...]:
 
 def _row(node: Tree) -> dict[str, Any]:
     """The kind, number and amounts of a node, own ones by `own_` before their name."""
-    inclusive = dict(zip(AMOUNTS, node.inclusive, strict=True))
-    own = {f"own_{name}": amount for name, amount in zip(AMOUNTS, node.own, strict=True)}
+    inclusive = dict(zip(NAMES, node.inclusive, strict=False))
+    own = {f"own_{name}": amount for name, amount in zip(NAMES, node.own, strict=False)}
     return {"kind": node.kind, "count": node.count, **inclusive, **own}
 
 
@@ -137,10 +145,16 @@ def _tree(origins: Origins, tree: Tree, by: str) -> Section:
     else:
         fields.append(("leaf operators", "count", "operators"))
         spare = ("leaf operators",)
+    if origins.pieces is not None and has_work:
+        fields += _ROOFLINE
+        spare = (*spare[:-1], "TB/s", "TFLOP/s", "GPU waits", "known", spare[-1])
+        known = per(tree.amount("known_ns"), whole) or 0
+        notes.append(f"Reached: of the GPU's peaks, by work that a formula is known for, {percent_text(known)} of all.")
     if by != "kernel":
         fields += [("host", "ns", "host_ns"), ("own host", "ns", "own_host_ns")]
         fields.append(("GPU waits", "ns", "wait_ns") if origins.has_gpu else ("CPU operators", "ns", "operator_ns"))
     indent = "  " if max((depth for depth, _ in shown), default=0) <= _MOST_INDENTED else " "
+    how: dict[str, Any] = {"spare_columns": spare} | ({} if origins.pieces is None else {"missing": "-"})
     rows = [
         {
             "name": indent * depth + (_function(node.name) if node.kind in _FUNCTIONS else short_name(node.name)),
@@ -148,7 +162,12 @@ def _tree(origins: Origins, tree: Tree, by: str) -> Section:
         }
         for depth, node in shown
     ]  # fmt: skip
-    return Section(f"By {_WHAT[by]}", tuple(notes), table_of(rows, *fields, spare_columns=spare))
+    return Section(f"By {_WHAT[by]}", tuple(notes), table_of(rows, *fields, **how))
+
+
+def _bound(memory_ns: int, least_ns: int) -> str | None:
+    """What most of the least time is."""
+    return None if not least_ns else "memory" if 2 * memory_ns >= least_ns else "compute"
 
 
 def _function(name: str) -> str:

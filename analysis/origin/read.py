@@ -81,6 +81,8 @@ class Origins:
     tokens: int | None  # generated in the steps; None where not known
     # Of work of a graph: what stood around the call that was captured for it, as far as known.
     captured: Mapping[int, tuple[StackFrame, ...]] = field(default_factory=dict)
+    # Of each piece of work PIECE_AMOUNTS; None: shapes are not recorded, or the device's peaks not known.
+    pieces: np.ndarray | None = None
 
     @property
     def has_gpu(self) -> bool:

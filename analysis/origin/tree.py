@@ -18,6 +18,7 @@ import numpy as np
 
 from molprof.analysis.frame import Frame
 from molprof.analysis.origin.read import NO_CALL, Origins, Path, StackFrame, path_of, sums
+from molprof.analysis.roofline.read import PIECE_AMOUNTS
 from molprof.common.errors import EngineError
 from molprof.common.values import class_names, short_name
 
@@ -40,10 +41,12 @@ AMOUNTS = (
     "python_ns",
     "wait_ns",
 )
+# With those of the roofline, where they are known.
+NAMES = (*AMOUNTS, *PIECE_AMOUNTS)
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _PLACE = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<name>.+)$")
 
-Amounts = tuple[int, ...]  # in the order of AMOUNTS
+Amounts = tuple[int, ...]  # in the order of NAMES
 # What decides where work, a call or an operator is in a tree: phase, frame around it, whether its call is recorded,
 # if a graph started it the first piece of work of the same capture, -1 without one, class and name of a kernel.
 Key = tuple[str | None, int | None, bool, int | None, tuple[str, str] | None]
@@ -61,7 +64,7 @@ class Tree:
     children: tuple[Tree, ...]
 
     def amount(self, name: str, own: bool = False) -> int:
-        return (self.own if own else self.inclusive)[AMOUNTS.index(name)]
+        return (self.own if own else self.inclusive)[NAMES.index(name)]
 
     def walk(self, depth: int = 0) -> Iterator[tuple[int, Tree]]:
         """Every node with its depth, parents before their children."""
@@ -74,8 +77,8 @@ class Tree:
             "name": self.name,
             "kind": self.kind,
             "count": self.count,
-            "inclusive": dict(zip(AMOUNTS, self.inclusive, strict=True)),
-            "own": dict(zip(AMOUNTS, self.own, strict=True)),
+            "inclusive": dict(zip(NAMES, self.inclusive, strict=False)),
+            "own": dict(zip(NAMES, self.own, strict=False)),
             "children": [child.to_json() for child in self.children],
         }
 
@@ -166,15 +169,17 @@ def build_tree(origins: Origins, by: str, fold: bool = True) -> Tree:
     """
     paths = Paths(origins, by)
     found: list[tuple[Path, Amounts]] = []
+    names = AMOUNTS if origins.pieces is None else NAMES
 
     def add(keys: Iterable[Key], **amounts: np.ndarray) -> None:
         for key, values in sums(keys, *amounts.values()).items():
             named = dict(zip(amounts, values, strict=True))
-            found.append((paths.path(key), tuple(named.get(name, 0) for name in AMOUNTS)))
+            found.append((paths.path(key), tuple(named.get(name, 0) for name in names)))
 
     work, calls, operators = origins.work, origins.calls, origins.operators
     kernels = (work["category"] == "kernel").astype(int)
-    add(paths.of_work(), gpu_ns=work["dur"], kernels=kernels, memory_operations=1 - kernels)
+    pieces = {} if origins.pieces is None else dict(zip(PIECE_AMOUNTS, origins.pieces.T, strict=True))
+    add(paths.of_work(), gpu_ns=work["dur"], kernels=kernels, memory_operations=1 - kernels, **pieces)
     launches, syncs = (calls["kind"] == "launch").astype(int), calls["is_sync"]
     add(
         paths.of_calls(),
@@ -188,7 +193,7 @@ def build_tree(origins: Origins, by: str, fold: bool = True) -> Tree:
         add(paths.of_operators(), operators=np.isin(operators["id"], origins.leaves), operator_ns=operators["own_ns"])
         add(paths.of_host(), python_ns=origins.host["own_ns"])
         add(paths.of_waits(), wait_ns=origins.waits["own_ns"])
-    tree = _tree("all", "root", found, fold)
+    tree = _tree("all", "root", found, fold, len(names))
     wrong = [
         f"{name} {tree.amount(name)}, not {total}"
         for name, total in origins.totals.items()
@@ -199,16 +204,16 @@ def build_tree(origins: Origins, by: str, fold: bool = True) -> Tree:
     return tree
 
 
-def _tree(name: str, kind: str, found: Iterable[tuple[Path, Amounts]], fold: bool, depth: int = 0) -> Tree:
-    """The node of paths that agree down to a depth."""
-    own: Amounts = (0,) * len(AMOUNTS)
+def _tree(name: str, kind: str, found: Iterable[tuple[Path, Amounts]], fold: bool, size: int, depth: int = 0) -> Tree:
+    """The node of paths that agree down to a depth. size: the number of amounts."""
+    own: Amounts = (0,) * size
     below: dict[tuple[str, str], list[tuple[Path, Amounts]]] = {}
     for path, amounts in found:
         if len(path) > depth:
             below.setdefault(path[depth], []).append((path, amounts))
         else:
             own = _sum([own, amounts])
-    children = [_tree(inner, of, items, fold, depth + 1) for (of, inner), items in below.items()]
+    children = [_tree(inner, of, items, fold, size, depth + 1) for (of, inner), items in below.items()]
     if fold:
         alike: dict[Any, list[Tree]] = {}
         for child in children:
@@ -235,7 +240,7 @@ def _merged(same: Sequence[Tree]) -> Tree:
 def _signature(tree: Tree) -> Any:
     """Equal for nodes that differ by their number and times alone. Other nodes than modules never equal a sibling."""
     name = class_names(tree.name) if tree.kind == "module" else tree.name
-    counts = tuple(0 if key.endswith("_ns") else amount for key, amount in zip(AMOUNTS, tree.own, strict=True))
+    counts = tuple(0 if key.endswith("_ns") else amount for key, amount in zip(AMOUNTS, tree.own, strict=False))
     return name, tree.kind, tree.count, counts, tuple(map(_signature, tree.children))
 
 

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -113,21 +113,12 @@ def read_roofline(
         ]
         in_graph = np.array([item not in captured for item in ids]) & work["in_graph"].astype(bool)
         work = Frame({**work.columns, "operator_id": np.array(owners, dtype=object), "in_graph": in_graph})
-    operators = read_frame(engine, "operators")
-    known = dict(
-        zip(operators["id"].tolist(), zip(operators["name"], operators["caller_id"], strict=True), strict=True)
-    )
-    operands: dict[int, Operands] = {}
-    for calls in captured.values():
-        for (at, name, given_operands), around in zip(calls, [*calls[1:], (None,)], strict=True):
-            known[at], operands[at] = (name, around[0]), given_operands
-    chains = {item: _chain(item, known) for item in set(work["operator_id"].tolist()) if item is not None}
-    operands |= read_operands(engine, {item for chain in chains.values() for item in chain if item >= 0})
-    peaks = peaks_of(_device_name(info, work), given)
-    groups, family = _grouped(work, chains, {key: str(name) for key, (name, _) in known.items()}, operands, peaks)
+    calls = _read_calls(engine, work, captured)
+    peaks = peaks_of(_device_name(info, work["device"][0]), given)
+    groups, family = _grouped(work, calls, peaks)
     span_ns = int((work["ts"] + work["dur"]).max() - work["ts"].min())
     steps = len(read_frame(engine, "steps"))
-    notes = [] if operands else [f"no shapes are recorded: {RECORD_SHAPES}"]
+    notes = [] if calls.operands else [f"no shapes are recorded: {RECORD_SHAPES}"]
     if others:
         notes.append(f"the work of {counted(others, 'other device')} is left out")
     return Roofline(
@@ -152,8 +143,58 @@ def _busiest(work: Frame) -> tuple[Frame, int]:
     return Frame({name: column[chosen] for name, column in work.columns.items()}), len(names) - 1
 
 
-def _device_name(info: TraceInfo, work: Frame) -> str | None:
-    number = work["device"][0]
+# What `read_pieces` tells of a piece of work: its time if a formula tells what it must do, its least time, of this what
+# memory bounds, FLOPs of products, convolutions and attention, and least bytes.
+PIECE_AMOUNTS = ("known_ns", "least_ns", "memory_ns", "flops", "moved_bytes")
+
+
+def read_pieces(engine: TraceProcessor, info: TraceInfo) -> np.ndarray | None:
+    """PIECE_AMOUNTS of each row of the frame `work`, int64; kernels of one call share its amounts by their times.
+
+    None where the peaks of the device are not known, or devices differ. Loaded as for `read_roofline`.
+    """
+    work = read_frame(engine, "work", "id dur name category class operator_id in_graph device")
+    names = {_device_name(info, number) for number in dict.fromkeys(work["device"].tolist())}
+    peaks = peaks_of(names.pop() if len(names) == 1 else None)
+    if peaks.memory_tbps is None:
+        return None
+    found = np.zeros((len(work), len(PIECE_AMOUNTS)), dtype=np.int64)
+    for called in _called(work, _read_calls(engine, work, {})):
+        least_ns, bound = _least(called.work, peaks)
+        if called.work is None or least_ns is None:
+            continue
+        times = work["dur"][called.places]
+        flops = called.work.flops or 0 if called.work.family in HEAVY else 0
+        amounts = least_ns, least_ns if bound == "memory" else 0, flops, called.work.bytes
+        found[called.places, 0] = times
+        found[called.places, 1:] = np.rint(np.outer(times / max(1, times.sum()), amounts))
+    return found
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """Operators that work comes from: those around each, the innermost first; names and arguments."""
+
+    chains: Mapping[int, tuple[int, ...]]
+    names: Mapping[int, str]
+    operands: Mapping[int, Operands]
+
+
+def _read_calls(engine: TraceProcessor, work: Frame, captured: Mapping[int, Captured]) -> _Calls:
+    operators = read_frame(engine, "operators", "id name caller_id")
+    known = dict(
+        zip(operators["id"].tolist(), zip(operators["name"], operators["caller_id"], strict=True), strict=True)
+    )
+    operands: dict[int, Operands] = {}
+    for calls in captured.values():
+        for (at, name, given_operands), around in zip(calls, [*calls[1:], (None,)], strict=True):
+            known[at], operands[at] = (name, around[0]), given_operands
+    chains = {item: _chain(item, known) for item in set(work["operator_id"].tolist()) if item is not None}
+    operands |= read_operands(engine, {item for chain in chains.values() for item in chain if item >= 0})
+    return _Calls(chains, {key: str(name) for key, (name, _) in known.items()}, operands)
+
+
+def _device_name(info: TraceInfo, number: Any) -> str | None:
     found = [device for device in info.devices if device.get("id") == number] or info.devices[:1]
     return str(found[0]["name"]) if found and found[0].get("name") else None
 
@@ -168,20 +209,25 @@ def _chain(item: int, known: Mapping[int, tuple[Any, Any]]) -> tuple[int, ...]:
     return tuple(chain)
 
 
-def _grouped(
-    work: Frame,
-    chains: Mapping[int, tuple[int, ...]],
-    names: Mapping[int, str],
-    operands: Mapping[int, Operands],
-    peaks: Peaks,
-) -> tuple[tuple[Group, ...], np.ndarray]:
-    """Groups, the longest first, and the family of each piece of work."""
+class _Called(NamedTuple):
+    """Work of one call of an operator, or of a name without one."""
+
+    family: str
+    owner: int | None  # the operator
+    name: str  # of the work, where no formula tells what it must do
+    work: Work | None
+    places: list[int]  # rows of the work
+
+
+def _called(work: Frame, calls: _Calls) -> list[_Called]:
     pieces: defaultdict[tuple[str, int | None, str], list[int]] = defaultdict(list)  # by owner
     columns = [work[name].tolist() for name in ("operator_id", "name", "class", "category", "in_graph")]
     sizes = listed_bytes(work)
     found = {}
-    for item, chain in chains.items():
-        each = ((at, work_of(names[at], operands[at], sizes.get(item))) for at in chain if at in operands)
+    for item, chain in calls.chains.items():
+        each = (
+            (at, work_of(calls.names[at], calls.operands[at], sizes.get(item))) for at in chain if at in calls.operands
+        )
         found[item] = next(((at, one) for at, one in each if one is not None), (item, None))
     for place, (item, name, kind, category, in_graph) in enumerate(zip(*columns, strict=True)):
         if kind == "collective":
@@ -194,26 +240,34 @@ def _grouped(
             pieces[UNKNOWN, item, name].append(place)
         else:
             pieces["", found[item][0], ""].append(place)
-    family = np.full(len(work), UNKNOWN, dtype=object)
-    sums: defaultdict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
     of_owner = {at: one for at, one in found.values() if one is not None}
+    result = []
     for (other, owner, name), places in pieces.items():
         one = None if other or owner is None else of_owner[owner]
         is_fp32 = one is not None and one.kind == "fp32" and one.family in (MATMUL, CONVOLUTION)
         if one is not None and is_fp32 and any(_TF32.search(str(work["name"][place])) for place in places):
             one = replace(one, kind="tf32")
-        family[places] = other or (one.family if one else UNKNOWN)
-        operator = names[owner] if owner is not None else name
-        given = operands.get(owner, ()) if owner is not None else ()
-        key = (operator, other or (one.family if one else UNKNOWN), arguments_text(given), _types(given), one)
-        calls = len(places) if owner is None else 1
-        for number, amount in enumerate((calls, len(places), int(work["dur"][places].sum()))):
+        result.append(_Called(other or (one.family if one else UNKNOWN), owner, name, one, places))
+    return result
+
+
+def _grouped(work: Frame, calls: _Calls, peaks: Peaks) -> tuple[tuple[Group, ...], np.ndarray]:
+    """Groups, the longest first, and the family of each piece of work."""
+    families = np.full(len(work), UNKNOWN, dtype=object)
+    sums: defaultdict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for family, owner, name, one, places in _called(work, calls):
+        families[places] = family
+        operator = calls.names[owner] if owner is not None else name
+        given = calls.operands.get(owner, ()) if owner is not None else ()
+        key = (operator, family, arguments_text(given), _types(given), one)
+        count = len(places) if owner is None else 1
+        for number, amount in enumerate((count, len(places), int(work["dur"][places].sum()))):
             sums[key][number] += amount
     groups = [
-        Group(operator, kind, shapes, types, calls, kernels, gpu_ns, one, *_least(one, peaks))
-        for (operator, kind, shapes, types, one), (calls, kernels, gpu_ns) in sums.items()
+        Group(operator, kind, shapes, types, count, kernels, gpu_ns, one, *_least(one, peaks))
+        for (operator, kind, shapes, types, one), (count, kernels, gpu_ns) in sums.items()
     ]
-    return tuple(sorted(groups, key=lambda group: (-group.gpu_ns, group.operator, group.arguments))), family
+    return tuple(sorted(groups, key=lambda group: (-group.gpu_ns, group.operator, group.arguments))), families
 
 
 def listed_bytes(work: Frame) -> dict[int, int]:
