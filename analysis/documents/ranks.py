@@ -13,6 +13,7 @@ from molprof.analysis.documents.plots import plot_section
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.ranks import Job
 from molprof.analysis.ranks.exchanges import Cost
+from molprof.analysis.ranks.path import Crossing, Stretch
 from molprof.analysis.ranks.split import Straggler
 from molprof.common.document import Document, Section, Table, table_of
 from molprof.common.values import Range, Unit, counted, cut, percent_text, short_name, time_text
@@ -24,6 +25,7 @@ _TIMES: tuple[tuple[str, Unit, str], ...] = (
     ("waiting", "ns", "waiting_ns"), ("idle", "ns", "idle_ns"), ("hidden communication", "ns", "hidden_ns"),
 )  # fmt: skip
 _TIME_NAMES = [name for _, _, name in _TIMES]
+_PATH = ("wall_ns", "compute_ns", "exposed_ns", "waiting_ns", "idle_ns")
 _OF_EXCHANGE = ("waiting_ns", "moving_ns", "exposed_ns", "hidden_ns")
 # Columns of a kernel's name in a sentence.
 _LONGEST = 60
@@ -73,6 +75,7 @@ def ranks_document(job: Job) -> Document:
         Section("Ranks", notes=(_SUM, *_checks(job)), table=ranks),
         plot_section(["ranks"], job),
         Section("Stragglers", notes=late if job.stragglers else (), table=stragglers),
+        *_path(job),
         Section("Collectives", notes=collectives, table=_collectives(data["collectives"])),
         Section("Clocks", notes=tuple(_clocks(job))),
         Section("Steps", notes=(_SUM,), table=steps, detail=True),
@@ -124,6 +127,7 @@ def _data(job: Job) -> dict[str, Any]:
             }
             for (name, number), steps in job.steps.items()
         ],
+        "path": [to_builtins(stretch) for stretch in job.path],
         "collectives": [_cost(cost) for cost in job.costs],
         "checks": [{**to_builtins(check), "holds": check.holds} for check in job.checks],
     }
@@ -164,19 +168,63 @@ def _checks(job: Job) -> Iterator[str]:
         yield f"all {len(job.checks)} sums hold to the nanosecond"
 
 
+def _path(job: Job) -> list[Section]:
+    """The critical path over ranks: its time by rank, and the longest waits at which it goes over to another."""
+    if not job.path:
+        return []
+    of_rank: dict[int, list[Stretch]] = defaultdict(list)
+    for stretch in job.path:
+        of_rank[stretch.rank].append(stretch)
+    whole = sum(stretch.wall_ns for stretch in job.path)
+    rows = [{"rank": rank, "times": len(each), **_added(each, _PATH)} for rank, each in sorted(of_rank.items())]
+    table = table_of(
+        rows,
+        ("rank", "index"), ("stretches", "count", "times"), ("on the path", "ns", "wall_ns"),
+        ("share", "ratio", lambda row: row["wall_ns"] / whole),
+        ("compute", "ns", "compute_ns"), ("communication", "ns", "exposed_ns"), ("waiting", "ns", "waiting_ns"),
+        ("idle", "ns", "idle_ns"),
+    )  # fmt: skip
+    crossings = [stretch.crossing for stretch in job.path if stretch.crossing is not None]
+    longest = sorted(crossings, key=lambda item: -item.waited_ns)[:_RANKS_NAMED]
+    notes = [
+        f"From the end back, through the rank that each collective waited for: {time_text(whole)} in all. Only what is "
+        "on it can make the job shorter.",
+        *map(_waits, longest),
+    ]
+    return [Section("Critical path over ranks", tuple(notes), table)]
+
+
 def _instead(item: Straggler) -> str:
     """What a straggler did while it was late."""
     parts = []
     if item.kernels and item.compute_ns:
-        names = ", ".join(f"{cut(short_name(name), _LONGEST)} {time_text(time)}" for name, time in item.kernels)
-        parts.append(f"it computed for {time_text(item.compute_ns)} ({names})")
+        parts.append(f"it computed for {time_text(item.compute_ns)} ({_kernels(item)})")
     if item.idle_ns:
-        causes = ", ".join(f"{IDLE_CAUSES.get(cause, cause)} {time_text(time)}" for cause, time in item.causes)
-        host = ", ".join(f"{name} {time_text(time)}" for name, time in item.host)
-        parts.append(f"it was idle for {time_text(item.idle_ns)} ({causes or 'short gaps'})")
-        if host:
-            parts.append(f"on its host: {host}")
+        parts.append(f"it was idle for {time_text(item.idle_ns)} ({_causes(item) or 'short gaps'})")
+        if item.host:
+            parts.append(f"on its host: {_host(item)}")
     return f"{item.step}, rank {item.rank}, while it was late: {'; '.join(parts) or 'it exchanged data'}"
+
+
+def _waits(item: Crossing) -> str:
+    """For whom a rank waited, and what that one did meanwhile."""
+    parts = [f"computed ({_kernels(item)})"] if item.kernels else []
+    parts += [f"was idle ({_causes(item)})"] if item.causes else []
+    parts += [f"on its host: {_host(item)}"] if item.causes and item.host else []
+    what = f"Rank {item.rank} waits {time_text(item.waited_ns)} in {item.operation} for rank {item.last_rank}"
+    return f"{what}, which {'; '.join(parts)}" if parts else what
+
+
+def _kernels(item: Straggler | Crossing) -> str:
+    return ", ".join(f"{cut(short_name(name), _LONGEST)} {time_text(time)}" for name, time in item.kernels)
+
+
+def _causes(item: Straggler | Crossing) -> str:
+    return ", ".join(f"{IDLE_CAUSES.get(cause, cause)} {time_text(time)}" for cause, time in item.causes)
+
+
+def _host(item: Straggler | Crossing) -> str:
+    return ", ".join(f"{name} {time_text(time)}" for name, time in item.host)
 
 
 def _collectives(costs: Sequence[dict[str, Any]]) -> Table:

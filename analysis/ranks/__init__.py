@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from molprof.analysis.ranks.exchanges import Clocks, Cost, align, cost_of, match
 from molprof.analysis.ranks.files import checked
+from molprof.analysis.ranks.path import Stretch, critical_stretches
 from molprof.analysis.ranks.read import RankTrace
 from molprof.analysis.ranks.split import Activity, Check, StepTimes, Straggler, activity, checks, step_times, stragglers
 from molprof.analysis.union import Union
@@ -28,6 +29,7 @@ class Job:
     steps: dict[tuple[str, int], list[StepTimes]]  # by name and number; each of the ranks that have it
     stragglers: tuple[Straggler, ...]
     checks: tuple[Check, ...]
+    path: tuple[Stretch, ...]  # the critical path over ranks; empty without joint collectives
 
 
 def job_of_files(read: Sequence[RankTrace], left_out: Sequence[str] = ()) -> Job:
@@ -57,5 +59,6 @@ def job_of_files(read: Sequence[RankTrace], left_out: Sequence[str] = ()) -> Job
         activities=done,
         steps=steps,
         stragglers=tuple(item for step in steps.values() for item in stragglers(step, costs, traces, done)),
+        path=critical_stretches(ranks, costs, clocks, done),
         checks=tuple(check for item in ranks for check in checks(item, times[item.rank])),
     )

@@ -178,7 +178,7 @@ def _straggler(
     ends = [cost.exchange.kernels[rank].start_ns for cost in mine]
     windows = [(end - cost.late_ns, end) for cost, end in zip(mine, ends, strict=True)]
     busy, compute = (sum(int(item.covered(*window)) for window in windows) for item in (done.busy, done.compute))
-    kernels, causes, host = _did(trace, windows)
+    kernels, causes, host = did(trace, windows)
     return Straggler(
         step=step.name,
         number=step.number,
@@ -196,7 +196,7 @@ def _straggler(
     )
 
 
-def _did(trace: RankTrace, windows: Sequence[tuple[int, int]]) -> Iterator[tuple[tuple[str, int], ...]]:
+def did(trace: RankTrace, windows: Sequence[tuple[int, int]]) -> Iterator[tuple[tuple[str, int], ...]]:
     """Kernels, causes of gaps, and what the host did in them: the longest, each with its time in the windows."""
     kernels: Counter[str] = Counter()
     causes: Counter[str] = Counter()
