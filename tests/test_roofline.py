@@ -180,3 +180,21 @@ def test_the_way_from_the_speed_of_light_adds_up(trace: str, covered: float) -> 
         assert tree.amount("known_ns") == found.covered_ns
         assert tree.amount("least_ns") == pytest.approx(least, abs=len(origins.work))
         assert tree.amount("moved_bytes") == pytest.approx(moved, abs=len(origins.work))
+
+
+@pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces to read")
+def test_figures_of_another_tool() -> None:
+    """The rows of TraceLens' reference report of this trace; of addmm without the addition of the bias."""
+    expected = {
+        ("aten::addmm", "512, 141x512, 512x512"): (17, 73_996_800 - 141 * 512, 814_080),
+        ("aten::addmm", "30522, 141x512, 512x30522"): (1, 4_411_192_050 - 141 * 30_522, 40_067_160),
+        ("aten::addmm", "2048, 141x512, 512x2048"): (4, 295_987_200 - 141 * 2048, 2_823_168),
+        ("aten::_flash_attention_forward", "1x141x8x64, 1x141x8x64, 1x141x8x64"): (4, 40_716_288, 577_536),
+        ("aten::add", "1x141x512, 1x141x512"): (9, 72_192, 433_152),
+    }
+    found, _ = api.roofline(Path(str(CORPUS), "pairs", "h100_bert_small.json.gz"))
+    rows = {(group.operator, group.arguments): group for group in found.groups if group.work}
+    for key, (calls, flops, moved) in expected.items():
+        group = next(row for (name, given), row in rows.items() if name == key[0] and given.startswith(key[1]))
+        assert group.work is not None
+        assert (group.calls, group.work.flops, group.work.bytes) == (calls, flops, moved)
