@@ -2,6 +2,7 @@
 
     python benchmarks/predict.py record FOLDER/runs     # models from their configurations, random weights, on this CPU
     python benchmarks/predict.py learn FOLDER           # writes analysis/predict/table.json, prints the table of errors
+    python benchmarks/predict.py history FOLDER         # both presets at full size, on an A100 and an H100
 
 FOLDER/traces has traces of torch.profiler with shapes, of one GPU each, and FOLDER/runs those of a CPU. A file is named
 after its model: MODEL--ANYTHING.json.gz. What is shown of a model is checked with none of its traces in the table.
@@ -9,6 +10,7 @@ after its model: MODEL--ANYTHING.json.gz. What is shown of a model is checked wi
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -23,10 +25,13 @@ from molprof.analysis.critical.recorded import read_recorded
 from molprof.analysis.frame import Frame, read_frame
 from molprof.analysis.predict.predict import (
     BUSY_FIGURE,
+    COPY_FIGURE,
     GPU_FIGURE,
     LAUNCH_FIGURE,
     LENGTH_FIGURE,
     LIMIT_FIGURE,
+    SYNC_FIGURE,
+    Figure,
     limit_of,
     predict,
 )
@@ -171,13 +176,17 @@ def recorded_figures(engine: TraceProcessor, info: TraceInfo, of_steps: bool) ->
     end = recorded.end_ns if of_steps else int(ends[own].max())
     busy = Union(work["ts"], ends).covered(start, end)
     gpu_ns = float(work["dur"][own].sum())
-    syncs = read_frame(engine, "syncs")
+    syncs, calls = read_frame(engine, "syncs"), read_frame(engine, "calls")
+    since = recorded.start_ns if of_steps else begun
+    copied = work.known("operator_id") & (work["category"] == "gpu_memcpy") & (work["ts"] >= since)
+    halted = (calls.known("operator_id") | of_steps) & calls["is_sync"].astype(bool) & (calls["ts"] >= since)
     waited = Union(syncs["ts"], syncs["ts"] + syncs["dur"])
-    first = recorded.start_ns if of_steps else begun
     last = max(recorded.ends_ns.values()) if of_steps else int((operators["ts"] + operators["dur"]).max())
-    host_ns = float(last - first - waited.covered(first, last))
+    host_ns = float(last - since - waited.covered(since, last))
     return {
         LAUNCH_FIGURE: float((own & (work["category"] == "kernel")).sum()),
+        COPY_FIGURE: float(copied.sum()),
+        SYNC_FIGURE: float(halted.sum()),
         GPU_FIGURE: gpu_ns,
         LENGTH_FIGURE: float(end - start),
         BUSY_FIGURE: float(busy / (end - start)),
@@ -204,6 +213,8 @@ def checks_of(
                 continue
             each = {
                 LAUNCH_FIGURE: found.launches.value,
+                COPY_FIGURE: found.copies.value,
+                SYNC_FIGURE: found.syncs.value,
                 GPU_FIGURE: found.gpu_ns.value,
                 LENGTH_FIGURE: found.length_ns.value,
                 BUSY_FIGURE: found.busy_ratio.value,
@@ -301,5 +312,34 @@ def record(folder: Path) -> None:
         print(name, flush=True)
 
 
+# Both presets at full size on GPUs that are not here
+
+
+def history(folder: Path) -> None:
+    """Print the table of the case study. Runs that the folder lacks are captured on this CPU, in 10 minutes."""
+    processors = ("none", "generic", "vectorized", "grammar")
+    print("| run | GPU | launches | GPU time | time | in graphs | compiled, in graphs |\n|" + " --- |" * 7)
+    for model, size in (("llama", "380m"), ("qwen", "0.6b")):
+        runs = folder / f"full-{model}"
+        if not runs.exists():
+            line = f"capture --model {model} --size {size} --dtype bfloat16 -n 32 --max-new-tokens 24 --repeats 1"
+            line += f" --warmup 0 --window 20:21 --shapes --threads 1 --processor {','.join(processors)} -o {runs}"
+            subprocess.run([sys.executable, "-m", "molprof", *line.split()], check=True)
+        for processor in processors:
+            name = model if processor == "none" else f"{model}-{processor}"
+            for device in ("A100", "H100"):
+                found = api.predict(runs / f"{name}.json.gz", device)
+                assert found.compiled is not None
+                times = (found.gpu_ns, found.length_ns, found.graph_ns, found.compiled.length_ns)
+                each = [_of_step(figure, found.run.steps) for figure in times]
+                launches = f"{found.launches.value / found.run.steps:,.0f}"
+                print(f"| `{name}` | {device} | {' | '.join([launches, *each])} |")
+
+
+def _of_step(figure: Figure, steps: int) -> str:
+    value, low, high = (f"{part / steps / 1e6:.3g}" for part in figure)
+    return f"{value} ms ({low} to {high})"
+
+
 if __name__ == "__main__":
-    {"record": record, "learn": learn}[sys.argv[1]](Path(sys.argv[2]))
+    {"record": record, "learn": learn, "history": history}[sys.argv[1]](Path(sys.argv[2]))

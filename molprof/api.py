@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from molprof.analysis.origin.opened import Opened
     from molprof.analysis.origin.read import Origins
     from molprof.analysis.predict.predict import Prediction
+    from molprof.analysis.predict.run import Run
+    from molprof.analysis.predict.sizes import Sizes
+    from molprof.analysis.predict.table import Check, Table
     from molprof.analysis.query import Result, Statement
     from molprof.analysis.ranks import Job, RankTrace
     from molprof.analysis.reader import TraceInfo
@@ -322,17 +325,49 @@ def predict(path: AnyPath, device: str, reading: Reading | None = None, changes:
     TraceError where shapes are not recorded, or much time is in operators that no trace has shown.
     """
     from molprof.analysis.critical.changes import parse_changes
-    from molprof.analysis.predict.predict import device_of
     from molprof.analysis.predict.predict import predict as predicted
+
+    asked = parse_changes(changes)
+    (run,), table, checks = _predictable([path], device, reading)
+    return predicted(run, table, checks, asked)
+
+
+def predict_sizes(
+    path: AnyPath, device: str, sizes: str, rows: int | None = None, beside: AnyPath | None = None,
+    reading: Reading | None = None,
+) -> tuple[Prediction, Sizes]:  # fmt: skip
+    """The same as `predict`, and the run at batch sizes such as `1,8` or `1:256` (powers of two).
+
+    rows: of the run, where it does not tell them. beside: another run of the program, of other rows, whose shapes are
+    compared with those predicted. Raises TraceError too where shapes do not tell the rows.
+    """
+    from molprof.analysis.predict.predict import predict as predicted
+    from molprof.analysis.predict.sizes import parse_sizes
+    from molprof.analysis.predict.sizes import sizes as of_sizes
+
+    asked = parse_sizes(sizes)
+    paths = [path] if beside is None else [path, beside]
+    (run, *others), table, checks = _predictable(paths, device, reading)
+    other = others[0] if others else None
+    return predicted(run, table, checks), of_sizes(run, table, checks, asked, rows, other)
+
+
+def _predictable(
+    paths: Sequence[AnyPath], device: str, reading: Reading | None
+) -> tuple[list[Run], Table, Sequence[Check]]:
+    """Runs as predictions take them, and what is known of a GPU."""
+    from molprof.analysis.predict.predict import device_of
     from molprof.analysis.predict.run import read_run
     from molprof.analysis.predict.table import Table, launching_of, quiet_of, stored
 
-    asked, peaks = parse_changes(changes), device_of(device)
-    known = stored()
+    peaks, known = device_of(device), stored()
     launching, quiet = launching_of(known.sources), quiet_of(known.sources)
-    with _load(path, reading) as trace:
-        run = trace.read(lambda engine, info: read_run(engine, info, launching, quiet), stacks=True, all_args=True)
-    return predicted(run, Table(known.sources, peaks), known.checks, asked)
+    runs = []
+    for path in paths:
+        with _load(path, reading) as trace:
+            how: dict[str, bool] = {"stacks": True, "all_args": True}
+            runs.append(trace.read(lambda engine, info: read_run(engine, info, launching, quiet), **how))
+    return runs, Table(known.sources, peaks), known.checks
 
 
 def recorded(path: Path, reading: Reading | None = None) -> tuple[Recorded, Notes]:

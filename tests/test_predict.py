@@ -13,7 +13,15 @@ from msgspec.structs import replace
 from tiny_trace import slice_, work, write
 
 from molprof import api
-from molprof.analysis.predict.predict import BUSY_FIGURE, GPU_FIGURE, LAUNCH_FIGURE, Prediction, device_of, predict
+from molprof.analysis.predict.predict import (
+    BUSY_FIGURE,
+    COPY_FIGURE,
+    GPU_FIGURE,
+    LAUNCH_FIGURE,
+    Prediction,
+    device_of,
+    predict,
+)
 from molprof.analysis.predict.run import read_run
 from molprof.analysis.predict.table import Row, Source, Table, launching_of, quiet_of, stored
 from molprof.common.errors import TraceError
@@ -85,6 +93,49 @@ def test_operators_that_nothing_is_known_of(tmp_path: Path) -> None:
     assert 0.9 < found.known_ratio < 1
 
 
+def test_compiled_forwards(tmp_path: Path) -> None:
+    """Two sums of as many elements between products become one kernel; a sum alone stays."""
+    names = [(MM, 4, 8), (ADD, 4, 4), (ADD, 4, 4), (MM, 4, 8), (ADD, 4, 4)]
+    shapes = {MM: ([4, 8], [8, 4]), ADD: ([4, 4], [4, 4])}
+    found = predicted(tmp_path, [operator(name, 20 * at, 10, *shapes[name]) for at, (name, *_) in enumerate(names)])
+    assert found.compiled is not None
+    assert found.compiled.kernels == (2 + 1 + 1 + 2 + 1, 2 + 1 + 2 + 1)
+    assert found.compiled.gpu_ns.value < found.gpu_ns.value
+    assert found.compiled.length_ns.value < found.length_ns.value
+
+
+def test_copies_and_waits_of_a_marked_step(tmp_path: Path) -> None:
+    """A list as an index is copied to the GPU, tolist() to the host; a tensor of the host's own is not."""
+    index = Row("aten::index", "index/scatter/gather", None, "", 0, 0, 1.0, 2000.0, 5000.0, 9)
+    quiet = dict.fromkeys(("aten::lift_fresh", "aten::resolve_neg"), 500.0)
+    source = replace(SMALL, rows=[*SMALL.rows, index], quiet=SMALL.quiet | quiet)
+    events = [
+        slice_("user_annotation", "ProfilerStep#1", 0, 200),
+        operator("aten::lift_fresh", 10, 1, [3]),
+        operator("aten::index", 20, 5, [8]),
+        operator("aten::lift_fresh", 30, 1, [3]),
+        operator(ADD, 40, 5, [8], [8]),
+        operator("aten::resolve_neg", 60, 1, [8]),
+    ]
+    found = predicted(tmp_path, events, source)
+    calls = {share.operator: share.calls for share in found.shares}
+    assert calls == {"copy to the GPU": 1, "aten::index": 1, ADD: 1, "copy to the host": 1}
+    assert (found.launches.value, found.syncs.value) == (2, 2)
+
+
+def test_a_copy_that_the_driver_makes(tmp_path: Path) -> None:
+    def copy(ts: float, kinds: list[str], strides: list[list[int]]) -> dict[str, Any]:
+        how = {"Input Dims": [[4, 8], [4, 8]], "Input type": kinds, "Input Strides": strides}
+        return slice_("cpu_op", "aten::copy_", ts, 10, **how)
+
+    both, plain = [BF16, BF16], [[8, 1], [8, 1]]
+    events = [copy(0, both, plain), copy(20, both, [[8, 1], [1, 4]]), copy(40, [BF16, "float"], plain)]
+    known = Row("aten::copy_", "copy", "copy", "fp32", 0, 64, 1.0, 1500.0, 5000.0, 9)
+    found = predicted(tmp_path, events, replace(SMALL, rows=[*SMALL.rows, known]))
+    names = {share.operator: share.calls for share in found.shares}
+    assert names == {"aten::copy_ (memcpy)": 1, "aten::copy_ (permuted)": 1, "aten::copy_": 1}
+
+
 def test_what_a_gpu_trace_shows(tmp_path: Path) -> None:
     events = [
         operator(MM, 0, 20, [4, 8], [8, 4]),
@@ -116,6 +167,8 @@ def test_the_table_of_the_package() -> None:
     assert statistics.median(errors[GPU_FIGURE]) <= 0.15
     assert max(errors[LAUNCH_FIGURE]) <= 0.06
     assert all(abs(check.predicted - check.recorded) < 0.15 for check in checks if check.figure == BUSY_FIGURE)
+    of_gpus = [check for check in stored().checks if check.origin != "CPU" and check.shown]
+    assert all(abs(check.predicted - check.recorded) <= 5 for check in of_gpus if check.figure == COPY_FIGURE)
 
 
 def test_the_command(tmp_path: Path) -> None:

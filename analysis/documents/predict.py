@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from msgspec.structs import replace
+
 from molprof.analysis.critical.replay import ON_GPU, ON_HOST, Replayed
-from molprof.analysis.predict.predict import COVERAGE, LIMIT_FIGURE, Figure, Prediction, Share
+from molprof.analysis.documents.plots import plot_section
+from molprof.analysis.predict.predict import COVERAGE, LIMIT_FIGURE, CompiledRun, Figure, Prediction, Share
+from molprof.analysis.predict.sizes import MEMORY_ERROR, Size, Sizes
 from molprof.analysis.predict.table import Check
 from molprof.analysis.reader import path_text
 from molprof.common.document import Cell, Document, Field, Row, Section, Table, columns, records, table_of
@@ -16,17 +20,21 @@ SCHEMA = 1
 _MOST = 12  # operators shown
 _FIGURES: tuple[tuple[str, str, Unit], ...] = (
     ("launches", "launches", "count"),
+    ("copies", "copies", "count"),
+    ("waits of the host", "syncs", "count"),
     ("GPU time", "gpu_ns", "ns"),
     ("time", "length_ns", "ns"),
     ("GPU busy", "busy_ratio", "ratio"),
 )
 
 
-def predict_document(found: Prediction) -> Document:
+def predict_document(found: Prediction, sizes: Sizes | None = None) -> Document:
+    """sizes: the run at other batch sizes."""
+    parts = () if sizes is None else tuple(_sizes(found, sizes))
     return Document(
         title=f"{path_text(found.run.info.path)} predicted for {_device(found)}",
-        sections=(_figures(found), _changes(found), _operators(found), _evidence(found)),
-        data=lambda: _data(found),
+        sections=(_figures(found), *parts, _changes(found), _operators(found), _evidence(found)),
+        data=lambda: _data(found, sizes),
         records=lambda: records([_row(name, getattr(found, name)) for _, name, _ in _FIGURES]),
         warnings=tuple(_warnings(found)),
         summary=(_summary(found),),
@@ -87,19 +95,89 @@ def _figures(found: Prediction) -> Section:
     return Section("Predicted", notes, Table(columns(*fields), rows, missing="-"))
 
 
+def _sizes(found: Prediction, sizes: Sizes) -> Iterator[Section]:
+    decoding = found.run.phases and all(item.name != "prefill" for item in found.run.phases)
+    speed = "tokens/s" if decoding else "rows/s"
+    fields: list[Field] = [
+        ("batch", "count", "rows"), ("a step", "ns", "step_ns.value"), ("interval", "ns", _interval("step_ns")),
+        (speed, "number", "per_s.value"), ("interval", "number", _interval("per_s")), ("limit", "text"),
+        ("GPU busy", "ratio", "busy_ratio.value"), ("in graphs", "ns", "graph_ns.value"),
+        ("interval", "ns", _interval("graph_ns")), ("memory", "bytes", _interval("memory_bytes")),
+    ]  # fmt: skip
+    notes = [
+        f"Each operator has these rows in place of {sizes.rows:,}; sequences stay as long as recorded. Intervals are "
+        "from predictions at the recorded size. In graphs: with all launches between two syncs in one graph."
+    ]
+    if sizes.tokens is None:
+        notes.append("The run does not tell the sizes of its model, so the memory is not known.")
+    else:
+        notes.append(
+            f"Memory: weights, KV cache of {sizes.tokens:,} tokens in each row, and logits; to "
+            f"{percent_text(MEMORY_ERROR)} more, without CUDA's own."
+        )
+    if sizes.too_large is not None:
+        rows, memory = sizes.too_large
+        capacity = found.device.capacity_gb or 0
+        notes.append(f"A batch of {rows:,} needs {memory.value / 1e9:,.0f} GB, and the GPU has {capacity:,.0f}.")
+    if sizes.unknown:
+        names = ", ".join(f"{name} ({count:,})" for name, count in sorted(sizes.unknown.items()))
+        notes.append(f"As recorded, since their shapes do not tell the rows: {names}.")
+    table = table_of(sizes.each, *fields)
+    joined = tuple(replace(column, joined=column.title == "interval") for column in table.columns)
+    yield Section("Batch sizes", tuple(notes), replace(table, columns=joined))
+    if len(sizes.each) > 1:
+        yield plot_section(["rows"], (sizes.each, speed))
+    if sizes.other is not None:
+        rows, agreed = sizes.other
+        whose = f"calls of the run of {counted(rows, 'row')}"
+        text = f"{agreed.equal:,} of {agreed.calls:,} {whose} have the shapes predicted."
+        differing = [(*texts, count) for texts, count in agreed.differing.items()]
+        if agreed.missing:
+            text += f" {counted(agreed.missing, 'call')} are in one of the two alone."
+        differs: list[Field] = [
+            ("operator", "name", "0"), ("predicted", "text", "1"), ("recorded", "text", "2"), ("calls", "count", "3")
+        ]  # fmt: skip
+        yield Section("Shapes of the other run", (text,), table_of(differing, *differs))
+
+
+def _interval(name: str) -> Callable[[Size], tuple[float, float] | None]:
+    def ends(size: Size) -> tuple[float, float] | None:
+        figure: Figure | None = getattr(size, name)
+        return None if figure is None else (figure.low, figure.high)
+
+    return ends
+
+
 def _changes(found: Prediction) -> Section:
     whole = found.replayed.length_ns
-    rows = [("as it is", found.replayed), ("launches=graph", found.graphs)]
+    rows: list[tuple[str, Replayed, Figure | None]] = [
+        ("as it is", found.replayed, found.length_ns), ("launches=graph", found.graphs, found.graph_ns)
+    ]  # fmt: skip
+    if found.compiled is not None:
+        rows.append(("torch.compile,launches=graph", found.compiled.replayed, found.compiled.length_ns))
     if found.changed is not None:
-        rows.append((",".join(map(str, found.changes)), found.changed))
+        rows.append((",".join(map(str, found.changes)), found.changed, None))
     fields: list[Field] = [
         ("change", "text", "0"), ("takes", "ns", "1.length_ns"),
+        ("interval", "ns", lambda row: row[2] and (row[2].low, row[2].high)),
         ("less", "ratio", lambda row: 1 - row[1].length_ns / whole),
         ("GPU on the path", "ratio", lambda row: row[1].share(ON_GPU)),
         ("host on the path", "ratio", lambda row: row[1].share(ON_HOST)),
     ]  # fmt: skip
-    note = "The replay of molprof report --by path."
-    return Section("What changes would make of it", (note,), table_of(rows, *fields))
+    note = (
+        "The replay of molprof report --by path. Of the interval in graphs, GPU time on the path is as wrong as GPU "
+        "time, the rest as the time of a run."
+    )
+    notes = (note,) if found.compiled is None else (note, _compiled_note(found.compiled))
+    return Section("What changes would make of it", notes, table_of(rows, *fields))
+
+
+def _compiled_note(compiled: CompiledRun) -> str:
+    before, after = compiled.kernels
+    return (
+        f"torch.compile: of {before:,} kernels in forwards, {after:,} would stay, and the GPU's work would take "
+        f"{_range(compiled.gpu_ns)}. Operators that inductor fuses are told by their order and sizes alone."
+    )
 
 
 def _operators(found: Prediction) -> Section:
@@ -145,7 +223,29 @@ def _check(check: Check) -> dict[str, Any]:
     return {name: getattr(check, name) for name in check.__struct_fields__}
 
 
-def _data(found: Prediction) -> dict[str, Any]:
+def _size(size: Size) -> dict[str, Any]:
+    return {name: item._asdict() if isinstance(item, Figure) else item for name, item in size._asdict().items()}
+
+
+def _sizes_data(sizes: Sizes) -> dict[str, Any]:
+    larger = None if sizes.too_large is None else {"rows": sizes.too_large[0], "memory_bytes": sizes.too_large[1].value}
+    return {
+        "rows": sizes.rows,
+        "tokens": sizes.tokens,
+        "each": [_size(item) for item in sizes.each],
+        "too_large": larger,
+        "unknown": dict(sizes.unknown),
+        "other": sizes.other
+        and {
+            "rows": sizes.other[0],
+            "calls": sizes.other[1].calls,
+            "equal": sizes.other[1].equal,
+            "missing": sizes.other[1].missing,
+        },
+    }
+
+
+def _data(found: Prediction, sizes: Sizes | None) -> dict[str, Any]:
     run = found.run
     return {
         "schema": SCHEMA,
@@ -159,9 +259,18 @@ def _data(found: Prediction) -> dict[str, Any]:
         "known_ratio": found.known_ratio,
         "unknown": {name: {"calls": calls, "ns": ns} for name, (calls, ns) in sorted(run.unknown.items())},
         "as_is": _replayed(found.replayed),
-        "graphs": _replayed(found.graphs),
+        "graphs": _replayed(found.graphs) | {"low_ns": found.graph_ns.low, "high_ns": found.graph_ns.high},
+        "compiled": found.compiled
+        and _replayed(found.compiled.replayed)
+        | {
+            "kernels": list(found.compiled.kernels),
+            "gpu_ns": found.compiled.gpu_ns._asdict(),
+            "low_ns": found.compiled.length_ns.low,
+            "high_ns": found.compiled.length_ns.high,
+        },
         "changes": list(map(str, found.changes)),
         "changed": None if found.changed is None else _replayed(found.changed),
+        "batches": sizes and _sizes_data(sizes),
         "operators": [_share(share) for share in found.shares],
         "models": list(found.models),
         "checks": [_check(check) for check in found.checks],

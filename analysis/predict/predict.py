@@ -10,7 +10,8 @@ import numpy as np
 
 from molprof.analysis.critical.changes import GPU, LAUNCHES, Change
 from molprof.analysis.critical.recorded import NONE, Interval, Recorded
-from molprof.analysis.critical.replay import Replay, Replayed
+from molprof.analysis.critical.replay import ON_GPU, Replay, Replayed
+from molprof.analysis.predict.fused import FUSED_ERROR, Pair, compiled
 from molprof.analysis.predict.run import SYNCS, Call, Run, attention_on
 from molprof.analysis.predict.table import Check, Estimate, Table
 from molprof.analysis.roofline.peaks import DEVICES, Peaks, peaks_of
@@ -22,7 +23,7 @@ MOST_UNKNOWN = 0.1
 # This share of the held-out predictions is within the interval.
 COVERAGE = 0.8
 LAUNCH_FIGURE, GPU_FIGURE, LENGTH_FIGURE, BUSY_FIGURE = "launches", "gpu_ns", "length_ns", "busy_ratio"
-LIMIT_FIGURE = "gpu_limits"
+LIMIT_FIGURE, COPY_FIGURE, SYNC_FIGURE = "gpu_limits", "copies", "syncs"
 # Host time of a launch and of a sync that waits for nothing, within the host time of its operator.
 _CALL_NS, _RETURN_NS = 3000, 5000
 FORWARD = ("prefill", "forward")
@@ -35,6 +36,15 @@ class Figure(NamedTuple):
     value: float
     low: float
     high: float
+
+
+class CompiledRun(NamedTuple):
+    """A run with its forwards as torch.compile leaves them, in graphs. kernels: before and after."""
+
+    kernels: tuple[int, int]
+    gpu_ns: Figure
+    length_ns: Figure
+    replayed: Replayed
 
 
 class Share(NamedTuple):
@@ -53,8 +63,10 @@ class Prediction:
 
     Attributes:
         host_factor: host time between operators, as a multiple of the run's.
-        graphs: the same with the launches between two syncs in one graph.
+        graphs: the same with the launches between two syncs in one graph; graph_ns: its length.
+        compiled: in graphs, and forwards compiled; None where there is no forward or nothing to fuse.
         changed: with what the user asks for; None without.
+        copies, syncs: copies by the driver, on the GPU and between it and the host; waits of the host for the GPU.
         known_ratio: of the run's time in operators, what traces or formulas know.
         checks: the held-out predictions that the intervals come from.
     """
@@ -65,12 +77,16 @@ class Prediction:
     models: Sequence[str]
     host_factor: float
     launches: Figure
+    copies: Figure
+    syncs: Figure
     gpu_ns: Figure
     length_ns: Figure
     busy_ratio: Figure
     limit: str
     replayed: Replayed
     graphs: Replayed
+    graph_ns: Figure
+    compiled: CompiledRun | None
     changes: tuple[Change, ...]
     changed: Replayed | None
     shares: tuple[Share, ...]
@@ -89,7 +105,8 @@ def device_of(text: str) -> Peaks:
 
 def predict(run: Run, table: Table, checks: Sequence[Check], changes: Sequence[Change] = ()) -> Prediction:
     """Raises TraceError where too much of the run's time is in operators that nothing is known of."""
-    calls = [call._replace(operator=attention_on(call.operator, table.device, run.torch)) for call in run.calls]
+    each = (call for call in run.calls if call.times)
+    calls = [call._replace(operator=attention_on(call.operator, table.device, run.torch)) for call in each]
     estimates = [table.estimate(call) for call in calls]
     pairs = [(call, one) for call, one in zip(calls, estimates, strict=True) if one is not None]
     lost = sum(call.end_ns - call.start_ns for call, one in zip(calls, estimates, strict=True) if one is None)
@@ -109,6 +126,8 @@ def predict(run: Run, table: Table, checks: Sequence[Check], changes: Sequence[C
     replayed = replay.run()
     gpu_ns = sum(one.gpu_ns for _, one in pairs)
     used = [check for check in checks if check.shown == table.shown]
+    length, work = _figure(LENGTH_FIGURE, replayed.length_ns, used), _figure(GPU_FIGURE, gpu_ns, used)
+    graphs = replay.run([Change(LAUNCHES, None)])
     return Prediction(
         run,
         table.device,
@@ -116,12 +135,16 @@ def predict(run: Run, table: Table, checks: Sequence[Check], changes: Sequence[C
         table.models,
         factor,
         _figure(LAUNCH_FIGURE, sum(one.kernels for _, one in pairs), used),
-        _figure(GPU_FIGURE, gpu_ns, used),
-        _figure(LENGTH_FIGURE, replayed.length_ns, used),
+        _figure(COPY_FIGURE, sum(one.kind.startswith("memcpy") for _, one in pairs), used),
+        _figure(SYNC_FIGURE, int(recorded.is_sync.sum()), used),
+        work,
+        length,
         _figure(BUSY_FIGURE, min(gpu_ns / replayed.length_ns, 1), used),
         limit_of(gpu_ns, replay.run([Change(GPU, 0.0)]).length_ns),
         replayed,
-        replay.run([Change(LAUNCHES, None)]),
+        graphs,
+        _of_both(graphs, work, length),
+        _compiled(run, pairs, table, factor, (work, length)),
         tuple(changes),
         replay.run(changes) if changes else None,
         _shares(pairs),
@@ -151,8 +174,42 @@ def _figure(name: str, value: float, checks: Sequence[Check]) -> Figure:
     if name == BUSY_FIGURE:
         error = float(np.quantile([abs(one - other) for one, other in each], COVERAGE))
         return Figure(value, max(value - error, 0.0), min(value + error, 1.0))
+    if name in (COPY_FIGURE, SYNC_FIGURE):  # there may be none
+        error = float(np.quantile([abs(np.log1p(one) - np.log1p(other)) for one, other in each], COVERAGE))
+        low, high = (float(np.expm1(np.log1p(value) + side * error)) for side in (-1, 1))
+        return Figure(value, max(low, 0.0), high)
     error = float(np.quantile([abs(np.log(one / other)) for one, other in each], COVERAGE))
     return Figure(value, value * float(np.exp(-error)), value * float(np.exp(error)))
+
+
+def _of_both(replayed: Replayed, gpu_ns: Figure, length_ns: Figure) -> Figure:
+    """The length of a replay: of its path, GPU time is as wrong as GPU time is, the rest as the time of a run is."""
+    share = replayed.share(ON_GPU)
+    ends = (
+        replayed.length_ns * (share * work / gpu_ns.value + (1 - share) * length / length_ns.value)
+        for work, length in zip(gpu_ns[1:], length_ns[1:], strict=True)
+    )
+    return Figure(replayed.length_ns, *ends)
+
+
+def _compiled(
+    run: Run, pairs: Sequence[Pair], table: Table, factor: float, figures: tuple[Figure, Figure]
+) -> CompiledRun | None:
+    """figures: GPU time and time of the run as it is."""
+    whole = [(run.start_ns, run.end_ns)]
+    forward = [(item.start_ns, item.end_ns) for item in run.phases if item.name in FORWARD] if run.phases else whole
+    fused = compiled(pairs, table, forward)
+    if fused is None:
+        return None
+    work, length = figures
+    stay, join = (sum(one.gpu_ns for _, one in side) for side in (fused.kept, fused.fused))
+    low = stay * work.low / work.value + join / FUSED_ERROR
+    high = stay * work.high / work.value + join * FUSED_ERROR
+    made = [*fused.kept, *fused.fused]
+    gpu = Figure(stay + join, low, high)
+    made.sort(key=lambda pair: pair[0].start_ns)
+    replayed = Replay(made_up(run, made, table, factor)).run([Change(LAUNCHES, None)])
+    return CompiledRun(fused.kernels, gpu, _of_both(replayed, gpu, length), replayed)
 
 
 def _shares(pairs: Sequence[tuple[Call, Estimate]]) -> tuple[Share, ...]:
@@ -177,14 +234,16 @@ class _Clock:
         known = [table.quiet.get(name, own * factor) for name, own in zip(quiet.names, quiet.own_ns, strict=True)]
         self._starts, self._outermost = quiet.starts, run.outermost
         self._own, self._known = (np.concatenate([[0], np.cumsum(times)]) for times in (quiet.own_ns, known))
-        self._factor, self._gap_ns = factor, table.gap_ns
+        self._factor, self._gap_ns, self._stretch = factor, table.gap_ns, run.stretch
         forward = [item for item in run.phases if item.name in FORWARD]
         self._usual = Union([], [])  # where gaps are those of traces
         if not run.on_gpu:
             whole = ([run.start_ns], [run.end_ns])
             each = ([item.start_ns for item in forward], [item.end_ns for item in forward])
             self._usual = Union(*(each if run.phases else whole))
-        self._edges = np.concatenate([self._usual.starts_ns, self._usual.ends_ns])
+        self._stretched = Union([item.start_ns for item in run.stretched], [item.end_ns for item in run.stretched])
+        both = (self._usual, self._stretched)
+        self._edges = np.concatenate([side for union in both for side in (union.starts_ns, union.ends_ns)])
         self._edges.sort()
         self.at, self.now = run.start_ns, 0.0
         self.known: list[tuple[int, float]] = [(run.start_ns, 0.0)]
@@ -203,7 +262,8 @@ class _Clock:
             python = (begun[1] - begun[0]) * self._gap_ns
         else:
             python = max(moment - self.at - (self._own[last] - self._own[first]), 0) * self._factor
-        self.now += float(self._known[last] - self._known[first] + python)
+        stretch = self._stretch if self._stretched.covered(self.at, moment) else 1.0
+        self.now += stretch * float(self._known[last] - self._known[first] + python)
         self.at = moment
         self.known.append((self.at, self.now))
 

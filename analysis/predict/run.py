@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -18,14 +19,27 @@ from molprof.analysis.roofline.formulas import LISTED, work_of
 from molprof.analysis.roofline.operands import Operands, read_operands
 from molprof.analysis.roofline.peaks import Peaks
 from molprof.analysis.roofline.products import Work
+from molprof.analysis.roofline.read import HOST_COPY
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import TraceError
 
 # Operators whose inside differs by device, with what decides it there: they are taken whole.
 ATTENTION = "aten::scaled_dot_product_attention"
-WHOLE = frozenset({ATTENTION, "aten::convolution", "aten::convolution_backward", "aten::batch_norm", "aten::embedding"})
+# And those that the traces of GPUs show with tensors of the host alone.
+WHOLE = frozenset(
+    {ATTENTION, "aten::convolution", "aten::convolution_backward", "aten::batch_norm", "aten::embedding"}
+    | {"aten::max", "aten::maximum", "aten::min", "aten::topk"}
+)
+# Copies between host and GPU that the host waits for. A run on a CPU shows some: lists and tensors of Python's data as
+# indices, which torch moves to where the indexed tensor is; tolist() and numpy().
+TO_GPU, TO_HOST = "copy to the GPU", "copy to the host"
+_MADE, _READ = "aten::lift_fresh", "aten::resolve_neg"
+PROCESSOR = "processor"
+PICKS = ("aten::unbind", "aten::select", "aten::reshape", "aten::view", "aten::flatten")
+_INDEXING = ("aten::index", "aten::index_put_")
+SCALAR = "aten::_local_scalar_dense"
 # Wait for the GPU on a GPU.
-SYNCS = frozenset({"aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::unique_dim", "aten::_unique2"})
+SYNCS = frozenset({SCALAR, "aten::nonzero", "aten::equal", "aten::unique_dim", "aten::_unique2", TO_GPU, TO_HOST})
 # The largest head that FlashAttention takes (sdp_utils.cpp of torch).
 _LARGEST_HEAD = 256
 # From this version of torch on, its wheels bring a cuDNN that is taken first on compute capability 9.0 and 10.0.
@@ -43,6 +57,8 @@ class Call(NamedTuple):
     start_ns: int
     end_ns: int
     work: Work | None
+    operands: Operands = ()
+    times: int = 1  # calls that it stands for, of a run with other rows
 
 
 class Quiet(NamedTuple):
@@ -72,6 +88,9 @@ class Run:
         outermost: starts of operators that no other calls.
         on_gpu: whether this is the trace of a GPU.
         torch: its version; None where not recorded.
+        picks: starts, names and shapes of what processors take rows or make one dimension of them with.
+        listed_bytes: of an element of listed tensors.
+        stretched: where the host's time is `stretch` times the run's, of a run with other rows.
     """
 
     info: TraceInfo
@@ -88,6 +107,10 @@ class Run:
     torch: Version | None
     phases: tuple[Interval, ...]
     operators: tuple[Interval, ...]
+    picks: tuple[tuple[int, str, tuple[int, ...]], ...]
+    listed_bytes: int | None
+    stretched: tuple[Interval, ...] = ()
+    stretch: float = 1.0
 
 
 def read_run(engine: TraceProcessor, info: TraceInfo, launching: Collection[str], quiet: Collection[str]) -> Run:
@@ -102,12 +125,20 @@ def read_run(engine: TraceProcessor, info: TraceInfo, launching: Collection[str]
     start, end = _range(operators, steps)
     operators = operators.where((operators["ts"] >= start) & (operators["ts"] < end))
     chosen, inside = split(operators, launching)
+    across: dict[int, str] = {}
     if len(made):
         callers = dict(zip(operators["id"].tolist(), operators["caller_id"].tolist(), strict=True))
         on_gpu = _around(made["operator_id"].tolist(), callers)
         chosen = [item for item in chosen if item in on_gpu]  # others compute with tensors of the host
+        across = _across(read_frame(engine, "work"), made, callers)
     rows = {item: place for place, item in enumerate(operators["id"].tolist())}
-    operands = read_operands(engine, chosen)
+    copies = _copies(operators, {*chosen, *inside}) if len(steps) and not len(made) else []
+    phases = read_frame(engine, "phases")
+    phases = phases.where((phases["ts"] >= start) & (phases["ts"] < end))
+    picked = _picks(operators, phases.where(phases["phase"] == PROCESSOR), {*chosen, *inside})
+    operands = read_operands(engine, [*chosen, *copies, *picked])
+    chosen += [item for item in copies if (given := operands.get(item)) and given[0].shape]
+    chosen.sort(key=rows.__getitem__)
     if not operands:
         raise TraceError(
             f"{info.path} records no shapes of operators",
@@ -115,19 +146,20 @@ def read_run(engine: TraceProcessor, info: TraceInfo, launching: Collection[str]
         )
     listed = _usual_bytes(operands.values())
     names, starts, lengths = (operators[name].tolist() for name in ("name", "ts", "dur"))
-    calls = tuple(
+    each = (
         call_of(item, names[rows[item]], starts[rows[item]], lengths[rows[item]], operands.get(item, ()), listed)
         for item in chosen
     )
+    calls = tuple(call._replace(operator=across[call.id], work=None) if call.id in across else call for call in each)
     unknown: defaultdict[str, list[int]] = defaultdict(list)
     known_ns = sum(call.end_ns - call.start_ns for call in calls)
     others = quiet_of_operators(operators, {*chosen, *inside})
     for name, own in zip(others.names, others.own_ns.tolist(), strict=True):
-        if name in quiet:
+        # On a GPU, an operator without calls there computes with tensors of the host.
+        if name in quiet or (len(made) and name in launching):
             known_ns += own
         else:
             unknown[name].append(own)
-    phases = read_frame(engine, "phases")
     outermost = operators.where(~operators.known("caller_id"))
     return Run(
         info,
@@ -142,8 +174,10 @@ def read_run(engine: TraceProcessor, info: TraceInfo, launching: Collection[str]
         outermost["ts"],
         bool(len(made)),
         torch_of(info),
-        _intervals(phases.where((phases["ts"] >= start) & (phases["ts"] < end)), "phase"),
+        _intervals(phases, "phase"),
         _intervals(outermost, "name"),
+        tuple((starts[rows[item]], names[rows[item]], operands[item][0].shape) for item in picked if item in operands),
+        listed,
     )
 
 
@@ -172,6 +206,46 @@ def split(operators: Frame, launching: Collection[str]) -> tuple[list[int], list
     return chosen, inside
 
 
+def _copies(operators: Frame, others: Collection[int]) -> list[int]:
+    """Ids of operators of which it is sure that they copy between host and GPU where tensors are on a GPU."""
+    found: list[int] = []
+    made: list[int] = []  # tensors of Python's data since which nothing was computed
+    each = zip(*(operators[name].tolist() for name in ("id", "name", "caller_id")), strict=True)
+    for item, name, caller in each:
+        if name == _MADE:
+            made.append(item)
+        elif name == _READ and caller is None:
+            found.append(item)
+        elif item in others:
+            if name in _INDEXING:
+                found += made
+            made = []
+    return found
+
+
+def _across(work: Frame, calls: Frame, callers: Mapping[int, int | None]) -> dict[int, str]:
+    """Operators that copy between host and GPU and wait for it, and those around them: which way."""
+    waiting = _around(calls["operator_id"][calls["is_sync"].astype(bool)].tolist(), callers)
+    found: dict[int, str] = {}
+    each = zip(work["category"].tolist(), work["name"].tolist(), work["operator_id"].tolist(), strict=True)
+    for category, name, item in each:
+        if category == "gpu_memcpy" and HOST_COPY.search(name):
+            way = TO_HOST if "DtoH" in name or "DeviceToHost" in name else TO_GPU
+            found |= dict.fromkeys(_around([item], callers) & waiting, way)
+    return found
+
+
+def _picks(operators: Frame, phases: Frame, others: Collection[int]) -> list[int]:
+    """Ids of operators of `PICKS` in some phases, and in no operator of others."""
+    each = zip(*(operators[name].tolist() for name in ("id", "name", "ts", "caller_id")), strict=True)
+    spans = [(ts, ts + dur) for ts, dur in zip(phases["ts"].tolist(), phases["dur"].tolist(), strict=True)]
+    return [
+        item
+        for item, name, ts, caller in each
+        if name in PICKS and item not in others and caller is None and any(a <= ts < b for a, b in spans)
+    ]
+
+
 def _around(items: Sequence[int | None], callers: Mapping[int, int | None]) -> set[int]:
     """These operators and all that call them."""
     found: set[int] = set()
@@ -186,11 +260,33 @@ def _around(items: Sequence[int | None], callers: Mapping[int, int | None]) -> s
 def call_of(item: int, name: str, start_ns: int, dur_ns: int, operands: Operands, listed_bytes: int | None) -> Call:
     """The call of an operator. listed_bytes: of an element of listed tensors."""
     work = work_of(name, operands, listed_bytes if name in LISTED else None)
-    if name == ATTENTION:
+    if name in (_MADE, _READ):
+        name = TO_GPU if name == _MADE else TO_HOST
+    elif name == ATTENTION:
         name = f"{ATTENTION} ({_attention(operands)})"
+    elif name == "aten::copy_" and _is_memcpy(operands):
+        name += " (memcpy)"
     elif name == "aten::copy_" and _is_permuted(operands):
         name += " (permuted)"
-    return Call(item, name, start_ns, start_ns + dur_ns, work)
+    return Call(item, name, start_ns, start_ns + dur_ns, work, operands)
+
+
+def called(call: Call, operands: Operands, listed_bytes: int | None) -> Call:
+    """A call with other operands."""
+    name = call.operator.partition(" (")[0]
+    return call_of(call.id, name, call.start_ns, call.end_ns - call.start_ns, operands, listed_bytes)
+
+
+def _is_memcpy(operands: Operands) -> bool:
+    """Whether torch gives copy_(out, from) to the driver: one type, both without gaps in one order (its Copy.cu)."""
+    out, given = operands[:2]
+    if out.type != given.type or out.shape != given.shape or len(out.strides) != len(out.shape):
+        return False
+    each = sorted((stride, size) for stride, size in zip(out.strides, out.shape, strict=True) if size > 1)
+    shared = zip(out.strides, given.strides, out.shape, strict=False)
+    same = [first == second or size < 2 for first, second, size in shared]
+    dense = [stride == math.prod(size for _, size in each[:place]) for place, (stride, _) in enumerate(each)]
+    return len(given.strides) == len(out.strides) and all(same) and all(dense)
 
 
 def _is_permuted(operands: Operands) -> bool:

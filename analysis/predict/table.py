@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct, json
 
-from molprof.analysis.predict.run import Call
+from molprof.analysis.predict.run import SCALAR, TO_GPU, TO_HOST, Call
 from molprof.analysis.roofline.formulas import FORMULAS, POINTWISE
 from molprof.analysis.roofline.peaks import Peaks, peaks_of
 from molprof.analysis.roofline.products import CONVOLUTION, Work
@@ -125,7 +125,10 @@ class Table:
                 self._rows[row.operator].append((row, least))
                 if row.family is not None and least:
                     self._family[row.family].append((row, least))
+        for name in (TO_GPU, TO_HOST):  # small ones, which wait as the reading of one number does
+            self._rows[name] = self._rows[SCALAR]
         self._fits: dict[str, tuple[float, float]] = {}
+        self._estimates: dict[tuple[str, Work | None], Estimate | None] = {}
 
     @cached_property
     def latency_ns(self) -> int:
@@ -149,7 +152,16 @@ class Table:
         return {name: float(np.median(each)) for name, each in times.items()}
 
     def estimate(self, call: Call) -> Estimate | None:
-        """None where neither traces nor a formula know the operator."""
+        """All that a call stands for; None where neither traces nor a formula know the operator."""
+        key = call.operator, call.work
+        if key not in self._estimates:
+            self._estimates[key] = self._estimate(call)
+        one, times = self._estimates[key], call.times
+        if one is None or times == 1:
+            return one
+        return one._replace(kernels=one.kernels * times, gpu_ns=one.gpu_ns * times, host_ns=one.host_ns * times)
+
+    def _estimate(self, call: Call) -> Estimate | None:
         work, found = call.work, [row for row, _ in self._rows.get(call.operator, [])]
         if work is None:
             if not found:
@@ -171,6 +183,11 @@ class Table:
             gpu_ns += _MASK_KERNELS * self._fit(_WHERE, POINTWISE)[0]
             host_ns += _MASK_KERNELS * float(np.median([row.host_ns for row, _ in self._rows.get(_WHERE, [])] or [0.0]))
         return Estimate(kinds.most_common(1)[0][0], kernels, gpu_ns, host_ns, sum(row.calls for row in found))
+
+    def fused_ns(self, count: int) -> float:
+        """GPU time of a kernel of several elementwise operators that moves so many bytes."""
+        floor, efficiency = self._fit("", POINTWISE)
+        return floor + (self.device.bytes_ns(count) or 0.0) / efficiency
 
     def _time(self, operator: str, work: Work) -> float:
         least = _least(work.family, work.kind, work.flops or 0, work.bytes, self.device)

@@ -222,6 +222,12 @@ def _index_fill(operands: Operands) -> Work:
     return Work(POINTWISE, None, index.bytes, count * ELEMENT_BYTES[given.type])
 
 
+def _index_copy(operands: Operands) -> Work:
+    """index_copy_(self, dim, index, source)."""
+    given, _, index, source = operands[:4]
+    return Work(COPY, None, source.bytes + index.bytes, source.elements * given.element_bytes)
+
+
 def _index_select(operands: Operands) -> Work:
     """index_select(table, dim, index)."""
     table, dim, index = operands[:3]
@@ -329,6 +335,7 @@ def _declared() -> dict[str, Formula]:
         "cat": _cat,
         "fill_": _filled,
         "index_fill_": _index_fill,
+        "index_copy_": _index_copy,
         "zero_": _filled,
         "uniform_": _random,
         "normal_": _random,

@@ -85,7 +85,7 @@ def read_operands(engine: TraceProcessor, wanted: Collection[int]) -> dict[int, 
     The trace must be loaded with all arguments.
     """
     found: defaultdict[int, defaultdict[tuple[str, int], list[tuple[tuple[int, ...], int | str]]]]
-    found = defaultdict(lambda: defaultdict(list))
+    found, wanted = defaultdict(lambda: defaultdict(list)), frozenset(wanted)
     for slice_id, key, number, text in query_rows(engine, _ARGUMENTS)[1]:
         if slice_id in wanted and (match := _KEY.fullmatch(key)):
             first, *rest = (int(part) for part in re.findall(r"\d+", match[2]))

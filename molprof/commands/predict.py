@@ -9,6 +9,7 @@ import click
 from molprof import api
 from molprof.analysis.reader import Reading
 from molprof.commands.options import TRACE, Result, note, result_options, uncached_options
+from molprof.common.errors import UsageError
 
 
 @click.command("predict")
@@ -20,9 +21,24 @@ from molprof.commands.options import TRACE, Result, note, result_options, uncach
     "--what-if", "what_if", multiple=True, metavar="CHANGES",
     help="How long it would take if something were faster, as for molprof report --what-if. Repeatable.",
 )  # fmt: skip
+@click.option(
+    "--batches", metavar="SIZES",
+    help="The same at other batch sizes: 1,8,32 or 1:256, which doubles from 1 to 256. Sizes that the GPU's memory "
+    "cannot hold are left out.",
+)  # fmt: skip
+@click.option("--rows", type=click.IntRange(min=1), help="Rows of the run's batch, where the run does not tell them.")
+@click.option(
+    "--beside",
+    type=TRACE,
+    metavar="RUN",
+    help="With --batches, a run of other rows, to compare its shapes with those predicted.",
+)
 @uncached_options
 @result_options()
-def command(trace: Path, gpu: str, what_if: tuple[str, ...], reading: Reading, result: Result) -> None:
+def command(
+    trace: Path, gpu: str, what_if: tuple[str, ...], batches: str | None, rows: int | None, beside: Path | None,
+    reading: Reading, result: Result,
+) -> None:  # fmt: skip
     """Predict launches, GPU time, the GPU's busy share and what limits the run in TRACE for another GPU.
 
     TRACE is a run on a CPU, on torch's meta device or on another GPU, recorded with the shapes of operators' arguments
@@ -36,11 +52,19 @@ def command(trace: Path, gpu: str, what_if: tuple[str, ...], reading: Reading, r
       molprof capture --model qwen --lp --shapes -o run.json.gz
       molprof predict run.json.gz --device h100
       molprof predict run.json.gz --device mi300x --what-if elementwise=0.5x
+      molprof predict run.json.gz --device h100 --batches 1:256 --format html -o sizes.html
       molprof predict run.json.gz --device a100 --format json
     """
     result.check([trace])
+    if batches is None and (rows is not None or beside is not None):
+        raise UsageError("--rows and --beside are of other batch sizes", hint="with --batches 1:256")
+    if batches is not None and what_if:
+        raise UsageError("--what-if changes the run as it is", hint="without --batches")
     from molprof.analysis.documents.predict import predict_document
 
-    found = api.predict(trace, gpu, reading, what_if)
+    if batches is None:
+        found, sizes = api.predict(trace, gpu, reading, what_if), None
+    else:
+        found, sizes = api.predict_sizes(trace, gpu, batches, rows, beside, reading)
     note(*found.run.info.notes())
-    result.deliver(predict_document(found))
+    result.deliver(predict_document(found, sizes))

@@ -109,6 +109,11 @@ _KINDS = {
         "Bytes that live, by category, and the peak. They add up to what torch recorded.",
         across=True,
     ),
+    "rows": Kind(  # of predicted batch sizes
+        "benchmark",
+        "Batch sizes, drawn",
+        "Predicted, with its interval; both axes are logarithmic. Dashed: with the launches in graphs.",
+    ),
     "ranks": Kind("timeline", "Timeline", "What each rank did when, on one clock", across=True),  # of a `Job`
 }
 

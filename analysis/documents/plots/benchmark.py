@@ -1,4 +1,4 @@
-"""Plots of benchmark results."""
+"""Plots of benchmark results, and of predicted batch sizes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from matplotlib.ticker import LogLocator
 
 from molprof.analysis.bench.summary import Measured, sdpa_key, short, summed, varying
 from molprof.analysis.documents.plots import NotRecordedError, style
+from molprof.analysis.predict.sizes import Size
 from molprof.common.bench_records import GENERATE, SDPA, Results
 from molprof.common.values import speed_text, time_text
 
 _ROW_INCHES = 0.34
 _NARROW_LABEL = 30
+_SECOND_NS = 1e9
 
 
 def draw_batch(results: Results) -> Figure:
@@ -44,6 +46,33 @@ def draw_batch(results: Results) -> Figure:
     axis.set_ylabel("tokens/s, median and range\n(logarithmic)")
     axis.grid(True)
     style.legend_below(figure, lines, 3)
+    return figure
+
+
+def draw_rows(subject: tuple[Sequence[Size], str]) -> Figure:
+    """Predicted time of a step and rows or tokens per second over the batch size, with their intervals."""
+    sizes, speed = subject
+    batches = [size.rows for size in sizes]
+    figure, axes = style.new_figure(4.6, rows=2)
+    graphs = [_SECOND_NS * size.rows / size.graph_ns.value for size in sizes]
+    panels = (
+        ([size.step_ns for size in sizes], [size.graph_ns.value for size in sizes], 1e6, "a step, ms"),
+        ([size.per_s for size in sizes], graphs, 1.0, speed),
+    )
+    for axis, (figures, other, scale, label) in zip(axes, panels, strict=True):
+        low, value, high = (
+            np.array([getattr(item, end) for item in figures]) / scale for end in ("low", "value", "high")
+        )
+        axis.fill_between(batches, low, high, color=style.look(0)[0], alpha=0.25, linewidth=0)
+        axis.plot(batches, value, color=style.look(0)[0], marker="o", markersize=3.5, linewidth=1.3)
+        axis.plot(batches, np.array(other) / scale, color=style.look(1)[0], linestyle="--", linewidth=1.3)
+        axis.set_yscale("log")
+        axis.set_ylabel(f"{label}\n(logarithmic)")
+        axis.grid(True)
+        _write_ticks(axis, axis.yaxis)
+    axes[-1].set_xscale("log", base=2)
+    axes[-1].set_xticks(batches, list(map(str, batches)))
+    axes[-1].set_xlabel("rows in a batch")
     return figure
 
 
