@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec import to_builtins
 
 from molprof.analysis.frame import Frame, read_frame
 from molprof.analysis.reader import TraceInfo
-from molprof.analysis.roofline.operands import TYPES
+from molprof.analysis.roofline.memory import Needs, needs_of
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import EngineError, TraceError
 from molprof.common.manifest import Manifest, from_json
@@ -32,7 +32,6 @@ HOST = "cpu"
 # torch's allocators of GPUs round sizes up to a multiple of so many bytes.
 _BLOCK_BYTES = 512
 _BATCHES = tuple(1 << power for power in range(9))
-_ITEM_BYTES = dict(TYPES.values())
 
 
 @dataclass(frozen=True)
@@ -85,18 +84,11 @@ class Course:
 
 @dataclass(frozen=True)
 class Model:
-    """What a captured model needs by its configuration, bytes."""
+    """What a captured model needs by its configuration, and how much it was given."""
 
-    weights_bytes: int
-    token_bytes: int | None  # keys and values of one token; None where the shape of the cache is not recorded
-    row_bytes: tuple[int, ...]  # logits of a row: in the model's type, and the 32-bit copy that tokens are chosen from
+    needs: Needs
     tokens: int  # of the longest sequence, prompt included
     rows: int  # of the largest batch
-
-    @property
-    def logits_bytes(self) -> int:
-        """Of a row, copy included."""
-        return sum(self.row_bytes)
 
 
 @dataclass(frozen=True)
@@ -132,14 +124,14 @@ class Memory:
         course = self.courses[0] if self.courses else None
         at_peak = course.at_peak if course else {}
         if (model := self.model) is not None:
-            counts = sorted({*_BATCHES, model.rows})
+            needs, counts = model.needs, sorted({*_BATCHES, model.rows})
             moved = sum(at_peak.get(name, 0) for name in ("activations", "masks"))
-            logits = max(model.logits_bytes, at_peak.get("logits", 0) // model.rows)
+            logits = max(sum(needs.logits_of_row), at_peak.get("logits", 0) // model.rows)
             return tuple(
                 Batch(
                     count,
-                    model.weights_bytes,
-                    None if model.token_bytes is None else count * model.tokens * model.token_bytes,
+                    needs.weights,
+                    None if needs.cache_of_token is None else count * model.tokens * needs.cache_of_token,
                     count * logits,
                     moved * count // model.rows if course else None,
                 )
@@ -201,16 +193,11 @@ def read_memory(engine: TraceProcessor, info: TraceInfo) -> Memory:
 
 
 def _model(manifest: Manifest) -> Model | None:
-    known = manifest.resolved
-    size = _ITEM_BYTES.get(str(known.dtype).removeprefix("torch."))
-    if size is None or known.parameters is None or known.logits_width is None:
+    if (needs := needs_of(to_builtins(manifest.resolved))) is None:
         return None
-    shape = (known.layers, known.kv_heads, known.head_dim)
-    token = None if None in shape else 2 * size * math.prod(item or 0 for item in shape)
-    logits = [known.logits_width * each for each in dict.fromkeys((size, 4))]
     lengths = [run.prompt_tokens + len(run.token_ids) for run in manifest.molecules]
     rows = max((row.row + 1 for row in manifest.molecules), default=1)
-    return Model(known.parameters * size, token, tuple(logits), max(lengths, default=0), rows)
+    return Model(needs, max(lengths, default=0), rows)
 
 
 def _course(info: TraceInfo, device: str, events: Frame, steps: Frame, model: Model | None) -> Course:
@@ -224,8 +211,8 @@ def _course(info: TraceInfo, device: str, events: Frame, steps: Frame, model: Mo
     if start or BEFORE in live:
         live[BEFORE] = live.get(BEFORE, zero) + start
     held = live.get(BEFORE)
-    if model is not None and device != HOST and held is not None and held.min() >= model.weights_bytes:
-        live = {WEIGHTS: zero + model.weights_bytes, **live, BEFORE: held - model.weights_bytes}
+    if model is not None and device != HOST and held is not None and held.min() >= model.needs.weights:
+        live = {WEIGHTS: zero + model.needs.weights, **live, BEFORE: held - model.needs.weights}
     jumps = np.array([item or 0 for item in events["unexplained_bytes"].tolist()], dtype=np.int64)
     if jumps.any():
         live[UNEXPLAINED] = np.cumsum(jumps)
@@ -256,7 +243,7 @@ def _categories(events: Frame, made: list[int | None], device: str, model: Model
     category = events["category"].copy()
     rows = range(1, model.rows + 1) if model else ()
     block = 1 if device == HOST else _BLOCK_BYTES
-    widths = {row * width for row in rows for width in (model.row_bytes if model else ())}
+    widths = {row * width for row in rows for width in (model.needs.logits_of_row if model else ())}
     sizes = [-(-size // block) * block for size in widths]
     category[(category == "activations") & np.isin(events["bytes"], sizes)] = "logits"
     for place, at in enumerate(made):

@@ -58,7 +58,7 @@ def test_a_capture(tmp_path: Path) -> None:
         (("forward",), sum(caches[1:]), sum(caches[-2:]), caches[-1]),
     ]
     assert found.model is not None
-    assert (found.model.token_bytes, found.model.tokens, found.model.rows) == (TOKEN_BYTES, 9, 2)
+    assert (found.model.needs.cache_of_token, found.model.tokens, found.model.rows) == (TOKEN_BYTES, 9, 2)
     sixteen = next(batch for batch in found.batches if batch.rows == 16)
     assert (sixteen.fixed, sixteen.cache, sixteen.logits, sixteen.rest) == (
         WEIGHTS_BYTES, 16 * 9 * TOKEN_BYTES, 16 * LOGITS_BYTES, 0,

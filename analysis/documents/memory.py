@@ -45,9 +45,9 @@ def _summary(found: Memory) -> tuple[str, ...]:
         most = next(iter(course.at_peak.items()), None)
         what = f", most of it {most[0]} ({bytes_text(most[1])})" if most else ""
         lines.append(f"At most {bytes_text(course.peak_bytes)} lived on {_name(course)}{what}{held}.")
-    if (model := found.model) is not None and (token_bytes := model.token_bytes):
+    if (model := found.model) is not None and (token_bytes := model.needs.cache_of_token):
         lines.append(
-            f"Weights take {bytes_text(model.weights_bytes)}; the cache grows by {bytes_text(token_bytes)} per "
+            f"Weights take {bytes_text(model.needs.weights)}; the cache grows by {bytes_text(token_bytes)} per "
             f"token and row, to {bytes_text(token_bytes * model.tokens)} at {counted(model.tokens, 'token')}."
         )
     # An engine may have taken its cache before: then that is what limits a batch.
@@ -193,9 +193,9 @@ def _data(found: Memory) -> dict[str, Any]:
         "model": None
         if model is None
         else {
-            "weights_bytes": model.weights_bytes,
-            "token_bytes": model.token_bytes,
-            "logits_bytes": model.logits_bytes,
+            "weights_bytes": model.needs.weights,
+            "token_bytes": model.needs.cache_of_token,
+            "logits_bytes": sum(model.needs.logits_of_row),
             "tokens": model.tokens,
             "rows": model.rows,
         },

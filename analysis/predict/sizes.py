@@ -90,8 +90,8 @@ def sizes(
     unknown: Mapping[str, int] = {}
     for target in asked:
         memory = None
-        if needs and tokens:
-            count = float(needs.of(target, tokens))
+        if needs and tokens and (needed := needs.of(target, tokens)) is not None:
+            count = float(needed)
             memory = Figure(count, count, count * (1 + MEMORY_ERROR))
             if capacity is not None and count > capacity * 1e9:
                 too_large = too_large or (target, memory)

@@ -5,28 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-_WIDE_BYTES = 4  # generation takes logits as float32, beside those of the model
+from molprof.analysis.roofline.operands import TYPES
+
+_ITEM_BYTES = dict(TYPES.values())
+_WIDE_BYTES = 4  # generation takes logits as float32, in a copy beside those of the model
 
 
 class Needs(NamedTuple):
-    """Bytes. A token's cache is that of all layers."""
+    """Bytes. A token's cache is that of all layers; None where its shape is not recorded."""
 
     weights: int
-    cache_of_token: int
-    logits_of_row: int
+    cache_of_token: int | None
+    logits_of_row: tuple[int, int]  # in the model's type, and the copy that tokens are chosen from
 
-    def of(self, rows: int, tokens: int) -> int:
+    def of(self, rows: int, tokens: int) -> int | None:
         """With so many sequences of so many tokens, padding included."""
-        return self.weights + rows * (tokens * self.cache_of_token + self.logits_of_row)
+        if self.cache_of_token is None:
+            return None
+        return self.weights + rows * (tokens * self.cache_of_token + sum(self.logits_of_row))
 
 
 def needs_of(resolved: Mapping[str, object]) -> Needs | None:
-    """Of a manifest's `resolved`; None where it lacks the model's sizes, or numbers of another type."""
-    size = _BYTES.get(str(resolved.get("dtype")))
-    names = ("parameters", "layers", "kv_heads", "head_dim", "logits_width")
-    each = [resolved.get(name) for name in names]
-    if size is None or not all(isinstance(item, int) for item in each):
+    """Of a manifest's `resolved`; None where it lacks the model's size, or has numbers of another type."""
+
+    def number(name: str) -> int | None:
+        return found if isinstance(found := resolved.get(name), int) else None
+
+    size = _ITEM_BYTES.get(str(resolved.get("dtype")).removeprefix("torch."))
+    parameters, width = number("parameters"), number("logits_width")
+    if size is None or parameters is None or width is None:
         return None
-    parameters, layers, kv_heads, head_dim, width = (int(str(item)) for item in each)
-    return Needs(parameters * size, 2 * layers * kv_heads * head_dim * size, width * (size + _WIDE_BYTES))
+    layers, kv_heads, head_dim = number("layers"), number("kv_heads"), number("head_dim")
+    token = 2 * layers * kv_heads * head_dim * size if layers and kv_heads and head_dim else None
+    return Needs(parameters * size, token, (width * size, width * _WIDE_BYTES))
