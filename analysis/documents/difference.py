@@ -26,11 +26,10 @@ _OF_GPUS = "recorded time of the GPUs, whole traces"
 _FEW_BARS, _MOST_BARS = 4, 5
 _BAR_SIZE = 12
 _LEAST_BAR = 0.02
+_HALF = Column("±", "ns", joined=True)
 _CHANGES = "change: in % of the time of {}"
-_NOISE = (
-    "±: half of a part's interval, from all timed passes; those of unequal work hold all together with "
-    f"{100 * LEVEL:.0f} % confidence"
-)
+_INTERVALS = "±: half of a part's interval, from all timed passes"
+_NOISE = f"{_INTERVALS}; those of unequal work hold all together with {100 * LEVEL:.0f} % confidence"
 
 
 class _Part(NamedTuple):
@@ -38,25 +37,25 @@ class _Part(NamedTuple):
 
     label: str
     times_ns: Sequence[float | None]  # of every run
-    beside: Sequence[Value] = ()  # what stands beside them
+    beside: Sequence[Sequence[Value]] = ()  # what stands beside each of them
 
 
-def _part_table(labels: Iterable[str], rows: Iterable[_Part], first_ns: float | None, beside: Column | None) -> Table:
+def _part_table(labels: Iterable[str], rows: Iterable[_Part], first_ns: float | None, *beside: Column) -> Table:
     """The time of every part, also in % of the first run's if that is given, and what stands beside it."""
     columns = [Column("part")]
     for label in labels:
         columns.append(Column(label, "change_ns"))
         columns += [Column("change", "change_ratio", joined=True)] if first_ns else []
-        columns += [beside] if beside else []
+        columns += beside
     cells = []
     for row in rows:
         shown: list[Any] = [row.label]
-        for time_ns, more in zip_longest(row.times_ns, row.beside):
+        for time_ns, more in zip_longest(row.times_ns, row.beside, fillvalue=()):
             shown.append(time_ns)
             shown += [per(time_ns, first_ns)] if first_ns else []
-            shown += [more] if beside else []
+            shown += [*more, *(None for _ in beside)][: len(beside)]
         cells.append(tuple(shown))
-    return Table(tuple(columns), cells, missing="")
+    return Table(tuple(columns), cells, missing="", spare_columns=(_HALF.title,))
 
 
 def bars(comparison: Comparison) -> Iterator[Section]:
@@ -80,24 +79,37 @@ def bars(comparison: Comparison) -> Iterator[Section]:
         return
     worth = sorted((part for part in sizes if sizes[part] >= _LEAST_BAR * longest), key=lambda part: -sizes[part])
     several = len(comparison.labels) > 2
+    measured = comparison.differences[0] if not several and kind == _UNPROFILED else None
+    noisy = [_HALF] if measured and measured.intervals else []
+
+    def beside(interval: Interval | None, ns: Sequence[float | None] = ()) -> list[tuple[Value, ...]]:
+        """What stands beside a part of one other run: half of its interval, and its bar."""
+        if several:
+            return []
+        drawn = [("█" if (each or 0) > 0 else "░") * round(_BAR_SIZE * abs(each or 0) / longest) for each in ns]
+        return [(_half(interval), bar) if noisy else (bar,) for bar in drawn or [""]]
+
     shown = worth[: _FEW_BARS if several else _MOST_BARS]
     names = PART_LABELS | RECORDED_LABELS
     rows = []
     for part in shown:
         times_ns = [parts.get(part) for parts, _ in found]
-        drawn = [("█" if (ns or 0) > 0 else "░") * round(_BAR_SIZE * abs(ns or 0) / longest) for ns in times_ns]
-        rows.append(_Part(names.get(part, part), times_ns, drawn))
+        interval = measured.intervals.get(part) if measured else None
+        rows.append(_Part(names.get(part, part), times_ns, beside(interval, times_ns)))
     rows.append(_Part("the rest", [total_ns - sum(parts.get(part, 0) for part in shown) for parts, total_ns in found]))
-    rows.append(_Part("total", [total_ns for _, total_ns in found]))
+    total = beside(_total_interval(measured) if measured else None)
+    rows.append(_Part("total", [total_ns for _, total_ns in found], total))
     what = f"Difference in {kind}"
     first = comparison.labels[0]
     if several:
-        title, table = f"{what} from {first}", _part_table(known, rows, None, None)
+        title, table = f"{what} from {first}", _part_table(known, rows, None)
     else:
         title = f"{what}, and in % of the time of {first}"
-        table = _part_table(known, rows, _first_ns(comparison, kind), Column(joined=True))
+        table = _part_table(known, rows, _first_ns(comparison, kind), *noisy, Column(joined=True))
     # Without one of the rows the others would not add up.
-    yield Section(title, table=replace(table, spare=(tuple(range(len(rows))),)), text_only=True)
+    yield Section(
+        title, (_INTERVALS,) if noisy else (), replace(table, spare=(tuple(range(len(rows))),)), text_only=True
+    )
 
 
 def differences(comparison: Comparison) -> Iterator[Section]:
@@ -123,9 +135,7 @@ def _part_rows(comparison: Comparison, known: Mapping[str, Difference]) -> Table
     rows = []
 
     def add(label: str, times_ns: Sequence[int | None], intervals: Sequence[Interval | None] = ()) -> None:
-        rows.append(
-            _Part(label, times_ns, [None if item is None else (item.high - item.low) / 2 for item in intervals])
-        )
+        rows.append(_Part(label, times_ns, [(_half(item),) for item in intervals]))
 
     for group, parts in by_group(part for item in items for part in item.parts if item.parts[part]).items():
         grouped = len(parts) > 1 or group == MACHINE
@@ -136,10 +146,18 @@ def _part_rows(comparison: Comparison, known: Mapping[str, Difference]) -> Table
             # One run may have its phases divided by what bounded them and another not.
             add(label, [item.parts.get(part) for item in items], [item.intervals.get(part) for item in items])
     add("unexplained", [item.residual_ns for item in items])
-    # Without pairs the passes' differences have another middle than the medians'; the verdict has the interval.
-    add("total", [item.wall_ns for item in items], [item.wall_interval if item.paired else None for item in items])
-    noisy = any(half is not None for row in rows for half in row.beside)
-    return _part_table(known, rows, _first_ns(comparison), Column("±", "ns", joined=True) if noisy else None)
+    add("total", [item.wall_ns for item in items], [_total_interval(item) for item in items])
+    noisy = any(half is not None for row in rows for (half,) in row.beside)
+    return _part_table(known, rows, _first_ns(comparison), *[_HALF] * noisy)
+
+
+def _total_interval(item: Difference) -> Interval | None:
+    """Without pairs the passes' differences have another middle than the medians'; the verdict has the interval."""
+    return item.wall_interval if item.paired else None
+
+
+def _half(interval: Interval | None) -> float | None:
+    return None if interval is None else (interval.high - interval.low) / 2
 
 
 def _notes(comparison: Comparison, known: Mapping[str, Difference]) -> Iterator[str]:
@@ -188,7 +206,7 @@ def _recorded(comparison: Comparison, known: Mapping[str, TraceDifference]) -> S
         counts = ((first, next(iter(items)).devices[0]), *((label, item.devices[1]) for label, item in known.items()))
         notes.append(f"summed over GPUs: {', '.join(f'{count} of {label}' for label, count in counts)}")
     notes += [_CHANGES.format(first)] if any(item.span_ns for item in items) else []
-    table = _part_table(known, rows, _first_ns(comparison, _OF_GPUS), None)
+    table = _part_table(known, rows, _first_ns(comparison, _OF_GPUS))
     return Section(f"Difference in recorded (profiled) span from {first}", tuple(notes), table)
 
 
@@ -203,7 +221,7 @@ def _phases(first: str, known: Mapping[str, PhaseDifference], what: str) -> Sect
         *(("tokens that the names of steps tell: the first ones of prompts are not among them",) * (what != "step")),
         _CHANGES.format(first),
     )
-    table = _part_table(known, rows, items[0].first_ns, None)
+    table = _part_table(known, rows, items[0].first_ns)
     return Section(f"Difference by phase, per {what}, from {first}", notes, table)
 
 
