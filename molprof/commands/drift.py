@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def command(
             hint="the drift of a run: molprof report TRACE --all; a file of conformers: --conformers FILE",
         )
     result.check(filter(None, [path]))
-    if any(whole.values()):
+    if any(value is not None for value in whole.values()):
         refuse("drift of a constraint", "a constraint has no coordinates", conformers=path, placeholder=placeholders)
         result.deliver(_room(whole, tokenizers, config))
         return
@@ -115,6 +116,8 @@ def _room(given: dict[str, Any], names: tuple[str, ...], config: Path | None) ->
     assert whole is not None
     try:
         automaton = compiled(whole)
+    except re.error as problem:
+        raise UsageError(f"--regex {whole.text!r}: {problem}", hint="a regular expression of Python") from None
     except (NotRegular, TooLarge, NoText) as problem:
         hint = "in a run: molprof capture --disagreement"
         raise UsageError(f"the {whole.kind} has no automaton: {problem}", hint) from None
