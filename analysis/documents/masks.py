@@ -138,7 +138,9 @@ def _timed(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Iterat
             mine = [row for row in groups if row[3] == by]
         yield Section(
             f"Mask and accept by {by}: {name}",
-            table=table_of(mine, (by, "text", "0"), ("engine", "text", "1"), ("count", "count", "2.count"), *_TAIL),
+            table=table_of(
+                mine, (by, "text", "0"), ("engine", "text", "1"), ("count", "count", "2.count"), *_TAIL, missing="-"
+            ),
             detail=by == "keyword",
         )
     batches = [(item.engine, *one) for item in engines for one in batched(item)]
