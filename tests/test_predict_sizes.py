@@ -83,3 +83,8 @@ def test_the_command_leaves_out_what_does_not_fit(tmp_path: Path) -> None:
     code, out, err = called([*line[:4], "--batches", "1:64", "--format", "html", "-o", "sizes.html"], tmp_path)
     assert code == 0, err
     assert "Batch sizes, drawn" in (tmp_path / "sizes.html").read_text(encoding="utf-8")
+
+
+def test_rows_that_contradict_the_run() -> None:
+    with pytest.raises(UsageError, match=r"--rows says 2, and .* has steps of 3 rows"):
+        api.predict_sizes(THREE, "h100", "1:4", rows=2)

@@ -50,10 +50,10 @@ def _part_table(labels: Iterable[str], rows: Iterable[_Part], first_ns: float | 
     cells = []
     for row in rows:
         shown: list[Any] = [row.label]
-        for time_ns, more in zip_longest(row.times_ns, row.beside, fillvalue=()):
+        for time_ns, more in zip_longest(row.times_ns, row.beside):
             shown.append(time_ns)
             shown += [per(time_ns, first_ns)] if first_ns else []
-            shown += [*more, *(None for _ in beside)][: len(beside)]
+            shown += [*(more or ()), *(None for _ in beside)][: len(beside)]
         cells.append(tuple(shown))
     return Table(tuple(columns), cells, missing="", spare_columns=(_HALF.title,))
 

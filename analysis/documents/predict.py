@@ -86,9 +86,9 @@ def _figures(found: Prediction) -> Section:
         fields.append(("per step", "number"))
     shown = len({(check.model, check.origin, check.device) for check in found.checks})
     notes = (
-        f"Nothing here was run on this GPU. {percent_text(COVERAGE)} of {counted(shown, 'prediction')} of models whose "
-        "traces were left out were within such an interval of what was recorded. Traces were recorded with the "
-        "profiler on, so its cost on the host is in these figures.",
+        f"Nothing here was run on this GPU. Each interval is as wide as the error that {percent_text(COVERAGE)} of "
+        f"{counted(shown, 'prediction')} of models whose traces were left out did not exceed. Traces were recorded "
+        "with the profiler on, so its cost on the host is in these figures.",
         f"Host time between operators is that of the run times {found.host_factor:.3g}, the ratio for operators that "
         "only make a view of a tensor.",
     )
@@ -102,7 +102,7 @@ def _sizes(found: Prediction, sizes: Sizes) -> Iterator[Section]:
         ("batch", "count", "rows"), ("a step", "ns", "step_ns.value"), ("interval", "ns", _interval("step_ns")),
         (speed, "number", "per_s.value"), ("interval", "number", _interval("per_s")), ("limit", "text"),
         ("GPU busy", "ratio", "busy_ratio.value"), ("in graphs", "ns", "graph_ns.value"),
-        ("interval", "ns", _interval("graph_ns")), ("memory", "bytes", _interval("memory_bytes")),
+        ("interval", "ns", _interval("graph_ns")),
     ]  # fmt: skip
     notes = [
         f"Each operator has these rows in place of {sizes.rows:,}; sequences stay as long as recorded. Intervals are "
@@ -111,6 +111,7 @@ def _sizes(found: Prediction, sizes: Sizes) -> Iterator[Section]:
     if sizes.tokens is None:
         notes.append("The run does not tell the sizes of its model, so the memory is not known.")
     else:
+        fields.append(("memory", "bytes", _interval("memory_bytes")))
         notes.append(
             f"Memory: weights, KV cache of {sizes.tokens:,} tokens in each row, and logits; to "
             f"{percent_text(MEMORY_ERROR)} more, without CUDA's own."

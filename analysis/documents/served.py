@@ -7,7 +7,6 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from molprof.analysis.compare.statistics import LEVEL, paired_ratio
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.model import Served
@@ -41,6 +40,8 @@ def attached_document(url: str, runs: Mapping[str, Attached], traces: Sequence[s
 
     runs: by name, which took turns; the paths of their traces; notes: what else is to be said.
     """
+    from molprof.analysis.compare.statistics import LEVEL, paired_ratio  # a report needs none
+
     served = {name: read_served(attached) for name, attached in runs.items()}
     columns, rows = [Column("figure")], []
     for name in served:

@@ -12,6 +12,7 @@ from molprof.analysis.predict.run import Run
 from molprof.analysis.predict.table import Check, Table
 from molprof.analysis.roofline.memory import needs_of
 from molprof.common.errors import TraceError, UsageError
+from molprof.common.values import counted, percent_text
 
 # What torch held at most in seven runs of 32 and 64 rows on an H100 was 2 to 6 % more than the sum of the parts.
 MEMORY_ERROR = 0.08
@@ -81,7 +82,7 @@ def sizes(
     run: Run, table: Table, checks: Sequence[Check], asked: Sequence[int], rows: int | None, other: Run | None
 ) -> Sizes:
     """rows: of the run, where it does not tell them. Raises TraceError where the rows of too much are not known."""
-    own = rows or rows_of(run)
+    own = _own_rows(run, rows)
     manifest = run.info.manifest or {}
     needs, tokens = needs_of(manifest.get("resolved", {})), _tokens(manifest)
     capacity = table.device.capacity_gb
@@ -102,7 +103,7 @@ def sizes(
         others = sum(share.gpu_ns for share in made.shares if share.operator in unknown) / made.gpu_ns.value
         if others > MOST_UNKNOWN:
             raise TraceError(
-                f"{others:.0%} of GPU time may be in operators of which the shapes do not tell the rows:"
+                f"{percent_text(others)} of GPU time may be in operators of which the shapes do not tell the rows:"
                 f" {', '.join(sorted(unknown)[:6])}",
                 hint="record the run with a batch of the size that is asked for",
             )
@@ -115,6 +116,18 @@ def sizes(
         beside = rows_of(other)
         agreed = beside, agreement(at_rows(run, own, beside).run, other)
     return Sizes(own, tokens, tuple(found), too_large, unknown, agreed)
+
+
+def _own_rows(run: Run, given: int | None) -> int:
+    try:
+        found = rows_of(run)
+    except TraceError:
+        if given is None:
+            raise
+        return given
+    if given not in (None, found):
+        raise UsageError(f"--rows says {given:,}, and {run.info.path} has steps of {counted(found, 'row')}")
+    return found
 
 
 def _tokens(manifest: Mapping[str, object]) -> int | None:
