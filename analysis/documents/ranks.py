@@ -188,8 +188,8 @@ def _path(job: Job) -> list[Section]:
     longest = sorted(crossings, key=lambda item: -item.waited_ns)[:_RANKS_NAMED]
     notes = [
         f"From the end back, through the rank that each collective waited for: {time_text(whole)} in all. Only what is "
-        "on it can make the job shorter. It begins with the first rank that does: what a later one had not begun is "
-        "idle.",
+        "on it can make the job shorter. It begins with the first work of any rank; a rank "
+        "that begins later is idle until then.",
         *map(_waits, longest),
     ]
     return [Section("Critical path over ranks", tuple(notes), table)]

@@ -51,7 +51,7 @@ _OF_STEPS = ('unprofiled; each step as its median over the timed passes; "-": to
 _JUNK_NOTES = ("most frequent first; in the text, bars enclose junk and filler; blocks: number with the same junk",)
 _MEANINGS = (
     "p: probability that the model gave to the token that was written, before any token was forbidden; "
-    "rank 0: its first",
+    "rank 0: the model's first choice",
     "first choice: the written token was the model's own; forbidden: the model's first choice was not allowed",
     "copy: one token was allowed; free: some were; open: all were; surprisal: mean of -log2 p, in bits",
 )
