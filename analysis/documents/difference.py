@@ -59,7 +59,7 @@ def _part_table(labels: Iterable[str], rows: Iterable[_Part], first_ns: float | 
 
 
 def bars(comparison: Comparison) -> Iterator[Section]:
-    """The parts that are worth a look, the rest, and their sum; of two runs also in %, with a bar for each part."""
+    """The parts that are worth a look, the rest, and their sum; of two runs also in %, with interval and bar."""
     kinds: Mapping[str, Sequence[Difference | TraceDifference | PhaseDifference | None]] = {
         _UNPROFILED: comparison.differences,
         _PER_STEP: comparison.phase_differences,

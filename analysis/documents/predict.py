@@ -166,8 +166,8 @@ def _changes(found: Prediction) -> Section:
         ("host on the path", "ratio", lambda row: row[1].share(ON_HOST)),
     ]  # fmt: skip
     note = (
-        "The replay of molprof report --by path. Of the interval in graphs, GPU time on the path is as wrong as GPU "
-        "time, the rest as the time of a run."
+        "The replay of molprof report --by path. In graphs, GPU time on the path is as uncertain as all GPU time, and "
+        "the rest as the time of a run."
     )
     notes = (note,) if found.compiled is None else (note, _compiled_note(found.compiled))
     return Section("What changes would make of it", notes, table_of(rows, *fields))
