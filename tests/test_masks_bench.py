@@ -93,9 +93,9 @@ def test_sets_of_schemas_are_read(folder: Path, tmp_path: Path) -> None:
 
 def test_molprofs_own_set() -> None:
     """Every instance is as valid as it says, and is written as its parts are."""
-    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema_rs = pytest.importorskip("jsonschema_rs")
     for item in read_schemas(None):
-        validator = jsonschema.validators.validator_for(item.schema)(item.schema)
+        validator = jsonschema_rs.validator_for(item.schema)
         assert {one.declared for one in item.instances} == {True, False}
         for one in item.instances:
             assert validator.is_valid(one.data) is one.declared, (item.name, one.description)
@@ -216,4 +216,6 @@ def test_cases_of_masks_are_listed(tmp_path: Path, folder: Path) -> None:
     assert "of 20 cases can run" in out
     words = " ".join(out.split())
     assert "xgrammar against llguidance llama schemas 1 to 2" in words
+    shared = called(["bench", "masks", str(folder), "--schemas", "1", "--share", "1/2", "--dry-run"], tmp_path)[1]
+    assert [shared.count(f"llama schemas {number} to") for number in (1, 2, 3)] == [5, 0, 5]
     assert "pip install outlines-core" in words or "llguidance against outlines-core llama schemas 3 to 3" in words

@@ -104,7 +104,8 @@ def _timed(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Iterat
 
     yield Section(
         f"Engines and schemas: {name}",
-        ("wrongly refused: instances that jsonschema calls valid; wrongly accepted: those that it does not",
+        ("wrongly refused: instances that jsonschema-rs calls valid; wrongly accepted: those that it does not."
+         " Neither where only a format is wrong, as engines may ignore formats",
          "first mask: from the schema on; memory: most that a schema took until its first mask"),
         table_of(
             engines, ("engine", "text"), ("version", "text"), ("schemas", "count", lambda item: len(item.schemas)),

@@ -41,7 +41,7 @@ from molprof.common.setting import Setting, rows
 from molprof.common.settings import LP_PROCESSOR, LP_WORD, SETTINGS
 from molprof.common.text import escaped
 from molprof.common.values import counted
-from molprof.profiler.bench.cases import BACKENDS, MASKS, Case, GenerateCase, case_id
+from molprof.profiler.bench.cases import BACKENDS, MASKS, Case, GenerateCase, case_id, undivided
 from molprof.profiler.bench.grids import (
     AXES,
     BENCHMARKS,
@@ -146,7 +146,8 @@ class Running:
     device: str = declared(setting_option(SETTINGS["device"]))
     threads: int | None = declared(number_option("--threads", help="CPU threads for torch.  [default: one per core]"))
     share: tuple[int, int] | None = declared(
-        "--share", type=pair("K/N", "1/4", least=1), help="Run every N-th case, from the K-th on.")
+        "--share", type=pair("K/N", "1/4", least=1),
+        help="Run every N-th case, from the K-th on. Of masks: every N-th --schemas, with each engine.")
     submission: Submission = declared(submit_options)
     tasks: int | None = declared(number_option(
         "--tasks", help="With --submit: split the cases into N tasks of a job array.  [default: 1]"))
@@ -226,7 +227,7 @@ def _benchmark(
     def invoke(running: Running, **given: Any) -> int:
         _check(running)
         cases = cases_of(running, {**given, "device": running.device, "threads": running.threads})
-        if _submitted(running, len(cases(True))):
+        if _submitted(running, len(undivided(cases(True)))):
             return 0
         from molprof.profiler.bench.facts import read_machine
 
@@ -300,7 +301,7 @@ def run(cases: Sequence[Case], facts: Facts, running: Running) -> int:
 
     if running.share is not None:
         number, of = running.share
-        cases = cases[number - 1 :: of]
+        cases = [case for group in undivided(cases)[number - 1 :: of] for case in group]
     if running.dry_run:
         Result().deliver(cases_document(cases, facts, running.repeats))
         return 0

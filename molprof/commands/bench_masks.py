@@ -23,7 +23,7 @@ A file without tests is a schema alone, as in JSONSchemaBench. Without DIR, molp
 \b
 Examples:
   molprof bench masks -o masks.jsonl
-  molprof bench masks maskbench/data --engine xgrammar,llguidance --share 1/100 -o masks.jsonl --resume
+  molprof bench masks maskbench/data --engine xgrammar,llguidance --schemas 1 --share 1/100 -o masks.jsonl --resume
   molprof bench masks --oracle -o oracle.jsonl
 """
 OPTIONS = (

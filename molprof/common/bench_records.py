@@ -85,7 +85,7 @@ class MaskedInstance:
     """An engine along one instance: a mask before each token and before the end, until one forbids the next token."""
 
     description: str
-    valid: bool  # by the validator
+    valid: bool | None  # by the validator; None: only a format is wrong
     tokens: Whole
     accepted: bool  # every token and the end were allowed
     mask_ns: list[Whole]

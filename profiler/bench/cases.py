@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -147,6 +147,15 @@ _ALWAYS = (
     "padding_multiple", "count", "smiles", "prompts", "max_new_tokens", "dtype", "device", "warmup", "passes",
     "threads", "trust_remote_code",
 )  # fmt: skip
+
+
+def undivided(cases: Sequence[Case]) -> list[list[Case]]:
+    """The cases in groups of which `--share` takes all or none: all engines have the same schemas."""
+    groups: dict[Any, list[Case]] = {}
+    for case in cases:
+        key = (case.tokenizer, case.first) if isinstance(case, MasksCase) else case
+        groups.setdefault(key, []).append(case)
+    return [*groups.values()]
 
 
 def to_json(case: Case) -> dict[str, Any]:

@@ -28,7 +28,7 @@ _PACKAGES = {
     "llguidance": "llguidance",
     "outlines_core": "outlines-core",
     "lmformatenforcer": "lm-format-enforcer",
-    "jsonschema": "jsonschema",
+    "jsonschema_rs": "jsonschema-rs",
     "triton": "triton",
 }
 _ATTENTION_PACKAGES = {
@@ -105,7 +105,7 @@ def unsupported(case: Case, facts: Facts) -> str | None:
 
 
 def _masks(case: MasksCase, facts: Facts) -> str | None:
-    needed = ["jsonschema", *(ENGINES[name][1] for name in (case.engine, case.other) if name is not None)]
+    needed = ["jsonschema_rs", *(ENGINES[name][1] for name in (case.engine, case.other) if name is not None)]
     missing = [_PACKAGES[name] for name in needed if name is not None and name not in facts.packages]
     return f"it requires the package {missing[0]}: pip install {missing[0]}" if missing else None
 

@@ -68,7 +68,7 @@ class Judged:
     """An instance, its tokens as the tokenizer cuts it, and what the validator says of it."""
 
     instance: Instance
-    valid: bool
+    valid: bool | None  # None: only a format is wrong
     tokens: list[int]
     states: list[str]  # of the text that each token begins in, and `end`
     keywords: list[str]  # of the schema, the same
@@ -82,4 +82,4 @@ def judged(item: SchemaFile, target: Any) -> Iterator[Judged]:
         labels = [part[1:] for part in parts(instance.data, item.schema) for _ in part[0]]
         begins = [labels[begin] for begin, _ in cut["offset_mapping"]]
         states, keywords = zip(*begins, ("end", "end"), strict=True)
-        yield Judged(instance, validator.is_valid(instance.data), cut["input_ids"], [*states], [*keywords])
+        yield Judged(instance, validator.valid(instance.data), cut["input_ids"], [*states], [*keywords])

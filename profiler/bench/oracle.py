@@ -1,13 +1,12 @@
 """Two engines on the same prefixes: tokens that one of them allows, and which of the two is right.
 
 A token is another cut where the text still begins the instance. It is right if a text that the engine goes on to write
-is valid by the validator. The end is right if the text so far is valid, else wrong. A control character in a string is
-wrong, for no JSON has one. What no text shows is not shown.
+is valid by the validator. The end is right if the text so far is valid, and not shown if only a format of it is wrong;
+else it is wrong. A control character in a string is wrong, for no JSON has one. What no text shows is not shown.
 """
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from molprof.common.process import OK
 from molprof.common.text import shortened
 from molprof.profiler.bench.mask_engine import REFUSED, Engine, Judged, judged
 from molprof.profiler.bench.schemas import SchemaFile
-from molprof.profiler.capture.answers import schema_validator
+from molprof.profiler.capture.answers import json_value, schema_validator
 
 # Of a schema and engine: tokens that are looked into, and of a prefix.
 _MOST_TOKENS, _MOST_HERE = 24, 2
@@ -33,6 +32,7 @@ _BEFORE = 24
 _MOST_TEXT, _MOST_BEFORE = 120, 24
 # What Python's json says of a character that no string of JSON holds, whatever follows it.
 _CONTROL = "Invalid control character"
+_FORMAT = "a format is wrong"  # which an engine may ignore
 _CLOSING = (b'"', b"}", b"]", b'"}', b'"]', b"}]")
 
 Matchers = Callable[[], Any]
@@ -95,7 +95,8 @@ def _difference(each: Judged, place: int, token: int, engine: Engine, made: Matc
     text, whole = table.join([*before, token]), each.instance.text
     if token == engine.target.eos:
         why = table.join(before)
-        verdict = "right" if _flaw(why, validator) is None else "wrong"
+        flaw = _flaw(why, validator)
+        verdict = "right" if flaw is None else "not shown" if flaw == _FORMAT else "wrong"
     elif whole.startswith(text):
         verdict, why = "another cut", whole
     else:
@@ -117,7 +118,8 @@ def _difference(each: Judged, place: int, token: int, engine: Engine, made: Matc
 def _flaw(text: str, validator: Any) -> str | None:
     """Why a text is not valid; None if it is."""
     try:
-        return None if validator.is_valid(json.loads(text)) else "not of the schema"
+        valid = validator.valid(json_value(text))
+        return None if valid else _FORMAT if valid is None else "not of the schema"
     except (ValueError, RecursionError) as problem:
         return str(problem)
 

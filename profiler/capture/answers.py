@@ -6,7 +6,10 @@ import importlib
 import inspect
 import json
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, groupby
 from typing import Any
 
@@ -59,39 +62,58 @@ def problem_of(checks: Sequence[Check], answer: str, prompt: str, cut: bool) -> 
     return f"stopped at the token limit: {found}" if found is not None and cut else found
 
 
-def schema_validator(schema: Any, where: str, purpose: str) -> Any:
-    """The validator of a schema, of the package jsonschema. Raises UsageError, MissingExtraError."""
+@dataclass(frozen=True)
+class SchemaValidator:
+    """Two validators of `jsonschema_rs` of one schema: formats such as `date` count, and do not."""
+
+    strict: Any
+    lenient: Any
+
+    def valid(self, value: Any) -> bool | None:
+        """Whether a value is valid; None if only a format is wrong, which validators and engines may ignore."""
+        return True if self.strict.is_valid(value) else None if self.lenient.is_valid(value) else False
+
+
+def schema_validator(schema: Any, where: str, purpose: str) -> SchemaValidator:
+    """The validator of a schema, which fetches nothing it refers to. Raises UsageError, MissingExtraError."""
     try:
-        validators = importlib.import_module("jsonschema.validators")
+        package = importlib.import_module("jsonschema_rs")
     except ImportError as problem:
-        raise MissingExtraError("jsonschema", "schema", purpose) from problem
-    kind = validators.validator_for(schema)
+        raise MissingExtraError("jsonschema-rs", "schema", purpose) from problem
     try:
-        kind.check_schema(schema)
-    except RecursionError:
-        raise UsageError(f"{where} has more schemas in each other than can be checked", "a JSON schema") from None
-    except Exception as problem:  # of the package
+        made = partial(package.validator_cls_for(schema), schema, offline=True)
+        return SchemaValidator(made(validate_formats=True), made(validate_formats=False))
+    except ValueError as problem:
         text = shortened(str(getattr(problem, "message", problem)), _MOST_TEXT)
         raise UsageError(f"{where} is no JSON schema: {text}", "a JSON schema") from None
-    # What a schema refers to elsewhere is not fetched.
-    return kind(schema, registry=importlib.import_module("jsonschema_specifications").REGISTRY)
+
+
+def json_value(text: str) -> Any:
+    """The value of a JSON text. Numbers beyond float64 have its limits. Raises ValueError, RecursionError."""
+    limit = sys.float_info.max
+    return json.loads(text, parse_float=lambda number: max(-limit, min(limit, float(number))), parse_constant=_no_json)
+
+
+def _no_json(name: str) -> None:
+    raise ValueError(f"JSON has no {name}")
 
 
 def _by_schema(text: str, name: str) -> Check:
-    validator = schema_validator(json.loads(text), name, "--schema")
+    validator = schema_validator(json.loads(text), name, "--schema").strict
 
     def check(answer: str, prompt: str) -> str | None:
         try:
-            value = json.loads(answer)
+            value = json_value(answer)
         except (ValueError, RecursionError) as problem:
             return f"not JSON: {shortened(str(problem), _MOST_TEXT)}"
         try:
             error = next(iter(validator.iter_errors(value)), None)
-        except Exception as problem:  # of the package: a reference that is not in the schema
+        except ValueError as problem:  # nested too deep
             return f"not judged: {shortened(str(problem), _MOST_TEXT)}"
         if error is None:
             return None
-        return f"not of the schema: {error.json_path}: {shortened(error.message, _MOST_TEXT)}"
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
+        return f"not of the schema: ${path}: {shortened(error.message, _MOST_TEXT)}"
 
     return check
 
