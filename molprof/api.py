@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from molprof.analysis.reader import Reading
-from molprof.common.errors import MolprofError, NotComparableError, UsageError
+from molprof.common.errors import MolprofError, NotComparableError, TraceError, UsageError
 from molprof.common.notebook import pages_by
 
 if TYPE_CHECKING:
@@ -212,17 +212,26 @@ def ranks_of_trace(trace: Trace) -> list[RankTrace]:
 
 
 def origins(
-    path: AnyPath, reading: Reading | None = None, capture: Path | None = None, names_from: Path | None = None
+    path: AnyPath,
+    reading: Reading | None = None,
+    capture: Path | None = None,
+    names_from: Path | None = None,
+    peaks: Sequence[str] = (),
 ) -> tuple[Origins, Opened, Notes]:
     """Where the GPU's work comes from, and the graphs that the trace replays, opened with another trace.
 
     capture: the trace in which the graphs were captured. names_from: in place of it, the trace of a run of the same
-    program with graphs off. Third are notes about the trace. Raises TraceError where it replays no graph, `capture`
-    captures none, or `names_from` replays graphs or has no steps; NotComparableError where that is another program.
+    program with graphs off. peaks: as for `roofline`, of a trace without either. Third are notes about the trace.
+    Raises TraceError where it replays no graph, `capture` captures none, `names_from` replays graphs or has no steps,
+    or peaks are given and no shapes are recorded; NotComparableError where `names_from` is of another program.
     """
     from molprof.analysis.origin.opened import read_opened
     from molprof.analysis.reader.source import records_shapes
+    from molprof.analysis.roofline.operands import RECORD_SHAPES
+    from molprof.analysis.roofline.peaks import peaks_of
     from molprof.analysis.roofline.read import read_pieces
+
+    peaks_of(None, peaks)
 
     if names_from is not None:
         from molprof.analysis.origin.other_run import read_named, read_run
@@ -236,12 +245,15 @@ def origins(
     segments = _segments(capture, reading)
     name = None if capture is None else str(capture)
     shapes = records_shapes(Path(path))
+    if peaks and not shapes:
+        raise TraceError(f"{path} has no shapes, so that peaks tell nothing", hint=RECORD_SHAPES)
     with _load(path, reading) as trace:
         # Grid sizes, which a capture is compared by, are in no report; nor are shapes.
         layers = {"stacks": True, "all_args": shapes or capture is not None}
         found, opened = trace.read(lambda engine, info: read_opened(engine, info, name, segments), **layers)
         if shapes and capture is None:
-            found = replace(found, pieces=trace.read(read_pieces, **layers))
+            pieces = trace.read(lambda engine, info: read_pieces(engine, info, peaks), **layers)
+            found = replace(found, pieces=pieces)
         return found, opened, tuple(trace.info.notes())
 
 

@@ -96,6 +96,8 @@ MISTAKES = (
     "compare given/run.json traces/cpu-qwen.json.gz --by kernel", "query launches given/tiny.json -p a=1 -p a=2",
     "query qqqqqq given/tiny.json", "report given/run.json --by shape --peak bf16=fast",
     "replay given/run.json", "replay given/run.json --script a.py",
+    "report given/run.json --by module --peak bf16=989",
+    "report given/run.json --by module --peak bf16=989 --graph-capture given/run.json",
     "report given/run.json --peak bf16=989", "report given/run.json --what-if elementwise",
     "report given/run.json --what-if gpu=-1x", "report given/run.json --what-if gpu=1e308x",
     "report given/run.json --what-if ''", "report traces/cpu-qwen.json.gz --what-if launches=graph", "report ''",

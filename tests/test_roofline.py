@@ -198,3 +198,17 @@ def test_figures_of_another_tool() -> None:
         group = next(row for (name, given), row in rows.items() if name == key[0] and given.startswith(key[1]))
         assert group.work is not None
         assert (group.calls, group.work.flops, group.work.bytes) == (calls, flops, moved)
+
+
+@pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces to read")
+def test_peaks_that_are_given_count_in_trees() -> None:
+    path = Path(str(CORPUS), "pairs", "h100_bert_small.json.gz")
+    slow, fast = (api.origins(path, peaks=[f"memory={number}"])[0].pieces for number in (1e-3, 2e-3))
+    assert slow is not None
+    assert fast is not None
+    # So slow a memory, 1 GB/s, bounds all of them.
+    known, least, memory, _, moved = slow.T
+    assert known.any()
+    assert (memory == least).all()
+    assert least == pytest.approx(moved, abs=1)
+    assert fast[:, 1] == pytest.approx(least / 2, abs=1)

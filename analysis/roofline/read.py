@@ -148,14 +148,15 @@ def _busiest(work: Frame) -> tuple[Frame, int]:
 PIECE_AMOUNTS = ("known_ns", "least_ns", "memory_ns", "flops", "moved_bytes")
 
 
-def read_pieces(engine: TraceProcessor, info: TraceInfo) -> np.ndarray | None:
+def read_pieces(engine: TraceProcessor, info: TraceInfo, given: Sequence[str] = ()) -> np.ndarray | None:
     """PIECE_AMOUNTS of each row of the frame `work`, int64; kernels of one call share its amounts by their times.
 
-    None where the peaks of the device are not known, or devices differ. Loaded as for `read_roofline`.
+    given: peaks in place of those known (`peaks_of`). None where the peaks of the device are not known, or devices
+    differ and none are given. Loaded as for `read_roofline`.
     """
     work = read_frame(engine, "work", "id dur name category class operator_id in_graph device")
     names = {_device_name(info, number) for number in dict.fromkeys(work["device"].tolist())}
-    peaks = peaks_of(names.pop() if len(names) == 1 else None)
+    peaks = peaks_of(names.pop() if len(names) == 1 else None, given)
     if peaks.memory_tbps is None:
         return None
     found = np.zeros((len(work), len(PIECE_AMOUNTS)), dtype=np.int64)

@@ -61,8 +61,8 @@ _WHAT_IF = (
     "'aten::cat=0.5x', gpu=0.5x, host=0.5x, launches=graph or syncs=none; several apart by commas. Repeatable."
 )
 _PEAK = (
-    "With --by shape: a peak of the GPU in place of the data sheet's, such as bf16=989 (dense TFLOP/s) or memory=3.35 "
-    "(TB/s). Repeatable."
+    "With --by shape or a tree: a peak of the GPU in place of the data sheet's, such as bf16=989 (dense TFLOP/s) or "
+    "memory=3.35 (TB/s). Repeatable."
 )
 _CAPTURE = "Open the graphs that TRACE replays with CAPTURE, the trace in which they were captured."
 _NAMES = "Open the graphs that TRACE replays with RUN, the trace of the same program with graphs off."
@@ -136,7 +136,6 @@ def command(
       molprof report trace.json.gz --by module
       molprof report trace.json.gz --by source -o trace.speedscope.json
       molprof report trace.json.gz --by shape --peak memory=3.35
-      molprof report trace.json.gz --by path
       molprof report trace.json.gz --by memory
       molprof report trace.json.gz --what-if elementwise=0.2x,launches=graph
       molprof report replay.json.gz --graph-capture capture.json.gz
@@ -144,7 +143,6 @@ def command(
       molprof report replay.json.gz --names-from graphs-off.json.gz
       molprof report foreign.json.gz --tokens 96000 --molecules 64
       molprof report trace.json.gz --fail-if 'drift_blocks>0' --fail-if 'launches_per_token>30'
-      molprof report my-sweep --format json -o reports
       molprof report my-sweep --format json -o reports --submit slurm
       molprof report reports --rows -o table.csv
     """
@@ -156,8 +154,10 @@ def command(
     if by in (_SHAPE, _PATH, _MEMORY):
         opening = {"names_from": names_from} | ({} if by == _SHAPE else {"graph_capture": capture})
         refuse(f"--by {by}", "it does not open graphs in this way: leave it out", **opening)
+    if peaks and by not in (*_TREES, _SHAPE):
+        raise UsageError("--peak goes with --by shape or a tree", hint="--by shape --peak NAME=NUMBER")
     if peaks and by != _SHAPE:
-        raise UsageError("--peak goes with --by shape", hint="molprof report TRACE --by shape --peak NAME=NUMBER")
+        refuse(f"--by {by} --peak", "it has no figures of graphs", graph_capture=capture, names_from=names_from)
     if what_if and by != _PATH:
         raise UsageError("--what-if goes with --by path", hint="molprof report TRACE --what-if CHANGES")
     if by is not None:
@@ -224,7 +224,7 @@ def command(
 
             shown = _shown(memory, memory_document, reading, result)
         else:
-            shown = _tree(by, partial(origins, capture=capture, names_from=names_from), reading, result)
+            shown = _tree(by, partial(origins, capture=capture, names_from=names_from, peaks=peaks), reading, result)
         _report_by(traces, outputs, shown, result)
         return 0
     if helper is not None:
