@@ -140,6 +140,7 @@ def test_a_bomb_is_refused_in_bounded_blocks(packing: source.Packing) -> None:
 def test_files_that_cannot_be_read(engine: TraceProcessor, tmp_path: Path) -> None:
     for name in [f"{number}.json.gz" for number in range(9)] + ["notes.txt"]:
         (tmp_path / name).touch()
+    (tmp_path / "0.json").write_text('{"no": "trace"}')
     with pytest.raises(UsageError, match="is a directory") as refused:
         load_trace(tmp_path, engine)
     listed = ", ".join(f"{number}.json.gz" for number in range(8))

@@ -201,7 +201,7 @@ def refuse_folder(path: Path) -> None:
     """Raises UsageError where a folder is given for a trace; the hint names those in it."""
     if not path.is_dir():
         return
-    names = sorted(item.name for item in path.iterdir() if item.name.lower().endswith(ENDINGS))
+    names = [item.name for item in traces_in(path) if not is_other(item)]
     inside = f"in it: {_listed(names)}" if names else "there is none in it"
     raise UsageError(f"{path} is a directory", hint=f"give a trace file; {inside}")
 
