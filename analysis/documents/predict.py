@@ -14,6 +14,7 @@ from molprof.analysis.predict.sizes import MEMORY_ERROR, Size, Sizes
 from molprof.analysis.predict.table import Check
 from molprof.analysis.reader import path_text
 from molprof.common.document import Cell, Document, Field, Row, Section, Table, columns, records, table_of
+from molprof.common.manifest import from_json
 from molprof.common.values import Unit, counted, per, percent_text, time_text
 
 SCHEMA = 1
@@ -96,6 +97,9 @@ def _figures(found: Prediction) -> Section:
 
 
 def _sizes(found: Prediction, sizes: Sizes) -> Iterator[Section]:
+    manifest = found.run.info.manifest
+    timings = None if manifest is None else from_json(manifest).timings
+    ratio = None if timings is None else per(timings.profiled_steps_ns, timings.unprofiled_steps_ns)
     decoding = found.run.phases and all(item.name != "prefill" for item in found.run.phases)
     speed = "tokens/s" if decoding else "rows/s"
     fields: list[Field] = [
@@ -106,7 +110,9 @@ def _sizes(found: Prediction, sizes: Sizes) -> Iterator[Section]:
     ]  # fmt: skip
     notes = [
         f"Each operator has these rows in place of {sizes.rows:,}; sequences stay as long as recorded. Intervals are "
-        "from predictions at the recorded size. In graphs: with all launches between two syncs in one graph."
+        "from predictions at the recorded size. In graphs: with all launches between two syncs in one graph.",
+        f"Times and {speed} hold the profiler's cost on the host: without it, steps that the host limits are shorter"
+        + ("." if ratio is None else f". The recorded steps of this run took {ratio:.3g} times as long with it."),
     ]
     if sizes.tokens is None:
         notes.append("The run does not tell the sizes of its model, so the memory is not known.")
