@@ -160,37 +160,54 @@ FROM chain
 JOIN part USING (part)
 ORDER BY chain.chain, chain.form, chain.place, part.pattern;
 
--- Names of the trace by form and place, of forms that have names for all of their places.
+-- Names of the trace in lower case.
+CREATE PERFETTO TABLE _molprof_lower_name AS
+SELECT
+  category,
+  name,
+  count,
+  time_ns,
+  LOWER(name) AS lower_name
+FROM molprof_work_total;
+
+-- Names of the trace by form and place, of forms that have names for all of their places. Key: a number of both, which
+-- the engine finds at once.
 CREATE PERFETTO TABLE _molprof_chain_name AS
 WITH
-  found AS (
+  found AS MATERIALIZED (
     SELECT DISTINCT
       kernel.chain,
       kernel.form,
       kernel.place,
       work.name
-    FROM molprof_work_total AS work
+    FROM _molprof_lower_name AS work
     JOIN molprof_chain_kernel AS kernel
-      ON LOWER(work.name) GLOB kernel.pattern AND NOT LOWER(work.name) GLOB kernel.unless
+      ON work.lower_name GLOB kernel.pattern AND NOT work.lower_name GLOB kernel.unless
   ),
-  form AS (
+  whole AS (
     SELECT
       chain,
       form,
-      MAX(place) AS places
+      COUNT(DISTINCT place) AS places
+    FROM found
+    GROUP BY chain, form
+    INTERSECT
+    SELECT
+      chain,
+      form,
+      MAX(place)
     FROM molprof_chain_kernel
     GROUP BY chain, form
   )
 SELECT
-  form.chain,
-  form.form,
-  form.places,
+  16 * DENSE_RANK() OVER (ORDER BY whole.chain, whole.form) + found.place AS key,
+  whole.chain,
+  whole.places,
   found.place,
   found.name
 FROM found
-JOIN form USING (chain, form)
-WHERE form.places = (SELECT COUNT(DISTINCT place) FROM found AS other WHERE other.chain = form.chain AND other.form = form.form)
-ORDER BY found.name;
+JOIN whole USING (chain, form)
+ORDER BY key, found.name;
 
 -- Work in the order of each stream, numbered; none where no chain has all of its names.
 CREATE PERFETTO TABLE _molprof_chain_work AS
@@ -209,10 +226,10 @@ ORDER BY work.device, work.stream, work.ts, work.id;
 -- All forms that are found, by the number of their first row in the table above.
 CREATE PERFETTO TABLE _molprof_chain_match AS
 WITH
-  RECURSIVE walk(chain, form, places, place, start, device, stream, time_ns, longest_ns) AS (
+  RECURSIVE walk(key, chain, places, place, start, device, stream, time_ns, longest_ns) AS (
     SELECT
+      named.key,
       named.chain,
-      named.form,
       named.places,
       1,
       work._auto_id,
@@ -220,13 +237,14 @@ WITH
       work.stream,
       work.dur,
       work.dur
-    FROM _molprof_chain_work AS work
-    CROSS JOIN _molprof_chain_name AS named
-    WHERE named.name = work.name AND named.place = 1
+    -- In this order the few names are searched for in all work.
+    FROM _molprof_chain_name AS named
+    CROSS JOIN _molprof_chain_work AS work
+    WHERE named.place = 1 AND work.name = named.name
     UNION ALL
     SELECT
+      named.key,
       walk.chain,
-      walk.form,
       walk.places,
       walk.place + 1,
       walk.start,
@@ -241,10 +259,8 @@ WITH
       work._auto_id = walk.start + walk.place
       AND work.device IS walk.device
       AND work.stream IS walk.stream
+      AND named.key = walk.key + 1
       AND named.name = work.name
-      AND named.chain = walk.chain
-      AND named.form = walk.form
-      AND named.place = walk.place + 1
   )
 SELECT
   chain,
@@ -332,7 +348,7 @@ WITH
     FROM (
       SELECT DISTINCT kernel.chain, work.category, work.name, work.count, work.time_ns
       FROM molprof_fused_kernel AS kernel
-      JOIN molprof_work_total AS work ON LOWER(work.name) GLOB kernel.pattern
+      JOIN _molprof_lower_name AS work ON work.lower_name GLOB kernel.pattern
     )
     GROUP BY chain
   ),

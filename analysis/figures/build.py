@@ -23,6 +23,7 @@ from molprof.analysis.figures.model import (
     MemoryOperation,
     Report,
     Sum,
+    Table,
     TraceFigures,
     TypicalStep,
     agree,
@@ -128,17 +129,20 @@ def build_report(engine: TraceProcessor, info: TraceInfo) -> Report:
         counts=counts,
         devices=devices,
         run=run,
-        tables=tuple(
-            table
-            for query in TABLES.values()
-            if (table := query.read(engine, run is not None)).rows or not query.optional
-        ),
+        tables=_read_tables(engine, run is not None),
         checks=checks,
         findings=(),
         typical_step=read_typical_step(engine) if trace.whole_steps else None,
         certificate=certificate.certify(engine, info, counts, devices, checks),
         served=served,
     )
+
+
+def _read_tables(engine: TraceProcessor, has_run: bool) -> tuple[Table, ...]:
+    tables: dict[str, Table] = {}
+    for name, query in TABLES.items():
+        tables[name] = query.read(engine, has_run, tables)
+    return tuple(table for name, table in tables.items() if table.rows or not TABLES[name].optional)
 
 
 def software(keys: Mapping[str, Any]) -> dict[str, str]:

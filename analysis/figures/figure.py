@@ -5,7 +5,7 @@ And the table that it is read from, and what it rests on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,6 +23,12 @@ Role = Literal["measure", "subject", "setting", "work"]
 STEPS_SQL = "(SELECT SUM(steps) FROM molprof_step_launch_summary WHERE steps > 0)"
 
 
+def any_masks(engine_phases: Table) -> bool:
+    """Whether an engine had masks or grammars, by the table of its phases; SGLang calls the filling without any."""
+    found = {(row["program"], str(row["phase"])) for row in engine_phases.to_json() if row["count"]}
+    return any(phase.startswith(("mask_", "grammar_")) for _, phase in found - {("sglang", "mask_fill")})
+
+
 class TableQuery(Struct, frozen=True):
     """A table of the report; its columns' suffixes are their units."""
 
@@ -32,6 +38,7 @@ class TableQuery(Struct, frozen=True):
     module: str | None = None  # that the SQL uses, if not called as the table
     needs_run: bool | None = False  # only for a run that molprof captured; None: only for other traces
     optional: bool = False  # left out where it has no rows
+    of_masks: bool = False  # only for traces in which `any_masks` finds them
     more: Query | None = None  # whose rows follow: of GPU work, while another process answers for the host
     made: Callable[[Table], Table] | None = None  # what becomes of the rows
 
@@ -43,9 +50,10 @@ class TableQuery(Struct, frozen=True):
         """Whether it has rows of a captured run, or of another trace."""
         return not has_run if self.needs_run is None else has_run or not self.needs_run
 
-    def read(self, engine: TraceProcessor, has_run: bool) -> Table:
-        """The table; without rows where it needs a run and there is none."""
-        asked = self.queries if self.is_for(has_run) else ()
+    def read(self, engine: TraceProcessor, has_run: bool, before: Mapping[str, Table]) -> Table:
+        """The table, by those read before; without rows where it needs a run and there is none."""
+        has_rows = self.is_for(has_run) and (not self.of_masks or any_masks(before["engine_phases"]))
+        asked = self.queries if has_rows else ()
         answers = [query_rows(engine, query) for query in asked]
         columns = answers[0][0] if answers else ()
         table = Table(self.name, self.title, columns, tuple(row for _, rows in answers for row in rows))

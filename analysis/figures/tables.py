@@ -99,6 +99,7 @@ TABLES = (
         " ORDER BY per DESC, measure",
         "masks",
         optional=True,
+        of_masks=True,
     ),
     TableQuery(
         "mask_mix",
@@ -107,6 +108,7 @@ TABLES = (
         " FROM molprof_mask_mix ORDER BY steps DESC, kind, sequences, masks LIMIT 20",
         "masks",
         optional=True,
+        of_masks=True,
     ),
     TableQuery(
         "mask_copies",
@@ -115,6 +117,7 @@ TABLES = (
         " FROM molprof_mask_copy GROUP BY phase, direction, host_memory ORDER BY time_ns DESC, phase, direction",
         "masks",
         optional=True,
+        of_masks=True,
     ),
     TableQuery(
         "kernel_classes",

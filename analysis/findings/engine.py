@@ -128,7 +128,7 @@ def _time(phases: dict[str, dict[str, int | None]], names: Sequence[str]) -> int
     fix="Fill masks while the forward runs, for all rows at once; apply them on the device with one kernel.",
     explanation="Before a row's token is sampled, its mask must be filled, and then applied to all its logits.",
     query="phase_times",
-    needs=("time",),
+    needs=("masks", "time"),
     rests_on=("host_time",),
     weight=0.8,
     queries=(_TIMES, _SPREAD),
@@ -161,7 +161,7 @@ def mask_cost(known: Known) -> Found | None:
     fix="Fill the masks of all rows at once or in several threads, as XGrammar's BatchGrammarMatcher does.",
     explanation="The rows of a batch wait for each other's masks, though none depends on another.",
     query="phase_times",
-    needs=("time",),
+    needs=("masks", "time"),
     rests_on=("host_time",),
     weight=0.5,
     queries=(_TIMES,),
@@ -195,7 +195,7 @@ def mask_fill_serial(known: Known) -> Found | None:
     fix="Start the forward, then fill the masks on the host, and wait for both before sampling.",
     explanation="The mask of a step depends on the tokens before it, as the forward does, and not on its logits.",
     query="masks",
-    needs=("time",),
+    needs=("masks", "time"),
     rests_on=("host_time",),
     weight=0.5,
     queries=(_TIMES, _STEPS, _WORK),
@@ -246,7 +246,7 @@ def mask_fill_waits(known: Known) -> Found | None:
     ),
     explanation="A matcher whose states multiply, or whose cache does not hold, does more work at every token.",
     query="SELECT position, stretch, masks, fill_ns, dur FROM molprof_mask_step WHERE stretch IS NOT NULL ORDER BY ts",
-    needs=("time",),
+    needs=("masks", "time"),
     rests_on=("host_time", "steps"),
     weight=0.5,
     queries=(_STEPS,),
@@ -287,7 +287,7 @@ def mask_fill_grows(known: Known) -> Found | None:
     fix="Fill masks while the forward runs, or serve constrained requests by an instance of their own.",
     explanation="All rows of a step are sampled together, when the last mask is filled and applied.",
     query="SELECT * FROM molprof_mask_mix",
-    needs=("time",),
+    needs=("masks", "time"),
     rests_on=("host_time", "steps"),
     weight=0.5,
     queries=(_STEPS,),
@@ -320,7 +320,7 @@ def unconstrained_wait(known: Known) -> Found | None:
     fix="Compile known grammars before requests come; send the same text for the same grammar, so that it is found.",
     explanation="A request cannot start before its grammar is compiled; where it is compiled in the way, none can.",
     query="SELECT phase, ts, dur, tid FROM molprof_phase WHERE phase GLOB 'grammar_*' ORDER BY ts",
-    needs=("time",),
+    needs=("masks", "time"),
     rests_on=("host_time",),
     queries=(_COMPILING, _TIMES),
 )
@@ -360,17 +360,17 @@ def grammar_compile_waits(known: Known) -> Found | None:
     explanation="The engine marks the filling of masks by no scope: only its Python functions show it.",
     query="phase_times",
     note=True,
-    queries=(_TIMES, _BITMASKS),
+    queries=(_BITMASKS,),
 )
 def masks_not_recorded(known: Known) -> Found | None:
     """Fires where nothing that marks the filling of masks can be in an engine's trace.
 
     Without gain: the trace may be of requests without constraints, unless kernels apply masks.
     """
-    phases = _phases(known)
-    if "mask_fill" not in phases or phases["mask_fill"]["count"] is not None:
+    rows = known.report.table("engine_phases").to_json()
+    missing = sorted({str(row["phase"]) for row in rows if row["count"] is None})
+    if "mask_fill" not in missing:
         return None
-    missing = [name for name, row in phases.items() if row["count"] is None]
     kernels = known.row(_BITMASKS)["count"]
     applied = (
         f"; {counted(kernels, 'kernel')} that {'applies' if kernels == 1 else 'apply'} masks ran" if kernels else ""

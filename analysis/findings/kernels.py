@@ -35,7 +35,6 @@ _FP32 = (
     "cijk_*_sb_*", "cijk_*_s_b_*",
 )  # fmt: skip
 _CHAINS = Query("fused_chains", "SELECT chain, ts, saved_ns FROM molprof_chain ORDER BY ts, id")
-_LIBRARIES = Query("fused_chains", "SELECT chain, fused_count, fused_kernel, library FROM molprof_fused_chain")
 # All of their kernels are of POINTWISE.
 _POINTWISE_CHAINS = {"RMSNorm", "add, RMSNorm", "SiLU, product"}
 _UNALIGNED = ("*_align1>*", "*_align2>*", "*_align1", "*_align2")
@@ -99,6 +98,9 @@ def library_chains(known: Known) -> Found | None:
 
     Gain: of each chain all but its longest kernel. That they work on the same data is not recorded.
     """
+    known_by = {row["chain"]: row for row in known.report.table("fused_chains").to_json()}
+    if not known_by:
+        return None
     rows = known.frame(_CHAINS)
     if known.report.run is not None:
         rows = rows.where(known.scope.stretches.covered(rows["ts"], rows["ts"] + 1) > 0)
@@ -108,7 +110,6 @@ def library_chains(known: Known) -> Found | None:
     for chain, _, saved in rows.rows():
         item = chains.setdefault(chain, [0, 0])
         item[0], item[1] = item[0] + 1, item[1] + saved
-    known_by = {row["chain"]: row for row in known.rows(_LIBRARIES)}
     told = [
         f"{count:,} x {chain}, at most {time_text(ns)} less in one ({known_by[chain]['library']}: "
         f"{known_by[chain]['fused_kernel']})"

@@ -53,6 +53,7 @@ SELECT
   ) AS gaps_ns
 """,
 )
+_ANY_SYNCS = Query("sync_phases", f"SELECT COUNT() AS count FROM molprof_host_sync_phase AS phase WHERE {_OF_LOGITS}")
 _SYNCS = Query(
     "masks",
     f"""
@@ -128,7 +129,7 @@ def mask_idle(known: Known) -> Found | None:
     fix="Fill masks into pinned memory, and copy them with non_blocking=True, on a stream of their own.",
     explanation="The CPU waits until the work before the copy is done, and launches the sampling only then.",
     query="SELECT * FROM molprof_mask_copy",
-    needs=("gpu",),
+    needs=("masks", "gpu"),
     rests_on=("gpu_work", "links", "gpu_idle"),
     weight=0.8,
     queries=(_COPIES,),
@@ -162,7 +163,7 @@ def mask_copy_blocks(known: Known) -> Found | None:
     query="sync_phases",
     needs=("gpu",),
     rests_on=("gpu_idle", "host_time"),
-    queries=(_SYNCS,),
+    queries=(_ANY_SYNCS, _SYNCS),
 )
 def mask_syncs(known: Known) -> Found | None:
     """Fires where masks or logits processors of an engine have a host sync in every second step, other than one that
@@ -170,7 +171,8 @@ def mask_syncs(known: Known) -> Found | None:
 
     Gain: their time, at most the idle time of the GPU.
     """
-    rows = known.rows(_SYNCS)
+    # Without any, the tables of the other query need not be made.
+    rows = known.rows(_SYNCS) if known.row(_ANY_SYNCS)["count"] else []
     count, time_ns = sum(row["count"] for row in rows), sum(row["time_ns"] for row in rows)
     steps = rows[0]["steps"] if rows else 0
     if not steps or count < _LEAST_SYNCS_PER_STEP * steps:
@@ -191,7 +193,7 @@ def mask_syncs(known: Known) -> Found | None:
     fix="Copy the bit masks to the GPU, and apply them there with one kernel.",
     explanation="Logits have a number for each vocabulary entry, masks a bit.",
     query="SELECT phase, host_ns, launches, kernels FROM molprof_phase_work WHERE phase = 'mask_apply'",
-    needs=("gpu", "launches"),
+    needs=("masks", "gpu", "launches"),
     rests_on=("gpu_work", "links", "host_time"),
     queries=(_APPLYING,),
 )

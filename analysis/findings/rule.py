@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from msgspec import Struct
 
+from molprof.analysis.figures.figure import any_masks
 from molprof.analysis.figures.model import Gain, Group
 from molprof.analysis.findings.known import Known
 from molprof.analysis.frame import Frame
@@ -86,7 +87,7 @@ def _threads(operators: Frame) -> dict[int, Frame]:
     return {place: operators.where(places == place) for place in dict.fromkeys(places.tolist())}
 
 
-Need = Literal["report", "time", "gpu", "no_gpu", "launches", "run", "timed", "steps", "processor"]
+Need = Literal["report", "time", "gpu", "no_gpu", "launches", "run", "timed", "steps", "processor", "masks"]
 _HAS: Mapping[str, Callable[[Known], bool]] = {
     "report": lambda known: True,
     "time": lambda known: known.any_scope is not None,
@@ -97,6 +98,7 @@ _HAS: Mapping[str, Callable[[Known], bool]] = {
     "timed": lambda known: known.report.run is not None and bool(known.run.wall_ns.median),  # unprofiled passes
     "steps": lambda known: known.any_scope is not None and bool(known.scope.steps),  # recorded steps of a run
     "processor": lambda known: known.report.run is not None and known.run.setup.processor is not None,
+    "masks": lambda known: any_masks(known.report.table("engine_phases")),
 }
 
 
