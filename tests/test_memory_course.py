@@ -20,7 +20,7 @@ from molprof.profiler.recording.record import record
 CORPUS = os.environ.get("MOLPROF_CORPUS")
 # 2 for keys and values, layers, key-value heads, width of a head, bytes of bfloat16.
 TOKEN_BYTES = 2 * 4 * 2 * 64 * 2
-WEIGHTS_BYTES, LOGITS_BYTES = 2 * 1_600_000, 128_256 * (2 + 4)
+WEIGHTS_BYTES, LOGITS_BYTES = 2 * 1_600_000, 128_256 * (2 + 4 + 4)
 
 
 def read(folder: Path, content: dict[str, Any]) -> Memory:

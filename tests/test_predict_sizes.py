@@ -33,7 +33,8 @@ def test_shapes_of_three_rows_and_of_one() -> None:
     assert first.memory_bytes is not None
     assert third.memory_bytes is not None
     assert third.memory_bytes.low - first.memory_bytes.low == 2 * (
-        sizes.tokens * 2 * 6 * 32 * 4 + 128_256 * (4 + 4)  # keys and values of 6 heads; logits, and as float32
+        # Keys and values of 6 heads; logits, and two copies as float32.
+        sizes.tokens * 2 * 6 * 32 * 4 + 128_256 * (4 + 4 + 4)
     )
 
 

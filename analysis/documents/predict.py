@@ -112,7 +112,7 @@ def _sizes(found: Prediction, sizes: Sizes) -> Iterator[Section]:
         f"Each operator has these rows in place of {sizes.rows:,}; sequences stay as long as recorded. Intervals are "
         "from predictions at the recorded size. In graphs: with all launches between two syncs in one graph.",
         f"Times and {speed} hold the profiler's cost on the host: without it, steps that the host limits are shorter"
-        + ("." if ratio is None else f". The recorded steps of this run took {ratio:.3g} times as long with it."),
+        + (f". The recorded steps of this run took {ratio:.3g} times as long with it." if ratio and ratio > 1 else "."),
     ]
     if sizes.tokens is None:
         notes.append("The run does not tell the sizes of its model, so the memory is not known.")

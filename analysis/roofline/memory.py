@@ -8,7 +8,9 @@ from typing import NamedTuple
 from molprof.analysis.roofline.operands import TYPES
 
 _ITEM_BYTES = dict(TYPES.values())
-_WIDE_BYTES = 4  # generation takes logits as float32, in a copy beside those of the model
+# Generation takes logits as float32, in a copy beside those of the model; the copy of the step before lives until then
+# (transformers/generation/utils.py, `_sample`). A processor may make more.
+_WIDE_BYTES = 4
 
 
 class Needs(NamedTuple):
@@ -16,7 +18,7 @@ class Needs(NamedTuple):
 
     weights: int
     cache_of_token: int | None
-    logits_of_row: tuple[int, int]  # in the model's type, and the copy that tokens are chosen from
+    logits_of_row: tuple[int, int, int]  # in the model's type, and the copies of this step and of the one before
 
     def of(self, rows: int, tokens: int) -> int | None:
         """With so many sequences of so many tokens, padding included."""
@@ -37,4 +39,4 @@ def needs_of(resolved: Mapping[str, object]) -> Needs | None:
         return None
     layers, kv_heads, head_dim = number("layers"), number("kv_heads"), number("head_dim")
     token = 2 * layers * kv_heads * head_dim * size if layers and kv_heads and head_dim else None
-    return Needs(parameters * size, token, (width * size, width * _WIDE_BYTES))
+    return Needs(parameters * size, token, (width * size, width * _WIDE_BYTES, width * _WIDE_BYTES))
