@@ -201,6 +201,14 @@ def test_figures_of_another_tool() -> None:
 
 
 @pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces to read")
+def test_the_way_needs_the_peaks_of_products_and_memory_alone() -> None:
+    path = Path(str(CORPUS), "traces", "mi300x_vllm_decode_graph.json.gz")  # of a GPU without a name
+    assert api.roofline(path)[0].parts == api.roofline(path, peaks=["bf16=1307"])[0].parts == ()
+    found, _ = api.roofline(path, peaks=["memory=5.3", "bf16=1307"])
+    assert sum(part.ns for part in found.parts) == pytest.approx(found.span_ns)
+
+
+@pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces to read")
 def test_peaks_that_are_given_count_in_trees() -> None:
     path = Path(str(CORPUS), "pairs", "h100_bert_small.json.gz")
     slow, fast = (api.origins(path, peaks=[f"memory={number}"])[0].pieces for number in (1e-3, 2e-3))

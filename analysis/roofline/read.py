@@ -297,7 +297,8 @@ def _parts(work: Frame, family: np.ndarray, groups: Iterable[Group], span_ns: in
     What runs at the same time counts once, for the family that stands first.
     """
     known = [(group, group.work) for group in groups if group.work is not None]
-    if not known or any(group.least_ns is None for group, _ in known):
+    unknown = any(group.least_ns is None for group, one in known if one.family in HEAVY)
+    if not known or unknown or peaks.memory_tbps is None:
         return ()
     heavy = [(group.calls, one) for group, one in known if one.family in HEAVY]
     compute = sum((peaks.flops_ns(one.kind, one.flops or 0) or 0) * calls for calls, one in heavy)
