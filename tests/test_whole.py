@@ -364,17 +364,21 @@ def test_requests_of_vllm_keep_to_their_own_tables(tmp_path: Path, monkeypatch: 
     goal = target("llama")
     goal.tokenizer.save_pretrained(tmp_path)
     model = SimpleNamespace(tokenizer=str(tmp_path), trust_remote_code=False, get_vocab_size=lambda: goal.logits_width)
-    made = vllm_plugin.TableLogitsProcessor(SimpleNamespace(model_config=model), torch.device("cpu"), False)
+    config = SimpleNamespace(model_config=model)
+    kind = vllm_plugin.TableLogitsProcessor
+    both = [kind(config, torch.device("cpu"), False, by_row=by_row) for by_row in (None, False)]  # False: as on a GPU
     written: list[list[int]] = [[], [], []]
 
     def params(**given: Any) -> Any:
         return SimpleNamespace(extra_args=given or None)
 
     def update(added: Any = (), removed: Any = (), moved: Any = ()) -> None:
-        made.update_state(SimpleNamespace(added=added, removed=removed, moved=moved))
+        for one in both:
+            one.update_state(SimpleNamespace(added=added, removed=removed, moved=moved))
 
     def left() -> list[set[str]]:
-        out = made.apply(torch.zeros(3, goal.logits_width))
+        out, other = (made.apply(torch.zeros(3, goal.logits_width)) for made in both)
+        assert torch.equal(out, other)
         ids = [row.isfinite().nonzero().flatten().tolist() for row in out]
         return [{goal.tokenizer.decode(token) for token in row} if len(row) < 9 else {"any"} for row in ids]
 
@@ -388,10 +392,11 @@ def test_requests_of_vllm_keep_to_their_own_tables(tmp_path: Path, monkeypatch: 
     assert left() == [{"a", "b"}, {"any"}, {"<|end_of_text|>"}]
     update(removed=[2], moved=[(0, 1, direction.UNIDIRECTIONAL)])
     assert left() == [{"any"}, {"a", "b"}, {"any"}]
-    made.validate_params(asked[0])
+    kind.validate_params(asked[0])
     for given, why in (
         ({"table_regex": "a(?=b)"}, "it has assert"),
         ({"table_regex": "a", "table_choices": "b"}, "one text"),
     ):
         with pytest.raises(ValueError, match=why):
-            made.validate_params(params(**given))
+            kind.validate_params(params(**given))
+        ({"table_regex": "("}, "unterminated"),

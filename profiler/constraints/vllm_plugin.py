@@ -7,6 +7,7 @@ Tried with vLLM 0.32.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache, partial
 from typing import Any
 
@@ -16,8 +17,8 @@ from transformers import AutoTokenizer
 from vllm.v1.sample.logits_processor import LogitsProcessor, MoveDirectionality
 
 from molprof.profiler.constraints.json_schema import compiled
-from molprof.profiler.constraints.whole import WholeTable, make_table
-from molprof.profiler.models.device import on_gpu
+from molprof.profiler.constraints.whole import WholeBatch, WholeTable, anything, make_table
+from molprof.profiler.models.device import on_gpu, pinned
 from molprof.profiler.models.target import Target, token_bytes
 from molprof.profiler.molecules.prompts import Kind, Whole
 
@@ -58,20 +59,24 @@ class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         try:
             if (whole := asked(sampling_params)) is not None:
                 _check(whole)
-        except ValueError as problem:
+        except (ValueError, re.error) as problem:
             raise ValueError(f"molprof's table: {problem}") from problem
 
     def __init__(
-        self, vllm_config: Any, device: torch.device, is_pin_memory: bool, target: Target | None = None
-    ) -> None:
+        self, vllm_config: Any, device: torch.device, is_pin_memory: bool, target: Target | None = None,
+        by_row: bool | None = None,
+    ) -> None:  # fmt: skip
+        """`by_row`: see `WholeBatch`."""
         if target is None:
             model = vllm_config.model_config
             tokenizer: Any = AutoTokenizer.from_pretrained(model.tokenizer, trust_remote_code=model.trust_remote_code)
             eos = tokenizer.eos_token_id
             target = Target(tokenizer, token_bytes(tokenizer), model.get_vocab_size(), eos, eos, device)
+        self._target, self._by_row = target, not on_gpu(device) if by_row is None else by_row
         self._table = lru_cache(maxsize=256)(partial(make_table, target))
         self._requests: dict[int, _Request] = {}  # by row of the batch
-        self._on_device: dict[WholeTable, tuple[Tensor, Tensor]] = {}
+        self._other = _Request(anything(target.logits_width), [])  # of rows without a constraint
+        self._there: WholeBatch | None = None  # tables on the device
 
     def forget(self) -> None:
         """Drops all requests, where vLLM did not say that they ended."""
@@ -99,15 +104,16 @@ class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
     def apply(self, logits: Tensor) -> Tensor:
         """Masks in place the rows whose requests have a constraint, float32 (rows, logits_width)."""
-        for row, request in self._requests.items():
+        for request in self._requests.values():
             request.advance()
-            if not on_gpu(logits.device):
+        if self._by_row:
+            for row, request in self._requests.items():
                 request.table.form(request.state).apply(logits[row].numpy())
-                continue
-            if request.table not in self._on_device:
-                arrays = request.table.moves < 0, request.table.classes
-                forbidden, classes = (torch.from_numpy(array).to(logits.device) for array in arrays)
-                self._on_device[request.table] = forbidden, classes
-            forbidden, classes = self._on_device[request.table]
-            logits[row].masked_fill_(forbidden[request.state].index_select(0, classes), -torch.inf)
+        elif self._requests:
+            tables = {self._other.table, *(request.table for request in self._requests.values())}
+            if self._there is None or not tables.issubset(self._there.tables):
+                self._there = WholeBatch([*tables], self._target, 0, by_row=False)
+            rows = (self._requests.get(row, self._other) for row in range(len(logits)))
+            places = torch.tensor([self._there.place(one.table, one.state) for one in rows], dtype=torch.int32)
+            self._there.allow(logits, pinned(places, logits.device).to(logits.device, non_blocking=True))
         return logits

@@ -112,6 +112,12 @@ class WholeTable:
         return self.classes.nbytes + self.moves.nbytes + self.masks.nbytes + self.allowed.nbytes + int(forms.sum())
 
 
+def anything(width: int) -> WholeTable:
+    """The table of any tokens, whose one state is its first."""
+    classes, moves = np.zeros(width, dtype=np.int32), np.zeros((1, 1), dtype=np.int32)
+    return WholeTable(classes, moves, np.zeros(1, dtype=np.int64), moves == 0, np.array([width]), first=0)
+
+
 def table_of(automaton: Automaton, vocabulary: TokenBytes, eos: int, width: int) -> WholeTable:
     """The texts of an automaton in every cut into tokens, then the end token. Raises TooLarge."""
     kinds, ways = _ways(automaton, vocabulary, eos, width)
@@ -212,7 +218,7 @@ class WholeBatch(LogitsProcessor):
         self._called: list[int] = []
         self._ids: Tensor | None = None
         self._had: Sequence[_Array | None] = [None] * len(rows)  # the ids that are written in each row of `_out`
-        self._distinct = distinct = list(dict.fromkeys(rows))
+        self.tables = distinct = list(dict.fromkeys(rows))
         # One list of next states, with those of a state at the place that is its number here.
         places = self._places = np.cumsum([0, *(table.moves.size for table in distinct)])
         if self._by_row:
@@ -309,13 +315,17 @@ class WholeBatch(LogitsProcessor):
             path.append(table.after(path[-1], chosen))
         state = path[position]
         self._masked[row] += self._width - table.counts[table.masks[state]]
-        return int(self._places[self._distinct.index(table)] + state * table.moves.shape[1])
+        return self.place(table, state)
+
+    def place(self, table: WholeTable, state: int) -> int:
+        """A state of one of `tables` as `allow` takes it."""
+        return int(self._places[self.tables.index(table)] + state * table.moves.shape[1])
 
     def allow(self, scores: Tensor, states: Tensor) -> Tensor:
         if self._by_row:
             for place, own in zip(states.tolist(), scores.numpy(), strict=True):
                 number = int(np.searchsorted(self._places, place, side="right")) - 1
-                table = self._distinct[number]
+                table = self.tables[number]
                 table.form((place - int(self._places[number])) // table.moves.shape[1]).apply(own)
             return scores
         kinds = self._by_table[torch.bucketize(states, self._starts, right=True) - 1]
