@@ -131,6 +131,17 @@ def test_a_cause_is_explained_as_itself_and_nothing_else(
     assert {part for part, basis in item.basis.items() if basis == "window"} == (of_window if gpu else set())
 
 
+def test_prompts_have_runaway_tokens_and_no_junk(tmp_path: Path) -> None:
+    reports = []
+    for kinds, torch in (("cffe", "2.0"), ("cffjje", "2.1")):
+        content = captured(one(kinds, kinds))
+        content["molprof"]["environment"]["torch"] = torch
+        for item in content["molprof"]["molecules"]:
+            item["smiles"] = None
+        reports.append(tiny_trace.report(tmp_path / "trace.json", content))
+    assert nonzero(both_ways(*reports)) == {"tokens.runaway": 2 * STEP_NS}
+
+
 def test_factors_and_what_is_beside_the_parts(tmp_path: Path) -> None:
     spec = dataclasses.replace(one("cffffe", "cfe"), outside_ns=123)  # time in no phase is the residual
     item = explained(tmp_path, Spec(), spec)

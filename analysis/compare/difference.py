@@ -186,9 +186,10 @@ def _terms(first: Run, other: Run) -> Iterator[Term]:
         "steps.forced", *(_ratio(run.row_steps - run.idle_row_steps, run.generated_tokens) for run in runs)
     )
     useful = (run.generated_tokens - run.junk_tokens - run.filler_tokens for run in runs)
+    junk = "tokens.junk" if first.of_molecules else "tokens.runaway"
     rows = [
         (_factor("tokens.useful", *useful), per_token),
-        (_factor("tokens.junk", first.junk_tokens, other.junk_tokens), per_token),
+        (_factor(junk, first.junk_tokens, other.junk_tokens), per_token),
         (_factor("tokens.filler", first.filler_tokens, other.filler_tokens), per_token),
         (_factor("steps.idle", first.idle_row_steps, other.idle_row_steps),),
     ]

@@ -50,6 +50,7 @@ PART_LABELS = {
     "prefill": "prefill",
     "tokens.useful": "useful tokens",
     "tokens.junk": "junk tokens",
+    "tokens.runaway": "runaway tokens",
     "tokens.filler": "filler tokens",
     "steps.forced": "tokens per row and step",
     "steps.idle": "steps on finished rows",

@@ -171,7 +171,7 @@ def _timed(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Iterat
         f"Slowest tokens: {name}",
         table=table_of(
             slow, ("engine", "text", "0"), *((title, "text", f"1.{title}") for title in names),
-            ("position", "index", "1.position"), ("mask", "ns", "1.mask_ns"), ("accept", "ns", "1.accept_ns"),
+            ("position", "count", "1.position"), ("mask", "ns", "1.mask_ns"), ("accept", "ns", "1.accept_ns"),
             missing="-",
         ),
         detail=True,

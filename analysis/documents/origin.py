@@ -37,7 +37,7 @@ _MEANING = (
 )
 
 _POSITION: tuple[Field, ...] = (
-    ("position", "index"), ("alike", "count"), ("kernel", "name", "name"), ("operator", "name"),
+    ("position", "count"), ("alike", "count"), ("kernel", "name", "name"), ("operator", "name"),
     ("p50", "ns", "p50_ns"), ("match", "text", "certainty"),
     ("module", "path", lambda item: item["module"] if item["alike"] == 1 else _classes(item["module"])),
     ("source", "path"),

@@ -242,7 +242,7 @@ def _run_sections(reports: Reports) -> Iterator[Section]:
     )  # fmt: skip
     yield reports.of_runs(
         "Junk in coordinate blocks", _trained("drift", "junk_examples"),
-        ("#", "index", "sequence"), ("block", "index"), ("token", "index", "position"), ("blocks", "index"),
+        ("#", "index", "sequence"), ("block", "index"), ("token", "count", "position"), ("blocks", "index"),
         ("junk", "text", "surplus"), ("text", "text"), notes=_JUNK_NOTES,
     )  # fmt: skip
     removed = of_forbidden(reports)
@@ -256,7 +256,7 @@ def _run_sections(reports: Reports) -> Iterator[Section]:
     )  # fmt: skip
     yield reports.of_runs(
         "Largest disagreement", _trained("disagreement", "worst"),
-        ("#", "index", "sequence"), ("token", "index", "position"), ("choice", "text"),
+        ("#", "index", "sequence"), ("token", "count", "position"), ("choice", "text"),
         ("p", "probability", "probability"), ("rank", "count"), ("forbidden", "text"),
         ("text", "text", lambda item: f"{item.before}|{item.text}|{item.after}"), notes=("bars enclose the token",),
     )  # fmt: skip

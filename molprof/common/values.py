@@ -220,6 +220,6 @@ _FORMATS: dict[Unit, Callable[[float], str]] = {
     "number": _number,
     "index": str,
     "speed": _digits,
-    "probability": "{:.3f}".format,
+    "probability": _digits,
     "raw": _raw,
 }
