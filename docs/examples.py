@@ -1,5 +1,8 @@
 """What pages show of `traces/`, made anew: `python docs/examples.py`. A test fails when a page is stale.
 
+`python docs/examples.py masks.jsonl` makes the tables of `docs/masks.md` anew, from results of `molprof bench masks`. A
+table below `<!-- bench show: TITLE -->` is the one of this title.
+
 A block that begins with `$ molprof` holds what the command prints. A table whose columns are traces and whose rows are
 figures holds their values.
 """
@@ -11,6 +14,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from molprof import api
@@ -21,6 +25,9 @@ ROOT = Path(__file__).parent.parent
 PAGES = ("docs/case-study.md", "docs/comparing.md")
 _COMMAND = re.compile(r"```console\n\$ (molprof [^\n]+)\n.*?```", re.DOTALL)
 _TABLE = re.compile(r"^\| figure ((?:\| `[\w-]+` )+)\|\n(.*)\n((?:\|.*\n)+)", re.MULTILINE)
+# Of `bench show --format markdown` title and table; of a page the mark of a table, with its title, and the table.
+_SECTION = re.compile(r"^### (.+)\n\n(?:- .*\n)*\n?((?:\|.*\n)+)", re.MULTILINE)
+_MEASURED = re.compile(r"(<!-- bench show: (.+) -->\n)(?:\|.*\n)+")
 
 
 def fresh(text: str) -> str:
@@ -45,7 +52,21 @@ def _table(names: str, rule: str, rows: str) -> str:
     return f"| figure {names}|\n{rule}\n{''.join(lines)}"
 
 
+def measured(text: str, shown: str) -> str:
+    """A page with the tables of `molprof bench show --format markdown`."""
+    tables = dict(_SECTION.findall(shown))
+    return _MEASURED.sub(lambda found: f"{found[1]}{tables[found[2]]}", text)
+
+
+def _renew(page: str, made: Callable[[str], str]) -> None:
+    path = ROOT / page
+    path.write_text(made(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    for page in PAGES:
-        path = ROOT / page
-        path.write_text(fresh(path.read_text(encoding="utf-8")), encoding="utf-8")
+    if sys.argv[1:]:
+        results = _printed(f"molprof bench show {shlex.quote(os.path.abspath(sys.argv[1]))} --format markdown")
+        _renew("docs/masks.md", lambda text: measured(text, results))
+    else:
+        for page in PAGES:
+            _renew(page, fresh)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import examples
 import pytest
 from conftest import called
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -206,6 +207,11 @@ def test_a_benchmark_of_masks(tmp_path: Path, words: str, folder: Path) -> None:
     assert [item["instance"] for item in shown["wrongly_accepted"]] == ["twice"]
     code, out, _ = called(["bench", "show", "masks.jsonl"], tmp_path)
     assert (code, "Wrongly refused or accepted" in out, "maxLength" in out) == (0, True, True)
+    _, out, _ = called(["bench", "show", "masks.jsonl", "--format", "markdown"], tmp_path)
+    page = f"a\n<!-- bench show: Masks of a batch: {words} -->\n| old |\n\nb"
+    before, mark, *table, _, after = examples.measured(page, out).splitlines()
+    assert [before, mark, after] == [page[:1], page.splitlines()[1], page[-1:]]
+    assert [row.split(" | ")[:3] for row in table[2:]] == [["| xgrammar", "1", "1"], ["| xgrammar", "2", "1"]]
     code, out, _ = called(["bench", "show", "masks.jsonl", "--format", "csv"], tmp_path)
     assert (code, f"step,mask,{shown['mask']['p50_ns']}" in out) == (0, True)
 

@@ -81,7 +81,7 @@ class EngineMasks:
 
 
 def engine_masks(measured: Sequence[Measured]) -> list[EngineMasks]:
-    """What cases of masks measured, by tokenizer and engine. Cases without results are left out."""
+    """What cases of masks measured, in the order of tokenizers and engines. Cases without results are left out."""
     groups: dict[tuple[str, str, str | None], list[Measured]] = {}
     for item in measured:
         if item.masks:
@@ -89,7 +89,7 @@ def engine_masks(measured: Sequence[Measured]) -> list[EngineMasks]:
             groups.setdefault((*names, item.settings.get("other")), []).append(item)  # type: ignore[arg-type]
     return [
         EngineMasks(engine, other, tokenizer, items[0].masks[0].version, tuple(itertools.chain(*map(_schemas, items))))
-        for (tokenizer, engine, other), items in groups.items()
+        for (tokenizer, engine, other), items in sorted(groups.items(), key=lambda group: str(group[0]))
     ]
 
 

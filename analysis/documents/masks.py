@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,8 +21,11 @@ _TAIL: tuple[Field, ...] = (
 
 
 def masks_sections(measured: Sequence[Measured]) -> Iterator[Section]:
-    """Sections of all cases of masks in an environment."""
-    found = engine_masks(measured)
+    """Sections of all cases of masks in an environment, those that have rows."""
+    return (section for section in _sections(engine_masks(measured)) if section.table and section.table.rows)
+
+
+def _sections(found: Sequence[EngineMasks]) -> Iterator[Section]:
     for name in dict.fromkeys(item.tokenizer for item in found):
         mine = [item for item in found if item.tokenizer == name]
         timed = [(item, item.masks()) for item in mine if item.other is None]
@@ -145,14 +149,19 @@ def _timed(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Iterat
             detail=by == "keyword",
         )
     batches = [(item.engine, *one) for item in engines for one in batched(item)]
+    threads = {engine: [row[2] for row in batches if row[0] == engine] for engine, *_ in batches}
+    most = max(itertools.chain(*threads.values()), default=1)
+    alone = [engine for engine, counts in threads.items() if max(counts) < most]
     yield Section(
         f"Masks of a batch: {name}",
-        ("time to fill the masks of all rows; they stand at places spread over the longest instance of each schema",),
+        ("time to fill the masks of all rows; they stand at places spread over the longest instance of each schema",
+         *([f"with one thread, whatever --threads says: {', '.join(alone)}"] if alone else [])),
         table_of(
             batches, ("engine", "text", "0"), ("rows", "count", "1"), ("threads", "count", "2"),
             ("steps", "count", "3.count"), ("p50", "ns", "3.p50_ns"), ("p90", "ns", "3.p90_ns"),
             ("p99", "ns", "3.p99_ns"), ("largest", "ns", "3.largest_ns"),
-            ("p50 per row", "ns", lambda row: per(row[3].p50_ns, row[1])), missing="-",
+            ("p50 per row", "ns", lambda row: per(row[3].p50_ns, row[1])),
+            ("p99 per row", "ns", lambda row: per(row[3].p99_ns, row[1])), missing="-",
         ),
     )  # fmt: skip
     grown = [(item.engine, one) for item, masks in timed for one in growth(masks)]

@@ -436,10 +436,14 @@ _MASK_OPTIONS = (
     _listed("--engine", "engines", bench_masks.ENGINE_NAMES, _ALL, "Packages that make masks."),
     _listed("--tokenizer", "tokenizers", None, "llama", "Presets, folders or hub ids of tokenizers."),
     click.option("--batch", "batches", type=_values(read=int), metavar="N,...",
-                 help="Fill batches of N rows too, with one thread and with --threads.  [default: none]"),
+                 help="Fill batches of N rows too.  [default: none]"),
     *bench_masks.OPTIONS,
 )  # fmt: skip
-command.add_command(
-    _benchmark(bench_masks.NAME, bench_masks.TEXT, _MASK_OPTIONS, lambda running, given: bench_masks.mask_cases(given))
+_masks = _benchmark(
+    bench_masks.NAME, bench_masks.TEXT, _MASK_OPTIONS, lambda running, given: bench_masks.mask_cases(given)
 )
+for _item in _masks.params:
+    if isinstance(_item, click.Option) and _item.name == "threads":
+        _item.help = bench_masks.THREADS
+command.add_command(_masks)
 command.add_command(_show)

@@ -34,6 +34,7 @@ OPTIONS = (
     click.option("--oracle", is_flag=True,
                  help="Compare the masks of each two engines, and say who is right, in place of timing."),
 )  # fmt: skip
+THREADS = "Fill each --batch with N threads too, beside one. xgrammar and llguidance alone have more.  [default: 1]"
 ENGINE_NAMES = tuple(ENGINES)
 
 
@@ -43,7 +44,7 @@ def mask_cases(given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
     if batches and min(batches) < 1:
         raise click.BadParameter("a batch has a row or more", param_hint="'--batch'")
     refuse("molprof bench masks", "masks are made on the host", device=given["device"] != AUTO)
-    refuse("molprof bench masks", "threads fill the masks of a --batch", threads=threads and not batches)
+    refuse("molprof bench masks", "with --batch N: threads fill its masks", threads=threads and not batches)
     refuse("molprof bench masks --oracle", "it times nothing", batch=given["oracle"] and batches)
     folder, size = given["folder"], given["schemas"]
     found = find_schemas(None if folder is None else Path(folder))
