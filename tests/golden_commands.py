@@ -139,7 +139,8 @@ MISTAKES = (
     "bench batch --dry-run --processor string:Formatter --processor-arg a=1",
     "wheels --have torch==2.11.0 -o w --python 3", "wheels --have torch==2.11.0 -o w --processors grammar",
     "wheels --have torch==2.11.0 -o none/x", "wheels --have torch==2.4 -o w", "drift --tokenizer /no/such",
-    "drift --regex '(a)\\1'", "drift --regex '('", "drift --choices ''", "drift --choices a --placeholder 0,0,0",
+    "drift --regex '(a)\\1'", "drift --regex '(?=a)b'", "drift --regex '('", "drift --choices a -n 3",
+    "drift --choices ''", "drift --choices a --placeholder 0,0,0",
     "drift --tokenizer given/empty", "drift --placeholder 0.0,0.0,.0", "doctor --limit 0",
     f"report absent.json -o {'n' * 300}",
     *(f"report given/tiny.json --fail-if '{text}'" for text in (

@@ -77,17 +77,26 @@ def test_regular_expressions_allow_what_python_matches() -> None:
 @pytest.mark.parametrize(
     ("form", "why"),
     [
-        (r"(a)\1", "it has groupref"),
-        ("a(?=b)", "it has assert"),
-        ("(?i)a", "it ignores case"),
-        ("(?s:.)", "flags change inside"),
-        (r"a\bb", "at_boundary"),
-        ("a$b", "at_end"),
+        (r"(a)\1", r"it has a back reference, such as \1"),
+        ("a(?=b)", "it has lookahead or lookbehind, such as (?=...)"),
+        ("(?<!a)b", "it has lookahead or lookbehind, such as (?!...)"),
+        ("(a)?(?(1)b|c)", "it has a choice by a group, (?(1)...)"),
+        ("(?i)a", "it ignores case, (?i)"),
+        ("(?s:.)", "flags change inside of it, as by (?s:...)"),
+        (r"a\bb", r"it has \b or \B"),
+        ("a$b", "it has ^ or $ inside of it"),
     ],
 )
 def test_patterns_without_an_automaton(form: str, why: str) -> None:
-    with pytest.raises(NotRegular, match=why):
+    with pytest.raises(NotRegular) as found:
         regular(form)
+    assert str(found.value) == why
+
+
+@pytest.mark.parametrize("written", ['{"type": 3}', '{"type": "number", "minimum": "a"}', '{"properties": [1]}'])
+def test_keywords_of_another_type(written: str) -> None:
+    with pytest.raises(NotRegular, match="it has a keyword with a value of another type than it takes"):
+        schema_part(written)
 
 
 def schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:
@@ -352,6 +361,12 @@ def test_what_does_not_fit_falls_back_by_name() -> None:
     assert made_instead.parameters["instead_of"] == {"table": "it allows any value"}
     with pytest.raises(TooLarge, match="more than 200,000 states"):
         make_table(goal, Whole("regex", r"\w{1,4000}"))
+    with pytest.raises(TooLarge, match="the repetition number is too large"):
+        make_table(goal, Whole("regex", "a{99999999999}"))
+    with pytest.raises(NotRegular, match="half of a surrogate pair"):
+        make_table(goal, Whole("choices", "a,\udcff"))
+    with pytest.raises(TooLarge, match="too many parts in each other"):
+        make_table(goal, Whole("regex", f"{'(' * 900}a{')' * 900}"))
 
 
 def test_requests_of_vllm_keep_to_their_own_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,9 +409,9 @@ def test_requests_of_vllm_keep_to_their_own_tables(tmp_path: Path, monkeypatch: 
     assert left() == [{"any"}, {"a", "b"}, {"any"}]
     kind.validate_params(asked[0])
     for given, why in (
-        ({"table_regex": "a(?=b)"}, "it has assert"),
+        ({"table_regex": "a(?=b)"}, "it has lookahead"),
         ({"table_regex": "a", "table_choices": "b"}, "one text"),
+        ({"table_regex": "("}, "unterminated"),
     ):
         with pytest.raises(ValueError, match=why):
             kind.validate_params(params(**given))
-        ({"table_regex": "("}, "unterminated"),

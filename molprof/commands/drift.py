@@ -16,6 +16,8 @@ from molprof.common.errors import UsageError
 from molprof.common.settings import TABLE, CaptureSettings
 from molprof.common.text_format import TextFormat
 
+_DECIMALS = 4
+
 
 @click.command("drift", context_settings={"allow_extra_args": True})
 @click.option(
@@ -32,7 +34,7 @@ from molprof.common.text_format import TextFormat
     "--placeholder", "placeholders", multiple=True, metavar="TEXT",
     help="Measure this placeholder too, such as 0.000,0.000,0.000. Repeatable.",
 )  # fmt: skip
-@number_option("--decimals", most=12, default=4, help="Decimals of the coordinates.")
+@number_option("--decimals", most=12, default=_DECIMALS, help="Decimals of the coordinates.")
 @whole_options
 @format_options
 @config_option
@@ -75,7 +77,9 @@ def command(
         )
     result.check(filter(None, [path]))
     if any(value is not None for value in whole.values()):
-        refuse("drift of a constraint", "a constraint has no coordinates", conformers=path, placeholder=placeholders)
+        given: dict[str, object] = {"conformers": path, "placeholder": placeholders, "n": count}
+        given |= {"decimals": decimals != _DECIMALS, "prompt_format": prompt_format, "answer_format": answer_format}
+        refuse("drift of a constraint", "a constraint has no coordinates", **given)
         result.deliver(_room(whole, tokenizers, config))
         return
     from molprof.profiler.drift import PLACEHOLDERS, check_placeholders, drift_document, survey
@@ -119,8 +123,8 @@ def _room(given: dict[str, Any], names: tuple[str, ...], config: Path | None) ->
     except re.error as problem:
         raise UsageError(f"--regex {whole.text!r}: {problem}", hint="a regular expression of Python") from None
     except (NotRegular, TooLarge, NoText) as problem:
-        hint = "in a run: molprof capture --disagreement"
-        raise UsageError(f"the {whole.kind} has no automaton: {problem}", hint) from None
+        hint = "write it otherwise, or see what another engine does in a run: molprof capture --disagreement"
+        raise UsageError(f"no automaton is made of the {whole.kind}: {problem}", hint) from None
     project = find_project(config)
     loaded = [(name, load_backend(project.tokenizer(name) or name)) for name in dict.fromkeys(names)]
     return room_document(room_of(whole.kind, whole.text, automaton, loaded))

@@ -231,8 +231,8 @@ def given_options(command: _F) -> _F:
 
 def refuse(what: str, hint: str, **given: object) -> None:
     """Raises UsageError where an option is given, each by its name, that `what` excludes."""
-    if any(given.values()):
-        names = [f"--{name.replace('_', '-')}" for name in given]
+    names = [f"{'--'[: len(name)]}{name.replace('_', '-')}" for name, value in given.items() if value]
+    if names:
         raise UsageError(f"{what} takes no {_either(names)}", hint)
 
 
@@ -243,7 +243,7 @@ def check_ending(output: Path, endings: Sequence[str]) -> None:
 
 
 def _either(endings: Sequence[str]) -> str:
-    return f"{', '.join(endings[:-1])} or {endings[-1]}"
+    return " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
 
 
 def make_folder(folder: Path) -> None:

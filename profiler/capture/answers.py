@@ -46,7 +46,7 @@ def _checks(settings: CaptureSettings, asked: Whole | None) -> Iterator[Check]:
     if kind == "regex":
         try:
             pattern = re.compile(text)
-        except re.error as problem:
+        except (re.error, OverflowError, RecursionError) as problem:
             raise UsageError(f"--regex {text!r}: {problem}", hint="a regular expression of Python") from None
         yield lambda answer, prompt: None if pattern.fullmatch(answer) else "another text than the regular expression"
     if kind == "choices":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -24,6 +25,9 @@ from molprof.profiler.constraints.base import BatchProcessor, Rows
 from molprof.profiler.models.device import on_gpu, pinned
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.prompts import Whole
+
+_HINT = "write it otherwise, or use another --processor; grammars are GBNF for xgrammar, Lark for llguidance"
+_PLACE = re.compile(r"^\[[0-9:]+\] \S+:\d+: ")  # time and source that XGrammar puts before its errors
 
 
 class EngineProcessor(ABC):
@@ -164,7 +168,8 @@ class XGrammar(EngineProcessor):
         try:
             compiled = compile_kind(grammar.grammar(self.notation))
         except RuntimeError as problem:
-            raise RunError(f"xgrammar cannot compile the {grammar.kind}: {shortened(str(problem), 300)}") from problem
+            text = _PLACE.sub("", str(problem))
+            raise RunError(f"xgrammar cannot compile the {grammar.kind}: {shortened(text, 300)}", _HINT) from problem
         return lambda: self.package.GrammarMatcher(compiled, override_stop_tokens=self.closing)
 
     def accept(self, matcher: Any, token: int) -> None:
@@ -228,7 +233,7 @@ class LLGuidance(EngineProcessor):
 
     def _check(self, matcher: Any) -> None:
         if matcher.is_error():
-            raise RunError(f"llguidance: {matcher.get_error()}")
+            raise RunError(f"llguidance: {matcher.get_error()}", _HINT)
 
 
 ENGINES: dict[str, type[EngineProcessor]] = {engine.name: engine for engine in (XGrammar, LLGuidance)}

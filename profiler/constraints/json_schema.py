@@ -92,17 +92,26 @@ def schema_part(written: str) -> Part:
         raise NotRegular(f"it has a pattern that Python does not read: {problem}") from None
     except RecursionError:
         raise NotRegular("it refers to itself without an end") from None
+    except (NotRegular, TooLarge):
+        raise
+    except (AttributeError, TypeError, ValueError) as problem:
+        raise NotRegular(f"it has a keyword with a value of another type than it takes: {problem}") from None
 
 
 def compiled(whole: Whole) -> Automaton:
     """The automaton of what answers keep to. Raises NotRegular, TooLarge and NoText."""
-    match whole.kind:
-        case "regex":
-            return made(regular(whole.text))
-        case "choices":
-            return made(either(*map(text, whole.text.split(","))))
-        case "schema":
-            return made(schema_part(whole.text))
+    try:
+        match whole.kind:
+            case "regex":
+                return made(regular(whole.text))
+            case "choices":
+                return made(either(*map(text, whole.text.split(","))))
+            case "schema":
+                return made(schema_part(whole.text))
+    except RecursionError:
+        raise TooLarge("it has too many parts in each other") from None
+    except UnicodeEncodeError:
+        raise NotRegular("it has half of a surrogate pair") from None
     raise NotRegular("it is a grammar")
 
 

@@ -28,6 +28,15 @@ _UNICODE: dict[str, Callable[[str], bool]] = {
     "SPACE": str.isspace,
     "WORD": lambda character: character.isalnum() or character == "_",
 }
+# What an automaton does not have, by Python's name of it.
+_UNKNOWN = {
+    "ASSERT": "lookahead or lookbehind, such as (?=...)",
+    "ASSERT_NOT": "lookahead or lookbehind, such as (?!...)",
+    "ATOMIC_GROUP": "an atomic group, (?>...)",
+    "GROUPREF": r"a back reference, such as \1",
+    "GROUPREF_EXISTS": "a choice by a group, (?(1)...)",
+    "POSSESSIVE_REPEAT": "a possessive repeat, such as a*+",
+}
 _BEGIN, _END = (names.AT_BEGINNING, names.AT_BEGINNING_STRING), (names.AT_END, names.AT_END_STRING)
 
 
@@ -45,15 +54,16 @@ def regular(pattern: str, flags: int = 0, spelled: Callable[[Ranges], Part] = au
     Raises:
         NotRegular: it has what no automaton has (back references), or what is not made here (looking around,
             `re.IGNORECASE`, boundaries inside a text).
+        TooLarge: a number of repetitions is more than Python reads.
         re.error: it is no pattern.
     """
-    tree = parser.parse(pattern, flags)
+    tree = _parsed(pattern, flags)
     return _Reader(tree.state.flags, spelled).sequence(tree.data, True, True)
 
 
 def searched(pattern: str, spelled: Callable[[Ranges], Part]) -> Part:
     """The texts of which a part matches, as a JSON schema's `pattern` asks; `\\d` and others are ASCII there."""
-    tree = parser.parse(pattern, re.ASCII)
+    tree = _parsed(pattern, re.ASCII)
     anywhere = automaton.repeated(spelled(EVERY), 0, None)
     found = []
     for branch in _branches(tree.data):
@@ -62,6 +72,14 @@ def searched(pattern: str, spelled: Callable[[Ranges], Part]) -> Part:
         whole = _Reader(tree.state.flags, spelled).sequence(branch, begins, ends)
         found.append(automaton.sequence(*[anywhere] * (not begins), whole, *[anywhere] * (not ends)))
     return automaton.either(*found)
+
+
+def _parsed(pattern: str, flags: int) -> Any:
+    """As Python reads it. Raises TooLarge where a number of repetitions is too much for it."""
+    try:
+        return parser.parse(pattern, flags)
+    except OverflowError as problem:
+        raise automaton.TooLarge(str(problem)) from None
 
 
 def _branches(items: list[Any]) -> list[list[Any]]:
@@ -76,7 +94,7 @@ class _Reader:
 
     def __init__(self, flags: int, spelled: Callable[[Ranges], Part]) -> None:
         if flags & (re.IGNORECASE | re.LOCALE):
-            raise NotRegular("it ignores case")
+            raise NotRegular("it ignores case, (?i)")
         self._ascii, self._dotall, self._spelled = bool(flags & re.ASCII), bool(flags & re.DOTALL), spelled
 
     def sequence(self, items: Iterable[Any], first: bool, last: bool) -> Part:
@@ -98,7 +116,7 @@ class _Reader:
         if operator is names.SUBPATTERN:
             _, more, fewer, inside = value
             if more or fewer:
-                raise NotRegular("flags change inside of it")
+                raise NotRegular("flags change inside of it, as by (?s:...)")
             return self.sequence(inside, first, last)
         if operator in (names.MAX_REPEAT, names.MIN_REPEAT):
             low, high, inside = value
@@ -123,7 +141,8 @@ class _Reader:
             negated = value[0][0] is names.NEGATE
             ranges = joined(item for part in value[negated:] for item in self._one(*part))
             return others(ranges) if negated else ranges
-        raise NotRegular(f"it has {str(operator).lower()}{f' {value}'.lower() if operator is names.AT else ''}")
+        inside = r"\b or \B" if "BOUNDARY" in str(value) else "^ or $ inside of it"
+        raise NotRegular(f"it has {inside if operator is names.AT else _UNKNOWN[str(operator)]}")
 
     def _category(self, kind: str) -> Ranges:
         return _ASCII[kind] if self._ascii else _category(kind)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _MOST_LOOPS, _MOST_TEXT = 20, 60
-_BLANK, _DIGITS = frozenset(b"\t\n\v\f\r "), frozenset(b"0123456789")
+_BLANK, _DIGITS = frozenset(b"\t\n\v\f\r\x1c\x1d\x1e\x1f "), frozenset(b"0123456789")
+_ASCII = frozenset(range(128))
 # Of bytes that lead to the same states, the first here stands for all.
 _READABLE = [*dict.fromkeys([*f"{string.ascii_lowercase}{string.digits}{string.printable}".encode(), *range(256)])]
 _Ways = dict[int, tuple[int, int] | None]
@@ -31,7 +32,7 @@ _Ways = dict[int, tuple[int, int] | None]
 class Loop(Struct, frozen=True):
     """States that lead to each other."""
 
-    cause: str  # white space, digits, or text: other bytes too
+    cause: str  # white space, digits, or text: other characters too; of ASCII characters, if it has any
     after: str  # the shortest text that leads there
     around: str  # a short way around
 
@@ -89,6 +90,7 @@ def _loops(automaton: Automaton, shown: Sequence[int], ways: _Ways) -> list[Loop
         for own in _components(following):
             inside: Any = np.isin(automaton.moves[own], own).any(axis=0)
             used = {byte for byte in range(256) if inside[automaton.kinds[byte]]}
+            used = used & _ASCII or used
             if used and used <= only and (len(only) < 256 or not (used <= _BLANK or used <= _DIGITS)):
                 found.append((min(map(order.__getitem__, own)), cause, following))
     loops = []
@@ -167,9 +169,10 @@ def room_document(room: Room) -> Document:
     ]  # fmt: skip
     loops = table_of(
         room.loops, ("cause", "text"), ("after", "text", lambda loop: shortened(loop.after, _MOST_TEXT)),
-        ("around", "text", lambda loop: repr(shortened(loop.around, _MOST_TEXT))),
+        ("one round", "text", lambda loop: repr(shortened(loop.around, _MOST_TEXT))),
     )  # fmt: skip
-    bounded = () if room.loops else ("none: every text has an end",)
+    note = "a model may write round after round until the token limit; after: the shortest text that leads to the loop"
+    bounded = (note if room.loops else "none: every text has an end",)
     spelled = table_of(
         room.spellings, ("tokenizer", "text"), ("tokens", "count"), ("cut apart", "count", "apart_tokens"),
         ("drift", "count", lambda one: one.apart_tokens - one.tokens),
