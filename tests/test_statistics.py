@@ -72,7 +72,9 @@ def test_the_interval_of_a_mean(values: list[float], expected: tuple[float, floa
     [
         ([2.0, 8.0], [1.0, 1.0], None),
         ([30.0, 31.5, 27.0], [10.0, 10.5, 9.0], (3.0, 3.0, 0.95)),
-        ([3.0, 30.0, 300.0], [1.0, 10.0, 100.0], (3.0, 3.0, 0.95)),  # the mean of the first may be 0
+        ([3.0, 30.0, 300.0], [1.0, 10.0, 100.0], (3.0, 3.0, 0.95)),
+        # e^(4.3027 s / 3**0.5), where s**2 = (0.1**2 + 0.1**2) / 2
+        ([9.0, 11.0, 10.0], [5.0, 5.0, 5.0], (2 / 1.28199, 2 * 1.28199, 0.95)),
     ],
 )
 def test_the_interval_of_paired_rounds(
@@ -81,15 +83,15 @@ def test_the_interval_of_paired_rounds(
     same(paired_ratio(values, first), expected)
 
 
-@pytest.mark.parametrize("more", [0.3, 0.8, 1.0, 1.1, 1.3, 2.5])
-def test_the_paired_ratio_differs_from_1_where_the_difference_differs_from_0(more: float) -> None:
-    first = [10.0, 13.0, 11.0, 12.0]
-    values = [first[0] + more + 1, first[1] + more - 1, first[2] + more, first[3] + more]
-    ratio = paired_ratio(values, first)
-    difference = mean_interval([value - before for value, before in zip(values, first, strict=True)])
+@pytest.mark.parametrize("noise", [0.0, 0.1, 4.0, 30.0])
+def test_the_interval_of_paired_rounds_is_above_0_holds_their_ratio_and_inverts(noise: float) -> None:
+    first = [10.0, 13.0, 11.0 + 20 * noise]
+    values = [10.5 + noise, 14.0, 12.0]
+    ratio, back = paired_ratio(values, first), paired_ratio(first, values)
     assert ratio is not None
-    assert significant(ratio) is significant(difference, 0.0)
-    assert ratio.low < sum(values) / sum(first) < ratio.high
+    assert back is not None
+    assert 0 < ratio.low < sum(values) / sum(first) < ratio.high
+    assert (1 / ratio.low, 1 / ratio.high) == pytest.approx((back.high, back.low))
 
 
 @given(TIMES, TIMES)

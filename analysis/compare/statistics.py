@@ -7,9 +7,8 @@ statistic (ibid. 4.3, Moses, on logarithms), which assumes that the times differ
 of at least LEVEL. Few passes reach less: four of each run reach 97 % for a ratio, three 90 %; for a median, six reach
 97 %, three 75 %.
 
-Passes of paired runs are compared round by round: Student's interval of the mean difference, and Fieller's of the ratio
-of the means (E. C. Fieller, J. Royal Stat. Soc. B 16, 1954), which holds 1 exactly where the other holds 0. They need
-three rounds, which make them wide.
+Passes of paired runs are compared round by round: Student's interval of the mean difference, and on logarithms that of
+the ratio of the means, which is above 0. They need three rounds, which make them wide.
 """
 
 from __future__ import annotations
@@ -72,35 +71,30 @@ def mean_interval(values: Sequence[float], level: float = LEVEL) -> Interval | N
     count = len(values)
     if count < LEAST_REPEATS:
         return None
-    mean = math.fsum(values) / count
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    half = student(level, count - 1) * deviation / math.sqrt(count)
+    mean, half = math.fsum(values) / count, _half(values, level)
     return Interval(mean - half, mean + half, level)
 
 
 def paired_ratio(values: Sequence[float], first: Sequence[float]) -> Interval | None:
     """Of the mean of times over the mean of `first`, above 0, round by round. None with less than LEAST_REPEATS.
 
-    It holds each r for which 0 may be the mean of value - r first.
+    On logarithms, so that it is above 0 and that of the inverse is its inverse. By what share each round is above the
+    mean of its run has the variance of the logarithm of the ratio, to first order.
     """
     count = len(values)
     if count < LEAST_REPEATS or min(*values, *first) <= 0:
         return None
     here, there = math.fsum(values) / count, math.fsum(first) / count
-    share = student(LEVEL, count - 1) ** 2 / count / (count - 1)
+    shares = [value / here - before / there for value, before in zip(values, first, strict=True)]
+    factor = math.exp(_half(shares, LEVEL))
+    return Interval(here / there / factor, here / there * factor, LEVEL)
 
-    def noise(one: Sequence[float], two: Sequence[float]) -> float:
-        together = math.fsum(a * b for a, b in zip(one, two, strict=True))
-        return share * (together - math.fsum(one) * math.fsum(two) / count)
 
-    square = there * there - noise(first, first)
-    if square <= 0:  # the mean of `first` may be 0, so r may be anything: the noise at the ratio itself
-        rest = [value - here / there * before for value, before in zip(values, first, strict=True)]
-        middle, half, square = here, math.sqrt(max(0.0, noise(rest, rest))), there
-    else:  # the roots of square r^2 - 2 middle r + here^2 - noise
-        middle = here * there - noise(values, first)
-        half = math.sqrt(max(0.0, middle * middle - square * (here * here - noise(values, values))))
-    return Interval((middle - half) / square, (middle + half) / square, LEVEL)
+def _half(values: Sequence[float], level: float) -> float:
+    """Half the length of Student's interval of the mean of these values, two or more."""
+    count, mean = len(values), math.fsum(values) / len(values)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+    return student(level, count - 1) * deviation / math.sqrt(count)
 
 
 @cache
