@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +130,19 @@ def test_a_tokenizer_that_the_program_drops(tmp_path: Path) -> None:
     assert run is not None
     assert (run.setup.vocabulary, run.setup.max_new_tokens) == (64, 2)
     assert [f"{item.prompt}{item.text}" for item in run.sequences] == ["".join(expected)]
+
+
+def test_the_name_of_a_thread_that_linux_cuts_within_a_character(model: Any, tmp_path: Path) -> None:
+    def named() -> None:
+        ctypes.CDLL(None).prctl(15, "потокпоток".encode(), 0, 0, 0)  # PR_SET_NAME, of which 15 bytes are kept
+        model.generate(torch.tensor([[3, 11]]), max_new_tokens=2, min_new_tokens=2)
+
+    with record(tmp_path / "thread.json"):
+        thread = threading.Thread(target=named)
+        thread.start()
+        thread.join()
+    assert "(потокпо\N{REPLACEMENT CHARACTER})" in (tmp_path / "thread.json").read_text()
+    assert api.report(tmp_path / "thread.json").trace.lost_events == 0
 
 
 def test_beams_and_several_answers_to_a_prompt(model: Any, tmp_path: Path) -> None:

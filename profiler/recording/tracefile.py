@@ -7,6 +7,7 @@ import itertools
 import json
 import mmap
 import re
+import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -108,6 +109,7 @@ def read_exported(raw: Path, output: OutputFile, functions: bool = True) -> Expo
         RunError: `raw` is not whole: the disk was full while torch wrote it; or a step is there twice.
     """
     try:
+        _make_utf8(raw)
         with raw.open("rb") as file:
             # `Raw` refers to the pages of the file, which need no memory of their own.
             keys = msgspec.json.decode(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), type=dict[str, Raw])
@@ -137,6 +139,21 @@ def read_exported(raw: Path, output: OutputFile, functions: bool = True) -> Expo
                 raise RunError(f"the recording has step {step} of batch {batch} twice")
             steps[batch, step] = StepSpan(_ns(found.ts), _ns(found.dur))
     return Exported(keys, kept, steps)
+
+
+def _make_utf8(raw: Path) -> None:
+    """Replaces bytes that are not UTF-8: Linux cuts names of threads to 15 bytes, also within a character."""
+    with raw.open(encoding="utf-8", newline="") as text:
+        try:
+            while text.read(_CHUNK_BYTES):
+                pass
+            return
+        except UnicodeDecodeError:
+            pass
+    whole = Path(f"{raw}.utf8")
+    with raw.open(encoding="utf-8", errors="replace", newline="") as text, whole.open("w", encoding="utf-8") as out:
+        shutil.copyfileobj(text, out, _CHUNK_BYTES)
+    whole.replace(raw)
 
 
 def write_trace(recorded: Exported, output: OutputFile, events: Iterable[str], added: Mapping[str, Any]) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -157,8 +158,7 @@ class ProfilerMarks(Marks):
 
     def _start(self) -> None:
         synchronize(self._device)  # kernels of earlier steps must not reach into the recording
-        self.profiler = _profiler(self._device, **self._what)
-        self.profiler.start()
+        self.profiler = _started(self._device, **self._what)
         self._recording = True
 
 
@@ -172,9 +172,10 @@ def _entered(name: str) -> Any:
 def warm_up(device: torch.device, threads: bool = False) -> None:
     """The first recording of a process sets up CUPTI, which takes seconds, and must not be of another thread."""
     if on_gpu(device) or threads:
-        with _profiler(device):
-            torch.zeros(1, device=device).add_(1)
-            synchronize(device)
+        profiler = _started(device)
+        torch.zeros(1, device=device).add_(1)
+        synchronize(device)
+        profiler.stop()
 
 
 @contextmanager
@@ -206,12 +207,15 @@ def export(profiler: torch.profiler.profile, raw: Path) -> None:
         raise RunError(f"torch could not export its trace: {problem}", hint="is the disk full?") from problem
 
 
-def _profiler(device: torch.device, **what: Any) -> torch.profiler.profile:
-    """A profiler of the CPU, and of the GPU if `device` is one."""
+def _started(device: torch.device, **what: Any) -> torch.profiler.profile:
+    """A profiler of the CPU, and of the GPU if `device` is one, which runs."""
     # Without this, Kineto prints every start and stop to stderr. It reads this when torch first profiles.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     activities = [torch.profiler.ProfilerActivity.CPU]
     if on_gpu(device):
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    # It holds one cycle; else torch warns that others are lost.
-    return torch.profiler.profile(activities=activities, acc_events=True, **what)
+    profiler = torch.profiler.profile(activities=activities, **what)
+    with warnings.catch_warnings():  # of torch 2.10 to 2.12, about cycles: there is one
+        warnings.filterwarnings("ignore", "Warning: Profiler clears events")
+        profiler.start()
+    return profiler
