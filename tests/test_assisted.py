@@ -119,6 +119,7 @@ def test_a_capture_and_its_report(assistants: dict[str, str], tmp_path: Path) ->
         ({"forced_runs": True}, "engine 'forced' has no assistant"),
         ({"assistant": None, "engine": "assisted"}, "assisted decoding has an assistant"),
         ({"assistant": None, "free_drafts": True}, "an assistant drafts, and this run has none"),
+        ({"processor": "generic"}, "has no table of states, which drafts go back in"),
         ({"free_drafts": True}, "without a processor all drafts are free"),
     ],
 )
@@ -132,4 +133,4 @@ def test_another_vocabulary_and_a_processor_without_a_table_are_refused(assistan
     with pytest.raises(UsageError, match="has another vocabulary than 'tiny'"):
         batches(runner(GENERATE, "qwen", "grammar", **run), "C", size=1)
     with pytest.raises(UsageError, match="has no table of states, which drafts go back in"):
-        batches(runner(GENERATE, "llama", "generic", **run), "C", size=1)
+        batches(runner(GENERATE, "llama", "users:Sums", **run), "C", size=1)

@@ -33,6 +33,8 @@ _PLACEHOLDER = re.compile(rf"{_NUMBER},{_NUMBER},{_NUMBER}")
 # Processors that take a JSON schema, a regular expression, choices or a grammar, and the settings that name one.
 ENGINES = ("xgrammar", "llguidance")
 WHOLE_TEXT = (TABLE, *ENGINES)
+# Those of molprof without a table of states, which continuous batching takes and drafts go back in.
+WITHOUT_STATES = ("generic", "qwen", *ENGINES)
 CONSTRAINTS = ("schema", "regex", "choices", "grammar_file")
 TRAINED, RANDOM = "trained", "random"
 # They restrict torch to one of its scaled-dot-product kernels; the names of `ATTENTION` are transformers'.
@@ -351,12 +353,18 @@ class CaptureSettings:
                 f"drafts that fail are taken back out of the KV cache, which {self.kv_cache!r} is not made for",
                 "leave out --kv-cache",
             )
+        if self.processor in WITHOUT_STATES:
+            text = f"the processor {self.processor!r} has no table of states, which drafts go back in"
+            yield text, "--processor vectorized, truncate, grammar or table"
         if self.free_drafts and self.processor is None:
             yield "without a processor all drafts are free", "--processor NAME, or leave out --free-drafts"
 
     def _not_continuous(self) -> Iterator[tuple[str, str]]:
         """What continuous batching leaves out or replaces without a word."""
         what = "continuous batching"
+        if self.processor in WITHOUT_STATES:
+            text = f"the processor {self.processor!r} has no table of states, which {what} takes"
+            yield text, "--processor vectorized, truncate, grammar or table; or implement StateTable"
         if self.kv_cache != "dynamic":
             yield f"{what} has a paged KV cache, not {self.kv_cache!r}", "leave out --kv-cache"
         if self.compile not in (AUTO, "off"):

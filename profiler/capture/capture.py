@@ -20,11 +20,13 @@ from molprof.common.settings import VLLM, CaptureSettings
 from molprof.profiler.capture.answers import checks_of
 from molprof.profiler.capture.passes import Progress, Report
 from molprof.profiler.capture.run import CapturedRun, CaptureResult, captures_graphs, graphs_path
-from molprof.profiler.constraints import PROCESSORS, check_processor, whole_of
+from molprof.profiler.constraints import PROCESSORS, check_processor, whole_of, without_model
 from molprof.profiler.engines import check_engine, loader
+from molprof.profiler.engines.runner import check_fit
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.architecture import ARCHITECTURES, check_preset
 from molprof.profiler.models.device import capability, on_gpu, resolve_device, set_arithmetic
+from molprof.profiler.models.hub import check_exists
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompts, read_inputs
 from molprof.profiler.recording.tracefile import OutputFile, incomplete_path, is_incomplete, trace_stem
@@ -59,6 +61,10 @@ def capture_together(asked: Sequence[Asked], report: Report = lambda progress: N
     for settings, _ in asked:
         _check_device(settings)
         _check_constraints(settings, prompts[_key(settings, _INPUTS)])
+        for what, name in (("model", settings.model), ("tokenizer", settings.tokenizer), ("model", settings.assistant)):
+            if name is not None:
+                check_exists(what, name)
+    loaders = {settings.engine_name: loader(settings.engine_name) for settings, _ in asked}
     if (settings := asked[0][0]).threads is not None:
         torch.set_num_threads(settings.threads)
     elif not on_gpu(resolve_device(settings.device)):
@@ -75,7 +81,7 @@ def capture_together(asked: Sequence[Asked], report: Report = lambda progress: N
         if key not in models:
             if models:
                 report(Progress("load"))
-            load = loader(settings.engine_name)
+            load = loaders[settings.engine_name]
             models[key] = load(settings, lambda layer, layers: report(Progress("weights", layer, layers)))
         name = trace_stem(output.path.name) if len(asked) > 1 else ""
         runs.append(CapturedRun(settings, output, models[key], prompts[_key(settings, _INPUTS)], report, name))
@@ -171,15 +177,17 @@ def _check(settings: CaptureSettings, output: OutputFile) -> None:
 
 
 def _check_constraints(settings: CaptureSettings, prompts: Prompts) -> None:
-    """Raises UsageError where nothing would enforce what a prompt's own line says, or nothing says what to enforce."""
+    """Raises UsageError where a processor does not fit the prompts, as far as that is known without a model."""
     own = next(((item.line, item.constraint.kind) for item in prompts.prompts if item.constraint is not None), None)
     if settings.engine_name == VLLM:
         if settings.processor is not None and own is None and whole_of(settings) is None:
             hint = "--schema, --regex, --choices or --grammar-file; or the same in JSON lines of --prompts"
             raise UsageError(f"nothing says what {settings.processor} is to constrain to", hint)
-    elif own is not None and settings.processor is not None:
+        return
+    if own is not None and settings.processor is not None:
         text = f"line {own[0]} of {prompts.source} has {own[1]} of its own, which only vLLM enforces"
         raise UsageError(text, hint="--engine vllm, or one constraint for all")
+    check_fit(settings, without_model(settings), prompts.prompts)
 
 
 def _check_device(settings: CaptureSettings) -> None:

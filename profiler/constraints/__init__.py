@@ -83,6 +83,18 @@ def processor_of(settings: CaptureSettings, target: Target) -> Processor | None:
     return None if name is None else make_processor(name, target, settings.processor_args)
 
 
+def without_model(settings: CaptureSettings) -> Any:
+    """What makes the processor of molprof that is asked for, whose attributes are those of the processor.
+
+    A user's own tells nothing before it is made, and what keeps to a whole text has attributes of its own: these are
+    `object`. None without a processor.
+    """
+    name = settings.processor
+    if name not in OF_MOLECULES or (name in WHOLE_TEXT and whole_of(settings) is not None):
+        return None if name is None else object
+    return find_factory(name)
+
+
 def whole_of(settings: CaptureSettings) -> Whole | None:
     """What all answers are constrained to; None where nothing says it. Raises UsageError where a file is not usable."""
     if settings.schema is not None:

@@ -210,3 +210,5 @@ def of_molecules(engine: type[EngineProcessor], target: Target) -> EngineProcess
 
 xgrammar = partial(of_molecules, XGrammar)
 llguidance = partial(of_molecules, LLGuidance)
+for _made in (xgrammar, llguidance):
+    _made.needs_templates, _made.fixed_length = True, False  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch.nn.attention import sdpa_kernel
@@ -28,6 +29,36 @@ from molprof.profiler.recording.marks import Marks
 _SLACK_PER_BLOCK, _SLACK = 3, 8
 
 Wrap = Callable[[BatchProcessor], BatchProcessor]
+
+
+def check_fit(settings: CaptureSettings, processor: Any, prompts: Sequence[Prompt]) -> None:
+    """Raises UsageError where settings, processor and prompts exclude each other.
+
+    Args:
+        processor: a `Processor`, or a class or factory of molprof that makes one, which needs no model; None: none.
+    """
+    name = getattr(processor, "name", settings.processor)
+    if settings.forced_runs and processor is None:
+        raise UsageError("without a processor no token is forced", hint="--lp, or leave out --forced-runs")
+    if getattr(processor, "needs_templates", False) and not _told(prompts):
+        raise UsageError(
+            f"the processor {name!r} needs molecules: plain text has no skeleton to keep to",
+            hint="--smiles FILE; xgrammar and llguidance take --schema or --regex; or a processor of your own",
+        )
+    if settings.placeholder is not None and getattr(processor, "fits_placeholder", False):
+        raise UsageError(f"the processor {name!r} chooses its placeholder itself", hint="leave out --placeholder")
+    if settings.placeholder is not None and not getattr(processor, "fixed_length", True):
+        raise UsageError(
+            f"the processor {name!r} lets coordinates take as many tokens as they need: it has no placeholder",
+            hint="leave out --placeholder",
+        )
+    if settings.sort and not _told(prompts):
+        raise UsageError("prompts of plain text have no expected length to sort by", hint="leave out --sort")
+
+
+def _told(prompts: Sequence[Prompt]) -> bool:
+    """Whether all prompts are of molecules, which tell how long an answer is."""
+    return all(prompt.molecule is not None for prompt in prompts)
 
 
 @dataclass(frozen=True)
@@ -65,15 +96,7 @@ class Runner:
         """
         settings = self.settings
         _ = self.engine  # refuses what it cannot do
-        if settings.forced_runs and self.processor is None:
-            raise UsageError("without a processor no token is forced", hint="--lp, or leave out --forced-runs")
-        if getattr(self.processor, "needs_templates", False) and any(prompt.molecule is None for prompt in prompts):
-            assert self.processor is not None
-            raise UsageError(
-                f"the processor {self.processor.name!r} needs molecules: plain text has no skeleton to keep to",
-                hint="--smiles FILE; xgrammar and llguidance take --schema or --regex; or a processor of your own",
-            )
-        self._check_placeholder()
+        check_fit(settings, self.processor, prompts)
         needs = [self._need(prompt) for prompt in prompts]
         _check_context(prompts, needs, self.loaded.context)
         static = settings.kv_cache in STATIC_CACHES
@@ -88,10 +111,7 @@ class Runner:
 
     def sorts(self, prompts: Sequence[Prompt]) -> bool:
         """Whether batches are cut by length: as `sort` says, else if all prompts are of molecules."""
-        told = all(prompt.molecule is not None for prompt in prompts)
-        if self.settings.sort and not told:
-            raise UsageError("prompts of plain text have no expected length to sort by", hint="leave out --sort")
-        return told if self.settings.sort is None else self.settings.sort
+        return _told(prompts) if self.settings.sort is None else self.settings.sort
 
     @functools.cached_property
     def engine(self) -> Engine:
@@ -111,18 +131,6 @@ class Runner:
         if self.settings.placeholder is not None:
             return self.loaded.target.form.numbers(self.settings.placeholder)
         return getattr(self.processor, "placeholder", None)
-
-    def _check_placeholder(self) -> None:
-        if self.settings.placeholder is None or self.processor is None:
-            return
-        name = self.processor.name
-        if getattr(self.processor, "fits_placeholder", False):
-            raise UsageError(f"the processor {name!r} chooses its placeholder itself", hint="leave out --placeholder")
-        if not getattr(self.processor, "fixed_length", True):
-            raise UsageError(
-                f"the processor {name!r} lets coordinates take as many tokens as they need: it has no placeholder",
-                hint="leave out --placeholder",
-            )
 
     @property
     def template_threads(self) -> int:
