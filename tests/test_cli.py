@@ -255,3 +255,11 @@ def test_what_the_encoding_of_stdout_lacks_is_escaped(tmp_path: Path, trace: Pat
         "molprof query \"SELECT 'µ…' AS name\" trace.json | iconv -f latin1", tmp_path, PYTHONIOENCODING="latin-1"
     )
     assert done.stdout.splitlines()[-1].strip() == "µ\\u2026"
+
+
+def test_a_folder_with_nothing_in_it_does_not_stay(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    asked = ["capture", "--model", "no-such-model", "--processor", "none,generic", "-o"]
+    for name in ("new/runs", "mine/runs", "mine"):
+        assert called([*asked, name], tmp_path)[0] == 2
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["mine"]

@@ -6,6 +6,7 @@ import functools
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -247,7 +248,18 @@ def _either(endings: Sequence[str]) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder of an output, and those above it. Raises UsageError where that fails."""
+    """Make the folder of an output, and those above it. Raises UsageError where that fails.
+
+    Those that it made are removed when the command ends, also by an interrupt, where nothing is in them.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+
+    def remove() -> None:
+        with suppress(OSError):
+            for path in made:
+                path.rmdir()
+
+    click.get_current_context().call_on_close(remove)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -23,6 +23,7 @@ from molprof.commands.options import (
     fail_if_option,
     given_options,
     judged,
+    make_folder,
     note,
     reading_options,
     refuse,
@@ -381,10 +382,8 @@ def report_rows(traces: Sequence[Path], reading: Reading, result: Result) -> Non
 def refuse_bad(bad: Sequence[TraceRow], count: int) -> None:
     """Raises TraceError if there are rows of traces that could not be read, of `count` traces."""
     if bad:
-        raise TraceError(
-            f"{len(bad):,} of {counted(count, 'trace')} could not be read, first {bad[0].problem}",
-            hint="--partial reads the intact part of a damaged trace",
-        )
+        text = f"{len(bad):,} of {counted(count, 'trace')} could not be read, first {bad[0].problem}"
+        raise TraceError(text, hint="--partial reads the intact part of a damaged trace")
 
 
 def _expanded(given: Sequence[Path], stored: bool) -> list[Path]:
@@ -424,7 +423,7 @@ def _outputs(traces: Sequence[Path], result: Result) -> list[Path | None]:
         return [None] * len(traces)
     if output.exists() and not output.is_dir():
         raise UsageError(f"{output} is not a folder", hint="with several traces, OUT is a folder")
-    output.mkdir(parents=True, exist_ok=True)
+    make_folder(output)
     places: dict[Path, Path] = {}
     for trace in traces:
         place = output / (_stem(trace) + ending_of(result.style))
