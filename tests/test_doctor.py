@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from molprof.analysis.roofline.peaks import Peaks, peaks_of
+from molprof.common.values import number_text
 from molprof.profiler.doctor.peaks import peak_checks
 from molprof.profiler.doctor.trials import attention, preset, torch_build
 
@@ -165,4 +166,9 @@ def test_peaks() -> None:
     assert found["peak fp32"].endswith("% of 1e-09 (a data sheet)")
     assert " of " not in found["peak memory"]
     given = found["peaks"].partition(": ")[2].split()[1::2]
+    for check in checks[:-1]:
+        assert check.measured is not None
+        text = number_text(check.measured)
+        assert f"{check.name.removeprefix('peak ')}={text}" in given
+        assert (check.value or "").startswith(f"{text} ")
     assert peaks_of(None, given).tflops.keys() >= {"fp32", "bf16"}

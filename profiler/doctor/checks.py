@@ -60,6 +60,7 @@ class Check:
     # installed
     state: str
     fix: str | None = None  # what to do; None: nothing
+    measured: float | None = None  # all digits of a number in `value`
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,10 @@ class Diagnosis:
         return {
             "schema": 1,
             "can": {"analysis": self.can_analyse, "capture": self.can_capture},
-            "checks": [asdict(check) for check in self.checks],
+            "checks": [
+                {key: value for key, value in asdict(check).items() if key != "measured" or value is not None}
+                for check in self.checks
+            ],
         }
 
 

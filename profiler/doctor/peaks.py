@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from molprof.common.process import OK
 from molprof.common.process.guarded import Limits, call
+from molprof.common.values import number_text
 from molprof.profiler.doctor.checks import ABSENT, BROKEN, Check
 
 _CALLS, _LONGEST_S = 10, 2.0
@@ -34,11 +35,15 @@ def peak_checks(limit_s: float, stated: Callable[[str], Stated]) -> list[Check]:
         return [Check("peaks", answer.message, ABSENT if answer.missing else BROKEN)]
     device, tflops, memory = (answer.value[name] for name in ("device", "tflops", "memory"))
     sheet = stated(device)
-    rows = [(f"peak {kind}", f"{one:.4g} TFLOP/s", one, sheet.tflops.get(kind)) for kind, one in tflops.items()]
-    rows.append(("peak memory", f"{memory:.3g} TB/s", memory, sheet.memory_tbps))
-    given = " ".join(f"--peak {name}={value:.4g}" for name, value in (*tflops.items(), ("memory", memory)))
+    rows = [
+        (f"peak {kind}", f"{number_text(one)} TFLOP/s", one, sheet.tflops.get(kind)) for kind, one in tflops.items()
+    ]
+    rows.append(("peak memory", f"{number_text(memory)} TB/s", memory, sheet.memory_tbps))
+    given = " ".join(
+        f"--peak {name}={number_text(value).replace(',', '')}" for name, value in (*tflops.items(), ("memory", memory))
+    )
     checks = [
-        Check(name, text + (f", {one / most:.0%} of {most:,.5g} ({sheet.source})" if most else ""), OK)
+        Check(name, text + (f", {one / most:.0%} of {most:,.5g} ({sheet.source})" if most else ""), OK, measured=one)
         for name, text, one, most in rows
     ]
     return [*checks, Check("peaks", f"for report --by shape: {given}", OK)]
