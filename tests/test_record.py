@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import gc
 import threading
 from pathlib import Path
 from typing import Any
@@ -115,10 +116,29 @@ def test_texts_are_the_tokenizers(tmp_path: Path) -> None:
     assert [event["name"] for event in of(trace, "molprof.token")] == made
 
 
+def words() -> Any:
+    own = Tokenizer(WordLevel({f"w{number}": number for number in range(64)}))
+    return PreTrainedTokenizerFast(tokenizer_object=own, name_or_path="mine")
+
+
+def test_a_tokenizer_that_an_earlier_program_left_is_not_this_ones(model: Any, tmp_path: Path) -> None:
+    gc.disable()
+    left = words()
+    left.itself = left  # garbage that only a collection of cycles removes
+    del left
+    try:
+        with record(tmp_path / "run.json"):
+            model.generate(torch.tensor([[3, 11]]), max_new_tokens=2, min_new_tokens=2)
+    finally:
+        gc.enable()
+    run = api.report(tmp_path / "run.json").run
+    assert run is not None
+    assert run.setup.vocabulary is None
+
+
 def test_a_tokenizer_that_the_program_drops(tmp_path: Path) -> None:
     def program() -> list[str]:
-        own = Tokenizer(WordLevel({f"w{number}": number for number in range(64)}))
-        text = PreTrainedTokenizerFast(tokenizer_object=own, name_or_path="mine")
+        text = words()
         model = LlamaForCausalLM(LlamaConfig(vocab_size=64, eos_token_id=EOS, pad_token_id=PAD, **SIZES)).eval()
         model.name_or_path = "mine"
         written = model.generate(torch.tensor([[3, 11]]), max_length=4, min_new_tokens=2)

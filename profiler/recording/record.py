@@ -415,6 +415,7 @@ def _vocabulary(model: Any) -> int | None:
 
 def _tokenizer_of(model: Any) -> Any:
     """The loaded tokenizer of the model's name, or the only one whose tokens are the model's; None if unclear."""
+    gc.collect()  # what the program no longer has is not its tokenizer
     found = [item for item in gc.get_objects() if issubclass(type(item), PreTrainedTokenizerFast)]
     named = [item for item in found if item.name_or_path and item.name_or_path == getattr(model, "name_or_path", None)]
     if named:
