@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from tiny_trace import slice_, work, write
 
 from molprof import api
+from molprof.cli import cli
+from molprof.common.errors import TraceError, UsageError
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
 GEMM, ADD = "ampere_sgemm_32x128_nn", "void at::native::vectorized_elementwise_kernel<4, Add>(int)"
@@ -80,6 +83,19 @@ def lengths(tmp_path: Path, events: list[dict[str, Any]], *changes: str) -> tupl
 )
 def test_what_waits_follows(changes: str, length: float, tmp_path: Path) -> None:
     assert lengths(tmp_path, ONE_STREAM, changes) == (80, pytest.approx(length))
+
+
+def test_no_time_at_all(tmp_path: Path) -> None:
+    events = [slice_("cpu_op", "aten::a", 0, 5)]
+    path = write(tmp_path / "trace.json", {"traceEvents": events})
+    said = CliRunner().invoke(cli, ["report", str(path), "--what-if", "host=0x"])
+    assert (said.exit_code, "With host=0x: 0 ns, 100 % less.\n" in said.stdout) == (0, True)
+    with pytest.raises(UsageError, match="selects nothing") as caught:
+        api.critical_path(path, changes=["no=0x"])
+    assert "phases here: none;" in (caught.value.hint or "")
+    events[0]["dur"] = 0
+    with pytest.raises(TraceError, match="takes 0 ns"):
+        api.critical_path(write(tmp_path / "none.json", {"traceEvents": events}))
 
 
 def test_the_path_names_what_decides(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from molprof.analysis.critical.recorded import NONE, read_named, read_recorded
 from molprof.analysis.critical.replay import ON_GPU, Replay, Replayed, needs_names
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
-from molprof.common.errors import UsageError
+from molprof.common.errors import TraceError, UsageError
 from molprof.common.values import time_text
 
 # Classes of GPU work, and phases, that are tried without their time: those that take most of the path.
@@ -46,8 +46,8 @@ class CriticalPath:
 def read_critical_path(engine: TraceProcessor, info: TraceInfo, changes: Sequence[Change] = ()) -> CriticalPath:
     """The path of all marked steps, or of the whole trace.
 
-    The trace must be loaded with Python stacks. Raises TraceError where it records nothing of the host, UsageError
-    where a change selects nothing.
+    The trace must be loaded with Python stacks. Raises TraceError where it records nothing of the host or takes no
+    time, UsageError where a change selects nothing.
     """
     recorded = read_recorded(engine, info)
     replay = Replay(recorded)
@@ -60,6 +60,8 @@ def read_critical_path(engine: TraceProcessor, info: TraceInfo, changes: Sequenc
             hint="phases, operators and functions can be",
         )
     found = replay.run()
+    if not found.length_ns:
+        raise TraceError(f"all that {info.path} records takes 0 ns", hint="a path goes over time: record some steps")
     least = LEAST_RATIO * found.length_ns
     tried = [(change, replay.run([change])) for change in _single(replay, found)]
     shorter = [(change, one) for change, one in tried if one.length_ns < found.length_ns - least]

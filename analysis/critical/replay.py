@@ -54,8 +54,8 @@ class Replayed:
     path: Mapping[Piece, float]  # ns; adds up to the length
 
     def share(self, where: str) -> float:
-        """The part of the path at one place, of the whole."""
-        return sum(ns for piece, ns in self.path.items() if piece.where == where) / self.length_ns
+        """The part of the path at one place, of the whole; 0 where changes leave no time at all."""
+        return sum(ns for piece, ns in self.path.items() if piece.where == where) / (self.length_ns or 1)
 
 
 class Replay:
@@ -146,7 +146,7 @@ class _Run:
             else:
                 chosen = unions([item for item in recorded.named if matches(item.name, change.name)])
                 if not chosen:
-                    known = ", ".join(sorted({*replay.classes, *replay.phases}))
+                    known = ", ".join(sorted({*replay.classes, *replay.phases})) or "none"
                     raise UsageError(
                         f"{change} selects nothing of this trace",
                         hint=f"classes of GPU work and phases here: {known}; or an operator or Python function,"

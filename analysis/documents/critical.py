@@ -39,9 +39,8 @@ def _summary(found: CriticalPath) -> tuple[str, ...]:
         asked = ", ".join(map(str, found.changes))
         ratio = found.changed.length_ns / found.recorded.length_ns
         less = f"{percent_text(abs(1 - ratio))} {'less' if ratio <= 1 else 'more'}"
-        lines.append(
-            f"With {asked}: {time_text(found.changed.length_ns)}, {less}. Then it is {_shares(found.changed)}."
-        )
+        then = f" Then it is {_shares(found.changed)}." if found.changed.length_ns else ""
+        lines.append(f"With {asked}: {time_text(found.changed.length_ns)}, {less}.{then}")
     return tuple(lines)
 
 
