@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_trace
 import torch
 from click.testing import CliRunner
 
@@ -16,7 +17,7 @@ from molprof import api
 from molprof.analysis.roofline.operands import Operand
 from molprof.analysis.roofline.script import Called, script_of
 from molprof.cli import cli
-from molprof.common.errors import UsageError
+from molprof.common.errors import MolprofError, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,15 @@ def test_an_operator_is_timed_here(trace: Path, tmp_path: Path) -> None:
     result = json.loads(subprocess.run(line, check=True, capture_output=True, text=True).stdout)
     assert (result["operator"], result["overload"]) == ("aten::addmm", "aten.addmm.default")
     assert 0 < result["low_ns"] <= result["median_ns"] <= result["high_ns"]
+
+
+def test_a_size_that_no_tensor_has_counts_as_not_recorded(tmp_path: Path) -> None:
+    shapes = {"Input Dims": [[2, -4]], "Input type": ["float"]}
+    events = [tiny_trace.slice_("cpu_op", "aten::relu", 0, 5, **shapes), tiny_trace.work("kernel", "a", 1, 2, 1)]
+    path = tiny_trace.write(tmp_path / "a.json", {"traceEvents": events})
+    assert CliRunner().invoke(cli, ["report", str(path), "--by", "shape"]).exit_code == 0
+    with pytest.raises(MolprofError, match="records no shapes of operators"):
+        api.called_operators(path)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Collection
+from contextlib import suppress
 from typing import NamedTuple
 
 from molprof.analysis.trace_processor import TraceProcessor
@@ -82,7 +83,7 @@ Operands = tuple[Operand, ...]
 def read_operands(engine: TraceProcessor, wanted: Collection[int]) -> dict[int, Operands]:
     """The arguments of these operators, by slice; of those whose shapes were recorded (record_shapes=True).
 
-    The trace must be loaded with all arguments.
+    One with a size that no tensor has counts as one without shapes. The trace must be loaded with all arguments.
     """
     found: defaultdict[int, defaultdict[tuple[str, int], list[tuple[tuple[int, ...], int | str]]]]
     found, wanted = defaultdict(lambda: defaultdict(list)), frozenset(wanted)
@@ -90,7 +91,11 @@ def read_operands(engine: TraceProcessor, wanted: Collection[int]) -> dict[int, 
         if slice_id in wanted and (match := _KEY.fullmatch(key)):
             first, *rest = (int(part) for part in re.findall(r"\d+", match[2]))
             found[slice_id][match[1], first].append((tuple(rest), text if number is None else number))
-    return {slice_id: _operands(arguments) for slice_id, arguments in found.items()}
+    made: dict[int, Operands] = {}
+    for slice_id, arguments in found.items():
+        with suppress(ValueError):
+            made[slice_id] = _operands(arguments)
+    return made
 
 
 def arguments_text(operands: Operands) -> str:
@@ -100,6 +105,7 @@ def arguments_text(operands: Operands) -> str:
 
 
 def _operands(arguments: dict[tuple[str, int], list[tuple[tuple[int, ...], int | str]]]) -> Operands:
+    """Raises ValueError where a size is none."""
     made = []
     for place in range(1 + max(place for _, place in arguments)):
         type_ = next((str(value) for _, value in arguments.get(("Input type", place), ())), "")
