@@ -245,3 +245,11 @@ def test_a_value_without_end_is_refused_in_bounded_memory(
     monkeypatch.setattr(document, "MAX_VALUE_BYTES", 1_000_000)
     with pytest.raises(TraceError, match="has a value of more than 1000000 bytes, " + where):
         load(engine, tmp_path, text + b"x" * 3_000_000)
+
+
+def test_text_for_bytes_of_memory_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    place = {"cat": "cpu_instant_event", "name": "[memory]", "ph": "i", "s": "t", "pid": 1, "tid": 1, "ts": 1}
+    path.write_text(json.dumps([{**place, "args": {"Bytes": "many", "Addr": 1, "Device Type": 0}}]))
+    with pytest.raises(TraceError, match="the event '\\[memory\\]' .* has the Bytes 'many', which is not an integer"):
+        api.memory(path)

@@ -39,6 +39,8 @@ WHERE value_type = 'string' AND (
   OR flat_key = 'args.stream' AND category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
   OR flat_key = 'args.correlation'
   AND category IN ('kernel', 'gpu_memcpy', 'gpu_memset', 'cuda_runtime', 'cuda_driver')
+  OR name = '[memory]'
+  AND flat_key IN ('args.Bytes', 'args.Addr', 'args.Total Allocated', 'args.Total Reserved')
 )
 ORDER BY slice.id, args.id
 LIMIT 1
