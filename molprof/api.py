@@ -401,7 +401,8 @@ def compare_kernels(
     """The difference of two traces as a sum over their kernels or operators, the region compared, and notes.
 
     region: `step` of median time, all `steps`, or `trace`; None: the step where both mark steps, else the trace.
-    Raises NotComparableError where only one of them records GPU work, or the steps that are asked for.
+    Raises NotComparableError where only one of them records GPU work, or the steps that are asked for, or neither
+    has work in them.
     """
     from molprof.analysis.compare.kernels.read import STEP, TRACE, cut
     from molprof.analysis.compare.kernels.sums import summed
@@ -421,7 +422,10 @@ def compare_kernels(
             notes.append(f"no steps are marked in {without[0]}: the whole traces are compared")
     elif region != TRACE and without:
         raise NotComparableError(f"no steps are marked in {' and '.join(without)}", hint=f"--of {TRACE}")
-    return summed(*(cut(rows, region) for rows in found)), region, tuple(notes)
+    cuts = [cut(rows, region) for rows in found]
+    if not any(lane.items for one in cuts for lane in one.lanes):
+        raise NotComparableError(f"no work is recorded in the {region} of either", hint=f"--of {TRACE}")
+    return summed(*cuts), region, tuple(notes)
 
 
 def _page(result: Any) -> str:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tiny_trace import slice_, work, write
 
 from molprof import api
@@ -13,6 +14,7 @@ from molprof.analysis.compare.kernels.read import cut
 from molprof.analysis.compare.kernels.sums import Summed, part_of, summed
 from molprof.analysis.documents.kernels import kernel_verdict, kernels_document
 from molprof.analysis.render import render
+from molprof.common.errors import NotComparableError
 
 
 def ran(*kernels: tuple[str, str, float, float], step: float | None = None) -> dict[str, Any]:
@@ -151,3 +153,10 @@ def test_kernels_without_a_call_are_in_the_step_around_them(tmp_path: Path) -> N
     (lane,) = part.lanes
     assert [item.name for item in lane.items] == ["gemm", "alone", "gemm"]
     assert (lane.span_ns, lane.items[0].gap_ns, part.outside) == (225_000 - 191_000, 19_000, (2, 2_000))
+
+
+def test_steps_without_work_are_refused(tmp_path: Path) -> None:
+    steps = [slice_("user_annotation", f"ProfilerStep#{number}", 10 * number, 8) for number in (1, 2)]
+    path = write(tmp_path / "steps.json", {"traceEvents": [*steps, work("kernel", "late", 500, 1, 1)]})
+    with pytest.raises(NotComparableError, match="no work is recorded in the step of either"):
+        api.compare_kernels([path, path])

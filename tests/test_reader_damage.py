@@ -251,5 +251,5 @@ def test_text_for_bytes_of_memory_is_named(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     place = {"cat": "cpu_instant_event", "name": "[memory]", "ph": "i", "s": "t", "pid": 1, "tid": 1, "ts": 1}
     path.write_text(json.dumps([{**place, "args": {"Bytes": "many", "Addr": 1, "Device Type": 0}}]))
-    with pytest.raises(TraceError, match="the event '\\[memory\\]' .* has the Bytes 'many', which is not an integer"):
+    with pytest.raises(TraceError, match=r"the event '\[memory\]' .* has the Bytes 'many', which is not an integer"):
         api.memory(path)

@@ -354,7 +354,7 @@ def _hunks(changes: Sequence[Change]) -> list[Hunk]:
     found: dict[Hashable, Hunk] = {}
     before: Change | None = None
     runs = [(number, list(group)) for number, group in itertools.groupby(changes, key=lambda change: change.hunk)]
-    for (number, group), (following, later) in zip(runs, [*runs[1:], (0, [])], strict=True):
+    for (number, group), (following, later) in zip(runs, [*runs, (0, [])][1:], strict=True):
         if number == -1:
             before = group[-1]
             continue
