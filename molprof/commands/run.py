@@ -66,6 +66,8 @@ def command(program: tuple[str, ...], module: bool, output: Path | None, force: 
     name = program[0]
     if not module and not Path(name).exists():
         raise UsageError(f"no such file: {name}", hint="-m NAME runs a module")
+    if not module and Path(name).is_dir() and not Path(name, "__main__.py").exists():
+        raise UsageError(f"{name} is a folder without __main__.py", hint="name a script; -m NAME runs a module")
     if options["full"] and (options["call"], options["window"]) != (None, None):
         raise UsageError("--full records all, so that --call and --window choose nothing")
     if output is not None:
