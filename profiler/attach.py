@@ -262,6 +262,12 @@ def attach(
     """
     client = _Client(server, settings, load)
     names = [PLAIN, CONSTRAINED] if client.constrains else [PLAIN]
+    outputs: dict[str, OutputFile] = {}
+    if recording is not None:
+        place = recording.folder
+        outputs = {name: OutputFile(place / f"{name}.json.gz", recording.force, recording.command) for name in names}
+    for output in outputs.values():
+        output.check()
     passes: dict[str, list[Pass]] = {name: [] for name in names}
     order = random.Random(settings.seed)
     for name in names:
@@ -285,8 +291,7 @@ def attach(
             break
         told(f"{name}: recorded pass")
         found = _recorded(client, server, recording, name == CONSTRAINED, told)
-        output = OutputFile(recording.folder / f"{name}.json.gz", recording.force, recording.command)
-        traces.append(_written(max(found, key=lambda path: path.stat().st_size), output, runs[name]))
+        traces.append(_written(max(found, key=lambda path: path.stat().st_size), outputs[name], runs[name]))
         if len(found) > 1:
             notes.append(f"{name}: the server wrote {len(found)} traces into {recording.source}; the largest was taken")
     return Found(runs, traces, notes)

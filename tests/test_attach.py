@@ -165,6 +165,8 @@ def test_an_interrupt_leaves_no_profiler_on(tmp_path: Path, server: Fake, number
 
 
 def test_what_is_refused(tmp_path: Path, server: Fake) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "plain.json.gz").write_bytes(b"kept")
     for line, message in (
         (["attach", "http://example.org", *words(server)[2:]], "example.org is another machine"),
         (["attach", "ftp://127.0.0.1", *words(server)[2:]], "is no address of a server"),
@@ -176,6 +178,8 @@ def test_what_is_refused(tmp_path: Path, server: Fake) -> None:
         (words(server, "--rate", "nan"), "no requests are sent at a rate of nan"),
         (words(server, "--traces", "out"), "--trace-dir and --traces belong together"),
         (words(server, "--trace-dir", "none", "--traces", "out"), "no folder none"),
+        (words(server, "--trace-dir", "served", "--traces", "ask.txt"), "name another with --traces DIR"),
+        (words(server, "--trace-dir", "served", "--traces", "old"), "plain.json.gz already exists"),
     ):
         code, _, err = called(line, tmp_path)
         assert (code, message in err) == (2, True), err

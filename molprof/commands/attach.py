@@ -54,16 +54,18 @@ def command(url: str, steps: int, source: Path | None, folder: Path | None, resu
     if source is not None and folder is not None:
         if not source.is_dir():
             raise UsageError(f"no folder {source}", hint="--trace-dir DIR, the server's torch_profiler_dir")
-        make_folder(folder)
+        make_folder(folder, "--traces")
     from molprof.analysis.documents.served import attached_document
     from molprof.profiler.attach import Load, Recording, Server, attach
+    from molprof.profiler.molecules.prompts import read_inputs
 
+    load = Load(8 if concurrency is None and rate is None else concurrency, rate)
+    read_inputs(settings)  # tells of a bad line before a server is asked
     server = Server(url, hosts)
     line = ("molprof", *sys.argv[1:])
     recording = None
     if source is not None and folder is not None:
         recording = Recording(steps, source, folder, line, result.force)
-    load = Load(8 if concurrency is None and rate is None else concurrency, rate)
     found = attach(server, settings, load, recording, note)
     result.deliver(attached_document(server.url, found.runs, list(map(str, found.traces)), found.notes))
     if len(found.traces) > 1:

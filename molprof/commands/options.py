@@ -247,7 +247,7 @@ def _either(endings: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
 
 
-def make_folder(folder: Path) -> None:
+def make_folder(folder: Path, option: str = "-o") -> None:
     """Make the folder of an output, and those above it. Raises UsageError where that fails.
 
     Those that it made are removed when the command ends, also by an interrupt, where nothing is in them.
@@ -263,7 +263,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot make {folder}: {error.strerror}", hint="name another with -o DIR") from error
+        raise UsageError(f"cannot make {folder}: {error.strerror}", hint=f"name another with {option} DIR") from error
 
 
 def fail_if_option(example: str) -> Callable[[_F], _F]:

@@ -73,7 +73,7 @@ def command(
         raise click.UsageError("--submit requires --parts DIR, a folder that the cluster's nodes see")
     result.check(rank_inputs(traces, result.output))
     if parts is not None:
-        make_folder(parts)
+        make_folder(parts, "--parts")
     if submission.cluster is not None and parts is not None:
         tasks = _tasks(traces, parts, reading.partial, own_arguments(context, "output", "force", "style", "parts"))
         if tasks:
