@@ -20,7 +20,7 @@ from constrained import WIDTHS, answers, target
 
 from molprof.profiler.capture.answers import json_value
 from molprof.profiler.constraints.automaton import Automaton, NoText, TooLarge, made
-from molprof.profiler.constraints.json_schema import schema_part
+from molprof.profiler.constraints.json_schema import compiled, schema_part
 from molprof.profiler.constraints.regular import NotRegular, regular
 from molprof.profiler.constraints.whole import WholeBatch, make_table
 from molprof.profiler.molecules.prompts import Whole
@@ -97,6 +97,12 @@ def test_patterns_without_an_automaton(form: str, why: str) -> None:
 def test_keywords_of_another_type(written: str) -> None:
     with pytest.raises(NotRegular, match="it has a keyword with a value of another type than it takes"):
         schema_part(written)
+
+
+@pytest.mark.parametrize("form", ['{"type": 5}', '{"properties": 1}', '{"allOf": true}', '{"enum": null}'])
+def test_what_is_no_schema_has_no_automaton(form: str) -> None:
+    with pytest.raises(NotRegular, match="it has a keyword with a value of another type than it takes"):
+        compiled(Whole("schema", form))
 
 
 def schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:

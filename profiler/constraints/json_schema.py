@@ -94,7 +94,7 @@ def schema_part(written: str) -> Part:
         raise NotRegular("it refers to itself without an end") from None
     except (NotRegular, TooLarge):
         raise
-    except (AttributeError, TypeError, ValueError) as problem:
+    except (AttributeError, LookupError, TypeError, ValueError) as problem:
         raise NotRegular(f"it has a keyword with a value of another type than it takes: {problem}") from None
 
 
