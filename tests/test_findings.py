@@ -320,5 +320,12 @@ def test_what_kernels_could_save_is_what_a_plain_recount_finds(name: str) -> Non
     assert all(found[rule].items() >= figures.items() for rule, figures in plain.items())
 
 
+def test_a_run_of_which_no_step_is_recorded_has_findings_of_its_times(tmp_path: Path) -> None:
+    trace = tiny_trace.document()
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if event.get("cat") != "user_annotation"]
+    found = api.report(tiny_trace.write(tmp_path / "trace.json", trace)).findings
+    assert {item.id for item in found} >= {"idle_rows", "junk_tokens"}
+
+
 def test_every_rule_is_documented() -> None:
     assert [rule.id for rule in RULES if "ires where" not in (rule.find.__doc__ or "")] == []

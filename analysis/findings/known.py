@@ -392,7 +392,8 @@ class Known:
     def gain(self, high: float, bounded_by: str, low: float = 0.0) -> Gain:
         """Of the time of a whole run; of what is recorded in a foreign trace, or where no unprofiled times are."""
         run = self.report.run
-        of, of_ns = RECORDED_SPAN, self.scope.recorded_ns
         if run is not None and run.wall_ns.median:
             of, of_ns = RUN_TIME, run.wall_ns.median
+        else:
+            of, of_ns = RECORDED_SPAN, self.scope.recorded_ns
         return Gain(min(1.0, low), min(1.0, high), of, bounded_by, of_ns)
