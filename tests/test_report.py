@@ -180,6 +180,8 @@ def test_a_broken_sum_is_reported(tmp_path: Path, broken: str, change: Any) -> N
         ({"schema": 99}, "manifest schema 99"),
         ({"steps_per_batch": []}, "sequence 0 ran in batch 0, of 0 batches"),
         ({"molecules": 5}, "molecules: expected `array`, got `int`"),
+        ({"generation": {**several_tokens()["molprof"]["generation"], "batch_size": None}},
+         "manifest: missing field `batch_size`"),
         ({"rows_per_step": [[2, 2]]}, "rows_per_step and steps_per_batch have different numbers of steps"),
         ({"molecules": [{**several_tokens()["molprof"]["molecules"][0], "step_tokens": [1, 1, 1, 0]}]},
          "sequence 0 got tokens in 4 steps, of 3 steps of its batch"),

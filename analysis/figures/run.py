@@ -34,6 +34,7 @@ from molprof.analysis.trace_processor.package import Query, query_dicts, query_r
 from molprof.common.errors import TraceError
 from molprof.common.manifest import BETWEEN, PHASES, STEP_PHASES, Drafts, Manifest, MaskedLogits, Program, Repeat
 from molprof.common.settings import RANDOM
+from molprof.common.typed_json import read_typed
 from molprof.common.values import per, percentile
 
 _Counts = TypeVar("_Counts", Drafts, MaskedLogits)
@@ -204,7 +205,7 @@ def _setup(manifest: Manifest) -> Setup:
         "cache": settings.kv_cache,
         "threads": manifest.environment.threads,
     }
-    return convert(known, Setup)
+    return read_typed(known, Setup, "manifest")
 
 
 def _read_window(
