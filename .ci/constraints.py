@@ -44,7 +44,6 @@ MOST_AT_ONCE = 8
 class Case(NamedTuple):
     """What one machine installs."""
 
-    extra: str
     python: str
     platform: str
     lowest: bool = False  # with the lowest versions that setup.cfg promises, in place of the constraints
@@ -52,18 +51,17 @@ class Case(NamedTuple):
     @property
     def text(self) -> str:
         how = " with the lowest versions" if self.lowest else " -c constraints.txt"
-        return f"molprof[{self.extra}]{how}, Python {self.python}, {self.platform}"
+        return f"molprof[test]{how}, Python {self.python}, {self.platform}"
 
 
 def cases() -> Iterator[Case]:
-    """The README's two commands everywhere; the lowest versions on the oldest Python.
+    """The extra `test` everywhere; its lowest versions on the oldest Python.
 
-    The extra `test` includes all others, so what fits it fits each of them; what fits with constraints fits without.
+    It includes all other extras, so what fits it fits each of them; what fits with constraints fits without.
     """
     for python, platform in itertools.product(PYTHONS, PLATFORMS):
-        yield Case("presets", python, platform)
-        yield Case("test", python, platform)
-    yield Case("test", PYTHONS[0], PLATFORMS[0], lowest=True)
+        yield Case(python, platform)
+    yield Case(PYTHONS[0], PLATFORMS[0], lowest=True)
 
 
 def left_out() -> set[str]:
@@ -94,7 +92,7 @@ def problem(case: Case, wheel: Path) -> str | None:
     line = ["pip", "compile", "-", "--python-version", case.python, "--python-platform", case.platform]
     line += ["--only-binary", ":all:", "--python", sys.executable]  # so uv looks for no other
     line += ["--resolution", "lowest-direct"] if case.lowest else ["--constraints", str(CONSTRAINTS)]
-    done = run(line, f"molprof[{case.extra}] @ {wheel.as_uri()}")
+    done = run(line, f"molprof[test] @ {wheel.as_uri()}")
     return None if done.returncode == 0 else done.stderr.strip()
 
 

@@ -173,7 +173,7 @@ def test_a_preset_writes_the_same_text(family: str) -> None:
 
 
 def test_a_size_beyond_all_memory_is_refused_before_its_layers_are_made() -> None:
-    wide = sized("qwen", "layers=1000000")
+    wide = sized("qwen", "layers=60000,hidden=1024,heads=16,kv_heads=8,head_dim=64,mlp=4096")
     settings = config(wide, wide.logits_width, 0, 0)
     with pytest.raises(
         RunError, match=r"^the model's [0-9,]+ M parameters need [0-9,.]+ GB as torch\.float32; cpu has"
