@@ -58,11 +58,31 @@ RETURNS Expr AS (
   IIF(INSTR($name, $key) > 0, CAST(SUBSTR($name, INSTR($name, $key) + LENGTH($key)) AS INT), NULL)
 );
 
--- A percentile of a group by nearest rank, the least rank that reaches it: of rows with their `number` in order of the
--- value and the `count` of the group; null for fewer than `least`.
-CREATE PERFETTO MACRO _molprof_percentile(value Expr, percent Expr, least Expr)
-RETURNS Expr AS (
-  MAX(IIF(count >= $least AND number = ($percent * count + 99) / 100, $value, NULL))
+CREATE PERFETTO MACRO _molprof_same(name ColumnName)
+RETURNS ColumnName AS $name;
+
+-- Durations (dur) by their keys, a list of columns: number, sum, percentiles, extremes and mean. Percentiles are by nearest
+-- rank, the least rank that reaches them.
+CREATE PERFETTO MACRO _molprof_spread(durations TableOrSubquery, keys ColumnNameList)
+RETURNS TableOrSubquery AS (
+  SELECT
+    __intrinsic_token_apply!(_molprof_same, $keys),
+    size AS count,
+    SUM(dur) AS time_ns,
+    MAX(IIF(number = (50 * size + 99) / 100, dur, NULL)) AS p50_ns,
+    MAX(IIF(size >= 10 AND number = (90 * size + 99) / 100, dur, NULL)) AS p90_ns,
+    MAX(IIF(size >= 100 AND number = (99 * size + 99) / 100, dur, NULL)) AS p99_ns,
+    MAX(dur) AS longest_ns,
+    MIN(dur) AS shortest_ns,
+    AVG(dur) AS mean_ns
+  FROM (
+    SELECT
+      *,
+      ROW_NUMBER() OVER (PARTITION BY __intrinsic_token_apply!(_molprof_same, $keys) ORDER BY dur) AS number,
+      COUNT() OVER (PARTITION BY __intrinsic_token_apply!(_molprof_same, $keys)) AS size
+    FROM $durations
+  )
+  GROUP BY __intrinsic_token_apply!(_molprof_same, $keys)
 );
 
 -- Names by which programs mark steps and phases. The first pattern that matches decides.
@@ -95,12 +115,7 @@ WITH
       -- Not Optimizer.step#SGD.step.
       (7, 'program', 'step', '*step', '*.step')
   )
-SELECT
-  priority,
-  source,
-  role,
-  pattern,
-  unless
+SELECT *
 FROM data
 ORDER BY priority, source, pattern;
 

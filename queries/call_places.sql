@@ -157,12 +157,7 @@ CREATE PERFETTO TABLE molprof_call_place(
   -- Classes of the modules, the outermost first, with / between them; null without stacks.
   module STRING
 ) AS
-SELECT
-  place.place_id,
-  place.operator,
-  place.annotation,
-  place.source,
-  place.module
+SELECT place.*
 FROM _molprof_described!(_molprof_call_surroundings) AS place
 JOIN _molprof_placed_call AS placed USING (place_id)
 ORDER BY place.place_id;

@@ -116,11 +116,7 @@ LIMIT IIF((SELECT COUNT() FROM _molprof_call WHERE track_id IN (SELECT id FROM _
 
 -- Launches of each thread in order of number; of each track where none is on a lane. No rows where numbers rise.
 CREATE PERFETTO TABLE _molprof_launch_order AS
-SELECT
-  upid,
-  tid,
-  correlation,
-  ts
+SELECT *
 FROM _molprof_thread_launch
 UNION ALL
 SELECT

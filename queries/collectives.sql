@@ -166,14 +166,14 @@ WITH
       kernel.group_size,
       kernel.sequence,
       IFNULL(kernel.dtype, size.dtype) AS dtype,
-      kernel.elements,
+      kernel.elements AS own_elements,
       size.elements AS input_elements
     FROM _molprof_collective_kernel AS kernel
     LEFT JOIN _molprof_collective_size AS size ON size.id = kernel.id
   ),
   told AS (
     SELECT
-      id,
+      *,
       CASE
         WHEN called GLOB '*allreduce*' OR called GLOB '*crossdevicereduce*' THEN 'allreduce'
         WHEN called GLOB '*allgather*' THEN 'allgather'
@@ -188,40 +188,22 @@ WITH
         WHEN called GLOB '*gather*' THEN 'gather'
         WHEN called GLOB '*scatter*' THEN 'scatter'
         ELSE 'other'
-      END AS operation,
-      group_name,
-      group_ranks,
-      group_size,
-      sequence,
-      dtype,
-      elements,
-      input_elements
+      END AS operation
     FROM sized
   ),
   chosen AS (
     SELECT
-      id,
-      operation,
-      group_name,
-      group_ranks,
-      group_size,
-      sequence,
-      dtype,
+      *,
       -- An annotation shows what goes in, which is all of it in these only.
-      IFNULL(elements, IIF(operation IN ('allreduce', 'broadcast', 'reduce'), input_elements, NULL)) AS elements
+      IFNULL(own_elements, IIF(operation IN ('allreduce', 'broadcast', 'reduce'), input_elements, NULL)) AS size
     FROM told
   ),
   -- A size that cannot be is none.
   counted AS (
     SELECT
-      id,
-      operation,
-      group_name,
-      group_ranks,
-      IIF(group_size > 0, group_size, NULL) AS group_size,
-      sequence,
-      dtype,
-      IIF(TYPEOF(elements) = 'integer' AND elements BETWEEN 0 AND 1 << 50, elements, NULL) AS elements
+      *,
+      IIF(TYPEOF(size) = 'integer' AND size BETWEEN 0 AND 1 << 50, size, NULL) AS elements,
+      REPLACE(LOWER(dtype), 'c10::', '') AS type
     FROM chosen
   )
 SELECT
@@ -235,16 +217,16 @@ SELECT
   counted.operation,
   counted.group_name,
   counted.group_ranks,
-  counted.group_size,
+  IIF(counted.group_size > 0, counted.group_size, NULL) AS group_size,
   counted.sequence,
   counted.dtype,
   counted.elements,
   counted.elements * CASE
-    WHEN REPLACE(LOWER(counted.dtype), 'c10::', '') IN ('half', 'bfloat16', 'short', 'int16', 'float16') THEN 2
-    WHEN REPLACE(LOWER(counted.dtype), 'c10::', '') IN ('float', 'int', 'int32', 'float32') THEN 4
-    WHEN REPLACE(LOWER(counted.dtype), 'c10::', '') IN ('double', 'long', 'int64', 'long int', 'float64') THEN 8
-    WHEN REPLACE(LOWER(counted.dtype), 'c10::', '') GLOB 'float8*'
-    OR REPLACE(LOWER(counted.dtype), 'c10::', '') IN ('byte', 'char', 'bool', 'int8', 'uint8', 'unsigned char') THEN 1
+    WHEN counted.type IN ('half', 'bfloat16', 'short', 'int16', 'float16') THEN 2
+    WHEN counted.type IN ('float', 'int', 'int32', 'float32') THEN 4
+    WHEN counted.type IN ('double', 'long', 'int64', 'long int', 'float64') THEN 8
+    WHEN counted.type GLOB 'float8*'
+    OR counted.type IN ('byte', 'char', 'bool', 'int8', 'uint8', 'unsigned char') THEN 1
   END AS bytes
 FROM counted
 JOIN molprof_gpu_work AS work ON work.id = counted.id

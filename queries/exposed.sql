@@ -94,21 +94,14 @@ RETURNS TableOrSubquery AS (
       SELECT
         key,
         ts_end - ts AS dur,
-        MAX(
-          0,
-          ts_end - MAX(
-            ts,
-            IFNULL(
-              MAX(ts_end) OVER (
-                PARTITION BY device, key
-                ORDER BY ts, id
-                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-              ),
-              ts
-            )
-          )
-        ) AS busy_ns
+        _molprof_added!(ts, ts_end, earlier) AS busy_ns
       FROM $keyed
+      WINDOW
+        earlier AS (
+          PARTITION BY device, key
+          ORDER BY ts, id
+          ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        )
     )
   SELECT
     added.key,
@@ -212,16 +205,16 @@ WITH
     SELECT
       class,
       beside,
-      MAX(0, ts_end - MAX(ts, IFNULL(MAX(ts_end) OVER of_both, ts))) AS of_both,
-      MAX(0, ts_end - MAX(ts, IFNULL(MAX(ts_end) OVER of_one, ts))) AS of_one
+      _molprof_added!(ts, ts_end, earlier) AS of_both,
+      _molprof_added!(ts, ts_end, earlier_of_one) AS of_one
     FROM pair
     WINDOW
-      of_both AS (
+      earlier AS (
         PARTITION BY one_key, other_key, device
         ORDER BY ts, id
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
       ),
-      of_one AS (
+      earlier_of_one AS (
         PARTITION BY one_key, other_key, device, class_key
         ORDER BY ts, id
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING

@@ -45,12 +45,7 @@ WITH
       ('all-reduce, RMSNorm', 'allreduce_fusion_kernel_oneshot_lamport', '*allreduce_fusion_kernel*', 'FlashInfer, TensorRT-LLM', 'include/flashinfer/comm/trtllm_allreduce_fusion.cuh: fuse_allreduce_rms (vLLM), --enable-flashinfer-allreduce-fusion (SGLang)'),
       ('softmax, sampling', 'SamplingFromLogitsKernel', '*samplingfromlogitskernel*', 'FlashInfer', 'include/flashinfer/sampling.cuh')
   )
-SELECT
-  chain,
-  fused_kernel,
-  pattern,
-  library,
-  source
+SELECT *
 FROM data
 ORDER BY chain, fused_kernel;
 

@@ -102,9 +102,9 @@ WITH
     FROM _molprof_graph_work
     GROUP BY launch_id
   ),
-  first AS (
+  replayed AS (
     SELECT
-      launch_id,
+      *,
       MIN(ts) OVER alike AS first_ts,
       MIN(launch_id) OVER alike AS first_id,
       ROW_NUMBER() OVER (PARTITION BY device, graph_id, kernels, memory_operations, digest ORDER BY ts, launch_id) - 1
@@ -113,19 +113,18 @@ WITH
     WINDOW alike AS (PARTITION BY device, graph_id, kernels, memory_operations, digest)
   )
 SELECT
-  launched.launch_id,
-  DENSE_RANK() OVER (ORDER BY first.first_ts, first.first_id) - 1 AS graph,
-  first.replay,
-  launched.graph_id,
-  launched.ts,
-  launched.dur,
-  launched.kernels,
-  launched.memory_operations,
-  launched.gpu_ns,
-  launched.gaps_ns
-FROM launched
-JOIN first USING (launch_id)
-ORDER BY launched.ts, launched.launch_id;
+  launch_id,
+  DENSE_RANK() OVER (ORDER BY first_ts, first_id) - 1 AS graph,
+  replay,
+  graph_id,
+  ts,
+  dur,
+  kernels,
+  memory_operations,
+  gpu_ns,
+  gaps_ns
+FROM replayed
+ORDER BY ts, launch_id;
 
 -- Every piece of work of a graph, in order of start.
 CREATE PERFETTO TABLE molprof_graph_node(

@@ -284,11 +284,7 @@ ORDER BY ts, id;
 -- The part of gaps longer than 1 ms, and of the ends, in which nothing is queued; without GPU work the time in which no
 -- thread is in an operator, on the one with most time in them.
 CREATE PERFETTO TABLE _molprof_long_host_idle AS
-SELECT
-  host.id,
-  host.ts,
-  host.dur,
-  host.track_id
+SELECT host.*
 FROM _molprof_host_idle AS host
 CROSS JOIN _molprof_idle AS idle
 WHERE idle._auto_id = host.id AND idle.is_long
@@ -349,21 +345,18 @@ CREATE PERFETTO MACRO _molprof_time_in(stretches TableOrSubquery, slices TableOr
 RETURNS TableOrSubquery AS (
   SELECT
     id,
-    SUM(MAX(0, ts_end - MAX(ts, known_end))) AS time_ns
+    SUM(added_ns) AS time_ns
   FROM (
     SELECT
       id,
-      ts,
-      ts_end,
-      IFNULL(
-        MAX(ts_end) OVER (
-          PARTITION BY id
-          ORDER BY ts, slice_id
-          ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-        ),
-        0
-      ) AS known_end
+      _molprof_added!(ts, ts_end, earlier) AS added_ns
     FROM _molprof_common!($stretches, $slices)
+    WINDOW
+      earlier AS (
+        PARTITION BY id
+        ORDER BY ts, slice_id
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+      )
   )
   GROUP BY id
 );

@@ -101,12 +101,7 @@ CREATE PERFETTO TABLE molprof_idle_place(
   -- Classes of the modules, the outermost first, with / between them; null without stacks.
   module STRING
 ) AS
-SELECT
-  place.place_id,
-  place.operator,
-  place.annotation,
-  place.source,
-  place.module
+SELECT place.*
 FROM _molprof_described!(_molprof_idle_surroundings) AS place
 WHERE place.place_id IN (SELECT time.place_id FROM molprof_idle_time AS time)
 ORDER BY place.place_id;

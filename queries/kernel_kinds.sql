@@ -33,10 +33,7 @@ WITH
       ('masking', '*scatter*', ''),
       ('masking', '*where*', '')
   )
-SELECT
-  kind,
-  pattern,
-  unless
+SELECT *
 FROM data
 ORDER BY kind, pattern;
 

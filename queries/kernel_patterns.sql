@@ -217,9 +217,6 @@ WITH
       (250, '*subtensorop*', 'elementwise'),
       (250, '*_mul_kernel*', 'elementwise')
   )
-SELECT
-  priority,
-  pattern,
-  class
+SELECT *
 FROM data
 ORDER BY priority, pattern;

@@ -7,6 +7,7 @@
 --   FROM molprof_logits_processor
 --   ORDER BY time_ns DESC, source;
 
+INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.phase_slices;
 INCLUDE PERFETTO MODULE molprof.phases;
 
@@ -76,29 +77,20 @@ WITH
       AND NOT name GLOB '*/cb_logits_processors.py(*'
       AND NOT (id = first_id AND calls > 1 AND name GLOB '*transformers/generation/logits_process.py(*')
   ),
-  ranked AS (
+  called AS (
     SELECT
       SUBSTR(name, 1, INSTR(name, '): __call__')) AS source,
       dur
     FROM single
     WHERE covered_until IS NULL OR ts >= covered_until
-  ),
-  numbered AS (
-    SELECT
-      source,
-      dur,
-      ROW_NUMBER() OVER (PARTITION BY source ORDER BY dur) AS number,
-      COUNT() OVER (PARTITION BY source) AS count
-    FROM ranked
   )
 SELECT
   source,
-  COUNT() AS count,
-  SUM(dur) AS time_ns,
-  _molprof_percentile!(dur, 50, 1) AS p50_ns,
-  _molprof_percentile!(dur, 90, 10) AS p90_ns,
-  _molprof_percentile!(dur, 99, 100) AS p99_ns,
-  MAX(dur) AS longest_ns
-FROM numbered
-GROUP BY source
+  count,
+  time_ns,
+  p50_ns,
+  p90_ns,
+  p99_ns,
+  longest_ns
+FROM _molprof_spread!(called, (source))
 ORDER BY time_ns DESC, source;

@@ -69,14 +69,10 @@ WITH
     WHERE pattern.kind = 'masking' AND work.category IN ('cpu_op', 'kernel')
   ),
   place AS (
-    SELECT
-      id,
-      phase_id
+    SELECT *
     FROM molprof_call_phase
     UNION ALL
-    SELECT
-      id,
-      phase_id
+    SELECT *
     FROM molprof_work_phase
   ),
   found AS (
@@ -91,11 +87,7 @@ WITH
     JOIN molprof_phase AS phase ON phase.id = place.phase_id
     WHERE slice.category = matching.category AND slice.name = matching.name AND phase.phase = 'processor'
     UNION ALL
-    SELECT
-      total.category,
-      total.name,
-      total.count,
-      total.time_ns
+    SELECT total.*
     FROM matching
     JOIN molprof_operation_total AS total USING (category, name)
     WHERE NOT EXISTS(SELECT 1 FROM molprof_phase WHERE program = 'molprof')

@@ -8,6 +8,7 @@
 --   FROM molprof_mask_time
 --   ORDER BY measure, per;
 
+INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.call_phases;
 INCLUDE PERFETTO MODULE molprof.memory_copies;
 INCLUDE PERFETTO MODULE molprof.phase_bound;
@@ -219,14 +220,7 @@ WITH
   ),
   step AS (
     SELECT
-      step.id AS step_id,
-      step.ts,
-      step.dur,
-      step.upid,
-      step.kind,
-      step.number,
-      step.sequences,
-      step.is_plain,
+      step.*,
       IIF(told.of_requests, IFNULL(other.masks, 0), NULL) AS masks,
       IFNULL(cost.fill_ns, zero.fill_ns) AS fill_ns,
       IFNULL(cost.fill_exposed_ns, zero.fill_ns) AS fill_exposed_ns,
@@ -263,7 +257,7 @@ WITH
     FROM changed
   )
 SELECT
-  step_id,
+  id AS step_id,
   ts,
   dur,
   kind,
@@ -321,28 +315,17 @@ WITH
     SELECT 'accept', 'request', dur FROM molprof_phase WHERE phase = 'mask_accept_per_request'
     UNION ALL
     SELECT 'compile', 'request', dur FROM molprof_phase WHERE phase = 'grammar_compile'
-  ),
-  ranked AS (
-    SELECT
-      measure,
-      per,
-      dur,
-      ROW_NUMBER() OVER (PARTITION BY measure, per ORDER BY dur) AS number,
-      COUNT() OVER (PARTITION BY measure, per) AS count
-    FROM value
-    WHERE dur > 0
   )
 SELECT
   measure,
   per,
   count,
-  SUM(dur) AS time_ns,
-  _molprof_percentile!(dur, 50, 1) AS p50_ns,
-  _molprof_percentile!(dur, 90, 10) AS p90_ns,
-  _molprof_percentile!(dur, 99, 100) AS p99_ns,
-  MAX(dur) AS longest_ns
-FROM ranked
-GROUP BY measure, per
+  time_ns,
+  p50_ns,
+  p90_ns,
+  p99_ns,
+  longest_ns
+FROM _molprof_spread!((SELECT * FROM value WHERE dur > 0), (measure, per))
 ORDER BY measure, per;
 
 -- Steps by kind, sequences and masks, the most steps first: what constrained requests cost those beside them.

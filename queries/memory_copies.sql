@@ -36,16 +36,10 @@ WITH
   -- Names are like "Memcpy DtoH (Device -> Pageable)" and "Memset (Device)".
   operation AS (
     SELECT
-      id,
-      ts,
-      dur,
+      *,
       category = 'gpu_memset' AS is_set,
       _molprof_copy_name!(name) AS head,
-      IIF(name GLOB '* (*)', SUBSTR(name, INSTR(name, ' (') + 2, LENGTH(name) - INSTR(name, ' (') - 2), NULL) AS places,
-      bytes,
-      device,
-      stream,
-      call_id
+      IIF(name GLOB '* (*)', SUBSTR(name, INSTR(name, ' (') + 2, LENGTH(name) - INSTR(name, ' (') - 2), NULL) AS places
     FROM molprof_gpu_work
     WHERE category != 'kernel'
   )

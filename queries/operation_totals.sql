@@ -20,17 +20,9 @@ CREATE PERFETTO VIEW molprof_operation_total(
   -- Sum of their times, ns.
   time_ns DURATION
 ) AS
-SELECT
-  category,
-  name,
-  count,
-  time_ns
+SELECT *
 FROM molprof_host_total
 UNION ALL
-SELECT
-  category,
-  name,
-  count,
-  time_ns
+SELECT *
 FROM molprof_work_total
 ORDER BY category, name;

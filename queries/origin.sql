@@ -240,11 +240,7 @@ WITH
   ),
   marked AS (
     SELECT
-      path,
-      parent_path,
-      class,
-      number,
-      is_module,
+      *,
       path IN (SELECT parent_path FROM module WHERE is_module) AS has_modules
     FROM module
   )
@@ -278,9 +274,7 @@ WITH
     FROM inside
     JOIN _molprof_origin_module AS inner ON inner.parent_path = inside.path
   )
-SELECT
-  path,
-  layer
+SELECT *
 FROM inside
 ORDER BY path;
 
@@ -363,33 +357,25 @@ CREATE PERFETTO VIEW molprof_frame(
   tid LONG
 ) AS
 SELECT
-  id,
-  parent_id,
-  ts,
-  dur,
-  kind,
-  name,
-  IIF(kind = 'module', _molprof_module_class!(name), name) AS class,
-  module,
-  upid,
-  tid
-FROM (
-  SELECT
-    stack.id,
-    stack.outer_id AS parent_id,
-    slice.ts,
-    slice.dur,
-    stack.kind,
-    IIF(stack.kind = 'module', _molprof_module_name!(slice.name), IFNULL(slice.name, '(no name)')) AS name,
-    stack.path AS module,
-    track.upid,
-    track.tid
-  FROM _molprof_origin_stack AS stack
-  JOIN slice USING (id)
-  JOIN _molprof_thread_track AS track ON track.id = slice.track_id
-  WHERE stack.kind IS NOT NULL
-)
-ORDER BY id;
+  stack.id,
+  stack.outer_id AS parent_id,
+  slice.ts,
+  slice.dur,
+  stack.kind,
+  IIF(stack.kind = 'module', _molprof_module_name!(slice.name), IFNULL(slice.name, '(no name)')) AS name,
+  IIF(
+    stack.kind = 'module',
+    _molprof_module_class!(_molprof_module_name!(slice.name)),
+    IFNULL(slice.name, '(no name)')
+  ) AS class,
+  stack.path AS module,
+  track.upid,
+  track.tid
+FROM _molprof_origin_stack AS stack
+JOIN slice USING (id)
+JOIN _molprof_thread_track AS track ON track.id = slice.track_id
+WHERE stack.kind IS NOT NULL
+ORDER BY stack.id;
 
 -- Each call that is a launch, copy, set or host sync, or starts GPU work: what it did, and its origin.
 CREATE PERFETTO VIEW molprof_call_origin(

@@ -39,13 +39,7 @@ WITH
       )
     GROUP BY category, name
   )
-SELECT
-  category,
-  name,
-  program,
-  part,
-  phase,
-  kind
+SELECT *
 FROM named
 -- Engines run models of transformers' names.
 WHERE
@@ -94,16 +88,7 @@ ORDER BY slice.ts, slice.id;
 
 -- The same without those inside another one of the same phase.
 CREATE PERFETTO TABLE _molprof_outer_slice AS
-SELECT
-  id,
-  ts,
-  dur,
-  name,
-  program,
-  part,
-  phase,
-  upid,
-  tid
+SELECT *
 FROM (
   SELECT
     *,

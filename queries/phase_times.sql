@@ -7,6 +7,7 @@
 --   FROM molprof_phase_time
 --   ORDER BY program, own_ns DESC, phase;
 
+INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.idle_causes;
 INCLUDE PERFETTO MODULE molprof.phases;
 
@@ -35,26 +36,6 @@ CREATE PERFETTO VIEW molprof_phase_time(
   longest_ns DURATION
 ) AS
 WITH
-  ranked AS (
-    SELECT
-      program,
-      phase,
-      dur,
-      ROW_NUMBER() OVER (PARTITION BY program, phase ORDER BY dur) AS number,
-      COUNT() OVER (PARTITION BY program, phase) AS count
-    FROM molprof_phase
-  ),
-  spread AS (
-    SELECT
-      program,
-      phase,
-      _molprof_percentile!(dur, 50, 1) AS p50_ns,
-      _molprof_percentile!(dur, 90, 10) AS p90_ns,
-      _molprof_percentile!(dur, 99, 100) AS p99_ns,
-      MAX(dur) AS longest_ns
-    FROM ranked
-    GROUP BY program, phase
-  ),
   span AS (
     SELECT MAX(ts_end) - MIN(ts) AS dur
     FROM _molprof_recorded
@@ -72,5 +53,5 @@ SELECT
   spread.longest_ns
 FROM molprof_phase_total AS total
 CROSS JOIN span
-LEFT JOIN spread USING (program, phase)
+LEFT JOIN _molprof_spread!(molprof_phase, (program, phase)) AS spread USING (program, phase)
 ORDER BY total.program, total.own_ns IS NULL, total.own_ns DESC, total.phase;

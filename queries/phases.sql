@@ -52,16 +52,7 @@ SELECT
 FROM molprof_annotation
 WHERE role = 'phase'
 UNION ALL
-SELECT
-  id,
-  ts,
-  dur,
-  program,
-  phase,
-  batch,
-  step,
-  upid,
-  tid
+SELECT *
 FROM _molprof_engine_phase
 WHERE NOT EXISTS(SELECT 1 FROM molprof_annotation WHERE role = 'phase');
 

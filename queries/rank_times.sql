@@ -52,42 +52,21 @@ WITH
   -- What each piece adds to the union of all work, and to that of its kind: its part after all earlier ends.
   part AS (
     SELECT
-      rank,
-      device,
-      ts,
-      ts_end,
-      is_kernel,
-      is_alone,
-      is_collective,
-      MAX(
-        0,
-        ts_end - MAX(
-          ts,
-          IFNULL(
-            MAX(ts_end) OVER (
-              PARTITION BY device
-              ORDER BY ts, id
-              ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-            ),
-            ts
-          )
-        )
-      ) AS of_all,
-      MAX(
-        0,
-        ts_end - MAX(
-          ts,
-          IFNULL(
-            MAX(ts_end) OVER (
-              PARTITION BY device, is_collective
-              ORDER BY ts, id
-              ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-            ),
-            ts
-          )
-        )
-      ) AS of_kind
+      *,
+      _molprof_added!(ts, ts_end, earlier) AS of_all,
+      _molprof_added!(ts, ts_end, earlier_of_kind) AS of_kind
     FROM work
+    WINDOW
+      earlier AS (
+        PARTITION BY device
+        ORDER BY ts, id
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+      ),
+      earlier_of_kind AS (
+        PARTITION BY device, is_collective
+        ORDER BY ts, id
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+      )
   ),
   total AS (
     SELECT

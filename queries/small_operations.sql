@@ -27,10 +27,7 @@ RETURNS TABLE(
   mean_ns DOUBLE
 ) AS
 SELECT
-  category,
-  name,
-  count,
-  time_ns,
+  *,
   1.0 * time_ns / count AS mean_ns
 FROM molprof_operation_total
 WHERE 1.0 * time_ns / count < $below_ns AND count > $more_than

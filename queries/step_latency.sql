@@ -8,6 +8,7 @@
 --   FROM molprof_step_latency
 --   ORDER BY measure, source, kind;
 
+INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.steps;
 
 -- One row per measure, source and kind of step.
@@ -43,42 +44,23 @@ WITH
     FROM molprof_any_step
   ),
   value AS (
-    SELECT
-      'duration' AS measure,
-      source,
-      kind,
-      dur AS value
+    SELECT 'duration' AS measure, source, kind, dur
     FROM step
     UNION ALL
-    SELECT
-      'period' AS measure,
-      source,
-      kind,
-      period AS value
+    SELECT 'period' AS measure, source, kind, period
     FROM step
     WHERE period IS NOT NULL
-  ),
-  ranked AS (
-    SELECT
-      measure,
-      source,
-      kind,
-      value,
-      ROW_NUMBER() OVER (PARTITION BY measure, source, kind ORDER BY value) AS number,
-      COUNT() OVER (PARTITION BY measure, source, kind) AS count
-    FROM value
   )
 SELECT
   measure,
   source,
   kind,
-  COUNT() AS count,
-  AVG(value) AS mean_ns,
-  MIN(value) AS shortest_ns,
-  _molprof_percentile!(value, 50, 1) AS p50_ns,
-  _molprof_percentile!(value, 90, 10) AS p90_ns,
-  _molprof_percentile!(value, 99, 100) AS p99_ns,
-  MAX(value) AS longest_ns
-FROM ranked
-GROUP BY measure, source, kind
+  count,
+  mean_ns,
+  shortest_ns,
+  p50_ns,
+  p90_ns,
+  p99_ns,
+  longest_ns
+FROM _molprof_spread!(value, (measure, source, kind))
 ORDER BY measure, source, kind;

@@ -34,12 +34,14 @@ WITH
       category,
       ts,
       dur,
-      MAX(ts + dur) OVER (
+      _molprof_added!(ts, ts + dur, earlier) AS added_ns
+    FROM molprof_gpu_work
+    WINDOW
+      earlier AS (
         PARTITION BY device, stream
         ORDER BY ts, id
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-      ) AS busy_until
-    FROM molprof_gpu_work
+      )
   ),
   total AS (
     SELECT
@@ -49,8 +51,7 @@ WITH
       SUM(category = 'kernel') AS kernels,
       SUM(dur) AS time_ns,
       MAX(ts + dur) - MIN(ts) AS span_ns,
-      -- What it adds to the union: its part after all earlier work.
-      SUM(MAX(0, ts + dur - MAX(ts, IFNULL(busy_until, ts)))) AS busy_ns
+      SUM(added_ns) AS busy_ns
     FROM ordered
     GROUP BY device, stream
   )

@@ -34,18 +34,6 @@ CREATE PERFETTO TABLE molprof_typical_step(
   steps LONG
 ) AS
 WITH
-  candidate AS (
-    SELECT
-      id,
-      ts,
-      dur,
-      name,
-      source,
-      kind,
-      IFNULL(kind = 'decode', FALSE) AS is_decode,
-      MAX(IFNULL(kind = 'decode', FALSE)) OVER () AS has_decode
-    FROM molprof_any_step
-  ),
   ranked AS (
     SELECT
       id,
@@ -56,8 +44,8 @@ WITH
       kind,
       ROW_NUMBER() OVER (ORDER BY dur, ts, id) AS place,
       COUNT() OVER () AS steps
-    FROM candidate
-    WHERE is_decode = has_decode
+    FROM molprof_any_step
+    WHERE kind IS 'decode' OR NOT EXISTS(SELECT 1 FROM molprof_any_step WHERE kind = 'decode')
   )
 SELECT
   id,

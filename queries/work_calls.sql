@@ -23,10 +23,7 @@ CREATE PERFETTO VIEW molprof_ambiguous_call(
   -- Calls with it.
   calls LONG
 ) AS
-SELECT
-  rank,
-  correlation,
-  calls
+SELECT *
 FROM _molprof_ambiguous_number;
 
 -- Which call started which GPU work; work whose call is not recorded, or cannot be told, has no row.
