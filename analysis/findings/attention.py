@@ -100,8 +100,6 @@ def mask_rules_out_flash(known: Known) -> Found | None:
     Gain: the kernels of those operators.
 
     With 16-bit numbers and heads up to 256, only a mask rules out flash and cuDNN where torch is free to choose.
-
-    Gain: GPU time of the work launched inside the slow operators.
     """
     run = known.report.run
     if run is not None and (run.setup.attention != "sdpa" or run.setup.dtype not in ("float16", "bfloat16")):

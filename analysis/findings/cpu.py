@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from molprof.analysis.findings.around import of_operators
 from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.places import first_place, host_places, listed, operator_places, processor_places
+from molprof.analysis.findings.places import first_place, host_places, listed, places_of, processor_places
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, percent_text, time_text
@@ -48,7 +49,7 @@ def host_operators(known: Known) -> Found | None:
         return None
     first, others = rows[0], rows[1:4]
     share = known.scope.host_part(first["own_ns"])
-    places = operator_places(known, first["name"])
+    places = places_of(of_operators(known, first["name"]))
     also = "; ".join(f"{row['name']} {time_text(row['own_ns'])}" for row in others)
     return Found(
         f"{first['name']}: {counted(first['count'], 'run')}, {time_text(first['own_ns'])} without the operators that "

@@ -6,8 +6,9 @@ import re
 from typing import Any
 
 from molprof.analysis.figures.model import IDLE_CAUSES
+from molprof.analysis.findings.around import of_drained_gaps, of_idle_time, of_launches
 from molprof.analysis.findings.known import HOST_CAUSES, Known
-from molprof.analysis.findings.places import drained, first_place, idle_places, launch_places, layers_text, listed
+from molprof.analysis.findings.places import first_place, layers_text, listed, places_of
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, time_text
@@ -94,7 +95,7 @@ def launch_bound(known: Known) -> Found | None:
     number = max((part.count for part in parts), default=0)
     if not number:
         return None
-    places = launch_places(known)
+    places = places_of(of_launches(known))
     place = first_place(places)
     graphs = known.row(_GRAPHS)
     plain = counts.kernels - graphs["graph_kernels"]
@@ -229,7 +230,7 @@ def host_work(known: Known) -> Found | None:
     time_ns = sum(part_ns for part_ns, _ in by_cause)
     if not time_ns:
         return None
-    places = idle_places(known)
+    places = places_of(of_idle_time(known))
     place = first_place(places)
     ends = [f"{time_text(part_ns)} {where}" for where, part_ns in known.edges if part_ns >= 0.01 * scope.recorded_ns]
     fix = ""
@@ -268,8 +269,8 @@ def host_syncs(known: Known) -> Found | None:
 
     Without a sync the CPU could have queued the next work earlier by its length.
     """
-    scope, (places, sync_ns) = known.scope, drained(known)
-    if not places:
+    scope, (rows, sync_ns) = known.scope, of_drained_gaps(known)
+    if not (places := places_of(rows)):
         return None
     waited_ns = sum(part.time_ns for part in known.idle if part.cause == "cpu_waited")
     count, time_ns = sum(place.count for place in places), sum(place.time_ns for place in places)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from molprof.analysis.findings.around import of_work
 from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.places import listed, work_places
+from molprof.analysis.findings.places import listed, places_of
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.findings.work import (
     POINTWISE,
@@ -278,6 +279,6 @@ def unknown_kernels(known: Known) -> Found | None:
         return None
     return Found(
         f"{counted(count, 'kernel')}, {time_text(time_ns)}, {percent_text(time_ns / all_ns)} of GPU time"
-        f"{listed(work_places(known, ('other',)), beside=False)}",
+        f"{listed(places_of(of_work(known, ('other',))), beside=False)}",
         {"kernels": count, "time_ns": time_ns},
     )

@@ -192,12 +192,12 @@ class Known:
 
     def __init__(
         self,
-        engine: TraceProcessor | None = None,
+        engine: TraceProcessor,
         report: Report | None = None,
         stacks: Stacks | None = None,
     ) -> None:
         """stacks: Python stacks that the engine does not have."""
-        self._engine, self._report, self.stacks = engine, report, stacks
+        self.engine, self._report, self.stacks = engine, report, stacks
         self._kept: dict[tuple[str, Any], Any] = {}
 
     def once(self, kind: str, key: Any, make: Callable[[], T]) -> T:
@@ -210,11 +210,6 @@ class Known:
 
     def frame(self, query: Query) -> Frame:
         return self.once("frame", query, lambda: Frame(self.engine.query(query.text)))
-
-    @property
-    def engine(self) -> TraceProcessor:
-        assert self._engine is not None
-        return self._engine
 
     @property
     def report(self) -> Report:

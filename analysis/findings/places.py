@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from molprof.analysis.findings import around
+from molprof.analysis.findings.around import of_idle_time, of_launches, of_processor
 from molprof.analysis.findings.known import Known
 from molprof.common.values import count_text, percent_text, short_source, time_text
 
@@ -42,46 +42,20 @@ def listed(places: Sequence[Where], beside: bool = True) -> str:
     return f"; by place: {', '.join(shown)}" if first and (len(places) > 1 or not beside) else ""
 
 
-def work_places(known: Known, classes: Collection[str], names: Collection[str] = ()) -> list[Where]:
-    """Where GPU work of these classes, and names where given, is asked for, the longest time first."""
-    return _where(around.of_work(known, classes, names))
-
-
-def launch_places(known: Known) -> list[Where]:
-    """Where kernels are launched, most first."""
-    return _where(around.of_launches(known))
-
-
-def drained(known: Known) -> tuple[list[Where], int]:
-    """The host syncs in which gaps began, by place: gaps and their time; and the time of these syncs, ns."""
-    rows, sync_ns = around.of_drained_gaps(known)
-    return _where(rows), sync_ns
-
-
-def idle_places(known: Known) -> list[Where]:
-    """Where the CPU is in long gaps with nothing queued, but for long GPU calls."""
-    return _where(around.of_idle_time(known))
-
-
 def host_places(known: Known) -> list[Where]:
     """Without GPU work: where the thread with most time in operators is while no thread is in one."""
-    return [place for place in idle_places(known) if place.label != NOWHERE]
-
-
-def operator_places(known: Known, name: str) -> list[Where]:
-    """Where operators of a name are called."""
-    return _where(around.of_operators(known, name))
+    return [place for place in places_of(of_idle_time(known)) if place.label != NOWHERE]
 
 
 def processor_places(known: Known) -> list[Where]:
     """The operators of the processor and where they are called, the most frequent first."""
-    rows = [{**row, "source": _with_operator(row)} for row in around.of_processor(known)]
-    return sorted(_where(rows), key=lambda place: -place.count)
+    rows = [{**row, "source": _with_operator(row)} for row in of_processor(known)]
+    return sorted(places_of(rows), key=lambda place: -place.count)
 
 
 def layers_text(known: Known) -> str:
     """How many of the launches layers make that are alike."""
-    rows = [row for row in around.of_launches(known) if row["module"]]
+    rows = [row for row in of_launches(known) if row["module"]]
     total = known.report.counts.launches
     outer = Counter[str]()
     for row in rows:
@@ -94,7 +68,8 @@ def layers_text(known: Known) -> str:
     return f"; {percent_text(count / total)} of them in {path.rsplit('/', 1)[-1]}"
 
 
-def _where(rows: Iterable[Mapping[str, Any]]) -> list[Where]:
+def places_of(rows: Iterable[Mapping[str, Any]]) -> list[Where]:
+    """The places that rows of `around` are at, the longest time first."""
     sums: dict[str, list[int]] = {}
     for row in rows:
         one = sums.setdefault(_label(row), [0, 0])

@@ -305,8 +305,6 @@ def vocabulary_copies(known: Known) -> Found | None:
     Gain: the copies, on GPU and host.
 
     Sizes are not recorded, but nothing else in these phases takes as long as a copy of all logits in fast memory.
-
-    Gain: the time of those copies on the GPU, and of copying operators on the host.
     """
     run, scope, on_gpu = known.run, known.scope, known.run.window.gpu_recorded
     steps = scope.steps or 0

@@ -10,8 +10,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from molprof.analysis.findings.around import of_work
 from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.places import first_place, listed, work_places
+from molprof.analysis.findings.places import first_place, listed, places_of
 from molprof.analysis.findings.rule import Found
 from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor.package import Query
@@ -90,7 +91,7 @@ def gpu_share(known: Known, gpu_ns: float) -> float:
 def located(known: Known, found: Found, gain_ns: int, bounded_by: str, of: tuple[str, ...] | Sequence[Work]) -> Found:
     """What was found, with GPU time that a fix could save, and where work of these classes or names is asked for."""
     names = {item.name for item in of if isinstance(item, Work)}
-    places = work_places(known, {item.kind if isinstance(item, Work) else item for item in of}, names)
+    places = places_of(of_work(known, {item.kind if isinstance(item, Work) else item for item in of}, names))
     return replace(
         found,
         evidence=found.evidence + listed(places),
