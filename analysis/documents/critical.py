@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from molprof.analysis.critical.changes import LAUNCHES
@@ -55,15 +55,12 @@ def _sorted(path: Mapping[Piece, float]) -> list[tuple[Piece, float]]:
 
 
 def _path(found: CriticalPath) -> Section:
-    fields: list[Field] = [
-        ("where", "name", lambda item: item[0].where), ("what", "name", lambda item: item[0].what),
-        ("phase", "name", lambda item: item[0].phase), ("time", "ns", lambda item: item[1]),
+    fields = [
+        *_piece(found.recorded.path), ("time", "ns", "1"),
         ("share", "ratio", lambda item: item[1] / found.recorded.length_ns),
     ]  # fmt: skip
     if found.steps > 1:
         fields.append(("per step", "ns", lambda item: item[1] / found.steps))
-    if not any(piece.phase for piece in found.recorded.path):
-        del fields[2]
     rows = _sorted(found.recorded.path)
     shown = [row for row in rows if row[1] >= LEAST_RATIO * found.recorded.length_ns]
     notes = [f"From the end back, what each waited for. All parts add up to {time_text(found.recorded.length_ns)}."]
@@ -73,13 +70,19 @@ def _path(found: CriticalPath) -> Section:
     return Section("The critical path", tuple(notes), table_of(shown, *fields, missing="-"))
 
 
+def _piece(pieces: Iterable[Piece]) -> list[Field]:
+    """What is on a path; its phase, where any has one."""
+    phase: list[Field] = [("phase", "name", "0.phase")] if any(piece.phase for piece in pieces) else []
+    return [("where", "name", "0.where"), ("what", "name", "0.what"), *phase]
+
+
 def _without(found: CriticalPath) -> list[Section]:
     if not found.without:
         return []
     whole = found.recorded.length_ns
     table = table_of(
         found.without,
-        ("change", "text", lambda item: str(item[0])), ("takes", "ns", lambda item: item[1].length_ns),
+        ("change", "text", lambda item: str(item[0])), ("takes", "ns", "1.length_ns"),
         ("at most gained", "ns", lambda item: whole - item[1].length_ns),
         ("share", "ratio", lambda item: 1 - item[1].length_ns / whole),
     )  # fmt: skip
@@ -97,13 +100,7 @@ def _changed(found: CriticalPath) -> list[Section]:
     rows = [(piece, before.get(piece, 0), after.get(piece, 0)) for piece in {**before, **after}]
     least = LEAST_RATIO * found.recorded.length_ns
     rows = sorted((row for row in rows if max(row[1:]) >= least), key=lambda row: (-row[2], -row[1], row[0][:2]))
-    fields: list[Field] = [
-        ("where", "name", lambda row: row[0].where), ("what", "name", lambda row: row[0].what),
-        ("phase", "name", lambda row: row[0].phase), ("recorded", "ns", lambda row: row[1]),
-        ("changed", "ns", lambda row: row[2]),
-    ]  # fmt: skip
-    if not any(row[0].phase for row in rows):
-        del fields[2]
+    fields = [*_piece(row[0] for row in rows), ("recorded", "ns", "1"), ("changed", "ns", "2")]
     notes = ["The two critical paths. What leaves the path may still run beside it."]
     if any(change.name == LAUNCHES for change in found.changes):
         notes.append(
@@ -133,7 +130,7 @@ def _replayed(replayed: Replayed) -> dict[str, Any]:
 def _data(found: CriticalPath) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "trace": {"path": found.info.path, "complete": found.info.complete, "problem": found.info.problem},
+        "trace": found.info.head,
         "steps": found.steps or None,
         "recorded": _replayed(found.recorded),
         "without": [

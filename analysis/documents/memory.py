@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from molprof.analysis.documents.plots import plot_section
-from molprof.analysis.memory import HOST, MEANINGS, WEIGHTS, Batch, Course, Memory, Place
+from molprof.analysis.memory import HOST, MEANINGS, WEIGHTS, Batch, Course, Memory
 from molprof.analysis.reader import path_text
-from molprof.common.document import Document, Field, Section, records, table_of
+from molprof.common.document import Document, Field, Section, objects, records, table_of
 from molprof.common.values import bytes_text, counted, per, percent_text, short_name, short_source
 
 SCHEMA = 1
@@ -17,6 +17,12 @@ SCHEMA = 1
 LEAST_RATIO = 0.01
 # Samples of the course in JSON.
 _SAMPLES = 200
+# In JSON and CSV.
+_PLACE = (("path", lambda place: "/".join(place.path)), "allocations", "bytes", "peak_bytes", "left_bytes")
+_BATCH = (
+    "rows", ("fixed_bytes", "fixed"), ("cache_bytes", "cache"), ("logits_bytes", "logits"), ("rest_bytes", "rest"),
+    ("bytes", "total"),
+)  # fmt: skip
 
 
 def memory_document(found: Memory) -> Document:
@@ -28,7 +34,7 @@ def memory_document(found: Memory) -> Document:
         title=f"{path_text(found.info.path)}: memory",
         sections=(*sections, *_others(found)),
         data=lambda: _data(found),
-        records=lambda: records([_place(place) for course in found.courses[:1] for place in course.places]),
+        records=lambda: records(objects([place for course in found.courses[:1] for place in course.places], *_PLACE)),
         warnings=found.notes,
         summary=_summary(found),
     )
@@ -156,16 +162,6 @@ def _others(found: Memory) -> list[Section]:
     return [Section("Devices", ("The sections above are of the first.",), table)]
 
 
-def _place(place: Place) -> dict[str, Any]:
-    return {
-        "path": "/".join(place.path),
-        "allocations": place.allocations,
-        "bytes": place.bytes,
-        "peak_bytes": place.peak_bytes,
-        "left_bytes": place.left_bytes,
-    }
-
-
 def _course(course: Course) -> dict[str, Any]:
     at = np.unique(np.append(np.linspace(0, len(course.ts) - 1, _SAMPLES).astype(int), course.peak))
     return {
@@ -180,7 +176,7 @@ def _course(course: Course) -> dict[str, Any]:
         "at_peak": course.at_peak,
         "growth": {"bytes": course.growth, "steps": course.growth_steps, "tokens": course.growth_tokens},
         "course": {"ts": course.ts[at].tolist(), **{name: live[at].tolist() for name, live in course.live.items()}},
-        "places": [_place(place) for place in course.places],
+        "places": objects(course.places, *_PLACE),
     }
 
 
@@ -188,7 +184,7 @@ def _data(found: Memory) -> dict[str, Any]:
     model = found.model
     return {
         "schema": SCHEMA,
-        "trace": {"path": found.info.path, "complete": found.info.complete, "problem": found.info.problem},
+        "trace": found.info.head,
         "devices": [_course(course) for course in found.courses],
         "model": None
         if model is None
@@ -202,15 +198,5 @@ def _data(found: Memory) -> dict[str, Any]:
         "measured_bytes": found.measured_bytes,
         "capacity_bytes": found.capacity_bytes,
         "most_rows": found.most_rows,
-        "batches": [
-            {
-                "rows": batch.rows,
-                "fixed_bytes": batch.fixed,
-                "cache_bytes": batch.cache,
-                "logits_bytes": batch.logits,
-                "rest_bytes": batch.rest,
-                "bytes": batch.total,
-            }
-            for batch in found.batches
-        ],
+        "batches": objects(found.batches, *_BATCH),
     }

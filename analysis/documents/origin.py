@@ -211,7 +211,7 @@ def _data(origins: Origins, tree: Tree, by: str, places: dict[str, list[Place]])
     alone, alone_ns = origins.without_call
     return {
         "schema": SCHEMA,
-        "trace": {"path": origins.info.path, "complete": origins.info.complete, "problem": origins.info.problem},
+        "trace": origins.info.head,
         "by": by,
         "steps": origins.steps or None,
         "tokens": origins.tokens,

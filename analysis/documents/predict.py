@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from molprof.analysis.critical.replay import ON_GPU, ON_HOST, Replayed
 from molprof.analysis.documents.plots import plot_section
-from molprof.analysis.predict.predict import COVERAGE, LIMIT_FIGURE, CompiledRun, Figure, Prediction, Share
+from molprof.analysis.predict.predict import COVERAGE, LIMIT_FIGURE, CompiledRun, Figure, Prediction
 from molprof.analysis.predict.sizes import MEMORY_ERROR, Size, Sizes
 from molprof.analysis.predict.table import Check
 from molprof.analysis.reader import path_text
-from molprof.common.document import Cell, Document, Field, Row, Section, Table, columns, records, table_of
+from molprof.common.document import Cell, Document, Field, Row, Section, Table, columns, objects, records, table_of
 from molprof.common.manifest import from_json
 from molprof.common.values import Unit, counted, per, percent_text, time_text
 
@@ -36,7 +36,11 @@ def predict_document(found: Prediction, sizes: Sizes | None = None) -> Document:
         title=f"{path_text(found.run.info.path)} predicted for {_device(found)}",
         sections=(_figures(found), *parts, _changes(found), _operators(found), _evidence(found)),
         data=lambda: _data(found, sizes),
-        records=lambda: records([_row(name, getattr(found, name)) for _, name, _ in _FIGURES]),
+        records=lambda: records(
+            {"figure": name, "predicted": one.value, "low": one.low, "high": one.high}
+            for _, name, _ in _FIGURES
+            for one in [getattr(found, name)]
+        ),
         warnings=tuple(_warnings(found)),
         summary=(_summary(found),),
     )
@@ -214,24 +218,8 @@ def _evidence(found: Prediction) -> Section:
     return Section("Held-out predictions", (note,), table_of(rows, *fields), detail=True)
 
 
-def _row(name: str, figure: Figure) -> dict[str, Any]:
-    return {"figure": name, "predicted": figure.value, "low": figure.low, "high": figure.high}
-
-
 def _replayed(replayed: Replayed) -> dict[str, Any]:
     return {"length_ns": float(replayed.length_ns), "gpu_ratio": float(replayed.share(ON_GPU))}
-
-
-def _share(share: Share) -> dict[str, Any]:
-    return share._asdict()
-
-
-def _check(check: Check) -> dict[str, Any]:
-    return {name: getattr(check, name) for name in check.__struct_fields__}
-
-
-def _size(size: Size) -> dict[str, Any]:
-    return {name: item._asdict() if isinstance(item, Figure) else item for name, item in size._asdict().items()}
 
 
 def _sizes_data(sizes: Sizes) -> dict[str, Any]:
@@ -239,16 +227,13 @@ def _sizes_data(sizes: Sizes) -> dict[str, Any]:
     return {
         "rows": sizes.rows,
         "tokens": sizes.tokens,
-        "each": [_size(item) for item in sizes.each],
+        "each": [
+            {name: item._asdict() if isinstance(item, Figure) else item for name, item in size._asdict().items()}
+            for size in sizes.each
+        ],
         "too_large": larger,
         "unknown": dict(sizes.unknown),
-        "other": sizes.other
-        and {
-            "rows": sizes.other[0],
-            "calls": sizes.other[1].calls,
-            "equal": sizes.other[1].equal,
-            "missing": sizes.other[1].missing,
-        },
+        "other": sizes.other and {"rows": sizes.other[0], **objects([sizes.other[1]], "calls", "equal", "missing")[0]},
     }
 
 
@@ -256,7 +241,7 @@ def _data(found: Prediction, sizes: Sizes | None) -> dict[str, Any]:
     run = found.run
     return {
         "schema": SCHEMA,
-        "trace": {"path": run.info.path, "complete": run.info.complete, "problem": run.info.problem},
+        "trace": run.info.head,
         "device": {"name": _device(found), "source": found.device.source, "traces_of_it": found.shown},
         "steps": run.steps or None,
         "predicted": {name: getattr(found, name)._asdict() for _, name, _ in _FIGURES},
@@ -278,7 +263,7 @@ def _data(found: Prediction, sizes: Sizes | None) -> dict[str, Any]:
         "changes": list(map(str, found.changes)),
         "changed": None if found.changed is None else _replayed(found.changed),
         "batches": sizes and _sizes_data(sizes),
-        "operators": [_share(share) for share in found.shares],
+        "operators": [share._asdict() for share in found.shares],
         "models": list(found.models),
-        "checks": [_check(check) for check in found.checks],
+        "checks": objects(found.checks, *Check.__struct_fields__),
     }

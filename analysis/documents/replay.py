@@ -7,11 +7,16 @@ from typing import Any
 
 from molprof.analysis.reader import path_text
 from molprof.analysis.roofline.script import Called
-from molprof.common.document import Document, Field, Section, records, table_of
+from molprof.common.document import Document, Field, Section, objects, records, table_of
 from molprof.common.values import counted, per, time_text
 
 SCHEMA = 1
 _SHOWN = 30
+# A numbered operator in JSON and CSV.
+_ROW = (
+    ("op", "0"), ("operator", "1.operator"), ("shapes", "1.arguments"), ("calls", "1.calls"), ("time_ns", "1.time_ns"),
+    ("own_ns", "1.own_ns"), ("on_gpu", "1.on_gpu"),
+)  # fmt: skip
 
 
 def operators_document(path: str, found: Sequence[Called], notes: Sequence[str]) -> Document:
@@ -20,21 +25,20 @@ def operators_document(path: str, found: Sequence[Called], notes: Sequence[str])
     rest = len(rows) - _SHOWN
     what = "GPU time" if found[0].on_gpu else "host time"
     lines = [f"Not shown: {counted(rest, 'row')}. JSON and CSV have all."] if rest > 0 else []
-    own: list[Field] = [] if found[0].on_gpu else [("own", "ns", lambda row: row[1].own_ns)]
+    own: list[Field] = [] if found[0].on_gpu else [("own", "ns", "1.own_ns")]
     if own:
         lines.insert(0, "By their own time: without operators that they call. Types and strides tell equal rows apart.")
     table = table_of(
         rows[:_SHOWN],
-        ("op", "count", lambda row: row[0]), ("operator", "name", lambda row: row[1].operator),
-        ("shapes", "path", lambda row: row[1].arguments), ("calls", "count", lambda row: row[1].calls),
-        (what, "ns", lambda row: row[1].time_ns), *own,
+        ("op", "count", "0"), ("operator", "name", "1.operator"), ("shapes", "path", "1.arguments"),
+        ("calls", "count", "1.calls"), (what, "ns", "1.time_ns"), *own,
         ("each", "ns", lambda row: row[1].time_ns / row[1].calls),
     )  # fmt: skip
     return Document(
         title=f"{path_text(path)}: operators by their arguments",
         sections=(Section("Operators", tuple(lines), table),),
-        data=lambda: {"schema": SCHEMA, "trace": path, "operators": [_row(*row) for row in rows]},
-        records=lambda: records([_row(*row) for row in rows]),
+        data=lambda: {"schema": SCHEMA, "trace": path, "operators": objects(rows, *_ROW)},
+        records=lambda: records(objects(rows, *_ROW)),
         warnings=tuple(notes),
         summary=("molprof replay TRACE --op N runs one of them here; with --script FILE it is written.",),
     )
@@ -58,24 +62,13 @@ def replayed_document(path: str, number: int, called: Called, measured: Mapping[
         f"Here: 80 % of the measurements lie between {low} and {high}. A call takes the longer of host and device, and "
         "its data may stay in a cache."
     )
+    (row,) = objects([(number, called)], *_ROW)
     ratio = per(gpu_ns if called.on_gpu and gpu_ns is not None else measured["median_ns"], each_ns)
     return Document(
         title=f"{path_text(path)}: operator {number} by itself",
         sections=(Section(f"{called.operator} {called.arguments}", (note,), table),),
         data=lambda: {
-            "schema": SCHEMA, "trace": path, **_row(number, called), "measured": dict(measured), "ratio": ratio,
+            "schema": SCHEMA, "trace": path, **row, "measured": dict(measured), "ratio": ratio,
         },
-        records=lambda: records([{**_row(number, called), **measured}]),
+        records=lambda: records([{**row, **measured}]),
     )  # fmt: skip
-
-
-def _row(number: int, called: Called) -> dict[str, Any]:
-    return {
-        "op": number,
-        "operator": called.operator,
-        "shapes": called.arguments,
-        "calls": called.calls,
-        "time_ns": called.time_ns,
-        "own_ns": called.own_ns,
-        "on_gpu": called.on_gpu,
-    }

@@ -10,7 +10,7 @@ from molprof.analysis.documents.plots import plot_section
 from molprof.analysis.reader import path_text
 from molprof.analysis.roofline.peaks import MEMORY, Peaks
 from molprof.analysis.roofline.read import HEAVY, Group, Roofline
-from molprof.common.document import Document, Field, Section, records, table_of
+from molprof.common.document import Document, Field, Section, objects, records, table_of
 from molprof.common.values import counted, per, percent_text, time_text
 
 SCHEMA = 1
@@ -18,6 +18,13 @@ SCHEMA = 1
 LEAST_RATIO = 0.005
 # Share of GPU time of which formulas tell what it must do, for a statement about the whole.
 LEAST_COVERED = 0.95
+# A group in JSON and CSV.
+_ROW = (
+    "operator", "family", ("shapes", "arguments"), "types", "calls", "kernels", "gpu_ns", ("flops", "work.flops"),
+    ("read_bytes", "work.read_bytes"), ("written_bytes", "work.written_bytes"),
+    ("kind", lambda group: None if group.work is None or group.work.flops is None else group.work.kind),
+    "least_ns", "bound", "tflops", "tbps", "reached_ratio",
+)  # fmt: skip
 
 
 def roofline_document(found: Roofline) -> Document:
@@ -25,7 +32,7 @@ def roofline_document(found: Roofline) -> Document:
         title=f"{path_text(found.info.path)} by shape",
         sections=(*_way(found), _families(found), _groups(found), *_peaks(found.peaks)),
         data=lambda: _data(found),
-        records=lambda: records([_row(group) for group in found.groups]),
+        records=lambda: records(objects(found.groups, *_ROW)),
         warnings=found.notes,
         summary=_summary(found),
     )
@@ -139,42 +146,16 @@ def _peaks(peaks: Peaks) -> list[Section]:
     return [Section("Peaks of the GPU", (f"{peaks.name or 'the GPU'}: {peaks.source}.",), table, detail=True)]
 
 
-def _row(group: Group) -> dict[str, Any]:
-    work = group.work
-    return {
-        "operator": group.operator,
-        "family": group.family,
-        "shapes": group.arguments,
-        "types": group.types,
-        "calls": group.calls,
-        "kernels": group.kernels,
-        "gpu_ns": group.gpu_ns,
-        "flops": None if work is None else work.flops,
-        "read_bytes": None if work is None else work.read_bytes,
-        "written_bytes": None if work is None else work.written_bytes,
-        "kind": None if work is None or work.flops is None else work.kind,
-        "least_ns": group.least_ns,
-        "bound": group.bound,
-        "tflops": group.tflops,
-        "tbps": group.tbps,
-        "reached_ratio": group.reached_ratio,
-    }
-
-
 def _data(found: Roofline) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "trace": {"path": found.info.path, "complete": found.info.complete, "problem": found.info.problem},
+        "trace": found.info.head,
         "device": found.peaks.name or None,
-        "peaks": {
-            "source": found.peaks.source,
-            "tflops": dict(found.peaks.tflops),
-            "memory_tbps": found.peaks.memory_tbps,
-        },
+        "peaks": objects([found.peaks], "source", "tflops", "memory_tbps")[0],
         "span_ns": found.span_ns,
         "gpu_ns": found.gpu_ns,
         "covered_ns": found.covered_ns,
         "steps": found.steps or None,
-        "parts": [{"name": part.name, "ns": part.ns, "meaning": part.meaning} for part in found.parts],
-        "operators": [_row(group) for group in found.groups],
+        "parts": objects(found.parts, "name", "ns", "meaning"),
+        "operators": objects(found.groups, *_ROW),
     }

@@ -112,6 +112,11 @@ class TraceInfo(Struct, frozen=True):
     keys: dict[str, Any] = field(default_factory=dict)  # all other top-level keys
 
     @property
+    def head(self) -> dict[str, Any]:
+        """What JSON of any subject says of the file."""
+        return {"path": self.path, "complete": self.complete, "problem": self.problem}
+
+    @property
     def not_read_text(self) -> str:
         """What was not read: `not read: 3 events of category kernel`."""
         return "not read: " + ", ".join(

@@ -136,6 +136,14 @@ def values(items: Iterable[Any], *fields: Field) -> list[tuple[Any, ...]]:
     return [tuple(get(item) for get in getters) for item in items]
 
 
+def objects(items: Iterable[Any], *fields: str | tuple[str, str | Callable[[Any], Any]]) -> list[dict[str, Any]]:
+    """A dict for each item, for JSON: names, or a name and what gives its value, as in a `Field`."""
+    getters = {
+        name: _getter(where) for name, where in ((item, item) if isinstance(item, str) else item for item in fields)
+    }
+    return [{name: get(item) for name, get in getters.items()} for item in items]
+
+
 def records(items: Iterable[Mapping[str, Any]], **how: Any) -> Table:
     """A column for each name that an item has, with the values as they are. how: what else a `Table` has."""
     rows = list(items)
