@@ -69,12 +69,9 @@ def critical_stretches(
     while True:
         waited = _last(joint[rank], rank, at, done[rank], offsets[rank])
         start = begin if waited is None else waited.parts[_last_rank(waited)].start_ns
-        spans = start + offsets[rank], at + offsets[rank]
-        compute, moving, busy = (
-            int(item.covered(*spans)) for item in (done[rank].compute, done[rank].compute_or_moving, done[rank].busy)
-        )
+        compute, exposed, waiting, idle = map(int, done[rank].times_ns(start + offsets[rank], at + offsets[rank]))
         crossing = None if waited is None else _crossing(waited, rank, traces, offsets)
-        path.append(Stretch(rank, start, at, compute, moving - compute, busy - moving, at - start - busy, crossing))
+        path.append(Stretch(rank, start, at, compute, exposed, waiting, idle, crossing))
         if waited is None:
             return tuple(reversed(path))
         rank, at = _last_rank(waited), start

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,11 @@ class Activity:
     compute_or_moving: Union
     busy: Union
     communication: Union
+
+    def times_ns(self, start: Any, end: Any) -> tuple[Any, Any, Any, Any]:
+        """Of a stretch, or of arrays of them: computing, moving data with nothing else, waiting, idle."""
+        compute, moving, busy = (item.covered(start, end) for item in (self.compute, self.compute_or_moving, self.busy))
+        return compute, moving - compute, busy - moving, end - start - busy
 
 
 @dataclass(frozen=True)
@@ -106,10 +112,7 @@ def step_times(rank: RankTrace, done: Activity) -> Iterator[StepTimes]:
         spans.insert(0, (OUTSIDE, rank.start_ns, spans[0][1]))
     seen: Counter[str] = Counter()
     for name, start, end in spans:
-        compute, moving, busy, communication = (
-            int(item.covered(start, end))
-            for item in (done.compute, done.compute_or_moving, done.busy, done.communication)
-        )
+        compute, exposed, waiting, idle = map(int, done.times_ns(start, end))
         yield StepTimes(
             rank=rank.rank,
             name=name,
@@ -117,10 +120,10 @@ def step_times(rank: RankTrace, done: Activity) -> Iterator[StepTimes]:
             start_ns=start,
             end_ns=end,
             compute_ns=compute,
-            exposed_ns=moving - compute,
-            waiting_ns=busy - moving,
-            idle_ns=end - start - busy,
-            hidden_ns=communication + compute - busy,
+            exposed_ns=exposed,
+            waiting_ns=waiting,
+            idle_ns=idle,
+            hidden_ns=int(done.communication.covered(start, end)) - exposed - waiting,
         )
         seen[name] += 1
 

@@ -175,12 +175,8 @@ def draw_ranks(job: Job) -> Figure:
 
 def _states(job: Job, rank: int, edges: np.ndarray) -> np.ndarray:
     """Of each column, the number of what takes most of it in _STATES."""
-    done = job.activities[rank]
     edges = edges + job.clocks.offsets_ns[rank]
-    compute, moving, busy = (
-        item.covered(edges[:-1], edges[1:]) for item in (done.compute, done.compute_or_moving, done.busy)
-    )
-    return np.asarray(np.argmax([compute, moving - compute, busy - moving, np.diff(edges) - busy], axis=0))
+    return np.asarray(np.argmax(job.activities[rank].times_ns(edges[:-1], edges[1:]), axis=0))
 
 
 def draw_memory(course: Course) -> Figure:
