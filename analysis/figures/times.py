@@ -52,6 +52,15 @@ def _of_drift(name: str, label: str, unit: Unit) -> Figure:
     return Figure(name, "Tokens", label, unit, of_run(lambda run: getattr(run.drift, name, None)), of_molecules=True)
 
 
+def _of_answers(name: str, label: str, value: Callable[[Run], float | None], unit: Unit = "number") -> Figure:
+    """Of answers to prompts of plain text."""
+    return Figure(name, "Tokens", label, unit, of_run(value), stands_in=True)
+
+
+def _runaway(run: Run) -> int | None:
+    return None if run.of_molecules else run.junk_tokens
+
+
 def _tokens_per_character(run: Run) -> float | None:
     """Tokens of all answers per character of valid ones, white space aside."""
     useful = sum(len("".join((item.text or "").split())) for item in run.sequences if item.valid)
@@ -78,8 +87,7 @@ def _agreement(name: str, label: str, column: str, choice: str | None = None) ->
 
 def _drafts(name: str, label: str, value: Callable[[Drafts], float | None], unit: Unit = "count") -> Figure:
     """Of the tokens that an assistant drafted."""
-    read = of_run(lambda run: None if run.drafts is None else value(run.drafts))
-    return Figure(name, "Tokens", label, unit, read, stands_in=True)
+    return _of_answers(name, label, lambda run: None if run.drafts is None else value(run.drafts), unit)
 
 
 def _draft_ns(run: Run) -> float | None:
@@ -158,30 +166,13 @@ TOKENS = (
     _count("malformed_blocks", "malformed blocks", of_molecules=True),
     _count("cut_blocks", "cut blocks", of_molecules=True, compared=False),
     _count("cut_answers", "answers that stopped at the token limit", compared=False),
-    Figure(
-        "runaway_tokens",
-        "Tokens",
-        "tokens of white space, digits and loops that go on",
-        "count",
-        of_run(lambda run: None if run.of_molecules else run.junk_tokens),
-        stands_in=True,
-    ),
-    Figure(
+    _of_answers("runaway_tokens", "tokens of white space, digits and loops that go on", _runaway, "count"),
+    _of_answers(
         "tokens_per_useful_character",
-        "Tokens",
         "tokens per character of correct answers, white space aside",
-        "number",
-        of_run(_tokens_per_character),
-        stands_in=True,
+        _tokens_per_character,
     ),
-    Figure(
-        "respelled_tokens_per_answer",
-        "Tokens",
-        "tokens of an answer beyond those that the tokenizer needs",
-        "number",
-        of_run(_respelled),
-        stands_in=True,
-    ),
+    _of_answers("respelled_tokens_per_answer", "tokens of an answer beyond those that the tokenizer needs", _respelled),
     _count("skipped", "skipped input lines", compared=False),
 )
 MASKING = (

@@ -126,19 +126,10 @@ class Paths:
             for call, phase, frame in self._origins.calls.select("id", "phase", "frame_id").rows()
         ]
 
-    def of_operators(self) -> list[Key]:
-        operators = self._origins.operators
-        return [(phase, frame, True, None, None) for frame, phase in operators.select("id", "phase").rows()]
-
-    def of_host(self) -> list[Key]:
-        return self._of_frames(self._origins.host)
-
-    def of_waits(self) -> list[Key]:
-        return self._of_frames(self._origins.waits)
-
     @staticmethod
-    def _of_frames(items: Frame) -> list[Key]:
-        return [(phase, frame, True, None, None) for phase, frame in items.select("phase", "frame_id").rows()]
+    def of_frames(items: Frame, frame_id: str = "frame_id") -> list[Key]:
+        """Of what is in a phase and a frame, or is a frame itself, such as operators by their `id`."""
+        return [(phase, frame, True, None, None) for phase, frame in items.select("phase", frame_id).rows()]
 
     def _path(self, key: Key) -> Path:
         phase, frame, known, in_graph, work = key
@@ -190,9 +181,13 @@ def build_tree(origins: Origins, by: str, fold: bool = True) -> Tree:
         step_launches=launches * calls.known("step_id"),
     )
     if by != "kernel":
-        add(paths.of_operators(), operators=np.isin(operators["id"], origins.leaves), operator_ns=operators["own_ns"])
-        add(paths.of_host(), python_ns=origins.host["own_ns"])
-        add(paths.of_waits(), wait_ns=origins.waits["own_ns"])
+        add(
+            paths.of_frames(operators, "id"),
+            operators=np.isin(operators["id"], origins.leaves),
+            operator_ns=operators["own_ns"],
+        )
+        add(paths.of_frames(origins.host), python_ns=origins.host["own_ns"])
+        add(paths.of_frames(origins.waits), wait_ns=origins.waits["own_ns"])
     tree = _tree("all", "root", found, fold, len(names))
     wrong = [
         f"{name} {tree.amount(name)}, not {total}"
@@ -284,10 +279,12 @@ def speedscope_text(origins: Origins, by: str, exporter: str) -> str:
         profile(f"GPU time, {title}", "nanoseconds", paths.of_work(), work["dur"].tolist(), fold)
     profile("launches", "none", itertools.compress(paths.of_calls(), launches), [1] * int(launches.sum()))
     if by != "kernel":
-        profile("CPU time of operators", "nanoseconds", paths.of_operators(), operators["own_ns"].tolist())
-        keys, own_ns = paths.of_host(), origins.host["own_ns"].tolist()
-        profile("host time of Python", "nanoseconds", keys, own_ns)
-        profile("GPU waits for the host", "nanoseconds", paths.of_waits(), origins.waits["own_ns"].tolist())
+        for title, keys, items in (
+            ("CPU time of operators", paths.of_frames(operators, "id"), operators),
+            ("host time of Python", paths.of_frames(origins.host), origins.host),
+            ("GPU waits for the host", paths.of_frames(origins.waits), origins.waits),
+        ):
+            profile(title, "nanoseconds", keys, items["own_ns"].tolist())
     content = {
         "$schema": SCHEMA,
         "name": f"{origins.info.path} by {by}",
