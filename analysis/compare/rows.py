@@ -27,10 +27,9 @@ from molprof.analysis.compare.statistics import (
 )
 from molprof.analysis.figures.catalog import COMPARED
 from molprof.analysis.figures.figure import Figure
-from molprof.analysis.figures.latency import mean_latency
 from molprof.analysis.figures.model import Report, Served
+from molprof.analysis.figures.requests import mean_latency, with_values
 from molprof.analysis.figures.run_model import RepeatFigures, Run, Spread
-from molprof.analysis.figures.served import with_values
 from molprof.common.values import Value, per
 
 

@@ -1,18 +1,20 @@
-"""What a report says first of a program whose run molprof did not capture: steps, phases, logits processors.
+"""What a report says of a program that is not molprof's: its steps, phases and logits processors, and its time.
 
 And what of steps, phases, tokens, stacks and shapes is not recorded, and how to record it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from molprof.analysis.documents.figures import Reports
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.model import STACK_CATEGORY
+from molprof.analysis.figures.run_model import Run
 from molprof.common.document import Field, Section
-from molprof.common.values import counted, per, percent_text, time_text
+from molprof.common.manifest import ProcessorCalls, Program
+from molprof.common.values import count_text, counted, per, percent_text, time_text
 
 # Below this share of the recorded span a phase is not worth a word.
 _LEAST_RATIO = 0.01
@@ -22,6 +24,7 @@ _PROGRAMS = ("vllm", "sglang", "transformers")
 # How an engine is asked for it.
 _STACKS = {"vllm": " (vLLM: torch_profiler_with_stack)", "sglang": " (SGLang: with_stack of /start_profile)"}
 _SCHEDULER = {"vllm": " (vLLM: VLLM_ENABLE_V1_MULTIPROCESSING=0)"}
+_ORIGIN = {True: "the program", False: "the generation config"}
 
 
 def program_lines(report: Report) -> Iterator[str]:
@@ -108,3 +111,44 @@ def _program(report: Report) -> str:
             if row[column] in _PROGRAMS:
                 return str(row[column])
     return ""
+
+
+def processors_section(reports: Reports) -> Section:
+    """The logits processors by class and place."""
+    return reports.of_runs(
+        "Logits processors", _processors,
+        ("place", "index"), ("class", "text", "name"), ("from", "text", lambda item: _ORIGIN[item.own]),
+        ("batches", "count"), ("steps", "count"), ("time", "ns", "time_ns"),
+        ("per step", "ns", lambda item: per(item.time_ns, item.steps)), notes=reports.notes(_of_processors),
+    )  # fmt: skip
+
+
+def _processors(run: Run) -> Sequence[ProcessorCalls]:
+    return run.program.processors if isinstance(run.program, Program) else ()
+
+
+def _of_processors(report: Report) -> Iterator[str]:
+    if report.run is not None and _processors(report.run):
+        yield (
+            "steps and time: unprofiled; what transformers makes of the generation config runs in the phases forward"
+            " and sampling, and has no time of its own"
+        )
+
+
+def program_times(run: Run) -> str | None:
+    """How the time of a program was measured; None of a capture."""
+    if not isinstance(run.program, Program):
+        return None
+    return f"one run; its {counted(run.program.estimated_steps, 'profiled step')} count with the median of the others"
+
+
+def program_notes(run: Run) -> Iterator[str]:
+    """What no phase contains."""
+    program = run.program
+    if not isinstance(program, Program) or program.own_ns is None:
+        return
+    before, after = time_text(program.before_ns), time_text(program.after_ns)
+    own = f"molprof's own work, which no time contains: {time_text(program.own_ns)}"
+    yield f"not in the whole run: {before} before the first batch and {after} after the last; {own}"
+    if program.missed:
+        yield f"not recorded: {count_text(program.missed)} calls of generate, in other threads while one was recorded"

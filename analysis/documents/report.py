@@ -21,15 +21,20 @@ from molprof.analysis.documents.figures import (
     settings_section,
 )
 from molprof.analysis.documents.findings import best_findings, findings_section, next_commands
-from molprof.analysis.documents.own_program import processors_section, program_notes, program_times
 from molprof.analysis.documents.plots import PLOTS, plot_section
-from molprof.analysis.documents.program import program_lines, unrecorded_sections
+from molprof.analysis.documents.program import (
+    processors_section,
+    program_lines,
+    program_notes,
+    program_times,
+    unrecorded_sections,
+)
 from molprof.analysis.documents.served import client_lines
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import shown_tables
 from molprof.analysis.figures.certificate.file import PASSES
 from molprof.analysis.figures.labels import report_label
-from molprof.analysis.figures.model import IDLE_CAUSES, STACK_CATEGORY, Group, Table
+from molprof.analysis.figures.model import IDLE_CAUSES, STACK_CATEGORY, Table
 from molprof.analysis.figures.run_model import PhaseFigures, Run, RunTotal, SequenceFigures
 from molprof.analysis.reader import path_text
 from molprof.common.document import Document, Field, Row, Section
@@ -42,7 +47,6 @@ _TWO_KEYS = ("steps", "step_latency", "idle_causes", "host_syncs", "graph_positi
 _LEAST_IDLE_RATIO = 0.001
 # Below this share of a phase host syncs are not worth a word.
 _LEAST_WAITING_RATIO = 0.1
-_WORK: tuple[Group, ...] = ("gpu_work",)
 # In captions of plots.
 _BAND = "; the band holds the middle 80 %"
 _GPU = "phases and calls on the host, below them the GPU work that they started. Gaps in a GPU's row are idle time"
@@ -406,7 +410,7 @@ def _trace(report: Report) -> str:
     span_ns = sum(device.span_ns for device in devices)
     busy_ns = sum(device.busy_ns for device in devices)
     if not report.trace.gpu_recorded:
-        if unread := report.doubts_on(_WORK):
+        if unread := report.doubts_on(["gpu_work"]):
             return f"No GPU calls and no GPU work were read of {label}: {unread[0].reason}."
         return f"{label} holds no GPU calls and no GPU work."
     if not devices or not busy_ns:

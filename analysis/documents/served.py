@@ -10,7 +10,7 @@ from msgspec import to_builtins
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.model import Served
-from molprof.analysis.figures.served import read_served
+from molprof.analysis.figures.requests import read_served
 from molprof.common.attached import Attached
 from molprof.common.document import Cell, Column, Document, Section, Table
 from molprof.common.values import counted, number_text, time_text

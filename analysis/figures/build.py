@@ -28,9 +28,9 @@ from molprof.analysis.figures.model import (
     TypicalStep,
     agree,
 )
+from molprof.analysis.figures.requests import read_served
 from molprof.analysis.figures.run import read_run
 from molprof.analysis.figures.run_model import Run
-from molprof.analysis.figures.served import read_served
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.load import MANIFEST_HINT
 from molprof.analysis.trace_processor import TraceProcessor

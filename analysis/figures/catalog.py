@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from molprof.analysis.figures.figure import Figure, TableQuery
 from molprof.analysis.figures.kernels import COUNTERS, KERNELS, LAUNCHES, WORK
-from molprof.analysis.figures.latency import LATENCY
 from molprof.analysis.figures.model import Report, Table
-from molprof.analysis.figures.served import of_served
+from molprof.analysis.figures.requests import LATENCY, of_served
 from molprof.analysis.figures.settings import SETTINGS
 from molprof.analysis.figures.tables import TABLES as SHARED
 from molprof.analysis.figures.times import MASKING, TIMES, TOKENS

@@ -10,8 +10,8 @@ from msgspec import UNSET, convert
 from msgspec.structs import asdict, replace
 
 from molprof.analysis.figures.drift import read_disagreement, read_drift
-from molprof.analysis.figures.latency import latency, mean_latency
 from molprof.analysis.figures.model import TraceFigures
+from molprof.analysis.figures.requests import latency, mean_latency
 from molprof.analysis.figures.run_model import (
     ASKED,
     BatchShapes,

@@ -1,15 +1,23 @@
-"""What requests that join and leave a batch waited for: queueing, the first token, the next ones, the last."""
+"""What requests waited for: queueing, the first token, the next ones, the last. And what a client of a server measured.
+
+Requests of a run that join and leave a batch, and those that `molprof attach` sent, without the profiler.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise
 
+from msgspec.structs import replace
+
 from molprof.analysis.figures.figure import Figure, of_run
+from molprof.analysis.figures.model import Report, Served, ServedPass
 from molprof.analysis.figures.run_model import RepeatFigures, Run
+from molprof.common.attached import Attached, Pass
 from molprof.common.manifest import SETUP_PHASES, Manifest, Repeat
-from molprof.common.values import percentile
+from molprof.common.values import Value, per, percentile
 
 _PERCENTS = (50, 99)
 _MEASURES = {
@@ -77,3 +85,51 @@ def _figures() -> Iterator[Figure]:
 
 
 LATENCY = tuple(_figures())
+
+
+def read_served(attached: Attached) -> Served:
+    """The passes of a run of requests, and the median of each of their figures."""
+    known = {name: getattr(attached, name) for name in Served.__struct_fields__ if hasattr(attached, name)}
+    known |= {"passes": tuple(map(_of_pass, attached.passes)), "requests": len(attached.passes[0].answers)}
+    return with_values(Served(**known), statistics.median)
+
+
+def with_values(served: Served, of: Callable[[Sequence[float]], float]) -> Served:
+    """With one value for each figure of all passes, such as their mean; None where a pass lacks it."""
+    values: dict[str, int | float | None] = {}
+    for name in served.passes[0].figures:
+        each = [number for item in served.passes if (number := item.figures[name]) is not None]
+        value = of(each) if len(each) == len(served.passes) else None
+        values[name] = round(value) if value is not None and name.endswith("_ns") else value
+    return replace(served, values=values)
+
+
+def of_served(figure: Figure) -> Figure:
+    """The figure, which reads what a client measured where the report has that."""
+
+    def value(report: Report) -> Value:
+        if isinstance(report.served, Served) and figure.id in report.served.values:
+            return report.served.values[figure.id]
+        return figure.value(report)
+
+    return replace(figure, value=value)
+
+
+def _of_pass(item: Pass) -> ServedPass:
+    answers = item.answers
+    tokens = sum(answer.tokens for answer in answers)
+    judged = [answer.valid for answer in answers if answer.valid is not None]
+    times = {
+        "first_token": [answer.pieces_ns[0] - answer.sent_ns for answer in answers if answer.pieces_ns],
+        "between_tokens": [after - before for answer in answers for before, after in pairwise(answer.pieces_ns)],
+        "request": [answer.ended_ns - answer.sent_ns for answer in answers],
+    }
+    figures: dict[str, int | float | None] = {
+        "wall_ns": item.wall_ns,
+        "tokens_per_s": per(tokens * 1e9, item.wall_ns),
+        **percentiles(times),
+        "tokens_per_molecule": per(tokens, len(answers)),
+        "cut_answers": sum(answer.cut for answer in answers),
+        "valid_ratio": per(sum(judged), len(judged)),
+    }
+    return ServedPass(figures)
