@@ -105,6 +105,11 @@ def steps(text: str) -> Iterator[tuple[str, str, str]]:
         end = found.end()
 
 
+def place(folder: Path, name: str) -> Path:
+    """Where a file of the checkout is in the copy."""
+    return folder / ("molprof" if name.startswith(("analysis/", "profiler/", "queries/")) else "") / name
+
+
 def apply(path: Path, language: str, code: str) -> None:
     if language == "diff":
         lines = code.splitlines()
@@ -136,10 +141,11 @@ def test_recipes_work(tmp_path: Path) -> None:
         (tmp_path / name).symlink_to(ROOT / name)
     recipes = (ROOT / "docs/contributing.md").read_text(encoding="utf-8").partition("\n## Add a query\n")[2]
     tests = ["tests/test_queries.py::test_cases[gpu]"]
+    for source, name in re.findall(r"Copy \[`(docs/recipes/\w+\.\w+)`\]\(\S+\) to `(\S+)`", " ".join(recipes.split())):
+        shutil.copy(ROOT / source, place(tmp_path, name))
     for name, language, code in steps(recipes):
-        if language in ("sql", "python", "diff", "text"):
-            folder = package if name.startswith(("analysis/", "profiler/", "queries/")) else tmp_path
-            apply(folder / name, language, code)
+        if language in ("python", "diff", "text"):
+            apply(place(tmp_path, name), language, code)
             tests += [f"{name}::{test}" for test in re.findall(r"^def (test_\w+)", code, re.MULTILINE)]
     forked(passes, tmp_path, tests)
 
