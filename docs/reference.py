@@ -1,7 +1,8 @@
-"""Parts of pages that are made from the code, as Markdown: SQL modules, figures, findings, settings, notebooks."""
+"""Parts of pages that are made from the code, as Markdown: SQL modules, figures, findings, settings and others."""
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
@@ -10,13 +11,16 @@ from pathlib import Path
 
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.certificate import CHECKS
-from molprof.analysis.findings import RULES
+from molprof.analysis.figures.drift import RULES
+from molprof.analysis.findings import RULES as FINDINGS
 from molprof.common.setting import rows
 from molprof.common.settings import CaptureSettings
+from molprof.profiler.constraints import PROCESSORS
 from molprof.queries.catalog import Column, Module, catalog
 from molprof.queries.pages import example_command
 
-NOTEBOOKS = Path(__file__).parent / "notebooks"
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = ROOT / "docs" / "notebooks"
 
 
 def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
@@ -71,7 +75,7 @@ def figures() -> str:
 def findings() -> str:
     """Every rule: its docstring says when it is reported and what bounds its gain."""
     blocks = []
-    for rule in RULES:
+    for rule in FINDINGS:
         blocks += [f"### {rule.id}", f"*{prose(rule.title)}.* {inspect.getdoc(rule.find)}"]
         blocks += [f"Why: {prose(rule.explanation)}"] if rule.explanation else []
         blocks += [f"Fix: {prose(rule.fix)}"] if rule.fix else []
@@ -98,6 +102,28 @@ def checks() -> str:
     return table(("check", "passes if", "SQL"), body)
 
 
+def processors() -> str:
+    """The logits processors that come with molprof."""
+    return table(("name", "what it does"), ((code(name), prose(entry.summary)) for name, entry in PROCESSORS.items()))
+
+
+def rooms() -> str:
+    """The rooms of the code, with the first line of each one's docstring."""
+    paths = [path for side in ("molprof", "analysis", "profiler") for path in sorted((ROOT / side).iterdir())]
+    texts = {path: path / "__init__.py" if path.is_dir() else path for path in (*paths, ROOT / "queries")}
+    body = (
+        (code(path.relative_to(ROOT)), found.partition("\n")[0])
+        for path, text in texts.items()
+        if text.suffix == ".py" and text.exists() and (found := ast.get_docstring(ast.parse(text.read_bytes())))
+    )
+    return table(("room", "what it holds"), body)
+
+
+def rules() -> str:
+    """What counts as a block with junk, by rule."""
+    return table(("rule", "counts blocks with"), ((code(name), prose(rule[0])) for name, rule in RULES.items()))
+
+
 def notebooks() -> str:
     """The cells of the notebooks, without outputs; a heading is one of the page."""
     blocks = []
@@ -111,5 +137,5 @@ def notebooks() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    part.__name__: part for part in (modules, figures, findings, settings, checks, notebooks)
+    part.__name__: part for part in (modules, figures, findings, settings, checks, processors, rooms, rules, notebooks)
 }

@@ -1,0 +1,1 @@
+"""Benchmarks: cases, grids, their processes, the file of results; masks of JSON schemas."""

@@ -1,0 +1,1 @@
+"""Many command lines: grids of options, jobs on a cluster, their results."""
