@@ -1,7 +1,16 @@
 """The weights of a trained preset, spread over a larger shape without changing the function.
 
-Every channel, head and unit of the wide model repeats one of the narrow model; sums over repeats are divided by their
-number. Layers beyond the trained ones are random and add nothing. docs/recording.md has the maths.
+Every channel, head and unit is repeated, and every sum over repeats is divided by their number. With the narrow sizes
+in small letters and the wide ones in capitals:
+
+- Channel i with c(i) repeats has g(i) = sqrt(H / (h c(i))) times the narrow value, so that mean square and RMSNorm stay
+  the same. Weights that write to the residual stream are multiplied by g, weights that read it by g h / H. A tied
+  output layer has the factor of a writer; the last norm takes the remaining h / H.
+- A wider head has its rotary pairs at the places of the narrow frequencies, and zeros elsewhere in LLaMA's q_proj and
+  Qwen3's q_norm. A factor sqrt(t) corrects the scale 1 / sqrt(D) to 1 / sqrt(d).
+- Layers beyond the trained ones are random, and their outputs cancel in pairs: they add nothing.
+
+Keys, values and the KV cache are dense.
 """
 
 from __future__ import annotations
