@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -232,7 +233,6 @@ def origins(
     from molprof.analysis.roofline.read import read_pieces
 
     peaks_of(None, peaks)
-
     if names_from is not None:
         from molprof.analysis.origin.other_run import read_named, read_run
 
@@ -241,9 +241,7 @@ def origins(
         with _load(path, reading) as trace:
             found, opened = trace.read(lambda engine, info: read_named(engine, info, run), stacks=True, all_args=True)
             return found, opened, tuple(trace.info.notes())
-
-    segments = _segments(capture, reading)
-    name = None if capture is None else str(capture)
+    segments, name = _segments(capture, reading), None if capture is None else str(capture)
     shapes = records_shapes(Path(path))
     if peaks and not shapes:
         raise TraceError(f"{path} has no shapes, so that peaks tell nothing", hint=RECORD_SHAPES)
@@ -252,8 +250,7 @@ def origins(
         layers = {"stacks": True, "all_args": shapes or capture is not None}
         found, opened = trace.read(lambda engine, info: read_opened(engine, info, name, segments), **layers)
         if shapes and capture is None:
-            pieces = trace.read(lambda engine, info: read_pieces(engine, info, peaks), **layers)
-            found = replace(found, pieces=pieces)
+            found = replace(found, pieces=trace.read(partial(read_pieces, given=peaks), **layers))
         return found, opened, tuple(trace.info.notes())
 
 
