@@ -190,7 +190,7 @@ def test_what_a_constraint_leaves_room_for(tmp_path: Path) -> None:
     shown = json.loads(out)
     assert (shown["kind"], shown["shortest"], shown["bytes"], shown["forced_bytes"]) == ("regex", "[]end", 5, 3)
     assert [(loop["cause"], loop["after"], loop["around"]) for loop in shown["loops"]] == [
-        ("white space", "[]", " "), ("digits", "[0", "0"), ("text", "[a", "a"),
+        ("digits", "[0", "0"), ("white space", "[]", " "), ("text", "[a", "a"),
     ]  # fmt: skip
     # `[` and `nd` are forced.
     apart = [len(ids("qwen", text)) for text in ("[", "]e", "nd")]
