@@ -327,17 +327,21 @@ def critical_path(
         return found, tuple(trace.info.notes())
 
 
-def predict(path: AnyPath, device: str, reading: Reading | None = None, changes: Sequence[str] = ()) -> Prediction:
+def predict(
+    path: AnyPath, device: str, reading: Reading | None = None, changes: Sequence[str] = (),
+    measured: Sequence[Path] = (),
+) -> Prediction:  # fmt: skip
     """What a run with recorded shapes would be on a GPU such as h100 or mi300, with the error of each figure.
 
-    changes: as for `critical_path`. Raises UsageError for a device that is not known or a change that selects nothing,
-    TraceError where shapes are not recorded, or much time is in operators that no trace has shown.
+    changes: as for `critical_path`. measured: files of `molprof replay --op N --format json` on the device. Raises
+    UsageError for others, a device that is not known or a change that selects nothing, TraceError where shapes are not
+    recorded, or much time is in operators that no trace has shown.
     """
     from molprof.analysis.critical.changes import parse_changes
     from molprof.analysis.predict.predict import predict as predicted
 
     asked = parse_changes(changes)
-    (run,), table, checks = _predictable([path], device, reading)
+    (run,), table, checks = _predictable([path], device, reading, measured)
     return predicted(run, table, checks, asked)
 
 
@@ -350,33 +354,30 @@ def predict_sizes(
     rows: of the run, where it does not tell them. beside: another run of the program, of other rows, whose shapes are
     compared with those predicted. Raises TraceError too where shapes do not tell the rows.
     """
+    from molprof.analysis.predict import sizes as by_size
     from molprof.analysis.predict.predict import predict as predicted
-    from molprof.analysis.predict.sizes import parse_sizes
-    from molprof.analysis.predict.sizes import sizes as of_sizes
 
-    asked = parse_sizes(sizes)
-    paths = [path] if beside is None else [path, beside]
-    (run, *others), table, checks = _predictable(paths, device, reading)
-    other = others[0] if others else None
-    return predicted(run, table, checks), of_sizes(run, table, checks, asked, rows, other)
+    asked = by_size.parse_sizes(sizes)
+    (run, *others), table, checks = _predictable([path] if beside is None else [path, beside], device, reading)
+    return predicted(run, table, checks), by_size.sizes(run, table, checks, asked, rows, *others)
 
 
 def _predictable(
-    paths: Sequence[AnyPath], device: str, reading: Reading | None
+    paths: Sequence[AnyPath], device: str, reading: Reading | None, measured: Sequence[Path] = ()
 ) -> tuple[list[Run], Table, Sequence[Check]]:
     """Runs as predictions take them, and what is known of a GPU."""
+    from molprof.analysis.predict.measured import read_measured
     from molprof.analysis.predict.predict import device_of
     from molprof.analysis.predict.run import read_run
     from molprof.analysis.predict.table import Table, launching_of, quiet_of, stored
 
     peaks, known = device_of(device), stored()
-    launching, quiet = launching_of(known.sources), quiet_of(known.sources)
+    read = partial(read_run, launching=launching_of(known.sources), quiet=quiet_of(known.sources))
     runs = []
     for path in paths:
         with _load(path, reading) as trace:
-            how: dict[str, bool] = {"stacks": True, "all_args": True}
-            runs.append(trace.read(lambda engine, info: read_run(engine, info, launching, quiet), **how))
-    return runs, Table(known.sources, peaks), known.checks
+            runs.append(trace.read(read, stacks=True, all_args=True))
+    return runs, Table(known.sources, peaks, read_measured(measured, peaks, runs)), known.checks
 
 
 def recorded(path: Path, reading: Reading | None = None) -> tuple[Recorded, Notes]:
@@ -388,8 +389,7 @@ def recorded(path: Path, reading: Reading | None = None) -> tuple[Recorded, Note
 
     notes = size_notes(path)
     with _load(path, reading) as trace:
-        found = trace.read(read_recorded, stacks=True, all_args=not notes)
-        return found, (*trace.info.notes(), *notes)
+        return trace.read(read_recorded, stacks=True, all_args=not notes), (*trace.info.notes(), *notes)
 
 
 def compare_kernels(
@@ -409,7 +409,7 @@ def compare_kernels(
     notes = [f"{path}: {remark}" for path, (_, remarks) in zip(paths, read, strict=True) for remark in remarks]
     with_gpu = [path for path, rows in zip(paths, found, strict=True) if rows.has_gpu]
     if len(with_gpu) == 1:
-        other = next(path for path in paths if path != with_gpu[0])
+        (other,) = {*paths} - {*with_gpu}
         what = f"{with_gpu[0]} records GPU work and {other} does not"
         raise NotComparableError(what, hint="compare without --by kernel")
     without = [str(path) for path, rows in zip(paths, found, strict=True) if not rows.steps]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,36 @@ def test_the_table_of_the_package() -> None:
     assert all(abs(check.predicted - check.recorded) < 0.15 for check in checks if check.figure == BUSY_FIGURE)
     of_gpus = [check for check in stored().checks if check.origin != "CPU" and check.shown]
     assert all(abs(check.predicted - check.recorded) <= 5 for check in of_gpus if check.figure == COPY_FIGURE)
+
+
+def test_times_measured_on_the_device(tmp_path: Path) -> None:
+    """A call of the same operator and size takes what was measured; what fits no call is refused."""
+    events = [operator(ADD, ts, 10, [64, 1024], [64, 1024]) for ts in range(0, 400, 20)]
+    write(tmp_path / "run.json", {"traceEvents": events})
+    code, out, err = called(["replay", "run.json", "--op", "1", "--format", "json"], tmp_path)
+    assert code == 0, err
+    replayed = json.loads(out)
+    replayed["measured"] |= {"device": "NVIDIA H100 80GB HBM3", "gpu_ns": 123_000.0}
+    (tmp_path / "add.json").write_text(json.dumps(replayed))
+    command = ["predict", "run.json", "--format", "json", "--measured", "add.json", "--device"]
+    code, out, err = called([*command, "h100"], tmp_path)
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["predicted"]["gpu_ns"]["value"] == pytest.approx(20 * 123_000)
+    assert found["measured_calls"] == 20
+    for change, problem in (
+        ({"operator": "aten::mul"}, "no call of the run is aten::mul of this size"),
+        ({"measured": {"device": "NVIDIA A100-SXM4-40GB", "gpu_ns": 1.0}}, "was measured on 'NVIDIA A100-SXM4-40GB'"),
+        ({"measured": {"device": "cpu", "gpu_ns": None}}, "was measured without a GPU"),
+        ({"measured": 3}, "add.json: Expected `object`"),
+    ):
+        (tmp_path / "add.json").write_text(json.dumps(replayed | change))
+        code, _, err = called([*command, "h100"], tmp_path)
+        assert (code, problem in err) == (2, True), err
+    assert (
+        called(["predict", "run.json", "--device", "h100", "--batches", "1:8", "--measured", "add.json"], tmp_path)[0]
+        == 2
+    )
 
 
 def test_the_command(tmp_path: Path) -> None:

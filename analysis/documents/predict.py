@@ -198,6 +198,8 @@ def _operators(found: Prediction) -> Section:
         ("share", "ratio", lambda row: per(row.gpu_ns, total)), ("calls in traces", "count", "evidence"),
     ]  # fmt: skip
     notes = ["Of operators without calls in traces, the time is that of others of their family."]
+    if found.measured:
+        notes.append(f"{counted(found.measured, 'call')} have GPU times that molprof replay measured on this GPU.")
     if rest := found.shares[_MOST:]:
         took = time_text(sum(row.gpu_ns for row in rest))
         notes.append(f"Not shown: {counted(len(rest), 'operator')}, {took} in all.")
@@ -249,6 +251,7 @@ def _data(found: Prediction, sizes: Sizes | None) -> dict[str, Any]:
         "limit": found.limit,
         "host_factor": found.host_factor,
         "known_ratio": found.known_ratio,
+        "measured_calls": found.measured,
         "unknown": {name: {"calls": calls, "ns": ns} for name, (calls, ns) in sorted(run.unknown.items())},
         "as_is": _replayed(found.replayed),
         "graphs": _replayed(found.graphs) | {"low_ns": found.graph_ns.low, "high_ns": found.graph_ns.high},

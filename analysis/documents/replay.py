@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import to_builtins
+
 from molprof.analysis.reader import path_text
+from molprof.analysis.roofline.formulas import work_of
 from molprof.analysis.roofline.script import Called
 from molprof.common.document import Document, Field, Section, objects, records, table_of
 from molprof.common.values import counted, per, time_text
@@ -63,12 +66,13 @@ def replayed_document(path: str, number: int, called: Called, measured: Mapping[
         "its data may stay in a cache."
     )
     (row,) = objects([(number, called)], *_ROW)
+    work = to_builtins(work_of(called.operator, called.operands))
     ratio = per(gpu_ns if called.on_gpu and gpu_ns is not None else measured["median_ns"], each_ns)
     return Document(
         title=f"{path_text(path)}: operator {number} by itself",
         sections=(Section(f"{called.operator} {called.arguments}", (note,), table),),
         data=lambda: {
-            "schema": SCHEMA, "trace": path, **row, "measured": dict(measured), "ratio": ratio,
+            "schema": SCHEMA, "trace": path, **row, "work": work, "measured": dict(measured), "ratio": ratio,
         },
         records=lambda: records([{**row, **measured}]),
     )  # fmt: skip

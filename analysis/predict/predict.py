@@ -12,7 +12,7 @@ from molprof.analysis.critical.changes import GPU, LAUNCHES, Change
 from molprof.analysis.critical.recorded import NONE, Interval, Recorded
 from molprof.analysis.critical.replay import ON_GPU, Replay, Replayed
 from molprof.analysis.predict.fused import FUSED_ERROR, Pair, compiled
-from molprof.analysis.predict.run import SYNCS, Call, Run, attention_on
+from molprof.analysis.predict.run import SYNCS, Call, Run, attention_on, named
 from molprof.analysis.predict.table import Check, Estimate, Table
 from molprof.analysis.roofline.peaks import DEVICES, Peaks, peaks_of
 from molprof.analysis.union import Union
@@ -69,6 +69,7 @@ class Prediction:
         copies, syncs: copies by the driver, on the GPU and between it and the host; waits of the host for the GPU.
         known_ratio: of the run's time in operators, what traces or formulas know.
         checks: the held-out predictions that the intervals come from.
+        measured: calls whose GPU time was measured on the device, by themselves.
     """
 
     run: Run
@@ -92,6 +93,7 @@ class Prediction:
     shares: tuple[Share, ...]
     known_ratio: float
     checks: Sequence[Check]
+    measured: int
 
 
 def device_of(text: str) -> Peaks:
@@ -150,6 +152,7 @@ def predict(run: Run, table: Table, checks: Sequence[Check], changes: Sequence[C
         _shares(pairs),
         1 - unknown / whole,
         used,
+        sum(named(call) in table.measured for call, _ in pairs),
     )
 
 

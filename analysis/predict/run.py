@@ -61,6 +61,11 @@ class Call(NamedTuple):
     times: int = 1  # calls that it stands for, of a run with other rows
 
 
+def named(call: Call) -> tuple[str, Work | None]:
+    """The operator without what decides between kernels of attention, and what it must do."""
+    return call.operator.partition(" ")[0], call.work
+
+
 class Quiet(NamedTuple):
     """Operators that are no GPU work, in order. own_ns: without the operators that they call."""
 

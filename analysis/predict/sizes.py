@@ -79,7 +79,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def sizes(
-    run: Run, table: Table, checks: Sequence[Check], asked: Sequence[int], rows: int | None, other: Run | None
+    run: Run, table: Table, checks: Sequence[Check], asked: Sequence[int], rows: int | None, other: Run | None = None
 ) -> Sizes:
     """rows: of the run, where it does not tell them. Raises TraceError where the rows of too much are not known."""
     own = _own_rows(run, rows)

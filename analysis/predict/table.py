@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct, json
 
-from molprof.analysis.predict.run import SCALAR, TO_GPU, TO_HOST, Call
+from molprof.analysis.predict.run import SCALAR, TO_GPU, TO_HOST, Call, named
 from molprof.analysis.roofline.formulas import FORMULAS, POINTWISE
 from molprof.analysis.roofline.peaks import Peaks, peaks_of
 from molprof.analysis.roofline.products import CONVOLUTION, Work
@@ -106,10 +106,15 @@ class Estimate(NamedTuple):
 
 
 class Table:
-    """What traces showed, for one GPU: those of this GPU, else those of its vendor if they are of a few models."""
+    """What traces showed, for one GPU: those of this GPU, else those of its vendor if they are of a few models.
 
-    def __init__(self, sources: Sequence[Source], device: Peaks) -> None:
-        self.device = device
+    measured: GPU times of calls on the device (`read_measured`), in place of those of traces.
+    """
+
+    def __init__(
+        self, sources: Sequence[Source], device: Peaks, measured: Mapping[tuple[str, Work], float] | None = None
+    ) -> None:
+        self.device, self.measured = device, measured or {}
         each = [source for source in sources if peaks_of(source.device).source == device.source]
         vendor = device.source.split()[0]
         related = [source for source in sources if peaks_of(source.device).source.startswith(vendor)]
@@ -182,6 +187,8 @@ class Table:
             kernels += _MASK_KERNELS
             gpu_ns += _MASK_KERNELS * self._fit(_WHERE, POINTWISE)[0]
             host_ns += _MASK_KERNELS * float(np.median([row.host_ns for row, _ in self._rows.get(_WHERE, [])] or [0.0]))
+        if work is not None:
+            gpu_ns = self.measured.get((named(call)[0], work), gpu_ns)
         return Estimate(kinds.most_common(1)[0][0], kernels, gpu_ns, host_ns, sum(row.calls for row in found))
 
     def fused_ns(self, count: int) -> float:

@@ -33,11 +33,15 @@ from molprof.common.errors import UsageError
     metavar="RUN",
     help="With --batches, a run of other rows, to compare its shapes with those predicted.",
 )
+@click.option(
+    "--measured", multiple=True, type=TRACE, metavar="FILE",
+    help="The time of an operator that molprof replay RUN --op N --format json measured on the GPU. Repeatable.",
+)  # fmt: skip
 @uncached_options
 @result_options()
 def command(
     trace: Path, gpu: str, what_if: tuple[str, ...], batches: str | None, rows: int | None, beside: Path | None,
-    reading: Reading, result: Result,
+    measured: tuple[Path, ...], reading: Reading, result: Result,
 ) -> None:  # fmt: skip
     """Predict launches, GPU time, the GPU's busy share and what limits the run in TRACE for another GPU.
 
@@ -58,12 +62,12 @@ def command(
     result.check([trace])
     if batches is None and (rows is not None or beside is not None):
         raise UsageError("--rows and --beside are of other batch sizes", hint="with --batches 1:256")
-    if batches is not None and what_if:
-        raise UsageError("--what-if changes the run as it is", hint="without --batches")
+    if batches is not None and (what_if or measured):
+        raise UsageError("--what-if and --measured are of the run as it is", hint="without --batches")
     from molprof.analysis.documents.predict import predict_document
 
     if batches is None:
-        found, sizes = api.predict(trace, gpu, reading, what_if), None
+        found, sizes = api.predict(trace, gpu, reading, what_if, measured), None
     else:
         found, sizes = api.predict_sizes(trace, gpu, batches, rows, beside, reading)
     note(*found.run.info.notes())
