@@ -80,12 +80,11 @@ _EXTRAS = {
 
 
 class MissingExtraError(UsageError):
-    """The distribution `package`, which the extra `extra` of molprof installs, is missing."""
+    """The distribution `package`, which the extra `extra` of molprof installs, if one does, is missing."""
 
-    def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(
-            f"{purpose} needs the package {package!r}, which is not installed", hint=f"pip install 'molprof[{extra}]'"
-        )
+    def __init__(self, package: str, extra: str | None, purpose: str) -> None:
+        what = package if extra is None else f"'molprof[{extra}]'"
+        super().__init__(f"{purpose} needs the package {package!r}, which is not installed", f"pip install {what}")
 
 
 def missing_extra(module: str, purpose: str) -> MissingExtraError | None:

@@ -32,9 +32,10 @@ _NUMBER = r"-?[0-9]+\.[0-9]+"
 _PLACEHOLDER = re.compile(rf"{_NUMBER},{_NUMBER},{_NUMBER}")
 # Processors that take a JSON schema, a regular expression, choices or a grammar, and the settings that name one.
 ENGINES = ("xgrammar", "llguidance")
-WHOLE_TEXT = (TABLE, *ENGINES)
+OTHERS = ("outlines", "lm-format-enforcer")  # no grammar
+WHOLE_TEXT = (TABLE, *ENGINES, *OTHERS)
 # Those of molprof without a table of states, which continuous batching takes and drafts go back in.
-WITHOUT_STATES = ("generic", "qwen", *ENGINES)
+WITHOUT_STATES = ("generic", "qwen", *ENGINES, *OTHERS)
 CONSTRAINTS = ("schema", "regex", "choices", "grammar_file")
 TRAINED, RANDOM = "trained", "random"
 # They restrict torch to one of its scaled-dot-product kernels; the names of `ATTENTION` are transformers'.
@@ -334,8 +335,9 @@ class CaptureSettings:
         takes = ENGINES if self.engine != VLLM else (None, *BACKENDS)
         if self.grammar_file is not None and (self.processor == TABLE or self.processor not in takes):
             yield "a grammar is for a processor that takes one", f"--processor {' or '.join(ENGINES)}"
-        if self.processor == TABLE and not given and self.engine != VLLM:  # where lines may say it
-            yield "the processor 'table' has nothing to keep to", "--schema, --regex or --choices"
+        # In vLLM a line may say it.
+        if self.processor in (TABLE, *OTHERS) and not given and self.engine != VLLM:
+            yield f"the processor {self.processor!r} has nothing to keep to", "--schema, --regex or --choices"
         if self.window is not None and self.full:
             yield "a window and a full recording exclude each other", "leave one of them out"
         if not 0 <= first <= last:

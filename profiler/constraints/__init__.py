@@ -38,6 +38,10 @@ PROCESSORS = {
     "grammar": Entry("molecules:Grammar", "three decimal numbers per coordinate, in the tokenizer's own tokens"),
     "xgrammar": Entry("molecules:xgrammar", "like grammar, by the package XGrammar (molprof[xgrammar])"),
     "llguidance": Entry("molecules:llguidance", "like grammar, by llguidance (molprof[llguidance])"),
+    "outlines": Entry("others:Outlines", "--schema, --regex and --choices, by outlines-core", molecules=False),
+    "lm-format-enforcer": Entry(
+        "others:LMFormatEnforcer", "--schema, --regex and --choices, by the package of this name", molecules=False
+    ),
     "table": Entry("whole:table", "--schema, --regex and --choices, as an automaton over tokens", molecules=False),
 }
 OF_MOLECULES = tuple(name for name, entry in PROCESSORS.items() if entry.molecules)
@@ -77,9 +81,10 @@ def processor_of(settings: CaptureSettings, target: Target) -> Processor | None:
         return None
     if name in WHOLE_TEXT and (whole := whole_of(settings)) is not None:
         from molprof.profiler.constraints.engines import ENGINES
+        from molprof.profiler.constraints.others import OTHERS
         from molprof.profiler.constraints.whole import table
 
-        return table(target, whole) if name == TABLE else ENGINES[name](target, whole)
+        return table(target, whole) if name == TABLE else (ENGINES | OTHERS)[name](target, whole)
     return None if name is None else make_processor(name, target, settings.processor_args)
 
 

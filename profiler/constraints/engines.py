@@ -46,6 +46,7 @@ class EngineProcessor(ABC):
     name: str
     notation: str  # of the grammar: `ebnf` (GBNF) or `lark`
     module: str = ""  # what the package is imported as, where that is not `name`
+    package_name: str = ""  # what pip calls it, where that is not `name`: then no extra has it
     modules: tuple[str, ...] = ()  # of the package, besides the one of its name
     placeholder: str
     needs_templates = False
@@ -65,11 +66,13 @@ class EngineProcessor(ABC):
                 importlib.import_module(module)
             self.package: Any = importlib.import_module(self.module or self.name)
         except ImportError as problem:
-            raise MissingExtraError(self.name, self.name, f"the processor {self.name!r}") from problem
+            extra = None if self.package_name else self.name
+            package = self.package_name or self.name
+            raise MissingExtraError(package, extra, f"the processor {self.name!r}") from problem
         self.target = target
         self.opening, self.closing = opening, target.eos if closing is None else closing
         self.prepare(target)
-        self.parameters: dict[str, Any] = {"version": version(self.name)}
+        self.parameters: dict[str, Any] = {"version": version(self.package_name or self.name)}
         # The grammars of a batch are compiled anew each time: timed passes must pay for them.
         self._of_rows = grammar if callable(grammar) else None
         if not callable(grammar):

@@ -1,16 +1,17 @@
-"""outlines-core and lm-format-enforcer, for `molprof bench masks`: no masks for a batch, no grammar as text."""
+"""outlines-core and lm-format-enforcer: schemas, regular expressions and choices; no masks for a batch, no grammar."""
 
 from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from molprof.common.errors import RunError
+from molprof.common.errors import RunError, UsageError
 from molprof.common.text import shortened
 from molprof.profiler.constraints.engines import EngineProcessor, LLGuidance
 from molprof.profiler.models.target import Target
@@ -22,11 +23,15 @@ class _Other(EngineProcessor):
         LLGuidance.apply(self, scores, mask)  # type: ignore[arg-type]
 
     def compile(self, grammar: Whole) -> Callable[[], Any]:
+        if grammar.kind == "grammar":
+            raise UsageError(f"{self.name} takes no grammar", hint="--processor xgrammar or llguidance")
+        if grammar.kind == "choices":
+            grammar = Whole("regex", "|".join(map(re.escape, grammar.text.split(","))))
         try:
             return self.made(grammar)
         except Exception as problem:  # each package has its own
             text = f"{self.name} cannot compile the {grammar.kind}: {shortened(str(problem), 300)}"
-            raise RunError(text) from problem
+            raise RunError(text, hint="write it otherwise, or use another --processor") from problem
 
     def made(self, grammar: Whole) -> Callable[[], Any]:
         raise NotImplementedError
@@ -35,7 +40,7 @@ class _Other(EngineProcessor):
 class Outlines(_Other):
     """A regular expression, also of a JSON schema, as a table of all its states, made when it is compiled."""
 
-    name, module = "outlines-core", "outlines_core"
+    name, module, package_name = "outlines", "outlines_core", "outlines-core"
 
     def prepare(self, target: Target) -> None:
         pieces: dict[bytes, list[int]] = {}
@@ -61,7 +66,7 @@ class Outlines(_Other):
 class LMFormatEnforcer(_Other):
     """A parser of characters in Python, which walks a tree of all tokens. A matcher is it, and the tokens so far."""
 
-    name, module = "lm-format-enforcer", "lmformatenforcer"
+    name, module, package_name = "lm-format-enforcer", "lmformatenforcer", "lm-format-enforcer"
 
     def prepare(self, target: Target) -> None:
         made = importlib.import_module("lmformatenforcer.tokenenforcer").TokenEnforcerTokenizerData
@@ -90,3 +95,6 @@ class LMFormatEnforcer(_Other):
     def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
         for (enforcer, tokens), row in zip(matchers, rows, strict=True):
             mask[row] = torch.as_tensor(enforcer.get_allowed_tokens(tokens).allowed_tokens)
+
+
+OTHERS: dict[str, type[EngineProcessor]] = {engine.name: engine for engine in (Outlines, LMFormatEnforcer)}
