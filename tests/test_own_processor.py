@@ -136,7 +136,10 @@ SUPPLIED = (
     "target, tokenizer, eos_token_id, pad_token_id, bos_token_id, vocab_size, device, templates, prompt_lengths, "
     "prompt_length, prompts, smiles, batch_size"
 )
-HINT = "use one of generic, qwen, vectorized, placeholder, truncate, grammar, xgrammar, llguidance, table, or "
+HINT = (
+    "use one of generic, qwen, vectorized, placeholder, truncate, grammar, xgrammar, llguidance, outlines, "
+    "lm-format-enforcer, table, or "
+)
 REFUSED: list[tuple[str, tuple[str, ...], str, str | None]] = [
     ("users:needs", (), "users:needs requires model_config, beams, which molprof cannot supply",
      f"--processor-arg model_config=VALUE; molprof supplies {SUPPLIED}"),
