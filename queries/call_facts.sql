@@ -9,7 +9,6 @@
 --   ORDER BY gpu_ns DESC, call.name;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-INCLUDE PERFETTO MODULE molprof.gpu_work;
 INCLUDE PERFETTO MODULE molprof.host_syncs;
 INCLUDE PERFETTO MODULE molprof.launches;
 
@@ -42,17 +41,3 @@ FROM molprof_gpu_call AS call
 LEFT JOIN molprof_call_work AS work ON work.call_id = call.id
 LEFT JOIN molprof_host_sync AS wait ON wait.id = call.id
 WHERE call.kind IS NOT NULL OR work.call_id IS NOT NULL OR wait.id IS NOT NULL;
-
--- GPU work whose call is not recorded: one row, or none without such work.
-CREATE PERFETTO VIEW molprof_work_without_call(
-  -- Kernels.
-  kernels LONG,
-  -- Time of kernels, copies and sets, ns; concurrent work counts each.
-  gpu_ns DURATION
-) AS
-SELECT
-  COUNT() FILTER (WHERE work.category = 'kernel') AS kernels,
-  IFNULL(SUM(work.dur), 0) AS gpu_ns
-FROM _molprof_work AS work
-WHERE work.call_id IS NULL
-HAVING COUNT() > 0;

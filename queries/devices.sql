@@ -15,6 +15,7 @@ SELECT
   device,
   ts,
   ts_end,
+  call_id,
   call_ts
 FROM _molprof_work
 ORDER BY device, ts, id

@@ -17,30 +17,46 @@ INCLUDE PERFETTO MODULE molprof.kernel_classes;
 INCLUDE PERFETTO MODULE molprof.phases;
 INCLUDE PERFETTO MODULE molprof.work_totals;
 
+-- Work that may run at the same time as other work of its device. Rows are joined by number: as many ends as starts before
+-- the start of work that runs alone, which ends before the next starts. The last and first of two devices look like work
+-- of one.
+CREATE PERFETTO MACRO _molprof_not_alone(started TableOrSubquery)
+RETURNS TableOrSubquery AS (
+  SELECT work.id, work.device, work.ts, work.ts_end, work.call_id
+  FROM $started AS work
+  CROSS JOIN _molprof_device_end AS last
+  WHERE last._auto_id = work._auto_id - 1 AND last.ts_end >= work.ts
+  UNION
+  SELECT work.id, work.device, work.ts, work.ts_end, work.call_id
+  FROM $started AS work
+  CROSS JOIN $started AS next
+  WHERE next._auto_id = work._auto_id + 1 AND next.ts < work.ts_end
+);
+
 -- Work that runs at the same time as other work of its device. None is looked at where the times of all work add up to
 -- the busy time.
 CREATE PERFETTO TABLE _molprof_overlapping AS
 WITH
   placed AS (
     SELECT
-      id,
-      device,
-      ts,
-      ts_end,
-      call_id,
+      *,
       MAX(ts_end) OVER (
         PARTITION BY device
         ORDER BY ts, id
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
       ) AS busy_until,
       LEAD(ts) OVER (PARTITION BY device ORDER BY ts, id) AS next_ts
-    FROM _molprof_work
-    WHERE ts_end > ts
-    LIMIT IIF(
-      (SELECT IFNULL(SUM(time_ns), 0) FROM molprof_work_total) > (SELECT IFNULL(SUM(busy_ns), 0) FROM molprof_device),
-      -1,
-      0
+    FROM (
+      SELECT *
+      FROM _molprof_not_alone!(
+        (SELECT work.*, work._auto_id FROM _molprof_only_device CROSS JOIN _molprof_work AS work)
+      )
+      UNION ALL
+      SELECT * FROM _molprof_not_alone!(_molprof_device_start)
     )
+    WHERE
+      ts_end > ts
+      AND (SELECT SUM(time_ns) FROM molprof_work_total) > (SELECT SUM(busy_ns) FROM molprof_device)
   )
 SELECT
   id,
@@ -143,7 +159,7 @@ WHERE
 ORDER BY work.id;
 
 -- Kernels, copies and sets by name, the longest exposed time first.
-CREATE PERFETTO TABLE molprof_exposed_kernel(
+CREATE PERFETTO VIEW molprof_exposed_kernel(
   -- Kernel, copy or set, as recorded.
   name STRING,
   -- Its class, as in molprof.kernel_classes.
@@ -237,7 +253,7 @@ FROM total
 ORDER BY class, time_ns DESC, beside;
 
 -- Classes of work, the longest exposed time first.
-CREATE PERFETTO VIEW molprof_exposed_class(
+CREATE PERFETTO TABLE molprof_exposed_class(
   -- Class, as in molprof.kernel_classes.
   class STRING,
   -- Kernels, copies or sets.

@@ -166,7 +166,7 @@ SELECT
 FROM molprof_work_total;
 
 -- Names of the trace by form and place, of forms that have names for all of their places. Key: a number of both, which
--- the engine finds at once.
+-- the engine finds at once. A name has one number, or several.
 CREATE PERFETTO TABLE _molprof_chain_name AS
 WITH
   found AS MATERIALIZED (
@@ -193,16 +193,30 @@ WITH
       MAX(place)
     FROM molprof_chain_kernel
     GROUP BY chain, form
+  ),
+  numbered AS (
+    SELECT
+      first.stack_id,
+      IFNULL(slice.name, '(no name)') AS name
+    FROM (
+      SELECT stack_id, MIN(id) AS id
+      FROM _molprof_numbered_slice
+      WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset') AND EXISTS(SELECT 1 FROM whole)
+      GROUP BY stack_id
+    ) AS first
+    CROSS JOIN slice
+    WHERE slice.id = first.id
   )
 SELECT
   16 * DENSE_RANK() OVER (ORDER BY whole.chain, whole.form) + found.place AS key,
   whole.chain,
   whole.places,
   found.place,
-  found.name
+  numbered.stack_id
 FROM found
 JOIN whole USING (chain, form)
-ORDER BY key, found.name;
+JOIN numbered USING (name)
+ORDER BY key, numbered.stack_id;
 
 -- Work in the order of each stream, numbered; none where no chain has all of its names.
 CREATE PERFETTO TABLE _molprof_chain_work AS
@@ -212,60 +226,42 @@ SELECT
   work.id,
   work.ts,
   work.dur,
-  IFNULL(slice.name, '(no name)') AS name
+  slice.stack_id
 FROM _molprof_work AS work
-JOIN slice USING (id)
-WHERE EXISTS(SELECT 1 FROM _molprof_chain_name)
+CROSS JOIN _molprof_numbered_slice AS slice
+WHERE slice.id = work.id AND EXISTS(SELECT 1 FROM _molprof_chain_name)
 ORDER BY work.device, work.stream, work.ts, work.id;
 
--- All forms that are found, by the number of their first row in the table above.
+-- All forms that are found, by the number of their first row in the table above: those all of whose places are found. The
+-- signs keep the engine from searching for two columns.
 CREATE PERFETTO TABLE _molprof_chain_match AS
-WITH
-  RECURSIVE walk(key, chain, places, place, start, device, stream, time_ns, longest_ns) AS (
-    SELECT
-      named.key,
-      named.chain,
-      named.places,
-      1,
-      work._auto_id,
-      work.device,
-      work.stream,
-      work.dur,
-      work.dur
-    -- In this order the few names are searched for in all work.
-    FROM _molprof_chain_name AS named
-    CROSS JOIN _molprof_chain_work AS work
-    WHERE named.place = 1 AND work.name = named.name
-    UNION ALL
-    SELECT
-      named.key,
-      walk.chain,
-      walk.places,
-      walk.place + 1,
-      walk.start,
-      walk.device,
-      walk.stream,
-      walk.time_ns + work.dur,
-      MAX(walk.longest_ns, work.dur)
-    FROM walk
-    CROSS JOIN _molprof_chain_work AS work
-    CROSS JOIN _molprof_chain_name AS named
-    WHERE
-      work._auto_id = walk.start + walk.place
-      AND work.device IS walk.device
-      AND work.stream IS walk.stream
-      AND named.key = walk.key + 1
-      AND named.name = work.name
-  )
 SELECT
-  chain,
-  start,
-  places,
-  time_ns,
-  longest_ns
-FROM walk
-WHERE place = places
-ORDER BY start, places DESC;
+  first.chain,
+  begin._auto_id AS start,
+  first.places,
+  begin.dur + SUM(work.dur) AS time_ns,
+  MAX(begin.dur, MAX(work.dur)) AS longest_ns
+-- In this order the few names are searched for in all work, and most that begin no chain end with the second kernel.
+FROM _molprof_chain_name AS first
+CROSS JOIN _molprof_chain_work AS begin
+CROSS JOIN _molprof_chain_work AS second
+CROSS JOIN _molprof_chain_name AS next
+CROSS JOIN _molprof_chain_name AS named
+CROSS JOIN _molprof_chain_work AS work
+WHERE
+  first.place = 1
+  AND begin.stack_id = first.stack_id
+  AND second._auto_id = begin._auto_id + 1
+  AND next.key = first.key + 1
+  AND +next.stack_id = second.stack_id
+  AND named.key BETWEEN first.key + 1 AND first.key + first.places - 1
+  AND work._auto_id = begin._auto_id + named.place - 1
+  AND +work.stack_id = named.stack_id
+  AND +work.device IS begin.device
+  AND +work.stream IS begin.stream
+GROUP BY first.key, begin._auto_id
+HAVING COUNT() = first.places - 1
+ORDER BY start, first.places DESC;
 
 -- Each chain of the trace, in order of device, stream and start.
 CREATE PERFETTO TABLE molprof_chain(

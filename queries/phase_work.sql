@@ -5,8 +5,12 @@
 --   FROM molprof_phase_summary
 --   ORDER BY phase IS NULL, host_ns DESC, phase;
 
-INCLUDE PERFETTO MODULE molprof.call_facts;
+INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.call_phases;
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+INCLUDE PERFETTO MODULE molprof.host_syncs;
+INCLUDE PERFETTO MODULE molprof.launches;
 INCLUDE PERFETTO MODULE molprof.operators;
 INCLUDE PERFETTO MODULE molprof.phases;
 
@@ -34,57 +38,66 @@ CREATE PERFETTO TABLE molprof_phase_work(
   syncs LONG,
   -- Time in host syncs, ns.
   sync_ns DURATION,
-  -- Leaf operators: those that call no other.
+  -- Leaf operators: those that call no other; null where they are not counted: GPU calls are recorded, and molprof did not
+  -- capture the trace.
   leaf_operators LONG
 ) AS
 WITH
-  -- Leaf operators of each phase: the engine counts those between two times on a track without reading them.
   counted AS MATERIALIZED (
-    SELECT
-      lane.id AS phase_id,
-      COUNT() AS leaf_operators
-    FROM _molprof_phase_lane AS lane
-    CROSS JOIN _molprof_operator_track AS track
-    CROSS JOIN _molprof_counted_operator AS leaf
-    WHERE
-      track.upid = lane.upid
-      AND track.tid = lane.tid
-      AND leaf.track_id = track.id
-      AND leaf.ts >= lane.ts
-      AND leaf.ts < lane.ts_end
-    GROUP BY lane.id
+    SELECT * FROM _molprof_lane_counts!(_molprof_phase_lane, _molprof_counted_operator)
   ),
-  -- All of them, also of a foreign trace with GPU calls.
-  leaf AS MATERIALIZED (
-    SELECT
-      IIF(
-        EXISTS(SELECT 1 FROM _molprof_counted_operator),
-        (SELECT COUNT() FROM _molprof_counted_operator),
-        (SELECT COUNT() FROM molprof_leaf_operator)
-      ) - (SELECT IFNULL(SUM(leaf_operators), 0) FROM counted) AS outside
+  launched AS MATERIALIZED (
+    SELECT * FROM _molprof_lane_counts!(_molprof_phase_lane, _molprof_launch_call)
   ),
-  fact AS (
+  graph_launched AS MATERIALIZED (
+    SELECT * FROM _molprof_lane_counts!(_molprof_phase_lane, _molprof_graph_call)
+  ),
+  called AS MATERIALIZED (
     SELECT
       place.phase_id,
-      fact.launches,
-      fact.graph_launches,
-      fact.kernels,
-      fact.gpu_ns,
-      fact.syncs,
-      fact.sync_ns,
-      0 AS leaf_operators
-    FROM molprof_call_fact AS fact
-    LEFT JOIN molprof_call_phase AS place ON place.id = fact.call_id
+      SUM(started.kernels) AS kernels,
+      SUM(started.gpu_ns) AS gpu_ns
+    FROM _molprof_started AS started
+    CROSS JOIN molprof_call_phase AS place
+    WHERE place.id = started.call_id AND EXISTS(SELECT 1 FROM _molprof_phase_lane)
+    GROUP BY place.phase_id
+  ),
+  waited AS MATERIALIZED (
+    SELECT
+      place.phase_id,
+      COUNT() AS syncs,
+      SUM(wait.dur) AS sync_ns
+    FROM molprof_host_sync AS wait
+    CROSS JOIN molprof_call_phase AS place
+    WHERE place.id = wait.id AND EXISTS(SELECT 1 FROM _molprof_phase_lane)
+    GROUP BY place.phase_id
+  ),
+  fact AS (
+    SELECT phase_id, 0 AS launches, 0 AS graph_launches, kernels, gpu_ns, 0 AS syncs, 0 AS sync_ns, 0 AS leaf_operators
+    FROM called
     UNION ALL
-    SELECT NULL, 0, 0, kernels, gpu_ns, 0, 0, 0
-    FROM molprof_work_without_call
+    SELECT id, count, 0, 0, 0, 0, 0, 0
+    FROM launched
     UNION ALL
-    SELECT phase_id, 0, 0, 0, 0, 0, 0, leaf_operators
+    SELECT id, 0, count, 0, 0, 0, 0, 0
+    FROM graph_launched
+    UNION ALL
+    SELECT phase_id, 0, 0, 0, 0, syncs, sync_ns, 0
+    FROM waited
+    UNION ALL
+    SELECT id, 0, 0, 0, 0, 0, 0, count
     FROM counted
     UNION ALL
-    SELECT NULL, 0, 0, 0, 0, 0, 0, outside
-    FROM leaf
-    WHERE outside > 0
+    -- What is outside any phase: all less what is in phases.
+    SELECT
+      NULL,
+      (SELECT COUNT() FROM _molprof_launch_call) - (SELECT IFNULL(SUM(count), 0) FROM launched),
+      (SELECT COUNT() FROM _molprof_graph_call) - (SELECT IFNULL(SUM(count), 0) FROM graph_launched),
+      (SELECT COUNT() FROM _molprof_work WHERE category = 'kernel') - (SELECT IFNULL(SUM(kernels), 0) FROM called),
+      (SELECT IFNULL(SUM(dur), 0) FROM _molprof_work) - (SELECT IFNULL(SUM(gpu_ns), 0) FROM called),
+      (SELECT COUNT() FROM molprof_host_sync) - (SELECT IFNULL(SUM(syncs), 0) FROM waited),
+      (SELECT IFNULL(SUM(dur), 0) FROM molprof_host_sync) - (SELECT IFNULL(SUM(sync_ns), 0) FROM waited),
+      (SELECT COUNT() FROM _molprof_counted_operator) - (SELECT IFNULL(SUM(count), 0) FROM counted)
     UNION ALL
     -- A phase that did nothing has a row too.
     SELECT id, 0, 0, 0, 0, 0, 0, 0
@@ -115,9 +128,12 @@ SELECT
   total.gpu_ns,
   total.syncs,
   total.sync_ns,
-  total.leaf_operators
+  IIF(EXISTS(SELECT 1 FROM _molprof_counted_category), total.leaf_operators, NULL) AS leaf_operators
 FROM total
 LEFT JOIN molprof_phase AS phase ON phase.id = total.phase_id
+WHERE
+  total.phase_id IS NOT NULL
+  OR launches + graph_launches + kernels + gpu_ns + syncs + leaf_operators > 0
 ORDER BY phase.ts IS NULL, phase.ts, phase.id;
 
 -- The same by phase, most host time first; what is outside any phase last.
@@ -134,6 +150,7 @@ CREATE PERFETTO VIEW molprof_phase_summary(
   gpu_ns DURATION,
   syncs LONG,
   sync_ns DURATION,
+  -- Leaf operators; null where they are not counted.
   leaf_operators LONG
 ) AS
 SELECT

@@ -7,6 +7,7 @@
 --   FROM molprof_step_launch_summary
 --   ORDER BY source IS NULL, source, kind;
 
+INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 INCLUDE PERFETTO MODULE molprof.host_syncs;
@@ -14,18 +15,6 @@ INCLUDE PERFETTO MODULE molprof.launches;
 INCLUDE PERFETTO MODULE molprof.operators;
 INCLUDE PERFETTO MODULE molprof.step_placement;
 INCLUDE PERFETTO MODULE molprof.steps;
-
--- Calls of one kind by step.
-CREATE PERFETTO MACRO _molprof_lane_launches(calls TableOrSubquery)
-RETURNS TableOrSubquery AS (
-  SELECT
-    lane.id AS step_id,
-    COUNT() AS launches
-  FROM _molprof_step_lane AS lane
-  CROSS JOIN $calls AS call
-  WHERE _molprof_in_lane!(call, lane)
-  GROUP BY lane.id
-);
 
 -- One row per step, in order of start, then one for what is outside any step (step_id null). Empty for a trace without
 -- steps. Without recorded GPU calls and GPU work, their figures are null.
@@ -52,12 +41,11 @@ WITH
   recorded AS (
     SELECT EXISTS(SELECT 1 FROM _molprof_call) OR EXISTS(SELECT 1 FROM _molprof_work) AS gpu
   ),
-  -- One kind of call at a time: the engine counts those of a stretch of time without reading them.
   launched AS MATERIALIZED (
-    SELECT * FROM _molprof_lane_launches!(_molprof_launch_call)
+    SELECT * FROM _molprof_lane_counts!(_molprof_step_lane, _molprof_launch_call)
   ),
   graph_launched AS MATERIALIZED (
-    SELECT * FROM _molprof_lane_launches!(_molprof_graph_call)
+    SELECT * FROM _molprof_lane_counts!(_molprof_step_lane, _molprof_graph_call)
   ),
   -- Calls of each step in order, so that the engine adds them up without sorting.
   called AS MATERIALIZED (
@@ -91,10 +79,10 @@ WITH
     SELECT step_id, 0 AS launches, 0 AS graph_launches, kernels, gpu_ns, 0 AS syncs, 0 AS sync_ns, 0 AS leaf_operators
     FROM called
     UNION ALL
-    SELECT step_id, launches, 0, 0, 0, 0, 0, 0
+    SELECT id, count, 0, 0, 0, 0, 0, 0
     FROM launched
     UNION ALL
-    SELECT step_id, 0, launches, 0, 0, 0, 0, 0
+    SELECT id, 0, count, 0, 0, 0, 0, 0
     FROM graph_launched
     UNION ALL
     SELECT step_id, 0, 0, 0, 0, syncs, sync_ns, 0
@@ -103,9 +91,9 @@ WITH
     -- What is outside any step: all less what is in steps.
     SELECT
       NULL,
-      (SELECT COUNT() FROM _molprof_launch_call) - (SELECT IFNULL(SUM(launches), 0) FROM launched),
+      (SELECT COUNT() FROM _molprof_launch_call) - (SELECT IFNULL(SUM(count), 0) FROM launched),
       (SELECT COUNT() FROM _molprof_graph_call)
-      - (SELECT IFNULL(SUM(launches), 0) FROM graph_launched),
+      - (SELECT IFNULL(SUM(count), 0) FROM graph_launched),
       (SELECT COUNT() FROM _molprof_work WHERE category = 'kernel') - (SELECT IFNULL(SUM(kernels), 0) FROM called),
       (SELECT IFNULL(SUM(dur), 0) FROM _molprof_work) - (SELECT IFNULL(SUM(gpu_ns), 0) FROM called),
       (SELECT COUNT() FROM molprof_host_sync) - (SELECT IFNULL(SUM(syncs), 0) FROM waited),

@@ -41,18 +41,6 @@ WITH
 SELECT *
 FROM _molprof_up_to_next!(lane);
 
--- Whether a call started in a lane. The engine chooses tracks much faster than it joins them.
-CREATE PERFETTO MACRO _molprof_in_lane(call ColumnName, lane ColumnName)
-RETURNS Expr AS (
-  $call.ts >= $lane.ts
-  AND $call.ts < $lane.ts_end
-  AND $call.track_id IN (
-    SELECT track.id
-    FROM _molprof_thread_track AS track
-    WHERE track.upid = $lane.upid AND ($lane.tid IS NULL OR track.tid = $lane.tid)
-  )
-);
-
 -- Runtime calls and leaf operators that started in a step; others have no row.
 CREATE PERFETTO TABLE molprof_call_step(
   -- The call's or operator's slice.
