@@ -17,18 +17,23 @@ INCLUDE = re.compile(rf"^INCLUDE PERFETTO MODULE {PACKAGE}\.(\w+);$", re.MULTILI
 # What making a module's tables takes of a large trace, in about 50 ms of CPU per million slices; less for all others.
 # Two processes share queries by it (`benchmarks/costs.py` measures it).
 COSTS = {
-    "idle_causes": 20,
-    "gpu_work": 9,
-    "host_totals": 7,
-    "devices": 5,
-    "gpu_calls": 4,
+    "idle_causes": 25,
+    "gpu_work": 10,
+    "fused_chains": 8,
+    "gpu_calls": 8,
+    "host_totals": 8,
+    "call_phases": 6,
+    "devices": 6,
+    "exposed": 6,
     "launches": 3,
+    "phase_bound": 3,
     "step_launches": 3,
     "work_totals": 2,
     "certificate_clocks": 1,
     "certificate_launches": 1,
     "certificate_overlap": 1,
     "certificate_ranks": 1,
+    "phase_work": 1,
     "step_placement": 1,
     "work_kinds": 1,
 }

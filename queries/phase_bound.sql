@@ -42,13 +42,14 @@ WITH
     UNION ALL
     SELECT MAX(ts_end), 1 << 62
     FROM _molprof_work
+    LIMIT IIF(EXISTS(SELECT 1 FROM _molprof_phase_lane), -1, 0)
   )
 SELECT
   ts,
   ts_end,
   SUM(ts_end - ts) OVER (ORDER BY ts ROWS UNBOUNDED PRECEDING) - (ts_end - ts) AS before_ns
 FROM gap
-WHERE ts IS NOT NULL AND EXISTS(SELECT 1 FROM _molprof_phase_lane)
+WHERE ts IS NOT NULL
 ORDER BY ts;
 
 -- How long no device worked between two times; null without GPU work.

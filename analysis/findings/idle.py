@@ -7,7 +7,7 @@ from typing import Any
 
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.findings.around import of_drained_gaps, of_idle_time, of_launches
-from molprof.analysis.findings.known import HOST_CAUSES, Known
+from molprof.analysis.findings.known import HOST_CAUSES, OF_STEPS, Known
 from molprof.analysis.findings.places import first_place, layers_text, listed, places_of
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.trace_processor.package import Query
@@ -360,6 +360,7 @@ def pauses(known: Known) -> Found | None:
     needs=("gpu",),
     rests_on=("gpu_idle", "gpu_time"),
     note=True,
+    queries=(OF_STEPS,),
 )
 def limits(known: Known) -> Found | None:
     """Fires where GPU times are recorded."""

@@ -93,6 +93,7 @@ def elementwise_chains(known: Known) -> Found | None:
     needs=("gpu",),
     rests_on=("gpu_work", "gpu_time"),
     weight=0.8,
+    queries=(_CHAINS,),
 )
 def library_chains(known: Known) -> Found | None:
     """Fires where kernels follow each other, exactly and on one stream, that one kernel of a known library does.

@@ -69,7 +69,7 @@ _WAITS = Query("gpu_calls", "SELECT COUNT() AS waits FROM molprof_gpu_call WHERE
 OUTSIDE_CALLS = ("cpu_operators", "cpu_outside", "cpu_masks")
 HOST_CAUSES = ("cpu_calls", *OUTSIDE_CALLS)
 # By step of the call that ends a gap, and of the one that starts work.
-_OF_STEPS = Query(
+OF_STEPS = Query(
     "step_placement",
     """
 INCLUDE PERFETTO MODULE molprof.idle_causes;
@@ -348,7 +348,7 @@ class Known:
     def limits_of_steps(self) -> dict[str, int]:
         """Number of steps by what took most of the time of their work and of the gaps before it, the most first."""
         steps: dict[int, Counter[str]] = {}
-        for step, cause, time_ns in self.frame(_OF_STEPS).rows():
+        for step, cause, time_ns in self.frame(OF_STEPS).rows():
             steps.setdefault(step, Counter())[limit_of(cause)] += time_ns
         most = Counter(times.most_common(1)[0][0] for times in steps.values())
         names = _LIMITS | {"gpu": "a busy GPU"}  # with collectives
