@@ -115,10 +115,16 @@ _NOWHERE: Place = (None, None, None, None, None)
 
 def of_work(known: Known, classes: Collection[str], names: Collection[str] = ()) -> list[Row]:
     """The calls of work of some classes, and of some names where they are given."""
-    kinds, work = known.frame(CLASSES), known.frame(_WORK)
+    work = known.frame(_WORK)
+    return _by_place(known, work.where(is_of(known, work, classes, names)))
+
+
+def is_of(known: Known, work: Frame, classes: Collection[str], names: Collection[str] = ()) -> np.ndarray:
+    """Whether each row, by its `kind`, is work of these classes, and of one of these names where they are given."""
+    kinds = known.frame(CLASSES)
     told = zip(kinds["class"].tolist(), kinds["name"].tolist(), strict=True)
     wanted = kinds["kind"][[kind in classes and (not names or name in names) for kind, name in told]]
-    return _by_place(known, work.where(np.isin(work["kind"], wanted)))
+    return np.isin(work["kind"], wanted)
 
 
 def of_launches(known: Known) -> list[Row]:
@@ -235,13 +241,14 @@ def _functions(known: Known) -> dict[int, Place]:
 def _surroundings(known: Known, ids: list[int]) -> dict[int, Place]:
     """What is around slices, themselves included, as the trace processor has it."""
     sql = f"""
-SELECT id, IFNULL(parent_id, -1) AS parent_id, {_KIND}, {_CLASS}
-FROM slice
-WHERE id IN (
-  SELECT value FROM json_each('{ids}')
+SELECT slice.id, IFNULL(parent_id, -1) AS parent_id, {_KIND}, {_CLASS}
+FROM (
+  SELECT value AS slice_id FROM json_each('{ids}')
   UNION
   SELECT around.id FROM json_each('{ids}') AS one CROSS JOIN ancestor_slice(one.value) AS around
-)
+) AS told
+CROSS JOIN slice
+WHERE slice.id = told.slice_id
 ORDER BY depth
 """
     found = {-1: _NOWHERE}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from molprof.analysis.findings.around import is_of
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.rule import ATTENTION, Found, host_ns, host_times, launched, operators_named, rule
 from molprof.analysis.findings.work import (
@@ -140,7 +139,10 @@ def unfused_attention(known: Known) -> Found | None:
     if not work_by_name(known, "softmax"):
         return None
     work = sequence(known)
-    is_product, alike = work["class"] == "matmul", same_stream(work)
+    alike = same_stream(work)
+    is_product, is_softmax, is_part = (
+        is_of(known, work, classes) for classes in (("matmul",), ("softmax",), ("softmax", *POINTWISE))
+    )
     found = [
         (stop - start, int(work["dur"][start:stop].sum()))
         for start, stop in runs_of(~is_product, alike)
@@ -149,8 +151,8 @@ def unfused_attention(known: Known) -> Found | None:
         and stop < len(work)
         and alike[start]
         and alike[stop]
-        and (work["class"][start:stop] == "softmax").any()
-        and np.isin(work["class"][start:stop], ("softmax", *POINTWISE)).all()
+        and is_softmax[start:stop].any()
+        and is_part[start:stop].all()
     ]
     if not found:
         return None

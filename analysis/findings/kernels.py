@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from molprof.analysis.findings.around import of_work
+from molprof.analysis.findings.around import is_of, of_work
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.places import listed, places_of
 from molprof.analysis.findings.rule import Found, rule
@@ -66,7 +64,7 @@ def elementwise_chains(known: Known) -> Found | None:
     work = sequence(known)
     runs = [
         (stop - start, int(work["dur"][start:stop].sum()), int(work["dur"][start:stop].max()))
-        for start, stop in runs_of(np.isin(work["class"], POINTWISE), same_stream(work))
+        for start, stop in runs_of(is_of(known, work, POINTWISE), same_stream(work))
         if stop - start > 1
     ]
     saved_ns = sum(whole - longest for _, whole, longest in runs)

@@ -69,16 +69,18 @@ def summed(work: Iterable[Work]) -> tuple[int, int]:
     return sum(item.count for item in found), sum(item.time_ns for item in found)
 
 
-# Every piece of work in order of start on its stream, by class.
+# Every piece of work in order of start on its stream, by kind, which `is_of` takes. Where all is on one device, no text
+# is written for each.
 SEQUENCE = Query(
-    "kernel_classes",
+    "gpu_work",
     """
-SELECT work.device, IFNULL(work.stream, -1) AS stream, work.ts, work.ts_end, work.dur, class.class
+SELECT
+  IIF(EXISTS(SELECT 1 FROM _molprof_only_device), 0, work.device) AS device, IFNULL(work.stream, -1) AS stream,
+  work.ts, work.ts_end, work.dur, slice.stack_id AS kind
 FROM _molprof_work AS work
 CROSS JOIN slice
-CROSS JOIN molprof_work_class AS class
-WHERE slice.id = work.id AND class.category = work.category AND class.name = IFNULL(slice.name, '(no name)')
-ORDER BY work.device, 2, work.ts, work.id
+WHERE slice.id = work.id
+ORDER BY 1, 2, work.ts, work.id
 """,
 )
 
