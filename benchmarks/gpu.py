@@ -66,7 +66,6 @@ def parts(size: str) -> dict[str, tuple[float, list[Step]]]:
         "graphs": (250, graphs),  # a static cache and a compiled forward: CUDA graphs
         "costs": (220, _costs(size)),  # what processors cost, XGrammar and llguidance beside them
         "attention": (300, _grids(size)),  # attention kernels, and batches up to out of memory
-        "overhead": (70, [_overhead(model, size) for model in MODELS]),  # what recording costs
         **(
             {"vllm": (400, engines)} if importlib.util.find_spec("vllm") else {}
         ),  # its masks, in an environment with it
@@ -131,11 +130,6 @@ def _grids(size: str) -> list[Step]:
     }
     common = ("--repeats", "1", "--limit", "60", "--resume", *(_CPU if tiny else ()))
     return [Step(f"{name}.jsonl", ("molprof", "bench", name, *options, *common)) for name, options in grids.items()]
-
-
-def _overhead(model: str, size: str) -> Step:
-    few = ("--tiny",) if size == TINY else ("--size", MODELS[model])
-    return Step(f"overhead-{model}.json", ("overhead.py", "--model", model, *few))
 
 
 def _engine(model: str, size: str) -> Step:
