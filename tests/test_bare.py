@@ -87,7 +87,7 @@ MISSING = {
     "drift --conformers own.xyz": {"rdkit": "reading own.xyz"},
 }  # fmt: skip
 # What a machine that only records imports: the scripts that measure, and what captures need.
-MEASURING = "gpu, processors, decoding"
+MEASURING = "processors, decoding"
 BODIES = [
     "[C]<1.0,2.0,3.0>[O]<0.0,0.0,0.0>",
     "[O]<1.0,2.0,3.0>[C]<0.0,0.0,0.0>",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import decoding
-import gpu
 import pairs
 import processors
 import pytest
@@ -105,37 +105,45 @@ def test_start_times() -> None:
     assert min(first, again) > 0
 
 
-def gpu_step(folder: Path, file: str, code: str, limit_s: float = 60.0) -> gpu.Step:
-    script = folder / f"{file}.py"
-    script.write_text(f"import sys, time\nfile = sys.argv[-1]\n{code}\n")
-    return gpu.Step(file, (str(script),), limit_s)
+FAKE = """#!/bin/sh
+case "$*" in
+  *"import vllm"* | *"import sys, torch"*) exit 1 ;;
+  *"--processor generic"*) echo "molprof: error: no such GPU" >&2; exit 3 ;;
+esac
+for file; do :; done
+echo "$*" >> "$file"
+[ "$file" != unfinished-batch.jsonl ] || [ -e again ] || exit 1
+"""
 
 
 def test_the_steps_of_a_gpu_that_are_done_are_not_repeated(tmp_path: Path) -> None:
-    write = "open(file, 'a').write('x'); "
-    steps = [
-        gpu_step(tmp_path, "good.json", write),
-        gpu_step(tmp_path, "bad.json", f"{write}sys.exit('molprof: error: no such GPU')"),
-        gpu_step(tmp_path, "slow.jsonl", f"{write}sys.stdout.flush(); time.sleep(60)", 3.0),
-    ]
-    folder = tmp_path / "results"
-    folder.mkdir()
-    assert gpu.run_part(folder, "some", 0.0, steps) == 3
-    assert gpu.run_part(folder, "some", 60.0, steps) == 2
-    assert sorted(os.listdir(folder)) == ["good.json", "log.txt", "unfinished-slow.jsonl"]
-    assert "no such GPU" in (folder / "log.txt").read_text()
+    (tmp_path / "fake").write_text(FAKE)
+    (tmp_path / "fake").chmod(0o755)
+
+    def gpu(size: str, *words: str) -> tuple[int, list[str]]:
+        environment = {**os.environ, "SIZE": size, "PYTHON": str(tmp_path / "fake")}
+        line = ["sh", str(start.ROOT / "benchmarks/gpu.sh"), *words]
+        done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, [line for line in done.stderr.splitlines() if not line.endswith("...")]
+
+    code, said = gpu("full", "x")
+    assert (code, said[0].partition(";")[0]) == (1, "torch sees no GPU here")
+    code, said = gpu("tiny", "x", "qwen", "graphs", "costs")
+    assert (code, sum(": done after " in line for line in said)) == (1, 7 + 6 + 8)
+    failed = [line for line in said if ": done after " not in line]
+    assert all("generic" in line and line.endswith("code 3: molprof: error: no such GPU") for line in failed)
+    assert len(failed) == 3
+    assert not list((tmp_path / "x").glob("unfinished*"))
+    (tmp_path / "x/again").touch()
+    code, said = gpu("tiny", "x", "qwen", "attention")
+    assert (code, sum(line.endswith(": there already") for line in said)) == (1, 7)
+    assert len((tmp_path / "x/qwen.json.gz").read_text().splitlines()) == 1
     # Nothing of a benchmark is lost: it goes on with its file.
-    assert gpu.run_part(folder, "some", 60.0, [steps[0], gpu_step(tmp_path, "slow.jsonl", write)]) == 0
-    assert [(folder / name).read_text() for name in ("good.json", "slow.jsonl")] == ["x", "xx"]
-
-
-@pytest.mark.parametrize("size", [gpu.FULL, gpu.TINY])
-def test_the_parts_fit_their_times(size: str) -> None:
-    known = gpu.parts(size)
-    assert sum(limit_s for limit_s, _ in known.values()) <= 25 * 60
-    assert max(limit_s for limit_s, _ in known.values()) <= 8 * 60
-    files = [step.file for _, steps in known.values() for step in steps]
-    assert len(set(files)) == len(files)
+    (tmp_path / "x/batch.jsonl").unlink()
+    (tmp_path / "x/again").unlink()
+    (tmp_path / "x/unfinished-batch.jsonl").write_text("before\n")
+    assert gpu("tiny", "x", "attention")[0] == 1
+    assert len((tmp_path / "x/unfinished-batch.jsonl").read_text().splitlines()) == 2
 
 
 def test_positions_are_read_up_to_the_junk() -> None:
