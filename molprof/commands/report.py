@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from molprof import __version__
 from molprof.analysis.reader import Reading, is_stream
 from molprof.analysis.render import render
 from molprof.api import critical_path, each_report, load, memory, origins, roofline
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from molprof.analysis.compare.thresholds import Threshold
     from molprof.analysis.documents.figures import TraceRow
     from molprof.analysis.figures import Report
-    from molprof.analysis.origin.opened import Opened
-    from molprof.analysis.origin.read import Origins
     from molprof.profiler.jobs.job import Task
 
 T = TypeVar("T")
@@ -212,21 +211,7 @@ def command(
         submit_command(submission, "report", _tasks(traces, outputs, own_arguments(context, "output", "config")))
         return 0
     if by is not None:
-        if by == _SHAPE:
-            from molprof.analysis.documents.roofline import roofline_document
-
-            shown = _shown(partial(roofline, peaks=peaks, capture=capture), roofline_document, reading, result)
-        elif by == _PATH:
-            from molprof.analysis.documents.critical import critical_document
-
-            shown = _shown(partial(critical_path, changes=what_if), critical_document, reading, result)
-        elif by == _MEMORY:
-            from molprof.analysis.documents.memory import memory_document
-
-            shown = _shown(memory, memory_document, reading, result)
-        else:
-            shown = _tree(by, partial(origins, capture=capture, names_from=names_from, peaks=peaks), reading, result)
-        _report_by(traces, outputs, shown, result)
+        _report_by(traces, outputs, by, _reader(by, peaks, what_if, capture, names_from), reading, result)
         return 0
     if helper is not None:
         _report_graphs(traces[0], capture, names_from, reading, result, whole)
@@ -285,56 +270,59 @@ def _judged(found: Sequence[Report], bounds: Sequence[Threshold], several: bool)
     return 1 if 1 in codes else max(codes)
 
 
+def _reader(
+    by: str, peaks: Sequence[str], what_if: Sequence[str], capture: Path | None, names_from: Path | None
+) -> tuple[Callable[[Path, Reading], Sequence[Any]], Callable[[Any], Document]]:
+    """What reads a trace, last of all the notes about it, and what makes the document of what is read."""
+    if by == _SHAPE:
+        from molprof.analysis.documents.roofline import roofline_document
+
+        return partial(roofline, peaks=peaks, capture=capture), roofline_document
+    if by == _PATH:
+        from molprof.analysis.documents.critical import critical_document
+
+        return partial(critical_path, changes=what_if), critical_document
+    if by == _MEMORY:
+        from molprof.analysis.documents.memory import memory_document
+
+        return memory, memory_document
+    from molprof.analysis.documents.origin import origin_document
+
+    return partial(origins, capture=capture, names_from=names_from, peaks=peaks), lambda found: origin_document(
+        found, by
+    )
+
+
 def _report_by(
     traces: Sequence[Path],
     outputs: Sequence[Path | None],
-    shown: Callable[[Path], tuple[str, Sequence[str]]],
+    by: str,
+    reader: tuple[Callable[[Path, Reading], Sequence[Any]], Callable[[Any], Document]],
+    reading: Reading,
     result: Result,
 ) -> None:
-    """Write what is shown of each trace to its file, or all to stdout, and the notes about it."""
+    """Write what the reader finds in each trace to its file, or all to stdout, and the notes about it."""
     notes: list[str] = []
+    read, made = reader
 
     def text(trace: Path) -> str | MolprofError:
         try:
-            found, remarks = shown(trace)
+            found, *_, remarks = read(trace, replace(reading, cached=False))
+            if result.style == SPEEDSCOPE:
+                from molprof.analysis.origin.tree import speedscope_text
+
+                shown = speedscope_text(found, by, f"molprof {__version__}")
+            else:
+                shown = render(made(found), result.style, result.columns)
         except MolprofError as error:
             return error
         notes.extend(remarks)
-        return found
+        return shown
 
     texts, outputs, bad = _readable(traces, outputs, map(text, traces))
     note(*notes)
     deliver_texts(texts, outputs, result.style, len(traces) > 1)
     refuse_bad(bad, len(traces))
-
-
-def _tree(
-    by: str, read: Callable[[Path, Reading], tuple[Origins, Opened, Sequence[str]]], reading: Reading, result: Result
-) -> Callable[[Path], tuple[str, Sequence[str]]]:
-    """Shows where the work of a trace, which `read` reads, comes from."""
-    from molprof import __version__
-    from molprof.analysis.documents.origin import origin_document
-    from molprof.analysis.origin.tree import speedscope_text
-
-    def shown(trace: Path) -> tuple[str, Sequence[str]]:
-        found, _, remarks = read(trace, replace(reading, cached=False))
-        if result.style == SPEEDSCOPE:
-            return speedscope_text(found, by, f"molprof {__version__}"), remarks
-        return render(origin_document(found, by), result.style, result.columns), remarks
-
-    return shown
-
-
-def _shown(
-    read: Callable[..., tuple[Any, Sequence[str]]], made: Callable[[Any], Document], reading: Reading, result: Result
-) -> Callable[[Path], tuple[str, Sequence[str]]]:
-    """Shows what `read` finds in a trace as the document that `made` makes of it."""
-
-    def shown(trace: Path) -> tuple[str, Sequence[str]]:
-        found, remarks = read(trace, replace(reading, cached=False))
-        return render(made(found), result.style, result.columns), remarks
-
-    return shown
 
 
 def _report_graphs(
