@@ -15,14 +15,12 @@ import tiny_trace
 from captures import captured, inputs, settings
 from conftest import ROOT, lines_in, with_path
 from goldens import called
-from msgspec.structs import replace
 from tiny import Script
 
 from molprof import api
 from molprof.analysis.trace_processor.zstandard import zstd
 from molprof.common.errors import MissingExtraError
-from molprof.common.manifest import from_json
-from molprof.profiler.molecules.kinds import check, complete, judge
+from molprof.profiler.molecules.kinds import check, judge
 from molprof.profiler.molecules.prompts import read_prompts
 from molprof.profiler.molecules.smiles import molecule
 
@@ -142,7 +140,7 @@ def test_what_needs_rdkit_says_so(no_rdkit: None, tmp_path: Path) -> None:
         check("[CONFORMER][O]<1.0,2.0,3.0>[/CONFORMER]", read_prompts(None, 1).prompts[0].molecule)  # type: ignore[arg-type]
 
 
-def test_unchecked_molecules_are_completed_as_rdkit_would_have_recorded_them(
+def test_molecules_that_only_rdkit_could_check_are_not_recorded_as_valid_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     form = "[CONFORMER]{}[/CONFORMER]".format
@@ -158,8 +156,6 @@ def test_unchecked_molecules_are_completed_as_rdkit_would_have_recorded_them(
     with monkeypatch.context() as hidden:
         hidden.setitem(sys.modules, "rdkit", None)
         bare = captured(tmp_path / "bare.json", asked, prompts)
-        with pytest.raises(MissingExtraError, match="checking molecules needs the package 'rdkit'"):
-            complete(bare.manifest.molecules[0])
     assert [run.valid for run in full.manifest.molecules] == [True, False, True]
     assert [(run.valid, run.problem, run.unchecked) for run in bare.manifest.molecules] == [
         (None, None, True),
@@ -171,17 +167,9 @@ def test_unchecked_molecules_are_completed_as_rdkit_would_have_recorded_them(
         "validity of 2 of 3 molecules not recorded: their skeletons are not the prompts', and RDKit, which compares "
         "molecules, is not installed (pip install 'molprof[rdkit]')",
     )
-    assert list(map(complete, bare.manifest.molecules)) == full.manifest.molecules
     run = api.report(bare.path).run
     assert run is not None
     assert (run.valid_molecules, [item.valid for item in run.sequences]) == (None, [None, None, True])
-
-
-def test_a_molecule_of_plain_text_is_not_unchecked(no_rdkit: None) -> None:
-    (run, *_) = from_json(tiny_trace.document()["molprof"]).molecules
-    plain = replace(run, smiles=None, valid=None, problem=None)
-    assert complete(plain) is plain
-    assert complete(run) is run
 
 
 def test_a_machine_that_can_only_record(tmp_path: Path) -> None:

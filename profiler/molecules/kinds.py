@@ -10,10 +10,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from molprof.common.errors import MissingExtraError
-from molprof.common.manifest import SequenceRun
 from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.profiler.models.target import TokenBytes
 from molprof.profiler.molecules.smiles import (
@@ -21,7 +18,6 @@ from molprof.profiler.molecules.smiles import (
     Molecule,
     require_rdkit,
     smiles_of_conformer,
-    split_atoms,
 )
 
 _FRACTION = re.compile(rb"\.([0-9]+)")
@@ -56,7 +52,8 @@ def classify(tokens: Sequence[int], table: TokenBytes, eos: frozenset[int], form
     `COORDINATE_DECIMALS`. *free*: lies inside a block. *copy*: any other. A block without such a prefix (malformed) has
     no junk. Only the last token may be one of `eos`.
     """
-    body, ended = _body(tokens, eos)
+    ended = bool(tokens) and tokens[-1] in eos
+    body = tokens[:-1] if ended else tokens
     pieces = [table.of(token) for token in body]
     # Special tokens such as <|im_start|> are no coordinate blocks: they keep their length, not their brackets.
     around = (form.block_open.encode(), form.block_close.encode())
@@ -91,18 +88,6 @@ def classify(tokens: Sequence[int], table: TokenBytes, eos: frozenset[int], form
         for span in spans
     )
     return Classified(kinds, blocks, len(malformed), cut, text, insides)
-
-
-def plain(tokens: Sequence[int], table: TokenBytes, eos: frozenset[int]) -> Classified:
-    """Kinds of an answer to plain text, which has no coordinates: all but the end token is free."""
-    body, ended = _body(tokens, eos)
-    return Classified("f" * len(body) + "e" * ended, [-1] * len(tokens), 0, 0, table.join(body))
-
-
-def _body(tokens: Sequence[int], eos: frozenset[int]) -> tuple[Sequence[int], bool]:
-    """The tokens without an end token, and whether there was one."""
-    ended = bool(tokens) and tokens[-1] in eos
-    return (tokens[:-1] if ended else tokens), ended
 
 
 def _span(match: re.Match[bytes], triple: re.Pattern[bytes]) -> _Span:
@@ -167,15 +152,3 @@ def judge(text: str, molecule: Molecule, kinds: str, form: TextFormat = DEFAULT)
     if problem is not None and not kinds.endswith("e"):
         problem = f"cut off after {len(kinds)} tokens: {problem}"
     return problem is None, problem
-
-
-def complete(run: SequenceRun, form: TextFormat = DEFAULT) -> SequenceRun:
-    """The record with `valid` and `problem` where recording could not check them; any other as it is.
-
-    Raises MissingExtraError where RDKit is missing here too.
-    """
-    if run.unchecked and run.smiles is not None:
-        require_rdkit("checking molecules")
-        valid, problem = judge(run.text, split_atoms(run.smiles), run.kinds, form)
-        return replace(run, valid=valid, problem=problem)
-    return run
