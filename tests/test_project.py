@@ -54,7 +54,7 @@ def project(tmp_path: Path) -> Project:
 
 def test_a_file_gives_clusters_and_models(project: Project, tmp_path: Path) -> None:
     assert project.cluster("h100") == SlurmSettings(
-        partition="gpu", account="chem", qos="long", constraint="nvlink", gpus="h100:2", cpus=8, time_minutes=2160,
+        partition="gpu", account="chem", qos="long", constraint="nvlink", gpus="h100:2", cpus=8, time="1-12",
         memory="64G", parallel=4, setup=("module load cuda", "ulimit -c 0"),
         sbatch={"reservation": "mine", "exclusive": True},
     )  # fmt: skip
@@ -78,7 +78,7 @@ def test_slurm_settings_are_submitits_parameters_and_come_back_from_json(project
         "constraint": "nvlink",
         "gpus_per_node": "h100:2",
         "cpus_per_task": 8,
-        "time": 2160,
+        "time": "1-12",
         "mem": "64G",
         "setup": ["module load cuda", "ulimit -c 0"],
         "array_parallelism": 4,
@@ -96,7 +96,6 @@ def test_slurm_settings_are_submitits_parameters_and_come_back_from_json(project
         ("[slurms.a]", 1, "unknown key 'slurms'; did you mean 'slurm'?"),
         ('# why\n\n[slurm.a]\nsetup = [\n "x",\n]\ntime = "soon"', 7, "time is 'soon', expected minutes, or a time"),
         ("[slurm.a]\ntime = true", 2, "time is True, expected minutes"),
-        ("[slurm.a]\ntime = 0", 2, "time is 0, expected at least a minute"),
         ('[slurm.a]\nmemory = "64 GB"', 2, "memory is '64 GB', expected a whole number with K, M, G or T"),
         ("[slurm.a]\ngpus = -1", 2, "gpus is -1, expected a number of GPUs"),
         ("[slurm.a]\ncpus = 0", 2, "cpus is 0, expected a whole number of at least 1"),
@@ -219,7 +218,7 @@ def test_an_unknown_cluster_names_the_nearest(project: Project) -> None:
 def test_options_stand_in_for_the_tables() -> None:
     base = SlurmSettings(partition="gpu", cpus=8)
     changed = overridden(base, ["partition=big", "time=2:00:00", "gpus=2", "setup=echo a=b"])
-    assert changed == SlurmSettings(partition="big", cpus=8, time_minutes=120, gpus="2", setup=("echo a=b",))
+    assert changed == SlurmSettings(partition="big", cpus=8, time="2:00:00", gpus="2", setup=("echo a=b",))
     for option, message in (
         ("partition", "--slurm 'partition' is not KEY=VALUE"),
         ("partitoin=x", "unknown --slurm partitoin; did you mean 'partition'?"),
@@ -228,11 +227,3 @@ def test_options_stand_in_for_the_tables() -> None:
         with pytest.raises(UsageError) as raised:
             overridden(base, [option])
         assert str(raised.value) == message
-
-
-@pytest.mark.parametrize(
-    ("time", "minutes"),
-    [("90", 90), ("90:00", 90), ("90:01", 91), ("1:30:00", 90), ("1-12", 2160), ("2-12:00:01", 3601), ("0-0:30", 30)],
-)
-def test_times_are_read_as_sbatch_reads_them(time: str, minutes: int) -> None:
-    assert overridden(SlurmSettings(), [f"time={time}"]).time_minutes == minutes

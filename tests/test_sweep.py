@@ -15,7 +15,6 @@ from molprof.common.errors import TraceError, UsageError
 from molprof.common.process import Ending
 from molprof.profiler.jobs.grid import read_grid
 from molprof.profiler.jobs.index import Entry, expanded, read_index, remaining, run_entry, write_index
-from molprof.profiler.jobs.job import write_json
 from molprof.profiler.jobs.runner import Turn, run_here
 
 TRACES = Path(__file__).parent.parent / "traces"
@@ -134,13 +133,6 @@ def test_a_sweep_is_compared_like_beside_like(tmp_path: Path, molprof: Cli) -> N
 
 def entry_of(name: str, state: str = "waiting", **more: Any) -> Entry:
     return Entry(name, f"{name}.json", {}, ("capture", "--model", name), state, **more)
-
-
-def test_an_index_of_schema_1_is_read(tmp_path: Path) -> None:
-    case = {"name": "x", "trace": "x.json.gz", "options": {"n": 1}, "arguments": ["--no-lp", "--lp", "-n", "1"]}
-    write_json(tmp_path / "index.json", {"schema": 1, "kind": "molprof sweep", "cases": [case]})
-    words = ("capture", "--processor", "none", "--processor", "lp", "-n", "1")
-    assert read_index(tmp_path) == (Entry("x", "x.json.gz", {"n": 1}, words),)
 
 
 @pytest.mark.parametrize(

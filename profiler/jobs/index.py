@@ -23,8 +23,6 @@ KIND = "molprof sweep"
 _AGAIN = "molprof sweep FILE --resume"
 # Options of which `alike` compares the values, in this order.
 _COMPARED = ("processor", "model")
-# Words of a command line of schema 1 -> what says the same now.
-_FLAGS = {"--lp": ("--processor", "lp"), "--no-lp": ("--processor", "none")}
 
 
 @dataclass(frozen=True)
@@ -56,20 +54,18 @@ def read_index(folder: Path) -> tuple[Entry, ...] | None:
     if content is None or content.get("kind") != KIND:
         return None
     check_schema(path, content, SCHEMA, TraceError)
-    cases = read_typed(content.get("cases"), list[dict[str, Any]], f"{path}: cases", _AGAIN)
-    cases = cases if content["schema"] > 1 else list(map(_of_schema_1, cases))
-    entries = read_typed(cases, tuple[Entry, ...], f"{path}: cases", _AGAIN)
+    entries = read_typed(content.get("cases"), tuple[Entry, ...], f"{path}: cases", _AGAIN)
     for entry in entries:
         if Path(entry.output).name != entry.output:
             raise TraceError(f"{path} names a file outside its folder: {entry.output!r}")
     return entries
 
 
-def _of_schema_1(case: dict[str, Any]) -> dict[str, Any]:
-    """A case as one of schema 2, in which captures are not the only command."""
-    words = case.get("arguments")
-    given = [part for word in words for part in _FLAGS.get(word, (word,))] if isinstance(words, list) else []
-    return {**case, "output": case.get("trace"), "arguments": ["capture", *given]}
+def _captures(path: Path) -> tuple[Path, list[Entry] | None]:
+    """The folder of a sweep, given by itself or its index, and the captures in it; None of another path."""
+    folder = path if path.is_dir() else path.parent
+    entries = read_index(folder) if path.is_dir() or path.name == INDEX else None
+    return folder, None if entries is None else [entry for entry in entries if entry.arguments[0] == "capture"]
 
 
 def expanded(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
@@ -77,12 +73,10 @@ def expanded(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     found: list[Path] = []
     remarks: list[str] = []
     for path in paths:
-        folder = path if path.is_dir() else path.parent
-        entries = read_index(folder) if path.is_dir() or path.name == INDEX else None
-        if entries is None:
+        folder, traces = _captures(path)
+        if traces is None:
             found.append(path)
             continue
-        traces = [entry for entry in entries if entry.arguments[0] == "capture"]
         there = [entry for entry in traces if (folder / entry.output).is_file()]
         if not there:
             raise UsageError(f"the sweep {folder} has no trace yet", hint=_AGAIN)
@@ -102,9 +96,8 @@ def alike(path: Path, over: str | None = None) -> list[tuple[str, list[Path]]]:
     Raises:
         UsageError: the sweep does not vary it.
     """
-    folder = path if path.is_dir() else path.parent
-    entries = read_index(folder) if path.is_dir() or path.name == INDEX else None
-    traces = [item for item in entries or () if item.arguments[0] == "capture"]
+    folder, traces = _captures(path)
+    traces = traces or []
     names = dict.fromkeys(name for item in traces for name in item.options)
     varied = [name for name in names if len({str(item.options.get(name)) for item in traces}) > 1]
     if over is not None and over not in varied:

@@ -37,11 +37,7 @@ class TaskRecord:
 
     attempt: int | None
     state: str  # `running` until it has ended; then how it ended
-    task: int | None = None
-    slurm_id: str | None = None
-    restart: int = 0
     node: str | None = None
-    pid: int | None = None
     started: str | None = None  # started, ended: in ISO format and UTC
     ended: str | None = None
     exit_code: int | None = None  # of its command line; below 0 the signal that killed it

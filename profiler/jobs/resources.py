@@ -11,7 +11,7 @@ from molprof.common.errors import UsageError
 from molprof.common.text import shortened
 from molprof.common.toml_file import TomlFile, unknown
 
-_TIME = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9}(?::[0-9]{1,9}){0,2})")
+_TIME = r"([0-9]{1,9}-)?[0-9]{1,9}(:[0-9]{1,9}){0,2}"
 _OPTION = re.compile(r"(--)?[A-Za-z][\w-]*")
 _AT_LEAST_1 = "a whole number of at least 1"
 
@@ -26,7 +26,7 @@ class SlurmSettings:
     constraint: str | None = None
     gpus: str | None = None  # `2`, or with a type `a100:2`
     cpus: int | None = None  # cores of a task
-    time_minutes: int | None = None  # time limit of a task
+    time: str | None = None  # time limit of a task, as sbatch takes it: minutes, `1:30:00`, `2-12:00:00`
     memory: str | None = None  # as sbatch takes it, such as `64G`
     parallel: int | None = None  # most tasks of the job that run at the same time
     setup: tuple[str, ...] = ()  # shell lines before the task, such as `module load cuda`
@@ -45,7 +45,7 @@ class SlurmSettings:
             "srun_args": self.cpus and [f"--cpus-per-task={self.cpus}"],
         }
         # Without `time`, submitit sets five minutes.
-        return {name: value for name, value in given.items() if value} | {"time": self.time_minutes}
+        return {name: value for name, value in given.items() if value} | {"time": self.time}
 
     def to_json(self) -> dict[str, Any]:
         """Return what is set, by name."""
@@ -61,19 +61,6 @@ def _matching(pattern: str, expected: str, read: Callable[[str], Any] = str) -> 
         return read(str(value))
 
     return checked
-
-
-def _minutes(text: str) -> int:
-    """Minutes of `90`, `90:00` (minutes and seconds), `1:30:00`, `1-12` or `1-12:00:00`, as sbatch reads them."""
-    match = _TIME.fullmatch(text)
-    days, numbers = (match[1], [int(part) for part in match[2].split(":")]) if match else (None, [])
-    if days is None and len(numbers) < 3:
-        numbers = [0, *numbers]  # without hours
-    hours, minutes, seconds = (*numbers, 0, 0)[:3]
-    total = (int(days or 0) * 24 + hours) * 60 + minutes + (seconds > 0)
-    if total < 1:
-        raise ValueError("at least a minute")
-    return total
 
 
 def _setup(value: object) -> tuple[str, ...]:
@@ -93,7 +80,7 @@ def _sbatch(value: object) -> dict[str, str | int | bool]:
     return {key.removeprefix("--"): item for key, item in value.items() if item is not False}
 
 
-# Keys of the file, all but `time` named as their attributes, and what makes their values. Numbers are ASCII, and short
+# Keys of the file, named as their attributes, and what makes their values. Numbers are ASCII, and short
 # enough for sbatch.
 _KEYS: dict[str, Callable[[object], Any]] = {
     **dict.fromkeys(
@@ -105,7 +92,7 @@ _KEYS: dict[str, Callable[[object], Any]] = {
         lambda text: None if text == "0" else text,
     ),
     "cpus": _matching("0*[1-9][0-9]{0,8}", _AT_LEAST_1, int),
-    "time": _matching(_TIME.pattern, "minutes, or a time such as '1:30:00' or '2-12:00:00'", _minutes),
+    "time": _matching(_TIME, "minutes, or a time such as '1:30:00' or '2-12:00:00'"),
     "memory": _matching("[0-9]{1,9}[KMGT]", "a whole number with K, M, G or T, such as '64G'"),
     "parallel": _matching("0*[1-9][0-9]{0,8}", _AT_LEAST_1, int),
     "setup": _setup,
@@ -141,6 +128,6 @@ def overridden(settings: SlurmSettings, options: Sequence[str]) -> SlurmSettings
 
 def _changed(settings: SlurmSettings, key: str, value: object) -> SlurmSettings:
     try:
-        return replace(settings, **{"time_minutes" if key == "time" else key: _KEYS[key](value)})
+        return replace(settings, **{key: _KEYS[key](value)})
     except ValueError as wrong:
         raise ValueError(f"{key} is {shortened(repr(value))}, expected {wrong}") from wrong

@@ -127,18 +127,8 @@ def run_task(folder: str, number: int) -> NoReturn:
     """
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # submitit's, for tasks that can be resumed
-    job, own = read_job(Path(folder)), os.environ
-    array = own.get("SLURM_ARRAY_JOB_ID")
-    record = TaskRecord(
-        attempt=job.attempt_of(number),
-        state="running",
-        task=number,
-        slurm_id=f"{array}_{own['SLURM_ARRAY_TASK_ID']}" if array else own.get("SLURM_JOB_ID", ""),
-        restart=int(own.get("SLURM_RESTART_COUNT", "0")),
-        node=own.get("SLURMD_NODENAME") or socket.gethostname(),
-        pid=os.getpid(),
-        started=now(),
-    )
+    job, node = read_job(Path(folder)), os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    record = TaskRecord(job.attempt_of(number), "running", node, started=now())
     path = job.record_path(number)
     write_json(path, asdict(record))
     try:
