@@ -6,7 +6,7 @@
 Same model, molecules, dtype, device and greedy decoding for all, in one process. Each round runs every processor once;
 times are ratios to no processor within a round, medians over rounds: of a whole pass, and of the model's forward in a
 decode step, which no processor should change. On a CPU they are ratios of CPU time, which other processes disturb less
-than wall time. Absolute figures hold for one machine on one day. The second table has the coordinates (quality.py).
+than wall time. Absolute figures hold for one machine on one day. The second table has the coordinates.
 
     python benchmarks/processors.py --whole [--batch-size 32] [--rounds 3] [--models qwen,llama]
 
@@ -26,7 +26,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import quality
 import torch
 from shared import generation_parser, keep, progress, table
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -45,8 +44,9 @@ from molprof.profiler.environment import environment
 from molprof.profiler.models.device import on_gpu, synchronize
 from molprof.profiler.models.load import LoadedModel, load
 from molprof.profiler.models.target import Target
+from molprof.profiler.molecules.conformers import bond_errors, reference_conformers
 from molprof.profiler.molecules.prompts import Prompt, read_prompts
-from molprof.profiler.molecules.smiles import has_rdkit
+from molprof.profiler.molecules.smiles import has_rdkit, read_positions
 from molprof.profiler.recording.marks import HostMarks
 
 COUNTED_STEPS = 40
@@ -301,10 +301,16 @@ def cost_table(costs: Sequence[Cost]) -> str:
 
 
 def coordinate_table(costs: Sequence[Cost]) -> str:
-    """What each processor does to the coordinates. Needs RDKit."""
-    smiles = [str(run.smiles) for run in costs[0].runs]
-    texts = {cost.name: [run.text for run in cost.runs] for cost in costs}
-    return table(quality.HEADINGS, quality.rows(smiles, texts))
+    """Bond lengths in each processor's texts against those of ETKDG conformers. Needs RDKit, and built-in molecules."""
+    references = dict(reference_conformers())
+    rows = []
+    for cost in costs:
+        pairs = [(str(run.smiles), read_positions(run.text)) for run in cost.runs]
+        errors = [error for smiles, found in pairs for error in bond_errors(smiles, found, references[smiles])]
+        measured = [error for error in errors if error is not None]
+        median = f"{statistics.median(measured):.3f}" if measured else "-"
+        rows.append((cost.name, percent_text(len(measured) / len(errors)), median))
+    return table(("processor", "bonds that can be measured", "median error, Å"), rows)
 
 
 def _row(cost: Cost, base: Cost) -> tuple[str, ...]:

@@ -152,12 +152,6 @@ def test_positions_are_read_up_to_the_junk() -> None:
     assert read_positions("[C]<1.5,-.25,0.0>") == [None]
 
 
-def test_numbers_that_were_cut_are_read_as_far_as_they_go_where_asked() -> None:
-    text = "[C]<1.5,-0.25,0.>[O]<0.0,0.0,-1>[N]<1.0,2.0>"
-    assert read_positions(text) == [None, None, None]
-    assert read_positions(text, cut=True) == [(1.5, -0.25, 0.0), (0.0, 0.0, -1.0), None]
-
-
 def test_bond_errors_are_differences_of_lengths() -> None:
     made = [(0.0, 0.0, 0.0), (3.0, 4.0, 0.0), (3.0, 4.0, 2.0)]
     reference = [(1.0, 0.0, 0.0), (1.0, 4.5, 0.0), (1.0, 4.5, 3.0)]

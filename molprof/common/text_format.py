@@ -16,8 +16,6 @@ ANSWER = "[CONFORMER]{atom}<{x},{y},{z}>...[/CONFORMER]"
 _MORE = "..."
 _ANSWER_HINT = f"as in {ANSWER}: the texts before an atom, around its numbers, and after the last block"
 _NUMBER = r"(-?[0-9]+\.[0-9]+)"
-# As lenient as programs that read coordinates with float(): `0.`, and `-1`, where a number was cut short.
-_CUT_NUMBER = r"(-?[0-9]+\.?[0-9]*)"
 _OF_NUMBERS = frozenset("0123456789.-")
 # Branch, ring, bonds, charge, chirality and two-letter elements: what blocks must be told apart from.
 _SAMPLE = ("[C]", "([N+])", "(=[O])", "[C@@H]", "1[c]", "%10[Cl]", "/[C]", "\\[Se]", "#[N]", ".[nH]", "-[C]1")
@@ -120,11 +118,6 @@ class TextFormat:
     def triple(self) -> re.Pattern[str]:
         """Three decimal numbers, each a group."""
         return re.compile(re.escape(self.separator).join([_NUMBER] * 3))
-
-    @cached_property
-    def cut_triple(self) -> re.Pattern[str]:
-        """As `triple`, but numbers may end at or before their point."""
-        return re.compile(re.escape(self.separator).join([_CUT_NUMBER] * 3))
 
     @cached_property
     def open_block(self) -> re.Pattern[str]:

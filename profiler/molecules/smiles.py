@@ -115,13 +115,12 @@ def _read(smiles: str) -> Chem.Mol | None:
         return Chem.MolFromSmiles(smiles)
 
 
-def read_positions(text: str, cut: bool = False, form: TextFormat = DEFAULT) -> list[Position | None]:
+def read_positions(text: str) -> list[Position | None]:
     """Positions of an enriched text in Angstrom, one per block, junk after them dropped.
 
-    None for a block that does not begin with three decimal numbers; with `cut` they may end at or before their point.
+    None for a block that does not begin with three decimal numbers.
     """
-    triple = form.cut_triple if cut else form.triple
-    found = (triple.match(text[start:end]) for start, end in form.spans(text))
+    found = (DEFAULT.triple.match(text[start:end]) for start, end in DEFAULT.spans(text))
     return [None if match is None else position_of(match) for match in found]
 
 
