@@ -5,8 +5,7 @@ python benchmarks/decoding.py -n 64 --batch-size 16 --device cuda --dtype bfloat
 
 Times are CPU time of this process on a CPU, which other programs disturb least, and wall time on a GPU. Ratios are
 medians of interleaved passes (lowest to highest). The first way is the default without a processor: input order,
-dynamic cache, every row to the end. Forced: share of the tokens that were appended without a step of their own; at
-most: what forced runs may take of the time without a processor.
+dynamic cache, every row to the end. Forced: share of the tokens that were appended without a step of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,12 +43,7 @@ LOOPS = {
 DEFAULT = "default"
 # A processor's name, or None, and one of `LOOPS`.
 Named = tuple["str | None", str]
-# A forced token needs no step; a chunk with it costs a little more than a step without.
-FORCED_RUNS_RATIO = 1.05
-HEADINGS = (
-    "preset", "LP", "way", "tokens", "steps", "steps on finished rows", "forced", "time over no LP", "at most",
-    "time over the default", "time over the same LP, step by step",
-)  # fmt: skip
+HEADINGS = ("preset", "LP", "way", "time over the default", "tokens", "steps", "forced")
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,6 @@ class Way:
     times_ns: list[int]
     tokens: int
     steps: int
-    row_steps: int
     busy_steps: int  # row-steps until each row ended
     forced_runs: bool
 
@@ -114,7 +107,6 @@ def measure(options: argparse.Namespace, model: str, clock: Callable[[], int]) -
             times_ns=times[way],
             tokens=sum(len(row) for batch in result.batches for row in batch.rows),
             steps=sum(batch.steps for batch in result.batches),
-            row_steps=sum(sum(batch.rows_per_step) for batch in result.batches),
             busy_steps=sum(batch.busy_steps(row) for batch in result.batches for row in range(len(batch.rows))),
             forced_runs=bool(LOOPS.get(way[1], {}).get("forced_runs")),
         )
@@ -140,37 +132,22 @@ def main() -> None:
 
 
 def way_table(found: dict[str, list[Way]]) -> str:
-    return table(HEADINGS, [_row(model, way, ways) for model, ways in found.items() for way in ways], left=3)
+    return table(HEADINGS, [_row(model, way, ways[0]) for model, ways in found.items() for way in ways], left=3)
 
 
-def _row(model: str, way: Way, known: Sequence[Way]) -> tuple[str, ...]:
-    default = known[0]
-    # No LP with the cache of the other ways is the default if that is dynamic.
-    plain = next((other for other in known if other.processor is None and other.way == "step by step"), default)
-    own = next((other for other in known if (other.processor, other.way) == (way.processor, "step by step")), default)
-    forced = ("-", "-")
-    if way.forced_runs:
-        steps_ratio = way.busy_steps / way.tokens
-        forced = (percent_text(1 - steps_ratio), factor_text(FORCED_RUNS_RATIO * steps_ratio))
+def _row(model: str, way: Way, default: Way) -> tuple[str, ...]:
+    """Ratios are of passes that ran one after the other."""
+    ratios = [one / other for one, other in zip(way.times_ns, default.times_ns, strict=True)]
+    spread = f"{factor_text(min(ratios))} to {factor_text(max(ratios))}"
     return (
         model,
         way.processor or "no LP",
         way.way,
+        f"{factor_text(statistics.median(ratios))} ({spread})",
         count_text(way.tokens),
         count_text(way.steps),
-        count_text(way.row_steps - way.busy_steps),
-        forced[0],
-        _ratios(way, plain),
-        forced[1],
-        _ratios(way, default),
-        _ratios(way, own),
+        percent_text(1 - way.busy_steps / way.tokens) if way.forced_runs else "-",
     )
-
-
-def _ratios(way: Way, base: Way) -> str:
-    """Ratios of passes that ran one after the other."""
-    values = [one / other for one, other in zip(way.times_ns, base.times_ns, strict=True)]
-    return f"{factor_text(statistics.median(values))} ({factor_text(min(values))} to {factor_text(max(values))})"
 
 
 if __name__ == "__main__":

@@ -28,12 +28,11 @@ from typing import Any
 
 import torch
 from shared import generation_parser, keep, progress, table
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from molprof.common.errors import MolprofError
 from molprof.common.manifest import STEP_PHASES, SequenceRun
 from molprof.common.settings import CaptureSettings
-from molprof.common.values import count_text, factor_text, number_text, percent_text, time_text
+from molprof.common.values import count_text, factor_text, percent_text, time_text
 from molprof.profiler.capture.account import sequence_runs
 from molprof.profiler.constraints import OF_MOLECULES, make_processor
 from molprof.profiler.constraints.base import Rows
@@ -49,10 +48,10 @@ from molprof.profiler.molecules.prompts import Prompt, read_prompts
 from molprof.profiler.molecules.smiles import has_rdkit, read_positions
 from molprof.profiler.recording.marks import HostMarks
 
-COUNTED_STEPS = 40
+WARM_STEPS = 40
 HEADINGS = (
-    "processor", "time", "forward", "share of a step", "per token", "set-up per molecule", "operators per step",
-    "tokens", "junk", "filler", "malformed", "valid",
+    "processor", "time", "forward", "share of a step", "per token", "set-up per molecule", "tokens", "junk", "filler",
+    "malformed", "valid",
 )  # fmt: skip
 
 
@@ -84,49 +83,12 @@ class Cost:
 
     name: str
     rounds: list[Round]
-    operators_per_step: float | None
     runs: list[SequenceRun]  # of the last round
 
 
 def runner(loaded: LoadedModel, processor: Any, **settings: Any) -> Runner:
     """A greedy runner with `settings` of `CaptureSettings` besides the model."""
     return Runner(loaded, processor, CaptureSettings(loaded.name, template_threads=1, **settings))
-
-
-class Counting(TorchDispatchMode):
-    """Counts operators that compute; views do not. On a GPU each of them launches a kernel, and Triton's kernels
-    come on top."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        self.count += not (func.is_view or name in ("_unsafe_view", "alias"))
-        return func(*args, **(kwargs or {}))
-
-
-class Counted:
-    """A processor, and the batch processor that it started last, whose calls and operators are counted."""
-
-    masked_logits = None
-
-    def __init__(self, inner: Any) -> None:
-        self._inner, self._counting, self._calls = inner, Counting(), 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def start(self, rows: Any) -> Any:
-        self._batch = self._inner.start(rows)
-        return self
-
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        self._calls += 1
-        with self._counting:
-            return self._batch(input_ids, scores)
-
-    def operators_per_step(self) -> float:
-        return self._counting.count / self._calls
 
 
 WORDS = ["Anna", "Boris", "Chloé", "Dmitri", "Élodie", "Fatima", "Grace", "Hiro", "Ines", "Jürgen"]
@@ -247,7 +209,6 @@ def measure(loaded: LoadedModel, prompts: Sequence[Prompt], options: argparse.Na
     wanted = options.only.split(",") if options.only else list(OF_MOLECULES)
     size, rounds = options.batch_size, options.rounds
     made: dict[str, Any] = {"none": None}
-    operators = {}
     for name in wanted:
         if name == "none":
             continue
@@ -256,11 +217,8 @@ def measure(loaded: LoadedModel, prompts: Sequence[Prompt], options: argparse.Na
         except MolprofError as problem:  # not for this tokenizer, or not installed
             progress(f"{name}: {problem}; left out")
             continue
-        # Over the first steps of one batch, untimed; this also warms the processor up.
-        counted = Counted(made[name])
-        used = runner(loaded, counted, batch_size=size, max_new_tokens=COUNTED_STEPS)
-        used.run(used.plan(prompts[:size]), None)
-        operators[name] = counted.operators_per_step()
+        warm = runner(loaded, made[name], batch_size=size, max_new_tokens=WARM_STEPS)
+        warm.run(warm.plan(prompts[:size]), None)
     passes: dict[str, list[Round]] = {name: [] for name in made}
     runs: dict[str, list[SequenceRun]] = {}
     for number in range(rounds):
@@ -268,7 +226,7 @@ def measure(loaded: LoadedModel, prompts: Sequence[Prompt], options: argparse.Na
             progress(f"{loaded.name} {name}, round {number + 1} of {rounds}")
             figures, runs[name] = one_pass(loaded, processor, prompts, options)
             passes[name].append(figures)
-    return [Cost(name, passes[name], operators.get(name), done) for name, done in runs.items()]
+    return [Cost(name, passes[name], done) for name, done in runs.items()]
 
 
 def one_pass(
@@ -321,13 +279,12 @@ def _row(cost: Cost, base: Cost) -> tuple[str, ...]:
     def middle(figure: Callable[[Round], float]) -> float:
         return statistics.median(map(figure, cost.rounds))
 
-    spent = ("-",) * 4
+    spent = ("-",) * 3
     if cost is not base:
         spent = (
             percent_text(middle(lambda item: item.processor_ratio)),
             time_text(middle(lambda item: item.phases_ns["processor"] / item.row_steps)),
             time_text(middle(lambda item: item.phases_ns["template"]) / len(cost.runs)),
-            number_text(cost.operators_per_step),
         )
     kinds = Counter("".join(run.kinds for run in cost.runs))
     valid = [run.valid for run in cost.runs if run.valid is not None]

@@ -40,9 +40,8 @@ def test_processors() -> None:
     costs = processors.measure(loaded("llama"), prompts, options)
     rows = cells(processors.cost_table(costs))
     assert [row[0] for row in rows] == ["none", "grammar"]
-    assert rows[0][1:7] == ["1.00x", "1.00x", "-", "-", "-", "-"]
-    assert [float(rows[1][6]), rows[1][8:11]] == [pytest.approx(6, abs=0.5), ["0", "0", "0"]]
-    assert rows[1][11] == "1 of 1"
+    assert rows[0][1:6] == ["1.00x", "1.00x", "-", "-", "-"]
+    assert rows[1][7:] == ["0", "0", "0", "1 of 1"]
     for cost in costs:
         assert cost.rounds[0].steps == cost.rounds[0].row_steps >= sum(len(run.kinds) for run in cost.runs)
     assert [row[0] for row in cells(processors.coordinate_table(costs))] == ["none", "grammar"]
@@ -61,10 +60,11 @@ def test_ways_of_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
         ["no LP", "default"], ["no LP", "step by step"], ["no LP", "finished rows dropped"]
     ]  # fmt: skip
     assert [row[1:3] for row in rows[3:]] == [["grammar", way] for way in decoding.LOOPS]
-    assert len({row[3] for row in rows[3:]}) == 1, "the same tokens in each way"
+    assert len({row[4] for row in rows[3:]}) == 1, "the same tokens in each way"
     for way in found:
         assert (way.busy_steps < way.tokens) == way.forced_runs
-    assert rows[0][9] == rows[1][7] == rows[3][10] == "1.00x (1.00x to 1.00x)"
+        assert (rows[found.index(way)][6] == "-") != way.forced_runs
+    assert rows[0][3] == "1.00x (1.00x to 1.00x)"
 
 
 def test_the_table_of_pairs_counts_false_causes_truths_and_finds() -> None:
