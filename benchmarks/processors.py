@@ -18,6 +18,7 @@ packages take as many as they choose, and on a CPU the time of all is counted.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import time
@@ -29,7 +30,7 @@ from typing import Any
 import torch
 from shared import generation_parser, keep, progress, table
 
-from molprof.common.errors import MolprofError
+from molprof.common.errors import MissingExtraError, MolprofError
 from molprof.common.manifest import STEP_PHASES, SequenceRun
 from molprof.common.settings import CaptureSettings
 from molprof.common.values import count_text, factor_text, percent_text, time_text
@@ -45,7 +46,7 @@ from molprof.profiler.models.load import LoadedModel, load
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.conformers import bond_errors, reference_conformers
 from molprof.profiler.molecules.prompts import Prompt, read_prompts
-from molprof.profiler.molecules.smiles import has_rdkit, read_positions
+from molprof.profiler.molecules.smiles import read_positions, require_rdkit
 from molprof.profiler.recording.marks import HostMarks
 
 WARM_STEPS = 40
@@ -199,7 +200,7 @@ def main() -> None:
             continue
         found[name] = measure(loaded, read_prompts(None, options.count).prompts, options)
         print(f"### {name}\n\n{cost_table(found[name])}\n")
-        if has_rdkit():
+        with contextlib.suppress(MissingExtraError):
             print(f"{coordinate_table(found[name])}\n")
     keep(options.output, {"environment": environment(loaded.target.device), "models": found})
 
@@ -260,6 +261,7 @@ def cost_table(costs: Sequence[Cost]) -> str:
 
 def coordinate_table(costs: Sequence[Cost]) -> str:
     """Bond lengths in each processor's texts against those of ETKDG conformers. Needs RDKit, and built-in molecules."""
+    require_rdkit("the table of coordinates")
     references = dict(reference_conformers())
     rows = []
     for cost in costs:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
 import re
 import subprocess
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,3 +109,15 @@ def _cpu() -> str:
     if info.is_file() and (match := re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE)):
         return match.group(1).strip()
     return platform.processor() or platform.machine()
+
+
+@contextlib.contextmanager
+def warned() -> Iterator[list[str]]:
+    """What libraries warn of in the block, each on one line, once it has ended."""
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            yield texts
+        finally:
+            texts += [" ".join(str(item.message).split(" (Triggered")[0].split()) for item in caught]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import resources
 
 from molprof.common.document import Document, Section, pairs
 from molprof.common.errors import RunError
@@ -11,6 +10,7 @@ from molprof.profiler.constraints import PROCESSORS
 from molprof.profiler.models.architecture import ARCHITECTURES, NAMED, Architecture, Shape
 from molprof.profiler.models.checkpoint import checkpoint_path, read_header
 from molprof.profiler.models.tokenizers import VOCABULARIES
+from molprof.profiler.molecules.prompts import built_in
 from molprof.profiler.project import Project
 
 
@@ -28,7 +28,7 @@ def presets_document(project: Project) -> Document:
         others = (("tokenizer", alias.tokenizer), ("--lp", alias.processor))
         models[name] = [", ".join([alias.path, *(f"{what} {value}" for what, value in others if value)])]
     processors = {name: [entry.summary] for name, entry in PROCESSORS.items()} | {"MODULE:FACTORY": ["your own"]}
-    molecules = {"built-in": [f"{sum(bool(line.strip()) for line in _molecules())} held out from training"]}
+    molecules = {"built-in": [f"{len(built_in())} held out from training"]}
     clusters = {
         name: [", ".join(f"{key} {value}" for key, value in settings.to_json().items()) or "the cluster's own defaults"]
         for name, settings in project.clusters.items()
@@ -76,7 +76,3 @@ def _checkpoint(name: str) -> str:
     if "valid" not in held:
         return size
     return f"{size}; {held['valid']} of {held['molecules']} held-out molecules valid without constraint"
-
-
-def _molecules() -> list[str]:
-    return resources.files("molprof.profiler.molecules").joinpath("molecules.smi").read_text().splitlines()

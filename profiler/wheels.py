@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
@@ -167,18 +166,12 @@ def own_wheel(scratch: Path) -> Path:
     # In a checkout as working directory, the first one is what setuptools left there, which has no origin.
     known = (item.read_text("direct_url.json") for item in importlib.metadata.distributions(name=_NAME))
     origin: dict[str, Any] = json.loads(next(filter(None, known), "{}"))
-    url = str(origin.get("url", ""))
-    checkout = Path(unquote(urlsplit(url).path)) if url.startswith("file:") and "dir_info" in origin else None
+    asked = origin["url"] if "dir_info" in origin else f"{_NAME}=={importlib.metadata.version(_NAME)}"
     scratch.mkdir()
-    if checkout is not None and (checkout / "setup.cfg").is_file():
-        # Without this, setuptools builds inside the checkout, and packs what an earlier build left there.
-        settings = scratch / "build.cfg"
-        settings.write_text(f"[build]\nbuild_base = {scratch}/build\n[egg_info]\negg_base = {scratch}\n")
-        built = ("pip", "wheel", "--no-deps", "--wheel-dir", str(scratch), str(checkout))
-        _run(scratch, *built, DIST_EXTRA_CONFIG=str(settings))
-    else:
-        asked = f"{_NAME}=={importlib.metadata.version(_NAME)}"
-        _run(scratch, "pip", "download", "--no-deps", "--dest", str(scratch), asked)
+    # Without this, setuptools builds inside the checkout, and packs what an earlier build left there.
+    settings = scratch / "build.cfg"
+    settings.write_text(f"[build]\nbuild_base = {scratch}/build\n[egg_info]\negg_base = {scratch}\n")
+    _run(scratch, "pip", "wheel", "--no-deps", "--wheel-dir", str(scratch), asked, DIST_EXTRA_CONFIG=str(settings))
     (path,) = scratch.glob("*.whl")
     return path
 

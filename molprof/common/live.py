@@ -39,11 +39,6 @@ class _Active:
 _active = _Active()
 
 
-def listen(loop: Loop | None) -> None:
-    """Sets the running recording."""
-    _active.loop = loop
-
-
 def begin_with(begin: Callable[[], None] | None) -> None:
     """Sets what begins a recording at the first step."""
     _active.begin = begin
@@ -126,8 +121,8 @@ def watch(processor: T) -> T:
 @contextmanager
 def listening(loop: Loop) -> Iterator[None]:
     """A recording that hears of loops inside the block."""
-    listen(loop)
+    _active.loop = loop
     try:
         yield
     finally:
-        listen(None)
+        _active.loop = None

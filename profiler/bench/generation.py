@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import sys
 import time
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +22,7 @@ from molprof.profiler.engines import BatchPlan
 from molprof.profiler.engines.backends import NO_KERNEL
 from molprof.profiler.engines.generation import followed
 from molprof.profiler.engines.runner import PassResult, Runner
-from molprof.profiler.environment import environment
+from molprof.profiler.environment import environment, warned
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import Peak, set_arithmetic
 from molprof.profiler.models.load import load
@@ -54,7 +52,7 @@ def measure_generation(case: GenerateCase) -> dict[str, Any]:
     watch = Watch(loaded.target.device)
     cache_bytes = [0]  # before each forward; the last one adds one more token to a cache that grows
     with before_forward(loaded.model, lambda inputs: cache_bytes.append(held_bytes(inputs.get("past_key_values")))):
-        warm = [_warmed(runner, plans, first=not number) for number in range(case.warmup)]
+        warm = [_warmed(runner, plans), *(runner.run(plans, HostMarks()) for _ in range(case.warmup - 1))]
     before, peak = watch.end(), Peak(loaded.target.device)
     results, phases, spans = [], [], []
     for _ in range(case.passes):
@@ -90,22 +88,17 @@ def filled(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
     return [prompts[place % len(prompts)] for place in range(count)]
 
 
-def _warmed(runner: Runner, plans: list[BatchPlan], first: bool) -> PassResult:
-    """A warm-up pass; the first one shows whether the attention has a kernel."""
-    with contextlib.ExitStack() as stack:
-        said: list[Any] | None = None
-        if first:
-            said = stack.enter_context(warnings.catch_warnings(record=True))
-            warnings.simplefilter("always")
-        try:
+def _warmed(runner: Runner, plans: list[BatchPlan]) -> PassResult:
+    """The first warm-up pass, which shows whether the attention has a kernel."""
+    said: list[str] = []
+    try:
+        with warned() as said:
             return runner.run(plans, HostMarks())
-        except RunError as problem:
-            if not any(words in str(problem.__cause__) for words in NO_KERNEL):
-                raise
-            # A warning of torch ends with the place in its sources.
-            reasons = dict.fromkeys(" ".join(str(item.message).split(" (Triggered")[0].split()) for item in said or ())
-            told = [text for text in reasons if "attention" in text.lower() or "kernel" in text.lower()]
-            raise UnsupportedError(" ".join([*told, str(problem.__cause__)])) from problem
+    except RunError as problem:
+        if not any(words in str(problem.__cause__) for words in NO_KERNEL):
+            raise
+        told = [text for text in dict.fromkeys(said) if "attention" in text.lower() or "kernel" in text.lower()]
+        raise UnsupportedError(" ".join([*told, str(problem.__cause__)])) from problem
 
 
 def _written(runner: Runner, plans: list[BatchPlan], result: PassResult) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -27,7 +26,7 @@ from molprof.common.manifest import Machine
 from molprof.common.memory import processors
 from molprof.profiler.bench.cases import SdpaCase
 from molprof.profiler.engines.backends import KERNELS, NO_KERNEL, compiles_so_far
-from molprof.profiler.environment import environment
+from molprof.profiler.environment import environment, warned
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import on_gpu, peak_bytes, resolve_device, resolve_dtype, synchronize
 
@@ -150,16 +149,15 @@ def _flex(case: SdpaCase, inputs: Inputs) -> Callable[[], Tensor]:
 
 def _first(case: SdpaCase, call: Callable[[], Tensor], device: torch.device) -> Tensor:
     """The first call. If the kernel does not accept the input, torch warns with its reasons before it fails."""
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        try:
+    said: list[str] = []
+    try:
+        with warned() as said:
             result = call()
             synchronize(device)
-        except RuntimeError as problem:
-            if not any(words in str(problem) for words in NO_KERNEL):
-                raise
-            reasons = [str(item.message).split(" (Triggered")[0] for item in said]
-            raise UnsupportedError(" ".join([*reasons, str(problem)]) + f" (on {device.type})") from problem
+    except RuntimeError as problem:
+        if not any(words in str(problem) for words in NO_KERNEL):
+            raise
+        raise UnsupportedError(" ".join([*said, str(problem)]) + f" (on {device.type})") from problem
     return result
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from molprof.common.process import OK
 from molprof.common.process.guarded import Limits, call
@@ -17,19 +17,8 @@ _CALLS, _LONGEST_S = 10, 2.0
 _ROWS, _BYTES = {"cuda": 8192, "cpu": 512}, {"cuda": 1 << 30, "cpu": 1 << 28}
 
 
-class Stated(Protocol):
-    """What a data sheet states: 10^12 operations per second by kind of number, 10^12 bytes per second."""
-
-    @property
-    def tflops(self) -> Mapping[str, float]: ...
-    @property
-    def memory_tbps(self) -> float | None: ...
-    @property
-    def source(self) -> str: ...
-
-
-def peak_checks(limit_s: float, stated: Callable[[str], Stated]) -> list[Check]:
-    """What is measured in a process of its own, beside what is stated of a device by its name."""
+def peak_checks(limit_s: float, stated: Callable[[str], Any]) -> list[Check]:
+    """What is measured in a process of its own, beside the `Peaks` that `stated` gives for a device's name."""
     answer = call(f"{__name__}:measured", limits=Limits(limit_s))
     if answer.value is None:
         return [Check("peaks", answer.message, ABSENT if answer.missing else BROKEN)]

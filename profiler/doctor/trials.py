@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import warnings
-from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
 from molprof.common.settings import AUTO
-
-
-@contextlib.contextmanager
-def _warned() -> Iterator[list[str]]:
-    """What libraries warn of in the block, each on one line, once it has ended."""
-    texts: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            yield texts
-        finally:
-            texts += [" ".join(str(item.message).split(" (Triggered")[0].split()) for item in caught]
+from molprof.profiler.environment import warned
 
 
 def torch_build() -> dict[str, Any]:
     """Return torch's version, what it was built for, and the GPUs that it sees."""
-    with _warned() as said:
+    with warned() as said:
         import torch
 
         seen = torch.cuda.is_available()
@@ -62,7 +48,7 @@ def attention(*backends: str) -> dict[str, dict[str, Any]]:
     for backend in backends:
         said: list[str] = []
         try:
-            with _warned() as said, sdpa_kernel(getattr(SDPBackend, backend)):
+            with warned() as said, sdpa_kernel(getattr(SDPBackend, backend)):
                 result = torch.nn.functional.scaled_dot_product_attention(query, query, query, is_causal=True)
         except RuntimeError as problem:  # torch warns of each reason before it
             found[backend] = {"problem": "; ".join(said) or " ".join(str(problem).split())}

@@ -131,7 +131,7 @@ def read_prompts(path: Path | None, count: int | None, strict: bool = False, for
     prompts: list[Prompt] = []
     skipped: list[Skipped] = []
     if path is None:
-        found = MoleculeFile(tuple(Entry(number, text, "") for number, text in enumerate(_built_in(), start=1)), "line")
+        found = MoleculeFile(tuple(Entry(number, text, "") for number, text in enumerate(built_in(), start=1)), "line")
     else:
         require_rdkit(f"reading SMILES of {path}")
         found = molecules_of(str(path))
@@ -235,7 +235,8 @@ def short_molecules(count: int) -> list[str]:
     return [item.smiles for item in ordered[:count]]
 
 
-def _built_in() -> list[str]:
+def built_in() -> list[str]:
+    """The SMILES of the molecules that come with molprof."""
     try:
         return resources.files(__package__).joinpath("molecules.smi").read_text().splitlines()
     except OSError as problem:

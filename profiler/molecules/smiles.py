@@ -54,14 +54,6 @@ def require_rdkit(purpose: str) -> None:
         raise MissingExtraError("rdkit", "rdkit", purpose) from problem
 
 
-def has_rdkit() -> bool:
-    try:
-        require_rdkit("")
-    except MissingExtraError:
-        return False
-    return True
-
-
 def canonical(smiles: str) -> str:
     """Canonical SMILES with hydrogens removed.
 

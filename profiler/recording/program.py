@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from molprof.common.manifest import BETWEEN, STEP_PHASES, Repeat
+from molprof.common.manifest import BETWEEN, STEP_PHASES, Machine, Repeat
+from molprof.common.values import counted
 from molprof.profiler.recording.marks import Marks
 from molprof.profiler.recording.window import TAKEN, ProfilerMarks, Steps, warm_up
 
@@ -279,3 +280,25 @@ class ProgramMarks(Marks):
 def _alike(steps: Sequence[Counter[str]], step: int) -> list[Counter[str]]:
     """Of a call's steps, those of the kind of a step: the prefill, or a decode step."""
     return [item for item in steps if ("prefill" in item) == (step == 0)]
+
+
+def summary_lines(steps: Sequence[int], tokens: int, marks: Marks, machine: Machine | None) -> list[str]:
+    """Lines for people. steps: of each batch. machine: while the program ran."""
+    made = f"{counted(len(steps), 'batch', 'es')}, {counted(tokens, 'token')}"
+    if not isinstance(marks, ProgramMarks) or marks.recorded is None:
+        return [f"{made}; every step is recorded"]
+    call, first, last = marks.recorded.steps
+    profiled, recorded = marks.estimated_steps, last - first + 1
+    others = ", all others were timed"
+    if profiled > recorded:
+        timed = counted(sum(steps) - profiled, "step")
+        others = f"; {profiled - recorded:,} more ran under the profiler, and {timed} were timed"
+    lines = [f"{made}; steps {first} to {last} of batch {call} are recorded{others}"]
+    if marks.repeat() is None:
+        lines.append(
+            "no times without the profiler: no timed step is like those under it; call generate a second time, or "
+            "choose --window"
+        )
+    elif machine is not None and (doubts := machine.doubts()):
+        lines.append(f"times are in doubt: while the program ran, {'; '.join(doubts)}")
+    return lines

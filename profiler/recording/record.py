@@ -41,9 +41,8 @@ from molprof.profiler.models.target import token_bytes
 from molprof.profiler.recording.cost import mark_cost_ns
 from molprof.profiler.recording.loop import OwnLoop
 from molprof.profiler.recording.marks import Call, marked
-from molprof.profiler.recording.program import Plan, ProgramMarks
+from molprof.profiler.recording.program import Plan, ProgramMarks, summary_lines
 from molprof.profiler.recording.sequences import Batch, Generated, Step, batch_of, config_value, generated
-from molprof.profiler.recording.summary import summary_lines
 from molprof.profiler.recording.tracefile import (
     Exported,
     OutputFile,
