@@ -21,9 +21,10 @@ from molprof.common.values import number_text
 from molprof.profiler.molecules.conformers import Conformer, Conformers
 from molprof.profiler.molecules.placeholders import (
     Placeholder,
-    best_placeholder,
-    closest_placeholder,
+    best,
+    closest,
     fit,
+    fits,
     free_positions,
     needed_tokens,
     offsets,
@@ -190,6 +191,7 @@ def _tokenizer(
 ) -> TokenizerDrift:
     positions = [position for item in conformers for position in item.positions]
     needed = needed_tokens(tokenizer, [block(position, decimals, form) for position in positions], form)
+    found = fits(tokenizer, positions, decimals, form)
     singles = {text: tokenizer.encode(text, add_special_tokens=False).ids for text in _SINGLES}
     return TokenizerDrift(
         name,
@@ -203,8 +205,8 @@ def _tokenizer(
         ),
         distribution(needed),
         tuple(_placeholder(tokenizer, text, needed, conformers, form) for text in dict.fromkeys(placeholders)),
-        best_placeholder(tokenizer, positions, decimals, form),
-        closest_placeholder(tokenizer, positions, decimals, form),
+        best(found),
+        closest(found),
         _answers(tokenizer, conformers, decimals, form),
     )
 
@@ -215,7 +217,7 @@ def _placeholder(
     (tokens,) = free_positions(tokenizer, [text], form)
     if tokens is None:
         return PlaceholderDrift(text, *[None] * 7)
-    fits = fit(text, tokens, needed)
+    one = fit(text, tokens, needed)
     exact = sum(need == tokens for need in needed)
     molecules = [item.molecule for item in conformers if item.molecule is not None]
     skeletons = [form.answer_of(molecule.skeleton(text, form)) for molecule in molecules]
@@ -224,9 +226,9 @@ def _placeholder(
         text,
         tokens,
         distribution([tokens - need for need in needed]),
-        fits.too_short / len(needed),
+        one.too_short / len(needed),
         exact / len(needed),
-        (len(needed) - exact - fits.too_short) / len(needed),
+        (len(needed) - exact - one.too_short) / len(needed),
         None if total is None else total / len(conformers),
         None if total is None else total / len(needed),
     )

@@ -25,8 +25,9 @@ from molprof.profiler.molecules.placeholders import (
     Placeholder,
     best_placeholder,
     candidates,
-    closest_placeholder,
+    closest,
     fit,
+    fits,
     free_positions,
     needed_text,
     needed_tokens,
@@ -161,7 +162,7 @@ def test_the_family_and_a_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "needed", "best", "closest"),
+    ("name", "needed", "best", "near"),
     [
         # LLaMA's tokenizer has one token for up to three digits.
         ("qwen", [15, 13, 11], Placeholder("-0.00,0.00,0.00", 15, 3, 0, 2.0, 2.0),
@@ -170,10 +171,10 @@ def test_the_family_and_a_fit() -> None:
          Placeholder("0.0,0.0,0.0", 11, 3, 1, -2 / 3, 2 / 3)),
     ],
 )  # fmt: skip
-def test_best_and_closest(name: str, needed: list[int], best: Placeholder, closest: Placeholder) -> None:
+def test_best_and_closest(name: str, needed: list[int], best: Placeholder, near: Placeholder) -> None:
     assert needed_tokens(tokenizer(name), [block(position) for position in POSITIONS]) == needed
     assert best_placeholder(tokenizer(name), POSITIONS) == best
-    assert closest_placeholder(tokenizer(name), POSITIONS) == closest
+    assert closest(fits(tokenizer(name), POSITIONS, 4, DEFAULT)) == near
 
 
 NEEDED: list[tuple[str, str | None]] = [

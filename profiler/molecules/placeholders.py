@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from molprof.common.errors import UsageError
 from molprof.common.text_format import DEFAULT, TextFormat
-from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS, Position, block
+from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS, Position, block, truncated
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -52,19 +52,17 @@ def best_placeholder(
     Where every candidate cuts some, the one that cuts the fewest: too short costs accuracy, too long only time. Raises
     UsageError without coordinates, or where every candidate merges with its brackets.
     """
-    fits = _fits(tokenizer, coordinates, decimals, form)
-    return min(fits, key=lambda fit: (fit.too_short, fit.mean_absolute_drift_tokens))
+    return best(fits(tokenizer, coordinates, decimals, form))
 
 
-def closest_placeholder(
-    tokenizer: AnyTokenizer,
-    coordinates: Iterable[Position],
-    decimals: int = COORDINATE_DECIMALS,
-    form: TextFormat = DEFAULT,
-) -> Placeholder:
-    """The placeholder with the least mean |drift|. Arguments and errors as for `best_placeholder`."""
-    fits = _fits(tokenizer, coordinates, decimals, form)
-    return min(fits, key=lambda fit: (fit.mean_absolute_drift_tokens, fit.too_short))
+def best(found: Sequence[Placeholder]) -> Placeholder:
+    """The one that cuts the fewest coordinates, and of those leaves the fewest positions over."""
+    return min(found, key=lambda fit: (fit.too_short, fit.mean_absolute_drift_tokens))
+
+
+def closest(found: Sequence[Placeholder]) -> Placeholder:
+    """The one with the least mean |drift|."""
+    return min(found, key=lambda fit: (fit.mean_absolute_drift_tokens, fit.too_short))
 
 
 def fit(text: str, tokens: int, needed: Sequence[int]) -> Placeholder:
@@ -115,10 +113,10 @@ def offsets(tokenizer: AnyTokenizer, texts: Sequence[str]) -> list[list[tuple[in
     return list(wrapped(list(texts), add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"])
 
 
-def _fits(
+def fits(
     tokenizer: AnyTokenizer, coordinates: Iterable[Position], decimals: int, form: TextFormat
 ) -> list[Placeholder]:
-    """The fit of the plainest candidate for each number of tokens, plainest first."""
+    """The fit of the plainest candidate for each number of tokens, plainest first. Errors as for `best_placeholder`."""
     texts = [block(position, decimals, form) for position in coordinates]
     if not texts:
         raise UsageError("there are no coordinates to fit a placeholder to", hint="at least one (x, y, z)")
@@ -171,20 +169,11 @@ def needed_text(block: str, decimals: int = COORDINATE_DECIMALS, form: TextForma
     separator = form.separator
     whole = form.triple.match(block)
     if whole is not None:
-        return _formatted(whole.group(), decimals, separator)
+        return separator.join(truncated(number, decimals) for number in whole.groups())
     begun = re.fullmatch(_BEGINNING.format(number=_NUMBER, separator=re.escape(separator)), block)
     if begun is None:
         return None
     before, last, digits, point, fraction = begun.groups()
     last += "0.0" if not digits else ".0" if not point else "0" if not fraction else ""
-    return _formatted(before + last + f"{separator}0.0" * (2 - before.count(separator)), decimals, separator)
-
-
-def _formatted(numbers: str, decimals: int, separator: str) -> str:
-    """Numbers as the format writes them: truncated, without trailing zeros. As text, for they may be of any length."""
-    found = []
-    for text in numbers.split(separator):
-        whole, _, fraction = text.lstrip("-").partition(".")
-        value = f"{whole.lstrip('0') or '0'}.{fraction[:decimals].rstrip('0') or '0'}"
-        found.append(f"-{value}" if text.startswith("-") and value != "0.0" else value)
-    return separator.join(found)
+    numbers = [*before.split(separator)[:-1], last, "0.0", "0.0"][:3]
+    return separator.join(truncated(number, decimals) for number in numbers)

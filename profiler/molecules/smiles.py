@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_DOWN, Decimal
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from molprof.common.errors import MissingExtraError, UsageError
@@ -127,10 +127,14 @@ def coordinate(value: float, decimals: int = COORDINATE_DECIMALS) -> str:
     >>> coordinate(-1.23456), coordinate(0.5), coordinate(2.0), coordinate(-0.00001)
     ('-1.2345', '0.5', '2.0', '0.0')
     """
-    cut = Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-decimals), rounding=ROUND_DOWN)
-    whole, _, fraction = f"{abs(cut):f}".partition(".")  # str() would write a small one as 1.2E-7
-    sign = "-" if cut < 0 else ""
-    return f"{sign}{whole}.{fraction.rstrip('0') or '0'}"
+    return truncated(f"{Decimal(repr(float(value))):f}", decimals)  # str() would write a small one as 1.2E-7
+
+
+def truncated(number: str, decimals: int) -> str:
+    """A decimal number, of any length, as `coordinate` writes it."""
+    whole, _, fraction = number.lstrip("-").partition(".")
+    value = f"{whole.lstrip('0') or '0'}.{fraction[:decimals].rstrip('0') or '0'}"
+    return f"-{value}" if number.startswith("-") and value != "0.0" else value
 
 
 def block(position: Iterable[float], decimals: int = COORDINATE_DECIMALS, form: TextFormat = DEFAULT) -> str:
