@@ -26,7 +26,7 @@ from molprof.analysis.documents.plots import BENCH_PLOTS, NotRecordedError, plot
 from molprof.analysis.render import render
 from molprof.common.bench_records import digest, read_results
 from molprof.common.errors import RunError, TraceError, UsageError
-from molprof.profiler.bench.cases import GenerateCase, SdpaCase, case_id, to_json
+from molprof.profiler.bench.cases import GenerateCase, SdpaCase
 from molprof.profiler.jobs.results_file import ResultsFile, collected
 from molprof.profiler.jobs.status import JobStatus
 
@@ -69,10 +69,11 @@ def test_a_line_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 WRONG = {
     b'{"schema":"1","record":"run"}': " is not a benchmark record: schema: expected `int`, got `str`",
     b'{"record":"run"}': " is not a benchmark record: missing field `schema`",
-    b'{"schema":9,"record":"run"}': " is of schema 9; this molprof reads up to 2",
-    b'{"schema":1,"record":["run"]}': " is not a benchmark record: record: expected `str`, got `array`",
-    b'{"schema":1,"record":"environment","id":["a"],"environment":{}}': ": id: expected `str`, got `array`",
-    b'{"schema":1,"record":"result","environment":"b","repeat":0,"status":"ok"}': ": missing field `case`",
+    b'{"schema":9,"record":"run"}': " is of schema 9; this molprof reads 2",
+    b'{"schema":1,"record":"run"}': " is of schema 1; this molprof reads 2",
+    b'{"schema":2,"record":["run"]}': " is not a benchmark record: record: expected `str`, got `array`",
+    b'{"schema":2,"record":"environment","id":["a"],"environment":{}}': ": id: expected `str`, got `array`",
+    b'{"schema":2,"record":"result","environment":"b","repeat":0,"status":"ok"}': ": missing field `case`",
     b"\xff\xfe{}": " is not JSON: ",
     b"[" * 100_000: " is not JSON: ",
     b"a note of mine": " is not JSON: ",
@@ -82,22 +83,13 @@ WRONG = {
 @pytest.mark.parametrize("line", WRONG, ids=lambda line: line[:50].decode("ascii", "replace"))
 def test_another_file_is_refused_by_both_sides_and_left_as_it_is(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "out.jsonl"
-    path.write_bytes(b'{"schema":1,"record":"run"}\n' + line + b"\n")
+    path.write_bytes(b'{"schema":2,"record":"run"}\n' + line + b"\n")
     before = path.read_bytes()
     for error, code, open_it in ((UsageError, 2, ResultsFile), (TraceError, 3, read_results)):
         with pytest.raises(error, match=re.escape(f"out.jsonl line 2{WRONG[line]}")) as raised:
             open_it(path)
         assert raised.value.exit_code == code
     assert path.read_bytes() == before
-
-
-def test_results_of_schema_1_are_read_in_the_words_of_now(tmp_path: Path) -> None:
-    hung = result(RUN, 0, "hung", None, message="killed", schema=1)
-    auto = to_json(replace(RUN, processor="auto"))
-    named = {**result(RUN, 0, "ok", FIGURES, schema=1), "settings": auto, "case": digest(auto)}
-    first, second = read_results(write(tmp_path / "a.jsonl", hung, named)).results
-    assert (first.status, first.case) == ("timed out", case_id(RUN))
-    assert (second.settings["processor"], second.case) == ("generic", case_id(replace(RUN, processor="generic")))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +193,7 @@ def test_files_of_shares_are_put_together_each_line_once(tmp_path: Path) -> None
     output = written("all.jsonl", one, ("a", "ok"))
     parts = [written("1.jsonl", one, ("a", "ok"), ("b", "failed")), written("2.jsonl", other, ("a", "ok"))]
     with parts[1].open("ab") as file:
-        file.write(b'{"schema":1,"record":"res')
+        file.write(b'{"schema":2,"record":"res')
     data = {"output": str(output), "parts": [*map(str, parts), str(tmp_path / "a task that never began.jsonl")]}
     for good in (False, False, True):  # collecting again adds nothing; parts stay while a task is queued again
         assert all(part.exists() for part in parts)

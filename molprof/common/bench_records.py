@@ -13,7 +13,6 @@ import msgspec
 
 from molprof.common.errors import MolprofError, TraceError, UsageError
 from molprof.common.manifest import Machine
-from molprof.common.settings import AUTO, LP_PROCESSOR
 from molprof.common.typed_json import read_typed
 
 SCHEMA = 2
@@ -233,28 +232,19 @@ def read_results(path: Path, to_add: bool = False) -> Results:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             raise error(f"{where} is not JSON: {problem}", hint) from problem
         head = read_typed(raw, _Head, f"{where} is not a benchmark record", hint, error)
-        if head.schema > SCHEMA:
-            text = f"{where} is of schema {head.schema}; this molprof reads up to {SCHEMA}"
-            raise error(text, "name a new file with -o" if to_add else "pip install --upgrade molprof")
+        if head.schema != SCHEMA:
+            text = f"{where} is of schema {head.schema}; this molprof reads {SCHEMA}"
+            newer = "pip install --upgrade molprof" if head.schema > SCHEMA else "measure again with molprof bench"
+            raise error(text, "name a new file with -o" if to_add else newer)
         if head.record == "environment":
             described = read_typed(raw, _Environment, where, hint, error)
             environments[described.id] = described.environment
         elif head.record == "run":
             runs.append(raw)
         elif head.record == "result":
-            raw = raw if head.schema > 1 else _from_schema_1(raw)
             results.append(read_typed(raw, Result, where, hint, error))
             raws.append(raw)
     if not (to_add or results or environments):
         raise error(f"{path} holds no benchmark results", hint)
     notes = (f"{path} ends inside line {len(lines) + 1}, which is left out",) if cut else ()
     return Results(environments, tuple(runs), tuple(results), tuple(raws), notes)
-
-
-def _from_schema_1(raw: dict[str, Any]) -> dict[str, Any]:
-    """A result as one of schema 2: `hung` is `timed out`, and the processor `auto` is the one that it stood for."""
-    settings = raw.get("settings")
-    if isinstance(settings, dict) and settings.get("processor") == AUTO:
-        settings = {**settings, "processor": LP_PROCESSOR}
-        raw = {**raw, "settings": settings, "case": digest(settings)}
-    return {**raw, "schema": SCHEMA, "status": "timed out" if raw.get("status") == "hung" else raw.get("status")}
