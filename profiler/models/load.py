@@ -82,7 +82,7 @@ def load(settings: CaptureSettings, report: Report = lambda layer, layers: None,
             except ImportError as problem:  # transformers: the attention's package is missing
                 raise UsageError(f"the attention {settings.attention!r}: {problem}", "--attention sdpa") from problem
         else:
-            model = (_load_model if weights else _load_empty)(settings, dtype, device, local)
+            model = _load_model(settings, dtype, device, local, weights)
     loaded = describe(name, tokenizer, model, text, settings.text_format)
     # prompts of plain text have no tags
     notes = [] if settings.prompts is not None else _tag_notes(text, settings.text_format)
@@ -94,8 +94,7 @@ def load(settings: CaptureSettings, report: Report = lambda layer, layers: None,
 def load_target(name: str) -> Target:
     """What a processor sees of a tokenizer without a model: logits as wide as the preset's, or as the vocabulary."""
     tokenizer = _load_tokenizer(name, False, None if name in VOCABULARIES else only_local("tokenizer", name))
-    if not tokenizer.is_fast or tokenizer.eos_token_id is None:
-        raise UsageError(f"the tokenizer {name!r} is not fast, or has no end-of-sequence token", "--tokenizer NAME")
+    _check_tokenizer(name, tokenizer)
     table, eos = token_bytes(tokenizer), tokenizer.eos_token_id
     width = ARCHITECTURES[name].logits_width if name in ARCHITECTURES else len(table.pieces)
     return Target(tokenizer, table, width, eos, eos, torch.device("cpu"))
@@ -132,12 +131,7 @@ def describe(
     form: TextFormat = DEFAULT,
 ) -> LoadedModel:
     """A model and its tokenizer, ready to generate; UsageError where they do not fit each other."""
-    if not tokenizer.is_fast:
-        raise UsageError(
-            f"the tokenizer {tokenizer_name!r} gives no character offsets", hint="use a model with a fast tokenizer"
-        )
-    if tokenizer.eos_token_id is None:
-        raise UsageError(f"the tokenizer {tokenizer_name!r} has no end-of-sequence token", hint="--tokenizer NAME")
+    _check_tokenizer(tokenizer_name, tokenizer)
     width = model.get_output_embeddings().weight.shape[0]
     table = token_bytes(tokenizer)
     if len(table.pieces) > width:
@@ -156,6 +150,13 @@ def describe(
     # `generate` fills what a config leaves open from the model's: runs follow that by their settings alone.
     model.generation_config = GenerationConfig(eos_token_id=sorted(ends), pad_token_id=tokenizer.pad_token_id)
     return found
+
+
+def _check_tokenizer(name: str, tokenizer: PreTrainedTokenizerFast) -> None:
+    if not tokenizer.is_fast:
+        raise UsageError(f"the tokenizer {name!r} gives no character offsets", "use a model with a fast tokenizer")
+    if tokenizer.eos_token_id is None:
+        raise UsageError(f"the tokenizer {name!r} has no end-of-sequence token", hint="--tokenizer NAME")
 
 
 def sizes(model: PreTrainedModel) -> dict[str, Any]:
@@ -201,35 +202,22 @@ def _load_tokenizer(name: str, trust_remote_code: bool, local: str | None) -> Pr
 
 
 def _load_model(
-    settings: CaptureSettings, dtype: torch.dtype, device: torch.device, local: str | None
-) -> PreTrainedModel:
-    name = settings.model
-    try:
-        # `weights_only`: reading a .bin checkpoint must not run code.
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            name,
-            dtype=dtype,
-            attn_implementation=implementation(settings.attention),
-            trust_remote_code=settings.trust_remote_code,
-            weights_only=True,
-            local_files_only=local is not None,
-        )
-        return model.to(device).eval()  # type: ignore[no-any-return]
-    except torch.OutOfMemoryError as problem:
-        raise RunError(f"{name!r} does not fit the GPU's memory: {_reason(problem)}", "--dtype bfloat16") from problem
-    except (OSError, ValueError, ImportError, KeyError) as problem:
-        raise _unusable("model", name, problem, local) from problem
-
-
-def _load_empty(
-    settings: CaptureSettings, dtype: torch.dtype, device: torch.device, local: str | None
+    settings: CaptureSettings, dtype: torch.dtype, device: torch.device, local: str | None, weights: bool
 ) -> PreTrainedModel:
     name = settings.model
     where: dict[str, Any] = {"local_files_only": local is not None}
+    code = {"trust_remote_code": settings.trust_remote_code}
     try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=settings.trust_remote_code, **where)
+        if weights:
+            # `weights_only`: reading a .bin checkpoint must not run code.
+            how = {"attn_implementation": implementation(settings.attention), "weights_only": True, **code, **where}
+            model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, **how)
+            return model.to(device).eval()  # type: ignore[no-any-return]
+        config = AutoConfig.from_pretrained(name, **code, **where)
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=settings.trust_remote_code)
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype, **code)
+    except torch.OutOfMemoryError as problem:
+        raise RunError(f"{name!r} does not fit the GPU's memory: {_reason(problem)}", "--dtype bfloat16") from problem
     except (OSError, ValueError, ImportError, KeyError) as problem:
         raise _unusable("model", name, problem, local) from problem
     with contextlib.suppress(OSError):  # it has none of its own
