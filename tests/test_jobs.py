@@ -151,7 +151,7 @@ def test_a_jobs_file_comes_back_whole(tmp_path: Path) -> None:
         find_job(tmp_path, "3")
     assert raised.value.hint == "the latest: report-1, report-2"
     for damage, message in (
-        ("{", "cannot be read"), ('{"schema": 9}', "schema 9; this molprof reads up to 1"),
+        ("{", "cannot be read"), ('{"schema": 9}', "schema 9; this molprof reads 1"),
         ('{"schema": 1}', "kind: expected `str`"),
     ):  # fmt: skip
         (first.folder / "job.json").write_text(damage)

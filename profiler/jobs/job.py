@@ -161,7 +161,7 @@ def _folders(jobs: Path) -> list[Path]:
 
 
 def read_job(folder: Path) -> Job:
-    """Return the job that is kept in a folder; RunError if its file is damaged, or of a newer molprof."""
+    """Return the job that is kept in a folder; RunError if its file is damaged, or of another molprof."""
     path = folder / _FILE
     content = read_json(path)
     if content is None:
@@ -195,7 +195,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def check_schema(path: Path, content: Mapping[str, Any], newest: int, error: type[MolprofError]) -> None:
-    """Raise `error` if a file is of a newer molprof."""
-    if not isinstance(content.get("schema"), int) or content["schema"] > newest:
-        raise error(f"{path} is of schema {content.get('schema')!r}; this molprof reads up to {newest}")
+def check_schema(path: Path, content: Mapping[str, Any], known: int, error: type[MolprofError]) -> None:
+    """Raise `error` if a file is of a newer or older molprof."""
+    if content.get("schema") != known:
+        raise error(f"{path} is of schema {content.get('schema')!r}; this molprof reads {known}")
