@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from molprof.common.document import Cell, Column, Document, Row, Section, Table, pairs
+from molprof.common.document import Cell, Column, Document, Field, Row, Section, Table, pairs, table_of
 from molprof.common.errors import UsageError
 from molprof.common.manifest import Skipped
 from molprof.common.text import shortened
@@ -251,21 +251,31 @@ def _answers(
     return AnswerTokens(tokens / len(texts), tokens / atoms, free / atoms, (tokens - free) / atoms)
 
 
-_TOKENIZER = Column("tokenizer")
-_PLACEHOLDER = Column("placeholder")
-_RANGE = (*(Column(title, "count") for title in ("min", "p25", "median", "p75", "max")), Column("mean", "number"))
-_Tokenizers = tuple[TokenizerDrift, ...]
+_TOKENIZER: Field = ("tokenizer", "text", "name")
+
+
+def _range(of: str) -> tuple[Field, ...]:
+    """Columns of the `Distribution` that `of` leads to."""
+    names = {"min": "minimum", "p25": "quartile_1", "median": "median", "p75": "quartile_3", "max": "maximum"}
+    return *((title, "count", f"{of}.{name}") for title, name in names.items()), ("mean", "number", f"{of}.mean")
 
 
 def drift_document(survey: Survey) -> Document:
     tokenizers = survey.tokenizers
-    needed = [(item.name, *_range(item.needed_tokens)) for item in tokenizers]
+    coordinates: list[Row] = [
+        ("source", survey.source),
+        ("molecules", Cell(survey.molecules, "count")),
+        ("blocks", Cell(survey.blocks, "count")),
+        ("decimals", f"up to {survey.decimals}"),
+        *(("skipped", f"line {item.line}: {item.problem}") for item in survey.skipped),
+    ]
+    needed = table_of(tokenizers, _TOKENIZER, *_range("needed_tokens"))
     sections = (
-        _coordinates(survey),
+        Section("Coordinates", table=pairs(coordinates)),
         _placeholders(tokenizers),
         _best(tokenizers),
         *_histograms(tokenizers),
-        Section("Tokens that the coordinates of a block need", table=Table((_TOKENIZER, *_RANGE), needed)),
+        Section("Tokens that the coordinates of a block need", table=needed),
         _molecules(tokenizers),
         _examples(tokenizers),
         _vocabularies(tokenizers),
@@ -273,58 +283,37 @@ def drift_document(survey: Survey) -> Document:
     return Document("molprof drift", sections, survey.to_json)
 
 
-def _coordinates(survey: Survey) -> Section:
-    rows: list[Row] = [
-        ("source", survey.source),
-        ("molecules", Cell(survey.molecules, "count")),
-        ("blocks", Cell(survey.blocks, "count")),
-        ("decimals", f"up to {survey.decimals}"),
-        *(("skipped", f"line {item.line}: {item.problem}") for item in survey.skipped),
-    ]
-    return Section("Coordinates", table=pairs(rows))
-
-
-def _placeholders(tokenizers: _Tokenizers) -> Section:
-    rows: list[Row] = []
-    for item in tokenizers:
-        for placeholder in item.placeholders:
-            drift = placeholder.drift_tokens
-            found: Row = ("merges with its brackets", *[""] * 9)
-            if placeholder.tokens is not None and drift is not None:
-                shares = (placeholder.too_short_ratio, placeholder.exact_ratio, placeholder.too_long_ratio)
-                found = (placeholder.tokens, *_range(drift), *shares)
-            rows.append((item.name, placeholder.text, *found))
+def _placeholders(tokenizers: Sequence[TokenizerDrift]) -> Section:
+    table = table_of(
+        [(item.name, placeholder) for item in tokenizers for placeholder in item.placeholders],
+        ("tokenizer", "text", "0"), ("placeholder", "text", "1.text"),
+        ("FREE", "count", lambda row: "merges with its brackets" if row[1].tokens is None else row[1].tokens),
+        *_range("1.drift_tokens"),
+        *((title, "ratio", f"1.{title.replace(' ', '_')}_ratio") for title in ("too short", "exact", "too long")),
+        keys=2, missing="",
+    )  # fmt: skip
     notes = (
         "FREE: positions that the placeholder gives a block; drift: those minus the tokens that its coordinates need",
         "too short: blocks that a template with this placeholder cuts; too long: blocks that it leaves room in",
     )
-    heads = (Column(title, "ratio") for title in ("too short", "exact", "too long"))
-    columns = (_TOKENIZER, _PLACEHOLDER, Column("FREE", "count"), *_RANGE, *heads)
-    return Section("Drift of placeholders", notes, Table(columns, rows, keys=2))
+    return Section("Drift of placeholders", notes, table)
 
 
-def _range(item: Distribution) -> Row:
-    return item.minimum, item.quartile_1, item.median, item.quartile_3, item.maximum, item.mean
-
-
-def _best(tokenizers: _Tokenizers) -> Section:
+def _best(tokenizers: Sequence[TokenizerDrift]) -> Section:
     rows = [
-        (
-            item.name, criterion, found.text, found.tokens, found.too_short, found.coordinates,
-            found.mean_drift_tokens, found.mean_absolute_drift_tokens,
-        )
+        (item.name, criterion, found)
         for item in tokenizers
         for criterion, found in (("cuts none, fewest tokens", item.best), ("least |drift|", item.closest))
-    ]  # fmt: skip
-    columns = (
-        _TOKENIZER, Column("criterion"), _PLACEHOLDER,
-        *(Column(title, "count") for title in ("FREE", "too short", "of")),
-        *(Column(title, "number") for title in ("mean drift", "mean |drift|")),
+    ]
+    table = table_of(
+        rows, ("tokenizer", "text", "0"), ("criterion", "text", "1"), ("placeholder", "text", "2.text"),
+        ("FREE", "count", "2.tokens"), ("too short", "count", "2.too_short"), ("of", "count", "2.coordinates"),
+        ("mean drift", "number", "2.mean_drift_tokens"), ("mean |drift|", "number", "2.mean_absolute_drift_tokens"),
     )  # fmt: skip
-    return Section("Best placeholders for these coordinates", table=Table(columns, rows))
+    return Section("Best placeholders for these coordinates", table=table)
 
 
-def _histograms(tokenizers: _Tokenizers) -> Iterator[Section]:
+def _histograms(tokenizers: Sequence[TokenizerDrift]) -> Iterator[Section]:
     for item in tokenizers:
         known = [(entry.text, entry.drift_tokens.histogram) for entry in item.placeholders if entry.drift_tokens]
         values = sorted({value for _, histogram in known for value in histogram})
@@ -337,7 +326,7 @@ def _histograms(tokenizers: _Tokenizers) -> Iterator[Section]:
         yield Section(f"Blocks by drift: {item.name}", table=Table(columns, rows))
 
 
-def _molecules(tokenizers: _Tokenizers) -> Section:
+def _molecules(tokenizers: Sequence[TokenizerDrift]) -> Section:
     title = "Tokens per molecule"
     notes: list[str] = []
     rows: list[Row] = []
@@ -355,29 +344,27 @@ def _molecules(tokenizers: _Tokenizers) -> Section:
             for entry in item.placeholders
             if entry.tokens is not None
         ]
-    columns = (_TOKENIZER, Column("text"), Column("tokens per molecule", "number"), Column("per atom", "number"))
-    return Section(title, tuple(notes), Table(columns, rows))
+    heads = (Column("tokenizer"), Column("text"), Column("tokens per molecule", "number"), Column("per atom", "number"))
+    return Section(title, tuple(notes), Table(heads, rows))
 
 
-def _examples(tokenizers: _Tokenizers) -> Section:
+def _examples(tokenizers: Sequence[TokenizerDrift]) -> Section:
     columns = [Column("text")]
     for item in tokenizers:
         columns += [Column(item.name, "count"), Column("FREE", "count", joined=True)]
-    rows = []
-    for same in zip(*(item.examples for item in tokenizers), strict=True):
-        rows.append((same[0].text, *(value for example in same for value in (example.tokens, example.free))))
+    rows = [
+        (same[0].text, *(value for example in same for value in (example.tokens, example.free)))
+        for same in zip(*(item.examples for item in tokenizers), strict=True)
+    ]
     return Section("Tokens of example texts", table=Table(tuple(columns), rows))
 
 
-def _vocabularies(tokenizers: _Tokenizers) -> Section:
-    singles = list(tokenizers[0].token_ids)
-    columns = (
-        _TOKENIZER, *(Column(title, "count") for title in ("tokens", "with added", "digits per token")),
-        *(Column(text, "index") for text in singles),
+def _vocabularies(tokenizers: Sequence[TokenizerDrift]) -> Section:
+    def id_of(text: str) -> Field:
+        return text, "index", lambda item: item.token_ids[text]
+
+    table = table_of(
+        tokenizers, _TOKENIZER, ("tokens", "count", "vocabulary"), ("with added", "count"),
+        ("digits per token", "count"), *map(id_of, _SINGLES), missing="-",
     )  # fmt: skip
-    rows = [
-        (item.name, item.vocabulary, item.with_added, item.digits_per_token, *map(item.token_ids.get, singles))
-        for item in tokenizers
-    ]
-    notes = ("last columns: ids of single tokens; -: several tokens",)
-    return Section("Vocabularies", notes, Table(columns, rows, missing="-"))
+    return Section("Vocabularies", ("last columns: ids of single tokens; -: several tokens",), table)
