@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +55,7 @@ def places(rows: list[int], positions: list[int]) -> Places:
 
 @functools.cache
 def choices() -> Any:
-    """The compiler of docs/contributing.md."""
-    page = (Path(__file__).parent.parent / "docs" / "contributing.md").read_text()
-    (code,) = re.findall(r"```python\n(\"\"\"choices\.py:.*?)```", page, re.DOTALL)
+    """The compiler of docs/recipes/choices.py."""
     scope: dict[str, Any] = {}
-    exec(code, scope)
+    exec((Path(__file__).parent.parent / "docs/recipes/choices.py").read_text(), scope)
     return scope["choices"]

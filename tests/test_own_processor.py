@@ -104,23 +104,19 @@ def test_plain_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "name", "given", "pattern"),
+    ("name", "given", "pattern"),
     [
-        ("constraints", "digits:make", (), r"\[\d(,\d)*(\]|,)?"),
-        ("contributing", "choices:build", ('texts=["yes","no","maybe"]',), "yes|no|maybe"),
-        ("constraints", "hf_json:Json", ('schema={"enum":["yes","no"]}',), '"(yes|no)"'),
+        ("digits:make", (), r"\[\d(,\d)*(\]|,)?"),
+        ("choices:build", ('texts=["yes","no","maybe"]',), "yes|no|maybe"),
+        ("hf_json:Json", ('schema={"enum":["yes","no"]}',), '"(yes|no)"'),
     ],
 )
 def test_the_documented_examples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str, name: str, given: tuple[str, ...], pattern: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, given: tuple[str, ...], pattern: str
 ) -> None:
     if name.startswith("hf_"):
         pytest.importorskip("xgrammar")
-    text = (Path(__file__).parent.parent / "docs" / f"{page}.md").read_text()
-    module = name.partition(":")[0]
-    (code,) = re.findall(rf'```python\n("""{module}\.py:.*?)```', text, re.DOTALL)
-    (tmp_path / f"{module}.py").write_text(code)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "docs/recipes"))
     (tmp_path / "in.txt").write_text("How many?\nAnd now?\nWhy?\n")
     asked = settings(
         processor=name, processor_args=given, prompts="in.txt", max_new_tokens=24, sampling="sample", seed=3, repeats=1
