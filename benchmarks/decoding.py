@@ -20,7 +20,7 @@ from typing import Any
 from processors import runner
 from shared import generation_parser, keep, progress, table
 
-from molprof.common.settings import AUTO, CaptureSettings
+from molprof.common.settings import CaptureSettings
 from molprof.common.values import count_text, factor_text, percent_text
 from molprof.profiler.constraints import make_processor
 from molprof.profiler.engines import BatchPlan
@@ -77,7 +77,7 @@ def ways(options: argparse.Namespace, model: str) -> dict[Named, tuple[Runner, l
         made[processor.name if processor else None, way] = used, used.plan(prompts)
 
     add(None, DEFAULT, sort=False, kv_cache="dynamic")
-    for name in (None, *(AUTO if item == "lp" else item for item in options.processors)):
+    for name in (None, *options.processors):
         processor = None if name is None else make_processor(name, loaded.target)
         for kind, loop in LOOPS.items():
             if processor is None and kind not in ("step by step", "finished rows dropped"):
@@ -116,9 +116,7 @@ def measure(options: argparse.Namespace, model: str, clock: Callable[[], int]) -
 
 def main() -> None:
     parser = generation_parser(__doc__, count=6, batch_size=3)
-    parser.add_argument(
-        "--processors", nargs="+", default=["lp", "grammar"], help="lp: the one that suits the preset's tokenizer"
-    )
+    parser.add_argument("--processors", nargs="+", default=["generic", "grammar"])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--kv-cache", default="dynamic", choices=("dynamic", "static"))
