@@ -360,7 +360,7 @@ def pauses(known: Known) -> Found | None:
     needs=("gpu",),
     rests_on=("gpu_idle", "gpu_time"),
     note=True,
-    queries=(OF_STEPS,),
+    queries=OF_STEPS,
 )
 def limits(known: Known) -> Found | None:
     """Fires where GPU times are recorded."""

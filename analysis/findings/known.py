@@ -68,10 +68,12 @@ _WAITS = Query("gpu_calls", "SELECT COUNT() AS waits FROM molprof_gpu_call WHERE
 # Causes of idle time in which the CPU does something else than wait or launch.
 OUTSIDE_CALLS = ("cpu_operators", "cpu_outside", "cpu_masks")
 HOST_CAUSES = ("cpu_calls", *OUTSIDE_CALLS)
-# By step of the call that ends a gap, and of the one that starts work.
-OF_STEPS = Query(
-    "step_placement",
-    """
+# Idle time by step of the call that ends a gap, and GPU work by step of the one that starts it: two queries, which two
+# processes answer.
+OF_STEPS = (
+    Query(
+        "step_placement",
+        """
 INCLUDE PERFETTO MODULE molprof.idle_causes;
 SELECT place.step_id, part.cause, SUM(part.time_ns) AS time_ns
 FROM _molprof_idle AS idle
@@ -79,13 +81,12 @@ CROSS JOIN molprof_call_step AS place
 CROSS JOIN _molprof_idle_part AS part
 WHERE idle.position = 'between' AND place.id = idle.call_id AND part.id = idle._auto_id
 GROUP BY place.step_id, part.cause
-UNION ALL
-SELECT place.step_id, 'gpu', SUM(work.dur)
-FROM _molprof_work AS work
-CROSS JOIN molprof_call_step AS place
-WHERE place.id = work.call_id
-GROUP BY place.step_id
 """,
+    ),
+    Query(
+        "step_launches",
+        "SELECT step_id, 'gpu' AS cause, gpu_ns FROM molprof_step_launch WHERE step_id IS NOT NULL AND gpu_ns > 0",
+    ),
 )
 # How each is told to use graphs.
 _ENGINES = {"vllm": "vLLM: without enforce_eager", "sglang": "SGLang: without disable_cuda_graph"}
@@ -348,7 +349,7 @@ class Known:
     def limits_of_steps(self) -> dict[str, int]:
         """Number of steps by what took most of the time of their work and of the gaps before it, the most first."""
         steps: dict[int, Counter[str]] = {}
-        for step, cause, time_ns in self.frame(OF_STEPS).rows():
+        for step, cause, time_ns in (row for query in OF_STEPS for row in self.frame(query).rows()):
             steps.setdefault(step, Counter())[limit_of(cause)] += time_ns
         most = Counter(times.most_common(1)[0][0] for times in steps.values())
         names = _LIMITS | {"gpu": "a busy GPU"}  # with collectives
