@@ -92,6 +92,24 @@ def test_operators_that_nothing_is_known_of(tmp_path: Path) -> None:
         predicted(tmp_path, [*RUN, operator("my::operator", 100, 90, [8])])
     found = predicted(tmp_path, [*RUN, operator("my::operator", 100, 1, [8])])
     assert 0.9 < found.known_ratio < 1
+    assert found.left_out == ("my::operator",)
+
+
+@pytest.mark.parametrize(("graph_us", "refused"), [(0.5, False), (2, True)])
+def test_what_a_graph_replays_is_in_no_operator(tmp_path: Path, graph_us: float, refused: bool) -> None:
+    events = [
+        operator(MM, 0, 20, [4, 8], [8, 4]),
+        slice_("cuda_runtime", "cudaLaunchKernel", 5, 2, correlation=1),
+        slice_("cuda_runtime", "cudaGraphLaunch", 30, 2, correlation=2),
+        operator(MM, 40, 20, [4, 8], [8, 4]),
+        work("kernel", "sgemm", 12, 9, 1),
+        work("kernel", "sgemm", 33, graph_us, 2, graph=1),
+    ]
+    if refused:
+        with pytest.raises(TraceError, match=r"18% of the run's GPU time is in no operator .* by cudaGraphLaunch"):
+            predicted(tmp_path, events)
+    else:
+        assert predicted(tmp_path, events).launches.value == 2
 
 
 def test_compiled_forwards(tmp_path: Path) -> None:

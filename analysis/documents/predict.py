@@ -41,7 +41,7 @@ def predict_document(found: Prediction, sizes: Sizes | None = None) -> Document:
             for _, name, _ in _FIGURES
             for one in [getattr(found, name)]
         ),
-        warnings=tuple(_warnings(found)),
+        warnings=(*found.run.info.notes(), *_warnings(found)),
         summary=(_summary(found),),
     )
 
@@ -56,8 +56,7 @@ def _warnings(found: Prediction) -> Iterator[str]:
     if not found.checks:
         yield "No held-out trace checks such a prediction: its error is not known."
     if found.known_ratio < 1:
-        names = ", ".join(sorted(found.run.unknown, key=lambda name: -found.run.unknown[name][1])[:4])
-        left = percent_text(1 - found.known_ratio)
+        names, left = ", ".join(found.left_out[:4]), percent_text(1 - found.known_ratio)
         yield f"{left} of the run's time in operators is left out, in those that no trace shows: {names}."
 
 

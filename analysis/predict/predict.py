@@ -67,7 +67,7 @@ class Prediction:
         compiled: in graphs, and forwards compiled; None where there is no forward or nothing to fuse.
         changed: with what the user asks for; None without.
         copies, syncs: copies by the driver, on the GPU and between it and the host; waits of the host for the GPU.
-        known_ratio: of the run's time in operators, what traces or formulas know.
+        known_ratio: of the run's time in operators, what traces or formulas know; left_out: names of the others.
         checks: the held-out predictions that the intervals come from.
         measured: calls whose GPU time was measured on the device, by themselves.
     """
@@ -92,6 +92,7 @@ class Prediction:
     changed: Replayed | None
     shares: tuple[Share, ...]
     known_ratio: float
+    left_out: tuple[str, ...]
     checks: Sequence[Check]
     measured: int
 
@@ -114,13 +115,20 @@ def predict(run: Run, table: Table, checks: Sequence[Check], changes: Sequence[C
     lost = sum(call.end_ns - call.start_ns for call, one in zip(calls, estimates, strict=True) if one is None)
     unknown = sum(time for _, time in run.unknown.values()) + lost
     whole = run.known_ns - lost + unknown
+    names = [name for name, _ in sorted(run.unknown.items(), key=lambda item: -item[1][1])]
+    names += sorted({call.operator for call, one in zip(calls, estimates, strict=True) if one is None})
     if not pairs or unknown > MOST_UNKNOWN * whole:
-        names = [name for name, _ in sorted(run.unknown.items(), key=lambda item: -item[1][1])]
-        names += sorted({call.operator for call, one in zip(calls, estimates, strict=True) if one is None})
         raise TraceError(
             f"{unknown / max(whole, 1):.0%} of the time in operators is in those that no trace has shown:"
             f" {', '.join(names[:6])}",
             hint=f"a prediction needs {1 - MOST_UNKNOWN:.0%} in operators that the table of the package knows",
+        )
+    if sum(run.unseen.values()) > MOST_UNKNOWN * run.gpu_ns:
+        started = [name for name, time in run.unseen.items() if time > MOST_UNKNOWN * run.gpu_ns]
+        raise TraceError(
+            f"{sum(run.unseen.values()) / run.gpu_ns:.0%} of the run's GPU time is in no operator that is known, but"
+            f" started by {', '.join(started) or 'other calls'}",
+            hint="record the run without graphs: vLLM's enforce_eager=True, SGLang's --disable-cuda-graph",
         )
     factor = host_factor(run, table)
     recorded = made_up(run, pairs, table, factor)
@@ -151,6 +159,7 @@ def predict(run: Run, table: Table, checks: Sequence[Check], changes: Sequence[C
         replay.run(changes) if changes else None,
         _shares(pairs),
         1 - unknown / whole,
+        tuple(names),
         used,
         sum(named(call) in table.measured for call, _ in pairs),
     )

@@ -88,6 +88,8 @@ class Run:
     Attributes:
         waits: where the host waited for a GPU, outside of calls.
         unknown: operators of which it is not known whether they are GPU work: calls and own time, ns, by name.
+        unseen: GPU time that is in no call, as what a graph replays, ns, by the name of the call that started it.
+        gpu_ns: all GPU time that calls of the run started; 0 without a GPU.
         known_ns: time in calls, and own time of operators that are no GPU work.
         quiet: all operators that are no calls and not inside one.
         outermost: starts of operators that no other calls.
@@ -105,6 +107,8 @@ class Run:
     calls: tuple[Call, ...]
     waits: tuple[tuple[int, int], ...]
     unknown: Mapping[str, tuple[int, int]]
+    unseen: Mapping[str, int]
+    gpu_ns: int
     known_ns: int
     quiet: Quiet
     outermost: np.ndarray
@@ -158,7 +162,8 @@ def read_run(engine: TraceProcessor, info: TraceInfo, launching: Collection[str]
     calls = tuple(call._replace(operator=across[call.id], work=None) if call.id in across else call for call in each)
     unknown: defaultdict[str, list[int]] = defaultdict(list)
     known_ns = sum(call.end_ns - call.start_ns for call in calls)
-    others = quiet_of_operators(operators, {*chosen, *inside})
+    taken = {*chosen, *inside}
+    others = quiet_of_operators(operators, taken)
     for name, own in zip(others.names, others.own_ns.tolist(), strict=True):
         # On a GPU, an operator without calls there computes with tensors of the host.
         if name in quiet or (len(made) and name in launching):
@@ -166,6 +171,12 @@ def read_run(engine: TraceProcessor, info: TraceInfo, launching: Collection[str]
         else:
             unknown[name].append(own)
     outermost = operators.where(~operators.known("caller_id"))
+    made = made.where((made["ts"] >= start) & (made["ts"] < end) & made.known("gpu_ns"))
+    unseen: Counter[str] = Counter()
+    started = zip(*(made[column].tolist() for column in ("name", "operator_id", "gpu_ns")), strict=True)
+    for name, item, gpu_ns in started:
+        if item not in taken:
+            unseen[name] += gpu_ns
     return Run(
         info,
         start,
@@ -174,6 +185,8 @@ def read_run(engine: TraceProcessor, info: TraceInfo, launching: Collection[str]
         calls,
         _waits(read_frame(engine, "syncs"), calls),
         {name: (len(found), sum(found)) for name, found in unknown.items()},
+        unseen,
+        int(made["gpu_ns"].sum()),
         known_ns,
         others,
         outermost["ts"],
