@@ -19,6 +19,7 @@ from molprof.common.values import Unit, counted, per, percent_text, time_text
 
 SCHEMA = 1
 _MOST = 12  # operators shown
+_CLOSE = 0.9  # of the longer: which of host and GPU limits a run is a close call
 _FIGURES: tuple[tuple[str, str, Unit], ...] = (
     ("launches", "launches", "count"),
     ("copies", "copies", "count"),
@@ -47,7 +48,7 @@ def predict_document(found: Prediction, sizes: Sizes | None = None) -> Document:
 
 
 def _device(found: Prediction) -> str:
-    return found.device.source.partition(" data sheet")[0]
+    return found.device.source.replace(" data sheet", "")
 
 
 def _warnings(found: Prediction) -> Iterator[str]:
@@ -64,11 +65,15 @@ def _summary(found: Prediction) -> str:
     steps = f"the {counted(found.run.steps, 'step')}" if found.run.steps > 1 else "the run"
     length, busy = found.length_ns, found.busy_ratio
     held = {"GPU": "the GPU's work", "host": "the host: launches, operators and Python"}[found.limit]
+    margin = ""
+    if min(found.host_ns, found.gpu_ns.value) > _CLOSE * max(found.host_ns, found.gpu_ns.value):
+        margin = ", by little,"
+        held += f" (alone {time_text(found.host_ns)} on the host, {time_text(found.gpu_ns.value)} on the GPU)"
     graphs = found.graphs.length_ns / found.replayed.length_ns
     return (
         f"Predicted: {steps} would take {_range(length)}, with the GPU busy for {percent_text(busy.low)} to "
-        f"{percent_text(busy.high)} of it. What limits it is {held}. With all launches between two syncs in one graph "
-        f"it would take {percent_text(1 - graphs)} less."
+        f"{percent_text(busy.high)} of it. What limits it{margin} is {held}. With all launches between two syncs in "
+        f"one graph it would take {percent_text(1 - graphs)} less."
     )
 
 
@@ -166,7 +171,7 @@ def _changes(found: Prediction) -> Section:
     if found.compiled is not None:
         rows.append(("torch.compile,launches=graph", found.compiled.replayed, found.compiled.length_ns))
     if found.changed is not None:
-        rows.append((",".join(map(str, found.changes)), found.changed, None))
+        rows.append((",".join(map(str, found.changes)), found.changed, found.changed_ns))
     fields: list[Field] = [
         ("change", "text", "0"), ("takes", "ns", "1.length_ns"),
         ("interval", "ns", lambda row: row[2] and (row[2].low, row[2].high)),
@@ -175,8 +180,8 @@ def _changes(found: Prediction) -> Section:
         ("host on the path", "ratio", lambda row: row[1].share(ON_HOST)),
     ]  # fmt: skip
     note = (
-        "The replay of molprof report --by path. In graphs, GPU time on the path is as uncertain as all GPU time, and "
-        "the rest as the time of a run."
+        "The replay of molprof report --by path. With a change, GPU time on the path is as uncertain as all GPU time, "
+        "and the rest as the time of a run."
     )
     notes = (note,) if found.compiled is None else (note, _compiled_note(found.compiled))
     return Section("What changes would make of it", notes, table_of(rows, *fields))
@@ -263,7 +268,9 @@ def _data(found: Prediction, sizes: Sizes | None) -> dict[str, Any]:
             "high_ns": found.compiled.length_ns.high,
         },
         "changes": list(map(str, found.changes)),
-        "changed": None if found.changed is None else _replayed(found.changed),
+        "changed": found.changed
+        and found.changed_ns
+        and _replayed(found.changed) | {"low_ns": found.changed_ns.low, "high_ns": found.changed_ns.high},
         "batches": sizes and _sizes_data(sizes),
         "operators": [share._asdict() for share in found.shares],
         "models": list(found.models),

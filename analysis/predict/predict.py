@@ -65,7 +65,8 @@ class Prediction:
         host_factor: host time between operators, as a multiple of the run's.
         graphs: the same with the launches between two syncs in one graph; graph_ns: its length.
         compiled: in graphs, and forwards compiled; None where there is no forward or nothing to fuse.
-        changed: with what the user asks for; None without.
+        changed: with what the user asks for, and changed_ns, its length; None without.
+        host_ns: what the host alone would take.
         copies, syncs: copies by the driver, on the GPU and between it and the host; waits of the host for the GPU.
         known_ratio: of the run's time in operators, what traces or formulas know; left_out: names of the others.
         checks: the held-out predictions that the intervals come from.
@@ -84,12 +85,14 @@ class Prediction:
     length_ns: Figure
     busy_ratio: Figure
     limit: str
+    host_ns: float
     replayed: Replayed
     graphs: Replayed
     graph_ns: Figure
     compiled: CompiledRun | None
     changes: tuple[Change, ...]
     changed: Replayed | None
+    changed_ns: Figure | None
     shares: tuple[Share, ...]
     known_ratio: float
     left_out: tuple[str, ...]
@@ -138,6 +141,8 @@ def predict(run: Run, table: Table, checks: Sequence[Check], changes: Sequence[C
     used = [check for check in checks if check.shown == table.shown]
     length, work = _figure(LENGTH_FIGURE, replayed.length_ns, used), _figure(GPU_FIGURE, gpu_ns, used)
     graphs = replay.run([Change(LAUNCHES, None)])
+    changed = replay.run(changes) if changes else None
+    host_ns = replay.run([Change(GPU, 0.0)]).length_ns
     return Prediction(
         run,
         table.device,
@@ -150,13 +155,15 @@ def predict(run: Run, table: Table, checks: Sequence[Check], changes: Sequence[C
         work,
         length,
         _figure(BUSY_FIGURE, min(gpu_ns / replayed.length_ns, 1), used),
-        limit_of(gpu_ns, replay.run([Change(GPU, 0.0)]).length_ns),
+        limit_of(gpu_ns, host_ns),
+        host_ns,
         replayed,
         graphs,
         _of_both(graphs, work, length),
         _compiled(run, pairs, table, factor, (work, length)),
         tuple(changes),
-        replay.run(changes) if changes else None,
+        changed,
+        None if changed is None else _of_both(changed, work, length),
         _shares(pairs),
         1 - unknown / whole,
         tuple(names),
