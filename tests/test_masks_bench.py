@@ -188,13 +188,16 @@ def test_masks_have_a_state_and_a_keyword() -> None:
 # The command
 
 
-def test_a_benchmark_of_masks(tmp_path: Path, words: str, folder: Path) -> None:
+def test_a_benchmark_of_masks(tmp_path: Path, words: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("xgrammar")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
     line = ["bench", "masks", str(folder), "--tokenizer", words, "--engine", "xgrammar", "--repeats", "1"]
     line += ["--batch", "1,2"]
     code, _, err = called([*line, "-o", "masks.jsonl"], tmp_path)
     assert (code, "results: 1 ok" in err) == (0, True), err
-    (result,) = read_results(tmp_path / "masks.jsonl").results
+    read = read_results(tmp_path / "masks.jsonl")
+    (result,) = read.results
+    assert list(read.environments) == [result.environment]  # so that --resume knows it
     instances = [one for schema in result.read_figures(MaskFigures).schemas for one in schema.instances]
     code, out, _ = called(["bench", "show", "masks.jsonl", "--format", "json"], tmp_path)
     (shown,) = json.loads(out)["masks"]

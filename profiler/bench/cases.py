@@ -111,6 +111,10 @@ ENGINES = {
 }
 
 
+# CPU threads for torch: a row of scores is little work, and a second thread may have to wait for a core.
+MASK_THREADS = 1
+
+
 @dataclass(frozen=True)
 class MasksCase:
     """Some schemas of a folder under one engine, without a model."""

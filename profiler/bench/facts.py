@@ -17,7 +17,7 @@ from molprof.common.process import OK
 from molprof.common.process.guarded import Limits, call
 from molprof.common.settings import AUTO
 from molprof.common.typed_json import read_typed
-from molprof.profiler.bench.cases import ENGINES, Case, GenerateCase, MasksCase, SdpaCase, case_id
+from molprof.profiler.bench.cases import ENGINES, MASK_THREADS, Case, GenerateCase, MasksCase, SdpaCase, case_id
 
 # Import name -> what pip calls it.
 _PACKAGES = {
@@ -64,6 +64,8 @@ def read_machine(device: str, threads: int | None, cases: Sequence[Case] = ()) -
     names = [("model", case.model) for case in cases if isinstance(case, GenerateCase)]
     names += [("tokenizer", case.tokenizer) for case in cases if not isinstance(case, SdpaCase) and case.tokenizer]
     target = f"{__name__}:read_facts"
+    if any(isinstance(case, MasksCase) for case in cases):
+        threads = MASK_THREADS
     ending = call(target, device, threads, list(dict.fromkeys(names)), limits=Limits(_LIMIT_S))
     if ending.state != OK and ending.hint is not None:
         raise UsageError(ending.message or "no such device", ending.hint)

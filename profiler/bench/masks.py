@@ -17,7 +17,7 @@ from molprof.common.errors import MolprofError
 from molprof.common.process import OK, Ending
 from molprof.common.process.guarded import Limits, call
 from molprof.common.text import shortened
-from molprof.profiler.bench.cases import MasksCase, from_json, to_json
+from molprof.profiler.bench.cases import MASK_THREADS, MasksCase, from_json, to_json
 from molprof.profiler.bench.mask_engine import REFUSED, Engine, Judged, judged
 from molprof.profiler.bench.oracle import compared
 from molprof.profiler.bench.schemas import SchemaFile, read_schemas
@@ -70,7 +70,7 @@ def measure_masks(raw: dict[str, Any], done: int, kept: str) -> None:
 
     case = from_json(raw)
     assert isinstance(case, MasksCase)
-    torch.set_num_threads(1)  # a row of scores is little work, and a second thread may have to wait for a core
+    torch.set_num_threads(MASK_THREADS)
     target = load_target(case.tokenizer)
     engines = [Engine(name, target) for name in (case.engine, case.other) if name is not None]
     with Path(kept).open("a") as file:
