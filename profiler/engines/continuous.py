@@ -11,6 +11,7 @@ A pass is one batch, however many prompts it has. The steps run in a thread of t
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +65,7 @@ class Continuous:
         with marks.setup("tokenize", number):
             prompts = self._loaded.tokenizer([prompt.text for prompt in plan.prompts])["input_ids"]
         # An interrupt ends the thread's steps first: raised inside `join`, it would leave the thread running.
-        with explained(plan, self._settings.attention), _quiet(), interrupts_held() as noted:
+        with explained(plan, self._settings.attention), _quiet(), _frozen(), interrupts_held() as noted:
             marks.begin(number)
             manager = self._manager(number, plan, studied, marks, prompts)
             steps = _Steps(manager, prompts, self._settings.arrivals, marks, noted)
@@ -238,6 +239,16 @@ class _States(processing.ContinuousBatchingLogitsProcessor):
 
     def __call__(self, scores: Tensor, tensor_arg: Tensor) -> Tensor:
         return self._studied.allow(scores, tensor_arg[: len(scores)])
+
+
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """A manager that stops has garbage collected: of all that was loaded before, this takes longer than many steps."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager
