@@ -115,9 +115,9 @@ def _warnings(report: Report) -> Iterator[str]:
     if not report.trace.whole_steps:
         lost = "parts of steps were left out, so figures of steps and phases are not recorded"
         yield f"the trace was {report.trace.trimmed}; {lost}"
-    machine = None if report.run is None else report.run.machine
-    if machine is not None and (doubts := machine.doubts()):
-        yield f"times are not reliable: during the timed passes {'; '.join(doubts)}"
+    if report.run and report.run.machine and (doubts := report.run.machine.doubts()):
+        when = "while the program ran," if program_times(report.run) else "during the timed passes"
+        yield f"times are not reliable: {when} {'; '.join(doubts)}"
     certified = () if report.certificate is None else report.certificate.doubts
     if problems := [doubt.reason for doubt in certified if doubt.check == PASSES]:
         yield f"the passes of the capture contradict each other: {'; '.join(problems)}"
@@ -395,8 +395,8 @@ def _cut(run: Run) -> str:
     if not run.cut_answers:
         return ""
     number = "All" if run.cut_answers == run.molecules else f"{count_text(run.cut_answers)} of"
-    answers = counted(run.molecules, "answer")
-    return f" {number} {answers} stopped at the token limit of {count_text(run.setup.max_new_tokens)}."
+    answers = f"{number} {run.molecules:,} answers" if run.molecules > 1 else "The answer"
+    return f" {answers} stopped at the token limit of {count_text(run.setup.max_new_tokens)}."
 
 
 def _waiting(phase: PhaseFigures) -> str:

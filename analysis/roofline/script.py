@@ -225,6 +225,6 @@ with torch.inference_mode():
     if "--json" in sys.argv:
         print(json.dumps(result))
     else:
-        gpu = "" if result["gpu_ns"] is None else f", {{result['gpu_ns'] / 1e3:.3g}} us of the GPU"
-        print(f"{operator}: {{measured.median * 1e6:.3g}} us a call{{gpu}} on {{device}}, torch {{torch.__version__}}")
+        gpu = "" if result["gpu_ns"] is None else f", {{result['gpu_ns'] / 1e3:,.2f}} us of the GPU"
+        print(f"{operator}: {{measured.median * 1e6:,.2f}} us a call{{gpu}} on {{device}}, torch {{torch.__version__}}")
 '''

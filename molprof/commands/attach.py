@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,21 @@ from molprof.common.errors import UsageError
 from molprof.common.settings import SETTINGS, VLLM, CaptureSettings
 
 _SETTINGS = ("prompts", "count", "schema", "regex", "choices", "grammar_file", "check", "max_new_tokens", "repeats")
+_HELP = {
+    "count": "Take the first N prompts.  [default: all of FILE]",
+    "schema": "JSON schema of the answers, sent with the prompts; it judges all.",
+    "grammar_file": "Constrain to a grammar of a kind that the server takes. It judges no answer.",
+    "max_new_tokens": "Most tokens of an answer.  [required]",
+}
+
+
+def _option(name: str) -> Callable[..., Any]:
+    return setting_option(SETTINGS[name], **({"help": _HELP[name]} if name in _HELP else {}))
 
 
 @click.command("attach")
 @click.argument("url")
-@lambda command: with_options(command, *(setting_option(SETTINGS[name]) for name in (*_SETTINGS, "warmup")))
+@lambda command: with_options(command, *(_option(name) for name in (*_SETTINGS, "warmup")))
 @number_option("--concurrency", help="Requests at a time at most.  [default: 8, or no bound with --rate]")
 @click.option(
     "--rate",
