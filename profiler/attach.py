@@ -198,7 +198,7 @@ class _Client:
             body["messages"] = [{"role": item.role, "content": item.content} for item in prompt.messages]
         else:
             path, body["prompt"] = "/v1/completions", prompt.text
-        sent_ns, pieces_ns, text, reason, tokens = time.perf_counter_ns(), list[int](), "", "", 0
+        sent_ns, pieces_ns, text, reason, tokens = time.perf_counter_ns(), list[int](), "", "", None
         for event in self._server.stream(path, body):
             if "error" in event:
                 raise RunError(f"line {prompt.line}: {_reason(json.dumps(event))}")
@@ -209,6 +209,8 @@ class _Client:
                 text += choice.get("text") or choice.get("delta", {}).get("content") or ""
                 reason = choice.get("finish_reason") or reason
         ended_ns = time.perf_counter_ns()
+        if tokens is None:
+            raise RunError(f"line {prompt.line}: the answer ended before the server told how many tokens it has")
         checks, cut = self._checks[prompt.constraint], reason == "length"
         problem = problem_of(checks, text, prompt.text, cut)
         valid = problem is None if checks else None

@@ -30,6 +30,7 @@ class Fake(ThreadingHTTPServer):
         self.held: threading.Event | None = None  # while the profiler is on, answers wait for it
         self.has_profiler, self.models = True, [{"id": "mine"}]
         self.refuses = ""  # what it answers to requests
+        self.breaks = False  # answers end before their usage
 
     @property
     def url(self) -> str:
@@ -64,7 +65,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             events = [{"choices": [{"text": text, "finish_reason": None}]} for text in TEXT]
             events[-1]["choices"][0]["finish_reason"] = "stop"
-            events.append({"choices": [], "usage": {"completion_tokens": 5}})
+            if not self.server.breaks:
+                events.append({"choices": [], "usage": {"completion_tokens": 5}})
             self._send(200, "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n")
 
     def _send(self, status: int, text: str) -> None:
@@ -194,8 +196,10 @@ def test_what_is_refused(tmp_path: Path, server: Fake) -> None:
     ):
         code, _, err = called(line, tmp_path)
         assert (code, message in err) == (2 if "none" in message else 3, True), err
-    server.refuses = ""
-    server.models = []
+    server.refuses, server.breaks = "", True
+    code, _, err = called(words(server), tmp_path)
+    assert (code, ": the answer ended before the server told how many tokens it has" in err) == (3, True), err
+    server.breaks, server.models = False, []
     code, _, err = called(words(server), tmp_path)
     assert (code, f"{server.url} serves no model" in err) == (3, True), err
     server.models = [{"id": "mine"}]
