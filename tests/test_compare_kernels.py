@@ -65,6 +65,11 @@ def test_matched_work_is_more_or_slower(tmp_path: Path) -> None:
     mean_rate, mean_flops = (4_000 / 1024 + 10_000 / 2048) / 2, 1536
     assert found.split == [1024 * mean_rate, (10_000 / 2048 - 4_000 / 1024) * mean_flops, 6_000]
     assert sum(found.split) == found.parts["slower"] + found.parts["faster"]
+    # Amounts of two operators are not of one kind.
+    other = sized(32, 10)
+    other["traceEvents"][0] |= {"name": "aten::bmm"}
+    other["traceEvents"][0]["args"]["Input Dims"] = [[1, 32, 8], [1, 8, 4]]
+    assert compared(tmp_path, sized(16, 4), other).whole.split == [0, 0, 12_000]
 
 
 def test_every_nanosecond_has_a_part(tmp_path: Path) -> None:

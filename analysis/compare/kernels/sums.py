@@ -92,9 +92,9 @@ class Change:
 
     @property
     def split(self) -> Split | None:
-        """Its time as more work and another rate; None without a counterpart or where an amount is not known."""
+        """Its time as more work and another rate; None without a counterpart of the operator and of a known amount."""
         first, other = self.first, self.other
-        if first is None or other is None or not first.amount or not other.amount:
+        if first is None or other is None or not first.amount or not other.amount or first.operator != other.operator:
             return None
         rates = first.own_ns / first.amount, other.own_ns / other.amount
         mean_rate, mean_amount = sum(rates) / 2, (first.amount + other.amount) / 2
