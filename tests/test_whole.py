@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import itertools
 import json
@@ -311,6 +312,10 @@ def test_what_may_follow_is_what_the_characters_say() -> None:
     """Every token of a vocabulary, at some places of a text."""
     goal = target("qwen")
     table = make_table(goal, WHOLES[1])
+    # An equal vocabulary has the same tables; its hash is reckoned once.
+    again = dataclasses.replace(goal.table)
+    assert make_table(dataclasses.replace(goal, table=again), WHOLES[1]) is table
+    assert vars(again)["_hash"] == hash(goal.table)
     for begun in ("Ab", "Ab Cd"):
         state = table.first
         for token in goal.tokenizer(begun)["input_ids"]:

@@ -27,6 +27,14 @@ class TokenBytes:
     special: frozenset[int]  # ids of special tokens, tags included; their `<` and `>` are part of no coordinate block
     size: int  # number of tokens
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Once: what is kept for a vocabulary is looked up for each batch, and 150,000 hashes take milliseconds."""
+        return hash((self.pieces, self.special, self.size))
+
     def of(self, token: int) -> bytes:
         """Bytes of one token; empty for an id beyond the vocabulary (padded logits)."""
         return self.pieces[token] if 0 <= token < len(self.pieces) else b""
