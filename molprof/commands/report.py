@@ -168,7 +168,7 @@ def command(
         hint = "molprof report DIR --format json -o REPORTS --submit NAME, then molprof report REPORTS --rows"
         others: dict[str, object] = {"by": by, "stacks": reading.stacks, "graph_capture": capture}
         others |= {"names_from": names_from, **given, "all": whole, "submit": submission.cluster}
-        refuse("--rows", f"on a cluster: {hint}", **others)
+        refuse("--rows", f"leave one out; on a cluster: {hint}", **others)
         files = _expanded(traces, stored=True)
         result.check(files)
         report_rows(files, reading, result)
