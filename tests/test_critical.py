@@ -110,6 +110,14 @@ def test_the_path_names_what_decides(tmp_path: Path) -> None:
     }
 
 
+def test_a_page_names_the_damage_of_its_trace(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.json", {"traceEvents": ONE_STREAM})
+    path.write_bytes(path.read_bytes()[:-3])
+    for by in ("path", "operator"):
+        shown = CliRunner().invoke(cli, ["report", str(path), "--partial", "--by", by, "--format", "markdown"])
+        assert (shown.exit_code, "is damaged, and only its whole part was read" in shown.stdout) == (0, True)
+
+
 def test_work_waits_for_another_stream(tmp_path: Path) -> None:
     assert lengths(tmp_path, TWO_STREAMS, "matmul=0x") == (30, 17)
     assert lengths(tmp_path, TWO_STREAMS, "matmul=3x") == (30, 60)

@@ -35,7 +35,7 @@ from molprof.commands.options import (
 )
 from molprof.commands.progress import Counting
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
-from molprof.common.document import Document
+from molprof.common.document import Document, warned
 from molprof.common.errors import MolprofError, TraceError, UsageError
 from molprof.common.files import check_output
 from molprof.common.text import escaped
@@ -313,7 +313,7 @@ def _report_by(
 
                 shown = speedscope_text(found, by, f"molprof {__version__}")
             else:
-                shown = render(made(found), result.style, result.columns)
+                shown = render(warned(made(found), remarks), result.style, result.columns)
         except MolprofError as error:
             return error
         notes.extend(remarks)

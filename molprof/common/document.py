@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from molprof.common.values import NOT_RECORDED, Range, Unit, Value, by_unit
 
@@ -112,6 +113,11 @@ class Document(Struct, frozen=True):
     # What most readers need, on one screen: text formats show it in place of `sections` unless all is asked for, a page
     # shows it open above the others, which it folds. None: all sections are needed.
     screen: tuple[Section, ...] = ()
+
+
+def warned(document: Document, lines: Iterable[str]) -> Document:
+    """The document with these warnings before its own."""
+    return replace(document, warnings=tuple(dict.fromkeys((*lines, *document.warnings))))
 
 
 # A column declared: its title, its unit, and what gives its values. That is a function of an item, or the name of an
