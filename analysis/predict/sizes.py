@@ -18,6 +18,7 @@ from molprof.common.values import counted, percent_text
 MEMORY_ERROR = 0.06
 _SECOND_NS = 1e9
 _MOST_ROWS = 1 << 16
+_HINT = f"1,8,32 or 1:256, which doubles from 1 to 256; {_MOST_ROWS:,} at most"
 
 
 class Size(NamedTuple):
@@ -69,7 +70,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     except ValueError:
         given = []
     if not given or not all(0 < item <= _MOST_ROWS for item in given) or (colon and given[0] > given[1]):
-        raise UsageError(f"--batches {text}: no batch sizes", hint="1,8,32 or 1:256, which doubles from 1 to 256")
+        raise UsageError(f"--batches {text}: no batch sizes", hint=_HINT)
     if not colon:
         return tuple(sorted(set(given)))
     found = [given[0]]
