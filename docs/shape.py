@@ -64,6 +64,7 @@ class Checkout:
     """The Python files of a checkout under version control.
 
     Attributes:
+        trees: syntax tree of each file but the tests, by its path.
         modules: path of each module of the package, by its dotted name.
         imports: every import of one module of the package by another, imports for types alone included.
     """
@@ -72,7 +73,7 @@ class Checkout:
         command = ["git", "ls-files", "-co", "--exclude-standard", "*.py"]
         names = subprocess.run(command, cwd=root, capture_output=True, check=True, text=True).stdout.splitlines()
         files = {name: (root / name).read_text(encoding="utf-8") for name in names if (root / name).exists()}
-        self.trees = {path: ast.parse(text) for path, text in files.items()}
+        self.trees = {path: ast.parse(text) for path, text in files.items() if not path.startswith("tests/")}
         self._lines = {path: len(text.splitlines()) for path, text in files.items()}
         self.modules: dict[str, str] = {}
         for path in files:
@@ -121,7 +122,6 @@ class Checkout:
         return {
             f"{path}:{node.name}": count
             for path, tree in self.trees.items()
-            if not path.startswith("tests/")
             for node in ast.walk(tree)
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
             and (count := _parameters(node)) > MOST_PARAMETERS
