@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import json
 import os
@@ -17,11 +18,12 @@ from typing import Any
 import fake_shell as shell
 import pytest
 from alone import alone
+from forks import Copies
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # Each worker has a core: with more threads torch waits for the other workers' most of the time. Before torch loads.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-else:
+# Each worker has a core: with more threads torch waits for the other workers' most of the time. Nor has a copy of this
+# process the threads that torch had. Before torch loads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+if "PYTEST_XDIST_WORKER" not in os.environ:
     # Of the workers that begin later: large pages, which their models' matrices and the logits are read faster from.
     os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
 
@@ -33,6 +35,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from goldens import called
+from tokenizers import Tokenizer
 
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.common import manifest
@@ -42,6 +45,24 @@ from molprof.common.memory import processors
 ROOT = Path(__file__).parent.parent
 sys.path += [str(ROOT), str(ROOT / "docs"), str(ROOT / "benchmarks")]
 
+
+def read_once(read: Callable[[str], Tokenizer]) -> Callable[[str], Tokenizer]:
+    """Vocabularies of 128,000 tokens and more are read once, which takes half a second, as nobody changes one."""
+    kept = functools.lru_cache(maxsize=4)(lambda path, changed_ns: read(path))
+
+    def get(path: str) -> Tokenizer:
+        file = os.stat(path)
+        if file.st_size < 10**6:
+            return read(path)
+        found: Tokenizer = kept(path, file.st_mtime_ns)
+        found.no_padding()  # which each call of a transformers tokenizer chooses
+        found.no_truncation()
+        return found
+
+    return get
+
+
+Tokenizer.from_file = staticmethod(read_once(Tokenizer.from_file))
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 TIMEOUT_S = 300
 # Files whose tests wait most of their time: for Slurm, a browser, an index, or a limit of time.
@@ -101,11 +122,31 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def settled() -> Iterator[None]:
+    """What a file's tests leave is not looked through again: `record` would, for a tokenizer, and each copy."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is in doubt because the tests keep the machine busy."""
     for name in ("BUSY_CORES", "_STEAL_RATIO", "_THROTTLED_RATIO"):
         monkeypatch.setattr(manifest, name, float("inf"))
+
+
+@pytest.fixture(autouse=True)
+def copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What molprof starts of itself as another process need not import torch again."""
+    monkeypatch.setattr(subprocess, "Popen", Copies)
+
+
+@pytest.fixture
+def anew(copies: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What molprof starts of itself begins as elsewhere: with nothing imported, in little memory."""
+    monkeypatch.setattr(subprocess, "Popen", Copies.__base__)
 
 
 @pytest.fixture

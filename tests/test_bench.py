@@ -175,6 +175,7 @@ def test_all_results_are_kept_whatever_becomes_of_a_case(tmp_path: Path) -> None
     assert [record["record"] for record in lines(path)].count("environment") == 1
 
 
+@pytest.mark.usefixtures("anew")
 def test_out_of_memory_finds_the_largest_batch_that_fits(tmp_path: Path) -> None:
     # A row takes 40 MB: with Python itself, 3 rows stay below 160 MB and 4 do not.
     (step,) = run_all(tmp_path / "out.jsonl", fault("rows", 9), limits=Limits(60.0, 160_000_000))

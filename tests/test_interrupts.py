@@ -18,6 +18,7 @@ from trace_rows import x
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.process import command_line, interrupts_held
 
+pytestmark = pytest.mark.usefixtures("anew")
 INTERRUPTED = "molprof: error: interrupted; "
 UNCHANGED = f"{INTERRUPTED}no file was changed\n"
 # Run `work` as the command. `sent(name)` sends a signal to the process itself.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, TIMEOUT_S, Cli, lines_in, with_path
 from rank_traces import write_rank
+from tiny import tokenizer
 
 # What Python has on Linux alone, of modules that molprof uses. macOS has fork, but its libraries may crash in one.
 MACOS = """
@@ -106,11 +108,14 @@ CAPTURE = "capture --model llama --lp -n 1 --repeats 1 --warmup 0 --max-new-toke
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def there(tmp_path_factory: pytest.TempPathFactory, own_cache: Path) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("first")
     (folder / "sitecustomize.py").write_text(MACOS)
-    # Nothing that was stored on Linux.
-    return with_path(folder, Path(__file__).parent, MOLPROF_CACHE=str(tmp_path_factory.mktemp("cache")))
+    # Nothing that was stored on Linux, but for what takes seconds.
+    tokenizer("llama")
+    cache = tmp_path_factory.mktemp("cache")
+    shutil.copytree(own_cache / "tokenizers", cache / "tokenizers")
+    return with_path(folder, Path(__file__).parent, MOLPROF_CACHE=str(cache))
 
 
 def test_commands_print_the_same_without_what_linux_alone_has(

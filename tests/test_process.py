@@ -24,7 +24,10 @@ MARK = "MOLPROF_TEST_MARK"
 GB = 10**9
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
-pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no /proc on this system")
+pytestmark = [
+    pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no /proc on this system"),
+    pytest.mark.usefixtures("anew"),
+]
 
 
 @pytest.fixture(autouse=True)

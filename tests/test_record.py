@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import gc
-import subprocess
-import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from captures import captured, events, of, settings
+from forks import forked
 from tiny import tokenizer
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -152,26 +153,24 @@ def test_a_tokenizer_that_the_program_drops(tmp_path: Path) -> None:
     assert [f"{item.prompt}{item.text}" for item in run.sequences] == ["".join(expected)]
 
 
-# In a process of its own: torch writes the names of threads that have ended into every later trace.
-NAMED = """
-import ctypes, sys, threading
-import torch
-from molprof.profiler.recording.record import record
-def named():
-    ctypes.CDLL(None).prctl(15, "потокпоток".encode(), 0, 0, 0)  # PR_SET_NAME, of which 15 bytes are kept
-    torch.ones(2).add_(1)
-with record(sys.argv[1]):
-    thread = threading.Thread(target=named)
-    thread.start()
-    thread.join()
-"""
-
-
 def test_the_name_of_a_thread_that_linux_cuts_within_a_character(tmp_path: Path) -> None:
     trace = tmp_path / "thread.json"
-    subprocess.run([sys.executable, "-c", NAMED, trace], check=True, timeout=120)
+    forked(record_named, trace)
     assert "(потокпо\N{REPLACEMENT CHARACTER})" in trace.read_text()
     assert api.report(trace).trace.lost_events == 0
+
+
+def record_named(trace: Path) -> None:
+    """In a process of its own: torch writes the names of threads that have ended into every later trace."""
+
+    def named() -> None:
+        ctypes.CDLL(None).prctl(15, "потокпоток".encode(), 0, 0, 0)  # PR_SET_NAME, of which 15 bytes are kept
+        torch.ones(2).add_(1)
+
+    with record(trace):
+        thread = threading.Thread(target=named)
+        thread.start()
+        thread.join()
 
 
 def test_beams_and_several_answers_to_a_prompt(model: Any, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 import tiny_trace
 import torch
 from click.testing import CliRunner
+from forks import forked
 
 from molprof import api
 from molprof.analysis.roofline.operands import Operand
@@ -63,10 +64,14 @@ def test_an_operator_is_timed_here(trace: Path, tmp_path: Path) -> None:
     script = tmp_path / "addmm.py"
     written = CliRunner().invoke(cli, ["replay", str(trace), "--op", str(number), "--script", str(script)])
     assert (written.exit_code, written.stderr) == (0, f"wrote {script}\n")
-    line = [sys.executable, str(script), "--json"]
-    result = json.loads(subprocess.run(line, check=True, capture_output=True, text=True).stdout)
+    result = json.loads(forked(run_script, script))
     assert (result["operator"], result["overload"]) == ("aten::addmm", "aten.addmm.default")
     assert 0 < result["low_ns"] <= result["median_ns"] <= result["high_ns"]
+
+
+def run_script(path: Path) -> None:
+    sys.argv[1:] = ["--json"]
+    runpy.run_path(str(path), run_name="__main__")
 
 
 def test_a_size_that_no_tensor_has_counts_as_not_recorded(tmp_path: Path) -> None:

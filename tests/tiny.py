@@ -54,7 +54,9 @@ def loaded(name: str) -> LoadedModel:
 def plan(run: Runner, prompts: Sequence[Prompt], size: int, bound: int | None = None) -> list[BatchPlan]:
     """Batches of `size` prompts, of answers of at most `bound` tokens."""
     settings = dataclasses.replace(run.settings, batch_size=size, max_new_tokens=bound)
-    return dataclasses.replace(run, settings=settings).plan(prompts)
+    planning = dataclasses.replace(run, settings=settings)
+    vars(planning)["engine"] = run.engine  # which is made once for both
+    return planning.plan(prompts)
 
 
 def ids(name: str, text: str) -> list[int]:
