@@ -416,11 +416,7 @@ CHECK = "the timed passes wrote another text than the checking pass: nothing che
     ("calls", "problem"),
     [
         (2, CHECK),
-        (
-            4,
-            "the timed passes did not all write the same text (3 of 3 answers differ): their times measure different "
-            "work",
-        ),
+        (4, UNLIKE),
         (6, "the recorded pass wrote another text than the timed passes, whose tokens the trace shows"),
         (9, None),
     ],
