@@ -338,10 +338,7 @@ def test_a_trace_that_another_capture_wrote_meanwhile_stays(tmp_path: Path, chos
     [
         ({"device": "tpu"}, "no device 'tpu'"),
         ({"device": "cuda:99"}, r"'cuda:99' is not available|no GPU 99"),
-        (
-            {"device": "cpu", "kv_cache": "offloaded"},
-            "kv-cache 'offloaded' requires a GPU: without one, every cache",
-        ),
+        ({"device": "cpu", "kv_cache": "offloaded"}, "kv-cache 'offloaded' requires a GPU: without one, every cache"),
         ({"device": "cpu", "kv_cache": "quantized"}, "needs the package optimum-quanto, which is not installed"),
         ({"engine": "mine"}, "no engine 'mine'"),
     ],

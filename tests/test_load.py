@@ -15,11 +15,7 @@ from molprof.profiler.models.load import export, load
 
 
 def test_devices_and_models_that_are_not_there(tmp_path: Path) -> None:
-    for name, message in (
-        ("tpu", "no device 'tpu'"),
-        ("cuda:x", "no device 'cuda:x'"),
-        ("cpu:1", "no device 'cpu:1'"),
-    ):
+    for name, message in (("tpu", "no device 'tpu'"), ("cuda:x", "no device 'cuda:x'"), ("cpu:1", "no device 'cpu:1'")):
         with pytest.raises(UsageError, match=message):
             resolve_device(name)
     with pytest.raises(UsageError, match=r"no folder .*/none to load the model from"):

@@ -111,8 +111,7 @@ def test_a_kernel_without_a_name_is_counted_and_classed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "expected"),
-    [(10, RunTotal(110, 103, 117, False, 3, 10)), (3, RunTotal(33, 33, 33, True, 3, 3))],
+    ("steps", "expected"), [(10, RunTotal(110, 103, 117, False, 3, 10)), (3, RunTotal(33, 33, 33, True, 3, 3))]
 )
 def test_steps_that_were_not_recorded_are_like_those_that_were(tmp_path: Path, steps: int, expected: RunTotal) -> None:
     launches = {1000: 10, 2000: 12, 3000: 11}

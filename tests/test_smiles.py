@@ -78,11 +78,7 @@ def test_text_that_is_no_molecule() -> None:
 
 @given(
     st.sampled_from(
-        [
-            "CC(C)Cc1ccc(cc1)C(C)C(=O)O",
-            "CN1CC[C@]23c4c5ccc(O)c4O[C@H]2C(=O)CC[C@H]3[C@H]1C5",
-            "O=C1CSC(=N1)[NH3+]",
-        ]
+        ["CC(C)Cc1ccc(cc1)C(C)C(=O)O", "CN1CC[C@]23c4c5ccc(O)c4O[C@H]2C(=O)CC[C@H]3[C@H]1C5", "O=C1CSC(=N1)[NH3+]"]
     ),
     st.integers(0, 10**6),
 )

@@ -60,8 +60,7 @@ def test_the_interval_of_a_ratio(
 
 
 @pytest.mark.parametrize(
-    ("values", "expected"),
-    [([1.0, 2.0], None), ([1.0, 2.0, 3.0], (2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5, 0.95))],
+    ("values", "expected"), [([1.0, 2.0], None), ([1.0, 2.0, 3.0], (2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5, 0.95))]
 )
 def test_the_interval_of_a_mean(values: list[float], expected: tuple[float, float, float] | None) -> None:
     same(mean_interval(values), expected)

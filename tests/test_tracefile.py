@@ -48,10 +48,7 @@ RAW = """{
   ],"traceName": "/tmp/a ]} \\" name", "with_flops": 1 }"""
 TRACE = Path(__file__).parent.parent / "traces/cpu-qwen.json.gz"
 MANIFEST = from_json(json.loads(gzip.decompress(TRACE.read_bytes()))["molprof"])
-STEPS = {
-    (0, 20): StepSpan(4315045366998445, 590285),
-    (0, 21): StepSpan(4315045367600700, 70000),
-}
+STEPS = {(0, 20): StepSpan(4315045366998445, 590285), (0, 21): StepSpan(4315045367600700, 70000)}
 
 
 def molecule(sequence: int, batch: int, tokens: list[int], kinds: str, blocks: list[int]) -> SequenceRun:
