@@ -311,7 +311,7 @@ def test_a_product_of_three_against_every_order_of_change() -> None:
 SHARES = st.dictionaries(st.text(max_size=3), st.fractions(-1000, 1000, max_denominator=50), max_size=8)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(SHARES)
 def test_rounded_shares_add_up_and_are_less_than_one_away(shares: dict[str, Fraction]) -> None:
     whole = rounded(shares)

@@ -23,7 +23,7 @@ from molprof.analysis.reader.packets.stream import packets
 from molprof.common.errors import MolprofError
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
-RUNS = int(os.environ.get("MOLPROF_FUZZ_RUNS", "5"))
+RUNS = int(os.environ.get("MOLPROF_FUZZ_RUNS", "3"))
 FIRST = int(os.environ.get("MOLPROF_FUZZ_FIRST", "0"))
 TRITON, GRAPH = "traces/torch_compile_triton.json.gz", "traces/mi300x_vllm_decode_graph.json.gz"
 EAGER, NATIVE_GRAPH = "native/eager.pftrace", "native/cuda_graph.pftrace"

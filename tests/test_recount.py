@@ -28,7 +28,7 @@ EVENT = st.tuples(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(EVENT, min_size=1, max_size=25))
 @example([("cudaGraphLaunch", 0.0, 0.0, 0, 0), ("kernel", 0.0, 0.0, 0, 0)])  # a graph that takes no time
 def test_counts_equal_a_recount(tmp_path_factory: pytest.TempPathFactory, events: list[Any]) -> None:
