@@ -215,7 +215,9 @@ def check_output(path: Path, force: bool, inputs: Iterable[Path] = ()) -> None:
         if not path.parent.is_dir():
             raise UsageError(f"the directory {path.parent} does not exist", hint=f"mkdir -p {path.parent}")
         if path.exists() and not force:
-            raise UsageError(f"{path} already exists", hint="choose another name, or --force (in Python force=True) to replace it")
+            raise UsageError(
+                f"{path} already exists", hint="choose another name, or --force (in Python force=True) to replace it"
+            )
         # Permissions alone do not tell: root has them all in /proc, and nobody on a file system that is read-only.
         with scratch_file(Path(os.path.realpath(path))):
             pass
