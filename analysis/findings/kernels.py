@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from molprof.analysis.findings.around import is_of, of_work
-from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.known import EXPOSED, Known
 from molprof.analysis.findings.places import listed, places_of
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.findings.work import (
@@ -161,6 +161,7 @@ def copies(known: Known) -> Found | None:
     rests_on=("gpu_work", "gpu_time"),
     least_gain=0.02,
     weight=0.7,
+    queries=(EXPOSED,),
 )
 def communication(known: Known) -> Found | None:
     """Fires where collectives run for 2 % of the time with nothing else on the GPU.

@@ -60,7 +60,7 @@ SELECT
   OR EXISTS(SELECT 1 FROM molprof_work_total WHERE name GLOB 'triton_[a-z]*_fused_*') AS compiled
 """,
 )
-_EXPOSED = Query(
+EXPOSED = Query(
     "exposed",
     "SELECT exposed_ns, hideable_ns, beside, beside_ns FROM molprof_exposed_class WHERE class = 'collective'",
 )
@@ -318,7 +318,7 @@ class Known:
     @property
     def exposed(self) -> dict[str, Any]:
         """The row of collectives in molprof_exposed_class, devices added up; empty without them."""
-        return next(iter(self.rows(_EXPOSED)), {}) if "collective" in self.classes else {}
+        return next(iter(self.rows(EXPOSED)), {}) if "collective" in self.classes else {}
 
     @property
     def stream_waits(self) -> int:

@@ -7,7 +7,7 @@ import fcntl
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from molprof.analysis.trace_processor.protocol import Columns
@@ -78,7 +78,8 @@ class _Claims:
 
         Next is the one whose tables cost it least, less what they would cost the other process. Of equal ones it is the
         costliest, so that small ones are left for the end; of these, the process takes the first and the copy the last.
-        When all that is left would cost the other less, the first of the two to see it stops.
+        One that costs the other less is taken if it spares the other tables and is ready sooner, after all that each of
+        both has taken. The first of the two to which none is left stops, and leaves the others to the other one.
         """
         while (place := self._next(own)) is not None:
             yield self._queries[place]
@@ -86,17 +87,27 @@ class _Claims:
     def _next(self, own: int) -> int | None:
         owners = os.pread(self._file, len(self._queries), 0)
         here, there = (self._of(owners, number) for number in (own, _SELF + _COPY - own))
+        ahead = _cost(there) - _cost(here)
+
+        def costs(place: int) -> tuple[int, int]:
+            needed = self._needed[place]
+            return _cost(needed - here), _cost(needed - there)
 
         def rank(place: int) -> tuple[int, int, int]:
-            cost = _cost(self._needed[place] - here)
-            return cost - _cost(self._needed[place] - there), -cost, place if own == _SELF else -place
+            cost, other = costs(place)
+            return cost - other, -cost, place if own == _SELF else -place
 
-        for place in sorted((place for place, owner in enumerate(owners) if owner != own), key=rank):
-            if rank(place)[0] > 0 and self._lock(len(self._queries), own):
-                return None
-            if self._lock(place, own):
-                return place
-        return None
+        def pays(place: int) -> bool:
+            cost, other = costs(place)
+            return cost <= other or 0 < other >= cost - ahead
+
+        left = sorted((place for place, owner in enumerate(owners) if owner != own), key=rank)
+        if (place := self._first(filter(pays, left), own)) is None and not self._lock(len(self._queries), own):
+            return self._first(left, own)
+        return place
+
+    def _first(self, places: Iterable[int], own: int) -> int | None:
+        return next((place for place in places if self._lock(place, own)), None)
 
     def _lock(self, place: int, own: int) -> bool:
         """Whether the byte is this process's now."""
