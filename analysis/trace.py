@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _OF_ARGS = {f"{PACKAGE}.memory"}
 _OF_STACKS = {f"{PACKAGE}.origin"} | _OF_ARGS
 # Cached reports: about a thousand.
-MAX_BYTES = 64 << 20
+MAX_BYTES = 384 << 20
 _FOLDER = "reports"
 # Events of a trace, Python stacks not counted. With fewer, a copy of the process costs more than it saves.
 LEAST_EVENTS = 40_000
