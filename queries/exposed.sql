@@ -17,9 +17,9 @@ INCLUDE PERFETTO MODULE molprof.kernel_classes;
 INCLUDE PERFETTO MODULE molprof.phases;
 INCLUDE PERFETTO MODULE molprof.work_totals;
 
--- Work that may run at the same time as other work of its device. Rows are joined by number: as many ends as starts before
--- the start of work that runs alone, which ends before the next starts. The last and first of two devices look like work
--- of one.
+-- Work that may run at the same time as other work of its device, found by joining rows by number: other work has not
+-- ended when it starts (of as many ends as starts before it, the last is not earlier), or the next starts before its end.
+-- Some that runs alone is among it, such as the first of a device.
 CREATE PERFETTO MACRO _molprof_not_alone(started TableOrSubquery)
 RETURNS TableOrSubquery AS (
   SELECT work.id, work.device, work.ts, work.ts_end, work.call_id

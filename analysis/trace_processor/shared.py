@@ -87,7 +87,7 @@ class _Claims:
     def _next(self, own: int) -> int | None:
         owners = os.pread(self._file, len(self._queries), 0)
         here, there = (self._of(owners, number) for number in (own, _SELF + _COPY - own))
-        ahead = _cost(there) - _cost(here)
+        ahead = _cost(there) - _cost(here)  # what the other has taken more
 
         def costs(place: int) -> tuple[int, int]:
             needed = self._needed[place]
@@ -99,7 +99,7 @@ class _Claims:
 
         def pays(place: int) -> bool:
             cost, other = costs(place)
-            return cost <= other or 0 < other >= cost - ahead
+            return cost <= other or (other > 0 and cost - other <= ahead)
 
         left = sorted((place for place, owner in enumerate(owners) if owner != own), key=rank)
         if (place := self._first(filter(pays, left), own)) is None and not self._lock(len(self._queries), own):
