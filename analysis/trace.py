@@ -19,7 +19,7 @@ from molprof.analysis.reader import Reading, is_stream
 from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE
 from molprof.common.cache import cache_key, read_entry, write_entry
 from molprof.common.errors import MolprofError
-from molprof.common.memory import available_bytes, processors, resident_bytes
+from molprof.common.memory import processors
 from molprof.common.notebook import in_frame
 from molprof.common.text import escaped, is_utf8
 from molprof.queries import PACKAGE
@@ -43,10 +43,6 @@ _OF_STACKS = {f"{PACKAGE}.origin"} | _OF_ARGS
 # Cached reports: about a thousand.
 MAX_BYTES = 384 << 20
 _FOLDER = "reports"
-# Events of a trace, Python stacks not counted. With fewer, a copy of the process costs more than it saves.
-LEAST_EVENTS = 40_000
-# Its tables take longest of those that nearly all queries about GPU work need.
-_NEEDED_BY_MANY = f"INCLUDE PERFETTO MODULE {PACKAGE}.host_syncs;\n"
 # Up to so many traces for each process, this process reads some of them too, so that one start less is waited for.
 _FEW = 2
 # Traces given to each process ahead, so that none of them waits. Few, as their answers are held.
@@ -244,8 +240,6 @@ class Trace:
         stacks: list[Stacks] = []
         engine, info = self._load(layers, cached=False, check=False, beside=stacks) if fresh else self.loaded()
         with values_named(engine, self.path):
-            if (self.reading.processes or processors()) > 1:
-                _ask_all(engine, info)
             if fresh:
                 self._info = info = checked(engine, info)
                 self._loaded = engine, info
@@ -265,24 +259,6 @@ class Trace:
             return None
         native_path = self.reading.native_path or os.environ.get(NATIVE_PATH_VARIABLE)
         return cache_key((self.path,), native_path, self.reading.stacks, self.reading.partial)
-
-
-def _ask_all(engine: TraceProcessor, info: TraceInfo) -> None:
-    """Share the queries about a large trace with a copy of this process."""
-    from molprof.analysis.figures.model import STACK_CATEGORY
-
-    events = sum(count for category, count in info.events_by_category.items() if category != STACK_CATEGORY)
-    available = available_bytes()
-    # Both processes write to about half of the memory, and so have it twice.
-    if events < LEAST_EVENTS or (available is not None and available < resident_bytes([os.getpid()]) // 2):
-        return
-    from molprof.analysis import findings
-    from molprof.analysis.figures import build
-    from molprof.analysis.reader.load import check_query
-
-    has_run = info.manifest is not None
-    asked = {query.text for query in (*build.queries(has_run), *findings.queries(has_run))}
-    engine.share([check_query(info), *sorted(asked)], _NEEDED_BY_MANY)
 
 
 def report_of(trace: Trace) -> Report:

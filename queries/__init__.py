@@ -14,29 +14,6 @@ PACKAGE = "molprof"
 # A module of the package. Those of the trace processor itself are everywhere.
 INCLUDE = re.compile(rf"^INCLUDE PERFETTO MODULE {PACKAGE}\.(\w+);$", re.MULTILINE)
 
-# What making a module's tables takes of a large trace, in about 50 ms of CPU per million slices; less for all others.
-# Two processes share queries by it (`benchmarks/costs.py` measures it).
-COSTS = {
-    "idle_causes": 25,
-    "gpu_work": 10,
-    "fused_chains": 8,
-    "gpu_calls": 8,
-    "host_totals": 8,
-    "call_phases": 6,
-    "devices": 6,
-    "exposed": 6,
-    "launches": 3,
-    "phase_bound": 3,
-    "step_launches": 3,
-    "work_totals": 2,
-    "certificate_clocks": 1,
-    "certificate_launches": 1,
-    "certificate_overlap": 1,
-    "certificate_ranks": 1,
-    "phase_work": 1,
-    "step_placement": 1,
-    "work_kinds": 1,
-}
 # Rows of molprof.phase_marks: a function or module that marks a phase, calls of any file, files that these are not of.
 _MARK = re.compile(r"^ +\('\w+', '\w+', ('\w+'|NULL), '([^']+)', '([^']+)'\),?$", re.MULTILINE)
 _UNMARKED_FILE = re.compile(r"^ +\('([^']+\.py)'\),?$", re.MULTILINE)
@@ -51,6 +28,23 @@ def included(sql: str) -> frozenset[str]:
 @functools.cache
 def _included_by(module: str) -> frozenset[str]:
     return included(modules()[f"{PACKAGE}.{module}"])
+
+
+# Tables that molprof computes from the trace (analysis/facts), and adds when SQL that reads one is asked.
+_FACT = re.compile(r"\b_molprof_fact_(\w+)")
+# As people write it; `*` takes all modules.
+_ANY_INCLUDE = re.compile(rf"\bINCLUDE\s+PERFETTO\s+MODULE\s+{PACKAGE}\.(\w+|\*)", re.IGNORECASE)
+
+
+def facts_in(sql: str) -> frozenset[str]:
+    """Names of the fact tables that SQL reads, itself or in the modules that it includes."""
+    return frozenset(_FACT.findall(sql)).union(*map(_facts_of, _ANY_INCLUDE.findall(sql)))
+
+
+@functools.cache
+def _facts_of(module: str) -> frozenset[str]:
+    texts = modules()
+    return facts_in("\n".join(texts.values()) if module == "*" else texts.get(f"{PACKAGE}.{module}", ""))
 
 
 @functools.cache

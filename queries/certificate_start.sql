@@ -6,7 +6,7 @@
 --   ORDER BY before_ns DESC, name
 --   LIMIT 10;
 
-INCLUDE PERFETTO MODULE molprof.certificate_cycles;
+INCLUDE PERFETTO MODULE molprof.profiler_runs;
 
 -- Operators, annotations and GPU calls that begin before the profiler's first run and end after its start. Empty where
 -- the trace has no span of the profiler.

@@ -7,7 +7,7 @@
 --   FROM molprof_counter_summary
 --   ORDER BY device, name;
 
-INCLUDE PERFETTO MODULE molprof.devices;
+INCLUDE PERFETTO MODULE molprof.gpu_work;
 INCLUDE PERFETTO MODULE molprof.steps;
 
 -- One row per sample, in order of time.
@@ -80,7 +80,7 @@ WITH
       device,
       MIN(ts) AS ts,
       MAX(ts_end) AS ts_end
-    FROM molprof_device_work
+    FROM _molprof_work
     GROUP BY device
   )
 SELECT

@@ -8,7 +8,7 @@
 --   ORDER BY program, own_ns DESC, phase;
 
 INCLUDE PERFETTO MODULE molprof.annotations;
-INCLUDE PERFETTO MODULE molprof.idle_causes;
+INCLUDE PERFETTO MODULE molprof.recorded;
 INCLUDE PERFETTO MODULE molprof.phases;
 
 -- One row per phase of vLLM, SGLang, transformers or a program that writes molprof's annotations; also of those of an
@@ -38,7 +38,7 @@ CREATE PERFETTO VIEW molprof_phase_time(
 WITH
   span AS (
     SELECT MAX(ts_end) - MIN(ts) AS dur
-    FROM _molprof_recorded
+    FROM molprof_recorded
   )
 SELECT
   total.program,

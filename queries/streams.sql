@@ -5,8 +5,6 @@
 --   FROM molprof_stream
 --   ORDER BY device, stream;
 
-INCLUDE PERFETTO MODULE molprof.gpu_work;
-
 -- One row per stream that ran work, in order of device and stream.
 CREATE PERFETTO VIEW molprof_stream(
   -- Device number as text.
@@ -26,35 +24,6 @@ CREATE PERFETTO VIEW molprof_stream(
   -- Busy time over span, 0 to 1; null where no time passed.
   busy_ratio DOUBLE
 ) AS
-WITH
-  ordered AS (
-    SELECT
-      device,
-      stream,
-      category,
-      ts,
-      dur,
-      _molprof_added!(ts, ts + dur, earlier) AS added_ns
-    FROM molprof_gpu_work
-    WINDOW
-      earlier AS (
-        PARTITION BY device, stream
-        ORDER BY ts, id
-        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-      )
-  ),
-  total AS (
-    SELECT
-      device,
-      stream,
-      COUNT() AS count,
-      SUM(category = 'kernel') AS kernels,
-      SUM(dur) AS time_ns,
-      MAX(ts + dur) - MIN(ts) AS span_ns,
-      SUM(added_ns) AS busy_ns
-    FROM ordered
-    GROUP BY device, stream
-  )
 SELECT
   device,
   stream,
@@ -62,7 +31,7 @@ SELECT
   kernels,
   time_ns,
   span_ns,
-  busy_ns,
-  1.0 * busy_ns / NULLIF(span_ns, 0) AS busy_ratio
-FROM total
+  time_ns - overlap_ns AS busy_ns,
+  1.0 * (time_ns - overlap_ns) / NULLIF(span_ns, 0) AS busy_ratio
+FROM _molprof_fact_stream
 ORDER BY device, stream;

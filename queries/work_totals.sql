@@ -15,32 +15,8 @@ CREATE PERFETTO VIEW _molprof_numbered_slice AS
 SELECT id, category, name, dur, stack_id
 FROM (SELECT *, category || ' ' || IFNULL(name, '') AS stack_id FROM slice);
 
--- Work of one category by name.
-CREATE PERFETTO MACRO _molprof_named_work(category Expr)
-RETURNS TableOrSubquery AS (
-  SELECT
-    $category AS category,
-    IFNULL(slice.name, '(no name)') AS name,
-    SUM(stack.count) AS count,
-    SUM(stack.time_ns) AS time_ns
-  FROM (
-    SELECT
-      id,
-      COUNT() AS count,
-      SUM(dur) AS time_ns
-    FROM _molprof_numbered_slice
-    WHERE category = $category
-    GROUP BY stack_id
-    -- Where there is no work, no slice is looked at.
-    LIMIT IIF(EXISTS(SELECT 1 FROM _molprof_work), -1, 0)
-  ) AS stack
-  CROSS JOIN slice
-  WHERE slice.id = stack.id
-  GROUP BY IFNULL(slice.name, '(no name)')
-);
-
 -- One row per category and name, in that order.
-CREATE PERFETTO TABLE molprof_work_total(
+CREATE PERFETTO VIEW molprof_work_total(
   -- kernel, gpu_memcpy or gpu_memset.
   category STRING,
   -- Name as recorded; '(no name)' for an empty or missing one.
@@ -50,9 +26,10 @@ CREATE PERFETTO TABLE molprof_work_total(
   -- Sum of their times, ns.
   time_ns DURATION
 ) AS
-SELECT * FROM _molprof_named_work!('kernel')
-UNION ALL
-SELECT * FROM _molprof_named_work!('gpu_memcpy')
-UNION ALL
-SELECT * FROM _molprof_named_work!('gpu_memset')
+SELECT
+  category,
+  name,
+  count,
+  time_ns
+FROM _molprof_fact_work_total
 ORDER BY category, name;

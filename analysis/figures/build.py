@@ -86,13 +86,6 @@ SELECT
 )
 
 
-def queries(has_run: bool) -> tuple[Query, ...]:
-    """What `build_report` asks of every trace, or of every captured one."""
-    tables = (query for table in TABLES.values() if table.is_for(has_run) for query in table.queries)
-    asked = (_AMBIGUOUS, DEVICES, _LAUNCHES, OPERATIONS, _STEP, _TOTALS, _INTERVALS)
-    return (*asked, *tables, *certificate.queries())
-
-
 def build_report(engine: TraceProcessor, info: TraceInfo) -> Report:
     """All figures of the trace that `load_trace(path, engine)` described by `info`.
 

@@ -128,7 +128,8 @@ TABLES = (
         "exposed",
         "GPU work beside other work of its device (exposed: nothing of another class, or other kernel, runs)",
         "SELECT 'class' AS kind, class AS name, count, busy_ns, exposed_ns, hidden_ns, hideable_ns, beside, beside_ns"
-        " FROM molprof_exposed_class WHERE EXISTS(SELECT 1 FROM _molprof_overlapping)"
+        " FROM molprof_exposed_class WHERE"
+        " (SELECT SUM(time_ns) FROM molprof_exposed_class) > (SELECT SUM(busy_ns) FROM molprof_device)"
         " UNION ALL SELECT 'kernel', name, count, busy_ns, exposed_ns, hidden_ns, NULL, NULL, NULL FROM"
         " (SELECT * FROM molprof_exposed_kernel WHERE hidden_ns > 0 ORDER BY hidden_ns DESC, name LIMIT 20)"
         " ORDER BY kind, exposed_ns DESC, name",

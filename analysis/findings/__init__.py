@@ -5,12 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 
 from molprof.analysis.figures.model import Finding
-from molprof.analysis.findings.around import ASKED
-from molprof.analysis.findings.known import FOREIGN_IDLE, RUN_IDLE, SPAN, Known
+from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.rule import Found, Rule
-from molprof.analysis.trace_processor.package import Query
 
-__all__ = ["RULES", "Known", "find_all", "queries"]
+__all__ = ["RULES", "Known", "find_all"]
 
 # In the order of findings of equal gain.
 _SUBJECTS = (
@@ -25,12 +23,6 @@ _SUBJECTS = (
 )
 _MODULES = [import_module(f"{__name__}.{name}") for name in _SUBJECTS]
 RULES = tuple(item for module in _MODULES for item in vars(module).values() if isinstance(item, Rule))
-
-
-def queries(has_run: bool) -> tuple[Query, ...]:
-    """What rules may ask of any foreign trace, or of any captured run."""
-    asked = (query for rule in RULES for query in (*rule.queries, *(rule.run_queries if has_run else ())))
-    return (*asked, *((RUN_IDLE,) if has_run else (SPAN, *FOREIGN_IDLE)), *ASKED)
 
 
 def find_all(known: Known) -> tuple[Finding, ...]:

@@ -12,81 +12,48 @@ from typing import Any
 
 import numpy as np
 
+from molprof.analysis.facts import gaps
+from molprof.analysis.facts.gaps import Windows
+from molprof.analysis.facts.intervals import Coverage, Depth, overlaps
 from molprof.analysis.findings.known import Known
 from molprof.analysis.frame import Frame
 from molprof.analysis.reader.stacks import Nest
 from molprof.analysis.trace_processor.package import Query
 
 _SLICE = "slice.id, slice.ts, slice.ts + slice.dur AS ts_end, slice.track_id, slice.stack_id"
-_WORK = Query(
-    "gpu_work",
-    f"SELECT {_SLICE}, kernel.stack_id AS kind, 1 AS count, work.dur AS time_ns FROM _molprof_work AS work"
-    " CROSS JOIN slice AS kernel CROSS JOIN slice WHERE kernel.id = work.id AND slice.id = work.call_id",
-)
-# Class and name of each kind of work.
-CLASSES = Query(
-    "kernel_classes",
-    """
-SELECT work.stack_id AS kind, class.class, class.name
-FROM (
-  SELECT stack_id, MIN(id) AS id FROM slice WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset') GROUP BY stack_id
-) AS work
-CROSS JOIN slice
-CROSS JOIN molprof_work_class AS class
-WHERE slice.id = work.id AND class.category = slice.category AND class.name = IFNULL(slice.name, '(no name)')
-""",
-)
-_LAUNCHES = Query(
+_LAUNCHES = Query("gpu_calls", "SELECT id FROM _molprof_launch_call ORDER BY id")
+# The names around each call, as a number.
+_STACKS = Query(
     "gpu_calls",
-    f"SELECT {_SLICE}, 1 AS count, 0 AS time_ns FROM _molprof_launch_call AS call CROSS JOIN slice"
-    " WHERE slice.id = call.id",
+    "SELECT slice.stack_id FROM _molprof_call AS call CROSS JOIN slice WHERE slice.id = call.id ORDER BY call.id",
 )
-# Gaps that began while the CPU was in a host sync: it could queue nothing before the GPU had caught up.
-_DRAINED = Query(
-    "idle_causes",
-    f"""
-SELECT {_SLICE}, COUNT() AS count, SUM(gap.time_ns) AS time_ns
-FROM (
-  SELECT idle.ts_end - idle.ts AS time_ns, MIN(common.id_1) AS sync_id
-  FROM _interval_intersect!(
-    (
-      (SELECT _auto_id AS id, ts, 1 AS dur FROM _molprof_idle WHERE position = 'between' AND queue > 1),
-      (SELECT id, ts, dur FROM molprof_host_sync WHERE dur > 0)
-    ),
-    ()
-  ) AS common
-  JOIN _molprof_idle AS idle ON idle._auto_id = common.id_0
-  GROUP BY common.id_0
-) AS gap
-CROSS JOIN slice
-WHERE slice.id = gap.sync_id
-GROUP BY slice.id
-""",
-)
-_GAPS = Query("idle_causes", "SELECT id, ts, ts + dur AS ts_end, track_id FROM _molprof_long_host_idle")
 _KIND = "IIF(category = 'python_function', _molprof_function_kind!(name), category) AS kind, name"
 _CLASS = "_molprof_module_class!(_molprof_module_name!(name)) AS class"
-_IN_GAPS = Query(
-    "modules",
-    f"""
-INCLUDE PERFETTO MODULE molprof.idle_causes;
+# Slices in spans of time of their track.
+_IN_SPANS = f"""
+INCLUDE PERFETTO MODULE intervals.intersect;
 SELECT {_SLICE}, {_KIND}, {_CLASS}
 FROM (
-  SELECT DISTINCT slice_id
-  FROM _molprof_common!(
-    _molprof_long_host_idle,
+  SELECT DISTINCT id_1 AS slice_id
+  FROM _interval_intersect!(
     (
-      SELECT id, ts, dur, track_id
-      FROM slice
-      WHERE dur > 0 AND track_id IN (SELECT DISTINCT track_id FROM _molprof_long_host_idle)
-    )
+      (
+        SELECT key AS id, value ->> 0 AS ts, value ->> 1 AS dur, value ->> 2 AS track_id
+        FROM json_each('{{spans}}')
+        ORDER BY ts
+      ),
+      (
+        SELECT id, ts, dur, track_id
+        FROM slice
+        WHERE dur > 0 AND track_id IN (SELECT value FROM json_each('{{tracks}}'))
+      )
+    ),
+    (track_id)
   )
 ) AS common
 CROSS JOIN slice
 WHERE slice.id = common.slice_id
-""",
-)
-ASKED = (_WORK, CLASSES, _LAUNCHES, _DRAINED, _GAPS, _IN_GAPS)
+"""
 _THREADS = Query(
     "modules",
     "SELECT track.id, IFNULL(process.pid, 0) AS pid, thread.tid FROM thread_track AS track JOIN thread USING (utid)"
@@ -107,6 +74,8 @@ _LEAST_SHARE = 0.001
 _OF_STACKS = ("function", "library", "module")
 # Shorter calls do not wait.
 _LONG_CALL_NS = 100_000
+# Pairs of waits and what lies in them, for each of both, up to which all pairs are looked at.
+_MOST_PAIRS = 20
 Row = dict[str, Any]
 # Innermost operator, annotation, function, function of a library; classes of the modules.
 Place = tuple[str | None, str | None, str | None, str | None, str | None]
@@ -115,27 +84,50 @@ _NOWHERE: Place = (None, None, None, None, None)
 
 def of_work(known: Known, classes: Collection[str], names: Collection[str] = ()) -> list[Row]:
     """The calls of work of some classes, and of some names where they are given."""
-    work = known.frame(_WORK)
-    return _by_place(known, work.where(is_of(known, work, classes, names)))
+    work = known.facts.work
+    chosen = (work.call != gaps.NONE) & is_of(known, known.facts.name_of, classes, names)
+    return _by_place(known, _calls(known, work.call[chosen], 1, (work.ts_end - work.ts)[chosen]))
 
 
-def is_of(known: Known, work: Frame, classes: Collection[str], names: Collection[str] = ()) -> np.ndarray:
-    """Whether each row, by its `kind`, is work of these classes, and of one of these names where they are given."""
-    kinds = known.frame(CLASSES)
-    told = zip(kinds["class"].tolist(), kinds["name"].tolist(), strict=True)
-    wanted = kinds["kind"][[kind in classes and (not names or name in names) for kind, name in told]]
-    return np.isin(work["kind"], wanted)
+def is_of(known: Known, name_of: np.ndarray, classes: Collection[str], names: Collection[str] = ()) -> np.ndarray:
+    """Whether each piece of work, by the index of its name, is of these classes, and of these names if given: bool."""
+    told = known.facts.names
+    wanted = [name.work_class in classes and (not names or name.name in names) for name in told]
+    return np.array(wanted, dtype=bool)[name_of]
 
 
 def of_launches(known: Known) -> list[Row]:
     """Launches of kernels."""
-    return _by_place(known, known.frame(_LAUNCHES))
+    launches = known.facts.calls.index(_numbers(known.frame(_LAUNCHES), "id"))
+    return _by_place(known, _calls(known, launches, 1, 0))
+
+
+def _calls(known: Known, index: np.ndarray, count: np.ndarray | int, time_ns: np.ndarray | int) -> Frame:
+    """Calls of the runtime or driver by their index, with what counts for each."""
+    calls, size = known.facts.calls, len(index)
+    columns = {"id": calls.id, "ts": calls.ts, "ts_end": calls.ts_end, "track_id": calls.track}
+    columns["stack_id"] = _numbers(known.frame(_STACKS), "stack_id")
+    columns = {name: column[index] for name, column in columns.items()}
+    return Frame({**columns, "count": np.broadcast_to(count, size), "time_ns": np.broadcast_to(time_ns, size)})
 
 
 def of_drained_gaps(known: Known) -> tuple[list[Row], int]:
-    """The host syncs in which gaps began, with the time of the gaps; and the time of the syncs, ns."""
-    syncs = known.frame(_DRAINED)
-    return _by_place(known, syncs), int((syncs["ts_end"] - syncs["ts"]).sum()) if len(syncs) else 0
+    """The host syncs in which gaps began, with the time of the gaps; and the time of the syncs, ns.
+
+    While the CPU was in a sync it could queue nothing before the GPU had caught up.
+    """
+    calls, idle, syncs = known.facts.calls, known.facts.idle, np.sort(known.facts.syncs)
+    chosen = (idle.position == 0) & (idle.queue > gaps.QUEUED)
+    ts, time_ns = idle.ts[chosen], (idle.ts_end - idle.ts)[chosen]
+    # The first sync that ends later, if it began by then.
+    first = np.searchsorted(np.maximum.accumulate(calls.ts_end[syncs]), ts, side="right")
+    inside = np.flatnonzero(first < len(syncs))
+    inside = inside[calls.ts[syncs[first[inside]]] <= ts[inside]]
+    if not len(inside):
+        return [], 0
+    drained, which = np.unique(syncs[first[inside]], return_inverse=True)
+    rows = _calls(known, drained, np.bincount(which), _sums(which, time_ns[inside]))
+    return _by_place(known, rows), int((calls.ts_end - calls.ts)[drained].sum())
 
 
 def of_operators(known: Known, name: str) -> list[Row]:
@@ -161,50 +153,92 @@ def of_idle_time(known: Known) -> list[Row]:
 
     A slice has the time that it shares with a gap, less that of the slices in it.
     """
-    gaps, slices, stacks = known.frame(_GAPS), known.frame(_IN_GAPS), known.stacks
-    if not len(gaps):
+    waits, stacks = known.facts.long_waits, known.stacks
+    if not len(waits.ts):
         return []
+    spans = Coverage(waits.track, waits.ts, waits.ts_end)
+    rows = list(zip(spans.starts.tolist(), (spans.ends - spans.starts).tolist(), spans.keys.tolist(), strict=True))
+    tracks = sorted(set(spans.keys.tolist()))
+    slices = known.frame(Query("modules", _IN_SPANS.format(spans=json.dumps(rows), tracks=tracks)))
     if stacks is not None:  # which have the functions that mark phases too
         slices = slices.where(np.array([kind not in _OF_STACKS for kind in slices["kind"].tolist()], dtype=np.bool_))
-    threads = _threads(known, gaps)
+    threads = _threads(known, waits.track)
     kinds = [(row["kind"], row["name"], row["class"]) for row in slices.to_json()]
     # Slices with the same names around them have the number of the first of them.
     _, first, same = np.unique(_numbers(slices, "stack_id"), return_index=True, return_inverse=True)
-    columns = [_threads(known, slices), _numbers(slices, "ts"), _numbers(slices, "ts_end"), first[same]]
+    columns = [
+        _threads(known, _numbers(slices, "track_id")),
+        _numbers(slices, "ts"),
+        _numbers(slices, "ts_end"),
+        first[same],
+    ]
     if stacks is not None:
-        calls = np.unique(stacks.during(threads, gaps["ts"], gaps["ts_end"])[1])
+        spans_threads = _threads(known, spans.keys)
+        calls = np.unique(stacks.during(spans_threads, spans.starts, spans.ends)[1])
         more = stacks.threads[calls], stacks.starts[calls], stacks.ends[calls], stacks.names[calls] + len(slices)
         columns = [np.concatenate(pair) for pair in zip(columns, more, strict=True)]
         kinds += _kinds(known)
     nest = Nest(*columns)
-    around, path, outer, name = nest.nested
-    gap, found = nest.during(threads, gaps["ts"], gaps["ts_end"])
-    time_ns = np.minimum(nest.ends[found], gaps["ts_end"][gap]) - np.maximum(nest.starts[found], gaps["ts"][gap])
-    # By gap and slice; what is left of a gap is in none, and has the last number.
-    width = len(path)
-    left = np.arange(len(gaps)) * width + width - 1
-    keys = np.concatenate([gap * width + found, gap * width + around[found] % width, left])
-    keys, numbers = np.unique(keys, return_inverse=True)
-    own = _sums(numbers, np.concatenate([time_ns, -time_ns, gaps["ts_end"] - gaps["ts"]]))
-    keys, own = keys[own != 0], own[own != 0]
+    _, _, outer, name = nest.nested
+    counts, times, first = _own_of_paths(nest, threads, waits)
     places = _described({-1: _NOWHERE}, outer, [kinds[number] for number in name.tolist()])
-    # A place counts once for each gap in which it has time.
-    gap, slice_ = np.divmod(keys, width)
-    numbers, which = np.unique(path[slice_], return_inverse=True)
-    counts = _sums(np.unique(which * len(gaps) + gap) // len(gaps), 1)
-    times = _sums(which, own)
     told = {-1}
-    for number in numbers[times >= _LEAST_SHARE * times.sum()].tolist():
+    for number in (np.flatnonzero(times >= _LEAST_SHARE * times.sum()) - 1).tolist():
         while number not in told:
             told.add(number)
             number = int(outer[number])
     rows = []
-    for number, count, time_ns in zip(numbers.tolist(), counts.tolist(), times.tolist(), strict=True):
-        first = slice_[path[slice_] == number].min()
-        is_long = number >= 0 and nest.ends[first] - nest.starts[first] >= _LONG_CALL_NS
+    for number in (np.flatnonzero(counts) - 1).tolist():
+        index = first[number + 1]
+        is_long = number >= 0 and nest.ends[index] - nest.starts[index] >= _LONG_CALL_NS
         if number in told and not (is_long and kinds[name[number]][0] in ("cuda_runtime", "cuda_driver")):
-            rows.append(_row(places[number], count, time_ns))
+            rows.append(_row(places[number], int(counts[number + 1]), int(times[number + 1])))
     return rows
+
+
+def _own_of_paths(nest: Nest, threads: np.ndarray, waits: Windows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return by path: waits in which it has time of its own, that time, ns, and its first slice with any.
+
+    The first entry is that of no slice, path -1.
+    """
+    size = len(nest.nested[2]) + 1
+    counts, times = (np.zeros(size, dtype=np.int64) for _ in range(2))
+    first = np.full(size, len(nest.starts))
+    segments = nest.segments
+    for thread in np.unique(threads).tolist():
+        mine, inside = threads == thread, segments.threads == thread
+        starts, ends = waits.ts[mine], waits.ts_end[mine]
+        begin, end, owner = segments.starts[inside], segments.ends[inside], segments.owners[inside]
+        path = nest.nested[1][owner] + 1
+        own_ns = Depth(starts, ends).time(begin, end)
+        np.add.at(times, path, own_ns)
+        np.minimum.at(first, path[own_ns > 0], owner[own_ns > 0])
+        none = np.zeros(len(begin), dtype=np.int64)
+        covered = Coverage(none, begin, end).covered(np.zeros(len(starts), dtype=np.int64), starts, ends)
+        times[0] += int((ends - starts - covered).sum())
+        counts[0] += int((ends - starts > covered).sum())
+        counts += _counts(starts, ends, begin, end, path, size)
+    return counts, times, first
+
+
+def _counts(
+    starts: np.ndarray, ends: np.ndarray, begin: np.ndarray, end: np.ndarray, path: np.ndarray, size: int
+) -> np.ndarray:
+    """Return of each path below `size` how many windows share time with any of its segments."""
+    pairs = np.searchsorted(np.sort(starts), end, side="left") - np.searchsorted(np.sort(ends), begin, side="right")
+    if pairs.sum() <= _MOST_PAIRS * (len(starts) + len(begin)):
+        zero, none = (np.zeros(len(x), dtype=np.int64) for x in (starts, begin))
+        window, segment = overlaps((zero, starts, ends), (none, begin, end))
+        return np.bincount(np.unique(path[segment] * len(starts) + window) // max(1, len(starts)), minlength=size)
+    # Many devices wait for one thread at the same time: each path is looked at alone.
+    counts = np.zeros(size, dtype=np.int64)
+    order = np.argsort(path, kind="stable")
+    bounds = np.flatnonzero(np.diff(path[order])) + 1
+    for rows in np.split(order, bounds):
+        following = np.searchsorted(end[rows], starts, side="right")
+        inside = following < len(rows)
+        counts[path[rows[0]]] = int((begin[rows][following[inside]] < ends[inside]).sum())
+    return counts
 
 
 def _by_place(known: Known, slices: Frame) -> list[Row]:
@@ -213,7 +247,8 @@ def _by_place(known: Known, slices: Frame) -> list[Row]:
     _, first, numbers = np.unique(_numbers(slices, "stack_id"), return_index=True, return_inverse=True)
     paths = np.full(len(slices), -1)
     if stacks is not None:
-        around = stacks.around(_threads(known, slices), _numbers(slices, "ts"), _numbers(slices, "ts_end"))
+        threads, starts, ends = (_numbers(slices, name) for name in ("track_id", "ts", "ts_end"))
+        around = stacks.around(_threads(known, threads), starts, ends)
         paths = stacks.nested[1][around]
     width = int(paths.max(initial=-1)) + 2
     keys, places = np.unique(numbers * width + paths + 1, return_inverse=True)
@@ -297,11 +332,11 @@ def _row(place: Place, count: int, time_ns: int) -> Row:
     }  # fmt: skip
 
 
-def _threads(known: Known, slices: Frame) -> np.ndarray:
-    """The numbers of threads: those of the stacks, and others without."""
+def _threads(known: Known, tracks: np.ndarray) -> np.ndarray:
+    """Return the number of each track's thread: those of the stacks, and others without."""
     numbers = {} if known.stacks is None else known.stacks.numbers
     found = {row["id"]: numbers.get((row["pid"], row["tid"])) for row in known.rows(_THREADS)}
-    distinct, where = np.unique(_numbers(slices, "track_id"), return_inverse=True)
+    distinct, where = np.unique(tracks, return_inverse=True)
     threads = [len(numbers) + track if (thread := found.get(track)) is None else thread for track in distinct.tolist()]
     return np.array(threads, dtype=np.int64)[where]
 

@@ -8,8 +8,6 @@ from molprof.analysis.findings.rule import ATTENTION, Found, host_ns, host_times
 from molprof.analysis.findings.work import (
     POINTWISE,
     SMALL_SHARE,
-    WORK,
-    WORK_OF_STEPS,
     located,
     runs_of,
     same_stream,
@@ -53,8 +51,6 @@ def _host_times(known: Known) -> list[tuple[int, str]]:
     rests_on=("gpu_work", "gpu_time"),
     least_gain=0,
     note=True,
-    queries=(WORK,),
-    run_queries=(WORK_OF_STEPS,),
 )
 def attention_small(known: Known) -> Found | None:
     """Fires where attention takes less than 10 % of the GPU's work (of the time, without GPU).
@@ -90,7 +86,6 @@ def attention_small(known: Known) -> Found | None:
     query="attention",
     needs=("gpu",),
     rests_on=("gpu_work", "gpu_time"),
-    queries=(_SLOW,),
 )
 def mask_rules_out_flash(known: Known) -> Found | None:
     """Fires where the efficient or math kernel ran, flash and cuDNN never, although torch was free to choose and
@@ -141,7 +136,7 @@ def unfused_attention(known: Known) -> Found | None:
     work = sequence(known)
     alike = same_stream(work)
     is_product, is_softmax, is_part = (
-        is_of(known, work, classes) for classes in (("matmul",), ("softmax",), ("softmax", *POINTWISE))
+        is_of(known, work["name"], classes) for classes in (("matmul",), ("softmax",), ("softmax", *POINTWISE))
     )
     found = [
         (stop - start, int(work["dur"][start:stop].sum()))

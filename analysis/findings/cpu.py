@@ -37,7 +37,6 @@ LIMIT 5
     rests_on=("host_time",),
     least_gain=0.1,
     weight=0.3,
-    queries=(_LONGEST,),
 )
 def host_operators(known: Known) -> Found | None:
     """Without a GPU, fires where the self time of one operator is 10 % of the time.

@@ -131,7 +131,6 @@ def _time(phases: dict[str, dict[str, int | None]], names: Sequence[str]) -> int
     needs=("masks", "time"),
     rests_on=("host_time",),
     weight=0.8,
-    queries=(_TIMES, _SPREAD),
 )
 def mask_cost(known: Known) -> Found | None:
     """Fires where an engine fills, accepts or applies masks.
@@ -164,7 +163,6 @@ def mask_cost(known: Known) -> Found | None:
     needs=("masks", "time"),
     rests_on=("host_time",),
     weight=0.5,
-    queries=(_TIMES,),
 )
 def mask_fill_serial(known: Known) -> Found | None:
     """Fires where the masks of two rows per step or more are filled one by one.
@@ -198,7 +196,6 @@ def mask_fill_serial(known: Known) -> Found | None:
     needs=("masks", "time"),
     rests_on=("host_time",),
     weight=0.5,
-    queries=(_TIMES, _STEPS, _WORK),
 )
 def mask_fill_waits(known: Known) -> Found | None:
     """Fires where masks are filled while no device works, and there is work that could hide it.
@@ -249,7 +246,6 @@ def mask_fill_waits(known: Known) -> Found | None:
     needs=("masks", "time"),
     rests_on=("host_time", "steps"),
     weight=0.5,
-    queries=(_STEPS,),
 )
 def mask_fill_grows(known: Known) -> Found | None:
     """Fires where, in the longest run of decode steps with the same sequences, the time to fill a mask grows with the
@@ -290,7 +286,6 @@ def mask_fill_grows(known: Known) -> Found | None:
     needs=("masks", "time"),
     rests_on=("host_time", "steps"),
     weight=0.5,
-    queries=(_STEPS,),
 )
 def unconstrained_wait(known: Known) -> Found | None:
     """Fires where decode steps have sequences with masks and others without.
@@ -322,7 +317,6 @@ def unconstrained_wait(known: Known) -> Found | None:
     query="SELECT phase, ts, dur, tid FROM molprof_phase WHERE phase GLOB 'grammar_*' ORDER BY ts",
     needs=("masks", "time"),
     rests_on=("host_time",),
-    queries=(_COMPILING, _TIMES),
 )
 def grammar_compile_waits(known: Known) -> Found | None:
     """Fires where an engine compiles grammars, or waits for that, while it and its GPU do nothing else.
@@ -360,7 +354,6 @@ def grammar_compile_waits(known: Known) -> Found | None:
     explanation="The engine marks the filling of masks by no scope: only its Python functions show it.",
     query="phase_times",
     note=True,
-    queries=(_BITMASKS,),
 )
 def masks_not_recorded(known: Known) -> Found | None:
     """Fires where nothing that marks the filling of masks can be in an engine's trace.

@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
+
+from molprof.analysis.facts import gaps
+from molprof.analysis.facts.gaps import CAUSES
+from molprof.analysis.facts.intervals import overlaps
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.findings.around import of_drained_gaps, of_idle_time, of_launches
-from molprof.analysis.findings.known import HOST_CAUSES, OF_STEPS, Known
+from molprof.analysis.findings.known import HOST_CAUSES, Known
 from molprof.analysis.findings.places import first_place, layers_text, listed, places_of
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.trace_processor.package import Query
@@ -27,46 +32,16 @@ SELECT
    (SELECT call_id FROM _molprof_work WHERE call_id IS NOT NULL)) AS without_work
 """,
 )
-# Calls of 0.1 ms or more, but host syncs, in which the CPU was in long gaps: with nothing queued, or in the launch.
-_LONG_CALLS = Query(
-    "idle_causes",
-    """
-SELECT slice.name, parent.name AS operator, COUNT() AS count, SUM(common.ts_end - common.ts) AS time_ns,
-  SUM(MIN(common.ts_end, idle.host_end) - MIN(common.ts, idle.host_end)) AS host_ns, MAX(slice.dur) AS longest_ns
-FROM _molprof_common!(
-  (
-    SELECT idle._auto_id AS id, idle.ts, IIF(idle.queue = 2, idle.ts_end, idle.host_end) - idle.ts AS dur, own.track_id
-    FROM _molprof_idle AS idle
-    JOIN _molprof_call AS call ON call.id = idle.call_id
-    JOIN _molprof_own_track AS own ON own.id = call.track_id
-    WHERE idle.queue > 1 AND (idle.position != 'between' OR idle.ts_end - idle.ts > 1000000)
-    ORDER BY idle.ts
-  ),
-  _molprof_idle_called
-) AS common
-JOIN _molprof_idle AS idle ON idle._auto_id = common.id
-JOIN slice ON slice.id = common.slice_id
+_NAMED = """
+SELECT slice.id, slice.name, parent.name AS operator
+FROM json_each('{ids}') AS call
+CROSS JOIN slice
 LEFT JOIN slice AS parent ON parent.id = slice.parent_id AND parent.category = 'cpu_op'
-WHERE slice.dur >= 100000 AND common.slice_id NOT IN (SELECT id FROM _molprof_idle_waited)
-GROUP BY slice.name
-ORDER BY time_ns DESC, slice.name
-""",
-)
-# How long after the start of the recording the longest wait with queued work began.
-_LONGEST_WAIT = Query(
-    "idle_causes",
-    """
-SELECT IFNULL((
-  SELECT idle.ts
-  FROM _molprof_idle_part AS part
-  JOIN _molprof_idle AS idle ON idle._auto_id = part.id
-  WHERE part.cause IN ('other_stream', 'other')
-  ORDER BY part.time_ns DESC
-  LIMIT 1
-) - (SELECT MIN(ts) FROM _molprof_recorded), 0) AS late_ns
-""",
-)
+WHERE slice.id = call.value
+"""
 _LOADING = re.compile(r"data.?load", re.IGNORECASE)
+# Shorter calls are what any launch takes.
+_LONG_CALL_NS = 100_000
 _ALLOCATIONS = ("Malloc", "Free", "HostAlloc", "HostRegister")
 # Of the launches; fewer may be captured while other work runs.
 _LEAST_CAPTURED = 0.3
@@ -82,7 +57,6 @@ _LEAST_CAPTURED = 0.3
     rests_on=("gpu_idle", "links"),
     least_gain=0.05,
     of_steps=True,
-    queries=(_GRAPHS,),
 )
 def launch_bound(known: Known) -> Found | None:
     """Fires where the GPU waits for launches 5 % of the time, in gaps of up to 1 ms in which nothing is queued.
@@ -141,7 +115,6 @@ def launch_bound(known: Known) -> Found | None:
     query="idle_places",
     needs=("gpu", "launches"),
     rests_on=("gpu_idle", "links"),
-    queries=(_GRAPHS,),
 )
 def graph_capture(known: Known) -> Found | None:
     """Fires where a graph is instantiated, and 30 % of the launches start no work: they are captured.
@@ -161,8 +134,41 @@ def graph_capture(known: Known) -> Found | None:
 
 
 def _long_calls(known: Known) -> list[dict[str, Any]]:
-    """By name; none of a captured run, which is warmed up, and of which the recorded steps alone count."""
-    return known.rows(_LONG_CALLS) if known.scope.run is None else []
+    """Calls of 0.1 ms or more, but host syncs, in which the CPU was in long gaps, by name, the longest time first.
+
+    In long gaps: with nothing queued, or in the launch. None of a captured run, which is warmed up, and of which the
+    recorded steps alone count.
+    """
+    return known.once("long calls", None, lambda: _found_long_calls(known)) if known.scope.run is None else []
+
+
+def _found_long_calls(known: Known) -> list[dict[str, Any]]:
+    facts = known.facts
+    idle, calls = facts.idle, facts.calls
+    is_sync = np.zeros(len(calls.id), dtype=bool)
+    is_sync[facts.syncs] = True
+    long = np.flatnonzero((calls.ts_end - calls.ts >= _LONG_CALL_NS) & ~is_sync)
+    windows = np.flatnonzero((idle.queue > gaps.QUEUED) & idle.is_long & (idle.call != gaps.NONE))
+    until = np.where(idle.queue == gaps.NOTHING, idle.ts_end, idle.host_end)
+    mine = calls.own_track[idle.call[windows]], idle.ts[windows], until[windows]
+    window, call = overlaps(mine, (calls.track[long], calls.ts[long], calls.ts_end[long]))
+    gap, call = windows[window], long[call]
+    start, end = np.maximum(idle.ts[gap], calls.ts[call]), np.minimum(until[gap], calls.ts_end[call])
+    time_ns, host_ns = end - start, np.minimum(end, idle.host_end[gap]) - np.minimum(start, idle.host_end[gap])
+    ids = calls.id[np.unique(call)].tolist()
+    named = {row["id"]: row for row in known.rows(Query("modules", _NAMED.format(ids=ids)))} if ids else {}
+    rows: dict[str, dict[str, Any]] = {}
+    for number, *times in zip(call.tolist(), time_ns.tolist(), host_ns.tolist(), strict=True):
+        what, length_ns = named[int(calls.id[number])], int(calls.ts_end[number] - calls.ts[number])
+        row = rows.setdefault(
+            what["name"], {"name": what["name"], "count": 0, "time_ns": 0, "host_ns": 0, "longest_ns": 0}
+        )
+        row["count"] += 1
+        row["time_ns"] += times[0]
+        row["host_ns"] += times[1]
+        if length_ns > row["longest_ns"]:
+            row |= {"longest_ns": length_ns, "operator": what["operator"]}
+    return sorted(rows.values(), key=lambda row: (-row["time_ns"], row["name"]))
 
 
 @rule(
@@ -175,7 +181,6 @@ def _long_calls(known: Known) -> list[dict[str, Any]]:
     rests_on=("gpu_idle", "links"),
     least_gain=0.02,
     of_steps=True,
-    queries=(_LONG_CALLS,),
 )
 def long_calls(known: Known) -> Found | None:
     """Fires where, in gaps longer than 1 ms, before the first work and after the last, the CPU is in single calls of
@@ -295,7 +300,6 @@ def host_syncs(known: Known) -> Found | None:
     rests_on=("gpu_idle", "links"),
     least_gain=0.03,
     of_steps=True,
-    queries=(_LONGEST_WAIT,),
 )
 def device_waits(known: Known) -> Found | None:
     """Fires where queued work does not start for 3 % of the time.
@@ -308,9 +312,8 @@ def device_waits(known: Known) -> Found | None:
     if not time_ns:
         return None
     longest_ns = max(part.longest_ns for part in parts)
-    first = known.row(_LONGEST_WAIT)
     # The GPU was busy with work from before, of which nothing is recorded.
-    early = scope.run is None and longest_ns > 0.5 * time_ns and first["late_ns"] < 0.02 * scope.recorded_ns
+    early = scope.run is None and longest_ns > 0.5 * time_ns and _late_ns(known) < 0.02 * scope.recorded_ns
     fix = "Begin the recording between two steps, with nothing queued: what ran before is not in it." if early else ""
     what = "; ".join(f"{IDLE_CAUSES[part.cause]} {time_text(part.time_ns)}" for part in parts)
     return Found(
@@ -320,6 +323,15 @@ def device_waits(known: Known) -> Found | None:
         known.gain(scope.idle_part(time_ns), "gaps with queued work"),
         fix,
     )
+
+
+def _late_ns(known: Known) -> int:
+    """How long after the start of the recording the longest wait with queued work began, ns."""
+    idle, parts = known.facts.idle, known.facts.parts
+    waits = np.flatnonzero(np.isin(parts.cause, [CAUSES.index(cause) for cause in ("other_stream", "other")]))
+    if not len(waits):
+        return 0
+    return int(idle.ts[parts.idle[waits[parts.time_ns[waits].argmax()]]]) - known.facts.span[0]
 
 
 @rule(
@@ -360,7 +372,6 @@ def pauses(known: Known) -> Found | None:
     needs=("gpu",),
     rests_on=("gpu_idle", "gpu_time"),
     note=True,
-    queries=OF_STEPS,
 )
 def limits(known: Known) -> Found | None:
     """Fires where GPU times are recorded."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from molprof.analysis.findings.around import is_of, of_work
-from molprof.analysis.findings.known import EXPOSED, Known
+from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.places import listed, places_of
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.findings.work import (
     POINTWISE,
-    SEQUENCE,
     SMALL_SHARE,
     gpu_share,
     located,
@@ -18,7 +19,7 @@ from molprof.analysis.findings.work import (
     summed,
     work_by_name,
 )
-from molprof.analysis.trace_processor.package import Query
+from molprof.analysis.frame import Frame
 from molprof.common.values import count_text, counted, cut, percent_text, short_name, time_text
 
 _COPIES = ("copy", "cat", "memcpy DtoD")
@@ -33,7 +34,6 @@ _FP32 = (
     "sgemm", "*_sgemm*", "*simt_s*", "*scudnn*", "*<float, float*", "*engine<float*", "*_f32f32_f32f32*",
     "cijk_*_sb_*", "cijk_*_s_b_*",
 )  # fmt: skip
-_CHAINS = Query("fused_chains", "SELECT chain, ts, saved_ns FROM molprof_chain ORDER BY ts, id")
 # All of their kernels are of POINTWISE.
 _POINTWISE_CHAINS = {"RMSNorm", "add, RMSNorm", "SiLU, product"}
 _UNALIGNED = ("*_align1>*", "*_align2>*", "*_align1", "*_align2")
@@ -50,7 +50,6 @@ _UNALIGNED = ("*_align1>*", "*_align2>*", "*_align1", "*_align2")
     least_gain=_LEAST_POINTWISE,
     of_steps=True,
     weight=0.9,
-    queries=(SEQUENCE,),
 )
 def elementwise_chains(known: Known) -> Found | None:
     """Fires where kernels that compute element by element, copy, fill, reduce or normalize follow each other on a
@@ -64,7 +63,7 @@ def elementwise_chains(known: Known) -> Found | None:
     work = sequence(known)
     runs = [
         (stop - start, int(work["dur"][start:stop].sum()), int(work["dur"][start:stop].max()))
-        for start, stop in runs_of(is_of(known, work, POINTWISE), same_stream(work))
+        for start, stop in runs_of(is_of(known, work["name"], POINTWISE), same_stream(work))
         if stop - start > 1
     ]
     saved_ns = sum(whole - longest for _, whole, longest in runs)
@@ -82,6 +81,15 @@ def elementwise_chains(known: Known) -> Found | None:
     return located(known, found, saved_ns, "all kernels of each chain but its longest", POINTWISE)
 
 
+def _chains(known: Known) -> Frame:
+    """Chains of kernels by start: chain, ts, saved_ns."""
+    found, work = known.facts.chains, known.facts.work
+    order = np.lexsort((work.id[found.first], work.ts[found.first]))
+    columns = {"chain": np.array(found.chain, dtype=object), "ts": work.ts[found.first]}
+    columns["saved_ns"] = found.time_ns - found.longest_ns
+    return Frame(columns).where(order)
+
+
 @rule(
     id="library_chains",
     title="Kernels in a row that one kernel of a library does",
@@ -91,7 +99,6 @@ def elementwise_chains(known: Known) -> Found | None:
     needs=("gpu",),
     rests_on=("gpu_work", "gpu_time"),
     weight=0.8,
-    queries=(_CHAINS,),
 )
 def library_chains(known: Known) -> Found | None:
     """Fires where kernels follow each other, exactly and on one stream, that one kernel of a known library does.
@@ -101,7 +108,7 @@ def library_chains(known: Known) -> Found | None:
     known_by = {row["chain"]: row for row in known.report.table("fused_chains").to_json()}
     if not known_by:
         return None
-    rows = known.frame(_CHAINS)
+    rows = _chains(known)
     if known.report.run is not None:
         rows = rows.where(known.scope.stretches.covered(rows["ts"], rows["ts"] + 1) > 0)
     if not (saved_ns := int(rows["saved_ns"].sum())):
@@ -161,7 +168,6 @@ def copies(known: Known) -> Found | None:
     rests_on=("gpu_work", "gpu_time"),
     least_gain=0.02,
     weight=0.7,
-    queries=(EXPOSED,),
 )
 def communication(known: Known) -> Found | None:
     """Fires where collectives run for 2 % of the time with nothing else on the GPU.

@@ -16,6 +16,9 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Struct
 
+from molprof.analysis.facts import gaps
+from molprof.analysis.facts.facts import Facts
+from molprof.analysis.facts.gaps import CAUSES, POSITIONS
 from molprof.analysis.figures.model import RECORDED_SPAN, RUN_TIME, Gain, Group, Report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.frame import Frame
@@ -30,27 +33,10 @@ T = TypeVar("T")
 
 _STEPS = Query("phases", "SELECT ts, ts + dur AS ts_end FROM molprof_step ORDER BY ts")
 SPAN = Query(
-    "idle_causes",
-    "SELECT ts, ts_end FROM (SELECT MIN(ts) AS ts, MAX(ts_end) AS ts_end FROM _molprof_recorded) WHERE ts IS NOT NULL",
+    "recorded",
+    "SELECT ts, ts_end FROM (SELECT MIN(ts) AS ts, MAX(ts_end) AS ts_end FROM molprof_recorded) WHERE ts IS NOT NULL",
 )
 _WORK = Query("gpu_work", "SELECT device, ts, ts + dur AS ts_end FROM molprof_gpu_work ORDER BY ts")
-_IDLE_SUMS = Query(
-    "idle_causes",
-    "SELECT position, cause, is_long, SUM(count) AS count, SUM(time_ns) AS time_ns, MAX(longest_ns) AS longest_ns"
-    " FROM _molprof_idle_sum GROUP BY position, cause, is_long",
-)
-# By gap, as steps may lie in a part of it.
-RUN_IDLE = Query(
-    "idle_causes",
-    "SELECT part.position, part.cause, part.is_long, idle.ts, idle.ts_end, part.time_ns"
-    " FROM _molprof_idle_part AS part CROSS JOIN _molprof_idle AS idle WHERE idle._auto_id = part.id",
-)
-_ENDS = Query(
-    "idle_causes",
-    "SELECT position, MIN(ts_end - ts) AS length_ns, MIN(queue = 3) AS is_late FROM _molprof_idle"
-    " WHERE position != 'between' GROUP BY position",
-)
-FOREIGN_IDLE = (_IDLE_SUMS, _ENDS)
 _COMPILED = Query(
     "work_totals",
     """
@@ -68,25 +54,10 @@ _WAITS = Query("gpu_calls", "SELECT COUNT() AS waits FROM molprof_gpu_call WHERE
 # Causes of idle time in which the CPU does something else than wait or launch.
 OUTSIDE_CALLS = ("cpu_operators", "cpu_outside", "cpu_masks")
 HOST_CAUSES = ("cpu_calls", *OUTSIDE_CALLS)
-# Idle time by step of the call that ends a gap, and GPU work by step of the one that starts it: two queries, which two
-# processes answer.
-OF_STEPS = (
-    Query(
-        "step_placement",
-        """
-INCLUDE PERFETTO MODULE molprof.idle_causes;
-SELECT place.step_id, part.cause, SUM(part.time_ns) AS time_ns
-FROM _molprof_idle AS idle
-CROSS JOIN molprof_call_step AS place
-CROSS JOIN _molprof_idle_part AS part
-WHERE idle.position = 'between' AND place.id = idle.call_id AND part.id = idle._auto_id
-GROUP BY place.step_id, part.cause
-""",
-    ),
-    Query(
-        "step_launches",
-        "SELECT step_id, 'gpu' AS cause, gpu_ns FROM molprof_step_launch WHERE step_id IS NOT NULL AND gpu_ns > 0",
-    ),
+# GPU work by step of the call that starts it.
+_GPU_OF_STEPS = Query(
+    "step_launches",
+    "SELECT step_id, 'gpu' AS cause, gpu_ns FROM molprof_step_launch WHERE step_id IS NOT NULL AND gpu_ns > 0",
 )
 # How each is told to use graphs.
 _ENGINES = {"vllm": "vLLM: without enforce_eager", "sglang": "SGLang: without disable_cuda_graph"}
@@ -201,6 +172,12 @@ class Known:
         self.engine, self._report, self.stacks = engine, report, stacks
         self._kept: dict[tuple[str, Any], Any] = {}
 
+    @property
+    def facts(self) -> Facts:
+        """Facts about intervals of the trace."""
+        found: Facts = self.engine.facts
+        return found
+
     def once(self, kind: str, key: Any, make: Callable[[], T]) -> T:
         """What `make` gave the first time that it was asked for."""
         # `functools.cache` would make a cycle with this object, which would stay until Python's collector runs.
@@ -261,20 +238,22 @@ class Known:
     @cached_property
     def idle(self) -> tuple[IdlePart, ...]:
         """All idle time of the recorded steps, or of the whole of a foreign trace."""
-        if self.scope.run is None:
-            parts = (IdlePart(*row) for row in self.frame(_IDLE_SUMS).rows())
-            return tuple(part for part in parts if part.position not in self.unknown)
-        rows = self.frame(RUN_IDLE)
-        rows = rows.where(rows["position"] == "between")
-        # Of a gap that lies in the steps in part, as large a part of each cause.
-        inside = self.scope.stretches.covered(rows["ts"], rows["ts_end"])
-        times = rows["time_ns"] * inside // np.maximum(1, rows["ts_end"] - rows["ts"])
-        found = []
-        for cause, is_long in dict.fromkeys(rows.select("cause", "is_long").rows()):
-            mine = times[(rows["cause"] == cause) & (rows["is_long"] == is_long) & (times > 0)]
-            if len(mine):
-                found.append(IdlePart("between", cause, bool(is_long), len(mine), int(mine.sum()), int(mine.max())))
-        return tuple(found)
+        idle, parts = self.facts.idle, self.facts.parts
+        position, is_long, times = idle.position[parts.idle], idle.is_long[parts.idle], parts.time_ns
+        if self.scope.run is not None:
+            # Of a gap that lies in the steps in part, as large a part of each cause.
+            inside = self.scope.stretches.covered(idle.ts, idle.ts_end)[parts.idle]
+            times = times * inside // np.maximum(1, idle.ts_end - idle.ts)[parts.idle]
+        chosen = (times > 0) & ((position == 0) | (self.scope.run is None))
+        keys = position[chosen], is_long[chosen].astype(np.int64), parts.cause[chosen]
+        rows, counts, sums, longest = gaps.summed(keys, times[chosen])
+        found = (
+            IdlePart(POSITIONS[where], CAUSES[cause], bool(long), *amounts)
+            for (where, long, cause), *amounts in zip(
+                rows, counts.tolist(), sums.tolist(), longest.tolist(), strict=True
+            )
+        )
+        return tuple(part for part in found if self.scope.run is not None or part.position not in self.unknown)
 
     @cached_property
     def unknown(self) -> dict[str, int]:
@@ -283,13 +262,15 @@ class Known:
         So it may where the first work of every device was queued and started late, and at both ends of a step that was
         cut out of a longer recording.
         """
-        ends = self.rows(_ENDS)
-        cut_out = self.report.trace.cut_out
-        return {
-            end["position"]: end["length_ns"]
-            for end in ends
-            if end["length_ns"] and (cut_out or (end["position"] == "before" and end["is_late"]))
-        }
+        idle, cut_out = self.facts.idle, self.report.trace.cut_out
+        found = {}
+        for number, position in enumerate(POSITIONS[1:], 1):
+            mine = idle.position == number
+            length_ns = int((idle.ts_end - idle.ts)[mine].min()) if mine.any() else 0
+            is_late = position == gaps.BEFORE and bool((idle.queue[mine] == gaps.LATE).all())
+            if length_ns and (cut_out or is_late):
+                found[position] = length_ns
+        return found
 
     @staticmethod
     def summed(parts: Iterable[IdlePart]) -> list[IdlePart]:
@@ -349,11 +330,20 @@ class Known:
     def limits_of_steps(self) -> dict[str, int]:
         """Number of steps by what took most of the time of their work and of the gaps before it, the most first."""
         steps: dict[int, Counter[str]] = {}
-        for step, cause, time_ns in (row for query in OF_STEPS for row in self.frame(query).rows()):
+        for step, cause, time_ns in (*self._idle_of_steps(), *self.frame(_GPU_OF_STEPS).rows()):
             steps.setdefault(step, Counter())[limit_of(cause)] += time_ns
         most = Counter(times.most_common(1)[0][0] for times in steps.values())
         names = _LIMITS | {"gpu": "a busy GPU"}  # with collectives
         return {names[name]: count for name, count in most.most_common()}
+
+    def _idle_of_steps(self) -> list[tuple[int, str, int]]:
+        """Idle time by step of the call that ends a gap, and cause."""
+        idle, parts = self.facts.idle, self.facts.parts
+        step_of = np.append(self.facts.call_steps, gaps.NONE)[idle.call]  # the last is that of no call
+        step = np.where(idle.position == 0, step_of, gaps.NONE)[parts.idle]
+        some = step != gaps.NONE
+        rows, _, sums, _ = gaps.summed((step[some], parts.cause[some]), parts.time_ns[some])
+        return [(number, CAUSES[cause], time_ns) for (number, cause), time_ns in zip(rows, sums.tolist(), strict=True)]
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.trace_processor.package import Query
+from molprof.analysis.union import Union
 from molprof.common.values import bytes_text, count_text, counted, number_text, time_text
 
 # Phases between the logits and the token in which an engine may wait.
 _OF_LOGITS = "(phase.phase GLOB 'mask_*' OR phase.phase = 'processors')"
-# Copies of masks that return only when done, and the syncs of their phases; gaps that these calls lie in.
-_COPIES = Query(
-    "masks",
-    """
+# Copies of masks that return only when done, and the syncs of their phases.
+_BLOCKING = """
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.host_syncs;
-INCLUDE PERFETTO MODULE molprof.idle_causes;
 WITH
   blocking AS (
     SELECT copy.dur, copy.bytes, copy.phase_id, call.id, call.ts, call.dur AS call_ns
@@ -31,28 +31,19 @@ WITH
     JOIN molprof_call_phase AS place ON place.id = wait.id
     WHERE place.phase_id IN (SELECT phase_id FROM blocking)
   )
+"""
+_COPIES = Query(
+    "masks",
+    f"""{_BLOCKING}
 SELECT
   (SELECT COUNT() FROM blocking) AS count,
   (SELECT IFNULL(SUM(dur), 0) FROM blocking) AS gpu_ns,
   (SELECT IFNULL(SUM(bytes), 0) FROM blocking) AS bytes,
   (SELECT IFNULL(SUM(dur), 0) FROM called) AS host_ns,
-  (SELECT COUNT() FROM molprof_mask_step WHERE mask_ns > 0) AS steps,
-  (
-    SELECT IFNULL(SUM(ts_end - ts), 0)
-    FROM _molprof_idle
-    WHERE position = 'between' AND _auto_id IN (
-      SELECT id_0
-      FROM _interval_intersect!(
-        (
-          (SELECT _auto_id AS id, ts, ts_end - ts AS dur FROM _molprof_idle WHERE ts_end > ts),
-          (SELECT id, ts, dur FROM called WHERE dur > 0)
-        ),
-        ()
-      )
-    )
-  ) AS gaps_ns
+  (SELECT COUNT() FROM molprof_mask_step WHERE mask_ns > 0) AS steps
 """,
 )
+_CALLED = Query("masks", f"{_BLOCKING}SELECT ts, ts + dur AS ts_end FROM called")
 _ANY_SYNCS = Query("sync_phases", f"SELECT COUNT() AS count FROM molprof_host_sync_phase AS phase WHERE {_OF_LOGITS}")
 _SYNCS = Query(
     "masks",
@@ -123,6 +114,14 @@ def mask_idle(known: Known) -> Found | None:
     )
 
 
+def _gaps_ns(known: Known) -> int:
+    """The length of the gaps that share time with copies of masks that block, or with syncs beside them, ns."""
+    calls, idle = known.frame(_CALLED), known.facts.idle
+    union = Union(calls["ts"].astype(np.int64), calls["ts_end"].astype(np.int64))
+    touched = (idle.position == 0) & (union.covered(idle.ts, idle.ts_end) > 0)
+    return int((idle.ts_end - idle.ts)[touched].sum())
+
+
 @rule(
     id="mask_copy_blocks",
     title="Copies of masks to the GPU block the CPU",
@@ -132,7 +131,6 @@ def mask_idle(known: Known) -> Found | None:
     needs=("masks", "gpu"),
     rests_on=("gpu_work", "links", "gpu_idle"),
     weight=0.8,
-    queries=(_COPIES,),
 )
 def mask_copy_blocks(known: Known) -> Found | None:
     """Fires where nine of ten steps with masks copy one from pageable memory to the GPU, or in a call that waits.
@@ -140,6 +138,7 @@ def mask_copy_blocks(known: Known) -> Found | None:
     Gain: the copies, and their calls and syncs as far as the GPU was idle in gaps around them.
     """
     scope, found = known.scope, known.row(_COPIES)
+    found["gaps_ns"] = _gaps_ns(known)
     if not found["count"] or found["count"] < _LEAST_COPIES_PER_STEP * found["steps"]:
         return None
     return Found(
@@ -163,7 +162,6 @@ def mask_copy_blocks(known: Known) -> Found | None:
     query="sync_phases",
     needs=("gpu",),
     rests_on=("gpu_idle", "host_time"),
-    queries=(_ANY_SYNCS, _SYNCS),
 )
 def mask_syncs(known: Known) -> Found | None:
     """Fires where masks or logits processors of an engine have a host sync in every second step, other than one that
@@ -195,7 +193,6 @@ def mask_syncs(known: Known) -> Found | None:
     query="SELECT phase, host_ns, launches, kernels FROM molprof_phase_work WHERE phase = 'mask_apply'",
     needs=("masks", "gpu", "launches"),
     rests_on=("gpu_work", "links", "host_time"),
-    queries=(_APPLYING,),
 )
 def mask_apply_on_host(known: Known) -> Found | None:
     """Fires where applying masks copies logits to the host, 4 kB or more, or launches nothing on the GPU.

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from molprof.analysis.facts import gaps
+from molprof.analysis.facts.intervals import Depth
 from molprof.analysis.figures.run_model import PhaseFigures
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.rule import (
@@ -70,36 +72,24 @@ LIMIT 1
 """,
 )
 LEAST_FROM_HOST_PER_STEP = 1
+# Copies from the host in steps that block: of pinned memory only those that do not return before they are done.
 _FROM_HOST = Query(
     "step_placement",
     """
 INCLUDE PERFETTO MODULE molprof.memory_copies;
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-INCLUDE PERFETTO MODULE molprof.launches;
 INCLUDE PERFETTO MODULE molprof.steps;
-INCLUDE PERFETTO MODULE molprof.idle_causes;
-WITH
-  -- Copies that block: of pinned memory only those that do not return before they are done.
-  copied AS (
-    SELECT copy.dur, copy.bytes, call.id, call.ts, call.dur AS call_ns
-    FROM molprof_memory_copy AS copy
-    JOIN molprof_gpu_call AS call ON call.id = copy.call_id
-    JOIN molprof_call_step AS place ON place.id = call.id
-    JOIN slice ON slice.id = copy.id
-    WHERE
-      copy.direction = 'HtoD'
-      AND (slice.name GLOB '*Pageable*' OR NOT slice.name GLOB '*Pinned*' AND NOT call.name GLOB '*Async*')
-  )
-SELECT COUNT() AS count, IFNULL(SUM(dur), 0) AS gpu_ns, IFNULL(SUM(call_ns), 0) AS host_ns,
-  IFNULL(SUM(bytes), 0) AS bytes, (SELECT COUNT() FROM molprof_any_step) AS steps,
-  (SELECT IFNULL(SUM(dur), 0) FROM _interval_intersect!(
-    ((SELECT id, ts, call_ns AS dur FROM copied WHERE call_ns > 0),
-     (SELECT _auto_id AS id, ts, IIF(queue = 2, ts_end, host_end) - ts AS dur FROM _molprof_idle
-      WHERE position = 'between' AND queue > 1)), ()
-  )) AS idle_ns
-FROM copied
+SELECT copy.dur, IFNULL(copy.bytes, 0) AS bytes, call.ts, call.dur AS call_ns
+FROM molprof_memory_copy AS copy
+JOIN molprof_gpu_call AS call ON call.id = copy.call_id
+JOIN molprof_call_step AS place ON place.id = call.id
+JOIN slice ON slice.id = copy.id
+WHERE
+  copy.direction = 'HtoD'
+  AND (slice.name GLOB '*Pageable*' OR NOT slice.name GLOB '*Pinned*' AND NOT call.name GLOB '*Async*')
 """,
 )
+_STEPS = Query("steps", "SELECT COUNT() AS steps FROM molprof_any_step")
 
 _PHASES = ("processor", "sampling")
 # transformers hands processors and sampling a float32 copy of the last logits.
@@ -196,7 +186,6 @@ def processor_share(known: Known) -> Found | None:
     ),
     needs=("processor", "time"),
     rests_on=("host_time",),
-    run_queries=(_LOOP,),
 )
 def row_masking(known: Known) -> Found | None:
     """Fires where every step takes single rows (`aten::select`, `aten::slice`, `aten::index_put_`) at least once per
@@ -253,6 +242,19 @@ def processor_syncs(known: Known) -> Found | None:
     )
 
 
+def _copies_from_host(known: Known) -> dict[str, int]:
+    """Number and times of copies from the host in steps, and how long gaps with nothing queued lay in their calls."""
+    rows, idle = known.frame(_FROM_HOST), known.facts.idle
+    dur, size, ts, call_ns = (rows[name].astype(np.int64) for name in ("dur", "bytes", "ts", "call_ns"))
+    until = np.where(idle.queue == gaps.NOTHING, idle.ts_end, idle.host_end)
+    windows = np.flatnonzero((idle.position == 0) & (idle.queue > gaps.QUEUED))
+    depth = Depth(idle.ts[windows], until[windows])
+    return {
+        "count": len(rows), "gpu_ns": int(dur.sum()), "host_ns": int(call_ns.sum()), "bytes": int(size.sum()),
+        "steps": known.row(_STEPS)["steps"], "idle_ns": int(depth.time(ts, ts + call_ns).sum()),
+    }  # fmt: skip
+
+
 @rule(
     id="host_copies",
     title="Every step waits for copies from the host to the GPU",
@@ -261,14 +263,13 @@ def processor_syncs(known: Known) -> Found | None:
     query="memory_copies",
     needs=("gpu",),
     rests_on=("gpu_work", "links", "steps"),
-    queries=(_FROM_HOST,),
 )
 def host_copies(known: Known) -> Found | None:
     """Fires where every step copies from pageable memory to the device, or in calls that block.
 
     Gain: the copies, and the time in their calls with nothing queued.
     """
-    scope, copies = known.scope, known.row(_FROM_HOST)
+    scope, copies = known.scope, _copies_from_host(known)
     if not copies["steps"] or copies["count"] < LEAST_FROM_HOST_PER_STEP * copies["steps"]:
         return None
     return Found(
@@ -354,7 +355,6 @@ def vocabulary_copies(known: Known) -> Found | None:
     query="SELECT ts, dur, name FROM slice WHERE name = 'aten::cat' ORDER BY dur DESC, ts LIMIT 50",
     needs=("time",),
     rests_on=("gpu_time", "links", "host_time"),
-    queries=(_CATS_AND_ATTENTION,),
 )
 def cache_concatenation(known: Known) -> Found | None:
     """Fires where the last two `aten::cat` before each attention belong to a dynamic cache; in a foreign trace, four or

@@ -130,8 +130,6 @@ class Rule(Struct, frozen=True, kw_only=True):
     weight: float = 1.0  # part of its bound that such a fix reaches as a rule, for the order of findings alone
     note: bool = False  # nothing to do about it
     of_steps: bool = False  # `least_gain` is of the time of such steps as were recorded, not of the run
-    queries: tuple[Query, ...] = ()  # what it asks, except what depends on the trace
-    run_queries: tuple[Query, ...] = ()  # the same of captured runs
 
     def applied(self, known: Known) -> Found | None:
         """What it finds in a trace that has what it needs, unless that gains too little."""

@@ -49,7 +49,6 @@ def _steps_ratio(run: Run) -> float:
     ),
     needs=("timed",),
     least_gain=0,
-    run_queries=(_ROWS,),
 )
 def idle_rows(known: Known) -> Found | None:
     """Fires where 10 % of the row-steps are of finished rows.
@@ -106,7 +105,6 @@ def idle_rows(known: Known) -> Found | None:
     query="drift",
     needs=("timed",),
     least_gain=0,
-    run_queries=(_ROWS,),
 )
 def junk_tokens(known: Known) -> Found | None:
     """Fires where 1 % of the tokens are junk or filler.
@@ -137,7 +135,6 @@ def junk_tokens(known: Known) -> Found | None:
     ),
     needs=("timed",),
     least_gain=0,
-    run_queries=(_ROWS,),
 )
 def runaway_answers(known: Known) -> Found | None:
     """Fires where 1 % of the tokens of answers to prompts of plain text are white space, 8 or more tokens in a row, or
@@ -202,7 +199,6 @@ def _wasted(known: Known, what: str, fix: str = "", explanation: str = "") -> Fo
     needs=("report",),
     rests_on=("host_time",),
     least_gain=0,
-    queries=(_COMPILING,),
 )
 def compiling(known: Known) -> Found | None:
     """Fires where torch.compile compiled in a timed pass or inside recorded steps; a compiled region that only runs

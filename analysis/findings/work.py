@@ -69,22 +69,6 @@ def summed(work: Iterable[Work]) -> tuple[int, int]:
     return sum(item.count for item in found), sum(item.time_ns for item in found)
 
 
-# Every piece of work in order of start on its stream, by kind, which `is_of` takes. Where all is on one device, no text
-# is written for each.
-SEQUENCE = Query(
-    "gpu_work",
-    """
-SELECT
-  IIF(EXISTS(SELECT 1 FROM _molprof_only_device), 0, work.device) AS device, IFNULL(work.stream, -1) AS stream,
-  work.ts, work.ts_end, work.dur, slice.stack_id AS kind
-FROM _molprof_work AS work
-CROSS JOIN slice
-WHERE slice.id = work.id
-ORDER BY 1, 2, work.ts, work.id
-""",
-)
-
-
 def gpu_share(known: Known, gpu_ns: float) -> float:
     """Of the wall time, of work on all devices."""
     return known.scope.gpu_part(gpu_ns / known.scope.devices)
@@ -103,11 +87,15 @@ def located(known: Known, found: Found, gain_ns: int, bounded_by: str, of: tuple
 
 
 def sequence(known: Known) -> Frame:
-    """Work in order; of a run that of its recorded steps."""
-    work = known.frame(SEQUENCE)
+    """Work in order of device, stream and start, by the number of its name; of a run that of its recorded steps."""
+    work = known.facts.work
+    order = np.lexsort((work.id, work.ts, work.stream, work.device))
+    columns = {"device": work.device, "stream": work.stream, "ts": work.ts, "ts_end": work.ts_end}
+    columns |= {"dur": work.ts_end - work.ts, "name": known.facts.name_of}
+    found = Frame({name: column[order] for name, column in columns.items()})
     if known.report.run is None:
-        return work
-    return work.where(known.scope.stretches.covered(work["ts"], work["ts"] + 1) > 0)
+        return found
+    return found.where(known.scope.stretches.covered(found["ts"], found["ts"] + 1) > 0)
 
 
 def runs_of(chosen: np.ndarray, alike: np.ndarray) -> Iterator[tuple[int, int]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from molprof.analysis.facts.gaps import until_own
 from molprof.analysis.frame import Frame
 from molprof.analysis.reader.stacks import Nest
 from molprof.analysis.trace_processor import TraceProcessor
@@ -22,29 +23,8 @@ _LANES = Query(
     "SELECT phase.phase, lane.upid, lane.tid, lane.ts, lane.ts_end FROM _molprof_phase_lane AS lane"
     " JOIN molprof_phase AS phase USING (id) ORDER BY lane.upid, lane.tid, lane.ts",
 )
-# Up to its first call or operator it is the thread that started the last work.
-_WAITS = Query(
-    "idle_causes",
-    """
-INCLUDE PERFETTO MODULE molprof.idle_causes;
-WITH
-  part AS (
-    SELECT
-      waited.ts + IFNULL(before.dur, 0) AS ts,
-      waited.ts + waited.dur AS ts_end,
-      waited.track_id
-    FROM _molprof_waited_for AS waited
-    JOIN _molprof_host_idle AS host USING (id)
-    LEFT JOIN _molprof_waited_for AS before
-      ON before.id = host.id AND before.track_id != host.track_id AND waited.track_id = host.track_id
-  )
-SELECT thread.upid, thread.tid, part.ts, part.ts_end
-FROM part
-JOIN thread_track AS track ON track.id = part.track_id
-JOIN thread USING (utid)
-WHERE part.ts_end > part.ts
-ORDER BY part.ts, part.ts_end, thread.utid
-""",
+_THREADS = Query(
+    "annotations", "SELECT track.id, thread.upid, thread.tid FROM thread_track AS track JOIN thread USING (utid)"
 )
 Stretch = tuple[str | None, int, int, int]  # phase, thread, start and end
 
@@ -90,9 +70,11 @@ def waits_of(engine: TraceProcessor, around: Frame) -> Frame:
     around: frames, operators included. phase: None outside phases. frame_id: None in no frame.
     """
     threads: Threads = {}
+    found = until_own(engine.facts.windows, engine.facts.waited)
+    place_of = {track: place for track, *place in query_rows(engine, _THREADS)[1]}
     waits = [
-        (threads.setdefault((upid, tid), len(threads)), ts, ts_end)
-        for upid, tid, ts, ts_end in query_rows(engine, _WAITS)[1]
+        (threads.setdefault(tuple(place_of[track]), len(threads)), ts, ts_end)
+        for track, ts, ts_end in zip(found.track.tolist(), found.ts.tolist(), found.ts_end.tolist(), strict=True)
     ]
     names = ("phase", "frame_id", "own_ns")
     if not waits:

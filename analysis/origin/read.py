@@ -29,7 +29,6 @@ _TOTALS = Query(
     "launches",
     """
 INCLUDE PERFETTO MODULE molprof.host_syncs;
-INCLUDE PERFETTO MODULE molprof.idle_causes;
 INCLUDE PERFETTO MODULE molprof.operators;
 SELECT
   (SELECT IFNULL(SUM(dur), 0) FROM slice WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset')) AS gpu_ns,
@@ -39,8 +38,7 @@ SELECT
   (SELECT graph_launches FROM molprof_launch_count) AS graph_launches,
   (SELECT COUNT() FROM molprof_host_sync) AS syncs,
   (SELECT IFNULL(SUM(dur), 0) FROM molprof_host_sync) AS sync_ns,
-  (SELECT COUNT() FROM molprof_leaf_operator) AS operators,
-  (SELECT IFNULL(SUM(dur), 0) FROM _molprof_host_idle) AS wait_ns
+  (SELECT COUNT() FROM molprof_leaf_operator) AS operators
 """,
 )
 _LEAVES = Query("operators", "SELECT id FROM molprof_leaf_operator")
@@ -158,7 +156,11 @@ def origins_of(engine: TraceProcessor, info: TraceInfo) -> Origins:
         calls=calls.where(calls.known("kind") | (calls["is_sync"] == 1) | starts),
         operators=read_frame(engine, "operators", "id own_ns phase"),
         leaves=engine.query(_LEAVES.text)["id"],
-        totals={**query_row(engine, _TOTALS), "python_ns": host_ns},
+        totals={
+            **query_row(engine, _TOTALS),
+            "wait_ns": int((engine.facts.windows.ts_end - engine.facts.windows.ts).sum()),
+            "python_ns": host_ns,
+        },
         steps=len(steps),
         tokens=sum(steps) if steps and None not in steps else None,
     )

@@ -150,7 +150,7 @@ _STEPS = Query(
     " WHERE work.rank IS {rank} GROUP BY step.id ORDER BY step.ts, step.id",
 )
 _GAPS = Query(
-    "idle_causes",
+    "idle_gaps",
     "SELECT start_ns, start_ns + dur AS end_ns, cause FROM ("
     "SELECT gap.ts + {origin} AS start_ns, gap.dur, gap.cause FROM molprof_idle_gap AS gap"
     " JOIN molprof_gpu_work AS work ON work.id = gap.next_id"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
-GPU_CALLS = ("cuda_runtime", "cuda_driver")
+from molprof.analysis.facts.slices import GPU_CALLS, GPU_WORK
+
 # Kineto before torch 1.12.
 _BEFORE = {
     "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset", "Runtime": "cuda_runtime", "Operator": "cpu_op",

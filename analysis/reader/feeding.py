@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from molprof.analysis.facts.slices import FedSlices
 from molprof.analysis.reader.events import FLOW_PHASES, NUMBERS
 from molprof.analysis.reader.part import NO_NUMBER, Label
 from molprof.analysis.reader.places import HOME_TID, Places, find_places
@@ -36,6 +37,8 @@ _INITIALIZATION, _STRING, _EVENT, _KERNEL_OBJECT = 1, 2, 4, 7
 _INSTANT, _COMPLETE, _ASYNC_INSTANT = 0, 4, 6
 _PROCESS, _THREAD = 1, 2
 _INT64, _DOUBLE, _TEXT, _KOID = 3, 5, 6, 8
+# As the engine's JSON reader names an event without a name.
+NO_NAME = "[No name]"
 _INLINE = 0x8000
 _MAGIC = 0x0016547846040010
 # Instants of the whole trace or a process have no thread.
@@ -50,13 +53,38 @@ _decode_args = msgspec.json.Decoder(dict[str, Any], float_hook=exact_float).deco
 def feed_events(engine: TraceProcessor, found: Survey) -> Places:
     """Feeds what the survey found, frees its arrays and drafts, and tells where its tracks are. Raises EngineError."""
     places = find_places(found)
-    chunks = compact_chunks(found, places) if fits(found, places) else json_chunks((found, places))
+    if fits(found, places):
+        chunks = compact_chunks(found, places)
+        engine.fed = _fed_slices(found, places)
+    else:
+        chunks = json_chunks((found, places))
     with closing(ahead(chunks)) as made:
         for chunk in made:
             engine.feed(chunk)
     found.release()
     engine.finish()
     return places
+
+
+def _fed_slices(found: Survey, places: Places) -> FedSlices:
+    """The slices in the order in which the compact format has them: each event is one."""
+    order = found.order
+    ts = found.starts_ns[order]
+    ids = list(zip(places.pids.tolist(), places.tids.tolist(), strict=True))
+    place = found.tracks[order]
+    moved = np.flatnonzero(found.lanes[order])
+    for position, event in zip(moved.tolist(), order[moved].tolist(), strict=True):
+        track = int(found.tracks[event])
+        ids.append((ids[track][0], places.lane_tids[track, int(found.lanes[event])]))
+        place[position] = len(ids) - 1
+    return FedSlices(
+        ts=ts,
+        ts_end=ts + found.durations_ns[order],
+        place=place,
+        places=ids,
+        label=found.label_of[order],
+        labels=[(plain_text(label.category or ""), plain_text(label.name or NO_NAME)) for label in found.labels],
+    )
 
 
 def fits(found: Survey, places: Places) -> bool:
@@ -139,7 +167,7 @@ def _template(label: Label, has_number: bool, home: int, texts: _Texts) -> np.nd
     body = b"".join(args) + (b"" if kind == _INSTANT else _words(0))  # end, or number of an async event
     size = 4 + len(body) // 8
     category = texts[label.category or ""]
-    name = texts[label.name or "[No name]"]  # as the engine's JSON reader names it
+    name = texts[label.name or NO_NAME]
     head = _EVENT | size << 4 | kind << 16 | len(args) << 20 | category << 32 | name << 48
     return np.frombuffer(_words(head, 0, 0, 0) + body, dtype=np.int64)
 

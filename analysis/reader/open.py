@@ -13,13 +13,13 @@ import msgspec
 from isal import isal_zlib
 from msgspec import structs
 
+from molprof.analysis.facts.tables import install
 from molprof.analysis.reader import Reading, TraceInfo, is_stream
 from molprof.analysis.reader.stacks import Stacks
 from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE, TraceProcessor, engine_version, open_engine
 from molprof.common.cache import cache_key, read_entry, write_entry
 from molprof.common.errors import QueryError, TraceError
 from molprof.common.text import escaped
-from molprof.queries import PACKAGE, modules
 
 # On disk: two dozen recorded traces, or the last few of 100 MB.
 MAX_BYTES = 512 << 20
@@ -104,7 +104,7 @@ def open_trace(
                 known = msgspec.json.encode(structs.replace(info, path="", problem=problem))
                 content = b"".join((len(known).to_bytes(_NUMBER_BYTES, "little"), known, state))
                 write_entry(_FOLDER, key, content, MAX_BYTES, _checksum)
-        engine.register_package(PACKAGE, modules())
+        install(engine)
         yield engine, info
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,15 @@ MOST_STACK_EVENTS = 250_000
 MOST_TEXT_BYTES = 100_000_000
 # Of nested slices that are placed all at once.
 _LEVELS = 256
+
+
+class Segments(NamedTuple):
+    """Time of threads, cut where slices start and end: arrays of int64."""
+
+    threads: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    owners: np.ndarray  # index of the innermost slice
 
 
 class Nest:
@@ -71,6 +81,20 @@ class Nest:
         paths.append(np.array(list(deeper), dtype=np.int64))
         outer, name = np.divmod(np.concatenate(paths), most)
         return around, path, outer - 1, name
+
+    @cached_property
+    def segments(self) -> Segments:
+        """The time of each thread that is in any slice, by the innermost of them, in order of thread and start."""
+        index = np.flatnonzero(self.ends > self.starts)
+        thread = np.concatenate([self.threads[index]] * 2)
+        moment = np.concatenate([self.ends[index], self.starts[index]])
+        # At one moment slices end first, the inner before the outer, then others start, the outer before the inner.
+        order = np.lexsort((np.concatenate([-1 - index, index]), moment, thread))
+        thread, moment = thread[order], moment[order]
+        owner = np.concatenate([self.nested[0][index], index])[order]
+        some = np.append((thread[1:] == thread[:-1]) & (moment[1:] > moment[:-1]), False)[: len(order)] & (owner >= 0)
+        first = np.flatnonzero(some)
+        return Segments(thread[first], moment[first], moment[first + 1], owner[first])
 
     def around(self, threads: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """The innermost slice around each of others; -1 for none."""

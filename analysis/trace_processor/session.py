@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from molprof.analysis.trace_processor.protocol import (
     MAX_REQUEST_BYTES,
@@ -20,7 +19,6 @@ from molprof.analysis.trace_processor.protocol import (
     to_columns,
 )
 from molprof.common.errors import EngineError, QueryError
-from molprof.queries import included
 
 if TYPE_CHECKING:
     from molprof.analysis.trace_processor.native import NativeTransport
@@ -59,8 +57,10 @@ class TraceProcessor:
         self._relaying = threading.Lock()
         self._sequence = 0  # of the next request
         self._packages: dict[str, dict[str, str]] = {}
-        self._answers: dict[str, Columns] = {}
-        self._copies = ExitStack()  # of this process
+        # Called with each query before it is asked; what it provides queries from.
+        self.before_query: Callable[[str], None] | None = None
+        self.facts: Any = None
+        self.fed: Any = None  # the slices in it, where the reader knows them: `FedSlices`
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
         """Appends trace data in any format; the first piece must be long enough to show which. Raises EngineError."""
@@ -98,8 +98,8 @@ class TraceProcessor:
         Arrays of int64 or float64; object arrays for text, blobs, columns with NULL (as None) and columns without rows.
         shown: the text that errors quote, of which `sql` is a part at the same lines and columns. Raises QueryError.
         """
-        if sql in self._answers:
-            return self._answers[sql]
+        if self.before_query is not None:
+            self.before_query(sql)
         names: list[str] = []
         batches: list[Fields] = []
         for reply in self._exchange(_QUERY, (_QUERIED, message((_QUERY_SQL, sql)))):
@@ -120,23 +120,6 @@ class TraceProcessor:
         if self._packages:
             raise EngineError("a trace processor with packages has no state to keep")
         return None if self._transport is None else self._transport.state()
-
-    def share(self, queries: Sequence[str], first: str) -> None:
-        """Answers `queries` now, if a copy of this process can help; `query` gives the same answers from then on.
-
-        first: a query that makes what many of them need. A copy answers those that do without, at the same time.
-        Another copy, which then has these tables, shares the others.
-        """
-        # On use: most processes ask queries one by one.
-        from molprof.analysis.trace_processor.shared import answered
-        from molprof.common.process import can_copy
-
-        if self._transport is not None and self._transport.is_embedded and can_copy():
-            made = included(first)
-            without = [query for query in queries if made.isdisjoint(included(query))]
-            self._answers |= answered(self.query, without, self._copies, first=first)
-            rest = [query for query in queries if query not in without]
-            self._answers |= answered(self.query, rest, self._copies, made)
 
     def relay(self, requests: bytes) -> bytes:
         """The replies to a `TraceProcessorRpcStream` of another client, from any thread. Raises EngineError."""
@@ -161,7 +144,6 @@ class TraceProcessor:
             if self._transport is not None:
                 self._transport.close()
                 self._transport = None
-        self._copies.close()  # last: they end meanwhile
 
     def __enter__(self) -> TraceProcessor:
         return self

@@ -20,7 +20,7 @@ _STRIPS = Query(
     "steps",
     """
 INCLUDE PERFETTO MODULE molprof.host_syncs;
-INCLUDE PERFETTO MODULE molprof.idle_causes;
+INCLUDE PERFETTO MODULE molprof.idle_gaps;
 INCLUDE PERFETTO MODULE molprof.modules;
 INCLUDE PERFETTO MODULE molprof.phases;
 INCLUDE PERFETTO MODULE molprof.tokens;

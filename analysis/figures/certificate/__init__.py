@@ -41,11 +41,6 @@ _STEP_KERNELS = Query(
 )
 
 
-def queries() -> tuple[Query, ...]:
-    """What `certify` asks of every trace."""
-    return (_STEP_KERNELS, _RECORDED, *(query for check in CHECKS if check.asks for query in check.queries))
-
-
 def certify(
     engine: TraceProcessor,
     info: TraceInfo,

@@ -11,7 +11,7 @@ from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_dicts
 
-RUNS = Query("certificate_cycles", "SELECT number, name, ts, dur, gap_ns FROM molprof_profiler_run ORDER BY number")
+RUNS = Query("profiler_runs", "SELECT number, name, ts, dur, gap_ns FROM molprof_profiler_run ORDER BY number")
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,8 @@ class Check:
 
     id: str
     title: str
-    queries: tuple[Query, ...]  # the first is the evidence; without those that depend on the trace
+    queries: tuple[Query, ...]  # the first is the evidence
     find: Callable[[Facts], Iterator[Doubt]]
-    asks: bool = True  # `find` asks them; else the reader knows what they show
 
 
 CHECKS: list[Check] = []  # in the order in which they are declared
@@ -73,11 +72,11 @@ def lost(groups: Iterable[Group], reason: str, evidence: Evidence) -> Iterator[D
 Find = Callable[[Facts], Iterator[Doubt]]
 
 
-def check(id_: str, title: str, *asked: Query, asks: bool = True) -> Callable[[Find], Find]:
+def check(id_: str, title: str, *asked: Query) -> Callable[[Find], Find]:
     """The next check: each stands at the function that finds its doubts."""
 
     def declared(find: Find) -> Find:
-        CHECKS.append(Check(id_, title, asked, find, asks))
+        CHECKS.append(Check(id_, title, asked, find))
         return find
 
     return declared

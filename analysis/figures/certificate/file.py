@@ -27,7 +27,7 @@ _COARSE_START_NS = 100
 _OFTEN = 0.01
 
 
-@check("file", "the file is whole", _EVENTS, asks=False)
+@check("file", "the file is whole", _EVENTS)
 def _file(facts: Facts) -> Iterator[Doubt]:
     info = facts.info
     lacking: Evidence = {"lost_events": info.lost_events}
@@ -55,7 +55,7 @@ def _at_least(facts: Facts, reason: str, evidence: Evidence) -> Iterator[Doubt]:
         yield bounded(group, reason, evidence, *bounds)
 
 
-@check("sums", "sums that must hold do", _EVENTS, asks=False)
+@check("sums", "sums that must hold do", _EVENTS)
 def _sums(facts: Facts) -> Iterator[Doubt]:
     for each in facts.sums:
         if not each.holds:
@@ -64,7 +64,7 @@ def _sums(facts: Facts) -> Iterator[Doubt]:
             yield from (bounded(group, reason, evidence) for group in facts.among(*each.groups) or each.groups)
 
 
-@check("early_end", "the file has what the profiler writes last", RUNS, asks=False)
+@check("early_end", "the file has what the profiler writes last", RUNS)
 def _early_end(facts: Facts) -> Iterator[Doubt]:
     """torch writes devices and a version ahead of all events, and the profiler's span and `traceName` behind them."""
     info, keys = facts.info, facts.info.keys
@@ -81,7 +81,7 @@ def _early_end(facts: Facts) -> Iterator[Doubt]:
         yield from lost(_OF_GPU, reason, evidence)
 
 
-@check("repeated", "no event stands twice", _EVENTS, asks=False)
+@check("repeated", "no event stands twice", _EVENTS)
 def _repeated(facts: Facts) -> Iterator[Doubt]:
     condition = facts.info.condition
     is_coarse = condition.host is not None and condition.host.start_step_ns >= _COARSE_START_NS
@@ -113,7 +113,7 @@ def _repeated(facts: Facts) -> Iterator[Doubt]:
         yield from (bounded(group, reason, evidence) for group in facts.among("host_time"))
 
 
-@check(PASSES, "the passes of a capture agree", _STEP_LAUNCHES, asks=False)
+@check(PASSES, "the passes of a capture agree", _STEP_LAUNCHES)
 def _passes(facts: Facts) -> Iterator[Doubt]:
     """Tokens are those of the timed passes, and events those of the recorded one."""
     problems = (facts.info.manifest or {}).get("problems")
@@ -121,7 +121,7 @@ def _passes(facts: Facts) -> Iterator[Doubt]:
         yield bounded("steps", str(problem), {"problem": str(problem)})
 
 
-@check("memory", "memory events are there if asked for", _MEMORY, asks=False)
+@check("memory", "memory events are there if asked for", _MEMORY)
 def _memory(facts: Facts) -> Iterator[Doubt]:
     # torch writes 1; other writers true.
     if facts.info.keys.get("profile_memory") in (1, True) and not facts.info.memory_events:

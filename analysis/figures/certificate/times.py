@@ -40,7 +40,7 @@ _FINE = 0.01
 _COARSE_NS = 1000
 
 
-@check("resolution", "the clocks can tell the times", _LENGTHS, _DEVICES, asks=False)
+@check("resolution", "the clocks can tell the times", _LENGTHS, _DEVICES)
 def _resolution(facts: Facts) -> Iterator[Doubt]:
     """Each time may be off by a step of its clock."""
     gpu, host = facts.info.condition.gpu, facts.info.condition.host

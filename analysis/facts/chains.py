@@ -1,0 +1,87 @@
+"""Chains of kernels that one kernel of a library does: names that follow each other on a stream, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from molprof.analysis.facts.gaps import Array, Work
+
+
+class Form(Struct, frozen=True):
+    """One way in which a chain is written."""
+
+    chain: str
+    names: tuple[frozenset[int], ...]  # of each place, the names of work that it takes, as numbers
+
+
+class Chains(Struct, frozen=True):
+    """Chains that were found, in order of device, stream and start; of chains inside each other the longest."""
+
+    chain: tuple[str, ...]
+    first: Array  # index of its first work
+    kernels: Array  # how many it has
+    time_ns: Array  # sum of their times
+    longest_ns: Array  # of them
+
+
+NO_CHAINS = Chains((), *(np.empty(0, dtype=np.int64) for _ in range(4)))
+
+
+def find_chains(work: Work, name_of: Array, forms: Sequence[Form]) -> Chains:
+    """Return the chains of the work. name_of: of each piece of work, the number of its name."""
+    order = np.lexsort((work.id, work.ts, work.stream, work.device))
+    names, duration = name_of[order], (work.ts_end - work.ts)[order]
+    # Where the work of each stream ends: a chain does not go on behind it.
+    device, stream = work.device[order], work.stream[order]
+    ends = np.append(np.flatnonzero((device[1:] != device[:-1]) | (stream[1:] != stream[:-1])) + 1, len(order))
+    left = np.repeat(ends, np.diff(ends, prepend=0)) - np.arange(len(order))
+    size = int(names.max(initial=-1)) + 1
+    rows: list[tuple[str, Array, int]] = []
+    for form in forms:
+        length = len(form.names)
+        starts = np.flatnonzero((left >= length) & _are(form.names[0], size)[names])
+        for place in range(1, length):
+            starts = starts[_are(form.names[place], size)[names[starts + place]]]
+        rows.append((form.chain, starts, length))
+    start = np.concatenate([row[1] for row in rows]) if rows else np.empty(0, dtype=np.int64)
+    length = np.concatenate([np.full(len(row[1]), row[2]) for row in rows]) if rows else start
+    number = np.repeat(np.arange(len(rows)), [len(row[1]) for row in rows])
+    kept = ~_inside_longer(start, length)
+    start, length, number = start[kept], length[kept], number[kept]
+    sums = np.append(0, np.cumsum(duration))
+    time_ns = sums[start + length] - sums[start]
+    longest_ns = np.zeros(len(start), dtype=np.int64)
+    for place in range(int(length.max(initial=0))):
+        inside = length > place
+        longest_ns[inside] = np.maximum(longest_ns[inside], duration[start[inside] + place])
+    by_start = sorted(range(len(start)), key=lambda row: (int(start[row]), rows[number[row]][0]))
+    chosen = np.array(by_start, dtype=np.int64)
+    return Chains(
+        tuple(rows[number[row]][0] for row in by_start),
+        order[start[chosen]],
+        length[chosen],
+        time_ns[chosen],
+        longest_ns[chosen],
+    )
+
+
+def _are(wanted: frozenset[int], size: int) -> Array:
+    """Return whether each number below `size` is wanted: bool."""
+    found = np.zeros(size, dtype=bool)
+    found[list(wanted)] = True
+    return found
+
+
+def _inside_longer(start: Array, length: Array) -> Array:
+    """Return whether a longer chain holds each one: bool. The longest has some places, so that few are compared."""
+    inside = np.zeros(len(start), dtype=bool)
+    for longer in np.unique(length).tolist():
+        starts = np.unique(start[length == longer])
+        # The last chain of that length that begins no later reaches furthest.
+        before = np.searchsorted(starts, start, side="right") - 1
+        reaches = np.where(before >= 0, starts[np.maximum(before, 0)] + longer, -1)
+        inside |= (length < longer) & (reaches >= start + length)
+    return inside

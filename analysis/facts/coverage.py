@@ -1,0 +1,81 @@
+"""Exposed and hidden time: what else of its device runs at the same time as work of one key (a name, class, phase).
+
+Of all work of a key: busy time is the time in which any of it runs, exposed the part in which no work of another key
+does, hidden the rest. Work of one key beside work of its own key alone is exposed. Work of 0 ns counts nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+
+from molprof.analysis.facts.gaps import Array, Work
+from molprof.analysis.facts.intervals import Coverage, ends_before, on_one_line
+
+# Keys of which a pair can be told by the bits of one int64.
+MOST_PAIRED = 62
+
+
+class Exposure(Struct, frozen=True):
+    """By key: arrays of int64, ns; times of several devices add up."""
+
+    busy: Array
+    exposed: Array
+
+
+def overlapping(work: Work) -> Array:
+    """Return whether each piece of work runs at the same time as other work of its device: bool."""
+    lasts = np.flatnonzero(work.ts_end > work.ts)
+    device, ts, ts_end = work.device[lasts], work.ts[lasts], work.ts_end[lasts]
+    before = ends_before(device, ts, ts_end)
+    is_late = (before >= 0) & (ts_end[before] > ts)
+    is_early = np.append((device[1:] == device[:-1]) & (ts[1:] < ts_end[:-1]), False)[: len(lasts)]
+    found = np.zeros(len(work.ts), dtype=bool)
+    found[lasts[is_late | is_early]] = True
+    return found
+
+
+def exposure(work: Work, keys: Array, size: int) -> Exposure:
+    """Return busy and exposed time of each key below `size`. keys: of each piece of work."""
+    merged = Coverage(work.device * size + keys, work.ts, work.ts_end)
+    key = merged.keys % size
+    busy = np.zeros(size, dtype=np.int64)
+    np.add.at(busy, key, merged.ends - merged.starts)
+    # Between two moments, each key that runs has one merged interval: where one runs, their sum is its number.
+    length, running, total = _moments(merged.keys // size, merged, key)
+    exposed = np.zeros(size, dtype=np.int64)
+    alone = running == 1
+    np.add.at(exposed, total[alone], length[alone])
+    return Exposure(busy, exposed)
+
+
+def shared_time(work: Work, keys: Array, size: int) -> Array:
+    """Return how long work of each pair of keys runs at the same time, ns: int64, (size, size), symmetric, 0 inside.
+
+    Raises ValueError for more than MOST_PAIRED keys.
+    """
+    if size > MOST_PAIRED:
+        raise ValueError(f"{size} keys, and pairs of at most {MOST_PAIRED} can be told")
+    merged = Coverage(work.device * size + keys, work.ts, work.ts_end)
+    length, _, masks = _moments(merged.keys // size, merged, np.left_shift(1, merged.keys % size))
+    distinct, which = np.unique(masks, return_inverse=True)
+    times = np.zeros(len(distinct), dtype=np.int64)
+    np.add.at(times, which.reshape(-1), length)
+    bits = (distinct[:, None] >> np.arange(size)) & 1
+    shared: Array = (bits * times[:, None]).T @ bits
+    np.fill_diagonal(shared, 0)
+    return shared
+
+
+def _moments(device: Array, merged: Coverage, amounts: Array) -> tuple[Array, Array, Array]:
+    """Return the time to the next change on a device, how many intervals run in it, and the sum of their amounts."""
+    device, moment = np.concatenate([device, device]), np.concatenate([merged.starts, merged.ends])
+    change = np.repeat([1, -1], len(merged.starts))
+    (line,) = on_one_line([device], [moment])
+    order = np.argsort(line, kind="stable")
+    running, total = np.cumsum(change[order]), np.cumsum((change * np.concatenate([amounts, amounts]))[order])
+    ordered = moment[order]
+    # At the end of a device nothing runs, so that the step to the next device counts nothing.
+    length = np.append(np.diff(ordered), 0)[: len(ordered)]
+    some = running > 0
+    return length[some], running[some], total[some]

@@ -1,0 +1,408 @@
+"""The facts of one trace: read from the engine's base tables when one is asked for first, and kept."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import Struct
+
+from molprof.analysis.facts import gaps
+from molprof.analysis.facts.chains import NO_CHAINS, Chains, Form, find_chains
+from molprof.analysis.facts.gaps import NO_STREAM, NONE, Array
+from molprof.analysis.facts.intervals import Coverage, overlaps
+from molprof.analysis.facts.slices import DRIVER, KERNEL, OPERATOR, RUNTIME, Slices, read_slices
+from molprof.queries import PACKAGE
+
+if TYPE_CHECKING:
+    from molprof.analysis.trace_processor import TraceProcessor
+
+_WORK = f"""
+SELECT id, IIF(EXISTS(SELECT 1 FROM _molprof_only_device), 0, device) AS device,
+  IFNULL(stream, {NO_STREAM}) AS stream, IFNULL(call_id, -1) AS call_id
+FROM _molprof_work
+"""
+_DEVICES = "SELECT device FROM _molprof_work GROUP BY device ORDER BY device"
+_CALLS = "SELECT id FROM _molprof_call ORDER BY id"
+_TRACKS = "SELECT id, upid, tid FROM _molprof_thread_track"
+_THREADS = """
+SELECT track.id, thread.upid, thread.tid FROM thread_track AS track JOIN thread USING (utid) ORDER BY track.id
+"""
+_PHASE_ENDS = "SELECT IFNULL(MIN(ts), 1 << 62) AS ts, IFNULL(MAX(ts + dur), 0) AS ts_end FROM molprof_phase"
+_RANKS = "SELECT track_id, rank FROM molprof_track_rank"
+_SYNCS = "SELECT id FROM molprof_host_sync"
+_MASKS = """
+SELECT lane.ts, lane.ts_end, lane.upid, lane.tid
+FROM molprof_phase AS phase
+JOIN _molprof_phase_lane AS lane USING (id)
+WHERE phase.phase GLOB 'mask_*' OR phase.phase GLOB 'grammar_*'
+"""
+
+
+_CLASSES = "SELECT category, name, class FROM molprof_work_class"
+_CHAINS = "SELECT chain, form, place, name FROM _molprof_chain_name ORDER BY chain, form, place, name"
+_LANES = "SELECT id, ts, ts_end, upid, tid FROM _molprof_phase_lane"
+_RUNS = "SELECT ts - gap_ns AS ts, ts AS ts_end FROM molprof_profiler_run WHERE gap_ns > 0"
+_COLLECTIVES = "SELECT id FROM molprof_collective"
+_CALL_PHASES = """
+SELECT place.id, phase.phase
+FROM molprof_call_phase AS place
+JOIN molprof_phase AS phase ON phase.id = place.phase_id
+"""
+_MISSING = "SELECT place, first_ts FROM molprof_missing_work ORDER BY place"
+
+
+class WorkName(Struct, frozen=True):
+    """A name of GPU work."""
+
+    category: str
+    name: str
+    work_class: str
+
+
+class Calls(Struct, frozen=True):
+    """Calls of the runtime and driver in order of slice: arrays of int64, and the track of each one's thread."""
+
+    id: Array
+    ts: Array
+    ts_end: Array
+    track: Array  # on which it is recorded
+    own_track: Array  # of its thread: another one where it partly overlaps another slice
+
+    def index(self, ids: Array) -> Array:
+        """Return the index of the call of each slice; NONE for others."""
+        if not len(self.id):
+            return np.full(len(ids), NONE)
+        found = np.minimum(np.searchsorted(self.id, ids), len(self.id) - 1)
+        return np.where(self.id[found] == ids, found, NONE)
+
+
+class Facts:
+    """Facts of the trace that an engine holds, each computed once."""
+
+    def __init__(self, engine: TraceProcessor) -> None:
+        self._engine = engine
+
+    @cached_property
+    def devices(self) -> tuple[str | None, ...]:
+        """Names of the devices with work, in order."""
+        return tuple(self._read(_DEVICES, "gpu_work")["device"].tolist())
+
+    @cached_property
+    def work(self) -> gaps.Work:
+        """GPU work in order of device, start and slice."""
+        columns = self._read(_WORK, "gpu_work")
+        if columns["device"].dtype == object:
+            numbers = {name: number for number, name in enumerate(self.devices)}
+            device = np.array([numbers[name] for name in columns["device"].tolist()], dtype=np.int64)
+        else:
+            device = columns["device"].astype(np.int64)
+        ids, stream, call_id = (columns[name].astype(np.int64) for name in ("id", "stream", "call_id"))
+        ts, ts_end = self.slices.ts[ids], self.slices.ts_end[ids]
+        order = np.lexsort((ids, ts, device))
+        ts, ts_end = ts[order], ts_end[order]
+        call = self.calls.index(call_id[order])
+        known = call != NONE
+        return gaps.Work(
+            id=ids[order],
+            device=device[order],
+            stream=stream[order],
+            ts=ts,
+            ts_end=ts_end,
+            call=call,
+            call_ts=np.where(known, self.calls.ts[call], ts) if known.any() else ts,
+            call_end=np.where(known, self.calls.ts_end[call], ts) if known.any() else ts,
+        )
+
+    @cached_property
+    def slices(self) -> Slices:
+        """All slices by id."""
+        return read_slices(self._engine)
+
+    @cached_property
+    def ranks(self) -> Array:
+        """The rank of each piece of work; NONE unless the trace is of several."""
+        return self._ranks_of(self.slices.track[self.work.id])
+
+    @cached_property
+    def recorded(self) -> tuple[Array, Array, Array]:
+        """Rank, first and last recorded moment; one row of rank NONE where the trace is not of several ranks.
+
+        Recorded are operators, calls, annotations and GPU work; of a trace that is not of several ranks also phases,
+        as functions that mark them may be around all of it.
+        """
+        rows = np.flatnonzero(self.slices.category)
+        ts, ts_end = self.slices.ts[rows], self.slices.ts_end[rows]
+        if not len(rows):
+            return rows, ts, ts_end
+        if not self._track_ranks:
+            ((first, last),) = self._rows(_PHASE_ENDS, "phases")
+            none = np.array([NONE])
+            return none, np.array([min(first, int(ts.min()))]), np.array([max(last, int(ts_end.max()))])
+        ranks, which = np.unique(self._ranks_of(self.slices.track[rows]), return_inverse=True)
+        starts, ends = np.full(len(ranks), np.iinfo(np.int64).max), np.zeros(len(ranks), dtype=np.int64)
+        np.minimum.at(starts, which, ts)
+        np.maximum.at(ends, which, ts_end)
+        known = ranks != NONE
+        return ranks[known], starts[known], ends[known]
+
+    @cached_property
+    def _track_ranks(self) -> dict[int, int]:
+        return dict(self._rows(_RANKS, "process_ranks"))
+
+    def _ranks_of(self, tracks: Array) -> Array:
+        """The rank of each track; NONE where it has none."""
+        if not self._track_ranks:
+            return np.full(len(tracks), NONE)
+        distinct, which = np.unique(tracks, return_inverse=True)
+        return np.array([self._track_ranks.get(track, NONE) for track in distinct.tolist()], dtype=np.int64)[which]
+
+    @cached_property
+    def names(self) -> tuple[WorkName, ...]:
+        """The distinct names of work, by category and name."""
+        classes = {row[:2]: row[2] for row in self._rows(_CLASSES, "kernel_classes")}
+        return tuple(WorkName(*name, classes[name]) for name in sorted(self.slices.names))
+
+    @cached_property
+    def name_of(self) -> Array:
+        """The index of each piece of work's name."""
+        order = {name: number for number, name in enumerate(sorted(self.slices.names))}
+        number_of = np.array([order[name] for name in self.slices.names], dtype=np.int64)
+        return number_of[self.slices.name[self.work.id]]
+
+    @cached_property
+    def is_kernel(self) -> Array:
+        """Whether each piece of work is a kernel, and no copy or set."""
+        return self.slices.category[self.work.id] == KERNEL
+
+    @cached_property
+    def is_collective(self) -> Array:
+        """Whether each piece of work is a collective."""
+        return np.isin(self.work.id, self._numbers(_COLLECTIVES, "collectives")[0])
+
+    @cached_property
+    def chains(self) -> Chains:
+        """Chains of kernels that one kernel of a library does."""
+        numbers: dict[str, list[int]] = {}
+        for number, name in enumerate(self.names):
+            numbers.setdefault(name.name, []).append(number)
+        forms: dict[tuple[str, int], dict[int, set[int]]] = {}
+        for chain, form, place, name in self._rows(_CHAINS, "chain_names"):
+            forms.setdefault((chain, form), {}).setdefault(place, set()).update(numbers[name])
+        known = [
+            Form(chain, tuple(frozenset(places[place]) for place in sorted(places)))
+            for (chain, _), places in forms.items()
+        ]
+        return find_chains(self.work, self.name_of, known) if known else NO_CHAINS
+
+    @cached_property
+    def phase_bound(self) -> tuple[Array, Array, Array]:
+        """Of each phase: its slice, its own time with no device at work, and the part of that in host syncs."""
+        rows = self._rows(_LANES, "phases")
+        phase, ts, ts_end = (np.array([row[place] for row in rows], dtype=np.int64) for place in range(3))
+        track = np.array([self._threads.get(row[3:], NONE) for row in rows], dtype=np.int64)
+        calls = self.calls
+        sync = self.syncs
+        # Syncs that began in a phase.
+        began = Coverage(track, ts, ts_end).covered(calls.own_track[sync], calls.ts[sync], calls.ts[sync] + 1) > 0
+        sync = sync[began]
+        waits = Coverage(calls.own_track[sync], calls.ts[sync], calls.ts_end[sync])
+        phases, which = np.unique(phase, return_inverse=True)
+        idle, waited = (np.zeros(len(phases), dtype=np.int64) for _ in range(2))
+        np.add.at(idle, which, self._all_idle(ts, ts_end))
+        lane, wait = overlaps((track, ts, ts_end), (waits.keys, waits.starts, waits.ends))
+        begin, end = np.maximum(ts[lane], waits.starts[wait]), np.minimum(ts_end[lane], waits.ends[wait])
+        np.add.at(waited, which[lane], self._all_idle(begin, end))
+        return phases, idle, waited
+
+    def _all_idle(self, starts: Array, ends: Array) -> Array:
+        """How long no device worked in each window, ns."""
+        none = np.zeros(len(starts), dtype=np.int64)
+        return ends - starts - self._busy.covered(none, starts, ends)
+
+    @cached_property
+    def _busy(self) -> Coverage:
+        """When any device worked."""
+        return Coverage(np.zeros(len(self.work.ts), dtype=np.int64), self.work.ts, self.work.ts_end)
+
+    @cached_property
+    def idle_between_runs(self) -> dict[int, int]:
+        """Idle time of devices between runs of the profiler, by index, ns."""
+        starts, ends = self._numbers(_RUNS, "profiler_runs")
+        idle = Coverage(self.work.device[self.gaps.next], self.gaps.ts, self.gaps.ts_end)
+        found = {}
+        for device in range(len(self.devices)) if len(starts) else ():
+            time_ns = int(idle.covered(np.full(len(starts), device), starts, ends).sum())
+            if time_ns:
+                found[device] = time_ns
+        return found
+
+    @cached_property
+    def missing_time(self) -> list[tuple[str, int, int, int]]:
+        """Idle time of devices since launches whose work is not recorded.
+
+        Rows of: place of the launches, index of the device, time between its work, time before and after, ns.
+        """
+        places = self._rows(_MISSING, "certificate_launches")
+        if not places or not len(self.work.id):
+            return []
+        trace_end = int(self.slices.ts_end[self.slices.category > 0].max())
+        idle = Coverage(self.work.device[self.gaps.next], self.gaps.ts, self.gaps.ts_end)
+        found = []
+        for place, first in places:
+            for device in range(len(self.devices)):
+                mine = self.work.device == device
+                ts, ts_end = int(self.work.ts[mine].min()), int(self.work.ts_end[mine].max())
+                inside = idle.covered(np.array([device]), np.array([min(first, ts_end)]), np.array([ts_end]))
+                outside = max(0, ts - first) + max(0, trace_end - max(ts_end, first))
+                found.append((place, device, int(inside[0]), outside))
+        return found
+
+    @cached_property
+    def call_phases(self) -> tuple[list[str], Array]:
+        """Names of phases in order, and the index of the phase in which each piece of work's call began; NONE."""
+        rows = self._rows(_CALL_PHASES, "call_phases")
+        texts = sorted({phase for _, phase in rows})
+        numbers = {text: number for number, text in enumerate(texts)}
+        found = np.full(len(self.calls.id) + 1, NONE)  # the last is that of no call
+        call = self.calls.index(np.array([row[0] for row in rows], dtype=np.int64))
+        phase = np.array([numbers[row[1]] for row in rows], dtype=np.int64)
+        found[call[call != NONE]] = phase[call != NONE]
+        return texts, found[self.work.call]
+
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        """The first and the last recorded moment; (0, 0) where nothing is recorded."""
+        _, starts, ends = self.recorded
+        return (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
+
+    @cached_property
+    def long_waits(self) -> gaps.Windows:
+        """The part of long gaps, and of the ends, in which nothing is queued, each with the thread that is waited for.
+
+        Without GPU work the time in which no thread is in an operator, on the thread with most time in them.
+        """
+        if len(self.work.id):
+            windows = self.windows
+            some = self.idle.is_long[windows.idle]
+            return gaps.Windows(*(getattr(windows, name)[some] for name in gaps.Windows.__struct_fields__))
+        rows = self.slices.of(OPERATOR)
+        if not len(rows):
+            return gaps.Windows(rows, rows, rows, rows)
+        ts, ts_end = self.slices.ts[rows], self.slices.ts_end[rows]
+        tracks, which = np.unique(self.slices.track[rows], return_inverse=True)
+        times = np.zeros(len(tracks), dtype=np.int64)
+        np.add.at(times, which, ts_end - ts)
+        starts, ends = gaps.between_all(ts, ts_end, *self.span)
+        return gaps.Windows(np.arange(len(starts)), starts, ends, np.full(len(starts), tracks[times.argmax()]))
+
+    @cached_property
+    def call_steps(self) -> Array:
+        """The slice of the step in which each call began; NONE for calls outside steps."""
+        ids, steps = self._numbers("SELECT id, step_id FROM molprof_call_step", "step_placement")
+        found = np.full(len(self.calls.id), NONE)
+        call = self.calls.index(ids)
+        found[call[call != NONE]] = steps[call != NONE]
+        return found
+
+    @cached_property
+    def syncs(self) -> Array:
+        """Indices of the calls that are host syncs."""
+        return self.calls.index(self._numbers(_SYNCS, "host_syncs")[0])
+
+    @cached_property
+    def calls(self) -> Calls:
+        """Calls of the runtime and driver."""
+        (ids,) = self._numbers(_CALLS, "gpu_calls")
+        track = self.slices.track[ids]
+        return Calls(ids, self.slices.ts[ids], self.slices.ts_end[ids], track, self._own_tracks(track))
+
+    @cached_property
+    def gaps(self) -> gaps.Gaps:
+        """Gaps of each device between two pieces of work."""
+        return gaps.device_gaps(self.work)
+
+    @cached_property
+    def host(self) -> gaps.HostTime:
+        """What threads did when."""
+        slices, masks = self.slices, self._masks
+        rows = slices.of(OPERATOR, RUNTIME, DRIVER)
+        calls, syncs = self.calls, self.syncs
+
+        def coverage(tracks: Array, starts: Array, ends: Array) -> Coverage:
+            both = zip((tracks, starts, ends), masks, strict=True)
+            return Coverage(*(np.concatenate(pair) for pair in both))
+
+        return gaps.HostTime(
+            any=coverage(slices.track[rows], slices.ts[rows], slices.ts_end[rows]),
+            calls=coverage(calls.track, calls.ts, calls.ts_end),
+            syncs=coverage(calls.track[syncs], calls.ts[syncs], calls.ts_end[syncs]),
+            masks=Coverage(*masks),
+        )
+
+    @cached_property
+    def idle(self) -> gaps.Idle:
+        """All idle time of devices."""
+        ranks, starts, ends = self.recorded
+        work, of_work = self.work, self.ranks
+        order = np.argsort(ranks, kind="stable")
+        index = order[np.minimum(np.searchsorted(ranks[order], of_work), len(ranks) - 1)] if len(ranks) else of_work
+        # Of a rank without a span, nothing is known to lie before or after its work.
+        known = ranks[index] == of_work if len(ranks) else np.zeros(len(of_work), dtype=bool)
+        bounds = [
+            np.where(known, bound[index], own) if len(ranks) else own
+            for bound, own in ((starts, work.ts), (ends, work.ts_end))
+        ]
+        return gaps.idle_time(work, self.gaps, (bounds[0], bounds[1]))
+
+    @cached_property
+    def windows(self) -> gaps.Windows:
+        """Time in which nothing is queued, each with the thread that is waited for."""
+        return gaps.host_windows(self.idle, self.calls.own_track)
+
+    @cached_property
+    def waited(self) -> gaps.Windows:
+        """The same with the threads that are waited for until the one of the window begins."""
+        return gaps.waited_for(self.idle, self.windows, self.host, self.calls.own_track)
+
+    @cached_property
+    def parts(self) -> gaps.Parts:
+        """Idle time by cause."""
+        return gaps.idle_parts(self.work, self.idle, self.windows, self.waited, self.host)
+
+    @cached_property
+    def _threads(self) -> dict[tuple[int, int], int]:
+        """The track of each thread by process and thread number: its first."""
+        found: dict[tuple[int, int], int] = {}
+        for track, upid, tid in self._rows(_THREADS, None):
+            found.setdefault((upid, tid), track)
+        return found
+
+    def _own_tracks(self, tracks: Array) -> Array:
+        """Return the track of the thread whose slices each track holds; NONE where it has none."""
+        rows = self._rows(_TRACKS, "annotations")
+        own = {track: self._threads.get((upid, tid), NONE) for track, upid, tid in rows}
+        distinct, which = np.unique(tracks, return_inverse=True)
+        return np.array([own.get(track, NONE) for track in distinct.tolist()], dtype=np.int64)[which]
+
+    @cached_property
+    def _masks(self) -> tuple[Array, Array, Array]:
+        """Track, start and end of the time in which threads are in masks of constrained decoding."""
+        rows = self._rows(_MASKS, "phases")
+        tracks = np.array([self._threads.get(row[2:], NONE) for row in rows], dtype=np.int64)
+        starts, ends = (np.array([row[place] for row in rows], dtype=np.int64) for place in range(2))
+        return tracks, starts, ends
+
+    def _rows(self, sql: str, module: str | None) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        return list(zip(*(column.tolist() for column in self._read(sql, module).values()), strict=True))
+
+    def _numbers(self, sql: str, module: str | None) -> list[Array]:
+        """The columns of a query of integers."""
+        return [column.astype(np.int64) for column in self._read(sql, module).values()]
+
+    def _read(self, sql: str, module: str | None) -> dict[str, Any]:
+        """The columns of a query, which may use a module of the package."""
+        include = f"INCLUDE PERFETTO MODULE {PACKAGE}.{module};\n" if module else ""
+        return self._engine.query(include + sql)

@@ -1,0 +1,153 @@
+"""Intervals by key (a thread, a device, a stream): their unions, running ends, and how much of a window they cover.
+
+All times are int64 ns, all keys integers from 0. Nothing here is quadratic, whatever the number of keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+# Keys are laid one behind the other on one line of int64 while it is long enough.
+_LONGEST_LINE = 2**62
+
+
+def on_one_line(keys: Sequence[np.ndarray], times: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return each array of times, moved by its keys so that those of a larger key are all larger: arrays of int64.
+
+    Order and equality within a key stay; differences do not where the line would be too long for int64.
+    """
+    full = [array for array in times if len(array)]
+    if not full:
+        return [np.asarray(array, dtype=np.int64) for array in times]
+    first, last = min(int(array.min()) for array in full), max(int(array.max()) for array in full)
+    most = max(int(array.max()) for array in keys if len(array)) + 1
+    moved = [np.asarray(array, dtype=np.int64) - first for array in times]
+    length = last - first + 1
+    if most * length > _LONGEST_LINE:
+        values = np.unique(np.concatenate(moved))
+        moved = [np.searchsorted(values, array) for array in moved]
+        length = len(values)
+    return [array + key * length for array, key in zip(moved, keys, strict=True)]
+
+
+def ends_before(keys: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Return the index of the interval that ends last of those before each one with the same key; -1 for none.
+
+    The intervals stand in order of key and start. Of equal ends the earlier interval counts.
+    """
+    (line,) = on_one_line([keys], [ends])
+    index = np.arange(len(line))
+    latest = np.maximum.accumulate(line) if len(line) else line
+    rises = np.append(True, latest[1:] > latest[:-1]) if len(line) else np.empty(0, dtype=bool)
+    holder = np.maximum.accumulate(np.where(rises, index, 0)) if len(line) else index
+    before = np.append(-1, holder[:-1])[: len(line)]
+    before[np.append(True, keys[1:] != keys[:-1])[: len(line)]] = -1
+    return before
+
+
+Keyed = tuple[np.ndarray, np.ndarray, np.ndarray]  # keys, starts, ends
+
+
+def overlaps(one: Keyed, other: Keyed) -> tuple[np.ndarray, np.ndarray]:
+    """Return each pair of intervals of both, of the same key, that share time: indices into `one` and into `other`.
+
+    Intervals of no length share none. What this takes grows with the number of pairs.
+    """
+    keys, starts, ends = one
+    other_keys, other_starts, other_ends = other
+    lines = on_one_line([keys, keys, other_keys, other_keys], [starts, ends, other_starts, other_ends])
+    begins, stops, other_begins, other_stops = lines
+    # Of two that share time, one begins in the other: the other in this one, or this one, later, in the other.
+    mine, others = _starting_in(begins, stops, other_begins, "left")
+    more_others, more_mine = _starting_in(other_begins, other_stops, begins, "right")
+    mine, others = np.append(mine, more_mine), np.append(others, more_others)
+    some = np.minimum(ends[mine], other_ends[others]) > np.maximum(starts[mine], other_starts[others])
+    return mine[some], others[some]
+
+
+def _starting_in(
+    begins: np.ndarray, stops: np.ndarray, moments: np.ndarray, side: Literal["left", "right"]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return pairs of windows and of the moments in them. side: right leaves out those at the start of a window."""
+    order = np.argsort(moments, kind="stable")
+    ordered = moments[order]
+    first, last = np.searchsorted(ordered, begins, side=side), np.searchsorted(ordered, stops, side="left")
+    counts = np.maximum(last - first, 0)
+    windows = np.repeat(np.arange(len(begins)), counts)
+    places = np.arange(len(windows)) + np.repeat(first - (np.cumsum(counts) - counts), counts)
+    return windows, order[places]
+
+
+class Coverage:
+    """The union of intervals of each key, and how much of a window it covers.
+
+    Touching intervals are one. Attributes, arrays of the merged intervals in order of key and start: `keys`, `starts`,
+    `ends`.
+    """
+
+    def __init__(self, keys: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> None:
+        some = ends > starts
+        keys, starts, ends = keys[some], starts[some], ends[some]
+        order = np.lexsort((starts, keys))
+        keys, starts, ends = keys[order], starts[order], ends[order]
+        before = ends_before(keys, starts, ends)
+        is_first = (before < 0) | (starts > ends[before])
+        first = np.flatnonzero(is_first)
+        self.keys, self.starts = keys[first], starts[first]
+        self.ends = np.maximum.reduceat(ends, first) if len(first) else ends
+        # Covered before each of them, over all keys.
+        self._before = np.append(0, np.cumsum(self.ends - self.starts))
+
+    @property
+    def length_ns(self) -> int:
+        """The covered time of all keys."""
+        return int(self._before[-1])
+
+    def covered(self, keys: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """Return the covered time of each window, ns; windows end no earlier than they start."""
+        return self._until(keys, ends) - self._until(keys, starts)
+
+    def first(self, keys: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """Return the first covered moment of each window; its end where nothing covers it."""
+        if not len(self.keys):
+            return ends.copy()
+        number = self._next(keys, starts)
+        inside = np.maximum(number - 1, 0)
+        is_inside = (number > 0) & (self.keys[inside] == keys) & (self.ends[inside] > starts)
+        following = np.minimum(number, len(self.keys) - 1)
+        has_next = (number < len(self.keys)) & (self.keys[following] == keys)
+        return np.where(is_inside, starts, np.where(has_next, np.minimum(self.starts[following], ends), ends))
+
+    def _next(self, keys: np.ndarray, moments: np.ndarray) -> np.ndarray:
+        """How many merged intervals, over all keys, begin no later than each moment of its key."""
+        own, asked = on_one_line([self.keys, keys], [self.starts, moments])
+        return np.searchsorted(own, asked, side="right")
+
+    def _until(self, keys: np.ndarray, moments: np.ndarray) -> np.ndarray:
+        if not len(self.keys):
+            return np.zeros(len(moments), dtype=np.int64)
+        number = self._next(keys, moments)
+        last = np.maximum(number, 1) - 1
+        # Of another key, all is behind.
+        left = np.where((number > 0) & (self.keys[last] == keys), np.maximum(self.ends[last] - moments, 0), 0)
+        return self._before[number] - left
+
+
+class Depth:
+    """How long some windows share time with intervals that may overlap each other: each of the intervals counts."""
+
+    def __init__(self, starts: np.ndarray, ends: np.ndarray) -> None:
+        self._edges = [np.sort(edges) for edges in (starts, ends)]
+        self._sums = [np.append(0, np.cumsum(edges)) for edges in self._edges]
+
+    def time(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """Return the time that each window shares with all intervals together, ns."""
+        return self._until(ends) - self._until(starts)
+
+    def _until(self, moments: np.ndarray) -> np.ndarray:
+        begun, ended = (np.searchsorted(edges, moments, side="right") for edges in self._edges)
+        open_ns = (begun - ended) * moments
+        return open_ns - self._sums[0][begun] + self._sums[1][ended]

@@ -1,0 +1,316 @@
+"""Facts as tables of the trace processor: each is made when SQL that reads it is asked.
+
+SQL modules read them as `_molprof_fact_NAME`. A new one is an entry of TABLES: its columns with their types in SQL, and
+a function from `Facts` to its columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from molprof.analysis.facts import coverage, gaps, intervals
+from molprof.analysis.facts.facts import Facts
+from molprof.analysis.facts.gaps import CAUSES, NONE, POSITIONS, Array
+from molprof.queries import PACKAGE, facts_in, modules
+
+if TYPE_CHECKING:
+    from molprof.analysis.trace_processor import TraceProcessor
+
+Column = Sequence[Any] | np.ndarray
+
+
+class FactTable(Struct, frozen=True):
+    """A table of facts."""
+
+    columns: tuple[str, ...]  # name and type of each, as SQL declares them
+    make: Callable[[Facts], Sequence[Column]]  # the values of each; NONE of an id is NULL
+
+
+def names(texts: Sequence[str | None], numbers: Array) -> list[str | None]:
+    """Return the text of each number; None for NONE."""
+    return [None if number == NONE else texts[number] for number in numbers.tolist()]
+
+
+def ids(known: Array, index: Array) -> list[int | None]:
+    """Return the id of each index; None for NONE."""
+    return [None if number == NONE else int(known[number]) for number in index.tolist()]
+
+
+def _devices(facts: Facts) -> Sequence[Column]:
+    span, idle, count = gaps.busy_time(facts.work, facts.gaps, len(facts.devices))
+    return facts.devices, span, span - idle, idle, count
+
+
+def _device_gaps(facts: Facts) -> Sequence[Column]:
+    found = facts.gaps
+    return names(facts.devices, facts.work.device[found.next]), found.ts, found.ts_end
+
+
+def _device_work(facts: Facts) -> Sequence[Column]:
+    work = facts.work
+    before = intervals.ends_before(work.device, work.ts, work.ts_end)
+    return work.id, [None if last == NONE else int(work.ts_end[last]) for last in before.tolist()]
+
+
+def _idle_sums(facts: Facts) -> Sequence[Column]:
+    idle, parts = facts.idle, facts.parts
+    of = parts.idle
+    keys = idle.device[of], idle.position[of], idle.is_long[of].astype(np.int64), parts.cause
+    rows, counts, times, longest = gaps.summed(keys, parts.time_ns)
+    return (
+        [facts.devices[row[0]] for row in rows],
+        [POSITIONS[row[1]] for row in rows],
+        [row[2] for row in rows],
+        [CAUSES[row[3]] for row in rows],
+        counts,
+        times,
+        longest,
+    )
+
+
+def _idle_gaps(facts: Facts) -> Sequence[Column]:
+    idle, size = facts.idle, len(facts.idle.ts)
+    return (
+        np.arange(size),
+        names(facts.devices, idle.device),
+        names(POSITIONS, idle.position),
+        idle.ts,
+        idle.ts_end,
+        ids(facts.work.id, idle.next),
+        names(CAUSES, gaps.largest_part(facts.parts, size)),
+    )
+
+
+def _exposed_names(facts: Facts) -> Sequence[Column]:
+    work, names_ = facts.work, facts.names
+    found = coverage.exposure(work, facts.name_of, len(names_))
+    count, time_ns = _totals(facts.name_of, work, len(names_))
+    return (
+        [name.category for name in names_], [name.name for name in names_], [name.work_class for name in names_],
+        count, time_ns, found.busy, found.exposed,
+    )  # fmt: skip
+
+
+def _exposed_classes(facts: Facts) -> Sequence[Column]:
+    classes, class_of = _classes(facts)
+    found = coverage.exposure(facts.work, class_of, len(classes))
+    return classes, *_totals(class_of, facts.work, len(classes)), found.busy, found.exposed
+
+
+def _class_overlap(facts: Facts) -> Sequence[Column]:
+    classes, class_of = _classes(facts)
+    one, other = np.nonzero(shared := coverage.shared_time(facts.work, class_of, len(classes)))
+    return [classes[number] for number in one], [classes[number] for number in other], shared[one, other]
+
+
+def _classes(facts: Facts) -> tuple[list[str], Array]:
+    """Classes of work in order, and the index of that of each piece of work."""
+    classes = sorted({name.work_class for name in facts.names})
+    of_name = np.array([classes.index(name.work_class) for name in facts.names], dtype=np.int64)
+    return classes, of_name[facts.name_of]
+
+
+def _totals(keys: Array, work: gaps.Work, size: int) -> tuple[Array, Array]:
+    """Number of pieces of work, and sum of their times, of each key."""
+    times = np.zeros(size, dtype=np.int64)
+    np.add.at(times, keys, work.ts_end - work.ts)
+    return np.bincount(keys, minlength=size), times
+
+
+def _exposed_phases(facts: Facts) -> Sequence[Column]:
+    phases, phase_of = facts.call_phases
+    keys = phase_of + 1  # 0: outside any phase
+    size = len(phases) + 1
+    found = coverage.exposure(facts.work, keys, size)
+    count, time_ns = _totals(keys, facts.work, size)
+    there = np.flatnonzero(count)
+    told = [None, *phases]
+    return [told[key] for key in there.tolist()], *(x[there] for x in (count, time_ns, found.busy, found.exposed))
+
+
+def _chains(facts: Facts) -> Sequence[Column]:
+    found, work = facts.chains, facts.work
+    saved = found.time_ns - found.longest_ns
+    return found.chain, work.id[found.first], work.ts[found.first], found.kernels, found.time_ns, saved
+
+
+def _chain_sums(facts: Facts) -> Sequence[Column]:
+    found = facts.chains
+    chains = sorted(set(found.chain))
+    number = np.array([chains.index(chain) for chain in found.chain], dtype=np.int64)
+    sums = np.zeros((2, len(chains)), dtype=np.int64)
+    np.add.at(sums[0], number, found.time_ns)
+    np.add.at(sums[1], number, found.time_ns - found.longest_ns)
+    return chains, np.bincount(number, minlength=len(chains)), sums[0], sums[1]
+
+
+def _streams(facts: Facts) -> Sequence[Column]:
+    work = facts.work
+    order = np.lexsort((work.id, work.ts, work.stream, work.device))
+    device, stream, ts, ts_end = (x[order] for x in (work.device, work.stream, work.ts, work.ts_end))
+    new = np.append(True, (device[1:] != device[:-1]) | (stream[1:] != stream[:-1]))[: len(order)]
+    key = np.cumsum(new) - 1
+    first = np.flatnonzero(new)
+    before = intervals.ends_before(key, ts, ts_end)
+    overlap = np.where(before >= 0, np.maximum(np.minimum(ts_end, ts_end[before]) - ts, 0), 0)
+    sums = np.zeros((3, len(first)), dtype=np.int64)
+    for row, amounts in enumerate((facts.is_kernel[order], ts_end - ts, overlap)):
+        np.add.at(sums[row], key, amounts)
+    if not len(first):
+        return [()] * 9
+    return (
+        names(facts.devices, device[first]),
+        [None if number == gaps.NO_STREAM else number for number in stream[first].tolist()],
+        np.bincount(key),
+        sums[0],
+        sums[1],
+        np.maximum.reduceat(ts_end, first) - ts[first],
+        np.bincount(key, overlap > 0).astype(np.int64),
+        sums[2],
+        np.maximum.reduceat(overlap, first),
+    )
+
+
+def _rank_devices(facts: Facts) -> Sequence[Column]:
+    work, size = facts.work, len(facts.devices)
+    span, idle, _ = gaps.busy_time(work, facts.gaps, size)
+    is_collective, is_kernel = facts.is_collective, facts.is_kernel
+    of_kind = coverage.exposure(work, is_collective.astype(np.int64) + 2 * work.device, 2 * size).busy.reshape(size, 2)
+    counts = [
+        np.bincount(work.device, weights, minlength=size).astype(np.int64)
+        for weights in (is_kernel, is_kernel & (work.call == NONE), is_collective)
+    ]
+    kernel_ns = np.zeros(size, dtype=np.int64)
+    np.add.at(kernel_ns, work.device[is_kernel], (work.ts_end - work.ts)[is_kernel])
+    rank = np.full(size, NONE)
+    rank[work.device] = facts.ranks
+    return (
+        [None if number == NONE else number for number in rank.tolist()], facts.devices, span, span - idle,
+        of_kind[:, 0], of_kind[:, 1], counts[0], kernel_ns, counts[1], counts[2],
+    )  # fmt: skip
+
+
+def _between_runs(facts: Facts) -> Sequence[Column]:
+    return [facts.devices[device] for device in facts.idle_between_runs], list(facts.idle_between_runs.values())
+
+
+def _missing_time(facts: Facts) -> Sequence[Column]:
+    rows = facts.missing_time
+    places, devices, inside, outside = ([row[column] for row in rows] for column in range(4))
+    return places, [facts.devices[device] for device in devices], inside, outside
+
+
+def _recorded(facts: Facts) -> Sequence[Column]:
+    ranks, starts, ends = facts.recorded
+    return [None if rank == NONE else rank for rank in ranks.tolist()], starts, ends
+
+
+def _work_totals(facts: Facts) -> Sequence[Column]:
+    slices = facts.slices
+    work = np.flatnonzero(slices.name >= 0)
+    size = len(slices.names)
+    times = np.zeros(size, dtype=np.int64)
+    np.add.at(times, slices.name[work], (slices.ts_end - slices.ts)[work])
+    order = sorted(range(size), key=slices.names.__getitem__)
+    first = np.full(size, len(slices.ts))
+    np.minimum.at(first, slices.name[work], work)
+    count = np.bincount(slices.name[work], minlength=size)
+    categories, texts = zip(*(slices.names[number] for number in order), strict=True) if size else ((), ())
+    return categories, texts, count[order], times[order], first[order]
+
+
+_EXPOSURE = ("busy_ns DURATION", "exposed_ns DURATION")
+TABLES = {
+    "recorded": FactTable(("rank LONG", "ts TIMESTAMP", "ts_end TIMESTAMP"), _recorded),
+    "work_total": FactTable(
+        ("category STRING", "name STRING", "count LONG", "time_ns DURATION", "first_id JOINID(slice.id)"), _work_totals
+    ),
+    "device": FactTable(
+        ("device STRING", "span_ns DURATION", "busy_ns DURATION", "idle_ns DURATION", "count LONG"), _devices
+    ),
+    "device_gap": FactTable(("device STRING", "ts TIMESTAMP", "ts_end TIMESTAMP"), _device_gaps),
+    "device_work": FactTable(("id JOINID(slice.id)", "busy_until TIMESTAMP"), _device_work),
+    "idle_sum": FactTable(
+        (
+            "device STRING", "position STRING", "is_long LONG", "cause STRING", "count LONG", "time_ns DURATION",
+            "longest_ns DURATION",
+        ),
+        _idle_sums,
+    ),
+    "idle_gap": FactTable(
+        (
+            "id LONG", "device STRING", "position STRING", "ts TIMESTAMP", "ts_end TIMESTAMP",
+            "next_id JOINID(slice.id)", "cause STRING",
+        ),
+        _idle_gaps,
+    ),
+    "exposed_name": FactTable(
+        ("category STRING", "name STRING", "class STRING", "count LONG", "time_ns DURATION", *_EXPOSURE), _exposed_names
+    ),
+    "exposed_class": FactTable(("class STRING", "count LONG", "time_ns DURATION", *_EXPOSURE), _exposed_classes),
+    "exposed_phase": FactTable(("phase STRING", "count LONG", "time_ns DURATION", *_EXPOSURE), _exposed_phases),
+    "class_overlap": FactTable(("class STRING", "beside STRING", "time_ns DURATION"), _class_overlap),
+    "chain": FactTable(
+        (
+            "chain STRING", "id JOINID(slice.id)", "ts TIMESTAMP", "kernels LONG", "time_ns DURATION",
+            "saved_ns DURATION",
+        ),
+        _chains,
+    ),
+    "chain_sum": FactTable(("chain STRING", "count LONG", "time_ns DURATION", "saved_ns DURATION"), _chain_sums),
+    "stream": FactTable(
+        (
+            "device STRING", "stream LONG", "count LONG", "kernels LONG", "time_ns DURATION", "span_ns DURATION",
+            "overlaps LONG", "overlap_ns DURATION", "longest_ns DURATION",
+        ),
+        _streams,
+    ),
+    "rank_device": FactTable(
+        (
+            "rank LONG", "device STRING", "span_ns DURATION", "busy_ns DURATION", "compute_ns DURATION",
+            "communication_ns DURATION", "kernels LONG", "kernel_time_ns DURATION", "kernels_without_call LONG",
+            "collectives LONG",
+        ),
+        _rank_devices,
+    ),
+    "idle_between_runs": FactTable(("device STRING", "idle_ns DURATION"), _between_runs),
+    "missing_time": FactTable(
+        ("place STRING", "device STRING", "inside_ns DURATION", "outside_ns DURATION"), _missing_time
+    ),
+    "phase_bound": FactTable(
+        ("phase_id JOINID(slice.id)", "idle_ns DURATION", "sync_idle_ns DURATION"), lambda facts: facts.phase_bound
+    ),
+}  # fmt: skip
+
+
+def install(engine: TraceProcessor) -> None:
+    """Register the SQL package with an engine that holds a trace, and add fact tables as queries read them.
+
+    Raises EngineError.
+    """
+    facts = Facts(engine)
+    made: set[str] = set()
+
+    def provide(sql: str) -> None:
+        for name in sorted(facts_in(sql) & TABLES.keys() - made):
+            made.add(name)  # first: what it is made from is asked too
+            engine.query(_create(name, facts))
+
+    engine.facts = facts
+    engine.before_query = provide
+    engine.register_package(PACKAGE, modules())
+
+
+def _create(name: str, facts: Facts) -> str:
+    """The statement that makes a table of facts."""
+    table = TABLES[name]
+    columns = [column.tolist() if isinstance(column, np.ndarray) else column for column in table.make(facts)]
+    text = msgspec.json.encode(list(zip(*columns, strict=True))).decode().replace("'", "''")
+    selected = ", ".join(f"value ->> {place} AS {column.split()[0]}" for place, column in enumerate(table.columns))
+    declared = f"_molprof_fact_{name}({', '.join(table.columns)})"
+    return f"CREATE PERFETTO TABLE {declared} AS SELECT {selected} FROM json_each('{text}')"
