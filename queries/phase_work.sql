@@ -46,75 +46,15 @@ WITH
   counted AS MATERIALIZED (
     SELECT * FROM _molprof_lane_counts!(_molprof_phase_lane, _molprof_counted_operator)
   ),
-  launched AS MATERIALIZED (
-    SELECT * FROM _molprof_lane_counts!(_molprof_phase_lane, _molprof_launch_call)
-  ),
-  graph_launched AS MATERIALIZED (
-    SELECT * FROM _molprof_lane_counts!(_molprof_phase_lane, _molprof_graph_call)
-  ),
-  called AS MATERIALIZED (
-    SELECT
-      place.phase_id,
-      SUM(started.kernels) AS kernels,
-      SUM(started.gpu_ns) AS gpu_ns
-    FROM _molprof_started AS started
-    CROSS JOIN molprof_call_phase AS place
-    WHERE place.id = started.call_id AND EXISTS(SELECT 1 FROM _molprof_phase_lane)
-    GROUP BY place.phase_id
-  ),
-  waited AS MATERIALIZED (
-    SELECT
-      place.phase_id,
-      COUNT() AS syncs,
-      SUM(wait.dur) AS sync_ns
-    FROM molprof_host_sync AS wait
-    CROSS JOIN molprof_call_phase AS place
-    WHERE place.id = wait.id AND EXISTS(SELECT 1 FROM _molprof_phase_lane)
-    GROUP BY place.phase_id
-  ),
-  fact AS (
-    SELECT phase_id, 0 AS launches, 0 AS graph_launches, kernels, gpu_ns, 0 AS syncs, 0 AS sync_ns, 0 AS leaf_operators
-    FROM called
-    UNION ALL
-    SELECT id, count, 0, 0, 0, 0, 0, 0
-    FROM launched
-    UNION ALL
-    SELECT id, 0, count, 0, 0, 0, 0, 0
-    FROM graph_launched
-    UNION ALL
-    SELECT phase_id, 0, 0, 0, 0, syncs, sync_ns, 0
-    FROM waited
-    UNION ALL
-    SELECT id, 0, 0, 0, 0, 0, 0, count
-    FROM counted
-    UNION ALL
-    -- What is outside any phase: all less what is in phases.
-    SELECT
-      NULL,
-      (SELECT COUNT() FROM _molprof_launch_call) - (SELECT IFNULL(SUM(count), 0) FROM launched),
-      (SELECT COUNT() FROM _molprof_graph_call) - (SELECT IFNULL(SUM(count), 0) FROM graph_launched),
-      (SELECT COUNT() FROM _molprof_work WHERE category = 'kernel') - (SELECT IFNULL(SUM(kernels), 0) FROM called),
-      (SELECT IFNULL(SUM(dur), 0) FROM _molprof_work) - (SELECT IFNULL(SUM(gpu_ns), 0) FROM called),
-      (SELECT COUNT() FROM molprof_host_sync) - (SELECT IFNULL(SUM(syncs), 0) FROM waited),
-      (SELECT IFNULL(SUM(dur), 0) FROM molprof_host_sync) - (SELECT IFNULL(SUM(sync_ns), 0) FROM waited),
-      (SELECT COUNT() FROM _molprof_counted_operator) - (SELECT IFNULL(SUM(count), 0) FROM counted)
-    UNION ALL
-    -- A phase that did nothing has a row too.
-    SELECT id, 0, 0, 0, 0, 0, 0, 0
-    FROM molprof_phase
-  ),
   total AS (
     SELECT
-      phase_id,
-      SUM(launches) AS launches,
-      SUM(graph_launches) AS graph_launches,
-      SUM(kernels) AS kernels,
-      SUM(gpu_ns) AS gpu_ns,
-      SUM(syncs) AS syncs,
-      SUM(sync_ns) AS sync_ns,
-      SUM(leaf_operators) AS leaf_operators
-    FROM fact
-    GROUP BY phase_id
+      fact.*,
+      IIF(
+        fact.phase_id IS NULL,
+        (SELECT COUNT() FROM _molprof_counted_operator) - (SELECT IFNULL(SUM(count), 0) FROM counted),
+        IFNULL((SELECT count FROM counted WHERE counted.id = fact.phase_id), 0)
+      ) AS leaf_operators
+    FROM _molprof_fact_phase_sum AS fact
   )
 SELECT
   total.phase_id,

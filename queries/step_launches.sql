@@ -7,11 +7,8 @@
 --   FROM molprof_step_launch_summary
 --   ORDER BY source IS NULL, source, kind;
 
-INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-INCLUDE PERFETTO MODULE molprof.host_syncs;
-INCLUDE PERFETTO MODULE molprof.launches;
 INCLUDE PERFETTO MODULE molprof.operators;
 INCLUDE PERFETTO MODULE molprof.step_placement;
 INCLUDE PERFETTO MODULE molprof.steps;
@@ -41,32 +38,7 @@ WITH
   recorded AS (
     SELECT EXISTS(SELECT 1 FROM _molprof_call) OR EXISTS(SELECT 1 FROM _molprof_work) AS gpu
   ),
-  launched AS MATERIALIZED (
-    SELECT * FROM _molprof_lane_counts!(_molprof_step_lane, _molprof_launch_call)
-  ),
-  graph_launched AS MATERIALIZED (
-    SELECT * FROM _molprof_lane_counts!(_molprof_step_lane, _molprof_graph_call)
-  ),
-  -- Calls of each step in order, so that the engine adds them up without sorting.
-  called AS MATERIALIZED (
-    SELECT
-      place.step_id,
-      SUM(started.kernels) AS kernels,
-      SUM(started.gpu_ns) AS gpu_ns
-    FROM molprof_call_step AS place
-    CROSS JOIN _molprof_started AS started
-    WHERE started.call_id = place.id
-    GROUP BY place.step_id
-  ),
-  waited AS MATERIALIZED (
-    SELECT
-      place.step_id,
-      COUNT() AS syncs,
-      SUM(wait.dur) AS sync_ns
-    FROM molprof_host_sync AS wait
-    JOIN molprof_call_step AS place ON place.id = wait.id
-    GROUP BY place.step_id
-  ),
+  -- Without calls, steps hold leaf operators alone.
   counted AS (
     SELECT
       step_id,
@@ -75,55 +47,15 @@ WITH
     GROUP BY step_id
     LIMIT IIF(EXISTS(SELECT 1 FROM _molprof_call), 0, -1)
   ),
-  fact AS (
-    SELECT step_id, 0 AS launches, 0 AS graph_launches, kernels, gpu_ns, 0 AS syncs, 0 AS sync_ns, 0 AS leaf_operators
-    FROM called
-    UNION ALL
-    SELECT id, count, 0, 0, 0, 0, 0, 0
-    FROM launched
-    UNION ALL
-    SELECT id, 0, count, 0, 0, 0, 0, 0
-    FROM graph_launched
-    UNION ALL
-    SELECT step_id, 0, 0, 0, 0, syncs, sync_ns, 0
-    FROM waited
-    UNION ALL
-    -- What is outside any step: all less what is in steps.
-    SELECT
-      NULL,
-      (SELECT COUNT() FROM _molprof_launch_call) - (SELECT IFNULL(SUM(count), 0) FROM launched),
-      (SELECT COUNT() FROM _molprof_graph_call)
-      - (SELECT IFNULL(SUM(count), 0) FROM graph_launched),
-      (SELECT COUNT() FROM _molprof_work WHERE category = 'kernel') - (SELECT IFNULL(SUM(kernels), 0) FROM called),
-      (SELECT IFNULL(SUM(dur), 0) FROM _molprof_work) - (SELECT IFNULL(SUM(gpu_ns), 0) FROM called),
-      (SELECT COUNT() FROM molprof_host_sync) - (SELECT IFNULL(SUM(syncs), 0) FROM waited),
-      (SELECT IFNULL(SUM(dur), 0) FROM molprof_host_sync) - (SELECT IFNULL(SUM(sync_ns), 0) FROM waited),
-      (SELECT COUNT() FROM _molprof_counted_operator) - (SELECT COUNT() FROM molprof_call_step)
-    WHERE
-      -- A trace without steps has no rows, so nothing is added up.
-      (SELECT COUNT() FROM molprof_any_step) > 0
-    UNION ALL
-    -- Without calls, steps hold leaf operators alone.
-    SELECT step_id, 0, 0, 0, 0, 0, 0, operators
-    FROM counted
-    UNION ALL
-    -- A step that did nothing has a row too.
-    SELECT id, 0, 0, 0, 0, 0, 0, 0
-    FROM molprof_any_step
-  ),
   total AS (
     SELECT
-      step_id,
-      SUM(launches) AS launches,
-      SUM(graph_launches) AS graph_launches,
-      SUM(kernels) AS kernels,
-      SUM(gpu_ns) AS gpu_ns,
-      SUM(syncs) AS syncs,
-      SUM(sync_ns) AS sync_ns,
-      SUM(leaf_operators) AS leaf_operators
-    FROM fact
-    WHERE EXISTS(SELECT 1 FROM molprof_any_step)
-    GROUP BY step_id
+      fact.*,
+      IIF(
+        fact.step_id IS NULL,
+        (SELECT COUNT() FROM _molprof_counted_operator) - (SELECT COUNT() FROM molprof_call_step),
+        IFNULL((SELECT operators FROM counted WHERE counted.step_id = fact.step_id), 0)
+      ) AS leaf_operators
+    FROM _molprof_fact_step_sum AS fact
   )
 SELECT
   total.step_id,

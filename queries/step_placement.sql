@@ -1,8 +1,6 @@
 -- The step of each runtime call, and of each leaf operator where no GPU calls are recorded.
 --
--- Steps are those of molprof.steps. Where all steps of a process are on one thread, the step open in the process counts
--- for all its threads, such as the one that runs backward passes; else the step open on the same thread. Of overlapping
--- steps, the last that began counts.
+-- Steps are those of molprof.step_lanes. Of overlapping steps, the last that began counts.
 --
 -- Example:
 --   SELECT slice.name, COUNT() AS count
@@ -16,30 +14,7 @@
 INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.operators;
-INCLUDE PERFETTO MODULE molprof.steps;
-
--- Steps, each up to its end or the start of the next in its lane: a process, or one of its threads.
-CREATE PERFETTO TABLE _molprof_step_lane AS
-WITH
-  spread AS (
-    SELECT
-      upid,
-      MIN(tid) < MAX(tid) AS many_threads
-    FROM molprof_any_step
-    GROUP BY upid
-  ),
-  lane AS (
-    SELECT
-      step.id,
-      step.upid,
-      IIF(spread.many_threads, step.tid, NULL) AS tid,
-      step.ts,
-      step.dur
-    FROM molprof_any_step AS step
-    JOIN spread USING (upid)
-  )
-SELECT *
-FROM _molprof_up_to_next!(lane);
+INCLUDE PERFETTO MODULE molprof.step_lanes;
 
 -- Runtime calls and leaf operators that started in a step; others have no row.
 CREATE PERFETTO TABLE molprof_call_step(

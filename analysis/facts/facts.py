@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from msgspec import Struct
 from molprof.analysis.facts import gaps
 from molprof.analysis.facts.chains import NO_CHAINS, Chains, Form, find_chains
 from molprof.analysis.facts.gaps import NO_STREAM, NONE, Array
-from molprof.analysis.facts.intervals import Coverage, overlaps
+from molprof.analysis.facts.intervals import Coverage, on_one_line, overlaps
 from molprof.analysis.facts.slices import DRIVER, KERNEL, OPERATOR, RUNTIME, Slices, read_slices
 from molprof.queries import PACKAGE
 
@@ -42,14 +43,10 @@ WHERE phase.phase GLOB 'mask_*' OR phase.phase GLOB 'grammar_*'
 
 _CLASSES = "SELECT category, name, class FROM molprof_work_class"
 _CHAINS = "SELECT chain, form, place, name FROM _molprof_chain_name ORDER BY chain, form, place, name"
-_LANES = "SELECT id, ts, ts_end, upid, tid FROM _molprof_phase_lane"
+_PHASE_LANES = "SELECT id, ts, ts_end, upid, tid FROM _molprof_phase_lane"
+_STEP_LANES = "SELECT id, ts, ts_end, upid, tid FROM _molprof_step_lane"
 _RUNS = "SELECT ts - gap_ns AS ts, ts AS ts_end FROM molprof_profiler_run WHERE gap_ns > 0"
 _COLLECTIVES = "SELECT id FROM molprof_collective"
-_CALL_PHASES = """
-SELECT place.id, phase.phase
-FROM molprof_call_phase AS place
-JOIN molprof_phase AS phase ON phase.id = place.phase_id
-"""
 _MISSING = "SELECT place, first_ts FROM molprof_missing_work ORDER BY place"
 
 
@@ -76,6 +73,15 @@ class Calls(Struct, frozen=True):
             return np.full(len(ids), NONE)
         found = np.minimum(np.searchsorted(self.id, ids), len(self.id) - 1)
         return np.where(self.id[found] == ids, found, NONE)
+
+
+def _looked_up(numbers: Array, values: Mapping[int, int]) -> Array:
+    """The value of each number, which are small and at least -1; NONE where it has none."""
+    table = np.full(int(numbers.max(initial=-1)) + 2, NONE)  # the last is that of -1
+    for number, value in values.items():
+        if number < len(table) - 1:
+            table[number] = value
+    return table[numbers]
 
 
 class Facts:
@@ -137,7 +143,7 @@ class Facts:
         if not len(rows):
             return rows, ts, ts_end
         if not self._track_ranks:
-            ((first, last),) = self._rows(_PHASE_ENDS, "phases")
+            ((first, last),) = self.rows(_PHASE_ENDS, "phases")
             none = np.array([NONE])
             return none, np.array([min(first, int(ts.min()))]), np.array([max(last, int(ts_end.max()))])
         ranks, which = np.unique(self._ranks_of(self.slices.track[rows]), return_inverse=True)
@@ -149,19 +155,18 @@ class Facts:
 
     @cached_property
     def _track_ranks(self) -> dict[int, int]:
-        return dict(self._rows(_RANKS, "process_ranks"))
+        return dict(self.rows(_RANKS, "process_ranks"))
 
     def _ranks_of(self, tracks: Array) -> Array:
         """The rank of each track; NONE where it has none."""
         if not self._track_ranks:
             return np.full(len(tracks), NONE)
-        distinct, which = np.unique(tracks, return_inverse=True)
-        return np.array([self._track_ranks.get(track, NONE) for track in distinct.tolist()], dtype=np.int64)[which]
+        return _looked_up(tracks, self._track_ranks)
 
     @cached_property
     def names(self) -> tuple[WorkName, ...]:
         """The distinct names of work, by category and name."""
-        classes = {row[:2]: row[2] for row in self._rows(_CLASSES, "kernel_classes")}
+        classes = {row[:2]: row[2] for row in self.rows(_CLASSES, "kernel_classes")}
         return tuple(WorkName(*name, classes[name]) for name in sorted(self.slices.names))
 
     @cached_property
@@ -188,7 +193,7 @@ class Facts:
         for number, name in enumerate(self.names):
             numbers.setdefault(name.name, []).append(number)
         forms: dict[tuple[str, int], dict[int, set[int]]] = {}
-        for chain, form, place, name in self._rows(_CHAINS, "chain_names"):
+        for chain, form, place, name in self.rows(_CHAINS, "chain_names"):
             forms.setdefault((chain, form), {}).setdefault(place, set()).update(numbers[name])
         known = [
             Form(chain, tuple(frozenset(places[place]) for place in sorted(places)))
@@ -199,7 +204,7 @@ class Facts:
     @cached_property
     def phase_bound(self) -> tuple[Array, Array, Array]:
         """Of each phase: its slice, its own time with no device at work, and the part of that in host syncs."""
-        rows = self._rows(_LANES, "phases")
+        rows = self.rows(_PHASE_LANES, "phases")
         phase, ts, ts_end = (np.array([row[place] for row in rows], dtype=np.int64) for place in range(3))
         track = np.array([self._threads.get(row[3:], NONE) for row in rows], dtype=np.int64)
         calls = self.calls
@@ -244,7 +249,7 @@ class Facts:
 
         Rows of: place of the launches, index of the device, time between its work, time before and after, ns.
         """
-        places = self._rows(_MISSING, "certificate_launches")
+        places = self.rows(_MISSING, "certificate_launches")
         if not places or not len(self.work.id):
             return []
         trace_end = int(self.slices.ts_end[self.slices.category > 0].max())
@@ -260,16 +265,14 @@ class Facts:
         return found
 
     @cached_property
-    def call_phases(self) -> tuple[list[str], Array]:
+    def work_phases(self) -> tuple[list[str], Array]:
         """Names of phases in order, and the index of the phase in which each piece of work's call began; NONE."""
-        rows = self._rows(_CALL_PHASES, "call_phases")
-        texts = sorted({phase for _, phase in rows})
-        numbers = {text: number for number, text in enumerate(texts)}
-        found = np.full(len(self.calls.id) + 1, NONE)  # the last is that of no call
-        call = self.calls.index(np.array([row[0] for row in rows], dtype=np.int64))
-        phase = np.array([numbers[row[1]] for row in rows], dtype=np.int64)
-        found[call[call != NONE]] = phase[call != NONE]
-        return texts, found[self.work.call]
+        name_of = dict(self.rows("SELECT id, phase FROM molprof_phase", "phases"))
+        texts = sorted(set(name_of.values()))
+        number_of = {phase: texts.index(name) for phase, name in name_of.items()}
+        phases, which = np.unique(self.call_phases, return_inverse=True)
+        numbers = np.array([number_of.get(phase, NONE) for phase in phases.tolist()], dtype=np.int64)
+        return texts, np.append(numbers[which.reshape(-1)], NONE)[self.work.call]
 
     @cached_property
     def span(self) -> tuple[int, int]:
@@ -300,11 +303,60 @@ class Facts:
     @cached_property
     def call_steps(self) -> Array:
         """The slice of the step in which each call began; NONE for calls outside steps."""
-        ids, steps = self._numbers("SELECT id, step_id FROM molprof_call_step", "step_placement")
-        found = np.full(len(self.calls.id), NONE)
-        call = self.calls.index(ids)
-        found[call[call != NONE]] = steps[call != NONE]
+        return self._placed(self.rows(_STEP_LANES, "step_lanes"))
+
+    @cached_property
+    def call_phases(self) -> Array:
+        """The slice of the innermost phase of its thread in which each call began; NONE for calls outside phases."""
+        return self._placed(self.rows(_PHASE_LANES, "phases"))
+
+    def _placed(self, lanes: list[tuple[int, int, int, int | None, int | None]]) -> Array:
+        """The id of the lane in which each call began; NONE for none.
+
+        lanes: rows of id, start, end, process and thread; those of a thread, or of a process where the thread is None,
+        do not overlap each other.
+        """
+        calls = self.calls
+        found = np.full(len(calls.id), NONE)
+        of_process = [lane for lane in lanes if lane[4] is None]
+        of_thread = [lane for lane in lanes if lane[4] is not None]
+        processes = _looked_up(calls.track, {track: upid for track, upid, _ in self._tracks})
+        threads = [self._threads.get(lane[3:], NONE) for lane in of_thread]
+        for key_of, chosen, keys in (
+            (processes, of_process, [lane[3] for lane in of_process]),
+            (calls.own_track, of_thread, threads),
+        ):
+            if not chosen:
+                continue
+            lane_id, ts, ts_end = (np.array([lane[column] for lane in chosen], dtype=np.int64) for column in range(3))
+            lane_key = np.array(keys, dtype=np.int64)
+            order = np.lexsort((ts, lane_key))
+            lane_id, ts_end, lane_key = lane_id[order], ts_end[order], lane_key[order]
+            begins, moments = on_one_line([lane_key, key_of], [ts[order], calls.ts])
+            last = np.searchsorted(begins, moments, side="right") - 1
+            inside = (last >= 0) & (lane_key[last] == key_of) & (calls.ts < ts_end[last]) & (found == NONE)
+            found[inside] = lane_id[last[inside]]
         return found
+
+    def call_sums(self, group_of: Array) -> dict[int, list[int]]:
+        """Launches, graph launches, kernels, GPU time, host syncs and their time of the calls of each group.
+
+        group_of: the group of each call. The GPU work that a call started is its own. Group NONE is all that is in no
+        group, work without a recorded call too.
+        """
+        calls, work = self.calls, self.work
+        groups, which = np.unique(np.append(group_of, NONE), return_inverse=True)
+        which = which.reshape(-1)  # the last is that of no call
+        sums = np.zeros((6, len(groups)), dtype=np.int64)
+        started = which[work.call]
+        for row, module in enumerate(("_molprof_launch_call", "_molprof_graph_call")):
+            ids = self._numbers(f"SELECT id FROM {module}", "gpu_calls")[0]
+            np.add.at(sums[row], which[calls.index(ids)], 1)
+        np.add.at(sums[2], started, self.is_kernel)
+        np.add.at(sums[3], started, work.ts_end - work.ts)
+        np.add.at(sums[4], which[self.syncs], 1)
+        np.add.at(sums[5], which[self.syncs], (calls.ts_end - calls.ts)[self.syncs])
+        return dict(zip(groups.tolist(), sums.T.tolist(), strict=True))
 
     @cached_property
     def syncs(self) -> Array:
@@ -375,26 +427,29 @@ class Facts:
     def _threads(self) -> dict[tuple[int, int], int]:
         """The track of each thread by process and thread number: its first."""
         found: dict[tuple[int, int], int] = {}
-        for track, upid, tid in self._rows(_THREADS, None):
+        for track, upid, tid in self.rows(_THREADS, None):
             found.setdefault((upid, tid), track)
         return found
 
+    @cached_property
+    def _tracks(self) -> list[tuple[int, int, int]]:
+        """Each track of a thread, with process and thread number; a sub-track with those of its thread."""
+        return self.rows(_TRACKS, "annotations")
+
     def _own_tracks(self, tracks: Array) -> Array:
         """Return the track of the thread whose slices each track holds; NONE where it has none."""
-        rows = self._rows(_TRACKS, "annotations")
-        own = {track: self._threads.get((upid, tid), NONE) for track, upid, tid in rows}
-        distinct, which = np.unique(tracks, return_inverse=True)
-        return np.array([own.get(track, NONE) for track in distinct.tolist()], dtype=np.int64)[which]
+        own = {track: self._threads.get((upid, tid), NONE) for track, upid, tid in self._tracks}
+        return _looked_up(tracks, own)
 
     @cached_property
     def _masks(self) -> tuple[Array, Array, Array]:
         """Track, start and end of the time in which threads are in masks of constrained decoding."""
-        rows = self._rows(_MASKS, "phases")
+        rows = self.rows(_MASKS, "phases")
         tracks = np.array([self._threads.get(row[2:], NONE) for row in rows], dtype=np.int64)
         starts, ends = (np.array([row[place] for row in rows], dtype=np.int64) for place in range(2))
         return tracks, starts, ends
 
-    def _rows(self, sql: str, module: str | None) -> list[tuple[Any, ...]]:
+    def rows(self, sql: str, module: str | None) -> list[tuple[Any, ...]]:
         """The rows of a query."""
         return list(zip(*(column.tolist() for column in self._read(sql, module).values()), strict=True))
 

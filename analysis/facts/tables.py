@@ -123,7 +123,7 @@ def _totals(keys: Array, work: gaps.Work, size: int) -> tuple[Array, Array]:
 
 
 def _exposed_phases(facts: Facts) -> Sequence[Column]:
-    phases, phase_of = facts.call_phases
+    phases, phase_of = facts.work_phases
     keys = phase_of + 1  # 0: outside any phase
     size = len(phases) + 1
     found = coverage.exposure(facts.work, keys, size)
@@ -224,6 +224,38 @@ def _work_totals(facts: Facts) -> Sequence[Column]:
     return categories, texts, count[order], times[order], first[order]
 
 
+def _step_sums(facts: Facts) -> Sequence[Column]:
+    steps = [row[0] for row in facts.rows("SELECT id FROM molprof_any_step", "steps")]
+    return _call_sums(facts, facts.call_steps, [*steps, NONE] if steps else [])
+
+
+def _phase_sums(facts: Facts) -> Sequence[Column]:
+    phases = [row[0] for row in facts.rows("SELECT id FROM molprof_phase", "phases")]
+    return _call_sums(facts, facts.call_phases, [*phases, NONE])
+
+
+def _call_sums(facts: Facts, group_of: Array, groups: list[int]) -> Sequence[Column]:
+    """The sums of the calls of some groups, also of those without calls."""
+    sums = facts.call_sums(group_of) if groups else {}
+    rows = [(None if group == NONE else group, *sums.get(group, [0] * 6)) for group in groups]
+    return list(zip(*rows, strict=True)) or [()] * 7
+
+
+def _outside_steps(facts: Facts) -> Sequence[Column]:
+    work = facts.work
+    outside = np.append(facts.call_steps, NONE)[work.call] == NONE
+    name_of = facts.name_of[outside]
+    times = np.zeros(len(facts.names), dtype=np.int64)
+    np.add.at(times, name_of, (work.ts_end - work.ts)[outside])
+    count = np.bincount(name_of, minlength=len(facts.names))
+    there = np.flatnonzero(count)
+    names_ = [facts.names[number] for number in there.tolist()]
+    return [name.category for name in names_], [name.name for name in names_], count[there], times[there]
+
+
+_CALL_SUMS = (
+    "launches LONG", "graph_launches LONG", "kernels LONG", "gpu_ns DURATION", "syncs LONG", "sync_ns DURATION",
+)  # fmt: skip
 _EXPOSURE = ("busy_ns DURATION", "exposed_ns DURATION")
 TABLES = {
     "recorded": FactTable(("rank LONG", "ts TIMESTAMP", "ts_end TIMESTAMP"), _recorded),
@@ -277,6 +309,11 @@ TABLES = {
             "collectives LONG",
         ),
         _rank_devices,
+    ),
+    "step_sum": FactTable(("step_id JOINID(slice.id)", *_CALL_SUMS), _step_sums),
+    "phase_sum": FactTable(("phase_id JOINID(slice.id)", *_CALL_SUMS), _phase_sums),
+    "work_outside_steps": FactTable(
+        ("category STRING", "name STRING", "count LONG", "time_ns DURATION"), _outside_steps
     ),
     "idle_between_runs": FactTable(("device STRING", "idle_ns DURATION"), _between_runs),
     "missing_time": FactTable(

@@ -102,11 +102,16 @@ def of_launches(known: Known) -> list[Row]:
     return _by_place(known, _calls(known, launches, 1, 0))
 
 
+def _stacks(known: Known) -> np.ndarray:
+    """The number of the names around each call: equal ones have one number."""
+    return np.unique(_numbers(known.frame(_STACKS), "stack_id"), return_inverse=True)[1].reshape(-1)
+
+
 def _calls(known: Known, index: np.ndarray, count: np.ndarray | int, time_ns: np.ndarray | int) -> Frame:
     """Calls of the runtime or driver by their index, with what counts for each."""
     calls, size = known.facts.calls, len(index)
     columns = {"id": calls.id, "ts": calls.ts, "ts_end": calls.ts_end, "track_id": calls.track}
-    columns["stack_id"] = _numbers(known.frame(_STACKS), "stack_id")
+    columns["stack"] = known.once("stacks of calls", None, lambda: _stacks(known))
     columns = {name: column[index] for name, column in columns.items()}
     return Frame({**columns, "count": np.broadcast_to(count, size), "time_ns": np.broadcast_to(time_ns, size)})
 
@@ -244,7 +249,8 @@ def _counts(
 def _by_place(known: Known, slices: Frame) -> list[Row]:
     """Slices added up by place."""
     stacks = known.stacks
-    _, first, numbers = np.unique(_numbers(slices, "stack_id"), return_index=True, return_inverse=True)
+    numbers = slices["stack"] if "stack" in slices.names else _numbers(slices, "stack_id")
+    _, first, numbers = np.unique(numbers, return_index=True, return_inverse=True)
     paths = np.full(len(slices), -1)
     if stacks is not None:
         threads, starts, ends = (_numbers(slices, name) for name in ("track_id", "ts", "ts_end"))

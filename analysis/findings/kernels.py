@@ -61,19 +61,20 @@ def elementwise_chains(known: Known) -> Found | None:
     if gpu_share(known, time_ns) < _LEAST_POINTWISE:
         return None
     work = sequence(known)
-    runs = [
-        (stop - start, int(work["dur"][start:stop].sum()), int(work["dur"][start:stop].max()))
-        for start, stop in runs_of(is_of(known, work["name"], POINTWISE), same_stream(work))
-        if stop - start > 1
-    ]
-    saved_ns = sum(whole - longest for _, whole, longest in runs)
+    runs = [run for run in runs_of(is_of(known, work["name"], POINTWISE), same_stream(work)) if run[1] - run[0] > 1]
+    if not runs:
+        return None
+    # Sums and maxima from each edge to the next: of runs, and of what lies between them.
+    edges, duration = np.array(runs).ravel(), np.append(work["dur"], 0)
+    whole, longest = (amounts.reduceat(duration, edges)[::2] for amounts in (np.add, np.maximum))
+    lengths = edges[1::2] - edges[::2]
+    count, chain_ns, saved_ns = int(lengths.sum()), int(whole.sum()), int((whole - longest).sum())
     if not saved_ns:
         return None
-    count, chain_ns = sum(run[0] for run in runs), sum(run[1] for run in runs)
     fix = "They are compiled or fused already in part: look at what stays apart (TORCH_LOGS=fusion)."
     found = Found(
         f"{count_text(count)} kernels that compute element by element, copy or reduce follow each other in "
-        f"{counted(len(runs), 'chain')} of up to {max(run[0] for run in runs)}: {time_text(chain_ns)}, "
+        f"{counted(len(runs), 'chain')} of up to {lengths.max()}: {time_text(chain_ns)}, "
         f"{percent_text(gpu_share(known, chain_ns))} of the time",
         {"kernels": count, "chains": len(runs), "chain_ns": chain_ns, "saved_ns": saved_ns},
         fix=fix if known.compiled else "",
