@@ -10,7 +10,6 @@
 --   GROUP BY phase.phase, slice.category
 --   ORDER BY phase.phase, slice.category;
 
-INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.phases;
 
 -- Operators, calls and instants, such as memory events, that started in a phase; others have no row.
@@ -22,17 +21,10 @@ CREATE PERFETTO TABLE molprof_call_phase(
 ) AS
 SELECT
   slice.id,
-  lane.id AS phase_id
--- In this order, and with + before what is not time, the engine searches the slices of each phase by time alone: by track it
--- would go through all of a track for each phase.
-FROM _molprof_phase_lane AS lane
-CROSS JOIN _molprof_thread_track AS track
+  run.phase_id
+FROM _molprof_fact_phase_run AS run
 CROSS JOIN slice
 WHERE
-  track.upid = lane.upid
-  AND track.tid = lane.tid
-  AND +slice.track_id = track.id
-  AND slice.ts >= lane.ts
-  AND slice.ts < lane.ts_end
-  AND +slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver', 'cpu_instant_event')
+  slice.id BETWEEN run.first_id AND run.last_id
+  AND slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver', 'cpu_instant_event')
 ORDER BY slice.id;

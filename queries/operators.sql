@@ -98,9 +98,3 @@ WHERE
   AND (caller.id IS NULL OR slice.dur < 0)
 ORDER BY slice.ts, slice.id;
 
--- Their tracks.
-CREATE PERFETTO TABLE _molprof_operator_track AS
-SELECT *
-FROM _molprof_thread_track AS track
-WHERE EXISTS(SELECT 1 FROM _molprof_counted_operator AS operator WHERE operator.track_id = track.id)
-ORDER BY id;

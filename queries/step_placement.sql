@@ -11,10 +11,9 @@
 --   ORDER BY count DESC, slice.name
 --   LIMIT 20;
 
-INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.operators;
-INCLUDE PERFETTO MODULE molprof.step_lanes;
+INCLUDE PERFETTO MODULE molprof.steps;
 
 -- Runtime calls and leaf operators that started in a step; others have no row.
 CREATE PERFETTO TABLE molprof_call_step(
@@ -25,24 +24,17 @@ CREATE PERFETTO TABLE molprof_call_step(
 ) AS
 SELECT
   call.id,
-  lane.id AS step_id
-FROM _molprof_step_lane AS lane
+  run.step_id
+FROM _molprof_fact_step_run AS run
 CROSS JOIN _molprof_call AS call
-WHERE _molprof_in_lane!(call, lane)
+WHERE call._auto_id BETWEEN run.first AND run.last
 UNION ALL
 SELECT
   operator.id,
-  lane.id AS step_id
-FROM _molprof_step_lane AS lane
-CROSS JOIN _molprof_operator_track AS track
+  run.step_id
+FROM _molprof_fact_operator_step_run AS run
 CROSS JOIN _molprof_counted_operator AS operator
-WHERE
-  NOT EXISTS(SELECT 1 FROM _molprof_call)
-  AND track.upid = lane.upid
-  AND (lane.tid IS NULL OR lane.tid = track.tid)
-  AND operator.track_id = track.id
-  AND operator.ts >= lane.ts
-  AND operator.ts < lane.ts_end;
+WHERE operator._auto_id BETWEEN run.first AND run.last AND NOT EXISTS(SELECT 1 FROM _molprof_call);
 
 -- The engine searches for calls by their slice.
 CREATE PERFETTO INDEX _molprof_call_step_id ON molprof_call_step(id);

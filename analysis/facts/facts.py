@@ -13,7 +13,7 @@ from molprof.analysis.facts import gaps
 from molprof.analysis.facts.chains import NO_CHAINS, Chains, Form, find_chains
 from molprof.analysis.facts.gaps import NO_STREAM, NONE, Array
 from molprof.analysis.facts.intervals import Coverage, on_one_line, overlaps
-from molprof.analysis.facts.slices import DRIVER, KERNEL, OPERATOR, RUNTIME, Slices, read_slices
+from molprof.analysis.facts.slices import DRIVER, KERNEL, OPERATOR, RECORDED, RUNTIME, Slices, read_slices
 from molprof.queries import PACKAGE
 
 if TYPE_CHECKING:
@@ -48,6 +48,10 @@ _STEP_LANES = "SELECT id, ts, ts_end, upid, tid FROM _molprof_step_lane"
 _RUNS = "SELECT ts - gap_ns AS ts, ts AS ts_end FROM molprof_profiler_run WHERE gap_ns > 0"
 _COLLECTIVES = "SELECT id FROM molprof_collective"
 _MISSING = "SELECT place, first_ts FROM molprof_missing_work ORDER BY place"
+
+
+# Rows of id, start, end, process and thread.
+Lanes = list[tuple[int, int, int, int | None, int | None]]
 
 
 class WorkName(Struct, frozen=True):
@@ -138,7 +142,7 @@ class Facts:
         Recorded are operators, calls, annotations and GPU work; of a trace that is not of several ranks also phases,
         as functions that mark them may be around all of it.
         """
-        rows = np.flatnonzero(self.slices.category)
+        rows = self.slices.of(*RECORDED)
         ts, ts_end = self.slices.ts[rows], self.slices.ts_end[rows]
         if not len(rows):
             return rows, ts, ts_end
@@ -204,7 +208,7 @@ class Facts:
     @cached_property
     def phase_bound(self) -> tuple[Array, Array, Array]:
         """Of each phase: its slice, its own time with no device at work, and the part of that in host syncs."""
-        rows = self.rows(_PHASE_LANES, "phases")
+        rows = self.phase_lanes
         phase, ts, ts_end = (np.array([row[place] for row in rows], dtype=np.int64) for place in range(3))
         track = np.array([self._threads.get(row[3:], NONE) for row in rows], dtype=np.int64)
         calls = self.calls
@@ -252,7 +256,7 @@ class Facts:
         places = self.rows(_MISSING, "certificate_launches")
         if not places or not len(self.work.id):
             return []
-        trace_end = int(self.slices.ts_end[self.slices.category > 0].max())
+        trace_end = int(self.slices.ts_end[self.slices.of(*RECORDED)].max())
         idle = Coverage(self.work.device[self.gaps.next], self.gaps.ts, self.gaps.ts_end)
         found = []
         for place, first in places:
@@ -301,40 +305,47 @@ class Facts:
         return gaps.Windows(np.arange(len(starts)), starts, ends, np.full(len(starts), tracks[times.argmax()]))
 
     @cached_property
+    def step_lanes(self) -> Lanes:
+        """The time of each step."""
+        return self.rows(_STEP_LANES, "step_lanes")
+
+    @cached_property
+    def phase_lanes(self) -> Lanes:
+        """The innermost phase of threads at each moment."""
+        return self.rows(_PHASE_LANES, "phases")
+
+    @cached_property
     def call_steps(self) -> Array:
         """The slice of the step in which each call began; NONE for calls outside steps."""
-        return self._placed(self.rows(_STEP_LANES, "step_lanes"))
+        return self.placed(self.calls.id, self.step_lanes)
 
     @cached_property
     def call_phases(self) -> Array:
         """The slice of the innermost phase of its thread in which each call began; NONE for calls outside phases."""
-        return self._placed(self.rows(_PHASE_LANES, "phases"))
+        return self.placed(self.calls.id, self.phase_lanes)
 
-    def _placed(self, lanes: list[tuple[int, int, int, int | None, int | None]]) -> Array:
-        """The id of the lane in which each call began; NONE for none.
+    def placed(self, ids: Array, lanes: Lanes) -> Array:
+        """Return the id of the lane in which each slice began; NONE for none.
 
-        lanes: rows of id, start, end, process and thread; those of a thread, or of a process where the thread is None,
-        do not overlap each other.
+        lanes: those of a thread, or of a process where the thread is None, do not overlap each other.
         """
-        calls = self.calls
-        found = np.full(len(calls.id), NONE)
-        of_process = [lane for lane in lanes if lane[4] is None]
-        of_thread = [lane for lane in lanes if lane[4] is not None]
-        processes = _looked_up(calls.track, {track: upid for track, upid, _ in self._tracks})
-        threads = [self._threads.get(lane[3:], NONE) for lane in of_thread]
-        for key_of, chosen, keys in (
-            (processes, of_process, [lane[3] for lane in of_process]),
-            (calls.own_track, of_thread, threads),
-        ):
+        found = np.full(len(ids), NONE)
+        if not lanes:
+            return found
+        start, track = self.slices.ts[ids], self.slices.track[ids]
+        process_of = {number: upid for number, upid, _ in self._tracks}
+        for is_thread in (False, True):
+            chosen = [lane for lane in lanes if (lane[4] is not None) == is_thread]
             if not chosen:
                 continue
+            key = self._own_tracks(track) if is_thread else _looked_up(track, process_of)
+            lane_key = np.array([self._threads.get(lane[3:], NONE) if is_thread else lane[3] for lane in chosen])
             lane_id, ts, ts_end = (np.array([lane[column] for lane in chosen], dtype=np.int64) for column in range(3))
-            lane_key = np.array(keys, dtype=np.int64)
             order = np.lexsort((ts, lane_key))
             lane_id, ts_end, lane_key = lane_id[order], ts_end[order], lane_key[order]
-            begins, moments = on_one_line([lane_key, key_of], [ts[order], calls.ts])
+            begins, moments = on_one_line([lane_key, key], [ts[order], start])
             last = np.searchsorted(begins, moments, side="right") - 1
-            inside = (last >= 0) & (lane_key[last] == key_of) & (calls.ts < ts_end[last]) & (found == NONE)
+            inside = (last >= 0) & (lane_key[last] == key) & (start < ts_end[last]) & (found == NONE)
             found[inside] = lane_id[last[inside]]
         return found
 

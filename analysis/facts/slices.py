@@ -1,7 +1,7 @@
-"""The slices of a trace as columns, by their id in the trace processor: from the reader's arrays, or asked of the engine.
+"""The slices of a trace as columns, by their id in the trace processor.
 
-The trace processor numbers slices in the order in which they start, and those of one moment in the order in which it got
-them; so the reader knows the id of each slice that it feeds.
+The trace processor numbers slices in the order in which they start, and those of one moment in the order in which it
+got them. So the reader knows the id of each slice that it feeds, and its arrays are used; other slices are asked for.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ Array = np.ndarray
 GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 GPU_CALLS = ("cuda_runtime", "cuda_driver")
 # Categories by number; 0 is any other.
-CATEGORIES = ("", "cpu_op", *GPU_CALLS, *GPU_WORK, "user_annotation")
+CATEGORIES = ("", "cpu_op", *GPU_CALLS, *GPU_WORK, "user_annotation", "cpu_instant_event")
 OPERATOR, RUNTIME, DRIVER, KERNEL = range(1, 5)
+INSTANT = CATEGORIES.index("cpu_instant_event")
+# Those whose slices make the recorded span.
+RECORDED = range(1, INSTANT)
 _WORK = tuple(CATEGORIES.index(category) for category in GPU_WORK)
 _SAMPLES = 64
 _CASES = " ".join(f"WHEN '{category}' THEN {number}" for number, category in enumerate(CATEGORIES) if category)
@@ -52,7 +55,9 @@ class Slices(Struct, frozen=True):
 
     def of(self, *categories: int) -> Array:
         """Return the ids of the slices of some categories, in order."""
-        chosen: Array = np.flatnonzero(np.isin(self.category, categories))
+        wanted = np.zeros(len(CATEGORIES), dtype=bool)
+        wanted[list(categories)] = True
+        chosen: Array = np.flatnonzero(wanted[self.category])
         return chosen
 
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 from molprof.analysis.facts import coverage, gaps, intervals
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import CAUSES, NONE, POSITIONS, Array
+from molprof.analysis.facts.slices import DRIVER, INSTANT, OPERATOR, RUNTIME
 from molprof.queries import PACKAGE, facts_in, modules
 
 if TYPE_CHECKING:
@@ -224,6 +225,29 @@ def _work_totals(facts: Facts) -> Sequence[Column]:
     return categories, texts, count[order], times[order], first[order]
 
 
+def _step_runs(facts: Facts) -> Sequence[Column]:
+    return _runs(np.arange(len(facts.calls.id)), facts.call_steps)
+
+
+def _operator_step_runs(facts: Facts) -> Sequence[Column]:
+    ids = np.array([row[0] for row in facts.rows("SELECT id FROM _molprof_counted_operator", "operators")])
+    ids = ids.astype(np.int64)
+    return _runs(np.arange(len(ids)), facts.placed(ids, facts.step_lanes))
+
+
+def _phase_runs(facts: Facts) -> Sequence[Column]:
+    ids = facts.slices.of(OPERATOR, RUNTIME, DRIVER, INSTANT) if facts.phase_lanes else np.empty(0, dtype=np.int64)
+    return _runs(ids, facts.placed(ids, facts.phase_lanes))
+
+
+def _runs(numbers: Array, groups: Array) -> Sequence[Column]:
+    """The first and last number of each run of numbers that have one group; those without a group are in none."""
+    edges = np.flatnonzero(np.append(True, groups[1:] != groups[:-1])[: len(groups)])
+    last = np.append(edges[1:], len(groups))[: len(edges)] - 1
+    some = groups[edges] != NONE
+    return groups[edges][some], numbers[edges][some], numbers[last][some]
+
+
 def _step_sums(facts: Facts) -> Sequence[Column]:
     steps = [row[0] for row in facts.rows("SELECT id FROM molprof_any_step", "steps")]
     return _call_sums(facts, facts.call_steps, [*steps, NONE] if steps else [])
@@ -314,6 +338,11 @@ TABLES = {
     "phase_sum": FactTable(("phase_id JOINID(slice.id)", *_CALL_SUMS), _phase_sums),
     "work_outside_steps": FactTable(
         ("category STRING", "name STRING", "count LONG", "time_ns DURATION"), _outside_steps
+    ),
+    "step_run": FactTable(("step_id JOINID(slice.id)", "first LONG", "last LONG"), _step_runs),
+    "operator_step_run": FactTable(("step_id JOINID(slice.id)", "first LONG", "last LONG"), _operator_step_runs),
+    "phase_run": FactTable(
+        ("phase_id JOINID(slice.id)", "first_id JOINID(slice.id)", "last_id JOINID(slice.id)"), _phase_runs
     ),
     "idle_between_runs": FactTable(("device STRING", "idle_ns DURATION"), _between_runs),
     "missing_time": FactTable(
