@@ -91,6 +91,7 @@ def test_args_are_those_of_chrome_json(tmp_path: Path) -> None:
     args = {
         "device": 0, "stream": 7, "correlation": 5, "graph id": 2, "graph node id": 8589934592, "grid": [2, 1, 1],
         "annotation": '[{"name": "embedding"}]', "blocks per SM": 1.5, "odd": {"a": [1, "x"]}, "flag": True,
+        "est. achieved occupancy %": 50, "launch_latency_us[91]": 2.5,
     }  # fmt: skip
     events = [
         slice_("kernel", "k", 31, 1, 0, 7, **args),

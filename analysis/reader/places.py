@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from molprof.analysis.reader.events import LINKED_CATEGORIES, Id
-from molprof.analysis.reader.packets.recording import rank_key
+from molprof.analysis.reader.packets.runs import rank_key
 from molprof.analysis.reader.survey import Survey
 from molprof.analysis.reader.text import plain_text
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import msgspec
@@ -26,8 +26,9 @@ _MAX_NS = 2**63
 KEY_CATEGORY = "molprof.key"
 # The args of a category that are read, by name; None for all.
 ArgsOf = Callable[[str | None], Container[str] | None]
-TYPE_BEGIN, TYPE_END, TYPE_INSTANT, TYPE_COUNTER = 1, 2, 3, 4  # values of a track event's `type`
+# Fields of values that are taken as they are: of args, and of launch arguments.
 _SIMPLE = ("int_value", "string_value", "bool_value", "uint_value")
+_ARGUMENTS = ("int_value", "uint_value", "string_value")
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 _MAX_KNOWN = 10_000
 # Categories of Chrome JSON by the beginning of a stage's name.
@@ -40,11 +41,8 @@ _RENAMED = {
     "stream id": "stream",
     "registers_per_thread": "registers per thread",
 }
-_NAMES = "debug_annotation_names"
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,18}")
 _STREAM = re.compile(r"\bstream (\d{1,18})\b", re.IGNORECASE)
-_SIZES = (("grid_size", "grid"), ("workgroup_size", "block"))
-_ARGUMENTS = ("int_value", "uint_value", "string_value")
 
 
 class Sequence:
@@ -73,35 +71,35 @@ class Sequence:
                 self._interned[field.name].update((entry.iid, entry) for entry in entries)
 
     def find(self, kind: str, number: int) -> Any:
-        """The entry of interned data. Raises DamageError where there is none."""
+        """Return the entry of interned data. Raises DamageError if there is none."""
         try:
             return self._interned[kind][number]
         except KeyError:
             raise DamageError(f"refers to number {number} of its {kind}, which is missing") from None
 
-    def name(self, kind: str, number: int) -> str:
-        """The name of an entry of interned data. Raises DamageError."""
-        return str(self.find(kind, number).name)
+    def name(self, kind: str, item: Any) -> str:
+        """Return the name of an item: its own, or that of an entry of interned data. Raises DamageError."""
+        return str(self.find(kind, item.name_iid).name if item.name_iid else item.name)
 
     def described(self, event: Any, args_of: ArgsOf | None = None) -> dict[str, Any]:
-        """Category (left out where there is none), name and args of an event. Raises DamageError."""
+        """Return the category (left out if there is none), name and args of an event. Raises DamageError."""
         result: dict[str, Any] = {}
         if event.categories:
             result["cat"] = event.categories[0]
         elif event.category_iids:
-            result["cat"] = self.name("event_categories", event.category_iids[0])
+            result["cat"] = str(self.find("event_categories", event.category_iids[0]).name)
         category = result.get("cat")
-        result["name"] = self.name("event_names", event.name_iid) if event.name_iid else event.name
+        result["name"] = self.name("event_names", event)
         wanted = None if args_of is None or category == KEY_CATEGORY else args_of(category)
-        result["args"] = {} if wanted == () else self.args(event.debug_annotations, wanted)
+        result["args"] = {} if wanted == () else self._args(event.debug_annotations, wanted)
         return result
 
-    def args(self, annotations: Any, wanted: Container[str] | None = None) -> dict[str, Any]:
-        """Debug annotations as args; the wanted ones, None for all. Raises DamageError."""
+    def _args(self, annotations: Any, wanted: Container[str] | None = None) -> dict[str, Any]:
+        """Return debug annotations as args; the wanted ones, None for all. Raises DamageError."""
         return {
             name: self._value(item)
             for item in annotations
-            for name in [self.name(_NAMES, item.name_iid) if item.name_iid else item.name]
+            for name in [self.name("debug_annotation_names", item) if item.name_iid else item.name]
             if wanted is None or name in wanted
         }
 
@@ -110,7 +108,7 @@ class Sequence:
             if item.HasField(field):
                 return getattr(item, field)
         if item.HasField("double_value"):
-            return number(item.double_value)
+            return _number(item.double_value)
         if item.HasField("legacy_json_value"):
             return self._json(item.legacy_json_value)
         if item.HasField("string_value_iid"):
@@ -119,11 +117,11 @@ class Sequence:
         if item.HasField("pointer_value"):
             return hex(item.pointer_value)
         if item.dict_entries:
-            return self.args(item.dict_entries)
+            return self._args(item.dict_entries)
         return [self._value(entry) for entry in item.array_values]
 
     def _json(self, text: str) -> Any:
-        """JSON text as it is; as a text where it is not JSON."""
+        """Return JSON text as it is; as a text if it is not JSON."""
         if text not in self._texts:
             if len(self._texts) > _MAX_KNOWN:
                 self._texts.clear()
@@ -147,16 +145,21 @@ class Clocks:
 
     def snapshot(self, sequence: int, clocks: Any) -> None:
         """Takes the times of several clocks at one moment."""
-        found = [(_key(clock.clock_id, sequence), clock, clock.unit_multiplier_ns or 1) for clock in clocks]
-        boot = next((clock.timestamp * unit for key, clock, unit in found if key[0] == _BOOT_CLOCK), None)
-        if boot is None:  # the time of a clock that is known already, else of the first
-            known = [(key, clock.timestamp * unit) for key, clock, unit in found if key in self._snapshots]
-            boot = self._at(*known[0]) if known else found[0][1].timestamp * found[0][2] if found else 0
-        for key, clock, unit in found:
-            self._snapshots[key] = clock.timestamp * unit, boot, unit, clock.is_incremental
+        times = {}
+        for clock in clocks:
+            unit = clock.unit_multiplier_ns or 1
+            times[_key(clock.clock_id, sequence)] = clock.timestamp * unit, unit, clock.is_incremental
+        # The moment by the boot clock, else by a clock that is known already, else by the first.
+        moments = [times[key][0] for key in times if key[0] == _BOOT_CLOCK]
+        for key in filter(self._snapshots.__contains__, times):
+            at, in_trace, _, _ = self._snapshots[key]
+            moments.append(in_trace + times[key][0] - at)
+        moments += [time for time, _, _ in times.values()]
+        for key, (time, unit, is_incremental) in times.items():
+            self._snapshots[key] = time, moments[0], unit, is_incremental
 
     def time_ns(self, packet: Any, sequence: Sequence) -> int:
-        """The time of a packet. Raises DamageError where there is none."""
+        """Return the time of a packet, ns. Raises DamageError where there is none."""
         if not packet.HasField("timestamp"):
             raise DamageError("has an event without a time")
         clock = packet.timestamp_clock_id or sequence.clock or _BOOT_CLOCK
@@ -177,23 +180,19 @@ class Clocks:
             raise DamageError(f"has an event at {time} ns, which is no time")
         return time
 
-    def _at(self, key: tuple[int, int], time: int) -> int:
-        at, in_trace, _, _ = self._snapshots[key]
-        return in_trace + time - at
-
 
 def _key(clock: int, sequence: int) -> tuple[int, int]:
     return clock, 0 if clock <= _LAST_GLOBAL_CLOCK else sequence
 
 
-def number(value: float) -> float | str:
-    """The number, or as a text what JSON has not."""
+def _number(value: float) -> float | str:
+    """Return the number, or its text if JSON has no such number."""
     return value if math.isfinite(value) else str(value)
 
 
 def counted(event: Any) -> int | float | str:
-    """The value of a counter."""
-    return number(event.double_counter_value) if event.HasField("double_counter_value") else event.counter_value
+    """Return the value of a counter."""
+    return _number(event.double_counter_value) if event.HasField("double_counter_value") else event.counter_value
 
 
 class RenderStages:
@@ -211,74 +210,55 @@ class RenderStages:
             self._queues = [item.name for item in event.specifications.hw_queue]
             self._stages = [item.name for item in event.specifications.stage]
 
-    def event(self, event: Any, sequence: Sequence) -> dict[str, Any]:
-        """A stage's category, name, args, and the name of its queue. Raises DamageError."""
-        args = self._args(event, sequence)
+    def event(self, event: Any, sequence: Sequence) -> tuple[dict[str, Any], str]:
+        """Return a stage's category, name and args; and the name of its queue. Raises DamageError."""
+        args = dict(_args(event, sequence))
         queue = _listed(self._queues, event.hw_queue_id) or f"queue {event.hw_queue_id}"
         if event.hw_queue_iid:
-            queue = sequence.name("gpu_specifications", event.hw_queue_iid)
-        stage, compute = self._stage(event, sequence)
+            queue = str(sequence.find("gpu_specifications", event.hw_queue_iid).name)
+        stage, is_compute = _listed(self._stages, event.stage_id), event.HasField("launch")
+        if event.stage_iid:
+            entry = sequence.find("gpu_specifications", event.stage_iid)
+            stage, is_compute = str(entry.name), is_compute or entry.category == _COMPUTE
         known = next((kind for text, kind in _CATEGORIES.items() if stage.lower().startswith(text)), None)
-        category = known or ("kernel" if compute or event.HasField("launch") else stage or "gpu_render_stage")
-        stream = args.get("stream")
-        if not isinstance(stream, int):
-            found = _STREAM.search(queue)
-            stream = int(found[1]) if found else None
+        category = known or ("kernel" if is_compute else stage or "gpu_render_stage")
         args["device"] = event.gpu_id
-        if stream is not None:
-            args["stream"] = stream
-        name = self._name(event, sequence) or stage
-        return {"cat": category, "name": name, "args": args, "queue": queue}
+        if not isinstance(args.get("stream"), int) and (match := _STREAM.search(queue)):
+            args["stream"] = int(match[1])
+        name = sequence.name("event_names", event)
+        if not name and event.kernel_iid:
+            kernel = sequence.find("compute_kernels", event.kernel_iid)
+            name = str(kernel.demangled_name or kernel.name)
+        return {"cat": category, "name": name or stage, "args": args}, queue
 
-    def counters(self, event: Any, sequence: Sequence) -> list[tuple[str, str, Any]]:
-        """The samples of a counter event: name, owner and value of each. Raises DamageError."""
-        gpu = event.gpu_id
-        names = self._counters
+    def counters(self, event: Any, sequence: Sequence) -> Iterator[tuple[tuple[str, str], Any]]:
+        """Return the samples of a counter event: name and owner, and value of each. Raises DamageError."""
+        gpu, names = event.gpu_id, self._counters
         if event.HasField("counter_descriptor_iid"):
             entry = sequence.find("gpu_counter_descriptors", event.counter_descriptor_iid)
             gpu = event.gpu_id if event.HasField("gpu_id") else entry.gpu_id
             names = {spec.counter_id: spec.name for spec in entry.counter_descriptor.specs}
-        elif event.HasField("counter_descriptor"):
+        else:
             names.update((spec.counter_id, spec.name) for spec in event.counter_descriptor.specs)
-        samples = []
         for sample in event.counters:
-            value = sample.int_value if sample.HasField("int_value") else number(sample.double_value)
+            value = sample.int_value if sample.HasField("int_value") else _number(sample.double_value)
             name = names.get(sample.counter_id) or f"counter {sample.counter_id}"
-            samples.append((name, f"GPU {gpu} Counters", value))
-        return samples
+            yield (name, f"GPU {gpu} Counters"), value
 
-    def _args(self, event: Any, sequence: Sequence) -> dict[str, Any]:
-        args: dict[str, Any] = {}
-        for item in event.extra_data:
-            text = item.value
-            value = int(text) if _INTEGER.fullmatch(text) else text
-            args[_RENAMED.get(item.name, item.name)] = value
-        for field, name in _SIZES:
-            if event.launch.HasField(field):
-                size = getattr(event.launch, field)
-                args[name] = [size.x, size.y, size.z]
-        for item in event.launch.args:
-            name = sequence.name("compute_arg_names", item.name_iid) if item.name_iid else item.name
-            value = next((getattr(item, field) for field in _ARGUMENTS if item.HasField(field)), None)
-            if value is None:
-                value = number(item.double_value)
-            args[_RENAMED.get(name, name)] = value
-        return args
 
-    def _stage(self, event: Any, sequence: Sequence) -> tuple[str, bool]:
-        """The stage's name, and whether it is said to compute."""
-        if event.stage_iid:
-            entry = sequence.find("gpu_specifications", event.stage_iid)
-            return str(entry.name), entry.category == _COMPUTE
-        return _listed(self._stages, event.stage_id), False
-
-    def _name(self, event: Any, sequence: Sequence) -> str:
-        if event.name_iid:
-            return sequence.name("event_names", event.name_iid)
-        if event.name or not event.kernel_iid:
-            return str(event.name)
-        kernel = sequence.find("compute_kernels", event.kernel_iid)
-        return str(kernel.demangled_name or kernel.name)
+def _args(event: Any, sequence: Sequence) -> Iterator[tuple[str, Any]]:
+    """Return the names and values of the args of a stage. Raises DamageError."""
+    for item in event.extra_data:
+        text = item.value
+        yield _RENAMED.get(item.name, item.name), int(text) if _INTEGER.fullmatch(text) else text
+    for field, name in (("grid_size", "grid"), ("workgroup_size", "block")):
+        if event.launch.HasField(field):
+            size = getattr(event.launch, field)
+            yield name, [size.x, size.y, size.z]
+    for item in event.launch.args:
+        name = sequence.name("compute_arg_names", item)
+        value = next((getattr(item, field) for field in _ARGUMENTS if item.HasField(field)), None)
+        yield _RENAMED.get(name, name), _number(item.double_value) if value is None else value
 
 
 def _listed(names: list[str], number: int) -> str:
