@@ -17,20 +17,22 @@ from page_data import HOSTILE, PARTS, hostile_document, report_of, timed, two_ru
 from molprof.analysis.compare import Comparison
 from molprof.analysis.compare.parts import RECORDED_LABELS
 from molprof.analysis.documents.figures import reports_of
-from molprof.analysis.documents.plots import PLOTS, NotRecordedError, draw, plot_file, plot_svg, style
+from molprof.analysis.documents.plots import PLOTS, NotRecordedError, draw, plot_file, plot_svg
 from molprof.analysis.documents.plots.style import house_style
 from molprof.queries import modules
 
-# What style attributes, scripts, references to other files and event handlers look like.
-UNSAFE = re.compile(
-    r"style=|<style|<script|\bon[a-z]+=|href=\"(?!#)|url\((?!#)|<image|<foreignObject|<!", re.IGNORECASE
-)
+# What scripts, references to other files and event handlers look like.
+UNSAFE = re.compile(r"<script|\bon[a-z]+=|href=\"(?!#)|url\((?!#)|<image|<foreignObject|<!", re.IGNORECASE)
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     """LLaMA against Qwen, drawn many times."""
     return two_runs(tmp_path_factory.mktemp("pair"))
+
+
+def ids(svg: str) -> list[str]:
+    return re.findall(r'\bid="([^"]+)"', svg)
 
 
 @pytest.mark.parametrize("kind", PLOTS)
@@ -40,19 +42,21 @@ def test_svg_is_safe_and_the_same_each_time(pair: Comparison, kind: str, tmp_pat
     svg = plot_svg(kind, reports_of(pair))
     with matplotlib.rc_context({"font.size": 30, "svg.fonttype": "path", "axes.facecolor": "red"}):  # the user's own
         assert plot_svg(kind, reports_of(pair)) == svg
-    names = re.findall(r'\bid="([^"]+)"', svg)
+    names = ids(svg)
     assert len(names) == len(set(names))
-    assert all(name.startswith(f"{kind}-") for name in names)
     # What is referred to is there, so that no clipping path and no hatch is lost.
-    assert set(re.findall(r"#([\w-]+)[\")]", re.sub(r'="#[0-9a-f]{6}"', "", svg))) == set(names)
+    assert set(re.findall(r'(?:url\(|href=")#(\w+)', svg)) == set(names)
+    # Nothing refers to another plot on the page.
+    others = (plot_svg(other, reports_of(pair)) for other in PLOTS if other != kind)
+    assert set(names).isdisjoint(name for other in others for name in ids(other))
 
     evil = report_of(tmp_path, hostile_document(" ".join(HOSTILE)))
     for drawn in (svg, plot_svg(kind, reports_of([evil, evil]))):
         assert not UNSAFE.search(re.sub(r"<text[^>]*>[^<]*</text>", "", drawn))
         root = ElementTree.fromstring(drawn)
-        assert (root.tag, root.get("role"), root.get("width")) == ("svg", "img", None)
-        tags = {"svg", "g", "defs", "path", "rect", "use", "text", "tspan", "clipPath", "pattern"}
-        assert {element.tag for element in root.iter()} <= tags
+        assert root.get("role") == "img"
+        tags = {"svg", "g", "defs", "style", "path", "rect", "use", "text", "tspan", "clipPath", "pattern"}
+        assert {element.tag.rpartition("}")[2] for element in root.iter()} <= tags
 
 
 @pytest.mark.parametrize("kind", PLOTS)
@@ -89,8 +93,8 @@ def test_a_waterfall_adds_up(
     shown = [label.get_text() for label in axis.get_yticklabels()]
     assert shown == ["llama lp:generic", *labels, "qwen lp:generic"]
     bars = axis.patches[: len(lengths)]
-    assert [bar.get_width() for bar in bars] == pytest.approx(lengths)
-    assert {round(bars[-1].get_x(), 6), round(bars[-1].get_x() + bars[-1].get_width(), 6)} & {5.38}
+    assert [bar.get_width() / 1e9 for bar in bars] == pytest.approx(lengths)
+    assert 5_380_000_000 in (bars[-1].get_x(), bars[-1].get_x() + bars[-1].get_width())
     assert bool(axis.get_xlim()[0] <= 0) is starts_at_0 is ("does not begin at 0" not in axis.get_xlabel())
 
 
@@ -107,13 +111,9 @@ def test_what_is_not_recorded_is_not_drawn(tmp_path: Path, kind: str) -> None:
             plot_svg(kind, reports_of([report, report]))
 
 
-def test_names_and_colours_are_declared_for_all() -> None:
+def test_names_are_declared_for_all() -> None:
     names = {f"idle.{name}" for name in re.findall(r'^-- (\w+) \("', modules()["molprof.idle_causes"], re.MULTILINE)}
     assert names == set(RECORDED_LABELS) - {"busy", "outside"}
-    sheet = (Path(__file__).parent.parent / "analysis/render/page/page.css").read_text()
-    dark = sheet.split("prefers-color-scheme: dark", 1)[1]
-    for name in ("INK", "MUTED", "GRID", "DARK"):
-        assert f'stroke="{getattr(style, name)}"' in dark, name
 
 
 def test_a_file_is_what_its_ending_says(molprof: Cli, pair: Comparison, tmp_path: Path) -> None:

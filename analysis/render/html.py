@@ -1,8 +1,8 @@
 """Documents as one HTML page that fetches nothing: a template over sections.
 
 The template engine escapes everything on output, after invisible characters were made visible. Only the SVG of plots
-(analysis/documents/plots/output.py), the style sheet and the script go in as they are. The page's own policy forbids
-every other style, script and request.
+(analysis/documents/plots/style.py), the style sheet and the script go in as they are. The page's own policy forbids
+every other style, script and request: it names the hash of each style of the plots.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from html import unescape
 from importlib.resources import files
 from itertools import islice
 from typing import Any
@@ -39,19 +40,22 @@ def render(document: Document) -> str:
     )
     used: set[str] = set()
     style, script = _file("page.css"), _file("page.js")
+    # The last one is on commands.
+    screen = list(_views([item for item in document.screen[:-1] if not item.text_only], used))
+    views = list(_views([section for section in document.sections if section not in document.screen], used))
+    styles = {style, *_styles(screen), *_styles(views)}
     return environment.from_string(_file("page.html")).render(
         page=document,
-        # The last one is on commands.
-        screen=list(_views([item for item in document.screen[:-1] if not item.text_only], used)),
-        views=list(_views([section for section in document.sections if section not in document.screen], used)),
+        screen=screen,
+        views=views,
         names={item.name: item.title for top in document.sections for item in (top, *top.parts) if item.name},
         rows=_rows,
         version=__version__,
         style=Markup(style),
         script=Markup(script),
         policy=(
-            f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; img-src data:; "
-            "base-uri 'none'; form-action 'none'"
+            f"default-src 'none'; style-src 'unsafe-hashes' {' '.join(sorted(map(_digest, styles)))}; "
+            f"script-src {_digest(script)}; img-src data:; base-uri 'none'; form-action 'none'"
         ),
     )
 
@@ -68,8 +72,15 @@ def _views(sections: Sequence[Section], used: set[str]) -> Iterator[dict[str, An
             view["notes"] += (f"first {ROWS} rows; --format json has {more:,} more",)
         if section.plot is not None:
             with suppress(TraceError):
-                view["svg"] = [Markup(section.plot.svg(wide)) for wide in (False, True)[: 1 + section.plot.across]]
+                view["svg"] = Markup(section.plot.svg())
         yield {**view, "parts": list(_views(section.parts, used))}
+
+
+def _styles(views: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Style elements and attributes of plots."""
+    for view in views:
+        yield from map(unescape, re.findall(r'(?: style="|<style[^>]*>)([^"<]*)', view["svg"] or ""))
+        yield from _styles(view["parts"])
 
 
 def _rows(table: Table) -> Iterator[list[dict[str, Any]]]:
@@ -96,4 +107,4 @@ def _file(name: str) -> str:
 
 def _digest(text: str) -> str:
     """As a content security policy names an inline style or script."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -80,10 +80,9 @@ class Plot(Struct, frozen=True):
     """A plot for formats that show pictures."""
 
     caption: str
-    # Draws an element without background, for a column or across a wide page. Raises TraceError where its data is not
-    # recorded.
-    svg: Callable[[bool], str]
-    across: bool = False  # a column is narrow for it: a page draws it for both
+    # Draws an element without background. Raises TraceError where its data is not recorded.
+    svg: Callable[[], str]
+    across: bool = False  # a column is narrow for it
 
 
 class Section(Struct, frozen=True):

@@ -132,18 +132,18 @@ def draw(kind: str, subject: Any) -> Figure:
 
 def plot_file(kind: str, subject: Any, form: str) -> bytes:
     """The plot as a file in one of `FORMATS`. Raises NotRecordedError."""
-    from molprof.analysis.documents.plots import output, style
+    from molprof.analysis.documents.plots import style
 
     with style.house_style():
-        return output.figure_bytes(draw(kind, subject), form)
+        return style.figure_bytes(draw(kind, subject), form)
 
 
-def plot_svg(kind: str, subject: Any, wide: bool = False) -> str:
-    """The plot as an element for a page, without background, for a column or a wide page. Raises NotRecordedError."""
-    from molprof.analysis.documents.plots import output, style
+def plot_svg(kind: str, subject: Any) -> str:
+    """The plot as an element for a page, without background. Raises NotRecordedError."""
+    from molprof.analysis.documents.plots import style
 
-    with style.house_style(style.WIDE_INCHES if wide else style.COLUMN_INCHES):
-        return output.figure_svg(draw(kind, subject), f"{kind}-{'wide-' if wide else ''}")
+    with style.house_style(kind, paper="none"):
+        return style.figure_svg(draw(kind, subject))
 
 
 def plot_section(kinds: Iterable[str], subject: Any, **words: str) -> Section:

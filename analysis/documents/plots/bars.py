@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from molprof.analysis.compare.parts import PART_LABELS, RECORDED_LABELS
 from molprof.analysis.documents.figures import Reports, is_spread
@@ -34,9 +33,8 @@ _CLASSES = 14
 _LAST = 20
 # With fewer places, bars of runs without drift would be as wide as the figure.
 _FEWEST = 5
-# Width of the axis, and of a count above a bar.
-_AXIS_INCHES = 6.5
-_COUNT_INCHES = 0.3
+# Of so many bars each has room for a count above it.
+_COUNTED = 18
 # Table of the report and title; runs without a template lack the first.
 _PANELS = (
     ("template_drift", "Drift: FREE positions of the template minus tokens that the coordinates need"),
@@ -44,13 +42,10 @@ _PANELS = (
 )
 # Parts of a difference below this share of the largest are added up: their bars would be lines.
 _SMALL_RATIO = 0.01
-_BAR = 0.62
 # The axis begins at 0 unless the bars would then be this much shorter than the totals.
 _CUT_RATIO = 0.35
-_ROOM_RATIO = 0.3
-_LABEL_LENGTH = 36
-# Longer titles go over two lines.
-_TITLE_LENGTH = 44
+# Letters of a title above bars with long names.
+_TITLE_LETTERS = 60
 
 
 def draw_phases(subject: Reports) -> Figure:
@@ -59,22 +54,18 @@ def draw_phases(subject: Reports) -> Figure:
     if not runs:
         raise NotRecordedError("unprofiled times of phases, which molprof capture records")
     longest_ns = max(sum(times.values()) for _, times in runs)
-    scale, unit = style.time_unit(longest_ns)
-    figure, (axis,) = style.new_figure(1.05 + 0.34 * len(runs))
-    ends_ns = [0.0] * len(runs)
-    for name in STEP_PHASES:
-        look, bars = style.PHASES[name], []
-        for row, (_, times) in enumerate(runs):
-            time_ns = times.get(name, 0.0)
-            is_written = time_ns > style.room(_WRITTEN_RATIO) * longest_ns and not look[1]
-            bars.append(style.Bar(row, time_ns, look, ends_ns[row], time_text(time_ns) if is_written else ""))
-            ends_ns[row] += time_ns
-        style.draw_bars(axis, bars, scale)
-    for row, end_ns in enumerate(ends_ns):
-        style.write_behind(axis, end_ns / scale, row, time_text(end_ns), 9, "bold")
-    style.name_rows(axis, [label for label, _ in runs], 32)
-    axis.set_xlim(0, (1 + style.room(0.14)) * longest_ns / scale)
-    axis.set_xlabel(f"unprofiled time per step ({unit})")
+    figure, (axis,) = style.new_figure(len(runs))
+    for row, (_, times) in enumerate(runs):
+        end_ns = 0.0
+        for name, time_ns in times.items():
+            total = time_text(sum(times.values())) if name == [*times][-1] else ""
+            style.draw_bar(axis, row, time_ns, style.PHASES[name], end_ns, behind=total, **style.TOTAL)
+            if time_ns > _WRITTEN_RATIO * longest_ns and not style.PHASES[name][1]:
+                axis.text(end_ns + time_ns / 2, row, time_text(time_ns), **style.INSIDE)
+            end_ns += time_ns
+    style.name_rows(axis, [label for label, _ in runs])
+    axis.set_xlim(0, 1.14 * longest_ns)
+    style.label_axis(axis.xaxis, longest_ns, "unprofiled time per step")
     style.legend_below(figure, [(name, style.PHASES[name]) for name in STEP_PHASES])
     return figure
 
@@ -96,27 +87,24 @@ def draw_classes(subject: Reports) -> Figure:
     totals = {name: sum(other.get(name, (0, 0))[1] for _, other in runs) for _, classes in runs for name in classes}
     ordered = sorted(totals, key=lambda name: (-totals[name], name))
     shown = ordered[:_CLASSES]
-    figure, (axis,) = style.new_figure(0.95 + len(shown) * (0.13 + 0.16 * len(runs)))
-    longest = max(time_ns for _, classes in runs for _, time_ns in classes.values())
-    scale, unit = style.time_unit(longest)
+    longest_ns = max(time_ns for _, classes in runs for _, time_ns in classes.values())
+    figure, (axis,) = style.new_figure(len(shown) * (0.4 + 0.5 * len(runs)))
     size = 0.82 / len(runs)
     for index, (_, classes) in enumerate(runs):
         whole = sum(time_ns for _, time_ns in classes.values())
-        bars = []
         for row, name in enumerate(shown):
             count, time_ns = classes.get(name, (0, 0))
             times = count_text(count) if count >= 100 or float(count).is_integer() else f"{count:.1f}"
             text = f"{time_text(time_ns)} ({percent_text(per(time_ns, whole))}), {times}x" if count else "none"
-            bars.append(style.Bar(row - 0.41 + size * (index + 0.5), time_ns, style.look(index), behind=text))
-        style.draw_bars(axis, bars, scale, size * 0.92)
-    style.name_rows(axis, shown, 26)
-    axis.set_xlim(0, (1 + style.room(0.34)) * longest / scale)
+            middle = row - 0.41 + size * (index + 0.5)
+            style.draw_bar(axis, middle, time_ns, style.look(index), height=size * 0.92, behind=text)
+    style.name_rows(axis, shown)
+    axis.set_xlim(0, 1.34 * longest_ns)
     more = f"; {len(ordered) - _CLASSES} smaller classes not drawn" if len(ordered) > _CLASSES else ""
     where = "per recorded step" if per_step else "in the trace"
-    axis.set_xlabel(style.lines(f"GPU time {where}, profiled ({unit}){more}"))
+    style.label_axis(axis.xaxis, longest_ns, f"GPU time {where}, profiled", more)
     if len(runs) > 1:
-        labels = [(style.caption(label), style.look(index)) for index, (label, _) in enumerate(runs)]
-        style.legend_below(figure, labels, 3)
+        style.legend_below(figure, style.looks(style.caption(label) for label, _ in runs), 3)
     return figure
 
 
@@ -141,24 +129,20 @@ def draw_latency(subject: Reports) -> Figure:
     runs = subject.step_times()
     if not runs:
         raise NotRecordedError("unprofiled times of single steps, which molprof capture records")
-    scale, unit = style.time_unit(max(point.median_ns for _, points in runs for point in points))
-    figure, (axis,) = style.new_figure(3.1)
-    lines: list[tuple[str, Line2D]] = []
+    figure, (axis,) = style.new_figure(style.ROWS)
+    lines = []
     for index, (label, points) in enumerate(runs):
-        fill, _ = style.look(index)
         where = [(point.first_step + point.last_step) / 2 for point in points]
-        low, high, median = (
-            [getattr(point, name) / scale for point in points] for name in ("low_ns", "high_ns", "median_ns")
-        )
-        if is_spread(points):
-            axis.fill_between(where, low, high, color=fill, alpha=0.18, linewidth=0)
-        (line,) = axis.plot(where, median, style.line(index), color=fill, linewidth=1.4)
+        band = tuple(zip(*((point.low_ns, point.high_ns) for point in points), strict=True))
+        medians = [point.median_ns for point in points]
+        line = style.draw_line(axis, index, where, medians, band if is_spread(points) else None)
         lines.append((style.caption(label), line))
     axis.set_xlim(left=0)
-    axis.set_ylim(0, _highest([points for _, points in runs]) / scale)
+    axis.set_ylim(0, _highest([points for _, points in runs]))
     axis.grid(True, axis="both")
     axis.set_xlabel("decode step (generated tokens before it)")
-    axis.set_ylabel(f"unprofiled step time ({unit})")
+    longest_ns = max(point.median_ns for _, points in runs for point in points)
+    style.label_axis(axis.yaxis, longest_ns, "unprofiled step time")
     style.legend_below(figure, lines, 3)
     return figure
 
@@ -182,23 +166,22 @@ def draw_drift(subject: Reports) -> Figure:
     written = panels[-1][1]
     places = [tokens for _, series in panels for blocks in series for tokens in blocks]
     first, last = min(0, *places), max(_FEWEST, *places)
-    figure, axes = style.new_figure(0.6 + 2.3 * len(panels), len(panels))
+    figure, axes = style.new_figure(*[style.ROWS] * len(panels))
     for axis, (title, series) in zip(axes, panels, strict=True):
         _drift_bars(axis, series, range(first, last + 1))
-        axis.set_title(style.lines(title, title=True))
+        style.write_title(axis, title)
     axes[-1].set_xlabel("tokens in a coordinate block")
     labels = [
         f"{style.caption(label)}: {counted(sum(blocks.values()), 'block')}{_with_drift(report)}"
         for (label, report), blocks in zip(named, written, strict=True)
     ]
-    style.legend_below(figure, [(label, style.look(index)) for index, label in enumerate(labels)], 2)
+    style.legend_below(figure, style.looks(labels), 2)
     return figure
 
 
 def _drift_bars(axis: Axes, series: Sequence[dict[int, int]], tokens: range) -> None:
     """Draws a group of bars for each number of tokens, one bar per run."""
     size = 0.84 / len(series)
-    labelled = size * _AXIS_INCHES / style.room(1) / len(tokens) > _COUNT_INCHES
     highest = 0.0
     for index, blocks in enumerate(series):
         whole = sum(blocks.values())
@@ -206,10 +189,9 @@ def _drift_bars(axis: Axes, series: Sequence[dict[int, int]], tokens: range) -> 
         shares = [100 * count / whole for count in blocks.values()]
         highest = max(highest, *shares, 0.0)
         fill, hatch = style.look(index)
-        axis.bar(places, shares, size * 0.94, facecolor=fill, hatch=hatch)
-        for place, share, count in zip(places, shares, blocks.values(), strict=True) if labelled else ():
-            text = count_text(count)
-            axis.annotate(text, (place, share), (0, 2), textcoords="offset points", ha="center", fontsize=7.5)
+        bars = axis.bar(places, shares, size * 0.94, facecolor=fill, hatch=hatch)
+        if len(series) * len(tokens) <= _COUNTED:
+            axis.bar_label(bars, list(map(count_text, blocks.values())), padding=2, **style.BEHIND)
     ends = {_LAST: f"{_LAST} or more", -_LAST: f"-{_LAST} or less"}
     axis.set_xticks(tokens, [ends.get(number, str(number)) for number in tokens])
     axis.set_xlim(tokens[0] - 0.6, tokens[-1] + 0.6)
@@ -299,44 +281,33 @@ def _steps(parts: Mapping[str, int], residual_ns: int) -> list[tuple[str, int]]:
 
 
 def _waterfall(first_label: str, panels: Sequence[_Panel]) -> Figure:
-    sizes = [len(panel.steps) + 2 for panel in panels]
-    figure, axes = style.new_figure(0.55 + sum(0.27 * size + 0.35 for size in sizes), len(panels), sizes)
-    scale, unit = style.time_unit(max(max(panel.total_ns, panel.first_ns) for panel in panels))
-    ends: list[int] = []
-    for axis, panel in zip(axes, panels, strict=True):
-        ends += _draw_panel(axis, first_label, panel, scale)
+    figure, axes = style.new_figure(*(len(panel.steps) + 2 for panel in panels))
+    ends = [end for axis, panel in zip(axes, panels, strict=True) for end in _draw_panel(axis, first_label, panel)]
     highest, spread = max(ends), max(ends) - min(ends)
     start = 0.0  # cut where bars would be too short
     if spread < _CUT_RATIO * highest:
         start = max(0.0, min(ends) - 0.6 * spread if spread else 0.9 * highest)
-    axes[0].set_xlim(start / scale, (highest + style.room(_ROOM_RATIO) * (highest - start)) / scale)
-    cut = "; the axis does not begin at 0" if start else ""
-    axes[-1].set_xlabel(style.lines(f"{panels[0].what} ({unit}){cut}"))
+    axes[0].set_xlim(start, highest + 0.3 * (highest - start))
+    longest_ns = max(max(panel.total_ns, panel.first_ns) for panel in panels)
+    style.label_axis(axes[-1].xaxis, longest_ns, panels[0].what, "; the axis does not begin at 0" if start else "")
     return figure
 
 
-def _share(ns: int, first_ns: int) -> str:
-    return f"({signed_percent_text(ns / first_ns)})" if first_ns else ""
-
-
-def _draw_panel(axis: Axes, first_label: str, panel: _Panel, scale: int) -> list[int]:
+def _draw_panel(axis: Axes, first_label: str, panel: _Panel) -> list[int]:
     """Draws the totals and the parts between; returns where these begin, and where the last ends, ns."""
     ends = list(itertools.accumulate((ns for _, ns in panel.steps), initial=panel.first_ns))
-    change, whole_ns = panel.total_ns - panel.first_ns, panel.total_ns if panel.of_total else panel.first_ns
-    bars = [
-        style.Bar(row, abs(ns), (style.ORANGE, "////") if ns > 0 else (style.BLUE, ""), min(ends[row - 1 : row + 1]),
-                  behind=" ".join(filter(None, (signed_time_text(ns), _share(ns, whole_ns)))))
-        for row, (_, ns) in enumerate(panel.steps, 1)
-    ]  # fmt: skip
-    style.draw_bars(axis, bars, scale, _BAR, 8.5)
+    whole_ns = panel.total_ns if panel.of_total else panel.first_ns
+    for row, (_, ns) in enumerate(panel.steps, 1):
+        text = signed_time_text(ns) + (f" ({signed_percent_text(ns / whole_ns)})" if whole_ns else "")
+        look, start = style.MORE if ns > 0 else style.LESS, min(ends[row - 1 : row + 1])
+        style.draw_bar(axis, row, abs(ns), look, start, behind=text, **style.PART)
     for row, end in enumerate(ends):  # down to the start of the next bar
-        axis.plot([end / scale] * 2, [row + _BAR / 2, row + 1 - _BAR / 2], color=style.MUTED, linewidth=0.7)
+        axis.plot([end] * 2, [row + style.BAR / 2, row + 1 - style.BAR / 2], color=style.MUTED, linewidth=0.7)
     for row, ns in ((0, panel.first_ns), (len(ends), panel.total_ns)):
-        style.draw_bars(axis, [style.Bar(row, ns, (style.MUTED, ""))], scale, _BAR)
-        style.write_behind(axis, ns / scale, row, time_text(ns), 8.5, "bold")
-    style.name_rows(axis, [first_label, *(name for name, _ in panel.steps), panel.label], _LABEL_LENGTH)
+        style.draw_bar(axis, row, ns, style.WHOLE, behind=time_text(ns), **style.TOTAL)
+    style.name_rows(axis, [first_label, *(name for name, _ in panel.steps), panel.label])
     axis.set_ylim(len(ends) + 0.6, -0.6)
-    other, against = (style.caption(label, _LABEL_LENGTH) for label in (panel.label, first_label))
-    between = "\n" if len(other) + len(against) > style.fewer(_TITLE_LENGTH) else " "
-    axis.set_title(f"{other}{between}against {against}: {signed_time_text(change)}")
+    change = signed_time_text(panel.total_ns - panel.first_ns)
+    title = f"{style.caption(panel.label)} against {style.caption(first_label)}: {change}"
+    style.write_title(axis, title, _TITLE_LETTERS)
     return ends

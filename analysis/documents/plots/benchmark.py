@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import LinearSegmentedColormap
@@ -18,25 +17,21 @@ from molprof.analysis.predict.sizes import Size
 from molprof.common.bench_records import GENERATE, SDPA, Results
 from molprof.common.values import speed_text, time_text
 
-_ROW_INCHES = 0.34
-_NARROW_LABEL = 30
-_SECOND_NS = 1e9
-
 
 def draw_batch(results: Results) -> Figure:
     """Tokens per second over the batch size, with the range of the repeats; both axes logarithmic."""
     series, sizes = _by_series(results)
     if len(sizes) < 2:
         raise _missing("several batch sizes", "batch")
-    figure, (axis,) = style.new_figure(3.4)
+    figure, (axis,) = style.new_figure(style.ROWS)
     lines = []
     for index, (name, items) in enumerate(series.items()):
-        speeds = np.array([item.tokens_per_s or 0.0 for item in items])
-        ends = np.array([[1e9 / max(item.times_ns), 1e9 / min(item.times_ns)] for item in items]).T
-        line = axis.errorbar(
-            list(map(_size, items)), speeds, yerr=(speeds - ends[0], ends[1] - speeds), color=style.look(index)[0],
-            linestyle=style.line(index), marker="o", markersize=3.5, capsize=2.5, linewidth=1.3,
-        )  # fmt: skip
+        speeds = [item.tokens_per_s or 0.0 for item in items]
+        low = [speed - 1e9 / max(item.times_ns) for speed, item in zip(speeds, items, strict=True)]
+        high = [1e9 / min(item.times_ns) - speed for speed, item in zip(speeds, items, strict=True)]
+        where = list(map(_size, items))
+        line = style.draw_line(axis, index, where, speeds, **style.MARKED)
+        axis.errorbar(where, speeds, yerr=(low, high), fmt="none", ecolor=line.get_color(), capsize=2.5)
         lines.append((style.caption(name), line))
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
@@ -53,23 +48,19 @@ def draw_rows(subject: tuple[Sequence[Size], str]) -> Figure:
     """Predicted time of a step and rows or tokens per second over the batch size, with their intervals."""
     sizes, speed = subject
     batches = [size.rows for size in sizes]
-    figure, axes = style.new_figure(4.6, rows=2)
-    graphs = [_SECOND_NS * size.rows / size.graph_ns.value for size in sizes]
-    panels = (
-        ([size.step_ns for size in sizes], [size.graph_ns.value for size in sizes], 1e6, "a step, ms"),
-        ([size.per_s for size in sizes], graphs, 1.0, speed),
-    )
-    for axis, (figures, other, scale, label) in zip(axes, panels, strict=True):
-        low, value, high = (
-            np.array([getattr(item, end) for item in figures]) / scale for end in ("low", "value", "high")
-        )
-        axis.fill_between(batches, low, high, color=style.look(0)[0], alpha=0.25, linewidth=0)
-        axis.plot(batches, value, color=style.look(0)[0], marker="o", markersize=3.5, linewidth=1.3)
-        axis.plot(batches, np.array(other) / scale, color=style.look(1)[0], linestyle="--", linewidth=1.3)
+    figure, axes = style.new_figure(style.ROWS, style.ROWS)
+    steps, speeds = [size.step_ns for size in sizes], [size.per_s for size in sizes]
+    in_graphs = [size.graph_ns.value for size in sizes]
+    graph_speeds = [1e9 * rows / ns for rows, ns in zip(batches, in_graphs, strict=True)]
+    for axis, figures, others in zip(axes, (steps, speeds), (in_graphs, graph_speeds), strict=True):
+        band = [item.low for item in figures], [item.high for item in figures]
+        style.draw_line(axis, 0, batches, [item.value for item in figures], band, **style.MARKED)
+        style.draw_line(axis, 1, batches, others)
         axis.set_yscale("log")
-        axis.set_ylabel(f"{label}\n(logarithmic)")
         axis.grid(True)
         _write_ticks(axis, axis.yaxis)
+    style.label_axis(axes[0].yaxis, max(item.value for item in steps), "a step", ", logarithmic")
+    axes[1].set_ylabel(f"{speed}\n(logarithmic)")
     axes[-1].set_xscale("log", base=2)
     axes[-1].set_xticks(batches, list(map(str, batches)))
     axes[-1].set_xlabel("rows in a batch")
@@ -82,21 +73,19 @@ def draw_cache(results: Results) -> Figure:
     if len({item.settings.get("kv_cache") for item in done}) < 2:
         raise _missing("several KV caches", "cache")
     ordered = sorted(done, key=lambda item: (short(item, varying(done, "count", "kv_cache")), item.label))
-    bars: list[style.Bar] = []
+    figure, (axis,) = style.new_figure(len(ordered))
+    longest_ns = 0.0
     for row, item in enumerate(ordered):
         steady, extra = item.median("wall_ns") or 0.0, max(0.0, item.median("first_pass_extra_ns") or 0.0)
         text = f"{time_text(steady)} steady, {time_text(extra)} more at first"
-        bars.append(style.Bar(row, steady, (_colour(done, item, "kv_cache"), "")))
-        bars.append(style.Bar(row, extra, (style.PAPER, style.HATCHES[1]), steady, behind=text))
-    longest = max(bar.start + bar.length for bar in bars)
-    scale, unit = style.time_unit(longest)
-    figure, (axis,) = style.new_figure(1.15 + _ROW_INCHES * len(ordered))
-    style.draw_bars(axis, bars, scale)
-    style.name_rows(axis, [_name(item, varying(done, "count"), done) for item in ordered], _NARROW_LABEL)
-    axis.set_xlim(0, 1.5 * longest / scale)
-    axis.set_xlabel(f"time of a pass ({unit})")
-    labels = ("a timed pass", "the first pass beyond it: compiling, set-up")
-    style.legend_below(figure, [(label, bar.look) for label, bar in zip(labels, bars, strict=False)], 2)
+        style.draw_bar(axis, row, steady, _look(done, item, "kv_cache"))
+        style.draw_bar(axis, row, extra, style.FIRST, steady, behind=text)
+        longest_ns = max(longest_ns, steady + extra)
+    style.name_rows(axis, [_name(item, varying(done, "count"), done) for item in ordered])
+    axis.set_xlim(0, 1.5 * longest_ns)
+    style.label_axis(axis.xaxis, longest_ns, "time of a pass")
+    timed = ("a timed pass", _look(done, ordered[0], "kv_cache"))
+    style.legend_below(figure, [timed, ("the first pass beyond it: compiling, set-up", style.FIRST)], 2)
     return figure
 
 
@@ -110,20 +99,19 @@ def draw_heat(results: Results) -> Figure:
         for item in items:
             speeds[name, _size(item)] = max(speeds.get((name, _size(item)), 0.0), item.tokens_per_s or 0.0)
     best = {size: max(speed for (_, other), speed in speeds.items() if other == size) for size in sizes}
-    figure, (axis,) = style.new_figure(1.0 + _ROW_INCHES * len(series))
+    figure, (axis,) = style.new_figure(len(series))
     # Text is readable on white and on light blue.
     shades = LinearSegmentedColormap.from_list("speed", [style.PAPER, style.SKY])
     for (row, name), (column, size) in itertools.product(enumerate(sorted(series)), enumerate(sizes)):
         speed = speeds.get((name, size))
         share = 0.0 if speed is None else speed / best[size]
-        axis.barh(row, 1, 1, left=column - 0.5, color=shades(share**2))
         text = "no result" if speed is None else speed_text(speed)
-        weight = "bold" if share == 1 else "normal"
-        style.write_inside(axis, column, row, text, color=style.INK, fontweight=weight)
+        axis.barh(row, 1, 1, left=column - 0.5, color=shades(share**2))
+        axis.text(column, row, text, weight="bold" if share == 1 else "normal", **style.INSIDE)
     axis.set_xlim(-0.5, len(sizes) - 0.5)
     axis.set_ylim(len(series) - 0.5, -0.5)
     axis.set_xticks(range(len(sizes)), list(map(str, sizes)))
-    axis.set_yticks(range(len(series)), [style.caption(name, _NARROW_LABEL) for name in sorted(series)])
+    axis.set_yticks(range(len(series)), [style.caption(name) for name in sorted(series)])
     axis.tick_params(length=0)
     axis.set_xlabel("rows generated together; tokens/s, the fastest of each column bold")
     return figure
@@ -136,20 +124,16 @@ def draw_sdpa(results: Results) -> Figure:
         raise _missing("attention kernels", "sdpa")
     ordered = sorted(done, key=lambda item: (sdpa_key(item), item.median_ns or 0.0))
     times_ns = [item.median_ns or 0.0 for item in ordered]
-    scale, unit = style.time_unit(max(times_ns))
-    figure, (axis,) = style.new_figure(0.9 + _ROW_INCHES * len(ordered))
-    bars = [
-        style.Bar(row, time_ns, (_colour(done, item, "backend"), ""), behind=time_text(time_ns))
-        for row, (item, time_ns) in enumerate(zip(ordered, times_ns, strict=True))
-    ]
-    style.draw_bars(axis, bars, scale)
+    figure, (axis,) = style.new_figure(len(ordered))
+    for row, (item, time_ns) in enumerate(zip(ordered, times_ns, strict=True)):
+        style.draw_bar(axis, row, time_ns, _look(done, item, "backend"), behind=time_text(time_ns))
     names = varying(done, "backend")
     labels = [f"{item.settings.get('backend')} {short(item, names) if names else ''}".strip() for item in ordered]
-    style.name_rows(axis, labels, _NARROW_LABEL)
+    style.name_rows(axis, labels)
     axis.set_xscale("log")
-    axis.set_xlim(min(times_ns) / scale / 2, max(times_ns) / scale * 4)
+    axis.set_xlim(min(times_ns) / 2, max(times_ns) * 4)
     _write_ticks(axis, axis.xaxis)
-    axis.set_xlabel(f"median time of a call ({unit}, logarithmic)")
+    style.label_axis(axis.xaxis, max(times_ns), "median time of a call", ", logarithmic")
     return figure
 
 
@@ -193,7 +177,7 @@ def _name(item: Measured, names: Sequence[str], all_items: Sequence[Measured]) -
     return f"{text} @{item.environment[:4]}" if several else text
 
 
-def _colour(done: Sequence[Measured], item: Measured, setting: str) -> str:
-    """The colour of the item's value of a setting."""
+def _look(done: Sequence[Measured], item: Measured, setting: str) -> style.Look:
+    """The look of the item's value of a setting, without hatch."""
     values = list(dict.fromkeys(other.settings.get(setting) for other in done))
-    return style.look(values.index(item.settings.get(setting)))[0]
+    return style.look(values.index(item.settings.get(setting)))[0], ""

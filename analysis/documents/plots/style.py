@@ -1,20 +1,22 @@
-"""How figures look: colours and hatches that differ in print and for everyone, units, plain frames."""
+"""How figures look, on a page and in a file: all colours, hatches and sizes, and what is drawn with them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import io
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from textwrap import fill
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from matplotlib import rc, rc_context, rcdefaults, rcParams
-from matplotlib.artist import Artist
+from matplotlib import rc, rc_context, rcdefaults
 from matplotlib.axes import Axes
-from matplotlib.backend_bases import RendererBase
-from matplotlib.container import Container
+from matplotlib.axis import Axis
+from matplotlib.backend_bases import get_registered_canvas_class
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
@@ -23,15 +25,22 @@ from molprof.common.values import short_name
 
 Look = tuple[str, str]  # colour and hatch
 
-# The page's style sheet gives each of these another value in dark mode (render/page/page.css).
 INK = "#1b1f24"
 MUTED = "#6b7280"
 GRID = "#d5d9e0"
 PAPER = "#ffffff"
+DARK = "#4b5563"
+FOREIGN = "#c3c8d0"
+# Edges, hatches and text on any of these: the same in dark mode.
+EDGE = "#0b0e14"
 # After Okabe and Ito: distinct with any colour vision. Hatches are for print without colour.
 BLUE, ORANGE, GREEN, PINK = "#0072b2", "#e69f00", "#009e73", "#cc79a7"
 SKY, RED, YELLOW, SLATE = "#56b4e9", "#d55e00", "#f0e442", "#7f8792"
 PALETTE = (BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, SLATE)
+# What is made for white paper, and its colour on a page in dark mode.
+_DARK_MODE = {
+    INK: "#e6e9ee", MUTED: "#8b95a5", GRID: "#38404c", DARK: "#9aa4b3", FOREIGN: "#59626f", BLUE: "#2f93d0",
+}  # fmt: skip
 # Lines only: circles make an SVG ten times as large.
 HATCHES = ("", "////", "\\\\\\\\", "----", "xxxx", "||||", "++++", "//\\\\")
 # Phases are lighter than the classes of GPU work beside them.
@@ -49,36 +58,65 @@ PHASES = {
     "sample": ("#aee0d0", "\\\\\\\\"),
     "postprocess": ("#ecc9dc", ""),
 }
-DARK = "#4b5563"
-# Edges, hatches and text on any of these: the same in dark mode.
-EDGE = "#0b0e14"
+OTHER_PHASE: Look = ("#b9bfc9", "")
+# Of the first pass of a benchmark, beyond a timed one.
+FIRST = (PAPER, HATCHES[1])
+# Of a waterfall.
+WHOLE, MORE, LESS = (MUTED, ""), (ORANGE, "////"), (BLUE, "")
+# Of the ranks of a job.
+STATES: dict[str, Look] = {
+    "compute": (BLUE, ""),
+    "exposed communication": (ORANGE, "////"),
+    "waiting for the last rank": (RED, "xxxx"),
+    "idle": (PAPER, ""),
+}
+END: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (2, 2))}
+# Texts in the middle of bars, behind them, and behind the total.
+INSIDE: dict[str, Any] = {"ha": "center", "va": "center", "size": 8, "color": EDGE}
+BEHIND: dict[str, Any] = {"size": 7.5}
+PART: dict[str, Any] = {"size": 8.5}
+TOTAL: dict[str, Any] = {"size": 8.5, "weight": "bold"}
+MARKED: dict[str, Any] = {"marker": "o", "markersize": 3.5}
 _LINES = ("-", "--", "-.", ":")
 
-# Of a file; of a plot on a page, in a column or across a wide one.
-WIDTH_INCHES, COLUMN_INCHES, WIDE_INCHES = 7.6, 5.2, 11.0
-_LABEL_LENGTH = 44
+# The width of figures; the heights of a row of bars, of what else is in a panel and in a figure, of a legend's line.
+_WIDTH_INCHES = 7.6
+_ROW_INCHES, _PANEL_INCHES, _FIGURE_INCHES, _LEGEND_INCHES = 0.3, 0.35, 0.6, 0.19
+# Axes of lines or upright bars are as high as so many rows. What a bar takes of its row.
+ROWS, BAR = 7, 0.66
 # Letters in a line of the legend, and those that a colour's patch takes.
-_LEGEND_LETTERS = 104
-_HANDLE_LETTERS = 6
-# In a title, and in the label of an axis.
-_TITLE_LETTERS, _LINE_LETTERS = 76, 90
-_LEGEND_LINE_INCHES = 0.19
-_NS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
+_LEGEND_LETTERS, _HANDLE_LETTERS = 104, 6
+# In the name of a row, in a title, and in the label of an axis.
+_NAME_LETTERS, _TITLE_LETTERS, _LABEL_LETTERS = 36, 76, 90
+# Units of axes.
+Units = Sequence[tuple[float, str]]
+TIME: Units = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
+BYTES: Units = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes"))
+
+# matplotlib would write the time and its own version.
+_METADATA: dict[str, dict[str, None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
 
 
 @contextmanager
-def house_style(width_inches: float = WIDTH_INCHES) -> Iterator[None]:
-    """Sets matplotlib's settings for the block, whatever the user's are; drawing and saving both need it."""
+def house_style(salt: str = "", paper: str = PAPER) -> Iterator[None]:
+    """Sets matplotlib's settings for the block, whatever the user's are; drawing and saving both need it.
+
+    salt: keeps what an SVG refers to apart from other figures' on a page.
+    """
     with rc_context():
         rcdefaults()
-        rc("figure", figsize=(width_inches, width_inches))
+        rc("figure", dpi=200, facecolor=paper)
         rc("svg", fonttype="none")  # text stays text: small, searchable, in the page's font
-        rc("svg", hashsalt="molprof")  # the same figures give the same file
+        rc("svg", hashsalt=f"molprof {salt}")  # the same figures give the same file
         rc("pdf", fonttype=42)
         rc("text", parse_math=False, color=INK)  # a $ in a kernel's name is a $
         rc("font", family=["DejaVu Sans"], size=9.0)
         rc("axes", titlesize=9.5, titleweight="bold", titlelocation="left", titlepad=7.0, titlecolor=INK)
-        rc("axes", edgecolor=MUTED, labelcolor=INK, axisbelow=True)
+        rc("axes", edgecolor=MUTED, labelcolor=INK, axisbelow=True, facecolor="none")
         rc("axes.spines", top=False, right=False)
         rc("axes.formatter", useoffset=False)
         rc("grid", color=GRID, linewidth=0.7)
@@ -87,122 +125,105 @@ def house_style(width_inches: float = WIDTH_INCHES) -> Iterator[None]:
         rc("legend", frameon=False, fontsize=8.5)
         rc("hatch", linewidth=0.7)
         rc("patch", edgecolor=EDGE, force_edgecolor=True, linewidth=0.5)
-        rc("savefig", dpi=200)
         yield
 
 
-class _DrawnOnce(Figure):
-    """A figure whose drawing is the layout alone, as long as it has a constrained layout.
-
-    `savefig` draws a figure with a layout engine twice: first without output, for the layout, then into the file with
-    the engine replaced. The layout measures what it needs by itself, so the first time need not draw.
-    """
-
-    def draw(self, renderer: RendererBase) -> None:
-        engine = self.get_layout_engine()
-        if isinstance(engine, ConstrainedLayoutEngine):
-            engine.execute(self)
-        else:
-            super().draw(renderer)
+def figure_bytes(figure: Figure, form: str) -> bytes:
+    """The figure in png, svg or pdf. The same figure gives the same bytes."""
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        # Names from traces may hold characters that the font lacks: a PNG shows a box.
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
+        # A long label may leave no room for the axes; the figure is still whole.
+        warnings.filterwarnings("ignore", "constrained_layout not applied", UserWarning)
+        # `savefig` would draw twice: at first for the layout alone.
+        getattr(get_registered_canvas_class(form)(figure), f"print_{form}")(buffer, metadata=_METADATA[form])
+    return buffer.getvalue()
 
 
-def new_figure(height_inches: float, rows: int = 1, ratios: Sequence[float] | None = None) -> tuple[Figure, list[Axes]]:
-    """An empty figure with `rows` axes below each other that share their x axis."""
-    figure = _DrawnOnce(figsize=(_width_inches(), height_inches), layout="constrained", facecolor=PAPER)
-    axes = figure.subplots(rows, 1, sharex=True, squeeze=False, height_ratios=ratios)
-    return figure, [row[0] for row in axes]
+def figure_svg(figure: Figure) -> str:
+    """The figure as an `svg` element for a page, with its colours in dark mode."""
+    dark = "".join(
+        f"[style*='{part}: {light}']{{{part}:{shade}!important}}"
+        for light, shade in _DARK_MODE.items()
+        for part in ("fill", "stroke")
+    )
+    text = figure_bytes(figure, "svg").decode().partition("<svg ")[2]
+    text = re.sub(r'<g id="[^"]*"', "<g", text)  # the same in all figures, and not referred to
+    # Its caption describes it; to a screen reader it is one picture.
+    head, _, body = text.partition(">")
+    style = f"<style>@media screen and (prefers-color-scheme: dark){{{dark}}}</style>"
+    return f'<svg role="img" aria-hidden="true" {head}>{style}{body}'
 
 
-def legend_below(figure: Figure, entries: Sequence[tuple[str, Look | Artist | Container]], columns: int = 4) -> None:
-    """Adds one legend of labels with their look or artist below the figure, which grows by lines after the first."""
-    labels = [label for label, _ in entries]
-    handles: list[Any] = [
-        item if isinstance(item, (Artist, Container)) else Patch(facecolor=item[0], hatch=item[1] or None)
-        for _, item in entries
-    ]
-    fitting = fewer(_LEGEND_LETTERS) // (max(map(len, labels)) + _HANDLE_LETTERS)
-    columns = max(1, min(columns, fitting, len(labels)))
+def new_figure(*rows: float) -> tuple[Figure, list[Axes]]:
+    """An empty figure with axes below each other that share their x axis, each of so many rows of bars."""
+    height = _FIGURE_INCHES + sum(_PANEL_INCHES + _ROW_INCHES * count for count in rows)
+    figure = Figure(figsize=(_WIDTH_INCHES, height), layout="constrained")
+    return figure, list(figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=rows)[:, 0])
+
+
+def legend_below(figure: Figure, entries: Iterable[tuple[str, Look | Line2D]], columns: int = 4) -> None:
+    """Adds one legend of labels with their look or line below the figure, which grows by lines after the first."""
+    labels, items = zip(*entries, strict=True)
+    handles = [it if isinstance(it, Line2D) else Patch(facecolor=it[0], hatch=it[1] or None) for it in items]
+    columns = max(1, min(columns, _LEGEND_LETTERS // (max(map(len, labels)) + _HANDLE_LETTERS), len(labels)))
     figure.legend(handles, labels, loc="outside lower left", ncols=columns, handlelength=1.6, columnspacing=1.4)
-    figure.set_figheight(figure.get_figheight() + _LEGEND_LINE_INCHES * (-(-len(labels) // columns) - 1))
+    figure.set_figheight(figure.get_figheight() + _LEGEND_INCHES * (-(-len(labels) // columns) - 1))
 
 
-def name_rows(axis: Axes, names: Sequence[str], length: int = _LABEL_LENGTH) -> None:
+def name_rows(axis: Axes, names: Sequence[str]) -> None:
     """Names the rows of horizontal bars, the first at the top, with vertical grid lines."""
-    axis.set_yticks(range(len(names)), [_folded(caption(name, length), fewer(length)) for name in names])
+    axis.set_yticks(range(len(names)), list(map(caption, names)))
     axis.tick_params("y", length=0)
     axis.set_ylim(len(names) - 0.45, -0.55)
     axis.grid(True, axis="x")
 
 
-class Bar(NamedTuple):
-    """A horizontal bar."""
-
-    row: float
-    length: float
-    look: Look
-    start: float = 0.0
-    inside: str = ""
-    behind: str = ""
+def label_axis(axis: Axis, longest: float, label: str, more: str = "", units: Units = TIME) -> None:
+    """Labels an axis of nanoseconds, or of others, which counts in the largest unit that is not beyond `longest`."""
+    scale, unit = next((item for item in units if longest >= item[0]), units[-1])
+    axis.set_major_formatter(lambda value, place: f"{value / scale:,.10g}")
+    axis.set_label_text(_folded(f"{label} ({unit}){more}", _LABEL_LETTERS))
 
 
-def draw_bars(axis: Axes, bars: Iterable[Bar], scale: float, height: float = 0.68, size: float = 7.5) -> None:
-    """Draws bars with the texts in their middle and, of a size, behind them. scale: of their values, 1 on the axis."""
-    for bar in bars:
-        fill, hatch = bar.look
-        axis.barh(bar.row, bar.length / scale, height, left=bar.start / scale, color=fill, hatch=hatch)
-        if bar.inside:
-            write_inside(axis, (bar.start + bar.length / 2) / scale, bar.row, bar.inside)
-        if bar.behind:
-            write_behind(axis, (bar.start + bar.length) / scale, bar.row, bar.behind, size)
+def write_title(axis: Axes, text: str, letters: int = _TITLE_LETTERS) -> None:
+    axis.set_title(_folded(text, letters))
 
 
-def write_behind(axis: Axes, end: float, row: float, text: str, size: float = 7.5, weight: str = "normal") -> None:
-    """Writes `text` behind a horizontal bar that ends at `end`."""
-    axis.annotate(text, (end, row), (4, 0), textcoords="offset points", va="center", fontsize=size, fontweight=weight)
+def draw_bar(
+    axis: Axes, row: float, length: float, look: Look, start: float = 0.0, height: float = BAR, behind: str = "",
+    **text: Any,
+) -> None:  # fmt: skip
+    """Draws a horizontal bar with a text behind it; text: how this looks."""
+    bar = axis.barh(row, length, height, left=start, color=look[0], hatch=look[1])
+    axis.bar_label(bar, [behind], padding=4, **(text or BEHIND))
 
 
-def write_inside(axis: Axes, middle: float, row: float, text: str, **look: Any) -> None:
-    axis.text(middle, row, text, **{"ha": "center", "va": "center", "fontsize": 8, "color": EDGE, **look})
+def draw_line(
+    axis: Axes, index: int, where: Sequence[float], values: Sequence[float], band: Any = None, **how: Any
+) -> Line2D:
+    """Draws the line of the series at `index`, with the band between low and high values; how: what else it has."""
+    colour = PALETTE[index % len(PALETTE)]
+    if band is not None:
+        axis.fill_between(where, *band, color=colour, alpha=0.2, linewidth=0)
+    return axis.plot(where, values, _LINES[index % len(_LINES)], color=colour, linewidth=1.4, **how)[0]
 
 
-def draw_spans(
-    axis: Axes, row: int, height: float, spans: Iterable[tuple[Look, float, float]], frame: Callable[[Look], Any]
-) -> None:
+def draw_spans(axis: Axes, row: int, spans: Iterable[tuple[Look, float, float]], framed: bool = False) -> None:
     """Draws spans (look, start, length) in a row, those of a look as one path: thousands of shapes open slowly.
 
-    frame: edges of a look, as arguments of a patch.
+    framed: all have an edge, not only those with a hatch, and a wider one.
     """
-    top, bottom = row - height / 2, row + height / 2
+    top, bottom = row - BAR / 2, row + BAR / 2
     corners: dict[Look, list[Any]] = {}
-    for key, start, size in spans:
+    for look, start, size in spans:
         box = (start, top), (start + size, top), (start + size, bottom), (start, bottom)
-        corners.setdefault(key, []).append(box)
-    for key, boxes in corners.items():
+        corners.setdefault(look, []).append(box)
+    for (colour, hatch), boxes in corners.items():
+        edge = {} if framed else {"edgecolor": EDGE if hatch else colour, "linewidth": 0.3}
         path = Path.make_compound_path_from_polys(np.array(boxes))
-        axis.add_patch(PathPatch(path, facecolor=key[0], hatch=key[1] or None, **frame(key)))
-
-
-def _width_inches() -> float:
-    return float(rcParams["figure.figsize"][0])
-
-
-def fewer(letters: int) -> int:
-    """As many of the letters, which fit a figure of the usual width, as fit this one; more for a wider one."""
-    return int(letters * _width_inches() / WIDTH_INCHES)
-
-
-def room(ratio: float) -> float:
-    """The ratio, which leaves room for text behind bars in a figure of the usual width, for this one."""
-    return ratio * WIDTH_INCHES / _width_inches()
-
-
-def lines(text: str, title: bool = False) -> str:
-    """A title or the label of an axis, on as many lines as it takes."""
-    return _folded(text, fewer(_TITLE_LETTERS if title else _LINE_LETTERS))
-
-
-def _folded(text: str, letters: int) -> str:
-    return fill(text, letters, break_long_words=False, break_on_hyphens=False)
+        axis.add_patch(PathPatch(path, facecolor=colour, hatch=hatch or None, **edge))
 
 
 def look(index: int) -> Look:
@@ -210,16 +231,16 @@ def look(index: int) -> Look:
     return PALETTE[index % len(PALETTE)], HATCHES[(index + index // len(PALETTE)) % len(HATCHES)]
 
 
-def line(index: int) -> str:
-    return _LINES[index % len(_LINES)]
+def looks(labels: Iterable[str]) -> list[tuple[str, Look]]:
+    """The entries of a legend of series."""
+    return [(label, look(index)) for index, label in enumerate(labels)]
 
 
-def time_unit(longest_ns: float) -> tuple[int, str]:
-    """The unit of an axis that reaches to `longest_ns`: its nanoseconds and its name."""
-    return next((unit for unit in _NS if abs(longest_ns) >= unit[0]), _NS[-1])
-
-
-def caption(name: str, length: int = _LABEL_LENGTH) -> str:
+def caption(name: str, letters: int = _NAME_LETTERS) -> str:
     """A name from a trace as a label: visible characters, one line, not too long."""
     shown = escaped(short_name(name))
-    return shown if len(shown) <= length else shown[: length - 1] + "…"
+    return shown if len(shown) <= letters else shown[: letters - 1] + "…"
+
+
+def _folded(text: str, letters: int) -> str:
+    return fill(text, letters, break_long_words=False, break_on_hyphens=False)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -22,14 +21,11 @@ if TYPE_CHECKING:
     from molprof.analysis.memory import Course
     from molprof.analysis.ranks import Job
 
-_HEIGHT = 0.66
 # Narrower bars have no room for their name.
 _NAMED_RATIO = 0.085
 _LANES = 4
 _CLASSES = 7
 _OTHER = "others"
-_OTHER_PHASE: Look = ("#b9bfc9", "")
-_FOREIGN = ("#c3c8d0", "")
 _LOOKS: dict[str, Look] = {"launch": (style.DARK, ""), "wait": (style.SLATE, "////")}
 # Narrower bars get no hatch: its lines would be all that is seen.
 _HATCHED_RATIO = 0.012
@@ -37,12 +33,6 @@ _HOST = (("phase", "phases"), ("launch", "launches"), ("wait", "host syncs"), ("
 # Columns of the picture of ranks; each shows what takes most of it.
 _COLUMNS = 900
 _RANKS = 64
-_STATES: dict[str, Look] = {
-    "compute": (style.BLUE, ""),
-    "exposed communication": (style.ORANGE, "////"),
-    "waiting for the last rank": (style.RED, "xxxx"),
-    "idle": (style.PAPER, ""),
-}
 
 
 def draw_timeline(subject: Reports) -> Figure:
@@ -53,36 +43,32 @@ def draw_timeline(subject: Reports) -> Figure:
         raise NotRecordedError("annotated steps")
     lanes = [_lanes(step) for _, step in panels]
     colours = _colours(step for _, step in panels)
-    sizes = [len(rows) for rows in lanes]
-    figure, axes = style.new_figure(0.95 + sum(0.33 * size + 0.42 for size in sizes), len(panels), sizes)
+    figure, axes = style.new_figure(*map(len, lanes))
     intervals = [interval for _, step in panels for interval in step.intervals]
     ends = (interval.start_ns + interval.dur_ns for interval in intervals if interval.own)
     end = max(1, *(step.dur_ns for _, step in panels), *ends)
-    scale, unit = style.time_unit(end)
     for axis, (label, step), rows in zip(axes, panels, lanes, strict=True):
         for row, (_, found) in enumerate(rows):
-            _draw_lane(axis, row, found, colours, scale, end)
-        axis.axvline(step.dur_ns / scale, color=style.INK, linewidth=0.8, linestyle=(0, (2, 2)))
+            _draw_lane(axis, row, found, colours, end)
+        axis.axvline(step.dur_ns, **style.END)
         style.name_rows(axis, [name for name, _ in rows])
         axis.set_ylim(len(rows) - 0.5, -0.5)
         kind = f"{step.kind} step" if step.kind else "step"
         which = f"median of {count_text(step.steps)}" if step.steps > 1 else "the only one"
-        title = f"{style.caption(label, 34)}: {kind} of {time_text(step.dur_ns)} ({which})"
-        axis.set_title(style.lines(title, title=True))
-    axes[0].set_xlim(0, end / scale)
+        style.write_title(axis, f"{style.caption(label, 34)}: {kind} of {time_text(step.dur_ns)} ({which})")
+    axes[0].set_xlim(0, end)
     together = any(interval.count > 1 for interval in intervals)
     note = f"; what is shorter than {time_text(end / SLOTS)} is drawn together" if together else ""
-    axes[-1].set_xlabel(style.lines(f"time since the step began, profiled ({unit}){note}"))
+    style.label_axis(axes[-1].xaxis, end, "time since the step began, profiled", note)
     phases = {interval.name for interval in intervals if interval.kind == "phase"}
     looks = {name: look for name, look in style.PHASES.items() if name in phases}
     if phases - looks.keys():
-        looks["other phases"] = _OTHER_PHASE
+        looks["other phases"] = style.OTHER_PHASE
     looks |= colours
     if any(interval.kind == "gpu" and not interval.own for interval in intervals):
-        looks["of another step"] = _FOREIGN
-    end_line = Line2D([], [], color=style.INK, linewidth=0.8, linestyle=(0, (2, 2)))
+        looks["of another step"] = (style.FOREIGN, "")
     named = [(style.caption(name.removeprefix("aten::"), 20), look) for name, look in looks.items()]
-    style.legend_below(figure, [("end of step (host)", end_line), *named], 5)
+    style.legend_below(figure, [("end of step (host)", Line2D([], [], **style.END)), *named], 5)
     return figure
 
 
@@ -117,9 +103,7 @@ def _colours(steps: Iterable[TypicalStep]) -> dict[str, Look]:
     return colours | ({_OTHER: (style.SLATE, "")} if len(ordered) > len(shown) else {})
 
 
-def _draw_lane(
-    axis: Axes, row: int, intervals: list[Interval], colours: Mapping[str, Look], scale: int, end: int
-) -> None:
+def _draw_lane(axis: Axes, row: int, intervals: list[Interval], colours: Mapping[str, Look], end: int) -> None:
     of_phases = intervals[0].kind == "phase"
 
     def spans() -> Iterator[tuple[Look, float, float]]:
@@ -127,21 +111,19 @@ def _draw_lane(
             start = max(0, interval.start_ns)
             length = interval.start_ns + interval.dur_ns - start
             fill, hatch = _look(interval, colours)
-            yield (fill, hatch if length > _HATCHED_RATIO * end else ""), start / scale, length / scale
-            if interval.kind == "phase" and interval.dur_ns > style.room(_NAMED_RATIO) * end:
-                style.write_inside(axis, (start + length / 2) / scale, row, style.caption(interval.name, 14))
+            yield (fill, hatch if length > _HATCHED_RATIO * end else ""), start, length
+            if of_phases and interval.dur_ns > _NAMED_RATIO * end:
+                middle, name = start + length / 2, style.caption(interval.name, 14)
+                axis.text(middle, row, name, **style.INSIDE)
 
-    def frame(look: Look) -> dict[str, object]:
-        return {} if of_phases or look[1] else {"edgecolor": look[0], "linewidth": 0.3}
-
-    style.draw_spans(axis, row, _HEIGHT, spans(), frame)
+    style.draw_spans(axis, row, spans(), of_phases)
 
 
 def _look(interval: Interval, colours: Mapping[str, Look]) -> Look:
     if interval.work_class is not None:
         rest = colours.get(_OTHER, (style.SLATE, ""))
-        return colours.get(interval.work_class, rest) if interval.own else _FOREIGN
-    return style.PHASES.get(interval.name, _OTHER_PHASE) if interval.kind == "phase" else _LOOKS[interval.kind]
+        return colours.get(interval.work_class, rest) if interval.own else (style.FOREIGN, "")
+    return style.PHASES.get(interval.name, style.OTHER_PHASE) if interval.kind == "phase" else _LOOKS[interval.kind]
 
 
 def draw_ranks(job: Job) -> Figure:
@@ -150,62 +132,46 @@ def draw_ranks(job: Job) -> Figure:
     offsets = job.clocks.offsets_ns
     begin = min(rank.start_ns - offsets[rank.rank] for rank in shown)
     end = max(rank.end_ns - offsets[rank.rank] for rank in shown)
-    figure, (axis,) = style.new_figure(1.2 + 0.3 * len(shown))
-    scale, unit = style.time_unit(end - begin)
-    edges = begin + np.linspace(0, end - begin, _COLUMNS + 1).astype(np.int64)
-    places = ((edges - begin) / scale).tolist()
-    looks = list(_STATES.values())
+    figure, (axis,) = style.new_figure(len(shown))
+    edges = np.linspace(0, end - begin, _COLUMNS + 1).astype(np.int64)
+    looks = list(style.STATES.values())
     for row, rank in enumerate(shown):
-        state = _states(job, rank.rank, edges)
-        bounds = [0, *np.flatnonzero(np.diff(state)) + 1, len(state)]
-        runs = [(looks[state[first]], places[first], places[last] - places[first]) for first, last in pairwise(bounds)]
-        drawn = (run for run in runs if run[0] != _STATES["idle"])
-        style.draw_spans(axis, row, 0.74, drawn, lambda look: {"edgecolor": style.EDGE, "linewidth": 0.2})
+        own = begin + edges + offsets[rank.rank]
+        most = np.argmax(job.activities[rank.rank].times_ns(own[:-1], own[1:]), axis=0)
+        for state, look in enumerate(looks[:-1]):  # all but idle
+            ends = np.flatnonzero(np.diff(most == state, prepend=False, append=False)).reshape(-1, 2)
+            spans = ((look, edges[first], edges[last] - edges[first]) for first, last in ends)
+            style.draw_spans(axis, row, spans)
         for step in rank.steps[1:]:
-            place = (step.start_ns - offsets[rank.rank] - begin) / scale
+            place = step.start_ns - offsets[rank.rank] - begin
             axis.plot((place, place), (row - 0.5, row + 0.5), color=style.INK, linewidth=0.8)
     style.name_rows(axis, [f"rank {rank.rank}" for rank in shown])
-    axis.set_xlim(0, (end - begin) / scale)
+    axis.set_xlim(0, end - begin)
     more = f"; the first {_RANKS} of {len(job.ranks)} ranks" if len(job.ranks) > _RANKS else ""
-    column = time_text((end - begin) / _COLUMNS)
-    axis.set_xlabel(style.lines(f"time on the clock of rank {shown[0].rank} ({unit}); a column is {column}{more}"))
-    style.legend_below(figure, list(_STATES.items()))
+    column = f"; a column is {time_text((end - begin) / _COLUMNS)}{more}"
+    style.label_axis(axis.xaxis, end - begin, f"time on the clock of rank {shown[0].rank}", column)
+    style.legend_below(figure, style.STATES.items())
     return figure
-
-
-def _states(job: Job, rank: int, edges: np.ndarray) -> np.ndarray:
-    """Of each column, the number of what takes most of it in _STATES."""
-    edges = edges + job.clocks.offsets_ns[rank]
-    return np.asarray(np.argmax(job.activities[rank].times_ns(edges[:-1], edges[1:]), axis=0))
 
 
 def draw_memory(course: Course) -> Figure:
     """Bytes that live, by category, one above the other; those that vary least at the bottom."""
-    figure, (axis,) = style.new_figure(3.2)
-    scale, unit = style.time_unit(int(course.ts[-1] - course.ts[0]))
+    figure, (axis,) = style.new_figure(style.ROWS)
+    begin, end, total = course.ts[0], course.ts[-1], course.total
     # Of events in one column the one with most alive.
-    columns = np.linspace(course.ts[0], course.ts[-1] + 1, _COLUMNS // 3 + 1)[:-1]
+    columns = np.linspace(begin, end + 1, _COLUMNS // 3 + 1)[:-1]
     firsts = np.unique(np.searchsorted(course.ts, columns))
-    total = course.total
     at = np.array([int(part[0] + total[part].argmax()) for part in np.split(np.arange(len(total)), firsts[1:])])
-    times = (course.ts[at] - course.ts[0]) / scale
-    names = sorted(course.live, key=lambda name: int(np.ptp(course.live[name])))
-    largest = int(total.max())
-    power = next((power for power in (1e9, 1e6, 1e3) if largest >= power), 1.0)
-    below = np.zeros(len(at))
-    looks: dict[str, Look] = {}
-    for number, name in enumerate(names):
-        above = below + course.live[name][at] / power
-        fill, hatch = looks[name] = style.look(number)
-        look: dict[str, Any] = {"facecolor": fill, "hatch": hatch, "edgecolor": style.EDGE, "linewidth": 0}
-        axis.fill_between(times, below, above, step="post", **look)
-        below = above
-    axis.axvline((course.ts[course.peak] - course.ts[0]) / scale, color=style.INK, linewidth=0.8, linestyle=(0, (2, 2)))
-    axis.set_xlim(0, max(times[-1], 1e-9))
+    times = course.ts[at] - begin
+    looks = style.looks(sorted(course.live, key=lambda name: int(np.ptp(course.live[name]))))
+    colours, hatches = zip(*(look for _, look in looks), strict=True)
+    values = [course.live[name][at] for name, _ in looks]
+    axis.stackplot(times, values, colors=colours, hatch=hatches, step="post", edgecolor=style.EDGE, linewidth=0)
+    axis.axvline(course.ts[course.peak] - begin, **style.END)
+    axis.set_xlim(0, max(times[-1], 1))
     axis.set_ylim(0, None)
-    axis.set_ylabel({1e9: "GB", 1e6: "MB", 1e3: "kB", 1.0: "bytes"}[power])
-    axis.set_xlabel(
-        style.lines(f"time since the first memory event ({unit}); dashed: the peak of {bytes_text(largest)}")
-    )
-    style.legend_below(figure, list(looks.items()))
+    style.label_axis(axis.yaxis, total.max(), "alive", units=style.BYTES)
+    peak = f"; dashed: the peak of {bytes_text(int(total.max()))}"
+    style.label_axis(axis.xaxis, end - begin, "time since the first memory event", peak)
+    style.legend_below(figure, looks)
     return figure
