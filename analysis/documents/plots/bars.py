@@ -225,9 +225,22 @@ class _Panel(NamedTuple):
     label: str
     first_ns: int  # total of the first run
     total_ns: int
-    steps: list[tuple[str, int]]  # label and ns of the parts between
+    parts: Mapping[str, int]  # ns of what is between, by id or label
     what: str  # what both totals are
     of_total: bool = False  # percentages are of `total_ns`, else of `first_ns`
+
+    @property
+    def steps(self) -> list[tuple[str, int]]:
+        """Label and ns of each bar between the totals; small parts together, the unexplained rest last."""
+        labels = PART_LABELS | RECORDED_LABELS
+        least_ns = _SMALL_RATIO * max(map(abs, self.parts.values()), default=0)
+        small = [ns for ns in self.parts.values() if ns and abs(ns) < least_ns]
+        bars = [(labels.get(name, name), ns) for name, ns in self.parts.items() if ns and abs(ns) >= least_ns]
+        if small:
+            bars.append((f"{len(small)} smaller parts" if len(small) > 1 else "a smaller part", sum(small)))
+        if unexplained_ns := self.total_ns - self.first_ns - sum(self.parts.values()):
+            bars.append(("unexplained", unexplained_ns))
+        return bars
 
 
 def draw_waterfall(subject: Reports) -> Figure:
@@ -236,14 +249,14 @@ def draw_waterfall(subject: Reports) -> Figure:
     paired = any(item is not None and item.paired for item in subject.differences)
     what = f"unprofiled time, {'mean of the rounds' if paired else 'median of the timed passes'}"
     panels = [
-        _Panel(label, wall_ns - item.wall_ns, wall_ns, _steps(item.parts, item.residual_ns), what)
+        _Panel(label, wall_ns - item.wall_ns, wall_ns, item.parts, what)
         for label, report, item in zip(subject.labels[1:], others, subject.differences, strict=True)
         if item is not None and report.run is not None and (wall_ns := report.run.wall_ns.median) is not None
     ]
     if not panels:
         first_ns, what = sum(device.span_ns for device in first.devices.values()), "recorded time of the GPUs, profiled"
         panels = [
-            _Panel(label, first_ns, first_ns + item.span_ns, _steps(item.parts, item.residual_ns), what)
+            _Panel(label, first_ns, first_ns + item.span_ns, item.parts, what)
             for label, item in zip(subject.labels[1:], subject.trace_differences, strict=True)
             if item is not None
         ]
@@ -255,29 +268,13 @@ def draw_waterfall(subject: Reports) -> Figure:
 def draw_sum(subject: tuple[tuple[str, str], tuple[int, int], Mapping[str, int], str]) -> Figure:
     """One sum: labels and totals in ns of both sides, parts in ns by label, and what both totals are."""
     labels, totals, parts, what = subject
-    steps = _steps(parts, totals[1] - totals[0] - sum(parts.values()))
-    return _waterfall(labels[0], [_Panel(labels[1], *totals, steps, what)])
+    return _waterfall(labels[0], [_Panel(labels[1], *totals, parts, what)])
 
 
 def draw_light(subject: tuple[int, int, Mapping[str, int]]) -> Figure:
     """From the least time to the recorded one, both in ns, by the parts between."""
-    least_ns, span_ns, parts = subject
-    steps = _steps(parts, span_ns - least_ns - sum(parts.values()))
-    what = "recorded time of the GPU, profiled"
-    return _waterfall("speed of light", [_Panel("the trace", least_ns, span_ns, steps, what, of_total=True)])
-
-
-def _steps(parts: Mapping[str, int], residual_ns: int) -> list[tuple[str, int]]:
-    """Label and ns of each bar; small parts together, the unexplained rest last."""
-    labels = PART_LABELS | RECORDED_LABELS
-    least_ns = _SMALL_RATIO * max(map(abs, parts.values()), default=0)
-    small = [ns for ns in parts.values() if ns and abs(ns) < least_ns]
-    together = f"{len(small)} smaller parts" if len(small) > 1 else "a smaller part"
-    return [
-        *((labels.get(name, name), ns) for name, ns in parts.items() if ns and abs(ns) >= least_ns),
-        *(((together, sum(small)),) if small else ()),
-        *((("unexplained", residual_ns),) if residual_ns else ()),
-    ]
+    panel = _Panel("the trace", *subject, "recorded time of the GPU, profiled", of_total=True)
+    return _waterfall("speed of light", [panel])
 
 
 def _waterfall(first_label: str, panels: Sequence[_Panel]) -> Figure:
