@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from molprof.analysis.figures import Report
     from molprof.analysis.frame import Frame
     from molprof.analysis.memory import Memory
-    from molprof.analysis.origin.capture import Segment
+    from molprof.analysis.origin.match import Segment
     from molprof.analysis.origin.opened import Opened
     from molprof.analysis.origin.read import Origins
     from molprof.analysis.predict.predict import Prediction

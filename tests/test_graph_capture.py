@@ -13,7 +13,8 @@ from origin_trace import python
 from tiny_trace import slice_, work, write
 
 from molprof import api
-from molprof.analysis.origin.opened import Opened, plain_name
+from molprof.analysis.origin.match import plain_name
+from molprof.analysis.origin.opened import Opened
 from molprof.analysis.origin.read import Origins
 from molprof.analysis.origin.tree import build_tree
 from molprof.common.errors import MolprofError

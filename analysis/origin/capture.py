@@ -9,21 +9,24 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from molprof.analysis.figures.shapes import Shapes, input_shapes
+from molprof.analysis.figures.shapes import input_shapes
 from molprof.analysis.frame import read_frame
-from molprof.analysis.origin.read import StackFrame, origins_of
+from molprof.analysis.origin.match import CapturedCall, Node, Segment
+from molprof.analysis.origin.read import origins_of
 from molprof.analysis.reader import TraceInfo
-from molprof.analysis.roofline.operands import Operands, read_operands
+from molprof.analysis.roofline.operands import read_operands
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.common.errors import TraceError
 
 # A number that stands alone: not one of a hash, nor of sq8155.
 _SIZE = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
+# Equal for calls that start equal work.
+_KIND = attrgetter("operator", "shapes", "number", "category")
 
 
 def sizes(name: str) -> frozenset[str]:
@@ -51,18 +54,18 @@ WITH
     GROUP BY work.call_id
   )
 SELECT
-  call.ts, call.ts + call.dur AS ts_end, call.name, thread.upid, started.name AS work,
-  IFNULL(started.grid, {grid_sql("slice.arg_set_id")}) AS grid,
+  call.id,
+  CASE WHEN call.kind IS NOT NULL THEN 'kernel' WHEN call.name GLOB '*Memcpy*' THEN 'gpu_memcpy' ELSE 'gpu_memset' END
+    AS category,
   IIF(
     call.kind IS NULL,
     NULL,
     IFNULL(EXTRACT_ARG(slice.arg_set_id, 'args.kernel'), EXTRACT_ARG(caller.arg_set_id, 'args.kernel_name'))
   ) AS kernel,
-  CASE WHEN call.kind IS NOT NULL THEN 'kernel' WHEN call.name GLOB '*Memcpy*' THEN 'gpu_memcpy' ELSE 'gpu_memset' END
-    AS category,
+  IFNULL(started.grid, {grid_sql("slice.arg_set_id")}) AS grid, NULL AS class,
   IIF(origin.operator_id IS NULL, NULL, IFNULL(origin.operator, '(no name)')) AS operator, origin.operator_id,
   ROW_NUMBER() OVER (PARTITION BY origin.operator_id ORDER BY call.ts, call.id) - 1 AS number,
-  origin.frame_id, origin.layer
+  origin.layer, origin.frame_id, call.ts, call.ts + call.dur AS ts_end, call.name, thread.upid, started.name AS work
 FROM molprof_gpu_call AS call
 JOIN slice ON slice.id = call.id
 JOIN thread_track ON thread_track.id = slice.track_id
@@ -78,51 +81,12 @@ ORDER BY call.ts, call.id
 
 
 class _Call(NamedTuple):
+    node: Node  # that it is or would be; named as the call records it, or the operator (torch.compile's Triton kernels)
     ts: int
     ts_end: int
     name: str
     upid: int
     work: str | None  # name of the work that it started
-    grid: str | None  # of that work, else as the call records it
-    kernel: str | None  # its name as the call records it, or as the operator does (torch.compile's Triton kernels)
-    category: str  # of the work that it starts, or would
-    operator: str | None
-    operator_id: int | None
-    number: int  # of the call among those of its operator
-    frame_id: int | None
-    layer: int | None
-
-
-class CapturedCall(NamedTuple):
-    """An operator that was called while a graph was captured."""
-
-    id: int
-    name: str
-    operands: Operands
-
-
-class Node(NamedTuple):
-    """A node of a graph as it was captured."""
-
-    category: str  # kernel, gpu_memcpy or gpu_memset
-    name: str | None  # of the kernel; None where neither the call nor a run outside the capture tells it
-    learned: bool  # the name is the one of an equal operator outside the capture
-    grid: str | None  # grid and block size, as the name is known; None where not recorded, or of a copy or set
-    operator: str | None
-    shapes: Shapes | None  # of the operator's inputs; None where not recorded
-    number: int  # of the call among those of its operator
-    layer: int | None
-    frames: tuple[StackFrame, ...]  # the capturing function, and what is inside the capture, the outermost first
-    calls: tuple[CapturedCall, ...] = ()  # the operator with recorded arguments, and those around it in the capture
-
-
-@dataclass(frozen=True)
-class Segment:
-    """One capture, from its begin to its end."""
-
-    name: str  # the range around it, else its number from 1
-    nodes: tuple[Node, ...]
-    sizes: frozenset[str] = frozenset()  # numbers in the name of the range
 
 
 def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
@@ -131,48 +95,37 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
     Raises TraceError if there are none.
     """
     origins, shapes = origins_of(engine, info), input_shapes(engine)
-    calls = [_Call(*row) for row in query_rows(engine, _CALLS)[1]]
-    callers = _Callers(
-        engine, {call.operator_id for call in calls if call.work is None and call.operator_id is not None}
-    )
-
-    def shapes_of(call: _Call) -> Shapes | None:
-        return None if call.operator_id is None else shapes.get(call.operator_id)
-
-    # Names of work that equal calls of equal operators start outside captures.
-    names: defaultdict[Any, set[str]] = defaultdict(set)
-    grids: defaultdict[Any, set[str | None]] = defaultdict(set)
+    calls = []
+    for *node, operator_id, number, layer, frame_id, ts, ts_end, name, upid, work in query_rows(engine, _CALLS)[1]:
+        of = None if operator_id is None else shapes.get(operator_id)
+        calls.append(_Call(Node(*node, operator_id, number, layer, frame_id, shapes=of), ts, ts_end, name, upid, work))
+    callers = _Callers(engine, {call.node.operator_id for call in calls if call.work is None} - {None})
+    # Names and grids of work that equal calls of equal operators start outside captures.
+    known: defaultdict[Any, set[tuple[str, str | None]]] = defaultdict(set)
     for call in calls:
-        if call.work is not None and call.operator is not None:
-            key = call.operator, shapes_of(call), call.number, call.category
-            names[key].add(call.work)
-            grids[key].add(call.grid)
+        if call.work is not None and call.node.operator is not None:
+            known[_KIND(call.node)].add((call.work, call.node.grid))
 
     def node(call: _Call, begin: int, end: int) -> Node:
-        key = call.operator, shapes_of(call), call.number, call.category
-        known = [] if call.kernel else list(names.get(key, ()))
-        name = known[0] if len(known) == 1 else None
-        outside = list(grids.get(key, ())) if name else []
-        chain = origins.chain(call.frame_id)
+        found = call.node
+        names = {name for name, _ in known.get(_KIND(found), ())} if not found.name else set()
+        learned = len(names) == 1
+        grids = {grid for _, grid in known[_KIND(found)]} if learned else set()
+        chain = origins.chain(found.frame_id)
         inside = [frame for frame in chain if frame.ts > begin or frame.ts_end < end]
         # What the capturing function calls itself has no other.
         around = [frame for frame in chain if frame not in inside and frame.kind == "function"]
-        return Node(
-            category=call.category,
-            name=call.kernel or name,
-            learned=name is not None,
-            grid=call.grid or (outside[0] if len(outside) == 1 else None),
-            operator=call.operator,
-            shapes=shapes_of(call),
-            number=call.number,
-            layer=call.layer,
+        return found._replace(
+            name=next(iter(names)) if learned else found.name or None,
+            learned=learned,
+            grid=found.grid or (next(iter(grids)) if len(grids) == 1 else None),
             frames=(*around[-1:], *inside),
-            calls=tuple(callers.of(call.operator_id)),
+            calls=tuple(callers.of(found.operator_id)),
         )
 
     segments: list[Segment] = []
     for begin, end, captured in _captures(calls):
-        chain = origins.chain(captured[0].frame_id)
+        chain = origins.chain(captured[0].node.frame_id)
         ranges = [item.name for item in chain if item.kind == "range" and item.ts <= begin and item.ts_end >= end]
         name = ranges[-1] if ranges else f"capture {len(segments) + 1}"
         of_range = sizes(name) if ranges and "capture" in name.lower() else frozenset()
