@@ -11,8 +11,8 @@ from typing import Any
 from molprof.analysis.figures.model import plain
 from molprof.analysis.figures.sequence import blocks
 from molprof.analysis.figures.shapes import shapes_text
-from molprof.analysis.origin.opened import Graph, Opened, Work
 from molprof.analysis.origin.match import Place as Origin
+from molprof.analysis.origin.opened import Graph, Opened, Work
 from molprof.analysis.origin.read import NO_CALL, Origins, Place, places_of
 from molprof.analysis.origin.tree import NAMES, Tree, build_tree
 from molprof.analysis.reader import path_text

@@ -99,7 +99,8 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
     for *node, operator_id, number, layer, frame_id, ts, ts_end, name, upid, work in query_rows(engine, _CALLS)[1]:
         of = None if operator_id is None else shapes.get(operator_id)
         calls.append(_Call(Node(*node, operator_id, number, layer, frame_id, shapes=of), ts, ts_end, name, upid, work))
-    callers = _Callers(engine, {call.node.operator_id for call in calls if call.work is None} - {None})
+    captured_in = {call.node.operator_id for call in calls if call.work is None}
+    calls_around = _calls_around(engine, [item for item in captured_in if item is not None])
     # Names and grids of work that equal calls of equal operators start outside captures.
     known: defaultdict[Any, set[tuple[str, str | None]]] = defaultdict(set)
     for call in calls:
@@ -120,7 +121,7 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
             learned=learned,
             grid=found.grid or (next(iter(grids)) if len(grids) == 1 else None),
             frames=(*around[-1:], *inside),
-            calls=tuple(callers.of(found.operator_id)),
+            calls=calls_around.get(found.operator_id, ()),
         )
 
     segments: list[Segment] = []
@@ -129,7 +130,8 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
         ranges = [item.name for item in chain if item.kind == "range" and item.ts <= begin and item.ts_end >= end]
         name = ranges[-1] if ranges else f"capture {len(segments) + 1}"
         of_range = sizes(name) if ranges and "capture" in name.lower() else frozenset()
-        segments.append(Segment(name, tuple(node(call, begin, end) for call in captured), of_range))
+        nodes = tuple(node(call, begin, end) for call in captured)
+        segments.append(Segment(name, nodes, of_range, captured=True))
     if not segments:
         what = "has no launch, copy or set without GPU work, so it captures no graph"
         hint = "give the trace that was recorded while the graphs were captured"
@@ -137,26 +139,22 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
     return segments
 
 
-class _Callers:
-    """Operators with their arguments, and the operators that call them."""
-
-    def __init__(self, engine: TraceProcessor, items: Collection[int]) -> None:
-        frame = read_frame(engine, "operators", "id name caller_id")
-        each = zip(*(frame[name].tolist() for name in ("id", "name", "caller_id")), strict=True)
-        self._known = {item: (name, caller) for item, name, caller in each}
-        self._operands = read_operands(engine, {at for item in items for at, _ in self._chain(item)})
-
-    def _chain(self, item: int | None) -> Iterator[tuple[int, str]]:
-        while item is not None and item in self._known:
-            name, caller = self._known[item]
-            yield item, name
-            item = caller
-
-    def of(self, item: int | None) -> Iterator[CapturedCall]:
-        """The innermost first; those without recorded arguments are left out."""
-        for at, name in self._chain(item):
-            if at in self._operands:
-                yield CapturedCall(at, name, self._operands[at])
+def _calls_around(engine: TraceProcessor, items: Collection[int]) -> dict[int | None, tuple[CapturedCall, ...]]:
+    """Of each operator itself and those that call it, the innermost first; without those without recorded arguments."""
+    frame = read_frame(engine, "operators", "id name caller_id")
+    known = {item: (name, caller) for item, name, caller in frame.select("id", "name", "caller_id").rows()}
+    chains: dict[int, list[int]] = {}
+    for item in items:
+        at: int | None = item
+        chain = chains[item] = []
+        while at is not None and at in known:
+            chain.append(at)
+            at = known[at][1]
+    operands = read_operands(engine, {at for chain in chains.values() for at in chain})
+    return {
+        item: tuple(CapturedCall(at, known[at][0], operands[at]) for at in chain if at in operands)
+        for item, chain in chains.items()
+    }
 
 
 def _captures(calls: Sequence[_Call]) -> Iterator[tuple[int, int, list[_Call]]]:

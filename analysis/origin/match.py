@@ -1,7 +1,7 @@
 """Kernels of graphs, named by work whose origin is known: a capture of the graph, or a step of another run.
 
-`name_kernels` takes the candidate that fits best, pairs both in order, and says how sure each name is. A capture holds a
-graph node by node. Another run may fuse, split or leave out: what differs there between two pairs gets no name.
+`name_kernels` takes the candidate that fits best, pairs both in order, and says how sure each name is. A capture holds
+a graph node by node. Another run may fuse, split or leave out: what differs there between two pairs gets no name.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby, takewhile
 from operator import attrgetter
@@ -88,21 +88,20 @@ class Segment:
     nodes: tuple[Node, ...]
     sizes: frozenset[Hashable] = frozenset()  # segments of one batch size have one in common; empty: not known
     size_text: str = ""
+    captured: bool = False
+    replays: int = 1  # of the work, in which captures of equal pieces of a model may follow each other
 
     @cached_property
-    def keys(self) -> tuple[tuple[Hashable | None, ...], ...]:
+    def keys(self) -> tuple[Sequence[Hashable | None], ...]:
         """What it is paired by, level by level as in _HOW; None for a kernel without a name."""
-        names = [
-            None if node.name is None and node.category == "kernel"
-            else (node.category, node.name if node.category == "kernel" else node.cls or "")
-            for node in self.nodes
-        ]  # fmt: skip
-        short = [key and (key[0], plain_name(key[1] or "")) for key in names]
+        names = [(node.category, node.name if node.category == "kernel" else node.cls or "") for node in self.nodes]
+        known = [(kind, name) if name is not None else None for kind, name in names]
+        short = [(kind, plain_name(name)) if name is not None else None for kind, name in names]
         if not any(node.cls for node in self.nodes):
-            return tuple(names), tuple(short)
-        functions = [functions_in(key[1] or "") if key else () for key in names]
+            return tuple(known), short
+        functions = [functions_in(name or "") for _, name in names]
         of_class = [(node.cls, found) if found else None for node, found in zip(self.nodes, functions, strict=True)]
-        return tuple(names), tuple(short), tuple(of_class)
+        return tuple(known), short, of_class
 
 
 class Place(NamedTuple):
@@ -128,11 +127,18 @@ class Pair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Match:
-    pairs: dict[int, Pair] = field(default_factory=dict)  # by index of the work
+class Named:
+    """What candidates tell of a segment with graphs."""
+
+    work: Segment
+    segments: tuple[Segment, ...] = ()  # candidates that fit equally, of one kind; empty if none fits
+    pairs: dict[int, Pair] = field(default_factory=dict)  # by index of the work, with nodes of the first candidate
     unused: tuple[int, ...] = ()  # nodes of a capture that are no work
     consistent_ratio: float | None = None  # of pairs by order alone: equal operators that met equal kernels
     unlike: tuple[tuple[range, range], ...] = ()  # work and nodes of a run between two pairs, which are not alike
+    why_not: str = ""  # none fits
+    doubts: tuple[str, ...] = ()  # why nothing is sure, whatever matches
+    places: tuple[dict[int, Place], ...] = ({},)  # by index of the work; of each replay in turn
 
     @property
     def weight(self) -> tuple[int, int, int]:
@@ -140,117 +146,84 @@ class Match:
         sure = sum(pair.certainty == ALIGNED for pair in self.pairs.values())
         return sure, len(self.pairs), -len(self.unused)
 
+    @property
+    def both(self) -> list[tuple[Node, Node]]:
+        """Each piece of work with its node."""
+        return [(self.work.nodes[index], self.segments[0].nodes[pair.node]) for index, pair in self.pairs.items()]
 
-class Fit(NamedTuple):
-    """The candidates that fit equally, none without one that fits; how the first does; and why none fits."""
+    @property
+    def agreeing(self) -> tuple[int, int]:
+        """Pairs outside graphs with an operator on both sides: those with the same one, and all."""
+        outside = [(one, two) for one, two in self.both if not one.in_graph and one.operator and two.operator]
+        return sum(one.operator == two.operator for one, two in outside), len(outside)
 
-    segments: tuple[Segment, ...] = ()
-    match: Match = Match()
-    why_not: str = ""
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """Segments of one trace, all of them captures or none."""
-
-    segments: tuple[Segment, ...]
-    captured: bool
-    # What is found once for equal work.
-    fits: dict[Hashable, Fit] = field(default_factory=dict)
-    places: dict[Hashable, tuple[dict[int, Place], ...]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Named:
-    """What candidates tell of a segment with graphs."""
-
-    work: Segment
-    fit: Fit
-    places: tuple[dict[int, Place], ...] = ({},)  # by index of the work; of each replay in turn
-    doubts: tuple[str, ...] = ()  # why nothing is sure, whatever matches
-    agreeing: tuple[int, int] = (0, 0)  # pairs outside graphs with an operator on both sides: the same one, and all
+    @property
+    def same_size(self) -> bool | None:
+        """None: not known of both."""
+        if self.work.sizes & self.segments[0].sizes:
+            return True
+        return False if self.work.sizes and all(segment.sizes for segment in self.segments) else None
 
 
-def name_kernels(work: Segment, candidates: Candidates, replays: int = 1) -> Named:
-    """What the kernels of graphs in a segment are, as far as the candidates tell.
-
-    replays: of the work, in which captures of equal pieces of a model follow each other.
-    """
-    key = work.keys[0], work.sizes, tuple(node.in_graph for node in work.nodes)
-    if key not in candidates.fits:
-        candidates.fits[key] = _fit(work, candidates)
-    fit = candidates.fits[key]
-    if not fit.segments:
-        return Named(work, fit)
-    first, captured = fit.segments[0], candidates.captured
-    pairs = [(work.nodes[index], first.nodes[pair.node]) for index, pair in fit.match.pairs.items()]
-    both = [(one.operator, two.operator) for one, two in pairs if not one.in_graph and one.operator and two.operator]
-    agreeing = sum(one == two for one, two in both), len(both)
-    same_size = bool(work.sizes & first.sizes)
-    other_size = not same_size and bool(work.sizes) and all(segment.sizes for segment in fit.segments)
-    doubts = tuple(_doubts(work, fit, pairs, captured, other_size, agreeing))
-    # Equal pieces of one model are captured in one range.
-    in_turns = len({id(item) for item in fit.segments}) > 1 and len({item.name for item in fit.segments}) == 1
-    turns = len(fit.segments) if in_turns and replays % len(fit.segments) == 0 else 1
-    if (key, doubts, turns) not in candidates.places:
-        grids = all(any(node.grid for node in side.nodes) for side in (work, first))
-        # Without a word on sizes and grids, nothing tells that a run's are equal.
-        is_equal = not other_size if captured else not doubts and (grids or same_size)
-        candidates.places[key, doubts, turns] = tuple(
-            {
-                index: _place([item.nodes[pair.node] for item in segments], pair, doubts, captured, is_equal, turns)
-                for index, pair in fit.match.pairs.items()
-                if work.nodes[index].in_graph
-            }
-            for segments in ([fit.segments] if turns == 1 else zip(fit.segments, strict=True))
-        )
-    return Named(work, fit, candidates.places[key, doubts, turns], doubts, agreeing)
+def name_kernels(works: Iterable[Segment], candidates: Sequence[Segment]) -> Iterator[Named]:
+    """What the kernels of graphs in each segment are, as far as the candidates tell: captures, or parts of a run."""
+    # Found once for equal work.
+    fits: dict[Hashable, Named] = {}
+    places: dict[Hashable, tuple[dict[int, Place], ...]] = {}
+    for work in works:
+        key = work.keys[0], work.sizes, work.replays, tuple(node.in_graph for node in work.nodes)
+        if key not in fits:
+            fits[key] = _fit(work, candidates)
+        named = replace(fits[key], work=work)
+        if named.segments:
+            named = replace(named, doubts=tuple(_doubts(named)))
+            if (key, named.doubts) not in places:
+                places[key, named.doubts] = tuple(_places(named))
+            named = replace(named, places=places[key, named.doubts])
+        yield named
 
 
-def _fit(work: Segment, candidates: Candidates) -> Fit:
+def _fit(work: Segment, candidates: Sequence[Segment]) -> Named:
     """The best match of the work, and the candidates that it fits equally."""
-    segments, captured, total = candidates.segments, candidates.captured, len(work.nodes)
-    names = Counter(work.keys[1])
-    shared = [min(total, (names & Counter(item.keys[1])).total() + item.keys[0].count(None)) for item in segments]
-    least = LEAST_FIT * (total if captured else max(shared))
-    ranks: dict[int, tuple[Any, ...]] = {}
-    matches: dict[Hashable, Match] = {}
-    found: dict[int, Match] = {}
-    for number in sorted(range(len(segments)), key=lambda number: -shared[number]):
-        other = segments[number]
+    total, names = len(work.nodes), Counter(work.keys[1])
+    shared = [min(total, (names & Counter(item.keys[1])).total() + item.keys[1].count(None)) for item in candidates]
+    found: dict[int, tuple[tuple[int, ...], Named]] = {}
+    known: dict[Hashable, Named] = {}
+    most: tuple[int, ...] = ()
+    for number in sorted(range(len(candidates)), key=lambda number: -shared[number]):
+        other = candidates[number]
         same_size = bool(work.sizes & other.sizes)
-
-        def rank(weight: tuple[int, int, int], same_size: bool = same_size) -> tuple[Any, ...]:
-            # Sizes of a capture are numbers in names, of which some may mean something else.
-            return (weight, same_size) if captured else (same_size, weight)
-
-        if shared[number] < least or rank((shared[number], total, 0)) < max(ranks.values(), default=()):
+        # Sizes of a capture are numbers in names, of which some may mean something else.
+        before, after = ((), (same_size,)) if other.captured else ((same_size,), ())
+        least = LEAST_FIT * (total if other.captured else max(shared))
+        if shared[number] < least or (*before, shared[number], total, 0, *after) < most:
             continue
         alike = other.keys[0], tuple((node.operator, node.number) for node in other.nodes if node.name is None)
-        found[number] = matches[alike] = matches.get(alike) or _match(work, other, captured)
-        ranks[number] = rank(found[number].weight)
-    if not ranks:
-        return Fit()
-    most = max(ranks.values())
-    equal = [segments[number] for number in sorted(ranks) if ranks[number] == most]
-    match = found[min(number for number in ranks if ranks[number] == most)]
-    if not captured:
-        equal = [item for item in equal if item.keys[0] == equal[0].keys[0]][:_MOST_ALIKE]
+        match = known[alike] = known.get(alike) or _match(work, other)
+        rank = *before, *match.weight, *after
+        found[number] = rank, match
+        most = max(most, rank)
+    equal = [candidates[number] for number in sorted(found) if found[number][0] == most]
+    if not equal:
+        return Named(work)
+    first, match = equal[0], next(found[number][1] for number in sorted(found) if found[number][0] == most)
     graph = [index for index, node in enumerate(work.nodes) if node.in_graph]
-    expected = [
-        index for index in graph
-        if captured or index in match.pairs or not _COMPILED.match(work.nodes[index].name or "")
+    left_out = [] if first.captured else [
+        index for index in graph if index not in match.pairs and _COMPILED.match(work.nodes[index].name or "")
     ]  # fmt: skip
-    ratio = sum(index in match.pairs for index in graph) / max(1, len(expected))
+    ratio = sum(index in match.pairs for index in graph) / max(1, len(graph) - len(left_out))
     if ratio < LEAST_FIT:
-        what = "" if len(expected) == len(graph) else ", a compiler's left out,"
-        return Fit(why_not=f"at most {percent_text(ratio)} of a graph's kernels{what} are in a step of it")
-    if not captured and (why := _other_layers(work, equal[0])):
-        return Fit(why_not=why)
-    return Fit(tuple(equal), match)
+        what = ", a compiler's left out," if left_out else ""
+        return Named(work, why_not=f"at most {percent_text(ratio)} of a graph's kernels{what} are in a step of it")
+    if first.captured:
+        return replace(match, segments=tuple(equal))
+    if why_not := _other_layers(work, first):
+        return Named(work, why_not=why_not)
+    same_names = [item for item in equal if item.keys[0] == first.keys[0]]
+    return replace(match, segments=tuple(same_names[:_MOST_ALIKE]))
 
 
-def _match(here: Segment, there: Segment, captured: bool) -> Match:
+def _match(here: Segment, there: Segment) -> Named:
     """Pairs by keys in order, level by level, then of what is left between them."""
     total, other_total = len(here.nodes), len(there.nodes)
     matches = align_by(list(zip(here.keys, there.keys, strict=False)))
@@ -269,10 +242,10 @@ def _match(here: Segment, there: Segment, captured: bool) -> Match:
         else:
             found[one] = Pair(two, LIKELY, f"{_HOW[0]}; another place fits equally")
     rest = list(gaps(matches, total, other_total))
-    return _by_order(here, there, found, rest) if captured else _by_class(here, there, found, rest)
+    return (_by_order if there.captured else _by_class)(here, there, found, rest)
 
 
-def _by_order(here: Segment, there: Segment, found: dict[int, Pair], rest: Sequence[tuple[range, range]]) -> Match:
+def _by_order(here: Segment, there: Segment, found: dict[int, Pair], rest: Sequence[tuple[range, range]]) -> Named:
     """With as many pieces of work as nodes between two pairs, unless equal operators would be different kernels."""
     by_place: dict[int, int] = {}
     enclosed: set[int] = set()  # between neighbours that are sure, as many as nodes: no other place is left
@@ -293,8 +266,8 @@ def _by_order(here: Segment, there: Segment, found: dict[int, Pair], rest: Seque
             found[place] = Pair(number, ALIGNED, how)
         else:
             found[place] = Pair(number, LIKELY, "by order: the capture has no name of it")
-    used = {pair.node for pair in found.values()}
-    return Match(found, tuple(number for number in range(len(there.nodes)) if number not in used), ratio)
+    unused = sorted(set(range(len(there.nodes))) - {pair.node for pair in found.values()})
+    return Named(here, (there,), found, tuple(unused), ratio)
 
 
 def _consistent(here: Segment, there: Segment, pairs: dict[int, int]) -> float | None:
@@ -309,7 +282,7 @@ def _consistent(here: Segment, there: Segment, pairs: dict[int, int]) -> float |
     return sum(max(names.values()) for names in several) / total if total else None
 
 
-def _by_class(here: Segment, there: Segment, found: dict[int, Pair], rest: Sequence[tuple[range, range]]) -> Match:
+def _by_class(here: Segment, there: Segment, found: dict[int, Pair], rest: Sequence[tuple[range, range]]) -> Named:
     """With runs of one class between two pairs, of which both sides have as many."""
     unlike = []
     for gap in rest:
@@ -319,7 +292,7 @@ def _by_class(here: Segment, there: Segment, found: dict[int, Pair], rest: Seque
                 found.update((place, Pair(other, LIKELY, how)) for place, other in zip(mine, theirs, strict=True))
             elif mine or theirs:
                 unlike.append((mine, theirs))
-    return Match(found, unlike=tuple(unlike))
+    return Named(here, (there,), found, unlike=tuple(unlike))
 
 
 def _runs(
@@ -331,7 +304,7 @@ def _runs(
     """
     both: list[list[tuple[str | None, range]]] = []
     for side, inside in ((here, places), (there, others)):
-        groups = [(cls, list(group)) for cls, group in groupby(inside, key=lambda place: side.nodes[place].cls)]  # noqa: B023
+        groups = [(cls, list(group)) for cls, group in groupby(inside, key=lambda place: side.nodes[place].cls)]
         both.append([(cls, range(group[0], group[-1] + 1)) for cls, group in groups])
     if [cls for cls, _ in both[0]] == [cls for cls, _ in both[1]]:
         yield from zip(*both, strict=True)
@@ -359,52 +332,64 @@ def _other_layers(here: Segment, there: Segment) -> str:
     return f"its layer of {counted(one.total(), 'kernel')} runs {others:,} times, here {times:,} times"
 
 
-def _doubts(
-    work: Segment,
-    fit: Fit,
-    pairs: Sequence[tuple[Node, Node]],
-    captured: bool,
-    other_size: bool,
-    agreeing: tuple[int, int],
-) -> Iterator[str]:
+def _doubts(named: Named) -> Iterator[str]:
     """Why a match of names does not make the candidate the one that is replayed, or one of the same sizes."""
-    first = fit.segments[0]
-    if other_size and captured:
-        yield f"{first.name} is of another size than the replay ({work.size_text})"
-    elif other_size:
-        yield f"another size: the other run has a {first.size_text}, this one a {work.size_text}"
+    work, first, unused = named.work, named.segments[0], len(named.unused)
+    if named.same_size is False:
+        yield (
+            f"{first.name} is of another size than the replay ({work.size_text})" if first.captured
+            else f"another size: the other run has a {first.size_text}, this one a {work.size_text}"
+        )  # fmt: skip
     alike = [
         one.grid == two.grid
-        for one, two in pairs
+        for one, two in named.both
         if None not in (one.grid, two.grid)
-        and (captured or (one.in_graph and one.name == two.name and one.cls not in _BY_CONTEXT))
+        and (first.captured or (one.in_graph and one.name == two.name and one.cls not in _BY_CONTEXT))
     ]
-    if (differ := alike.count(False)) and captured:
+    if (differ := alike.count(False)) and first.captured:
         yield f"{counted(differ, 'kernel')} of another grid or block size than captured"
     elif differ:
         what = f"{differ:,} of {counted(len(alike), 'kernel')} of equal name"
         yield f"{what} have another grid or block size: another batch, or another model"
-    if fit.match.unused:
-        yield f"{counted(len(fit.match.unused), 'captured node')} without a match: not recorded, or of another graph"
-    same, of = agreeing
+    if unused:
+        yield f"{counted(unused, 'captured node')} without a match: not recorded, or of another graph"
+    same, of = named.agreeing
     if same < LEAST_CONSISTENT * of:
         yield f"{of - same:,} of {counted(of, 'pair')} outside graphs have another operator"
 
 
-def _place(
-    nodes: Sequence[Node], pair: Pair, doubts: Sequence[str], captured: bool, is_equal: bool, turns: int
-) -> Place:
+def _places(named: Named) -> Iterator[dict[int, Place]]:
+    """What is known by index of the work; several where the candidates take turns in the replays."""
+    work, segments, doubts = named.work, named.segments, named.doubts
+    if segments[0].captured:
+        is_equal = named.same_size is not False
+    else:
+        # Without a word on sizes and grids, nothing tells that they are equal.
+        grids = all(any(node.grid for node in side.nodes) for side in (work, segments[0]))
+        is_equal = not doubts and (grids or named.same_size is True)
+    turns: Sequence[Sequence[Segment]] = [segments]
+    # Equal pieces of one model are captured in one range.
+    if len(segments) > 1 and len({item.name for item in segments}) == 1 and work.replays % len(segments) == 0:
+        turns = [[item] for item in segments]
+        doubts = (*doubts, f"{len(segments)} captures fit equally, taken in turns")
+    for turn in turns:
+        yield {
+            index: _place([item.nodes[pair.node] for item in turn], pair, doubts, segments[0].captured, is_equal)
+            for index, pair in named.pairs.items()
+            if work.nodes[index].in_graph
+        }
+
+
+def _place(nodes: Sequence[Node], pair: Pair, doubts: Sequence[str], captured: bool, is_equal: bool) -> Place:
     """What the nodes of candidates that fit equally have in common. is_equal: shapes are those of the replay too."""
     frames, how = nodes[0].frames, [pair.how, *doubts]
-    if turns > 1:
-        how.append(f"{turns} captures fit equally, taken in turns")
     if captured and len(nodes) > 1:
         columns = zip(*(node.frames for node in nodes), strict=False)
         same = takewhile(lambda column: len({(frame.kind, frame.name) for frame in column}) == 1, columns)
         frames = frames[: sum(1 for _ in same)]
-        if any(_ORIGIN(node) != _ORIGIN(nodes[0]) for node in nodes):  # ids of calls differ
+        if _common(map(_ORIGIN, nodes)) is None:
             how.append(f"{len(nodes)} captures fit equally, and this is what they have in common")
-    elif any(modules_and_source(node.frames) != modules_and_source(frames) for node in nodes[1:]):
+    elif _common(modules_and_source(node.frames) for node in nodes) is None:
         frames = ()
     module, source = modules_and_source(frames)
     has_calls = is_equal and _common(tuple(call[1:] for call in node.calls) for node in nodes)

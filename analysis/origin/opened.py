@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from molprof.analysis.origin.capture import grid_sql, sizes
-from molprof.analysis.origin.match import EXACT, Candidates, CapturedCall, Node, Place, Segment, name_kernels
+from molprof.analysis.origin.match import EXACT, CapturedCall, Named, Node, Place, Segment, name_kernels
 from molprof.analysis.origin.read import Origins, StackFrame, origins_of
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
@@ -103,30 +103,51 @@ def read_opened(
     if capture is not None and not by_graph:
         raise TraceError(f"{info.path} replays no graph", hint="leave out --graph-capture")
     ranges: dict[int, str] = dict(query_rows(engine, _RANGES)[1]) if segments and by_graph else {}
-    captures = Candidates(tuple(segments), captured=True)
     places: dict[int, Place] = {}
     graphs = []
-    for number, works in by_graph.items():
-        first = [work for work in works if work.replay == 0]
-        if all(work.node_id is not None for work in first):
-            first.sort(key=lambda work: work.node_id or 0)  # nodes are numbered in the order of the capture
-        around = frozenset().union(*(sizes(ranges.get(launch, "")) for launch in {work.launch_id for work in works}))
-        nodes = tuple(Node(work.id, work.category, work.name, work.grid) for work in first)
-        text = ", ".join(sorted(around, key=lambda size: (len(size), size)))
-        replays = len({work.replay for work in works})
-        named = name_kernels(Segment("", nodes, around, text), captures, replays)
-        fitting, match = named.fit.segments, named.fit.match
-        captured = fitting[0].nodes if fitting else ()
-        names, unused = tuple(item.name for item in fitting), tuple(captured[item] for item in match.unused)
-        graphs.append(
-            Graph(number, replays, tuple(works), names, len(captured), unused, named.doubts, match.consistent_ratio)
-        )
-        index_of = {work.position: index for index, work in enumerate(first)}
+    replayed = [_replayed(works, ranges) for works in by_graph.values()]
+    for works, named in zip(by_graph.values(), name_kernels(replayed, segments), strict=True):
+        position_of = {work.id: work.position for work in works}
+        index_of = {position_of[node.id]: index for index, node in enumerate(named.work.nodes)}
         for work in works:
             found = named.places[work.replay % len(named.places)]
             places[work.id] = annotated(found.get(index_of.get(work.position, -1), Place()), work)
+        graphs.append(graph_of(works, [named]))
     opened = Opened(capture, tuple(segments), tuple(graphs), places)
     return with_captured(origins_of(engine, info), opened), opened
+
+
+def _replayed(works: Sequence[Work], ranges: dict[int, str]) -> Segment:
+    """The first replay of a graph, with the sizes that the ranges around the launches of all replays name."""
+    first = [work for work in works if work.replay == 0]
+    if all(work.node_id is not None for work in first):
+        first.sort(key=lambda work: work.node_id or 0)  # nodes are numbered in the order of the capture
+    around = frozenset().union(*(sizes(ranges.get(launch, "")) for launch in {work.launch_id for work in works}))
+    return Segment(
+        name="",
+        nodes=tuple(Node(work.id, work.category, work.name, work.grid) for work in first),
+        sizes=around,
+        size_text=", ".join(sorted(around, key=lambda size: (len(size), size))),
+        replays=len({work.replay for work in works}),
+    )
+
+
+def graph_of(works: Sequence[Work], named: Sequence[Named]) -> Graph:
+    """A graph, and the candidates that name it. named: by its launches, or of all."""
+    fitting = [(item, item.segments[0]) for item in named if item.segments]
+    captures = [
+        tuple(other.name for other in (item.segments if first.captured else (first,))) for item, first in fitting
+    ]
+    return Graph(
+        number=works[0].graph,
+        replays=len({work.replay for work in works}),
+        work=tuple(works),
+        captures=sum(dict.fromkeys(captures), ()),
+        nodes=max((len(first.nodes) for _, first in fitting), default=0),
+        unused=tuple(first.nodes[index] for item, first in fitting for index in item.unused),
+        doubts=tuple(dict.fromkeys(doubt for item, _ in fitting for doubt in item.doubts)),
+        consistent_ratio=next((item.consistent_ratio for item, _ in fitting), None),
+    )
 
 
 def with_captured(origins: Origins, opened: Opened) -> Origins:

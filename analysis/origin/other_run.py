@@ -11,12 +11,13 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import dropwhile
 from typing import NamedTuple
 
 from molprof.analysis.figures.shapes import input_shapes
 from molprof.analysis.origin.capture import grid_sql
-from molprof.analysis.origin.match import Candidates, Named, Node, Place, Segment, name_kernels
-from molprof.analysis.origin.opened import Difference, Graph, Opened, Work, annotated, graph_work, with_captured
+from molprof.analysis.origin.match import Named, Node, Place, Segment, name_kernels
+from molprof.analysis.origin.opened import Difference, Opened, Work, annotated, graph_of, graph_work, with_captured
 from molprof.analysis.origin.read import Origins, StackFrame, modules_and_source, origins_of
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
@@ -39,7 +40,8 @@ SELECT
 FROM molprof_origin AS work
 JOIN slice USING (id)
 LEFT JOIN slice AS call ON call.id = work.call_id
-LEFT JOIN molprof_graph_node AS node ON node.id = work.id
+-- Once each: a damaged trace may have two nodes of one id.
+LEFT JOIN (SELECT id, MAX(node_id) AS node_id FROM molprof_graph_node GROUP BY id) AS node ON node.id = work.id
 ORDER BY asked_ts, IFNULL(node.node_id, 0), work.ts, work.id
 """,
 )
@@ -61,7 +63,7 @@ class Run:
     """A run without graphs, and each piece of its work as the node that it would be in a graph."""
 
     path: str
-    candidates: Candidates
+    segments: tuple[Segment, ...]
     has_steps: bool
     graphs: str  # that it replays some itself, whose kernels name nothing; empty if it does not
 
@@ -80,28 +82,23 @@ def read_run(engine: TraceProcessor, info: TraceInfo) -> Run:
     items = [item for item in items if not item.node.in_graph and item.node.call_id is not None]
     if all(item.node.operator is None for item in items):
         raise TraceError(f"{info.path} has no operator that starts GPU work", hint="record the CPU's activity too")
-    steps = _read_steps(engine)
-    segments = tuple(
-        Segment(
-            item.name,
-            tuple(
-                node._replace(
-                    shapes=None if node.operator_id is None else shapes.get(node.operator_id),
-                    frames=_inner(origins.chain(node.frame_id)),
-                )
-                for node in item.nodes
-            ),
-            item.sizes,
-            item.size_text,
+    known = (
+        item._replace(
+            node=item.node._replace(
+                shapes=None if item.node.operator_id is None else shapes.get(item.node.operator_id),
+                frames=_inner(origins.chain(item.node.frame_id)),
+            )
         )
-        for item in _segments(origins, items, steps)
+        for item in items
     )
+    steps = _read_steps(engine)
+    segments = tuple(_segments(origins, known, steps))
     if not segments:
         what = f"{info.path} marks neither steps nor modules, so no step is found in it"
         raise TraceError(
             what, hint="record with with_stack=True, or with record_function('decode step N') around steps"
         )
-    return Run(info.path, Candidates(segments, captured=False), bool(steps), graphs)
+    return Run(info.path, segments, bool(steps), graphs)
 
 
 def read_named(engine: TraceProcessor, info: TraceInfo, run: Run) -> tuple[Origins, Opened]:
@@ -115,10 +112,11 @@ def read_named(engine: TraceProcessor, info: TraceInfo, run: Run) -> tuple[Origi
         raise TraceError(f"{info.path} replays no graph", hint="leave out --names-from")
     items = [item for item in _read_items(engine) if item.node.call_id is not None]
     segments = _segments(origins, items, _read_steps(engine) if run.has_steps else {}, launches=True)
-    found = [name_kernels(item, run.candidates) for item in segments if any(node.in_graph for node in item.nodes)]
-    named = [item for item in found if item.fit.segments]
+    with_graphs = (item for item in segments if any(node.in_graph for node in item.nodes))
+    found = list(name_kernels(with_graphs, run.segments))
+    named = [item for item in found if item.segments]
     if not named:
-        why = max(item.fit.why_not for item in found)
+        why = max(item.why_not for item in found)
         if run.graphs:
             raise NotComparableError(f"{run.path} {run.graphs}", hint=_WITHOUT_GRAPHS)
         hint = "record the same model, at the same batch sizes, with graphs off"
@@ -179,58 +177,41 @@ def _segments(
 def _opened(origins: Origins, of_graphs: dict[int, list[Work]], named: Sequence[Named], run: str) -> Opened:
     places: dict[int, Place] = {}
     by_launch: dict[int | None, Named] = {}
-    cut: dict[tuple[int, int | None], Place] = {}
+    cut: dict[tuple[int, int | None], Place] = {}  # what is equal shares its frames
     for item in named:
         for index, node in enumerate(item.work.nodes):
             if node.in_graph:
                 by_launch[node.call_id] = item
-                if index in item.places[0]:
-                    places[node.id] = _below(origins, node.frame_id, item.places[0][index], cut)
+            if (place := item.places[0].get(index)) is not None:
+                key = id(place), node.frame_id
+                places[node.id] = cut[key] = cut.get(key) or _below(origins, node.frame_id, place)
     graphs, differences = [], []
     for number, works in of_graphs.items():
         launches = dict.fromkeys(work.launch_id for work in works)
-        told = [(launch, by_launch[launch]) for launch in launches if launch in by_launch]
-        unlike = Counter(item for each in told for item in _unlike(*each))
+        told = {launch: by_launch[launch] for launch in launches if launch in by_launch}
+        unlike = Counter(item for each in told.items() for item in _unlike(*each))
         differences += [Difference(number, *item, count) for item, count in unlike.items()]
-        others = [item.fit.segments[0] for _, item in told]
-        graphs.append(
-            Graph(
-                number,
-                len({work.replay for work in works}),
-                tuple(works),
-                tuple(dict.fromkeys(other.name for other in others)),
-                max((len(other.nodes) for other in others), default=0),
-                (),
-                tuple(dict.fromkeys(doubt for _, item in told for doubt in item.doubts)),
-                None,
-            )
-        )
+        graphs.append(graph_of(works, list(told.values())))
     nothing = Place(how="the other run has nothing like it at its place")
     places = {work.id: annotated(places.get(work.id, nothing), work) for works in of_graphs.values() for work in works}
     agreeing = sum(item.agreeing[0] for item in named), sum(item.agreeing[1] for item in named)
     return Opened(None, (), tuple(graphs), places, run, tuple(differences), agreeing)
 
 
-def _below(origins: Origins, launch: int | None, place: Place, known: dict[tuple[int, int | None], Place]) -> Place:
-    """A place without what stands around the launch of the graph too. Equal ones share their frames."""
-    key = id(place.frames), launch
-    if key not in known:
-        around = {(frame.kind, frame.name) for frame in origins.chain(launch)}
-        frames = place.frames
-        while frames and (frames[0].kind, frames[0].name) in around:
-            frames = frames[1:]
-        module, source = modules_and_source(frames)
-        known[key] = place._replace(frames=frames, module=module or place.module, source=source or place.source)
-    found = known[key]
-    return place._replace(frames=found.frames, module=found.module, source=found.source)
+def _below(origins: Origins, launch: int | None, place: Place) -> Place:
+    """A place without what stands around the launch of the graph too."""
+    around = {(frame.kind, frame.name) for frame in origins.chain(launch)}
+    frames = tuple(dropwhile(lambda frame: (frame.kind, frame.name) in around, place.frames))
+    module, source = modules_and_source(frames)
+    return place._replace(frames=frames, module=module or place.module, source=source or place.source)
 
 
 def _unlike(launch: int, named: Named) -> Iterator[tuple[tuple[str | None, ...], tuple[str | None, ...]]]:
     """Names of what a launch and the other run have between the same neighbours, where that is not alike."""
     nodes = named.work.nodes
-    for here, there in named.fit.match.unlike:
+    for here, there in named.unlike:
         inside = [nodes[place].name for place in here if nodes[place].call_id == launch]
         # What stands before or after all of the graph's work is none of it.
         around = [nodes[place].call_id for place in (here.start - 1, here.stop) if 0 <= place < len(nodes)]
         if inside or (not here and around == [launch, launch]):
-            yield tuple(inside), tuple(named.fit.segments[0].nodes[place].name for place in there)
+            yield tuple(inside), tuple(named.segments[0].nodes[place].name for place in there)
