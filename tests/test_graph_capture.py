@@ -178,6 +178,8 @@ def compiled() -> list[dict[str, Any]]:
         (NAMES + NAMES[::-1], UNNAMED, None),
         # A run outside the capture tells the names.
         (NAMES * 2, [*UNNAMED, *warm_up()], "aligned"),
+        # The replay has all names mangled, the capture none.
+        ([f"_ZN3lib{len(name)}{name}Ev" for name in NAMES] * 2, captured(0, "c", 2), "likely"),
     ],
 )
 def test_how_sure_a_match_is(

@@ -96,11 +96,11 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
     """
     origins, shapes = origins_of(engine, info), input_shapes(engine)
     calls = []
-    for *node, operator_id, number, layer, frame_id, ts, ts_end, name, upid, work in query_rows(engine, _CALLS)[1]:
-        of = None if operator_id is None else shapes.get(operator_id)
-        calls.append(_Call(Node(*node, operator_id, number, layer, frame_id, shapes=of), ts, ts_end, name, upid, work))
-    captured_in = {call.node.operator_id for call in calls if call.work is None}
-    calls_around = _calls_around(engine, [item for item in captured_in if item is not None])
+    for row in query_rows(engine, _CALLS)[1]:
+        bare = Node(*row[:10])
+        of = None if bare.operator_id is None else shapes.get(bare.operator_id)
+        calls.append(_Call(bare._replace(shapes=of), *row[10:]))
+    calls_around = _calls_around(engine, {call.node.operator_id for call in calls if call.work is None})
     # Names and grids of work that equal calls of equal operators start outside captures.
     known: defaultdict[Any, set[tuple[str, str | None]]] = defaultdict(set)
     for call in calls:
@@ -139,13 +139,13 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
     return segments
 
 
-def _calls_around(engine: TraceProcessor, items: Collection[int]) -> dict[int | None, tuple[CapturedCall, ...]]:
+def _calls_around(engine: TraceProcessor, items: Collection[int | None]) -> dict[int | None, tuple[CapturedCall, ...]]:
     """Of each operator itself and those that call it, the innermost first; without those without recorded arguments."""
     frame = read_frame(engine, "operators", "id name caller_id")
     known = {item: (name, caller) for item, name, caller in frame.select("id", "name", "caller_id").rows()}
-    chains: dict[int, list[int]] = {}
+    chains: dict[int | None, list[int]] = {}
     for item in items:
-        at: int | None = item
+        at = item
         chain = chains[item] = []
         while at is not None and at in known:
             chain.append(at)

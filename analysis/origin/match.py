@@ -74,9 +74,11 @@ class Node(NamedTuple):
     frame_id: int | None = None
     call_id: int | None = None
     in_graph: int = 1
+    device: str | None = None
+    step_id: int | None = None
     learned: bool = False  # the name is the one of an equal operator outside the capture
     shapes: Shapes | None = None  # of the operator's inputs; None where not recorded
-    frames: tuple[StackFrame, ...] = ()  # what is around it, and not around the launch of the graph, outermost first
+    frames: tuple[StackFrame, ...] = ()  # inside the capture or the model, and the function around, outermost first
     calls: tuple[CapturedCall, ...] = ()  # the operator with recorded arguments, and those around it in the capture
 
 
@@ -193,11 +195,11 @@ def _fit(work: Segment, candidates: Sequence[Segment]) -> Named:
     for number in sorted(range(len(candidates)), key=lambda number: -shared[number]):
         other = candidates[number]
         same_size = bool(work.sizes & other.sizes)
-        # Sizes of a capture are numbers in names, of which some may mean something else.
+        # Steps of one size go first; numbers in the name of a capture may mean something else, and only break a tie.
         before, after = ((), (same_size,)) if other.captured else ((same_size,), ())
         least = LEAST_FIT * (total if other.captured else max(shared))
         if shared[number] < least or (*before, shared[number], total, 0, *after) < most:
-            continue
+            continue  # it cannot be better: a sure pair is of a name that both have, or of a node without one
         alike = other.keys[0], tuple((node.operator, node.number) for node in other.nodes if node.name is None)
         match = known[alike] = known.get(alike) or _match(work, other)
         rank = *before, *match.weight, *after

@@ -7,12 +7,11 @@ What stands between two pairs and is not alike on both sides is told as a differ
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import dropwhile
-from typing import NamedTuple
 
 from molprof.analysis.figures.shapes import input_shapes
 from molprof.analysis.origin.capture import grid_sql
@@ -48,16 +47,6 @@ ORDER BY asked_ts, IFNULL(node.node_id, 0), work.ts, work.id
 _STEPS = Query("steps", "SELECT id, name, kind, prompt_sequences, prompt_tokens, tokens FROM molprof_any_step")
 
 
-class _Item(NamedTuple):
-    node: Node
-    device: str | None
-    step_id: int | None
-
-
-# Name, what is equal for steps that compute equally many rows, empty where the name does not tell, and that as text.
-_Step = tuple[str, frozenset[Hashable], str]
-
-
 @dataclass(frozen=True)
 class Run:
     """A run without graphs, and each piece of its work as the node that it would be in a graph."""
@@ -74,22 +63,20 @@ def read_run(engine: TraceProcessor, info: TraceInfo) -> Run:
     Raises TraceError where it replays graphs itself, or tells no operator, step or module.
     """
     origins, shapes = origins_of(engine, info), input_shapes(engine)
-    items = _read_items(engine)
-    inside = sum(item.node.in_graph for item in items)
-    graphs = f"replays graphs itself: {inside:,} of {counted(len(items), 'piece')} of work" if inside else ""
-    if inside and inside == len(items):
+    nodes = _read_work(engine)
+    inside = sum(node.in_graph for node in nodes)
+    graphs = f"replays graphs itself: {inside:,} of {counted(len(nodes), 'piece')} of work" if inside else ""
+    if inside and inside == len(nodes):
         raise TraceError(f"{info.path} {graphs}", hint=_WITHOUT_GRAPHS)
-    items = [item for item in items if not item.node.in_graph and item.node.call_id is not None]
-    if all(item.node.operator is None for item in items):
+    nodes = [node for node in nodes if not node.in_graph and node.call_id is not None]
+    if all(node.operator is None for node in nodes):
         raise TraceError(f"{info.path} has no operator that starts GPU work", hint="record the CPU's activity too")
     known = (
-        item._replace(
-            node=item.node._replace(
-                shapes=None if item.node.operator_id is None else shapes.get(item.node.operator_id),
-                frames=_inner(origins.chain(item.node.frame_id)),
-            )
+        node._replace(
+            shapes=None if node.operator_id is None else shapes.get(node.operator_id),
+            frames=_inner(origins.chain(node.frame_id)),
         )
-        for item in items
+        for node in nodes
     )
     steps = _read_steps(engine)
     segments = tuple(_segments(origins, known, steps))
@@ -110,8 +97,8 @@ def read_named(engine: TraceProcessor, info: TraceInfo, run: Run) -> tuple[Origi
     of_graphs = graph_work(engine)
     if not of_graphs:
         raise TraceError(f"{info.path} replays no graph", hint="leave out --names-from")
-    items = [item for item in _read_items(engine) if item.node.call_id is not None]
-    segments = _segments(origins, items, _read_steps(engine) if run.has_steps else {}, launches=True)
+    nodes = [node for node in _read_work(engine) if node.call_id is not None]
+    segments = _segments(origins, nodes, _read_steps(engine) if run.has_steps else {}, launches=True)
     with_graphs = (item for item in segments if any(node.in_graph for node in item.nodes))
     found = list(name_kernels(with_graphs, run.segments))
     named = [item for item in found if item.segments]
@@ -125,18 +112,19 @@ def read_named(engine: TraceProcessor, info: TraceInfo, run: Run) -> tuple[Origi
     return with_captured(origins, opened), opened
 
 
-def _read_items(engine: TraceProcessor) -> list[_Item]:
+def _read_work(engine: TraceProcessor) -> list[Node]:
     """The work of a trace, in the order of its calls."""
-    return [_Item(Node(*row[:12]), *row[12:14]) for row in query_rows(engine, _WORK)[1]]
+    return [Node(*row[:14]) for row in query_rows(engine, _WORK)[1]]
 
 
-def _read_steps(engine: TraceProcessor) -> dict[int, _Step]:
+def _read_steps(engine: TraceProcessor) -> dict[int, Segment]:
+    """Steps by id, without their work. Those that compute equally many rows have one size; none where not told."""
     found = {}
     for number, name, kind, *amounts in query_rows(engine, _STEPS)[1]:
         size = frozenset[Hashable]() if amounts == [None] * 3 else frozenset({(kind, *amounts)})
         rows = zip(amounts[1:], ("prompt token", "new token"), strict=True)
         text = " and ".join(counted(amount, what) for amount, what in rows if amount)
-        found[number] = name, size, f"{kind or 'step'} of {text}"
+        found[number] = Segment(name, (), size, f"{kind or 'step'} of {text}")
     return found
 
 
@@ -148,7 +136,7 @@ def _inner(chain: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
 
 
 def _segments(
-    origins: Origins, items: Iterable[_Item], steps: dict[int, _Step], launches: bool = False
+    origins: Origins, work: Iterable[Node], steps: dict[int, Segment], launches: bool = False
 ) -> Iterator[Segment]:
     """Work by device and step, without steps by the call of the outermost module, with `launches` else by launch."""
 
@@ -156,22 +144,20 @@ def _segments(
     def module(frame_id: int | None) -> StackFrame | None:
         return next((frame for frame in origins.chain(frame_id) if frame.kind == "module"), None)
 
-    found: defaultdict[Hashable, list[Node]] = defaultdict(list)
-    texts: dict[Hashable, _Step] = {}
-    for node, device, step_id in items:
-        if step_id in steps:
-            key, text = (device, "step", step_id), steps[step_id]
+    found: dict[Hashable, tuple[Segment, list[Node]]] = {}
+    for node in work:
+        key: tuple[str, int | None]
+        if node.step_id in steps:
+            key, segment = ("step", node.step_id), steps[node.step_id]
         elif not steps and (frame := module(node.frame_id)) is not None:
-            key, text = (device, "module", frame.id), (frame.name, frozenset(), "")
+            key, segment = ("module", frame.id), Segment(frame.name, ())
         elif launches and node.in_graph:
-            key, text = (device, "launch", node.call_id), ("launch", frozenset(), "")
+            key, segment = ("launch", node.call_id), Segment("launch", ())
         else:
             continue
-        found[key].append(node)
-        texts[key] = text
-    for key, nodes in found.items():
-        name, *size = texts[key]
-        yield Segment(name, tuple(nodes), *size)
+        found.setdefault((node.device, *key), (segment, []))[1].append(node)
+    for segment, nodes in found.values():
+        yield replace(segment, nodes=tuple(nodes))
 
 
 def _opened(origins: Origins, of_graphs: dict[int, list[Work]], named: Sequence[Named], run: str) -> Opened:
@@ -206,12 +192,12 @@ def _below(origins: Origins, launch: int | None, place: Place) -> Place:
     return place._replace(frames=frames, module=module or place.module, source=source or place.source)
 
 
-def _unlike(launch: int, named: Named) -> Iterator[tuple[tuple[str | None, ...], tuple[str | None, ...]]]:
+def _unlike(launch: int, named: Named) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
     """Names of what a launch and the other run have between the same neighbours, where that is not alike."""
     nodes = named.work.nodes
     for here, there in named.unlike:
-        inside = [nodes[place].name for place in here if nodes[place].call_id == launch]
+        inside = [nodes[place].name or "" for place in here if nodes[place].call_id == launch]
         # What stands before or after all of the graph's work is none of it.
         around = [nodes[place].call_id for place in (here.start - 1, here.stop) if 0 <= place < len(nodes)]
         if inside or (not here and around == [launch, launch]):
-            yield tuple(inside), tuple(named.segments[0].nodes[place].name for place in there)
+            yield tuple(inside), tuple(named.segments[0].nodes[place].name or "" for place in there)
