@@ -7,9 +7,9 @@ from typing import Any
 
 from molprof.analysis.critical.changes import LAUNCHES
 from molprof.analysis.critical.path import LEAST_RATIO, CriticalPath
-from molprof.analysis.critical.replay import BETWEEN, ON_GPU, ON_HOST, Piece, Replayed
+from molprof.analysis.critical.replay import BETWEEN, ON_GPU, ON_HOST, Replayed
 from molprof.analysis.reader import path_text
-from molprof.common.document import Document, Field, Section, records, table_of
+from molprof.common.document import Document, Field, Section, named, records, table_of
 from molprof.common.values import counted, percent_text, time_text
 
 SCHEMA = 1
@@ -24,8 +24,8 @@ def critical_document(found: CriticalPath) -> Document:
     return Document(
         title=f"{path_text(found.info.path)}: critical path",
         sections=(*_changed(found), _path(found), *_without(found)),
-        data=lambda: _data(found),
-        records=lambda: records([_row(piece, ns, found.recorded) for piece, ns in _sorted(found.recorded.path)]),
+        data=lambda: {"schema": SCHEMA, **named(found, *_JSON)},
+        records=lambda: records(_rows(found.recorded)),
         warnings=found.notes,
         summary=_summary(found),
     )
@@ -50,30 +50,29 @@ def _shares(replayed: Replayed) -> str:
     return " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
 
 
-def _sorted(path: Mapping[Piece, float]) -> list[tuple[Piece, float]]:
-    return sorted(((piece, ns) for piece, ns in path.items() if ns), key=lambda item: (-item[1], item[0][:2]))
+def _rows(replayed: Replayed) -> list[dict[str, Any]]:
+    """The parts of the path by their names in JSON and CSV, the longest first."""
+    found = sorted(((piece, ns) for piece, ns in replayed.path.items() if ns), key=lambda item: (-item[1], item[0][:2]))
+    return [{**piece._asdict(), "ns": float(ns), "ratio": float(ns / replayed.length_ns)} for piece, ns in found]
 
 
 def _path(found: CriticalPath) -> Section:
-    fields = [
-        *_piece(found.recorded.path), ("time", "ns", "1"),
-        ("share", "ratio", lambda item: item[1] / found.recorded.length_ns),
-    ]  # fmt: skip
+    rows = _rows(found.recorded)
+    fields = [*_piece(rows), ("time", "ns", "ns"), ("share", "ratio", "ratio")]
     if found.steps > 1:
-        fields.append(("per step", "ns", lambda item: item[1] / found.steps))
-    rows = _sorted(found.recorded.path)
-    shown = [row for row in rows if row[1] >= LEAST_RATIO * found.recorded.length_ns]
+        fields.append(("per step", "ns", lambda row: row["ns"] / found.steps))
+    shown = [row for row in rows if row["ns"] >= LEAST_RATIO * found.recorded.length_ns]
     notes = [f"From the end back, what each waited for. All parts add up to {time_text(found.recorded.length_ns)}."]
     if rest := len(rows) - len(shown):
-        took = time_text(sum(ns for _, ns in rows) - sum(ns for _, ns in shown))
+        took = time_text(sum(row["ns"] for row in rows) - sum(row["ns"] for row in shown))
         notes.append(f"Not shown: {counted(rest, 'part')} below {percent_text(LEAST_RATIO)}, {took} in all.")
     return Section("The critical path", tuple(notes), table_of(shown, *fields, missing="-"))
 
 
-def _piece(pieces: Iterable[Piece]) -> list[Field]:
+def _piece(rows: Iterable[Mapping[str, Any]]) -> list[Field]:
     """What is on a path; its phase, where any has one."""
-    phase: list[Field] = [("phase", "name", "0.phase")] if any(piece.phase for piece in pieces) else []
-    return [("where", "name", "0.where"), ("what", "name", "0.what"), *phase]
+    phase: list[Field] = [("phase", "name")] if any(row["phase"] for row in rows) else []
+    return [("where", "name"), ("what", "name"), *phase]
 
 
 def _without(found: CriticalPath) -> list[Section]:
@@ -97,10 +96,11 @@ def _changed(found: CriticalPath) -> list[Section]:
     if found.changed is None:
         return []
     before, after = found.recorded.path, found.changed.path
-    rows = [(piece, before.get(piece, 0), after.get(piece, 0)) for piece in {**before, **after}]
+    both = [(piece, before.get(piece, 0), after.get(piece, 0)) for piece in {**before, **after}]
     least = LEAST_RATIO * found.recorded.length_ns
-    rows = sorted((row for row in rows if max(row[1:]) >= least), key=lambda row: (-row[2], -row[1], row[0][:2]))
-    fields = [*_piece(row[0] for row in rows), ("recorded", "ns", "1"), ("changed", "ns", "2")]
+    both = sorted((row for row in both if max(row[1:]) >= least), key=lambda row: (-row[2], -row[1], row[0][:2]))
+    rows = [{**piece._asdict(), "recorded": first, "changed": other} for piece, first, other in both]
+    fields: list[Field] = [*_piece(rows), ("recorded", "ns"), ("changed", "ns")]
     notes = ["The two critical paths. What leaves the path may still run beside it."]
     if any(change.name == LAUNCHES for change in found.changes):
         notes.append(
@@ -110,32 +110,10 @@ def _changed(found: CriticalPath) -> list[Section]:
     return [Section(title, tuple(notes), table_of(rows, *fields, missing="-"))]
 
 
-def _row(piece: Piece, ns: float, replayed: Replayed) -> dict[str, Any]:
-    return {
-        "where": piece.where,
-        "what": piece.what,
-        "phase": piece.phase,
-        "ns": float(ns),
-        "ratio": float(ns / replayed.length_ns),
-    }
-
-
-def _replayed(replayed: Replayed) -> dict[str, Any]:
-    return {
-        "length_ns": float(replayed.length_ns),
-        "path": [_row(piece, ns, replayed) for piece, ns in _sorted(replayed.path)],
-    }
-
-
-def _data(found: CriticalPath) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "trace": found.info.head,
-        "steps": found.steps or None,
-        "recorded": _replayed(found.recorded),
-        "without": [
-            {"change": str(change), "length_ns": float(replayed.length_ns)} for change, replayed in found.without
-        ],
-        "changes": [str(change) for change in found.changes],
-        "changed": None if found.changed is None else _replayed(found.changed),
-    }
+_WITHOUT = (("change", lambda item: str(item[0])), ("length_ns", lambda item: float(item[1].length_ns)))
+_REPLAYED = (("length_ns", lambda replayed: float(replayed.length_ns)), ("path", _rows))
+_JSON = (
+    ("trace", "info.head"), ("steps", lambda found: found.steps or None), ("recorded", "recorded", _REPLAYED),
+    ("without", "without", _WITHOUT),
+    ("changes", lambda found: list(map(str, found.changes))), ("changed", "changed", _REPLAYED),
+)  # fmt: skip

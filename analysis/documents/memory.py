@@ -9,7 +9,7 @@ import numpy as np
 from molprof.analysis.documents.plots import plot_section
 from molprof.analysis.memory import HOST, MEANINGS, WEIGHTS, Batch, Course, Memory
 from molprof.analysis.reader import path_text
-from molprof.common.document import Document, Field, Section, objects, records, table_of
+from molprof.common.document import Document, Field, Section, named, objects, records, table_of
 from molprof.common.values import bytes_text, counted, per, percent_text, short_name, short_source
 
 SCHEMA = 1
@@ -33,7 +33,7 @@ def memory_document(found: Memory) -> Document:
     return Document(
         title=f"{path_text(found.info.path)}: memory",
         sections=(*sections, *_others(found)),
-        data=lambda: _data(found),
+        data=lambda: {"schema": SCHEMA, **named(found, *_JSON)},
         records=lambda: records(objects([place for course in found.courses[:1] for place in course.places], *_PLACE)),
         warnings=found.notes,
         summary=_summary(found),
@@ -162,41 +162,24 @@ def _others(found: Memory) -> list[Section]:
     return [Section("Devices", ("The sections above are of the first.",), table)]
 
 
-def _course(course: Course) -> dict[str, Any]:
+def _samples(course: Course) -> dict[str, Any]:
+    """The course at moments evenly apart, and at the peak."""
     at = np.unique(np.append(np.linspace(0, len(course.ts) - 1, _SAMPLES).astype(int), course.peak))
-    return {
-        "device": course.device,
-        "name": course.name,
-        "capacity_bytes": course.capacity_bytes,
-        "events": len(course.ts),
-        "unexplained_events": course.unexplained,
-        "peak_bytes": course.peak_bytes,
-        "peak_ts": int(course.ts[course.peak]),
-        "reserved_bytes": course.reserved_bytes,
-        "at_peak": course.at_peak,
-        "growth": {"bytes": course.growth, "steps": course.growth_steps, "tokens": course.growth_tokens},
-        "course": {"ts": course.ts[at].tolist(), **{name: live[at].tolist() for name, live in course.live.items()}},
-        "places": objects(course.places, *_PLACE),
-    }
+    return {"ts": course.ts[at].tolist(), **{name: live[at].tolist() for name, live in course.live.items()}}
 
 
-def _data(found: Memory) -> dict[str, Any]:
-    model = found.model
-    return {
-        "schema": SCHEMA,
-        "trace": found.info.head,
-        "devices": [_course(course) for course in found.courses],
-        "model": None
-        if model is None
-        else {
-            "weights_bytes": model.needs.weights,
-            "token_bytes": model.needs.cache_of_token,
-            "logits_bytes": sum(model.needs.logits_of_row),
-            "tokens": model.tokens,
-            "rows": model.rows,
-        },
-        "measured_bytes": found.measured_bytes,
-        "capacity_bytes": found.capacity_bytes,
-        "most_rows": found.most_rows,
-        "batches": objects(found.batches, *_BATCH),
-    }
+_COURSE = (
+    "device", "name", "capacity_bytes", ("events", lambda course: len(course.ts)),
+    ("unexplained_events", "unexplained"), "peak_bytes", ("peak_ts", lambda course: course.ts[course.peak]),
+    "reserved_bytes", "at_peak",
+    ("growth", lambda course: course, (("bytes", "growth"), ("steps", "growth_steps"), ("tokens", "growth_tokens"))),
+    ("course", _samples), ("places", "places", _PLACE),
+)  # fmt: skip
+_MODEL = (
+    ("weights_bytes", "needs.weights"), ("token_bytes", "needs.cache_of_token"),
+    ("logits_bytes", lambda model: sum(model.needs.logits_of_row)), "tokens", "rows",
+)  # fmt: skip
+_JSON = (
+    ("trace", "info.head"), ("devices", "courses", _COURSE), ("model", "model", _MODEL), "measured_bytes",
+    "capacity_bytes", "most_rows", ("batches", "batches", _BATCH),
+)  # fmt: skip

@@ -10,7 +10,7 @@ from molprof.analysis.documents.plots import plot_section
 from molprof.analysis.reader import path_text
 from molprof.analysis.roofline.peaks import MEMORY, Peaks
 from molprof.analysis.roofline.read import HEAVY, Group, Roofline
-from molprof.common.document import Document, Field, Section, objects, records, table_of
+from molprof.common.document import Document, Field, Section, named, objects, records, table_of
 from molprof.common.values import counted, per, percent_text, time_text
 
 SCHEMA = 1
@@ -26,12 +26,18 @@ _ROW = (
     "least_ns", "bound", "tflops", "tbps", "reached_ratio",
 )  # fmt: skip
 
+_JSON = (
+    ("trace", "info.head"), ("device", lambda found: found.peaks.name or None),
+    ("peaks", "peaks", ("source", "tflops", "memory_tbps")), "span_ns", "gpu_ns", "covered_ns",
+    ("steps", lambda found: found.steps or None), "parts", ("operators", "groups", _ROW),
+)  # fmt: skip
+
 
 def roofline_document(found: Roofline) -> Document:
     return Document(
         title=f"{path_text(found.info.path)} by shape",
         sections=(*_way(found), _families(found), _groups(found), *_peaks(found.peaks)),
-        data=lambda: _data(found),
+        data=lambda: {"schema": SCHEMA, **named(found, *_JSON)},
         records=lambda: records(objects(found.groups, *_ROW)),
         warnings=found.notes,
         summary=_summary(found),
@@ -144,18 +150,3 @@ def _peaks(peaks: Peaks) -> list[Section]:
         rows.append({"peak": MEMORY, "value": f"{peaks.memory_tbps:g} TB/s"})
     table = table_of(rows, ("peak", "name"), ("value", "text"))
     return [Section("Peaks of the GPU", (f"{peaks.name or 'the GPU'}: {peaks.source}.",), table, detail=True)]
-
-
-def _data(found: Roofline) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "trace": found.info.head,
-        "device": found.peaks.name or None,
-        "peaks": objects([found.peaks], "source", "tflops", "memory_tbps")[0],
-        "span_ns": found.span_ns,
-        "gpu_ns": found.gpu_ns,
-        "covered_ns": found.covered_ns,
-        "steps": found.steps or None,
-        "parts": objects(found.parts, "name", "ns", "meaning"),
-        "operators": objects(found.groups, *_ROW),
-    }

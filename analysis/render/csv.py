@@ -18,7 +18,7 @@ def render(document: Document) -> str:
     """The document's records; without any, the JSON path of each figure, joined by dots, and its value."""
     lines: Iterable[Iterable[Any]]
     if document.records is None:
-        lines = [("figure", "value"), *_leaves((), document.data())]
+        lines = [("figure", "value"), *_leaves((), document.json())]
     else:
         table = document.records()
         lines = [[column.title for column in table.columns], *table.rows]
@@ -29,7 +29,7 @@ def render(document: Document) -> str:
 
 
 def _leaves(path: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, (dict, list)):
+    if isinstance(value, (dict, list, tuple)):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _leaves((*path, str(key)), item)
     else:

@@ -14,8 +14,8 @@ _SUSPECT = re.compile(r"[^\n\x20-\x7e]")
 
 def render(document: Document) -> str:
     """The documented JSON of the subject, indented; each item of a list on one line."""
-    data = document.data()
-    if isinstance(data, list) and data:
+    data = document.json()
+    if isinstance(data, (list, tuple)) and data:
         text = "[\n" + ",\n".join(f"  {_json(item)}" for item in data) + "\n]\n"
     else:
         text = _json(data, indent=2) + "\n"

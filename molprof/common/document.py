@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from molprof.common.values import NOT_RECORDED, Range, Unit, Value, by_unit
@@ -105,13 +105,17 @@ class Document(Struct, frozen=True):
 
     title: str
     sections: tuple[Section, ...]
-    data: Callable[[], Any]  # the documented JSON of the subject
+    data: Callable[[], Any]  # the subject by its documented names: what `to_builtins` takes, such as Structs and dicts
     records: Callable[[], Table] | None = None  # rows for CSV; None: a row for each path and leaf of `data`
     warnings: tuple[str, ...] = ()  # what a reader must know before any figure
     summary: tuple[str, ...] = ()  # the answer in a few sentences
     # What most readers need, on one screen: text formats show it in place of `sections` unless all is asked for, a page
     # shows it open above the others, which it folds. None: all sections are needed.
     screen: tuple[Section, ...] = ()
+
+    def json(self) -> Any:
+        """The documented JSON of the subject."""
+        return to_builtins(self.data(), enc_hook=_plain)
 
 
 def warned(document: Document, lines: Iterable[str]) -> Document:
@@ -141,19 +145,49 @@ def values(items: Iterable[Any], *fields: Field) -> list[tuple[Any, ...]]:
     return [tuple(get(item) for get in getters) for item in items]
 
 
-def objects(items: Iterable[Any], *fields: str | tuple[str, str | Callable[[Any], Any]]) -> list[dict[str, Any]]:
-    """A dict for each item, for JSON: names, or a name and what gives its value, as in a `Field`."""
-    getters = {
-        name: _getter(where) for name, where in ((item, item) if isinstance(item, str) else item for item in fields)
-    }
-    return [{name: get(item) for name, get in getters.items()} for item in items]
+# A name in JSON: that of an attribute or key, or with what gives its value, as in a `Field`. Third are the names in
+# that value, or in each item of a list.
+Name = str | tuple[str, str | Callable[[Any], Any]] | tuple[str, str | Callable[[Any], Any], Sequence["Name"]]
 
 
-def records(items: Iterable[Mapping[str, Any]], **how: Any) -> Table:
-    """A column for each name that an item has, with the values as they are. how: what else a `Table` has."""
-    rows = list(items)
+def objects(items: Iterable[Any], *names: Name) -> list[Any]:
+    """A dict for each item, for JSON; None for None."""
+    getters = {name: _inner(where, *inside) for name, where, *inside in map(_whole, names)}
+    return [None if item is None else {name: get(item) for name, get in getters.items()} for item in items]
+
+
+def named(item: Any, *names: Name) -> dict[str, Any]:
+    """The dict of one item, for JSON."""
+    (found,) = objects([item], *names)
+    return found  # type: ignore[no-any-return]
+
+
+def records(items: Iterable[Any], **how: Any) -> Table:
+    """A column for each JSON name that an item has, with the values as they are. how: what else a `Table` has."""
+    rows: list[dict[str, Any]] = to_builtins(list(items), enc_hook=_plain)
     names = list(dict.fromkeys(name for item in rows for name in item))
     return Table(tuple(map(Column, names)), [tuple(map(item.get, names)) for item in rows], **how)
+
+
+def _plain(value: Any) -> Any:
+    """The Python number of one of numpy."""
+    return value.item()
+
+
+def _whole(name: Name) -> Sequence[Any]:
+    return (name, name) if isinstance(name, str) else name
+
+
+def _inner(where: str | Callable[[Any], Any], names: Sequence[Name] = ()) -> Callable[[Any], Any]:
+    get = _getter(where)
+    if not names:
+        return get
+
+    def inner(item: Any) -> Any:
+        found = get(item)
+        return objects(found, *names) if isinstance(found, (list, tuple)) else objects([found], *names)[0]
+
+    return inner
 
 
 def _getter(where: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
