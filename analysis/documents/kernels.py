@@ -31,7 +31,19 @@ from molprof.analysis.compare.kernels.sums import (
 from molprof.analysis.documents.differing import compare_command
 from molprof.analysis.documents.plots import plot_section
 from molprof.analysis.figures.build import software
-from molprof.common.document import Document, Field, Section, Table, last_rows, records, table_of, values
+from molprof.common.document import (
+    Document,
+    Field,
+    Name,
+    Section,
+    Table,
+    last_rows,
+    named,
+    objects,
+    records,
+    table_of,
+    values,
+)
 from molprof.common.values import (
     count_text,
     counted,
@@ -53,6 +65,21 @@ _WORK: tuple[Field, ...] = (
     ("name", "text"), ("class", "text", "cls"), ("operator", "text"), ("shape", "text"), ("module", "text"),
     ("layer", "raw"), ("source", "text"), ("phase", "text"), ("ts_ns", "raw", "ts"), ("time_ns", "raw", "own_ns"),
     ("idle_ns", "raw", "gap_ns"),
+)  # fmt: skip
+# In JSON.
+_SIDE: tuple[Name, ...] = (
+    ("path", "trace.info.path"), ("complete", "trace.info.complete"),
+    ("steps", lambda side: [step.name for step in side.steps]), "span_ns", ("count", lambda side: len(side.items)),
+    ("beside_ns", lambda side: _beside_ns(side)),
+    ("outside", lambda side: dict(zip(("count", "time_ns"), side.outside, strict=True))),
+)  # fmt: skip
+_DIFFERENCE: tuple[Name, ...] = (
+    "span_ns", ("parts", "whole.parts"), ("counts", "whole.counts"), ("matched", "whole.matched"), "residual_ns",
+    ("after_last_ns", "tail_ns"), "problems",
+)  # fmt: skip
+_HUNK: tuple[Name, ...] = (
+    ("phase", "location.phase"), ("module", "location.module"), "count", ("deleted", "first"), ("inserted", "other"),
+    "moved", ("after", "between.0"), ("before", "between.1"),
 )  # fmt: skip
 _VERBS = {INSERTED: "adds", DELETED: "leaves out", MOVED: "moves"}
 _ALIKE = "between two matches; those that differ alike together"
@@ -91,7 +118,7 @@ def kernels_document(result: Summed, region: str) -> Document:
             _side_by_side(result, labels),
         ),
         data=lambda: _data(result, region, labels),
-        records=lambda: _records(result),
+        records=lambda: records(_rows(result), missing=""),
         warnings=tuple(f"the sum does not hold: {problem}" for problem in result.problems),
         summary=(*kernel_verdict(result, labels), *([unlike] if unlike else [])),
         screen=(
@@ -107,8 +134,8 @@ def _largest(result: Summed) -> Section:
     found = [pair for pair in islice(_places(result), _PLACES) if any(pair[1].counts.values())]
     table = table_of(
         found,
-        ("place", "path", "0"), (SIDES[0], "ns", lambda pair: sum(pair[1].first[1:])),
-        (SIDES[1], "ns", lambda pair: sum(pair[1].other[1:])), ("difference", "change_ns", "1.total_ns"),
+        ("place", "path", "0"), (SIDES[0], "ns", "1.first.span_ns"), (SIDES[1], "ns", "1.other.span_ns"),
+        ("difference", "change_ns", "1.total_ns"),
         keys=4, spare=(*last_rows(len(found), _LEAST_PLACES), tuple(range(_LEAST_PLACES))),
     )  # fmt: skip
     return Section("Largest places, with the idle time before their work", table=table)
@@ -179,8 +206,8 @@ def _sums(title: str, result: Summed, sums: Iterable[tuple[str, Sum]]) -> Table:
     return table_of(
         sums,
         (title, "text", "0"),
-        (f"{noun(result)}s, first", "count", "1.first.0"), (f"{noun(result)}s, second", "count", "1.other.0"),
-        ("time, first", "ns", "1.first.1"), ("time, second", "ns", "1.other.1"),
+        (f"{noun(result)}s, first", "count", "1.first.count"), (f"{noun(result)}s, second", "count", "1.other.count"),
+        ("time, first", "ns", "1.first.time_ns"), ("time, second", "ns", "1.other.time_ns"),
         ("difference", "change_ns", "1.total_ns"), *parts,
     )  # fmt: skip
 
@@ -220,11 +247,11 @@ def _matched(result: Summed) -> Table:
         if change.first is not None and change.other is not None:
             found[what(change.first), what(change.other)].add(change)
     return table_of(
-        sorted(found.items(), key=lambda pair: -abs(pair[1].other[1] - pair[1].first[1])),
-        ("first", "name", "0.0"), ("second", "name", "0.1"), ("pairs", "count", "1.first.0"),
-        ("time, first", "ns", "1.first.1"), ("time, second", "ns", "1.other.1"),
-        ("ratio", "factor", lambda pair: per(pair[1].other[1], pair[1].first[1])),
-        ("difference", "change_ns", lambda pair: pair[1].other[1] - pair[1].first[1]),
+        sorted(found.items(), key=lambda pair: -abs(pair[1].other.time_ns - pair[1].first.time_ns)),
+        ("first", "name", "0.0"), ("second", "name", "0.1"), ("pairs", "count", "1.first.count"),
+        ("time, first", "ns", "1.first.time_ns"), ("time, second", "ns", "1.other.time_ns"),
+        ("ratio", "factor", lambda pair: per(pair[1].other.time_ns, pair[1].first.time_ns)),
+        ("difference", "change_ns", lambda pair: pair[1].other.time_ns - pair[1].first.time_ns),
         missing="-",
     )  # fmt: skip
 
@@ -234,8 +261,8 @@ def _side_by_side(result: Summed, labels: tuple[str, str]) -> Section:
 
     def side(name: str, label: str) -> Iterator[Field]:
         yield label, "name", lambda item: (work := getattr(item[0], name)) and what(work)
-        yield "time", "ns", lambda item: getattr(item[0], name) and getattr(item[1], name)[1]
-        yield "gap before", "ns", lambda item: getattr(item[0], name) and getattr(item[1], name)[2]
+        yield "time", "ns", lambda item: getattr(item[0], name) and getattr(item[1], name).time_ns
+        yield "gap before", "ns", lambda item: getattr(item[0], name) and getattr(item[1], name).idle_ns
 
     fields: list[Field] = [
         ("place", "path", lambda item: location_of(item[0].work).text),
@@ -288,67 +315,34 @@ def _sequence(result: Summed) -> Iterator[dict[str, Any]]:
         }
 
 
-def _records(result: Summed) -> Table:
-    rows = []
+def _rows(result: Summed) -> Iterator[dict[str, Any]]:
+    """The sequence, each side's values by their names behind `first_` or `other_`."""
     for item in _sequence(result):
         sides = {side: item.pop(side) or {} for side in ("first", "other")}
-        cells = {f"{side}_{field[0]}": found.get(field[0]) for side, found in sides.items() for field in _WORK}
-        rows.append({**item, **cells})
-    return records(rows, missing="")
+        yield item | {f"{side}_{field[0]}": found.get(field[0]) for side, found in sides.items() for field in _WORK}
 
 
 def _data(result: Summed, region: str, labels: tuple[str, str]) -> dict[str, Any]:
     names: dict[str, int] = {}  # work has the number of its name
-    parts = (result.first, result.other)
     sequence = list(_sequence(result))
     for work in (item[side] for item in sequence for side in ("first", "other")):
         if work is not None:
             work["name"] = names.setdefault(work["name"], len(names))
+    sides = zip(labels, objects((result.first, result.other), *_SIDE), strict=True)
     return {
-        "schema": SCHEMA,
-        "by": noun(result),
-        "region": region,
-        "traces": [
-            {
-                "label": label,
-                "path": part.trace.info.path,
-                "complete": part.trace.info.complete,
-                "steps": [step.name for step in part.steps],
-                "span_ns": part.span_ns,
-                "count": len(part.items),
-                "beside_ns": _beside_ns(part),
-                "outside": {"count": part.outside[0], "time_ns": part.outside[1]},
-            }
-            for label, part in zip(labels, parts, strict=True)
-        ],
-        "difference": {
-            "span_ns": result.span_ns,
-            "parts": result.whole.parts,
-            "counts": result.whole.counts,
-            "matched": result.whole.matched,
-            "residual_ns": result.residual_ns,
-            "after_last_ns": result.tail_ns,
-            "problems": list(result.problems),
-        },
-        "verdict": list(kernel_verdict(result, labels)),
-        "places": [{**vars(place), **item.to_json()} for place, item in result.locations.items()],
-        "layers": [{"layer": layer, **item.to_json()} for layer, item in result.layers.items()],
-        "stretches": [
-            {
-                **vars(item.location),
-                "count": item.count,
-                "deleted": list(item.first),
-                "inserted": list(item.other),
-                "moved": list(item.moved),
-                "after": item.between[0],
-                "before": item.between[1],
-                **item.sum.to_json(),
-            }
-            for item in result.hunks
-        ],
-        "sequence": sequence,
-        "names": list(names),
-    }
+        "schema": SCHEMA, "by": noun(result), "region": region,
+        "traces": [{"label": label, **side} for label, side in sides],
+        "difference": named(result, *_DIFFERENCE), "verdict": kernel_verdict(result, labels),
+        "places": objects(result.locations.items(), ("phase", "0.phase"), ("module", "0.module"), *_of_sum("1")),
+        "layers": objects(result.layers.items(), ("layer", "0"), *_of_sum("1")),
+        "stretches": objects(result.hunks, *_HUNK, *_of_sum("sum")), "sequence": sequence, "names": list(names),
+    }  # fmt: skip
+
+
+def _of_sum(where: str) -> list[Name]:
+    """The names of a `Sum` that an item has there."""
+    names = ("parts", "counts", "matched", "first", "other")
+    return [("difference_ns", f"{where}.total_ns"), *((name, f"{where}.{name}") for name in names)]
 
 
 def kernel_verdict(result: Summed, labels: tuple[str, str]) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from itertools import groupby
 from statistics import median_low
 from typing import Any
 
-from molprof.analysis.figures.model import plain
 from molprof.analysis.figures.sequence import blocks
 from molprof.analysis.figures.shapes import shapes_text
 from molprof.analysis.origin.match import Place as Origin
@@ -16,7 +15,7 @@ from molprof.analysis.origin.opened import Graph, Opened, Work
 from molprof.analysis.origin.read import NO_CALL, Origins, Place, places_of
 from molprof.analysis.origin.tree import NAMES, Tree, build_tree
 from molprof.analysis.reader import path_text
-from molprof.common.document import Document, Field, Section, Table, records, table_of
+from molprof.common.document import Document, Field, Name, Section, named, objects, records, table_of
 from molprof.common.values import class_names, counted, per, percent_text, short_name, short_source, time_text
 
 SCHEMA = 1
@@ -51,6 +50,12 @@ _ROOFLINE: tuple[Field, ...] = (
     ("reached", "ratio", lambda row: per(row["least_ns"], row["known_ns"])),
     ("bound by", "name", lambda row: _bound(row["memory_ns"], row["least_ns"])),
 )
+# In JSON; nothing of what no call is recorded for.
+_PLACE: tuple[Name, ...] = (
+    ("module", lambda place: place.module if place.known else None),
+    ("modules", lambda place: len(place.modules) if place.known else None),
+    ("source", lambda place: place.source if place.known else None), "operator", "count", "time_ns",
+)  # fmt: skip
 _NO_STACKS = (
     "the trace has no modules or Python functions: record it with molprof capture --stacks, or with "
     "torch.profiler.profile(with_stack=True), or with named ranges (record_function)"
@@ -73,11 +78,16 @@ def origin_document(origins: Origins, by: str) -> Document:
     return Document(
         title=f"{path_text(origins.info.path)} by {by}",
         sections=tuple(section for section in sections if section.table is not None and section.table.rows),
-        data=lambda: _data(origins, tree, by, places),
-        records=lambda: _records(tree),
+        data=lambda: {
+            "schema": SCHEMA, "trace": origins.info.head, "by": by, "steps": origins.steps or None,
+            "tokens": origins.tokens,
+            "without_call": dict(zip(("name", "count", "gpu_ns"), (NO_CALL, *origins.without_call), strict=True)),
+            "tree": tree.to_json(), "places": {name: objects(found, *_PLACE) for name, found in places.items()},
+        },
+        records=lambda: records(_nodes(tree)),
         warnings=() if origins.has_stacks or by in ("operator", "kernel") else (_NO_STACKS,),
         summary=_summary(origins, tree),
-    )
+    )  # fmt: skip
 
 
 def _summary(origins: Origins, tree: Tree) -> tuple[str, ...]:
@@ -198,38 +208,12 @@ def _places(title: str, time: str, places: Sequence[Place]) -> Section:
     return Section(title, table=table, detail=True)
 
 
-def _records(tree: Tree) -> Table:
-    rows = []
+def _nodes(tree: Tree) -> Iterator[dict[str, Any]]:
+    """The nodes in order, each by its path."""
     path: list[str] = []
     for depth, node in tree.walk():
         path[depth:] = [node.name]
-        rows.append({"path": "/".join(path[1:]), **_row(node)})
-    return records(rows)
-
-
-def _data(origins: Origins, tree: Tree, by: str, places: dict[str, list[Place]]) -> dict[str, Any]:
-    alone, alone_ns = origins.without_call
-    return {
-        "schema": SCHEMA,
-        "trace": origins.info.head,
-        "by": by,
-        "steps": origins.steps or None,
-        "tokens": origins.tokens,
-        "without_call": {"name": NO_CALL, "count": alone, "gpu_ns": alone_ns},
-        "tree": tree.to_json(),
-        "places": {
-            name: [
-                {
-                    "module": place.module if place.known else None,
-                    "modules": len(place.modules) if place.known else None,
-                    "source": place.source if place.known else None,
-                    **{name: getattr(place, name) for name in ("operator", "count", "time_ns")},
-                }
-                for place in found
-            ]
-            for name, found in places.items()
-        },
-    }
+        yield {"path": "/".join(path[1:]), **_row(node)}
 
 
 def opened_sections(opened: Opened) -> list[Section]:
@@ -296,28 +280,17 @@ def _names(names: Sequence[str]) -> str:
 
 
 def opened_data(opened: Opened) -> dict[str, Any]:
-    return {
-        "capture": opened.capture,
-        "names_from": opened.run,
-        "segments": [{"name": item.name, "nodes": len(item.nodes)} for item in opened.segments],
-        "known": _shares(opened),
-        "graphs": [
-            {
-                "graph": graph.number,
-                "replays": graph.replays,
-                "captures": list(graph.captures),
-                "capture_nodes": graph.nodes,
-                "consistent_ratio": graph.consistent_ratio,
-                "doubts": list(graph.doubts),
-                "unused_nodes": [{"operator": node.operator, "name": node.name} for node in graph.unused],
-                "positions": list(_folded(graph, opened.places)),
-            }
-            for graph in opened.graphs
-        ],
-        "unknown": _without(opened),
-        "differences": [item._asdict() for item in opened.differences],
-        "agreeing_operators": dict(zip(("same", "pairs"), opened.agreeing, strict=True)),
-    }
+    graph: tuple[Name, ...] = (
+        ("graph", "number"), "replays", "captures", ("capture_nodes", "nodes"), "consistent_ratio", "doubts",
+        ("unused_nodes", "unused", ("operator", "name")), ("positions", lambda item: [*_folded(item, opened.places)]),
+    )  # fmt: skip
+    return named(
+        opened, "capture", ("names_from", "run"),
+        ("segments", "segments", ("name", ("nodes", lambda item: len(item.nodes)))), ("known", _shares),
+        ("graphs", "graphs", graph), ("unknown", _without),
+        ("differences", "differences", ("graph", "here", "there", "times")),
+        ("agreeing_operators", lambda found: dict(zip(("same", "pairs"), found.agreeing, strict=True))),
+    )  # fmt: skip
 
 
 def _told(graph: Graph, from_run: bool) -> str:
@@ -403,7 +376,7 @@ def _folded(graph: Graph, places: dict[int, Origin]) -> Iterator[dict[str, Any]]
                 "block": block.length if block.times > 1 else 0,
                 "name": first.name,
                 "category": first.category,
-                **{name: plain(value) for name, value in places[first.id]._asdict().items() if name != "frames"},
+                **{name: value for name, value in places[first.id]._asdict().items() if name != "frames"},
                 "p50_ns": median_low(times),
                 "shortest_ns": min(times),
                 "longest_ns": max(times),

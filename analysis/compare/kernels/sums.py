@@ -13,7 +13,7 @@ import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from molprof.analysis.compare.kernels.read import Lane, Selection, Work
 from molprof.analysis.figures.sequence import SPECIFIC, align_by, functions_in, gaps
@@ -114,11 +114,24 @@ class Change:
 
 
 @dataclass
+class SideSum:
+    """The work of one trace."""
+
+    count: int = 0
+    time_ns: int = 0
+    idle_ns: int = 0  # the gaps before it
+
+    @property
+    def span_ns(self) -> int:
+        return self.time_ns + self.idle_ns
+
+
+@dataclass
 class Sum:
     parts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))  # ns, other minus first
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys((MATCHED, INSERTED, DELETED, MOVED), 0))
-    first: list[int] = field(default_factory=lambda: [0, 0, 0])  # pieces of work, their time, the gaps before them
-    other: list[int] = field(default_factory=lambda: [0, 0, 0])
+    first: SideSum = field(default_factory=SideSum)
+    other: SideSum = field(default_factory=SideSum)
     # Of matched work: by more work, by another rate, and where amounts are not known; ns. Together slower and faster.
     split: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
 
@@ -152,20 +165,11 @@ class Sum:
             split = change.split
             for place, ns in enumerate((0.0, 0.0, float(change.time_ns)) if split is None else (*split, 0.0)):
                 self.split[place] += ns
-        for amounts, item in ((self.first, change.first), (self.other, change.other)):
+        for side, item in ((self.first, change.first), (self.other, change.other)):
             if item is not None:
-                for place, amount in enumerate((1, item.own_ns, item.gap_ns)):
-                    amounts[place] += amount
-
-    def to_json(self) -> dict[str, Any]:
-        sides = {
-            name: dict(zip(("count", "time_ns", "idle_ns"), amounts, strict=True))
-            for name, amounts in (("first", self.first), ("other", self.other))
-        }
-        return {
-            "difference_ns": self.total_ns, "parts": self.parts, "counts": self.counts, "matched": self.matched,
-            **sides,
-        }  # fmt: skip
+                side.count += 1
+                side.time_ns += item.own_ns
+                side.idle_ns += item.gap_ns
 
 
 @dataclass
@@ -216,9 +220,9 @@ class Summed:
         found = []
         if self.residual_ns:
             found.append(f"the parts add up to {self.whole.total_ns} ns, the difference is {self.span_ns} ns")
-        for side, (count, _, _) in ((self.first, self.whole.first), (self.other, self.whole.other)):
-            if count != len(side.items):
-                found.append(f"{side.trace.info.path} has {len(side.items)} pieces of work, {count} are in the sum")
+        for side, added in ((self.first, self.whole.first), (self.other, self.whole.other)):
+            if added.count != (count := len(side.items)):
+                found.append(f"{side.trace.info.path} has {count} pieces of work, {added.count} are in the sum")
         for name, sums in (("places", self.locations.values()), ("layers", self.layers.values())):
             folded_ns = sum(item.total_ns for item in sums) + self.tail_ns
             if folded_ns != self.whole.total_ns:
