@@ -50,7 +50,7 @@ def test_times_of_two_ranks(job: Job) -> None:
     assert job.clocks.offsets_ns == {0: 0, 1: 5_000_000}
     spreads = (job.clocks.recorded, job.clocks.aligned)
     assert [item and (item.median_ns, item.most_ns) for item in spreads] == [(5_000_000, 5_000_000), (0, 0)]
-    found = ranks_document(job).data()
+    found = ranks_document(job).json()
     # From 10 to 400 µs; the second allreduce runs beside the kernel for 10 µs.
     assert found["ranks"][0]["devices"]["0"] == {
         "span_ns": 390_000, "compute_ns": 190_000, "communication_ns": 190_000, "exposed_ns": 180_000,
@@ -99,7 +99,7 @@ def test_a_straggler_that_waits_for_its_host(tmp_path: Path) -> None:
         gpu(ALLREDUCE, 160, 40, 2, 20, **SIZES),
     ]
     job = api.ranks([written(tmp_path, events(), slow)])
-    found = ranks_document(job).data()["steps"][0]["stragglers"][0]
+    found = ranks_document(job).json()["steps"][0]["stragglers"][0]
     assert (found["rank"], found["late_ns"], found["compute_ns"], found["idle_ns"]) == (1, 60_000, 0, 60_000)
     assert (found["causes"], found["host"]) == ((("cpu_operators", 60_000),), (("aten::item", 60_000),))
 
@@ -364,7 +364,7 @@ def test_parts_put_together_equal_the_traces_and_are_read_again_only_if_changed(
     names = [part_path(parts, tmp_path / name) for name in ("0.json", "1.json")]
 
     def shown(*paths: Path, **options: Any) -> dict[str, Any]:
-        data = ranks_document(api.ranks(list(paths), **options)).data()
+        data = ranks_document(api.ranks(list(paths), **options)).json()
         return {name: value for name, value in data.items() if name != "left_out"}
 
     def kept() -> list[int]:

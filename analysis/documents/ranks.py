@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -12,10 +12,9 @@ from msgspec import to_builtins
 from molprof.analysis.documents.plots import plot_section
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.ranks import Job
-from molprof.analysis.ranks.exchanges import Cost
 from molprof.analysis.ranks.path import Crossing, Stretch
 from molprof.analysis.ranks.split import Straggler
-from molprof.common.document import Document, Section, Table, table_of
+from molprof.common.document import Document, Name, Section, Table, named, objects, table_of
 from molprof.common.values import Range, Unit, counted, cut, percent_text, short_name, time_text
 
 SCHEMA = 1
@@ -27,6 +26,16 @@ _TIMES: tuple[tuple[str, Unit, str], ...] = (
 _TIME_NAMES = [name for _, _, name in _TIMES]
 _PATH = ("wall_ns", "compute_ns", "exposed_ns", "waiting_ns", "idle_ns")
 _OF_EXCHANGE = ("waiting_ns", "moving_ns", "exposed_ns", "hidden_ns")
+# A collective in JSON.
+_COST: tuple[Name, ...] = (
+    ("group", "exchange.group"), ("operation", "exchange.one.operation"), ("dtype", "exchange.one.dtype"),
+    ("bytes", "exchange.one.bytes"), ("ranks", lambda cost: sorted(cost.parts)),
+    ("start_ns", lambda cost: min(part.start_ns for part in cost.parts.values())),
+    ("end_ns", lambda cost: max(part.end_ns for part in cost.parts.values())),
+    "last_rank", "late_ns", ("data_ns", "moving_ns"),
+    *((name, lambda cost, name=name: _added(cost.parts.values(), [name])[name]) for name in _OF_EXCHANGE),
+    "bus_bytes_per_s",
+)  # fmt: skip
 # Columns of a kernel's name in a sentence.
 _LONGEST = 60
 # Ranks that the summary names.
@@ -92,27 +101,18 @@ def ranks_document(job: Job) -> Document:
 
 
 def _data(job: Job) -> dict[str, Any]:
-    stragglers: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
+    late: dict[tuple[str, int], list[Straggler]] = defaultdict(list)
     for item in job.stragglers:
-        stragglers[item.step, item.number].append(_without(item, "step", "number"))
+        late[item.step, item.number].append(item)
+    offsets = {rank: ns for rank, ns in job.clocks.offsets_ns.items() if rank not in job.clocks.unaligned}
     all_steps = [step for found in job.steps.values() for step in found]
     return {
-        "schema": SCHEMA,
-        "world_size": job.world_size,
-        "remarks": list(job.remarks),
-        "left_out": list(job.left_out),
-        "clocks": {
-            "recorded": to_builtins(job.clocks.recorded),
-            "aligned": to_builtins(job.clocks.aligned),
-            "unaligned_ranks": list(job.clocks.unaligned),
-        },
+        "schema": SCHEMA, **named(job, "world_size", "remarks", "left_out"),
+        "clocks": named(job.clocks, "recorded", "aligned", ("unaligned_ranks", "unaligned")),
         "ranks": [
             {
-                "rank": rank.rank,
-                "path": rank.path,
-                "backend": rank.backend,
-                "complete": rank.problem is None,
-                "clock_offset_ns": None if rank.rank in job.clocks.unaligned else job.clocks.offsets_ns[rank.rank],
+                **named(rank, "rank", "path", "backend", ("complete", lambda rank: rank.problem is None)),
+                "clock_offset_ns": offsets.get(rank.rank),
                 **_added([step for step in all_steps if step.rank == rank.rank], _TIME_NAMES),
                 "devices": {times.device: _without(times, "device") for times in rank.times},
             }
@@ -120,39 +120,18 @@ def _data(job: Job) -> dict[str, Any]:
         ],
         "steps": [
             {
-                "name": name,
-                "number": number,
-                "stragglers": stragglers[name, number],
-                "ranks": [{name: getattr(step, name) for name in ("rank", "start_ns", *_TIME_NAMES)} for step in steps],
+                "name": name, "number": number,
+                "stragglers": [_without(item, "step", "number") for item in late[name, number]],
+                "ranks": objects(steps, "rank", "start_ns", *_TIME_NAMES),
             }
             for (name, number), steps in job.steps.items()
         ],
-        "path": [to_builtins(stretch) for stretch in job.path],
-        "collectives": [_cost(cost) for cost in job.costs],
-        "checks": [{**to_builtins(check), "holds": check.holds} for check in job.checks],
-    }
+        "path": job.path, "collectives": objects(job.costs, *_COST),
+        "checks": objects(job.checks, "rank", "text", "left_ns", "right_ns", "holds"),
+    }  # fmt: skip
 
 
-def _cost(cost: Cost) -> dict[str, Any]:
-    one = cost.exchange.one
-    parts = list(cost.parts.values())
-    return {
-        "group": cost.exchange.group,
-        "operation": one.operation,
-        "dtype": one.dtype,
-        "bytes": one.bytes,
-        "ranks": sorted(cost.parts),
-        "start_ns": min(part.start_ns for part in parts),
-        "end_ns": max(part.end_ns for part in parts),
-        "last_rank": cost.last_rank,
-        "late_ns": cost.late_ns,
-        "data_ns": cost.moving_ns,
-        **_added(parts, _OF_EXCHANGE),
-        "bus_bytes_per_s": None if cost.bus_bytes_per_s is None else list(cost.bus_bytes_per_s),
-    }
-
-
-def _added(items: Sequence[Any], names: Sequence[str]) -> dict[str, int]:
+def _added(items: Collection[Any], names: Sequence[str]) -> dict[str, int]:
     return {name: sum(getattr(item, name) for item in items) for name in names}
 
 
