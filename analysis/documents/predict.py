@@ -11,9 +11,8 @@ from molprof.analysis.critical.replay import ON_GPU, ON_HOST, Replayed
 from molprof.analysis.documents.plots import plot_section
 from molprof.analysis.predict.predict import COVERAGE, LIMIT_FIGURE, CompiledRun, Figure, Prediction
 from molprof.analysis.predict.sizes import MEMORY_ERROR, Size, Sizes
-from molprof.analysis.predict.table import Check
 from molprof.analysis.reader import path_text
-from molprof.common.document import Cell, Document, Field, Row, Section, Table, columns, objects, records, table_of
+from molprof.common.document import Cell, Document, Field, Name, Row, Section, Table, columns, named, records, table_of
 from molprof.common.manifest import from_json
 from molprof.common.values import Unit, counted, per, percent_text, time_text
 
@@ -36,7 +35,10 @@ def predict_document(found: Prediction, sizes: Sizes | None = None) -> Document:
     return Document(
         title=f"{path_text(found.run.info.path)} predicted for {_device(found)}",
         sections=(_figures(found), *parts, _changes(found), _operators(found), _evidence(found)),
-        data=lambda: _data(found, sizes),
+        data=lambda: {
+            "schema": SCHEMA, **named(found, *_JSON), "batches": sizes and named(sizes, *_SIZES),
+            **named(found, ("operators", "shares"), "models", "checks"),
+        },
         records=lambda: records(
             {"figure": name, "predicted": one.value, "low": one.low, "high": one.high}
             for _, name, _ in _FIGURES
@@ -44,7 +46,7 @@ def predict_document(found: Prediction, sizes: Sizes | None = None) -> Document:
         ),
         warnings=(*found.run.info.notes(), *_warnings(found)),
         summary=(_summary(found),),
-    )
+    )  # fmt: skip
 
 
 def _device(found: Prediction) -> str:
@@ -224,55 +226,33 @@ def _evidence(found: Prediction) -> Section:
     return Section("Held-out predictions", (note,), table_of(rows, *fields), detail=True)
 
 
-def _replayed(replayed: Replayed) -> dict[str, Any]:
-    return {"length_ns": float(replayed.length_ns), "gpu_ratio": float(replayed.share(ON_GPU))}
+def _replayed(replayed: Replayed, length_ns: Figure) -> dict[str, Any]:
+    return named(replayed, *_REPLAYED) | {"low_ns": length_ns.low, "high_ns": length_ns.high}
 
 
-def _sizes_data(sizes: Sizes) -> dict[str, Any]:
-    larger = None if sizes.too_large is None else {"rows": sizes.too_large[0], "memory_bytes": sizes.too_large[1].value}
-    return {
-        "rows": sizes.rows,
-        "tokens": sizes.tokens,
-        "each": [
-            {name: item._asdict() if isinstance(item, Figure) else item for name, item in size._asdict().items()}
-            for size in sizes.each
-        ],
-        "too_large": larger,
-        "unknown": dict(sizes.unknown),
-        "other": sizes.other and {"rows": sizes.other[0], **objects([sizes.other[1]], "calls", "equal", "missing")[0]},
-    }
-
-
-def _data(found: Prediction, sizes: Sizes | None) -> dict[str, Any]:
-    run = found.run
-    return {
-        "schema": SCHEMA,
-        "trace": run.info.head,
-        "device": {"name": _device(found), "source": found.device.source, "traces_of_it": found.shown},
-        "steps": run.steps or None,
-        "predicted": {name: getattr(found, name)._asdict() for _, name, _ in _FIGURES},
-        "coverage": COVERAGE,
-        "limit": found.limit,
-        "host_factor": found.host_factor,
-        "known_ratio": found.known_ratio,
-        "measured_calls": found.measured,
-        "unknown": {name: {"calls": calls, "ns": ns} for name, (calls, ns) in sorted(run.unknown.items())},
-        "as_is": _replayed(found.replayed),
-        "graphs": _replayed(found.graphs) | {"low_ns": found.graph_ns.low, "high_ns": found.graph_ns.high},
-        "compiled": found.compiled
-        and _replayed(found.compiled.replayed)
-        | {
-            "kernels": list(found.compiled.kernels),
-            "gpu_ns": found.compiled.gpu_ns._asdict(),
-            "low_ns": found.compiled.length_ns.low,
-            "high_ns": found.compiled.length_ns.high,
-        },
-        "changes": list(map(str, found.changes)),
-        "changed": found.changed
-        and found.changed_ns
-        and _replayed(found.changed) | {"low_ns": found.changed_ns.low, "high_ns": found.changed_ns.high},
-        "batches": sizes and _sizes_data(sizes),
-        "operators": [share._asdict() for share in found.shares],
-        "models": list(found.models),
-        "checks": objects(found.checks, *Check.__struct_fields__),
-    }
+_REPLAYED: tuple[Name, ...] = (
+    ("length_ns", lambda replayed: float(replayed.length_ns)), ("gpu_ratio", lambda replayed: replayed.share(ON_GPU)),
+)  # fmt: skip
+_AGREEMENT = ("calls", "1.calls"), ("equal", "1.equal"), ("missing", "1.missing")
+_SIZES: tuple[Name, ...] = (
+    "rows", "tokens", "each",
+    ("too_large", lambda sizes: sizes.too_large and named(sizes.too_large, ("rows", "0"), ("memory_bytes", "1.value"))),
+    "unknown", ("other", lambda sizes: sizes.other and named(sizes.other, ("rows", "0"), *_AGREEMENT)),
+)  # fmt: skip
+_JSON: tuple[Name, ...] = (
+    ("trace", "run.info.head"),
+    ("device", lambda found: found, (("name", _device), ("source", "device.source"), ("traces_of_it", "shown"))),
+    ("steps", lambda found: found.run.steps or None),
+    ("predicted", lambda found: found, [name for _, name, _ in _FIGURES]), ("coverage", lambda _: COVERAGE), "limit",
+    "host_factor", "known_ratio", ("measured_calls", "measured"),
+    ("unknown", lambda found: {
+        name: {"calls": calls, "ns": ns} for name, (calls, ns) in sorted(found.run.unknown.items())
+    }),
+    ("as_is", "replayed", _REPLAYED), ("graphs", lambda found: _replayed(found.graphs, found.graph_ns)),
+    ("compiled", "compiled", (
+        ("length_ns", lambda run: float(run.replayed.length_ns)), ("gpu_ratio", lambda run: run.replayed.share(ON_GPU)),
+        "kernels", "gpu_ns", ("low_ns", "length_ns.low"), ("high_ns", "length_ns.high"),
+    )),
+    ("changes", lambda found: list(map(str, found.changes))),
+    ("changed", lambda found: found.changed and _replayed(found.changed, found.changed_ns)),
+)  # fmt: skip

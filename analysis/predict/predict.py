@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from molprof.analysis.critical.changes import GPU, LAUNCHES, Change
 from molprof.analysis.critical.recorded import NONE, Interval, Recorded
@@ -30,7 +30,7 @@ FORWARD = ("prefill", "forward")
 _VIEWS = ("as_strided", "expand", "permute", "select", "slice", "t", "transpose", "unsqueeze", "view")
 
 
-class Figure(NamedTuple):
+class Figure(Struct, frozen=True):
     """A predicted figure, and its interval from the errors on held-out traces."""
 
     value: float
@@ -38,7 +38,7 @@ class Figure(NamedTuple):
     high: float
 
 
-class CompiledRun(NamedTuple):
+class CompiledRun(Struct, frozen=True):
     """A run with its forwards as torch.compile leaves them, in graphs. kernels: before and after."""
 
     kernels: tuple[int, int]
@@ -47,7 +47,7 @@ class CompiledRun(NamedTuple):
     replayed: Replayed
 
 
-class Share(NamedTuple):
+class Share(Struct, frozen=True):
     """The calls of one operator. evidence: calls on the device's traces; 0: by the formula of its family alone."""
 
     operator: str
@@ -206,7 +206,7 @@ def _of_both(replayed: Replayed, gpu_ns: Figure, length_ns: Figure) -> Figure:
     share = replayed.share(ON_GPU)
     ends = (
         replayed.length_ns * (share * work / gpu_ns.value + (1 - share) * length / length_ns.value)
-        for work, length in zip(gpu_ns[1:], length_ns[1:], strict=True)
+        for work, length in ((gpu_ns.low, length_ns.low), (gpu_ns.high, length_ns.high))
     )
     return Figure(replayed.length_ns, *ends)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from molprof.analysis.predict.batch import Agreement, agreement, at_rows, rows_of
 from molprof.analysis.predict.predict import MOST_UNKNOWN, Figure, predict
@@ -21,7 +22,7 @@ _MOST_ROWS = 1 << 16
 _HINT = f"1,8,32 or 1:256, which doubles from 1 to 256; {_MOST_ROWS:,} at most"
 
 
-class Size(NamedTuple):
+class Size(Struct, frozen=True):
     """A batch size. Times: ns of a step.
 
     Attributes:
@@ -140,4 +141,4 @@ def _tokens(manifest: Mapping[str, object]) -> int | None:
 
 
 def _times(figure: Figure, factor: float) -> Figure:
-    return Figure(*(value * factor for value in figure))
+    return Figure(*(value * factor for value in (figure.value, figure.low, figure.high)))
