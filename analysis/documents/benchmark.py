@@ -6,13 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from msgspec import to_builtins
-
 from molprof.analysis.bench.summary import Measured, environment_text, sdpa_key, short, short_message, summed, varying
 from molprof.analysis.documents.masks import masks_data, masks_records, masks_sections
 from molprof.analysis.documents.plots import BENCH_PLOTS, plot_section
 from molprof.common.bench_records import GENERATE, SCHEMA, SDPA, Results
-from molprof.common.document import Document, Field, Section, Table, records, table_of
+from molprof.common.document import Document, Field, Name, Section, Table, named, records, table_of
 from molprof.common.manifest import STEP_PHASES
 from molprof.common.process import OK
 from molprof.common.values import Unit, counted, per
@@ -38,11 +36,16 @@ def bench_document(results: Results, title: str) -> Document:
         sections += masks_sections(mine)
         sections += _not_ok(mine)
 
-    def data() -> dict[str, Any]:
-        head = {"schema": SCHEMA, "environments": results.environments, "runs": results.runs}
-        return {**head, "cases": _rows(results), "masks": to_builtins(masks_data(measured))}
-
-    return Document(title, tuple(sections), data, lambda: _records(results), results.notes)
+    return Document(
+        title,
+        tuple(sections),
+        lambda: {
+            "schema": SCHEMA, "environments": results.environments, "runs": results.runs, "cases": _rows(results),
+            "masks": masks_data(measured),
+        },
+        lambda: _records(results),
+        results.notes,
+    )  # fmt: skip
 
 
 def _records(results: Results) -> Table:
@@ -57,30 +60,12 @@ def _records(results: Results) -> Table:
 def _rows(results: Results) -> list[dict[str, Any]]:
     """A row per case and environment: settings, status and medians. None: not recorded."""
     return [
-        {
-            "environment": item.environment,
-            "case": item.case,
-            "label": item.label,
-            **item.settings,
-            "status": item.status,
-            "message": item.message,
-            "largest_batch": item.largest_batch,
-            "repeats": len(item.times_ns or item.masks),
-            "time_ns": item.median_ns,
-            **{f"{end}_ns": getattr(item.interval, end, None) for end in ("low", "high")},
-            "level": getattr(item.interval, "level", None),
-            "tokens_per_s": item.tokens_per_s,
-            **{name: item.median(name) for name in ("wall_ns", "first_pass_extra_ns", "compile_ns")},
-            "recompiles": item.recompiles,
-            "doubts": "; ".join(item.doubts) if item.machines else None,
-            **{name: item.median(name) for name in _MEDIANS},
-            "phases": item.phase_ratios() if item.generation else None,
-            "tflops": _tflops(item),
-            "gb_per_s": _gb_per_s(item),
-            "stack": item.stack,
-        }
-        for item in summed(results)
+        named(item, "environment", "case", "label") | item.settings | named(item, *_RESULT) for item in summed(results)
     ]
+
+
+def _of_median(name: str) -> Name:
+    return name, lambda item: item.median(name)
 
 
 def _doubts(items: Sequence[Measured]) -> Iterator[str]:
@@ -208,3 +193,13 @@ def _tflops(item: Measured) -> float | None:
 
 def _gb_per_s(item: Measured) -> float | None:
     return item.sdpa[0].bytes / item.median_ns if item.sdpa and item.median_ns else None
+
+
+_RESULT: tuple[Name, ...] = (
+    "status", "message", "largest_batch", ("repeats", lambda item: len(item.times_ns or item.masks)),
+    ("time_ns", "median_ns"), ("low_ns", "interval.low"), ("high_ns", "interval.high"), ("level", "interval.level"),
+    "tokens_per_s", *map(_of_median, ("wall_ns", "first_pass_extra_ns", "compile_ns")), "recompiles",
+    ("doubts", lambda item: "; ".join(item.doubts) if item.machines else None), *map(_of_median, _MEDIANS),
+    ("phases", lambda item: item.phase_ratios() if item.generation else None), ("tflops", _tflops),
+    ("gb_per_s", _gb_per_s), "stack",
+)  # fmt: skip

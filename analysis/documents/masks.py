@@ -9,7 +9,7 @@ from typing import Any
 
 from molprof.analysis.bench.masks import EngineMasks, Mask, batched, engine_masks, grouped, growth, slowest, tail
 from molprof.analysis.bench.summary import Measured, short_message
-from molprof.common.document import Field, Section, table_of
+from molprof.common.document import Field, Name, Section, named, table_of
 from molprof.common.process import OK
 from molprof.common.values import per
 
@@ -17,6 +17,16 @@ _NAMED = 10
 _VERDICTS = ("another cut", "right", "wrong", "not shown")
 _TAIL: tuple[Field, ...] = (
     ("p50", "ns", "2.p50_ns"), ("p90", "ns", "2.p90_ns"), ("p99", "ns", "2.p99_ns"), ("largest", "ns", "2.largest_ns"),
+)  # fmt: skip
+# In JSON: of each engine, of an instance that it judges wrongly, of two that are compared.
+_NAMES: tuple[Name, ...] = (
+    "tokenizer", "engine", "other", "version", ("schemas", lambda item: len(item.schemas)),
+    ("status", lambda item: Counter(schema.status for schema in item.schemas)),
+)  # fmt: skip
+_WRONG = (("instance", "description"), "stopped_at", "error")
+_DIFFER: tuple[Name, ...] = (
+    ("prefixes", lambda item: _sum(item, "prefixes")), ("differing", lambda item: _sum(item, "differing")),
+    ("differences", lambda item: [one for schema in item.schemas for one in schema.differences]),
 )  # fmt: skip
 
 
@@ -38,33 +48,22 @@ def _sections(found: Sequence[EngineMasks]) -> Iterator[Section]:
 
 def masks_data(measured: Sequence[Measured]) -> list[dict[str, Any]]:
     """A row for each tokenizer and engine, in nanoseconds; of engines that were compared only the counts."""
-    rows = []
-    for item in engine_masks(measured):
-        row: dict[str, Any] = {name: getattr(item, name) for name in ("tokenizer", "engine", "other", "version")}
-        row |= {"schemas": len(item.schemas), "status": dict(Counter(schema.status for schema in item.schemas))}
-        if item.other is None:
-            masks = item.masks()
-            row |= {"mask": tail([one.mask_ns for one in masks]), "accept": tail(_accepts(masks))}
-            row["groups"] = [{"by": by, "group": group, "time": times} for by, group, times in grouped(masks)]
-            row["batches"] = [dict(zip(("rows", "threads", "fill"), one, strict=True)) for one in batched(item)]
-            row |= {"growth": [*growth(masks)], "slowest": slowest(masks)}
-            row |= {
-                f"wrongly_{word}": [
-                    {
-                        "schema": schema.name,
-                        "instance": one.description,
-                        "stopped_at": one.stopped_at,
-                        "error": one.error,
-                    }
-                    for schema, one in item.wrong(valid)
-                ]
-                for word, valid in (("refused", True), ("accepted", False))
-            }
-        else:
-            row |= {"prefixes": _sum(item, "prefixes"), "differing": _sum(item, "differing")}
-            row["differences"] = [one for schema in item.schemas for one in schema.differences]
-        rows.append(row)
-    return rows
+    return [named(item, *_NAMES) | (_times(item) if item.other is None else named(item, *_DIFFER))
+            for item in engine_masks(measured)]  # fmt: skip
+
+
+def _times(item: EngineMasks) -> dict[str, Any]:
+    masks = item.masks()
+    wrong = {
+        f"wrongly_{word}": [{"schema": schema.name, **named(one, *_WRONG)} for schema, one in item.wrong(valid)]
+        for word, valid in (("refused", True), ("accepted", False))
+    }
+    return {
+        "mask": tail([one.mask_ns for one in masks]), "accept": tail(_accepts(masks)),
+        "groups": [dict(zip(("by", "group", "time"), one, strict=True)) for one in grouped(masks)],
+        "batches": [dict(zip(("rows", "threads", "fill"), one, strict=True)) for one in batched(item)],
+        "growth": list(growth(masks)), "slowest": slowest(masks), **wrong,
+    }  # fmt: skip
 
 
 def masks_records(measured: Sequence[Measured]) -> list[dict[str, Any]]:
