@@ -20,7 +20,7 @@ from tiny import ids
 from molprof.common.errors import UsageError
 from molprof.common.manifest import Skipped
 from molprof.common.text_format import DEFAULT
-from molprof.profiler.drift import PLACEHOLDERS, Distribution, distribution, survey
+from molprof.profiler.drift import PLACEHOLDERS, Distribution, distribution, drift_document, survey
 from molprof.profiler.models.tokenizers import load_backend
 from molprof.profiler.molecules.conformers import Conformer, Conformers, built_in_conformers, read_conformers
 from molprof.profiler.molecules.prompts import read_prompts
@@ -132,7 +132,9 @@ def test_the_built_in_molecules_have_a_conformer_each() -> None:
 
 
 def figures(found: Conformers, *names: str) -> dict[str, Any]:
-    return survey([(name, load_backend(name), DEFAULT) for name in names], found, PLACEHOLDERS).to_json()
+    tokenizers = [(name, load_backend(name), DEFAULT) for name in names]
+    made: dict[str, Any] = drift_document(survey(tokenizers, found, PLACEHOLDERS)).json()
+    return made
 
 
 def test_distribution() -> None:

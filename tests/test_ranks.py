@@ -64,7 +64,7 @@ def test_times_of_two_ranks(job: Job) -> None:
         "start_ns": 100_000, "end_ns": 200_000, "last_rank": 1, "late_ns": 60_000, "data_ns": 40_000,
         "waiting_ns": 60_000, "moving_ns": 80_000, "exposed_ns": 140_000, "hidden_ns": 0,
         # 2000 bytes in 40 µs, times 2 (n - 1) / n for two ranks.
-        "bus_bytes_per_s": [5e7, 5e7],
+        "bus_bytes_per_s": (5e7, 5e7),
     }  # fmt: skip
     assert [second[name] for name in ("last_rank", "late_ns", "hidden_ns", "waiting_ns")] == [0, 0, 20_000, 0]
     names = ("start_ns", "wall_ns", "compute_ns", "exposed_ns", "waiting_ns", "idle_ns", "hidden_ns")

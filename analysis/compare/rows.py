@@ -27,9 +27,10 @@ from molprof.analysis.compare.statistics import (
 )
 from molprof.analysis.figures.catalog import COMPARED
 from molprof.analysis.figures.figure import Figure
-from molprof.analysis.figures.model import Report, Served
+from molprof.analysis.figures.model import Report, Served, plain
 from molprof.analysis.figures.requests import mean_latency, with_values
 from molprof.analysis.figures.run_model import RepeatFigures, Run, Spread
+from molprof.common.document import named
 from molprof.common.values import Value, per
 
 
@@ -59,15 +60,10 @@ class ComparedRow(Struct, frozen=True):
         return ratio if ratio is not None else 1.0 if here == first else math.copysign(math.inf, here or 0.0)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            **{name: getattr(self.figure, name) for name in ("id", "group", "label", "unit")},
-            "values": list(self.values),
-            "ratios": list(self.ratios),
-            "noise": self.figure.noise,
-            "intervals": [item and to_builtins(item) for item in self.intervals],
-            "ratio_intervals": [item and to_builtins(item) for item in self.ratio_intervals],
-            "significant": list(self.significant),
-        }
+        figure = {name: getattr(self.figure, name) for name in ("id", "group", "label", "unit")}
+        names = "values", "ratios", ("noise", "figure.noise"), "intervals", "ratio_intervals", "significant"
+        found: dict[str, Any] = plain(to_builtins(figure | named(self, *names)))
+        return found
 
 
 def compared_rows(reports: Sequence[Report], paired: bool = False) -> tuple[ComparedRow, ...]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import to_builtins
-
 from molprof.analysis.bench.recommend import DEFAULTS, Advice, Bound, Bounds
 from molprof.analysis.bench.summary import environment_text
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS
 from molprof.common.bench_records import SCHEMA, Results
-from molprof.common.document import Document, Field, Section, table_of
+from molprof.common.document import Document, Field, Name, Section, named, table_of
 from molprof.common.settings import SETTINGS
 from molprof.common.values import Value, counted, factor_text
 
 _ALIKE_SHOWN = 4
+# In JSON, besides its fields.
+_GAIN: tuple[Name, ...] = (
+    ("gain_ratio", lambda item: item.over_default and 1 - item.over_default.value), ("certain", "over_default.certain"),
+)  # fmt: skip
 _CERTAIN = {None: "too few repeats", True: "yes", False: "no: intervals overlap"}
 
 
@@ -29,19 +31,8 @@ def advice_document(advice: Sequence[Advice], results: Results, bounds: Bounds |
             sections.append(_fastest(title, [item for item in mine if _title(item) == title], bounds))
     if bounds is not None:
         sections.append(_bounds(bounds))
-    data = {
-        "schema": SCHEMA,
-        "environments": results.environments,
-        "advice": [
-            {
-                **to_builtins(item),
-                "gain_ratio": None if item.over_default is None else 1 - item.over_default.value,
-                "certain": None if item.over_default is None else item.over_default.certain,
-            }
-            for item in advice
-        ],
-        "bounds": to_builtins(bounds),
-    }
+    found = [vars(item) | named(item, *_GAIN) for item in advice]
+    data = {"schema": SCHEMA, "environments": results.environments, "advice": found, "bounds": bounds}
     return Document("Fastest valid configurations", tuple(sections), lambda: data)
 
 

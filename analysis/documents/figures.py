@@ -27,6 +27,7 @@ from molprof.common.document import (
     Section,
     Table,
     columns,
+    objects,
     pairs,
     records,
     table_of,
@@ -297,7 +298,7 @@ def reports_document(rows: Sequence[TraceRow]) -> Document:
     return Document(
         f"molprof report: {counted(len(rows), 'trace')}",
         tuple(section for section, found in zip(sections, (good, bad), strict=True) if found),
-        data=lambda: [{"file": row.file, "problem": row.problem, "figures": row.figures} for row in rows],
+        data=lambda: objects(rows, "file", "problem", "figures"),
         records=lambda: records({"file": row.file, "problem": row.problem, **named, **row.figures} for row in rows),
         warnings=(f"{counted(len(bad), 'trace')} could not be read",) if bad else (),
     )

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import to_builtins
-
 from molprof.analysis.reader import path_text
 from molprof.analysis.roofline.formulas import work_of
 from molprof.analysis.roofline.script import Called
-from molprof.common.document import Document, Field, Section, objects, records, table_of
+from molprof.common.document import Document, Field, Section, named, objects, records, table_of
 from molprof.common.values import counted, per, time_text
 
 SCHEMA = 1
@@ -65,14 +63,14 @@ def replayed_document(path: str, number: int, called: Called, measured: Mapping[
         f"Here: 80 % of the measurements lie between {low} and {high}. A call takes the longer of host and device, and "
         "its data may stay in a cache."
     )
-    (row,) = objects([(number, called)], *_ROW)
-    work = to_builtins(work_of(called.operator, called.operands))
+    row = named((number, called), *_ROW)
+    work = work_of(called.operator, called.operands)
     ratio = per(gpu_ns if called.on_gpu and gpu_ns is not None else measured["median_ns"], each_ns)
     return Document(
         title=f"{path_text(path)}: operator {number} by itself",
         sections=(Section(f"{called.operator} {called.arguments}", (note,), table),),
         data=lambda: {
-            "schema": SCHEMA, "trace": path, **row, "work": work, "measured": dict(measured), "ratio": ratio,
+            "schema": SCHEMA, "trace": path, **row, "work": work, "measured": measured, "ratio": ratio,
         },
         records=lambda: records([{**row, **measured}]),
     )  # fmt: skip

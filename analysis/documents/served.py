@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
-from msgspec import to_builtins
 
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import FIGURES
@@ -69,6 +66,5 @@ def attached_document(url: str, runs: Mapping[str, Attached], traces: Sequence[s
     section = Section(
         "Requests", (said, *([ratio] if len(runs) > 1 else []), *notes), Table(tuple(columns), rows, missing="-")
     )
-    data: dict[str, Any] = {"schema": 1, "url": url, "runs": {name: to_builtins(one) for name, one in runs.items()}}
-    data |= {"figures": {name: item.values for name, item in served.items()}, "traces": list(traces)}
-    return Document(f"molprof attach: {asked.model} at {url}", (section,), lambda: data)
+    data = {"schema": 1, "url": url, "runs": runs, "figures": {name: item.values for name, item in served.items()}}
+    return Document(f"molprof attach: {asked.model} at {url}", (section,), lambda: {**data, "traces": traces})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import to_builtins
-
 from molprof.analysis.figures import Report
 from molprof.common.document import Document, Section, table_of
 
@@ -20,6 +18,6 @@ def checks_document(report: Report) -> Document:
     return Document(
         f"molprof checks: {report.trace.path}",
         (Section("Checks", table=table),),
-        data=lambda: {"checks": [to_builtins(check) for check in report.checks]},
+        data=lambda: {"checks": report.checks},
         records=lambda: table,
     )

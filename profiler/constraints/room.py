@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from molprof.common.document import Document, Section, pairs, table_of
 from molprof.common.text import shortened
@@ -185,5 +185,5 @@ def room_document(room: Room) -> Document:
             Section("Loops that the constraint allows", bounded, loops),
             Section("Tokens of the shortest text", apart, spelled),
         ),
-        lambda: to_builtins(room),
+        lambda: room,
     )

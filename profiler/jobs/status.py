@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from molprof.common.document import Document, Section, table_of
+from molprof.common.document import Document, Section, named, objects, table_of
 from molprof.common.errors import TraceError
 from molprof.common.process import FAILED, NO_MEMORY, OK, TIMED_OUT
 from molprof.common.typed_json import read_typed
@@ -209,10 +209,6 @@ def tasks_document(status: JobStatus) -> Document:
 
 
 def _data(status: JobStatus) -> dict[str, Any]:
-    job = status.job
-    head = {"id": job.id, "kind": job.kind, "cluster": job.cluster, "created": job.created, "folder": str(job.folder)}
-    tasks = [
-        {**asdict(task), "arguments": list(item.arguments), "output": item.output}
-        for task, item in zip(status.tasks, job.tasks, strict=True)
-    ]
-    return {**head, "finished": status.finished, "problem": status.problem, "tasks": tasks}
+    head = named(status.job, "id", "kind", "cluster", "created", ("folder", lambda job: str(job.folder)))
+    each = zip(status.tasks, objects(status.job.tasks, "arguments", "output"), strict=True)
+    return head | named(status, "finished", "problem") | {"tasks": [vars(task) | asked for task, asked in each]}
