@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from pathlib import PurePath
 from typing import Any
@@ -42,7 +42,6 @@ from molprof.common.document import (
     objects,
     records,
     table_of,
-    values,
 )
 from molprof.common.values import (
     count_text,
@@ -60,12 +59,16 @@ from molprof.common.values import (
 
 SCHEMA = 1
 SIDES = ("first", "second")
-# A piece of work in JSON and CSV.
-_WORK: tuple[Field, ...] = (
-    ("name", "text"), ("class", "text", "cls"), ("operator", "text"), ("shape", "text"), ("module", "text"),
-    ("layer", "raw"), ("source", "text"), ("phase", "text"), ("ts_ns", "raw", "ts"), ("time_ns", "raw", "own_ns"),
-    ("idle_ns", "raw", "gap_ns"),
+# A pair of work, or a piece without a counterpart, in JSON and CSV; of a piece what each of its names holds.
+_CHANGE: tuple[Name, ...] = (
+    ("change", part_of), ("by", lambda change: None if change.level is None else LEVELS[change.level]),
+    ("difference_ns", "time_ns"), ("idle_difference_ns", "idle_ns"),
 )  # fmt: skip
+_WORK: dict[str, str | Callable[[Any], Any]] = {
+    "name": "name", "class": "cls", "operator": "operator", "shape": "shape", "module": "module", "layer": "layer",
+    "source": "source", "phase": "phase", "ts_ns": "ts", "time_ns": "own_ns", "idle_ns": "gap_ns",
+}  # fmt: skip
+_FLAT = [(f"{side}_{name}", f"{side}.{where}") for side in ("first", "other") for name, where in _WORK.items()]
 # In JSON.
 _SIDE: tuple[Name, ...] = (
     ("path", "trace.info.path"), ("complete", "trace.info.complete"),
@@ -118,7 +121,7 @@ def kernels_document(result: Summed, region: str) -> Document:
             _side_by_side(result, labels),
         ),
         data=lambda: _data(result, region, labels),
-        records=lambda: records(_rows(result), missing=""),
+        records=lambda: records(objects(result.changes, *_CHANGE, *_FLAT), missing=""),
         warnings=tuple(f"the sum does not hold: {problem}" for problem in result.problems),
         summary=(*kernel_verdict(result, labels), *([unlike] if unlike else [])),
         screen=(
@@ -298,36 +301,10 @@ def _beside_ns(part: Selection) -> int:
     return sum(item.dur - item.own_ns for item in part.items)
 
 
-def _sequence(result: Summed) -> Iterator[dict[str, Any]]:
-    """Each pair or piece of work: `first` and `other` are None, or values by the names of _WORK."""
-    changes = result.changes
-    names = [field[0] for field in _WORK]
-    sides = [values([getattr(change, side) for change in changes], *_WORK) for side in ("first", "other")]
-    for change, *pair in zip(changes, *sides, strict=True):
-        first, other = (None if cells[0] is None else dict(zip(names, cells, strict=True)) for cells in pair)
-        yield {
-            "change": part_of(change),
-            "by": None if change.level is None else LEVELS[change.level],
-            "difference_ns": change.time_ns,
-            "idle_difference_ns": change.idle_ns,
-            "first": first,
-            "other": other,
-        }
-
-
-def _rows(result: Summed) -> Iterator[dict[str, Any]]:
-    """The sequence, each side's values by their names behind `first_` or `other_`."""
-    for item in _sequence(result):
-        sides = {side: item.pop(side) or {} for side in ("first", "other")}
-        yield item | {f"{side}_{field[0]}": found.get(field[0]) for side, found in sides.items() for field in _WORK}
-
-
 def _data(result: Summed, region: str, labels: tuple[str, str]) -> dict[str, Any]:
     names: dict[str, int] = {}  # work has the number of its name
-    sequence = list(_sequence(result))
-    for work in (item[side] for item in sequence for side in ("first", "other")):
-        if work is not None:
-            work["name"] = names.setdefault(work["name"], len(names))
+    work = [*(_WORK | {"name": lambda item: names.setdefault(item.name, len(names))}).items()]
+    sequence = objects(result.changes, *_CHANGE, ("first", "first", work), ("other", "other", work))
     sides = zip(labels, objects((result.first, result.other), *_SIDE), strict=True)
     return {
         "schema": SCHEMA, "by": noun(result), "region": region,

@@ -152,7 +152,8 @@ Name = str | tuple[str, str | Callable[[Any], Any]] | tuple[str, str | Callable[
 
 def objects(items: Iterable[Any], *names: Name) -> list[Any]:
     """A dict for each item, for JSON; None for None."""
-    getters = {name: _inner(where, *inside) for name, where, *inside in map(_whole, names)}
+    each = ((name, name) if isinstance(name, str) else name for name in names)
+    getters = {name: _inner(where, *inside) for name, where, *inside in each}
     return [None if item is None else {name: get(item) for name, get in getters.items()} for item in items]
 
 
@@ -174,20 +175,14 @@ def _plain(value: Any) -> Any:
     return value.item()
 
 
-def _whole(name: Name) -> Sequence[Any]:
-    return (name, name) if isinstance(name, str) else name
-
-
 def _inner(where: str | Callable[[Any], Any], names: Sequence[Name] = ()) -> Callable[[Any], Any]:
     get = _getter(where)
-    if not names:
-        return get
 
     def inner(item: Any) -> Any:
         found = get(item)
-        return objects(found, *names) if isinstance(found, (list, tuple)) else objects([found], *names)[0]
+        return objects(found, *names) if type(found) in (list, tuple) else named(found, *names)
 
-    return inner
+    return inner if names else get
 
 
 def _getter(where: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
