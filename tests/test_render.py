@@ -12,6 +12,7 @@ from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny_trace
 from golden_commands import GOLDENS
@@ -27,7 +28,7 @@ from molprof.analysis.render import render as render_document
 from molprof.analysis.render.html import ROWS
 from molprof.analysis.render.table import WIDTH
 from molprof.common import values as text
-from molprof.common.document import Cell, Column, Document, Plot, Section, Table, pairs
+from molprof.common.document import Cell, Column, Document, Name, Plot, Section, Table, named, pairs
 from molprof.common.errors import UsageError
 from molprof.common.text import escaped
 from molprof.common.values import width
@@ -102,6 +103,20 @@ def test_data_in_rows() -> None:
     assert render_document(listed, "csv") == "a\n1.5\nx\\x1b\n"
     with pytest.raises(UsageError, match=f"unknown format 'yaml'; known: {', '.join(sorted(FORMATS))}"):
         render_document(SMALL, "yaml")
+
+
+def test_json_and_csv_are_of_what_a_result_holds() -> None:
+    result = {"cell": Cell(np.float64(1.5), "ns"), "pairs": ((1, None),), "none": None}
+    names: tuple[Name, ...] = (("value", "cell.value"), ("first", "pairs", (("one", "0"),)), ("none", "none", ("a",)))
+    document = Document("", (), lambda: [result, named(result, *names)])
+    assert json.loads(render_document(document, "json")) == [
+        {"cell": {"value": 1.5, "unit": "ns", "noise": False}, "pairs": [[1, None]], "none": None},
+        {"value": 1.5, "first": [{"one": 1}], "none": None},
+    ]
+    assert render_document(document, "csv").splitlines()[1:] == [
+        "0.cell.value,1.5", "0.cell.unit,ns", "0.cell.noise,False", "0.pairs.0.0,1", "0.pairs.0.1,", "0.none,",
+        "1.value,1.5", "1.first.0.one,1", "1.none,",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

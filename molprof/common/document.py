@@ -105,7 +105,7 @@ class Document(Struct, frozen=True):
 
     title: str
     sections: tuple[Section, ...]
-    data: Callable[[], Any]  # the subject by its documented names: what `to_builtins` takes, such as Structs and dicts
+    data: Callable[[], Any]  # the subject by its documented names, as what `to_builtins` takes
     records: Callable[[], Table] | None = None  # rows for CSV; None: a row for each path and leaf of `data`
     warnings: tuple[str, ...] = ()  # what a reader must know before any figure
     summary: tuple[str, ...] = ()  # the answer in a few sentences
