@@ -59,7 +59,7 @@ from molprof.common.values import (
 
 SCHEMA = 1
 SIDES = ("first", "second")
-# A pair of work, or a piece without a counterpart, in JSON and CSV; of a piece what each of its names holds.
+# A pair of work in JSON and CSV; a side without a counterpart is None. `_WORK`: the names of each side.
 _CHANGE: tuple[Name, ...] = (
     ("change", part_of), ("by", lambda change: None if change.level is None else LEVELS[change.level]),
     ("difference_ns", "time_ns"), ("idle_difference_ns", "idle_ns"),
