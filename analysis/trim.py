@@ -1,17 +1,17 @@
-"""A trace in, a smaller one out, in bounded memory: one pass finds what belongs together, a second writes what is kept.
+"""A trace in, a smaller one out: one pass reads columns and makes a mask of what is kept, a second copies that.
 
 Each event belongs to the time at which it starts, GPU work to that of its call. Events are written as they were read.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
-from array import array
-from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Any, BinaryIO, NamedTuple
@@ -21,12 +21,12 @@ import numpy as np
 from msgspec import to_builtins
 
 from molprof.analysis.frame import read_frame
-from molprof.analysis.reader.categories import fed_category
+from molprof.analysis.reader.categories import GPU_WORK, fed_category
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import ABSENT, FLOW_PHASES, STACK_CATEGORY
 from molprof.analysis.reader.load import MANIFEST_HINT
 from molprof.analysis.reader.open import open_trace
-from molprof.analysis.reader.part import Part, or_zero, times_ns
+from molprof.analysis.reader.part import Part, numbered, or_zero, times_ns
 from molprof.analysis.reader.pieces import Pieces
 from molprof.analysis.reader.source import open_source
 from molprof.analysis.trace_processor import TraceProcessor
@@ -36,12 +36,12 @@ from molprof.common.files import replacing_packed
 from molprof.common.manifest import KEY, TRIMMED_KEY, Trimmed, from_json, trimmed_from_json
 from molprof.common.text import whole_json
 
-GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 ANNOTATION = "user_annotation"
 # Phases of events that start and end at a moment of their own.
 _TIMED = frozenset("XiIRC")
 _MAX_NUMBER = 2**63  # of an int64
 Array = np.ndarray
+Kind = tuple[str | None, str | int | None, str | None]  # phase, category, name
 
 
 @dataclass(frozen=True)
@@ -72,34 +72,36 @@ def trim(path: Path, output: Path, wish: Wish, force: bool = True) -> Outcome:
     """Writes what `wish` keeps of the trace at `path`, whole or not at all; gzip if `output` ends in `.gz`.
 
     Without `force`, a file that appears at `output` meanwhile is kept: see `replacing`.
-    Reads the trace twice. Needs about 100 bytes of memory per call, piece of GPU work, flow and annotation.
+    Reads the trace twice. Needs about 60 bytes of memory per event.
     Raises TraceError, or UsageError where the steps or phases do not exist or nothing would be left.
     """
     try:
-        found = _Scan(wish)
-        _pass_over(path, found.read)
+        found, keys = _read(path)
     except TraceError as problem:
         if "--partial" not in (problem.hint or ""):
             raise
         raise TraceError(str(problem), hint="copy or record the file again: only whole traces are trimmed") from problem
     steps, phases = _annotated(found, path)
     chosen = _chosen(path, steps, wish)
-    plan = _Plan(found, path, chosen, phases, wish)
-    last_ms = (found.last_ns - (found.origin_ns or 0)) / 1e6
-    nothing = UsageError(f"no event of {path} would be left", hint=f"its events start within {last_ms:.3f} ms")
-    if plan.start_ns > found.last_ns:  # a sequence's slice, which is cut, would remain
-        raise nothing
+    span_ns = _span(found, wish, chosen)
+    kept = _kept(found, path, span_ns, phases, wish)
+    complete = found.are(lambda kind: kind[0] == "X")
+    after = int((kept & complete).sum())
+    if not after or span_ns[0] > found.last_ns:  # a sequence's slice, which is cut, would remain
+        hint = f"its events start within {(found.last_ns - found.origin_ns) / 1e6:.3f} ms"
+        raise UsageError(f"no event of {path} would be left", hint=hint)
+    trimmed = _record(path, wish, chosen, trimmed_from_json(keys.get(TRIMMED_KEY)))
+    left = [step for step in steps if span_ns[0] <= step.start_ns < span_ns[1]]
+    if isinstance(keys.get(KEY), dict) and len(left) < len(steps):
+        keys[KEY] = _trimmed_manifest(path, keys[KEY], left)
+    keys |= {"traceName": output.name, TRIMMED_KEY: to_builtins(trimmed)}
     with replacing_packed(output, force) as out:
-        keep = _Filter(plan, out)
-        keys = _pass_over(path, keep.read)
-        if not keep.kept:
-            raise nothing
-        trimmed = _record(path, wish, chosen, trimmed_from_json(keys.get(TRIMMED_KEY)))
-        kept = [step for step in steps if plan.start_ns <= step.start_ns < plan.end_ns]
-        if isinstance(keys.get(KEY), dict) and len(kept) < len(steps):
-            keys[KEY] = _trimmed_manifest(path, keys[KEY], kept)
-        keep.close({**keys, "traceName": output.name, TRIMMED_KEY: to_builtins(trimmed)})
-    return Outcome(sum(found.events_by_category.values()), keep.kept, keep.unplaced)
+        _write(out, path, found, kept, span_ns)
+        for key, value in keys.items():
+            out.write(whole_json(f",\n{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}").encode())
+        out.write(b"\n}\n")
+    unplaced = found.are(lambda kind: kind[0] not in {*_TIMED, *FLOW_PHASES, "M"})
+    return Outcome(int(complete.sum()), after, int(unplaced.sum()))
 
 
 class RecordedStep(NamedTuple):
@@ -120,7 +122,7 @@ def read_recorded_steps(engine: TraceProcessor, origin_ns: int = 0) -> list[Reco
     ]
 
 
-def _annotated(found: _Scan, path: Path) -> tuple[list[RecordedStep], list[tuple[int, int, str]]]:
+def _annotated(found: _Columns, path: Path) -> tuple[list[RecordedStep], list[tuple[int, int, str]]]:
     """Steps, and start, end and name of phases, as the SQL package finds them; times as in the file."""
     with tempfile.TemporaryDirectory(prefix="molprof-trim-") as folder:
         annotations = Path(folder, "annotations.json")
@@ -204,89 +206,72 @@ class _Event(msgspec.Struct, gc=False):
     id: msgspec.Raw = ABSENT
     args: _Args | None = None
 
-    @property
-    def read(self) -> str | None:
-        """The category that SQL reads."""
-        return fed_category(None if self.cat is None else str(self.cat), self.ph, self.name)
-
-    @property
-    def correlation(self) -> int:
-        """The number that a call and the GPU work that it started have in common; -1 for none."""
-        number = None if self.args is None else self.args.correlation
-        return number if isinstance(number, int) and 0 <= number < _MAX_NUMBER else -1
-
-    @property
-    def flow_correlation(self) -> int:
-        """The same of a flow from a call to its GPU work; -1 of any other flow."""
-        digits = bytes(self.id)
-        return int(digits) if self.cat == "ac2g" and digits.isdigit() and int(digits) < _MAX_NUMBER else -1
-
 
 _decode_texts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_events = msgspec.json.Decoder(list[_Event]).decode
+_kind = attrgetter("ph", "cat", "name")
 
 
-class _Block:
-    """A block of events: each as text, and decoded as far as needed."""
+def _category(kind: Kind) -> str | None:
+    """The category that SQL reads."""
+    phase, category, name = kind
+    return fed_category(None if category is None else str(category), phase, name)
 
-    def __init__(self, text: bytes) -> None:
+
+@dataclass
+class _Columns:
+    """All events of a file, in its order: an entry per event. Times are ns as in the file."""
+
+    kinds: list[Kind]
+    annotations: list[bytes]  # the text of annotations and metadata
+    kind_of: Array  # int32, place in `kinds`
+    starts_ns: Array  # int64; 0 for events without a time, such as metadata
+    ends_ns: Array
+    # What a call and the GPU work that it started have in common, or the ends of a flow; below 0: no whole number.
+    numbers: Array  # int64
+
+    def __post_init__(self) -> None:
+        timed = self.starts_ns[self.are(lambda kind: kind[0] != "M")]
+        self.origin_ns, self.last_ns = (int(timed.min()), int(timed.max())) if len(timed) else (0, 0)
+
+    def are(self, test: Callable[[Kind], bool]) -> Array:
+        """Which events are of a kind that passes the test."""
+        of_kind: Array = np.fromiter(map(test, self.kinds), np.bool_, len(self.kinds))
+        return np.asarray(of_kind[self.kind_of])
+
+
+def _read(path: Path) -> tuple[_Columns, dict[str, Any]]:
+    """The columns of a trace, and its other top-level keys. Raises TraceError."""
+    kinds, ids = numbered(), numbered()
+    blocks: list[tuple[Array, ...]] = [tuple(np.empty(0, kind) for kind in (np.int32, *[np.int64] * 3))]
+    annotations: list[bytes] = []
+
+    def number(event: _Event) -> int:
+        if event.ph in FLOW_PHASES:
+            text = bytes(event.id)
+            return int(text) if text.isdigit() and int(text) < _MAX_NUMBER else -1 - ids[text]
+        found = None if event.args is None else event.args.correlation
+        return found if isinstance(found, int) and 0 <= found < _MAX_NUMBER else -1
+
+    def read(text: bytes) -> Part:
         if not text.isascii():
             text.decode()  # the decoder does not check what is copied
-        self.texts = _decode_texts(text)
-        self.events = _decode_events(text)
-        # ns, int64; 0 for events without a time, such as metadata.
-        self.starts = times_ns(self.events, or_zero([event.ts for event in self.events]), "ts")
-        self.ends = self.starts + times_ns(self.events, or_zero([event.dur for event in self.events]), "dur")
+        events = _decode_events(text)
+        starts = times_ns(events, or_zero([event.ts for event in events]), "ts")
+        durations = times_ns(events, or_zero([event.dur for event in events]), "dur")
+        found = list(map(_kind, events))
+        if any(places := [kind[0] == "M" or (kind[0] == "X" and _category(kind) == ANNOTATION) for kind in found]):
+            annotations.extend(map(bytes, compress(_decode_texts(text), places)))
+        count = len(events)
+        kind_of = np.fromiter(map(kinds.__getitem__, found), np.int32, count)
+        blocks.append((kind_of, starts, starts + durations, np.fromiter(map(number, events), np.int64, count)))
+        return Part(events=count)
+
+    keys = _pass_over(path, read)
+    return _Columns(list(kinds), annotations, *map(np.concatenate, zip(*blocks, strict=True))), keys
 
 
-def _flow_key(event: Any) -> int:
-    """What the ends of one flow have in common, as a number of 63 bits."""
-    text = f"{event.cat}\0{event.name}\0".encode() + bytes(event.id)
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
-
-
-class _Scan:
-    """What the first pass has found. Times are ns as in the file."""
-
-    def __init__(self, wish: Wish) -> None:
-        self._wish = wish
-        self.origin_ns: int | None = None  # start of the earliest event
-        self.last_ns = 0  # start of the latest
-        self.annotations: list[bytes] = []  # annotations and metadata, as text
-        self.events_by_category: Counter[str] = Counter()  # complete events
-        # Calls and work with a correlation: it, start, end, whether the category is wanted. Flows, each end: key,
-        # start, correlation or -1.
-        self._tables = {"calls": array("q"), "work": array("q"), "flows": array("q")}
-
-    def read(self, text: bytes) -> Part:
-        """Takes a block of events, a JSON array."""
-        block = _Block(text)
-        starts, ends = block.starts, block.ends
-        timed = np.array([event.ph != "M" for event in block.events], dtype=np.bool_)
-        if timed.any():
-            first = int(starts[timed].min())
-            self.origin_ns = first if self.origin_ns is None else min(first, self.origin_ns)
-            self.last_ns = max(self.last_ns, int(starts[timed].max()))
-        for place, (event, start, end) in enumerate(zip(block.events, starts.tolist(), ends.tolist(), strict=True)):
-            if event.ph == "M":
-                self.annotations.append(bytes(block.texts[place]))
-            elif event.ph in FLOW_PHASES:
-                self._tables["flows"].extend((_flow_key(event), start, event.flow_correlation))
-            elif event.ph == "X":
-                self.events_by_category[str(event.cat)] += 1
-                if event.read == ANNOTATION:
-                    self.annotations.append(bytes(block.texts[place]))
-                if (number := event.correlation) >= 0:
-                    target = "work" if event.read in GPU_CATEGORIES else "calls"
-                    self._tables[target].extend((number, start, end, self._wish.wants(event.cat)))
-        return Part(events=len(block.events))
-
-    def table(self, name: str) -> Array:
-        """int64, a row per event."""
-        return np.array(self._tables[name], dtype=np.int64).reshape(-1, 3 if name == "flows" else 4)
-
-
-def _pass_over(path: Path, read: Any) -> dict[str, Any]:
+def _pass_over(path: Path, read: Callable[[bytes], Part]) -> dict[str, Any]:
     """Gives every block of events to `read`; returns the other top-level keys. Raises TraceError."""
     with open_source(path) as source:
         document = Document(source.name, source.blocks, Pieces(read), partial=False)
@@ -294,138 +279,102 @@ def _pass_over(path: Path, read: Any) -> dict[str, Any]:
         return document.keys
 
 
-class _Plan:
-    """What is kept: the events of a stretch of time, ns as in the file, and of phases, with the GPU work of its calls.
+def _span(found: _Columns, wish: Wish, steps: list[RecordedStep]) -> tuple[int, int]:
+    """Where the time that is kept begins, and where it ends: ns as in the file, the end not in it."""
+    begin = found.origin_ns + (wish.start_ns or 0)
+    end = _MAX_NUMBER - 1 if wish.end_ns is None else found.origin_ns + wish.end_ns
+    if steps:
+        begin = max(begin, min(step.start_ns for step in steps))
+        end = min(end, max(step.start_ns + step.dur_ns for step in steps))
+    return begin, end
+
+
+def _kept(
+    found: _Columns, path: Path, span_ns: tuple[int, int], phases: list[tuple[int, int, str]], wish: Wish
+) -> Array:
+    """Which events are kept: those of a span of time and of phases, with the GPU work of its calls.
 
     Raises UsageError for a phase or category that is not recorded.
     """
-
-    def __init__(
-        self, found: _Scan, path: Path, steps: list[RecordedStep], phases: list[tuple[int, int, str]], wish: Wish
-    ) -> None:
-        self.wish = wish
-        origin = found.origin_ns or 0
-        self.start_ns = origin + (wish.start_ns or 0)
-        self.end_ns = _MAX_NUMBER - 1 if wish.end_ns is None else origin + wish.end_ns  # not in it
-        if steps:
-            self.start_ns = max(self.start_ns, min(step.start_ns for step in steps))
-            self.end_ns = min(self.end_ns, max(step.start_ns + step.dur_ns for step in steps))
-        names = sorted({name for _, _, name in phases})
-        if unknown := [name for name in wish.phases if name not in names]:
-            hint = f"those recorded are {', '.join(names)}" if names else "only molprof's own traces have phases"
-            raise UsageError(f"{path} has no recorded phase {unknown[0]!r}", hint=hint)
+    names = sorted({name for _, _, name in phases})
+    if unknown := [name for name in wish.phases if name not in names]:
+        hint = f"those recorded are {', '.join(names)}" if names else "only molprof's own traces have phases"
+        raise UsageError(f"{path} has no recorded phase {unknown[0]!r}", hint=hint)
+    known = sorted({str(category) for phase, category, _ in found.kinds if phase == "X"})
+    if unknown := [name for name in (*wish.categories, *wish.without) if name not in known]:
+        raise UsageError(f"{path} has no category {unknown[0]!r}", hint=f"it has {', '.join(known)}")
+    starts, ends, numbers = found.starts_ns, found.ends_ns, found.numbers
+    in_time = (starts >= span_ns[0]) & (starts < span_ns[1])
+    in_phases = in_time
+    if wish.phases:
         # Sorted and disjoint.
-        self._phases = np.array([phase[:2] for phase in phases if phase[2] in wish.phases], np.int64).reshape(-1, 2)
-        known = sorted(found.events_by_category)
-        if unknown := [name for name in (*wish.categories, *wish.without) if name not in known]:
-            raise UsageError(f"{path} has no category {unknown[0]!r}", hint=f"it has {', '.join(known)}")
-        calls, work, flows = (found.table(name) for name in ("calls", "work", "flows"))
-        in_time = self.holds(calls[:, 1])
-        # Correlations of GPU work whose call is recorded, and of calls that are kept.
-        self._linked = np.intersect1d(calls[:, 0], work[:, 0])
-        self._started = np.unique(calls[in_time, 0])
-        kept_work = self.keeps_work(work[:, 0], work[:, 1])
-        # A flow from a call to what it started has both ends where both are kept; others bind operators.
-        both = np.intersect1d(
-            calls[in_time & calls[:, 3].astype(bool), 0], work[kept_work & work[:, 3].astype(bool), 0]
-        )
-        operators = self.holds(flows[:, 1]) & wish.wants("cpu_op")
-        remains = np.where(flows[:, 2] >= 0, _among(flows[:, 2], both), operators)
-        self.flows = np.setdiff1d(flows[:, 0], flows[~remains, 0])  # keys of those all of whose ends are kept
-        self.work_start_ns = int(work[kept_work, 1].min(initial=self.end_ns))
-        self.work_end_ns = int(work[kept_work, 2].max(initial=self.start_ns))
-
-    def in_time(self, starts_ns: Array) -> Array:
-        """Which events start in it, in whatever phase."""
-        return np.asarray((starts_ns >= self.start_ns) & (starts_ns < self.end_ns))
-
-    def holds(self, starts_ns: Array) -> Array:
-        """Which events start in it, and in a phase that is kept."""
-        inside = self.in_time(starts_ns)
-        if not self.wish.phases:
-            return inside
-        begins, ends = self._phases.T
-        place = np.searchsorted(begins, starts_ns, side="right") - 1
-        return np.asarray(inside & (place >= 0) & (starts_ns < ends[place]))
-
-    def keeps_work(self, numbers: Array, starts_ns: Array) -> Array:
-        """Which GPU work is kept: by its call where that is recorded, else by its own start; -1 for no correlation."""
-        return np.where(_among(numbers, self._linked), _among(numbers, self._started), self.holds(starts_ns))
+        begins, stops = np.array([phase[:2] for phase in phases if phase[2] in wish.phases], np.int64).T
+        place = np.searchsorted(begins, starts, side="right") - 1
+        in_phases = in_time & (place >= 0) & (starts < stops[place])
+    # GPU work is kept by its call where that is recorded, else by its own start.
+    linked = found.are(lambda kind: kind[0] == "X") & (numbers >= 0)
+    is_work = found.are(lambda kind: _category(kind) in GPU_WORK)
+    calls, work = linked & ~is_work, linked & is_work
+    has_call = np.isin(numbers, np.intersect1d(numbers[calls], numbers[work]))
+    by_call = np.where(has_call, np.isin(numbers, numbers[calls & in_phases]), in_phases)
+    work &= by_call
+    # An annotation of the GPU spans the work of what it annotates on the CPU.
+    around_work = (starts >= starts[work].min(initial=span_ns[1])) & (ends <= ends[work].max(initial=span_ns[0]))
+    # A flow from a call to what it started has both ends where both are kept; others bind operators.
+    wanted = found.are(lambda kind: wish.wants(kind[1]))
+    both = np.intersect1d(numbers[calls & in_phases & wanted], numbers[work & wanted])
+    launches = found.are(lambda kind: kind[1] == "ac2g") & (numbers >= 0)
+    by_ends = np.where(launches, np.isin(numbers, both), in_phases & wish.wants("cpu_op"))
+    is_flow, named = found.are(lambda kind: kind[0] in FLOW_PHASES), numbered()
+    name_of = np.array([named[kind[1:]] for kind in found.kinds], np.int64)[found.kind_of[is_flow]]
+    _, ids = np.unique(numbers[is_flow], return_inverse=True)
+    _, flow_of = np.unique(name_of * len(ids) + ids, return_inverse=True)
+    by_ends[is_flow] = np.bincount(flow_of, ~by_ends[is_flow])[flow_of] == 0
+    rules = (
+        (is_flow, by_ends),
+        (found.are(lambda kind: kind[0] not in _TIMED or kind[1] == "molprof.sequence"), True),
+        (found.are(_is_own), in_time),
+        (~wanted, False),
+        (is_work, by_call),
+        (found.are(lambda kind: _category(kind) == "gpu_user_annotation"), around_work),
+    )
+    tests, choices = zip(*rules, strict=True)
+    return np.asarray(np.select(tests, choices, in_phases))
 
 
-def _among(values: Array, sorted_values: Array) -> Array:
-    """Which values are among others, which are sorted."""
-    if not len(sorted_values):
-        return np.zeros(len(values), dtype=np.bool_)
-    place = np.minimum(np.searchsorted(sorted_values, values), len(sorted_values) - 1)
-    return np.asarray(sorted_values[place] == values)
+def _is_own(kind: Kind) -> bool:
+    """Whether molprof writes such events."""
+    _, category, name = kind
+    return category == "molprof.token" or (category == ANNOTATION and str(name).startswith("molprof."))
 
 
-class _Filter:
-    """Writes the events that the plan keeps, block by block."""
+def _write(out: BinaryIO, path: Path, found: _Columns, kept: Array, span_ns: tuple[int, int]) -> None:
+    """Writes the text of the events that are kept, in an array that ends the text. Raises TraceError."""
+    sequences = found.are(lambda kind: kind[0] in _TIMED and kind[1] == "molprof.sequence")
+    begins, ends = (np.clip(times, *span_ns) for times in (found.starts_ns, found.ends_ns))
+    at, before = 0, b'{"traceEvents": [\n'
 
-    def __init__(self, plan: _Plan, out: BinaryIO) -> None:
-        self.kept = 0  # complete events written
-        self.unplaced = 0  # events with a separate begin and end, all of which are kept
-        self._plan = plan
-        self._out = out
-        self._before = b'{"traceEvents": [\n'
+    def read(text: bytes) -> Part:
+        nonlocal at, before
+        texts: list[Any] = _decode_texts(text)
+        block = slice(at, at + len(texts))
+        for place in np.flatnonzero(sequences[block]).tolist():
+            texts[place] = _shortened(texts[place], int(begins[at + place]), int(ends[at + place]))
+        if some := list(compress(texts, kept[block].tolist())):
+            out.write(before + b",\n".join(some))
+            before = b",\n"
+        at += len(texts)
+        return Part(events=len(texts))
 
-    def read(self, text: bytes) -> Part:
-        """Takes a block of events, a JSON array."""
-        block = _Block(text)
-        kept = self._kept(block)
-        if kept:
-            self._out.write(self._before + b",\n".join(kept))
-            self._before = b",\n"
-        return Part(events=len(block.events))
+    _pass_over(path, read)
+    if at != len(kept):
+        raise TraceError(f"{path} was changed while it was read", hint="trim it again")
+    out.write(b"\n]")
 
-    def close(self, keys: Mapping[str, Any]) -> None:
-        """Ends the events and writes `keys` behind them."""
-        if self._before != b",\n":  # nothing was kept
-            self._out.write(self._before)
-        self._out.write(b"\n]")
-        for key, value in keys.items():
-            self._out.write(whole_json(f",\n{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}").encode())
-        self._out.write(b"\n}\n")
 
-    def _kept(self, block: _Block) -> list[bytes]:
-        plan = self._plan
-        events = block.events
-        starts, ends = block.starts, block.ends
-        numbers = np.array([event.correlation for event in events], dtype=np.int64)
-        in_time, in_phases = plan.in_time(starts), plan.holds(starts)
-        work = plan.keeps_work(numbers, starts)
-        kept: list[bytes] = []
-        for place, event in enumerate(events):
-            raw = bytes(block.texts[place])
-            if event.ph in FLOW_PHASES:
-                keep = bool(_among(np.array([_flow_key(event)]), plan.flows)[0])
-            elif event.ph not in _TIMED:
-                keep = True
-                self.unplaced += event.ph != "M"
-            elif event.cat == "molprof.sequence":
-                raw, keep = self._shortened(raw, int(starts[place]), int(ends[place])), True
-            elif event.cat == "molprof.token" or (event.cat == ANNOTATION and str(event.name).startswith("molprof.")):
-                keep = bool(in_time[place])
-            elif not plan.wish.wants(event.cat):
-                keep = False
-            elif event.read in GPU_CATEGORIES:
-                keep = bool(work[place])
-            elif event.read == "gpu_user_annotation":  # spans GPU work of what it annotates on the CPU
-                keep = plan.work_start_ns <= starts[place] and ends[place] <= plan.work_end_ns
-            else:
-                keep = bool(in_phases[place])
-            if keep:
-                kept.append(raw)
-                self.kept += event.ph == "X"
-        return kept
-
-    def _shortened(self, raw: bytes, start_ns: int, end_ns: int) -> bytes:
-        """A sequence's slice, cut to the recorded steps that remain."""
-        start = min(max(start_ns, self._plan.start_ns), self._plan.end_ns)
-        end = max(start, min(end_ns, self._plan.end_ns))
-        event: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-        for name, ns in (("ts", start), ("dur", end - start)):
-            event[name] = msgspec.Raw(b"%d.%03d" % divmod(ns, 1000))
-        return msgspec.json.encode(event)
+def _shortened(text: msgspec.Raw, start_ns: int, end_ns: int) -> bytes:
+    """A sequence's slice, cut to the recorded steps that remain."""
+    event: dict[str, Any] = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    for name, ns in (("ts", start_ns), ("dur", end_ns - start_ns)):
+        event[name] = msgspec.Raw(b"%d.%03d" % divmod(ns, 1000))
+    return msgspec.json.encode(event)
