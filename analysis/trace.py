@@ -6,11 +6,11 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
-from importlib import import_module
+from dataclasses import replace
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from msgspec.structs import replace as changed
@@ -18,7 +18,7 @@ from msgspec.structs import replace as changed
 from molprof.analysis.reader import Reading, is_stream
 from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE
 from molprof.common.cache import cache_key, read_entry, write_entry
-from molprof.common.errors import MolprofError
+from molprof.common.errors import EngineError, MolprofError
 from molprof.common.memory import processors
 from molprof.common.notebook import in_frame
 from molprof.common.text import escaped, is_utf8
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from molprof.analysis.reader import TraceInfo
     from molprof.analysis.reader.stacks import Stacks
     from molprof.analysis.trace_processor import TraceProcessor
-    from molprof.common.process import Copied, Served
+    from molprof.common.process.workers import Workers
     from molprof.common.values import Value
 
 # Modules of the package whose tables need Python stacks; of them, those that need all arguments.
@@ -43,8 +43,6 @@ _OF_STACKS = {f"{PACKAGE}.origin"} | _OF_ARGS
 # Cached reports: about a thousand.
 MAX_BYTES = 384 << 20
 _FOLDER = "reports"
-# Up to so many traces for each process, this process reads some of them too, so that one start less is waited for.
-_FEW = 2
 # Traces given to each process ahead, so that none of them waits. Few, as their answers are held.
 _AHEAD = 3
 _HINT = "if memory ran out, read the traces one by one with molprof report"
@@ -266,17 +264,9 @@ def report_of(trace: Trace) -> Report:
     return trace.report
 
 
-@dataclass
-class _Asked(Generic[T]):
-    path: Path
-    answer: T | MolprofError | None = None
-    future: Future[bytes] | None = None  # of another process; None: this one answers
-
-
 def each_trace(
     paths: Sequence[Path],
     job: Callable[[Trace], T],
-    kind: type[T],
     reading: Reading | None = None,
     *,
     known: Callable[[Path], T | None] = lambda path: None,
@@ -289,98 +279,64 @@ def each_trace(
     files whose names are not UTF-8. An interrupt waits for none.
 
     Args:
-        job: a function of a module, which other processes import; `kind` is what it returns, for msgspec.
+        job: a function of a module, which other processes import; what it returns is pickled.
         known: an answer that needs no reading, or None; asked in this process.
-        at_once: the most processes; 0: this one alone, None: one per processor.
+        at_once: the most processes; 0 or 1: this one alone, None: one per processor.
         hint: what to do should a process fail.
     """
-    at_once = processors() if at_once is None else at_once
-    is_few = not at_once or len(paths) <= _FEW * at_once
-    items: Iterator[_Asked[T]] = (_Asked(path, _caught(known, path)) for path in paths)
-    missing = len(paths)
-    if is_few:
-        items = iter(tried := list(items))
-        missing = sum(item.answer is None for item in tried)
-        if not missing:
-            yield from (item.answer for item in tried if item.answer is not None)
-            return
-    from concurrent.futures import ThreadPoolExecutor
-
-    from molprof.common.process import Copied, Served, can_copy
-
-    workers = max(1, min(at_once, missing))
+    at_once = max(1, processors() if at_once is None else at_once)
+    asked = ((path, _caught(known, path)) for path in paths)
+    first = list(islice(asked, _AHEAD * at_once))
+    is_all = len(first) == len(paths)
+    count = min(at_once, sum(answer is None for _, answer in first)) if is_all else at_once
     reading = reading or Reading()
-    reading = replace(reading, processes=reading.processes or max(1, processors() // workers))
-    name, decode = f"{job.__module__}:{job.__qualname__}", msgspec.msgpack.Decoder(kind).decode
-    others = [
-        Copied(_answered, hint) if is_few and can_copy() else Served(f"{__name__}:serve", hint)
-        for _ in range(workers - is_few)
-    ]
-    idle: SimpleQueue[Served | Copied] = SimpleQueue()
-    for process in others:
-        idle.put(process)
+    reading = replace(reading, processes=reading.processes or max(1, processors() // max(1, count)))
+    make = partial(_of_trace, job, reading)
+    with ExitStack() as stack:
+        workers: Workers | None = None
+        if count > 1:
+            from molprof.common.process import can_copy
+            from molprof.common.process.workers import Workers
 
-    def ask(path: Path) -> bytes:
-        process = idle.get()
-        try:
-            return process.ask(msgspec.json.encode((name, str(path), asdict(reading))), str(path))
-        finally:
-            idle.put(process)
-
-    def here(path: Path) -> T:
-        with Trace(path, reading) as trace:
-            return job(trace)
-
-    waiting: deque[_Asked[T]] = deque()
-
-    def finish(item: _Asked[T]) -> T | MolprofError:
-        while is_few and item.future is not None and not item.future.done():
-            # Meanwhile this process reads what no other has begun.
-            left = (other for other in (item, *waiting) if other.future is not None and other.future.cancel())
-            if (mine := next(left, None)) is None:
-                break
-            mine.future, mine.answer = None, _caught(here, mine.path)
-        if (future := item.future) is not None:
-            item.answer = _caught(lambda path: decode(future.result()), item.path)
-        elif item.answer is None:
-            item.answer = _caught(here, item.path)
-        assert item.answer is not None
-        return item.answer
-
-    pool = ThreadPoolExecutor(max_workers=max(1, len(others)))
-    try:
-        for item in items:
-            if others and item.answer is None and not is_stream(item.path) and is_utf8(str(item.path)):
-                item.future = pool.submit(ask, item.path)
-            waiting.append(item)
-            if not is_few and len(waiting) > workers * _AHEAD:
-                yield finish(waiting.popleft())
+            workers = Workers(count, copied=is_all and can_copy())
+            stack.callback(workers.shutdown, wait=False, cancel_futures=True)
+        waiting: deque[Callable[[], T | MolprofError]] = deque()
+        for path, answer in chain(first, asked):
+            if answer is not None:
+                waiting.append(partial(_same, answer))
+            elif workers is None or is_stream(path) or not is_utf8(str(path)):
+                waiting.append(partial(_caught, make, path))
+            else:
+                waiting.append(partial(_awaited, workers.submit(make, path), path, hint))
+            if len(waiting) > _AHEAD * count:
+                yield waiting.popleft()()
         while waiting:
-            yield finish(waiting.popleft())
-    finally:
-        for process in others:  # an interrupt waits for none of them
-            process.kill()
-        pool.shutdown(cancel_futures=True)
-        for process in others:
-            process.close()
+            yield waiting.popleft()()
 
 
-def _caught(make: Callable[[Path], Any], path: Path) -> Any:
+def _of_trace(job: Callable[[Trace], T], reading: Reading, path: Path) -> T:
+    with Trace(path, reading) as trace:
+        return job(trace)
+
+
+def _same(answer: T) -> T:
+    return answer
+
+
+def _caught(make: Callable[[Path], T], path: Path) -> T | MolprofError:
     try:
         return make(path)
     except MolprofError as error:
         return error
 
 
-def serve() -> None:
-    """In another process: answer requests of `each_trace`."""
-    from molprof.common.process import answer
+def _awaited(future: Future[T], path: Path, hint: str) -> T | MolprofError:
+    """The answer of another process."""
+    from molprof.common.process.workers import WorkerError
 
-    answer(_answered)
-
-
-def _answered(request: bytes) -> bytes:
-    name, path, how = msgspec.json.decode(request)
-    module, _, function = name.partition(":")
-    with Trace(path, Reading(**how)) as trace:
-        return msgspec.msgpack.encode(getattr(import_module(module), function)(trace))
+    try:
+        return future.result()
+    except MolprofError as error:
+        return error
+    except WorkerError as error:
+        return EngineError(f"the process that read {path} failed: {error}", hint)

@@ -104,14 +104,13 @@ def each_report(
     paths: Sequence[Path], reading: Reading | None = None, stored: bool = True
 ) -> Iterator[Report | MolprofError]:
     """The report of each path, in order and as soon as it is made; of one that cannot be read, the error."""
-    from molprof.analysis.figures import Report
     from molprof.analysis.reports import read_stored
     from molprof.analysis.trace import Trace, each_trace, report_of
 
     def known(path: Path) -> Report | None:
         return Trace(path, reading).kept_report() or (read_stored(path) if stored else None)
 
-    return each_trace(paths, report_of, Report, reading, known=known)
+    return each_trace(paths, report_of, reading, known=known)
 
 
 def compare(
@@ -173,7 +172,7 @@ def ranks(
     """
     from molprof.analysis.ranks import job_of_files
     from molprof.analysis.ranks.files import known_ranks, rank_files, write_part
-    from molprof.analysis.ranks.read import HINT, RankTrace, at_once
+    from molprof.analysis.ranks.read import HINT, at_once
     from molprof.analysis.trace import each_trace
 
     reading = _reading(reading, how)
@@ -189,7 +188,6 @@ def ranks(
     each = each_trace(
         files,
         ranks_of_trace,
-        list[RankTrace],
         replace(reading, cached=False, stacks=False, processes=1),
         known=kept,
         at_once=at_once(files),

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from molprof.analysis.reader.open import kept_key
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.common.cache import read_entry, write_entry
 from molprof.common.errors import EngineError, TraceError
-from molprof.common.process import Copied
 
 ROOT = Path(__file__).parent.parent
 
@@ -192,21 +189,6 @@ def test_several_reports_equal_single_ones_and_an_error_is_the_same(tmp_path: Pa
     with pytest.raises(TraceError, match=r"b\.json is truncated inside event 1") as failure:
         api.reports(paths)
     assert failure.value.hint == "read the intact part with --partial"
-
-
-def test_a_copy_tells_what_failed_in_it_and_that_it_is_gone() -> None:
-    def make(request: bytes) -> bytes:
-        if request == b"killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return request.upper() if request == b"text" else bytes({}[request])
-
-    with closing(Copied(make, "try again")) as process:
-        with pytest.raises(EngineError, match="failed: KeyError: b'wrong'"):
-            process.ask(b"wrong", "it")
-        assert process.ask(b"text", "it") == b"TEXT"
-        with pytest.raises(EngineError, match="the process that read it was killed") as failure:
-            process.ask(b"killed", "it")
-    assert failure.value.hint == "try again"
 
 
 def test_reports_are_decoded_by_several_threads_at_once(tmp_path: Path) -> None:

@@ -161,10 +161,10 @@ def test_a_query_without_end_is_ended_and_the_next_call_answered(tmp_path: Path)
     path = str(write(tmp_path / "a.json", document()))
     with pytest.raises(EngineError, match="it took over 1 s"):
         reader.call("query", trace=path, sql=endless, parameters={}, stacks=False, limit=1)
-    reader.served.limit_s = 300
+    reader.worker.limit_s = 300
     assert reader.call("queries", name="launches")["name"] == "launches"
-    reader.served.kill()
-    reader.served.close()
+    reader.worker.kill()
+    reader.worker.close()
 
 
 def test_a_missing_extra_is_one_line(tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from molprof.common.errors import UnsupportedError
+from molprof.common.errors import TakenError, UnsupportedError
 from molprof.common.process import Ending, command_line, output_of, run_line
 from molprof.common.process.guarded import Limits, call, out_of_memory
+from molprof.common.process.workers import Worker, WorkerError, Workers
 
 MARK = "MOLPROF_TEST_MARK"
 GB = 10**9
@@ -242,3 +243,60 @@ def test_a_child_does_not_outlive_whoever_started_it(mark: str, tmp_path: Path) 
         parent.kill()
         parent.wait()
         assert strays(mark, limit_s=20.0) == []
+
+
+def works(what: str) -> int:
+    """A call of a `Worker`; it returns the number of the process."""
+    if what == "refused":
+        raise TakenError("taken", Path("kept"))
+    if what == "wrong":
+        raise KeyError(what)
+    if what == "exits":
+        raise SystemExit("out of luck")
+    if what == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    while what == "hangs":
+        time.sleep(1)
+    return os.getpid()
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_worker_runs_many_calls_and_is_replaced_when_it_fails(mark: str, copied: bool) -> None:
+    worker = Worker(copied=copied)
+    first = worker.run(works, "")
+    assert first != os.getpid()
+    with pytest.raises(TakenError, match="taken") as refused:
+        worker.run(works, "refused")
+    assert (refused.value.kept, refused.value.hint) == (Path("kept"), None)
+    with pytest.raises(WorkerError, match=r"^KeyError: 'wrong'$"):
+        worker.run(works, "wrong")
+    assert worker.run(works, "") == first
+    with pytest.raises(WorkerError, match=r"^killed by SIGKILL, as the system does"):
+        worker.run(works, "killed")
+    second = worker.run(works, "")
+    with pytest.raises(WorkerError, match=r"^out of luck$"):
+        worker.run(works, "exits")
+    third = worker.run(works, "")
+    os.kill(third, signal.SIGKILL)  # while it has nothing to do
+    while ") Z" not in Path(f"/proc/{third}/stat").read_text():
+        time.sleep(0.01)
+    worker.limit_s = 0.3
+    with pytest.raises(WorkerError, match=r"^it took over 0.3 s$"):
+        worker.run(works, "hangs")
+    assert len({first, second, third}) == 3
+    worker.kill()
+    worker.close()
+    assert strays(mark) == []
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_workers_are_an_executor_that_waits_or_ends_them(mark: str, copied: bool) -> None:
+    with Workers(2, copied=copied) as workers:
+        assert len(set(workers.map(works, [""] * 9))) <= 2
+    workers = Workers(2, copied=copied)
+    hanging = [workers.submit(works, "hangs") for _ in range(3)]
+    workers.shutdown(wait=False, cancel_futures=True)
+    assert [future.cancelled() for future in hanging] == [False, False, True]
+    with pytest.raises(WorkerError):
+        hanging[0].result()
+    assert strays(mark) == []

@@ -19,8 +19,7 @@ from tiny_trace import document, write
 from molprof import Reading, api
 from molprof.analysis.documents.figures import figure_values, reports_document, trace_row
 from molprof.analysis.render import render
-from molprof.common.errors import EngineError, TraceError
-from molprof.common.process import Served, answer
+from molprof.common.errors import TraceError
 
 
 @pytest.fixture
@@ -108,33 +107,6 @@ def test_a_damaged_trace_of_a_folder_is_named_and_the_others_are_written(
         "  --partial reads the intact part of a damaged trace",
     ]
     assert {path.name for path in (folder.parent / "out").glob("*")} == files
-
-
-def test_a_process_answers_many_requests_and_is_replaced_when_it_dies() -> None:
-    served = Served(f"{__name__}:serve", "try again")
-    pids = [served.ask(b"pid", "it") for _ in range(2)]
-    assert pids[0] == pids[1] != str(os.getpid()).encode()
-    with pytest.raises(TraceError, match="no such trace") as raised:
-        served.ask(b"error", "it")
-    assert raised.value.hint == "a hint"
-    with pytest.raises(EngineError, match="the process that read it failed: out of luck") as died:
-        served.ask(b"die", "it")
-    assert died.value.hint == "try again"
-    assert served.ask(b"pid", "it") != pids[0]
-    served.kill()
-    served.close()
-
-
-def serve() -> None:
-    answer(_answered)
-
-
-def _answered(request: bytes) -> bytes:
-    if request == b"error":
-        raise TraceError("no such trace", hint="a hint")
-    if request == b"die":
-        raise SystemExit("out of luck")
-    return str(os.getpid()).encode()
 
 
 def test_an_interrupted_table_keeps_what_was_read(folder: Path) -> None:

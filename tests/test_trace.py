@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from tiny_trace import slice_, work, write
 import molprof
 from molprof.analysis.frame import FRAMES
 from molprof.analysis.reader import open as opening
-from molprof.common.errors import TraceError, UsageError
+from molprof.common.errors import EngineError, TraceError, UsageError
 
 
 @pytest.fixture
@@ -74,11 +76,27 @@ def test_each_trace_in_order_and_errors_in_their_place(trace: molprof.Trace, tmp
     (tmp_path / "bad.json").write_text('{"traceEvents": [')
     empty = write(tmp_path / "empty.json", {"traceEvents": []})
     paths = [empty, tmp_path / "bad.json", trace.path, tmp_path / "none.json"]
-    found = list(molprof.each_trace(paths, kernels, dict[str, int], at_once=at_once))
+    found = list(molprof.each_trace(paths, kernels, at_once=at_once))
     assert [type(item) for item in found] == [dict, TraceError, dict, UsageError]
     assert (found[0], found[2]) == ({str(paths[0]): 0}, {str(paths[2]): 1})
-    kept = list(molprof.each_trace(paths, kernels, dict[str, int], known=lambda path: {path.name: 5}, at_once=at_once))
+    kept = list(molprof.each_trace(paths, kernels, known=lambda path: {path.name: 5}, at_once=at_once))
     assert kept == [{path.name: 5} for path in paths]
+
+
+def killed(trace: molprof.Trace) -> int:
+    if trace.path.name == "bad.json":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 1
+
+
+@pytest.mark.parametrize("others", [2, 9])
+def test_a_process_that_is_killed_costs_its_trace_alone(tmp_path: Path, others: int) -> None:
+    paths = [tmp_path / name for name in ["bad.json", *map(str, range(others))]]
+    (error, *found) = molprof.each_trace(paths, killed, at_once=2, hint="read fewer")
+    assert found == [1] * others
+    assert isinstance(error, EngineError)
+    why = "killed by SIGKILL, as the system does when memory runs out"
+    assert (str(error), error.hint) == (f"the process that read {paths[0]} failed: {why}", "read fewer")
 
 
 def test_importing_molprof_imports_nothing_heavy() -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
-import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,37 +20,20 @@ from molprof.analysis.origin.read import Place
 from molprof.analysis.origin.tree import Tree
 from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE
 from molprof.common.errors import EngineError, MolprofError, UsageError
-from molprof.common.process import answer
 
 _EVENTS = "SELECT category, COUNT() AS count FROM slice GROUP BY category ORDER BY category"
 # The column of molprof_origin that a tree is by, and the columns of each row.
 _COLUMNS = {"module": "module", "source": "source", "operator": "operator", "kernel": "name"}
 _AMOUNTS = ("gpu_ns", "kernels", "launches", "syncs", "operators", "operator_ns", "python_ns", "wait_ns")
 _MOST_PLACES = 10
-_POLL_S = 0.1
 _MOST_CHARACTERS = 24_000  # of an answer as JSON
 _MOST_TEXT = 2_000  # of one text in a list
 
 
-def run() -> None:
-    """In the process that reads traces: answer calls, each the name of a tool and its arguments."""
+def answer(tool: str, arguments: dict[str, Any]) -> bytes:
+    """The answer of a tool as JSON, in the process that reads traces."""
     # A native trace processor can open files; the embedded one has none.
     os.environ.pop(NATIVE_PATH_VARIABLE, None)
-    threading.Thread(target=_end_with_pipe, daemon=True).start()
-    answer(_answered)
-
-
-def _end_with_pipe() -> None:
-    """Ends the process, whatever it does, when the server is gone."""
-    end = select.poll()
-    end.register(int(sys.argv[1]), select.POLLHUP)  # Linux tells the end without being asked for, macOS does not
-    while not end.poll():
-        time.sleep(_POLL_S)  # macOS tells of a request too, as nothing
-    os._exit(0)
-
-
-def _answered(request: bytes) -> bytes:
-    tool, arguments = msgspec.json.decode(request)
     try:
         return bounded(_TOOLS[tool](**arguments))
     except MolprofError:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copyreg
 from pathlib import Path
+from typing import Any
 
 
 class MolprofError(Exception):
@@ -13,6 +15,10 @@ class MolprofError(Exception):
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions pickle as a call of their class with the message alone, which some classes do not take.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class UsageError(MolprofError):

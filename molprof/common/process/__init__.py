@@ -1,6 +1,6 @@
-"""Other processes: the one way to start or copy one, to ask it, to bind its life to this one's, and to end it.
+"""Other processes: the one way to start or copy one, to bind its life to this one's, and to end it.
 
-`guarded.py` calls a function in a process with limits of time and memory.
+`workers.py` has processes that run calls; `guarded.py` calls a function with limits of time and memory.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from molprof.common import GARBAGE, errors
+from molprof.common import GARBAGE
 from molprof.common.memory import processors
 
 if TYPE_CHECKING:
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 # How a case of a benchmark or sweep, or a task of a job, ended.
 OK, FAILED, TIMED_OUT, NO_MEMORY, UNSUPPORTED = ("ok", "failed", "timed out", "out of memory", "unsupported")
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_GOOD, _BAD = b"+", b"-"  # before a reply
 # `-m` and `-c` look into the working directory first, where a checkout has a folder `molprof` that is only a part of
 # the package. The other process is handed this one's path, and imports what this one would.
 _BOOTSTRAP = (
@@ -66,8 +63,13 @@ def called() -> None:
     if parent:
         end_with_parent(int(parent))
     gc.set_threshold(GARBAGE)
+    named(target)()
+
+
+def named(target: str) -> Any:
+    """Return the function `target` (`module:function`)."""
     module, _, name = target.partition(":")
-    getattr(import_module(module), name)()
+    return getattr(import_module(module), name)
 
 
 def end_with_parent(parent: int) -> None:
@@ -268,133 +270,14 @@ class Copy:
         with contextlib.suppress(ProcessLookupError):  # SIGCHLD may be ignored
             os.kill(self._pid, signal.SIGKILL)
 
+    def wait(self) -> int:
+        """Waits for the end of the copy; its exit code, below 0 the signal that killed it."""
+        with contextlib.suppress(ChildProcessError):
+            return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        return 0
+
     def close(self) -> None:
         """Ends the copy, and waits until it is gone."""
         self.connection.close()
         self.kill()
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._pid, 0)
-
-
-class Copied(Copy):
-    """A copy that answers requests with `make`, as `Served` does. It need not import anything again."""
-
-    def __init__(self, make: Callable[[bytes], bytes], hint: str) -> None:
-        super().__init__(partial(_answer, make))
-        self._hint = hint
-
-    def ask(self, request: bytes, subject: str) -> bytes:
-        if not (reply := _asked(self.connection, request, None)):
-            raise errors.EngineError(f"the process that read {subject} was killed", self._hint)
-        return _result(reply, subject, self._hint)
-
-
-class Served:
-    """A process that answers requests with `target` (`module:function`, which calls `answer`), one at a time.
-
-    It starts with the first request, ends with the thread that made it, and is replaced if it fails.
-
-    Args:
-        hint: what to do should the process fail.
-        limit_s: time for a request, after which the process has failed.
-        alone: it is of a session of its own, outlives the thread, and its errors go where this process's go. `target`
-            has to end with its pipe.
-    """
-
-    def __init__(self, target: str, hint: str, limit_s: float | None = None, alone: bool = False) -> None:
-        self._target, self._hint, self.limit_s, self._alone = target, hint, limit_s, alone
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection
-
-    def ask(self, request: bytes, subject: str) -> bytes:
-        """Return the reply to `request`, which is about `subject`.
-
-        Raises the MolprofError that `target` raised, or EngineError if it raised another, or the process ended.
-        """
-        if self._process is None or self._process.poll() is not None:  # killed while it had nothing to do
-            self._process = self._started()
-        if reply := _asked(self._connection, request, self.limit_s):
-            return _result(reply, subject, self._hint)
-        late, process, self._process = reply is None, self._process, None  # the next request gets another process
-        if late:
-            process.kill()
-        self._connection.close()
-        code = process.wait()
-        self._errors.seek(0)
-        text = self._errors.read().decode("utf-8", "replace")
-        reason = why_failed(code, text) if code else "its answer was cut off"
-        reason = f"it took over {self.limit_s:g} s" if late else reason
-        raise errors.EngineError(f"the process that read {subject} failed: {reason}", self._hint)
-
-    def kill(self) -> None:
-        """End the process, whatever it does; with no request under way, it had nothing to do."""
-        if process := self._process:
-            process.kill()
-
-    def close(self) -> None:
-        """Wait for the end of the process, which `kill` brought about."""
-        if process := self._process:
-            process.wait()
-            self._connection.close()
-        self._errors.close()
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        from multiprocessing import Pipe
-
-        self._errors.truncate(0)
-        self._connection, theirs = Pipe()
-        with theirs:
-            return subprocess.Popen(
-                call_line(self._target, str(theirs.fileno()), bound=not self._alone),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=None if self._alone else self._errors,
-                start_new_session=self._alone,
-                pass_fds=[theirs.fileno()],
-            )
-
-
-def _asked(connection: Connection, request: bytes, limit_s: float | None) -> bytes | None:
-    """The reply; empty if the other process ended, None if it takes longer than the limit."""
-    with contextlib.suppress(EOFError, OSError):
-        connection.send_bytes(request)
-        return connection.recv_bytes() if connection.poll(limit_s) else None
-    return b""
-
-
-def answer(make: Callable[[bytes], bytes]) -> None:
-    """In the process that a `Served` started: answer each request."""
-    from multiprocessing.connection import Connection
-
-    _answer(make, Connection(int(sys.argv[1])))
-
-
-def _answer(make: Callable[[bytes], bytes], connection: Connection) -> None:
-    with contextlib.suppress(EOFError):
-        while True:
-            request = connection.recv_bytes()
-            try:
-                reply = _GOOD + make(request)
-            except Exception as error:
-                reply = _BAD + json.dumps(_told(error)).encode()
-            connection.send_bytes(reply)
-
-
-def _told(error: Exception) -> tuple[str, str, str | None]:
-    """The class of a MolprofError, which is empty for another error, its message and its hint."""
-    if isinstance(error, ModuleNotFoundError):
-        error = errors.missing_extra(error.name or "", "this command") or error
-    if not isinstance(error, errors.MolprofError):
-        return "", f"{type(error).__name__}: {error}", None
-    kind = errors.UsageError if isinstance(error, errors.MissingExtraError) else type(error)
-    return kind.__name__, str(error), error.hint
-
-
-def _result(reply: bytes, subject: str, hint: str) -> bytes:
-    if reply[:1] == _GOOD:
-        return reply[1:]
-    kind, message, advice = json.loads(reply[1:])
-    if not kind:
-        raise errors.EngineError(f"the process that read {subject} failed: {message}", hint)
-    raise getattr(errors, kind)(message, hint=advice)
+        self.wait()

@@ -21,7 +21,6 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from molprof.common.process import (
     call_line,
     control,
     members,
+    named,
     started,
 )
 
@@ -158,9 +158,8 @@ def serve() -> None:
 
 def _answer(target: str, arguments: list[Any]) -> dict[str, Any]:
     """The fields of the `Ending` of a call in this process."""
-    module, _, name = target.partition(":")
     try:
-        return {"state": OK, "value": getattr(import_module(module), name)(*arguments)}
+        return {"state": OK, "value": named(target)(*arguments)}
     except (UnsupportedError, MissingExtraError) as problem:
         return {"state": UNSUPPORTED, "message": _short(str(problem)), "hint": problem.hint}
     except BaseException as problem:
