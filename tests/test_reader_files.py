@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from trace_rows import load, rows, x
 from molprof.analysis.reader import document, source
 from molprof.analysis.reader import load as loading
 from molprof.analysis.reader.load import load_trace
+from molprof.analysis.reader.part import Part
 from molprof.analysis.reader.pieces import SecondReader
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.common.errors import TraceError, UsageError
@@ -208,17 +210,17 @@ def test_a_pipe_that_stalls_is_named_and_can_be_left(tmp_path: Path, ending: str
 def taken(monkeypatch: pytest.MonkeyPatch, small_blocks: Callable[[int], None]) -> Iterator[list[int]]:
     """Short files are cut into pieces that a second process takes: their sizes."""
     sizes: list[int] = []
-    give = SecondReader.give
+    submit = SecondReader.submit
 
-    def counted(self: SecondReader, text: memoryview, result: list[Any]) -> bool:
-        done = give(self, text, result)
-        sizes.extend([len(text)] * done)
-        return done
+    def counted(self: SecondReader, text: memoryview) -> Future[Part | None] | None:
+        future = submit(self, text)
+        sizes.extend([len(text)] * (future is not None))
+        return future
 
     small_blocks(PIECE_BYTES)
     monkeypatch.setattr(source, "LONG_BYTES", 0)
     monkeypatch.setattr(loading, "can_copy", lambda: True)  # though the test runner has threads
-    monkeypatch.setattr(SecondReader, "give", counted)
+    monkeypatch.setattr(SecondReader, "submit", counted)
     return sizes
 
 
@@ -306,15 +308,15 @@ def test_a_second_process_that_dies_is_done_without(
     parent = os.getpid()
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(ordinary(4000)))
-    give = SecondReader.give
+    submit = SecondReader.submit
 
-    def killing(self: SecondReader, text: memoryview, result: list[Any]) -> bool:
+    def killing(self: SecondReader, text: memoryview) -> Future[Part | None] | None:
         if len(taken) == 5:
             children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
             os.kill(int(children[-1]), signal.SIGKILL)
-        return give(self, text, result)
+        return submit(self, text)
 
-    monkeypatch.setattr(SecondReader, "give", killing)
+    monkeypatch.setattr(SecondReader, "submit", killing)
     with caplog.at_level(logging.WARNING, "molprof"):
         found = contents(path, 2)
     assert "the second reading process ended" in caplog.text

@@ -9,6 +9,8 @@ import select
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -42,39 +44,35 @@ class Pieces:
         self.read = read
         self._second = second
         self._patience = _PATIENCE
-        self._results: deque[list[Part | None]] = deque()  # one per piece, empty while it is read
+        self._parts: deque[Future[Part | None]] = deque()  # one per piece
 
     def have_room(self) -> bool:
         """Whether another piece may be given before a part is taken."""
-        return not self._results or (self._second is not None and len(self._results) < _MAX_WAITING)
+        return not self._parts or (self._second is not None and len(self._parts) < _MAX_WAITING)
 
     def give(self, text: memoryview) -> None:
         """Has events, and what separates them, read by the process that has time."""
-        result: list[Part | None] = []
-        self._results.append(result)
-        try:
-            if self._second is not None and self._second.give(text, result):
-                return
-        except (EOFError, OSError) as error:
-            self._give_up(error)
-        if not result:
+        future = None
+        with self._alone_at_its_end():
+            future = None if self._second is None else self._second.submit(text)
+        if future is None:
+            future = Future()
             try:
-                result.append(self.read(b"".join((b"[", text, b"]"))))
+                future.set_result(self.read(b"".join((b"[", text, b"]"))))
             except (*WRONG_TEXT, WrongEventError):
-                result.append(None)
+                future.set_result(None)
+        self._parts.append(future)
 
     def take(self, wait: bool) -> Iterator[Part | None]:
         """The parts that are ready; with `wait` at least the next one, if a piece was given."""
-        while self._results:
-            if wait and not self._results[0] and self._second is not None:
-                try:
+        while self._parts:
+            if wait and not self._parts[0].done() and self._second is not None:
+                with self._alone_at_its_end():
                     self._second.collect(True)
-                except (EOFError, OSError) as error:
-                    self._give_up(error)
-            if not self._results[0]:
+            if not self._parts[0].done():
                 return
             wait = False
-            yield self._results.popleft()[0]
+            yield self._parts.popleft().result()
 
     def leave_out_stacks(self) -> None:
         """Tells the copy that Python stacks are not needed any more."""
@@ -83,7 +81,7 @@ class Pieces:
 
     def forget(self) -> None:
         """Drops all pieces that were given: one before them was not whole events."""
-        while self._results:
+        while self._parts:
             for _ in self.take(True):
                 pass
         self._patience -= 1
@@ -96,16 +94,20 @@ class Pieces:
             self._second.close()
             self._second = None
 
-    def _give_up(self, error: Exception) -> None:
-        _log.warning("the second reading process ended (%s): this one reads on alone", type(error).__name__)
-        self.close()
-        for result in self._results:
-            if not result:
-                result.append(None)  # to be read again
+    @contextmanager
+    def _alone_at_its_end(self) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, OSError) as error:
+            _log.warning("the second reading process ended (%s): this one reads on alone", type(error).__name__)
+            self.close()
 
 
 class SecondReader:
-    """The copy: text goes through shared memory, parts through a pipe. EOFError, OSError: it has ended."""
+    """The copy: text goes through shared memory, parts through a pipe. EOFError, OSError: it has ended.
+
+    No thread waits for its parts, which would take turns with this one: `collect` makes futures done.
+    """
 
     def __init__(self, wanted: Wanted) -> None:
         self._text = mmap.mmap(-1, _SLOTS * _SLOT_BYTES + 1)  # the last byte: whether stacks are left out
@@ -114,37 +116,37 @@ class SecondReader:
         self._arrival = select.poll()  # Connection.poll makes one each time
         self._arrival.register(self._connection, select.POLLIN)
         self._free = list(range(_SLOTS))
-        self._asked: deque[tuple[int, list[Part | None]]] = deque()
+        self._asked: deque[tuple[int, Future[Part | None]]] = deque()
         self._kinds: list[Kind] = []
 
-    def give(self, text: memoryview, result: list[Part | None]) -> bool:
-        """Hands over events and what separates them; `collect` puts the part into `result`, None for wrong text.
+    def submit(self, text: memoryview) -> Future[Part | None] | None:
+        """The part of events and what separates them, None for wrong text.
 
-        False where it has enough to do, or the text is too long for it.
+        No future where it has enough to do, or the text is too long for it.
         """
         if not self._free:
             self.collect(False)
         if not self._free or len(text) + 2 > _SLOT_BYTES:
-            return False
+            return None
         slot = self._free.pop()
         begin, size = slot * _SLOT_BYTES, len(text) + 2
         self._text.seek(begin)
         for item in (b"[", text, b"]"):
             self._text.write(item)
-        self._asked.append((slot, result))
         self._connection.send_bytes(_PLACE.pack(begin, size))
-        return True
+        self._asked.append((slot, Future()))
+        return self._asked[-1][1]
 
     def collect(self, wait: bool) -> None:
         """Takes the parts that are there; with `wait` one at least."""
         while self._asked and (wait or self._arrival.poll(0)):
             part, kinds = pickle.loads(self._connection.recv_bytes())
-            slot, result = self._asked.popleft()
+            slot, future = self._asked.popleft()
             self._free.append(slot)
             self._kinds += kinds
             if part is not None:
                 part.kinds = self._kinds
-            result.append(part)
+            future.set_result(part)
             wait = False
 
     def leave_out_stacks(self) -> None:
@@ -152,9 +154,11 @@ class SecondReader:
         self._text[-1] = 1
 
     def close(self) -> None:
-        """Ends it, whatever it does."""
+        """Ends it, whatever it does; what it has not read is to be read again."""
         self._copy.close()
         self._text.close()
+        for _, future in self._asked:
+            future.set_result(None)
 
 
 def _serve(wanted: Wanted, text: mmap.mmap, connection: Connection) -> None:
