@@ -275,8 +275,8 @@ def each_trace(
 ) -> Iterator[T | MolprofError]:
     """What `job` makes of each trace, in order and as soon as it is made; for one that cannot be read, the error.
 
-    Each process reads one trace after the other. Only this one reads streams, and
-    files whose names are not UTF-8. An interrupt waits for none.
+    Each process reads one trace after the other. Only this one reads streams, and files whose names are not UTF-8. An
+    interrupt waits for none.
 
     Args:
         job: a function of a module, which other processes import; what it returns is pickled.
