@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from molprof.analysis.reader.part import WRONG_TEXT, Part, WrongEventError
 from molprof.analysis.reader.pieces import Pieces
@@ -23,10 +24,9 @@ _SPACE = re.compile(rb"[ \t\r\n]*")
 
 # Text decoded in one call. Its events fit into a processor's cache: half the time of blocks of 2 MiB.
 DECODE_BYTES = 256 * 1024
-# A string. The look-ahead keeps the pattern from backtracking: three times as fast in a string without end.
-_TEXT = rb'"(?=([^"\\]*(?:\\.[^"\\]*)*))\1"'
-# A whole string, a bracket, or the quote of a string that does not end within the text.
-_TOKEN = re.compile(_TEXT + rb'|[\[\]{}]|"', re.DOTALL)
+# Text that is searched for strings and brackets at once: first few, since most values of keys are short.
+_FIRST_SEARCHED, _MOST_SEARCHED = 4096, 1024 * 1024
+_QUOTE, _OPENING, _CLOSING, _EITHER_CASE = b'"[]\xdf'  # but for one bit, braces are brackets
 # More than any decoder accepts.
 _MAX_DEPTH = 10_000
 _SPACES = b" \t\r\n"
@@ -34,7 +34,6 @@ _SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"[^"\\]{0,32}"')
 _LEARN_BYTES = 64 * 1024
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # which some editors and PowerShell put before JSON
-_STRING = re.compile(_TEXT, re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,}\]]+")
 _OTHER_JSON = re.compile(rb'"|-?[0-9]|(?:null|true|false)\b')
 
@@ -207,13 +206,13 @@ class Document(Cursor):
     def _key(self) -> str:
         if self.peek() != b'"':
             raise self.error("is malformed: no key where one should begin")
-        while not (match := _STRING.match(self.data, self.at)):
+        while (end := self._string_end()) is None:
             self.need_more("inside a key")
         try:
-            key = str(msgspec.json.decode(match[0]))
+            key = str(msgspec.json.decode(memoryview(self.data)[self.at : end]))
         except WRONG_TEXT as error:
             raise self.error(f"is malformed: {_reason_of(error)}") from error
-        self.at = match.end()
+        self.at = end
         return key
 
     def _value(self, key: str) -> Any:
@@ -234,9 +233,18 @@ class Document(Cursor):
         if first in (b"{", b"["):
             ends, _, _ = self._ends(len(self.data), "in the value of a key", most=1)
             return ends[0] if ends else None
-        match = (_STRING if first == b'"' else _SCALAR).match(self.data, self.at)
+        if first == b'"':
+            return self._string_end()
+        match = _SCALAR.match(self.data, self.at)
         # A number may go on behind the text at hand.
-        return match.end() if match and (first == b'"' or match.end() < len(self.data)) else None
+        return match.end() if match and match.end() < len(self.data) else None
+
+    def _string_end(self) -> int | None:
+        """Where the string at hand ends, if it does."""
+        for begin, text in _without_escapes(self.data, self.at + 1, len(self.data)):
+            if (place := text.find(b'"')) >= 0:
+                return begin + place + 1
+        return None
 
     def _array(self) -> Iterator[Part]:
         """The parts from behind `[` to behind `]`. Raises TraceError, and what `read` raises for a whole event."""
@@ -350,29 +358,29 @@ class Document(Cursor):
     def _ends(self, limit: int, where: str, most: int | None = None) -> tuple[list[int], bytes | None, int | None]:
         """Where the events at hand, `most` of them, end, what separates them, and where the array ends, if it does."""
         depth = 0
+        in_string = False
         ends: list[int] = []
-        separator: bytes | None = None
-        for token in _TOKEN.finditer(self.data, self.at, limit):
-            kind = token[0]
-            if kind in (b"{", b"["):
-                depth += 1
-                if depth > _MAX_DEPTH:
-                    if ends:  # report whole events first
-                        break
-                    raise self.error(f"is nested too deeply {where}")
-            elif kind in (b"}", b"]"):
-                if depth == 0:
-                    return ends, separator, token.start()
-                depth -= 1
-                if depth == 0:
-                    ends.append(token.end())
-                    match = _SEPARATOR.match(self.data, token.start())
-                    separator = match[0] if match else separator
-                    if len(ends) == most:
-                        break
-            elif kind == b'"':
+        closing: int | None = None
+        for begin, text in _without_escapes(self.data, self.at, limit):
+            characters = np.frombuffer(text, dtype=np.uint8)
+            within = np.logical_xor.accumulate(characters == _QUOTE) ^ in_string
+            in_string = bool(within[-1])
+            characters = characters & _EITHER_CASE
+            brackets = np.flatnonzero(((characters == _OPENING) | (characters == _CLOSING)) & ~within)
+            depths = depth + np.where(characters[brackets] == _OPENING, 1, -1).cumsum()
+            stops = np.flatnonzero((depths < 0) | (depths > _MAX_DEPTH))[:1].tolist()
+            whole = np.flatnonzero(depths[: stops[0] if stops else None] == 0)
+            ends += (begin + 1 + brackets[whole]).tolist()
+            if stops and depths[stops[0]] < 0:
+                closing = begin + int(brackets[stops[0]])
+            elif stops and not ends:  # report whole events first
+                raise self.error(f"is nested too deeply {where}")
+            if stops or (most is not None and len(ends) >= most):
                 break
-        return ends, separator, None
+            depth = int(depths[-1]) if len(depths) else depth
+        ends = ends[:most]
+        separators = (_SEPARATOR.match(self.data, end - 1) for end in reversed(ends))
+        return ends, next((match[0] for match in separators if match), None), closing
 
     def _until_wrong(self, ends: list[int], error: Exception) -> tuple[list[Part], int]:
         """The events before the first that does not decode, and their end. Raises TraceError if it is the first."""
@@ -397,6 +405,20 @@ class Document(Cursor):
                 raise
             start = end
         raise self.error(f"is malformed: {_reason_of(error)}", position=start)
+
+
+def _without_escapes(text: bytes, begin: int, limit: int) -> Iterator[tuple[int, bytes]]:
+    """Pieces of the text and where each begins, with spaces for `\\\\` and `\\"`: each quote begins or ends a string."""
+    size = _FIRST_SEARCHED
+    is_escaped = False
+    while piece := text[begin : min(begin + size, limit)]:
+        if is_escaped:
+            piece = b" " + piece[1:]
+        piece = piece.replace(rb"\\", b"  ").replace(rb"\"", b"  ")
+        is_escaped = piece.endswith(b"\\")
+        yield begin, piece
+        begin += len(piece)
+        size = min(4 * size, _MOST_SEARCHED)
 
 
 def _reason_of(error: Exception) -> str:
