@@ -12,6 +12,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType, field, json, to_builtins
 
 from molprof.analysis.figures.run_model import Run
+from molprof.analysis.reader import long_names_text
 from molprof.common.notebook import in_frame
 from molprof.common.values import Value
 
@@ -71,6 +72,7 @@ class TraceFigures(Struct, frozen=True):
     read_as: dict[str, dict[str, int]] = {}  # of categories that SQL reads under others: their events by those
     software: dict[str, str] = {}  # versions that the file tells, by name; for comparisons, not in the JSON
     has_shapes: bool | None = None  # sizes of operators are recorded, as far as the file tells; not in the JSON
+    long_names: int = 0  # of which only the beginning, the length and a hash are read
     whole_steps: bool = True  # False where a step lacks events, so that figures of steps and phases would be wrong
 
     @property
@@ -80,6 +82,8 @@ class TraceFigures(Struct, frozen=True):
         if self.trimmed is not None:
             lost = "" if self.whole_steps else "; parts of steps were left out, so that their figures are not recorded"
             remarks += (f"{self.path} was {self.trimmed}{lost}",)
+        if self.long_names:
+            remarks += (f"{self.path} has {long_names_text(self.long_names)}",)
         if not self.events_by_category:
             remarks += (f"{self.path} holds no events with a duration, so nothing was recorded",)
         return remarks
@@ -373,8 +377,9 @@ class Report(Struct, frozen=True):
         findings = [finding.to_json() for finding in self.findings]
         fields: dict[str, Any] = plain({**to_builtins(self), "tables": tables, "findings": findings})
         del fields["trace"]["software"], fields["trace"]["has_shapes"]
-        if not self.trace.read_as:
-            del fields["trace"]["read_as"]
+        for name in ("read_as", "long_names"):
+            if not fields["trace"][name]:
+                del fields["trace"][name]
         return fields
 
 

@@ -13,7 +13,8 @@ SQL sees the names of Perfetto's own reader of Chrome JSON, so a query also runs
 - lanes: a slice that partly overlaps another on its track, or has 500 others around it, is on another thread of the
   same process, named like `stream 7 (lane 2)`; its `args.molprof_tid` is the `thread.tid` of its own track.
 - `flow`: flow events (ph s, t, f); `counter`: ph C; asynchronous slices (ph b, e, n) are on tracks without a thread.
-- text: see `molprof.analysis.reader.text`.
+- text: see `molprof.analysis.reader.text`. Of a name or category of more than 65,536 characters only the beginning, the
+  length and a hash are read; `TraceInfo.long_names` counts them, and notes say so.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from msgspec import Struct, field
 
+from molprof.common.text import shortened
 from molprof.common.values import counted
 
 STDIN = "-"
+# Categories that a message names.
+_LISTED = 8
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,11 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
 def path_text(path: object) -> str:
     """A path as people read it."""
     return "standard input" if str(path) == STDIN else str(path)
+
+
+def long_names_text(count: int) -> str:
+    """What readers must know of `TraceInfo.long_names`."""
+    return f"{counted(count, 'name')} of more than 65,536 characters: the beginning, the length and a hash are read"
 
 
 class Clock(Struct, frozen=True):
@@ -104,6 +114,7 @@ class TraceInfo(Struct, frozen=True):
     read_as: dict[str, dict[str, int]] = field(default_factory=dict)
     memory_events: int = 0  # allocations and frees (profile_memory); in the engine if all args are
     deep_events: int = 0  # of the host, with 500 others around them: those on a lane of their own have no parent
+    long_names: int = 0  # names and categories of events, and names of tracks, of which only the beginning is kept
     native: bool = False  # in Perfetto's own format, which has no keys
     origin_ns: int = 0  # time in the file = SQL time + origin_ns
     condition: Condition = Condition()
@@ -119,10 +130,14 @@ class TraceInfo(Struct, frozen=True):
     @property
     def not_read_text(self) -> str:
         """What was not read: `not read: 3 events of category kernel`."""
-        return "not read: " + ", ".join(
-            counted(count, "event") + (" without category" if category == "None" else f" of category {category}")
-            for category, count in self.not_read.items()
-        )
+        listed = [
+            counted(count, "event")
+            + (" without category" if category == "None" else f" of category {shortened(category)}")
+            for category, count in islice(self.not_read.items(), _LISTED)
+        ]
+        if others := sum(islice(self.not_read.values(), _LISTED, None)):
+            listed.append(f"{counted(others, 'event')} of {len(self.not_read) - _LISTED:,} other categories")
+        return f"not read: {', '.join(listed)}"
 
     def notes(self) -> list[str]:
         """Why less may be shown of the trace than expected."""
@@ -131,6 +146,8 @@ class TraceInfo(Struct, frozen=True):
             notes.append(f"{path_text(self.path)} is damaged, and only its whole part was read: {self.problem}")
         if self.not_read:
             notes.append(f"{path_text(self.path)}: {self.not_read_text}")
+        if self.long_names:
+            notes.append(f"{path_text(self.path)} has {long_names_text(self.long_names)}")
         if not self.events_by_category:
             notes.append(f"{path_text(self.path)} holds no events with a duration, so nothing was recorded")
         return notes

@@ -14,6 +14,7 @@ from molprof.analysis.reader.part import WRONG_TEXT, Part, WrongEventError
 from molprof.analysis.reader.pieces import Pieces
 from molprof.analysis.reader.source import GIVE_HINT
 from molprof.common.errors import TraceError
+from molprof.common.text import shortened
 
 _RECORD_HINT = "record the trace again, or copy the file again"
 CHROME_HINT = "molprof reads traces in Chrome format, as torch.profiler writes them"
@@ -187,7 +188,7 @@ class Document(Cursor):
             self.at += 1
         while more:
             key = self._key()
-            self.take(b":", f"is malformed: no ':' after key {key!r}")
+            self.take(b":", f"is malformed: no ':' after key {shortened(repr(key))}")
             if key == "traceEvents":
                 self.take(b"[", "has a 'traceEvents' that is not an array")
                 if found:
@@ -197,7 +198,7 @@ class Document(Cursor):
             else:
                 self.keys[key] = self._value(key)
             more = self.peek() == b","
-            self.take(b"," if more else b"}", f"is malformed: no ',' or '}}' after the value of {key!r}")
+            self.take(b"," if more else b"}", f"is malformed: no ',' or '}}' after the value of {shortened(repr(key))}")
         if not found and "schema" in self.keys and self.keys.keys() & {"trace", "counts"}:
             raise self.error("is a stored report, not a trace", hint="molprof compare and molprof plot take its file")
         if not found:
@@ -218,13 +219,14 @@ class Document(Cursor):
     def _value(self, key: str) -> Any:
         """The value at hand, decoded; it is small next to the events."""
         self.peek()
+        shown = shortened(repr(key))
         while (end := self._value_end()) is None:
-            self.need_more(f"inside the value of {key!r}")
+            self.need_more(f"inside the value of {shown}")
         text = self.data[self.at : end]
         try:
             value = msgspec.json.decode(text)
         except WRONG_TEXT as error:
-            raise self.error(f"is malformed in the value of {key!r}: {_reason_of(error)}") from error
+            raise self.error(f"is malformed in the value of {shown}: {_reason_of(error)}") from error
         self.at = end
         return value
 
@@ -408,7 +410,7 @@ class Document(Cursor):
 
 
 def _without_escapes(text: bytes, begin: int, limit: int) -> Iterator[tuple[int, bytes]]:
-    """Pieces of the text and where each begins, with spaces for `\\\\` and `\\"`: each quote begins or ends a string."""
+    """Pieces of the text and where each begins; blank is what is escaped, so each quote begins or ends a string."""
     size = _FIRST_SEARCHED
     is_escaped = False
     while piece := text[begin : min(begin + size, limit)]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
 
 from molprof.analysis.reader.categories import GPU_CALLS, GPU_WORK
-from molprof.analysis.reader.text import exact_float, plain_lines
+from molprof.analysis.reader.text import MOST_CHARACTERS, bounded, exact_float, plain_lines
 from molprof.queries import marks_phase
 
 STACK_CATEGORY = "python_function"
@@ -128,6 +128,15 @@ def is_memory(event: Any) -> bool:
     return event.name == MEMORY_NAME and event.ph in _INSTANT_PHASES
 
 
+def bound_names(events: Iterable[Any]) -> int:
+    """Bounds names and categories; of how many events."""
+    long = [event for event in events if max(len(event.name or ""), len(event.cat or "")) > MOST_CHARACTERS]
+    for event in long:
+        event.name = None if event.name is None else bounded(event.name)
+        event.cat = None if event.cat is None else bounded(event.cat)
+    return len(long)
+
+
 decode_whole = msgspec.json.Decoder(list[Event]).decode
 _decode_brief = msgspec.json.Decoder(list[BriefEvent], float_hook=exact_float).decode
 _encode_lines = msgspec.json.Encoder().encode_lines
@@ -192,7 +201,8 @@ def usable_args(category: str | None, name: str | None, text: bytes) -> bytes:
     """The args of a kind of event, as JSON text.
 
     The engine would read `true` as 1 and an array as nothing: where SQL expects a number or a text, both become text.
-    Arrays of sizes become objects (`{"0": {"0": 2048}}`): `compact` takes those.
+    Arrays of sizes become objects (`{"0": {"0": 2048}}`): `compact` takes those. An array of more than MOST_CHARACTERS
+    becomes text too: each of its numbers would take 100 bytes.
     """
     odd = b"[" in text or b"true" in text or b"false" in text or text.count(b"{") > 1
     if not odd or category in WHOLE_CATEGORIES:
@@ -200,10 +210,11 @@ def usable_args(category: str | None, name: str | None, text: bytes) -> bytes:
     args = _decode(text)
     for key in (*NUMBERS, *COLLECTIVE_ARGS, *GRAPH_ARGS):
         if isinstance(args.get(key), (bool, list, dict)):
-            args[key] = _encode(args[key]).decode()
+            args[key] = bounded(_encode(args[key]).decode())
     for key in SIZE_ARGS:
         if key in args and (name in SIZED_OPERATORS or (name or "").startswith(_BACKENDS)):
-            args[key] = _numbered(args[key])
+            sizes = _encode(args[key])
+            args[key] = _numbered(args[key]) if len(sizes) <= MOST_CHARACTERS else bounded(sizes.decode())
         else:
             args.pop(key, None)
     return _encode(args)

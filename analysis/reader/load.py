@@ -104,6 +104,7 @@ def load_trace(
         not_read=dict(sorted(found.not_read.items())),
         memory_events=found.memory_events,
         deep_events=found.deep_events,
+        long_names=found.long_names,
         native=source.is_perfetto,
         origin_ns=found.origin_ns,
         condition=state,

@@ -39,14 +39,16 @@ from molprof.analysis.reader.events import (
     NeededArgs,
     SizeArgs,
     Wanted,
+    bound_names,
     decode_brief,
     decode_whole,
     draft,
     is_mark,
     is_memory,
 )
-from molprof.analysis.reader.text import exact_float
+from molprof.analysis.reader.text import bounded, exact_float
 from molprof.analysis.reader.times import nanoseconds
+from molprof.common.text import shortened
 
 # A trace has a dozen categories. Further ones are decoded the ordinary way.
 _MAX_CATEGORIES = 64
@@ -219,6 +221,7 @@ class Part(msgspec.Struct):
     kept_stacks: int = 0
     unread: Mapping[str, int] = field(default_factory=dict)  # of unknown phases, by category
     open_slices: bool = False
+    long_names: int = 0  # events whose name or category is bounded here, in place of that of their kind
     names: Sequence[tuple[str, Id, Id, str]] = ()  # metadata: kind, pid, tid, text
     kinds: Collection[Kind] = ()  # the same object in all parts of a reader
     kind_of: np.ndarray = field(default_factory=partial(np.empty, 0, dtype=np.int32))  # place in `kinds`
@@ -241,7 +244,7 @@ class WrongEventError(Exception):
         """The text of the error, where `events` came before its block."""
         if self.event is None:
             return f"an event after event {events} {self.reason}"
-        return f"event {events + self.number}, {self.event.name!r} (ph {self.event.ph!r}), {self.reason}"
+        return f"event {events + self.number}, {shortened(repr(self.event.name))} (ph {self.event.ph!r}), {self.reason}"
 
 
 def numbered() -> defaultdict[Any, int]:
@@ -345,6 +348,8 @@ class PartReader:
         for event in chosen:
             if isinstance(event.cat, int):
                 event.cat = str(event.cat)
+        if self._wanted.all_args:
+            part.long_names = bound_names(chosen)
         try:
             part.starts = times_ns(chosen, [event.ts for event in chosen], "ts")
             part.durations = _durations(chosen)
@@ -374,7 +379,7 @@ class PartReader:
 
 
 def _unread(events: Iterable[Event]) -> Counter[str]:
-    return Counter([str(event.cat) for event in events if event.ph not in FED_PHASES and event.ph != "M"])
+    return Counter([bounded(str(event.cat)) for event in events if event.ph not in FED_PHASES and event.ph != "M"])
 
 
 def _take_correlations(args: Sequence[Any]) -> np.ndarray:
@@ -419,7 +424,7 @@ def _durations(events: list[Event]) -> np.ndarray:
     durations = times_ns(events, or_zero([event.dur if event.ph == "X" else _ZERO for event in events]), "dur")
     if durations.min() < 0:
         place = int(durations.argmin())
-        reason = f"has a negative dur, {bytes(events[place].dur).decode()} us"
+        reason = f"has a negative dur, {shortened(bytes(events[place].dur).decode())} us"
         raise WrongEventError(reason, events[place], place + 1)
     return durations
 

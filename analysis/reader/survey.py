@@ -16,7 +16,7 @@ from molprof.analysis.reader.categories import GPU_CALLS, INCOMPLETE, KNOWN, fed
 from molprof.analysis.reader.document import CHROME_HINT
 from molprof.analysis.reader.events import SLICE_PHASES, STACK_CATEGORY, Id, is_mark, usable_args
 from molprof.analysis.reader.part import Label, Part, numbered
-from molprof.analysis.reader.text import plain_text
+from molprof.analysis.reader.text import MOST_CHARACTERS, bounded, plain_text
 from molprof.common.errors import TraceError
 
 # The engine reads times as float64 microseconds, which are exact to the ns up to 2**52 ns.
@@ -49,6 +49,7 @@ class Survey(Struct):
     not_read: Counter[str] = field(default_factory=Counter)  # see TraceInfo
     memory_events: int = 0  # fed or not
     deep_events: int = 0  # see TraceInfo
+    long_names: int = 0  # see TraceInfo
     origin_ns: int = 0
     starts_ns: np.ndarray = _NOTHING  # int64, from the earliest event
     durations_ns: np.ndarray = _NOTHING  # int64; 0 for all but X
@@ -100,11 +101,13 @@ def survey(parts: Iterable[Part], path: str, most_stacks: int | None = None) -> 
             unread = found.not_read.total()
         found.memory_events += part.memory
         found.has_open_slices |= part.open_slices
+        found.long_names += part.long_names
         for kind, pid, tid, name in part.names:
+            found.long_names += len(name) > MOST_CHARACTERS
             if kind == "thread_name":
-                found.thread_names[tracks[pid, tid]] = name
+                found.thread_names[tracks[_bounded_id(pid), _bounded_id(tid)]] = bounded(name)
             else:
-                found.process_names[pid] = name
+                found.process_names[_bounded_id(pid)] = bounded(name)
         if len(part.starts):
             kept.append(part)
         if unread > MAX_UNREAD and 2 * unread > read:
@@ -112,7 +115,8 @@ def survey(parts: Iterable[Part], path: str, most_stacks: int | None = None) -> 
             raise TraceError(f"{path}: {what}", hint=CHROME_HINT)
     found.starts_ns = starts = _joined(kept, "starts", np.int64)
     found.durations_ns = _joined(kept, "durations", np.int64)
-    found.labels, found.label_of, found.tracks = _labelled(kept, tracks)
+    found.labels, found.label_of, found.tracks, long_names = _labelled(kept, tracks)
+    found.long_names += long_names
     found.track_ids = list(tracks)
     found.correlations = _joined(kept, "correlations", np.int64)
     found.drafts = [part.text for part in kept if part.text]
@@ -185,8 +189,12 @@ def shown_category(category: str | None) -> str:
     return plain_text(category) if category else "None"
 
 
-def _labelled(parts: list[Part], tracks: dict[Any, int]) -> tuple[list[Label], np.ndarray, np.ndarray]:
-    """All labels; of each event its label and its track, arrays of int32."""
+def _bounded_id(value: Id) -> Id:
+    return bounded(value) if isinstance(value, str) else value
+
+
+def _labelled(parts: list[Part], tracks: dict[Any, int]) -> tuple[list[Label], np.ndarray, np.ndarray, int]:
+    """All labels; of each event its label and its track, arrays of int32; how many have a long name or category."""
     readers = {id(part.kinds): part.kinds for part in parts}
     kinds = list(chain.from_iterable(readers.values()))
     before = dict(zip(readers, accumulate(map(len, readers.values()), initial=0), strict=False))
@@ -197,11 +205,15 @@ def _labelled(parts: list[Part], tracks: dict[Any, int]) -> tuple[list[Label], n
     there[kind_of] = True
     labels = numbered()
     numbers = np.zeros((2, len(kinds)), dtype=np.int32)  # of each kind its label and track
+    long_names = 0
     for number in np.flatnonzero(there).tolist():
         category, phase, name, pid, tid, args, more = kinds[number]
+        if max(len(category or ""), len(name or "")) > MOST_CHARACTERS:
+            category, name = (None if text is None else bounded(text) for text in (category, name))
+            long_names += int((kind_of == number).sum())
         label = Label(category, phase, name, usable_args(category, name, args), more)
-        numbers[:, number] = labels[label], tracks[pid, tid]
-    return list(labels), *numbers[:, kind_of]
+        numbers[:, number] = labels[label], tracks[_bounded_id(pid), _bounded_id(tid)]
+    return list(labels), *numbers[:, kind_of], long_names
 
 
 def _joined(parts: list[Part], name: str, kind: Any) -> np.ndarray:

@@ -3,10 +3,14 @@ r"""Text and numbers that the engine's JSON reader would change, in a form that 
 The reader of Perfetto v52 decodes only `\"`. It leaves other escapes as they are, a backslash before the closing quote
 breaks the file, and integers beyond int64 change. So control characters become their pictures (U+2400...), a backslash
 becomes U+29F5, and such a number becomes text.
+
+A name or category of more than MOST_CHARACTERS becomes its beginning, its length and its hash, so that equal ones stay
+equal, and different ones different: `void k<int, ... (4000000 characters, sha256 0123456789abcdef)`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from typing import Any
@@ -15,6 +19,9 @@ import msgspec
 import numpy as np
 
 _PICTURES = {code: 0x2400 + code for code in range(32)} | {ord("\\"): 0x29F5}
+# Of a name. Each is matched with hundreds of patterns, and stands in many tables.
+MOST_CHARACTERS = 64 * 1024
+_ENDING_CHARACTERS = 64
 _INT64 = range(-(2**63), 2**63)
 # An integer outside int64 has at least this many digits.
 _WIDE_DIGITS = 19
@@ -30,6 +37,14 @@ _STRIDE = 9  # so that each run of 19 digits covers two neighbours p, p + 9
 
 def plain_text(text: str) -> str:
     return text.translate(_PICTURES)
+
+
+def bounded(text: str) -> str:
+    """The text, of a long one its beginning, length and hash; no longer than MOST_CHARACTERS."""
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return f"{text[: MOST_CHARACTERS - _ENDING_CHARACTERS]}... ({len(text)} characters, sha256 {digest})"
 
 
 def exact_float(text: str) -> float | str:

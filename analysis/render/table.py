@@ -157,6 +157,8 @@ def _gap(column: Column) -> int:
 def _fitted(piece: _Piece, table: Table, room: int) -> _Piece:
     """The piece, cut so that a line fits: the widest text first, then text further, numbers as the last resort."""
     limits = {place: _least(place, table) for place in piece}
+    # A text wider than the room is the widest until it fits.
+    piece |= {place: max(room, limits[place]) for place, size in piece.items() if size > max(room, limits[place])}
     texts = {place: _LAST for place in piece if not table.columns[place].numeric}
     for least in (limits, limits | texts, dict.fromkeys(piece, _LAST)):
         while _surplus(piece, table, room) > 0 and (wide := [place for place in piece if piece[place] > least[place]]):
