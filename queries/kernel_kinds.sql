@@ -44,11 +44,17 @@ CREATE PERFETTO VIEW molprof_kernel_kind(
   -- Name as recorded.
   name STRING
 ) AS
+WITH
+  lowered AS MATERIALIZED (
+    SELECT
+      name,
+      LOWER(name) AS lower_name
+    FROM molprof_work_total
+    WHERE category = 'kernel'
+  )
 SELECT DISTINCT
   pattern.kind,
-  work.name
-FROM molprof_work_total AS work
-JOIN molprof_kind_pattern AS pattern
-  ON LOWER(work.name) GLOB pattern.pattern AND NOT LOWER(work.name) GLOB pattern.unless
-WHERE work.category = 'kernel'
-ORDER BY pattern.kind, work.name;
+  lowered.name
+FROM lowered
+JOIN molprof_kind_pattern AS pattern ON lower_name GLOB pattern.pattern AND NOT lower_name GLOB pattern.unless
+ORDER BY pattern.kind, lowered.name;
