@@ -17,7 +17,12 @@ INCLUDE PERFETTO MODULE molprof.kernel_patterns;
 CREATE PERFETTO MACRO _molprof_pattern_class(names TableOrSubquery)
 RETURNS TableOrSubquery AS (
   WITH
-    lowered AS MATERIALIZED (SELECT name, LOWER(name) AS lower_name FROM $names)
+    lowered AS MATERIALIZED (
+      SELECT
+        name,
+        LOWER(name) AS lower_name
+      FROM $names
+    )
   SELECT
     name,
     (
