@@ -379,9 +379,9 @@ class Document(Cursor):
             characters = np.frombuffer(text, dtype=np.uint8)
             within = np.logical_xor.accumulate(characters == _QUOTE) ^ in_string
             in_string = bool(within[-1])
-            characters = characters & _EITHER_CASE
-            brackets = np.flatnonzero(((characters == _OPENING) | (characters == _CLOSING)) & ~within)
-            depths = depth + np.where(characters[brackets] == _OPENING, 1, -1).cumsum()
+            folded = characters & np.uint8(_EITHER_CASE)
+            brackets = np.flatnonzero(((folded == _OPENING) | (folded == _CLOSING)) & ~within)
+            depths = depth + np.where(folded[brackets] == _OPENING, 1, -1).cumsum()
             stops = np.flatnonzero((depths < 0) | (depths > _MAX_DEPTH))[:1].tolist()
             whole = np.flatnonzero(depths[: stops[0] if stops else None] == 0)
             ends += (begin + 1 + brackets[whole]).tolist()
