@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
+from molprof.analysis.facts import GPU_CALLS, GPU_WORK
 from molprof.common.errors import EngineError
 
 if TYPE_CHECKING:
     from molprof.analysis.trace_processor import TraceProcessor
 
 Array = np.ndarray
-GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
-GPU_CALLS = ("cuda_runtime", "cuda_driver")
 # Categories by number; 0 is any other.
 CATEGORIES = ("", "cpu_op", *GPU_CALLS, *GPU_WORK, "user_annotation", "cpu_instant_event")
 OPERATOR, RUNTIME, DRIVER, KERNEL = range(1, 5)

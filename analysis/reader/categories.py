@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from molprof.analysis.facts.slices import GPU_CALLS, GPU_WORK
+from molprof.analysis.facts import GPU_CALLS, GPU_WORK
 
 # Kineto before torch 1.12.
 _BEFORE = {
