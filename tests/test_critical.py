@@ -98,6 +98,11 @@ def test_no_time_at_all(tmp_path: Path) -> None:
         api.critical_path(write(tmp_path / "none.json", {"traceEvents": events}))
 
 
+def test_calls_without_length_follow_each_other(tmp_path: Path) -> None:
+    events = [call(ts, number, dur=0) for number, ts in enumerate((0, 10, 10, 20), 1)]
+    assert lengths(tmp_path, [*events, work("kernel", ADD, 25, 5, 4)]) == (30, None)
+
+
 def test_the_path_names_what_decides(tmp_path: Path) -> None:
     found, _ = api.critical_path(write(tmp_path / "trace.json", {"traceEvents": ONE_STREAM}))
     assert {tuple(piece): round(ns) for piece, ns in found.recorded.path.items() if ns} == {

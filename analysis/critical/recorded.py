@@ -239,7 +239,8 @@ def _before(threads: list[Thread], start: np.ndarray, end: np.ndarray) -> np.nda
     ends = sorted(zip(end.tolist(), range(len(threads)), strict=True))
     at, newest = 0, NONE
     for place, thread in enumerate(threads):
-        while at < len(ends) and ends[at][0] <= start[place]:
+        # A call without length ends where it starts, and is not before itself.
+        while at < len(ends) and ends[at] < (start[place], place):
             newest, at = ends[at][1], at + 1
         own = last.get(thread, NONE)
         own_end = end[own] if own != NONE else np.iinfo(np.int64).min // 2
