@@ -122,20 +122,12 @@ def varied(vary: Callable[[int, int], dict[str, Any]], events: int) -> Iterator[
         yield from call(number, **vary(number, calls))
 
 
-def chain_name(number: int) -> str:
-    functor = ("mul", "add", "pow", "rsqrt", "neg", "cos", "sin", "copy")[number % 8]
-    return f"void at::native::vectorized_elementwise_kernel<4, at::native::{functor}>"
-
-
-def _chain(number: int, kind: int) -> dict[str, Any]:
+def _chain(number: int) -> dict[str, Any]:
+    """Short kernels of the elementwise operators that one kernel could compute."""
+    kind = random.Random(number).choice(("mul", "add", "pow", "rsqrt", "neg", "cos", "sin", "copy"))
+    kernel = f"void at::native::vectorized_elementwise_kernel<4, at::native::{kind}>"
     how = {"every": 5, "dur": 4, "launch_us": 2, "after": 4, "gpu_us": 4.5}
-    return {**how, "name": f"aten::x{kind}", "dims": [[16, 64, 1024]], "kernel": chain_name(kind)}
-
-
-def _parallel(number: int, calls: int) -> dict[str, Any]:
-    """Threads that all work at the same time."""
-    turn, thread = divmod(number, _many(calls))
-    return {"ts": turn * 100 + thread * 0.01, "dur": 90, "tid": 200 + thread, "after": turn * 50 + 100}
+    return {**how, "name": f"aten::{kind}", "dims": [[16, 64, 1024]], "kernel": kernel}
 
 
 def _many(calls: int, each: int = 10) -> int:
@@ -147,27 +139,23 @@ CALLS: dict[str, Callable[[int, int], dict[str, Any]]] = {
     "one_stream": lambda i, calls: {"dims": [[64, 64], [64, 64]]},
     "streams": lambda i, calls: {"stream": STREAM + i % _many(calls)},
     "threads": lambda i, calls: {"tid": 200 + i % _many(calls)},
-    "threads_at_once": _parallel,
+    "two_threads": lambda i, calls: {"tid": 200 + i % 2},
     "processes": lambda i, calls: {"pid": 1000 + i % _many(calls)},
     "devices": lambda i, calls: {"device": i % _many(calls, 30)},
     "devices_at_once": lambda i, calls: {"device": i % _many(calls, 30), "gpu_us": 6 + 20 * _many(calls, 30)},
     "operator_names": lambda i, calls: {"name": f"my::operator_{i}"},
     "kernel_names": lambda i, calls: {"kernel": f"void my_kernel_{i}<float>(int)"},
-    "kernel_names_of_a_class": lambda i, calls: {"kernel": f"void elementwise_kernel_{i}<float>(int)"},
     "long_kernel_names": lambda i, calls: {"kernel": f"void k<{LONG}{i}>(int)"},
     "long_operator_names": lambda i, calls: {"name": f"x::{LONG}{i}"},
     "argument_shapes": lambda i, calls: {"name": "aten::mm", "dims": [[64, i + 1], [i + 1, 64]], "kernel": "gemm"},
     "queue": lambda i, calls: {"every": 10, "dur": 9, "after": calls * 10, "gpu_us": 9},
-    "kernels_overlap_next": lambda i, calls: {"gpu_us": 30},
     "kernels_overlap_all": lambda i, calls: {"gpu_us": calls * 20},
-    "operators_overlap_next": lambda i, calls: {"dur": 30},
     "operators_overlap_all": lambda i, calls: {"dur": calls * 20},
     "one_correlation": lambda i, calls: {"correlation": 7},
     "one_time": lambda i, calls: {"ts": 0},
     "no_length": lambda i, calls: {"dur": 0, "gpu_us": 0, "after": 0},
     "short_kernels": lambda i, calls: {"every": 5, "dur": 4, "launch_us": 2, "after": 4, "gpu_us": 0.5},
-    "chains": lambda i, calls: _chain(i, random.Random(i).randrange(8)),
-    "chains_that_repeat": lambda i, calls: _chain(i, i % 8),
+    "chains": lambda i, calls: _chain(i),
 }
 SHAPES: dict[str, Shape] = {name: partial(varied, vary) for name, vary in CALLS.items()}
 
@@ -185,16 +173,9 @@ def no_kernels(events: int) -> Iterator[Event]:
 
 
 @shape
-def no_launches(events: int) -> Iterator[Event]:
-    for i in range(events // 2):
-        made = list(call(i))
-        yield from (made[0], made[2])
-
-
-@shape
 def nested_operators(events: int) -> Iterator[Event]:
-    """300 deep, around one launch."""
-    depth = 300
+    """78 deep, around one launch."""
+    depth = 78
     for i in range(max(1, events // (depth + 2))):
         ts = i * 2000
         yield from (operator(f"op{level}", ts + level, 1900 - 2 * level, i + 1) for level in range(depth))
@@ -436,7 +417,7 @@ def counters(events: int) -> Iterator[Event]:
     for i in range(events // 3):
         yield operator("aten::add", i * 20, 15, i + 1)
         yield other("C", "", "GPU power", i * 20, args={"watts": i % 300})
-        yield other("C", "", f"counter {i % 1000}", i * 20, args={"value": i % 300})
+        yield other("C", "", f"counter {i % 50}", i * 20, args={"value": i % 300})
 
 
 @shape
@@ -458,13 +439,6 @@ def begins_and_ends(events: int) -> Iterator[Event]:
     for i in range(events // 2):
         yield other("B", "cpu_op", "aten::add", i * 20)
         yield other("E", "cpu_op", "aten::add", i * 20 + 10)
-
-
-@shape
-def begins_alone(events: int) -> Iterator[Event]:
-    for i in range(events // 2):
-        yield other("B", "cpu_op", "aten::add", i * 20)
-        yield operator("aten::mul", i * 20 + 1, 10, i + 1, tid=5)
 
 
 @shape

@@ -5,11 +5,14 @@ from __future__ import annotations
 import cProfile
 import functools
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from math import inf
 from pathlib import Path
+from types import CodeType
 
 import pytest
 from shapes import SHAPES, write
@@ -36,21 +39,38 @@ from molprof.analysis.trace_processor.wasm import counting
 from molprof.common.errors import MolprofError
 
 EVENTS = 800
-FACTOR = 2.3  # by which costs may grow for twice the events
-# What grows by less may do so by leaps: tables are enlarged when they are full, pages are split.
-LEAST_INSTRUCTIONS = 5_000_000
-LEAST_CALLS = 1_000
+FACTOR = 2.3  # by which a command may cost more for twice the events
+# A query or function may grow by leaps: tables are enlarged when they are full, pages are split. Of a square it is 4.
+FACTOR_OF_PART = 3.2
+LEAST = {"instructions": 5_000_000, "calls": 10_000, "seconds": 0.05}
+ALL = "all"
 _SQL = re.compile(rb"(?:INCLUDE|CREATE|WITH|SELECT)\b.*", re.DOTALL)
 _INCLUDED = re.compile(r"INCLUDE PERFETTO MODULE (\S+);\s*")
 
-Costs = dict[str, Counter[str]]  # of each command, by what they are of
+Costs = dict[str, dict[tuple[str, str], float]]  # of each command, by kind and by query or function
 
-# Shapes and commands that still take too long. Empty is the aim.
-KNOWN_SUPERLINEAR: dict[str, tuple[str, ...]] = {}
+# Shapes with many of what numpy might look at one by one, and their least number of events.
+TIMED = ("streams", "devices")
+LONG_EVENTS = 3_000
+# Shapes and commands whose cost still grows faster. The aim is an empty table.
+_TREES = ("module", "source", "operator")
+KNOWN_SUPERLINEAR = {
+    "threads": ("report", "trees"),
+    "two_threads": ("report", "trees"),
+    "processes": ("report", "trees"),
+    "devices": ("report", "trees"),
+    "idle_threads": ("report", "trees"),
+    "steps_with_threads": ("report", "trees"),
+    "operators_overlap_all": ("path",),
+    "module_names": ("memory",),
+    "one_time": _TREES,
+    "nested_operators_all": _TREES,
+    "nested_functions_all": (*_TREES, "reading"),
+}
 
 
-def costs(path: Path, shape: str, events: int) -> Costs:
-    """What each command costs for a trace of that shape and size."""
+def costs(path: Path, shape: str, events: int, clock: Callable[[], float] = time.perf_counter) -> Costs:
+    """What each command costs for a trace of that shape and size; functions are timed by `clock`."""
     write(path, shape, events)
     found: Costs = {}
     with counting() as requests, api.load(path, processes=1, cached=False) as trace:
@@ -59,14 +79,17 @@ def costs(path: Path, shape: str, events: int) -> Costs:
         def command(name: str) -> Iterator[None]:
             """Counts the block, which may find that the trace lacks what the command shows."""
             requests.clear()
-            profile = cProfile.Profile()
+            profile = cProfile.Profile(clock)
             with suppress(MolprofError), profile:
                 yield
-            counted = found.setdefault(name, Counter())
+            counted = found.setdefault(name, defaultdict(float))
             for request, instructions in requests:
-                counted[_title(request)] += instructions
+                _add(counted, "instructions", _title(request), instructions)
             for entry in profile.getstats():
-                counted[f"calls of {entry.code}"] += entry.callcount
+                function = _function(entry.code)
+                _add(counted, "calls", function, entry.callcount)
+                if "wasmtime" not in function:
+                    _add(counted, "seconds", function, entry.inlinetime)
 
         with command("report"):
             render(report_document(trace.report))
@@ -93,6 +116,11 @@ def costs(path: Path, shape: str, events: int) -> Costs:
     return found
 
 
+def _add(counted: dict[tuple[str, str], float], kind: str, what: str, cost: float) -> None:
+    counted[kind, what] += cost
+    counted[kind, ALL] += cost
+
+
 def _changed(recorded: Recorded) -> Recorded:
     """The same, but every seventh kernel has another name."""
     rows = (
@@ -109,30 +137,47 @@ def _title(request: bytes) -> str:
     return f"{' '.join(_INCLUDED.findall(text))}: {' '.join(_INCLUDED.sub('', text).split())[:80]}"
 
 
+def _function(code: CodeType | str) -> str:
+    return code if isinstance(code, str) else f"{code.co_name} ({code.co_filename}:{code.co_firstlineno})"
+
+
 @functools.cache
 def fixed(folder: Path) -> Costs:
     """What each command costs for a trace with next to nothing in it."""
     return costs(folder / "fixed.json", "one_stream", 3)
 
 
-def growth(fixed: Mapping[str, int], once: Mapping[str, int], twice: Mapping[str, int]) -> dict[str, float]:
-    """The factors above FACTOR by which costs grow, less those that do not depend on the number of events."""
-    found = {}
-    for what, count in twice.items():
-        least = LEAST_CALLS if what.startswith("calls of ") else LEAST_INSTRUCTIONS
-        before, after = (max(1, number - fixed.get(what, 0)) for number in (once.get(what, 0), count))
-        if after > least and after / before > FACTOR:
-            found[what] = after / before
+def growth(shape: str, fixed: Costs, before: Costs, after: Costs, kinds: Collection[str], doublings: int) -> list[str]:
+    """What grows by more than it may; queries without the instructions that do not depend on the number of events."""
+    found = []
+    for command in after.keys() - KNOWN_SUPERLINEAR.get(shape, ()):
+        for (kind, what), cost in after[command].items():
+            once = fixed[command][kind, what] if kind == "instructions" and what != ALL else 0
+            more, less = cost - once, before[command][kind, what] - once
+            factor = (FACTOR if what == ALL else FACTOR_OF_PART) ** doublings
+            if kind in kinds and more > LEAST[kind] and more > factor * less:
+                found.append(f"{command}: {more / less if less > 0 else inf:.2f} times the {kind} of {what}")
     return found
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_twice_the_events_cost_twice_as_much(
+def test_twice_the_events_take_twice_the_work(
     shape: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    once, twice = (costs(tmp_path / f"{events}.json", shape, events) for events in (EVENTS, 2 * EVENTS))
+    before, after = (costs(tmp_path / f"{events}.json", shape, events) for events in (EVENTS, 2 * EVENTS))
     base = fixed(tmp_path_factory.getbasetemp())
-    found = {name: grown for name in twice if (grown := growth(base[name], once[name], twice[name]))}
-    for name in KNOWN_SUPERLINEAR.get(shape, ()):
-        found.pop(name, None)
-    assert not found
+    assert growth(shape, base, before, after, ("instructions", "calls"), 1) == []
+
+
+@pytest.mark.parametrize("shape", TIMED)
+def test_four_times_the_events_take_four_times_the_time(shape: str, tmp_path: Path) -> None:
+    """What numpy does with arrays is not counted. A time that was disturbed is taken again."""
+    nothing: Costs = defaultdict(lambda: defaultdict(float))
+    for attempt in range(3):
+        before, after = (
+            costs(tmp_path / f"{attempt}-{events}.json", shape, events, time.process_time)
+            for events in (LONG_EVENTS, 4 * LONG_EVENTS)
+        )
+        if not (found := growth(shape, nothing, before, after, ("seconds",), 2)):
+            return
+    pytest.fail("\n".join(found))
