@@ -2,11 +2,15 @@
 """How fast and lean reading large traces is: molprof against other ways, in one run, as ratios.
 
     python benchmarks/read.py TRACE.json.gz[:SIZE] ... [--keep DIR] [--repeats 3] [--only molprof,json] [--peers PYTHON]
+    python benchmarks/read.py --growth streams,steps
 
 Repeats each real trace (benchmarks/repeat.py) up to its size, or takes the file that an earlier run kept, and reads it
 in turn with every installed reader, each in a process of its own. Absolute times hold for one machine on one day:
 compare the ratios, those of CPU time where others use the machine too. Rows are printed as they are finished; progress
 goes to standard error.
+
+--growth prints the CPU time of molprof, json.load and HTA for synthetic traces of a shape (shapes.py) that double, and
+the factors by which it grows.
 
 At the end, each file is judged alone: molprof should take at most 0.12 of json.load's time (0.2 below 0.5 GB), or at
 most 1.5 times the sum of the floors. Exit code 1: a file lags.
@@ -26,9 +30,11 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from readers import RECORDS, TOOLS, Tool
+from shapes import SHAPES, write
 from shared import parser, progress, table
 
 from molprof.common.memory import available_bytes, proportional_bytes, resident_bytes
@@ -44,6 +50,8 @@ _PROGRESS_S = 10
 _AIMS = ((0.5e9, 0.12), (0, 0.2))
 _OF_FLOORS = 1.5
 _JUDGED = ("molprof", "json", "decode", "engine")
+# Numbers of events of synthetic traces.
+_GROWING = (50_000, 100_000, 200_000)
 
 
 HEADINGS = ("read by", "wall, s", "CPU, s", "peak, GB", "wall ratio", "CPU ratio", "memory ratio")
@@ -124,6 +132,10 @@ def _end(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
+def _is_there(tool: Tool, options: argparse.Namespace) -> bool:
+    return tool.package is None or _has(options.peers, tool.package)
+
+
 def _has(python: str, package: str) -> bool:
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -164,7 +176,7 @@ def _file(trace: Path, size: float, folder: Path) -> File:
 
 def _arguments() -> argparse.Namespace:
     options = parser(__doc__)
-    options.add_argument("traces", nargs="+", metavar="TRACE[:SIZE]", help="SIZE: uncompressed bytes, such as 2e8")
+    options.add_argument("traces", nargs="*", metavar="TRACE[:SIZE]", help="SIZE: uncompressed bytes, such as 2e8")
     options.add_argument("--size", type=float, default=1e9, help="size where none is given")
     options.add_argument(
         "--only", default=",".join(TOOLS), help="readers, separated by commas; molprof always comes first"
@@ -177,12 +189,18 @@ def _arguments() -> argparse.Namespace:
     )
     options.add_argument("--peers", default=sys.executable, help="Python of an environment that has the other packages")
     options.add_argument("--keep", type=Path, help="folder to keep the files in for later runs")
+    options.add_argument("--growth", metavar="SHAPES", help="shapes of traces, separated by commas; all: each of them")
     options.add_argument("--limit", type=float, default=1800, help="seconds that a reader may take")
     options.add_argument("--memory", type=float, help="bytes that a reader may take  [default: available, less 2 GiB]")
     found = options.parse_args()
     found.memory = found.memory or (available_bytes() or 1 << 50) - _FREE_BYTES
     if unknown := set(found.only.split(",")) - set(TOOLS):
         options.error(f"--only: no reader {', '.join(sorted(unknown))}; use {', '.join(TOOLS)}")
+    found.growth = list(SHAPES) if found.growth == "all" else found.growth.split(",") if found.growth else []
+    if unknown := set(found.growth) - set(SHAPES):
+        options.error(f"--growth: no shape {', '.join(sorted(unknown))}; use {', '.join(SHAPES)}")
+    if not found.traces and not found.growth:
+        options.error("give traces, or --growth")
     try:
         pairs = [item.rpartition(":") if not item.endswith("z") else (item, "", found.size) for item in found.traces]
         found.traces = [(Path(name), float(size)) for name, _, size in pairs]
@@ -202,6 +220,8 @@ def main() -> int:
         for name in ("whole", "raw"):  # compiles the engine
             read(TOOLS[name], small, cache, options)
         print(f"{environment()}\n")
+        if options.growth:
+            _grow(Path(temporary) / "grown.json", cache, options)
         verdicts = []
         for trace, size in options.traces:
             file = _file(trace, size, folder)
@@ -211,6 +231,27 @@ def main() -> int:
     return 0 if all(good for _, good in verdicts) else 1
 
 
+def _grow(path: Path, cache: Path, options: argparse.Namespace) -> None:
+    """Print the CPU time of molprof and json.load for traces of each shape, and its factors where events double."""
+    factors = [f"{size // 1000}k / {less // 1000}k" for less, size in pairwise(_GROWING)]
+    names = [name for name in ("molprof", "json", "hta") if _is_there(TOOLS[name], options)]
+    print(table(("shape", "read by", *(f"{size // 1000}k events, s" for size in _GROWING), *factors), [], left=2))
+    for shape in options.growth:
+        times: dict[str, list[Measured]] = {name: [] for name in names}
+        for events in _GROWING:
+            write(path, shape, events)
+            for name, results in times.items():
+                if not any(result.failure for result in results):
+                    results.append(read(TOOLS[name], path, cache, options, sampled=False))
+        for name, results in times.items():
+            cells = [f"{result.cpu_s:.2f}" if result.failure is None else result.failure for result in results]
+            cells += [""] * (len(_GROWING) - len(cells))
+            grown = [f"{b.cpu_s / a.cpu_s:.2f}" if b.failure is None else "" for a, b in pairwise(results)]
+            grown += [""] * (len(factors) - len(grown))
+            print(f"| {' | '.join((shape, TOOLS[name].title, *cells, *grown))} |", flush=True)
+    print()
+
+
 def _measure(file: File, cache: Path, options: argparse.Namespace) -> dict[str, Measured]:
     """Print a row for each reader of one file, and give what was measured."""
     print(f"{file.title}, {file.events / 1e6:.2f} M events\n")
@@ -218,7 +259,7 @@ def _measure(file: File, cache: Path, options: argparse.Namespace) -> dict[str, 
     rows: dict[str, Measured] = {}
     for name in ["molprof", *(name for name in options.only.split(",") if name != "molprof")]:
         tool = TOOLS[name]
-        if tool.package and not _has(options.peers, tool.package):
+        if not _is_there(tool, options):
             print(f"| {tool.title} | not installed | | | | | |", flush=True)
             continue
         if name == "cached":
@@ -243,7 +284,7 @@ def _measure(file: File, cache: Path, options: argparse.Namespace) -> dict[str, 
 def _verdict(file: File, rows: dict[str, Measured]) -> tuple[str, bool]:
     """How molprof does with one file, and whether that is good: well below json.load, or near the floors."""
     failed = [name for name in _JUDGED if name in rows and rows[name].failure]
-    if failed or rows.keys() < set(_JUDGED):
+    if failed or set(_JUDGED) - rows.keys():
         return f"{file.title}: not judged without {', '.join(failed or sorted(set(_JUDGED) - rows.keys()))}", not failed
     aim = next(ratio for least_bytes, ratio in _AIMS if file.bytes >= least_bytes)
     of_json, of_floors = (

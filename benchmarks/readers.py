@@ -58,7 +58,7 @@ with open_engine() as engine, open(sys.argv[1], "rb") as file:
 """
 _JSON = """
 import gzip, json, sys
-with gzip.open(sys.argv[1]) as file:
+with (gzip.open if sys.argv[1].endswith("gz") else open)(sys.argv[1]) as file:
     json.load(file)
 """
 _RAW = """

@@ -4,7 +4,7 @@
 python benchmarks/shapes.py SHAPE EVENTS OUT.json writes one; without arguments it lists the shapes.
 
 A shape has much of one thing: streams, names, steps, graph replays. Most are calls: every 20 µs an operator that
-launches a kernel. Times are in µs.
+launches a kernel.
 """
 
 from __future__ import annotations
@@ -18,101 +18,32 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from trace_events import (
+    ADD,
+    STREAM,
+    Event,
+    call,
+    function,
+    marked,
+    memory,
+    operator,
+    other,
+    piece,
+    runtime,
+    step,
+    work,
+)
 
-Event = dict[str, Any]
 Shape = Callable[[int], Iterator[Event]]
 
-HOST, THREAD, STREAM = 100, 100, 7
 START_US = 1e9
-ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
 LONG = "std::tuple<float, int>, " * 40
 RANKS = 2
 ALLREDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-ALLREDUCE_ARGS = {
+ALLREDUCE_ARGS: Event = {
     "Collective name": "allreduce", "In msg nelems": 1024, "Out msg nelems": 1024, "Group size": RANKS,
     "dtype": "Float", "Process Group Name": "0", "Process Group Ranks": "[0, 1]",
 }  # fmt: skip
-
-
-def piece(
-    category: str, name: str, ts: float, dur: float, pid: int | str = HOST, tid: int | str = THREAD, **args: Any
-) -> Event:
-    """A complete event."""
-    return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
-
-
-def marked(name: str, ts: float, dur: float, tid: int = THREAD) -> Event:
-    """A range of record_function."""
-    return piece("user_annotation", name, ts, dur, tid=tid)
-
-
-def step(number: int, ts: float, dur: float) -> Event:
-    return marked(f"ProfilerStep#{number}", ts, dur)
-
-
-def function(name: str, ts: float, dur: float, number: int = 1, tid: int = THREAD, **args: Any) -> Event:
-    """A call of a Python function, or of a module."""
-    return piece("python_function", name, ts, dur, tid=tid, **{"Python id": number, "Python parent id": 0, **args})
-
-
-def operator(name: str, ts: float, dur: float, number: int, dims: Any = None, **where: Any) -> Event:
-    args: Event = {"External id": number}
-    if dims is not None:
-        args |= {"Input Dims": dims, "Input type": ["float"] * len(dims), "Input Strides": [[1]] * len(dims)}
-        args |= {"Concrete Inputs": [""] * len(dims)}
-    return piece("cpu_op", name, ts, dur, **where, **args)
-
-
-def runtime(name: str, ts: float, dur: float, number: int, **args: Any) -> Event:
-    """A call of the CUDA runtime."""
-    return piece("cuda_runtime", name, ts, dur, **{"External id": number, "correlation": number, **args})
-
-
-def work(name: str, ts: float, dur: float, number: int, device: int = 0, stream: int = STREAM, **args: Any) -> Event:
-    """A kernel, or a copy where args have bytes."""
-    category = "gpu_memcpy" if "bytes" in args else "kernel"
-    given = {"External id": number, "correlation": number, "device": device, "stream": stream, "context": 1}
-    return piece(category, name, ts, dur, device, stream, **{**given, "grid": [10, 1, 1], "block": [128, 1, 1], **args})
-
-
-def memory(size: int, ts: float, address: int, total: int, device: int = 0) -> Event:
-    """An allocation, or with a negative size a free."""
-    args = {"Bytes": size, "Addr": address, "Total Allocated": total, "Total Reserved": 2 * total}
-    event = {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": HOST, "tid": THREAD, "ts": ts}
-    return {**event, "args": {**args, "Device Type": 1, "Device Id": device}}
-
-
-def other(phase: str, category: str, name: str, ts: float, tid: int = THREAD, **fields: Any) -> Event:
-    """An event that is not complete: an end of a flow, a counter, half a slice."""
-    return {"ph": phase, "cat": category, "name": name, "pid": HOST, "tid": tid, "ts": ts, **fields}
-
-
-def call(
-    number: int,
-    *,
-    every: float = 20,
-    ts: float | None = None,
-    name: str = "aten::add",
-    dur: float = 15,
-    dims: Any = None,
-    launch_us: float = 5,
-    launch: str = "cudaLaunchKernel",
-    kernel: str = ADD,
-    after: float = 12,
-    gpu_us: float = 6,
-    device: int = 0,
-    stream: int = STREAM,
-    pid: int = HOST,
-    tid: int = THREAD,
-    correlation: int | None = None,
-    **args: Any,
-) -> Iterator[Event]:
-    """An operator, its launch and the kernel; `number` counts from 0, `after` is when the kernel starts."""
-    begin = number * every if ts is None else ts
-    number = number + 1 if correlation is None else correlation
-    yield operator(name, begin, dur, number, dims, pid=pid, tid=tid)
-    yield runtime(launch, begin + min(5, dur / 3), min(launch_us, dur / 2), number, pid=pid, tid=tid)
-    yield work(kernel, begin + after, gpu_us, number, device, stream, **args)
 
 
 def varied(vary: Callable[[int, int], dict[str, Any]], events: int) -> Iterator[Event]:
@@ -218,34 +149,19 @@ def range_names(events: int) -> Iterator[Event]:
         yield from islice(call(i), 1, None)
 
 
-def _functions(events: int, name: Callable[[int, int], str], **args: Any) -> Iterator[Event]:
+def _functions(events: int, name: Callable[[int, int], str], *keys: str) -> Iterator[Event]:
     """30 Python functions around each launch."""
     for i in range(events // 33):
         for level in range(30):
-            numbers = {"Python parent id": level, **dict.fromkeys(args, i * 30 + level)}
+            numbers = {"Python parent id": level, **dict.fromkeys(keys, i * 30 + level)}
             yield function(name(i, level), i * 200 + level, 180 - 2 * level, i * 30 + level, **numbers)
         yield from call(i, ts=i * 200 + 40, dur=20, gpu_us=40)
 
 
 @shape
-def functions(events: int) -> Iterator[Event]:
-    yield from _functions(events, lambda i, level: f"mod{level % 7}.py({level}): fn{level + i % 13}")
-
-
-@shape
-def function_names(events: int) -> Iterator[Event]:
-    yield from _functions(events, lambda i, level: f"mod{i}.py({level}): fn{level * 1000 + i}")
-
-
-@shape
-def module_names(events: int) -> Iterator[Event]:
-    yield from _functions(events, lambda i, level: f"nn.Module: Layer_{i * 30 + level}", **{"Python module id": 0})
-
-
-@shape
 def generate_with_stacks(events: int) -> Iterator[Event]:
     """The decode steps of transformers' generate, as its Python functions show them."""
-    folder, steps = "transformers/generation", events // 14
+    folder, steps = "transformers/generation", events // 12
     yield function(f"{folder}/utils.py(2000): generate", 0, steps * 300 + 15, 1)
     yield function(f"{folder}/utils.py(2800): _sample", 1, steps * 300 + 12, 2)
     for i in range(steps):
@@ -268,26 +184,6 @@ def _graphs(replays: int, kernels: int, node: Callable[[int, int], dict[str, int
         yield operator("aten::replay", ts, 40, i + 1)
         yield runtime("cudaGraphLaunch", ts + 2, 20, i + 1, **graph)
         yield from (work(f"k{k % 40}", ts + 30 + k * 10, 8, i + 1, **node(i, k)) for k in range(kernels))
-
-
-@shape
-def graph_replays(events: int) -> Iterator[Event]:
-    yield from _graphs(events // 22, 20, lambda i, k: {"graph id": 5, "graph node id": k + 1})
-
-
-@shape
-def graph_replays_without_numbers(events: int) -> Iterator[Event]:
-    yield from _graphs(events // 22, 20, lambda i, k: {})
-
-
-@shape
-def large_graphs(events: int) -> Iterator[Event]:
-    yield from _graphs(8, events // 8, lambda i, k: {"graph id": 5, "graph node id": k + 1})
-
-
-@shape
-def graphs_replayed_once(events: int) -> Iterator[Event]:
-    yield from _graphs(events // 6, 4, lambda i, k: {"graph id": i + 1, "graph node id": 4 * i + k + 1})
 
 
 @shape
@@ -332,11 +228,11 @@ def serving_steps(events: int) -> Iterator[Event]:
 def collectives(events: int) -> Iterator[Event]:
     for i in range(events // 4):
         ts = i * 50
-        args = {"Input Dims": [[1024]], "Input type": ["float"]}
+        args: Event = {"Input Dims": [[1024]], "Input type": ["float"]}
         yield piece("user_annotation", "nccl:all_reduce", ts + 1, 13, **args)
         yield from call(
             i, ts=ts, name="c10d::allreduce_", dims=[[1024]], launch="cudaLaunchKernelExC", kernel=ALLREDUCE,
-            after=15, gpu_us=30, stream=20, **ALLREDUCE_ARGS, Seq=i,
+            after=15, gpu_us=30, stream=20, work_args={**ALLREDUCE_ARGS, "Seq": i},
         )  # fmt: skip
 
 
@@ -392,24 +288,12 @@ def allocations_freed_in_reverse(events: int) -> Iterator[Event]:
         yield memory(size, i * 2, 10**6 + 512 * min(i, 2 * half - 1 - i), 512 * live)
 
 
-@shape
-def flows(events: int) -> Iterator[Event]:
-    for i in range(events // 6):
-        yield from call(i)
-        yield from _flow(i + 1, i * 20)
-        yield other("s", "fwdbwd", "fwdbwd", i * 20 + 1, id=i + 1)
-
-
-@shape
-def flows_of_one_number(events: int) -> Iterator[Event]:
+def _flows(events: int, number: Callable[[int], int]) -> Iterator[Event]:
+    """Calls with an arrow from launch to kernel."""
     for i in range(events // 5):
         yield from call(i)
-        yield from _flow(7, i * 20)
-
-
-def _flow(number: int, ts: float) -> Iterator[Event]:
-    yield other("s", "ac2g", "ac2g", ts + 5, id=number)
-    yield {**other("f", "ac2g", "ac2g", ts + 12, STREAM, id=number, bp="e"), "pid": 0}
+        yield other("s", "ac2g", "ac2g", i * 20 + 5, id=number(i))
+        yield {**other("f", "ac2g", "ac2g", i * 20 + 12, STREAM, id=number(i), bp="e"), "pid": 0}
 
 
 @shape
@@ -489,7 +373,7 @@ def copies(events: int) -> Iterator[Event]:
     """Of a few bytes to the host, each waited for."""
     name, kernel = "aten::copy_", "Memcpy DtoH (Device -> Pageable)"
     for i in range(events // 4):
-        yield from call(i, every=30, name=name, dur=28, launch="cudaMemcpyAsync", kernel=kernel, bytes=8)
+        yield from call(i, every=30, name=name, dur=28, launch="cudaMemcpyAsync", kernel=kernel, work_args={"bytes": 8})
         yield runtime("cudaStreamSynchronize", i * 30 + 12, 10, 10**7 + i)
 
 
@@ -502,6 +386,23 @@ def idle_threads(events: int) -> Iterator[Event]:
         yield function(f"f.py({i % 50}): g", i * 40, 35, i + 1, tid)
         yield marked("work", i * 40, 35, tid)
         yield from call(i, every=40, tid=tid)
+
+
+SHAPES |= {
+    "functions": lambda events: _functions(events, lambda i, level: f"mod{level % 7}.py({level}): fn{level + i % 13}"),
+    "function_names": lambda events: _functions(events, lambda i, level: f"mod{i}.py({level}): fn{level * 1000 + i}"),
+    "module_names": lambda events: _functions(
+        events, lambda i, level: f"nn.Module: Layer_{i * 30 + level}", "Python module id"
+    ),
+    "graph_replays": lambda events: _graphs(events // 22, 20, lambda i, k: {"graph id": 5, "graph node id": k + 1}),
+    "graph_replays_without_numbers": lambda events: _graphs(events // 22, 20, lambda i, k: {}),
+    "large_graphs": lambda events: _graphs(8, events // 8, lambda i, k: {"graph id": 5, "graph node id": k + 1}),
+    "graphs_replayed_once": lambda events: _graphs(
+        events // 6, 4, lambda i, k: {"graph id": i + 1, "graph node id": 4 * i + k + 1}
+    ),
+    "flows": lambda events: _flows(events, lambda i: i + 1),
+    "flows_of_one_number": lambda events: _flows(events, lambda i: 7),
+}
 
 
 def write(path: Path, name: str, events: int, rank: int = 0) -> int:
