@@ -5,8 +5,6 @@
 --   FROM molprof_chain_kernel
 --   ORDER BY chain, form, place, pattern;
 
-INCLUDE PERFETTO MODULE molprof.work_totals;
-
 -- Kernels that do the work of a chain, where they are from, and how they are asked for.
 CREATE PERFETTO TABLE molprof_fused_kernel(
   -- What the chain does.
@@ -149,50 +147,3 @@ SELECT
 FROM chain
 JOIN part USING (part)
 ORDER BY chain.chain, chain.form, chain.place, part.pattern;
-
--- Names of the trace in lower case.
-CREATE PERFETTO TABLE _molprof_lower_name AS
-SELECT
-  category,
-  name,
-  count,
-  time_ns,
-  LOWER(name) AS lower_name
-FROM molprof_work_total;
-
--- Names of the trace by form and place, of forms that have names for all of their places.
-CREATE PERFETTO TABLE _molprof_chain_name AS
-WITH
-  named AS MATERIALIZED (
-    SELECT DISTINCT
-      kernel.chain,
-      kernel.form,
-      kernel.place,
-      work.name
-    FROM _molprof_lower_name AS work
-    JOIN molprof_chain_kernel AS kernel
-      ON work.lower_name GLOB kernel.pattern AND NOT work.lower_name GLOB kernel.unless
-  ),
-  whole AS (
-    SELECT
-      chain,
-      form,
-      COUNT(DISTINCT place) AS places
-    FROM named
-    GROUP BY chain, form
-    INTERSECT
-    SELECT
-      chain,
-      form,
-      MAX(place)
-    FROM molprof_chain_kernel
-    GROUP BY chain, form
-  )
-SELECT
-  named.chain,
-  named.form,
-  named.place,
-  named.name
-FROM named
-JOIN whole USING (chain, form)
-ORDER BY named.chain, named.form, named.place, named.name;

@@ -30,15 +30,16 @@ CREATE PERFETTO VIEW molprof_exposed_kernel(
   hidden_ns DURATION
 ) AS
 SELECT
-  name,
-  class,
-  count,
-  time_ns,
-  busy_ns,
-  exposed_ns,
-  busy_ns - exposed_ns AS hidden_ns
-FROM _molprof_fact_exposed_name
-ORDER BY exposed_ns DESC, name, class;
+  work.name,
+  part.class,
+  part.count,
+  part.time_ns,
+  part.busy_ns,
+  part.exposed_ns,
+  part.busy_ns - part.exposed_ns AS hidden_ns
+FROM _molprof_fact_exposed_name AS part
+JOIN _molprof_fact_work_total AS work USING (name_id)
+ORDER BY part.exposed_ns DESC, work.name, part.class;
 
 -- Pairs of classes whose work runs at the same time on a device.
 CREATE PERFETTO VIEW molprof_class_overlap(

@@ -37,18 +37,6 @@ CREATE PERFETTO VIEW molprof_fused_chain(
   source STRING
 ) AS
 WITH
-  fused AS (
-    SELECT
-      chain,
-      SUM(count) AS count,
-      SUM(time_ns) AS time_ns
-    FROM (
-      SELECT DISTINCT kernel.chain, work.category, work.name, work.count, work.time_ns
-      FROM molprof_fused_kernel AS kernel
-      JOIN _molprof_lower_name AS work ON work.lower_name GLOB kernel.pattern
-    )
-    GROUP BY chain
-  ),
   known AS (
     SELECT
       chain,
@@ -71,6 +59,6 @@ SELECT
   known.source
 FROM known
 LEFT JOIN _molprof_fact_chain_sum AS match USING (chain)
-LEFT JOIN fused USING (chain)
+LEFT JOIN _molprof_fact_fused_sum AS fused USING (chain)
 WHERE match.count > 0 OR fused.count > 0
 ORDER BY saved_ns DESC, known.chain;

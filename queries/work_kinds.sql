@@ -64,8 +64,8 @@ WITH
       IIF(steps.found, work.time_ns - IFNULL(other.time_ns, 0), 0) AS step_time_ns
     FROM (SELECT COUNT() > 0 AS found FROM molprof_call_step) AS steps
     CROSS JOIN named
-    JOIN molprof_work_total AS work ON work.category = named.category AND work.name = named.name
-    LEFT JOIN _molprof_fact_work_outside_steps AS other ON other.category = named.category AND other.name = named.name
+    JOIN _molprof_fact_work_total AS work ON work.category = named.category AND work.name = named.name
+    LEFT JOIN _molprof_fact_work_outside_steps AS other USING (name_id)
     UNION ALL
     SELECT
       kind,

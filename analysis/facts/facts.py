@@ -13,6 +13,7 @@ from molprof.analysis.facts import gaps
 from molprof.analysis.facts.chains import NO_CHAINS, Chains, Form, find_chains
 from molprof.analysis.facts.gaps import NO_STREAM, NONE, Array
 from molprof.analysis.facts.intervals import Coverage, on_one_line, overlaps
+from molprof.analysis.facts.patterns import Glob, first_matches, lowered
 from molprof.analysis.facts.slices import DRIVER, KERNEL, OPERATOR, RECORDED, RUNTIME, Slices, read_slices
 from molprof.queries import PACKAGE
 
@@ -41,8 +42,19 @@ WHERE phase.phase GLOB 'mask_*' OR phase.phase GLOB 'grammar_*'
 """
 
 
-_CLASSES = "SELECT category, name, class FROM molprof_work_class"
-_CHAINS = "SELECT chain, form, place, name FROM _molprof_chain_name ORDER BY chain, form, place, name"
+_CLASSES = "SELECT pattern, class FROM molprof_kernel_pattern ORDER BY priority, pattern"
+_OPERATORS_AROUND = """
+SELECT call.value AS id, (
+  SELECT around.name
+  FROM ancestor_slice(call.value) AS around
+  WHERE around.category = 'cpu_op'
+  ORDER BY around.depth DESC
+  LIMIT 1
+) AS operator
+FROM json_each('{ids}') AS call
+"""
+_FUSED = "SELECT chain, pattern FROM molprof_fused_kernel"
+_CHAINS = "SELECT chain, form, place, pattern, unless FROM molprof_chain_kernel ORDER BY chain, form, place, pattern"
 _PHASE_LANES = "SELECT id, ts, ts_end, upid, tid FROM _molprof_phase_lane"
 _STEP_LANES = "SELECT id, ts, ts_end, upid, tid FROM _molprof_step_lane"
 _RUNS = "SELECT ts - gap_ns AS ts, ts AS ts_end FROM molprof_profiler_run WHERE gap_ns > 0"
@@ -86,6 +98,11 @@ def _looked_up(numbers: Array, values: Mapping[int, int]) -> Array:
         if number < len(table) - 1:
             table[number] = value
     return table[numbers]
+
+
+def _memory_class(category: str, name: str) -> str:
+    """The class of a copy or set: what a copy's name says before its kinds of memory, `memcpy DtoH`."""
+    return "memset" if category == "gpu_memset" else name.partition(" (")[0].replace("Memcpy", "memcpy")
 
 
 class Facts:
@@ -170,8 +187,45 @@ class Facts:
     @cached_property
     def names(self) -> tuple[WorkName, ...]:
         """The distinct names of work, by category and name."""
-        classes = {row[:2]: row[2] for row in self.rows(_CLASSES, "kernel_classes")}
-        return tuple(WorkName(*name, classes[name]) for name in sorted(self.slices.names))
+        kernels = [name for category, name in sorted(self.slices.names) if category == "kernel"]
+        classes = self._kernel_classes(kernels)
+        return tuple(
+            WorkName(category, name, classes[name] if category == "kernel" else _memory_class(category, name))
+            for category, name in sorted(self.slices.names)
+        )
+
+    def _kernel_classes(self, kernels: list[str]) -> dict[str, str]:
+        """The class of each kernel: by its name, else by the operator that launched the first of that name."""
+        rows = self.rows(_CLASSES, "kernel_patterns")
+        patterns, names = [row[0] for row in rows], [row[1] for row in rows]
+        classes = {
+            kernel: None if number is None else names[number]
+            for kernel, number in zip(kernels, first_matches(kernels, patterns), strict=True)
+        }
+        unknown = [kernel for kernel, work_class in classes.items() if work_class is None]
+        operators = self._operators_of_first(unknown)
+        distinct = list(dict.fromkeys(operators.values()))
+        known = dict(zip(distinct, first_matches(distinct, patterns), strict=True))
+        for kernel in unknown:
+            number = known.get(operators.get(kernel, ""))
+            classes[kernel] = "other" if number is None else names[number]
+        return {kernel: work_class or "other" for kernel, work_class in classes.items()}
+
+    def _operators_of_first(self, kernels: list[str]) -> dict[str, str]:
+        """The innermost operator around the call that started the first kernel of each name, where there is one."""
+        if not kernels:
+            return {}
+        slices = self.slices
+        work = np.flatnonzero(slices.name >= 0)
+        first = np.full(len(slices.names), len(slices.ts))
+        np.minimum.at(first, slices.name[work], work)
+        number_of = {name: number for number, (category, name) in enumerate(slices.names) if category == "kernel"}
+        call_of = dict(zip(self.work.id.tolist(), self.work.call.tolist(), strict=True))
+        calls = {kernel: call_of[int(first[number_of[kernel]])] for kernel in kernels}
+        ids = sorted({int(self.calls.id[call]) for call in calls.values() if call != NONE})
+        operator_of = dict(self.rows(_OPERATORS_AROUND.format(ids=ids), None))
+        found = {kernel: operator_of.get(int(self.calls.id[call])) for kernel, call in calls.items() if call != NONE}
+        return {kernel: operator for kernel, operator in found.items() if operator is not None}
 
     @cached_property
     def name_of(self) -> Array:
@@ -193,17 +247,35 @@ class Facts:
     @cached_property
     def chains(self) -> Chains:
         """Chains of kernels that one kernel of a library does."""
-        numbers: dict[str, list[int]] = {}
-        for number, name in enumerate(self.names):
-            numbers.setdefault(name.name, []).append(number)
-        forms: dict[tuple[str, int], dict[int, set[int]]] = {}
-        for chain, form, place, name in self.rows(_CHAINS, "chain_names"):
-            forms.setdefault((chain, form), {}).setdefault(place, set()).update(numbers[name])
+        texts = [lowered(name.name) for name in self.names]
+        taken: dict[tuple[str, str], frozenset[int]] = {}
+        forms: dict[tuple[str, int], dict[int, frozenset[int]]] = {}
+        for chain, form, place, *patterns in self.rows(_CHAINS, "chain_names"):
+            key = patterns[0], patterns[1]
+            if key not in taken:
+                glob, unless = map(Glob, key)
+                taken[key] = frozenset(
+                    number for number, text in enumerate(texts) if glob.matches(text) and not unless.matches(text)
+                )
+            places = forms.setdefault((chain, form), {})
+            places[place] = places.get(place, frozenset()) | taken[key]
         known = [
-            Form(chain, tuple(frozenset(places[place]) for place in sorted(places)))
+            Form(chain, tuple(places[place] for place in sorted(places)))
             for (chain, _), places in forms.items()
+            if all(places.values())
         ]
         return find_chains(self.work, self.name_of, known) if known else NO_CHAINS
+
+    @cached_property
+    def fused(self) -> dict[str, frozenset[int]]:
+        """The names of work, as indices, that do all that a chain does, by the chain."""
+        texts = [lowered(name.name) for name in self.names]
+        found: dict[str, frozenset[int]] = {}
+        for chain, pattern in self.rows(_FUSED, "chain_names"):
+            glob = Glob(pattern)
+            mine = frozenset(number for number, text in enumerate(texts) if glob.matches(text))
+            found[chain] = found.get(chain, frozenset()) | mine
+        return {chain: names for chain, names in found.items() if names}
 
     @cached_property
     def phase_bound(self) -> tuple[Array, Array, Array]:

@@ -91,10 +91,7 @@ def _exposed_names(facts: Facts) -> Sequence[Column]:
     work, names_ = facts.work, facts.names
     found = coverage.exposure(work, facts.name_of, len(names_))
     count, time_ns = _totals(facts.name_of, work, len(names_))
-    return (
-        [name.category for name in names_], [name.name for name in names_], [name.work_class for name in names_],
-        count, time_ns, found.busy, found.exposed,
-    )  # fmt: skip
+    return np.arange(len(names_)), [name.work_class for name in names_], count, time_ns, found.busy, found.exposed
 
 
 def _exposed_classes(facts: Facts) -> Sequence[Column]:
@@ -148,6 +145,17 @@ def _chain_sums(facts: Facts) -> Sequence[Column]:
     np.add.at(sums[0], number, found.time_ns)
     np.add.at(sums[1], number, found.time_ns - found.longest_ns)
     return chains, np.bincount(number, minlength=len(chains)), sums[0], sums[1]
+
+
+def _fused_sums(facts: Facts) -> Sequence[Column]:
+    count, times = _totals(facts.name_of, facts.work, len(facts.names))
+    chains = sorted(facts.fused)
+    rows = [sorted(facts.fused[chain]) for chain in chains]
+    return chains, [int(count[row].sum()) for row in rows], [int(times[row].sum()) for row in rows]
+
+
+def _work_classes(facts: Facts) -> Sequence[Column]:
+    return np.arange(len(facts.names)), [name.work_class for name in facts.names]
 
 
 def _streams(facts: Facts) -> Sequence[Column]:
@@ -222,7 +230,7 @@ def _work_totals(facts: Facts) -> Sequence[Column]:
     np.minimum.at(first, slices.name[work], work)
     count = np.bincount(slices.name[work], minlength=size)
     categories, texts = zip(*(slices.names[number] for number in order), strict=True) if size else ((), ())
-    return categories, texts, count[order], times[order], first[order]
+    return np.arange(size), categories, texts, count[order], times[order], first[order]
 
 
 def _step_runs(facts: Facts) -> Sequence[Column]:
@@ -273,8 +281,7 @@ def _outside_steps(facts: Facts) -> Sequence[Column]:
     np.add.at(times, name_of, (work.ts_end - work.ts)[outside])
     count = np.bincount(name_of, minlength=len(facts.names))
     there = np.flatnonzero(count)
-    names_ = [facts.names[number] for number in there.tolist()]
-    return [name.category for name in names_], [name.name for name in names_], count[there], times[there]
+    return there, count[there], times[there]
 
 
 _CALL_SUMS = (
@@ -284,7 +291,11 @@ _EXPOSURE = ("busy_ns DURATION", "exposed_ns DURATION")
 TABLES = {
     "recorded": FactTable(("rank LONG", "ts TIMESTAMP", "ts_end TIMESTAMP"), _recorded),
     "work_total": FactTable(
-        ("category STRING", "name STRING", "count LONG", "time_ns DURATION", "first_id JOINID(slice.id)"), _work_totals
+        (
+            "name_id LONG", "category STRING", "name STRING", "count LONG", "time_ns DURATION",
+            "first_id JOINID(slice.id)",
+        ),
+        _work_totals,
     ),
     "device": FactTable(
         ("device STRING", "span_ns DURATION", "busy_ns DURATION", "idle_ns DURATION", "count LONG"), _devices
@@ -306,7 +317,7 @@ TABLES = {
         _idle_gaps,
     ),
     "exposed_name": FactTable(
-        ("category STRING", "name STRING", "class STRING", "count LONG", "time_ns DURATION", *_EXPOSURE), _exposed_names
+        ("name_id LONG", "class STRING", "count LONG", "time_ns DURATION", *_EXPOSURE), _exposed_names
     ),
     "exposed_class": FactTable(("class STRING", "count LONG", "time_ns DURATION", *_EXPOSURE), _exposed_classes),
     "exposed_phase": FactTable(("phase STRING", "count LONG", "time_ns DURATION", *_EXPOSURE), _exposed_phases),
@@ -319,6 +330,8 @@ TABLES = {
         _chains,
     ),
     "chain_sum": FactTable(("chain STRING", "count LONG", "time_ns DURATION", "saved_ns DURATION"), _chain_sums),
+    "fused_sum": FactTable(("chain STRING", "count LONG", "time_ns DURATION"), _fused_sums),
+    "work_class": FactTable(("name_id LONG", "class STRING"), _work_classes),
     "stream": FactTable(
         (
             "device STRING", "stream LONG", "count LONG", "kernels LONG", "time_ns DURATION", "span_ns DURATION",
@@ -337,7 +350,7 @@ TABLES = {
     "step_sum": FactTable(("step_id JOINID(slice.id)", *_CALL_SUMS), _step_sums),
     "phase_sum": FactTable(("phase_id JOINID(slice.id)", *_CALL_SUMS), _phase_sums),
     "work_outside_steps": FactTable(
-        ("category STRING", "name STRING", "count LONG", "time_ns DURATION"), _outside_steps
+        ("name_id LONG", "count LONG", "time_ns DURATION"), _outside_steps
     ),
     "step_run": FactTable(("step_id JOINID(slice.id)", "first LONG", "last LONG"), _step_runs),
     "operator_step_run": FactTable(("step_id JOINID(slice.id)", "first LONG", "last LONG"), _operator_step_runs),

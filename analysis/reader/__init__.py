@@ -8,8 +8,8 @@ SQL sees the names of Perfetto's own reader of Chrome JSON, so a query also runs
 - args: `EXTRACT_ARG(arg_set_id, 'args.correlation')`, `'args.External id'`, `'args.grid[0]'`; true and false are 1 and
   0; null, {} and [] have no row.
 - `thread.tid` and `process.pid` are the file's where these are integers from 1 to 2**31 - 1, or pid 0 with its tid 0.
-  Any other (text, negative, huge, tid 0 of another process) becomes a number from 2**31 on, and the name of the thread
-  or process, unless metadata name it.
+  Any other (text, negative, huge, tid 0 of another process, a tid of more than 64 processes) becomes a number from
+  2**31 on, and the name of the thread or process, unless metadata name it.
 - lanes: a slice that partly overlaps another on its track, or has 500 others around it, is on another thread of the
   same process, named like `stream 7 (lane 2)`; its `args.molprof_tid` is the `thread.tid` of its own track.
 - `flow`: flow events (ph s, t, f); `counter`: ph C; asynchronous slices (ph b, e, n) are on tracks without a thread.

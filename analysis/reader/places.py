@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import numpy as np
 from msgspec import Struct
@@ -15,6 +16,8 @@ from molprof.analysis.reader.text import plain_text
 # Ids of the file are kept below this. Above are those of lanes, and those for ids that the engine would change: text,
 # negative, huge, and tid 0, which it takes for the thread with tid = pid.
 _FIRST_MADE_UP = 2**31
+# Threads of as many processes may have one number.
+_MOST_OF_ONE_TID = 64
 # The arg of a slice on a lane that holds the tid of its own track.
 HOME_TID = "molprof_tid"
 
@@ -55,6 +58,8 @@ def find_places(found: Survey) -> Places:
     tids: list[int] = []
     names: dict[tuple[int, int | None], str] = {}
     ranks = told_ranks(found)
+    # The engine looks through all threads of one number for each event.
+    shared = {tid for tid, count in Counter(tid for _, tid in found.track_ids).items() if count > _MOST_OF_ONE_TID}
     for track, (pid, tid) in enumerate(found.track_ids):
         if pid not in pids_by_id:
             pids_by_id[pid] = _kept(pid) or (next(made_up) if pid else 0)
@@ -66,7 +71,8 @@ def find_places(found: Survey) -> Places:
         pids.append(pids_by_id[pid])
         tid = pid if tid is None else tid
         own = pid == tid and pids[-1]  # the process's own thread
-        tids.append(own or _kept(tid) or (next(made_up) if tid or pids[-1] else 0))
+        is_kept = own or (_kept(tid) and tid not in shared)
+        tids.append(own or (_kept(tid) if is_kept else next(made_up) if tid or pids[-1] else 0))
         if name := found.thread_names.get(track) or (str(tid) if tids[-1] >= _FIRST_MADE_UP else ""):
             names[pids[-1], tids[-1]] = name
     lane_tids: dict[tuple[int, int], int] = {}
