@@ -12,7 +12,7 @@ from msgspec import Struct
 from molprof.analysis.facts import gaps
 from molprof.analysis.facts.chains import NO_CHAINS, Chains, Form, find_chains
 from molprof.analysis.facts.gaps import NO_STREAM, NONE, Array
-from molprof.analysis.facts.intervals import Coverage, on_one_line, overlaps
+from molprof.analysis.facts.intervals import Coverage, distinct_of, on_one_line, overlaps
 from molprof.analysis.facts.patterns import Glob, first_matches, lowered
 from molprof.analysis.facts.slices import DRIVER, KERNEL, OPERATOR, RECORDED, RUNTIME, Slices, read_slices
 from molprof.queries import PACKAGE
@@ -346,9 +346,8 @@ class Facts:
         name_of = dict(self.rows("SELECT id, phase FROM molprof_phase", "phases"))
         texts = sorted(set(name_of.values()))
         number_of = {phase: texts.index(name) for phase, name in name_of.items()}
-        phases, which = np.unique(self.call_phases, return_inverse=True)
-        numbers = np.array([number_of.get(phase, NONE) for phase in phases.tolist()], dtype=np.int64)
-        return texts, np.append(numbers[which.reshape(-1)], NONE)[self.work.call]
+        numbers = _looked_up(self.call_phases, number_of)
+        return texts, np.append(numbers, NONE)[self.work.call]
 
     @cached_property
     def span(self) -> tuple[int, int]:
@@ -428,8 +427,7 @@ class Facts:
         group, work without a recorded call too.
         """
         calls, work = self.calls, self.work
-        groups, which = np.unique(np.append(group_of, NONE), return_inverse=True)
-        which = which.reshape(-1)  # the last is that of no call
+        groups, which = distinct_of(np.append(group_of, NONE) - NONE)  # the last is that of no call
         sums = np.zeros((6, len(groups)), dtype=np.int64)
         started = which[work.call]
         for row, module in enumerate(("_molprof_launch_call", "_molprof_graph_call")):
@@ -439,7 +437,7 @@ class Facts:
         np.add.at(sums[3], started, work.ts_end - work.ts)
         np.add.at(sums[4], which[self.syncs], 1)
         np.add.at(sums[5], which[self.syncs], (calls.ts_end - calls.ts)[self.syncs])
-        return dict(zip(groups.tolist(), sums.T.tolist(), strict=True))
+        return dict(zip((groups + NONE).tolist(), sums.T.tolist(), strict=True))
 
     @cached_property
     def syncs(self) -> Array:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from molprof.analysis.facts.intervals import Coverage, ends_before, on_one_line
+from molprof.analysis.facts.intervals import Coverage, distinct_of, ends_before, on_one_line
 
 # No call, no track, no work.
 NONE = -1
@@ -317,9 +317,15 @@ def summed(keys: tuple[Array, ...], times: Array) -> tuple[list[tuple[Any, ...]]
     """Return the distinct keys in order, and of each how many rows, the sum of their times and the longest."""
     if not len(times):
         return [], times, times, times
-    distinct, which = np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)
-    which = which.reshape(-1)
+    lows = [int(key.min()) for key in keys]
+    spans = [int(key.max()) - low + 1 for key, low in zip(keys, lows, strict=True)]
+    combined = np.zeros(len(times), dtype=np.int64)
+    for key, low, span in zip(keys, lows, spans, strict=True):
+        combined = combined * span + (key - low)
+    distinct, which = distinct_of(combined)
+    columns = [column + low for column, low in zip(np.unravel_index(distinct, spans), lows, strict=True)]
     sums, longest = np.zeros(len(distinct), dtype=np.int64), np.full(len(distinct), np.iinfo(np.int64).min)
     np.add.at(sums, which, times)
     np.maximum.at(longest, which, times)
-    return list(map(tuple, distinct.tolist())), np.bincount(which), sums, longest
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    return rows, np.bincount(which, minlength=len(distinct)), sums, longest

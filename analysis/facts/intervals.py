@@ -12,6 +12,8 @@ import numpy as np
 
 # Keys are laid one behind the other on one line of int64 while it is long enough.
 _LONGEST_LINE = 2**62
+# Numbers up to so many times their count are looked up in a table.
+_DENSE = 16
 
 
 def on_one_line(keys: Sequence[np.ndarray], times: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -31,6 +33,20 @@ def on_one_line(keys: Sequence[np.ndarray], times: Sequence[np.ndarray]) -> list
         moved = [np.searchsorted(values, array) for array in moved]
         length = len(values)
     return [array + key * length for array, key in zip(moved, keys, strict=True)]
+
+
+def distinct_of(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct numbers in order, and the index of each number among them.
+
+    They are no less than 0. Where they lie close together, nothing is sorted, which takes longest in `numpy.unique`.
+    """
+    most = int(numbers.max(initial=-1)) + 1
+    if most > _DENSE * len(numbers):
+        distinct, which = np.unique(numbers, return_inverse=True)
+        return distinct, which.reshape(-1)
+    is_there = np.zeros(most, dtype=bool)
+    is_there[numbers] = True
+    return np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[numbers]
 
 
 def ends_before(keys: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
