@@ -57,9 +57,7 @@ _FUSED = "SELECT chain, pattern FROM molprof_fused_kernel"
 _CHAINS = "SELECT chain, form, place, pattern, unless FROM molprof_chain_kernel ORDER BY chain, form, place, pattern"
 _PHASE_LANES = "SELECT id, ts, ts_end, upid, tid FROM _molprof_phase_lane"
 _STEP_LANES = "SELECT id, ts, ts_end, upid, tid FROM _molprof_step_lane"
-_RUNS = "SELECT ts - gap_ns AS ts, ts AS ts_end FROM molprof_profiler_run WHERE gap_ns > 0"
 _COLLECTIVES = "SELECT id FROM molprof_collective"
-_MISSING = "SELECT place, first_ts FROM molprof_missing_work ORDER BY place"
 
 
 # Rows of id, start, end, process and thread.
@@ -150,7 +148,7 @@ class Facts:
     @cached_property
     def ranks(self) -> Array:
         """The rank of each piece of work; NONE unless the trace is of several."""
-        return self._ranks_of(self.slices.track[self.work.id])
+        return self.ranks_of(self.slices.track[self.work.id])
 
     @cached_property
     def recorded(self) -> tuple[Array, Array, Array]:
@@ -167,7 +165,7 @@ class Facts:
             ((first, last),) = self.rows(_PHASE_ENDS, "phases")
             none = np.array([NONE])
             return none, np.array([min(first, int(ts.min()))]), np.array([max(last, int(ts_end.max()))])
-        ranks, which = np.unique(self._ranks_of(self.slices.track[rows]), return_inverse=True)
+        ranks, which = np.unique(self.ranks_of(self.slices.track[rows]), return_inverse=True)
         starts, ends = np.full(len(ranks), np.iinfo(np.int64).max), np.zeros(len(ranks), dtype=np.int64)
         np.minimum.at(starts, which, ts)
         np.maximum.at(ends, which, ts_end)
@@ -178,7 +176,7 @@ class Facts:
     def _track_ranks(self) -> dict[int, int]:
         return dict(self.rows(_RANKS, "process_ranks"))
 
-    def _ranks_of(self, tracks: Array) -> Array:
+    def ranks_of(self, tracks: Array) -> Array:
         """The rank of each track; NONE where it has none."""
         if not self._track_ranks:
             return np.full(len(tracks), NONE)
@@ -242,7 +240,7 @@ class Facts:
     @cached_property
     def is_collective(self) -> Array:
         """Whether each piece of work is a collective."""
-        return np.isin(self.work.id, self._numbers(_COLLECTIVES, "collectives")[0])
+        return np.isin(self.work.id, self.numbers(_COLLECTIVES, "collectives")[0])
 
     @cached_property
     def chains(self) -> Chains:
@@ -308,39 +306,6 @@ class Facts:
         return Coverage(np.zeros(len(self.work.ts), dtype=np.int64), self.work.ts, self.work.ts_end)
 
     @cached_property
-    def idle_between_runs(self) -> dict[int, int]:
-        """Idle time of devices between runs of the profiler, by index, ns."""
-        starts, ends = self._numbers(_RUNS, "profiler_runs")
-        idle = Coverage(self.work.device[self.gaps.next], self.gaps.ts, self.gaps.ts_end)
-        found = {}
-        for device in range(len(self.devices)) if len(starts) else ():
-            time_ns = int(idle.covered(np.full(len(starts), device), starts, ends).sum())
-            if time_ns:
-                found[device] = time_ns
-        return found
-
-    @cached_property
-    def missing_time(self) -> list[tuple[str, int, int, int]]:
-        """Idle time of devices since launches whose work is not recorded.
-
-        Rows of: place of the launches, index of the device, time between its work, time before and after, ns.
-        """
-        places = self.rows(_MISSING, "certificate_launches")
-        if not places or not len(self.work.id):
-            return []
-        trace_end = int(self.slices.ts_end[self.slices.of(*RECORDED)].max())
-        idle = Coverage(self.work.device[self.gaps.next], self.gaps.ts, self.gaps.ts_end)
-        found = []
-        for place, first in places:
-            for device in range(len(self.devices)):
-                mine = self.work.device == device
-                ts, ts_end = int(self.work.ts[mine].min()), int(self.work.ts_end[mine].max())
-                inside = idle.covered(np.array([device]), np.array([min(first, ts_end)]), np.array([ts_end]))
-                outside = max(0, ts - first) + max(0, trace_end - max(ts_end, first))
-                found.append((place, device, int(inside[0]), outside))
-        return found
-
-    @cached_property
     def work_phases(self) -> tuple[list[str], Array]:
         """Names of phases in order, and the index of the phase in which each piece of work's call began; NONE."""
         name_of = dict(self.rows("SELECT id, phase FROM molprof_phase", "phases"))
@@ -404,12 +369,11 @@ class Facts:
         if not lanes:
             return found
         start, track = self.slices.ts[ids], self.slices.track[ids]
-        process_of = {number: upid for number, upid, _ in self._tracks}
         for is_thread in (False, True):
             chosen = [lane for lane in lanes if (lane[4] is not None) == is_thread]
             if not chosen:
                 continue
-            key = self._own_tracks(track) if is_thread else _looked_up(track, process_of)
+            key = self._own_tracks(track) if is_thread else self.processes(track)
             lane_key = np.array([self._threads.get(lane[3:], NONE) if is_thread else lane[3] for lane in chosen])
             lane_id, ts, ts_end = (np.array([lane[column] for lane in chosen], dtype=np.int64) for column in range(3))
             order = np.lexsort((ts, lane_key))
@@ -430,9 +394,8 @@ class Facts:
         groups, which = distinct_of(np.append(group_of, NONE) - NONE)  # the last is that of no call
         sums = np.zeros((6, len(groups)), dtype=np.int64)
         started = which[work.call]
-        for row, module in enumerate(("_molprof_launch_call", "_molprof_graph_call")):
-            ids = self._numbers(f"SELECT id FROM {module}", "gpu_calls")[0]
-            np.add.at(sums[row], which[calls.index(ids)], 1)
+        for row, launches in enumerate((self.launches, self.graph_launches)):
+            np.add.at(sums[row], which[launches], 1)
         np.add.at(sums[2], started, self.is_kernel)
         np.add.at(sums[3], started, work.ts_end - work.ts)
         np.add.at(sums[4], which[self.syncs], 1)
@@ -440,14 +403,24 @@ class Facts:
         return dict(zip((groups + NONE).tolist(), sums.T.tolist(), strict=True))
 
     @cached_property
+    def launches(self) -> Array:
+        """Indices of the calls that launch a kernel."""
+        return self.calls.index(self.numbers("SELECT id FROM _molprof_launch_call ORDER BY id", "gpu_calls")[0])
+
+    @cached_property
+    def graph_launches(self) -> Array:
+        """Indices of the calls that launch a graph."""
+        return self.calls.index(self.numbers("SELECT id FROM _molprof_graph_call ORDER BY id", "gpu_calls")[0])
+
+    @cached_property
     def syncs(self) -> Array:
         """Indices of the calls that are host syncs."""
-        return self.calls.index(self._numbers(_SYNCS, "host_syncs")[0])
+        return self.calls.index(self.numbers(_SYNCS, "host_syncs")[0])
 
     @cached_property
     def calls(self) -> Calls:
         """Calls of the runtime and driver."""
-        (ids,) = self._numbers(_CALLS, "gpu_calls")
+        (ids,) = self.numbers(_CALLS, "gpu_calls")
         track = self.slices.track[ids]
         return Calls(ids, self.slices.ts[ids], self.slices.ts_end[ids], track, self._own_tracks(track))
 
@@ -517,6 +490,10 @@ class Facts:
         """Each track of a thread, with process and thread number; a sub-track with those of its thread."""
         return self.rows(_TRACKS, "annotations")
 
+    def processes(self, tracks: Array) -> Array:
+        """Return the process of the thread of each track; NONE where it has none."""
+        return _looked_up(tracks, {track: upid for track, upid, _ in self._tracks if upid is not None})
+
     def _own_tracks(self, tracks: Array) -> Array:
         """Return the track of the thread whose slices each track holds; NONE where it has none."""
         own = {track: self._threads.get((upid, tid), NONE) for track, upid, tid in self._tracks}
@@ -534,7 +511,7 @@ class Facts:
         """The rows of a query."""
         return list(zip(*(column.tolist() for column in self._read(sql, module).values()), strict=True))
 
-    def _numbers(self, sql: str, module: str | None) -> list[Array]:
+    def numbers(self, sql: str, module: str | None) -> list[Array]:
         """The columns of a query of integers."""
         return [column.astype(np.int64) for column in self._read(sql, module).values()]
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from molprof.analysis.facts import coverage, gaps, intervals
+from molprof.analysis.facts import clocks, coverage, gaps, intervals, missing
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import CAUSES, NONE, POSITIONS, Array
 from molprof.analysis.facts.slices import DRIVER, INSTANT, OPERATOR, RUNTIME
@@ -204,14 +204,19 @@ def _rank_devices(facts: Facts) -> Sequence[Column]:
     )  # fmt: skip
 
 
-def _between_runs(facts: Facts) -> Sequence[Column]:
-    return [facts.devices[device] for device in facts.idle_between_runs], list(facts.idle_between_runs.values())
+def _host_tracks(facts: Facts) -> Sequence[Column]:
+    slices = facts.slices
+    rows = slices.of(OPERATOR, RUNTIME, DRIVER)
+    rows = rows[slices.track[rows] >= 0]
+    tracks, which = np.unique(slices.track[rows], return_inverse=True)
+    calls = np.bincount(which, slices.category[rows] != OPERATOR, len(tracks)).astype(np.int64)
+    first = np.full(len(tracks), np.iinfo(np.int64).max)
+    np.minimum.at(first, which, slices.ts[rows])
+    return tracks, np.bincount(which, minlength=len(tracks)) - calls, calls, first
 
 
-def _missing_time(facts: Facts) -> Sequence[Column]:
-    rows = facts.missing_time
-    places, devices, inside, outside = ([row[column] for row in rows] for column in range(4))
-    return places, [facts.devices[device] for device in devices], inside, outside
+def _transposed(rows: Sequence[tuple[Any, ...]], columns: int) -> Sequence[Column]:
+    return list(zip(*rows, strict=True)) or [()] * columns
 
 
 def _recorded(facts: Facts) -> Sequence[Column]:
@@ -270,7 +275,7 @@ def _call_sums(facts: Facts, group_of: Array, groups: list[int]) -> Sequence[Col
     """The sums of the calls of some groups, also of those without calls."""
     sums = facts.call_sums(group_of) if groups else {}
     rows = [(None if group == NONE else group, *sums.get(group, [0] * 6)) for group in groups]
-    return list(zip(*rows, strict=True)) or [()] * 7
+    return _transposed(rows, 7)
 
 
 def _outside_steps(facts: Facts) -> Sequence[Column]:
@@ -357,9 +362,32 @@ TABLES = {
     "phase_run": FactTable(
         ("phase_id JOINID(slice.id)", "first_id JOINID(slice.id)", "last_id JOINID(slice.id)"), _phase_runs
     ),
-    "idle_between_runs": FactTable(("device STRING", "idle_ns DURATION"), _between_runs),
+    "device_sync": FactTable(("id JOINID(slice.id)", "slack DURATION"), clocks.device_syncs),
+    "clock": FactTable(
+        (
+            "early_work LONG", "earliest_ns DURATION", "late_syncs LONG", "latest_ns DURATION",
+            "least_delay_ns DURATION", "least_slack_ns DURATION", "mean_delay_ns DOUBLE",
+        ),
+        lambda facts: [[value] for value in clocks.clock(facts)],
+    ),
+    "captured_launch": FactTable(
+        ("id JOINID(slice.id)",), lambda facts: [facts.calls.id[missing.captured_launches(facts)]]
+    ),
+    "lost_launch": FactTable(("id JOINID(slice.id)",), lambda facts: [facts.calls.id[missing.lost_launches(facts)]]),
+    "missing_work": FactTable(
+        ("place STRING", "launches LONG", "in_steps LONG", "first_ts TIMESTAMP", "last_ts TIMESTAMP"),
+        lambda facts: _transposed(missing.missing_work(facts), 5),
+    ),
     "missing_time": FactTable(
-        ("place STRING", "device STRING", "inside_ns DURATION", "outside_ns DURATION"), _missing_time
+        ("place STRING", "device STRING", "inside_ns DURATION", "outside_ns DURATION"),
+        lambda facts: _transposed(missing.missing_time(facts), 4),
+    ),
+    "missing_call": FactTable(
+        ("place STRING", "kernels LONG", "calls LONG", "kernel_time_ns DURATION", "first_ts TIMESTAMP"),
+        lambda facts: _transposed(missing.missing_calls(facts), 5),
+    ),
+    "host_track": FactTable(
+        ("track_id JOINID(track.id)", "operators LONG", "gpu_calls LONG", "ts TIMESTAMP"), _host_tracks
     ),
     "phase_bound": FactTable(
         ("phase_id JOINID(slice.id)", "idle_ns DURATION", "sync_idle_ns DURATION"), lambda facts: facts.phase_bound

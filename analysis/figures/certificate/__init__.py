@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from molprof.analysis.figures.certificate import file, times, work  # noqa: F401 - they declare the checks
-from molprof.analysis.figures.certificate.check import CHECKS, Facts
+from molprof.analysis.figures.certificate.check import CHECKS, CheckedTrace
 from molprof.analysis.figures.model import (
     ALL,
     Certificate,
@@ -65,19 +65,19 @@ def certify(
         "allocations": info.memory_events > 0,
     }
     recorded = frozenset(group for group, present in parts.items() if present)
-    facts = Facts(engine, info, counts, devices, steps["steps"], steps["kernels"], sums, recorded)
+    trace = CheckedTrace(engine, info, counts, devices, steps["steps"], steps["kernels"], sums, recorded)
     doubts = [
-        replace(doubt, check=check.id, query=check.queries[0].module, sql=check.queries[0].text)
+        replace(doubt, check=check.id, query=check.query.module, sql=check.query.text)
         for check in CHECKS
-        for doubt in check.find(facts)
+        for doubt in check.find(trace)
     ]
-    groups = tuple(_certified(group, doubts, facts) for group in ALL)
+    groups = tuple(_certified(group, doubts, trace) for group in ALL)
     return Certificate(worst(doubt.verdict for doubt in doubts), groups)
 
 
-def _certified(group: Group, doubts: list[Doubt], facts: Facts) -> Certified:
+def _certified(group: Group, doubts: list[Doubt], trace: CheckedTrace) -> Certified:
     mine = tuple(doubt for doubt in doubts if doubt.group == group)
-    if not mine and group not in facts.recorded:
+    if not mine and group not in trace.recorded:
         return Certified(group, "not_to_be_had", "not recorded", (), ())
     verdict = worst(doubt.verdict for doubt in mine)
     reason = "; ".join(dict.fromkeys(doubt.reason for doubt in mine)) or None

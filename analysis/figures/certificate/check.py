@@ -11,11 +11,9 @@ from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_dicts
 
-RUNS = Query("profiler_runs", "SELECT number, name, ts, dur, gap_ns FROM molprof_profiler_run ORDER BY number")
-
 
 @dataclass(frozen=True)
-class Facts:
+class CheckedTrace:
     """What checks look at; they set bounds against counts and times of the whole trace, as the report has them."""
 
     engine: TraceProcessor
@@ -47,17 +45,21 @@ class Facts:
         return Bound("steps.kernels_per_step", mean, mean, high)
 
 
+Find = Callable[[CheckedTrace], Iterator[Doubt]]
+
+
 @dataclass(frozen=True)
-class Check:
+class CertificateCheck:
     """What can make figures uncertain, and how it is found: `find` yields doubts."""
 
     id: str
-    title: str
-    queries: tuple[Query, ...]  # the first is the evidence
-    find: Callable[[Facts], Iterator[Doubt]]
+    title: str  # what is so where it passes
+    groups: tuple[Group, ...]  # that it can doubt
+    query: Query  # the evidence
+    find: Find
 
 
-CHECKS: list[Check] = []  # in the order in which they are declared
+CHECKS: list[CertificateCheck] = []  # in the order in which they are declared
 
 
 def bounded(group: Group, reason: str, evidence: Evidence, *bounds: Bound) -> Doubt:
@@ -69,14 +71,14 @@ def lost(groups: Iterable[Group], reason: str, evidence: Evidence) -> Iterator[D
     return (Doubt(group, "not_to_be_had", reason, (), evidence) for group in groups)
 
 
-Find = Callable[[Facts], Iterator[Doubt]]
+def check(id_: str, title: str, groups: tuple[Group, ...], query: Query) -> Callable[[Find], Find]:
+    """Declare the next check: it stands at the function that finds its doubts.
 
-
-def check(id_: str, title: str, *asked: Query) -> Callable[[Find], Find]:
-    """The next check: each stands at the function that finds its doubts."""
+    The docstring of that function names a trace or a report in which the check finds something.
+    """
 
     def declared(find: Find) -> Find:
-        CHECKS.append(Check(id_, title, asked, find))
+        CHECKS.append(CertificateCheck(id_, title, groups, query, find))
         return find
 
     return declared

@@ -1,0 +1,143 @@
+"""Launches whose GPU work is not recorded, and GPU work whose call is not recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from molprof.analysis.facts.gaps import NONE, Array
+from molprof.analysis.facts.intervals import Coverage, on_one_line
+from molprof.analysis.facts.slices import KERNEL, RECORDED
+
+if TYPE_CHECKING:
+    from molprof.analysis.facts.facts import Facts
+
+START, MIDDLE, END, ALL = "start", "middle", "end", "all"
+LATER, UNNUMBERED = "later", "unnumbered"
+_CAPTURES = """
+SELECT id, name GLOB '*StreamBeginCapture*' AS begins
+FROM _molprof_call
+WHERE (name GLOB '*StreamBeginCapture*' OR name GLOB '*StreamEndCapture*') AND kind IS NULL
+ORDER BY id
+"""
+_NUMBERED = "SELECT id FROM _molprof_launch_call WHERE correlation IS NOT NULL ORDER BY id"
+# A launch with a number that several calls have may have work that is linked to another of them.
+_WITHOUT_WORK = """
+SELECT id
+FROM _molprof_idle_launch
+WHERE correlation IS NOT NULL AND (rank, correlation) NOT IN (SELECT rank, correlation FROM _molprof_shared_work)
+ORDER BY id
+"""
+_UNCALLED = """
+SELECT id, correlation IS NOT NULL AS is_numbered, IFNULL(correlation, 0) AS correlation
+FROM _molprof_work
+WHERE call_id IS NULL
+ORDER BY id
+"""
+_FIRST_NUMBERS = f"""
+SELECT IFNULL(rank, {NONE}) AS rank, MIN(correlation) AS number
+FROM _molprof_call
+WHERE correlation IS NOT NULL
+GROUP BY rank
+"""
+
+
+def captured_launches(facts: Facts) -> Array:
+    """Return indices of the launches while a stream capture is open in their process: they become nodes of a graph."""
+    calls, launch = facts.calls, facts.launches
+    ids, begins = facts.numbers(_CAPTURES, "gpu_calls")
+    process = facts.processes(calls.track)
+    mark = calls.index(ids)
+    order = np.lexsort((mark, process[mark]))
+    mark, begins = mark[order], begins[order]
+    processes, first, which = np.unique(process[mark], return_index=True, return_inverse=True)
+    launch = launch[np.isin(process[launch], processes)]
+    if not len(launch):
+        return launch
+    sums = np.append(0, np.cumsum(2 * begins - 1))
+    depth = sums[1:] - sums[first][which]
+    # Below 0 where a capture was open when the recording began.
+    outside = np.minimum(np.minimum.reduceat(depth, first), 0)
+    marks, moments = on_one_line([process[mark], process[launch]], [mark, launch])
+    last = np.searchsorted(marks, moments) - 1
+    is_first = (last < 0) | (process[mark[last]] != process[launch])
+    mine = np.searchsorted(processes, process[launch])
+    captured: Array = launch[np.where(is_first, 0, depth[last]) > outside[mine]]
+    return captured
+
+
+def lost_launches(facts: Facts) -> Array:
+    """Return indices of the launches outside captures that have a number, and no GPU work of it."""
+    found = facts.calls.index(facts.numbers(_WITHOUT_WORK, "launches")[0])
+    return np.setdiff1d(found, captured_launches(facts)) if len(found) else found
+
+
+def missing_work(facts: Facts) -> list[tuple[str, int, int, int, int]]:
+    """Return the launches without work by where they are among those with work, in order of start.
+
+    Rows of: START, MIDDLE, END or, where none has work, ALL; launches; those of them in steps; first and last start.
+    """
+    lost, calls = lost_launches(facts), facts.calls
+    if not len(lost):
+        return []
+    known = np.setdiff1d(calls.index(facts.numbers(_NUMBERED, "gpu_calls")[0]), captured_launches(facts))
+    known_ts, ts = calls.ts[np.setdiff1d(known, lost)], calls.ts[lost]
+    if len(known_ts):
+        place = np.where(ts < known_ts.min(), START, np.where(ts > known_ts.max(), END, MIDDLE))
+    else:
+        place = np.full(len(ts), ALL)
+    in_step = facts.call_steps[lost] != NONE
+    rows = [
+        (name, int(mine.sum()), int(in_step[mine].sum()), int(ts[mine].min()), int(ts[mine].max()))
+        for name in (START, MIDDLE, END, ALL)
+        if (mine := place == name).any()
+    ]
+    return sorted(rows, key=lambda row: (row[3], row[0]))
+
+
+def missing_time(facts: Facts) -> list[tuple[str, str | None, int, int]]:
+    """Return the idle time of devices since launches whose work is not recorded.
+
+    Rows of: place of the launches, device, time between its work, time before and after, ns.
+    """
+    places, work = missing_work(facts), facts.work
+    if not places or not len(work.id):
+        return []
+    trace_end = int(facts.slices.ts_end[facts.slices.of(*RECORDED)].max())
+    idle = Coverage(work.device[facts.gaps.next], facts.gaps.ts, facts.gaps.ts_end)
+    found = []
+    for place, _, _, first, _ in places:
+        for device, name in enumerate(facts.devices):
+            mine = work.device == device
+            ts, ts_end = int(work.ts[mine].min()), int(work.ts_end[mine].max())
+            inside = idle.covered(np.array([device]), np.array([min(first, ts_end)]), np.array([ts_end]))
+            outside = max(0, ts - first) + max(0, trace_end - max(ts_end, first))
+            found.append((place, name, int(inside[0]), outside))
+    return found
+
+
+def missing_calls(facts: Facts) -> list[tuple[str, int, int, int, int]]:
+    """Return GPU work without a call of its rank and number, by place, in order of its first start.
+
+    Rows of: START where its number is below that of any recorded call, else LATER; ALL where no work has a call;
+    UNNUMBERED where it has no number. Then kernels, distinct numbers of work, time of the kernels, first start.
+    """
+    ids, is_numbered, number = facts.numbers(_UNCALLED, "gpu_work")
+    if not len(ids):
+        return []
+    slices = facts.slices
+    rank = facts.ranks_of(slices.track[ids])
+    least = np.full(len(ids), np.iinfo(np.int64).min)
+    for of_rank, first in facts.rows(_FIRST_NUMBERS, "gpu_calls"):
+        least[rank == of_rank] = first
+    place = np.where(number < least, START, LATER) if (facts.work.call != NONE).any() else np.full(len(ids), ALL)
+    place = np.where(is_numbered == 1, place, UNNUMBERED)
+    ts, time_ns, is_kernel = slices.ts[ids], slices.ts_end[ids] - slices.ts[ids], slices.category[ids] == KERNEL
+    rows = []
+    for name in np.unique(place).tolist():
+        mine = place == name
+        numbers = np.unique(np.stack((rank[mine], number[mine])), axis=1).shape[1] if name != UNNUMBERED else 0
+        kernels = mine & is_kernel
+        rows.append((name, int(kernels.sum()), numbers, int(time_ns[kernels].sum()), int(ts[mine].min())))
+    return sorted(rows, key=lambda row: (row[4], row[0]))
