@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from molprof.analysis.facts import clocks, coverage, gaps, intervals, missing
+from molprof.analysis.facts import clocks, coverage, gaps, graph_parts, intervals, missing
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import CAUSES, NONE, POSITIONS, Array
 from molprof.analysis.facts.slices import DRIVER, INSTANT, OPERATOR, RUNTIME
@@ -385,6 +385,10 @@ TABLES = {
     "missing_call": FactTable(
         ("place STRING", "kernels LONG", "calls LONG", "kernel_time_ns DURATION", "first_ts TIMESTAMP"),
         lambda facts: _transposed(missing.missing_calls(facts), 5),
+    ),
+    "graph_incomplete": FactTable(
+        ("device STRING", "launches LONG", "absent LONG", "time_ns DURATION"),
+        lambda facts: _transposed(graph_parts.incomplete_graphs(facts), 4),
     ),
     "host_track": FactTable(
         ("track_id JOINID(track.id)", "operators LONG", "gpu_calls LONG", "ts TIMESTAMP"), _host_tracks
