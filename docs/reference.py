@@ -12,6 +12,7 @@ from pathlib import Path
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.certificate import CHECKS
 from molprof.analysis.figures.drift import RULES
+from molprof.analysis.figures.model import ALL, TITLES
 from molprof.analysis.findings import RULES as FINDINGS
 from molprof.common.setting import rows
 from molprof.common.settings import CaptureSettings
@@ -95,11 +96,16 @@ def settings() -> str:
 def checks() -> str:
     """The checks of the certificate, each with a module that shows its evidence."""
     body = (
-        (code(check.id), prose(check.title), f"[{module}](queries.md#{module})")
+        (
+            code(check.id),
+            prose(check.title),
+            "all" if check.groups == ALL else ", ".join(TITLES[group] for group in check.groups),
+            f"[{module}](queries.md#{module})",
+        )
         for check in CHECKS
-        for module in [check.queries[0].module]
+        for module in [check.query.module]
     )
-    return table(("check", "passes if", "SQL"), body)
+    return table(("check", "passes if", "else uncertain", "SQL"), body)
 
 
 def processors() -> str:

@@ -38,10 +38,6 @@ def _each(change: Callable[[Event, Random], Event | list[Event]]) -> Change:
     return do
 
 
-def _twice(share: float, *categories: str) -> Change:
-    return _each(lambda event, chance: [event] * (1 + (_is(event, *categories) and chance.random() < share)))
-
-
 def _with(share: float, categories: tuple[str, ...], **fields: object) -> Change:
     """Some events with other fields."""
     return _each(lambda event, chance: event | (fields if _is(event, *categories) and chance.random() < share else {}))
@@ -52,17 +48,6 @@ def _timed(change: Callable[[float, str], float]) -> Change:
     return _each(
         lambda event, _: event | {k: change(event[k], k) for k in keys if k in event and event.get("ph") == "X"}
     )
-
-
-def _cut(part: float) -> Change:
-    """The text cut behind a part of the events, and closed again: of the keys, those ahead of the events are left."""
-
-    def do(content: Content, _: Random) -> Content:
-        ahead = list(content)[: list(content).index("traceEvents")]
-        events = content["traceEvents"]
-        return with_events({key: content[key] for key in ahead}, events[: int(part * len(events))])
-
-    return do
 
 
 def _again(event: Event, chance: Random) -> Event | list[Event]:
@@ -95,16 +80,7 @@ _ALL = ("gpu_work", "gpu_time", "gpu_idle", "launches", "links", "host_time")
 _TIMES = ("gpu_time", "gpu_idle", "host_time")
 # What is done to a trace, what of it must not be called exact where the trace records it, and a part of the reason.
 DAMAGE: dict[str, tuple[Change, tuple[str, ...], str]] = {
-    "half of all twice": (_twice(0.5, *GPU, *CALLS, "cpu_op"), (*_WORK, "launches", "host_time"), "stand twice"),
-    "kernels twice": (_twice(1, "kernel"), _WORK, "stand twice"),
-    "calls twice": (_twice(1, *CALLS), ("launches", "links"), "stand twice"),
-    "operators twice": (_twice(1, "cpu_op"), ("host_time",), "stand twice"),
-    "the trace behind itself": (
-        lambda content, _: with_events(content, content["traceEvents"] * 2), (*_WORK, "launches", "host_time"),
-        "stand twice"),
     "work again under its number, a microsecond later": (_each(_again), _WORK, "more than one piece"),
-    "cut at 30 %": (_cut(0.3), _ALL, "ends early"),
-    "cut at 90 %": (_cut(0.9), _ALL, "ends early"),
     "whole microseconds": (_timed(lambda us, _: float(int(us))), (*_TIMES, "links"), "multiples of 1.00 µs"),
     "32-bit times": (_timed(lambda us, key: float(np.float32(us + 1e6 * (key == "ts")))), _TIMES, "multiples of"),
     "no kernel has a length": (_with(1, GPU, dur=0), ("gpu_time", "gpu_idle"), "no GPU work has a length"),

@@ -1,7 +1,7 @@
 """Graph launches of which only some work is recorded.
 
-Three things tell: a replay of one graph id that has less work than the largest; a replay whose work is a part of that of
-another graph, which stands before and after it; and long gaps between work that elsewhere does not follow each other.
+Three things show it: a replay of one graph id that has less work than the largest; a replay whose work is a part of
+that of another graph, which stands before and after it; long gaps between work that elsewhere does not follow so.
 """
 
 from __future__ import annotations
@@ -138,9 +138,9 @@ def _sums(keys: Array, amounts: Array, size: int) -> Array:
 def _with_holes(work: GraphWork) -> Found:
     """Return the launches with long gaps in which work may be absent, and the sum of these by device.
 
-    The two neighbours of such a gap are work that follows each other nowhere without one, and both have other neighbours
-    elsewhere. A gap that most replays have belongs to the graph, so it does not count. Where nodes are numbered, a
-    number that is left out tells it instead: replays of one graph id are compared with each other anyway.
+    The two neighbours of such a gap follow each other nowhere without one, and both have other neighbours elsewhere. A
+    gap that most replays have belongs to the graph, so it does not count. Where nodes are numbered, a number that is
+    left out shows it instead: replays of one graph id are compared with each other anyway.
     """
     follows = np.flatnonzero(work.before != NONE)
     if not len(follows):
@@ -157,9 +157,7 @@ def _with_holes(work: GraphWork) -> Found:
     names_after, names_before = np.bincount(first, minlength=size), np.bincount(last, minlength=size)
     count_first = _sums(first, count, size)
     with_pair, with_name = _distinct(which, work.launch[follows]), _distinct(work.name, work.launch)
-    is_rare = np.where(
-        with_name[first] > 1, 2 * with_pair < with_name[first], 4 * count <= count_first[first]
-    )
+    is_rare = np.where(with_name[first] > 1, 2 * with_pair < with_name[first], 4 * count <= count_first[first])
     long_ns = max(_LONG_NS, _LONG_RATIO * int(np.sort(gap_ns)[len(gap_ns) // 2]))
     is_hole = (least_ns >= long_ns) & (names_after[first] > 1) & (names_before[last] > 1) & is_rare
     graphs, graph = np.unique(work.graph_id, return_inverse=True)
@@ -212,8 +210,9 @@ def _parts_of_others(facts: Facts, work: GraphWork) -> Found:
             names[number] = Counter(work.name[begin:end].tolist())
         return names[number]
 
-    pairs = {pair: names_of(pair[0]) <= names_of(pair[1]) for pair in set(zip(graph[replay].tolist(), whole.tolist()))}
-    is_part = np.array([pairs[pair] for pair in zip(graph[replay].tolist(), whole.tolist())], dtype=bool)
+    pairs = list(zip(graph[replay].tolist(), whole.tolist(), strict=True))
+    is_of = {(part, of): names_of(part) <= names_of(of) for part, of in set(pairs)}
+    is_part = np.array([is_of[pair] for pair in pairs], dtype=bool)
     replay, whole = replay[is_part], whole[is_part]
     launched, device, _ = _launched(work)
     return (

@@ -408,9 +408,10 @@ def install(engine: TraceProcessor) -> None:
     made: set[str] = set()
 
     def provide(sql: str) -> None:
-        for name in sorted(facts_in(sql) & TABLES.keys() - made):
-            made.add(name)  # first: what it is made from is asked too
-            engine.query(_create(name, facts))
+        for name in sorted(facts_in(sql) & TABLES.keys()):
+            if name not in made:
+                made.add(name)  # first: what it is made from is asked too, and may be in this list
+                engine.query(_create(name, facts))
 
     engine.facts = facts
     engine.before_query = provide

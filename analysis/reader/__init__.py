@@ -78,17 +78,9 @@ class Clock(Struct, frozen=True):
     without_length: int  # events of 0 ns
 
 
-class Repeated(Struct, frozen=True):
-    """Events of one category that stand in the file before, with the same name, times, track and number."""
-
-    events: int
-    time_ns: int
-
-
 class Condition(Struct, frozen=True):
     """The state of a file, as its events and times tell it."""
 
-    repeated: dict[str, Repeated] = {}  # by category
     has_span: bool = False  # the profiler's own, which torch writes behind all else
     gpu: Clock | None = None  # None: no such events
     host: Clock | None = None

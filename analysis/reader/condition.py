@@ -1,16 +1,13 @@
-"""What events and times tell of the state of a file: events that stand twice, and the step of its clocks."""
+"""What events and times tell of the state of a file: the profiler's span, and the step of its clocks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
-from isal import isal_zlib
 
-from molprof.analysis.reader import Clock, Condition, Repeated
+from molprof.analysis.reader import Clock, Condition
 from molprof.analysis.reader.categories import GPU_CALLS, GPU_WORK
-from molprof.analysis.reader.part import numbered
 from molprof.analysis.reader.survey import Survey
 
 _HOST = ("cpu_op", "user_annotation", *GPU_CALLS)
@@ -23,7 +20,7 @@ _FIRST = 64
 def condition(found: Survey) -> Condition:
     """The state of a file that was surveyed."""
     has_span = any(label.phase == "X" and label.category == "Trace" for label in found.labels)
-    return Condition(repeated(found), has_span, _clock(found, GPU_WORK), _clock(found, _HOST))
+    return Condition(has_span, _clock(found, GPU_WORK), _clock(found, _HOST))
 
 
 def _clock(found: Survey, categories: tuple[str, ...]) -> Clock | None:
@@ -50,47 +47,3 @@ def _step(starts_ns: np.ndarray, durations_ns: np.ndarray, origin_ns: int) -> tu
         if float32_ns > step_ns:
             return float32_ns, float32_ns, True
     return step_ns, start_step_ns, False
-
-
-def repeated(found: Survey) -> dict[str, Repeated]:
-    """Complete events that stand twice or more often, by category."""
-    order, starts, durations = found.order, found.starts_ns, found.durations_ns
-    same = np.diff(starts[order]) == 0
-    if not same.any():
-        return {}
-    tied = order[np.append(same, False) | np.append(False, same)]
-    tied = tied[found.has_label(label.phase == "X" for label in found.labels)[tied]]
-    if not len(tied):
-        return {}
-    columns = [column[tied] for column in (found.label_of, found.tracks, durations, starts)]
-    if len(found.correlations):
-        columns.insert(0, found.correlations[tied])
-    events = tied[_again(columns)[0]]
-    if len(events) and found.drafts:  # their labels are categories alone
-        wanted = np.sort(tied[_again(columns)[1]])
-        texts = numbered()
-        numbers = [texts[text] for text in _drafts_at(found, wanted)]
-        columns = [column[wanted] for column in (found.label_of, found.tracks, durations, starts)]
-        events = wanted[_again([np.array(numbers), *columns])[0]]
-    names = np.array([str(label.category) for label in found.labels])[found.label_of[events]]
-    return {
-        name: Repeated(int((names == name).sum()), int(durations[events[names == name]].sum()))
-        for name in sorted(set(names.tolist()))
-    }
-
-
-def _again(columns: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Places of rows that are equal to one before, and of all rows that are equal to another."""
-    order = np.lexsort(columns)
-    equal = np.logical_and.reduce([np.diff(column[order]) == 0 for column in columns])
-    return order[np.append(False, equal)], order[np.append(equal, False) | np.append(False, equal)]
-
-
-def _drafts_at(found: Survey, positions: np.ndarray) -> Iterator[bytes]:
-    """The texts of events at positions in rising order."""
-    begin = 0
-    for draft in found.drafts:
-        lines = isal_zlib.decompress(draft).splitlines()
-        inside = positions[(positions >= begin) & (positions < begin + len(lines))]
-        yield from (lines[position - begin] for position in inside.tolist())
-        begin += len(lines)

@@ -22,7 +22,7 @@ _OF_GPU: tuple[Group, ...] = ("gpu_work", "gpu_time", "gpu_idle", "launches", "l
 
 @check("file", "the file is whole", ALL, _EVENTS)
 def _file(trace: CheckedTrace) -> Iterator[Doubt]:
-    """Files that are cut or broken inside (tests/goldens/given/cut.json.gz, pytorch/kineto#1184), and unknown events."""
+    """Files that are cut, or broken inside (tests/goldens/given/cut.json.gz, pytorch/kineto#1184)."""
     info = trace.info
     lacking: Evidence = {"lost_events": info.lost_events}
     reasons = {} if info.complete else {"the file is damaged, and only its whole part was read": lacking}

@@ -102,7 +102,7 @@ def _no_work(trace: CheckedTrace) -> Iterator[Doubt]:
 
 @check("dropped", "no activities were dropped", (*_MISSING, "launches"), _WORK)
 def _dropped(trace: CheckedTrace) -> Iterator[Doubt]:
-    """The profiler had no more memory for records (pytorch/kineto#116), or lost the number of some (ROCm/roctracer#100)."""
+    """The profiler had no memory left for records (pytorch/kineto#116), or lost their number (ROCm/roctracer#100)."""
     yield from _missing_work(trace, "middle", " between others without GPU work: dropped")
     for row in trace.rows_at(_CALL, "later"):
         reason = f"{counted(row['kernels'], 'kernel')} without recorded call: dropped"
