@@ -405,12 +405,12 @@ class Facts:
     @cached_property
     def launches(self) -> Array:
         """Indices of the calls that launch a kernel."""
-        return self.calls.index(self.numbers("SELECT id FROM _molprof_launch_call ORDER BY id", "gpu_calls")[0])
+        return self.calls.index(self.numbers("SELECT id FROM _molprof_launch_call", "gpu_calls")[0])
 
     @cached_property
     def graph_launches(self) -> Array:
         """Indices of the calls that launch a graph."""
-        return self.calls.index(self.numbers("SELECT id FROM _molprof_graph_call ORDER BY id", "gpu_calls")[0])
+        return self.calls.index(self.numbers("SELECT id FROM _molprof_graph_call", "gpu_calls")[0])
 
     @cached_property
     def syncs(self) -> Array:

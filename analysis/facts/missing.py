@@ -21,7 +21,7 @@ FROM _molprof_call
 WHERE (name GLOB '*StreamBeginCapture*' OR name GLOB '*StreamEndCapture*') AND kind IS NULL
 ORDER BY id
 """
-_NUMBERED = "SELECT id FROM _molprof_launch_call WHERE correlation IS NOT NULL ORDER BY id"
+_NUMBERED = "SELECT id FROM _molprof_launch_call WHERE correlation IS NOT NULL"
 # A launch with a number that several calls have may have work that is linked to another of them.
 _WITHOUT_WORK = """
 SELECT id
