@@ -314,6 +314,7 @@ def test_bounds_of_several_doubts_add_up() -> None:
     assert Bound("a", None, 1, 1).off_ratio == Bound("a", 0, 0, 1).off_ratio == math.inf
     assert Bound("a", 0, 0, 0).off_ratio == 0
     assert len({check.id for check in CHECKS}) == len(CHECKS)
+    assert all(check.find.__doc__ for check in CHECKS)  # which names a trace or a report
 
 
 def test_a_run_without_a_gpu_is_exact(tmp_path: Path) -> None:
