@@ -10,7 +10,8 @@ import hypothesis.strategies as st
 import numpy as np
 from trace_rows import ARGS, SLICES, load, rows, x
 
-from molprof.analysis.reader import stacks, survey
+from molprof.analysis.facts.lanes import assign_lanes, time_order
+from molprof.analysis.reader import stacks
 from molprof.analysis.trace_processor import TraceProcessor
 
 
@@ -91,7 +92,7 @@ def test_each_slice_has_the_first_lane_into_which_it_fits(
     slices = slices * often
     tracks, starts, lengths = np.array(slices, dtype=np.int64).reshape(-1, 3).T
     lanes = np.zeros(len(slices), dtype=np.int32)
-    survey.assign_lanes(lanes, survey.time_order(starts, starts + lengths), tracks, starts, starts + lengths, deepest)
+    assign_lanes(lanes, time_order(starts, starts + lengths), tracks, starts, starts + lengths, deepest)
     assert lanes.tolist() == plain_lanes(slices, deepest)
 
 

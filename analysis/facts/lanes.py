@@ -1,0 +1,140 @@
+"""Slices of a track that partly overlap others: each gets a lane, and those of one lane are nested or disjoint."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+
+# Levels of nested slices that are checked one by one; all deeper ones together, which takes longer for each.
+_LEVELS = 16
+# Slices around one on the engine's stack, which ends at 512: of deeper ones it drops args, depth and parent. Instants,
+# which stay on their track, find room.
+_DEEPEST = 500
+# Lanes of a track that are filled one by one; all further ones together, which takes longer for each slice.
+_FEW_LANES = 8
+_EVER = 2**62
+
+
+def assign_lanes(
+    lanes: np.ndarray,
+    order: np.ndarray,
+    tracks: np.ndarray,
+    starts_ns: np.ndarray,
+    ends_ns: np.ndarray,
+    deepest: int = _DEEPEST,
+) -> np.ndarray:
+    """Sets the lane of each slice, int32: 0 for its own track, 1, 2, ... for others; returns those that are too deep.
+
+    A track of the trace processor is a stack: slices on it are nested or disjoint (touching is disjoint). By time, the
+    longer first, a slice that would outlive the one it started in, or that has `deepest` around it, moves to the next
+    lane, where the same rule holds. So the slices that move are those that Perfetto v51 to v56 drops, and those whose
+    args it drops.
+
+    lanes: of all events; order: positions of the slices, as `time_order` gives them; tracks: int, the track of each
+    event; starts_ns, ends_ns: int64.
+    """
+    if not len(order):
+        return order
+    # numpy sorts 16-bit numbers in linear time.
+    kind = np.uint16 if tracks.max() < 1 << 16 else tracks.dtype
+    order = order[np.argsort(tracks[order].astype(kind), kind="stable")]
+    bounds = np.flatnonzero(np.diff(tracks[order])) + 1
+    deep = [order[:0]]
+    for members in np.split(order, bounds):
+        lane = 0
+        while len(members):
+            if lane == _FEW_LANES:
+                lanes[members] += _first_lanes(starts_ns[members], ends_ns[members], deepest)
+                break
+            moving, too_deep = _moving(starts_ns[members], ends_ns[members], deepest)
+            deep.append(members[too_deep])
+            members = members[moving]
+            lane += 1
+            lanes[members] = lane
+    return np.concatenate(deep)
+
+
+def time_order(starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
+    """Positions by start, of equal starts the latest end first."""
+    order = np.argsort(starts_ns, kind="stable")
+    ordered = starts_ns[order]
+    same = ordered[1:] == ordered[:-1]
+    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    positions = order[tied]
+    order[tied] = positions[np.lexsort((-ends_ns[positions], starts_ns[positions]))]
+    return order
+
+
+def _flat(starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int) -> bool:
+    """Whether slices, in track order, do not partly overlap and are not deep; False if they may be half as deep."""
+    # Empty slices overlap none, but the engine nests those of one moment.
+    if np.any(starts_ns[deepest // 2 :] == starts_ns[: -(deepest // 2)]):
+        return False
+    if np.all(starts_ns[1:] >= ends_ns[:-1]):  # as on most GPU streams
+        return True
+    long = ends_ns > starts_ns
+    starts_ns, ends_ns = starts_ns[long], ends_ns[long]
+    for _ in range(_LEVELS):
+        # Each outermost slice is followed by those that it holds. None of these may end later.
+        latest = np.maximum.accumulate(ends_ns)
+        inner = starts_ns[1:] < latest[:-1]
+        if np.any(inner & (latest[1:] != latest[:-1])):
+            return False
+        starts_ns, ends_ns = starts_ns[1:][inner], ends_ns[1:][inner]
+    # Of what is deeper still, each is as deep at its end as at its start: the first that ends out of turn is deeper.
+    count = len(starts_ns)
+    by_end = count - 1 - np.argsort(ends_ns[::-1], kind="stable")  # of equal ends the inner first
+    ordered_ends = ends_ns[by_end]
+    started = np.arange(count) - np.searchsorted(ordered_ends, starts_ns, side="right")
+    ended = np.searchsorted(starts_ns, ordered_ends, side="left") - np.arange(count)
+    is_shallow = started.max(initial=0) + _LEVELS < deepest // 2
+    return bool(is_shallow and np.array_equal(started[by_end] + 1, ended))
+
+
+def _moving(starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int) -> tuple[list[int], list[int]]:
+    """Positions of slices, in track order, that do not fit among the earlier ones that stay; of those, the too deep."""
+    moved: list[int] = []
+    deep: list[int] = []
+    if _flat(starts_ns, ends_ns, deepest):
+        return moved, deep
+    open_ends: list[int] = []
+    starts, ends = _doubled(starts_ns, ends_ns)
+    for position, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        while open_ends and open_ends[-1] <= start:
+            open_ends.pop()
+        if open_ends and end > open_ends[-1]:
+            moved.append(position)
+        elif len(open_ends) == deepest:
+            moved.append(position)
+            deep.append(position)
+        else:
+            open_ends.append(end)
+    return moved, deep
+
+
+def _first_lanes(starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int) -> np.ndarray:
+    """The lanes of slices, in track order, from 0; for many lanes."""
+    found: np.ndarray = np.zeros(len(starts_ns), dtype=np.int32)
+    open_ends: list[list[int]] = []  # by lane
+    latest: np.ndarray = np.empty(0, dtype=np.int64)  # that a slice on the lane may end now
+    ending: list[tuple[int, int]] = []  # a heap of ends and lanes
+    for position, (start, end) in enumerate(zip(*_doubled(starts_ns, ends_ns), strict=True)):
+        while ending and ending[0][0] <= start:
+            lane = heapq.heappop(ending)[1]
+            open_ends[lane].pop()
+            latest[lane] = open_ends[lane][-1] if open_ends[lane] else _EVER
+        if len(open_ends) == len(latest):  # so that the last lane is free
+            latest = np.concatenate([latest, np.full(len(latest) + 1, _EVER)])
+        found[position] = lane = int(np.argmax(latest >= end))
+        if lane == len(open_ends):
+            open_ends.append([])
+        open_ends[lane].append(end)
+        heapq.heappush(ending, (end, lane))
+        latest[lane] = end if len(open_ends[lane]) < deepest else -1
+    return found
+
+
+def _doubled(starts_ns: np.ndarray, ends_ns: np.ndarray) -> tuple[list[int], list[int]]:
+    """Starts and ends in half ns, where an empty slice lasts one: so long do those of one moment nest in the engine."""
+    return (2 * starts_ns).tolist(), (2 * ends_ns + (starts_ns == ends_ns)).tolist()
