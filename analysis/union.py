@@ -1,4 +1,4 @@
-"""Sets of moments: unions of intervals, and how much of a stretch they cover. Integers of ns throughout."""
+"""Sets of moments: unions of intervals, and how much of a span they cover. Integers of ns throughout."""
 
 from __future__ import annotations
 
@@ -7,41 +7,34 @@ from typing import Any
 
 import numpy as np
 
+from molprof.analysis.facts.intervals import Coverage
+
 Numbers = Sequence[int] | np.ndarray
 
 
 class Union:
-    """The moments that lie in any of some intervals."""
+    """The moments that lie in any of some intervals: a `Coverage` of one key."""
 
     def __init__(self, starts_ns: Numbers, ends_ns: Numbers) -> None:
         starts, ends = np.asarray(starts_ns, dtype=np.int64), np.asarray(ends_ns, dtype=np.int64)
-        order = np.argsort(starts, kind="stable")
-        starts, ends = starts[order], np.maximum.accumulate(ends[order]) if len(ends) else ends
-        first = np.append(True, starts[1:] > ends[:-1]) if len(starts) else np.empty(0, dtype=bool)
-        last = np.append(first[1:], True) if len(starts) else first
-        self.starts_ns, self.ends_ns = starts[first], ends[last]
-        # What is covered before each of them.
-        self._before = np.append(0, np.cumsum(self.ends_ns - self.starts_ns))
+        self._coverage = Coverage(np.zeros_like(starts), starts, ends)
+        self.starts_ns, self.ends_ns = self._coverage.starts, self._coverage.ends
 
     @property
     def length_ns(self) -> int:
-        return int(self._before[-1])
+        return self._coverage.length_ns
 
     def __or__(self, other: Union) -> Union:
         return Union(np.append(self.starts_ns, other.starts_ns), np.append(self.ends_ns, other.ends_ns))
 
     def covered(self, start_ns: Any, end_ns: Any) -> Any:
         """Covered time between two moments, or between each of two arrays of them, ns."""
-        return self._until(end_ns) - self._until(start_ns)
+        return self._coverage.covered(0, np.asarray(start_ns, dtype=np.int64), np.asarray(end_ns, dtype=np.int64))
+
+    def holds(self, moments_ns: Any) -> Any:
+        """Whether each of some moments lies in an interval, which does not hold its end: bool."""
+        moments = np.asarray(moments_ns, dtype=np.int64)
+        return self.covered(moments, moments + 1) > 0
 
     def common_ns(self, other: Union) -> int:
         return int(self.covered(other.starts_ns, other.ends_ns).sum())
-
-    def _until(self, moment_ns: Any) -> Any:
-        moment_ns = np.asarray(moment_ns, dtype=np.int64)
-        number = np.searchsorted(self.starts_ns, moment_ns, side="right")
-        if not len(self.starts_ns):
-            return number * 0
-        # All of the intervals that began, less what the last of them has still to come.
-        rest = np.where(number > 0, np.maximum(self.ends_ns[np.maximum(number, 1) - 1] - moment_ns, 0), 0)
-        return self._before[number] - rest

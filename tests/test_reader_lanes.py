@@ -1,4 +1,4 @@
-"""The reader's lanes, for slices that partly overlap, and nested Python stacks."""
+"""The reader's lanes, for slices that partly overlap, and nested slices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from trace_rows import ARGS, SLICES, load, rows, x
 
 from molprof.analysis.facts.lanes import assign_lanes, time_order
-from molprof.analysis.reader import stacks
+from molprof.analysis.facts.nesting import Nesting
 from molprof.analysis.trace_processor import TraceProcessor
 
 
@@ -99,9 +99,9 @@ def test_each_slice_has_the_first_lane_into_which_it_fits(
 @hypothesis.settings(max_examples=50, deadline=None)
 @hypothesis.given(INTERVALS.filter(len), st.sampled_from([1, 9]))
 @hypothesis.example([(0, 0, 8)], 300)
-def test_python_stacks_are_nested_as_one_after_the_other(slices: list[tuple[int, int, int]], often: int) -> None:
+def test_slices_are_nested_as_one_after_the_other(slices: list[tuple[int, int, int]], often: int) -> None:
     threads, starts, lengths = np.array(slices * often, dtype=np.int64).reshape(-1, 3).T
-    nest = stacks.Nest(threads, starts, starts + lengths, lengths % 3)
+    nest = Nesting(threads, starts, starts + lengths, lengths % 3)
     around, path, outer, name = nest.nested
     assert len(set(zip(outer.tolist(), name.tolist(), strict=True))) == len(name)
     stack: list[int] = []

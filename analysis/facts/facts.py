@@ -12,7 +12,7 @@ from msgspec import Struct
 from molprof.analysis.facts import gaps
 from molprof.analysis.facts.chains import NO_CHAINS, Chains, Form, find_chains
 from molprof.analysis.facts.gaps import NO_STREAM, NONE, Array
-from molprof.analysis.facts.intervals import Coverage, distinct_of, on_one_line, overlaps
+from molprof.analysis.facts.intervals import Coverage, distinct_of, on_one_line, shared
 from molprof.analysis.facts.patterns import Glob, first_matches, lowered
 from molprof.analysis.facts.slices import DRIVER, KERNEL, OPERATOR, RECORDED, RUNTIME, Slices, read_slices
 from molprof.queries import PACKAGE
@@ -290,8 +290,7 @@ class Facts:
         phases, which = np.unique(phase, return_inverse=True)
         idle, waited = (np.zeros(len(phases), dtype=np.int64) for _ in range(2))
         np.add.at(idle, which, self._all_idle(ts, ts_end))
-        lane, wait = overlaps((track, ts, ts_end), (waits.keys, waits.starts, waits.ends))
-        begin, end = np.maximum(ts[lane], waits.starts[wait]), np.minimum(ts_end[lane], waits.ends[wait])
+        lane, _, begin, end = shared((track, ts, ts_end), (waits.keys, waits.starts, waits.ends))
         np.add.at(waited, which[lane], self._all_idle(begin, end))
         return phases, idle, waited
 

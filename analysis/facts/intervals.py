@@ -6,7 +6,7 @@ All times are int64 ns, all keys integers from 0. Nothing here is quadratic, wha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,23 +16,39 @@ _LONGEST_LINE = 2**62
 _DENSE = 16
 
 
+class Line:
+    """Moments of several keys on one line of int64: those of a larger key are all larger.
+
+    Order and equality of known moments of a key stay; differences do not where the line would be too long for int64.
+    """
+
+    def __init__(self, keys: Sequence[np.ndarray], times: Sequence[np.ndarray]) -> None:
+        """keys, times: arrays of the known ones, of any lengths."""
+        full = [array for array in times if len(array)]
+        self._first = min((int(array.min()) for array in full), default=0)
+        self._last = max((int(array.max()) for array in full), default=0)
+        self._most = max((int(array.max()) for array in keys if len(array)), default=0) + 1
+        self._length, self._values = self._last - self._first + 2, None
+        if (self._most + 1) * self._length > _LONGEST_LINE:
+            self._values = np.unique(np.concatenate(full))
+            self._length = len(self._values) + 1
+
+    def at(self, keys: Any, times: Any) -> Any:
+        """Return where moments are, of any shape: int64. An unknown one is no later than the known one after it."""
+        if self._values is None:
+            places = np.clip(times, self._first - 1, self._last) - self._first
+        else:
+            places = np.searchsorted(self._values, times, side="right") - 1
+        return places + np.minimum(keys, self._most) * self._length
+
+
 def on_one_line(keys: Sequence[np.ndarray], times: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return each array of times, moved by its keys so that those of a larger key are all larger: arrays of int64.
 
     Order and equality within a key stay; differences do not where the line would be too long for int64.
     """
-    full = [array for array in times if len(array)]
-    if not full:
-        return [np.asarray(array, dtype=np.int64) for array in times]
-    first, last = min(int(array.min()) for array in full), max(int(array.max()) for array in full)
-    most = max(int(array.max()) for array in keys if len(array)) + 1
-    moved = [np.asarray(array, dtype=np.int64) - first for array in times]
-    length = last - first + 1
-    if most * length > _LONGEST_LINE:
-        values = np.unique(np.concatenate(moved))
-        moved = [np.searchsorted(values, array) for array in moved]
-        length = len(values)
-    return [array + key * length for array, key in zip(moved, keys, strict=True)]
+    line = Line(keys, times)
+    return [line.at(*pair) for pair in zip(keys, times, strict=True)]
 
 
 def distinct_of(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -84,6 +100,12 @@ def overlaps(one: Keyed, other: Keyed) -> tuple[np.ndarray, np.ndarray]:
     return mine[some], others[some]
 
 
+def shared(one: Keyed, other: Keyed) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the pairs of `overlaps`, with start and end of the time that both share."""
+    mine, others = overlaps(one, other)
+    return mine, others, np.maximum(one[1][mine], other[1][others]), np.minimum(one[2][mine], other[2][others])
+
+
 def _starting_in(
     begins: np.ndarray, stops: np.ndarray, moments: np.ndarray, side: Literal["left", "right"]
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -101,7 +123,7 @@ class Coverage:
     """The union of intervals of each key, and how much of a window it covers.
 
     Touching intervals are one. Attributes, arrays of the merged intervals in order of key and start: `keys`, `starts`,
-    `ends`.
+    `ends`. Windows are arrays of any shape, or numbers, and end no earlier than they start.
     """
 
     def __init__(self, keys: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> None:
@@ -116,14 +138,16 @@ class Coverage:
         self.ends = np.maximum.reduceat(ends, first) if len(first) else ends
         # Covered before each of them, over all keys.
         self._before = np.append(0, np.cumsum(self.ends - self.starts))
+        self._line = Line([self.keys], [self.starts])
+        self._begins = self._line.at(self.keys, self.starts)
 
     @property
     def length_ns(self) -> int:
         """The covered time of all keys."""
         return int(self._before[-1])
 
-    def covered(self, keys: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Return the covered time of each window, ns; windows end no earlier than they start."""
+    def covered(self, keys: Any, starts: Any, ends: Any) -> Any:
+        """Return the covered time of each window, ns."""
         return self._until(keys, ends) - self._until(keys, starts)
 
     def first(self, keys: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
@@ -137,15 +161,14 @@ class Coverage:
         has_next = (number < len(self.keys)) & (self.keys[following] == keys)
         return np.where(is_inside, starts, np.where(has_next, np.minimum(self.starts[following], ends), ends))
 
-    def _next(self, keys: np.ndarray, moments: np.ndarray) -> np.ndarray:
+    def _next(self, keys: Any, moments: Any) -> Any:
         """How many merged intervals, over all keys, begin no later than each moment of its key."""
-        own, asked = on_one_line([self.keys, keys], [self.starts, moments])
-        return np.searchsorted(own, asked, side="right")
+        return np.searchsorted(self._begins, self._line.at(keys, moments), side="right")
 
-    def _until(self, keys: np.ndarray, moments: np.ndarray) -> np.ndarray:
-        if not len(self.keys):
-            return np.zeros(len(moments), dtype=np.int64)
+    def _until(self, keys: Any, moments: Any) -> Any:
         number = self._next(keys, moments)
+        if not len(self.keys):
+            return number
         last = np.maximum(number, 1) - 1
         # Of another key, all is behind.
         left = np.where((number > 0) & (self.keys[last] == keys), np.maximum(self.ends[last] - moments, 0), 0)
@@ -153,17 +176,24 @@ class Coverage:
 
 
 class Depth:
-    """How long some windows share time with intervals that may overlap each other: each of the intervals counts."""
+    """How long windows share time with intervals of their key that may overlap each other: each of these counts."""
 
-    def __init__(self, starts: np.ndarray, ends: np.ndarray) -> None:
-        self._edges = [np.sort(edges) for edges in (starts, ends)]
-        self._sums = [np.append(0, np.cumsum(edges)) for edges in self._edges]
+    def __init__(self, keys: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> None:
+        self._sides = [self._side(keys, moments) for moments in (starts, ends)]
 
-    def time(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Return the time that each window shares with all intervals together, ns."""
-        return self._until(ends) - self._until(starts)
+    def time(self, keys: Any, starts: Any, ends: Any) -> Any:
+        """Return the time that each window shares with all intervals of its key together, ns."""
+        return self._until(keys, ends) - self._until(keys, starts)
 
-    def _until(self, moments: np.ndarray) -> np.ndarray:
-        begun, ended = (np.searchsorted(edges, moments, side="right") for edges in self._edges)
-        open_ns = (begun - ended) * moments
-        return open_ns - self._sums[0][begun] + self._sums[1][ended]
+    @staticmethod
+    def _side(keys: np.ndarray, moments: np.ndarray) -> tuple[Line, np.ndarray, np.ndarray]:
+        """Starts or ends: their line, they in order on it, and the sums of their times."""
+        order = np.lexsort((moments, keys))
+        line = Line([keys], [moments])
+        return line, line.at(keys, moments)[order], np.append(0, np.cumsum(moments[order]))
+
+    def _until(self, keys: Any, moments: Any) -> Any:
+        """What is shared until each moment, and a sum for each key that is the same for all of its moments."""
+        begun, ended = (np.searchsorted(edges, line.at(keys, moments), side="right") for line, edges, _ in self._sides)
+        begun_ns, ended_ns = (sums for *_, sums in self._sides)
+        return (begun - ended) * moments - begun_ns[begun] + ended_ns[ended]

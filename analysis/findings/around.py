@@ -7,17 +7,17 @@ given them, else beside it (`Stacks`). queries/call_places.sql and idle_places.s
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from molprof.analysis.facts import gaps
 from molprof.analysis.facts.gaps import Windows
-from molprof.analysis.facts.intervals import Coverage, Depth, overlaps
+from molprof.analysis.facts.intervals import Coverage, Depth, on_one_line, overlaps
+from molprof.analysis.facts.nesting import Nesting
 from molprof.analysis.findings.known import Known
 from molprof.analysis.frame import Frame
-from molprof.analysis.reader.stacks import Nest
 from molprof.analysis.trace_processor.package import Query
 
 _SLICE = "slice.id, slice.ts, slice.ts + slice.dur AS ts_end, slice.track_id, slice.stack_id"
@@ -77,9 +77,9 @@ _LONG_CALL_NS = 100_000
 # Pairs of waits and what lies in them, for each of both, up to which all pairs are looked at.
 _MOST_PAIRS = 20
 Row = dict[str, Any]
-# Innermost operator, annotation, function, function of a library; classes of the modules.
-Place = tuple[str | None, str | None, str | None, str | None, str | None]
-_NOWHERE: Place = (None, None, None, None, None)
+# By kind the innermost name; of modules the classes of all.
+Place = tuple[str | None, ...]
+_KINDS = ("cpu_op", "user_annotation", "function", "library", "module")
 
 
 def of_work(known: Known, classes: Collection[str], names: Collection[str] = ()) -> list[Row]:
@@ -178,15 +178,15 @@ def of_idle_time(known: Known) -> list[Row]:
         first[same],
     ]
     if stacks is not None:
-        spans_threads = _threads(known, spans.keys)
-        calls = np.unique(stacks.during(spans_threads, spans.starts, spans.ends)[1])
+        of_thread = Coverage(threads, waits.ts, waits.ts_end)
+        calls = np.flatnonzero(of_thread.covered(stacks.threads, stacks.starts, stacks.ends))
         more = stacks.threads[calls], stacks.starts[calls], stacks.ends[calls], stacks.names[calls] + len(slices)
         columns = [np.concatenate(pair) for pair in zip(columns, more, strict=True)]
         kinds += _kinds(known)
-    nest = Nest(*columns)
-    _, _, outer, name = nest.nested
-    counts, times, first = _own_of_paths(nest, threads, waits)
-    places = _described({-1: _NOWHERE}, outer, [kinds[number] for number in name.tolist()])
+    nesting = Nesting(*columns)
+    _, _, outer, name = nesting.nested
+    counts, times, first = _own_of_paths(nesting, threads, waits)
+    places = _of_paths(nesting, kinds)
     told = {-1}
     for number in (np.flatnonzero(times >= _LEAST_SHARE * times.sum()) - 1).tolist():
         while number not in told:
@@ -195,34 +195,30 @@ def of_idle_time(known: Known) -> list[Row]:
     rows = []
     for number in (np.flatnonzero(counts) - 1).tolist():
         index = first[number + 1]
-        is_long = number >= 0 and nest.ends[index] - nest.starts[index] >= _LONG_CALL_NS
+        is_long = number >= 0 and nesting.ends[index] - nesting.starts[index] >= _LONG_CALL_NS
         if number in told and not (is_long and kinds[name[number]][0] in ("cuda_runtime", "cuda_driver")):
             rows.append(_row(places[number], int(counts[number + 1]), int(times[number + 1])))
     return rows
 
 
-def _own_of_paths(nest: Nest, threads: np.ndarray, waits: Windows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _own_of_paths(nesting: Nesting, threads: np.ndarray, waits: Windows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return by path: waits in which it has time of its own, that time, ns, and its first slice with any.
 
     The first entry is that of no slice, path -1.
     """
-    size = len(nest.nested[2]) + 1
-    counts, times = (np.zeros(size, dtype=np.int64) for _ in range(2))
-    first = np.full(size, len(nest.starts))
-    segments = nest.segments
-    for thread in np.unique(threads).tolist():
-        mine, inside = threads == thread, segments.threads == thread
-        starts, ends = waits.ts[mine], waits.ts_end[mine]
-        begin, end, owner = segments.starts[inside], segments.ends[inside], segments.owners[inside]
-        path = nest.nested[1][owner] + 1
-        own_ns = Depth(starts, ends).time(begin, end)
-        np.add.at(times, path, own_ns)
-        np.minimum.at(first, path[own_ns > 0], owner[own_ns > 0])
-        none = np.zeros(len(begin), dtype=np.int64)
-        covered = Coverage(none, begin, end).covered(np.zeros(len(starts), dtype=np.int64), starts, ends)
-        times[0] += int((ends - starts - covered).sum())
-        counts[0] += int((ends - starts > covered).sum())
-        counts += _counts(starts, ends, begin, end, path, size)
+    size, segments = len(nesting.nested.outer) + 1, nesting.segments
+    path = nesting.nested.path[segments.owners] + 1
+    windows = threads, waits.ts, waits.ts_end
+    own_ns = Depth(*windows).time(*segments[:3])
+    times = np.zeros(size, dtype=np.int64)
+    np.add.at(times, path, own_ns)
+    first = np.full(size, len(nesting.starts))
+    np.minimum.at(first, path[own_ns > 0], segments.owners[own_ns > 0])
+    alone = waits.ts_end - waits.ts - Coverage(*segments[:3]).covered(*windows)
+    times[0] = alone.sum()
+    keys, moments = (threads, threads, *[segments.threads] * 2), (*windows[1:], segments.starts, segments.ends)
+    counts = _counts(*on_one_line(keys, moments), path, size)
+    counts[0] = (alone > 0).sum()
     return counts, times, first
 
 
@@ -260,7 +256,7 @@ def _by_place(known: Known, slices: Frame) -> list[Row]:
     keys, places = np.unique(numbers * width + paths + 1, return_inverse=True)
     ids = _numbers(slices, "id")[first].tolist()
     surroundings = _surroundings(known, ids)
-    functions = known.once("functions", None, lambda: _functions(known))
+    functions = {} if stacks is None else known.once("functions", None, lambda: _of_paths(stacks, _kinds(known)))
     rows = []
     counts, times = (_sums(places, _numbers(slices, name)).tolist() for name in ("count", "time_ns"))
     for key, count, time_ns in zip(keys.tolist(), counts, times, strict=True):
@@ -268,15 +264,6 @@ def _by_place(known: Known, slices: Frame) -> list[Row]:
         place = surroundings[ids[number]]
         rows.append(_row(place if stacks is None else (*place[:2], *functions[path - 1][2:]), count, time_ns))
     return rows
-
-
-def _functions(known: Known) -> dict[int, Place]:
-    """What the paths of the stacks hold."""
-    if known.stacks is None:
-        return {}
-    kinds = _kinds(known)
-    _, _, outer, name = known.stacks.nested
-    return _described({-1: _NOWHERE}, outer, [kinds[number] for number in name.tolist()])
 
 
 def _surroundings(known: Known, ids: list[int]) -> dict[int, Place]:
@@ -292,10 +279,7 @@ CROSS JOIN slice
 WHERE slice.id = told.slice_id
 ORDER BY depth
 """
-    found = {-1: _NOWHERE}
-    for row in known.rows(Query("modules", sql)):
-        found[row["id"]] = _within(found[row["parent_id"]], row["kind"], row["name"], row["class"])
-    return found
+    return _places(tuple(row.values()) for row in known.rows(Query("modules", sql)))
 
 
 def _kinds(known: Known) -> list[tuple[str | None, str, str]]:
@@ -307,27 +291,26 @@ def _kinds(known: Known) -> list[tuple[str | None, str, str]]:
     return [(row["kind"], row["name"], row["class"]) for row in known.rows(Query("modules", sql))]
 
 
-def _described(found: dict[int, Place], outer: np.ndarray, kinds: list[tuple[Any, Any, Any]]) -> dict[int, Place]:
-    """What paths hold, each behind the one around it."""
-    for number, (inside, kind) in enumerate(zip(outer.tolist(), kinds, strict=True)):
-        found[number] = _within(found[inside], *kind)
+def _of_paths(nesting: Nesting, kinds: Sequence[tuple[Any, ...]]) -> dict[int, Place]:
+    """What paths hold. kinds: kind, name and class of each name."""
+    paths = zip(nesting.nested.outer.tolist(), nesting.nested.name.tolist(), strict=True)
+    return _places((path, outer, *kinds[name]) for path, (outer, name) in enumerate(paths))
+
+
+def _places(rows: Iterable[tuple[Any, ...]]) -> dict[int, Place]:
+    """What is around something in each of some slices or paths.
+
+    rows: their number, that of the one around it, which is in an earlier row, or -1; kind, name and class.
+    """
+    found: dict[int, Place] = {-1: (None,) * len(_KINDS)}
+    for number, outer, kind, name, module_class in rows:
+        place = found[outer]
+        if kind in _KINDS:
+            at = _KINDS.index(kind)
+            text = name if kind != "module" else f"{place[at]}/{module_class}" if place[at] else module_class
+            place = (*place[:at], text, *place[at + 1 :])
+        found[number] = place
     return found
-
-
-def _within(place: Place, kind: str | None, name: str, module_class: str) -> Place:
-    """What is around something in a slice of a kind in a place."""
-    operator, annotation, function, library, module = place
-    if kind == "cpu_op":
-        return name, annotation, function, library, module
-    if kind == "user_annotation":
-        return operator, name, function, library, module
-    if kind == "function":
-        return operator, annotation, name, library, module
-    if kind == "library":
-        return operator, annotation, function, name, module
-    if kind == "module":
-        return operator, annotation, function, library, f"{module}/{module_class}" if module else module_class
-    return place
 
 
 def _row(place: Place, count: int, time_ns: int) -> Row:

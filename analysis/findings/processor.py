@@ -248,10 +248,10 @@ def _copies_from_host(known: Known) -> dict[str, int]:
     dur, size, ts, call_ns = (rows[name].astype(np.int64) for name in ("dur", "bytes", "ts", "call_ns"))
     until = np.where(idle.queue == gaps.NOTHING, idle.ts_end, idle.host_end)
     windows = np.flatnonzero((idle.position == 0) & (idle.queue > gaps.QUEUED))
-    depth = Depth(idle.ts[windows], until[windows])
+    depth = Depth(np.zeros_like(windows), idle.ts[windows], until[windows])
     return {
         "count": len(rows), "gpu_ns": int(dur.sum()), "host_ns": int(call_ns.sum()), "bytes": int(size.sum()),
-        "steps": known.row(_STEPS)["steps"], "idle_ns": int(depth.time(ts, ts + call_ns).sum()),
+        "steps": known.row(_STEPS)["steps"], "idle_ns": int(depth.time(0, ts, ts + call_ns).sum()),
     }  # fmt: skip
 
 
