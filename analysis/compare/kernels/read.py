@@ -13,6 +13,9 @@ from itertools import accumulate, groupby
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from molprof.analysis.facts.nesting import Nesting
 from molprof.analysis.figures.shapes import input_shapes, shapes_text
 from molprof.analysis.frame import read_frame
 from molprof.analysis.reader import TraceInfo, is_stream, path_text
@@ -220,37 +223,29 @@ def _operator_lanes(rows: Sequence[Work], steps: Sequence[Step]) -> Iterator[Lan
 
 def _timed(rows: Sequence[Work], within: tuple[int, int] | None) -> Iterator[Work]:
     """What each row of a lane adds to its time, between these times if any are given."""
-    own_ns, gap_ns = [0] * len(rows), [0] * len(rows)
-    busy_ns = None if within is None else within[0]
-    for start, end, place in sorted(_innermost(rows)):
-        if within is not None:
-            start, end = min(start, within[1]), min(end, within[1])
-        busy_ns = start if busy_ns is None else busy_ns
-        own_ns[place] += max(0, end - max(start, busy_ns))
-        gap_ns[place] += max(0, start - busy_ns)
-        busy_ns = max(busy_ns, end)
-    return (row._replace(own_ns=own, gap_ns=gap) for row, own, gap in zip(rows, own_ns, gap_ns, strict=True))
+    starts, ends, index = _pieces(rows)
+    if within is not None:
+        starts, ends = np.minimum(starts, within[1]), np.minimum(ends, within[1])
+    # The end of all before each.
+    busy_ns = np.maximum.accumulate(np.append(starts[:1] if within is None else within[0], ends))[:-1]
+    own_ns, gap_ns = (np.zeros(len(rows), dtype=np.int64) for _ in range(2))
+    np.add.at(own_ns, index, np.maximum(0, ends - np.maximum(starts, busy_ns)))
+    np.add.at(gap_ns, index, np.maximum(0, starts - busy_ns))
+    times = zip(rows, own_ns.tolist(), gap_ns.tolist(), strict=True)
+    return (row._replace(own_ns=own, gap_ns=gap) for row, own, gap in times)
 
 
-def _innermost(rows: Sequence[Work]) -> Iterator[tuple[int, int, int]]:
-    """Start, end and place of what runs: GPU work, and of operators the innermost of their track."""
-    tracks: dict[int, list[int]] = {}
-    for place, row in enumerate(rows):
-        if row.track_id == -1:
-            yield row.ts, row.ts + row.dur, place
-        else:
-            tracks.setdefault(row.track_id, []).append(place)
-    for places in tracks.values():
-        stack: list[tuple[int, int]] = []  # ends and places
-        now = 0
-        for number in (*places, None):
-            following = None if number is None else rows[number]
-            while stack and (following is None or stack[-1][0] <= following.ts):
-                end, ended = stack.pop()
-                yield now, end, ended
-                now = end
-            if following is not None and number is not None:
-                if stack:
-                    yield now, following.ts, stack[-1][1]
-                now = following.ts
-                stack.append((following.ts + following.dur, number))
+def _pieces(rows: Sequence[Work]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Start, end and row of what runs, in order: GPU work, and of operators the innermost of their track."""
+    tracks, starts, ends = np.array([(row.track_id, row.ts, row.ts + row.dur) for row in rows]).reshape(-1, 3).T
+    index = np.arange(len(rows))
+    if len(rows) and tracks[0] != -1:
+        nesting = Nesting(tracks, starts, ends, index)
+        segments = nesting.segments
+        owners = nesting.names[segments.owners]
+        # Of an operator that calls another at its start nothing runs then, but the gap before is its own.
+        idle = np.setdiff1d(index, owners[segments.starts == starts[owners]])
+        starts, ends = np.append(segments.starts, starts[idle]), np.append(segments.ends, starts[idle])
+        index = np.append(owners, idle)
+    order = np.lexsort((index, ends, starts))
+    return starts[order], ends[order], index[order]
