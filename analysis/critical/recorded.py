@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from molprof.analysis.facts.nesting import Nesting
 from molprof.analysis.frame import Frame, read_frame
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
@@ -81,22 +82,22 @@ class Recorded:
 def read_recorded(engine: TraceProcessor, info: TraceInfo) -> Recorded:
     """The trace must be loaded with Python stacks. Raises TraceError where it records neither calls nor operators."""
     steps, calls, work = (read_frame(engine, name) for name in ("steps", "calls", "work"))
-    phases = _intervals(read_frame(engine, "phases"), "phase")
-    operators = _intervals(read_frame(engine, "operators", where="caller_id IS NULL"), "name")
+    of_phases, of_operators = read_frame(engine, "phases"), read_frame(engine, "operators", where="caller_id IS NULL")
+    phases, operators = intervals(of_phases, "phase"), intervals(of_operators, "name")
     host = [*phases, *operators]
     if not len(calls) and not host:
         raise TraceError(
             f"{info.path} records neither calls nor operators of the host",
             hint="profile with ProfilerActivity.CPU: the path goes over both sides",
         )
-    start, end = _range(steps, calls, work, host)
+    start, end = time_range(steps, calls, work, of_phases, of_operators)
     calls = calls.where(_outermost(calls, start, end))
     call_of = _call_of(calls, work)
     chosen = ((work["ts"] >= start) & (work["ts"] <= end)) | (call_of != NONE)
     work, call_of = work.where(chosen), call_of[chosen]
     end = max([end, *(int((frame["ts"] + frame["dur"]).max(initial=0)) for frame in (calls, work) if len(frame))])
     call_start, call_end = calls["ts"], calls["ts"] + calls["dur"]
-    threads: list[Thread] = list(zip(calls["upid"].tolist(), calls["tid"].tolist(), strict=True))
+    threads = calls.select("upid", "tid").rows()
     ends: defaultdict[Thread, int] = defaultdict(int)
     for thread, moment in [
         *zip(threads, call_end.tolist(), strict=True),
@@ -107,7 +108,7 @@ def read_recorded(engine: TraceProcessor, info: TraceInfo) -> Recorded:
         for upid, tid, moment in zip(steps["upid"], steps["tid"], (steps["ts"] + steps["dur"]).tolist(), strict=True):
             ends[upid, tid] = max(ends[upid, tid], moment)
     work_start, work_end = work["ts"], work["ts"] + work["dur"]
-    previous = _previous(work)
+    previous = _previous(work.select("device", "stream").rows())
     latency, pause = _least(call_start, call_of, work_start, work_end, previous)
     is_sync = calls["is_sync"].astype(bool)
     target, waited = _targets(call_start, call_end, is_sync, call_of, work_end)
@@ -134,8 +135,8 @@ def read_recorded(engine: TraceProcessor, info: TraceInfo) -> Recorded:
         _others(work, call_of, call_start, previous, latency, pause),
         latency,
         pause,
-        tuple(phases),
-        tuple(operators),
+        phases,
+        operators,
         notes=(f"{unplaced:,} pieces of GPU work whose call is not recorded keep their place behind the one before",)
         if unplaced
         else (),
@@ -144,44 +145,45 @@ def read_recorded(engine: TraceProcessor, info: TraceInfo) -> Recorded:
 
 def read_named(engine: TraceProcessor) -> tuple[Interval, ...]:
     """Every operator and Python function."""
-    return tuple(item for name in ("operators", "functions") for item in _intervals(read_frame(engine, name), "name"))
+    return (*intervals(read_frame(engine, "operators"), "name"), *intervals(read_frame(engine, "functions"), "name"))
 
 
-def _intervals(frame: Frame, name: str) -> list[Interval]:
-    if not len(frame):
-        return []
-    each = zip(*(frame[column].tolist() for column in ("upid", "tid", "ts", "dur", name)), strict=True)
-    return [Interval((upid, tid), ts, ts + dur, text) for upid, tid, ts, dur, text in each]
+def intervals(frame: Frame, name: str) -> tuple[Interval, ...]:
+    """The rows of a frame, named by one of its columns."""
+    rows = frame.select("upid", "tid", "ts", "dur", name).rows()
+    return tuple(Interval((upid, tid), ts, ts + dur, text) for upid, tid, ts, dur, text in rows)
 
 
-def unions(intervals: Iterable[Interval]) -> dict[Thread, Union]:
+def unions(items: Iterable[Interval]) -> dict[Thread, Union]:
     """The moments in any of the intervals, by thread."""
-    found: defaultdict[Thread, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-    for item in intervals:
-        found[item.thread][0].append(item.start_ns)
-        found[item.thread][1].append(item.end_ns)
-    return {thread: Union(*both) for thread, both in found.items()}
+    found: defaultdict[Thread, list[Interval]] = defaultdict(list)
+    for item in items:
+        found[item.thread].append(item)
+    return {thread: union(each) for thread, each in found.items()}
 
 
-def _range(steps: Frame, calls: Frame, work: Frame, host: list[Interval]) -> tuple[int, int]:
-    """All marked steps, or the whole trace."""
-    if len(steps):
-        return int(steps["ts"].min()), int((steps["ts"] + steps["dur"]).max())
-    frames = [frame for frame in (calls, work) if len(frame)]
-    starts = [item.start_ns for item in host] + [int(frame["ts"].min()) for frame in frames]
-    ends = [item.end_ns for item in host] + [int((frame["ts"] + frame["dur"]).max()) for frame in frames]
-    return min(starts), max(ends)
+def union(items: Collection[Interval]) -> Union:
+    """The moments in any of the intervals, whatever their threads."""
+    return Union([item.start_ns for item in items], [item.end_ns for item in items])
+
+
+def time_range(steps: Frame, *frames: Frame) -> tuple[int, int]:
+    """The first and the last moment of all marked steps, or else of all frames."""
+    some = [frame for frame in ([steps] if len(steps) else frames) if len(frame)]
+    starts, ends = (frame["ts"].min() for frame in some), ((frame["ts"] + frame["dur"]).max() for frame in some)
+    return int(min(starts)), int(max(ends))
 
 
 def _outermost(calls: Frame, start: int, end: int) -> np.ndarray:
     """Which calls lie in a range, and in no other call of their thread."""
+    numbers: dict[Thread, int] = {}
+    threads = [numbers.setdefault(thread, len(numbers)) for thread in calls.select("upid", "tid").rows()]
+    starts, lengths = calls["ts"].astype(np.int64), calls["dur"].astype(np.int64)
+    inside = np.flatnonzero((starts >= start) & (starts <= end))
+    columns = np.array([threads, starts, starts + lengths], dtype=np.int64)[:, inside]
+    nesting = Nesting(*columns, inside)
     chosen = np.zeros(len(calls), dtype=bool)
-    until: dict[Thread, int] = {}
-    rows = zip(calls["upid"], calls["tid"], calls["ts"].tolist(), calls["dur"].tolist(), strict=True)
-    for place, (upid, tid, ts, dur) in enumerate(rows):
-        if start <= ts <= end and ts >= until.get((upid, tid), 0):
-            chosen[place] = True
-            until[upid, tid] = ts + dur
+    chosen[nesting.names[nesting.nested.parent[:-1] == NONE]] = True
     return chosen
 
 
@@ -190,13 +192,13 @@ def _call_of(calls: Frame, work: Frame) -> np.ndarray:
     return np.array([places.get(item, NONE) for item in work["call_id"].tolist()], dtype=np.int64)
 
 
-def _previous(work: Frame) -> np.ndarray:
-    """The work before each on its stream."""
-    found = np.full(len(work), NONE)
-    last: dict[tuple[object, object], int] = {}
-    for place, stream in enumerate(zip(work["device"].tolist(), work["stream"].tolist(), strict=True)):
-        found[place] = last.get(stream, NONE)
-        last[stream] = place
+def _previous(keys: Sequence[Hashable]) -> np.ndarray:
+    """Return the index of the one before each with the same key, or NONE."""
+    found = np.full(len(keys), NONE)
+    last: dict[Hashable, int] = {}
+    for place, key in enumerate(keys):
+        found[place] = last.get(key, NONE)
+        last[key] = place
     return found
 
 
@@ -221,9 +223,10 @@ def _targets(
     """The work that each sync waits for: of what was launched before its end, what ended last before it."""
     target = np.full(len(call_start), NONE)
     order = np.argsort(work_end, kind="stable")
+    ordered_end = work_end[order]
     launched = np.where(call_of == NONE, np.iinfo(np.int64).min, call_start[call_of] if len(call_start) else 0)
     for place in np.flatnonzero(is_sync):
-        at = int(np.searchsorted(work_end[order], call_end[place], side="right")) - 1
+        at = int(np.searchsorted(ordered_end, call_end[place], side="right")) - 1
         while at >= 0 and launched[order[at]] > call_start[place]:
             at -= 1
         if at >= 0:
@@ -234,20 +237,14 @@ def _targets(
 
 def _before(threads: list[Thread], start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """The call of its own thread before each, or of another thread which handed over to it."""
-    found = np.full(len(threads), NONE)
-    last: dict[Thread, int] = {}
-    ends = sorted(zip(end.tolist(), range(len(threads)), strict=True))
-    at, newest = 0, NONE
-    for place, thread in enumerate(threads):
-        # A call without length ends where it starts, and is not before itself.
-        while at < len(ends) and ends[at] < (start[place], place):
-            newest, at = ends[at][1], at + 1
-        own = last.get(thread, NONE)
-        own_end = end[own] if own != NONE else np.iinfo(np.int64).min // 2
-        is_other = newest != NONE and end[newest] > own_end and start[place] - own_end > HANDED_OVER_NS
-        found[place] = newest if is_other else own
-        last[thread] = place
-    return found
+    count, own = len(threads), _previous(threads)
+    # A call without length ends where it starts, and is not before itself: of one moment they stand by number.
+    moments = np.unique(np.append(end, start), return_inverse=True)[1].reshape(2, count) * count + np.arange(count)
+    ended = np.sort(moments[0])
+    newest = np.append(NONE, ended % max(1, count))[np.searchsorted(ended, moments[1])]
+    own_end = np.where(own == NONE, np.iinfo(np.int64).min // 2, end[own])
+    is_other = (newest != NONE) & (end[newest] > own_end) & (start - own_end > HANDED_OVER_NS)
+    return np.where(is_other, newest, own)
 
 
 def _segments(calls: Frame, is_sync: np.ndarray) -> np.ndarray:

@@ -16,10 +16,14 @@ _LEVELS = 256
 
 
 def ancestors(item: int | None, parents: Mapping[int, int | None]) -> Iterator[int]:
-    """Return an item and those around it, the innermost first, up to one that `parents` does not have."""
-    while item is not None and item in parents:
+    """Return an item and all that are around it, the innermost first; nothing for None.
+
+    parents: the one around each; None: nothing is. Raises KeyError for an item that is not among them.
+    """
+    while item is not None:
+        parent = parents[item]
         yield item
-        item = parents[item]
+        item = parent
 
 
 class Nested(NamedTuple):

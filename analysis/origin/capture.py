@@ -13,6 +13,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from molprof.analysis.facts.nesting import ancestors
 from molprof.analysis.figures.shapes import input_shapes
 from molprof.analysis.frame import read_frame
 from molprof.analysis.origin.match import CapturedCall, Node, Segment
@@ -141,18 +142,12 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
 
 def _calls_around(engine: TraceProcessor, items: Collection[int | None]) -> dict[int | None, tuple[CapturedCall, ...]]:
     """Of each operator itself and those that call it, the innermost first; without those without recorded arguments."""
-    frame = read_frame(engine, "operators", "id name caller_id")
-    known = {item: (name, caller) for item, name, caller in frame.select("id", "name", "caller_id").rows()}
-    chains: dict[int | None, list[int]] = {}
-    for item in items:
-        at = item
-        chain = chains[item] = []
-        while at is not None and at in known:
-            chain.append(at)
-            at = known[at][1]
+    rows = read_frame(engine, "operators", "id name caller_id").rows()
+    names, callers = {item: name for item, name, _ in rows}, {item: caller for item, _, caller in rows}
+    chains = {item: list(ancestors(item, callers)) for item in items}
     operands = read_operands(engine, {at for chain in chains.values() for at in chain})
     return {
-        item: tuple(CapturedCall(at, known[at][0], operands[at]) for at in chain if at in operands)
+        item: tuple(CapturedCall(at, names[at], operands[at]) for at in chain if at in operands)
         for item, chain in chains.items()
     }
 

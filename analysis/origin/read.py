@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from molprof.analysis.facts.nesting import ancestors
 from molprof.analysis.frame import Frame, read_frame
 from molprof.analysis.origin.host import host_of, waits_of
 from molprof.analysis.reader import TraceInfo
@@ -100,12 +102,11 @@ class Origins:
 
     def chain(self, frame_id: int | None) -> list[StackFrame]:
         """The frames around a call, the outermost first."""
-        found = []
-        while frame_id is not None:
-            frame = self.frames[frame_id]
-            found.append(frame)
-            frame_id = frame.parent_id
-        return found[::-1]
+        return [self.frames[item] for item in ancestors(frame_id, self._parents)][::-1]
+
+    @cached_property
+    def _parents(self) -> dict[int, int | None]:
+        return {item: frame.parent_id for item, frame in self.frames.items()}
 
     def path(self, by: str, frame_id: int | None) -> Path:
         """The nodes to a frame in the tree by module, source or operator."""

@@ -7,14 +7,14 @@ each operand by its operator; an operator of which it does not decide one is unk
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 
-from molprof.analysis.critical.recorded import Interval
+from molprof.analysis.critical.recorded import Interval, union
 from molprof.analysis.predict.run import ATTENTION, PICKS, PROCESSOR, TO_GPU, TO_HOST, Call, Run, called
 from molprof.analysis.roofline.formulas import LOOKUP, NORM, POINTWISE
 from molprof.analysis.roofline.operands import Operand, Operands
@@ -61,8 +61,8 @@ def at_rows(run: Run, rows: int, target: int) -> Scaled:
     ratio = Fraction(target, rows)
     loops, flattened = _loops(run, rows), _flattened(run, rows)
     starts = np.array([call.start_ns for call in run.calls])
-    in_loop, in_flat = (_inside(starts, each) for each in (loops, flattened))
-    in_processor = _inside(starts, [item for item in run.phases if item.name == PROCESSOR])
+    processors = [item for item in run.phases if item.name == PROCESSOR]
+    in_loop, in_flat, in_processor = (union(each).holds(starts) for each in (loops, flattened, processors))
     made: list[Call] = []
     unknown: Counter[str] = Counter()
     repeated: Counter[tuple[str, Operands]] = Counter()
@@ -155,13 +155,6 @@ def _flattened(run: Run, rows: int) -> list[Interval]:
     """Where processors make one dimension of rows and vocabulary."""
     made = [(phase, _picked(run, rows, phase)) for phase in run.phases if phase.name == PROCESSOR]
     return [phase for phase, picked in made if any(name not in (_UNBIND, _SELECT) for _, name in picked)]
-
-
-def _inside(moments: np.ndarray, intervals: Sequence[Interval]) -> np.ndarray:
-    found = np.zeros(len(moments), dtype=bool)
-    for item in intervals:
-        found |= (moments >= item.start_ns) & (moments < item.end_ns)
-    return found
 
 
 class Agreement(NamedTuple):

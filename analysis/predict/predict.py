@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from molprof.analysis.critical.changes import GPU, LAUNCHES, Change
-from molprof.analysis.critical.recorded import NONE, Interval, Recorded
+from molprof.analysis.critical.recorded import NONE, Interval, Recorded, union
 from molprof.analysis.critical.replay import ON_GPU, Replay, Replayed
 from molprof.analysis.predict.fused import FUSED_ERROR, Pair, compiled
 from molprof.analysis.predict.run import SYNCS, Call, Run, attention_on, named
@@ -257,10 +257,8 @@ class _Clock:
         forward = [item for item in run.phases if item.name in FORWARD]
         self._usual = Union([], [])  # where gaps are those of traces
         if not run.on_gpu:
-            whole = ([run.start_ns], [run.end_ns])
-            each = ([item.start_ns for item in forward], [item.end_ns for item in forward])
-            self._usual = Union(*(each if run.phases else whole))
-        self._stretched = Union([item.start_ns for item in run.stretched], [item.end_ns for item in run.stretched])
+            self._usual = union(forward) if run.phases else Union([run.start_ns], [run.end_ns])
+        self._stretched = union(run.stretched)
         both = (self._usual, self._stretched)
         self._edges = np.concatenate([side for union in both for side in (union.starts_ns, union.ends_ns)])
         self._edges.sort()

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from packaging.version import InvalidVersion, Version
 
-from molprof.analysis.critical.recorded import Interval
+from molprof.analysis.critical.recorded import Interval, intervals, time_range
+from molprof.analysis.facts.nesting import ancestors
 from molprof.analysis.frame import Frame, read_frame
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.roofline.formulas import LISTED, work_of
@@ -21,6 +22,7 @@ from molprof.analysis.roofline.peaks import Peaks
 from molprof.analysis.roofline.products import Work
 from molprof.analysis.roofline.read import HOST_COPY
 from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.union import Union
 from molprof.common.errors import TraceError
 
 # Operators whose inside differs by device, with what decides it there: they are taken whole.
@@ -131,12 +133,12 @@ def read_run(engine: TraceProcessor, info: TraceInfo, launching: Collection[str]
     operators, steps, made = (read_frame(engine, name) for name in ("operators", "steps", "calls"))
     if not len(operators):
         raise TraceError(f"{info.path} records no operators", hint="profile with ProfilerActivity.CPU")
-    start, end = _range(operators, steps)
+    start, end = time_range(steps, operators)
+    callers = dict(zip(operators["id"].tolist(), operators["caller_id"].tolist(), strict=True))
     operators = operators.where((operators["ts"] >= start) & (operators["ts"] < end))
     chosen, inside = split(operators, launching)
     across: dict[int, str] = {}
     if len(made):
-        callers = dict(zip(operators["id"].tolist(), operators["caller_id"].tolist(), strict=True))
         on_gpu = _around(made["operator_id"].tolist(), callers)
         chosen = [item for item in chosen if item in on_gpu]  # others compute with tensors of the host
         across = _across(read_frame(engine, "work"), made, callers)
@@ -192,8 +194,8 @@ def read_run(engine: TraceProcessor, info: TraceInfo, launching: Collection[str]
         outermost["ts"],
         bool(len(made)),
         torch_of(info),
-        _intervals(phases, "phase"),
-        _intervals(outermost, "name"),
+        intervals(phases, "phase"),
+        intervals(outermost, "name"),
         tuple((starts[rows[item]], names[rows[item]], operands[item][0].shape) for item in picked if item in operands),
         listed,
     )
@@ -255,23 +257,19 @@ def _across(work: Frame, calls: Frame, callers: Mapping[int, int | None]) -> dic
 
 def _picks(operators: Frame, phases: Frame, others: Collection[int]) -> list[int]:
     """Ids of operators of `PICKS` in some phases, and in no operator of others."""
-    each = zip(*(operators[name].tolist() for name in ("id", "name", "ts", "caller_id")), strict=True)
-    spans = [(ts, ts + dur) for ts, dur in zip(phases["ts"].tolist(), phases["dur"].tolist(), strict=True)]
-    return [
-        item
-        for item, name, ts, caller in each
-        if name in PICKS and item not in others and caller is None and any(a <= ts < b for a, b in spans)
-    ]
+    inside = Union(phases["ts"], phases["ts"] + phases["dur"]).holds(operators["ts"])
+    rows = operators.where(inside & ~operators.known("caller_id")).select("id", "name").rows()
+    return [item for item, name in rows if name in PICKS and item not in others]
 
 
 def _around(items: Sequence[int | None], callers: Mapping[int, int | None]) -> set[int]:
     """These operators and all that call them."""
     found: set[int] = set()
-    for start in items:
-        item = start
-        while item is not None and item not in found:
-            found.add(item)
-            item = callers.get(item)
+    for item in items:
+        for caller in ancestors(item, callers):
+            if caller in found:
+                break
+            found.add(caller)
     return found
 
 
@@ -362,22 +360,10 @@ def quiet_of_operators(operators: Frame, others: Collection[int]) -> Quiet:
     return Quiet(rest["name"].tolist(), rest["ts"], rest["own_ns"])
 
 
-def _range(operators: Frame, steps: Frame) -> tuple[int, int]:
-    frame = steps if len(steps) else operators
-    return int(frame["ts"].min()), int((frame["ts"] + frame["dur"]).max())
-
-
-def _waits(syncs: Frame, calls: Collection[Call]) -> tuple[tuple[int, int], ...]:
-    each = zip(syncs["ts"].tolist(), (syncs["ts"] + syncs["dur"]).tolist(), strict=True)
-    starts, ends = (np.array([call[place] for call in calls]) for place in (2, 3))
-    found = []
-    for start, end in each:
-        at = int(np.searchsorted(starts, start, side="right")) - 1
-        if at < 0 or ends[at] < end:
-            found.append((start, end))
-    return tuple(found)
-
-
-def _intervals(frame: Frame, name: str) -> tuple[Interval, ...]:
-    each = zip(*(frame[column].tolist() for column in ("upid", "tid", "ts", "dur", name)), strict=True)
-    return tuple(Interval((upid, tid), ts, ts + dur, text) for upid, tid, ts, dur, text in each)
+def _waits(syncs: Frame, calls: Sequence[Call]) -> tuple[tuple[int, int], ...]:
+    """Syncs that are not inside the call that began last."""
+    starts, ends = syncs["ts"].astype(np.int64), (syncs["ts"] + syncs["dur"]).astype(np.int64)
+    call_ends = np.append(np.array([call.end_ns for call in calls], dtype=np.int64), np.iinfo(np.int64).min)
+    last = np.searchsorted(np.array([call.start_ns for call in calls], dtype=np.int64), starts, side="right") - 1
+    outside = call_ends[last] < ends
+    return tuple(zip(starts[outside].tolist(), ends[outside].tolist(), strict=True))

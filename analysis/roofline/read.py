@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from molprof.analysis.facts.nesting import ancestors
 from molprof.analysis.frame import Frame, read_frame
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.roofline.formulas import work_of
@@ -183,31 +184,21 @@ class _Calls:
 
 def _read_calls(engine: TraceProcessor, work: Frame, captured: Mapping[int, Captured]) -> _Calls:
     operators = read_frame(engine, "operators", "id name caller_id")
-    known = dict(
-        zip(operators["id"].tolist(), zip(operators["name"], operators["caller_id"], strict=True), strict=True)
-    )
+    ids = operators["id"].tolist()
+    names = dict(zip(ids, operators["name"].tolist(), strict=True))
+    callers = dict(zip(ids, operators["caller_id"].tolist(), strict=True))
     operands: dict[int, Operands] = {}
     for calls in captured.values():
         for (at, name, given_operands), around in zip(calls, [*calls[1:], (None,)], strict=True):
-            known[at], operands[at] = (name, around[0]), given_operands
-    chains = {item: _chain(item, known) for item in set(work["operator_id"].tolist()) if item is not None}
+            names[at], callers[at], operands[at] = name, around[0], given_operands
+    chains = {item: tuple(ancestors(item, callers)) for item in set(work["operator_id"].tolist()) if item is not None}
     operands |= read_operands(engine, {item for chain in chains.values() for item in chain if item >= 0})
-    return _Calls(chains, {key: str(name) for key, (name, _) in known.items()}, operands)
+    return _Calls(chains, {key: str(name) for key, name in names.items()}, operands)
 
 
 def _device_name(info: TraceInfo, number: Any) -> str | None:
     found = [device for device in info.devices if device.get("id") == number] or info.devices[:1]
     return str(found[0]["name"]) if found and found[0].get("name") else None
-
-
-def _chain(item: int, known: Mapping[int, tuple[Any, Any]]) -> tuple[int, ...]:
-    """An operator and those around it, the innermost first."""
-    chain = []
-    at: int | None = item
-    while at is not None and at in known:
-        chain.append(at)
-        at = known[at][1]
-    return tuple(chain)
 
 
 class _Called(NamedTuple):
