@@ -180,6 +180,7 @@ def test_union_of_intervals() -> None:
     asked = np.sort(random.integers(0, 1100, (200, 2)))
     assert found.covered(asked[:, 0], asked[:, 1]).tolist() == [inside[a:b].sum() for a, b in asked]
     assert found.length_ns == inside.sum()
+    assert found.holds(np.arange(1100)).tolist() == inside.tolist()
 
 
 def test_ranks_are_told_by_content_not_by_name(tmp_path: Path, molprof: Cli) -> None:

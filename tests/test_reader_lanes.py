@@ -1,4 +1,4 @@
-"""The reader's lanes, for slices that partly overlap, and nested slices."""
+"""The reader's lanes, for slices that partly overlap."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 from trace_rows import ARGS, SLICES, load, rows, x
 
 from molprof.analysis.facts.lanes import assign_lanes, time_order
-from molprof.analysis.facts.nesting import Nesting
 from molprof.analysis.trace_processor import TraceProcessor
 
 
@@ -94,26 +93,3 @@ def test_each_slice_has_the_first_lane_into_which_it_fits(
     lanes = np.zeros(len(slices), dtype=np.int32)
     assign_lanes(lanes, time_order(starts, starts + lengths), tracks, starts, starts + lengths, deepest)
     assert lanes.tolist() == plain_lanes(slices, deepest)
-
-
-@hypothesis.settings(max_examples=50, deadline=None)
-@hypothesis.given(INTERVALS.filter(len), st.sampled_from([1, 9]))
-@hypothesis.example([(0, 0, 8)], 300)
-def test_slices_are_nested_as_one_after_the_other(slices: list[tuple[int, int, int]], often: int) -> None:
-    threads, starts, lengths = np.array(slices * often, dtype=np.int64).reshape(-1, 3).T
-    nest = Nesting(threads, starts, starts + lengths, lengths % 3)
-    around, path, outer, name = nest.nested
-    assert len(set(zip(outer.tolist(), name.tolist(), strict=True))) == len(name)
-    stack: list[int] = []
-    expected: dict[int, tuple[int, ...]] = {-1: ()}  # names of each slice and those around it
-    for place, (thread, start) in enumerate(zip(nest.threads, nest.starts, strict=True)):
-        while stack and (nest.threads[stack[-1]] != thread or nest.ends[stack[-1]] <= start):
-            stack.pop()
-        holder = stack[-1] if stack else -1
-        assert around[place] == holder
-        expected[place] = (*expected[holder], int(nest.names[place]))
-        stack.append(place)
-        names, at = (), int(path[place])
-        while at >= 0:
-            names, at = (int(name[at]), *names), int(outer[at])
-        assert names == expected[place]

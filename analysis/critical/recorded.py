@@ -177,11 +177,12 @@ def time_range(steps: Frame, *frames: Frame) -> tuple[int, int]:
 def _outermost(calls: Frame, start: int, end: int) -> np.ndarray:
     """Which calls lie in a range, and in no other call of their thread."""
     numbers: dict[Thread, int] = {}
-    threads = [numbers.setdefault(thread, len(numbers)) for thread in calls.select("upid", "tid").rows()]
-    starts, lengths = calls["ts"].astype(np.int64), calls["dur"].astype(np.int64)
-    inside = np.flatnonzero((starts >= start) & (starts <= end))
-    columns = np.array([threads, starts, starts + lengths], dtype=np.int64)[:, inside]
-    nesting = Nesting(*columns, inside)
+    rows = [
+        (numbers.setdefault(row[:2], len(numbers)), *row[2:]) for row in calls.select("upid", "tid", "ts", "dur").rows()
+    ]
+    thread, ts, dur = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    inside = np.flatnonzero((ts >= start) & (ts <= end))
+    nesting = Nesting(thread[inside], ts[inside], (ts + dur)[inside], inside)
     chosen = np.zeros(len(calls), dtype=bool)
     chosen[nesting.names[nesting.nested.parent[:-1] == NONE]] = True
     return chosen

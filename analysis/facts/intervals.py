@@ -159,7 +159,9 @@ class Coverage:
         is_inside = (number > 0) & (self.keys[inside] == keys) & (self.ends[inside] > starts)
         following = np.minimum(number, len(self.keys) - 1)
         has_next = (number < len(self.keys)) & (self.keys[following] == keys)
-        return np.where(is_inside, starts, np.where(has_next, np.minimum(self.starts[following], ends), ends))
+        later = np.where(has_next, np.minimum(self.starts[following], ends), ends)
+        found: np.ndarray = np.where(is_inside, starts, later)
+        return found
 
     def _next(self, keys: Any, moments: Any) -> Any:
         """How many merged intervals, over all keys, begin no later than each moment of its key."""
