@@ -153,7 +153,7 @@ class Coverage:
     def first(self, keys: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """Return the first covered moment of each window; its end where nothing covers it."""
         if not len(self.keys):
-            return ends.copy()
+            return ends
         number = self._next(keys, starts)
         inside = np.maximum(number - 1, 0)
         is_inside = (number > 0) & (self.keys[inside] == keys) & (self.ends[inside] > starts)
