@@ -20,7 +20,7 @@ INCLUDE PERFETTO MODULE molprof.gpu_work;
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
 INCLUDE PERFETTO MODULE molprof.modules;
 INCLUDE PERFETTO MODULE molprof.phases;
-INCLUDE PERFETTO MODULE molprof.step_placement;
+INCLUDE PERFETTO MODULE molprof.step_lanes;
 INCLUDE PERFETTO MODULE molprof.steps;
 
 -- Slices that the reader moved to a lane, and their own thread: the outermost, named ranges, and what is right inside.

@@ -6,11 +6,6 @@
 --   ORDER BY phase IS NULL, host_ns DESC, phase;
 
 INCLUDE PERFETTO MODULE molprof.annotations;
-INCLUDE PERFETTO MODULE molprof.call_phases;
-INCLUDE PERFETTO MODULE molprof.gpu_calls;
-INCLUDE PERFETTO MODULE molprof.gpu_work;
-INCLUDE PERFETTO MODULE molprof.host_syncs;
-INCLUDE PERFETTO MODULE molprof.launches;
 INCLUDE PERFETTO MODULE molprof.operators;
 INCLUDE PERFETTO MODULE molprof.phases;
 

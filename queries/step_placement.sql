@@ -13,7 +13,6 @@
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.operators;
-INCLUDE PERFETTO MODULE molprof.steps;
 
 -- Runtime calls and leaf operators that started in a step; others have no row.
 CREATE PERFETTO TABLE molprof_call_step(

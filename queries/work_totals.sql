@@ -6,8 +6,6 @@
 --   ORDER BY time_ns DESC, category, name
 --   LIMIT 20;
 
-INCLUDE PERFETTO MODULE molprof.gpu_work;
-
 -- Slices with the number of their name and category, and of those of the slices around them. To group by such a number
 -- is quicker than by the long name of a kernel. Of two columns of the same name the first counts: versions of the engine
 -- without such numbers get a text.

@@ -10,6 +10,7 @@ import tiny_trace
 from tiny import ids, table
 from token_tracks import Token, sequence
 
+from molprof.analysis.facts.tables import install
 from molprof.analysis.figures.drift import (
     EXAMPLES,
     RULES,
@@ -30,7 +31,6 @@ from molprof.analysis.trace_processor import open_engine
 from molprof.common.manifest import KIND_LETTERS
 from molprof.common.text_format import DEFAULT
 from molprof.profiler.molecules.kinds import classify
-from molprof.queries import PACKAGE, modules
 
 # Junk that a model really wrote, and blocks of other kinds.
 REAL = (
@@ -82,7 +82,7 @@ def drift(folder: Path, *texts: str) -> Drift:
     events = [sequence(place, tokens(text)) for place, text in enumerate(texts)]
     with open_engine() as engine:
         load_trace(tiny_trace.write(folder / "events.json", {"traceEvents": events}), engine)
-        engine.register_package(PACKAGE, modules())
+        install(engine)
         return read_drift(engine, ())
 
 

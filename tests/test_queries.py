@@ -35,6 +35,7 @@ import tiny_trace
 from tiny_trace import HOST, memory_event, slice_, write
 from trace_rows import losses
 
+from molprof.analysis.facts.tables import install
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.query import find_statement
 from molprof.analysis.reader.load import load_trace
@@ -153,7 +154,7 @@ def ask(engine: TraceProcessor, text: str) -> Rows:
 
 def opened(engine: TraceProcessor, path: Path, **how: bool) -> TraceProcessor:
     load_trace(path, engine, **how)
-    engine.register_package(PACKAGE, modules())
+    install(engine)
     return engine
 
 
@@ -229,7 +230,7 @@ def test_modules_include_what_they_use_and_have_the_documented_columns() -> None
         with open_engine() as fresh:
             fresh.feed(b'{"traceEvents":[]}')
             fresh.finish()
-            fresh.register_package(PACKAGE, sql)
+            install(fresh)
             ask(fresh, module.name)  # its example
             for entry in module.entries:
                 query = find_statement(entry.name, {}).sql.replace(",\n  ".join(c.name for c in entry.columns), "*")
@@ -254,14 +255,15 @@ def test_totals_where_the_engine_does_not_number_stacks(engine: TraceProcessor, 
     with open_engine() as numbered:
         opened(numbered, path)
         expected = [ask(numbered, name) for name in tables]
-    load_trace(path, engine)
+    opened(engine, path)
     engine.register_package(PACKAGE, {key: sql.replace("stack_id", "no_id") for key, sql in modules().items()})
     assert [ask(engine, name) for name in tables] == expected
 
 
 def test_standalone_texts_can_be_pasted_in_any_order_and_again(engine: TraceProcessor) -> None:
     path = TESTS / "goldens/given/run.json"
-    load_trace(path, engine)
+    opened(engine, path)
+    engine.query(f"INCLUDE PERFETTO MODULE {PACKAGE}.*")
     for name in (*CATALOG, *list(CATALOG)[::-9]):
         engine.query(standalone_sql(name, CATALOG))
     pasted = {name: engine.query(f"SELECT * FROM {name}") for name, entry in ENTRIES.items() if not entry.arguments}
@@ -290,7 +292,7 @@ def test_perfettos_own_reader_gives_the_same_rows_unless_it_drops_events(name: s
         opened(ours, path)
         plain.feed(gzip.decompress(raw) if path.suffix == ".gz" else raw)
         plain.finish()
-        plain.register_package(PACKAGE, modules())
+        install(plain)
         ours_shows, plain_shows = (ask(engine, "SELECT COUNT() FROM slice")[0][0] for engine in (ours, plain))
         assert losses(plain).get("slice_drop_overlapping_complete_event", 0) == ours_shows - plain_shows == dropped
         for entry in ENTRIES.values() if not dropped else ():
@@ -305,7 +307,7 @@ def test_perfettos_own_reader_gives_the_same_rows_unless_it_drops_events(name: s
 def test_sums_of_real_traces(path: Path, engine: TraceProcessor) -> None:
     """Figures that are counted in different ways agree, some of them with plain loops."""
     load_trace(path, engine, stacks=False)
-    engine.register_package(PACKAGE, modules())
+    install(engine)
     devices = ask(engine, "SELECT device, span_ns, busy_ns, idle_ns FROM molprof_device")
     running = "SELECT device, SUM(time_ns), SUM(time_ns * (running > 0)) FROM molprof_concurrency GROUP BY device"
     assert ask(engine, running) == [(device, span, busy) for device, span, busy, _ in devices]

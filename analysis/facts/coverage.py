@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from molprof.analysis.facts.gaps import Array, Work
-from molprof.analysis.facts.intervals import Coverage, ends_before, on_one_line
+from molprof.analysis.facts.intervals import Coverage, on_one_line
 
 # Keys of which a pair can be told by the bits of one int64.
 MOST_PAIRED = 62
@@ -21,18 +21,6 @@ class Exposure(Struct, frozen=True):
 
     busy: Array
     exposed: Array
-
-
-def overlapping(work: Work) -> Array:
-    """Return whether each piece of work runs at the same time as other work of its device: bool."""
-    lasts = np.flatnonzero(work.ts_end > work.ts)
-    device, ts, ts_end = work.device[lasts], work.ts[lasts], work.ts_end[lasts]
-    before = ends_before(device, ts, ts_end)
-    is_late = (before >= 0) & (ts_end[before] > ts)
-    is_early = np.append((device[1:] == device[:-1]) & (ts[1:] < ts_end[:-1]), False)[: len(lasts)]
-    found = np.zeros(len(work.ts), dtype=bool)
-    found[lasts[is_late | is_early]] = True
-    return found
 
 
 def exposure(work: Work, keys: Array, size: int) -> Exposure:

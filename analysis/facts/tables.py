@@ -17,6 +17,7 @@ from molprof.analysis.facts import clocks, coverage, gaps, graph_parts, interval
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import CAUSES, NONE, POSITIONS, Array
 from molprof.analysis.facts.slices import DRIVER, INSTANT, OPERATOR, RUNTIME
+from molprof.common.errors import MolprofError
 from molprof.queries import PACKAGE, facts_in, modules
 
 if TYPE_CHECKING:
@@ -409,9 +410,14 @@ def install(engine: TraceProcessor) -> None:
 
     def provide(sql: str) -> None:
         for name in sorted(facts_in(sql) & TABLES.keys()):
-            if name not in made:
-                made.add(name)  # first: what it is made from is asked too, and may be in this list
+            if name in made:  # also by what another one is made from
+                continue
+            made.add(name)  # first: what it is made from is asked too
+            try:
                 engine.query(_create(name, facts))
+            except MolprofError:
+                made.discard(name)
+                raise
 
     engine.facts = facts
     engine.before_query = provide
