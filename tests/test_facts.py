@@ -1,0 +1,297 @@
+"""Facts about intervals equal what plain loops find (`plain_facts.py`): on small random input, and on recorded traces."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from itertools import combinations, pairwise
+from typing import Any
+
+import hypothesis
+import numpy as np
+import plain_facts as plain
+import pytest
+from hypothesis import strategies as st
+
+from molprof.analysis.facts import chains, coverage, gaps
+from molprof.analysis.facts.intervals import Coverage, Depth, ends_before, on_one_line, overlaps
+from molprof.analysis.reader.stacks import Nest
+
+few = hypothesis.settings(max_examples=100, deadline=None)
+QUEUES = ("not recorded", "queued", "nothing", "late")
+MOMENTS = st.integers(0, 24)
+INTERVAL = st.tuples(st.integers(0, 2), MOMENTS, st.integers(0, 8)).map(lambda one: (one[0], one[1], one[1] + one[2]))
+INTERVALS = st.lists(INTERVAL, max_size=16)
+# So much longer times, and larger keys, are beyond one line of 64 bits.
+SCALES = st.sampled_from([1, 2**57])
+Keyed = tuple[int, int, int]  # key, start, end
+
+
+def columns(rows: list[tuple[int, ...]], width: int = 3) -> list[np.ndarray]:
+    return list(np.array(rows, dtype=np.int64).reshape(-1, width).T)
+
+
+def scaled(rows: list[Keyed], scale: int) -> list[Keyed]:
+    return [(key, start * scale, end * scale) for key, start, end in rows]
+
+
+@few
+@hypothesis.given(INTERVALS, INTERVALS, st.sampled_from([1, 2**40, 2**57]))
+def test_keys_on_one_line_keep_order_and_equality(some: list[Keyed], more: list[Keyed], scale: int) -> None:
+    (keys, times, _), (other_keys, other_times, _) = columns(some), columns(more)
+    lines = on_one_line([keys, other_keys], [times * scale - 3, other_times * scale - 3])
+    assert [len(line) for line in lines] == [len(some), len(more)]
+    moved = list(zip([row[:2] for row in some + more], np.concatenate(lines).tolist(), strict=True))
+    for (place, line), (other_place, other) in combinations(moved, 2):
+        assert (place < other_place, place == other_place) == (line < other, line == other)
+        if scale == 1 and place[0] == other_place[0]:
+            assert other - line == other_place[1] - place[1]
+
+
+@few
+@hypothesis.given(INTERVALS, SCALES)
+def test_ends_before(rows: list[Keyed], scale: int) -> None:
+    rows = sorted(scaled(rows, scale), key=lambda row: row[:2])
+    expected = []
+    for place, (key, *_) in enumerate(rows):
+        before = [other for other in range(place) if rows[other][0] == key]
+        expected.append(max(before, key=lambda other: (rows[other][2], -other), default=-1))
+    assert ends_before(*columns(rows)).tolist() == expected
+
+
+@few
+@hypothesis.given(INTERVALS, INTERVALS, SCALES)
+def test_overlaps(some: list[Keyed], more: list[Keyed], scale: int) -> None:
+    some, more = scaled(some, scale), scaled(more, scale)
+    found = overlaps(tuple(columns(some)), tuple(columns(more)))  # type: ignore[arg-type]
+    assert sorted(zip(*(part.tolist() for part in found), strict=True)) == [
+        (one, other)
+        for one, (key, start, end) in enumerate(some)
+        for other, (other_key, other_start, other_end) in enumerate(more)
+        if key == other_key and max(start, other_start) < min(end, other_end)
+    ]
+
+
+@few
+@hypothesis.given(INTERVALS, INTERVALS, SCALES)
+def test_coverage(rows: list[Keyed], windows: list[Keyed], scale: int) -> None:
+    rows, windows = scaled(rows, scale), scaled(windows, scale)
+    covered = Coverage(*columns(rows))
+    merged = {key: plain.union(row[1:] for row in rows if row[0] == key) for key in range(3)}
+    assert list(zip(covered.keys.tolist(), covered.starts.tolist(), covered.ends.tolist(), strict=True)) == [
+        (key, *interval) for key in range(3) for interval in merged[key]
+    ]
+    assert covered.length_ns == sum(map(plain.length, merged.values()))
+    parts = [plain.common(merged[key], start, end) for key, start, end in windows]
+    assert covered.covered(*columns(windows)).tolist() == list(map(plain.length, parts))
+    # A window of no length has no part that is covered, but its moment may be.
+    inside = [any(start <= ts < end for start, end in merged[key]) for key, ts, _ in windows]
+    assert covered.first(*columns(windows)).tolist() == [
+        window[1] if is_in else part[0][0] if part else window[2]
+        for window, part, is_in in zip(windows, parts, inside, strict=True)
+    ]
+
+
+@few
+@hypothesis.given(INTERVALS, INTERVALS)
+def test_time_shared_with_each_of_some_intervals(rows: list[Keyed], windows: list[Keyed]) -> None:
+    (_, starts, ends), (_, window_starts, window_ends) = columns(rows), columns(windows)
+    assert Depth(starts, ends).time(window_starts, window_ends).tolist() == [
+        sum(max(0, min(end, last) - max(start, first)) for _, start, end in rows) for _, first, last in windows
+    ]
+
+
+@few
+@hypothesis.given(INTERVALS)
+def test_time_between_all(rows: list[Keyed]) -> None:
+    _, starts, ends = columns(sorted(rows, key=lambda row: row[1:]))
+    found = gaps.between_all(starts, ends, 0, 40)
+    assert list(zip(*(part.tolist() for part in found), strict=True)) == plain.between_all(
+        [row[1:] for row in rows], 0, 40
+    )
+
+
+@few
+@hypothesis.given(INTERVALS)
+def test_segments_are_of_the_innermost_slice(rows: list[Keyed]) -> None:
+    threads, starts, ends = columns(rows)
+    nest = Nest(threads, starts, ends, np.zeros(len(rows), dtype=np.int64))
+    slices = zip(nest.threads.tolist(), nest.starts.tolist(), nest.ends.tolist(), strict=True)
+    expected = plain.innermost(plain.Lane(place, 0, *slice_) for place, slice_ in enumerate(slices))
+    found = zip(*(part.tolist() for part in nest.segments), strict=True)
+    assert list(found) == sorted((lane.tid, lane.ts, lane.end, lane.id) for lane in expected)
+
+
+@st.composite
+def gpu_work(draw: st.DrawFn) -> list[plain.Piece]:
+    """Work on several devices and streams, started by calls of several threads; some calls are missing."""
+    scale = draw(st.sampled_from([1, 1_500, 30_000, 200_000]))
+    times = st.tuples(MOMENTS, st.integers(0, 8)).map(lambda one: (one[0] * scale, (one[0] + one[1]) * scale))
+    calls = [
+        plain.Call(number, *interval, thread)
+        for number, (interval, thread) in enumerate(draw(st.lists(st.tuples(times, st.integers(0, 2)), max_size=6)))
+    ]
+    rows = st.tuples(
+        st.integers(0, 1), st.sampled_from([None, 3, 7]), times, st.sampled_from([None, *calls]), st.integers(0, 3)
+    )
+    return [
+        plain.Piece(number, device, stream, *interval, call, name)
+        for number, (device, stream, interval, call, name) in enumerate(draw(st.lists(rows, max_size=16)))
+    ]
+
+
+def ordered(work: list[plain.Piece]) -> list[plain.Piece]:
+    """The work in the order of `gaps.Work`."""
+    return sorted(work, key=lambda piece: (piece.device, piece.ts, piece.id))
+
+
+def calls_of(work: list[plain.Piece]) -> list[plain.Call]:
+    return sorted({piece.call for piece in work if piece.call})
+
+
+def arrays(work: list[plain.Piece]) -> gaps.Work:
+    index = {call: number for number, call in enumerate(calls_of(work))}
+    rows = [
+        (
+            piece.id, piece.device, gaps.NO_STREAM if piece.stream is None else piece.stream, piece.ts, piece.end,
+            index[piece.call] if piece.call else gaps.NONE, piece.call.ts if piece.call else piece.ts,
+            piece.call.end if piece.call else piece.ts,
+        )
+        for piece in ordered(work)
+    ]  # fmt: skip
+    return gaps.Work(*columns(rows, 8))
+
+
+@few
+@hypothesis.given(gpu_work())
+def test_gaps_of_devices(work: list[plain.Piece]) -> None:
+    pieces = ordered(work)
+    found = gaps.device_gaps(arrays(work))
+    rows = zip(found.last.tolist(), found.next.tolist(), found.queue.tolist(), strict=True)
+    expected = plain.device_gaps(work)
+    assert [plain.Gap(pieces[last], pieces[next_], QUEUES[queue]) for last, next_, queue in rows] == expected
+    assert found.ts.tolist() == [gap.last.end for gap in expected]
+    assert found.ts_end.tolist() == [gap.next.ts for gap in expected]
+    span, idle, count = (part.tolist() for part in gaps.busy_time(arrays(work), found, 2))
+    for device in range(2):
+        mine = [piece for piece in work if piece.device == device]
+        busy = plain.length(plain.union(piece[3:5] for piece in mine))
+        whole = max(piece.end for piece in mine) - min(piece.ts for piece in mine) if mine else 0
+        assert (span[device], idle[device], count[device]) == (whole, whole - busy, len(mine))
+
+
+HOST = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), MOMENTS, st.integers(0, 8)), max_size=12)
+
+
+@few
+@hypothesis.given(gpu_work(), HOST, st.integers(0, 3), st.integers(0, 3))
+def test_idle_time_and_what_it_went_to(
+    work: list[plain.Piece], did: list[tuple[int, int, int, int]], early: int, late: int
+) -> None:
+    """did: thread, kind (mask, sync, call, operator), start and length, in the unit of the work's times."""
+    unit = max([piece.end - piece.ts for piece in work] + [1])
+    intervals = [(thread, kind, ts * unit // 4, (ts + dur) * unit // 4) for thread, kind, ts, dur in did]
+    layers = [[(one[0], *one[2:]) for one in intervals if one[1] <= kind] for kind in range(4)]
+    masks, syncs, calls, any_ = (Coverage(*columns(layer)) for layer in layers)
+    host = {
+        thread: tuple(plain.union(one[2:] for one in intervals if one[:2] == (thread, kind)) for kind in range(4))
+        for thread in range(3)
+    }
+    span = min((piece.ts for piece in work), default=0) - early * unit, 60 * unit + late
+    pieces, array = ordered(work), arrays(work)
+    bounds = np.full(len(work), span[0]), np.full(len(work), span[1])
+    found = gaps.idle_time(array, gaps.device_gaps(array), bounds)
+    threads = np.array([call.thread for call in calls_of(work)], dtype=np.int64)
+
+    expected = plain.idle_time(work, {None: span})
+    assert idle_rows(found, pieces, calls_of(work)) == [tuple(one) for one in expected]
+    assert found.is_long.tolist() == [one.position != "between" or one.end - one.ts > 1_000_000 for one in expected]
+    windows = gaps.host_windows(found, threads)
+    waited = gaps.waited_for(found, windows, gaps.HostTime(any_, calls, syncs, masks), threads)
+    until = gaps.until_own(windows, waited)
+    assert window_rows(until) == sorted(
+        (number, *wait) for number, one in enumerate(expected) for wait in plain.waits(one, host)
+    )
+    parts = gaps.idle_parts(array, found, windows, waited, gaps.HostTime(any_, calls, syncs, masks))
+    divided = plain.idle_parts(expected, work, host)
+    assert part_rows(parts, len(expected)) == divided
+    assert [sum(part.values()) for part in divided] == (found.ts_end - found.ts).tolist()
+    largest = gaps.largest_part(parts, len(expected)).tolist()
+    assert [gaps.CAUSES[cause] for cause in largest] == list(map(plain.largest_part, divided))
+
+
+def idle_rows(found: gaps.Idle, pieces: list[plain.Piece], calls: list[plain.Call]) -> list[tuple[Any, ...]]:
+    """The idle time as `plain.Idle` has it, devices as numbers."""
+    names = ("device", "position", "ts", "ts_end", "next", "queue", "host_end", "call", "before")
+    known = [*calls, None]  # the last is that of NONE
+    return [
+        (
+            device,
+            gaps.POSITIONS[position],
+            ts,
+            end,
+            [*pieces, None][next_],
+            QUEUES[queue],
+            host,
+            known[call],
+            known[was],
+        )
+        for device, position, ts, end, next_, queue, host, call, was in zip(
+            *(getattr(found, name).tolist() for name in names), strict=True
+        )
+    ]
+
+
+def window_rows(windows: gaps.Windows) -> list[tuple[int, ...]]:
+    return sorted(zip(*(getattr(windows, name).tolist() for name in ("idle", "track", "ts", "ts_end")), strict=True))
+
+
+def part_rows(parts: gaps.Parts, size: int) -> list[dict[str, int]]:
+    found: list[dict[str, int]] = [{} for _ in range(size)]
+    for number, cause, time_ns in zip(parts.idle.tolist(), parts.cause.tolist(), parts.time_ns.tolist(), strict=True):
+        assert gaps.CAUSES[cause] not in found[number]
+        found[number][gaps.CAUSES[cause]] = time_ns
+    return found
+
+
+@few
+@hypothesis.given(gpu_work())
+def test_exposed_and_shared_time(work: list[plain.Piece]) -> None:
+    array, names = arrays(work), np.array([piece.name for piece in ordered(work)], dtype=np.int64)
+    found = coverage.exposure(array, names, 4)
+    expected = plain.exposure(work, lambda piece: piece.name)
+    assert list(zip(found.busy.tolist(), found.exposed.tolist(), strict=True)) == [
+        expected.get(name, (0, 0)) for name in range(4)
+    ]
+    shared = coverage.shared_time(array, names, 4)
+    pairs = {(one, other): int(shared[one, other]) for one, other in zip(*np.nonzero(shared), strict=True)}
+    assert pairs == plain.shared_time(work, lambda piece: piece.name)
+    for name, (busy_ns, exposed_ns) in expected.items():
+        # Of two names, what is hidden is shared with the one other.
+        assert busy_ns - exposed_ns <= sum(time_ns for pair, time_ns in pairs.items() if pair[0] == name)
+
+
+def test_more_keys_than_pairs_can_be_told_of() -> None:
+    with pytest.raises(ValueError, match="63 keys"):
+        coverage.shared_time(arrays([]), np.empty(0, dtype=np.int64), 63)
+
+
+FORMS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=4)),
+    max_size=4,
+)
+
+
+@few
+@hypothesis.given(gpu_work(), FORMS)
+def test_chains(work: list[plain.Piece], forms: list[plain.Form]) -> None:
+    names = np.array([piece.name for piece in ordered(work)], dtype=np.int64)
+    known = [chains.Form(chain, tuple(map(frozenset, places))) for chain, places in forms]
+    found = chains.find_chains(arrays(work), names, known)
+    first = [ordered(work)[place] for place in found.first.tolist()]
+    expected = plain.find_chains(work, forms)
+    assert list(zip(found.chain, first, found.kernels.tolist(), strict=True)) == [
+        (chain, pieces[0], len(pieces)) for chain, pieces in expected
+    ]
+    times = [[piece.end - piece.ts for piece in pieces] for _, pieces in expected]
+    assert found.time_ns.tolist() == list(map(sum, times))
+    assert found.longest_ns.tolist() == list(map(max, times))
