@@ -32,8 +32,8 @@ def _included_by(module: str) -> frozenset[str]:
 
 # Tables that molprof computes from the trace (analysis/facts), and adds when SQL that reads one is asked.
 _FACT = re.compile(r"\b_molprof_fact_(\w+)")
-# As people write it; `*` takes all modules.
-_ANY_INCLUDE = re.compile(rf"\bINCLUDE\s+PERFETTO\s+MODULE\s+{PACKAGE}\.(\w+|\*)", re.IGNORECASE)
+# As people write it; without a name, all modules: `molprof.*`, and `*` of all packages.
+_ANY_INCLUDE = re.compile(rf"\bINCLUDE\s+PERFETTO\s+MODULE\s+(?:{PACKAGE}\.(\w+)|(?:{PACKAGE}\.)?\*)", re.IGNORECASE)
 
 
 def facts_in(sql: str) -> frozenset[str]:
@@ -44,7 +44,7 @@ def facts_in(sql: str) -> frozenset[str]:
 @functools.cache
 def _facts_of(module: str) -> frozenset[str]:
     texts = modules()
-    return facts_in("\n".join(texts.values()) if module == "*" else texts.get(f"{PACKAGE}.{module}", ""))
+    return facts_in(texts.get(f"{PACKAGE}.{module}", "") if module else "\n".join(texts.values()))
 
 
 @functools.cache

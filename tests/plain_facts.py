@@ -223,8 +223,8 @@ def largest_part(parts: dict[str, int]) -> str:
 def running(work: Iterable[Piece], key_of: Callable[[Piece], Hashable]) -> Iterator[tuple[int, list[Any]]]:
     """The time between two changes on a device, ns, and the keys of what runs in it."""
     for mine in by_device(work).values():
-        edges = sorted([(piece.ts, 1, key_of(piece)) for piece in mine] + [(piece.end, -1, key_of(piece)) for piece in mine],
-                       key=lambda edge: edge[:1])  # fmt: skip
+        edges = [(piece.ts, 1, key_of(piece)) for piece in mine] + [(piece.end, -1, key_of(piece)) for piece in mine]
+        edges.sort(key=lambda edge: edge[0])
         open_: Counter[Any] = Counter()
         for (ts, change, key), (next_ts, *_) in pairwise(edges):
             open_[key] += change
@@ -253,7 +253,7 @@ def shared_time(work: Iterable[Piece], key_of: Callable[[Piece], Hashable]) -> d
 
 
 def by_stream(work: Iterable[Piece]) -> dict[tuple[Any, int | None], list[Piece]]:
-    """The work of each stream in order of start; devices in order, and of each the stream that is not recorded first."""
+    """The work of each stream in order of start; of a device, what has no stream is first."""
 
     def stream_of(piece: Piece) -> tuple[Any, bool, int]:
         return piece.device, piece.stream is not None, piece.stream or 0

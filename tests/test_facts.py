@@ -1,9 +1,12 @@
-"""Facts about intervals equal what plain loops find (`plain_facts.py`): on small random input, and on recorded traces."""
+"""Facts about intervals equal what plain loops find: on small random input, on random and on recorded traces."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from itertools import combinations, pairwise
+import os
+import re
+from itertools import combinations
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import hypothesis
@@ -11,11 +14,29 @@ import numpy as np
 import plain_facts as plain
 import pytest
 from hypothesis import strategies as st
+from plain_tables import ask, check
+from tiny_trace import slice_, work, write
 
 from molprof.analysis.facts import chains, coverage, gaps
 from molprof.analysis.facts.intervals import Coverage, Depth, ends_before, on_one_line, overlaps
+from molprof.analysis.facts.tables import install
+from molprof.analysis.reader.load import load_trace
+from molprof.analysis.reader.open import open_trace
 from molprof.analysis.reader.stacks import Nest
+from molprof.analysis.trace_processor import TraceProcessor, open_engine
+from molprof.common.errors import QueryError
 
+ROOT = Path(__file__).parent.parent
+CORPUS = os.environ.get("MOLPROF_CORPUS")
+FOLDERS = ("traces", "more", "native", "ranks", "graphs", "pairs", "engines", "cases")
+TRACES = [
+    *ROOT.glob("traces/*.json.gz"),
+    *ROOT.glob("tests/goldens/given/[gr]*.json*"),
+    *(path for folder in FOLDERS if CORPUS for path in Path(CORPUS, folder).glob("*.*")),
+]
+TRACES = sorted(
+    path for path in TRACES if re.search(r"(?<!answers)(?<!expected)(\.json|\.json\.gz|\.pftrace)$", path.name)
+)
 few = hypothesis.settings(max_examples=100, deadline=None)
 QUEUES = ("not recorded", "queued", "nothing", "late")
 MOMENTS = st.integers(0, 24)
@@ -285,6 +306,9 @@ FORMS = st.lists(
 @hypothesis.given(gpu_work(), FORMS)
 def test_chains(work: list[plain.Piece], forms: list[plain.Form]) -> None:
     names = np.array([piece.name for piece in ordered(work)], dtype=np.int64)
+    # Forms are made of names that occur.
+    forms = [(chain, [place & set(names.tolist()) for place in places]) for chain, places in forms]
+    forms = [form for form in forms if all(form[1])]
     known = [chains.Form(chain, tuple(map(frozenset, places))) for chain, places in forms]
     found = chains.find_chains(arrays(work), names, known)
     first = [ordered(work)[place] for place in found.first.tolist()]
@@ -295,3 +319,85 @@ def test_chains(work: list[plain.Piece], forms: list[plain.Form]) -> None:
     times = [[piece.end - piece.ts for piece in pieces] for _, pieces in expected]
     assert found.time_ns.tolist() == list(map(sum, times))
     assert found.longest_ns.tolist() == list(map(max, times))
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: f"{path.parent.name}-{path.name.split('.')[0]}")
+def test_facts_of_recorded_traces(path: Path) -> None:
+    with open_trace(path, all_args=False, stacks=False, partial=True) as (engine, _):
+        check(engine)
+
+
+KERNELS = ("gemm", "nccl_AllReduce", "vllm::rotary_embedding_kernel<f>", "vllm::reshape_and_cache_flash_kernel<f>")
+CALLS = ("cudaLaunchKernel", "cudaGraphLaunch", "cudaStreamSynchronize", "cudaMemcpyAsync")
+MARKS = ("step batch=0 step=", "forward batch=0 step=", "mask_fill batch=0 step=", "sampling batch=0 step=")
+TIMES = st.tuples(st.integers(0, 24), st.integers(0, 8))
+THREADS = st.integers(100, 101)
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Operators, calls and annotations of two threads, which partly overlap; work of two devices."""
+    scale = draw(st.sampled_from([1, 7, 60, 400]))
+    events = []
+    marked: list[tuple[int, int, int]] = []
+    for number, (kind, tid, (ts, dur)) in enumerate(
+        draw(st.lists(st.tuples(st.integers(0, 9), THREADS, TIMES), max_size=14))
+    ):
+        category, name, args = "cpu_op", f"aten::op{kind}", {}
+        if kind < 4:
+            category, name, args = "cuda_runtime", CALLS[kind], {"correlation": number}
+        elif kind < 8:
+            category, name = "user_annotation", f"molprof.{MARKS[kind - 4]}{number}"
+            if any(other == tid and (ts < begin < ts + dur < end or begin < ts < end < ts + dur)
+                   for other, begin, end in marked):  # fmt: skip
+                continue  # annotations of a thread are nested
+            marked.append((tid, ts, ts + dur))
+        events.append(slice_(category, name, ts * scale, dur * scale, tid=tid, **args))
+    rows = st.tuples(st.sampled_from(KERNELS), st.integers(0, 1), st.sampled_from([7, 9]), TIMES, st.integers(0, 15))
+    for name, device, stream, (ts, dur), number in draw(st.lists(rows, max_size=14)):
+        event = work("kernel", name, ts * scale, dur * scale, number, stream)
+        events.append(event | {"pid": device, "args": event["args"] | {"device": device}})
+    return events
+
+
+@hypothesis.settings(max_examples=30, deadline=None)
+@hypothesis.given(traces())
+def test_facts_of_random_traces(events: list[dict[str, Any]]) -> None:
+    """With the slices of the reader, and with those that another engine with the same trace is asked for."""
+    with TemporaryDirectory() as folder, open_engine() as engine:
+        load_trace(write(Path(folder, "random.json"), {"traceEvents": events}), engine, all_args=False)
+        state = engine.state()
+        install(engine)
+        check(engine)
+        with open_engine(state=state) as other:
+            assert (engine.fed is None, other.fed) == (False, None)
+            install(other)
+            check(other)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INCLUDE PERFETTO MODULE molprof.devices; SELECT busy_ns FROM molprof_device",
+        "include  perfetto\n\tmodule molprof.devices;SELECT busy_ns FROM molprof_device",
+        "SELECT 1; Include Perfetto Module  molprof.exposed;\nSELECT busy_ns FROM molprof_device",
+        "INCLUDE PERFETTO MODULE molprof.*; SELECT busy_ns FROM molprof_device",
+        "INCLUDE PERFETTO MODULE *; SELECT busy_ns FROM molprof_device",
+        "SELECT busy_ns FROM _molprof_fact_device",
+    ],
+)
+def test_facts_are_there_however_sql_includes_them(engine: TraceProcessor, tmp_path: Path, sql: str) -> None:
+    events = [work("kernel", "a", 0, 5, 1), work("kernel", "b", 10, 20, 2)]
+    load_trace(write(tmp_path / "a.json", {"traceEvents": events}), engine)
+    install(engine)
+    for _ in range(2):
+        assert ask(engine, sql) == [(25000,)]
+
+
+def test_why_facts_cannot_be_made_is_told_again(engine: TraceProcessor, tmp_path: Path) -> None:
+    events = [work("kernel", "a", 0, 5, 1) | {"args": {"device": 0, "stream": "first"}}]
+    load_trace(write(tmp_path / "a.json", {"traceEvents": events}), engine)
+    install(engine)
+    for _ in range(2):
+        with pytest.raises(QueryError, match=r"_molprof_(work|shared_number)\b"):
+            ask(engine, "SELECT * FROM molprof_stream", "streams")
