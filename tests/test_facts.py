@@ -336,8 +336,8 @@ THREADS = st.integers(100, 101)
 
 @st.composite
 def traces(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Operators, calls and annotations of two threads, which partly overlap; work of two devices."""
-    scale = draw(st.sampled_from([1, 7, 60, 400]))
+    """Operators, calls and annotations of two threads, which partly overlap; work of two devices. Or of two ranks."""
+    scale, ranked = draw(st.sampled_from([1, 7, 60, 400])), draw(st.booleans())
     events = []
     marked: list[tuple[int, int, int]] = []
     for number, (kind, tid, (ts, dur)) in enumerate(
@@ -352,15 +352,17 @@ def traces(draw: st.DrawFn) -> list[dict[str, Any]]:
                    for other, begin, end in marked):  # fmt: skip
                 continue  # annotations of a thread are nested
             marked.append((tid, ts, ts + dur))
-        events.append(slice_(category, name, ts * scale, dur * scale, tid=tid, **args))
+        pid = f"rank{tid - 100}_100" if ranked else 100
+        events.append(slice_(category, name, ts * scale, dur * scale, pid, tid, **args))
     rows = st.tuples(st.sampled_from(KERNELS), st.integers(0, 1), st.sampled_from([7, 9]), TIMES, st.integers(0, 15))
     for name, device, stream, (ts, dur), number in draw(st.lists(rows, max_size=14)):
         event = work("kernel", name, ts * scale, dur * scale, number, stream)
-        events.append(event | {"pid": device, "args": event["args"] | {"device": device}})
+        pid = f"rank{device}_0" if ranked else device
+        events.append(event | {"pid": pid, "args": event["args"] | {"device": device}})
     return events
 
 
-@hypothesis.settings(max_examples=30, deadline=None)
+@hypothesis.settings(max_examples=25, deadline=None)
 @hypothesis.given(traces())
 def test_facts_of_random_traces(events: list[dict[str, Any]]) -> None:
     """With the slices of the reader, and with those that another engine with the same trace is asked for."""
