@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import plain_facts as plain
 from plain_facts import Call, Lane, Piece
 
 from molprof.analysis.facts.gaps import until_own
-from molprof.analysis.facts.slices import CATEGORIES
+from molprof.analysis.facts.slices import CATEGORIES, Slices
 from molprof.analysis.trace_processor import TraceProcessor
 
 OPERATOR, GPU_CALLS = "cpu_op", ("cuda_runtime", "cuda_driver")
 GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 RECORDED = (OPERATOR, *GPU_CALLS, *GPU_WORK, "user_annotation")
 Rows = list[tuple[Any, ...]]
+_NAMED = "JOIN _molprof_fact_work_total AS work USING (name_id)"
 _THREADS = "SELECT thread_track.id, upid, tid FROM thread_track JOIN thread USING (utid) ORDER BY thread_track.id"
 
 
@@ -26,15 +27,22 @@ def ask(engine: TraceProcessor, sql: str, *modules: str) -> Rows:
     return list(zip(*(column.tolist() for column in engine.query(includes + sql).values()), strict=True))
 
 
-class Slices:
+class Slice(NamedTuple):
+    ts: int
+    end: int
+    track: int
+    category: str | None
+    name: str | None
+    parent: int | None
+
+
+class PlainTrace:
     """What SQL shows of a trace, as plain rows."""
 
     def __init__(self, engine: TraceProcessor) -> None:
         self.engine = engine
-        self.slices = {
-            row[0]: row[1:]
-            for row in ask(engine, "SELECT id, ts, ts + dur, track_id, category, name FROM slice ORDER BY id")
-        }
+        sql = "SELECT id, ts, ts + dur, track_id, category, name, parent_id FROM slice ORDER BY id"
+        self.slices = {number: Slice(*row) for number, *row in ask(engine, sql)}
         rows = ask(engine, "SELECT id, upid, tid FROM _molprof_thread_track", "annotations")
         self.thread_of = {track: tuple(thread) for track, *thread in rows}
         own: dict[tuple[int, int], int] = {}
@@ -46,11 +54,8 @@ class Slices:
     @cached_property
     def calls(self) -> dict[int, Call]:
         ids = [row[0] for row in ask(self.engine, "SELECT id FROM molprof_gpu_call", "gpu_calls")]
-        return {
-            number: Call(number, ts, end, self.own_track[self.thread_of[track]])
-            for number in ids
-            for ts, end, track, *_ in [self.slices[number]]
-        }
+        threads = {track: self.own_track[thread] for track, thread in self.thread_of.items()}
+        return {one: Call(one, *self.slices[one][:2], threads[self.slices[one].track]) for one in ids}
 
     @cached_property
     def syncs(self) -> list[int]:
@@ -85,18 +90,18 @@ class Slices:
             if self.phase_names[lane.id].startswith(("mask_", "grammar_")):
                 found[self.own_track[lane.upid, lane.tid or 0]][0].append((lane.ts, lane.end))
         syncs = set(self.syncs)
-        for number, (ts, end, track, category, _) in self.slices.items():
-            if category in GPU_CALLS or category == OPERATOR:
+        for number, one in self.slices.items():
+            if one.category in (OPERATOR, *GPU_CALLS):
                 kind = 1 if number in syncs else 2 if number in self.calls else 3
-                found[track][kind].append((ts, end))
+                found[one.track][kind].append((one.ts, one.end))
         return {track: tuple(map(plain.union, kinds)) for track, kinds in found.items()}
 
     @cached_property
     def recorded(self) -> dict[int | None, plain.Interval]:
         spans: dict[int | None, list[plain.Interval]] = defaultdict(list)
-        for ts, end, track, category, _ in self.slices.values():
-            if category in RECORDED and (not self.ranks or track in self.ranks):
-                spans[self.ranks.get(track)].append((ts, end))
+        for one in self.slices.values():
+            if one.category in RECORDED and (not self.ranks or one.track in self.ranks):
+                spans[self.ranks.get(one.track)].append((one.ts, one.end))
         if spans and not self.ranks:
             spans[None] += [row[2:4] for row in self.phases]
         return {rank: (min(span)[0], max(end for _, end in span)) for rank, span in spans.items()}
@@ -119,22 +124,32 @@ class Slices:
         by_thread = plain.by_lane(lanes)
         found = {}
         for number in ids:
-            ts, _, track, *_ = self.slices[number]
-            if (lane := plain.placed((*self.thread_of.get(track, (-1, -1)), ts), by_thread)) is not None:
+            one = self.slices[number]
+            lane = plain.placed((*self.thread_of.get(one.track, (-1, -1)), one.ts), by_thread)
+            if lane is not None:
                 found[number] = lane
         return found
 
     @cached_property
     def call_steps(self) -> dict[int, int]:
-        """Of calls; of operators that call no others where no calls are recorded."""
-        counted = [row[0] for row in ask(self.engine, "SELECT id FROM _molprof_counted_operator", "operators")]
-        return self.placed(self.calls or counted, self.step_lanes)
+        """Of calls; of operators that hold no others where no calls are recorded."""
+        return self.placed(self.calls or self.leaf_operators(), self.step_lanes)
+
+    def leaf_operators(self) -> list[int]:
+        operators = [number for number, one in self.slices.items() if one.category == OPERATOR]
+        holders = set()
+        for number in operators:
+            around = self.slices[number].parent
+            while around is not None and around not in holders:
+                holders.add(around)
+                around = self.slices[around].parent
+        return [number for number in operators if number not in holders]
 
     @cached_property
     def call_phases(self) -> dict[int, int]:
         """Of calls, operators and instants."""
         wanted = (OPERATOR, *GPU_CALLS, "cpu_instant_event")
-        return self.placed((number for number, row in self.slices.items() if row[3] in wanted), self.phase_lanes)
+        return self.placed((number for number, one in self.slices.items() if one.category in wanted), self.phase_lanes)
 
     @cached_property
     def phase_names(self) -> dict[int, str]:
@@ -167,7 +182,7 @@ def busy(pieces: Iterable[Piece]) -> int:
     return plain.length(plain.union((piece.ts, piece.end) for piece in pieces))
 
 
-def devices(trace: Slices) -> Rows:
+def devices(trace: PlainTrace) -> Rows:
     found = []
     for device, mine in plain.by_device(trace.work).items():
         span = max(piece.end for piece in mine) - mine[0].ts
@@ -175,7 +190,7 @@ def devices(trace: Slices) -> Rows:
     return found
 
 
-def device_work(trace: Slices) -> Rows:
+def device_work(trace: PlainTrace) -> Rows:
     found = []
     for mine in plain.by_device(trace.work).values():
         until = None
@@ -185,7 +200,7 @@ def device_work(trace: Slices) -> Rows:
     return found
 
 
-def idle_sums(trace: Slices) -> Rows:
+def idle_sums(trace: PlainTrace) -> Rows:
     sums = defaultdict(list)
     for idle, parts in zip(trace.idle, trace.parts, strict=True):
         for cause, time_ns in parts.items():
@@ -194,14 +209,14 @@ def idle_sums(trace: Slices) -> Rows:
     return [(*key, len(times), sum(times), max(times)) for key, times in sums.items()]
 
 
-def idle_gaps(trace: Slices) -> Rows:
+def idle_gaps(trace: PlainTrace) -> Rows:
     return [
         (idle.device, idle.position, idle.ts, idle.end, idle.next.id if idle.next else None, plain.largest_part(parts))
         for idle, parts in zip(trace.idle, trace.parts, strict=True)
     ]
 
 
-def exposed(trace: Slices, key_of: Callable[[Piece], Any]) -> Rows:
+def exposed(trace: PlainTrace, key_of: Callable[[Piece], Any]) -> Rows:
     groups = defaultdict(list)
     for piece in trace.work:
         groups[key_of(piece)].append(piece)
@@ -209,11 +224,17 @@ def exposed(trace: Slices, key_of: Callable[[Piece], Any]) -> Rows:
     return [(key, len(mine), time_of(mine), *times[key]) for key, mine in groups.items()]
 
 
-def found_chains(trace: Slices) -> Rows:
+_CHAIN_NAMES = """
+SELECT part.chain, part.form, part.place, work.category, work.name
+FROM molprof_chain_kernel AS part
+LEFT JOIN molprof_work_total AS work ON LOWER(work.name) GLOB part.pattern AND NOT LOWER(work.name) GLOB part.unless
+"""
+
+
+def found_chains(trace: PlainTrace) -> Rows:
     forms: dict[tuple[str, int], dict[int, set[tuple[str, str]]]] = defaultdict(lambda: defaultdict(set))
-    sql = "SELECT chain, form, place, name FROM _molprof_chain_name"
-    for chain, form, place, name in ask(trace.engine, sql, "chain_names"):
-        forms[chain, form][place] |= {(category, name) for category in GPU_WORK}
+    for chain, form, place, *name in ask(trace.engine, _CHAIN_NAMES, "chain_names", "work_totals"):
+        forms[chain, form][place].add((name[0], name[1]))
     written = [(chain, [places[place] for place in sorted(places)]) for (chain, _), places in forms.items()]
     return [
         (chain, one[0].id, one[0].ts, len(one), time_of(one), time_of(one) - max(piece.end - piece.ts for piece in one))
@@ -221,7 +242,7 @@ def found_chains(trace: Slices) -> Rows:
     ]
 
 
-def streams(trace: Slices) -> Rows:
+def streams(trace: PlainTrace) -> Rows:
     return [
         (
             *key, len(mine), sum(piece.name[0] == "kernel" for piece in mine), time_of(mine),
@@ -231,7 +252,7 @@ def streams(trace: Slices) -> Rows:
     ]  # fmt: skip
 
 
-def rank_devices(trace: Slices) -> Rows:
+def rank_devices(trace: PlainTrace) -> Rows:
     ids = {row[0] for row in ask(trace.engine, "SELECT id FROM molprof_collective", "collectives")}
     found = []
     for device, mine in plain.by_device(trace.work).items():
@@ -246,7 +267,7 @@ def rank_devices(trace: Slices) -> Rows:
     return found
 
 
-def work_totals(trace: Slices, some: Callable[[Piece], bool]) -> Rows:
+def work_totals(trace: PlainTrace, some: Callable[[Piece], bool]) -> Rows:
     names = defaultdict(list)
     for piece in trace.work:
         if some(piece):
@@ -254,11 +275,11 @@ def work_totals(trace: Slices, some: Callable[[Piece], bool]) -> Rows:
     return [(*name, len(mine), time_of(mine)) for name, mine in names.items()]
 
 
-def steps(trace: Slices) -> list[int]:
+def steps(trace: PlainTrace) -> list[int]:
     return [row[0] for row in ask(trace.engine, "SELECT id FROM molprof_any_step", "steps")]
 
 
-def phase_bounds(trace: Slices) -> Rows:
+def phase_bounds(trace: PlainTrace) -> Rows:
     at_work = plain.union((piece.ts, piece.end) for piece in trace.work)
     waiting = defaultdict(list)
     for number in set(trace.syncs) & trace.call_phases.keys():
@@ -275,30 +296,8 @@ def phase_bounds(trace: Slices) -> Rows:
     return [(phase, *sums) for phase, sums in found.items()]
 
 
-def idle_between_runs(trace: Slices) -> Rows:
-    runs = ask(trace.engine, "SELECT ts - gap_ns, ts FROM molprof_profiler_run WHERE gap_ns > 0", "profiler_runs")
-    found: Counter[Any] = Counter()
-    for gap in plain.device_gaps(trace.work):
-        for start, end in runs:
-            found[gap.next.device] += plain.length(plain.common([(gap.last.end, gap.next.ts)], start, end))
-    return [(device, time_ns) for device, time_ns in found.items() if time_ns]
-
-
-def missing_time(trace: Slices) -> Rows:
-    found = []
-    last_end = max((row[1] for row in trace.slices.values() if row[3] in RECORDED), default=0)
-    for place, first in ask(trace.engine, "SELECT place, first_ts FROM molprof_missing_work", "certificate_launches"):
-        for device, mine in plain.by_device(trace.work).items():
-            span = mine[0].ts, max(piece.end for piece in mine)
-            gaps = [(gap.last.end, gap.next.ts) for gap in plain.device_gaps(mine)]
-            outside = [(first, span[0]), (max(first, span[1]), last_end)]
-            found.append(
-                (place, device, plain.length(plain.common(gaps, first, span[1])), plain.length(plain.union(outside)))
-            )
-    return found
-
-
-EXPECTED: dict[str, tuple[str, Callable[[Slices], Rows]]] = {
+# By fact table: the columns that are compared, after which another table may be joined, and what they hold.
+EXPECTED: dict[str, tuple[str, Callable[[PlainTrace], Rows]]] = {
     "device": ("*", devices),
     "device_work": ("*", device_work),
     "device_gap": (
@@ -309,7 +308,7 @@ EXPECTED: dict[str, tuple[str, Callable[[Slices], Rows]]] = {
     "idle_sum": ("*", idle_sums),
     "idle_gap": ("device, position, ts, ts_end, next_id, cause", idle_gaps),
     "exposed_name": (
-        "category, name, count, time_ns, busy_ns, exposed_ns",
+        f"category, name, fact.count, fact.time_ns, busy_ns, exposed_ns {_NAMED}",
         lambda trace: [(*row[0], *row[1:]) for row in exposed(trace, lambda piece: piece.name)],
     ),
     "exposed_class": ("*", lambda trace: exposed(trace, lambda piece: trace.classes[piece.name])),
@@ -327,41 +326,43 @@ EXPECTED: dict[str, tuple[str, Callable[[Slices], Rows]]] = {
     "step_sum": ("*", lambda trace: trace.sums(trace.call_steps, steps(trace)) if steps(trace) else []),
     "phase_sum": ("*", lambda trace: trace.sums(trace.call_phases, [row[0] for row in trace.phases])),
     "work_outside_steps": (
-        "*",
+        f"category, name, fact.count, fact.time_ns {_NAMED}",
         lambda trace: work_totals(trace, lambda piece: not (piece.call and piece.call.id in trace.call_steps)),
     ),
     "phase_bound": ("*", phase_bounds),
-    "idle_between_runs": ("*", idle_between_runs),
-    "missing_time": ("*", missing_time),
 }  # fmt: skip
 
 
 def check(engine: TraceProcessor) -> None:
     """The facts of the trace are those that plain loops find, and their sums hold."""
-    trace = Slices(engine)
+    trace = PlainTrace(engine)
     for name, (wanted, expected) in EXPECTED.items():
-        shown = ask(engine, f"SELECT {wanted} FROM _molprof_fact_{name}")
+        wanted, _, more = wanted.partition(" JOIN ")
+        shown = ask(engine, f"SELECT {wanted} FROM _molprof_fact_{name} AS fact" + (more and f" JOIN {more}"))
         assert sorted(shown, key=repr) == sorted(expected(trace), key=repr), name
     for module, table, placed in (
         ("step_placement", "step", trace.call_steps),
         ("call_phases", "phase", trace.call_phases),
     ):
         assert ask(engine, f"SELECT id, {table}_id FROM molprof_call_{table} ORDER BY id", module) == [*placed.items()]
-    known = engine.facts.slices
-    columns = (known.ts, known.ts_end, known.track, known.category, known.name)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    for (ts, end, track, category, name), shown in zip(rows, trace.slices.values(), strict=True):
-        assert (ts, end, CATEGORIES[category]) == (*shown[:2], shown[3] if shown[3] in CATEGORIES else "")
-        assert track == shown[2] or shown[2] not in trace.thread_of
-        assert (known.names[name] if name >= 0 else None) == (
-            (shown[3], shown[4] or "(no name)") if shown[3] in GPU_WORK else None
-        )
+    check_slices(engine.facts.slices, trace)
     windows = until_own(engine.facts.windows, engine.facts.waited)
     found = zip(*(getattr(windows, name).tolist() for name in ("idle", "track", "ts", "ts_end")), strict=True)
     assert sorted(found) == sorted(
         (number, *wait) for number, idle in enumerate(trace.idle) for wait in plain.waits(idle, trace.host)
     )
     assert idle_sums_hold(engine)
+
+
+def check_slices(known: Slices, trace: PlainTrace) -> None:
+    columns = (known.ts, known.ts_end, known.track, known.category, known.name)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for (ts, end, track, category, name), one in zip(rows, trace.slices.values(), strict=True):
+        assert (ts, end) == (one.ts, one.end)
+        assert track == one.track or one.track not in trace.thread_of
+        assert CATEGORIES[category] == (one.category if one.category in CATEGORIES else "")
+        label = (one.category, one.name or "(no name)") if one.category in GPU_WORK else None
+        assert (known.names[name] if name >= 0 else None) == label
 
 
 SUMS = """
