@@ -28,11 +28,11 @@ from molprof.queries import PACKAGE
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from molprof.analysis.facts.stacks import Stacks
     from molprof.analysis.figures.model import Certificate, Finding, Report
     from molprof.analysis.frame import Frame
     from molprof.analysis.query import Result, Statement
     from molprof.analysis.reader import TraceInfo
-    from molprof.analysis.reader.stacks import Stacks
     from molprof.analysis.trace_processor import TraceProcessor
     from molprof.common.process.workers import Workers
     from molprof.common.values import Value

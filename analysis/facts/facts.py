@@ -34,6 +34,12 @@ SELECT track.id, thread.upid, thread.tid FROM thread_track AS track JOIN thread 
 _PHASE_ENDS = "SELECT IFNULL(MIN(ts), 1 << 62) AS ts, IFNULL(MAX(ts + dur), 0) AS ts_end FROM molprof_phase"
 _RANKS = "SELECT track_id, rank FROM molprof_track_rank"
 _SYNCS = "SELECT id FROM molprof_host_sync"
+_LAUNCHES = "SELECT id FROM _molprof_launch_call ORDER BY id"
+_GRAPH_CALLS = "SELECT id FROM _molprof_graph_call"
+# The names around each call, as a number.
+_CALL_STACKS = """
+SELECT slice.stack_id FROM _molprof_call AS call CROSS JOIN slice WHERE slice.id = call.id ORDER BY call.id
+"""
 _MASKS = """
 SELECT lane.ts, lane.ts_end, lane.upid, lane.tid
 FROM molprof_phase AS phase
@@ -415,6 +421,11 @@ class Facts:
     def syncs(self) -> Array:
         """Indices of the calls that are host syncs."""
         return self.calls.index(self.numbers(_SYNCS, "host_syncs")[0])
+
+    @cached_property
+    def call_stacks(self) -> Array:
+        """A number of the names around each call, its own included: equal ones have one number."""
+        return np.unique(self.numbers(_CALL_STACKS, "gpu_calls")[0], return_inverse=True)[1].reshape(-1)
 
     @cached_property
     def calls(self) -> Calls:

@@ -16,6 +16,7 @@ from msgspec import Struct
 from molprof.analysis.facts import clocks, coverage, gaps, graph_parts, intervals, missing
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import CAUSES, NONE, POSITIONS, Array
+from molprof.analysis.facts.places import Place, Places, summed
 from molprof.analysis.facts.slices import DRIVER, INSTANT, OPERATOR, RUNTIME
 from molprof.common.errors import MolprofError
 from molprof.queries import PACKAGE, facts_in, modules
@@ -130,6 +131,46 @@ def _exposed_phases(facts: Facts) -> Sequence[Column]:
     there = np.flatnonzero(count)
     told = [None, *phases]
     return [told[key] for key in there.tolist()], *(x[there] for x in (count, time_ns, found.busy, found.exposed))
+
+
+def _placed_calls(facts: Facts) -> tuple[Array, Array]:
+    """The number of the names around each call that starts work or waits, once each, and the first call with them."""
+    work = facts.work.call
+    placed = np.unique(np.concatenate([work[work != NONE], facts.syncs, facts.launches]))
+    stacks, first = np.unique(facts.call_stacks[placed], return_index=True)
+    return stacks, facts.calls.id[placed[first]]
+
+
+def _call_places(facts: Facts) -> Sequence[Column]:
+    first_ids = np.sort(_placed_calls(facts)[1])
+    found = Places(facts).of_slices(first_ids.tolist())
+    return first_ids, *_place_columns([found[number] for number in first_ids.tolist()])
+
+
+def _place_columns(places: Sequence[Place]) -> list[list[str | None]]:
+    return [[getattr(place, column) for place in places] for column in _PLACE]
+
+
+def _launched_work(facts: Facts) -> Sequence[Column]:
+    work, (stacks, first_ids) = facts.work, _placed_calls(facts)
+    classes, class_of = _classes(facts)
+    known = np.flatnonzero(work.call != NONE)
+    place = np.zeros(len(work.call), dtype=np.int64)
+    place[known] = np.searchsorted(stacks, facts.call_stacks[work.call[known]]) + 1
+    keys, which = np.unique(place * len(classes) + class_of, return_inverse=True)
+    places, of_class = np.divmod(keys, max(1, len(classes)))
+    return (
+        ids(first_ids, places - 1),
+        names(classes, of_class),
+        np.bincount(which, minlength=len(keys)),
+        summed(which, work.ts_end - work.ts, len(keys)),
+    )
+
+
+def _idle_places(facts: Facts) -> Sequence[Column]:
+    idle = Places(facts).idle
+    place_ids = ids(idle.slice_id, np.where(idle.slice_id == NONE, NONE, np.arange(len(idle.slice_id))))
+    return place_ids, idle.count, idle.time_ns, idle.is_shown.astype(np.int64), *_place_columns(idle.places)
 
 
 def _chains(facts: Facts) -> Sequence[Column]:
@@ -293,6 +334,7 @@ def _outside_steps(facts: Facts) -> Sequence[Column]:
 _CALL_SUMS = (
     "launches LONG", "graph_launches LONG", "kernels LONG", "gpu_ns DURATION", "syncs LONG", "sync_ns DURATION",
 )  # fmt: skip
+_PLACE = ("operator", "annotation", "source", "module")
 _EXPOSURE = ("busy_ns DURATION", "exposed_ns DURATION")
 TABLES = {
     "recorded": FactTable(("rank LONG", "ts TIMESTAMP", "ts_end TIMESTAMP"), _recorded),
@@ -328,6 +370,17 @@ TABLES = {
     "exposed_class": FactTable(("class STRING", "count LONG", "time_ns DURATION", *_EXPOSURE), _exposed_classes),
     "exposed_phase": FactTable(("phase STRING", "count LONG", "time_ns DURATION", *_EXPOSURE), _exposed_phases),
     "class_overlap": FactTable(("class STRING", "beside STRING", "time_ns DURATION"), _class_overlap),
+    "call_place": FactTable(("place_id JOINID(slice.id)", *(f"{column} STRING" for column in _PLACE)), _call_places),
+    "launched_work": FactTable(
+        ("place_id JOINID(slice.id)", "class STRING", "count LONG", "time_ns DURATION"), _launched_work
+    ),
+    "idle_place": FactTable(
+        (
+            "place_id JOINID(slice.id)", "count LONG", "time_ns DURATION", "is_shown LONG",
+            *(f"{column} STRING" for column in _PLACE),
+        ),
+        _idle_places,
+    ),
     "chain": FactTable(
         (
             "chain STRING", "id JOINID(slice.id)", "ts TIMESTAMP", "kernels LONG", "time_ns DURATION",

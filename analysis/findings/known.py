@@ -19,10 +19,11 @@ from msgspec import Struct
 from molprof.analysis.facts import gaps
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import CAUSES, POSITIONS
+from molprof.analysis.facts.places import Places
+from molprof.analysis.facts.stacks import Stacks
 from molprof.analysis.figures.model import RECORDED_SPAN, RUN_TIME, Gain, Group, Report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.frame import Frame
-from molprof.analysis.reader.stacks import Stacks
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query
 from molprof.analysis.union import Union
@@ -177,6 +178,11 @@ class Known:
         """Facts about intervals of the trace."""
         found: Facts = self.engine.facts
         return found
+
+    @cached_property
+    def places(self) -> Places:
+        """Places of the trace in the program."""
+        return Places(self.facts, self.stacks)
 
     def once(self, kind: str, key: Any, make: Callable[[], T]) -> T:
         """What `make` gave the first time that it was asked for."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
+from molprof.analysis.facts.stacks import MOST_STACK_EVENTS, MOST_TEXT_BYTES, Stacks
 from molprof.analysis.reader import Reading, TraceInfo, path_text
 from molprof.analysis.reader.condition import condition
 from molprof.analysis.reader.document import Document
@@ -22,7 +23,6 @@ from molprof.analysis.reader.part import Part, PartReader
 from molprof.analysis.reader.pieces import Pieces, SecondReader
 from molprof.analysis.reader.places import Places
 from molprof.analysis.reader.source import Source, open_source
-from molprof.analysis.reader.stacks import MOST_STACK_EVENTS, MOST_TEXT_BYTES, Stacks
 from molprof.analysis.reader.survey import Survey, shown_category, survey
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import EngineError, TraceError

@@ -13,9 +13,9 @@ import msgspec
 from isal import isal_zlib
 from msgspec import structs
 
+from molprof.analysis.facts.stacks import Stacks
 from molprof.analysis.facts.tables import install
 from molprof.analysis.reader import Reading, TraceInfo, is_stream
-from molprof.analysis.reader.stacks import Stacks
 from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE, TraceProcessor, engine_version, open_engine
 from molprof.common.cache import cache_key, read_entry, write_entry
 from molprof.common.errors import QueryError, TraceError
