@@ -64,18 +64,6 @@ RETURNS Expr AS (
   )
 );
 
--- Calls or operators of one kind by lane: the engine counts those of a stretch of time without reading them.
-CREATE PERFETTO MACRO _molprof_lane_counts(lanes TableOrSubquery, calls TableOrSubquery)
-RETURNS TableOrSubquery AS (
-  SELECT
-    lane.id,
-    COUNT() AS count
-  FROM $lanes AS lane
-  CROSS JOIN $calls AS call
-  WHERE _molprof_in_lane!(call, lane)
-  GROUP BY lane.id
-);
-
 -- The number behind a key in a name, such as 12 behind ' step='; null without the key. CAST reads the leading digits.
 CREATE PERFETTO MACRO _molprof_number(name Expr, key Expr)
 RETURNS Expr AS (

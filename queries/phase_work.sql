@@ -5,8 +5,6 @@
 --   FROM molprof_phase_summary
 --   ORDER BY phase IS NULL, host_ns DESC, phase;
 
-INCLUDE PERFETTO MODULE molprof.annotations;
-INCLUDE PERFETTO MODULE molprof.operators;
 INCLUDE PERFETTO MODULE molprof.phases;
 
 -- One row per phase, in order of start, then one for what is outside any phase (phase_id null).
@@ -37,20 +35,6 @@ CREATE PERFETTO TABLE molprof_phase_work(
   -- capture the trace.
   leaf_operators LONG
 ) AS
-WITH
-  counted AS MATERIALIZED (
-    SELECT * FROM _molprof_lane_counts!(_molprof_phase_lane, _molprof_counted_operator)
-  ),
-  total AS (
-    SELECT
-      fact.*,
-      IIF(
-        fact.phase_id IS NULL,
-        (SELECT COUNT() FROM _molprof_counted_operator) - (SELECT IFNULL(SUM(count), 0) FROM counted),
-        IFNULL((SELECT count FROM counted WHERE counted.id = fact.phase_id), 0)
-      ) AS leaf_operators
-    FROM _molprof_fact_phase_sum AS fact
-  )
 SELECT
   total.phase_id,
   phase.phase,
@@ -63,12 +47,12 @@ SELECT
   total.gpu_ns,
   total.syncs,
   total.sync_ns,
-  IIF(EXISTS(SELECT 1 FROM _molprof_counted_category), total.leaf_operators, NULL) AS leaf_operators
-FROM total
+  total.leaf_operators
+FROM _molprof_fact_phase_sum AS total
 LEFT JOIN molprof_phase AS phase ON phase.id = total.phase_id
 WHERE
   total.phase_id IS NOT NULL
-  OR launches + graph_launches + kernels + gpu_ns + syncs + leaf_operators > 0
+  OR launches + graph_launches + kernels + gpu_ns + syncs + IFNULL(leaf_operators, 0) > 0
 ORDER BY phase.ts IS NULL, phase.ts, phase.id;
 
 -- The same by phase, most host time first; what is outside any phase last.

@@ -1,115 +1,13 @@
--- Steps and phases of a captured run, from its annotations (docs/trace-format.md); phases of an engine.
+-- Phases of a captured run, from its annotations (docs/trace-format.md), or of an engine.
 --
 -- Example:
 --   SELECT batch, step, phase, ts, dur
 --   FROM molprof_phase
 --   ORDER BY ts, id;
 
-INCLUDE PERFETTO MODULE molprof.annotations;
-INCLUDE PERFETTO MODULE molprof.generate_phases;
+INCLUDE PERFETTO MODULE molprof.marked_phases;
 INCLUDE PERFETTO MODULE molprof.phase_marks;
 INCLUDE PERFETTO MODULE molprof.phase_slices;
-
--- Phases of an engine or of transformers.
-CREATE PERFETTO VIEW _molprof_engine_phase AS
-SELECT
-  id,
-  ts,
-  dur,
-  program,
-  phase,
-  NULL AS batch,
-  NULL AS step,
-  upid,
-  tid
-FROM _molprof_outer_slice
-WHERE program != 'transformers'
-UNION ALL
-SELECT
-  id,
-  ts,
-  dur,
-  'transformers' AS program,
-  phase,
-  call AS batch,
-  step,
-  upid,
-  tid
-FROM molprof_generate_phase;
-
--- Phases of the run, or of an engine where no run is recorded.
-CREATE PERFETTO TABLE _molprof_marked_phase AS
-SELECT
-  id,
-  ts,
-  dur,
-  'molprof' AS program,
-  SUBSTR(name, 9, INSTR(name || ' ', ' ') - 9) AS phase,
-  _molprof_number!(name, ' batch=') AS batch,
-  _molprof_number!(name, ' step=') AS step,
-  upid,
-  tid
-FROM molprof_annotation
-WHERE role = 'phase'
-UNION ALL
-SELECT *
-FROM _molprof_engine_phase
-WHERE NOT EXISTS(SELECT 1 FROM molprof_annotation WHERE role = 'phase');
-
--- Where phases begin and end, on each thread; how many are open then.
-CREATE PERFETTO TABLE _molprof_phase_change AS
-SELECT
-  id,
-  upid,
-  tid,
-  ts,
-  change,
-  SUM(change) OVER in_order AS open,
-  LEAD(ts) OVER in_order AS ts_end
-FROM (
-  SELECT id, upid, tid, ts, 1 AS change, -dur AS place
-  FROM _molprof_marked_phase
-  WHERE dur > 0
-  UNION ALL
-  SELECT id, upid, tid, ts + dur AS ts, -1 AS change, -id AS place
-  FROM _molprof_marked_phase
-  WHERE dur > 0
-)
-WINDOW
-  in_order AS (PARTITION BY upid, tid ORDER BY ts, change, place, id);
-
--- The innermost phase of a thread at each moment: the one that began last and has not ended.
-CREATE PERFETTO TABLE _molprof_phase_lane AS
-WITH
-  -- The phase that began last among those open: slices are numbered in order of their start.
-  last AS (
-    SELECT
-      upid,
-      tid,
-      ts,
-      ts_end,
-      MAX(IIF(change > 0, id, NULL)) OVER (
-        PARTITION BY upid, tid, open
-        ORDER BY ts, change, id
-      ) AS around,
-      MAX(IIF(change > 0, id, NULL)) OVER (
-        PARTITION BY upid, tid
-        ORDER BY ts, change, id
-      ) AS latest
-    FROM _molprof_phase_change
-    WHERE open > 0
-  )
-SELECT
-  -- Where phases overlap, the one that is still open.
-  IIF(around.ts + around.dur > last.ts, last.around, last.latest) AS id,
-  last.upid,
-  last.tid,
-  last.ts,
-  last.ts_end
-FROM last
-JOIN _molprof_marked_phase AS around ON around.id = last.around
-WHERE last.ts_end > last.ts
-ORDER BY last.ts, last.upid, last.tid;
 
 -- One row per phase. Of a captured run: template and tokenize of each batch, then prefill or forward, processor,
 -- sampling and bookkeeping of each recorded step. Of an engine or transformers: those that molprof.phase_marks
@@ -140,7 +38,7 @@ SELECT
   phase.id,
   phase.ts,
   phase.dur,
-  IFNULL(SUM(lane.ts_end - lane.ts), 0) AS own_ns,
+  IFNULL(own.own_ns, phase.dur) AS own_ns,
   phase.program,
   phase.phase,
   phase.batch,
@@ -148,8 +46,8 @@ SELECT
   phase.upid,
   phase.tid
 FROM _molprof_marked_phase AS phase
-LEFT JOIN _molprof_phase_lane AS lane USING (id)
-GROUP BY phase.id
+-- Those that contain others, or no time.
+LEFT JOIN _molprof_fact_phase_own AS own USING (id)
 ORDER BY phase.ts, phase.id;
 
 -- One row per phase of the programs whose phases are recorded, also of those that did not occur.
@@ -209,22 +107,3 @@ SELECT
 FROM possible
 LEFT JOIN found USING (program, phase)
 ORDER BY possible.program, possible.phase;
-
--- One row per recorded step.
-CREATE PERFETTO TABLE molprof_step(
-  id JOINID(slice.id),
-  ts TIMESTAMP,
-  dur DURATION,
-  batch LONG,
-  -- Step of the batch; step 0 holds the prefill, every later one is a decode step.
-  step LONG
-) AS
-SELECT
-  id,
-  ts,
-  dur,
-  _molprof_number!(name, ' batch=') AS batch,
-  _molprof_number!(name, ' step=') AS step
-FROM molprof_annotation
-WHERE source = 'molprof' AND role = 'step'
-ORDER BY ts, id;

@@ -9,8 +9,6 @@
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-INCLUDE PERFETTO MODULE molprof.operators;
-INCLUDE PERFETTO MODULE molprof.step_placement;
 INCLUDE PERFETTO MODULE molprof.steps;
 
 -- One row per step, in order of start, then one for what is outside any step (step_id null). Empty for a trace without
@@ -37,25 +35,6 @@ CREATE PERFETTO TABLE molprof_step_launch(
 WITH
   recorded AS (
     SELECT EXISTS(SELECT 1 FROM _molprof_call) OR EXISTS(SELECT 1 FROM _molprof_work) AS gpu
-  ),
-  -- Without calls, steps hold leaf operators alone.
-  counted AS (
-    SELECT
-      step_id,
-      COUNT() AS operators
-    FROM molprof_call_step
-    GROUP BY step_id
-    LIMIT IIF(EXISTS(SELECT 1 FROM _molprof_call), 0, -1)
-  ),
-  total AS (
-    SELECT
-      fact.*,
-      IIF(
-        fact.step_id IS NULL,
-        (SELECT COUNT() FROM _molprof_counted_operator) - (SELECT COUNT() FROM molprof_call_step),
-        IFNULL((SELECT operators FROM counted WHERE counted.step_id = fact.step_id), 0)
-      ) AS leaf_operators
-    FROM _molprof_fact_step_sum AS fact
   )
 SELECT
   total.step_id,
@@ -66,7 +45,7 @@ SELECT
   IIF(recorded.gpu, total.syncs, NULL) AS syncs,
   IIF(recorded.gpu, total.sync_ns, NULL) AS sync_ns,
   IIF(recorded.gpu, NULL, total.leaf_operators) AS leaf_operators
-FROM total
+FROM _molprof_fact_step_sum AS total
 CROSS JOIN recorded
 LEFT JOIN molprof_any_step AS step ON step.id = total.step_id
 ORDER BY step.ts IS NULL, step.ts, step.id;

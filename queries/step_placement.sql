@@ -12,7 +12,6 @@
 --   LIMIT 20;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-INCLUDE PERFETTO MODULE molprof.operators;
 
 -- Runtime calls and leaf operators that started in a step; others have no row.
 CREATE PERFETTO TABLE molprof_call_step(
@@ -29,11 +28,9 @@ CROSS JOIN _molprof_call AS call
 WHERE call._auto_id BETWEEN run.first AND run.last
 UNION ALL
 SELECT
-  operator.id,
-  run.step_id
-FROM _molprof_fact_operator_step_run AS run
-CROSS JOIN _molprof_counted_operator AS operator
-WHERE operator._auto_id BETWEEN run.first AND run.last AND NOT EXISTS(SELECT 1 FROM _molprof_call);
+  id,
+  step_id
+FROM _molprof_fact_operator_step;
 
 -- The engine searches for calls by their slice.
 CREATE PERFETTO INDEX _molprof_call_step_id ON molprof_call_step(id);

@@ -16,6 +16,7 @@
 
 INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.generate_phases;
+INCLUDE PERFETTO MODULE molprof.marked_phases;
 INCLUDE PERFETTO MODULE molprof.phases;
 INCLUDE PERFETTO MODULE molprof.tokens;
 

@@ -12,6 +12,7 @@ INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 INCLUDE PERFETTO MODULE molprof.host_syncs;
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
+INCLUDE PERFETTO MODULE molprof.marked_phases;
 INCLUDE PERFETTO MODULE molprof.phases;
 INCLUDE PERFETTO MODULE molprof.step_placement;
 INCLUDE PERFETTO MODULE molprof.steps;

@@ -14,6 +14,7 @@ from molprof.analysis.facts.chains import NO_CHAINS, Chains, Form, find_chains
 from molprof.analysis.facts.gaps import NO_STREAM, NONE, Array
 from molprof.analysis.facts.intervals import Coverage, distinct_of, on_one_line, shared
 from molprof.analysis.facts.patterns import Glob, first_matches, lowered
+from molprof.analysis.facts.phases import Phases, innermost
 from molprof.analysis.facts.slices import DRIVER, KERNEL, OPERATOR, RECORDED, RUNTIME, Slices, read_slices
 from molprof.queries import PACKAGE
 
@@ -31,23 +32,17 @@ _TRACKS = "SELECT id, upid, tid FROM _molprof_thread_track"
 _THREADS = """
 SELECT track.id, thread.upid, thread.tid FROM thread_track AS track JOIN thread USING (utid) ORDER BY track.id
 """
-_PHASE_ENDS = "SELECT IFNULL(MIN(ts), 1 << 62) AS ts, IFNULL(MAX(ts + dur), 0) AS ts_end FROM molprof_phase"
 _RANKS = "SELECT track_id, rank FROM molprof_track_rank"
 _SYNCS = "SELECT id FROM molprof_host_sync"
-_LAUNCHES = "SELECT id FROM _molprof_launch_call ORDER BY id"
-_GRAPH_CALLS = "SELECT id FROM _molprof_graph_call"
 # The names around each call, as a number.
 _CALL_STACKS = """
 SELECT slice.stack_id FROM _molprof_call AS call CROSS JOIN slice WHERE slice.id = call.id ORDER BY call.id
 """
-_MASKS = """
-SELECT lane.ts, lane.ts_end, lane.upid, lane.tid
-FROM molprof_phase AS phase
-JOIN _molprof_phase_lane AS lane USING (id)
-WHERE phase.phase GLOB 'mask_*' OR phase.phase GLOB 'grammar_*'
+_PHASES = """
+SELECT id, ts, ts + dur AS ts_end, upid, tid, phase
+FROM _molprof_marked_phase
+ORDER BY id
 """
-
-
 _CLASSES = "SELECT pattern, class FROM molprof_kernel_pattern ORDER BY priority, pattern"
 _OPERATORS_AROUND = """
 SELECT call.value AS id, (
@@ -61,7 +56,11 @@ FROM json_each('{ids}') AS call
 """
 _FUSED = "SELECT chain, pattern FROM molprof_fused_kernel"
 _CHAINS = "SELECT chain, form, place, pattern, unless FROM molprof_chain_kernel ORDER BY chain, form, place, pattern"
-_PHASE_LANES = "SELECT id, ts, ts_end, upid, tid FROM _molprof_phase_lane"
+# Names of the phases in which masks of constrained decoding are made.
+_MASK_PHASES = ("mask_", "grammar_")
+# Operators are counted where no GPU calls are recorded, and in a captured run.
+_IS_CAPTURED = "SELECT EXISTS(SELECT 1 FROM molprof_annotation WHERE source = 'molprof')"
+_DEPTHS = "SELECT depth FROM slice WHERE category = 'cpu_op' ORDER BY id"
 _STEP_LANES = "SELECT id, ts, ts_end, upid, tid FROM _molprof_step_lane"
 _COLLECTIVES = "SELECT id FROM molprof_collective"
 
@@ -168,9 +167,8 @@ class Facts:
         if not len(rows):
             return rows, ts, ts_end
         if not self._track_ranks:
-            ((first, last),) = self.rows(_PHASE_ENDS, "phases")
-            none = np.array([NONE])
-            return none, np.array([min(first, int(ts.min()))]), np.array([max(last, int(ts_end.max()))])
+            first, last = np.append(self.phases.ts, ts).min(), np.append(self.phases.ts_end, ts_end).max()
+            return np.array([NONE]), np.array([first]), np.array([last])
         ranks, which = np.unique(self.ranks_of(self.slices.track[rows]), return_inverse=True)
         starts, ends = np.full(len(ranks), np.iinfo(np.int64).max), np.zeros(len(ranks), dtype=np.int64)
         np.minimum.at(starts, which, ts)
@@ -313,7 +311,7 @@ class Facts:
     @cached_property
     def work_phases(self) -> tuple[list[str], Array]:
         """Names of phases in order, and the index of the phase in which each piece of work's call began; NONE."""
-        name_of = dict(self.rows("SELECT id, phase FROM molprof_phase", "phases"))
+        name_of = self.phase_names
         texts = sorted(set(name_of.values()))
         number_of = {phase: texts.index(name) for phase, name in name_of.items()}
         numbers = _looked_up(self.call_phases, number_of)
@@ -346,14 +344,45 @@ class Facts:
         return gaps.Windows(np.arange(len(starts)), starts, ends, np.full(len(starts), tracks[times.argmax()]))
 
     @cached_property
+    def phases(self) -> Phases:
+        """All phases."""
+        columns = self._phase_columns
+        ids, ts, ts_end = (columns[name].astype(np.int64) for name in ("id", "ts", "ts_end"))
+        numbers = {place: number for number, place in enumerate(self._phase_places)}
+        places = zip(columns["upid"].tolist(), columns["tid"].tolist(), strict=True)
+        return Phases(ids, np.array([numbers[place] for place in places], dtype=np.int64), ts, ts_end)
+
+    @cached_property
+    def phase_names(self) -> dict[int, str]:
+        """The name of each phase, by its slice."""
+        return dict(zip(self.phases.id.tolist(), self._phase_columns["phase"].tolist(), strict=True))
+
+    @cached_property
+    def _phase_columns(self) -> dict[str, Any]:
+        return self._read(_PHASES, "marked_phases")
+
+    @cached_property
+    def _phase_places(self) -> list[tuple[int | None, int | None]]:
+        """Process and thread number of the threads with phases, in order."""
+        places = set(zip(self._phase_columns["upid"].tolist(), self._phase_columns["tid"].tolist(), strict=True))
+        return sorted(places, key=lambda place: [-1 if number is None else number for number in place])
+
+    @cached_property
     def step_lanes(self) -> Lanes:
         """The time of each step."""
         return self.rows(_STEP_LANES, "step_lanes")
 
     @cached_property
     def phase_lanes(self) -> Lanes:
-        """The innermost phase of threads at each moment."""
-        return self.rows(_PHASE_LANES, "phases")
+        """The innermost phase of threads at each moment, in order of thread and start."""
+        lanes = self.innermost_phases
+        rows = zip(*(column.tolist() for column in (lanes.id, lanes.ts, lanes.ts_end, lanes.thread)), strict=True)
+        return [(*row, *self._phase_places[thread]) for *row, thread in rows]
+
+    @cached_property
+    def innermost_phases(self) -> Phases:
+        """The same with the threads as numbers."""
+        return innermost(self.phases)
 
     @cached_property
     def call_steps(self) -> Array:
@@ -421,6 +450,28 @@ class Facts:
     def syncs(self) -> Array:
         """Indices of the calls that are host syncs."""
         return self.calls.index(self.numbers(_SYNCS, "host_syncs")[0])
+
+    @cached_property
+    def leaf_operators(self) -> Array:
+        """Slices of the operators that call no other, in order."""
+        ids = self.slices.of(OPERATOR)
+        if not len(ids):
+            return ids
+        ts, ts_end, track = self.slices.ts[ids], self.slices.ts_end[ids], self.slices.track[ids]
+        depth = self.numbers(_DEPTHS, None)[0]
+        # The first operator that an operator calls is the next one of its track.
+        order = np.lexsort((ids, depth, ts, track))
+        ts, ts_end, track, depth = ts[order], ts_end[order], track[order], depth[order]
+        calls = np.append((track[1:] == track[:-1]) & (depth[1:] > depth[:-1]), False)
+        calls[:-1] &= ts[1:] < np.maximum(ts_end, ts + 1)[:-1]
+        return np.sort(ids[order[~calls]])
+
+    @cached_property
+    def counts_operators(self) -> bool:
+        """Whether operators are counted: no GPU calls are recorded, or molprof captured the trace."""
+        if not len(self.slices.of(RUNTIME, DRIVER)):
+            return True
+        return bool(self.rows(_IS_CAPTURED, "annotations")[0][0])
 
     @cached_property
     def call_stacks(self) -> Array:
@@ -512,9 +563,10 @@ class Facts:
     @cached_property
     def _masks(self) -> tuple[Array, Array, Array]:
         """Track, start and end of the time in which threads are in masks of constrained decoding."""
-        rows = self.rows(_MASKS, "phases")
-        tracks = np.array([self._threads.get(row[2:], NONE) for row in rows], dtype=np.int64)
-        starts, ends = (np.array([row[place] for row in rows], dtype=np.int64) for place in range(2))
+        masks = {number for number, name in self.phase_names.items() if name.startswith(_MASK_PHASES)}
+        rows = [row for row in self.phase_lanes if row[0] in masks]
+        tracks = np.array([self._threads.get(row[3:], NONE) for row in rows], dtype=np.int64)
+        starts, ends = (np.array([row[place] for row in rows], dtype=np.int64) for place in (1, 2))
         return tracks, starts, ends
 
     def rows(self, sql: str, module: str | None) -> list[tuple[Any, ...]]:

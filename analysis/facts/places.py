@@ -134,7 +134,7 @@ class Places:
             number, path = divmod(key, width)
             place = engine_places[firsts[number]]
             if stacks is not None:
-                place = Place(*place[:2], *self._functions[path][2:])
+                place = Place(*place[:2], *self._functions[path - 1][2:])
             rows.append((place, count, time_ns))
         return rows
 

@@ -6,6 +6,7 @@ a function from `Facts` to its columns.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 
 from molprof.analysis.facts import clocks, coverage, gaps, graph_parts, intervals, missing
-from molprof.analysis.facts.facts import Facts
+from molprof.analysis.facts.facts import Facts, Lanes
 from molprof.analysis.facts.gaps import CAUSES, NONE, POSITIONS, Array
 from molprof.analysis.facts.places import Place, Places, summed
 from molprof.analysis.facts.slices import DRIVER, INSTANT, OPERATOR, RUNTIME
@@ -284,10 +285,10 @@ def _step_runs(facts: Facts) -> Sequence[Column]:
     return _runs(np.arange(len(facts.calls.id)), facts.call_steps)
 
 
-def _operator_step_runs(facts: Facts) -> Sequence[Column]:
-    ids = np.array([row[0] for row in facts.rows("SELECT id FROM _molprof_counted_operator", "operators")])
-    ids = ids.astype(np.int64)
-    return _runs(np.arange(len(ids)), facts.placed(ids, facts.step_lanes))
+def _operator_steps(facts: Facts) -> Sequence[Column]:
+    ids = facts.leaf_operators if not len(facts.calls.id) and facts.step_lanes else np.empty(0, dtype=np.int64)
+    steps = facts.placed(ids, facts.step_lanes)
+    return ids[steps != NONE], steps[steps != NONE]
 
 
 def _phase_runs(facts: Facts) -> Sequence[Column]:
@@ -305,19 +306,33 @@ def _runs(numbers: Array, groups: Array) -> Sequence[Column]:
 
 def _step_sums(facts: Facts) -> Sequence[Column]:
     steps = [row[0] for row in facts.rows("SELECT id FROM molprof_any_step", "steps")]
-    return _call_sums(facts, facts.call_steps, [*steps, NONE] if steps else [])
+    is_counted = not len(facts.calls.id)
+    return _call_sums(facts, facts.call_steps, facts.step_lanes, is_counted, [*steps, NONE] if steps else [])
 
 
 def _phase_sums(facts: Facts) -> Sequence[Column]:
-    phases = [row[0] for row in facts.rows("SELECT id FROM molprof_phase", "phases")]
-    return _call_sums(facts, facts.call_phases, [*phases, NONE])
+    groups = [*facts.phases.id.tolist(), NONE]
+    return _call_sums(facts, facts.call_phases, facts.phase_lanes, facts.counts_operators, groups)
 
 
-def _call_sums(facts: Facts, group_of: Array, groups: list[int]) -> Sequence[Column]:
-    """The sums of the calls of some groups, also of those without calls."""
+def _call_sums(facts: Facts, group_of: Array, lanes: Lanes, is_counted: bool, groups: list[int]) -> Sequence[Column]:
+    """The sums of the calls and leaf operators of some groups, also of those without."""
     sums = facts.call_sums(group_of) if groups else {}
-    rows = [(None if group == NONE else group, *sums.get(group, [0] * 6)) for group in groups]
-    return _transposed(rows, 7)
+    leaves: Counter[int] | None = None
+    if is_counted and groups:
+        leaves = Counter(facts.placed(facts.leaf_operators, lanes).tolist())
+    rows = [
+        (None if group == NONE else group, *sums.get(group, [0] * 6), None if leaves is None else leaves[group])
+        for group in groups
+    ]
+    return _transposed(rows, 8)
+
+
+def _phase_own(facts: Facts) -> Sequence[Column]:
+    phases, lanes = facts.phases, facts.innermost_phases
+    own_ns = summed(np.searchsorted(phases.id, lanes.id), lanes.ts_end - lanes.ts, len(phases.id))
+    differ = own_ns != phases.ts_end - phases.ts
+    return phases.id[differ], own_ns[differ]
 
 
 def _outside_steps(facts: Facts) -> Sequence[Column]:
@@ -333,6 +348,7 @@ def _outside_steps(facts: Facts) -> Sequence[Column]:
 
 _CALL_SUMS = (
     "launches LONG", "graph_launches LONG", "kernels LONG", "gpu_ns DURATION", "syncs LONG", "sync_ns DURATION",
+    "leaf_operators LONG",
 )  # fmt: skip
 _PLACE = ("operator", "annotation", "source", "module")
 _EXPOSURE = ("busy_ns DURATION", "exposed_ns DURATION")
@@ -412,7 +428,8 @@ TABLES = {
         ("name_id LONG", "count LONG", "time_ns DURATION"), _outside_steps
     ),
     "step_run": FactTable(("step_id JOINID(slice.id)", "first LONG", "last LONG"), _step_runs),
-    "operator_step_run": FactTable(("step_id JOINID(slice.id)", "first LONG", "last LONG"), _operator_step_runs),
+    "operator_step": FactTable(("id JOINID(slice.id)", "step_id JOINID(slice.id)"), _operator_steps),
+    "leaf_operator": FactTable(("id JOINID(slice.id)",), lambda facts: [facts.leaf_operators]),
     "phase_run": FactTable(
         ("phase_id JOINID(slice.id)", "first_id JOINID(slice.id)", "last_id JOINID(slice.id)"), _phase_runs
     ),
@@ -432,6 +449,7 @@ TABLES = {
         ("place STRING", "launches LONG", "in_steps LONG", "first_ts TIMESTAMP", "last_ts TIMESTAMP"),
         lambda facts: _transposed(missing.missing_work(facts), 5),
     ),
+    "phase_own": FactTable(("id JOINID(slice.id)", "own_ns DURATION"), _phase_own),
     "missing_time": FactTable(
         ("place STRING", "device STRING", "inside_ns DURATION", "outside_ns DURATION"),
         lambda facts: _transposed(missing.missing_time(facts), 4),

@@ -10,14 +10,15 @@ import numpy as np
 from molprof.analysis.facts import gaps
 from molprof.analysis.facts.places import Place, summed
 from molprof.analysis.findings.known import Known
+from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor.package import Query
 
 _OPERATORS = "SELECT slice.id, slice.stack_id FROM slice WHERE slice.category = 'cpu_op' AND "
 _OF_PROCESSOR = Query(
     "call_phases",
-    "INCLUDE PERFETTO MODULE molprof.operators;\n" + _OPERATORS + "slice.id IN (SELECT place.id"
+    _OPERATORS + "slice.id IN (SELECT place.id"
     " FROM molprof_call_phase AS place JOIN molprof_phase AS phase ON phase.id = place.phase_id"
-    " WHERE phase.phase = 'processor') AND slice.id IN (SELECT id FROM molprof_leaf_operator)",
+    " WHERE phase.phase = 'processor')",
 )
 # Of many places of operators those that take longest are told.
 _MOST_OPERATORS = 1000
@@ -72,16 +73,16 @@ def of_operators(known: Known, name: str) -> list[Row]:
     if known.stacks is None:
         return []
     quoted = name.replace("'", "''")
-    return _of_operators(known, Query("modules", f"{_OPERATORS}slice.name = '{quoted}'"))
+    return _of_operators(known, known.frame(Query("modules", f"{_OPERATORS}slice.name = '{quoted}'")))
 
 
 def of_processor(known: Known) -> list[Row]:
     """The processor's operators that call no other."""
-    return _of_operators(known, _OF_PROCESSOR)
+    found = known.frame(_OF_PROCESSOR)
+    return _of_operators(known, found.where(np.isin(found["id"], known.facts.leaf_operators)))
 
 
-def _of_operators(known: Known, query: Query) -> list[Row]:
-    found = known.frame(query)
+def _of_operators(known: Known, found: Frame) -> list[Row]:
     ids, numbers = (found[name].astype(np.int64) for name in ("id", "stack_id"))
     times = (known.facts.slices.ts_end - known.facts.slices.ts)[ids]
     rows = sorted(_rows(known.places.added_up(ids, numbers, 1, times)), key=lambda row: -row["time_ns"])

@@ -48,21 +48,6 @@ _SPREAD = Query(
     " ORDER BY measure",
 )
 _WORK = Query("gpu_work", "SELECT ts, ts + dur AS ts_end FROM molprof_gpu_work ORDER BY ts")
-# Compiling of grammars, waiting for it, and what else an engine or its GPU does.
-_COMPILING = Query(
-    "phases",
-    """
-INCLUDE PERFETTO MODULE molprof.gpu_work;
-SELECT phase.phase, lane.ts, lane.ts_end
-FROM _molprof_phase_lane AS lane
-JOIN molprof_phase AS phase USING (id)
-WHERE phase.program != 'molprof' AND EXISTS(SELECT 1 FROM molprof_phase WHERE phase = 'grammar_compile')
-UNION ALL
-SELECT 'gpu', ts, ts + dur
-FROM molprof_gpu_work
-WHERE EXISTS(SELECT 1 FROM molprof_phase WHERE phase = 'grammar_compile')
-""",
-)
 _BITMASKS = Query(
     "work_totals",
     "SELECT IFNULL(SUM(count), 0) AS count FROM molprof_work_total"
@@ -323,14 +308,14 @@ def grammar_compile_waits(known: Known) -> Found | None:
 
     Gain: that time.
     """
-    rows = known.frame(_COMPILING)
-    if not len(rows):
+    names, lanes, work = known.facts.phase_names, known.facts.innermost_phases, known.facts.work
+    if "grammar_compile" not in names.values():
         return None
-    kinds = rows["phase"].astype(str)
-    compiling = np.isin(kinds, ("grammar_compile", "grammar_wait"))
-    mine, others = rows.where(compiling), rows.where(~compiling)
-    made = Union(mine["ts"], mine["ts_end"])
-    alone_ns = made.length_ns - made.common_ns(Union(others["ts"], others["ts_end"]))
+    kinds = ("grammar_compile", "grammar_wait")
+    compiling = np.array([names[phase] in kinds for phase in lanes.id.tolist()], dtype=bool)
+    made = Union(lanes.ts[compiling], lanes.ts_end[compiling])
+    others = Union(np.append(lanes.ts[~compiling], work.ts), np.append(lanes.ts_end[~compiling], work.ts_end))
+    alone_ns = made.length_ns - made.common_ns(others)
     phases = _phases(known)
     count, lookups = _sum(phases, "count", "grammar_compile"), _sum(phases, "count", "grammar_lookup")
     time_ns, waited_ns = (_sum(phases, "time_ns", name) for name in ("grammar_compile", "grammar_wait"))

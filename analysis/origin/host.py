@@ -17,11 +17,6 @@ from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
 
-_LANES = Query(
-    "phases",
-    "SELECT phase.phase, lane.upid, lane.tid, lane.ts, lane.ts_end FROM _molprof_phase_lane AS lane"
-    " JOIN molprof_phase AS phase USING (id) ORDER BY lane.upid, lane.tid, lane.ts",
-)
 _THREADS = Query(
     "annotations", "SELECT track.id, thread.upid, thread.tid FROM thread_track AS track JOIN thread USING (utid)"
 )
@@ -96,11 +91,10 @@ def _frames(items: Frame, threads: Threads) -> Nesting:
 
 
 def _lanes(engine: TraceProcessor, threads: Threads) -> _Lanes:
-    rows = query_rows(engine, _LANES)[1]
-    phases: dict[str, int] = {}
+    names, phases = engine.facts.phase_names, dict[str, int]()
     numbers = [
-        (threads.setdefault((upid, tid), len(threads)), ts, ts_end, phases.setdefault(phase, len(phases)))
-        for phase, upid, tid, ts, ts_end in rows
+        (threads.setdefault((upid, tid), len(threads)), ts, ts_end, phases.setdefault(names[phase], len(phases)))
+        for phase, ts, ts_end, upid, tid in engine.facts.phase_lanes
     ]
     return _Lanes(list(phases), *np.array(numbers, dtype=np.int64).reshape(-1, 4).T)
 

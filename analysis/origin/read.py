@@ -31,7 +31,6 @@ _TOTALS = Query(
     "launches",
     """
 INCLUDE PERFETTO MODULE molprof.host_syncs;
-INCLUDE PERFETTO MODULE molprof.operators;
 SELECT
   (SELECT IFNULL(SUM(dur), 0) FROM slice WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset')) AS gpu_ns,
   (SELECT COUNT() FROM slice WHERE category = 'kernel') AS kernels,
@@ -39,11 +38,9 @@ SELECT
   (SELECT launches FROM molprof_launch_count) AS launches,
   (SELECT graph_launches FROM molprof_launch_count) AS graph_launches,
   (SELECT COUNT() FROM molprof_host_sync) AS syncs,
-  (SELECT IFNULL(SUM(dur), 0) FROM molprof_host_sync) AS sync_ns,
-  (SELECT COUNT() FROM molprof_leaf_operator) AS operators
+  (SELECT IFNULL(SUM(dur), 0) FROM molprof_host_sync) AS sync_ns
 """,
 )
-_LEAVES = Query("operators", "SELECT id FROM molprof_leaf_operator")
 
 Path = tuple[tuple[str, str], ...]  # kinds and names of nodes, the outermost first
 T = TypeVar("T")
@@ -156,9 +153,10 @@ def origins_of(engine: TraceProcessor, info: TraceInfo) -> Origins:
         work=work,
         calls=calls.where(calls.known("kind") | (calls["is_sync"] == 1) | starts),
         operators=read_frame(engine, "operators", "id own_ns phase"),
-        leaves=engine.query(_LEAVES.text)["id"],
+        leaves=engine.facts.leaf_operators,
         totals={
             **query_row(engine, _TOTALS),
+            "operators": len(engine.facts.leaf_operators),
             "wait_ns": int((engine.facts.windows.ts_end - engine.facts.windows.ts).sum()),
             "python_ns": host_ns,
         },
