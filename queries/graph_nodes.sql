@@ -10,60 +10,8 @@
 --   WHERE graph = 0
 --   ORDER BY position;
 
-INCLUDE PERFETTO MODULE molprof.gpu_calls;
-INCLUDE PERFETTO MODULE molprof.gpu_work;
-
--- Work of graph launches, and how much of the graph ended before it.
-CREATE PERFETTO TABLE _molprof_graph_work AS
-WITH
-  found AS (
-    SELECT
-      work.call_id AS launch_id,
-      work.id,
-      work.ts,
-      work.dur,
-      IFNULL(slice.name, '(no name)') AS name,
-      work.category,
-      work.device,
-      EXTRACT_ARG(slice.arg_set_id, 'args.graph id') AS graph_id,
-      EXTRACT_ARG(slice.arg_set_id, 'args.graph node id') AS node_id,
-      -- The engine itself takes arrays apart.
-      CAST(
-        COALESCE(
-          EXTRACT_ARG(slice.arg_set_id, 'args.annotation'),
-          EXTRACT_ARG(slice.arg_set_id, 'args.annotation[0].name')
-        ) AS TEXT
-      ) AS annotation
-    -- In this order, work is looked up by its call; without graph launches, none is.
-    FROM _molprof_graph_call AS call
-    CROSS JOIN _molprof_work AS work
-    CROSS JOIN slice
-    WHERE work.call_id = call.id AND slice.id = work.id
-  )
-SELECT
-  launch_id,
-  id,
-  ts,
-  dur,
-  name,
-  category,
-  device,
-  -- What is no number tells no graph.
-  IIF(TYPEOF(graph_id) = 'integer', graph_id, NULL) AS graph_id,
-  IIF(TYPEOF(node_id) = 'integer', node_id, NULL) AS node_id,
-  annotation,
-  ROW_NUMBER() OVER (PARTITION BY launch_id ORDER BY ts, id) - 1 AS place,
-  IFNULL('node ' || node_id, name || ' #' || ROW_NUMBER() OVER (PARTITION BY launch_id, name ORDER BY ts, id)) AS node,
-  MAX(ts + dur) OVER (
-    PARTITION BY launch_id
-    ORDER BY ts, id
-    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-  ) AS ended_ts
-FROM found
-ORDER BY ts, id;
-
 -- Launches with work, and the graph that each replays.
-CREATE PERFETTO TABLE molprof_graph_replay(
+CREATE PERFETTO VIEW molprof_graph_replay(
   -- The launch's slice.
   launch_id JOINID(slice.id),
   -- Number of the graph, from 0, in order of its first replay.
@@ -85,36 +33,9 @@ CREATE PERFETTO TABLE molprof_graph_replay(
   -- Time inside it in which none of its work runs, ns.
   gaps_ns DURATION
 ) AS
-WITH
-  launched AS (
-    SELECT
-      launch_id,
-      MIN(device) AS device,
-      MIN(graph_id) AS graph_id,
-      MIN(ts) AS ts,
-      MAX(ts + dur) - MIN(ts) AS dur,
-      SUM(category = 'kernel') AS kernels,
-      SUM(category != 'kernel') AS memory_operations,
-      SUM(dur) AS gpu_ns,
-      SUM(MAX(0, ts - IFNULL(ended_ts, ts))) AS gaps_ns,
-      -- Equal for equal names in any order: streams of a graph may overtake each other.
-      SUM(HASH(name, category) & 4294967295) AS digest
-    FROM _molprof_graph_work
-    GROUP BY launch_id
-  ),
-  replayed AS (
-    SELECT
-      *,
-      MIN(ts) OVER alike AS first_ts,
-      MIN(launch_id) OVER alike AS first_id,
-      ROW_NUMBER() OVER (PARTITION BY device, graph_id, kernels, memory_operations, digest ORDER BY ts, launch_id) - 1
-        AS replay
-    FROM launched
-    WINDOW alike AS (PARTITION BY device, graph_id, kernels, memory_operations, digest)
-  )
 SELECT
   launch_id,
-  DENSE_RANK() OVER (ORDER BY first_ts, first_id) - 1 AS graph,
+  graph,
   replay,
   graph_id,
   ts,
@@ -123,69 +44,8 @@ SELECT
   memory_operations,
   gpu_ns,
   gaps_ns
-FROM replayed
+FROM _molprof_fact_graph_replay
 ORDER BY ts, launch_id;
-
--- Every piece of work of a graph, in order of start.
-CREATE PERFETTO TABLE molprof_graph_node(
-  -- The kernel, copy or set.
-  id JOINID(slice.id),
-  launch_id JOINID(slice.id),
-  -- Number of the graph, from 0.
-  graph LONG,
-  replay LONG,
-  -- Position in the graph, from 0; null where its first replay has no such work.
-  position LONG,
-  -- Start, ns since the trace's earliest event.
-  ts TIMESTAMP,
-  -- Time on the device, ns.
-  dur DURATION,
-  -- From the end of all earlier work of the launch to the start of this, ns; 0 if they overlap, null for the first.
-  gap_ns DURATION,
-  -- Name as recorded.
-  name STRING,
-  -- kernel, gpu_memcpy or gpu_memset.
-  category STRING,
-  -- Graph node id as recorded; null where it is not.
-  node_id LONG,
-  -- Annotation of the node as recorded, mostly JSON; null without one.
-  annotation STRING
-) AS
-WITH
-  numbered AS (
-    SELECT
-      work.id,
-      work.launch_id,
-      replay.graph,
-      replay.replay,
-      work.ts,
-      work.dur,
-      MAX(0, work.ts - work.ended_ts) AS gap_ns,
-      work.name,
-      work.category,
-      work.node_id,
-      work.annotation,
-      work.place,
-      work.node
-    FROM _molprof_graph_work AS work
-    JOIN molprof_graph_replay AS replay USING (launch_id)
-  )
-SELECT
-  work.id,
-  work.launch_id,
-  work.graph,
-  work.replay,
-  first.place AS position,
-  work.ts,
-  work.dur,
-  work.gap_ns,
-  work.name,
-  work.category,
-  work.node_id,
-  work.annotation
-FROM numbered AS work
-LEFT JOIN numbered AS first ON first.graph = work.graph AND first.replay = 0 AND first.node = work.node
-ORDER BY work.ts, work.id;
 
 -- Graphs, and how their replays differ, in order of the first replay. Medians are the lower of the middle two.
 CREATE PERFETTO VIEW molprof_replayed_graph(
@@ -209,33 +69,18 @@ CREATE PERFETTO VIEW molprof_replayed_graph(
   -- Time inside it in which none of its work runs, ns: mean.
   mean_gaps_ns DOUBLE
 ) AS
-WITH
-  ordered AS (
-    SELECT
-      graph,
-      graph_id,
-      kernels,
-      memory_operations,
-      dur,
-      gpu_ns,
-      gaps_ns,
-      ROW_NUMBER() OVER (PARTITION BY graph ORDER BY dur, launch_id) AS number,
-      COUNT() OVER (PARTITION BY graph) AS count
-    FROM molprof_graph_replay
-  )
 SELECT
   graph,
-  MIN(graph_id) AS graph_id,
-  COUNT() AS replays,
-  MIN(kernels) AS kernels,
-  MIN(memory_operations) AS memory_operations,
-  MAX(IIF(number = (count + 1) / 2, dur, NULL)) AS p50_ns,
-  MIN(dur) AS shortest_ns,
-  MAX(dur) AS longest_ns,
-  AVG(gpu_ns) AS mean_gpu_ns,
-  AVG(gaps_ns) AS mean_gaps_ns
-FROM ordered
-GROUP BY graph
+  graph_id,
+  replays,
+  kernels,
+  memory_operations,
+  p50_ns,
+  shortest_ns,
+  longest_ns,
+  1.0 * gpu_ns / replays AS mean_gpu_ns,
+  1.0 * gaps_ns / replays AS mean_gaps_ns
+FROM _molprof_fact_replayed_graph
 ORDER BY graph;
 
 -- Positions of each graph over all replays, in order. Medians are the lower of the middle two.
@@ -260,34 +105,17 @@ CREATE PERFETTO VIEW molprof_graph_position(
   -- Sum of these over all replays, ns.
   gaps_ns DURATION
 ) AS
-WITH
-  ordered AS (
-    SELECT
-      graph,
-      position,
-      name,
-      category,
-      dur,
-      gap_ns,
-      ROW_NUMBER() OVER (PARTITION BY graph, position ORDER BY dur, id) AS number,
-      ROW_NUMBER() OVER (PARTITION BY graph, position ORDER BY gap_ns IS NULL, gap_ns, id) AS gap_number,
-      COUNT() OVER (PARTITION BY graph, position) AS count,
-      COUNT(gap_ns) OVER (PARTITION BY graph, position) AS gap_count
-    FROM molprof_graph_node
-    WHERE position IS NOT NULL
-  )
 SELECT
   graph,
   position,
-  MIN(name) AS name,
-  MIN(category) AS category,
-  COUNT() AS count,
-  MAX(IIF(number = (count + 1) / 2, dur, NULL)) AS p50_ns,
-  MIN(dur) AS shortest_ns,
-  MAX(dur) AS longest_ns,
-  SUM(dur) AS time_ns,
-  MAX(IIF(gap_number = (gap_count + 1) / 2, gap_ns, NULL)) AS p50_gap_ns,
-  SUM(gap_ns) AS gaps_ns
-FROM ordered
-GROUP BY graph, position
+  name,
+  category,
+  count,
+  p50_ns,
+  shortest_ns,
+  longest_ns,
+  time_ns,
+  p50_gap_ns,
+  gaps_ns
+FROM _molprof_fact_graph_position
 ORDER BY graph, position;

@@ -6,6 +6,7 @@
 --   ORDER BY graph_launches DESC, name;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
+INCLUDE PERFETTO MODULE molprof.gpu_work;
 INCLUDE PERFETTO MODULE molprof.launches;
 
 -- One row per graph launch, in order of start.
@@ -71,3 +72,22 @@ SELECT
 FROM molprof_graph_launch
 GROUP BY name
 ORDER BY graph_launches DESC, name;
+
+-- Work of graph launches, with its graph and node. What is no number tells none.
+CREATE PERFETTO TABLE _molprof_graph_work AS
+SELECT
+  id,
+  IIF(TYPEOF(graph_id) = 'integer', graph_id, NULL) AS graph_id,
+  IIF(TYPEOF(node_id) = 'integer', node_id, NULL) AS node_id
+FROM (
+  SELECT
+    work.id,
+    EXTRACT_ARG(slice.arg_set_id, 'args.graph id') AS graph_id,
+    EXTRACT_ARG(slice.arg_set_id, 'args.graph node id') AS node_id
+  -- In this order, work is looked up by its call; without graph launches, none is.
+  FROM _molprof_graph_call AS call
+  CROSS JOIN _molprof_work AS work
+  CROSS JOIN slice
+  WHERE work.call_id = call.id AND slice.id = work.id
+)
+ORDER BY id;

@@ -12,6 +12,7 @@ from msgspec import Struct
 from molprof.analysis.facts import gaps
 from molprof.analysis.facts.chains import NO_CHAINS, Chains, Form, find_chains
 from molprof.analysis.facts.gaps import NO_STREAM, NONE, Array
+from molprof.analysis.facts.graphs import UNKNOWN, GraphWork, Nodes, Replays, replays
 from molprof.analysis.facts.intervals import Coverage, distinct_of, on_one_line, shared
 from molprof.analysis.facts.patterns import Glob, first_matches, lowered
 from molprof.analysis.facts.phases import Phases, innermost
@@ -62,6 +63,10 @@ _MASK_PHASES = ("mask_", "grammar_")
 _IS_CAPTURED = "SELECT EXISTS(SELECT 1 FROM molprof_annotation WHERE source = 'molprof')"
 _DEPTHS = "SELECT depth FROM slice WHERE category = 'cpu_op' ORDER BY id"
 _STEP_LANES = "SELECT id, ts, ts_end, upid, tid FROM _molprof_step_lane"
+_GRAPH_WORK = f"""
+SELECT id, IFNULL(graph_id, {UNKNOWN}) AS graph_id, IFNULL(node_id, {UNKNOWN}) AS node_id
+FROM _molprof_graph_work
+"""
 _COLLECTIVES = "SELECT id FROM molprof_collective"
 
 
@@ -278,6 +283,29 @@ class Facts:
             mine = frozenset(number for number, text in enumerate(texts) if glob.matches(text))
             found[chain] = found.get(chain, frozenset()) | mine
         return {chain: names for chain, names in found.items() if names}
+
+    @cached_property
+    def graph_work(self) -> GraphWork:
+        """The work of graph launches."""
+        work = self.work
+        ids, graph_id, node_id = self.numbers(_GRAPH_WORK, "graphs")
+        by_id = np.argsort(work.id)
+        index = by_id[np.searchsorted(work.id[by_id], ids)]
+        order = np.lexsort((ids, work.ts[index], work.call[index]))
+        index = index[order]
+        texts = sorted({name.name for name in self.names})
+        numbers = {text: number for number, text in enumerate(texts)}
+        text_of = np.array([numbers[name.name] for name in self.names], dtype=np.int64)
+        name = self.name_of[index]
+        return GraphWork(
+            work.id[index], work.call[index], work.ts[index], work.ts_end[index], work.device[index], name,
+            text_of[name], self.is_kernel[index], graph_id[order], node_id[order],
+        )  # fmt: skip
+
+    @cached_property
+    def graphs(self) -> tuple[Replays, Nodes]:
+        """Replays of graphs, and what each piece of graph work is in its graph."""
+        return replays(self.graph_work)
 
     @cached_property
     def phase_bound(self) -> tuple[Array, Array, Array]:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from molprof.analysis.facts import clocks, coverage, gaps, graph_parts, intervals, missing
+from molprof.analysis.facts import clocks, coverage, gaps, graph_parts, graphs, intervals, missing
 from molprof.analysis.facts.facts import Facts, Lanes
 from molprof.analysis.facts.gaps import CAUSES, NONE, POSITIONS, Array
 from molprof.analysis.facts.places import Place, Places, summed
@@ -43,6 +43,11 @@ def names(texts: Sequence[str | None], numbers: Array) -> list[str | None]:
 def ids(known: Array, index: Array) -> list[int | None]:
     """Return the id of each index; None for NONE."""
     return [None if number == NONE else int(known[number]) for number in index.tolist()]
+
+
+def known(numbers: Array, absent: int) -> list[int | None]:
+    """Return the numbers, with None for those that are absent."""
+    return [None if number == absent else number for number in numbers.tolist()]
 
 
 def _devices(facts: Facts) -> Sequence[Column]:
@@ -172,6 +177,62 @@ def _idle_places(facts: Facts) -> Sequence[Column]:
     idle = Places(facts).idle
     place_ids = ids(idle.slice_id, np.where(idle.slice_id == NONE, NONE, np.arange(len(idle.slice_id))))
     return place_ids, idle.count, idle.time_ns, idle.is_shown.astype(np.int64), *_place_columns(idle.places)
+
+
+def _graph_replays(facts: Facts) -> Sequence[Column]:
+    found, _ = facts.graphs
+    return (
+        facts.calls.id[found.launch], found.graph, found.number, known(found.graph_id, graphs.UNKNOWN), found.ts,
+        found.ts_end - found.ts, found.kernels, found.memory_operations, found.gpu_ns, found.gaps_ns,
+    )  # fmt: skip
+
+
+def _replayed_graphs(facts: Facts) -> Sequence[Column]:
+    found, _ = facts.graphs
+    size = int(found.graph.max(initial=-1)) + 1
+    first = np.flatnonzero(found.number == 0)
+    first = first[np.argsort(found.graph[first])]
+    took = graphs.spread(found.graph, found.ts_end - found.ts, size)
+    return (
+        np.arange(size), known(found.graph_id[first], graphs.UNKNOWN), took.count, found.kernels[first],
+        found.memory_operations[first], took.middle, took.least, took.most, summed(found.graph, found.gpu_ns, size),
+        summed(found.graph, found.gaps_ns, size),
+    )  # fmt: skip
+
+
+def _graph_positions(facts: Facts) -> Sequence[Column]:
+    work, (_, nodes) = facts.graph_work, facts.graphs
+    placed = np.flatnonzero(nodes.position != NONE)
+    width = int(nodes.position.max(initial=0)) + 1
+    keys, which = np.unique(nodes.graph[placed] * width + nodes.position[placed], return_inverse=True)
+    took = graphs.spread(which, (work.ts_end - work.ts)[placed], len(keys))
+    waits = nodes.gap_ns[placed] != NONE
+    gap = graphs.spread(which[waits], nodes.gap_ns[placed][waits], len(keys))
+    texts, categories = ([getattr(name, key) for name in facts.names] for key in ("name", "category"))
+    return (
+        keys // width, keys % width, _least(texts, work.name[placed], which, len(keys)),
+        _least(categories, work.name[placed], which, len(keys)), took.count, took.middle, took.least, took.most,
+        took.sum, known(gap.middle, NONE), known(np.where(gap.count > 0, gap.sum, NONE), NONE),
+    )  # fmt: skip
+
+
+def _least(texts: list[str], of: Array, groups: Array, size: int) -> list[str]:
+    """Return the first text by order of each group. of: the index of the text of each row."""
+    order = sorted(set(texts))
+    ranks = {text: rank for rank, text in enumerate(order)}
+    least = np.full(size, len(order))
+    np.minimum.at(least, groups, np.array([ranks[text] for text in texts], dtype=np.int64)[of])
+    return [order[rank] for rank in least.tolist()]
+
+
+def _graph_nodes(facts: Facts) -> Sequence[Column]:
+    work, (_, nodes) = facts.graph_work, facts.graphs
+    order = np.lexsort((work.id, work.ts))
+    columns = (
+        work.id, facts.calls.id[work.launch], nodes.graph, nodes.replay, known(nodes.position, NONE),
+        known(nodes.gap_ns, NONE),
+    )  # fmt: skip
+    return [np.asarray(column)[order] for column in columns]
 
 
 def _chains(facts: Facts) -> Sequence[Column]:
@@ -396,6 +457,35 @@ TABLES = {
             *(f"{column} STRING" for column in _PLACE),
         ),
         _idle_places,
+    ),
+    "graph_replay": FactTable(
+        (
+            "launch_id JOINID(slice.id)", "graph LONG", "replay LONG", "graph_id LONG", "ts TIMESTAMP", "dur DURATION",
+            "kernels LONG", "memory_operations LONG", "gpu_ns DURATION", "gaps_ns DURATION",
+        ),
+        _graph_replays,
+    ),
+    "replayed_graph": FactTable(
+        (
+            "graph LONG", "graph_id LONG", "replays LONG", "kernels LONG", "memory_operations LONG", "p50_ns DURATION",
+            "shortest_ns DURATION", "longest_ns DURATION", "gpu_ns DURATION", "gaps_ns DURATION",
+        ),
+        _replayed_graphs,
+    ),
+    "graph_position": FactTable(
+        (
+            "graph LONG", "position LONG", "name STRING", "category STRING", "count LONG", "p50_ns DURATION",
+            "shortest_ns DURATION", "longest_ns DURATION", "time_ns DURATION", "p50_gap_ns DURATION",
+            "gaps_ns DURATION",
+        ),
+        _graph_positions,
+    ),
+    "graph_node": FactTable(
+        (
+            "id JOINID(slice.id)", "launch_id JOINID(slice.id)", "graph LONG", "replay LONG", "position LONG",
+            "gap_ns DURATION",
+        ),
+        _graph_nodes,
     ),
     "chain": FactTable(
         (

@@ -21,7 +21,7 @@ from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.common.errors import TraceError
 
 _NODES = Query(
-    "graph_nodes",
+    "graph_work",
     f"""
 SELECT node.id, node.launch_id, node.graph, node.replay, node.position, node.ts, node.dur, node.name, node.category,
   node.node_id, node.annotation, {grid_sql("slice.arg_set_id")} AS grid

@@ -29,7 +29,7 @@ _WITHOUT_GRAPHS = "record with graphs off: enforce_eager=True (vLLM), --disable-
 _WORK = Query(
     "origin",
     f"""
-INCLUDE PERFETTO MODULE molprof.graph_nodes;
+INCLUDE PERFETTO MODULE molprof.graphs;
 SELECT
   work.id, work.category, work.name, {grid_sql("slice.arg_set_id")} AS grid, work.class,
   IIF(work.operator_id IS NULL, NULL, IFNULL(work.operator, '(no name)')) AS operator, work.operator_id,
@@ -39,8 +39,7 @@ SELECT
 FROM molprof_origin AS work
 JOIN slice USING (id)
 LEFT JOIN slice AS call ON call.id = work.call_id
--- Once each: a damaged trace may have two nodes of one id.
-LEFT JOIN (SELECT id, MAX(node_id) AS node_id FROM molprof_graph_node GROUP BY id) AS node ON node.id = work.id
+LEFT JOIN _molprof_graph_work AS node ON node.id = work.id
 ORDER BY asked_ts, IFNULL(node.node_id, 0), work.ts, work.id
 """,
 )
