@@ -178,12 +178,6 @@ RETURNS Expr AS (
   SUBSTR($name, 1, INSTR($name || ' (', ' (') - 1)
 );
 
--- What a stretch of time adds to the union of those before it in a window: its part after all their ends.
-CREATE PERFETTO MACRO _molprof_added(ts Expr, ts_end Expr, before ColumnName)
-RETURNS Expr AS (
-  MAX(0, $ts_end - MAX($ts, IFNULL(MAX($ts_end) OVER $before, $ts)))
-);
-
 -- The rank of work; null unless the trace is of several ranks.
 CREATE PERFETTO MACRO _molprof_work_rank(id Expr)
 RETURNS Expr AS (

@@ -8,70 +8,9 @@
 --   ORDER BY count DESC, name, kind;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-INCLUDE PERFETTO MODULE molprof.gpu_work;
-INCLUDE PERFETTO MODULE molprof.launches;
-
--- Depth of a device's queue before each launch: a running sum over submissions and ends.
-CREATE PERFETTO TABLE _molprof_queue_depth AS
-WITH
-  submitted AS (
-    SELECT
-      work.id,
-      work.device,
-      work.call_ts AS ts,
-      work.ts + work.dur AS ts_end
-    FROM _molprof_work AS work
-    WHERE work.ts + work.dur > work.call_ts
-  ),
-  -- At equal times ends come first and submissions last: a launch does not count its own work.
-  moment AS (
-    SELECT
-      NULL AS call_id,
-      device,
-      ts_end AS ts,
-      0 AS place,
-      id,
-      -1 AS change
-    FROM submitted
-    UNION ALL
-    SELECT
-      call.id AS call_id,
-      started.device,
-      call.ts,
-      1 AS place,
-      call.id,
-      0 AS change
-    FROM molprof_gpu_call AS call
-    JOIN molprof_call_work AS started ON started.call_id = call.id
-    WHERE call.kind IS NOT NULL
-    UNION ALL
-    SELECT
-      NULL AS call_id,
-      device,
-      ts,
-      2 AS place,
-      id,
-      1 AS change
-    FROM submitted
-  ),
-  depth AS (
-    SELECT
-      call_id,
-      SUM(change) OVER (
-        PARTITION BY device
-        ORDER BY ts, place, id
-        ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-      ) AS depth
-    FROM moment
-  )
-SELECT
-  call_id,
-  depth
-FROM depth
-WHERE call_id IS NOT NULL;
 
 -- One row per call that starts a kernel or a graph, in order of start.
-CREATE PERFETTO TABLE molprof_launch(
+CREATE PERFETTO VIEW molprof_launch(
   -- The call's slice.
   id JOINID(slice.id),
   -- Start, ns since the trace's earliest event.
@@ -98,14 +37,13 @@ SELECT
   call.dur,
   call.name,
   call.kind,
-  started.device,
-  IFNULL(started.kernels, 0) AS kernels,
-  started.delay,
-  depth.depth AS queue_depth
-FROM molprof_gpu_call AS call
-LEFT JOIN molprof_call_work AS started ON started.call_id = call.id
-LEFT JOIN _molprof_queue_depth AS depth ON depth.call_id = call.id
-WHERE call.kind IS NOT NULL
+  launch.device,
+  launch.kernels,
+  launch.delay,
+  launch.queue_depth
+FROM _molprof_fact_launch AS launch
+CROSS JOIN molprof_gpu_call AS call
+WHERE call.id = launch.id
 ORDER BY call.ts, call.id;
 
 -- Launches by name, most calls first.

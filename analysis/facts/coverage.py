@@ -67,3 +67,20 @@ def _moments(device: Array, merged: Coverage, amounts: Array) -> tuple[Array, Ar
     length = np.append(np.diff(ordered), 0)[: len(ordered)]
     some = running > 0
     return length[some], running[some], total[some]
+
+
+def concurrency(work: Work) -> tuple[Array, Array, Array]:
+    """Return device, number of pieces of work, and how long just so many run there from its first work to its last, ns.
+
+    Rows stand in order of device and number; none is of 0 ns.
+    """
+    device, moment = np.append(work.device, work.device), np.append(work.ts, work.ts_end)
+    order = np.lexsort((moment, device))
+    device, moment = device[order], moment[order]
+    running = np.cumsum(np.repeat([1, -1], len(work.ts))[order])
+    some = np.flatnonzero((device[1:] == device[:-1]) & (moment[1:] > moment[:-1]))
+    width = int(running.max(initial=0)) + 1
+    keys, which = np.unique(device[some] * width + running[some], return_inverse=True)
+    time_ns = np.zeros(len(keys), dtype=np.int64)
+    np.add.at(time_ns, which, (moment[1:] - moment[:-1])[some])
+    return keys // width, keys % width, time_ns

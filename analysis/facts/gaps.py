@@ -88,6 +88,19 @@ def _is_late(work: Work, following: Array, ts: Array) -> Array:
     return work.ts[following] - call_end > np.maximum(LATE_NS, call_end - ts)
 
 
+def queue_depth(work: Work, devices: Array, moments: Array) -> Array:
+    """Return how many pieces of work were queued on or ran on each device just before a call began at each moment.
+
+    Those whose call is not recorded do not count.
+    """
+    queued = np.flatnonzero((work.call != NONE) & (work.ts_end > work.call_ts))
+    device = work.device[queued]
+    begins, ends, asked = on_one_line([device, device, devices], [work.call_ts[queued], work.ts_end[queued], moments])
+    # At one moment work ends first, and other calls begin last.
+    depth: Array = np.searchsorted(np.sort(begins), asked, side="left") - np.searchsorted(np.sort(ends), asked, "right")
+    return depth
+
+
 def busy_time(work: Work, gaps: Gaps, devices: int) -> tuple[Array, Array, Array]:
     """Return span, idle time between the first and last work, and number of pieces of work of each device."""
     count = np.bincount(work.device, minlength=devices)

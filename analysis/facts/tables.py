@@ -95,6 +95,32 @@ def _idle_gaps(facts: Facts) -> Sequence[Column]:
     )
 
 
+def _concurrency(facts: Facts) -> Sequence[Column]:
+    device, running, time_ns = coverage.concurrency(facts.work)
+    return names(facts.devices, device), running, time_ns
+
+
+def _launches(facts: Facts) -> Sequence[Column]:
+    """What each launch started; its device is the first of several."""
+    work, calls = facts.work, facts.calls
+    launches = np.sort(np.append(facts.launches, facts.graph_launches))
+    started = work.call != NONE
+    size = len(calls.id)
+    device, first_ts = (np.full(size, np.iinfo(np.int64).max) for _ in range(2))
+    np.minimum.at(device, work.call[started], work.device[started])
+    np.minimum.at(first_ts, work.call[started], work.ts[started])
+    kernels = summed(work.call[started], facts.is_kernel[started], size)[launches]
+    device = np.where(device == np.iinfo(np.int64).max, NONE, device)[launches]
+    has_work = device != NONE
+    ts = calls.ts[launches]
+    depth = np.where(has_work, gaps.queue_depth(work, device, ts), NONE)
+    delay = [
+        at - begin if is_known else None
+        for at, begin, is_known in zip(first_ts[launches].tolist(), ts.tolist(), has_work.tolist(), strict=True)
+    ]
+    return calls.id[launches], names(facts.devices, device), kernels, delay, known(depth, NONE)
+
+
 def _exposed_names(facts: Facts) -> Sequence[Column]:
     work, names_ = facts.work, facts.names
     found = coverage.exposure(work, facts.name_of, len(names_))
@@ -440,6 +466,10 @@ TABLES = {
             "next_id JOINID(slice.id)", "cause STRING",
         ),
         _idle_gaps,
+    ),
+    "concurrency": FactTable(("device STRING", "running LONG", "time_ns DURATION"), _concurrency),
+    "launch": FactTable(
+        ("id JOINID(slice.id)", "device STRING", "kernels LONG", "delay DURATION", "queue_depth LONG"), _launches
     ),
     "exposed_name": FactTable(
         ("name_id LONG", "class STRING", "count LONG", "time_ns DURATION", *_EXPOSURE), _exposed_names
