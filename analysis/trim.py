@@ -35,6 +35,7 @@ from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import replacing_packed
 from molprof.common.manifest import KEY, TRIMMED_KEY, Trimmed, from_json, trimmed_from_json
 from molprof.common.text import whole_json
+from molprof.queries import FACT_CATEGORY
 
 ANNOTATION = "user_annotation"
 # Phases of events that start and end at a moment of their own.
@@ -85,7 +86,7 @@ def trim(path: Path, output: Path, wish: Wish, force: bool = True) -> Outcome:
     chosen = _chosen(path, steps, wish)
     span_ns = _span(found, wish, chosen)
     kept = _kept(found, path, span_ns, phases, wish)
-    complete = found.are(lambda kind: kind[0] == "X")
+    complete = found.are(lambda kind: kind[0] == "X" and kind[1] != FACT_CATEGORY)
     after = int((kept & complete).sum())
     if not after or span_ns[0] > found.last_ns:  # a sequence's slice, which is cut, would remain
         hint = f"its events start within {(found.last_ns - found.origin_ns) / 1e6:.3f} ms"
@@ -231,7 +232,7 @@ class _Columns:
     numbers: Array  # int64
 
     def __post_init__(self) -> None:
-        timed = self.starts_ns[self.are(lambda kind: kind[0] != "M")]
+        timed = self.starts_ns[self.are(lambda kind: kind[0] != "M" and kind[1] != FACT_CATEGORY)]
         self.origin_ns, self.last_ns = (int(timed.min()), int(timed.max())) if len(timed) else (0, 0)
 
     def are(self, test: Callable[[Kind], bool]) -> Array:
@@ -300,7 +301,7 @@ def _kept(
     if unknown := [name for name in wish.phases if name not in names]:
         hint = f"those recorded are {', '.join(names)}" if names else "only molprof's own traces have phases"
         raise UsageError(f"{path} has no recorded phase {unknown[0]!r}", hint=hint)
-    known = sorted({str(category) for phase, category, _ in found.kinds if phase == "X"})
+    known = sorted({str(category) for phase, category, _ in found.kinds if phase == "X"} - {FACT_CATEGORY})
     if unknown := [name for name in (*wish.categories, *wish.without) if name not in known]:
         raise UsageError(f"{path} has no category {unknown[0]!r}", hint=f"it has {', '.join(known)}")
     starts, ends, numbers = found.starts_ns, found.ends_ns, found.numbers
@@ -331,6 +332,7 @@ def _kept(
     _, flow_of = np.unique(name_of * len(ids) + ids, return_inverse=True)
     by_ends[is_flow] = np.bincount(flow_of, ~by_ends[is_flow])[flow_of] == 0
     rules = (
+        (found.are(lambda kind: kind[1] == FACT_CATEGORY), False),  # what `molprof export` added is of the whole trace
         (is_flow, by_ends),
         (found.are(lambda kind: kind[0] not in _TIMED or kind[1] == "molprof.sequence"), True),
         (found.are(_is_own), in_time),

@@ -49,6 +49,7 @@ GROUPS = {
         "queries": "List the SQL package: modules, columns, units and examples.",
         "replay": "Run one operator of a trace by itself, here, or write it as a script.",
         "trim": "Cut a trace to some of its steps, phases, categories, or a stretch of time.",
+        "export": "Write a trace with what molprof computes of it, for any Perfetto shell or UI.",
         "mcp": "Serve traces to an assistant: a server of the Model Context Protocol.",
     },
     "Look at traces": {
@@ -75,7 +76,7 @@ COMMANDS = {name: text for commands in GROUPS.values() for name, text in command
 _HOMES = {"collect": "jobs", "logs": "jobs", "queries": "query"}
 # Commands that read traces. They use no linear algebra: numpy's OpenBLAS would start a thread per processor, and each
 # would wait in a busy loop for 0.1 s.
-_READERS = frozenset({"report", "compare", "predict", "ranks", "plot", "open", "trim", "query", "mcp"})
+_READERS = frozenset({"report", "compare", "predict", "ranks", "plot", "open", "trim", "export", "query", "mcp"})
 
 
 class LazyGroup(click.Group):

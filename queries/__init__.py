@@ -11,6 +11,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 PACKAGE = "molprof"
+# What `molprof export` writes of facts, and the module that makes tables of that. Only other trace processors use it:
+# molprof makes these tables itself.
+FACT_CATEGORY = f"{PACKAGE}.fact"
+FACTS = f"{PACKAGE}.facts"
 # A module of the package. Those of the trace processor itself are everywhere.
 INCLUDE = re.compile(rf"^INCLUDE PERFETTO MODULE {PACKAGE}\.(\w+);$", re.MULTILINE)
 
@@ -32,6 +36,7 @@ def _included_by(module: str) -> frozenset[str]:
 
 # Tables that molprof computes from the trace (analysis/facts), and adds when SQL that reads one is asked.
 _FACT = re.compile(r"\b_molprof_fact_(\w+)")
+_CREATE_WORD = re.compile(r"^CREATE PERFETTO\b", re.MULTILINE)
 # As people write it; without a name, all modules: `molprof.*`, and `*` of all packages.
 _ANY_INCLUDE = re.compile(rf"\bINCLUDE\s+PERFETTO\s+MODULE\s+(?:{PACKAGE}\.(\w+)|(?:{PACKAGE}\.)?\*)", re.IGNORECASE)
 
@@ -51,7 +56,26 @@ def _facts_of(module: str) -> frozenset[str]:
 def modules() -> Mapping[str, str]:
     """Module key for INCLUDE PERFETTO MODULE (`molprof.launches`) to SQL text, sorted by key."""
     found = sorted(Path(__file__).parent.glob("*.sql"), key=lambda path: path.name)
-    return MappingProxyType({f"{PACKAGE}.{path.stem}": path.read_text(encoding="utf-8") for path in found})
+    texts = {f"{PACKAGE}.{path.stem}": path.read_text(encoding="utf-8") for path in found}
+    texts.pop(FACTS)
+    return MappingProxyType(texts)
+
+
+def standing_alone(facts_sql: str) -> dict[str, str]:
+    """The modules for an engine without molprof beside it, with `molprof.facts`, which those of facts include.
+
+    facts_sql: what makes the tables of facts. Modules may be included in an engine that has their tables already.
+    """
+    texts = {
+        key: f"INCLUDE PERFETTO MODULE {FACTS};\n{text}" if _FACT.search(text) else text
+        for key, text in modules().items()
+    }
+    return {key: replacing_tables(text) for key, text in {**texts, FACTS: facts_sql}.items()}
+
+
+def replacing_tables(sql: str) -> str:
+    """SQL that may run again."""
+    return _CREATE_WORD.sub("CREATE OR REPLACE PERFETTO", sql)
 
 
 class _Marks(NamedTuple):

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from molprof.common.errors import UsageError
-from molprof.queries import INCLUDE, PACKAGE, modules
+from molprof.queries import INCLUDE, PACKAGE, modules, replacing_tables
 
 _CREATE = re.compile(
     r"^(?P<comment>(?:--[^\n]*\n)*)CREATE PERFETTO (?P<kind>TABLE|VIEW|FUNCTION) (?P<name>\w+)"
@@ -25,7 +25,6 @@ _CREATE = re.compile(
 _RETURNS = re.compile(r"RETURNS TABLE(\(\n.*?\n\))", re.DOTALL)
 _COLUMN = re.compile(r"^(?P<comment>(?:  -- \S.*\n)*)  (?P<name>\w+) (?P<type>[A-Z]+(?:\([\w.]+\))?),?$", re.MULTILINE)
 _NAME = re.compile(r"^CREATE PERFETTO (?:TABLE|VIEW|FUNCTION) ([^\W_]\w*)", re.MULTILINE)
-_CREATE_WORD = re.compile(r"^CREATE PERFETTO\b", re.MULTILINE)
 _EXAMPLE = re.compile(r"Example(?: \((?P<defaults>[^)]*)\))?:\n(?P<sql>.*)", re.DOTALL)
 # The first phrase found decides: a rate is not an amount.
 _UNITS = (
@@ -127,7 +126,7 @@ def standalone_sql(name: str, known: Mapping[str, Module]) -> str:
     """A module and all that it needs as one text, for where no package can be added."""
     parts = (INCLUDE.sub("", known[item].sql) for item in with_includes(name, known))
     # Several modules include the same ones.
-    parts = (_CREATE_WORD.sub("CREATE OR REPLACE PERFETTO", part) for part in parts)
+    parts = (replacing_tables(part) for part in parts)
     return "\n".join(re.sub(r"\n{3,}", "\n\n", part) for part in parts)
 
 

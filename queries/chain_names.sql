@@ -1,4 +1,4 @@
--- Kernels that follow each other in chains that one kernel of a library does, and such kernels: names, as data.
+-- Names of kernels in chains that one kernel of a library does, and of such kernels.
 --
 -- Example:
 --   SELECT chain, form, place, pattern

@@ -12,6 +12,7 @@ INCLUDE PERFETTO MODULE molprof.gpu_work;
 CREATE PERFETTO VIEW molprof_device_work(
   -- The kernel, copy or set.
   id JOINID(slice.id),
+  -- Device number as text.
   device STRING,
   -- Stream number; null where not recorded.
   stream LONG,

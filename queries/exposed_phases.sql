@@ -1,4 +1,4 @@
--- Exposed and hidden time of phases: what work of other phases ran at the same time (as in molprof.exposed).
+-- Exposed and hidden time of phases: what work of other phases ran at the same time.
 --
 -- Example:
 --   SELECT phase, count, busy_ns, exposed_ns, hidden_ns

@@ -1,4 +1,6 @@
--- The idle time of each device, gap by gap, with the cause that takes most of it (molprof.idle_causes explains them).
+-- The idle time of each device, gap by gap, with the cause that takes most of it.
+--
+-- molprof.idle_causes explains the causes.
 --
 -- Example:
 --   SELECT device, ts, dur, cause, position

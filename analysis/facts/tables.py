@@ -10,17 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 
-from molprof.analysis.facts import clocks, coverage, gaps, graph_parts, graphs, intervals, missing
+from molprof.analysis.facts import clocks, coverage, gaps, graph_parts, graphs, intervals, missing, statements
 from molprof.analysis.facts.facts import Facts, Lanes
 from molprof.analysis.facts.gaps import CAUSES, NONE, POSITIONS, Array
 from molprof.analysis.facts.places import Place, Places, summed
 from molprof.analysis.facts.slices import DRIVER, INSTANT, OPERATOR, RUNTIME
 from molprof.common.errors import MolprofError
-from molprof.queries import PACKAGE, facts_in, modules
+from molprof.queries import FACTS, PACKAGE, facts_in, modules
 
 if TYPE_CHECKING:
     from molprof.analysis.trace_processor import TraceProcessor
@@ -591,10 +590,10 @@ TABLES = {
 }  # fmt: skip
 
 
-def install(engine: TraceProcessor) -> None:
+def install(engine: TraceProcessor, everything: bool = False) -> None:
     """Register the SQL package with an engine that holds a trace, and add fact tables as queries read them.
 
-    Raises EngineError.
+    everything: add all of them now. Raises EngineError.
     """
     facts = Facts(engine)
     made: set[str] = set()
@@ -605,21 +604,23 @@ def install(engine: TraceProcessor) -> None:
                 continue
             made.add(name)  # first: what it is made from is asked too
             try:
-                engine.query(_create(name, facts))
+                engine.query(table_sql(name, facts))
             except MolprofError:
                 made.discard(name)
                 raise
 
     engine.facts = facts
     engine.before_query = provide
-    engine.register_package(PACKAGE, modules())
+    engine.register_package(PACKAGE, {**modules(), FACTS: statements.NO_MODULE})
+    if everything:
+        provide(" ".join(f"_molprof_fact_{name}" for name in TABLES))
 
 
-def _create(name: str, facts: Facts) -> str:
+def columns_of(name: str, facts: Facts) -> list[Sequence[Any]]:
+    """The columns of a table of facts."""
+    return [column.tolist() if isinstance(column, np.ndarray) else column for column in TABLES[name].make(facts)]
+
+
+def table_sql(name: str, facts: Facts) -> str:
     """The statement that makes a table of facts."""
-    table = TABLES[name]
-    columns = [column.tolist() if isinstance(column, np.ndarray) else column for column in table.make(facts)]
-    text = msgspec.json.encode(list(zip(*columns, strict=True))).decode().replace("'", "''")
-    selected = ", ".join(f"value ->> {place} AS {column.split()[0]}" for place, column in enumerate(table.columns))
-    declared = f"_molprof_fact_{name}({', '.join(table.columns)})"
-    return f"CREATE PERFETTO TABLE {declared} AS SELECT {selected} FROM json_each('{text}')"
+    return statements.of_rows(name, TABLES[name].columns, zip(*columns_of(name, facts), strict=True))

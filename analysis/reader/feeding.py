@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -24,6 +24,7 @@ from molprof.analysis.reader.source import ahead
 from molprof.analysis.reader.survey import Survey
 from molprof.analysis.reader.text import exact_float, plain_lines, plain_text
 from molprof.analysis.trace_processor import TraceProcessor
+from molprof.queries import FACT_CATEGORY
 
 # Events per piece, each with at most two texts besides the names of args that many have; the format numbers 32767.
 _COMPACT_EVENTS = 16000
@@ -43,6 +44,8 @@ _INLINE = 0x8000
 _MAGIC = 0x0016547846040010
 # Instants of the whole trace or a process have no thread.
 _WIDE_SCOPES = (b'"s":"g"', b'"s":"p"')
+# What JSON ends with.
+CLOSING = b"]}"
 _CORRELATION_VALUE = 5  # word of a record
 _JSON_EVENTS = 4096
 _FLOW_DRAFTS = tuple(f'"ph":"{phase}"'.encode() for phase in FLOW_PHASES)
@@ -50,10 +53,13 @@ _encode = msgspec.json.Encoder().encode
 _decode_args = msgspec.json.Decoder(dict[str, Any], float_hook=exact_float).decode
 
 
-def feed_events(engine: TraceProcessor, found: Survey) -> Places:
-    """Feeds what the survey found, frees its arrays and drafts, and tells where its tracks are. Raises EngineError."""
+def feed_events(engine: TraceProcessor, found: Survey, copied: Callable[[bytes], object] | None = None) -> Places:
+    """Feeds what the survey found, frees its arrays and drafts, and tells where its tracks are. Raises EngineError.
+
+    copied: called with each piece of JSON that is fed; then nothing else is.
+    """
     places = find_places(found)
-    if fits(found, places):
+    if copied is None and fits(found, places):
         chunks = compact_chunks(found, places)
         engine.fed = _fed_slices(found, places)
     else:
@@ -61,6 +67,8 @@ def feed_events(engine: TraceProcessor, found: Survey) -> Places:
     with closing(ahead(chunks)) as made:
         for chunk in made:
             engine.feed(chunk)
+            if copied is not None:
+                copied(chunk)
     found.release()
     engine.finish()
     return places
@@ -252,7 +260,7 @@ def json_chunks(*traces: tuple[Survey, Places]) -> Iterator[bytes]:
         yield opening + next(events)  # the engine finds the format from the first piece
         yield from events
         opening = b","
-    yield b"]}"
+    yield CLOSING
 
 
 def _events(found: Survey, places: Places) -> Iterator[bytes]:
@@ -261,9 +269,12 @@ def _events(found: Survey, places: Places) -> Iterator[bytes]:
     ids = zip(places.pids.tolist(), places.tids.tolist(), strict=True)
     heads = [b'},{"pid":%d,"tid":%d,"ts":' % pair for pair in ids]
     names = []
+    lanes = {(int(places.pids[track]), tid) for (track, _), tid in places.lane_tids.items()}
     for (pid, tid), name in places.names.items():
         kind = {"name": "thread_name", "tid": tid} if tid is not None else {"name": "process_name", "tid": pid}
-        names.append({"ph": "M", "pid": pid, "ts": 0, **kind, "args": {"name": name}})
+        # The reader gives lanes names of its own again.
+        of_lane = {"cat": FACT_CATEGORY} if (pid, tid) in lanes else {}
+        names.append({"ph": "M", "pid": pid, "ts": 0, **kind, **of_lane, "args": {"name": name}})
     yield _encode(names)[1:-2] if names else b'{"ph":"M"'
     complete = found.has_label(label.phase == "X" for label in found.labels)
     done = 0
@@ -341,7 +352,7 @@ def _with_home(draft: bytes, tid: int) -> bytes:
     args = bytes(event.get("args", b"")).strip()
     if args in (b"", b"null"):
         args = b"{}"
-    if args.startswith(b"{"):
+    if args.startswith(b"{") and HOME_TID not in msgspec.json.decode(args):
         rest = args[1:].lstrip()
         event["args"] = msgspec.Raw(b"{" + home + (b"" if rest == b"}" else b",") + rest)
     return _encode(event)[1:-1]

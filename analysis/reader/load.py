@@ -23,7 +23,7 @@ from molprof.analysis.reader.part import Part, PartReader
 from molprof.analysis.reader.pieces import Pieces, SecondReader
 from molprof.analysis.reader.places import Places
 from molprof.analysis.reader.source import Source, open_source
-from molprof.analysis.reader.survey import Survey, shown_category, survey
+from molprof.analysis.reader.survey import EXPORT_KEY, Survey, shown_category, survey
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import EngineError, TraceError
 from molprof.common.manifest import INCOMPLETE_KEY
@@ -53,6 +53,7 @@ def load_trace(
     all_args: bool = True,
     check: bool = True,
     beside: list[Stacks] | None = None,
+    copied: Callable[[bytes], object] | None = None,
     **how: Any,
 ) -> TraceInfo:
     """Feeds a trace (Chrome JSON or Perfetto's own, plain, gzip or zstd, by content) to an engine that holds none.
@@ -61,7 +62,8 @@ def load_trace(
     reading: if None, with Python stacks. how: its fields that differ. all_args: keep all args, flow events and memory
     events, not only `events.NEEDED_ARGS`, which the SQL modules read; much slower. check: prove that nothing was lost;
     else the caller does, by `checked`. beside: gets the Python stacks that the engine does not get, unless they take
-    too long to decode (`MOST_STACK_EVENTS`), or all args are wanted.
+    too long to decode (`MOST_STACK_EVENTS`), or all args are wanted. copied: called with each piece of what the engine
+    gets, as `json_chunks` makes them.
 
     The file is read once, in blocks. All times and tracks must be known before the first event is placed, so events
     wait in short form: about 40 bytes per event, besides what the engine holds.
@@ -81,13 +83,14 @@ def load_trace(
     failed = document.keys.get(INCOMPLETE_KEY)
     if problem is None and isinstance(failed, dict):
         problem = f"its capture failed: {failed.get('problem')}"
+    document.keys.pop(EXPORT_KEY, None)
     devices = document.keys.get("deviceProperties")
     if callable(engine):
         check_memory(name, len(found.starts_ns), _LEAST_EVENT_BYTES[all_args])
-        engine = engine(len(found.starts_ns) * _EVENT_BYTES[all_args] > _MAX_BYTES)
+        engine = engine(is_large(len(found.starts_ns), all_args))
     lanes, duration_ns = int((found.lanes > 0).sum()), int(found.durations_ns.sum())
     state = condition(found)
-    places = feed_events(engine, found)
+    places = feed_events(engine, found, copied)
     if beside is not None and found.stack_names:
         beside.append(_stacks(found, places))
     info = TraceInfo(
@@ -105,7 +108,7 @@ def load_trace(
         memory_events=found.memory_events,
         deep_events=found.deep_events,
         long_names=found.long_names,
-        native=source.is_perfetto,
+        native=source.is_perfetto or found.exported.native,
         origin_ns=found.origin_ns,
         condition=state,
         manifest=manifest,
@@ -126,7 +129,7 @@ def survey_source(
         parts = document.parts()
         if wanted.most_stacks is not None:
             parts = _without_many_stacks(parts, wanted.most_stacks, (reader, pieces))
-        return document, survey(parts, source.name, wanted.most_stacks)
+        return document, survey(parts, source.name, wanted.most_stacks, document.keys)
 
 
 def _without_many_stacks(parts: Iterable[Part], most: int, readers: tuple[PartReader, Pieces]) -> Iterator[Part]:
@@ -147,6 +150,11 @@ def _stacks(found: Survey, places: Places) -> Stacks:
     numbers = {thread: number for number, thread in enumerate(dict.fromkeys(threads))}
     number_of = np.array([numbers[thread] for thread in threads], dtype=np.int64)
     return Stacks(found.stack_names, numbers, number_of[tracks], starts, ends, names)
+
+
+def is_large(events: int, all_args: bool) -> bool:
+    """Whether an engine that holds the events may need more than 4 GiB."""
+    return events * _EVENT_BYTES[all_args] > _MAX_BYTES
 
 
 def check_memory(name: str, events: int, event_bytes: int) -> None:

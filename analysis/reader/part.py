@@ -49,6 +49,7 @@ from molprof.analysis.reader.events import (
 from molprof.analysis.reader.text import bounded, exact_float
 from molprof.analysis.reader.times import nanoseconds
 from molprof.common.text import shortened
+from molprof.queries import FACT_CATEGORY
 
 # A trace has a dozen categories. Further ones are decoded the ordinary way.
 _MAX_CATEGORIES = 64
@@ -58,14 +59,15 @@ _PATIENCE, _PAUSE = 8, 16
 # In place of args that are skipped or missing.
 NO_ARGS = b"{}"
 # What an event that is left out has in place of the category's number.
-_STACKS, _FLOWS, _MEMORIES = 255, 254, 253
-_LEFT_OUT = bytes((_STACKS, _FLOWS, _MEMORIES))
+_STACKS, _FLOWS, _MEMORIES, _FACTS = 255, 254, 253, 252
+_LEFT_OUT = bytes((_STACKS, _FLOWS, _MEMORIES, _FACTS))
 _IS_KEPT = bytes(code not in _LEFT_OUT for code in range(256))
 _IS_STACK = bytes(code == _STACKS for code in range(256))
 # An event of another phase does not fit its type and is decoded the ordinary way.
 _STACK: list[Any] = [("ph", Literal["X"]), ("name", str | None, None)]
 _FLOW: list[Any] = [("ph", Literal["s", "t", "f"])]
 _MEMORY: list[Any] = [("ph", Literal["i"]), ("name", Literal[MEMORY_NAME])]  # type: ignore[valid-type]
+_FACT: list[Any] = [("ph", Literal["X", "i", "M"])]  # which `molprof export` adds
 _KEPT: list[Any] = [
     ("ph", Literal["X", "i", "I", "R"]),
     ("name", str | None, None),
@@ -170,7 +172,7 @@ class QuickDecoder:
         room = len(self._types) < _MAX_CATEGORIES
         changed = False
         for category, found in phases.items():
-            is_left_out = category == STACK_CATEGORY or found <= FLOW_PHASES or found == {MEMORY_NAME}
+            is_left_out = category in (STACK_CATEGORY, FACT_CATEGORY) or found <= FLOW_PHASES or found == {MEMORY_NAME}
             if category in self.categories or (is_left_out if category in self._types else not room):
                 continue
             changed = True
@@ -180,6 +182,8 @@ class QuickDecoder:
                 fields, code = _FLOW, _FLOWS
             elif found == {MEMORY_NAME}:
                 fields, code = _MEMORY, _MEMORIES
+            elif category == FACT_CATEGORY:
+                fields, code = _FACT, _FACTS
             else:
                 fields, code = _KEPT if category in ARGLESS_CATEGORIES else _KEPT_WITH_ARGS, len(self.categories)
                 fields = _KEPT_WITH_SIZES if category == OPERATOR_CATEGORY else fields
@@ -332,9 +336,11 @@ class PartReader:
 
     def _part(self, events: list[Event]) -> Part:
         """The part of any events."""
+        count = len(events)
+        events = [event for event in events if event.cat != FACT_CATEGORY]
         phases = Counter([event.ph for event in events])
         part = Part(
-            events=len(events),
+            events=count,
             memory=sum(map(is_memory, events)),
             unread=_unread(events) if phases.keys() - FED_PHASES - {"M"} else {},
             open_slices=phases["B"] + phases["b"] > 0,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, chain
 from typing import Any
 
+import msgspec
 import numpy as np
 from isal import isal_zlib
 from msgspec import Struct, field
@@ -24,7 +25,17 @@ _MAX_SPAN_NS = 2**52
 # More events of unknown kinds than this must not be most of a file: a small one may unpack to many tiny events.
 MAX_UNREAD = 1_000_000
 _NOTHING = np.empty(0, dtype=np.int64)
+# The key of a file of `molprof export` that says how its events were placed.
+EXPORT_KEY = "molprof_export"
 _HOST_CATEGORIES = (STACK_CATEGORY, "user_annotation", "cpu_op", *GPU_CALLS)
+
+
+class Exported(Struct, frozen=True):
+    """How the events of an exported trace were placed."""
+
+    origin_ns: int = 0  # added to its times, the time in the file that was exported
+    lanes: list[tuple[int, int, int]] = []  # process and thread number of each, and the thread number of its own track
+    native: bool = False  # exported from a file in Perfetto's own format
 
 
 class Survey(Struct):
@@ -43,6 +54,7 @@ class Survey(Struct):
     deep_events: int = 0  # see TraceInfo
     long_names: int = 0  # see TraceInfo
     origin_ns: int = 0
+    exported: Exported = Exported()
     starts_ns: np.ndarray = _NOTHING  # int64, from the earliest event
     durations_ns: np.ndarray = _NOTHING  # int64; 0 for all but X
     order: np.ndarray = _NOTHING  # positions by start, of equal starts the latest end first
@@ -76,10 +88,13 @@ class Survey(Struct):
         return np.asarray(wanted_labels[self.label_of])
 
 
-def survey(parts: Iterable[Part], path: str, most_stacks: int | None = None) -> Survey:
+def survey(
+    parts: Iterable[Part], path: str, most_stacks: int | None = None, keys: Mapping[str, Any] | None = None
+) -> Survey:
     """The survey of a file from all its parts. Raises TraceError.
 
-    most_stacks: Python stacks are kept beside, unless there are more; None: they are fed.
+    most_stacks: Python stacks are kept beside, unless there are more; None: they are fed. keys: the other top-level
+    keys of the file, which are known behind its parts.
     """
     found = Survey()
     kept: list[Part] = []
@@ -107,7 +122,9 @@ def survey(parts: Iterable[Part], path: str, most_stacks: int | None = None) -> 
             raise TraceError(f"{path}: {what}", hint=CHROME_HINT)
     found.starts_ns = starts = _joined(kept, "starts", np.int64)
     found.durations_ns = _joined(kept, "durations", np.int64)
-    found.labels, found.label_of, found.tracks, long_names = _labelled(kept, tracks)
+    exported = found.exported = _exported(path, keys or {})
+    homes = {(pid, tid): (pid, home) for pid, tid, home in exported.lanes}
+    found.labels, found.label_of, found.tracks, long_names = _labelled(kept, tracks, homes)
     found.long_names += long_names
     found.track_ids = list(tracks)
     found.correlations = _joined(kept, "correlations", np.int64)
@@ -119,6 +136,7 @@ def survey(parts: Iterable[Part], path: str, most_stacks: int | None = None) -> 
     _check_span(path, starts, found.durations_ns, found.origin_ns)
     starts -= found.origin_ns
     found.stacks[2:] -= found.origin_ns
+    found.origin_ns += exported.origin_ns
     ends = starts + found.durations_ns
     complete: Counter[str] = Counter({STACK_CATEGORY: stacks})
     slices: Counter[str] = Counter()
@@ -185,8 +203,20 @@ def _bounded_id(value: Id) -> Id:
     return bounded(value) if isinstance(value, str) else value
 
 
-def _labelled(parts: list[Part], tracks: dict[Any, int]) -> tuple[list[Label], np.ndarray, np.ndarray, int]:
-    """All labels; of each event its label and its track, arrays of int32; how many have a long name or category."""
+def _exported(path: str, keys: Mapping[str, Any]) -> Exported:
+    try:
+        return msgspec.convert(keys.get(EXPORT_KEY, {}), Exported)
+    except msgspec.ValidationError as error:
+        raise TraceError(f"{path}: the key {EXPORT_KEY!r} is wrong: {error}", "export the trace again") from error
+
+
+def _labelled(
+    parts: list[Part], tracks: dict[Any, int], homes: Mapping[Any, Any]
+) -> tuple[list[Label], np.ndarray, np.ndarray, int]:
+    """All labels; of each event its label and its track, arrays of int32; how many have a long name or category.
+
+    homes: the track of each lane of an exported trace; its events are on that track.
+    """
     readers = {id(part.kinds): part.kinds for part in parts}
     kinds = list(chain.from_iterable(readers.values()))
     before = dict(zip(readers, accumulate(map(len, readers.values()), initial=0), strict=False))
@@ -204,7 +234,8 @@ def _labelled(parts: list[Part], tracks: dict[Any, int]) -> tuple[list[Label], n
             category, name = (None if text is None else bounded(text) for text in (category, name))
             long_names += int((kind_of == number).sum())
         label = Label(category, phase, name, usable_args(category, name, args), more)
-        numbers[:, number] = labels[label], tracks[_bounded_id(pid), _bounded_id(tid)]
+        track = _bounded_id(pid), _bounded_id(tid)
+        numbers[:, number] = labels[label], tracks[homes.get(track, track)]
     return list(labels), *numbers[:, kind_of], long_names
 
 
