@@ -8,16 +8,18 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 from isal import igzip, isal_zlib
 
+from molprof.analysis.facts.statements import NO_MODULE
+from molprof.analysis.facts.tables import TABLES, install, table_sql
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.feeding import json_chunks
-from molprof.analysis.reader.load import survey_source
+from molprof.analysis.reader.load import is_large, survey_source
 from molprof.analysis.reader.open import values_named
 from molprof.analysis.reader.source import open_source
 from molprof.analysis.reader.survey import Survey
@@ -26,7 +28,7 @@ from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.analysis.ui.contents import ABOVE, IDLE, TOKENS, Contents, Place, Span, Strip, read_contents
 from molprof.analysis.ui.tracks import Tracks, arrange_tracks
 from molprof.common.values import counted
-from molprof.queries import PACKAGE, modules
+from molprof.queries import FACTS, PACKAGE, standing_alone
 
 # The SQL module with the strips of this trace.
 _MODULE = f"{PACKAGE}.view"
@@ -75,14 +77,19 @@ class _File:
 
 
 def prepare(
-    traces: Sequence[Trace], folder: Path, place: Place, clocks: Sequence[tuple[str, int]] | None = None
+    traces: Sequence[Trace],
+    folder: Path,
+    place: Place,
+    clocks: Sequence[tuple[str, int]] | None = None,
+    remote: bool = False,
 ) -> Prepared:
     """Writes into `folder` one trace to serve, or several as one, whose first steps start together without `clocks`.
 
     place: what to zoom to in the first. clocks: of each file its label and what its clock is ahead, ns, for the files
-    of one job.
+    of one job. remote: `load_for_remote` follows, and makes the tables of facts.
 
     Each file is read twice: without what no figure needs, to find what is worth a look, and with everything, to serve.
+    What is served of one file is given to an engine too: the SQL package needs facts of just these slices.
     Raises TraceError, EngineError, or UsageError for a place that a file lacks and files that cannot go together.
     """
     paths = [trace.path for trace in traces]
@@ -121,14 +128,30 @@ def prepare(
         files.append(_File(before, looks[number], arrange_tracks(survey, before, taken), offsets[number] + shift_ns))
     end_ns = max(int((survey.starts_ns + survey.durations_ns).max(initial=0)) for survey in surveys)
     output = folder / "trace.gz"
-    with igzip.open(output, "wb", compresslevel=_LEVEL) as out:
-        out.writelines(json_chunks(*zip(surveys, [file.tracks.places for file in files], strict=True)))
+    events = sum(len(survey.starts_ns) for survey in surveys)
+    facts_sql = NO_MODULE
+    with ExitStack() as stack:
+        out = stack.enter_context(igzip.open(output, "wb", compresslevel=_LEVEL))
+        fed: TraceProcessor | None = None
+        if len(files) == 1 and not remote:
+            native_path = traces[0].reading.native_path
+            fed = stack.enter_context(open_engine(native_path, memory64=is_large(events, all_args=True)))
+        for chunk in json_chunks(*zip(surveys, [file.tracks.places for file in files], strict=True)):
+            out.write(chunk)
+            if fed is not None:
+                fed.feed(chunk)
+        if fed is not None:
+            fed.finish()
+            install(fed)
+            with values_named(fed, paths[0]):
+                facts_sql = "".join(f"{table_sql(name, fed.facts)};\n" for name in TABLES)
     names = [path.name for path in paths]
     if len(names) > 2:
         names[1:] = [f"{len(names) - 1}_more"]
     # In characters that an address may have.
     title = re.sub(r"[^A-Za-z0-9._+-]", "_", "+".join(names))[:80]
-    view, more = _view(title, files, Span(0, end_ns))
+    package = standing_alone(facts_sql) if len(files) == 1 else {}
+    view, more = _view(title, files, Span(0, end_ns), package)
     return Prepared(output, view, notes + more)
 
 
@@ -139,6 +162,8 @@ def load_for_remote(prepared: Prepared, native_path: str | None) -> Generator[Tr
         while chunk := file.read(1 << 20):
             engine.feed(chunk)
         engine.finish()
+        if FACTS in prepared.view.modules:  # as they are of one file
+            install(engine, everything=True)
         yield engine
 
 
@@ -179,10 +204,10 @@ def _labels(paths: Sequence[Path]) -> list[str]:
     return next(found for found in (stems, names, placed, numbered) if len(set(found)) == len(found))
 
 
-def _view(title: str, files: Sequence[_File], whole: Span) -> tuple[View, list[str]]:
+def _view(title: str, files: Sequence[_File], whole: Span, package: dict[str, str]) -> tuple[View, list[str]]:
     """The view of one file, or of several in one trace whose times span `whole`, and notes; it zooms by the first.
 
-    molprof's SQL package goes with a single file only: of several, its tables would mix their events.
+    package: SQL modules, to which that of the strips is added; of several files none, as their events would be mixed.
     """
     commands: list[tuple[str, tuple[str, ...]]] = []
     pinned: list[str] = []
@@ -217,7 +242,6 @@ def _view(title: str, files: Sequence[_File], whole: Span) -> tuple[View, list[s
         for strip in all_strips:
             if strip.left_out:
                 notes.append(f"{file.before}{strip.title}: {strip.left_out:,} shorter ones are not shown")
-    package = dict(modules()) if len(files) == 1 else {}
     if strips:
         commands.insert(0, ("dev.perfetto.RunQuery", (f"INCLUDE PERFETTO MODULE {_MODULE};",)))
         values = ",\n".join(slices)

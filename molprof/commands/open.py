@@ -69,7 +69,7 @@ def command(
     read = [api.load(path, replace(reading, stacks=not no_stacks)) for path in paths]
     with tempfile.TemporaryDirectory(prefix="molprof-open-") as folder, ExitStack() as stack:
         note(f"reading {' and '.join(map(str, paths)) if len(paths) < 3 else f'{len(paths)} traces'}")
-        prepared = prepare(read, Path(folder), Place(step, token, molecule), clocks)
+        prepared = prepare(read, Path(folder), Place(step, token, molecule), clocks, remote)
         note(*prepared.notes)
         engine = None
         if remote:
