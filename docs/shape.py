@@ -28,10 +28,13 @@ GROUND = "molprof.common"
 
 
 def _floors(column: int) -> tuple[tuple[str, ...], ...]:
-    """The rooms of one side by floor, from the lowest: the table in architecture.md declares them."""
+    """The rooms of one side by floor, from the lowest: the table in architecture.md declares them.
+
+    The highest and the lowest row name paths, which are none.
+    """
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = text.partition("\n## Floors\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| [1-9] \|(.*?)\|(.*?)\|$", table, re.MULTILINE)
+    rows = re.findall(r"^\| \d+ \|(.*?)\|(.*?)\|$", table, re.MULTILINE)
     side = ("molprof.analysis", "molprof.profiler")[column]
     rooms = [[name.removesuffix(".py") for name in re.findall(r"`([\w.]+)`", row[column])] for row in reversed(rows)]
     return tuple(tuple(f"{'molprof' if name == 'queries' else side}.{name}" for name in names) for names in rooms)
