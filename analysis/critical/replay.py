@@ -28,6 +28,7 @@ from molprof.analysis.critical.changes import (
     matches,
 )
 from molprof.analysis.critical.recorded import NONE, Interval, Recorded, Thread, unions
+from molprof.analysis.facts.phases import Phases, innermost
 from molprof.analysis.union import Union
 from molprof.common.errors import UsageError
 
@@ -95,31 +96,17 @@ class Replay:
     @cached_property
     def innermost(self) -> dict[Thread, dict[str, Union]]:
         """The time of each phase without that of phases inside, by thread."""
-        found: defaultdict[tuple[Thread, str], list[Interval]] = defaultdict(list)
-        open_phases: defaultdict[Thread, list[tuple[int, str]]] = defaultdict(list)  # end and name, outer first
-        at: dict[Thread, int] = {}
-
-        def until(thread: Thread, moment: int) -> None:
-            stack = open_phases[thread]
-            while stack:
-                end, name = stack[-1]
-                upto = min(end, moment)
-                if upto > at[thread]:
-                    found[thread, name].append(Interval(thread, at[thread], upto, name))
-                    at[thread] = upto
-                if end > moment:
-                    return
-                stack.pop()
-            at[thread] = max(at.get(thread, moment), moment)
-
-        for item in sorted(self.recorded.phases, key=lambda item: (item.start_ns, -item.end_ns)):
-            until(item.thread, item.start_ns)
-            open_phases[item.thread].append((item.end_ns, item.name))
-        for thread in list(open_phases):
-            until(thread, 1 << 62)
+        phases: list[Interval] = sorted(self.recorded.phases, key=lambda item: (item.start_ns, -item.end_ns))
+        threads: dict[Thread, int] = {}
+        rows = [(threads.setdefault(item.thread, len(threads)), item.start_ns, item.end_ns) for item in phases]
+        lanes = innermost(Phases(np.arange(len(rows)), *np.array(rows, dtype=np.int64).reshape(-1, 3).T))
+        found: defaultdict[str, list[Interval]] = defaultdict(list)
+        for place, start, end in zip(lanes.id.tolist(), lanes.ts.tolist(), lanes.ts_end.tolist(), strict=True):
+            found[phases[place].name].append(phases[place]._replace(start_ns=start, end_ns=end))
         made: defaultdict[Thread, dict[str, Union]] = defaultdict(dict)
-        for (thread, name), items in found.items():
-            made[thread][name] = unions(items)[thread]
+        for name, items in found.items():
+            for thread, union in unions(items).items():
+                made[thread][name] = union
         return made
 
 
