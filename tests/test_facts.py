@@ -19,10 +19,10 @@ from tiny_trace import slice_, work, write
 
 from molprof.analysis.facts import chains, coverage, gaps
 from molprof.analysis.facts.intervals import Coverage, Depth, ends_before, on_one_line, overlaps
+from molprof.analysis.facts.nesting import Nesting
 from molprof.analysis.facts.tables import install
 from molprof.analysis.reader.load import load_trace
 from molprof.analysis.reader.open import open_trace
-from molprof.analysis.reader.stacks import Nest
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
 from molprof.common.errors import QueryError
 
@@ -114,10 +114,10 @@ def test_coverage(rows: list[Keyed], windows: list[Keyed], scale: int) -> None:
 
 @few
 @hypothesis.given(INTERVALS, INTERVALS)
-def test_time_shared_with_each_of_some_intervals(rows: list[Keyed], windows: list[Keyed]) -> None:
-    (_, starts, ends), (_, window_starts, window_ends) = columns(rows), columns(windows)
-    assert Depth(starts, ends).time(window_starts, window_ends).tolist() == [
-        sum(max(0, min(end, last) - max(start, first)) for _, start, end in rows) for _, first, last in windows
+def test_time_shared_with_each_interval_of_a_key(rows: list[Keyed], windows: list[Keyed]) -> None:
+    assert Depth(*columns(rows)).time(*columns(windows)).tolist() == [
+        sum(max(0, min(end, last) - max(start, first)) for own, start, end in rows if own == key)
+        for key, first, last in windows
     ]
 
 
@@ -135,7 +135,7 @@ def test_time_between_all(rows: list[Keyed]) -> None:
 @hypothesis.given(INTERVALS)
 def test_segments_are_of_the_innermost_slice(rows: list[Keyed]) -> None:
     threads, starts, ends = columns(rows)
-    nest = Nest(threads, starts, ends, np.zeros(len(rows), dtype=np.int64))
+    nest = Nesting(threads, starts, ends, np.zeros(len(rows), dtype=np.int64))
     slices = zip(nest.threads.tolist(), nest.starts.tolist(), nest.ends.tolist(), strict=True)
     expected = plain.innermost(plain.Lane(place, 0, *slice_) for place, slice_ in enumerate(slices))
     found = zip(*(part.tolist() for part in nest.segments), strict=True)
