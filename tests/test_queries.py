@@ -40,7 +40,6 @@ from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.query import find_statement
 from molprof.analysis.reader.load import load_trace
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
-from molprof.analysis.union import Union
 from molprof.queries import PACKAGE, modules
 from molprof.queries.catalog import catalog, standalone_sql
 
@@ -311,25 +310,6 @@ def test_sums_of_real_traces(path: Path, engine: TraceProcessor) -> None:
     devices = ask(engine, "SELECT device, span_ns, busy_ns, idle_ns FROM molprof_device")
     running = "SELECT device, SUM(time_ns), SUM(time_ns * (running > 0)) FROM molprof_concurrency GROUP BY device"
     assert ask(engine, running) == [(device, span, busy) for device, span, busy, _ in devices]
-    work = ask(
-        engine,
-        "SELECT work.device, class.class, work.ts, work.ts + work.dur FROM molprof_gpu_work AS work"
-        " JOIN molprof_work_class AS class ON class.category = work.category AND class.name = work.name",
-    )
-    exposed = ask(engine, "SELECT class, busy_ns, exposed_ns, hidden_ns FROM molprof_exposed_class")
-    for cls, busy_ns, exposed_ns, hidden_ns in exposed:
-        counted = [0, 0]
-        for device, *_ in devices:
-            mine, rest = (
-                [row[2:] for row in work if row[0] == device and (row[1] == cls) == is_it] for is_it in (True, False)
-            )
-            whole, own, others = (
-                Union(*(zip(*rows, strict=True) if rows else ((), ()))) for rows in (mine + rest, mine, rest)
-            )
-            counted = [counted[0] + own.length_ns, counted[1] + whole.length_ns - others.length_ns]
-        assert [busy_ns, exposed_ns, hidden_ns] == [*counted, counted[0] - counted[1]]
-    causes = "SELECT device, SUM(time_ns) FROM molprof_idle_cause WHERE position = 'between' GROUP BY device"
-    assert dict(ask(engine, causes)) == {device: idle for device, _, _, idle in devices if idle}
     ((count, time_ns, kernels),) = ask(
         engine, "SELECT COUNT(), SUM(dur), SUM(category = 'kernel') FROM molprof_gpu_work"
     )
