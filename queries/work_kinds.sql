@@ -11,7 +11,6 @@
 
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
 INCLUDE PERFETTO MODULE molprof.kernel_kinds;
-INCLUDE PERFETTO MODULE molprof.work_totals;
 INCLUDE PERFETTO MODULE molprof.step_placement;
 INCLUDE PERFETTO MODULE molprof.steps;
 

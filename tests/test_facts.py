@@ -18,7 +18,7 @@ from plain_tables import ask, check
 from tiny_trace import slice_, work, write
 
 from molprof.analysis.facts import chains, coverage, gaps
-from molprof.analysis.facts.intervals import Coverage, Depth, ends_before, on_one_line, overlaps
+from molprof.analysis.facts.intervals import Coverage, ends_before, on_one_line, overlaps
 from molprof.analysis.facts.nesting import Nesting
 from molprof.analysis.facts.tables import install
 from molprof.analysis.reader.load import load_trace
@@ -109,15 +109,6 @@ def test_coverage(rows: list[Keyed], windows: list[Keyed], scale: int) -> None:
     assert covered.first(*columns(windows)).tolist() == [
         window[1] if is_in else part[0][0] if part else window[2]
         for window, part, is_in in zip(windows, parts, inside, strict=True)
-    ]
-
-
-@few
-@hypothesis.given(INTERVALS, INTERVALS)
-def test_time_shared_with_each_interval_of_a_key(rows: list[Keyed], windows: list[Keyed]) -> None:
-    assert Depth(*columns(rows)).time(*columns(windows)).tolist() == [
-        sum(max(0, min(end, last) - max(start, first)) for own, start, end in rows if own == key)
-        for key, first, last in windows
     ]
 
 
