@@ -110,6 +110,7 @@ class Places:
     def __init__(self, facts: Facts, stacks: Stacks | None = None) -> None:
         """stacks: Python stacks that the engine does not have."""
         self._facts, self._stacks = facts, stacks
+        self._known: dict[int, Place] = {NONE: NOWHERE}
 
     def added_up(
         self, ids: Array, numbers: Array, counts: Array | int, times: Array | int
@@ -140,9 +141,10 @@ class Places:
 
     def of_slices(self, ids: Sequence[int]) -> dict[int, Place]:
         """Return what is around slices, themselves included, as the engine has it; and around all that is around."""
-        found = {NONE: NOWHERE}
-        for number, parent, *kind in self._facts.rows(_AROUND.format(ids=list(ids)), "modules"):
-            found[number] = found[parent].within(*kind)
+        found = self._known
+        if asked := [number for number in ids if number not in found]:
+            for number, parent, *kind in self._facts.rows(_AROUND.format(ids=asked), "modules"):
+                found[number] = found[parent].within(*kind)
         return found
 
     @cached_property
