@@ -97,7 +97,7 @@ def queue_depth(work: Work, devices: Array, moments: Array) -> Array:
     device = work.device[queued]
     begins, ends, asked = on_one_line([device, device, devices], [work.call_ts[queued], work.ts_end[queued], moments])
     # At one moment work ends first, and other calls begin last.
-    depth: Array = np.searchsorted(np.sort(begins), asked, side="left") - np.searchsorted(np.sort(ends), asked, "right")
+    depth: Array = np.searchsorted(np.sort(begins), asked, "left") - np.searchsorted(np.sort(ends), asked, "right")
     return depth
 
 

@@ -145,9 +145,9 @@ def spread(groups: Array, values: Array, size: int) -> Spread:
     count = np.bincount(groups, minlength=size)
     starts = np.cumsum(count) - count
     some = count > 0
-    chosen = [np.full(size, NONE) for _ in range(3)]
-    for column, index in zip(chosen, (starts + (count - 1) // 2, starts, starts + count - 1), strict=True):
+    middle, least, most = (np.full(size, NONE) for _ in range(3))
+    for column, index in ((middle, starts + (count - 1) // 2), (least, starts), (most, starts + count - 1)):
         column[some] = values[order][index[some]]
     sums = np.zeros(size, dtype=np.int64)
     np.add.at(sums, groups, values)
-    return Spread(count, *chosen, sums)
+    return Spread(count, middle, least, most, sums)

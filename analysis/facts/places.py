@@ -207,8 +207,9 @@ class Places:
     def _thread_numbers(self, tracks: Array) -> Array:
         """Return the number of each track's thread: those of the stacks, and others without."""
         numbers = {} if self._stacks is None else self._stacks.numbers
+        known = {track: numbers[place] for track, place in self._threads.items() if place in numbers}
         distinct, where = np.unique(tracks, return_inverse=True)
-        threads = [numbers.get(self._threads.get(track), len(numbers) + track) for track in distinct.tolist()]
+        threads = [known.get(track, len(numbers) + track) for track in distinct.tolist()]
         return np.array(threads, dtype=np.int64)[where]
 
     @cached_property
@@ -234,7 +235,7 @@ def _of_paths(outer: Array, kinds: Iterable[Kind]) -> dict[int, Place]:
 
 def _shown(outer: Array, times: Array) -> Array:
     """Return whether each path, after the entry of no slice, is shown for its time, or is around one that is: bool."""
-    shown = times >= _LEAST_SHARE * times.sum()
+    shown: Array = times >= _LEAST_SHARE * times.sum()
     shown[0] = True
     for number in np.flatnonzero(shown).tolist():
         while number and not shown[outer[number - 1] + 1]:
@@ -256,7 +257,8 @@ def _own_of_paths(nesting: Nesting, threads: Array, waits: Windows) -> tuple[Arr
     alone = waits.ts_end - waits.ts - Coverage(*segments[:3]).covered(*windows)
     times[0] = alone.sum()
     keys, moments = (threads, threads, *[segments.threads] * 2), (*windows[1:], segments.starts, segments.ends)
-    counts = _counts(*on_one_line(keys, moments), path, size)
+    starts, ends, begin, end = on_one_line(keys, moments)
+    counts = _counts(starts, ends, begin, end, path, size)
     counts[0] = (alone > 0).sum()
     # By start, as slices of several threads may be in one place.
     order = np.append(np.argsort(nesting.starts, kind="stable"), len(nesting.starts))
