@@ -91,6 +91,7 @@ CREATE PERFETTO VIEW molprof_graph_position(
   position LONG,
   -- Name.
   name STRING,
+  -- kernel, gpu_memcpy or gpu_memset.
   category STRING,
   -- Replays that have it.
   count LONG,

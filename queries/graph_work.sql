@@ -14,9 +14,11 @@ INCLUDE PERFETTO MODULE molprof.graphs;
 CREATE PERFETTO VIEW molprof_graph_node(
   -- The kernel, copy or set.
   id JOINID(slice.id),
+  -- The launch's slice.
   launch_id JOINID(slice.id),
   -- Number of the graph, from 0.
   graph LONG,
+  -- Number of the replay of this graph, from 0.
   replay LONG,
   -- Position in the graph, from 0; null where its first replay has no such work.
   position LONG,

@@ -1,4 +1,4 @@
--- Steps of a captured run, from its annotations (docs/trace-format.md), and what marks phases (molprof.phases).
+-- Steps of a captured run, from its annotations (docs/trace-format.md), and what marks phases.
 --
 -- Example:
 --   SELECT batch, step, ts, dur
@@ -57,9 +57,13 @@ WHERE NOT EXISTS(SELECT 1 FROM molprof_annotation WHERE role = 'phase');
 
 -- One row per recorded step.
 CREATE PERFETTO TABLE molprof_step(
+  -- The annotation's slice.
   id JOINID(slice.id),
+  -- Start, ns since the trace's earliest event.
   ts TIMESTAMP,
+  -- Time on the host, profiler's cost included, ns.
   dur DURATION,
+  -- Batch, from 0.
   batch LONG,
   -- Step of the batch; step 0 holds the prefill, every later one is a decode step.
   step LONG
