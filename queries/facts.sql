@@ -31,24 +31,6 @@ SELECT
 FROM _molprof_fact
 WHERE fact = 'recorded';
 
-CREATE PERFETTO TABLE _molprof_fact_work_total(
-  name_id LONG,
-  category STRING,
-  name STRING,
-  count LONG,
-  time_ns DURATION,
-  first_id JOINID(slice.id)
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.name_id') AS name_id,
-  EXTRACT_ARG(arg_set_id, 'args.category') AS category,
-  EXTRACT_ARG(arg_set_id, 'args.name') AS name,
-  EXTRACT_ARG(arg_set_id, 'args.count') AS count,
-  EXTRACT_ARG(arg_set_id, 'args.time_ns') AS time_ns,
-  EXTRACT_ARG(arg_set_id, 'args.first_id') AS first_id
-FROM _molprof_fact
-WHERE fact = 'work_total';
-
 CREATE PERFETTO TABLE _molprof_fact_device(
   device STRING,
   span_ns DURATION,
@@ -139,21 +121,95 @@ SELECT
 FROM _molprof_fact
 WHERE fact = 'concurrency';
 
-CREATE PERFETTO TABLE _molprof_fact_launch(
-  id JOINID(slice.id),
+CREATE PERFETTO TABLE _molprof_fact_stream(
   device STRING,
+  stream LONG,
+  count LONG,
   kernels LONG,
-  delay DURATION,
-  queue_depth LONG
+  time_ns DURATION,
+  span_ns DURATION,
+  overlaps LONG,
+  overlap_ns DURATION,
+  longest_ns DURATION
 ) AS
 SELECT
-  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
   EXTRACT_ARG(arg_set_id, 'args.device') AS device,
+  EXTRACT_ARG(arg_set_id, 'args.stream') AS stream,
+  EXTRACT_ARG(arg_set_id, 'args.count') AS count,
   EXTRACT_ARG(arg_set_id, 'args.kernels') AS kernels,
-  EXTRACT_ARG(arg_set_id, 'args.delay') AS delay,
-  EXTRACT_ARG(arg_set_id, 'args.queue_depth') AS queue_depth
+  EXTRACT_ARG(arg_set_id, 'args.time_ns') AS time_ns,
+  EXTRACT_ARG(arg_set_id, 'args.span_ns') AS span_ns,
+  EXTRACT_ARG(arg_set_id, 'args.overlaps') AS overlaps,
+  EXTRACT_ARG(arg_set_id, 'args.overlap_ns') AS overlap_ns,
+  EXTRACT_ARG(arg_set_id, 'args.longest_ns') AS longest_ns
 FROM _molprof_fact
-WHERE fact = 'launch';
+WHERE fact = 'stream';
+
+CREATE PERFETTO TABLE _molprof_fact_rank_device(
+  rank LONG,
+  device STRING,
+  span_ns DURATION,
+  busy_ns DURATION,
+  compute_ns DURATION,
+  communication_ns DURATION,
+  kernels LONG,
+  kernel_time_ns DURATION,
+  kernels_without_call LONG,
+  collectives LONG
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.rank') AS rank,
+  EXTRACT_ARG(arg_set_id, 'args.device') AS device,
+  EXTRACT_ARG(arg_set_id, 'args.span_ns') AS span_ns,
+  EXTRACT_ARG(arg_set_id, 'args.busy_ns') AS busy_ns,
+  EXTRACT_ARG(arg_set_id, 'args.compute_ns') AS compute_ns,
+  EXTRACT_ARG(arg_set_id, 'args.communication_ns') AS communication_ns,
+  EXTRACT_ARG(arg_set_id, 'args.kernels') AS kernels,
+  EXTRACT_ARG(arg_set_id, 'args.kernel_time_ns') AS kernel_time_ns,
+  EXTRACT_ARG(arg_set_id, 'args.kernels_without_call') AS kernels_without_call,
+  EXTRACT_ARG(arg_set_id, 'args.collectives') AS collectives
+FROM _molprof_fact
+WHERE fact = 'rank_device';
+
+CREATE PERFETTO TABLE _molprof_fact_phase_bound(
+  phase_id JOINID(slice.id),
+  idle_ns DURATION,
+  sync_idle_ns DURATION
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.phase_id') AS phase_id,
+  EXTRACT_ARG(arg_set_id, 'args.idle_ns') AS idle_ns,
+  EXTRACT_ARG(arg_set_id, 'args.sync_idle_ns') AS sync_idle_ns
+FROM _molprof_fact
+WHERE fact = 'phase_bound';
+
+CREATE PERFETTO TABLE _molprof_fact_work_total(
+  name_id LONG,
+  category STRING,
+  name STRING,
+  count LONG,
+  time_ns DURATION,
+  first_id JOINID(slice.id)
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.name_id') AS name_id,
+  EXTRACT_ARG(arg_set_id, 'args.category') AS category,
+  EXTRACT_ARG(arg_set_id, 'args.name') AS name,
+  EXTRACT_ARG(arg_set_id, 'args.count') AS count,
+  EXTRACT_ARG(arg_set_id, 'args.time_ns') AS time_ns,
+  EXTRACT_ARG(arg_set_id, 'args.first_id') AS first_id
+FROM _molprof_fact
+WHERE fact = 'work_total';
+
+CREATE PERFETTO TABLE _molprof_fact_work_class(
+  name_id LONG,
+  class STRING
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.name_id') AS name_id,
+  EXTRACT_ARG(arg_set_id, 'args.class') AS class
+FROM _molprof_fact
+WHERE fact = 'work_class';
 
 CREATE PERFETTO TABLE _molprof_fact_exposed_name(
   name_id LONG,
@@ -217,6 +273,78 @@ SELECT
 FROM _molprof_fact
 WHERE fact = 'class_overlap';
 
+CREATE PERFETTO TABLE _molprof_fact_chain(
+  chain STRING,
+  id JOINID(slice.id),
+  ts TIMESTAMP,
+  kernels LONG,
+  time_ns DURATION,
+  saved_ns DURATION
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.chain') AS chain,
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
+  EXTRACT_ARG(arg_set_id, 'args.ts') AS ts,
+  EXTRACT_ARG(arg_set_id, 'args.kernels') AS kernels,
+  EXTRACT_ARG(arg_set_id, 'args.time_ns') AS time_ns,
+  EXTRACT_ARG(arg_set_id, 'args.saved_ns') AS saved_ns
+FROM _molprof_fact
+WHERE fact = 'chain';
+
+CREATE PERFETTO TABLE _molprof_fact_chain_sum(
+  chain STRING,
+  count LONG,
+  time_ns DURATION,
+  saved_ns DURATION
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.chain') AS chain,
+  EXTRACT_ARG(arg_set_id, 'args.count') AS count,
+  EXTRACT_ARG(arg_set_id, 'args.time_ns') AS time_ns,
+  EXTRACT_ARG(arg_set_id, 'args.saved_ns') AS saved_ns
+FROM _molprof_fact
+WHERE fact = 'chain_sum';
+
+CREATE PERFETTO TABLE _molprof_fact_fused_sum(
+  chain STRING,
+  count LONG,
+  time_ns DURATION
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.chain') AS chain,
+  EXTRACT_ARG(arg_set_id, 'args.count') AS count,
+  EXTRACT_ARG(arg_set_id, 'args.time_ns') AS time_ns
+FROM _molprof_fact
+WHERE fact = 'fused_sum';
+
+CREATE PERFETTO TABLE _molprof_fact_work_outside_steps(
+  name_id LONG,
+  count LONG,
+  time_ns DURATION
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.name_id') AS name_id,
+  EXTRACT_ARG(arg_set_id, 'args.count') AS count,
+  EXTRACT_ARG(arg_set_id, 'args.time_ns') AS time_ns
+FROM _molprof_fact
+WHERE fact = 'work_outside_steps';
+
+CREATE PERFETTO TABLE _molprof_fact_launch(
+  id JOINID(slice.id),
+  device STRING,
+  kernels LONG,
+  delay DURATION,
+  queue_depth LONG
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
+  EXTRACT_ARG(arg_set_id, 'args.device') AS device,
+  EXTRACT_ARG(arg_set_id, 'args.kernels') AS kernels,
+  EXTRACT_ARG(arg_set_id, 'args.delay') AS delay,
+  EXTRACT_ARG(arg_set_id, 'args.queue_depth') AS queue_depth
+FROM _molprof_fact
+WHERE fact = 'launch';
+
 CREATE PERFETTO TABLE _molprof_fact_call_place(
   place_id JOINID(slice.id),
   operator STRING,
@@ -268,6 +396,222 @@ SELECT
   EXTRACT_ARG(arg_set_id, 'args.module') AS module
 FROM _molprof_fact
 WHERE fact = 'idle_place';
+
+CREATE PERFETTO TABLE _molprof_fact_step_run(
+  step_id JOINID(slice.id),
+  first LONG,
+  last LONG
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id,
+  EXTRACT_ARG(arg_set_id, 'args.first') AS first,
+  EXTRACT_ARG(arg_set_id, 'args.last') AS last
+FROM _molprof_fact
+WHERE fact = 'step_run';
+
+CREATE PERFETTO TABLE _molprof_fact_operator_step(
+  id JOINID(slice.id),
+  step_id JOINID(slice.id)
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
+  EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id
+FROM _molprof_fact
+WHERE fact = 'operator_step';
+
+CREATE PERFETTO TABLE _molprof_fact_leaf_operator(
+  id JOINID(slice.id)
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id
+FROM _molprof_fact
+WHERE fact = 'leaf_operator';
+
+CREATE PERFETTO TABLE _molprof_fact_phase_run(
+  phase_id JOINID(slice.id),
+  first_id JOINID(slice.id),
+  last_id JOINID(slice.id)
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.phase_id') AS phase_id,
+  EXTRACT_ARG(arg_set_id, 'args.first_id') AS first_id,
+  EXTRACT_ARG(arg_set_id, 'args.last_id') AS last_id
+FROM _molprof_fact
+WHERE fact = 'phase_run';
+
+CREATE PERFETTO TABLE _molprof_fact_step_sum(
+  step_id JOINID(slice.id),
+  launches LONG,
+  graph_launches LONG,
+  kernels LONG,
+  gpu_ns DURATION,
+  syncs LONG,
+  sync_ns DURATION,
+  leaf_operators LONG
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id,
+  EXTRACT_ARG(arg_set_id, 'args.launches') AS launches,
+  EXTRACT_ARG(arg_set_id, 'args.graph_launches') AS graph_launches,
+  EXTRACT_ARG(arg_set_id, 'args.kernels') AS kernels,
+  EXTRACT_ARG(arg_set_id, 'args.gpu_ns') AS gpu_ns,
+  EXTRACT_ARG(arg_set_id, 'args.syncs') AS syncs,
+  EXTRACT_ARG(arg_set_id, 'args.sync_ns') AS sync_ns,
+  EXTRACT_ARG(arg_set_id, 'args.leaf_operators') AS leaf_operators
+FROM _molprof_fact
+WHERE fact = 'step_sum';
+
+CREATE PERFETTO TABLE _molprof_fact_phase_sum(
+  phase_id JOINID(slice.id),
+  launches LONG,
+  graph_launches LONG,
+  kernels LONG,
+  gpu_ns DURATION,
+  syncs LONG,
+  sync_ns DURATION,
+  leaf_operators LONG
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.phase_id') AS phase_id,
+  EXTRACT_ARG(arg_set_id, 'args.launches') AS launches,
+  EXTRACT_ARG(arg_set_id, 'args.graph_launches') AS graph_launches,
+  EXTRACT_ARG(arg_set_id, 'args.kernels') AS kernels,
+  EXTRACT_ARG(arg_set_id, 'args.gpu_ns') AS gpu_ns,
+  EXTRACT_ARG(arg_set_id, 'args.syncs') AS syncs,
+  EXTRACT_ARG(arg_set_id, 'args.sync_ns') AS sync_ns,
+  EXTRACT_ARG(arg_set_id, 'args.leaf_operators') AS leaf_operators
+FROM _molprof_fact
+WHERE fact = 'phase_sum';
+
+CREATE PERFETTO TABLE _molprof_fact_phase_own(
+  id JOINID(slice.id),
+  own_ns DURATION
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
+  EXTRACT_ARG(arg_set_id, 'args.own_ns') AS own_ns
+FROM _molprof_fact
+WHERE fact = 'phase_own';
+
+CREATE PERFETTO TABLE _molprof_fact_host_track(
+  track_id JOINID(track.id),
+  operators LONG,
+  gpu_calls LONG,
+  ts TIMESTAMP
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.track_id') AS track_id,
+  EXTRACT_ARG(arg_set_id, 'args.operators') AS operators,
+  EXTRACT_ARG(arg_set_id, 'args.gpu_calls') AS gpu_calls,
+  EXTRACT_ARG(arg_set_id, 'args.ts') AS ts
+FROM _molprof_fact
+WHERE fact = 'host_track';
+
+CREATE PERFETTO TABLE _molprof_fact_device_sync(
+  id JOINID(slice.id),
+  slack DURATION
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
+  EXTRACT_ARG(arg_set_id, 'args.slack') AS slack
+FROM _molprof_fact
+WHERE fact = 'device_sync';
+
+CREATE PERFETTO TABLE _molprof_fact_clock(
+  early_work LONG,
+  earliest_ns DURATION,
+  late_syncs LONG,
+  latest_ns DURATION,
+  least_delay_ns DURATION,
+  least_slack_ns DURATION,
+  mean_delay_ns DOUBLE
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.early_work') AS early_work,
+  EXTRACT_ARG(arg_set_id, 'args.earliest_ns') AS earliest_ns,
+  EXTRACT_ARG(arg_set_id, 'args.late_syncs') AS late_syncs,
+  EXTRACT_ARG(arg_set_id, 'args.latest_ns') AS latest_ns,
+  EXTRACT_ARG(arg_set_id, 'args.least_delay_ns') AS least_delay_ns,
+  EXTRACT_ARG(arg_set_id, 'args.least_slack_ns') AS least_slack_ns,
+  EXTRACT_ARG(arg_set_id, 'args.mean_delay_ns') AS mean_delay_ns
+FROM _molprof_fact
+WHERE fact = 'clock';
+
+CREATE PERFETTO TABLE _molprof_fact_captured_launch(
+  id JOINID(slice.id)
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id
+FROM _molprof_fact
+WHERE fact = 'captured_launch';
+
+CREATE PERFETTO TABLE _molprof_fact_lost_launch(
+  id JOINID(slice.id)
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id
+FROM _molprof_fact
+WHERE fact = 'lost_launch';
+
+CREATE PERFETTO TABLE _molprof_fact_missing_work(
+  place STRING,
+  launches LONG,
+  in_steps LONG,
+  first_ts TIMESTAMP,
+  last_ts TIMESTAMP
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.place') AS place,
+  EXTRACT_ARG(arg_set_id, 'args.launches') AS launches,
+  EXTRACT_ARG(arg_set_id, 'args.in_steps') AS in_steps,
+  EXTRACT_ARG(arg_set_id, 'args.first_ts') AS first_ts,
+  EXTRACT_ARG(arg_set_id, 'args.last_ts') AS last_ts
+FROM _molprof_fact
+WHERE fact = 'missing_work';
+
+CREATE PERFETTO TABLE _molprof_fact_missing_time(
+  place STRING,
+  device STRING,
+  inside_ns DURATION,
+  outside_ns DURATION
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.place') AS place,
+  EXTRACT_ARG(arg_set_id, 'args.device') AS device,
+  EXTRACT_ARG(arg_set_id, 'args.inside_ns') AS inside_ns,
+  EXTRACT_ARG(arg_set_id, 'args.outside_ns') AS outside_ns
+FROM _molprof_fact
+WHERE fact = 'missing_time';
+
+CREATE PERFETTO TABLE _molprof_fact_missing_call(
+  place STRING,
+  kernels LONG,
+  calls LONG,
+  kernel_time_ns DURATION,
+  first_ts TIMESTAMP
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.place') AS place,
+  EXTRACT_ARG(arg_set_id, 'args.kernels') AS kernels,
+  EXTRACT_ARG(arg_set_id, 'args.calls') AS calls,
+  EXTRACT_ARG(arg_set_id, 'args.kernel_time_ns') AS kernel_time_ns,
+  EXTRACT_ARG(arg_set_id, 'args.first_ts') AS first_ts
+FROM _molprof_fact
+WHERE fact = 'missing_call';
+
+CREATE PERFETTO TABLE _molprof_fact_graph_incomplete(
+  device STRING,
+  launches LONG,
+  absent LONG,
+  time_ns DURATION
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.device') AS device,
+  EXTRACT_ARG(arg_set_id, 'args.launches') AS launches,
+  EXTRACT_ARG(arg_set_id, 'args.absent') AS absent,
+  EXTRACT_ARG(arg_set_id, 'args.time_ns') AS time_ns
+FROM _molprof_fact
+WHERE fact = 'graph_incomplete';
 
 CREATE PERFETTO TABLE _molprof_fact_graph_replay(
   launch_id JOINID(slice.id),
@@ -366,347 +710,3 @@ SELECT
   EXTRACT_ARG(arg_set_id, 'args.gap_ns') AS gap_ns
 FROM _molprof_fact
 WHERE fact = 'graph_node';
-
-CREATE PERFETTO TABLE _molprof_fact_chain(
-  chain STRING,
-  id JOINID(slice.id),
-  ts TIMESTAMP,
-  kernels LONG,
-  time_ns DURATION,
-  saved_ns DURATION
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.chain') AS chain,
-  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
-  EXTRACT_ARG(arg_set_id, 'args.ts') AS ts,
-  EXTRACT_ARG(arg_set_id, 'args.kernels') AS kernels,
-  EXTRACT_ARG(arg_set_id, 'args.time_ns') AS time_ns,
-  EXTRACT_ARG(arg_set_id, 'args.saved_ns') AS saved_ns
-FROM _molprof_fact
-WHERE fact = 'chain';
-
-CREATE PERFETTO TABLE _molprof_fact_chain_sum(
-  chain STRING,
-  count LONG,
-  time_ns DURATION,
-  saved_ns DURATION
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.chain') AS chain,
-  EXTRACT_ARG(arg_set_id, 'args.count') AS count,
-  EXTRACT_ARG(arg_set_id, 'args.time_ns') AS time_ns,
-  EXTRACT_ARG(arg_set_id, 'args.saved_ns') AS saved_ns
-FROM _molprof_fact
-WHERE fact = 'chain_sum';
-
-CREATE PERFETTO TABLE _molprof_fact_fused_sum(
-  chain STRING,
-  count LONG,
-  time_ns DURATION
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.chain') AS chain,
-  EXTRACT_ARG(arg_set_id, 'args.count') AS count,
-  EXTRACT_ARG(arg_set_id, 'args.time_ns') AS time_ns
-FROM _molprof_fact
-WHERE fact = 'fused_sum';
-
-CREATE PERFETTO TABLE _molprof_fact_work_class(
-  name_id LONG,
-  class STRING
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.name_id') AS name_id,
-  EXTRACT_ARG(arg_set_id, 'args.class') AS class
-FROM _molprof_fact
-WHERE fact = 'work_class';
-
-CREATE PERFETTO TABLE _molprof_fact_stream(
-  device STRING,
-  stream LONG,
-  count LONG,
-  kernels LONG,
-  time_ns DURATION,
-  span_ns DURATION,
-  overlaps LONG,
-  overlap_ns DURATION,
-  longest_ns DURATION
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.device') AS device,
-  EXTRACT_ARG(arg_set_id, 'args.stream') AS stream,
-  EXTRACT_ARG(arg_set_id, 'args.count') AS count,
-  EXTRACT_ARG(arg_set_id, 'args.kernels') AS kernels,
-  EXTRACT_ARG(arg_set_id, 'args.time_ns') AS time_ns,
-  EXTRACT_ARG(arg_set_id, 'args.span_ns') AS span_ns,
-  EXTRACT_ARG(arg_set_id, 'args.overlaps') AS overlaps,
-  EXTRACT_ARG(arg_set_id, 'args.overlap_ns') AS overlap_ns,
-  EXTRACT_ARG(arg_set_id, 'args.longest_ns') AS longest_ns
-FROM _molprof_fact
-WHERE fact = 'stream';
-
-CREATE PERFETTO TABLE _molprof_fact_rank_device(
-  rank LONG,
-  device STRING,
-  span_ns DURATION,
-  busy_ns DURATION,
-  compute_ns DURATION,
-  communication_ns DURATION,
-  kernels LONG,
-  kernel_time_ns DURATION,
-  kernels_without_call LONG,
-  collectives LONG
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.rank') AS rank,
-  EXTRACT_ARG(arg_set_id, 'args.device') AS device,
-  EXTRACT_ARG(arg_set_id, 'args.span_ns') AS span_ns,
-  EXTRACT_ARG(arg_set_id, 'args.busy_ns') AS busy_ns,
-  EXTRACT_ARG(arg_set_id, 'args.compute_ns') AS compute_ns,
-  EXTRACT_ARG(arg_set_id, 'args.communication_ns') AS communication_ns,
-  EXTRACT_ARG(arg_set_id, 'args.kernels') AS kernels,
-  EXTRACT_ARG(arg_set_id, 'args.kernel_time_ns') AS kernel_time_ns,
-  EXTRACT_ARG(arg_set_id, 'args.kernels_without_call') AS kernels_without_call,
-  EXTRACT_ARG(arg_set_id, 'args.collectives') AS collectives
-FROM _molprof_fact
-WHERE fact = 'rank_device';
-
-CREATE PERFETTO TABLE _molprof_fact_step_sum(
-  step_id JOINID(slice.id),
-  launches LONG,
-  graph_launches LONG,
-  kernels LONG,
-  gpu_ns DURATION,
-  syncs LONG,
-  sync_ns DURATION,
-  leaf_operators LONG
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id,
-  EXTRACT_ARG(arg_set_id, 'args.launches') AS launches,
-  EXTRACT_ARG(arg_set_id, 'args.graph_launches') AS graph_launches,
-  EXTRACT_ARG(arg_set_id, 'args.kernels') AS kernels,
-  EXTRACT_ARG(arg_set_id, 'args.gpu_ns') AS gpu_ns,
-  EXTRACT_ARG(arg_set_id, 'args.syncs') AS syncs,
-  EXTRACT_ARG(arg_set_id, 'args.sync_ns') AS sync_ns,
-  EXTRACT_ARG(arg_set_id, 'args.leaf_operators') AS leaf_operators
-FROM _molprof_fact
-WHERE fact = 'step_sum';
-
-CREATE PERFETTO TABLE _molprof_fact_phase_sum(
-  phase_id JOINID(slice.id),
-  launches LONG,
-  graph_launches LONG,
-  kernels LONG,
-  gpu_ns DURATION,
-  syncs LONG,
-  sync_ns DURATION,
-  leaf_operators LONG
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.phase_id') AS phase_id,
-  EXTRACT_ARG(arg_set_id, 'args.launches') AS launches,
-  EXTRACT_ARG(arg_set_id, 'args.graph_launches') AS graph_launches,
-  EXTRACT_ARG(arg_set_id, 'args.kernels') AS kernels,
-  EXTRACT_ARG(arg_set_id, 'args.gpu_ns') AS gpu_ns,
-  EXTRACT_ARG(arg_set_id, 'args.syncs') AS syncs,
-  EXTRACT_ARG(arg_set_id, 'args.sync_ns') AS sync_ns,
-  EXTRACT_ARG(arg_set_id, 'args.leaf_operators') AS leaf_operators
-FROM _molprof_fact
-WHERE fact = 'phase_sum';
-
-CREATE PERFETTO TABLE _molprof_fact_work_outside_steps(
-  name_id LONG,
-  count LONG,
-  time_ns DURATION
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.name_id') AS name_id,
-  EXTRACT_ARG(arg_set_id, 'args.count') AS count,
-  EXTRACT_ARG(arg_set_id, 'args.time_ns') AS time_ns
-FROM _molprof_fact
-WHERE fact = 'work_outside_steps';
-
-CREATE PERFETTO TABLE _molprof_fact_step_run(
-  step_id JOINID(slice.id),
-  first LONG,
-  last LONG
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id,
-  EXTRACT_ARG(arg_set_id, 'args.first') AS first,
-  EXTRACT_ARG(arg_set_id, 'args.last') AS last
-FROM _molprof_fact
-WHERE fact = 'step_run';
-
-CREATE PERFETTO TABLE _molprof_fact_operator_step(
-  id JOINID(slice.id),
-  step_id JOINID(slice.id)
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
-  EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id
-FROM _molprof_fact
-WHERE fact = 'operator_step';
-
-CREATE PERFETTO TABLE _molprof_fact_leaf_operator(
-  id JOINID(slice.id)
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.id') AS id
-FROM _molprof_fact
-WHERE fact = 'leaf_operator';
-
-CREATE PERFETTO TABLE _molprof_fact_phase_run(
-  phase_id JOINID(slice.id),
-  first_id JOINID(slice.id),
-  last_id JOINID(slice.id)
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.phase_id') AS phase_id,
-  EXTRACT_ARG(arg_set_id, 'args.first_id') AS first_id,
-  EXTRACT_ARG(arg_set_id, 'args.last_id') AS last_id
-FROM _molprof_fact
-WHERE fact = 'phase_run';
-
-CREATE PERFETTO TABLE _molprof_fact_device_sync(
-  id JOINID(slice.id),
-  slack DURATION
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
-  EXTRACT_ARG(arg_set_id, 'args.slack') AS slack
-FROM _molprof_fact
-WHERE fact = 'device_sync';
-
-CREATE PERFETTO TABLE _molprof_fact_clock(
-  early_work LONG,
-  earliest_ns DURATION,
-  late_syncs LONG,
-  latest_ns DURATION,
-  least_delay_ns DURATION,
-  least_slack_ns DURATION,
-  mean_delay_ns DOUBLE
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.early_work') AS early_work,
-  EXTRACT_ARG(arg_set_id, 'args.earliest_ns') AS earliest_ns,
-  EXTRACT_ARG(arg_set_id, 'args.late_syncs') AS late_syncs,
-  EXTRACT_ARG(arg_set_id, 'args.latest_ns') AS latest_ns,
-  EXTRACT_ARG(arg_set_id, 'args.least_delay_ns') AS least_delay_ns,
-  EXTRACT_ARG(arg_set_id, 'args.least_slack_ns') AS least_slack_ns,
-  EXTRACT_ARG(arg_set_id, 'args.mean_delay_ns') AS mean_delay_ns
-FROM _molprof_fact
-WHERE fact = 'clock';
-
-CREATE PERFETTO TABLE _molprof_fact_captured_launch(
-  id JOINID(slice.id)
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.id') AS id
-FROM _molprof_fact
-WHERE fact = 'captured_launch';
-
-CREATE PERFETTO TABLE _molprof_fact_lost_launch(
-  id JOINID(slice.id)
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.id') AS id
-FROM _molprof_fact
-WHERE fact = 'lost_launch';
-
-CREATE PERFETTO TABLE _molprof_fact_missing_work(
-  place STRING,
-  launches LONG,
-  in_steps LONG,
-  first_ts TIMESTAMP,
-  last_ts TIMESTAMP
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.place') AS place,
-  EXTRACT_ARG(arg_set_id, 'args.launches') AS launches,
-  EXTRACT_ARG(arg_set_id, 'args.in_steps') AS in_steps,
-  EXTRACT_ARG(arg_set_id, 'args.first_ts') AS first_ts,
-  EXTRACT_ARG(arg_set_id, 'args.last_ts') AS last_ts
-FROM _molprof_fact
-WHERE fact = 'missing_work';
-
-CREATE PERFETTO TABLE _molprof_fact_phase_own(
-  id JOINID(slice.id),
-  own_ns DURATION
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
-  EXTRACT_ARG(arg_set_id, 'args.own_ns') AS own_ns
-FROM _molprof_fact
-WHERE fact = 'phase_own';
-
-CREATE PERFETTO TABLE _molprof_fact_missing_time(
-  place STRING,
-  device STRING,
-  inside_ns DURATION,
-  outside_ns DURATION
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.place') AS place,
-  EXTRACT_ARG(arg_set_id, 'args.device') AS device,
-  EXTRACT_ARG(arg_set_id, 'args.inside_ns') AS inside_ns,
-  EXTRACT_ARG(arg_set_id, 'args.outside_ns') AS outside_ns
-FROM _molprof_fact
-WHERE fact = 'missing_time';
-
-CREATE PERFETTO TABLE _molprof_fact_missing_call(
-  place STRING,
-  kernels LONG,
-  calls LONG,
-  kernel_time_ns DURATION,
-  first_ts TIMESTAMP
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.place') AS place,
-  EXTRACT_ARG(arg_set_id, 'args.kernels') AS kernels,
-  EXTRACT_ARG(arg_set_id, 'args.calls') AS calls,
-  EXTRACT_ARG(arg_set_id, 'args.kernel_time_ns') AS kernel_time_ns,
-  EXTRACT_ARG(arg_set_id, 'args.first_ts') AS first_ts
-FROM _molprof_fact
-WHERE fact = 'missing_call';
-
-CREATE PERFETTO TABLE _molprof_fact_graph_incomplete(
-  device STRING,
-  launches LONG,
-  absent LONG,
-  time_ns DURATION
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.device') AS device,
-  EXTRACT_ARG(arg_set_id, 'args.launches') AS launches,
-  EXTRACT_ARG(arg_set_id, 'args.absent') AS absent,
-  EXTRACT_ARG(arg_set_id, 'args.time_ns') AS time_ns
-FROM _molprof_fact
-WHERE fact = 'graph_incomplete';
-
-CREATE PERFETTO TABLE _molprof_fact_host_track(
-  track_id JOINID(track.id),
-  operators LONG,
-  gpu_calls LONG,
-  ts TIMESTAMP
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.track_id') AS track_id,
-  EXTRACT_ARG(arg_set_id, 'args.operators') AS operators,
-  EXTRACT_ARG(arg_set_id, 'args.gpu_calls') AS gpu_calls,
-  EXTRACT_ARG(arg_set_id, 'args.ts') AS ts
-FROM _molprof_fact
-WHERE fact = 'host_track';
-
-CREATE PERFETTO TABLE _molprof_fact_phase_bound(
-  phase_id JOINID(slice.id),
-  idle_ns DURATION,
-  sync_idle_ns DURATION
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.phase_id') AS phase_id,
-  EXTRACT_ARG(arg_set_id, 'args.idle_ns') AS idle_ns,
-  EXTRACT_ARG(arg_set_id, 'args.sync_idle_ns') AS sync_idle_ns
-FROM _molprof_fact
-WHERE fact = 'phase_bound';

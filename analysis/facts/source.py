@@ -1,0 +1,115 @@
+"""What facts are made from: slices, tracks, ranks and rows of queries of one engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from molprof.analysis.facts.gaps import NONE, Array
+from molprof.analysis.facts.intervals import on_one_line
+from molprof.analysis.facts.slices import Slices, read_slices
+from molprof.queries import PACKAGE
+
+if TYPE_CHECKING:
+    from molprof.analysis.trace_processor import TraceProcessor
+
+_TRACKS = "SELECT id, upid, tid FROM _molprof_thread_track"
+_THREADS = """
+SELECT track.id, thread.upid, thread.tid FROM thread_track AS track JOIN thread USING (utid) ORDER BY track.id
+"""
+_RANKS = "SELECT track_id, rank FROM molprof_track_rank"
+# Rows of id, start, end, process and thread.
+Lanes = list[tuple[int, int, int, int | None, int | None]]
+
+
+def looked_up(numbers: Array, values: Mapping[int, int]) -> Array:
+    """The value of each number, which are small and at least -1; NONE where it has none."""
+    table = np.full(int(numbers.max(initial=-1)) + 2, NONE)  # the last is that of -1
+    for number, value in values.items():
+        if number < len(table) - 1:
+            table[number] = value
+    return table[numbers]
+
+
+class Source:
+    """An engine that holds a trace, and what facts ask of it, each asked once."""
+
+    def __init__(self, engine: TraceProcessor) -> None:
+        self._engine = engine
+
+    @cached_property
+    def slices(self) -> Slices:
+        """All slices by id."""
+        return read_slices(self._engine)
+
+    @cached_property
+    def _track_ranks(self) -> dict[int, int]:
+        return dict(self.rows(_RANKS, "process_ranks"))
+
+    def ranks_of(self, tracks: Array) -> Array:
+        """The rank of each track; NONE where it has none."""
+        if not self._track_ranks:
+            return np.full(len(tracks), NONE)
+        return looked_up(tracks, self._track_ranks)
+
+    @cached_property
+    def _threads(self) -> dict[tuple[int, int], int]:
+        """The track of each thread by process and thread number: its first."""
+        found: dict[tuple[int, int], int] = {}
+        for track, upid, tid in self.rows(_THREADS, None):
+            found.setdefault((upid, tid), track)
+        return found
+
+    @cached_property
+    def _tracks(self) -> list[tuple[int, int, int]]:
+        """Each track of a thread, with process and thread number; a sub-track with those of its thread."""
+        return self.rows(_TRACKS, "annotations")
+
+    def processes(self, tracks: Array) -> Array:
+        """Return the process of the thread of each track; NONE where it has none."""
+        return looked_up(tracks, {track: upid for track, upid, _ in self._tracks if upid is not None})
+
+    def _own_tracks(self, tracks: Array) -> Array:
+        """Return the track of the thread whose slices each track holds; NONE where it has none."""
+        own = {track: self._threads.get((upid, tid), NONE) for track, upid, tid in self._tracks}
+        return looked_up(tracks, own)
+
+    def placed(self, ids: Array, lanes: Lanes) -> Array:
+        """Return the id of the lane in which each slice began; NONE for none.
+
+        lanes: those of a thread, or of a process where the thread is None, do not overlap each other.
+        """
+        found = np.full(len(ids), NONE)
+        if not lanes:
+            return found
+        start, track = self.slices.ts[ids], self.slices.track[ids]
+        for is_thread in (False, True):
+            chosen = [lane for lane in lanes if (lane[4] is not None) == is_thread]
+            if not chosen:
+                continue
+            key = self._own_tracks(track) if is_thread else self.processes(track)
+            lane_key = np.array([self._threads.get(lane[3:], NONE) if is_thread else lane[3] for lane in chosen])
+            lane_id, ts, ts_end = (np.array([lane[column] for lane in chosen], dtype=np.int64) for column in range(3))
+            order = np.lexsort((ts, lane_key))
+            lane_id, ts_end, lane_key = lane_id[order], ts_end[order], lane_key[order]
+            begins, moments = on_one_line([lane_key, key], [ts[order], start])
+            last = np.searchsorted(begins, moments, side="right") - 1
+            inside = (last >= 0) & (lane_key[last] == key) & (start < ts_end[last]) & (found == NONE)
+            found[inside] = lane_id[last[inside]]
+        return found
+
+    def rows(self, sql: str, module: str | None) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        return list(zip(*(column.tolist() for column in self._read(sql, module).values()), strict=True))
+
+    def numbers(self, sql: str, module: str | None) -> list[Array]:
+        """The columns of a query of integers."""
+        return [column.astype(np.int64) for column in self._read(sql, module).values()]
+
+    def _read(self, sql: str, module: str | None) -> dict[str, Any]:
+        """The columns of a query, which may use a module of the package."""
+        include = f"INCLUDE PERFETTO MODULE {PACKAGE}.{module};\n" if module else ""
+        return self._engine.query(include + sql)

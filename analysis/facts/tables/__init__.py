@@ -1,0 +1,59 @@
+"""Facts as tables of the trace processor: each is made when SQL that reads it is asked.
+
+SQL modules read them as `_molprof_fact_NAME`. A new one is an entry of TABLES: its columns with their types in SQL, and
+a function from `Facts` to its columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from molprof.analysis.facts import statements
+from molprof.analysis.facts.facts import Facts
+from molprof.analysis.facts.tables import calls, devices, graphs, work
+from molprof.common.errors import MolprofError
+from molprof.queries import FACTS, PACKAGE, facts_in, modules
+
+if TYPE_CHECKING:
+    from molprof.analysis.trace_processor import TraceProcessor
+
+TABLES = devices.TABLES | work.TABLES | calls.TABLES | graphs.TABLES
+
+
+def install(engine: TraceProcessor, everything: bool = False) -> None:
+    """Register the SQL package with an engine that holds a trace, and add fact tables as queries read them.
+
+    everything: add all of them now. Raises EngineError.
+    """
+    facts = Facts(engine)
+    made: set[str] = set()
+
+    def provide(sql: str) -> None:
+        for name in sorted(facts_in(sql) & TABLES.keys()):
+            if name in made:  # also by what another one is made from
+                continue
+            made.add(name)  # first: what it is made from is asked too
+            try:
+                engine.query(table_sql(name, facts))
+            except MolprofError:
+                made.discard(name)
+                raise
+
+    engine.facts = facts
+    engine.before_query = provide
+    engine.register_package(PACKAGE, {**modules(), FACTS: statements.NO_MODULE})
+    if everything:
+        provide(" ".join(f"_molprof_fact_{name}" for name in TABLES))
+
+
+def columns_of(name: str, facts: Facts) -> list[Sequence[Any]]:
+    """The columns of a table of facts."""
+    return [column.tolist() if isinstance(column, np.ndarray) else column for column in TABLES[name].make(facts)]
+
+
+def table_sql(name: str, facts: Facts) -> str:
+    """The statement that makes a table of facts."""
+    return statements.of_rows(name, TABLES[name].columns, zip(*columns_of(name, facts), strict=True))

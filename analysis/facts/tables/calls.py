@@ -1,0 +1,205 @@
+"""Tables about calls and operators: their steps, phases and places, and what the certificate asks of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from molprof.analysis.facts import clocks, gaps, graph_parts, missing
+from molprof.analysis.facts.facts import Facts
+from molprof.analysis.facts.gaps import NONE, Array
+from molprof.analysis.facts.places import Place, Places, summed
+from molprof.analysis.facts.slices import DRIVER, INSTANT, OPERATOR, RUNTIME
+from molprof.analysis.facts.source import Lanes
+from molprof.analysis.facts.tables.table import Column, FactTable, ids, known, names, transposed
+
+
+def _launches(facts: Facts) -> Sequence[Column]:
+    """What each launch started; its device is the first of several."""
+    work, calls = facts.work, facts.calls
+    launches = np.sort(np.append(facts.launches, facts.graph_launches))
+    started = work.call != NONE
+    size = len(calls.id)
+    device, first_ts = (np.full(size, np.iinfo(np.int64).max) for _ in range(2))
+    np.minimum.at(device, work.call[started], work.device[started])
+    np.minimum.at(first_ts, work.call[started], work.ts[started])
+    kernels = summed(work.call[started], facts.is_kernel[started], size)[launches]
+    device = np.where(device == np.iinfo(np.int64).max, NONE, device)[launches]
+    has_work = device != NONE
+    ts = calls.ts[launches]
+    depth = np.where(has_work, gaps.queue_depth(work, device, ts), NONE)
+    delay = [
+        at - begin if is_known else None
+        for at, begin, is_known in zip(first_ts[launches].tolist(), ts.tolist(), has_work.tolist(), strict=True)
+    ]
+    return calls.id[launches], names(facts.devices, device), kernels, delay, known(depth, NONE)
+
+
+def _placed_calls(facts: Facts) -> tuple[Array, Array]:
+    """The number of the names around each call that starts work or waits, once each, and the first call with them."""
+    work = facts.work.call
+    placed = np.unique(np.concatenate([work[work != NONE], facts.syncs, facts.launches]))
+    stacks, first = np.unique(facts.call_stacks[placed], return_index=True)
+    return stacks, facts.calls.id[placed[first]]
+
+
+def _call_places(facts: Facts) -> Sequence[Column]:
+    first_ids = np.sort(_placed_calls(facts)[1])
+    found = Places(facts).of_slices(first_ids.tolist())
+    return first_ids, *_place_columns([found[number] for number in first_ids.tolist()])
+
+
+def _place_columns(places: Sequence[Place]) -> list[list[str | None]]:
+    return [[getattr(place, column) for place in places] for column in _PLACE]
+
+
+def _launched_work(facts: Facts) -> Sequence[Column]:
+    work, (stacks, first_ids) = facts.work, _placed_calls(facts)
+    classes, class_of = facts.classes
+    known = np.flatnonzero(work.call != NONE)
+    place = np.zeros(len(work.call), dtype=np.int64)
+    place[known] = np.searchsorted(stacks, facts.call_stacks[work.call[known]]) + 1
+    keys, which = np.unique(place * len(classes) + class_of, return_inverse=True)
+    places, of_class = np.divmod(keys, max(1, len(classes)))
+    return (
+        ids(first_ids, places - 1),
+        names(classes, of_class),
+        np.bincount(which, minlength=len(keys)),
+        summed(which, work.ts_end - work.ts, len(keys)),
+    )
+
+
+def _idle_places(facts: Facts) -> Sequence[Column]:
+    idle = Places(facts).idle
+    place_ids = ids(idle.slice_id, np.where(idle.slice_id == NONE, NONE, np.arange(len(idle.slice_id))))
+    return place_ids, idle.count, idle.time_ns, idle.is_shown.astype(np.int64), *_place_columns(idle.places)
+
+
+def _step_runs(facts: Facts) -> Sequence[Column]:
+    return _runs(np.arange(len(facts.calls.id)), facts.call_steps)
+
+
+def _operator_steps(facts: Facts) -> Sequence[Column]:
+    ids = facts.leaf_operators if not len(facts.calls.id) and facts.step_lanes else np.empty(0, dtype=np.int64)
+    steps = facts.placed(ids, facts.step_lanes)
+    return ids[steps != NONE], steps[steps != NONE]
+
+
+def _phase_runs(facts: Facts) -> Sequence[Column]:
+    ids = facts.slices.of(OPERATOR, RUNTIME, DRIVER, INSTANT) if facts.phase_lanes else np.empty(0, dtype=np.int64)
+    return _runs(ids, facts.placed(ids, facts.phase_lanes))
+
+
+def _runs(numbers: Array, groups: Array) -> Sequence[Column]:
+    """The first and last number of each run of numbers that have one group; those without a group are in none."""
+    edges = np.flatnonzero(np.append(True, groups[1:] != groups[:-1])[: len(groups)])
+    last = np.append(edges[1:], len(groups))[: len(edges)] - 1
+    some = groups[edges] != NONE
+    return groups[edges][some], numbers[edges][some], numbers[last][some]
+
+
+def _step_sums(facts: Facts) -> Sequence[Column]:
+    steps = [row[0] for row in facts.rows("SELECT id FROM molprof_any_step", "steps")]
+    is_counted = not len(facts.calls.id)
+    return _call_sums(facts, facts.call_steps, facts.step_lanes, is_counted, [*steps, NONE] if steps else [])
+
+
+def _phase_sums(facts: Facts) -> Sequence[Column]:
+    groups = [*facts.phases.id.tolist(), NONE]
+    return _call_sums(facts, facts.call_phases, facts.phase_lanes, facts.counts_operators, groups)
+
+
+def _call_sums(facts: Facts, group_of: Array, lanes: Lanes, is_counted: bool, groups: list[int]) -> Sequence[Column]:
+    """The sums of the calls and leaf operators of some groups, also of those without."""
+    sums = facts.call_sums(group_of) if groups else {}
+    leaves: Counter[int] | None = None
+    if is_counted and groups:
+        leaves = Counter(facts.placed(facts.leaf_operators, lanes).tolist())
+    rows = [
+        (None if group == NONE else group, *sums.get(group, [0] * 6), None if leaves is None else leaves[group])
+        for group in groups
+    ]
+    return transposed(rows, 8)
+
+
+def _phase_own(facts: Facts) -> Sequence[Column]:
+    phases, lanes = facts.phases, facts.innermost_phases
+    own_ns = summed(np.searchsorted(phases.id, lanes.id), lanes.ts_end - lanes.ts, len(phases.id))
+    differ = own_ns != phases.ts_end - phases.ts
+    return phases.id[differ], own_ns[differ]
+
+
+def _host_tracks(facts: Facts) -> Sequence[Column]:
+    slices = facts.slices
+    rows = slices.of(OPERATOR, RUNTIME, DRIVER)
+    rows = rows[slices.track[rows] >= 0]
+    tracks, which = np.unique(slices.track[rows], return_inverse=True)
+    calls = np.bincount(which, slices.category[rows] != OPERATOR, len(tracks)).astype(np.int64)
+    first = np.full(len(tracks), np.iinfo(np.int64).max)
+    np.minimum.at(first, which, slices.ts[rows])
+    return tracks, np.bincount(which, minlength=len(tracks)) - calls, calls, first
+
+
+_CALL_SUMS = (
+    "launches LONG", "graph_launches LONG", "kernels LONG", "gpu_ns DURATION", "syncs LONG", "sync_ns DURATION",
+    "leaf_operators LONG",
+)  # fmt: skip
+_PLACE = ("operator", "annotation", "source", "module")
+TABLES = {
+    "launch": FactTable(
+        ("id JOINID(slice.id)", "device STRING", "kernels LONG", "delay DURATION", "queue_depth LONG"), _launches
+    ),
+    "call_place": FactTable(("place_id JOINID(slice.id)", *(f"{column} STRING" for column in _PLACE)), _call_places),
+    "launched_work": FactTable(
+        ("place_id JOINID(slice.id)", "class STRING", "count LONG", "time_ns DURATION"), _launched_work
+    ),
+    "idle_place": FactTable(
+        (
+            "place_id JOINID(slice.id)", "count LONG", "time_ns DURATION", "is_shown LONG",
+            *(f"{column} STRING" for column in _PLACE),
+        ),
+        _idle_places,
+    ),
+    "step_run": FactTable(("step_id JOINID(slice.id)", "first LONG", "last LONG"), _step_runs),
+    "operator_step": FactTable(("id JOINID(slice.id)", "step_id JOINID(slice.id)"), _operator_steps),
+    "leaf_operator": FactTable(("id JOINID(slice.id)",), lambda facts: [facts.leaf_operators]),
+    "phase_run": FactTable(
+        ("phase_id JOINID(slice.id)", "first_id JOINID(slice.id)", "last_id JOINID(slice.id)"), _phase_runs
+    ),
+    "step_sum": FactTable(("step_id JOINID(slice.id)", *_CALL_SUMS), _step_sums),
+    "phase_sum": FactTable(("phase_id JOINID(slice.id)", *_CALL_SUMS), _phase_sums),
+    "phase_own": FactTable(("id JOINID(slice.id)", "own_ns DURATION"), _phase_own),
+    "host_track": FactTable(
+        ("track_id JOINID(track.id)", "operators LONG", "gpu_calls LONG", "ts TIMESTAMP"), _host_tracks
+    ),
+    "device_sync": FactTable(("id JOINID(slice.id)", "slack DURATION"), clocks.device_syncs),
+    "clock": FactTable(
+        (
+            "early_work LONG", "earliest_ns DURATION", "late_syncs LONG", "latest_ns DURATION",
+            "least_delay_ns DURATION", "least_slack_ns DURATION", "mean_delay_ns DOUBLE",
+        ),
+        lambda facts: [[value] for value in clocks.clock(facts)],
+    ),
+    "captured_launch": FactTable(
+        ("id JOINID(slice.id)",), lambda facts: [facts.calls.id[missing.captured_launches(facts)]]
+    ),
+    "lost_launch": FactTable(("id JOINID(slice.id)",), lambda facts: [facts.calls.id[missing.lost_launches(facts)]]),
+    "missing_work": FactTable(
+        ("place STRING", "launches LONG", "in_steps LONG", "first_ts TIMESTAMP", "last_ts TIMESTAMP"),
+        lambda facts: transposed(missing.missing_work(facts), 5),
+    ),
+    "missing_time": FactTable(
+        ("place STRING", "device STRING", "inside_ns DURATION", "outside_ns DURATION"),
+        lambda facts: transposed(missing.missing_time(facts), 4),
+    ),
+    "missing_call": FactTable(
+        ("place STRING", "kernels LONG", "calls LONG", "kernel_time_ns DURATION", "first_ts TIMESTAMP"),
+        lambda facts: transposed(missing.missing_calls(facts), 5),
+    ),
+    "graph_incomplete": FactTable(
+        ("device STRING", "launches LONG", "absent LONG", "time_ns DURATION"),
+        lambda facts: transposed(graph_parts.incomplete_graphs(facts), 4),
+    ),
+}  # fmt: skip

@@ -1,0 +1,132 @@
+"""Tables about GPU work by name and class: totals, exposed time, chains of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from molprof.analysis.facts import coverage, gaps
+from molprof.analysis.facts.facts import Facts
+from molprof.analysis.facts.gaps import NONE, Array
+from molprof.analysis.facts.tables.table import Column, FactTable
+
+
+def _work_totals(facts: Facts) -> Sequence[Column]:
+    slices = facts.slices
+    work = np.flatnonzero(slices.name >= 0)
+    size = len(slices.names)
+    times = np.zeros(size, dtype=np.int64)
+    np.add.at(times, slices.name[work], (slices.ts_end - slices.ts)[work])
+    order = sorted(range(size), key=slices.names.__getitem__)
+    first = np.full(size, len(slices.ts))
+    np.minimum.at(first, slices.name[work], work)
+    count = np.bincount(slices.name[work], minlength=size)
+    categories, texts = zip(*(slices.names[number] for number in order), strict=True) if size else ((), ())
+    return np.arange(size), categories, texts, count[order], times[order], first[order]
+
+
+def _work_classes(facts: Facts) -> Sequence[Column]:
+    return np.arange(len(facts.names)), [name.work_class for name in facts.names]
+
+
+def _exposed_names(facts: Facts) -> Sequence[Column]:
+    work, names_ = facts.work, facts.names
+    found = coverage.exposure(work, facts.name_of, len(names_))
+    count, time_ns = _totals(facts.name_of, work, len(names_))
+    return np.arange(len(names_)), [name.work_class for name in names_], count, time_ns, found.busy, found.exposed
+
+
+def _exposed_classes(facts: Facts) -> Sequence[Column]:
+    classes, class_of = facts.classes
+    found = coverage.exposure(facts.work, class_of, len(classes))
+    return classes, *_totals(class_of, facts.work, len(classes)), found.busy, found.exposed
+
+
+def _class_overlap(facts: Facts) -> Sequence[Column]:
+    classes, class_of = facts.classes
+    one, other = np.nonzero(shared := coverage.shared_time(facts.work, class_of, len(classes)))
+    return [classes[number] for number in one], [classes[number] for number in other], shared[one, other]
+
+
+def _totals(keys: Array, work: gaps.Work, size: int) -> tuple[Array, Array]:
+    """Number of pieces of work, and sum of their times, of each key."""
+    times = np.zeros(size, dtype=np.int64)
+    np.add.at(times, keys, work.ts_end - work.ts)
+    return np.bincount(keys, minlength=size), times
+
+
+def _exposed_phases(facts: Facts) -> Sequence[Column]:
+    phases, phase_of = facts.work_phases
+    keys = phase_of + 1  # 0: outside any phase
+    size = len(phases) + 1
+    found = coverage.exposure(facts.work, keys, size)
+    count, time_ns = _totals(keys, facts.work, size)
+    there = np.flatnonzero(count)
+    told = [None, *phases]
+    return [told[key] for key in there.tolist()], *(x[there] for x in (count, time_ns, found.busy, found.exposed))
+
+
+def _chains(facts: Facts) -> Sequence[Column]:
+    found, work = facts.chains, facts.work
+    saved = found.time_ns - found.longest_ns
+    return found.chain, work.id[found.first], work.ts[found.first], found.kernels, found.time_ns, saved
+
+
+def _chain_sums(facts: Facts) -> Sequence[Column]:
+    found = facts.chains
+    chains = sorted(set(found.chain))
+    number = np.array([chains.index(chain) for chain in found.chain], dtype=np.int64)
+    sums = np.zeros((2, len(chains)), dtype=np.int64)
+    np.add.at(sums[0], number, found.time_ns)
+    np.add.at(sums[1], number, found.time_ns - found.longest_ns)
+    return chains, np.bincount(number, minlength=len(chains)), sums[0], sums[1]
+
+
+def _fused_sums(facts: Facts) -> Sequence[Column]:
+    count, times = _totals(facts.name_of, facts.work, len(facts.names))
+    chains = sorted(facts.fused)
+    rows = [sorted(facts.fused[chain]) for chain in chains]
+    return chains, [int(count[row].sum()) for row in rows], [int(times[row].sum()) for row in rows]
+
+
+def _outside_steps(facts: Facts) -> Sequence[Column]:
+    work = facts.work
+    outside = np.append(facts.call_steps, NONE)[work.call] == NONE
+    name_of = facts.name_of[outside]
+    times = np.zeros(len(facts.names), dtype=np.int64)
+    np.add.at(times, name_of, (work.ts_end - work.ts)[outside])
+    count = np.bincount(name_of, minlength=len(facts.names))
+    there = np.flatnonzero(count)
+    return there, count[there], times[there]
+
+
+_EXPOSURE = ("busy_ns DURATION", "exposed_ns DURATION")
+TABLES = {
+    "work_total": FactTable(
+        (
+            "name_id LONG", "category STRING", "name STRING", "count LONG", "time_ns DURATION",
+            "first_id JOINID(slice.id)",
+        ),
+        _work_totals,
+    ),
+    "work_class": FactTable(("name_id LONG", "class STRING"), _work_classes),
+    "exposed_name": FactTable(
+        ("name_id LONG", "class STRING", "count LONG", "time_ns DURATION", *_EXPOSURE), _exposed_names
+    ),
+    "exposed_class": FactTable(("class STRING", "count LONG", "time_ns DURATION", *_EXPOSURE), _exposed_classes),
+    "exposed_phase": FactTable(("phase STRING", "count LONG", "time_ns DURATION", *_EXPOSURE), _exposed_phases),
+    "class_overlap": FactTable(("class STRING", "beside STRING", "time_ns DURATION"), _class_overlap),
+    "chain": FactTable(
+        (
+            "chain STRING", "id JOINID(slice.id)", "ts TIMESTAMP", "kernels LONG", "time_ns DURATION",
+            "saved_ns DURATION",
+        ),
+        _chains,
+    ),
+    "chain_sum": FactTable(("chain STRING", "count LONG", "time_ns DURATION", "saved_ns DURATION"), _chain_sums),
+    "fused_sum": FactTable(("chain STRING", "count LONG", "time_ns DURATION"), _fused_sums),
+    "work_outside_steps": FactTable(
+        ("name_id LONG", "count LONG", "time_ns DURATION"), _outside_steps
+    ),
+}  # fmt: skip
