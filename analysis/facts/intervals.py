@@ -14,6 +14,8 @@ import numpy as np
 _LONGEST_LINE = 2**62
 # Numbers up to so many times their count are looked up in a table.
 _DENSE = 16
+# Intervals that are merged at once.
+_PIECE = 1 << 17
 
 
 class Line:
@@ -119,6 +121,17 @@ def _starting_in(
     return windows, order[places]
 
 
+def _merged(keys: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Keyed:
+    """Return the union of the intervals of each key, in order of key and start."""
+    some = ends > starts
+    keys, starts, ends = keys[some], starts[some], ends[some]
+    order = np.lexsort((starts, keys))
+    keys, starts, ends = keys[order], starts[order], ends[order]
+    before = ends_before(keys, starts, ends)
+    first = np.flatnonzero((before < 0) | (starts > ends[before]))
+    return keys[first], starts[first], np.maximum.reduceat(ends, first) if len(first) else ends
+
+
 class Coverage:
     """The union of intervals of each key, and how much of a window it covers.
 
@@ -127,15 +140,12 @@ class Coverage:
     """
 
     def __init__(self, keys: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> None:
-        some = ends > starts
-        keys, starts, ends = keys[some], starts[some], ends[some]
-        order = np.lexsort((starts, keys))
-        keys, starts, ends = keys[order], starts[order], ends[order]
-        before = ends_before(keys, starts, ends)
-        is_first = (before < 0) | (starts > ends[before])
-        first = np.flatnonzero(is_first)
-        self.keys, self.starts = keys[first], starts[first]
-        self.ends = np.maximum.reduceat(ends, first) if len(first) else ends
+        # Most slices lie in others: merged in pieces first, they take a tenth of the memory.
+        pieces = [slice(at, at + _PIECE) for at in range(0, len(starts), _PIECE)]
+        if len(pieces) > 1:
+            merged = [_merged(keys[piece], starts[piece], ends[piece]) for piece in pieces]
+            keys, starts, ends = (np.concatenate(columns) for columns in zip(*merged, strict=True))
+        self.keys, self.starts, self.ends = _merged(keys, starts, ends)
         # Covered before each of them, over all keys.
         self._before = np.append(0, np.cumsum(self.ends - self.starts))
         self._line = Line([self.keys], [self.starts])

@@ -80,6 +80,7 @@ def read_slices(engine: TraceProcessor) -> Slices:
     tracks: dict[tuple[int, int], int] = {}
     for track, *place in zip(*(column.tolist() for column in engine.query(_TRACKS).values()), strict=True):
         tracks.setdefault((place[0], place[1]), track)
+    engine.fed = None  # what is not kept below is freed
     track_of = np.array([tracks.get(place, -1) for place in fed.places], dtype=np.int64)
     numbers = {category: number for number, category in enumerate(CATEGORIES)}
     category = np.array([numbers.get(category, 0) for category, _ in fed.labels], dtype=np.int8)
@@ -89,7 +90,7 @@ def read_slices(engine: TraceProcessor) -> Slices:
             names.setdefault(label, len(names)) if is_work else -1
             for label, is_work in zip(fed.labels, np.isin(category, _WORK).tolist(), strict=True)
         ],
-        dtype=np.int64,
+        dtype=np.int32,
     )
     return Slices(fed.ts, fed.ts_end, track_of[fed.place], category[fed.label], name[fed.label], tuple(names))
 
