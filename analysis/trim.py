@@ -20,8 +20,9 @@ import msgspec
 import numpy as np
 from msgspec import to_builtins
 
+from molprof.analysis.facts import GPU_WORK
 from molprof.analysis.frame import read_frame
-from molprof.analysis.reader.categories import GPU_WORK, fed_category
+from molprof.analysis.reader.categories import fed_category
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import ABSENT, FLOW_PHASES, STACK_CATEGORY
 from molprof.analysis.reader.load import MANIFEST_HINT

@@ -41,11 +41,11 @@ def find_chains(work: Work, name_of: Array, forms: Sequence[Form]) -> Chains:
     size = int(names.max(initial=-1)) + 1
     rows: list[tuple[str, Array, int]] = []
     for form in forms:
-        length = len(form.names)
-        starts = np.flatnonzero((left >= length) & _are(form.names[0], size)[names])
-        for place in range(1, length):
+        places = len(form.names)
+        starts = np.flatnonzero((left >= places) & _are(form.names[0], size)[names])
+        for place in range(1, places):
             starts = starts[_are(form.names[place], size)[names[starts + place]]]
-        rows.append((form.chain, starts, length))
+        rows.append((form.chain, starts, places))
     start = np.concatenate([row[1] for row in rows]) if rows else np.empty(0, dtype=np.int64)
     length = np.concatenate([np.full(len(row[1]), row[2]) for row in rows]) if rows else start
     number = np.repeat(np.arange(len(rows)), [len(row[1]) for row in rows])

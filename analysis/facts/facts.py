@@ -77,7 +77,8 @@ class Facts(WorkFacts):
     def _all_idle(self, starts: Array, ends: Array) -> Array:
         """How long no device worked in each window, ns."""
         none = np.zeros(len(starts), dtype=np.int64)
-        return ends - starts - self._busy.covered(none, starts, ends)
+        idle: Array = ends - starts - self._busy.covered(none, starts, ends)
+        return idle
 
     @cached_property
     def _busy(self) -> Coverage:

@@ -85,7 +85,8 @@ def device_gaps(work: Work) -> Gaps:
 def _is_late(work: Work, following: Array, ts: Array) -> Array:
     """Return whether work that ends gaps begins late after its call, where the call is recorded."""
     call_end = work.call_end[following]
-    return work.ts[following] - call_end > np.maximum(LATE_NS, call_end - ts)
+    is_late: Array = work.ts[following] - call_end > np.maximum(LATE_NS, call_end - ts)
+    return is_late
 
 
 def queue_depth(work: Work, devices: Array, moments: Array) -> Array:

@@ -31,7 +31,8 @@ def looked_up(numbers: Array, values: Mapping[int, int]) -> Array:
     for number, value in values.items():
         if number < len(table) - 1:
             table[number] = value
-    return table[numbers]
+    found: Array = table[numbers]
+    return found
 
 
 class Source:
@@ -56,9 +57,9 @@ class Source:
         return looked_up(tracks, self._track_ranks)
 
     @cached_property
-    def _threads(self) -> dict[tuple[int, int], int]:
+    def _threads(self) -> dict[tuple[int | None, int | None], int]:
         """The track of each thread by process and thread number: its first."""
-        found: dict[tuple[int, int], int] = {}
+        found: dict[tuple[int | None, int | None], int] = {}
         for track, upid, tid in self.rows(_THREADS, None):
             found.setdefault((upid, tid), track)
         return found

@@ -202,12 +202,14 @@ class WorkFacts(Source):
         """The index of each piece of work's name."""
         order = {name: number for number, name in enumerate(sorted(self.slices.names))}
         number_of = np.array([order[name] for name in self.slices.names], dtype=np.int64)
-        return number_of[self.slices.name[self.work.id]]
+        found: Array = number_of[self.slices.name[self.work.id]]
+        return found
 
     @cached_property
     def is_kernel(self) -> Array:
         """Whether each piece of work is a kernel, and no copy or set."""
-        return self.slices.category[self.work.id] == KERNEL
+        found: Array = self.slices.category[self.work.id] == KERNEL
+        return found
 
     @cached_property
     def is_collective(self) -> Array:

@@ -36,7 +36,8 @@ def is_of(known: Known, name_of: np.ndarray, classes: Collection[str], names: Co
     """Whether each piece of work, by the index of its name, is of these classes, and of these names if given: bool."""
     told = known.facts.names
     wanted = [name.work_class in classes and (not names or name.name in names) for name in told]
-    return np.array(wanted, dtype=bool)[name_of]
+    found: np.ndarray = np.array(wanted, dtype=bool)[name_of]
+    return found
 
 
 def of_launches(known: Known) -> list[Row]:

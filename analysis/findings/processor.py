@@ -242,7 +242,7 @@ def processor_syncs(known: Known) -> Found | None:
     )
 
 
-def _copies_from_host(known: Known) -> dict[str, int]:
+def _copies_from_host(known: Known) -> dict[str, int | float]:
     """Number and times of copies from the host in steps, and how long gaps with nothing queued lay in their calls."""
     rows, idle = known.frame(_FROM_HOST), known.facts.idle
     dur, size, ts, call_ns = (rows[name].astype(np.int64) for name in ("dur", "bytes", "ts", "call_ns"))

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
+from molprof.analysis.facts import GPU_CALLS, GPU_WORK
 from molprof.analysis.reader import Clock, Condition
-from molprof.analysis.reader.categories import GPU_CALLS, GPU_WORK
 from molprof.analysis.reader.survey import Survey
 
 _HOST = ("cpu_op", "user_annotation", *GPU_CALLS)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from molprof.analysis.reader.categories import GPU_CALLS, GPU_WORK
+from molprof.analysis.facts import GPU_CALLS, GPU_WORK
 from molprof.analysis.reader.text import MOST_CHARACTERS, bounded, exact_float, plain_lines
 from molprof.queries import marks_phase
 

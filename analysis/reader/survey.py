@@ -12,8 +12,9 @@ import numpy as np
 from isal import isal_zlib
 from msgspec import Struct, field
 
+from molprof.analysis.facts import GPU_CALLS
 from molprof.analysis.facts.lanes import assign_lanes, time_order
-from molprof.analysis.reader.categories import GPU_CALLS, INCOMPLETE, KNOWN, fed_category
+from molprof.analysis.reader.categories import INCOMPLETE, KNOWN, fed_category
 from molprof.analysis.reader.document import CHROME_HINT
 from molprof.analysis.reader.events import SLICE_PHASES, STACK_CATEGORY, Id, is_mark, usable_args
 from molprof.analysis.reader.part import Label, Part, numbered

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from isal import isal_zlib
 
-from molprof.analysis.reader.categories import GPU_CALLS, GPU_WORK
+from molprof.analysis.facts import GPU_CALLS, GPU_WORK
 from molprof.analysis.reader.packets.events import KEY_CATEGORY, ArgsOf, Clocks, RenderStages, Sequence, counted
 from molprof.analysis.reader.packets.runs import Linked, check_one_run, check_written_once
 from molprof.analysis.reader.packets.stream import DamageError, packet_class, packets, unpacked
