@@ -52,18 +52,6 @@ RETURNS TableOrSubquery AS (
   )
 );
 
--- Whether a call started in a lane. The engine chooses tracks much faster than it joins them.
-CREATE PERFETTO MACRO _molprof_in_lane(call ColumnName, lane ColumnName)
-RETURNS Expr AS (
-  $call.ts >= $lane.ts
-  AND $call.ts < $lane.ts_end
-  AND $call.track_id IN (
-    SELECT track.id
-    FROM _molprof_thread_track AS track
-    WHERE track.upid = $lane.upid AND ($lane.tid IS NULL OR track.tid = $lane.tid)
-  )
-);
-
 -- The number behind a key in a name, such as 12 behind ' step='; null without the key. CAST reads the leading digits.
 CREATE PERFETTO MACRO _molprof_number(name Expr, key Expr)
 RETURNS Expr AS (

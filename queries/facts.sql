@@ -439,6 +439,18 @@ SELECT
 FROM _molprof_fact
 WHERE fact = 'phase_run';
 
+CREATE PERFETTO TABLE _molprof_fact_slice_step_run(
+  step_id JOINID(slice.id),
+  first_id JOINID(slice.id),
+  last_id JOINID(slice.id)
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id,
+  EXTRACT_ARG(arg_set_id, 'args.first_id') AS first_id,
+  EXTRACT_ARG(arg_set_id, 'args.last_id') AS last_id
+FROM _molprof_fact
+WHERE fact = 'slice_step_run';
+
 CREATE PERFETTO TABLE _molprof_fact_step_sum(
   step_id JOINID(slice.id),
   launches LONG,

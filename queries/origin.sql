@@ -20,7 +20,6 @@ INCLUDE PERFETTO MODULE molprof.gpu_work;
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
 INCLUDE PERFETTO MODULE molprof.modules;
 INCLUDE PERFETTO MODULE molprof.phases;
-INCLUDE PERFETTO MODULE molprof.step_lanes;
 INCLUDE PERFETTO MODULE molprof.steps;
 
 -- Slices that the reader moved to a lane, and their own thread: the outermost, named ranges, and what is right inside.
@@ -282,11 +281,11 @@ ORDER BY path;
 CREATE PERFETTO TABLE _molprof_origin_step AS
 SELECT
   slice.id,
-  lane.id AS step_id
-FROM _molprof_step_lane AS lane
+  run.step_id
+FROM _molprof_fact_slice_step_run AS run
 CROSS JOIN slice
 WHERE
-  _molprof_in_lane!(slice, lane)
+  slice.id BETWEEN run.first_id AND run.last_id
   AND slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver', 'cpu_instant_event')
 ORDER BY slice.id;
 

@@ -31,20 +31,10 @@ def work_of(pieces: list[Piece]) -> gaps.Work:
     return gaps.Work(index, device, np.zeros_like(ts), ts, ts + length, call, call_ts, call_ts)
 
 
-def nested(rows: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Rows of thread, start and end in order, without those that partly overlap an earlier one."""
-    found: list[tuple[int, int, int]] = []
-    for thread, start, length in sorted(rows, key=lambda row: (row[1], -row[2])):
-        end = start + length
-        if all(thread != one[0] or start >= one[2] or end <= one[2] for one in found):
-            found.append((thread, start, end))
-    return found
-
-
 @few
 @hypothesis.given(INTERVALS)
 def test_the_innermost_phase_is_the_last_that_began(rows: list[tuple[int, int, int]]) -> None:
-    phases = nested(rows)
+    phases = [(on, start, start + length) for on, start, length in sorted(rows, key=lambda row: (row[1], -row[2]))]
     thread, ts, ts_end = np.array(phases, dtype=np.int64).reshape(-1, 3).T
     lanes = innermost(Phases(np.arange(len(phases)), thread, ts, ts_end))
     found = [

@@ -87,9 +87,10 @@ def _operator_steps(facts: Facts) -> Sequence[Column]:
     return ids[steps != NONE], steps[steps != NONE]
 
 
-def _phase_runs(facts: Facts) -> Sequence[Column]:
-    ids = facts.slices.of(OPERATOR, RUNTIME, DRIVER, INSTANT) if facts.phase_lanes else np.empty(0, dtype=np.int64)
-    return _runs(ids, facts.placed(ids, facts.phase_lanes))
+def _slice_runs(facts: Facts, lanes: Lanes) -> Sequence[Column]:
+    """The runs of operators, calls and instants that began in one of some lanes."""
+    ids = facts.slices.of(OPERATOR, RUNTIME, DRIVER, INSTANT) if lanes else np.empty(0, dtype=np.int64)
+    return _runs(ids, facts.placed(ids, lanes))
 
 
 def _runs(numbers: Array, groups: Array) -> Sequence[Column]:
@@ -166,7 +167,12 @@ TABLES = {
     "operator_step": FactTable(("id JOINID(slice.id)", "step_id JOINID(slice.id)"), _operator_steps),
     "leaf_operator": FactTable(("id JOINID(slice.id)",), lambda facts: [facts.leaf_operators]),
     "phase_run": FactTable(
-        ("phase_id JOINID(slice.id)", "first_id JOINID(slice.id)", "last_id JOINID(slice.id)"), _phase_runs
+        ("phase_id JOINID(slice.id)", "first_id JOINID(slice.id)", "last_id JOINID(slice.id)"),
+        lambda facts: _slice_runs(facts, facts.phase_lanes),
+    ),
+    "slice_step_run": FactTable(
+        ("step_id JOINID(slice.id)", "first_id JOINID(slice.id)", "last_id JOINID(slice.id)"),
+        lambda facts: _slice_runs(facts, facts.step_lanes),
     ),
     "step_sum": FactTable(("step_id JOINID(slice.id)", *_CALL_SUMS), _step_sums),
     "phase_sum": FactTable(("phase_id JOINID(slice.id)", *_CALL_SUMS), _phase_sums),
