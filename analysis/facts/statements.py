@@ -14,7 +14,7 @@ NO_MODULE = "CREATE PERFETTO VIEW _molprof_facts_are_there AS SELECT 1 AS are_th
 _MODULE_HEAD = f"""\
 -- The facts that molprof computes of a trace, as tables that the other modules read: from a file of `molprof export`.
 --
--- Made from TABLES of analysis/facts/tables.py, which a test compares. molprof itself makes the tables without it.
+-- Made from TABLES of analysis/facts/tables/, which a test compares. molprof itself makes the tables without it.
 
 -- Fails where there are no facts: tables without rows would look like a trace in which nothing happened.
 CREATE PERFETTO TABLE _molprof_facts_are_there AS
