@@ -23,17 +23,6 @@ _MARK = re.compile(r"^ +\('\w+', '\w+', ('\w+'|NULL), '([^']+)', '([^']+)'\),?$"
 _UNMARKED_FILE = re.compile(r"^ +\('([^']+\.py)'\),?$", re.MULTILINE)
 
 
-def included(sql: str) -> frozenset[str]:
-    """The modules of the package that SQL includes, and those that these include, without the package's name."""
-    found = INCLUDE.findall(sql)
-    return frozenset(found).union(*map(_included_by, found))
-
-
-@functools.cache
-def _included_by(module: str) -> frozenset[str]:
-    return included(modules()[f"{PACKAGE}.{module}"])
-
-
 # Tables that molprof computes from the trace (analysis/facts), and adds when SQL that reads one is asked.
 _FACT = re.compile(r"\b_molprof_fact_(\w+)")
 _CREATE_WORD = re.compile(r"^CREATE PERFETTO\b", re.MULTILINE)

@@ -76,7 +76,7 @@ def _are(wanted: frozenset[int], size: int) -> Array:
 
 
 def _inside_longer(start: Array, length: Array) -> Array:
-    """Return whether a longer chain holds each one: bool. The longest has some places, so that few are compared."""
+    """Return whether each chain lies in a longer one: bool."""
     inside = np.zeros(len(start), dtype=bool)
     for longer in np.unique(length).tolist():
         starts = np.unique(start[length == longer])

@@ -27,7 +27,7 @@ NO_STREAM = -(2**62)
 LATE_NS = 100_000
 # A shorter gap between queued work is a pause of the device.
 PAUSE_NS = 5_000
-# Findings tell longer gaps apart from the others.
+# Findings report longer gaps apart from the others.
 LONG_NS = 1_000_000
 # What was queued when a gap began.
 NOT_RECORDED, QUEUED, NOTHING, LATE = range(4)  # the call is not recorded; work; nothing; nothing, and it starts late

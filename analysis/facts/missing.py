@@ -106,14 +106,14 @@ def missing_time(facts: Facts) -> list[tuple[str, str | None, int, int]]:
         return []
     trace_end = int(facts.slices.ts_end[facts.slices.of(*RECORDED)].max())
     idle = Coverage(work.device[facts.gaps.next], facts.gaps.ts, facts.gaps.ts_end)
-    found = []
+    # Work stands in order of device and start.
+    devices, begins = np.unique(work.device, return_index=True)
+    ts, ts_end = work.ts[begins], np.maximum.reduceat(work.ts_end, begins)
+    found: list[tuple[str, str | None, int, int]] = []
     for place, _, _, first, _ in places:
-        for device, name in enumerate(facts.devices):
-            mine = work.device == device
-            ts, ts_end = int(work.ts[mine].min()), int(work.ts_end[mine].max())
-            inside = idle.covered(np.array([device]), np.array([min(first, ts_end)]), np.array([ts_end]))
-            outside = max(0, ts - first) + max(0, trace_end - max(ts_end, first))
-            found.append((place, name, int(inside[0]), outside))
+        inside = idle.covered(devices, np.minimum(first, ts_end), ts_end)
+        outside = np.maximum(0, ts - first) + np.maximum(0, trace_end - np.maximum(ts_end, first))
+        found += [(place, *row) for row in zip(facts.devices, inside.tolist(), outside.tolist(), strict=True)]
     return found
 
 

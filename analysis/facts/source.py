@@ -26,7 +26,7 @@ Lanes = list[tuple[int, int, int, int | None, int | None]]
 
 
 def looked_up(numbers: Array, values: Mapping[int, int]) -> Array:
-    """The value of each number, which are small and at least -1; NONE where it has none."""
+    """Return the value of each number by `values`; NONE where it has none. The numbers are -1 or small indices."""
     table = np.full(int(numbers.max(initial=-1)) + 2, NONE)  # the last is that of -1
     for number, value in values.items():
         if number < len(table) - 1:

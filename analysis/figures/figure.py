@@ -39,7 +39,7 @@ class TableQuery(Struct, frozen=True):
     needs_run: bool | None = False  # only for a run that molprof captured; None: only for other traces
     optional: bool = False  # left out where it has no rows
     of_masks: bool = False  # only for traces in which `any_masks` finds them
-    more: Query | None = None  # whose rows follow: of GPU work, while another process answers for the host
+    more: Query | None = None  # whose rows follow
     made: Callable[[Table], Table] | None = None  # what becomes of the rows
 
     @property
