@@ -1,4 +1,4 @@
--- Collectives: kernels of NCCL, RCCL and the like, in which ranks exchange data.
+-- Collectives: kernels of NCCL, RCCL, DeepEP and the like, in which ranks exchange data, and what perhaps does.
 --
 -- What a kernel does is in its args, where torch recorded them, else in its name; NCCL's SendRecv is whatever the annotation
 -- around its launch says (nccl:all_to_all). Sizes are in its args, else in that annotation, which older versions of torch
@@ -14,7 +14,7 @@ INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
 
--- Kernels that are collectives by their name or by their args.
+-- Kernels that are collectives by their name or by their args, or perhaps by where they run.
 CREATE PERFETTO TABLE _molprof_collective_kernel AS
 SELECT
   work.id,
@@ -33,7 +33,7 @@ SELECT
         ),
         NULL
       ),
-      work.name
+      IIF(class.class = 'collective', work.name, 'perhaps')
     ) AS TEXT
   ) AS called,
   CAST(EXTRACT_ARG(slice.arg_set_id, 'args.Process Group Name') AS TEXT) AS group_name,
@@ -50,7 +50,7 @@ JOIN slice USING (id)
 JOIN molprof_work_class AS class ON class.category = work.category AND class.name = work.name
 WHERE
   work.category = 'kernel'
-  AND (class.class = 'collective' OR EXTRACT_ARG(slice.arg_set_id, 'args.Collective name') IS NOT NULL)
+  AND (class.class IN ('collective', 'perhaps communication') OR EXTRACT_ARG(slice.arg_set_id, 'args.Collective name') IS NOT NULL)
 ORDER BY work.id;
 
 -- Elements of the tensors of annotations around collectives; null for several with a shape that is not recorded.
@@ -138,8 +138,9 @@ CREATE PERFETTO TABLE molprof_collective(
   dur DURATION,
   -- Name of the kernel.
   name STRING,
-  -- allreduce, allgather, reducescatter, alltoall, broadcast, sendrecv, send, recv, reduce, gather, scatter, barrier, or
-  -- other.
+  -- allreduce, allgather, reducescatter, alltoall, broadcast, sendrecv, send, recv, reduce, gather, scatter, barrier;
+  -- dispatch, combine (of tokens to experts) and notify, which prepares them; perhaps: of the class perhaps
+  -- communication; or other.
   operation STRING,
   -- Name of the process group; null where not recorded.
   group_name STRING,
@@ -179,6 +180,10 @@ WITH
         WHEN called GLOB '*allgather*' THEN 'allgather'
         WHEN called GLOB '*reducescatter*' THEN 'reducescatter'
         WHEN called GLOB '*alltoall*' THEN 'alltoall'
+        WHEN called = 'perhaps' THEN 'perhaps'
+        WHEN called GLOB '*notify*' THEN 'notify'
+        WHEN called GLOB '*dispatch*' THEN 'dispatch'
+        WHEN called GLOB '*combine*' THEN 'combine'
         WHEN called GLOB '*broadcast*' THEN 'broadcast'
         WHEN called GLOB '*sendrecv*' THEN 'sendrecv'
         WHEN called GLOB '*send*' THEN 'send'

@@ -1,8 +1,10 @@
 -- GPU work by class: what each kernel, copy and set does.
 --
 -- Classes: attention, matmul, norm, elementwise, reduce, softmax, sort/top-k, copy, cat, fill, index/scatter/gather,
--- embedding/rotary, cache-write, collective, other; memcpy by direction; memset. The name of a kernel decides, and where
--- no pattern knows it that of the operator that launched the first of its kind.
+-- embedding/rotary, cache-write, optimizer, collective, perhaps communication, other; memcpy by direction; memset. The
+-- name of a kernel decides, and where no pattern knows it that of the operator that launched the first of its kind. What
+-- is of no class then is perhaps communication if most of its kernels run on streams of collectives, where nothing
+-- computes, or are called inside a collective (record_param_comms, nccl:all_reduce); else other.
 --
 -- Example:
 --   SELECT class, count, time_ns, time_ratio, names

@@ -109,7 +109,7 @@ BUILT_IN = (
     Expectation("fewer_launches_per_molecule", "fewer launches per molecule", "launches_per_molecule", "lower"),
     Expectation(
         "fewer_elementwise_per_attention",
-        "fewer elementwise kernels per attention kernel",
+        "fewer kernels named elementwise per attention kernel",
         "elementwise_to_attention",
         "lower",
     ),

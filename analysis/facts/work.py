@@ -12,6 +12,7 @@ from molprof.analysis.facts import gaps
 from molprof.analysis.facts.chains import NO_CHAINS, Chains, Form, find_chains
 from molprof.analysis.facts.gaps import NO_STREAM, NONE, Array
 from molprof.analysis.facts.graphs import UNKNOWN, GraphWork, Nodes, Replays, replays
+from molprof.analysis.facts.intervals import Coverage
 from molprof.analysis.facts.patterns import Glob, first_matches, lowered
 from molprof.analysis.facts.slices import KERNEL
 from molprof.analysis.facts.source import Source
@@ -49,6 +50,16 @@ SELECT id, IFNULL(graph_id, {UNKNOWN}) AS graph_id, IFNULL(node_id, {UNKNOWN}) A
 FROM _molprof_graph_work
 """
 _COLLECTIVES = "SELECT id FROM molprof_collective"
+# What torch records around a call of a library of collectives; gloo and mpi run on the CPU.
+_COLLECTIVE_CALLS = """
+SELECT id FROM slice
+WHERE (category = 'cpu_op' AND name = 'record_param_comms') OR (category = 'user_annotation' AND name GLOB '*ccl:*')
+"""
+OTHER, COLLECTIVE, PERHAPS = "other", "collective", "perhaps communication"
+# Classes of kernels in which devices exchange data, by their name or perhaps.
+COMMUNICATION = (COLLECTIVE, PERHAPS)
+# What a stream of collectives runs too: it prepares and moves their data.
+_AROUND_COLLECTIVES = ("copy", "cat", "fill", "index/scatter/gather", "sort/top-k")
 
 
 class WorkName(Struct, frozen=True):
@@ -178,8 +189,49 @@ class WorkFacts(Source):
         known = dict(zip(distinct, first_matches(distinct, patterns), strict=True))
         for kernel in unknown:
             number = known.get(operators.get(kernel, ""))
-            classes[kernel] = "other" if number is None else names[number]
-        return {kernel: work_class or "other" for kernel, work_class in classes.items()}
+            classes[kernel] = OTHER if number is None else names[number]
+        told = {kernel: work_class or OTHER for kernel, work_class in classes.items()}
+        return told | dict.fromkeys(self._perhaps_communication(told), PERHAPS)
+
+    def _perhaps_communication(self, classes: dict[str, str]) -> list[str]:
+        """Kernels of no known class of which at least half run on a stream of collectives, or are called inside one.
+
+        A stream of collectives runs at least one, and no kernel that computes.
+        """
+        kernels = [classes.get(name) if category == "kernel" else None for category, name in sorted(self.slices.names)]
+        if OTHER not in kernels:
+            return []
+        work = self.work
+        is_other, is_collective, computes = (
+            np.array(chosen, dtype=bool)[self.name_of]
+            for chosen in (
+                [kind == OTHER for kind in kernels],
+                [kind == COLLECTIVE for kind in kernels],
+                [kind not in (None, OTHER, COLLECTIVE, *_AROUND_COLLECTIVES) for kind in kernels],
+            )
+        )
+        streams, stream = np.unique(work.stream, return_inverse=True)
+        stream = work.device * len(streams) + stream.reshape(-1)
+        size = len(self.devices) * len(streams)
+        collectives, others = (np.bincount(stream, chosen, size) for chosen in (is_collective, computes))
+        is_of_collectives = ((collectives > 0) & (others == 0))[stream] & (work.stream != NO_STREAM)
+        inside = (is_of_collectives | self._is_called_in_collective)[is_other]
+        count, where = (np.bincount(self.name_of[is_other], weights, len(kernels)) for weights in (None, inside))
+        names = [name for _, name in sorted(self.slices.names)]
+        return [names[number] for number in np.flatnonzero((count > 0) & (2 * where >= count)).tolist()]
+
+    @property
+    def _is_called_in_collective(self) -> Array:
+        """Whether the call that started each piece of work lies in one of a library of collectives."""
+        (ids,) = self.numbers(_COLLECTIVE_CALLS, None)
+        track = self._own_tracks(self.slices.track[ids])
+        known = track != NONE
+        around = Coverage(track[known], self.slices.ts[ids][known], self.slices.ts_end[ids][known])
+        calls, call = self.calls, self.work.call
+        if not known.any() or not len(calls.id):
+            return np.zeros(len(call), dtype=bool)
+        found: Array = around.covered(np.maximum(calls.own_track, 0), calls.ts, calls.ts + 1) > 0
+        return (call != NONE) & (found & (calls.own_track != NONE))[call]
 
     def _operators_of_first(self, kernels: list[str]) -> dict[str, str]:
         """The innermost operator around the call that started the first kernel of each name, where there is one."""

@@ -16,7 +16,7 @@ from molprof.common.values import Unit, Value, per
 
 _KINDS = TableQuery(
     "work_kinds",
-    "Copies, cats, attention, elementwise and masking kernels, and memory copies (kinds overlap)",
+    "Copies, cats, attention, kernels named elementwise or as masks are, and memory copies (kinds overlap)",
     "SELECT kind, count, time_ns, step_count, step_time_ns FROM molprof_work_kind"
     " WHERE (SELECT SUM(count) FROM molprof_work_kind) > 0 ORDER BY kind",
 )
@@ -33,7 +33,9 @@ _ENERGY = TableQuery(
     "counters",
 )
 # Ids and labels of kinds of work, as of molprof_work_kind.
-_KERNEL_KINDS = ("copy", "cat", "attention", "elementwise")
+_KERNEL_KINDS = {kind: f"{kind} kernels" for kind in ("copy", "cat", "attention")}
+# By name, whatever the class: copies, fills and more are made with elementwise kernels.
+_KERNEL_KINDS["elementwise"] = "kernels named elementwise"
 _MEMORY_KINDS = {"memcpy_htod": "memcpy HtoD", "memcpy_dtoh": "memcpy DtoH", "memcpy_dtod": "memcpy DtoD"}
 _TOKENS_SQL = STEPS_SQL.replace("steps", "tokens", 1)
 
@@ -222,11 +224,11 @@ KERNELS = (
     _mean("kernels", "molecule", "kernels per molecule", "Kernels", "gpu_work"),
 )
 WORK = (
-    *(figure for kind in _KERNEL_KINDS for figure in _of_kinds(f"{kind}_kernels", f"{kind} kernels", kind)),
+    *(figure for kind, label in _KERNEL_KINDS.items() for figure in _of_kinds(f"{kind}_kernels", label, kind)),
     Figure(
         "elementwise_to_attention",
         "Work by kind",
-        "elementwise kernels per attention kernel",
+        "kernels named elementwise per attention kernel",
         "number",
         of_gpu(_elementwise_to_attention),
         _elementwise_sql,

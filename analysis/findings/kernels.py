@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from molprof.analysis.facts import coverage
+from molprof.analysis.facts.work import COMMUNICATION, OTHER, PERHAPS
 from molprof.analysis.findings.around import is_of, of_work
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.places import listed, places_of
@@ -11,6 +13,8 @@ from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.findings.work import (
     POINTWISE,
     SMALL_SHARE,
+    all_but_longest,
+    alone_ns,
     gpu_share,
     located,
     runs_of,
@@ -18,6 +22,7 @@ from molprof.analysis.findings.work import (
     sequence,
     summed,
     work_by_name,
+    work_of,
 )
 from molprof.analysis.frame import Frame
 from molprof.common.values import count_text, counted, cut, percent_text, short_name, time_text
@@ -41,7 +46,7 @@ _UNALIGNED = ("*_align1>*", "*_align2>*", "*_align1", "*_align2")
 
 @rule(
     id="elementwise_chains",
-    title="Chains of elementwise kernels",
+    title="Chains of small kernels that one kernel could be",
     fix="Make each chain one kernel: torch.compile the function, or call a fused norm, rotary or activation.",
     explanation="Each kernel reads and writes in memory what the next one reads again; one kernel would do so once.",
     query="kernel_classes",
@@ -64,11 +69,14 @@ def elementwise_chains(known: Known) -> Found | None:
     runs = [run for run in runs_of(is_of(known, work["name"], POINTWISE), same_stream(work)) if run[1] - run[0] > 1]
     if not runs:
         return None
-    # Sums and maxima from each edge to the next: of runs, and of what lies between them.
-    edges, duration = np.array(runs).ravel(), np.append(work["dur"], 0)
-    whole, longest = (amounts.reduceat(duration, edges)[::2] for amounts in (np.add, np.maximum))
-    lengths = edges[1::2] - edges[::2]
-    count, chain_ns, saved_ns = int(lengths.sum()), int(whole.sum()), int((whole - longest).sum())
+    starts, stops = np.array(runs).T
+    lengths, sums = stops - starts, np.append(0, np.cumsum(work["dur"]))
+    saved = all_but_longest(work["dur"], starts, lengths)
+    count, chain_ns, saved_ns = (
+        int(lengths.sum()),
+        int((sums[stops] - sums[starts]).sum()),
+        int(work["dur"][saved].sum()),
+    )
     if not saved_ns:
         return None
     fix = "They are compiled or fused already in part: look at what stays apart (TORCH_LOGS=fusion)."
@@ -79,16 +87,28 @@ def elementwise_chains(known: Known) -> Found | None:
         {"kernels": count, "chains": len(runs), "chain_ns": chain_ns, "saved_ns": saved_ns},
         fix=fix if known.compiled else "",
     )
-    return located(known, found, saved_ns, "all kernels of each chain but its longest", POINTWISE)
+    saved = work["index"][saved]
+    return located(known, found, saved_ns, "all kernels of each chain but its longest", POINTWISE, saved)
 
 
 def _chains(known: Known) -> Frame:
-    """Chains of kernels by start: chain, ts, saved_ns."""
+    """Chains of kernels by start: chain, ts, saved_ns, first, kernels."""
     found, work = known.facts.chains, known.facts.work
     order = np.lexsort((work.id[found.first], work.ts[found.first]))
     columns = {"chain": np.array(found.chain, dtype=object), "ts": work.ts[found.first]}
-    columns["saved_ns"] = found.time_ns - found.longest_ns
+    columns |= {"saved_ns": found.time_ns - found.longest_ns, "first": found.first, "kernels": found.kernels}
     return Frame(columns).where(order)
+
+
+def _saved(known: Known, chains: Frame) -> np.ndarray:
+    """All kernels of each chain but its longest, as indices of work."""
+    work = known.facts.work
+    order = np.lexsort((work.id, work.ts, work.stream, work.device))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    duration = (work.ts_end - work.ts)[order]
+    found: np.ndarray = order[all_but_longest(duration, place[chains["first"]], chains["kernels"])]
+    return found
 
 
 @rule(
@@ -115,7 +135,7 @@ def library_chains(known: Known) -> Found | None:
     if not (saved_ns := int(rows["saved_ns"].sum())):
         return None
     chains: dict[str, list[int]] = {}
-    for chain, _, saved in rows.rows():
+    for chain, saved in zip(rows["chain"].tolist(), rows["saved_ns"].tolist(), strict=True):
         item = chains.setdefault(chain, [0, 0])
         item[0], item[1] = item[0] + 1, item[1] + saved
     told = [
@@ -124,10 +144,11 @@ def library_chains(known: Known) -> Found | None:
         for chain, (count, ns) in sorted(chains.items(), key=lambda item: -item[1][1])
     ]
     done = [f"{row['fused_count']:,} x {chain}" for chain, row in known_by.items() if row["fused_count"]]
+    gain_ns = min(saved_ns, alone_ns(known, _saved(known, rows)))
     return Found(
         "; ".join(told) + (f". Already one kernel: {', '.join(done)}" if done else ""),
         {"chains": sum(count for count, _ in chains.values()), "saved_ns": saved_ns},
-        known.gain(gpu_share(known, saved_ns), "all kernels of each chain but its longest"),
+        known.gain(gpu_share(known, gain_ns), "all kernels of each chain but its longest"),
         part_of=("elementwise_chains",) if {*chains} <= _POINTWISE_CHAINS else (),
     )
 
@@ -147,7 +168,8 @@ def copies(known: Known) -> Found | None:
 
     Gain: their time.
     """
-    count, time_ns = summed(work_by_name(known, *_COPIES))
+    chosen = work_by_name(known, *_COPIES)
+    count, time_ns = summed(chosen)
     if not count or (ratio := gpu_share(known, time_ns)) < _LEAST_COPIES * known.scope.wall_ratio:
         return None
     found = Found(
@@ -156,7 +178,7 @@ def copies(known: Known) -> Found | None:
         {"copies": count, "gpu_ns": time_ns},
         part_of=("elementwise_chains",),
     )
-    return located(known, found, time_ns, "time in copies on the GPU", _COPIES)
+    return located(known, found, time_ns, "time in copies on the GPU", _COPIES, work_of(known, chosen))
 
 
 @rule(
@@ -171,22 +193,42 @@ def copies(known: Known) -> Found | None:
     weight=0.7,
 )
 def communication(known: Known) -> Found | None:
-    """Fires where collectives run for 2 % of the time with nothing else on the GPU.
+    """Fires where communication runs for 2 % of the time with nothing else on the GPU: collectives, and kernels of
+    unknown names on streams of collectives or called inside one.
 
-    Gain: the time in which collectives run on a device and nothing else does.
+    Gain: the time in which communication runs on a device and nothing else does.
     """
-    count, all_ns = summed(work_by_name(known, "collective"))
+    chosen = work_by_name(known, *COMMUNICATION)
+    count, all_ns = summed(chosen)
     if not count:
         return None
+    perhaps, perhaps_ns = summed(item for item in chosen if item.kind == PERHAPS)
+    what = [counted(count - perhaps, "collective")] if count > perhaps else []
+    if perhaps:
+        what.append(f"{counted(perhaps, 'kernel')} of unknown name ({time_text(perhaps_ns)}, perhaps communication)")
     exposed_ns, hideable_ns = known.exposed["exposed_ns"], known.exposed["hideable_ns"]
     waits = known.stream_waits
     found = Found(
-        f"{counted(count, 'collective')} take {time_text(all_ns)}, {time_text(exposed_ns)} of it with nothing else on "
-        f"the GPU: {percent_text(gpu_share(known, exposed_ns))} of the time. At most {time_text(hideable_ns)} fits "
-        f"beside other work; which work waits for it is not recorded ({counted(waits, 'stream wait')})",
-        {"collectives": count, "time_ns": all_ns, "exposed_ns": exposed_ns, "hideable_ns": hideable_ns, "waits": waits},
+        f"{' and '.join(what)} take {time_text(all_ns)}, {time_text(exposed_ns)} of it with nothing else on "
+        f"the GPU: {percent_text(gpu_share(known, exposed_ns))} of the time{_most_exposed(known, exposed_ns)}. At most "
+        f"{time_text(hideable_ns)} fits beside other work; which work waits for it is not recorded "
+        f"({counted(waits, 'stream wait')})",
+        {"collectives": count - perhaps, "time_ns": all_ns, "exposed_ns": exposed_ns, "hideable_ns": hideable_ns}
+        | {"waits": waits}
+        | ({"perhaps": perhaps, "perhaps_ns": perhaps_ns} if perhaps else {}),
     )
-    return located(known, found, exposed_ns, "collectives that nothing else runs beside", ("collective",))
+    return located(known, found, exposed_ns, "communication that nothing else runs beside", COMMUNICATION)
+
+
+def _most_exposed(known: Known, exposed_ns: int) -> str:
+    """The kernel of communication that nothing else runs beside for longest, if some of the time is another's."""
+    facts = known.facts
+    exposed = coverage.exposure(facts.work, facts.name_of, len(facts.names)).exposed.tolist()
+    names = [(ns, name.name) for ns, name in zip(exposed, facts.names, strict=True) if name.work_class in COMMUNICATION]
+    most_ns, name = max(names)
+    if not 0 < most_ns < exposed_ns:
+        return ""
+    return f", most of it, {time_text(most_ns)}, in {cut(short_name(name), _NAME)}"
 
 
 @rule(
@@ -200,21 +242,27 @@ def communication(known: Known) -> Found | None:
     weight=0.3,
 )
 def dominant_kernel(known: Known) -> Found | None:
-    """Fires where the kernel of one name takes 20 % of the time.
+    """Fires where the kernel of one name, other than communication, takes 20 % of the time.
 
-    Gain: its time.
+    Gain: the time in which it runs on a device and nothing else does.
     """
-    kernels = (item for item in work_by_name(known) if item.category == "kernel" and item.kind != "collective")
-    first = next(kernels, None)
-    if first is None or (ratio := gpu_share(known, first.time_ns)) < _LEAST_KERNEL * known.scope.wall_ratio:
+    least = _LEAST_KERNEL * known.scope.wall_ratio
+    large = [
+        item
+        for item in work_by_name(known)
+        if item.category == "kernel" and item.kind not in COMMUNICATION and gpu_share(known, item.time_ns) >= least
+    ]
+    if not large:
         return None
+    first = max(large, key=lambda item: alone_ns(known, work_of(known, [item]))) if len(large) > 1 else large[0]
+    ratio = gpu_share(known, first.time_ns)
     found = Found(
         f"{cut(short_name(first.name), _NAME)} ({first.kind}): {counted(first.count, 'run')}, "
         f"{time_text(first.time_ns)}, {percent_text(ratio)} of the time",
         {"count": first.count, "time_ns": first.time_ns},
         part_of=_EXPLAINS.get(first.kind, ()),
     )
-    return located(known, found, first.time_ns, "time in that kernel", [first])
+    return located(known, found, first.time_ns, "time in that kernel", [first], work_of(known, [first]))
 
 
 @rule(
@@ -266,7 +314,7 @@ def _matmul_found(known: Known, patterns: tuple[str, ...], what: str) -> Found |
         f"{percent_text(gpu_share(known, time_ns))} of the time, most in {cut(short_name(chosen[0].name), _NAME)}",
         {"runs": count, "time_ns": time_ns},
     )
-    return located(known, found, time_ns, "time in these kernels", chosen)
+    return located(known, found, time_ns, "time in these kernels", chosen, work_of(known, chosen))
 
 
 @rule(
@@ -281,11 +329,11 @@ def _matmul_found(known: Known, patterns: tuple[str, ...], what: str) -> Found |
 )
 def unknown_kernels(known: Known) -> Found | None:
     """Fires where 10 % of GPU time is in kernels of no known class."""
-    (count, time_ns), (_, all_ns) = summed(work_by_name(known, "other")), summed(work_by_name(known))
+    (count, time_ns), (_, all_ns) = summed(work_by_name(known, OTHER)), summed(work_by_name(known))
     if not all_ns or time_ns < SMALL_SHARE * all_ns:
         return None
     return Found(
         f"{counted(count, 'kernel')}, {time_text(time_ns)}, {percent_text(time_ns / all_ns)} of GPU time"
-        f"{listed(places_of(of_work(known, ('other',))), beside=False)}",
+        f"{listed(places_of(of_work(known, (OTHER,))), beside=False)}",
         {"kernels": count, "time_ns": time_ns},
     )

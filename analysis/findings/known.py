@@ -16,11 +16,12 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from molprof.analysis.facts import gaps
+from molprof.analysis.facts import coverage, gaps
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import CAUSES, POSITIONS
 from molprof.analysis.facts.places import Places
 from molprof.analysis.facts.stacks import Stacks
+from molprof.analysis.facts.work import COMMUNICATION
 from molprof.analysis.figures.model import RECORDED_SPAN, RUN_TIME, Gain, Group, Report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.frame import Frame
@@ -46,10 +47,6 @@ SELECT
   OR EXISTS(SELECT 1 FROM slice WHERE name GLOB '*CompiledFunction*')
   OR EXISTS(SELECT 1 FROM molprof_work_total WHERE name GLOB 'triton_[a-z]*_fused_*') AS compiled
 """,
-)
-EXPOSED = Query(
-    "exposed",
-    "SELECT exposed_ns, hideable_ns, beside, beside_ns FROM molprof_exposed_class WHERE class = 'collective'",
 )
 _WAITS = Query("gpu_calls", "SELECT COUNT() AS waits FROM molprof_gpu_call WHERE name GLOB '*StreamWaitEvent*'")
 # Causes of idle time in which the CPU does something else than wait or launch.
@@ -302,10 +299,15 @@ class Known:
             for name, text in names.items()
         ]
 
-    @property
-    def exposed(self) -> dict[str, Any]:
-        """The row of collectives in molprof_exposed_class, devices added up; empty without them."""
-        return next(iter(self.rows(EXPOSED)), {}) if "collective" in self.classes else {}
+    @cached_property
+    def exposed(self) -> dict[str, int]:
+        """Time of communication that nothing else runs beside, and what of it fits beside other work; empty without."""
+        is_communication = np.array([name.work_class in COMMUNICATION for name in self.facts.names], dtype=bool)
+        if not is_communication.any():
+            return {}
+        found = coverage.exposure(self.facts.work, is_communication[self.facts.name_of].astype(np.int64), 2)
+        exposed_ns, other_ns = int(found.exposed[1]), int(found.exposed[0])
+        return {"exposed_ns": exposed_ns, "hideable_ns": min(exposed_ns, other_ns)}
 
     @property
     def stream_waits(self) -> int:

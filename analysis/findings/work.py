@@ -10,12 +10,14 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from molprof.analysis.facts import coverage, gaps
 from molprof.analysis.findings.around import of_work
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.places import first_place, listed, places_of
 from molprof.analysis.findings.rule import Found
 from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor.package import Query
+from molprof.common.values import time_text
 
 # Below this share even attention that takes no time would gain little.
 SMALL_SHARE = 0.1
@@ -74,16 +76,57 @@ def gpu_share(known: Known, gpu_ns: float) -> float:
     return known.scope.gpu_part(gpu_ns / known.scope.devices)
 
 
-def located(known: Known, found: Found, gain_ns: int, bounded_by: str, of: tuple[str, ...] | Sequence[Work]) -> Found:
-    """What was found, with GPU time that a fix could save, and where work of these classes or names is asked for."""
+def located(
+    known: Known,
+    found: Found,
+    gain_ns: int,
+    bounded_by: str,
+    of: tuple[str, ...] | Sequence[Work],
+    saved: np.ndarray | None = None,
+) -> Found:
+    """What was found, with GPU time that a fix could save, and where work of these classes or names is asked for.
+
+    saved: work that a fix could save, as indices, of which nothing is gained while other work runs.
+    """
     names = {item.name for item in of if isinstance(item, Work)}
     places = places_of(of_work(known, {item.kind if isinstance(item, Work) else item for item in of}, names))
+    evidence = found.evidence
+    if saved is not None and (single_ns := alone_ns(known, saved)) < gain_ns:
+        evidence += f"; a fix saves at most {time_text(single_ns)} of it: other work runs during the rest"
+        gain_ns, bounded_by = single_ns, f"{bounded_by}, while nothing else runs"
     return replace(
         found,
-        evidence=found.evidence + listed(places),
+        evidence=evidence + listed(places),
         gain=known.gain(gpu_share(known, gain_ns), bounded_by),
         place=first_place(places),
     )
+
+
+def alone_ns(known: Known, index: np.ndarray) -> int:
+    """Return how long some of this work, by its index, runs on a device and nothing else does, devices added up."""
+    work = known.facts.work
+    is_chosen = np.zeros(len(work.ts), dtype=np.int64)
+    is_chosen[index] = 1
+    return int(coverage.exposure(work, is_chosen, 2).exposed[1])
+
+
+def work_of(known: Known, of: Iterable[Work]) -> np.ndarray:
+    """Return the indices of all work of these names; of a run, what the recorded steps asked for."""
+    wanted = {(item.category, item.name) for item in of}
+    is_named = np.array([(name.category, name.name) in wanted for name in known.facts.names], dtype=bool)
+    chosen = is_named[known.facts.name_of]
+    if known.report.run is not None:
+        chosen &= np.append(known.facts.call_steps, gaps.NONE)[known.facts.work.call] != gaps.NONE
+    return np.flatnonzero(chosen)
+
+
+def all_but_longest(duration: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the rows of each run of rows but its longest, of equal ones the first, each once."""
+    run = np.repeat(np.arange(len(starts)), counts)
+    rows = np.arange(len(run)) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
+    order = np.lexsort((rows, -duration[rows], run))
+    is_first = np.append(True, run[order][1:] != run[order][:-1])[: len(order)]
+    return np.unique(rows[order[~is_first]])
 
 
 def sequence(known: Known) -> Frame:
@@ -91,7 +134,7 @@ def sequence(known: Known) -> Frame:
     work = known.facts.work
     order = np.lexsort((work.id, work.ts, work.stream, work.device))
     columns = {"device": work.device, "stream": work.stream, "ts": work.ts, "ts_end": work.ts_end}
-    columns |= {"dur": work.ts_end - work.ts, "name": known.facts.name_of}
+    columns |= {"dur": work.ts_end - work.ts, "name": known.facts.name_of, "index": np.arange(len(work.ts))}
     found = Frame({name: column[order] for name, column in columns.items()})
     if known.report.run is None:
         return found

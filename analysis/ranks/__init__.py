@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from molprof.analysis.ranks.exchanges import Clocks, Cost, align, cost_of, match
 from molprof.analysis.ranks.files import checked
 from molprof.analysis.ranks.path import Stretch, critical_stretches
-from molprof.analysis.ranks.read import RankTrace
+from molprof.analysis.ranks.read import RankTrace, unknown_kernels
 from molprof.analysis.ranks.split import Activity, Check, StepTimes, Straggler, activity, checks, step_times, stragglers
 from molprof.analysis.union import Union
 
@@ -52,7 +52,7 @@ def job_of_files(read: Sequence[RankTrace], left_out: Sequence[str] = ()) -> Job
     return Job(
         ranks=tuple(ranks),
         world_size=world_size,
-        remarks=(*damaged, *wrong, *differing),
+        remarks=(*damaged, *wrong, *differing, *unknown_kernels(ranks)),
         left_out=tuple(left_out),
         clocks=clocks,
         costs=tuple(costs),

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from molprof.analysis.ranks.read import Collective, RankTrace
+from molprof.analysis.ranks.read import PERHAPS, Collective, RankTrace
 from molprof.analysis.union import Union
 from molprof.common.values import Range
 
-# In these not all ranks of the group take part.
-_PAIRWISE = ("send", "recv", "sendrecv")
+# In these not all ranks of the group take part, or perhaps none.
+_PAIRWISE = ("send", "recv", "sendrecv", PERHAPS)
 # No rank can end before every rank has begun. Of a broadcast or reduce the root may be long gone.
 JOINT = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
 

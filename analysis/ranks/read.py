@@ -19,8 +19,10 @@ from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.source import PACKINGS, head_of
 from molprof.analysis.trace_processor import Columns, TraceProcessor
 from molprof.analysis.trace_processor.package import Query
+from molprof.analysis.union import Union
 from molprof.common.errors import TraceError
 from molprof.common.memory import available_bytes, processors
+from molprof.common.values import counted, cut, short_name, time_text
 
 # All processes together take at most this, unless one alone needs more.
 MOST_BYTES = 3_500_000_000
@@ -38,6 +40,8 @@ _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*"rank"\s*:\s*(\d{1,9})\b')
 # `rank3.pftrace`, `trace-rank-3_0.json`, `rank_3/trace.json`.
 _NAME = re.compile(r"(?<![a-z])rank[\s_:#=-]*(\d{1,6})(?!\d)", re.IGNORECASE)
 _WHOLE = "recording"
+# The operation of kernels that are perhaps communication; so many of their names are shown, and so much of each.
+PERHAPS, _NAMES_SHOWN, _NAME_SHOWN = "perhaps", 3, 60
 # Shorter gaps, and the shortest beyond this many, are not explained.
 _LEAST_GAP_NS, _MOST_GAPS = 20_000, 2_000
 
@@ -276,6 +280,21 @@ def _rank_trace(engine: TraceProcessor, info: TraceInfo, where: str, **of: Any) 
         end_ns=end,
         **of,
     )
+
+
+def unknown_kernels(ranks: Sequence[RankTrace]) -> Iterator[str]:
+    """What counts as communication of the ranks, though only where it runs tells so."""
+    for rank in ranks:
+        found = [item for item in rank.collectives if item.operation == PERHAPS]
+        if found:
+            time_ns = Union([item.start_ns for item in found], [item.end_ns for item in found]).length_ns
+            names = dict.fromkeys(short_name(item.name) for item in found)
+            shown = ", ".join(cut(name, _NAME_SHOWN) for name in [*names][:_NAMES_SHOWN])
+            yield (
+                f"rank {rank.rank}: {counted(len(found), 'kernel')} of unknown name ({time_text(time_ns)}; {shown}"
+                f"{', ...' if len(names) > _NAMES_SHOWN else ''}) count as communication, for they run on a stream of "
+                "collectives or are called inside one"
+            )
 
 
 def _explained(gaps: Iterator[tuple[int, int, str]], host: Columns) -> Iterator[Gap]:

@@ -12,6 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from molprof.analysis.facts.nesting import ancestors
+from molprof.analysis.facts.work import COMMUNICATION as COMMUNICATION_CLASSES
 from molprof.analysis.frame import Frame, read_frame
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.roofline.formulas import work_of
@@ -222,7 +223,7 @@ def _called(work: Frame, calls: _Calls) -> list[_Called]:
         )
         found[item] = next(((at, one) for at, one in each if one is not None), (item, None))
     for place, (item, name, kind, category, in_graph) in enumerate(zip(*columns, strict=True)):
-        if kind == "collective":
+        if kind in COMMUNICATION_CLASSES:
             pieces[COMMUNICATION, item, name].append(place)
         elif category != "kernel" and HOST_COPY.search(name or ""):
             pieces[TRANSFER, None, name].append(place)
