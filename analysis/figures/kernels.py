@@ -33,9 +33,7 @@ _ENERGY = TableQuery(
     "counters",
 )
 # Ids and labels of kinds of work, as of molprof_work_kind.
-_KERNEL_KINDS = {kind: f"{kind} kernels" for kind in ("copy", "cat", "attention")}
-# By name, whatever the class: copies, fills and more are made with elementwise kernels.
-_KERNEL_KINDS["elementwise"] = "kernels named elementwise"
+_KERNEL_KINDS = ("copy", "cat", "attention")
 _MEMORY_KINDS = {"memcpy_htod": "memcpy HtoD", "memcpy_dtoh": "memcpy DtoH", "memcpy_dtod": "memcpy DtoD"}
 _TOKENS_SQL = STEPS_SQL.replace("steps", "tokens", 1)
 
@@ -141,11 +139,11 @@ def _of_kind(id_: str, label: str, unit: Unit, kind: str, column: str, *rests_on
     return Figure(id_, "Work by kind", label, unit, of_gpu(value), sql, rests_on, once=unit == "ns", tables=(_KINDS,))
 
 
-def _of_kinds(name: str, label: str, kind: str) -> tuple[Figure, ...]:
+def _of_kinds(name: str, label: str, kind: str, where: str = " in the trace") -> tuple[Figure, ...]:
     return (
         _of_kind(name, f"{label} in the trace", "count", kind, "count", "gpu_work"),
         _of_kind(f"{name}_per_step", f"{label} per step", "number", kind, "step_count", "gpu_work", "links", "steps"),
-        _of_kind(f"{name}_ns", f"time of {label} in the trace", "ns", kind, "time_ns", "gpu_time"),
+        _of_kind(f"{name}_ns", f"time of {label}{where}", "ns", kind, "time_ns", "gpu_time"),
     )
 
 
@@ -224,11 +222,13 @@ KERNELS = (
     _mean("kernels", "molecule", "kernels per molecule", "Kernels", "gpu_work"),
 )
 WORK = (
-    *(figure for kind, label in _KERNEL_KINDS.items() for figure in _of_kinds(f"{kind}_kernels", label, kind)),
+    *(figure for kind in _KERNEL_KINDS for figure in _of_kinds(f"{kind}_kernels", f"{kind} kernels", kind)),
+    # Not what is of the class elementwise: copies, fills and more are made with kernels of that name.
+    *_of_kinds("elementwise_kernels", "kernels named elementwise", "elementwise", where=""),
     Figure(
         "elementwise_to_attention",
         "Work by kind",
-        "kernels named elementwise per attention kernel",
+        "named elementwise per attention kernel",
         "number",
         of_gpu(_elementwise_to_attention),
         _elementwise_sql,

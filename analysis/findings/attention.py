@@ -8,12 +8,15 @@ from molprof.analysis.findings.rule import ATTENTION, Found, host_ns, host_times
 from molprof.analysis.findings.work import (
     POINTWISE,
     SMALL_SHARE,
+    alone_ns,
+    gpu_share,
     located,
     runs_of,
     same_stream,
     sequence,
     summed,
     work_by_name,
+    work_of,
 )
 from molprof.common.values import count_text, counted, per, percent_text, time_text
 
@@ -27,11 +30,11 @@ _MOST_BETWEEN = 8
 
 
 def attention_ratio(known: Known) -> float | None:
-    """Amdahl's bound on the gain of another attention kernel; None without attention."""
+    """Amdahl's bound on the gain of another attention kernel, alone on the device; None without attention."""
     scope = known.scope
     if scope.devices:
-        count, time_ns = summed(work_by_name(known, "attention"))
-        return scope.gpu_part(time_ns / scope.devices) if count else None
+        count, time_ns = summed(chosen := work_by_name(known, "attention"))
+        return gpu_share(known, min(time_ns, alone_ns(known, work_of(known, chosen)))) if count else None
     return scope.host_parts(_host_times(known)) or None
 
 
@@ -67,7 +70,7 @@ def attention_small(known: Known) -> Found | None:
         evidence = (
             f"{counted(count, 'attention kernel')} take{'s' if count == 1 else ''} {time_text(attention_ns)}: "
             f"{percent_text(per(attention_ns, all_ns))} of the GPU's work, "
-            f"{percent_text(gain / scope.wall_ratio)} of {scope.base_text}"
+            f"{percent_text(gpu_share(known, attention_ns) / scope.wall_ratio)} of {scope.base_text}"
             + (f", on each of {scope.devices} devices" if scope.devices > 1 else "")
         )
         figures = {"attention_ns": attention_ns, "gpu_ns": all_ns, "kernels": count}

@@ -46,7 +46,7 @@ _UNALIGNED = ("*_align1>*", "*_align2>*", "*_align1", "*_align2")
 
 @rule(
     id="elementwise_chains",
-    title="Chains of small kernels that one kernel could be",
+    title="Chains of kernels that could be one",
     fix="Make each chain one kernel: torch.compile the function, or call a fused norm, rotary or activation.",
     explanation="Each kernel reads and writes in memory what the next one reads again; one kernel would do so once.",
     query="kernel_classes",
@@ -217,7 +217,8 @@ def communication(known: Known) -> Found | None:
         | {"waits": waits}
         | ({"perhaps": perhaps, "perhaps_ns": perhaps_ns} if perhaps else {}),
     )
-    return located(known, found, exposed_ns, "communication that nothing else runs beside", COMMUNICATION)
+    bounded_by = f"{'communication' if perhaps else 'collectives'} that nothing else runs beside"
+    return located(known, found, exposed_ns, bounded_by, COMMUNICATION)
 
 
 def _most_exposed(known: Known, exposed_ns: int) -> str:

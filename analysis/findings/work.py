@@ -21,6 +21,8 @@ from molprof.common.values import time_text
 
 # Below this share even attention that takes no time would gain little.
 SMALL_SHARE = 0.1
+# Work beside other work is told where that takes a share of a gain that can be read.
+_TOLD = 0.995
 # Classes whose kernels read and write each element once, and that one kernel can do together.
 POINTWISE = ("elementwise", "copy", "cat", "fill", "reduce", "norm")
 _WORK_BY_NAME = """
@@ -91,9 +93,11 @@ def located(
     names = {item.name for item in of if isinstance(item, Work)}
     places = places_of(of_work(known, {item.kind if isinstance(item, Work) else item for item in of}, names))
     evidence = found.evidence
-    if saved is not None and (single_ns := alone_ns(known, saved)) < gain_ns:
-        evidence += f"; a fix saves at most {time_text(single_ns)} of it: other work runs during the rest"
-        gain_ns, bounded_by = single_ns, f"{bounded_by}, while nothing else runs"
+    if saved is not None and (single_ns := min(gain_ns, alone_ns(known, saved))) < _TOLD * gain_ns:
+        evidence += f", of which a fix saves at most {time_text(single_ns)}: other work runs during the rest"
+        bounded_by += ", while nothing else runs"
+    if saved is not None:
+        gain_ns = single_ns
     return replace(
         found,
         evidence=evidence + listed(places),
