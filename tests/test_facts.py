@@ -282,6 +282,21 @@ def test_exposed_and_shared_time(work: list[plain.Piece]) -> None:
         assert busy_ns - exposed_ns <= sum(time_ns for pair, time_ns in pairs.items() if pair[0] == name)
 
 
+@few
+@hypothesis.given(gpu_work(), st.integers(0, 3))
+def test_work_that_runs_alone(work: list[plain.Piece], name: int) -> None:
+    array, chosen = arrays(work), np.array([piece.name == name for piece in ordered(work)], dtype=bool)
+    overlaps = coverage.overlapping(array)
+    of_device = [[other for other in work if other.device == piece.device] for piece in ordered(work)]
+    for piece, others, is_marked in zip(ordered(work), of_device, overlaps.tolist(), strict=True):
+        inside = [
+            other for other in others if other is not piece and min(piece.end, other.end) > max(piece.ts, other.ts)
+        ]
+        assert is_marked or not inside
+    expected = plain.exposure(work, lambda piece: piece.name == name)
+    assert coverage.alone_ns(array, chosen, overlaps) == expected.get(True, (0, 0))[1]
+
+
 def test_more_keys_than_pairs_can_be_told_of() -> None:
     with pytest.raises(ValueError, match="63 keys"):
         coverage.shared_time(arrays([]), np.empty(0, dtype=np.int64), 63)

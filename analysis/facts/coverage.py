@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from molprof.analysis.facts.gaps import Array, Work
-from molprof.analysis.facts.intervals import Coverage, on_one_line
+from molprof.analysis.facts.intervals import Coverage, ends_before, on_one_line
 
 # Keys of which a pair can be told by the bits of one int64.
 MOST_PAIRED = 62
@@ -35,6 +35,22 @@ def exposure(work: Work, keys: Array, size: int) -> Exposure:
     alone = running == 1
     np.add.at(exposed, total[alone], length[alone])
     return Exposure(busy, exposed)
+
+
+def overlapping(work: Work) -> Array:
+    """Return whether each piece of work runs at the same time as other work of its device, in part at least: bool."""
+    before = ends_before(work.device, work.ts, work.ts_end)
+    found: Array = (before >= 0) & (work.ts < work.ts_end[before])
+    found[:-1] |= (work.device[1:] == work.device[:-1]) & (work.ts[1:] < work.ts_end[:-1])
+    return found
+
+
+def alone_ns(work: Work, chosen: Array, overlaps: Array) -> int:
+    """Return how long chosen work runs on a device and no other does, devices added up. overlaps: as `overlapping`."""
+    single = chosen & ~overlaps
+    among = Work(*(getattr(work, name)[overlaps] for name in work.__struct_fields__))
+    beside = int(exposure(among, chosen[overlaps].astype(np.int64), 2).exposed[1]) if len(among.ts) else 0
+    return int((work.ts_end - work.ts)[single].sum()) + beside
 
 
 def shared_time(work: Work, keys: Array, size: int) -> Array:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from molprof.analysis.facts import gaps
+from molprof.analysis.facts import coverage, gaps
 from molprof.analysis.facts.chains import NO_CHAINS, Chains, Form, find_chains
 from molprof.analysis.facts.gaps import NO_STREAM, NONE, Array
 from molprof.analysis.facts.graphs import UNKNOWN, GraphWork, Nodes, Replays, replays
@@ -262,6 +262,11 @@ class WorkFacts(Source):
         """Whether each piece of work is a kernel, and no copy or set."""
         found: Array = self.slices.category[self.work.id] == KERNEL
         return found
+
+    @cached_property
+    def overlaps(self) -> Array:
+        """Whether each piece of work runs at the same time as other work of its device."""
+        return coverage.overlapping(self.work)
 
     @cached_property
     def is_collective(self) -> Array:

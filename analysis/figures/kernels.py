@@ -228,7 +228,7 @@ WORK = (
     Figure(
         "elementwise_to_attention",
         "Work by kind",
-        "named elementwise per attention kernel",
+        "elementwise by name per attention kernel",
         "number",
         of_gpu(_elementwise_to_attention),
         _elementwise_sql,

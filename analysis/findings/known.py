@@ -305,8 +305,10 @@ class Known:
         is_communication = np.array([name.work_class in COMMUNICATION for name in self.facts.names], dtype=bool)
         if not is_communication.any():
             return {}
-        found = coverage.exposure(self.facts.work, is_communication[self.facts.name_of].astype(np.int64), 2)
-        exposed_ns, other_ns = int(found.exposed[1]), int(found.exposed[0])
+        chosen = is_communication[self.facts.name_of]
+        exposed_ns, other_ns = (
+            coverage.alone_ns(self.facts.work, each, self.facts.overlaps) for each in (chosen, ~chosen)
+        )
         return {"exposed_ns": exposed_ns, "hideable_ns": min(exposed_ns, other_ns)}
 
     @property

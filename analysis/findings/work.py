@@ -108,10 +108,9 @@ def located(
 
 def alone_ns(known: Known, index: np.ndarray) -> int:
     """Return how long some of this work, by its index, runs on a device and nothing else does, devices added up."""
-    work = known.facts.work
-    is_chosen = np.zeros(len(work.ts), dtype=np.int64)
-    is_chosen[index] = 1
-    return int(coverage.exposure(work, is_chosen, 2).exposed[1])
+    chosen = np.zeros(len(known.facts.work.ts), dtype=bool)
+    chosen[index] = True
+    return coverage.alone_ns(known.facts.work, chosen, known.facts.overlaps)
 
 
 def work_of(known: Known, of: Iterable[Work]) -> np.ndarray:
