@@ -1,4 +1,4 @@
--- Collectives: kernels of NCCL, RCCL, DeepEP and the like, in which ranks exchange data, and what perhaps does.
+-- Collectives: kernels of NCCL, RCCL, DeepEP and the like, in which ranks exchange data.
 --
 -- What a kernel does is in its args, where torch recorded them, else in its name; NCCL's SendRecv is whatever the annotation
 -- around its launch says (nccl:all_to_all). Sizes are in its args, else in that annotation, which older versions of torch
