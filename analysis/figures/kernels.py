@@ -139,11 +139,11 @@ def _of_kind(id_: str, label: str, unit: Unit, kind: str, column: str, *rests_on
     return Figure(id_, "Work by kind", label, unit, of_gpu(value), sql, rests_on, once=unit == "ns", tables=(_KINDS,))
 
 
-def _of_kinds(name: str, label: str, kind: str, where: str = " in the trace") -> tuple[Figure, ...]:
+def _of_kinds(name: str, label: str, kind: str) -> tuple[Figure, ...]:
     return (
         _of_kind(name, f"{label} in the trace", "count", kind, "count", "gpu_work"),
         _of_kind(f"{name}_per_step", f"{label} per step", "number", kind, "step_count", "gpu_work", "links", "steps"),
-        _of_kind(f"{name}_ns", f"time of {label}{where}", "ns", kind, "time_ns", "gpu_time"),
+        _of_kind(f"{name}_ns", f"time of {label} in the trace", "ns", kind, "time_ns", "gpu_time"),
     )
 
 
@@ -224,7 +224,7 @@ KERNELS = (
 WORK = (
     *(figure for kind in _KERNEL_KINDS for figure in _of_kinds(f"{kind}_kernels", f"{kind} kernels", kind)),
     # Not what is of the class elementwise: copies, fills and more are made with kernels of that name.
-    *_of_kinds("elementwise_kernels", "kernels named elementwise", "elementwise", where=""),
+    *_of_kinds("elementwise_kernels", "kernels named elementwise", "elementwise"),
     Figure(
         "elementwise_to_attention",
         "Work by kind",
