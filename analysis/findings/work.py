@@ -94,7 +94,7 @@ def located(
     places = places_of(of_work(known, {item.kind if isinstance(item, Work) else item for item in of}, names))
     evidence = found.evidence
     if saved is not None and (single_ns := min(gain_ns, alone_ns(known, saved))) < _TOLD * gain_ns:
-        evidence += f", of which a fix saves at most {time_text(single_ns)}: other work runs during the rest"
+        evidence += f", of which a fix saves at most {time_text(single_ns)}: the rest overlaps other work"
         bounded_by += ", while nothing else runs"
     if saved is not None:
         gain_ns = single_ns
