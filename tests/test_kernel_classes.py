@@ -222,7 +222,7 @@ def test_expert_parallel_communication_of_a_real_chunk() -> None:
     found = {item.id: item for item in report.findings}
     assert found["communication"].figures["time_ns"] == pytest.approx(113.0e6, rel=1e-3)
     assert found["communication"].figures["exposed_ns"] == pytest.approx(4.15e6, rel=1e-3)
-    assert "most of it, 2.16 ms, in dpsk::ep::internode::combine" in found["communication"].evidence
+    assert "the largest part, 2.16 ms, in dpsk::ep::internode::combine" in found["communication"].evidence
     assert max(item.gain.high for item in report.findings if item.gain is not None) < 0.04
 
 

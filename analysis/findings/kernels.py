@@ -229,7 +229,7 @@ def _most_exposed(known: Known, exposed_ns: int) -> str:
     most_ns, name = max(names)
     if not 0 < most_ns < exposed_ns:
         return ""
-    return f", most of it, {time_text(most_ns)}, in {cut(short_name(name), _NAME)}"
+    return f", the largest part, {time_text(most_ns)}, in {cut(short_name(name), _NAME)}"
 
 
 @rule(
