@@ -40,6 +40,7 @@ _COST: tuple[Name, ...] = (
 _LONGEST = 60
 # Ranks that the summary names.
 _RANKS_NAMED = 3
+_UNSURE = "its lateness is below the error of the clocks"
 _SUM = "wall time = compute + exposed communication + waiting + idle"
 
 
@@ -64,13 +65,14 @@ def ranks_document(job: Job) -> Document:
     )  # fmt: skip
     stragglers = table_of(
         job.stragglers,
-        ("step", "text"), ("rank", "index"), ("late", "ns", "late_ns"),
+        ("step", "text"), ("rank", "index"), ("late", "ns", "late_ns"), ("clocks' error", "ns", "error_ns"),
         ("last to", "text", lambda item: f"{item.collectives} of {item.of_collectives}"),
         ("others waited", "ns", "waited_ns"), ("meanwhile compute", "ns", "compute_ns"),
         ("communication", "ns", "exposed_ns"), ("idle", "ns", "idle_ns"),
     )  # fmt: skip
     late: tuple[str, ...] = (
         "late: after the median of the other ranks, summed over the collectives to which the rank came last",
+        "clocks' error: how far the ends of a collective of the step are apart at most, times those it was last to",
         "others waited: summed over ranks",
         *(_instead(item) for item in sorted(job.stragglers, key=lambda item: -item.late_ns)[:3]),
     )
@@ -176,6 +178,8 @@ def _path(job: Job) -> list[Section]:
 
 def _instead(item: Straggler) -> str:
     """What a straggler did while it was late."""
+    if not item.is_sure:
+        return f"{item.step}, rank {item.rank}: {_UNSURE}, so what it did meanwhile is not told"
     parts = []
     if item.kernels and item.compute_ns:
         parts.append(f"it computed for {time_text(item.compute_ns)} ({_kernels(item)})")
@@ -260,12 +264,32 @@ def _summary(job: Job, ranks: Sequence[dict[str, Any]]) -> Iterator[str]:
             f"{title} {percent_text(sum(item[name] for item in ranks) / wall)}" for title, _, name in _TIMES[1:-1]
         ]
         yield f"Time of all ranks: {', '.join(shares)}."
-    if job.stragglers:
-        late, waited = Counter[int](), Counter[int]()
-        for item in job.stragglers:
-            late[item.rank] += item.late_ns
-            waited[item.rank] += item.waited_ns
-        number = len({(item.step, item.number) for item in job.stragglers})
-        for rank in sorted(late, key=lambda rank: (-late[rank], rank))[:_RANKS_NAMED]:
-            of = f"{sum(item.rank == rank for item in job.stragglers)} of {counted(number, 'step')}"
+    clocks = job.clocks.aligned
+    if clocks is not None and job.stragglers and not any(item.is_sure for item in job.stragglers):
+        yield (
+            "Waiting is told from exposed communication by the clocks of two ranks, which are up to "
+            f"{time_text(clocks.most_ns)} apart here: take both as one."
+        )
+    yield from _late(job, sure=True)
+    yield from _late(job, sure=False)
+
+
+def _late(job: Job, sure: bool) -> Iterator[str]:
+    """A sentence for each rank that others waited for: where the clocks tell it, or where they do not."""
+    found = [item for item in job.stragglers if item.is_sure == sure]
+    number = len({(item.step, item.number) for item in job.stragglers})
+    late, waited = Counter[int](), Counter[int]()
+    for item in found:
+        late[item.rank] += item.late_ns
+        waited[item.rank] += item.waited_ns
+    for rank in sorted(late, key=lambda rank: (-late[rank], rank)):
+        mine = [item for item in found if item.rank == rank]
+        of = f"{len(mine)} of {counted(number, 'step')}"
+        if sure:
             yield f"Rank {rank} was late in {of}: the others waited {time_text(waited[rank])} in total for it."
+        else:
+            error = time_text(sum(item.error_ns for item in mine))
+            yield (
+                f"Rank {rank} seems late in {of}, but by {time_text(late[rank])}, which is below the error of the "
+                f"clocks there, {error}: who waited for whom cannot be told."
+            )

@@ -79,6 +79,7 @@ class Cost:
     parts: dict[int, Part]
     last_rank: int | None  # which began last; None if not all ranks wait for it
     late_ns: int  # by which it began after the median of the others
+    apart_ns: int  # how far its ends are apart: the error of what is read from the clocks of two of its ranks
     moving_ns: int  # from the last start to the last end
     bus_bytes_per_s: Range | None  # lowest and highest; equal where the size of the group is recorded
 
@@ -202,7 +203,8 @@ def cost_of(item: Exchange, clocks: Clocks, compute: Mapping[int, Union], world_
     others = [start for rank, start in starts.items() if rank != last]
     late = round(starts[last] - median(others)) if waits else 0
     moving = max(0, max(ends.values()) - (starts[last] if waits else min(starts.values())))
-    return Cost(item, parts, last if waits else None, late, moving, _bandwidth(item, moving, world_size))
+    apart = max(ends.values()) - min(ends.values()) if waits else 0
+    return Cost(item, parts, last if waits else None, late, apart, moving, _bandwidth(item, moving, world_size))
 
 
 def _bandwidth(item: Exchange, moving_ns: int, world_size: int | None) -> Range | None:

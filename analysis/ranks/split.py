@@ -18,7 +18,7 @@ from molprof.analysis.union import Union
 
 OUTSIDE = "before the first step"
 # Of all time that ranks waited in a step: for whom they waited so long is worth a word.
-LEAST_WAITED = 0.1
+LEAST_WAITED = 0.05
 _NAMED = 3
 
 
@@ -79,6 +79,7 @@ class Straggler:
     number: int
     rank: int
     late_ns: int  # sum over the collectives to which it came last, of the time after the median of the others
+    error_ns: int  # of late_ns, as the clocks of the ranks are this far apart
     collectives: int  # to which it came last
     of_collectives: int  # of the step
     waited_ns: int  # what the other ranks waited in these, summed over ranks
@@ -89,6 +90,11 @@ class Straggler:
     kernels: tuple[tuple[str, int], ...]  # longest, with their time
     causes: tuple[tuple[str, int], ...]  # of its idle time, with their time
     host: tuple[tuple[str, int], ...]  # what its host did in most of that: operators and calls
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it was later than the clocks of the ranks may be wrong."""
+        return self.late_ns > self.error_ns
 
 
 def activity(rank: RankTrace, compute: Union, costs: Sequence[Cost]) -> Activity:
@@ -187,6 +193,7 @@ def _straggler(
         number=step.number,
         rank=rank,
         late_ns=sum(cost.late_ns for cost in mine),
+        error_ns=len(mine) * max(cost.apart_ns for cost in inside),
         collectives=len(mine),
         of_collectives=len(inside),
         waited_ns=waited_ns,
