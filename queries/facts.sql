@@ -451,6 +451,18 @@ SELECT
 FROM _molprof_fact
 WHERE fact = 'slice_step_run';
 
+CREATE PERFETTO TABLE _molprof_fact_step_time(
+  step_id JOINID(slice.id),
+  done_ts TIMESTAMP,
+  time_ns DURATION
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id,
+  EXTRACT_ARG(arg_set_id, 'args.done_ts') AS done_ts,
+  EXTRACT_ARG(arg_set_id, 'args.time_ns') AS time_ns
+FROM _molprof_fact
+WHERE fact = 'step_time';
+
 CREATE PERFETTO TABLE _molprof_fact_step_sum(
   step_id JOINID(slice.id),
   launches LONG,

@@ -84,7 +84,7 @@ def test_every_nanosecond_has_a_part(tmp_path: Path) -> None:
         "slower", "deleted", "inserted", "faster", "equal", "equal", "moved",
     ]  # fmt: skip
     said = " ".join(kernel_verdict(result, ("a", "b")))
-    assert said.startswith("b takes 38.0 µs against 32.0 µs of a (+6.00 µs, 1.19x): ")
+    assert said.startswith("b has a recorded GPU span of 38.0 µs, a of 32.0 µs (+6.00 µs, 1.19x): ")
     assert "It adds 1 kernel (+2.00 µs): 1 between aten::mm and aten::add: 1 aten::copy_." in said
     assert "It leaves out 1 kernel (-3.00 µs): 1 between aten::mm and aten::add: 1 aten::relu." in said
     assert "It moves 1 kernel (+2.00 µs)" in said

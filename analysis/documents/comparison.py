@@ -296,17 +296,21 @@ def _at_limit(comparison: Comparison, place: int, so: str) -> str:
 
 
 def _steps(comparison: Comparison, place: int) -> str:
-    """The recorded steps of median time, where both traces mark steps of one kind."""
+    """The recorded steps of median time with their GPU work, where both traces mark steps of one kind."""
     here, there = comparison.runs[place].typical_step, comparison.runs[0].typical_step
-    if here is None or there is None or (here.source, here.kind) != (there.source, there.kind) or not there.dur_ns:
+    if here is None or there is None or (here.source, here.kind) != (there.source, there.kind):
+        return ""
+    if here.time_ns is None or not there.time_ns:
         return ""
     what = " ".join(filter(None, (here.kind, "step")))
     counts = " and ".join(dict.fromkeys((count_text(here.steps), count_text(there.steps))))
     measured = "one recorded each" if counts == "1" else f"medians of {counts} recorded"
+    with_work = " with its GPU work" * bool(comparison.runs[place].devices and comparison.runs[0].devices)
     return (
-        f"{comparison.labels[place]} takes {factor_text(here.dur_ns / there.dur_ns)} the time of "
-        f"{comparison.labels[0]} for a {what}: {time_text(here.dur_ns)} against {time_text(there.dur_ns)}, "
-        f"{signed_time_text(here.dur_ns - there.dur_ns)} ({measured}, the profiler's cost included)."
+        f"{comparison.labels[place]} takes {factor_text(here.time_ns / there.time_ns)} the time of "
+        f"{comparison.labels[0]} for a {what}{with_work}: {time_text(here.time_ns)} against "
+        f"{time_text(there.time_ns)}, {signed_time_text(here.time_ns - there.time_ns)} ({measured}, the profiler's "
+        "cost included)."
     )
 
 

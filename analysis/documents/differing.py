@@ -54,12 +54,14 @@ def first_screen(comparison: Comparison, reports: Reports) -> Iterator[Section]:
 
 def _unlike(comparison: Comparison, reports: Reports) -> Iterator[tuple[str, str]]:
     """Name of each setting, device or version that is not the same in all runs, and its values."""
-    around = comparison.surroundings
-    names = dict.fromkeys(name for found in around for name in found)
-    for name in names:
-        values = [found.get(name) for found in around]
-        if len(set(values) - {None}) > 1:
-            yield name, " -> ".join(dict.fromkeys(value or "-" for value in values))
+    programs = [report.trace.program for report in comparison.runs]
+    names: dict[str, None] = {}
+    for places in (comparison.surroundings, programs):
+        names |= (here := dict.fromkeys(name for found in places for name in found))
+        for name in here:
+            values = [found.get(name) for found in places]
+            if len(set(values) - {None}) > 1:
+                yield name, " -> ".join(dict.fromkeys(value or "-" for value in values))
     settings = settings_section(reports).table
     if settings is None:
         return

@@ -161,8 +161,7 @@ def _labels(result: Summed) -> tuple[str, str]:
 def _notes(result: Summed, region: str, labels: tuple[str, str]) -> Iterator[str]:
     parts = (result.first, result.other)
     for side, label, part in zip(SIDES, labels, parts, strict=True):
-        count = len(part.items)
-        text = f"{side}: {label}, {_region(part, region)}, {counted(count, noun(result))}"
+        text = f"{side}: {label}, {_region(part, region)}, {_amount(part.items, noun(result))}"
         outside, outside_ns = part.outside
         yield f"{text}; not compared: {count_text(outside)} outside, {time_text(outside_ns)}" if outside else text
     beside = [_beside_ns(part) for part in parts]
@@ -197,7 +196,7 @@ def _sum(result: Summed) -> Table:
     rows.append(("total", len(result.changes), result.span_ns))
     return table_of(
         rows,
-        ("part", "text", "0"), (f"{noun(result)}s", "count", "1"), ("time", "change_ns", "2"),
+        ("part", "text", "0"), ("count", "count", "1"), ("time", "change_ns", "2"),
         ("change", "change_ratio", lambda row: per(row[2], result.first.span_ns)),
         missing="", keys=4, spare=(tuple(range(len(rows))),),  # the verdict has them
     )  # fmt: skip
@@ -209,7 +208,7 @@ def _sums(title: str, result: Summed, sums: Iterable[tuple[str, Sum]]) -> Table:
     return table_of(
         sums,
         (title, "text", "0"),
-        (f"{noun(result)}s, first", "count", "1.first.count"), (f"{noun(result)}s, second", "count", "1.other.count"),
+        ("count, first", "count", "1.first.count"), ("count, second", "count", "1.other.count"),
         ("time, first", "ns", "1.first.time_ns"), ("time, second", "ns", "1.other.time_ns"),
         ("difference", "change_ns", "1.total_ns"), *parts,
     )  # fmt: skip
@@ -339,11 +338,12 @@ def _total(result: Summed, labels: tuple[str, str]) -> str:
     ratio = f", {factor_text(other_ns / first_ns)}" if first_ns else ""
     said = [
         f"{PART_WORDS[part]} {signed_time_text(ns)}"
-        + (f" ({counted(result.whole.counts[part], noun(result))})" if part in _VERBS else "")
+        + (f" ({_amount(_of_kind(result, part), noun(result))})" if part in _VERBS else "")
         for part, ns in sorted(result.whole.parts.items(), key=lambda item: -abs(item[1]))
         if ns
     ]
-    total = f"{labels[1]} takes {time_text(other_ns)} against {time_text(first_ns)} of {labels[0]}"
+    span = "GPU span" if result.first.trace.has_gpu else "span of operators"
+    total = f"{labels[1]} has a recorded {span} of {time_text(other_ns)}, {labels[0]} of {time_text(first_ns)}"
     return f"{total} ({signed_time_text(result.span_ns)}{ratio}): {', '.join(said)}." if said else f"{total}."
 
 
@@ -365,7 +365,7 @@ def _only(result: Summed, kind: str) -> str:
         f"{number_text(len(found) / (steps or 1))} {_where(place, around.get(place))}: {_work_names(found, steps or 1)}"
         for place, found in sorted(by_place.items(), key=lambda item: -len(item[1]))
     ]
-    number = numbered(len(changes) / (steps or 1), noun(result))
+    number = _amount([change.work for change in changes], noun(result), steps or 1)
     time_ns = sum(change.time_ns for change in changes)
     start = f"It {_VERBS[kind]} {number}{' per step' if steps else ''} ({signed_time_text(time_ns)})"
     return f"{start}: {_listed(said, _MOST_PLACES, 'more place', ';')}."
@@ -403,8 +403,30 @@ def _work_names(changes: Sequence[Change], steps: int) -> str:
     return _listed(said, _MOST_NAMES, "other") + (f" from {short_source(source)}" if source else "")
 
 
+def _of_kind(result: Summed, kind: str) -> list[Work]:
+    return [change.work for change in result.changes if change.kind == kind]
+
+
+def _amount(rows: Sequence[Work], word: str, steps: int = 1) -> str:
+    """How many kernels, or operators, per step; copies and sets of memory are told apart."""
+    kinds = Counter(_memory_kind(row) for row in rows)
+    copies = kinds["memcpy"] / steps
+    said = [numbered(kinds[None] / steps, word)] if kinds[None] or not rows else []
+    said += [f"{number_text(copies)} {'copy' if copies == 1 else 'copies'}"] if copies else []
+    said += [numbered(kinds["memset"] / steps, "memset")] if kinds["memset"] else []
+    return " and ".join(filter(None, [", ".join(said[:-1]), said[-1]]))
+
+
+def _memory_kind(row: Work) -> str | None:
+    """memcpy or memset; None for kernels and operators."""
+    return next((kind for kind in ("memcpy", "memset") if row.cls is not None and row.cls.startswith(kind)), None)
+
+
 def _work_name(row: Work) -> str:
-    return cut(row.operator or short_name(row.name), _LONGEST)
+    """Its operator, which a copy or set of memory may do besides what the operator is for; else its own name."""
+    if row.operator is None:
+        return cut(short_name(row.name), _LONGEST)
+    return cut(f"{row.cls} of {row.operator}" if _memory_kind(row) else row.operator, _LONGEST)
 
 
 def _most(result: Summed, part: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from statistics import median
 from typing import Any
 
 from msgspec import UNSET, convert
@@ -28,6 +29,7 @@ from molprof.analysis.figures.model import (
     TypicalStep,
     agree,
 )
+from molprof.analysis.figures.program import read_program
 from molprof.analysis.figures.requests import read_served
 from molprof.analysis.figures.run import read_run
 from molprof.analysis.figures.run_model import Run
@@ -62,6 +64,11 @@ _INTERVALS = Query(
     "typical_step",
     "SELECT kind, lane, name, class, start_ns, dur_ns, count, own"
     f" FROM _molprof_step_interval_in_slots!({SLOTS}) ORDER BY start_ns, id",
+)
+_STEP_TIMES = Query(
+    "step_times",
+    "SELECT fact.time_ns FROM molprof_step_time AS fact JOIN molprof_any_step AS step ON step.id = fact.step_id"
+    " WHERE step.kind IS 'decode' OR NOT EXISTS(SELECT 1 FROM molprof_any_step WHERE kind = 'decode')",
 )
 # What is counted in two ways, or by the manifest too.
 _SUMS = Query(
@@ -114,6 +121,7 @@ def build_report(engine: TraceProcessor, info: TraceInfo) -> Report:
     operations = {name: MemoryOperation(*figures) for name, *figures in query_rows(engine, OPERATIONS)[1]}
     counts = Counts(**query_row(engine, _LAUNCHES), memory_operations=operations)
     devices = {device: DeviceTime(*times_ns) for device, *times_ns in query_rows(engine, DEVICES)[1]}
+    trace = replace(trace, program=read_program(engine, info.keys, counts, len(devices)))
     run = None if manifest is None else read_run(engine, manifest, trace)
     checks = tuple(_checks(engine, trace, counts, run, manifest))
     return Report(
@@ -186,7 +194,8 @@ def read_typical_step(engine: TraceProcessor) -> TypicalStep | None:
     # SQL has 0 and 1 for `own`.
     intervals = tuple(replace(Interval(*row), own=bool(row[-1])) for row in query_rows(engine, _INTERVALS)[1])
     name, source, kind, count, dur_ns = steps[0]
-    return TypicalStep(name, source, kind, count, dur_ns, totals, intervals)
+    times = [time_ns for (time_ns,) in query_rows(engine, _STEP_TIMES)[1]]
+    return TypicalStep(name, source, kind, count, dur_ns, totals, intervals, median(times))
 
 
 def _checks(

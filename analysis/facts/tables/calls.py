@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from molprof.analysis.facts import clocks, gaps, graph_parts, missing
+from molprof.analysis.facts import clocks, gaps, graph_parts, missing, step_times
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.places import Place, Places, summed
@@ -107,6 +107,18 @@ def _step_sums(facts: Facts) -> Sequence[Column]:
     return _call_sums(facts, facts.call_steps, facts.step_lanes, is_counted, [*steps, NONE] if steps else [])
 
 
+def _step_times(facts: Facts) -> Sequence[Column]:
+    rows = facts.rows(_STEPS, "steps")
+    ids_, starts, ends, processes = np.array(rows, dtype=np.int64).reshape(-1, 4).T
+    order = np.argsort(ids_)
+    step = facts.call_steps[facts.work.call]
+    has_step = (facts.work.call != NONE) & (step != NONE)
+    index = np.full(len(step), NONE)
+    if len(ids_):
+        index[has_step] = order[np.searchsorted(ids_[order], step[has_step])]
+    return ids_, *step_times.done(starts, ends, processes, index, facts.work.ts_end)
+
+
 def _phase_sums(facts: Facts) -> Sequence[Column]:
     groups = [*facts.phases.id.tolist(), NONE]
     return _call_sums(facts, facts.call_phases, facts.phase_lanes, facts.counts_operators, groups)
@@ -147,6 +159,7 @@ _CALL_SUMS = (
     "launches LONG", "graph_launches LONG", "kernels LONG", "gpu_ns DURATION", "syncs LONG", "sync_ns DURATION",
     "leaf_operators LONG",
 )  # fmt: skip
+_STEPS = "SELECT id, ts, ts + dur, IFNULL(upid, -1) FROM molprof_any_step ORDER BY ts, id"
 _PLACE = ("operator", "annotation", "source", "module")
 TABLES = {
     "launch": FactTable(
@@ -174,6 +187,7 @@ TABLES = {
         ("step_id JOINID(slice.id)", "first_id JOINID(slice.id)", "last_id JOINID(slice.id)"),
         lambda facts: _slice_runs(facts, facts.step_lanes),
     ),
+    "step_time": FactTable(("step_id JOINID(slice.id)", "done_ts TIMESTAMP", "time_ns DURATION"), _step_times),
     "step_sum": FactTable(("step_id JOINID(slice.id)", *_CALL_SUMS), _step_sums),
     "phase_sum": FactTable(("phase_id JOINID(slice.id)", *_CALL_SUMS), _phase_sums),
     "phase_own": FactTable(("id JOINID(slice.id)", "own_ns DURATION"), _phase_own),

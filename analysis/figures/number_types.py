@@ -1,0 +1,26 @@
+"""The type of the numbers that a matrix product multiplies, as far as its kernel's name tells it."""
+
+from __future__ import annotations
+
+import re
+
+# By type, parts of lower-case names; the first that matches decides, so that the smaller of two types is told. cuBLAS,
+# CUTLASS, cuDNN and Triton write types out; AMD's libraries have letters after the layout: B and S for bfloat16 inputs
+# and float32 sums (BBS), H for float16, S for float32.
+_TYPES = (
+    ("FP4", r"e2m1|mxfp4|nvfp4|fp4"),
+    ("FP8", r"e4m3|e5m2|fp8|float8|f8f8|cijk_\w+?_(?:f8|b8)"),
+    ("int8", r"int8|i8i8|_s8_|imma|cijk_\w+?_i8"),
+    ("bfloat16", r"bf16|bfloat16|cijk_[a-z]+_[a-z]+_b(?:bs|_)"),
+    ("float16", r"fp16|(?<!b)f16|half|hgemm|h16816|h1688|h884|cijk_[a-z]+_[a-z]+_h"),
+    ("TF32", r"tf32|tensorop_s1688"),
+    ("float64", r"dgemm|f64|double|cijk_[a-z]+_[a-z]+_d"),
+    ("float32", r"sgemm|simt_s|scudnn|<float|f32f32|cijk_[a-z]+_[a-z]+_s"),
+)
+_MATCHED = tuple((name, re.compile(pattern)) for name, pattern in _TYPES)
+
+
+def number_type(kernel: str) -> str | None:
+    """FP4, FP8, int8, bfloat16, float16, TF32, float64 or float32; None where the name tells none."""
+    text = kernel.lower()
+    return next((name for name, pattern in _MATCHED if pattern.search(text)), None)

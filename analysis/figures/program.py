@@ -1,0 +1,65 @@
+"""How the program of a trace ran, as far as the file tells: ranks, devices, compilation, graphs, types of products."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from molprof.analysis.figures.model import Counts
+from molprof.analysis.figures.number_types import number_type
+from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.package import Query, query_rows
+from molprof.common.values import count_text
+
+# What torch.compile leaves in a trace: its regions and functions on the host, and Inductor's kernels.
+_COMPILED = """
+SELECT
+  EXISTS(
+    SELECT 1 FROM slice
+    WHERE category IN ('cpu_op', 'user_annotation')
+      AND (
+        name GLOB 'Torch-Compiled Region*' OR name GLOB 'CompiledFunction*' OR name GLOB '## Call CompiledFxGraph*'
+        OR name GLOB 'CompiledFxGraph*'
+      )
+  )
+  OR EXISTS(
+    SELECT 1 FROM slice
+    WHERE category = 'kernel' AND (name GLOB 'triton_poi_*' OR name GLOB 'triton_red_*' OR name GLOB 'triton_per_*')
+  ) AS compiled,
+  EXISTS(SELECT 1 FROM slice WHERE category = 'cpu_op') AS operators
+"""
+_PRODUCTS = Query(
+    "top_operations", "SELECT name, time_ns FROM molprof_top_gpu_operation WHERE class = 'matmul' ORDER BY name"
+)
+# A type of less of the products' time is not named.
+_LEAST_TIME = 0.1
+
+
+def read_program(engine: TraceProcessor, keys: Mapping[str, Any], counts: Counts, devices: int) -> dict[str, str]:
+    """Settings by name; those that the file does not tell are left out.
+
+    keys: the top-level keys of the trace. devices: the number of those with GPU work.
+    """
+    job = keys.get("distributedInfo")
+    world_size = job.get("world_size") if isinstance(job, dict) else None
+    found = {"world size": str(world_size)} if isinstance(world_size, int) else {}
+    if devices:
+        found["devices with work"] = count_text(devices)
+    ((compiled, operators),) = zip(*(column.tolist() for column in engine.query(_COMPILED).values()), strict=True)
+    if compiled or operators:
+        found["torch.compile"] = "yes" if compiled else "no"
+    if counts.launches or counts.graph_launches:
+        found["GPU graphs"] = "replayed" if counts.graph_launches else "none"
+    if types := _product_types(engine):
+        found["matrix products"] = types
+    return found
+
+
+def _product_types(engine: TraceProcessor) -> str:
+    """The types of the numbers of matrix products, by time; empty where no name tells any."""
+    times = Counter[str]()
+    for name, time_ns in query_rows(engine, _PRODUCTS)[1]:
+        if kind := number_type(name):
+            times[kind] += time_ns
+    return ", ".join(kind for kind, ns in times.most_common() if ns >= _LEAST_TIME * times.total())
