@@ -268,7 +268,9 @@ def test_one_file_twice_and_other_surroundings_are_said(tmp_path: Path) -> None:
     after = trace("MI300X", hip_runtime_version=60443483, engine_version="1.0", metadata=packages)
     comparison = compare([before, after])
     (said,) = comparison_verdict(comparison)
-    assert said.startswith("MI300X takes 1.04x the time of V100 for a step: 56.0 µs against 54.0 µs, +2.00 µs (")
+    assert said.startswith(
+        "MI300X takes 1.04x the time of V100 for a step with its GPU work: 56.0 µs against 54.0 µs, +2.00 µs ("
+    )
     assert said.endswith(" Not the program alone differs: device (MI300X, not V100), and platform.")
     shown = render_document(comparison_document(comparison), whole=False)
     assert "device V100 -> MI300X platform CUDA 12.4 -> HIP 6.4.43483" in " ".join(shown.split())

@@ -183,6 +183,7 @@ def test_traces_of_other_origin_differ_in_their_recorded_span(tmp_path: Path) ->
         "parts": {"busy": 0, "idle.cpu_outside": -5_000, "idle.launching": 0, "idle.short": -1_000},
         "residual_ns": 0,
         "devices": [1, 1],
+        "per_step": None,
     }
     assert set(comparison["trace_difference"][1]["parts"].values()) == {0}
     ours = tiny_trace.report(tmp_path / "ours.json", tiny_trace.document())

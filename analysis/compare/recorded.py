@@ -10,6 +10,9 @@ from msgspec.structs import replace
 
 from molprof.analysis.figures.model import Report
 
+# Of all GPU time, what may lie outside steps where figures of whole traces are divided by their number.
+_MOST_OUTSIDE = 0.05
+
 
 class TraceDifference(Struct, frozen=True):
     """Recorded, so profiled, device time of a trace minus the first's: for traces without unprofiled time."""
@@ -18,6 +21,16 @@ class TraceDifference(Struct, frozen=True):
     parts: dict[str, int]  # `busy`, and `idle.` with a cause of molprof_idle_cause, ns
     residual_ns: int  # unexplained time
     devices: tuple[int, int]
+    per_step: StepDifference | None = None  # None unless both have steps of one kind, and next to all work is of steps
+
+
+class StepDifference(Struct, frozen=True):
+    """The same per step."""
+
+    first_ns: float  # recorded span of the first, per step
+    span_ns: float
+    parts: dict[str, float]
+    steps: tuple[int, int]
 
 
 class PhaseDifference(Struct, frozen=True):
@@ -43,7 +56,81 @@ def trace_difference(first: Report, other: Report) -> TraceDifference | None:
         parts=parts,
         residual_ns=span_ns - sum(parts.values()),
         devices=(len(first.devices), len(other.devices)),
+        per_step=_per_step(first, other),
     )
+
+
+def _per_step(first: Report, other: Report) -> StepDifference | None:
+    counts = step_counts(first, other)
+    if counts is None:
+        return None
+    before, after = (
+        {part: ns / count for part, ns in _recorded_parts(report).items()}
+        for report, count in zip((first, other), counts, strict=True)
+    )
+    spans = [
+        sum(device.span_ns for device in report.devices.values()) / count
+        for report, count in zip((first, other), counts, strict=True)
+    ]
+    parts = {part: after.get(part, 0.0) - before.get(part, 0.0) for part in sorted(before.keys() | after.keys())}
+    return StepDifference(spans[0], spans[1] - spans[0], parts, counts)
+
+
+def step_counts(first: Report, other: Report) -> tuple[int, int] | None:
+    """The steps of two traces that whole-trace figures may be divided by: all of one kind, with next to all GPU work.
+
+    None where a trace has no steps or several kinds of them, or the traces have other kinds.
+    """
+    found = []
+    for report in (first, other):
+        rows: Any = report.table("steps").to_json()
+        kinds = [row for row in rows if row["steps"]]
+        outside_ns = sum(row["gpu_ns"] or 0 for row in rows if not row["steps"])
+        all_ns = sum(row["gpu_ns"] or 0 for row in rows)
+        if len(kinds) != 1 or outside_ns > _MOST_OUTSIDE * all_ns:
+            return None
+        found.append(kinds[0])
+    one, two = found
+    if (one["source"], one["kind"]) != (two["source"], two["kind"]):
+        return None
+    return one["steps"], two["steps"]
+
+
+class ClassTime(Struct, frozen=True):
+    """GPU work of one class in two traces: runs, their time and where the one with more of it has most."""
+
+    name: str
+    counts: tuple[float, float]
+    times_ns: tuple[float, float]
+    place: str | None  # None: not recorded
+
+    @property
+    def change_ns(self) -> float:
+        return self.times_ns[1] - self.times_ns[0]
+
+
+def class_times(first: Report, other: Report, counts: tuple[int, int] | None) -> list[ClassTime]:
+    """The classes of GPU work of two traces, the largest change of time first; per step where `counts` has their steps.
+
+    A place is the operator, or else the function or module, whose calls started most of that class's time.
+    """
+    steps = counts or (1, 1)
+    rows: list[dict[str, Any]] = [
+        {row["class"]: row for row in report.table("kernel_classes").to_json()} for report in (first, other)
+    ]
+    places = [{row["class"]: row["place"] for row in _rows(report, "class_places")} for report in (first, other)]
+    found = []
+    for name in dict.fromkeys([*rows[0], *rows[1]]):
+        known = [of.get(name, {"count": 0, "time_ns": 0}) for of in rows]
+        times = tuple(row["time_ns"] / count for row, count in zip(known, steps, strict=True))
+        runs = tuple(row["count"] / count for row, count in zip(known, steps, strict=True))
+        more = int(times[1] > times[0])
+        found.append(ClassTime(name, (runs[0], runs[1]), (times[0], times[1]), places[more].get(name)))
+    return sorted(found, key=lambda item: -abs(item.change_ns))
+
+
+def _rows(report: Report, table: str) -> Any:
+    return report.table(table).to_json()
 
 
 def phase_difference(first: Report, other: Report) -> PhaseDifference | None:

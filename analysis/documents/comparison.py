@@ -321,13 +321,13 @@ def _span(comparison: Comparison, place: int, follows: bool) -> str:
         return ""
     several = max(item.devices) > 1
     start = "Its" if follows else f"{comparison.labels[place]}: the"
-    span = "GPU spans, first work to last, are together" if several else "GPU span, first work to last, is"
+    of, per = (item, "") if item.per_step is None else (item.per_step, " per step")
+    span = f"GPU spans{per}, first work to last, are together" if several else f"GPU span{per}, first work to last, is"
     than = "" if follows else f" than {'those' if several else 'that'} of {comparison.labels[0]}"
-    busy_ns = item.parts.get("busy", 0)
-    idle_ns = sum(ns for name, ns in item.parts.items() if name.startswith("idle."))
+    idle_ns = sum(ns for name, ns in of.parts.items() if name.startswith("idle."))
     return (
-        f"{start} recorded {span} {time_text(abs(item.span_ns))} {'longer' if item.span_ns >= 0 else 'shorter'}{than} "
-        f"(busy {signed_time_text(busy_ns)}, idle {signed_time_text(idle_ns)})."
+        f"{start} recorded {span} {time_text(abs(of.span_ns))} {'longer' if of.span_ns >= 0 else 'shorter'}{than} "
+        f"(busy {signed_time_text(of.parts.get('busy', 0))}, idle {signed_time_text(idle_ns)})."
     )
 
 

@@ -12,20 +12,28 @@ from msgspec.structs import replace
 from molprof.analysis.compare import Comparison
 from molprof.analysis.compare.difference import Difference, known_parts
 from molprof.analysis.compare.parts import GROUPS, MACHINE, PART_LABELS, RECORDED_LABELS, by_group
-from molprof.analysis.compare.recorded import PhaseDifference, TraceDifference
+from molprof.analysis.compare.recorded import (
+    PhaseDifference,
+    StepDifference,
+    TraceDifference,
+    class_times,
+    step_counts,
+)
 from molprof.analysis.compare.statistics import LEVEL, Interval
 from molprof.analysis.figures.run_model import Run
-from molprof.common.document import Column, Section, Table
+from molprof.common.document import Column, Section, Table, last_rows
 from molprof.common.values import NOT_RECORDED, Value, factor_text, per, signed_time_text, time_text
 
 # What is compared: the first of them that both runs have.
 _UNPROFILED, _PER_STEP = "unprofiled time", "recorded time per step"
-_OF_GPUS = "recorded time of the GPUs, whole traces"
+_OF_GPUS, _OF_GPU_STEPS = "recorded time of the GPUs, whole traces", "recorded time of the GPUs, per step"
 # Bars: parts at most, of several runs and of two; length of the longest. A smaller share of the largest part is not
 # worth a row.
 _FEW_BARS, _MOST_BARS = 4, 5
 _BAR_SIZE = 12
 _LEAST_BAR = 0.02
+# Classes of GPU work: rows at most, and at least; and which share of the largest change is worth a row.
+_CLASSES, _LEAST_CLASSES, _LEAST_CLASS = 4, 2, 0.05
 _HALF = Column("±", "ns", joined=True)
 _CHANGES = "change: in % of the time of {}"
 _INTERVALS = "±: half of a part's interval, from all timed passes"
@@ -60,10 +68,12 @@ def _part_table(labels: Iterable[str], rows: Iterable[_Part], first_ns: float | 
 
 def bars(comparison: Comparison) -> Iterator[Section]:
     """The parts that are worth a look, the rest, and their sum; of two runs also in %, with interval and bar."""
-    kinds: Mapping[str, Sequence[Difference | TraceDifference | PhaseDifference | None]] = {
+    of_gpus = comparison.trace_differences
+    kinds: Mapping[str, Sequence[Difference | TraceDifference | PhaseDifference | StepDifference | None]] = {
         _UNPROFILED: comparison.differences,
         _PER_STEP: comparison.phase_differences,
-        _OF_GPUS: comparison.trace_differences,
+        _OF_GPU_STEPS: per_step_of(of_gpus),
+        _OF_GPUS: of_gpus,
     }
     kind = next((kind for kind, items in kinds.items() if any(items)), _UNPROFILED)
     known: dict[str, tuple[Mapping[str, float], float]] = {}  # by label, parts and total
@@ -112,6 +122,46 @@ def bars(comparison: Comparison) -> Iterator[Section]:
     )
 
 
+def classes(comparison: Comparison) -> Iterator[Section]:
+    """The classes of GPU work whose time differs most, of two traces."""
+    if len(comparison.runs) != 2:
+        return
+    counts = step_counts(*comparison.runs)
+    found = class_times(*comparison.runs, counts)
+    longest = max((abs(item.change_ns) for item in found), default=0)
+    shown = [item for item in found if abs(item.change_ns) > _LEAST_CLASS * longest][:_CLASSES]
+    if not shown:
+        return
+    first, second = comparison.labels
+    columns = (
+        Column("class"), Column(first, "ns"), Column(second, "ns"), Column("difference", "change_ns"),
+        Column("runs", "number"), Column("then", "number", joined=True), Column("mostly in", "name"),
+    )  # fmt: skip
+    cells = [(item.name, *item.times_ns, item.change_ns, *item.counts, item.place) for item in shown]
+    notes = tuple(filter(None, (_reason(comparison, item.name, item.change_ns > 0) for item in shown)))
+    titles = "per step" if counts else "whole traces"
+    spare = (*last_rows(len(cells), _LEAST_CLASSES), tuple(range(_LEAST_CLASSES)))
+    yield Section(f"Difference in GPU time by class, {titles}", notes, Table(columns, cells, missing="", spare=spare))
+
+
+def _reason(comparison: Comparison, name: str, grew: bool) -> str:
+    """What of the programs' settings explains the change of a class; empty where none is known to."""
+    more, less = reversed(comparison.runs) if grew else comparison.runs
+    label = comparison.labels[grew]
+
+    def differ(setting: str) -> tuple[str, str] | None:
+        here, there = more.trace.program.get(setting), less.trace.program.get(setting)
+        return (here, there) if here and there and here != there else None
+
+    if name == "matmul" and (types := differ("matrix products")):
+        return f"matmul: {label} multiplies {types[0]}, the other {types[1]}"
+    if name in ("memcpy DtoD", "copy") and differ("GPU graphs") == ("replayed", "none"):
+        return f"{name}: {label} replays graphs, whose inputs are copied to where the graphs read them"
+    if name in ("elementwise", "norm", "reduce", "softmax", "copy") and differ("torch.compile") == ("no", "yes"):
+        return f"{name}: {label} is not compiled: one compiled kernel does what several do in it"
+    return ""
+
+
 def differences(comparison: Comparison) -> Iterator[Section]:
     """The unprofiled difference of every run that has one, then the recorded one of those that have only that."""
     first, others = comparison.labels[0], comparison.labels[1:]
@@ -149,6 +199,13 @@ def _part_rows(comparison: Comparison, known: Mapping[str, Difference]) -> Table
     add("total", [item.wall_ns for item in items], [_total_interval(item) for item in items])
     noisy = any(half is not None for row in rows for (half,) in row.beside)
     return _part_table(known, rows, _first_ns(comparison), *[_HALF] * noisy)
+
+
+def per_step_of(found: Sequence[TraceDifference | None]) -> Sequence[StepDifference | None]:
+    """The differences per step; none where one of the traces has none."""
+    steps = [None if item is None else item.per_step for item in found]
+    whole = [item is not None for item in found]
+    return steps if whole == [item is not None for item in steps] else [None] * len(steps)
 
 
 def _total_interval(item: Difference) -> Interval | None:
@@ -229,6 +286,8 @@ def _first_ns(comparison: Comparison, kind: str = _UNPROFILED) -> float | None:
     """The time of the first run: of its GPUs from their first work to the end of their last, or of the kind."""
     if kind == _OF_GPUS:
         return sum(device.span_ns for device in comparison.runs[0].devices.values())
+    if kind == _OF_GPU_STEPS:
+        return next(item.first_ns for item in per_step_of(comparison.trace_differences) if item is not None)
     if kind == _PER_STEP:
         return next(item.first_ns for item in comparison.phase_differences if item is not None)
     return comparison.wall.numbers(0)[1]

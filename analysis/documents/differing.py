@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from molprof.analysis.compare import Comparison
 from molprof.analysis.compare.rows import ComparedRow
-from molprof.analysis.documents.difference import bars
+from molprof.analysis.documents.difference import bars, classes
 from molprof.analysis.documents.figures import (
     Reports,
     compared_certificates,
@@ -49,7 +49,9 @@ def first_screen(comparison: Comparison, reports: Reports) -> Iterator[Section]:
         yield Section("Settings that differ", table=pairs([*rows[:most], *more]))
     parts = list(bars(comparison))
     yield from parts
-    yield from _telling(comparison, _FIGURES if parts else _MOST_FIGURES)
+    of_classes = list(classes(comparison))
+    yield from of_classes
+    yield from _telling(comparison, _LEAST_FIGURES if of_classes else _FIGURES if parts else _MOST_FIGURES)
 
 
 def _unlike(comparison: Comparison, reports: Reports) -> Iterator[tuple[str, str]]:

@@ -125,6 +125,16 @@ TABLES = (
         "SELECT class, count, time_ns, time_ratio, names FROM molprof_class_summary ORDER BY time_ns DESC, class",
     ),
     TableQuery(
+        "class_places",
+        "",
+        "SELECT class, place, count, time_ns FROM (SELECT class, place, count, MAX(time_ns) AS time_ns FROM ("
+        "SELECT launched.class, COALESCE(operator, source, module) AS place,"
+        " SUM(launched.count) AS count, SUM(launched.time_ns) AS time_ns"
+        " FROM molprof_launched_work AS launched LEFT JOIN molprof_call_place AS found USING (place_id)"
+        " GROUP BY class, place ORDER BY class, place) GROUP BY class) WHERE place NOT NULL ORDER BY class",
+        "call_places",
+    ),
+    TableQuery(
         "exposed",
         "GPU work beside other work of its device (exposed: nothing of another class, or other kernel, runs)",
         "SELECT 'class' AS kind, class AS name, count, busy_ns, exposed_ns, hidden_ns, hideable_ns, beside, beside_ns"

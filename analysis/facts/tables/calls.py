@@ -111,8 +111,8 @@ def _step_times(facts: Facts) -> Sequence[Column]:
     rows = facts.rows(_STEPS, "steps")
     ids_, starts, ends, processes = np.array(rows, dtype=np.int64).reshape(-1, 4).T
     order = np.argsort(ids_)
-    step = facts.call_steps[facts.work.call]
-    has_step = (facts.work.call != NONE) & (step != NONE)
+    step = np.append(facts.call_steps, NONE)[facts.work.call]  # the last is that of no call
+    has_step = step != NONE
     index = np.full(len(step), NONE)
     if len(ids_):
         index[has_step] = order[np.searchsorted(ids_[order], step[has_step])]
