@@ -91,7 +91,11 @@ def test_a_program_of_ones_own(model: Any, tmp_path: Path) -> None:
     assert run is not None
     assert all(check.holds for check in report.checks)
     assert (run.batches, run.steps, run.window.steps) == (2, 8, 8)
-    assert (run.setup.processor, run.setup.model, run.setup.seed) == ("Countdown", "LlamaForCausalLM", None)
+    assert (run.setup.processor, run.setup.model, run.setup.seed) == (
+        "Countdown, MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor",
+        "LlamaForCausalLM",
+        None,
+    )
     assert (run.setup.batch_size, run.setup.max_new_tokens) == (3, None)
     assert (run.wall_ns.median, run.profiled_ratio) == (None, None)
     assert run.phases["processor"].leaf_operators > run.steps  # type: ignore[operator]

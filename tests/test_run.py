@@ -249,7 +249,7 @@ def test_a_script_runs_as_it_is(tmp_path: Path) -> None:
     printed = [[int(item) for item in line[1:-1].split(",")] for line in seen.stdout.splitlines()[1:]]
     assert (seen.stdout.splitlines()[0], len(printed)) == ("__main__ ['--its', 'own']", 3)
     assert written(tmp_path / "run.json.gz") == printed
-    assert run_of(tmp_path / "run.json.gz").setup.processor == "Mine"
+    assert run_of(tmp_path / "run.json.gz").setup.processor.startswith("Mine, MinLength")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from molprof.analysis.figures.figure import Figure, Role, of_run
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run, Setup
 from molprof.analysis.reader import path_text
+from molprof.common.manifest import Program
 from molprof.common.settings import CONSTRAINTS
 from molprof.common.settings import SETTINGS as ROWS
 from molprof.common.values import Unit, Value, count_text, number_text, per
@@ -62,6 +63,13 @@ def _processor(value: str | None, setup: Setup | None) -> str:
     return ", ".join([value or "none", *(f"instead of {name}: {why}" for name, why in instead.items())])
 
 
+def _arguments(run: Run) -> str | None:
+    """Of a program's `generate`: what its arguments ask of the tokens; None of a capture, whose settings tell it."""
+    if not isinstance(run.program, Program):
+        return None
+    return ", ".join(f"{name} {value}" for name, value in (run.setup.processor_parameters or {}).items()) or "none"
+
+
 def _sampling_parameters(run: Run) -> str:
     return ", ".join(f"{name} {value}" for name, value in sorted(run.setup.sampling_parameters.items())) or "none"
 
@@ -106,6 +114,7 @@ _MODEL = (
     _setting("tokenizer", _tokenizer),
     _of_run("logits_width", "logits width", "subject", lambda run: run.setup.logits_width, "count"),
     _setting("processor", _processor),
+    _of_run("constraining_arguments", "arguments that constrain", "setting", _arguments, usual="none"),
     _setting("placeholder", _or_none, of_molecules=True),
     _setting("device", lambda value, setup: setup.gpu or value, compared=True),
     _setting("sampling", compared=True),

@@ -115,7 +115,10 @@ class OwnLoop:
                     found.setdefault(number, []).extend(row)
             steps.append(Step(found, max(len(found), len(running.prompts), 1)))
         names = tuple(running.processors)
-        self._heard(Batch(steps, running.prompts, processors=names, own=range(len(names))), running.model)
+        self._heard(
+            Batch(steps, running.prompts, processors=names, own=tuple(range(len(names))), constraining=len(names)),
+            running.model,
+        )
 
     def _enter(self, place: int) -> None:
         """Goes on to a phase, if it is a later one."""

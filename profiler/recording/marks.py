@@ -5,16 +5,16 @@ Each step has four marks:
 | mark | what calls it in transformers' `generate` | phase that begins |
 | --- | --- | --- |
 | F | transformers asks the model for the step's inputs | `forward` (step 0: `prefill`) |
-| P1 | the first of the caller's logits processors | `processor` |
-| P2 | the last of them | `sampling` |
+| P1 | `generate` calls its list of logits processors | `processor` |
+| P2 | the last of them but those that draw a token | `sampling` |
 | S | the stopping criteria, when all have answered | `bookkeeping`, until the next F or the end of `generate` |
 
 In transformers 4.57 and 5 (`GenerationMixin._sample`) the phases hold:
 
-- `forward`: the forward, compiled or not; the float32 copy of the last logits; processors that `generate` makes from
-  the model's own generation config.
-- `processor`: the caller's processors, and transformers' inspection of the signature of each of them and of P2
-  (`Timings.signature_ns`).
+- `forward`: the forward, compiled or not; the float32 copy of the last logits.
+- `processor`: the caller's processors and those that `generate` makes from its arguments and the model's generation
+  config, such as `prefix_allowed_tokens_fn`, `bad_words_ids` and `guidance_scale`; and transformers' inspection of the
+  signature of each of them and of P2 (`Timings.signature_ns`).
 - `sampling`: temperature, top-k, top-p, softmax, multinomial or argmax, appending the token, the stopping criteria.
 - `bookkeeping`: the loop reads the stop decision right after S, so this host sync is here.
 
@@ -78,7 +78,7 @@ class Marks:
         """S."""
 
     def each(self, place: int, label: str) -> None:
-        """The caller's processor number `place` is about to be called."""
+        """The processor number `place` of the phase is about to be called."""
 
     def gap(self) -> None:
         """A step of a program's own loop has ended, and the next has not begun."""
@@ -167,10 +167,11 @@ class Call:
     failed: bool = False  # it ended with an exception
     steps: int = 0
     rows: list[int] = field(default_factory=list)  # by step, those that were computed
-    # Classes of the logits processors in the order of their calls, transformers' own among them, and which of them the
-    # caller gave; empty before the first step.
+    # Classes of the logits processors in the order of their calls, which of them the caller gave, and how many the
+    # phase of processors has: those after them draw a token. Empty before the first step.
     processors: tuple[str, ...] = ()
-    own: range = range(0)
+    own: tuple[int, ...] = ()
+    constraining: int = 0
 
 
 @contextmanager
@@ -187,7 +188,7 @@ def marked(
 
     Args:
         number: batch number of the call, or what gives that of each.
-        heard: called with each call that has ended. Without it, processors have no marks of their own.
+        heard: called with each call that has ended. Without it, each processor has no mark of its own.
         missed: called for each call that runs unmarked.
     """
     if type(marks) is Marks:  # which does nothing: `generate` runs as it would without molprof
@@ -217,13 +218,13 @@ def marked(
     @functools.wraps(processors)
     def processed(self: LogitsProcessorList, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
         if listener.listens:
-            listener.seen(self)
+            listener.processors(self, input_ids)
         return processors(self, input_ids, scores, **kwargs)  # type: ignore[arg-type]
 
     with (
         replaced(GenerationMixin, "generate", generate),
         replaced(StoppingCriteriaList, "__call__", decided),
-        replaced(LogitsProcessorList, "__call__", processed) if heard is not None else nullcontext(),
+        replaced(LogitsProcessorList, "__call__", processed),
     ):
         yield
 
@@ -248,6 +249,7 @@ class _Listener:
         self._depth = 0
         self._next = 0  # place in `STEP_PHASES` of the mark that is due
         self._call: Call
+        self._list: LogitsProcessorList | None = None  # that the call has made
 
     @property
     def listens(self) -> bool:
@@ -281,14 +283,8 @@ class _Listener:
         own = list(call.given.get("logits_processor") or ())
         if own and call.given.get("cache_implementation") == "paged" and self._heard is not None:
             _LOG.warning(_DROPPED, ", ".join(type(item).__name__ for item in own))
-        between: list[Any] = []
-        for place, processor in enumerate(own):
-            # A mark of its own is needed only where several share the phase.
-            label = f"{_name(processor)} ({place})" if self._heard is not None else ""
-            mark = _First(functools.partial(self._processor, place, label))
-            between += [*([mark] if place == 0 or self._heard is not None else []), processor]
-        between = between or [_First(functools.partial(self._processor, 0, ""))]
-        bound.arguments["logits_processor"] = LogitsProcessorList([*between, _Last(self._sampling)])
+        self._list = None
+        bound.arguments["logits_processor"] = LogitsProcessorList([*own, _Last(self._sampling)])
         with before_forward(model, self._forward), self._before_own_forward(model, call.given.get("custom_generate")):
             self._tell("begin", self._number() if callable(self._number) else self._number)
             try:
@@ -320,15 +316,35 @@ class _Listener:
             self._marks = Marks()
             _LOG.warning("molprof stopped recording: %s: %s", type(problem).__name__, problem)
 
-    def seen(self, processors: LogitsProcessorList) -> None:
-        """Notes the processors of the call, when they are first called."""
-        if not self._call.processors:
-            places = [place for place, item in enumerate(processors) if isinstance(item, _First)]
-            others = [item for item in processors if not isinstance(item, _First)]
-            first = places[0] if places else 0
-            count = places[-1] - first + 1 - len(places) if places else 0
-            self._call.processors = tuple(map(_name, others))
-            self._call.own = range(first, first + count)
+    def processors(self, processors: LogitsProcessorList, input_ids: Tensor) -> None:
+        """The phase of processors begins, unless this list is of another call, or one inside the call's list."""
+        if self._list is not processors:
+            last = next((place for place, item in enumerate(processors) if isinstance(item, _Last)), None)
+            if last is None:
+                return
+            self._list = processors
+            self._seen(processors, last)
+        self._call.width = input_ids.shape[1] if self._call.width is None else self._call.width
+        self._mark(1)
+        if len(self._call.rows) < self._call.steps:
+            self._call.rows.append(len(input_ids))
+
+    def _seen(self, processors: LogitsProcessorList, last: int) -> None:
+        """Notes the processors of the call, and puts a mark before each of the phase where someone hears them.
+
+        last: the place of P2, which the loop is about to call after those of the phase.
+        """
+        before, after = processors[:last], processors[last + 1 :]
+        given = {id(item) for item in self._call.given.get("logits_processor") or ()}
+        self._call.processors = tuple(map(_name, (*before, *after)))
+        self._call.own = tuple(place for place, item in enumerate(before) if id(item) in given)
+        self._call.constraining = last
+        if self._heard is not None:
+            marks = [
+                _First(functools.partial(self._each, place, f"{_name(item)} ({place})"))
+                for place, item in enumerate(before)
+            ]
+            processors[:last] = [item for pair in zip(marks, before, strict=True) for item in pair]
 
     def decided(self, input_ids: Tensor, done: Tensor) -> Tensor:
         self._mark(3)
@@ -354,15 +370,8 @@ class _Listener:
         if self.listens and self._next != 1:  # a prefill in chunks calls this several times before its one P1
             self._mark(0)
 
-    def _processor(self, place: int, label: str, input_ids: Tensor) -> None:
-        if not self.listens:  # an assistant model gets the same processors, and may be the same model
-            return
-        if place == 0:
-            self._call.width = input_ids.shape[1] if self._call.width is None else self._call.width
-            self._mark(1)
-            if len(self._call.rows) < self._call.steps:
-                self._call.rows.append(len(input_ids))
-        if label:
+    def _each(self, place: int, label: str, input_ids: Tensor) -> None:
+        if self.listens:  # an assistant model gets the same processors, and may be the same model
             self._tell("each", place, label)
 
     def _sampling(self, input_ids: Tensor) -> None:

@@ -38,6 +38,7 @@ from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import resolve_device
 from molprof.profiler.models.load import sizes
 from molprof.profiler.models.target import token_bytes
+from molprof.profiler.recording.arguments import constraints_of
 from molprof.profiler.recording.cost import mark_cost_ns
 from molprof.profiler.recording.loop import OwnLoop
 from molprof.profiler.recording.marks import Call, marked
@@ -307,7 +308,7 @@ class Recording:
         marks, model = self.marks, self._model
         known = self._settings(found, window)
         repeat = marks.repeat() if isinstance(marks, ProgramMarks) else None
-        own = [name for batch in self._batches for name in (batch.processors[place] for place in batch.own)]
+        constraining = [name for batch in self._batches for name in batch.constraining_names]
         spans, limits = recorded.steps, {batch.limit for batch in self._batches}
         return Manifest(
             schema=SCHEMA,
@@ -319,8 +320,8 @@ class Recording:
                 **_sizes(model),
                 vocabulary=None if self._tokenizer is None else len(self._tokenizer),
                 max_new_tokens=limits.pop() if len(limits) == 1 else None,
-                processor=", ".join(dict.fromkeys(own)) or None,
-                processor_parameters={},
+                processor=", ".join(dict.fromkeys(constraining)) or None,
+                processor_parameters={} if self._first is None else constraints_of(self._first),
                 placeholder=None,
                 not_recorded=[name for name in SETTINGS if name not in known],
             ),
@@ -434,9 +435,9 @@ def _processors(batches: list[Batch], marks: Any) -> list[ProcessorCalls]:
         for place, name in enumerate(batch.processors):
             key = (place, name, place in batch.own)
             counts[key] += 1
-            if calls is not None and place in batch.own:
+            if calls is not None and place < batch.constraining:
                 call = calls[number]
-                times[key] += call.each_ns[place - batch.own.start]
+                times[key] += call.each_ns[place]
                 steps[key] += call.steps - len(call.profiled)
     return [
         ProcessorCalls(name, place, own, count, times[key] if steps[key] else None, steps[key] or None)

@@ -107,7 +107,8 @@ class Batch:
     prompts: list[list[int]]  # tokens by sequence, without padding
     ends: frozenset[int] = frozenset()  # ids that end a sequence
     processors: tuple[str, ...] = ()  # classes in the order of their calls
-    own: range = range(0)  # places of those that the program gave
+    own: tuple[int, ...] = ()  # places of those that the program gave
+    constraining: int = 0  # the first ones, of the phase of processors; the others draw a token
     computed: int = 0  # the most rows of a step
     limit: int | None = None  # the most tokens that a sequence could get; None: not known
 
@@ -116,6 +117,12 @@ class Batch:
         return [
             Step({first + row: tokens for row, tokens in step.tokens.items()}, step.rows, batch) for step in self.steps
         ]
+
+    @property
+    def constraining_names(self) -> list[str]:
+        """The classes of the phase of processors, those that the program gave first."""
+        places = sorted(range(self.constraining), key=lambda place: place not in self.own)
+        return [self.processors[place] for place in places]
 
     @property
     def rows(self) -> int:
@@ -131,7 +138,9 @@ def batch_of(call: Call) -> Batch:
     if limit is None and longest is not None and call.width is not None:
         limit = longest - call.width
     rows = max(call.rows, default=0)
-    return Batch(_steps(call, ids), _prompts(call), ids, call.processors, call.own, computed=rows, limit=limit)
+    return Batch(
+        _steps(call, ids), _prompts(call), ids, call.processors, call.own, call.constraining, computed=rows, limit=limit
+    )
 
 
 def config_value(call: Call, name: str) -> Any:
