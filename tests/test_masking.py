@@ -6,9 +6,11 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from captures import captured, settings
 from torch import Tensor
+from transformers import LogitsProcessor
 
 from molprof import api
 from molprof.analysis.documents.figures import figure_values
@@ -94,3 +96,36 @@ def test_figures_of_masked_logits(tmp_path: Path) -> None:
     free, positions = sum(item.free for item in counts), sum(item.free_choices for item in counts)
     assert figures["masked_logits_per_free_position"] == free / positions
     assert [check.holds for check in report.checks if check.id == "masked_logits"] == [True]
+
+
+class Keeps(LogitsProcessor):
+    """Keeps some tokens, and gives all others a value, as log probabilities or as raw scores."""
+
+    masked_logits = None
+
+    def __init__(self, value: float, normalizes: bool) -> None:
+        self.value, self.normalizes = value, normalizes
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores = scores.log_softmax(-1) if self.normalizes else scores.clone()
+        scores[:, 10:] = self.value if math.isinf(self.value) else scores[:, 10:] + self.value
+        return scores
+
+
+@pytest.mark.parametrize("normalizes", [False, True])
+@pytest.mark.parametrize("value", [-math.inf, -1e6, -1e9, -1000.0, torch.finfo(torch.float32).min / 2])
+def test_finite_masks_count_as_those_of_infinity(value: float, normalizes: bool) -> None:
+    scores = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0)) * 10
+    studied = counted(Keeps(value, normalizes))
+    studied(torch.zeros(2, 1, dtype=torch.long), scores)
+    found = studied.of_rows(result((1, EOS), (1, EOS)), frozenset({EOS}))
+    assert [(item.free, item.free_choices) for item in found] == [(990, 1)] * 2
+
+
+def test_what_the_model_makes_impossible_is_not_the_processors_doing() -> None:
+    """A processor that lowers one score by 1 masks nothing, however far the model's scores are apart."""
+    scores = torch.arange(0.0, 2000.0, 2.0).reshape(1, -1)
+    studied = counted(Keeps(-1.0, normalizes=False))
+    studied(torch.zeros(1, 1, dtype=torch.long), scores)
+    (found,) = studied.of_rows(result((1, EOS)), frozenset({EOS}))
+    assert found.total == 0

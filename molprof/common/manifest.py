@@ -177,7 +177,10 @@ class Disagreement(Struct, frozen=True):
 
 
 class MaskedLogits(Struct, frozen=True):
-    """Logits set to -inf for one prompt, counted by molprof in an untimed pass, by where the row stood."""
+    """Tokens made impossible for one prompt, counted by molprof in an untimed pass, by where the row stood.
+
+    Their logits are -inf, or so far below the largest that their probability is 0 in float32.
+    """
 
     free: int  # at choices that left more than one token
     copy: int  # at choices that left one, but the end token
@@ -220,7 +223,7 @@ class SequenceRun(Struct, frozen=True):
     valid: bool | None = None  # None if there is nothing to check against, or if it was not checked (`unchecked`)
     problem: str | None = None  # why it is not valid, None if it is or if `valid` is None
     malformed_blocks: int = 0  # blocks that do not begin with three decimal numbers
-    masked_logits: int | None = None  # logits set to -inf for this row, over all steps; None without a processor
+    masked_logits: int | None = None  # tokens made impossible for this row, over all steps; None without a processor
     template: TemplateCounts | None = None  # None without a processor, or if it does not fix the length of the answer
     # malformed blocks, 0 or 1, that the bound on new tokens cut short; None if not recorded
     cut_blocks: int | None = None

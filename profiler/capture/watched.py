@@ -5,6 +5,7 @@ Each stands in for the processor of its batch. Figures come to the host once per
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,10 +19,21 @@ from molprof.profiler.engines import BatchResult
 from molprof.profiler.models.device import settled_ns
 
 _DIGITS = 6
+# exp of less than minus this is 0 in float32: half of the least number, 2**-150, rounds to 0.
+_NO_PROBABILITY = 150 * math.log(2)
+
+
+def impossible(scores: Tensor) -> Tensor:
+    """Which tokens cannot be chosen, bool in the shape of `scores` (rows, V): their softmax is 0 in float32.
+
+    That is so of scores of -inf, and of finite ones far below the largest of their row, such as -1e6 or the least
+    number of the dtype, with which some processors mask.
+    """
+    return scores.isneginf() | (scores < scores.amax(-1, keepdim=True) - _NO_PROBABILITY)
 
 
 class Counted(LogitsProcessor):
-    """A batch's processor, and for every row and step what it set to -inf.
+    """A batch's processor, and for every row and step which tokens it made impossible.
 
     The result alone is looked at: a choice with one token left is COPY, one with more is FREE. The processor's own
     count is kept beside it. The time of looking is measured, for the pass is a warm-up too.
@@ -31,7 +43,7 @@ class Counted(LogitsProcessor):
         self._studied: Any = studied
         self._steps = 0
         self._looked_ns = 0
-        # (row, answer position, logits set to -inf, logits left), one tensor (rows, 4) per step, on the device
+        # (row, answer position, tokens made impossible, tokens left), one tensor (rows, 4) per step, on the device
         self._seen: list[Tensor] = []
 
     @property
@@ -53,11 +65,13 @@ class Counted(LogitsProcessor):
 
     def _look(self, masked: Callable[[], Tensor], scores: Tensor, rows: Tensor, positions: Tensor) -> Tensor:
         began = settled_ns(scores.device)
-        before = scores.isneginf()  # now, for processors may write into what they get
+        # Now, for processors may write into what they get.
+        before, unlikely = scores.isneginf(), impossible(scores)
         self._looked_ns += settled_ns(scores.device) - began
         out = masked()
         began = settled_ns(scores.device)
-        after = out.isneginf()
+        # What the model itself gave no probability is not the processor's doing, unless it says so by -inf.
+        after = out.isneginf() | (impossible(out) & ~unlikely)
         counts = (after & ~before).sum(-1), (~after).sum(-1)
         self._seen.append(torch.stack((rows, positions, *counts), dim=1))
         self._looked_ns += settled_ns(scores.device) - began
@@ -150,7 +164,7 @@ class Watched(LogitsProcessor):
             self._look_up(input_ids[:, -1])
         self._scores = scores.clone()  # processors may write into what they get
         masked = self._studied(input_ids, scores)
-        possible = masked > -torch.inf
+        possible = ~(masked.isneginf() | (impossible(masked) & ~impossible(self._scores)))
         first = self._scores.argmax(dim=-1, keepdim=True)
         self._allowed.append(possible.sum(dim=-1))
         self._forbidden.append(~possible.gather(-1, first).squeeze(-1))
