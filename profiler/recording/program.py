@@ -296,8 +296,8 @@ def summary_lines(steps: Sequence[int], tokens: int, marks: Marks, machine: Mach
     lines = [f"{made}; steps {first} to {last} of batch {call} are recorded{others}"]
     if marks.repeat() is None:
         lines.append(
-            "no times without the profiler: no timed step is like those under it; call generate a second time, or "
-            "choose --window"
+            "no times without the profiler: no timed step is like those under it; call generate once more, or choose "
+            "--window"
         )
     elif machine is not None and (doubts := machine.doubts()):
         lines.append(f"times are in doubt: while the program ran, {'; '.join(doubts)}")

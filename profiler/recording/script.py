@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import resource
 import runpy
 import shlex
 import signal
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 _GENERATES = "transformers.generation.utils"
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Less CPU time of child processes is of small tools that a program calls.
+_LEAST_CHILDREN_S = 0.5
 # Removes the folder that `python -c` looks for modules in first: the program's own is to stand there.
 _LAUNCHER = "import sys; sys.path.pop(0); from molprof.profiler.recording.script import main; main()"
 
@@ -82,6 +85,7 @@ class _Program:
         self._original: Callable[..., Any] | None = None
         self._lines: list[str] = []
         self._began_ns = time.perf_counter_ns()
+        self._children_s = _children_s()
 
     def __enter__(self) -> None:
         if self._asked["full"]:
@@ -95,10 +99,7 @@ class _Program:
         ended_ns = time.perf_counter_ns()
         self._stack.close()
         if self._recording is None:
-            self._lines = self._lines or [
-                "nothing is recorded: the program called neither transformers' generate nor molprof.step(); --full"
-                " records all"
-            ]
+            self._lines = self._lines or [_nothing(_children_s() - self._children_s)]
             return
         early = problem is not None and not (isinstance(problem, SystemExit) and problem.code in (None, 0))
         try:
@@ -197,6 +198,24 @@ class _Program:
 
 
 _begins = threading.RLock()
+
+
+def _children_s() -> float:
+    """CPU time of the child processes that have ended, s."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _nothing(children_s: float) -> str:
+    """Why nothing was recorded; children_s: CPU time of the program's child processes."""
+    called = "the program called neither transformers' generate nor molprof.step()"
+    if children_s < _LEAST_CHILDREN_S:
+        return f"nothing is recorded: {called}; --full records all"
+    return (
+        f"nothing is recorded: {called} in its own process. Its child processes took {children_s:.3g} s of CPU time: to "
+        'record what they generate, put it in the block of `with molprof.record(f"rank{rank}.json.gz", window="auto"):`'
+        " in the function that they run, each with a file of its own"
+    )
 
 
 def _run(arguments: Sequence[str], module: bool) -> None:
