@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from molprof.common.document import Document, Section, pairs, table_of
+from molprof.common.document import Document, Section, Table, pairs, table_of
 from molprof.common.text import shortened
 from molprof.profiler.constraints.automaton import Automaton
+from molprof.profiler.constraints.json_space import MOST, Space, spaces
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -26,6 +27,7 @@ _BLANK, _DIGITS = frozenset(b"\t\n\v\f\r\x1c\x1d\x1e\x1f "), frozenset(b"0123456
 _ASCII = frozenset(range(128))
 # Of bytes that lead to the same states, the first here stands for all.
 _READABLE = [*dict.fromkeys([*f"{string.ascii_lowercase}{string.digits}{string.printable}".encode(), *range(256)])]
+_SPACE = "the engine's default form of the schema; where it has no end, a model may write it until the token limit"
 _Ways = dict[int, tuple[int, int] | None]
 
 
@@ -54,6 +56,7 @@ class Room(Struct, frozen=True):
     bytes: int  # of the shortest text
     forced_bytes: int  # of these, those beside which none could follow
     spellings: tuple[Spelling, ...]
+    spaces: tuple[Space, ...] = ()  # of a JSON schema, what each engine allows
 
 
 def room_of(kind: str, constraint: str, automaton: Automaton, tokenizers: Sequence[tuple[str, Tokenizer]]) -> Room:
@@ -78,6 +81,7 @@ def room_of(kind: str, constraint: str, automaton: Automaton, tokenizers: Sequen
             Spelling(name, tokens(tokenizer, bytes(path)), sum(tokens(tokenizer, run) for run in runs))
             for name, tokenizer in tokenizers
         ),
+        tuple(spaces(constraint, _text(path))) if kind == "schema" else (),
     )  # fmt: skip
 
 
@@ -178,12 +182,32 @@ def room_document(room: Room) -> Document:
         ("drift", "count", lambda one: one.apart_tokens - one.tokens),
     )  # fmt: skip
     apart = ("cut apart: each stretch of forced text, and of other text, by itself; drift: tokens more than whole",)
+    form = ("of JSON as table writes it, without white space between its tokens; other engines: below",)
+    form = form if room.spaces else ()
     return Document(
         "molprof drift",
         (
             Section("Constraint", table=pairs(rows)),
-            Section("Loops that the constraint allows", bounded, loops),
+            Section("Loops that the constraint allows", (*form, *bounded), loops),
+            *(
+                [Section("White space between tokens of JSON, by engine", (_SPACE,), _space_table(room))]
+                if form
+                else []
+            ),
             Section("Tokens of the shortest text", apart, spelled),
         ),
         lambda: room,
     )
+
+
+def _space_table(room: Room) -> Table:
+    def said(space: Space) -> str:
+        if not space.installed:
+            return "not installed"
+        if space.problem is not None:
+            return f"not known: {shortened(space.problem, _MOST_TEXT)}"
+        if space.most is None:
+            return "not known: it does not take the shortest text"
+        return "without end" if space.most >= MOST else f"up to {space.most:,} in a row" if space.most else "none"
+
+    return table_of(room.spaces, ("engine", "text"), ("spaces", "text", said))

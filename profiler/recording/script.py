@@ -212,8 +212,8 @@ def _nothing(children_s: float) -> str:
     if children_s < _LEAST_CHILDREN_S:
         return f"nothing is recorded: {called}; --full records all"
     return (
-        f"nothing is recorded: {called} in its own process. Its child processes took {children_s:.3g} s of CPU time: to "
-        'record what they generate, put it in the block of `with molprof.record(f"rank{rank}.json.gz", window="auto"):`'
+        f"nothing is recorded: {called} in its own process. Its child processes took {children_s:.3g} s of CPU time: "
+        'to record what they generate, put it in the block of `with molprof.record(f"rank{rank}.json.gz", window="auto"):`'
         " in the function that they run, each with a file of its own"
     )
 
