@@ -211,10 +211,10 @@ def _nothing(children_s: float) -> str:
     called = "the program called neither transformers' generate nor molprof.step()"
     if children_s < _LEAST_CHILDREN_S:
         return f"nothing is recorded: {called}; --full records all"
+    block = 'with molprof.record(f"rank{rank}.json.gz", window="auto"):'
     return (
         f"nothing is recorded: {called} in its own process. Its child processes took {children_s:.3g} s of CPU time: "
-        'to record what they generate, put it in the block of `with molprof.record(f"rank{rank}.json.gz", window="auto"):`'
-        " in the function that they run, each with a file of its own"
+        f"to record what they generate, put it in a block `{block}` in the function that they run, with a file for each"
     )
 
 
