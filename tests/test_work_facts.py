@@ -84,6 +84,7 @@ NODES = st.lists(
 
 @few
 @hypothesis.given(NODES)
+@hypothesis.example([(0, 1, 0, 1, None), (1, 0, 0, 0, None), (1, 0, 0, 0, None), (2, 0, 0, 1, None)])
 def test_replays_of_graphs(rows: list[tuple[int, int, int, int, int | None]]) -> None:
     rows = sorted(rows, key=lambda row: row[:2])
     launch, ts, length, name = (np.array([row[column] for row in rows], dtype=np.int64) for column in range(4))

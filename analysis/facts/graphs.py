@@ -82,12 +82,10 @@ def replays(work: GraphWork) -> tuple[Replays, Nodes]:
     launch, ts = work.launch[first], work.ts[first]
     device = np.minimum.reduceat(work.device, first)
     graph = _graphs(work, first, device, graph_id)
-    # Graphs are numbered in order of their first replay.
-    first_ts, first_launch = (np.full(int(graph.max()) + 1, np.iinfo(np.int64).max) for _ in range(2))
-    np.minimum.at(first_ts, graph, ts)
-    np.minimum.at(first_launch, graph, launch)
-    graph = np.argsort(np.lexsort((first_launch, first_ts)))[graph]
     in_order = np.lexsort((launch, ts))
+    # Graphs are numbered in order of their first replay.
+    _, first_replay = np.unique(graph[in_order], return_index=True)
+    graph = np.argsort(np.argsort(first_replay))[graph]
     number = np.empty_like(graph)
     number[in_order] = _place_among(graph[in_order])
     kernels = np.add.reduceat(work.is_kernel.astype(np.int64), first)
