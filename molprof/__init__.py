@@ -7,6 +7,7 @@ molprof.compare("before.json.gz", "after.json.gz")
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ __all__ = [
     "step", "tokens", "trace_handler", "watch",
 ]  # fmt: skip
 __version__ = "0.1.0"
+# Python that starts at the root of a checkout finds this folder before an installed package. The folders of the parts
+# `analysis`, `profiler` and `queries` then stand beside it.
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+if os.path.isfile(os.path.join(_ROOT, "setup.cfg")) and os.path.isdir(os.path.join(_ROOT, "analysis")):
+    __path__.append(_ROOT)
 _HOMES = {
     **dict.fromkeys(("compare", "load", "query", "read_many"), "molprof.api"),
     **dict.fromkeys(("Trace", "each_trace"), "molprof.analysis.trace"),

@@ -93,3 +93,16 @@ def _imports(code: Checkout, path: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module)
     return {name.partition(".")[0] for name in names}
+
+
+def test_python_at_the_root_of_a_checkout_finds_all_parts() -> None:
+    """Without an installed package, whose folder `molprof` here would hide."""
+    packages = [path for path in sys.path if path.endswith("-packages")]
+    code = (
+        f"import sys; sys.path += {packages!r}\n"
+        "import molprof, molprof.analysis.trace, molprof.queries\n"
+        "print(molprof.analysis.__path__[0], molprof.load.__module__)"
+    )
+    # Without `site` there is no editable install.
+    found = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == [str(ROOT / "analysis"), "molprof.api"]
