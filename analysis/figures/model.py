@@ -22,8 +22,10 @@ GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_dr
 # The causes of queries/idle_causes.sql, as people read them.
 IDLE_CAUSES = {
     "cpu_masks": "CPU in masks",
+    "cpu_data": "CPU in the data loader",
     "cpu_waited": "CPU in a host sync",
     "cpu_calls": "CPU in other GPU calls",
+    "cpu_compiled": "CPU in Python of compiled code",
     "cpu_operators": "CPU in operators",
     "cpu_outside": "CPU outside operators",
     "launching": "launch under way",

@@ -53,7 +53,7 @@ EXPOSED = Query(
 )
 _WAITS = Query("gpu_calls", "SELECT COUNT() AS waits FROM molprof_gpu_call WHERE name GLOB '*StreamWaitEvent*'")
 # Causes of idle time in which the CPU does something else than wait or launch.
-OUTSIDE_CALLS = ("cpu_operators", "cpu_outside", "cpu_masks")
+OUTSIDE_CALLS = ("cpu_operators", "cpu_compiled", "cpu_outside", "cpu_data", "cpu_masks")
 HOST_CAUSES = ("cpu_calls", *OUTSIDE_CALLS)
 # GPU work by step of the call that starts it.
 _GPU_OF_STEPS = Query(
@@ -64,7 +64,7 @@ _GPU_OF_STEPS = Query(
 _ENGINES = {"vllm": "vLLM: without enforce_eager", "sglang": "SGLang: without disable_cuda_graph"}
 _LIMITS = {
     "gpu": "GPU work", "communication": "exposed communication", "cpu": "the CPU", "masks": "masks on the CPU",
-    "launching": "launches under way",
+    "data": "the data loader", "launching": "launches under way",
     "sync": "host syncs", "pauses": "pauses below 5 µs", "queue": "queued work that does not start",
     "outside": "outside the first and last GPU work",
 }  # fmt: skip
@@ -73,7 +73,7 @@ _LIMITS = {
 def limit_of(cause: str) -> str:
     """What sets the time of work, or of idle time by its cause; a key of `_LIMITS`."""
     if cause in HOST_CAUSES:
-        return "masks" if cause == "cpu_masks" else "cpu"
+        return {"cpu_masks": "masks", "cpu_data": "data"}.get(cause, "cpu")
     return {"gpu": "gpu", "launching": "launching", "cpu_waited": "sync", "short": "pauses"}.get(cause, "queue")
 
 
@@ -321,9 +321,7 @@ class Known:
         for part in self.idle:
             known[limit_of(part.cause)] += part.time_ns
         known["outside"] = scope.recorded_ns * scope.devices - sum(known.values())
-        if not known["masks"]:
-            del known["masks"]
-        return known
+        return {name: time_ns for name, time_ns in known.items() if time_ns or name not in ("masks", "data")}
 
     @cached_property
     def limits(self) -> str:
