@@ -304,9 +304,7 @@ def _of_other_stream(work: Work, idle: Idle) -> Array:
     """
     found = np.zeros(len(idle.ts), dtype=bool)
     length = idle.ts_end - idle.ts
-    asked = np.flatnonzero(
-        (idle.queue == QUEUED) & (length >= PAUSE_NS) & (length <= LATE_NS) & (idle.next != NONE)
-    )
+    asked = np.flatnonzero((idle.queue == QUEUED) & (length >= PAUSE_NS) & (length <= LATE_NS) & (idle.next != NONE))
     asked = asked[work.call_ts[idle.next[asked]] <= idle.ts[asked]]
     if not len(asked):
         return found

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from molprof.analysis.facts import gaps
-from molprof.analysis.facts.places import Place, summed
+from molprof.analysis.facts.places import NOWHERE, Place, summed
 from molprof.analysis.findings.known import Known
 from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor.package import Query
@@ -30,6 +30,37 @@ def of_work(known: Known, classes: Collection[str], names: Collection[str] = ())
     work = known.facts.work
     chosen = (work.call != gaps.NONE) & is_of(known, known.facts.name_of, classes, names)
     return _calls(known, work.call[chosen], 1, (work.ts_end - work.ts)[chosen])
+
+
+def of_pieces(known: Known, times: np.ndarray) -> list[Row]:
+    """The calls of pieces of work by the time that counts of each, ns: of a run of its recorded steps alone."""
+    work = known.facts.work
+    chosen = np.flatnonzero(times)
+    if known.report.run is not None:
+        chosen = chosen[known.scope.stretches.holds(work.ts[chosen])]
+    return _known_calls(known, work.call[chosen], times[chosen])
+
+
+def of_gaps(known: Known, is_chosen: np.ndarray) -> list[Row]:
+    """The calls that idle time ends with, or follows, by the time of chosen rows of its parts."""
+    idle, times = known.facts.idle, np.where(is_chosen, known.part_times, 0)
+    sums = summed(known.facts.parts.idle, times, len(idle.ts))
+    some = np.flatnonzero(sums)
+    return _known_calls(known, idle.call[some], sums[some])
+
+
+def of_calls(known: Known, index: np.ndarray, times: np.ndarray) -> list[Row]:
+    """Calls by their index, with a time of each, ns."""
+    return _calls(known, index, 1, times)
+
+
+def _known_calls(known: Known, index: np.ndarray, times: np.ndarray) -> list[Row]:
+    """The same, and what is of no recorded call."""
+    is_known = index != gaps.NONE
+    rows = _calls(known, index[is_known], 1, times[is_known])
+    if not is_known.all():
+        rows += _rows([(NOWHERE, int((~is_known).sum()), int(times[~is_known].sum()))])
+    return rows
 
 
 def is_of(known: Known, name_of: np.ndarray, classes: Collection[str], names: Collection[str] = ()) -> np.ndarray:
@@ -90,9 +121,12 @@ def _of_operators(known: Known, found: Frame) -> list[Row]:
     return [{**row, "annotation": None, "module": None, "source": row["function"]} for row in rows[:_MOST_OPERATORS]]
 
 
-def of_idle_time(known: Known) -> list[Row]:
-    """Long gaps in which nothing was queued, by what is around each moment of them, but for long GPU calls."""
-    idle = known.places.idle
+def of_idle_time(known: Known, windows: gaps.Windows | None = None) -> list[Row]:
+    """Time in which devices wait for threads, by what is around each moment of it, but for long GPU calls.
+
+    windows: that time; None: all long gaps in which nothing was queued.
+    """
+    idle = known.places.idle if windows is None else known.places.idle_in(windows)
     rows = zip(idle.places, idle.count.tolist(), idle.time_ns.tolist(), strict=True)
     chosen = (idle.is_shown & ~idle.is_call).tolist()
     return _rows(row for row, is_chosen in zip(rows, chosen, strict=True) if is_chosen)
@@ -102,7 +136,7 @@ def _rows(found: Iterable[tuple[Place, int, int]]) -> list[Row]:
     return [
         {
             "count": count, "time_ns": time_ns, "operator": place.operator, "annotation": place.annotation,
-            "function": place.function, "source": place.source, "module": place.module,
+            "function": place.function, "source": place.source, "module": place.module, "levels": place.levels,
         }
         for place, count, time_ns in found
     ]  # fmt: skip

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from molprof.analysis.findings.around import is_of, of_work
+from molprof.analysis.findings.around import is_of, of_pieces
 from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.places import listed, places_of
+from molprof.analysis.findings.places import location, placed
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.findings.work import (
     POINTWISE,
@@ -17,6 +17,7 @@ from molprof.analysis.findings.work import (
     same_stream,
     sequence,
     summed,
+    times_of,
     work_by_name,
 )
 from molprof.analysis.frame import Frame
@@ -64,11 +65,16 @@ def elementwise_chains(known: Known) -> Found | None:
     runs = [run for run in runs_of(is_of(known, work["name"], POINTWISE), same_stream(work)) if run[1] - run[0] > 1]
     if not runs:
         return None
-    # Sums and maxima from each edge to the next: of runs, and of what lies between them.
-    edges, duration = np.array(runs).ravel(), np.append(work["dur"], 0)
-    whole, longest = (amounts.reduceat(duration, edges)[::2] for amounts in (np.add, np.maximum))
-    lengths = edges[1::2] - edges[::2]
-    count, chain_ns, saved_ns = int(lengths.sum()), int(whole.sum()), int((whole - longest).sum())
+    edges, duration = np.array(runs), work["dur"]
+    lengths = edges[:, 1] - edges[:, 0]
+    run, row = np.repeat(np.arange(len(runs)), lengths), np.concatenate([np.arange(*one) for one in runs])
+    # The longest of each chain, of equal ones the first.
+    by_length = np.lexsort((row, -duration[row], run))
+    longest = row[by_length[np.append(0, np.cumsum(lengths)[:-1])]]
+    saved = np.zeros(len(known.facts.work.id), dtype=np.int64)
+    saved[work["index"][row]] = duration[row]
+    saved[work["index"][longest]] = 0
+    count, chain_ns, saved_ns = len(row), int(duration[row].sum()), int(saved.sum())
     if not saved_ns:
         return None
     fix = "They are compiled or fused already in part: look at what stays apart (TORCH_LOGS=fusion)."
@@ -79,15 +85,15 @@ def elementwise_chains(known: Known) -> Found | None:
         {"kernels": count, "chains": len(runs), "chain_ns": chain_ns, "saved_ns": saved_ns},
         fix=fix if known.compiled else "",
     )
-    return located(known, found, saved_ns, "all kernels of each chain but its longest", POINTWISE)
+    return located(known, found, saved_ns, "all kernels of each chain but its longest", saved)
 
 
 def _chains(known: Known) -> Frame:
-    """Chains of kernels by start: chain, ts, saved_ns."""
+    """Chains of kernels by start: chain, ts, saved_ns, and the index of the first piece of work."""
     found, work = known.facts.chains, known.facts.work
     order = np.lexsort((work.id[found.first], work.ts[found.first]))
     columns = {"chain": np.array(found.chain, dtype=object), "ts": work.ts[found.first]}
-    columns["saved_ns"] = found.time_ns - found.longest_ns
+    columns |= {"saved_ns": found.time_ns - found.longest_ns, "first": found.first}
     return Frame(columns).where(order)
 
 
@@ -115,7 +121,7 @@ def library_chains(known: Known) -> Found | None:
     if not (saved_ns := int(rows["saved_ns"].sum())):
         return None
     chains: dict[str, list[int]] = {}
-    for chain, _, saved in rows.rows():
+    for chain, _, saved, _ in rows.rows():
         item = chains.setdefault(chain, [0, 0])
         item[0], item[1] = item[0] + 1, item[1] + saved
     told = [
@@ -124,12 +130,14 @@ def library_chains(known: Known) -> Found | None:
         for chain, (count, ns) in sorted(chains.items(), key=lambda item: -item[1][1])
     ]
     done = [f"{row['fused_count']:,} x {chain}" for chain, row in known_by.items() if row["fused_count"]]
-    return Found(
+    found = Found(
         "; ".join(told) + (f". Already one kernel: {', '.join(done)}" if done else ""),
         {"chains": sum(count for count, _ in chains.values()), "saved_ns": saved_ns},
-        known.gain(gpu_share(known, saved_ns), "all kernels of each chain but its longest"),
         part_of=("elementwise_chains",) if {*chains} <= _POINTWISE_CHAINS else (),
     )
+    of_first = np.zeros(len(known.facts.work.id), dtype=np.int64)
+    of_first[rows["first"].astype(np.int64)] = rows["saved_ns"]
+    return located(known, found, saved_ns, "all kernels of each chain but its longest", of_first)
 
 
 @rule(
@@ -284,8 +292,8 @@ def unknown_kernels(known: Known) -> Found | None:
     (count, time_ns), (_, all_ns) = summed(work_by_name(known, "other")), summed(work_by_name(known))
     if not all_ns or time_ns < SMALL_SHARE * all_ns:
         return None
-    return Found(
-        f"{counted(count, 'kernel')}, {time_text(time_ns)}, {percent_text(time_ns / all_ns)} of GPU time"
-        f"{listed(places_of(of_work(known, ('other',))), beside=False)}",
+    found = Found(
+        f"{counted(count, 'kernel')}, {time_text(time_ns)}, {percent_text(time_ns / all_ns)} of GPU time",
         {"kernels": count, "time_ns": time_ns},
     )
+    return placed(found, location(known, of_pieces(known, times_of(known, ("other",)))))

@@ -9,7 +9,7 @@ represent all of their kind. A foreign trace has one clock: gains are ratios of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from msgspec import Struct
 from molprof.analysis.facts import gaps
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import CAUSES, POSITIONS
+from molprof.analysis.facts.intervals import shared
 from molprof.analysis.facts.places import Places
 from molprof.analysis.facts.stacks import Stacks
 from molprof.analysis.figures.model import RECORDED_SPAN, RUN_TIME, Gain, Group, Report
@@ -244,22 +245,49 @@ class Known:
     @cached_property
     def idle(self) -> tuple[IdlePart, ...]:
         """All idle time of the recorded steps, or of the whole of a foreign trace."""
-        idle, parts = self.facts.idle, self.facts.parts
-        position, is_long, times = idle.position[parts.idle], idle.is_long[parts.idle], parts.time_ns
-        if self.scope.run is not None:
-            # Of a gap that lies in the steps in part, as large a part of each cause.
-            inside = self.scope.stretches.covered(idle.ts, idle.ts_end)[parts.idle]
-            times = times * inside // np.maximum(1, idle.ts_end - idle.ts)[parts.idle]
-        chosen = (times > 0) & ((position == 0) | (self.scope.run is None))
+        idle, parts, times = self.facts.idle, self.facts.parts, self.part_times
+        position, is_long = idle.position[parts.idle], idle.is_long[parts.idle]
+        chosen = times > 0
         keys = position[chosen], is_long[chosen].astype(np.int64), parts.cause[chosen]
         rows, counts, sums, longest = gaps.summed(keys, times[chosen])
-        found = (
+        return tuple(
             IdlePart(POSITIONS[where], CAUSES[cause], bool(long), *amounts)
             for (where, long, cause), *amounts in zip(
                 rows, counts.tolist(), sums.tolist(), longest.tolist(), strict=True
             )
         )
-        return tuple(part for part in found if self.scope.run is not None or part.position not in self.unknown)
+
+    @cached_property
+    def part_times(self) -> np.ndarray:
+        """The time that counts of each part of idle time, ns: int64."""
+        idle, parts = self.facts.idle, self.facts.parts
+        position = idle.position[parts.idle]
+        if self.scope.run is None:
+            unknown = [number for number, name in enumerate(POSITIONS) if name in self.unknown]
+            return np.where(np.isin(position, unknown), 0, parts.time_ns)
+        # Of a gap that lies in the steps in part, as large a part of each cause.
+        inside = self.scope.stretches.covered(idle.ts, idle.ts_end)[parts.idle]
+        return np.where(position == 0, parts.time_ns * inside // np.maximum(1, idle.ts_end - idle.ts)[parts.idle], 0)
+
+    def long_waits(self, cause: str | None = None, positions: Collection[str] = POSITIONS) -> gaps.Windows:
+        """The part of long gaps, and of the ends, in which nothing is queued, that counts.
+
+        cause: of gaps that this one takes most of; None: of all.
+        """
+        idle, waits = self.facts.idle, self.facts.long_waits
+        counts = np.zeros(len(idle.ts), dtype=bool)
+        counts[self.facts.parts.idle[self.part_times > 0]] = True
+        counts &= np.isin(idle.position, [POSITIONS.index(name) for name in positions])
+        if cause is not None:
+            counts &= gaps.largest_part(self.facts.parts, len(idle.ts)) == CAUSES.index(cause)
+        some = np.flatnonzero(counts[waits.idle])
+        ts, ts_end = waits.ts[some], waits.ts_end[some]
+        if self.scope.run is not None:
+            stretches, none = self.scope.stretches, np.zeros(len(some), dtype=np.int64)
+            of_steps = np.zeros(len(stretches.starts_ns), dtype=np.int64), stretches.starts_ns, stretches.ends_ns
+            wait, _, ts, ts_end = shared((none, ts, ts_end), of_steps)
+            some = some[wait]
+        return gaps.Windows(waits.idle[some], ts, ts_end, waits.track[some])
 
     @cached_property
     def unknown(self) -> dict[str, int]:

@@ -10,9 +10,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from molprof.analysis.findings.around import of_work
+from molprof.analysis.findings.around import is_of, of_pieces
 from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.places import first_place, listed, places_of
+from molprof.analysis.findings.places import location, placed
 from molprof.analysis.findings.rule import Found
 from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor.package import Query
@@ -74,24 +74,36 @@ def gpu_share(known: Known, gpu_ns: float) -> float:
     return known.scope.gpu_part(gpu_ns / known.scope.devices)
 
 
-def located(known: Known, found: Found, gain_ns: int, bounded_by: str, of: tuple[str, ...] | Sequence[Work]) -> Found:
-    """What was found, with GPU time that a fix could save, and where work of these classes or names is asked for."""
-    names = {item.name for item in of if isinstance(item, Work)}
-    places = places_of(of_work(known, {item.kind if isinstance(item, Work) else item for item in of}, names))
-    return replace(
-        found,
-        evidence=found.evidence + listed(places),
-        gain=known.gain(gpu_share(known, gain_ns), bounded_by),
-        place=first_place(places),
+def located(
+    known: Known, found: Found, gain_ns: int, bounded_by: str, of: tuple[str, ...] | Sequence[Work] | np.ndarray
+) -> Found:
+    """What was found, with GPU time that a fix could save, and where that work is asked for.
+
+    of: classes or names of the work, or the time that counts of each piece of work, ns.
+    """
+    times = of if isinstance(of, np.ndarray) else times_of(known, of)
+    return placed(
+        replace(found, gain=known.gain(gpu_share(known, gain_ns), bounded_by)), location(known, of_pieces(known, times))
     )
 
 
+def times_of(known: Known, of: tuple[str, ...] | Sequence[Work]) -> np.ndarray:
+    """The time of each piece of work that is of some classes or names, ns; 0 of others."""
+    names = {item.name for item in of if isinstance(item, Work)}
+    classes = {item.kind if isinstance(item, Work) else item for item in of}
+    work = known.facts.work
+    return np.where(is_of(known, known.facts.name_of, classes, names), work.ts_end - work.ts, 0)
+
+
 def sequence(known: Known) -> Frame:
-    """Work in order of device, stream and start, by the number of its name; of a run that of its recorded steps."""
+    """Work in order of device, stream and start, by the number of its name; of a run that of its recorded steps.
+
+    index: of each row, that of the piece of work.
+    """
     work = known.facts.work
     order = np.lexsort((work.id, work.ts, work.stream, work.device))
     columns = {"device": work.device, "stream": work.stream, "ts": work.ts, "ts_end": work.ts_end}
-    columns |= {"dur": work.ts_end - work.ts, "name": known.facts.name_of}
+    columns |= {"dur": work.ts_end - work.ts, "name": known.facts.name_of, "index": np.arange(len(order))}
     found = Frame({name: column[order] for name, column in columns.items()})
     if known.report.run is None:
         return found
