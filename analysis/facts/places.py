@@ -52,10 +52,6 @@ LEFT JOIN process USING (upid)
 _OF_STACKS = ("function", "library", "module")
 # Shorter calls do not wait.
 _LONG_CALL_NS = 100_000
-# Kinds of slices, and the field of a place that holds the innermost.
-_FIELDS = {
-    "cpu_op": "operator", "user_annotation": "annotation", "function": "function", "module": "module",
-}  # fmt: skip
 # Deeper nested slices are told of no more: all paths of a deep recursion would take the square of their number.
 _MOST_LEVELS = 64
 _CALL_KINDS = ("cuda_runtime", "cuda_driver")
@@ -94,13 +90,18 @@ class Place(NamedTuple):
         """Return what is around something in a slice of a kind in this place."""
         if kind == "library":
             return self._replace(library=name)
-        if kind not in _FIELDS:
-            return self
         if kind == "module":
             path = f"{self.module}/{module_class}" if self.module else module_class
             return self._replace(module=path, level=Level(kind, module_class, module_class, self.level))
+        if kind not in ("cpu_op", "user_annotation", "function"):
+            return self
         inside = (self.module or "").rsplit("/", 1)[-1]
-        return self._replace(**{_FIELDS[kind]: name}, level=Level(kind, name, inside or None, self.level))
+        level = Level(kind, name, inside or None, self.level)
+        if kind == "cpu_op":
+            return self._replace(operator=name, level=level)
+        if kind == "user_annotation":
+            return self._replace(annotation=name, level=level)
+        return self._replace(function=name, level=level)
 
     def levels(self) -> Iterator[Level]:
         """Return what is around something, the innermost first: of stacks before the rest, and at most so many."""

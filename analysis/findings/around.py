@@ -59,7 +59,8 @@ def _known_calls(known: Known, index: np.ndarray, times: np.ndarray) -> list[Row
     is_known = index != gaps.NONE
     rows = _calls(known, index[is_known], 1, times[is_known])
     if not is_known.all():
-        rows += _rows([(NOWHERE, int((~is_known).sum()), int(times[~is_known].sum()))])
+        (row,) = _rows([(NOWHERE, int((~is_known).sum()), int(times[~is_known].sum()))])
+        rows.append({**row, "is_recorded": False})
     return rows
 
 
@@ -137,6 +138,7 @@ def _rows(found: Iterable[tuple[Place, int, int]]) -> list[Row]:
         {
             "count": count, "time_ns": time_ns, "operator": place.operator, "annotation": place.annotation,
             "function": place.function, "source": place.source, "module": place.module, "levels": place.levels,
+            "is_recorded": True,
         }
         for place, count, time_ns in found
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from molprof.analysis.facts.intervals import overlaps
 from molprof.analysis.figures.model import IDLE_CAUSES, place_text
 from molprof.analysis.findings.around import of_calls, of_drained_gaps, of_gaps, of_idle_time
 from molprof.analysis.findings.known import HOST_CAUSES, Known
-from molprof.analysis.findings.places import layers_text, location, main_idle, names_around, placed
+from molprof.analysis.findings.places import layers_text, location, main_idle, path_text, placed
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, time_text
@@ -265,7 +265,7 @@ def _after_longest(known: Known, waits: gaps.Windows) -> str:
     longest = between[(waits.ts_end - waits.ts)[between].argmax()]
     time_ns, call = int(waits.ts_end[longest] - waits.ts[longest]), idle.call[waits.idle[longest]]
     (row,) = of_calls(known, np.array([call]), np.array([time_ns]))
-    return f"; the longest, {time_text(time_ns)}, is before {' < '.join(names_around(row)[:4]) or 'a call'}"
+    return f"; the longest, {time_text(time_ns)}, is before {path_text(row)}"
 
 
 @rule(
