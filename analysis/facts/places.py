@@ -70,6 +70,9 @@ class Level(NamedTuple):
     outer: Level | None
 
 
+NO_LEVEL = Level("", "", None, None)
+
+
 class Place(NamedTuple):
     """What is around something: the innermost of each kind, and all modules."""
 

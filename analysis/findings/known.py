@@ -34,6 +34,7 @@ from molprof.common.values import percent_text, time_text
 T = TypeVar("T")
 
 _STEPS = Query("phases", "SELECT ts, ts + dur AS ts_end FROM molprof_step ORDER BY ts")
+_STEP_NAMES = Query("steps", "SELECT DISTINCT slice.name FROM molprof_any_step JOIN slice USING (id)")
 SPAN = Query(
     "recorded",
     "SELECT ts, ts_end FROM (SELECT MIN(ts) AS ts, MAX(ts_end) AS ts_end FROM molprof_recorded) WHERE ts IS NOT NULL",
@@ -329,6 +330,11 @@ class Known:
             (text, sum(part.time_ns for part in self.idle if part.position == name and part.cause in OUTSIDE_CALLS))
             for name, text in names.items()
         ]
+
+    @cached_property
+    def step_names(self) -> frozenset[str]:
+        """Names of annotations of steps."""
+        return frozenset(row["name"] for row in self.rows(_STEP_NAMES))
 
     @property
     def exposed(self) -> dict[str, Any]:

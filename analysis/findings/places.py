@@ -21,8 +21,6 @@ NOWHERE, NOT_RECORDED = "outside any operator", "call not recorded"
 _PLACES_SHOWN = _LEVELS_SHOWN = 3
 # Of the launches of a thread, and what it has of all of them.
 _NEARLY_ALL, _MAIN = 0.9, 0.25
-# Annotations that say no more than that it is a step, or compiled code.
-_SAY_NOTHING = ("ProfilerStep#", "step[", "## Call CompiledFxGraph")
 
 
 class Where(Struct, frozen=True):
@@ -209,9 +207,7 @@ def _names(row: Mapping[str, Any]) -> list[str]:
     kinds = ("function", "module", "user_annotation") if row["source"] is not None else ("cpu_op", "user_annotation")
     # First a function in whatever module.
     names = [label] if row["source"] is None else [_function(row["source"], None), label]
-    for level in row["levels"]():
-        if level.kind not in kinds or (level.kind == "user_annotation" and level.name.startswith(_SAY_NOTHING)):
-            continue
+    for level in row["levels"](kinds):
         names.append(_function(level.name, level.module) if level.kind == "function" else level.name)
     return list(dict.fromkeys(names))
 
@@ -232,6 +228,4 @@ def _label(row: Mapping[str, Any]) -> str:
         return NOT_RECORDED
     if row["source"] is not None:
         return _function(row["source"], (row["module"] or "").rsplit("/", 1)[-1])
-    annotation = row["annotation"] or ""
-    names = [row["operator"], None if annotation.startswith(_SAY_NOTHING) else annotation]
-    return " in ".join(filter(None, names)) or NOWHERE
+    return " in ".join(filter(None, (row["operator"], row["annotation"]))) or NOWHERE
