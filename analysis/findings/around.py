@@ -155,9 +155,9 @@ def _rows(known: Known, found: Iterable[tuple[Place, int, int]]) -> list[Row]:
 def _levels(known: Known, place: Place, kinds: Collection[str]) -> Iterator[Level]:
     """What is around a place of some kinds, the innermost first, without annotations of steps and numbers of others."""
     for level in place.levels():
-        if level.kind not in kinds:
+        if level.kind not in kinds or level.name.startswith(_SAY_NOTHING):
             continue
         if level.kind != "user_annotation":
             yield level
-        elif level.name not in known.step_names and not level.name.startswith(_SAY_NOTHING):
+        elif level.name not in known.step_names:
             yield level._replace(name=_NUMBERS.sub("", level.name))

@@ -228,4 +228,5 @@ def _label(row: Mapping[str, Any]) -> str:
         return NOT_RECORDED
     if row["source"] is not None:
         return _function(row["source"], (row["module"] or "").rsplit("/", 1)[-1])
-    return " in ".join(filter(None, (row["operator"], row["annotation"]))) or NOWHERE
+    operator = next((level.name for level in row["levels"](("cpu_op",))), None)
+    return " in ".join(filter(None, (operator, row["annotation"]))) or NOWHERE
