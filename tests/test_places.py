@@ -54,8 +54,8 @@ def test_a_place_with_less_than_half_is_told_with_its_share(tmp_path: Path) -> N
 
 
 def test_a_place_has_the_time_of_gaps_and_not_the_most_launches(tmp_path: Path) -> None:
-    # 20 launches in aten::many, in gaps of 5 us, and 3 in aten::slow, in gaps of 295 us.
-    many = launched_in(*[("aten::many",)] * 21, every=40, gpu=35)["traceEvents"]
+    # 20 gaps of 20 us end with a launch in aten::many, and 3 of 355 and 295 us with one in aten::slow.
+    many = launched_in(*[("aten::many",)] * 21, every=40, gpu=20)["traceEvents"]
     slow = [
         event
         for number in range(3)
@@ -66,7 +66,7 @@ def test_a_place_has_the_time_of_gaps_and_not_the_most_launches(tmp_path: Path) 
     ]
     found = found_in(tmp_path, plain(many, slow))
     assert found.place == "aten::slow"
-    assert found.place_ratio == pytest.approx((370 + 2 * 295) / (20 * 5 + 370 + 2 * 295), abs=0.01)
+    assert found.place_ratio == pytest.approx(945 / 1345)
 
 
 def test_what_is_around_most_of_the_time_is_told_where_no_operator_has_most(tmp_path: Path) -> None:
@@ -90,9 +90,7 @@ def test_steps_and_numbers_of_steps_are_no_places(tmp_path: Path) -> None:
 
 
 def test_what_is_around_all_launches_is_left_out(tmp_path: Path) -> None:
-    content = launched_in(
-        *[("Model", *names) for names in ([("aten::a",)] * 2 + [("aten::b",)] * 2 + [("aten::c",)] * 2)]
-    )
+    content = launched_in(*[("Model", f"aten::{name}") for name in "aabbcc"])
     found = found_in(tmp_path, content)
     assert (found.place, found.place_ratio) == ("aten::b", pytest.approx(2 / 5))
     assert found.place_text == "spread, most in aten::b (40.0 % of it)"
@@ -114,7 +112,7 @@ def test_a_gap_with_nothing_recorded_has_no_place_and_is_told_by_what_comes_next
         slice_("cpu_op", "aten::sub", 9020, 60), launch(9040, 2, 9050, 50),
     )  # fmt: skip
     found = found_in(tmp_path, content, "host_work")
-    assert (found.place, found.place_ratio) == (None, pytest.approx(7.9 / 7.97, abs=0.001))
+    assert (found.place, found.place_ratio) == (None, pytest.approx(7.9 / 7.97, abs=0.003))
     assert "; the longest, 7.97 ms, is before aten::sub < fallback_function < delta_r2; by place: " in found.evidence
 
 
@@ -147,11 +145,10 @@ def test_time_in_a_data_loader_is_named_by_it(tmp_path: Path, category: str) -> 
     report = api.report(write(tmp_path / "a.json", content))
     assert causes(report)["cpu_data"] == 7_000_000
     found = {item.id: item for item in report.findings}
-    work_ns = 8320 - 1070  # in the gap until the call
+    gap_us = 8320 - 1070  # until the call
     assert found["host_work"].figures["cpu_data_ns"] == 7_000_000
-    if category == "cpu_op":
-        assert found["host_work"].place == loader
-        assert found["host_work"].place_ratio == pytest.approx(7000 / work_ns, abs=0.001)
+    assert found["host_work"].place == loader
+    assert found["host_work"].place_ratio == pytest.approx(7000 / gap_us, abs=0.01)
     assert "num_workers" in found["host_work"].fix
     assert "the data loader" in found["limits"].evidence
 
