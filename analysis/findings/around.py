@@ -24,6 +24,8 @@ _OF_PROCESSOR = Query(
 )
 # Annotations that say no more than that it is a step, or compiled code.
 _SAY_NOTHING = ("ProfilerStep#", "step[", "## Call CompiledFxGraph")
+# What autograd records around each node, which has a record of its own.
+_AUTOGRAD = "autograd::engine::evaluate_function: "
 # Of which step or batch an annotation is.
 _NUMBERS = re.compile(r"( \w+=\d+)+$|#\d+$")
 # Of many places of operators those that take longest are told.
@@ -158,6 +160,6 @@ def _levels(known: Known, place: Place, kinds: Collection[str]) -> Iterator[Leve
         if level.kind not in kinds or level.name.startswith(_SAY_NOTHING):
             continue
         if level.kind != "user_annotation":
-            yield level
+            yield level._replace(name=level.name.removeprefix(_AUTOGRAD))
         elif level.name not in known.step_names:
             yield level._replace(name=_NUMBERS.sub("", level.name))
