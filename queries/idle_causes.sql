@@ -10,11 +10,19 @@
 -- decoding, or compiles a grammar or waits for one: it is in a phase mask_... or grammar_... of molprof.phase_marks. What
 -- it does there, also a host sync, counts as nothing else.
 --
+-- cpu_data ("CPU in the data loader"): nothing is queued, and the thread waits for data or prepares it: in an operator or
+-- annotation whose name holds dataload or data_load, as enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__. What
+-- it does there counts as nothing else.
+--
 -- cpu_waited ("CPU in a host sync"): nothing is queued, and the thread is in a host sync.
 --
 -- cpu_calls ("CPU in other GPU calls"): nothing is queued, and the thread is in any other call of runtime or driver.
 --
--- cpu_operators ("CPU in operators"): nothing is queued, and the thread is in an operator, but in no call.
+-- cpu_compiled ("CPU in Python of compiled code"): nothing is queued, and the thread is in what torch.compile made, but in
+-- no call and in no operator inside of it. Torch-Compiled Region, CompiledFunction, CompiledFunctionBackward and TorchDynamo
+-- Cache Lookup are recorded as operators, and what runs in them is the Python that calls compiled kernels.
+--
+-- cpu_operators ("CPU in operators"): nothing is queued, and the thread is in another operator, but in no call.
 --
 -- cpu_outside ("CPU outside operators"): nothing is queued, and the thread is in no operator: in Python, or in what is not
 -- recorded.
@@ -26,12 +34,13 @@
 --
 -- not_recorded ("call not recorded"): the call of the work that ends the gap is not recorded, so the queue is not known.
 --
--- other_stream ("waiting for another stream"): work was queued, but waited for another stream, on which the last work
--- before the gap ran.
+-- other_stream ("waiting for another stream"): the work that ends the gap was called before the gap began, while work of
+-- other streams alone ran last, and it starts at most 100000 ns after that. In a gap no stream of the device runs: what is
+-- called later, or starts later, waited for something else.
 --
--- other ("queued work not started"): work was queued on the same stream, and the device did not start it: it waited for
--- another device, an event or host memory, or started up a graph. Of the time after a call, if its work starts later than
--- 100000 ns after its end, and later than the gap had lasted by then.
+-- other ("queued work not started"): work was queued, and the device did not start it: it waited for another device, another
+-- rank, an event or host memory, or started up a graph; a trace does not hold for which. Of the time after a call, if its
+-- work starts later than 100000 ns after its end, and later than the gap had lasted by then.
 --
 -- Example:
 --   SELECT device, position, cause, count, time_ns, idle_ratio, longest_ns

@@ -13,7 +13,7 @@ from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 Interval = tuple[int, int]
-CAUSES_OF_HOST = ("cpu_masks", "cpu_waited", "cpu_calls", "cpu_operators")
+CAUSES_OF_HOST = ("cpu_masks", "cpu_data", "cpu_waited", "cpu_calls", "cpu_compiled", "cpu_operators")
 BEHIND = 1 << 62
 
 
@@ -213,7 +213,9 @@ def rest_of(idle: Idle, ended: list[int | None]) -> str:
     if idle.queue == "not recorded":
         return "not_recorded"
     own = idle.next.stream if idle.next else None
-    return "other_stream" if ended and own is not None and not {own, None} & set(ended) else "other"
+    is_called_before = idle.queue == "queued" and idle.next.call.ts <= idle.ts and idle.end - idle.ts <= 100_000
+    is_other = ended and own is not None and not {own, None} & set(ended)
+    return "other_stream" if is_other and is_called_before else "other"
 
 
 def largest_part(parts: dict[str, int]) -> str:

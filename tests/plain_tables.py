@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import cached_property
@@ -18,6 +19,7 @@ OPERATOR, GPU_CALLS = "cpu_op", ("cuda_runtime", "cuda_driver")
 GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 RECORDED = (OPERATOR, *GPU_CALLS, *GPU_WORK, "user_annotation")
 Rows = list[tuple[Any, ...]]
+_COMPILED = re.compile("(autograd.*: )?(Torch-Compiled R|CompiledF|## Call Comp|TorchDynamo |Pregraph |AOTDispatcher )")
 _THREADS = "SELECT thread_track.id, upid, tid FROM thread_track JOIN thread USING (utid) ORDER BY thread_track.id"
 
 
@@ -84,15 +86,26 @@ class PlainTrace:
     @cached_property
     def host(self) -> plain.Host:
         """By track: a slice on a sub-track is not on that of its thread."""
-        found: dict[int, tuple[list[plain.Interval], ...]] = defaultdict(lambda: ([], [], [], []))
+        found: dict[int, tuple[list[plain.Interval], ...]] = defaultdict(lambda: ([], [], [], [], [], []))
         for lane in self.phase_lanes:
             if self.phase_names[lane.id].startswith(("mask_", "grammar_")):
                 found[self.own_track[lane.upid, lane.tid or 0]][0].append((lane.ts, lane.end))
         syncs = set(self.syncs)
+        lanes, compiled = [], set()
         for number, one in self.slices.items():
+            is_region = one.category in (OPERATOR, "user_annotation")
+            if is_region and re.search("(?i)data.?load", one.name or ""):
+                found[one.track][1].append((one.ts, one.end))
+            if is_region and _COMPILED.match(one.name or ""):
+                compiled.add(number)
             if one.category in (OPERATOR, *GPU_CALLS):
-                kind = 1 if number in syncs else 2 if number in self.calls else 3
+                kind = 2 if number in syncs else 3 if number in self.calls else 5
                 found[one.track][kind].append((one.ts, one.end))
+            if one.category in (OPERATOR, *GPU_CALLS) or number in compiled:
+                lanes.append(Lane(number, 0, one.track, one.ts, one.end))
+        for lane in plain.innermost(lanes) if compiled else ():
+            if lane.id in compiled:
+                found[lane.tid or 0][4].append((lane.ts, lane.end))
         return {track: tuple(map(plain.union, kinds)) for track, kinds in found.items()}
 
     @cached_property

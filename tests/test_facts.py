@@ -191,7 +191,7 @@ def test_gaps_of_devices(work: list[plain.Piece]) -> None:
         assert (span[device], idle[device], count[device]) == (whole, whole - busy, len(mine))
 
 
-HOST = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), MOMENTS, st.integers(0, 8)), max_size=12)
+HOST = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), MOMENTS, st.integers(0, 8)), max_size=12)
 
 
 @few
@@ -199,13 +199,13 @@ HOST = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), MOMENTS, st.inte
 def test_idle_time_and_what_it_went_to(
     work: list[plain.Piece], did: list[tuple[int, int, int, int]], early: int, late: int
 ) -> None:
-    """did: thread, kind (mask, sync, call, operator), start and length, in the unit of the work's times."""
+    """did: thread, kind (index in CAUSES_OF_HOST), start and length, in the unit of the work's times."""
     unit = max([piece.end - piece.ts for piece in work] + [1])
     intervals = [(thread, kind, ts * unit // 4, (ts + dur) * unit // 4) for thread, kind, ts, dur in did]
-    layers = [[(one[0], *one[2:]) for one in intervals if one[1] <= kind] for kind in range(4)]
-    masks, syncs, calls, any_ = (Coverage(*columns(layer)) for layer in layers)
+    layers = [[(one[0], *one[2:]) for one in intervals if one[1] <= kind] for kind in reversed(range(6))]
+    did_when = gaps.HostTime(*(Coverage(*columns(layer)) for layer in layers))
     host = {
-        thread: tuple(plain.union(one[2:] for one in intervals if one[:2] == (thread, kind)) for kind in range(4))
+        thread: tuple(plain.union(one[2:] for one in intervals if one[:2] == (thread, kind)) for kind in range(6))
         for thread in range(3)
     }
     span = min((piece.ts for piece in work), default=0) - early * unit, 60 * unit + late
@@ -218,12 +218,12 @@ def test_idle_time_and_what_it_went_to(
     assert idle_rows(found, pieces, calls_of(work)) == [tuple(one) for one in expected]
     assert found.is_long.tolist() == [one.position != "between" or one.end - one.ts > 1_000_000 for one in expected]
     windows = gaps.host_windows(found, threads)
-    waited = gaps.waited_for(found, windows, gaps.HostTime(any_, calls, syncs, masks), threads)
+    waited = gaps.waited_for(found, windows, did_when, threads)
     until = gaps.until_own(windows, waited)
     assert window_rows(until) == sorted(
         (number, *wait) for number, one in enumerate(expected) for wait in plain.waits(one, host)
     )
-    parts = gaps.idle_parts(array, found, windows, waited, gaps.HostTime(any_, calls, syncs, masks))
+    parts = gaps.idle_parts(array, found, windows, waited, did_when)
     divided = plain.idle_parts(expected, work, host)
     assert part_rows(parts, len(expected)) == divided
     assert [sum(part.values()) for part in divided] == (found.ts_end - found.ts).tolist()

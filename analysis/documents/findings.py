@@ -34,7 +34,7 @@ def best_findings(report: Report) -> Section:
     for number, item in enumerate(worth[:_BEST], 1):
         start = len(rows)
         links[start] = _name(0, report.findings.index(item))
-        rows += [(str(number), _headline(item)), *([("place", item.place)] if item.place else [])]
+        rows += [(str(number), _headline(item)), *([("place", item.place_text)] if item.place_text else [])]
         details[:0] = [(len(rows) + 1,), (len(rows),)]
         rows += [("evidence", _first_clauses(item.evidence)), ("fix", item.fix)]
         for place, part in enumerate(report.findings):
@@ -64,7 +64,7 @@ def _first_clauses(evidence: str) -> str:
 
 def _headline(item: Finding) -> str:
     """Gain and title; of a part of another finding the place too."""
-    place = f", {item.place}" if item.part_of and item.place else ""
+    place = f", {item.place_text}" if item.part_of and item.place_text else ""
     return ": ".join(filter(None, (_gain(item), item.title))) + place
 
 
@@ -120,7 +120,7 @@ def _name(report: int, place: int) -> str:
 def _detail(number: str, item: Finding, name: str) -> Section:
     query = f'"{item.query}"' if " " in item.query else item.query
     rows = (
-        *((("place", item.place),) if item.place else ()),
+        *((("place", item.place_text),) if item.place_text else ()),
         ("evidence", item.evidence),
         *((("uncertain", item.uncertain),) if item.uncertain else ()),
         *((("likely", "taken from names or shapes"),) if not item.certain else ()),

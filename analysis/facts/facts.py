@@ -10,8 +10,9 @@ import numpy as np
 from molprof.analysis.facts import gaps
 from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.intervals import Coverage, distinct_of, shared
+from molprof.analysis.facts.nesting import Nesting
 from molprof.analysis.facts.phases import Phases, innermost
-from molprof.analysis.facts.slices import DRIVER, OPERATOR, RECORDED, RUNTIME
+from molprof.analysis.facts.slices import COMPILED, DATA, DRIVER, OPERATOR, RECORDED, RUNTIME
 from molprof.analysis.facts.source import Lanes, looked_up
 from molprof.analysis.facts.work import WorkFacts
 
@@ -214,20 +215,40 @@ class Facts(WorkFacts):
     @cached_property
     def host(self) -> gaps.HostTime:
         """What threads did when."""
-        slices, masks = self.slices, self._masks
+        slices, calls, syncs = self.slices, self.calls, self.syncs
+        data = np.flatnonzero(slices.region == DATA)
         rows = slices.of(OPERATOR, RUNTIME, DRIVER)
-        calls, syncs = self.calls, self.syncs
+        # The innermost first: each covers what those before it do.
+        intervals = {
+            "masks": self._masks,
+            "data": (slices.track[data], slices.ts[data], slices.ts_end[data]),
+            "syncs": (calls.track[syncs], calls.ts[syncs], calls.ts_end[syncs]),
+            "calls": (calls.track, calls.ts, calls.ts_end),
+            "compiled": self._compiled,
+            "any": (slices.track[rows], slices.ts[rows], slices.ts_end[rows]),
+        }
+        found: dict[str, Coverage] = {}
+        inner = tuple(np.empty(0, dtype=np.int64) for _ in range(3))
+        for name, more in intervals.items():
+            found[name] = Coverage(*(np.concatenate(pair) for pair in zip(inner, more, strict=True)))
+            inner = found[name].keys, found[name].starts, found[name].ends
+        return gaps.HostTime(**found)
 
-        def coverage(tracks: Array, starts: Array, ends: Array) -> Coverage:
-            both = zip((tracks, starts, ends), masks, strict=True)
-            return Coverage(*(np.concatenate(pair) for pair in both))
+    @cached_property
+    def _compiled(self) -> tuple[Array, Array, Array]:
+        """Track, start and end of the time in which threads are in code that torch.compile made, and in no operator.
 
-        return gaps.HostTime(
-            any=coverage(slices.track[rows], slices.ts[rows], slices.ts_end[rows]),
-            calls=coverage(calls.track, calls.ts, calls.ts_end),
-            syncs=coverage(calls.track[syncs], calls.ts[syncs], calls.ts_end[syncs]),
-            masks=Coverage(*masks),
-        )
+        The code that launches compiled kernels is Python, and what is recorded around it is no operator of its own.
+        """
+        slices = self.slices
+        is_compiled = slices.region == COMPILED
+        tracks = np.unique(slices.track[is_compiled])
+        some = is_compiled | np.isin(slices.category, (OPERATOR, RUNTIME, DRIVER))
+        rows = np.flatnonzero(some & np.isin(slices.track, tracks[tracks >= 0])) if len(tracks) else tracks
+        nesting = Nesting(slices.track[rows], slices.ts[rows], slices.ts_end[rows], is_compiled[rows].astype(np.int64))
+        segments = nesting.segments
+        mine = nesting.names[segments.owners] == 1
+        return segments.threads[mine], segments.starts[mine], segments.ends[mine]
 
     @cached_property
     def idle(self) -> gaps.Idle:

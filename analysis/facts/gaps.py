@@ -13,6 +13,7 @@ The causes are explained in queries/idle_causes.sql.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,10 +35,10 @@ NOT_RECORDED, QUEUED, NOTHING, LATE = range(4)  # the call is not recorded; work
 BETWEEN, BEFORE, AFTER = "between", "before", "after"
 POSITIONS = (BETWEEN, BEFORE, AFTER)
 CAUSES = (
-    "cpu_outside", "cpu_operators", "cpu_calls", "cpu_waited", "cpu_masks", "launching", "short", "not_recorded",
-    "other_stream", "other",
+    "cpu_outside", "cpu_operators", "cpu_compiled", "cpu_calls", "cpu_waited", "cpu_data", "cpu_masks", "launching",
+    "short", "not_recorded", "other_stream", "other",
 )  # fmt: skip
-_LAUNCHING, _SHORT, _NOT_RECORDED, _OTHER_STREAM, _OTHER = range(5, 10)
+_LAUNCHING, _SHORT, _NOT_RECORDED, _OTHER_STREAM, _OTHER = range(7, 12)
 
 Array = np.ndarray
 
@@ -198,11 +199,13 @@ class Windows(Struct, frozen=True):
 
 
 class HostTime(Struct, frozen=True):
-    """What threads did when, by track."""
+    """What threads did when, by track: each holds those after it."""
 
-    any: Coverage  # operators, calls, masks
-    calls: Coverage  # calls, masks
-    syncs: Coverage  # host syncs, masks
+    any: Coverage  # operators
+    compiled: Coverage  # Python of compiled code
+    calls: Coverage  # calls
+    syncs: Coverage  # host syncs
+    data: Coverage  # data loaders
     masks: Coverage  # masks of constrained decoding
 
 
@@ -264,14 +267,14 @@ def idle_parts(work: Work, idle: Idle, windows: Windows, waited: Windows, host: 
     """Return what all idle time went to; the parts of each idle time add up to it."""
     size = len(idle.ts)
     times = []
-    for coverage in (host.any, host.calls, host.syncs, host.masks):
+    outside = np.zeros(size, dtype=np.int64)
+    outside[windows.idle] = windows.ts_end - windows.ts
+    times.append(outside)
+    for coverage in (host.any, host.compiled, host.calls, host.syncs, host.data, host.masks):
         sums = np.zeros(size, dtype=np.int64)
         np.add.at(sums, waited.idle, coverage.covered(waited.track, waited.ts, waited.ts_end))
         times.append(sums)
-    in_any, in_calls, in_syncs, in_masks = times
-    outside = np.zeros(size, dtype=np.int64)
-    outside[windows.idle] = windows.ts_end - windows.ts
-    outside -= in_any
+    own_times = [*(outer - inner for outer, inner in pairwise(times)), times[-1]]
     length = idle.ts_end - idle.ts
     cause = np.select(
         [
@@ -285,7 +288,7 @@ def idle_parts(work: Work, idle: Idle, windows: Windows, waited: Windows, host: 
     )
     rest = idle.ts_end - idle.host_end
     parts = [(np.arange(size), cause, rest)]
-    for number, part in enumerate((outside, in_any - in_calls, in_calls - in_syncs, in_syncs - in_masks, in_masks)):
+    for number, part in enumerate(own_times):
         parts.append((np.arange(size), np.full(size, number), part))
     rows, causes, amounts = (np.concatenate(column) for column in zip(*parts, strict=True))
     some = amounts != 0
@@ -293,11 +296,16 @@ def idle_parts(work: Work, idle: Idle, windows: Windows, waited: Windows, host: 
 
 
 def _of_other_stream(work: Work, idle: Idle) -> Array:
-    """Return whether queued work began after work of other streams alone had ended: none of its own ended just then."""
+    """Return whether work waited for another stream: it was called while work ran, of other streams alone at the end,
+    and began soon after.
+
+    In a gap no stream of the device runs. So what was called in the gap, or begins later than the end of another
+    stream's work takes to be noticed, waited for something else.
+    """
     found = np.zeros(len(idle.ts), dtype=bool)
-    asked = np.flatnonzero(
-        np.isin(idle.queue, (QUEUED, LATE)) & (idle.ts_end - idle.ts >= PAUSE_NS) & (idle.next != NONE)
-    )
+    length = idle.ts_end - idle.ts
+    asked = np.flatnonzero((idle.queue == QUEUED) & (length >= PAUSE_NS) & (length <= LATE_NS) & (idle.next != NONE))
+    asked = asked[work.call_ts[idle.next[asked]] <= idle.ts[asked]]
     if not len(asked):
         return found
     following = idle.next[asked]

@@ -7,7 +7,7 @@ given them, else beside it (`Stacks`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -52,11 +52,25 @@ LEFT JOIN process USING (upid)
 _OF_STACKS = ("function", "library", "module")
 # Shorter calls do not wait.
 _LONG_CALL_NS = 100_000
+# Deeper nested slices are told of no more: all paths of a deep recursion would take the square of their number.
+_MOST_LEVELS = 64
 _CALL_KINDS = ("cuda_runtime", "cuda_driver")
 # Places that take less of the idle time are not shown, unless they are around others.
 _LEAST_SHARE = 0.001
 # Pairs of waits and what lies in them, for each of both, up to which all pairs are looked at.
 _MOST_PAIRS = 20
+
+
+class Level(NamedTuple):
+    """A slice around something, and all that is around that slice: they share what is around them."""
+
+    kind: str  # cpu_op, user_annotation, function or module
+    name: str  # of a module its class
+    module: str | None  # class of the innermost module around it, or its own
+    outer: Level | None
+
+
+NO_LEVEL = Level("", "", None, None)
 
 
 class Place(NamedTuple):
@@ -67,6 +81,8 @@ class Place(NamedTuple):
     function: str | None = None  # as file(line): name
     library: str | None = None  # function of a library
     module: str | None = None  # classes of the modules, the outermost first, with / between them
+    level: Level | None = None  # the innermost, but for functions of libraries
+    stack: Level | None = None  # the innermost function or module, where the stacks are not in the engine
 
     @property
     def source(self) -> str | None:
@@ -75,17 +91,29 @@ class Place(NamedTuple):
 
     def within(self, kind: str | None, name: str, module_class: str) -> Place:
         """Return what is around something in a slice of a kind in this place."""
-        if kind == "cpu_op":
-            return self._replace(operator=name)
-        if kind == "user_annotation":
-            return self._replace(annotation=name)
-        if kind == "function":
-            return self._replace(function=name)
         if kind == "library":
             return self._replace(library=name)
         if kind == "module":
-            return self._replace(module=f"{self.module}/{module_class}" if self.module else module_class)
-        return self
+            path = f"{self.module}/{module_class}" if self.module else module_class
+            return self._replace(module=path, level=Level(kind, module_class, module_class, self.level))
+        if kind not in ("cpu_op", "user_annotation", "function"):
+            return self
+        inside = (self.module or "").rsplit("/", 1)[-1]
+        level = Level(kind, name, inside or None, self.level)
+        if kind == "cpu_op":
+            return self._replace(operator=name, level=level)
+        if kind == "user_annotation":
+            return self._replace(annotation=name, level=level)
+        return self._replace(function=name, level=level)
+
+    def levels(self) -> Iterator[Level]:
+        """Return what is around something, the innermost first: of stacks before the rest, and at most so many."""
+        for level in (self.stack, self.level):
+            for _ in range(_MOST_LEVELS):
+                if level is None:
+                    break
+                yield level
+                level = level.outer
 
 
 NOWHERE = Place()
@@ -135,7 +163,8 @@ class Places:
             number, path = divmod(key, width)
             place = engine_places[firsts[number]]
             if stacks is not None:
-                place = Place(*place[:2], *self._functions[path - 1][2:])
+                functions = self._functions[path - 1]
+                place = Place(*place[:2], *functions[2:5], level=place.level, stack=functions.level)
             rows.append((place, count, time_ns))
         return rows
 
@@ -149,11 +178,15 @@ class Places:
 
     @cached_property
     def idle(self) -> IdlePlaces:
-        """Long gaps in which nothing was queued, by what is around each moment of them.
+        """Long gaps in which nothing was queued, by what is around each moment of them."""
+        return self.idle_in(self._facts.long_waits)
 
-        A slice has the time that it shares with a gap, less that of the slices in it.
+    def idle_in(self, waits: Windows) -> IdlePlaces:
+        """Return time in which devices wait for threads, by what is around each moment of it.
+
+        A slice has the time that it shares with a wait, less that of the slices in it.
         """
-        waits, stacks, slices = self._facts.long_waits, self._stacks, self._facts.slices
+        stacks, slices = self._stacks, self._facts.slices
         spans = Coverage(waits.track, waits.ts, waits.ts_end)
         ids = np.flatnonzero(np.isin(slices.track, np.unique(waits.track)) & (slices.ts_end > slices.ts))
         ids = ids[spans.covered(slices.track[ids], slices.ts[ids], slices.ts_end[ids]) > 0]

@@ -6,6 +6,7 @@ got them. So the reader knows the id of each slice that it feeds, and its arrays
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,12 +26,27 @@ INSTANT = CATEGORIES.index("cpu_instant_event")
 # Those whose slices make the recorded span.
 RECORDED = range(1, INSTANT)
 _WORK = tuple(CATEGORIES.index(category) for category in GPU_WORK)
+# Annotations, and what is recorded as an operator, in which Python runs: code that torch.compile made, data loaders.
+_COMPILED_NAMES = re.compile(
+    r"Torch-Compiled Region|(autograd::engine::evaluate_function: )?CompiledFunction|## Call CompiledFxGraph"
+    r"|TorchDynamo |Pregraph bytecode|AOTDispatcher "
+)
+_DATA_NAMES = re.compile(r"(?i).*data.?load")
+NO_REGION, COMPILED, DATA = range(3)
 _SAMPLES = 64
 _CASES = " ".join(f"WHEN '{category}' THEN {number}" for number, category in enumerate(CATEGORIES) if category)
 _SLICES = f"SELECT ts, dur, track_id, CASE category {_CASES} ELSE 0 END AS category FROM slice ORDER BY id"
 _WORK_NAMES = """
 SELECT id, category, IFNULL(name, '(no name)') AS name FROM slice
 WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
+ORDER BY id
+"""
+_REGIONS = """
+SELECT id, name FROM slice
+WHERE category IN ('cpu_op', 'user_annotation') AND (
+  name LIKE '%Compiled%' OR name LIKE 'TorchDynamo %' OR name LIKE 'Pregraph %' OR name LIKE 'AOTDispatcher %'
+  OR name LIKE '%dataload%' OR name LIKE '%data_load%'
+)
 ORDER BY id
 """
 _TRACKS = """
@@ -51,6 +67,7 @@ class Slices(Struct, frozen=True):
     category: Array  # index into CATEGORIES
     name: Array  # of GPU work: index into `names`; -1 for others
     names: tuple[tuple[str, str], ...]  # distinct categories and names of GPU work
+    region: Array  # NO_REGION, COMPILED or DATA
 
     def of(self, *categories: int) -> Array:
         """Return the ids of the slices of some categories, in order."""
@@ -92,7 +109,19 @@ def read_slices(engine: TraceProcessor) -> Slices:
         ],
         dtype=np.int32,
     )
-    return Slices(fed.ts, fed.ts_end, track_of[fed.place], category[fed.label], name[fed.label], tuple(names))
+    region = np.array([_region(*label) for label in fed.labels], dtype=np.int8)
+    return Slices(
+        fed.ts, fed.ts_end, track_of[fed.place], category[fed.label], name[fed.label], tuple(names), region[fed.label]
+    )
+
+
+def _region(category: str | None, name: str | None) -> int:
+    """In which kind of Python code a slice is."""
+    if category not in ("cpu_op", "user_annotation") or not name:
+        return NO_REGION
+    if _COMPILED_NAMES.match(name):
+        return COMPILED
+    return DATA if _DATA_NAMES.match(name) else NO_REGION
 
 
 def _check(engine: TraceProcessor, fed: FedSlices) -> None:
@@ -113,5 +142,8 @@ def _asked(engine: TraceProcessor) -> Slices:
     names: dict[tuple[str, str], int] = {}
     name = np.full(len(columns["ts"]), -1)
     name[ids] = [names.setdefault(label, len(names)) for label in zip(*texts, strict=True)]
-    ts = columns["ts"]
-    return Slices(ts, ts + columns["dur"], columns["track_id"], columns["category"], name, tuple(names))
+    ts, region = columns["ts"], np.zeros(len(columns["ts"]), dtype=np.int8)
+    ids, texts = (column.tolist() for column in engine.query(_REGIONS).values())
+    of_text = {text: _region("cpu_op", text) for text in set(texts)}
+    region[ids] = [of_text[text] for text in texts]
+    return Slices(ts, ts + columns["dur"], columns["track_id"], columns["category"], name, tuple(names), region)

@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct, UnsetType, field, json, to_builtins
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.reader import long_names_text
 from molprof.common.notebook import in_frame
-from molprof.common.values import Value
+from molprof.common.values import Value, percent_text
 
 SCHEMA = 1
 STACK_CATEGORY = "python_function"
@@ -22,8 +22,10 @@ GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_dr
 # The causes of queries/idle_causes.sql, as people read them.
 IDLE_CAUSES = {
     "cpu_masks": "CPU in masks",
+    "cpu_data": "CPU in the data loader",
     "cpu_waited": "CPU in a host sync",
     "cpu_calls": "CPU in other GPU calls",
+    "cpu_compiled": "CPU in Python of compiled code",
     "cpu_operators": "CPU in operators",
     "cpu_outside": "CPU outside operators",
     "launching": "launch under way",
@@ -280,6 +282,14 @@ class Gain(Struct, frozen=True):
     of_ns: int | None = None  # length of that time; None in a stored report of an older molprof
 
 
+def place_text(place: str | None, ratio: float) -> str:
+    """Where most of some time is, with its share there; None: at no recorded place."""
+    share = f"{percent_text(ratio)} of it"
+    if place is None:
+        return f"no place recorded for {share}"
+    return f"{place} ({share})" if ratio >= 0.5 else f"spread, most in {place} ({share})"
+
+
 class Finding(Struct, frozen=True, kw_only=True):
     """Something worth doing about a trace."""
 
@@ -292,10 +302,16 @@ class Finding(Struct, frozen=True, kw_only=True):
     query: str  # argument of `molprof query` that shows the evidence: name of a module, or SQL
     figures: dict[str, int | float]  # of the evidence; the suffix is the unit (_ns, _ratio), else a count or mean
     uncertain: str | None = None  # why figures that it rests on are not exact; None where they are
-    place: str | None = None  # function and line, module, operator or annotation; None: of the whole trace
+    place: str | None = None  # function and line, module, operator or annotation; None: not recorded, or of all
+    place_ratio: float | None = None  # share of its time that is there, or at no recorded place; None: of all
     certain: bool = True  # False: taken from names or shapes, not from what was recorded
     note: bool = False  # worth knowing, and nothing to do
     part_of: str | None = None  # id of the finding whose time holds the time of this one
+
+    @property
+    def place_text(self) -> str | None:
+        """Where most of its time is, with the share; None for findings about the whole trace."""
+        return self.place if self.place_ratio is None else place_text(self.place, self.place_ratio)
 
     @property
     def gain_ratio(self) -> float | None:

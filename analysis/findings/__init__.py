@@ -60,6 +60,7 @@ def find_all(known: Known) -> tuple[Finding, ...]:
             figures=found.figures,
             uncertain=known.doubts_on(rule.rests_on),
             place=found.place,
+            place_ratio=found.place_ratio,
             certain=rule.certain,
             note=rule.note,
             part_of=None if holder[rule.id] is None else whole(rule.id),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from molprof.analysis.facts import gaps
-from molprof.analysis.facts.places import Place, summed
+from molprof.analysis.facts.places import NO_LEVEL, NOWHERE, Level, Place, summed
 from molprof.analysis.findings.known import Known
 from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor.package import Query
@@ -20,6 +22,12 @@ _OF_PROCESSOR = Query(
     " FROM molprof_call_phase AS place JOIN molprof_phase AS phase ON phase.id = place.phase_id"
     " WHERE phase.phase = 'processor')",
 )
+# Annotations that say no more than that it is a step, or compiled code.
+_SAY_NOTHING = ("ProfilerStep#", "step[", "## Call CompiledFxGraph")
+# What autograd records around each node, which has a record of its own.
+_AUTOGRAD = "autograd::engine::evaluate_function: "
+# Of which step or batch an annotation is.
+_NUMBERS = re.compile(r"( \w+=\d+)+$|#\d+$")
 # Of many places of operators those that take longest are told.
 _MOST_OPERATORS = 1000
 Row = dict[str, Any]
@@ -30,6 +38,38 @@ def of_work(known: Known, classes: Collection[str], names: Collection[str] = ())
     work = known.facts.work
     chosen = (work.call != gaps.NONE) & is_of(known, known.facts.name_of, classes, names)
     return _calls(known, work.call[chosen], 1, (work.ts_end - work.ts)[chosen])
+
+
+def of_pieces(known: Known, times: np.ndarray) -> list[Row]:
+    """The calls of pieces of work by the time that counts of each, ns: of a run of its recorded steps alone."""
+    work = known.facts.work
+    chosen = np.flatnonzero(times)
+    if known.report.run is not None:
+        chosen = chosen[known.scope.stretches.holds(work.ts[chosen])]
+    return _known_calls(known, work.call[chosen], times[chosen])
+
+
+def of_gaps(known: Known, is_chosen: np.ndarray) -> list[Row]:
+    """The calls that idle time ends with, or follows, by the time of chosen rows of its parts."""
+    idle, times = known.facts.idle, np.where(is_chosen, known.part_times, 0)
+    sums = summed(known.facts.parts.idle, times, len(idle.ts))
+    some = np.flatnonzero(sums)
+    return _known_calls(known, idle.call[some], sums[some])
+
+
+def of_calls(known: Known, index: np.ndarray, times: np.ndarray) -> list[Row]:
+    """Calls by their index, with a time of each, ns."""
+    return _calls(known, index, 1, times)
+
+
+def _known_calls(known: Known, index: np.ndarray, times: np.ndarray) -> list[Row]:
+    """The same, and what is of no recorded call."""
+    is_known = index != gaps.NONE
+    rows = _calls(known, index[is_known], 1, times[is_known])
+    if not is_known.all():
+        (row,) = _rows(known, [(NOWHERE, int((~is_known).sum()), int(times[~is_known].sum()))])
+        rows.append({**row, "is_recorded": False})
+    return rows
 
 
 def is_of(known: Known, name_of: np.ndarray, classes: Collection[str], names: Collection[str] = ()) -> np.ndarray:
@@ -47,7 +87,9 @@ def of_launches(known: Known) -> list[Row]:
 
 def _calls(known: Known, index: np.ndarray, counts: np.ndarray | int, times: np.ndarray | int) -> list[Row]:
     """Calls of the runtime or driver by their index, with what counts for each, by place."""
-    return _rows(known.places.added_up(known.facts.calls.id[index], known.facts.call_stacks[index], counts, times))
+    return _rows(
+        known, known.places.added_up(known.facts.calls.id[index], known.facts.call_stacks[index], counts, times)
+    )
 
 
 def of_drained_gaps(known: Known) -> tuple[list[Row], int]:
@@ -86,23 +128,38 @@ def of_processor(known: Known) -> list[Row]:
 def _of_operators(known: Known, found: Frame) -> list[Row]:
     ids, numbers = (found[name].astype(np.int64) for name in ("id", "stack_id"))
     times = (known.facts.slices.ts_end - known.facts.slices.ts)[ids]
-    rows = sorted(_rows(known.places.added_up(ids, numbers, 1, times)), key=lambda row: -row["time_ns"])
+    rows = sorted(_rows(known, known.places.added_up(ids, numbers, 1, times)), key=lambda row: -row["time_ns"])
     return [{**row, "annotation": None, "module": None, "source": row["function"]} for row in rows[:_MOST_OPERATORS]]
 
 
-def of_idle_time(known: Known) -> list[Row]:
-    """Long gaps in which nothing was queued, by what is around each moment of them, but for long GPU calls."""
-    idle = known.places.idle
+def of_idle_time(known: Known, windows: gaps.Windows | None = None) -> list[Row]:
+    """Time in which devices wait for threads, by what is around each moment of it, but for long GPU calls.
+
+    windows: that time; None: all long gaps in which nothing was queued.
+    """
+    idle = known.places.idle if windows is None else known.places.idle_in(windows)
     rows = zip(idle.places, idle.count.tolist(), idle.time_ns.tolist(), strict=True)
     chosen = (idle.is_shown & ~idle.is_call).tolist()
-    return _rows(row for row, is_chosen in zip(rows, chosen, strict=True) if is_chosen)
+    return _rows(known, (row for row, is_chosen in zip(rows, chosen, strict=True) if is_chosen))
 
 
-def _rows(found: Iterable[tuple[Place, int, int]]) -> list[Row]:
+def _rows(known: Known, found: Iterable[tuple[Place, int, int]]) -> list[Row]:
     return [
         {
-            "count": count, "time_ns": time_ns, "operator": place.operator, "annotation": place.annotation,
-            "function": place.function, "source": place.source, "module": place.module,
+            "count": count, "time_ns": time_ns, "operator": place.operator, "function": place.function,
+            "source": place.source, "module": place.module, "levels": partial(_levels, known, place),
+            "annotation": next(_levels(known, place, ("user_annotation",)), NO_LEVEL).name or None, "is_recorded": True,
         }
         for place, count, time_ns in found
     ]  # fmt: skip
+
+
+def _levels(known: Known, place: Place, kinds: Collection[str]) -> Iterator[Level]:
+    """What is around a place of some kinds, the innermost first, without annotations of steps and numbers of others."""
+    for level in place.levels():
+        if level.kind not in kinds or level.name.startswith(_SAY_NOTHING):
+            continue
+        if level.kind != "user_annotation":
+            yield level._replace(name=level.name.removeprefix(_AUTOGRAD))
+        elif level.name not in known.step_names:
+            yield level._replace(name=_NUMBERS.sub("", level.name))

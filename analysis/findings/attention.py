@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from molprof.analysis.findings.around import is_of
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.rule import ATTENTION, Found, host_ns, host_times, launched, operators_named, rule
@@ -142,7 +144,7 @@ def unfused_attention(known: Known) -> Found | None:
         is_of(known, work["name"], classes) for classes in (("matmul",), ("softmax",), ("softmax", *POINTWISE))
     )
     found = [
-        (stop - start, int(work["dur"][start:stop].sum()))
+        np.arange(start, stop)
         for start, stop in runs_of(~is_product, alike)
         if 0 < stop - start <= _MOST_BETWEEN
         and start > 0
@@ -154,10 +156,13 @@ def unfused_attention(known: Known) -> Found | None:
     ]
     if not found:
         return None
-    between_ns, count = sum(item[1] for item in found), sum(item[0] for item in found)
+    between = np.concatenate(found)
+    between_ns, count = int(work["dur"][between].sum()), len(between)
+    times = np.zeros(len(known.facts.work.id), dtype=np.int64)
+    times[work["index"][between]] = work["dur"][between]
     item = Found(
         f"{counted(len(found), 'time')} a softmax stands between two matrix products, with {count_text(count)} kernels "
         f"in {time_text(between_ns)} that a fused kernel does not need",
         {"attention_calls": len(found), "kernels": count, "between_ns": between_ns},
     )
-    return located(known, item, between_ns, "kernels between the two matrix products", ("softmax",))
+    return located(known, item, between_ns, "kernels between the two matrix products", times)

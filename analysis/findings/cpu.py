@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from molprof.analysis.findings.around import of_operators
 from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.places import first_place, host_places, listed, places_of, processor_places
+from molprof.analysis.findings.places import Location, host_places, listed, location, placed, processor_places
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, percent_text, time_text
@@ -48,15 +48,14 @@ def host_operators(known: Known) -> Found | None:
         return None
     first, others = rows[0], rows[1:4]
     share = known.scope.host_part(first["own_ns"])
-    places = places_of(of_operators(known, first["name"]))
     also = "; ".join(f"{row['name']} {time_text(row['own_ns'])}" for row in others)
-    return Found(
+    found = Found(
         f"{first['name']}: {counted(first['count'], 'run')}, {time_text(first['own_ns'])} without the operators that "
-        f"it calls, {percent_text(share)} of the time; then {also}{listed(places)}",
+        f"it calls, {percent_text(share)} of the time; then {also}",
         {"count": first["count"], "own_ns": first["own_ns"]},
         known.gain(share, "self time of that operator"),
-        place=first_place(places),
     )
+    return placed(found, location(known, of_operators(known, first["name"])))
 
 
 @rule(
@@ -80,12 +79,14 @@ def host_functions(known: Known) -> Found | None:
         return None
     time_ns, share = places[0].time_ns, known.scope.host_part(places[0].time_ns)
     all_ns = sum(place.time_ns for place in places)
+    others = Location(places[0].label, 1.0, tuple(places))
     return Found(
         f"{time_text(time_ns)} at one place, {percent_text(share)} of the time, while no thread is in an operator; "
-        f"{time_text(all_ns)} in all{listed(places)}",
+        f"{time_text(all_ns)} in all{listed(others)}",
         {"time_ns": time_ns, "outside_ns": all_ns},
         known.gain(share, "time at that place"),
-        place=first_place(places),
+        place=others.name,
+        place_ratio=others.ratio,
     )
 
 
@@ -114,10 +115,12 @@ def processor_operators(known: Known) -> Found | None:
         return None
     most = [place for place in places if place.count >= _LEAST_OPERATORS_PER_STEP * steps]
     time_ns, count = sum(place.time_ns for place in most), sum(place.count for place in most)
+    where = Location(most[0].label, most[0].time_ns / max(1, time_ns), tuple(most))
     return Found(
         f"{count_text(round(count / steps))} operators per step in the processor, {time_text(time_ns / steps)} per "
-        f"recorded step{listed(most)}",
+        f"recorded step{listed(where)}",
         {"operators_per_step": count / steps, "time_ns": time_ns},
         known.gain(known.scope.host_part(time_ns, "processor"), "these operators in the processor"),
-        place=most[0].label,
+        place=where.name,
+        place_ratio=where.ratio,
     )

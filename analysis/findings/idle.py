@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,10 @@ import numpy as np
 from molprof.analysis.facts import gaps
 from molprof.analysis.facts.gaps import CAUSES
 from molprof.analysis.facts.intervals import overlaps
-from molprof.analysis.figures.model import IDLE_CAUSES
-from molprof.analysis.findings.around import of_drained_gaps, of_idle_time, of_launches
+from molprof.analysis.figures.model import IDLE_CAUSES, place_text
+from molprof.analysis.findings.around import of_calls, of_drained_gaps, of_gaps, of_idle_time
 from molprof.analysis.findings.known import HOST_CAUSES, Known
-from molprof.analysis.findings.places import first_place, layers_text, listed, places_of
+from molprof.analysis.findings.places import layers_text, location, main_idle, path_text, placed
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, time_text
@@ -32,17 +32,12 @@ SELECT
    (SELECT call_id FROM _molprof_work WHERE call_id IS NOT NULL)) AS without_work
 """,
 )
-_NAMED = """
-SELECT slice.id, slice.name, parent.name AS operator
-FROM json_each('{ids}') AS call
-CROSS JOIN slice
-LEFT JOIN slice AS parent ON parent.id = slice.parent_id AND parent.category = 'cpu_op'
-WHERE slice.id = call.value
-"""
-_LOADING = re.compile(r"data.?load", re.IGNORECASE)
+_NAMED = "SELECT slice.id, slice.name FROM json_each('{ids}') AS call CROSS JOIN slice WHERE slice.id = call.value"
 # Shorter calls are what any launch takes.
 _LONG_CALL_NS = 100_000
 _ALLOCATIONS = ("Malloc", "Free", "HostAlloc", "HostRegister")
+# Of the recorded time; where less idle time is does not matter.
+_LEAST_IDLE = 0.05
 # Of the launches; fewer may be captured while other work runs.
 _LEAST_CAPTURED = 0.3
 
@@ -69,8 +64,9 @@ def launch_bound(known: Known) -> Found | None:
     number = max((part.count for part in parts), default=0)
     if not number:
         return None
-    places = places_of(of_launches(known))
-    place = first_place(places)
+    facts = known.facts
+    causes = [CAUSES.index(cause) for cause in (*HOST_CAUSES, "launching")]
+    where = location(known, of_gaps(known, ~facts.idle.is_long[facts.parts.idle] & np.isin(facts.parts.cause, causes)))
     graphs = known.row(_GRAPHS)
     plain = counts.kernels - graphs["graph_kernels"]
     fix, also = "", ""
@@ -85,14 +81,14 @@ def launch_bound(known: Known) -> Found | None:
         )
     elif engine := known.engine_of_steps:
         fix = f"Let the engine use graphs ({engine}), and compile the model."
-    elif "Optimizer.step#" in (place or ""):
+    elif where is not None and where.ratio >= 0.5 and "Optimizer.step#" in (where.name or ""):
         fix = "The optimizer runs operators for one parameter after the other: foreach=True, or fused=True."
     elif known.compiled:
         fix = "The model is compiled: let it use graphs (mode='reduce-overhead'), with a static cache and fixed shapes."
-    return Found(
+    found = Found(
         f"{counted(number, 'gap')} of {time_text(time_ns / number)} on average, {time_text(time_ns)} in all: the CPU "
         f"needs that long to the next of {counted(counts.launches, 'launch', 'es')}; a kernel runs for "
-        f"{time_text(counts.kernel_time_ns / max(1, counts.kernels))}{also}{layers_text(known)}{listed(places)}",
+        f"{time_text(counts.kernel_time_ns / max(1, counts.kernels))}{also}{layers_text(known)}",
         {
             "gap_count": number,
             "gap_ns": time_ns,
@@ -103,8 +99,8 @@ def launch_bound(known: Known) -> Found | None:
         },
         known.gain(scope.idle_part(time_ns), "gaps that end with a launch"),
         fix,
-        place=place,
     )
+    return placed(found, where)
 
 
 @rule(
@@ -156,18 +152,18 @@ def _found_long_calls(known: Known) -> list[dict[str, Any]]:
     start, end = np.maximum(idle.ts[gap], calls.ts[call]), np.minimum(until[gap], calls.ts_end[call])
     time_ns, host_ns = end - start, np.minimum(end, idle.host_end[gap]) - np.minimum(start, idle.host_end[gap])
     ids = calls.id[np.unique(call)].tolist()
-    named = {row["id"]: row for row in known.rows(Query("modules", _NAMED.format(ids=ids)))} if ids else {}
+    named = {row["id"]: row["name"] for row in known.rows(Query("modules", _NAMED.format(ids=ids)))} if ids else {}
     rows: dict[str, dict[str, Any]] = {}
     for number, *times in zip(call.tolist(), time_ns.tolist(), host_ns.tolist(), strict=True):
-        what, length_ns = named[int(calls.id[number])], int(calls.ts_end[number] - calls.ts[number])
+        name, length_ns = named[int(calls.id[number])], int(calls.ts_end[number] - calls.ts[number])
         row = rows.setdefault(
-            what["name"], {"name": what["name"], "count": 0, "time_ns": 0, "host_ns": 0, "longest_ns": 0}
+            name, {"name": name, "count": 0, "time_ns": 0, "host_ns": 0, "longest_ns": 0, "calls": Counter()}
         )
         row["count"] += 1
+        row["calls"][number] += times[0]
         row["time_ns"] += times[0]
         row["host_ns"] += times[1]
-        if length_ns > row["longest_ns"]:
-            row |= {"longest_ns": length_ns, "operator": what["operator"]}
+        row["longest_ns"] = max(row["longest_ns"], length_ns)
     return sorted(rows.values(), key=lambda row: (-row["time_ns"], row["name"]))
 
 
@@ -199,16 +195,18 @@ def long_calls(known: Known) -> Found | None:
     # A first call sets up the device, and takes longer than all others of its name together.
     many = calls[0]["longest_ns"] < 0.5 * calls[0]["time_ns"]
     allocates = many and any(word in calls[0]["name"] for word in _ALLOCATIONS)
-    return Found(
+    times = sum((call["calls"] for call in calls), Counter[int]())
+    found = Found(
         f"{time_text(time_ns)} in gaps longer than 1 ms and at the ends: {'; '.join(names)}",
         {"idle_ns": time_ns, "calls": sum(call["count"] for call in calls)},
         known.gain(known.scope.idle_part(time_ns), "GPU calls in long gaps"),
         "Keep memory instead of asking for it again: no empty_cache, expandable segments; warm up first."
         if allocates
         else "",
-        place=calls[0]["operator"],
         part_of=("graph_capture",),
     )
+    index, of_ns = (np.array([*some], dtype=np.int64) for some in (times, times.values()))
+    return placed(found, location(known, of_calls(known, index, of_ns)))
 
 
 @rule(
@@ -235,25 +233,39 @@ def host_work(known: Known) -> Found | None:
     time_ns = sum(part_ns for part_ns, _ in by_cause)
     if not time_ns:
         return None
-    places = places_of(of_idle_time(known))
-    place = first_place(places)
+    waits = known.long_waits()
+    where = location(known, of_idle_time(known, waits))
+    place = "" if where is None else where.name or ""
     ends = [f"{time_text(part_ns)} {where}" for where, part_ns in known.edges if part_ns >= 0.01 * scope.recorded_ns]
     fix = ""
-    if _LOADING.search(place or ""):
-        how = "in processes of their own (num_workers)" if "SingleProcess" in (place or "") else "ahead: more workers"
+    if times.get("cpu_data", 0) > 0.5 * time_ns:
+        how = "in processes of their own (num_workers)" if "SingleProcess" in place else "ahead: more workers"
         fix = f"Load and prepare data {how}, prefetching, pinned memory."
-    elif place is None and sum(part_ns for _, part_ns in known.edges) > 0.5 * time_ns:
+    elif not place and sum(part_ns for _, part_ns in known.edges) > 0.5 * time_ns:
         fix = "Start recording right before the first step, and stop right after the last."
-    return Found(
+    found = Found(
         f"{time_text(time_ns)} with nothing queued, in gaps longer than 1 ms"
         f"{' and at the ends (' + ', '.join(ends) + ')' if ends else ''}"
-        + f": {'; '.join(f'{IDLE_CAUSES[cause]} {time_text(part_ns)}' for part_ns, cause in by_cause)}{listed(places)}",
+        + f": {'; '.join(f'{IDLE_CAUSES[cause]} {time_text(part_ns)}' for part_ns, cause in by_cause)}"
+        + ("" if place else _after_longest(known, waits)),
         {"idle_ns": time_ns, "recorded_ns": scope.recorded_ns, **{f"{cause}_ns": ns for ns, cause in by_cause}},
         known.gain(scope.idle_part(time_ns), "long gaps with nothing queued"),
         fix,
-        place=place,
         part_of=("graph_capture",),
     )
+    return placed(found, where)
+
+
+def _after_longest(known: Known, waits: gaps.Windows) -> str:
+    """What the longest wait between two pieces of work ends with, as the end of a sentence."""
+    idle = known.facts.idle
+    between = np.flatnonzero(idle.position[waits.idle] == 0)
+    if not len(between):
+        return ""
+    longest = between[(waits.ts_end - waits.ts)[between].argmax()]
+    time_ns, call = int(waits.ts_end[longest] - waits.ts[longest]), idle.call[waits.idle[longest]]
+    (row,) = of_calls(known, np.array([call]), np.array([time_ns]))
+    return f"; the longest, {time_text(time_ns)}, is before {path_text(row)}"
 
 
 @rule(
@@ -275,19 +287,19 @@ def host_syncs(known: Known) -> Found | None:
     Without a sync the CPU could have queued the next work earlier by its length.
     """
     scope, (rows, sync_ns) = known.scope, of_drained_gaps(known)
-    if not (places := places_of(rows)):
+    if not rows:
         return None
     waited_ns = sum(part.time_ns for part in known.idle if part.cause == "cpu_waited")
-    count, time_ns = sum(place.count for place in places), sum(place.time_ns for place in places)
-    return Found(
+    count, time_ns = (sum(row[name] for row in rows) for name in ("count", "time_ns"))
+    found = Found(
         f"{counted(count, 'gap')}, {time_text(time_ns)} in all, "
         f"{'begins' if count == 1 else 'begin'} while the CPU waits for the GPU, so that nothing is queued; these "
-        f"syncs take {time_text(sync_ns)}; {time_text(waited_ns)} of the idle time is in syncs{listed(places)}",
+        f"syncs take {time_text(sync_ns)}; {time_text(waited_ns)} of the idle time is in syncs",
         {"gaps": count, "idle_ns": time_ns, "sync_ns": sync_ns, "waited_ns": waited_ns},
         known.gain(scope.idle_part(min(time_ns, sync_ns)), "gaps that begin in a host sync, and these syncs"),
-        place=first_place(places),
         part_of=("host_work", "launch_bound"),
     )
+    return placed(found, location(known, rows))
 
 
 @rule(
@@ -378,11 +390,18 @@ def limits(known: Known) -> Found | None:
     if not (scope := known.scope).busy_ns:  # how long the work took is not recorded
         return None
     steps = sum(int(row["steps"] or 0) for row in known.report.table("steps").to_json() if row["source"] != "(outside)")
-    each = ""
+    each, where = "", None
     if steps > 1 and (most := known.limits_of_steps):
         said = (f"{name} ({counted(count, 'step')})" for name, count in most.items())
         each = f"; what takes most of a step: {', '.join(said)}"
+    idle_ns = sum(part.time_ns for part in known.idle if part.position == gaps.BETWEEN)
+    if idle_ns >= _LEAST_IDLE * scope.recorded_ns * scope.devices and (found := main_idle(known)):
+        cause, where = found
+        if where is not None:
+            each += f"; {IDLE_CAUSES[cause]}: {place_text(where.name, where.ratio)}"
     return Found(
         f"{known.limits}{'' if scope.run is None else f' of {scope.recorded_text}'}{each}",
         {f"{name}_ns": value for name, value in known.split.items()},
+        place=None if where is None else where.name,
+        place_ratio=None if where is None else where.ratio,
     )

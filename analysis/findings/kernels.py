@@ -6,9 +6,9 @@ import numpy as np
 
 from molprof.analysis.facts import coverage
 from molprof.analysis.facts.work import COMMUNICATION, OTHER, PERHAPS
-from molprof.analysis.findings.around import is_of, of_work
+from molprof.analysis.findings.around import is_of, of_pieces
 from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.places import listed, places_of
+from molprof.analysis.findings.places import location, placed
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.findings.work import (
     POINTWISE,
@@ -21,6 +21,8 @@ from molprof.analysis.findings.work import (
     same_stream,
     sequence,
     summed,
+    times_at,
+    times_of,
     work_by_name,
     work_of,
 )
@@ -87,8 +89,8 @@ def elementwise_chains(known: Known) -> Found | None:
         {"kernels": count, "chains": len(runs), "chain_ns": chain_ns, "saved_ns": saved_ns},
         fix=fix if known.compiled else "",
     )
-    saved = work["index"][saved]
-    return located(known, found, saved_ns, "all kernels of each chain but its longest", POINTWISE, saved)
+    times = times_at(known, work["index"][saved])
+    return located(known, found, saved_ns, "all kernels of each chain but its longest", times)
 
 
 def _chains(known: Known) -> Frame:
@@ -144,13 +146,13 @@ def library_chains(known: Known) -> Found | None:
         for chain, (count, ns) in sorted(chains.items(), key=lambda item: -item[1][1])
     ]
     done = [f"{row['fused_count']:,} x {chain}" for chain, row in known_by.items() if row["fused_count"]]
-    gain_ns = min(saved_ns, alone_ns(known, _saved(known, rows)))
-    return Found(
+    found = Found(
         "; ".join(told) + (f". Already one kernel: {', '.join(done)}" if done else ""),
         {"chains": sum(count for count, _ in chains.values()), "saved_ns": saved_ns},
-        known.gain(gpu_share(known, gain_ns), "all kernels of each chain but its longest"),
         part_of=("elementwise_chains",) if {*chains} <= _POINTWISE_CHAINS else (),
     )
+    times = times_at(known, _saved(known, rows))
+    return located(known, found, saved_ns, "all kernels of each chain but its longest", times)
 
 
 @rule(
@@ -168,8 +170,7 @@ def copies(known: Known) -> Found | None:
 
     Gain: their time.
     """
-    chosen = work_by_name(known, *_COPIES)
-    count, time_ns = summed(chosen)
+    count, time_ns = summed(work_by_name(known, *_COPIES))
     if not count or (ratio := gpu_share(known, time_ns)) < _LEAST_COPIES * known.scope.wall_ratio:
         return None
     found = Found(
@@ -178,7 +179,7 @@ def copies(known: Known) -> Found | None:
         {"copies": count, "gpu_ns": time_ns},
         part_of=("elementwise_chains",),
     )
-    return located(known, found, time_ns, "time in copies on the GPU", _COPIES, work_of(known, chosen))
+    return located(known, found, time_ns, "time in copies on the GPU", _COPIES)
 
 
 @rule(
@@ -218,7 +219,7 @@ def communication(known: Known) -> Found | None:
         | ({"perhaps": perhaps, "perhaps_ns": perhaps_ns} if perhaps else {}),
     )
     bounded_by = f"{'communication' if perhaps else 'collectives'} that nothing else runs beside"
-    return located(known, found, exposed_ns, bounded_by, COMMUNICATION)
+    return located(known, found, exposed_ns, bounded_by, COMMUNICATION, alone=False)
 
 
 def _most_exposed(known: Known, exposed_ns: int) -> str:
@@ -263,7 +264,7 @@ def dominant_kernel(known: Known) -> Found | None:
         {"count": first.count, "time_ns": first.time_ns},
         part_of=_EXPLAINS.get(first.kind, ()),
     )
-    return located(known, found, first.time_ns, "time in that kernel", [first], work_of(known, [first]))
+    return located(known, found, first.time_ns, "time in that kernel", [first])
 
 
 @rule(
@@ -315,7 +316,7 @@ def _matmul_found(known: Known, patterns: tuple[str, ...], what: str) -> Found |
         f"{percent_text(gpu_share(known, time_ns))} of the time, most in {cut(short_name(chosen[0].name), _NAME)}",
         {"runs": count, "time_ns": time_ns},
     )
-    return located(known, found, time_ns, "time in these kernels", chosen, work_of(known, chosen))
+    return located(known, found, time_ns, "time in these kernels", chosen)
 
 
 @rule(
@@ -333,8 +334,8 @@ def unknown_kernels(known: Known) -> Found | None:
     (count, time_ns), (_, all_ns) = summed(work_by_name(known, OTHER)), summed(work_by_name(known))
     if not all_ns or time_ns < SMALL_SHARE * all_ns:
         return None
-    return Found(
-        f"{counted(count, 'kernel')}, {time_text(time_ns)}, {percent_text(time_ns / all_ns)} of GPU time"
-        f"{listed(places_of(of_work(known, (OTHER,))), beside=False)}",
+    found = Found(
+        f"{counted(count, 'kernel')}, {time_text(time_ns)}, {percent_text(time_ns / all_ns)} of GPU time",
         {"kernels": count, "time_ns": time_ns},
     )
+    return placed(found, location(known, of_pieces(known, times_of(known, (OTHER,)))))

@@ -9,7 +9,7 @@ represent all of their kind. A foreign trace has one clock: gains are ratios of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from msgspec import Struct
 from molprof.analysis.facts import coverage, gaps
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import CAUSES, POSITIONS
+from molprof.analysis.facts.intervals import shared
 from molprof.analysis.facts.places import Places
 from molprof.analysis.facts.stacks import Stacks
 from molprof.analysis.facts.work import COMMUNICATION
@@ -34,6 +35,7 @@ from molprof.common.values import percent_text, time_text
 T = TypeVar("T")
 
 _STEPS = Query("phases", "SELECT ts, ts + dur AS ts_end FROM molprof_step ORDER BY ts")
+_STEP_NAMES = Query("steps", "SELECT DISTINCT slice.name FROM molprof_any_step JOIN slice USING (id)")
 SPAN = Query(
     "recorded",
     "SELECT ts, ts_end FROM (SELECT MIN(ts) AS ts, MAX(ts_end) AS ts_end FROM molprof_recorded) WHERE ts IS NOT NULL",
@@ -50,7 +52,7 @@ SELECT
 )
 _WAITS = Query("gpu_calls", "SELECT COUNT() AS waits FROM molprof_gpu_call WHERE name GLOB '*StreamWaitEvent*'")
 # Causes of idle time in which the CPU does something else than wait or launch.
-OUTSIDE_CALLS = ("cpu_operators", "cpu_outside", "cpu_masks")
+OUTSIDE_CALLS = ("cpu_operators", "cpu_compiled", "cpu_outside", "cpu_data", "cpu_masks")
 HOST_CAUSES = ("cpu_calls", *OUTSIDE_CALLS)
 # GPU work by step of the call that starts it.
 _GPU_OF_STEPS = Query(
@@ -61,7 +63,7 @@ _GPU_OF_STEPS = Query(
 _ENGINES = {"vllm": "vLLM: without enforce_eager", "sglang": "SGLang: without disable_cuda_graph"}
 _LIMITS = {
     "gpu": "GPU work", "communication": "exposed communication", "cpu": "the CPU", "masks": "masks on the CPU",
-    "launching": "launches under way",
+    "data": "the data loader", "launching": "launches under way",
     "sync": "host syncs", "pauses": "pauses below 5 µs", "queue": "queued work that does not start",
     "outside": "outside the first and last GPU work",
 }  # fmt: skip
@@ -70,7 +72,7 @@ _LIMITS = {
 def limit_of(cause: str) -> str:
     """What sets the time of work, or of idle time by its cause; a key of `_LIMITS`."""
     if cause in HOST_CAUSES:
-        return "masks" if cause == "cpu_masks" else "cpu"
+        return {"cpu_masks": "masks", "cpu_data": "data"}.get(cause, "cpu")
     return {"gpu": "gpu", "launching": "launching", "cpu_waited": "sync", "short": "pauses"}.get(cause, "queue")
 
 
@@ -241,22 +243,49 @@ class Known:
     @cached_property
     def idle(self) -> tuple[IdlePart, ...]:
         """All idle time of the recorded steps, or of the whole of a foreign trace."""
-        idle, parts = self.facts.idle, self.facts.parts
-        position, is_long, times = idle.position[parts.idle], idle.is_long[parts.idle], parts.time_ns
-        if self.scope.run is not None:
-            # Of a gap that lies in the steps in part, as large a part of each cause.
-            inside = self.scope.stretches.covered(idle.ts, idle.ts_end)[parts.idle]
-            times = times * inside // np.maximum(1, idle.ts_end - idle.ts)[parts.idle]
-        chosen = (times > 0) & ((position == 0) | (self.scope.run is None))
+        idle, parts, times = self.facts.idle, self.facts.parts, self.part_times
+        position, is_long = idle.position[parts.idle], idle.is_long[parts.idle]
+        chosen = times > 0
         keys = position[chosen], is_long[chosen].astype(np.int64), parts.cause[chosen]
         rows, counts, sums, longest = gaps.summed(keys, times[chosen])
-        found = (
+        return tuple(
             IdlePart(POSITIONS[where], CAUSES[cause], bool(long), *amounts)
             for (where, long, cause), *amounts in zip(
                 rows, counts.tolist(), sums.tolist(), longest.tolist(), strict=True
             )
         )
-        return tuple(part for part in found if self.scope.run is not None or part.position not in self.unknown)
+
+    @cached_property
+    def part_times(self) -> np.ndarray:
+        """The time that counts of each part of idle time, ns: int64."""
+        idle, parts = self.facts.idle, self.facts.parts
+        position = idle.position[parts.idle]
+        if self.scope.run is None:
+            unknown = [number for number, name in enumerate(POSITIONS) if name in self.unknown]
+            return np.where(np.isin(position, unknown), 0, parts.time_ns)
+        # Of a gap that lies in the steps in part, as large a part of each cause.
+        inside = self.scope.stretches.covered(idle.ts, idle.ts_end)[parts.idle]
+        return np.where(position == 0, parts.time_ns * inside // np.maximum(1, idle.ts_end - idle.ts)[parts.idle], 0)
+
+    def long_waits(self, cause: str | None = None, positions: Collection[str] = POSITIONS) -> gaps.Windows:
+        """The part of long gaps, and of the ends, in which nothing is queued, that counts.
+
+        cause: of gaps that this one takes most of; None: of all.
+        """
+        idle, waits = self.facts.idle, self.facts.long_waits
+        counts = np.zeros(len(idle.ts), dtype=bool)
+        counts[self.facts.parts.idle[self.part_times > 0]] = True
+        counts &= np.isin(idle.position, [POSITIONS.index(name) for name in positions])
+        if cause is not None:
+            counts &= gaps.largest_part(self.facts.parts, len(idle.ts)) == CAUSES.index(cause)
+        some = np.flatnonzero(counts[waits.idle])
+        ts, ts_end = waits.ts[some], waits.ts_end[some]
+        if self.scope.run is not None:
+            stretches, none = self.scope.stretches, np.zeros(len(some), dtype=np.int64)
+            of_steps = np.zeros(len(stretches.starts_ns), dtype=np.int64), stretches.starts_ns, stretches.ends_ns
+            wait, _, ts, ts_end = shared((none, ts, ts_end), of_steps)
+            some = some[wait]
+        return gaps.Windows(waits.idle[some], ts, ts_end, waits.track[some])
 
     @cached_property
     def unknown(self) -> dict[str, int]:
@@ -300,6 +329,11 @@ class Known:
         ]
 
     @cached_property
+    def step_names(self) -> frozenset[str]:
+        """Names of annotations of steps."""
+        return frozenset(row["name"] for row in self.rows(_STEP_NAMES))
+
+    @cached_property
     def exposed(self) -> dict[str, int]:
         """Time of communication that nothing else runs beside, and what of it fits beside other work; empty without."""
         is_communication = np.array([name.work_class in COMMUNICATION for name in self.facts.names], dtype=bool)
@@ -325,9 +359,7 @@ class Known:
         for part in self.idle:
             known[limit_of(part.cause)] += part.time_ns
         known["outside"] = scope.recorded_ns * scope.devices - sum(known.values())
-        if not known["masks"]:
-            del known["masks"]
-        return known
+        return {name: time_ns for name, time_ns in known.items() if time_ns or name not in ("masks", "data")}
 
     @cached_property
     def limits(self) -> str:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from molprof.analysis.findings.around import of_idle_time, of_launches, of_processor
-from molprof.analysis.findings.known import Known
+from molprof.analysis.facts.gaps import BETWEEN, CAUSES
+from molprof.analysis.findings.around import of_calls, of_drained_gaps, of_gaps, of_idle_time, of_launches, of_processor
+from molprof.analysis.findings.known import OUTSIDE_CALLS, Known
+from molprof.analysis.findings.rule import Found
 from molprof.common.values import count_text, percent_text, short_source, time_text
 
-NOWHERE = "outside any operator"
-_PLACES_SHOWN = 3
-# Annotations that say no more than that it is a step, or compiled code.
-_SAY_NOTHING = ("ProfilerStep#", "step[", "## Call CompiledFxGraph")
+NOWHERE, NOT_RECORDED = "outside any operator", "call not recorded"
+_PLACES_SHOWN = _LEVELS_SHOWN = 3
+# Of the launches of a thread, and what it has of all of them.
+_NEARLY_ALL, _MAIN = 0.9, 0.25
 
 
 class Where(Struct, frozen=True):
@@ -26,20 +31,125 @@ class Where(Struct, frozen=True):
     time_ns: int
 
 
-def first_place(places: Sequence[Where]) -> str | None:
-    """The label of the first one that is known."""
-    return next((place.label for place in places if place.label != NOWHERE), None)
+class Location(Struct, frozen=True):
+    """Where most of some time is; of what has no time, most of its number."""
+
+    name: str | None  # None: at no recorded place
+    ratio: float  # share of the time that is there
+    places: tuple[Where, ...]  # what the time is divided into, the longest first: what `name` is one of, or holds
+    is_around: bool = False  # `name` holds them
 
 
-def listed(places: Sequence[Where], beside: bool = True) -> str:
-    """The first of them, as the end of a sentence. beside: the first that is known stands beside it."""
-    first = first_place(places)
+def location(known: Known, rows: Iterable[Mapping[str, Any]]) -> Location | None:
+    """Return where most of the time of rows of `around` is; None where there is none.
+
+    It is the first of these that has at least half of it:
+
+    - the innermost place: function and innermost module, without stacks operator and annotation, or no recorded place;
+    - of all that is around, operators, annotations, functions and modules by name, the one with least of the time; of
+      equal ones the innermost.
+
+    Else the time is spread over places, and the one of the outermost that has most of it is told with its share. What
+    is around nearly all launches of a thread, as the main function is, says nothing about any, and is left out.
+    """
+    rows = list(rows)
+    weight = "time_ns" if any(row["time_ns"] for row in rows) else "count"
+    total = sum(row[weight] for row in rows)
+    if not total:
+        return None
+    rows.sort(key=lambda row: -row[weight])
+    names = [_names(row) for row in rows]
+    sums = Counter[str]()
+    for row, mine in zip(rows, names, strict=True):
+        sums.update(dict.fromkeys(mine, row[weight]))
+    innermost = places_of(rows)
+    name, most = innermost[0].label, getattr(innermost[0], weight)
+    if 2 * most < total:
+        whole = _around_all(known)
+        names = [[name for name in mine if name not in whole] for mine in names]
+        held = [name for name, amount in sums.items() if 2 * amount >= total and name not in whole]
+        if not held:
+            outermost = [(mine[-1] if mine else _label(row), row) for row, mine in zip(rows, names, strict=True)]
+            return _location(_added_up(outermost), total, weight)
+        name = min(held, key=lambda name: sums[name])
+    elif sums[name] <= most or name in _around_all(known):
+        return _location(innermost, total, weight)
+    inside = [(_inside(row, mine, name), row) for row, mine in zip(rows, names, strict=True) if name in mine]
+    return Location(name, sums[name] / total, tuple(_added_up(inside)), is_around=True)
+
+
+def _inside(row: Mapping[str, Any], names: list[str], name: str) -> str:
+    """What is just inside one of the names around a row; the innermost place in that place itself."""
+    label = _label(row)
+    return names[max(names.index(name) - 1, names.index(label) if label in names else 0)]
+
+
+def _around_all(known: Known) -> frozenset[str]:
+    """The names that are around nearly all launches of a thread with many of them."""
+    return known.once("around all", None, lambda: _found_around_all(known))
+
+
+def _found_around_all(known: Known) -> frozenset[str]:
+    launches = known.facts.launches
+    tracks, counts = np.unique(known.facts.calls.own_track[launches], return_counts=True)
+    found: set[str] = set()
+    for track in tracks[counts >= _MAIN * len(launches)]:
+        index = launches[known.facts.calls.own_track[launches] == track]
+        sums = Counter[str]()
+        for row in of_calls(known, index, np.zeros(len(index), dtype=np.int64)):
+            sums.update(dict.fromkeys(_names(row), row["count"]))
+        found |= {name for name, count in sums.items() if count >= _NEARLY_ALL * len(index)}
+    return frozenset(found)
+
+
+def _location(places: Sequence[Where], total: int, weight: str) -> Location:
+    first = places[0]
+    ratio = getattr(first, weight) / total
+    return Location(None if first.label in (NOWHERE, NOT_RECORDED) else first.label, ratio, tuple(places))
+
+
+def main_idle(known: Known) -> tuple[str, Location | None] | None:
+    """Return the main cause of idle time between work, and where most of that time is; None without any.
+
+    In long gaps it is where the CPU was, in shorter ones where the call is that ends them; None where the CPU is not
+    waited for.
+    """
+    idle, parts = known.facts.idle, known.facts.parts
+    is_between = idle.position[parts.idle] == 0
+    times = np.bincount(parts.cause, np.where(is_between, known.part_times, 0), len(CAUSES))
+    if not times.any():
+        return None
+    cause = max(zip(times.tolist(), CAUSES, strict=True))[1]
+    is_mine, is_long = is_between & (parts.cause == CAUSES.index(cause)), idle.is_long[parts.idle]
+    if cause == "cpu_waited":
+        return cause, location(known, of_drained_gaps(known)[0])
+    if cause in ("cpu_calls", "launching"):
+        return cause, location(known, of_gaps(known, is_mine))
+    if cause not in OUTSIDE_CALLS:  # the device waits, and what for is not recorded
+        return cause, None
+    rows = of_idle_time(known, known.long_waits(cause, (BETWEEN,)))
+    if cause in ("cpu_operators", "cpu_outside"):
+        rows = [row for row in rows if (row["operator"] is None) == (cause == "cpu_outside")]
+    return cause, location(known, of_gaps(known, is_mine & ~is_long) + rows)
+
+
+def placed(found: Found, where: Location | None) -> Found:
+    """Return what was found with where most of its time is, at the end of its evidence too."""
+    if where is None:
+        return found
+    return replace(found, evidence=found.evidence + listed(where), place=where.name, place_ratio=where.ratio)
+
+
+def listed(where: Location) -> str:
+    """The first of its places, as the end of a sentence."""
     shown = [
-        f"{'this one' if beside and place.label == first else place.label} {count_text(place.count)}"
+        f"{'this one' if place.label == where.name else place.label} {count_text(place.count)}"
         + (f" ({time_text(place.time_ns)})" if place.time_ns else "")
-        for place in places[:_PLACES_SHOWN]
+        for place in where.places[:_PLACES_SHOWN]
     ]
-    return f"; by place: {', '.join(shown)}" if first and (len(places) > 1 or not beside) else ""
+    if len(where.places) == 1 and where.places[0].label in (where.name, NOWHERE, NOT_RECORDED):
+        return ""
+    return f"; {'in it' if where.is_around else 'by place'}: {', '.join(shown)}"
 
 
 def host_places(known: Known) -> list[Where]:
@@ -69,14 +179,42 @@ def layers_text(known: Known) -> str:
 
 
 def places_of(rows: Iterable[Mapping[str, Any]]) -> list[Where]:
-    """The places that rows of `around` are at, the longest time first."""
+    """The innermost places that rows of `around` are at, the longest time first."""
+    return _added_up((_label(row), row) for row in rows)
+
+
+def _added_up(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Where]:
     sums: dict[str, list[int]] = {}
-    for row in rows:
-        one = sums.setdefault(_label(row), [0, 0])
+    for label, row in rows:
+        one = sums.setdefault(label, [0, 0])
         one[0] += row["count"]
         one[1] += row["time_ns"]
     found = [Where(label, count, time_ns) for label, (count, time_ns) in sums.items()]
     return sorted(found, key=lambda item: (-item.time_ns, -item.count, item.label))
+
+
+def path_text(row: Mapping[str, Any]) -> str:
+    """The innermost place of a row and what is around it, as far as it takes to find it."""
+    names = _names(row)
+    return " < ".join(names[names.index(_label(row)) :][:_LEVELS_SHOWN]) if names else _label(row)
+
+
+def _names(row: Mapping[str, Any]) -> list[str]:
+    """The names of what is around, the innermost first: its label, then functions and modules, else operators."""
+    label = _label(row)
+    if label in (NOWHERE, NOT_RECORDED):
+        return []
+    kinds = ("function", "module", "user_annotation") if row["source"] is not None else ("cpu_op", "user_annotation")
+    # First a function in whatever module.
+    names = [label] if row["source"] is None else [_function(row["source"], None), label]
+    for level in row["levels"](kinds):
+        names.append(_function(level.name, level.module) if level.kind == "function" else level.name)
+    return list(dict.fromkeys(names))
+
+
+@lru_cache(maxsize=1 << 16)
+def _function(source: str, module: str | None) -> str:
+    return short_source(source) + (f" in {module}" if module else "")
 
 
 def _with_operator(row: Mapping[str, Any]) -> str:
@@ -86,9 +224,9 @@ def _with_operator(row: Mapping[str, Any]) -> str:
 
 def _label(row: Mapping[str, Any]) -> str:
     """Function and innermost module; without stacks operator and annotation."""
+    if not row["is_recorded"]:
+        return NOT_RECORDED
     if row["source"] is not None:
-        module = (row["module"] or "").rsplit("/", 1)[-1]
-        return short_source(row["source"]) + (f" in {module}" if module else "")
-    annotation = row["annotation"] or ""
-    names = [row["operator"], None if annotation.startswith(_SAY_NOTHING) else annotation]
-    return " in ".join(filter(None, names)) or NOWHERE
+        return _function(row["source"], (row["module"] or "").rsplit("/", 1)[-1])
+    operator = next((level.name for level in row["levels"](("cpu_op",))), None)
+    return " in ".join(filter(None, (operator, row["annotation"]))) or NOWHERE

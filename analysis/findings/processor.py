@@ -11,7 +11,9 @@ import numpy as np
 from molprof.analysis.facts import gaps
 from molprof.analysis.facts.intervals import Depth
 from molprof.analysis.figures.run_model import PhaseFigures
+from molprof.analysis.findings.around import of_calls
 from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.places import location, placed
 from molprof.analysis.findings.rule import (
     ATTENTION,
     Found,
@@ -79,7 +81,7 @@ _FROM_HOST = Query(
 INCLUDE PERFETTO MODULE molprof.memory_copies;
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.steps;
-SELECT copy.dur, IFNULL(copy.bytes, 0) AS bytes, call.ts, call.dur AS call_ns
+SELECT copy.dur, IFNULL(copy.bytes, 0) AS bytes, call.id, call.ts, call.dur AS call_ns
 FROM molprof_memory_copy AS copy
 JOIN molprof_gpu_call AS call ON call.id = copy.call_id
 JOIN molprof_call_step AS place ON place.id = call.id
@@ -234,12 +236,16 @@ def processor_syncs(known: Known) -> Found | None:
     if not phase.syncs or not steps or phase.syncs < LEAST_SYNCS_PER_STEP * steps:
         return None
     sync_ns = phase.sync_ns or 0
-    return Found(
+    found = Found(
         f"{numbered(phase.syncs / steps, 'host sync')} per step in the processor, "
         f"{time_text(sync_ns / steps)} per recorded step",
         {"syncs_per_step": phase.syncs / steps, "sync_ns": sync_ns, "steps": steps},
         known.gain(min(known.scope.host_part(sync_ns, PROCESSOR), known.scope.idle_ratio), "host syncs, and idle time"),
     )
+    facts = known.facts
+    is_there = [facts.phase_names.get(number) == PROCESSOR for number in facts.call_phases[facts.syncs].tolist()]
+    syncs = facts.syncs[np.array(is_there, dtype=bool)]
+    return placed(found, location(known, of_calls(known, syncs, (facts.calls.ts_end - facts.calls.ts)[syncs])))
 
 
 def _copies_from_host(known: Known) -> dict[str, int | float]:
@@ -272,7 +278,7 @@ def host_copies(known: Known) -> Found | None:
     scope, copies = known.scope, _copies_from_host(known)
     if not copies["steps"] or copies["count"] < LEAST_FROM_HOST_PER_STEP * copies["steps"]:
         return None
-    return Found(
+    found = Found(
         f"{count_text(copies['count'])} copies, {number_text(copies['count'] / copies['steps'])} per step, "
         f"{bytes_text(copies['bytes'])} in all: {time_text(copies['gpu_ns'])} on the GPU, "
         f"{time_text(copies['host_ns'])} in their calls, {time_text(copies['idle_ns'])} of it with nothing queued",
@@ -283,6 +289,9 @@ def host_copies(known: Known) -> Found | None:
         ),
         part_of=("host_syncs", "host_work", "launch_bound"),
     )
+    rows = known.frame(_FROM_HOST)
+    calls, call_ns = known.facts.calls.index(rows["id"].astype(np.int64)), rows["call_ns"].astype(np.int64)
+    return placed(found, location(known, of_calls(known, calls, call_ns)))
 
 
 @rule(

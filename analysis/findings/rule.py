@@ -110,7 +110,8 @@ class Found(Struct, frozen=True):
     gain: Gain | None = None
     fix: str = ""
     explanation: str = ""
-    place: str | None = None
+    place: str | None = None  # as `places.location` finds it
+    place_ratio: float | None = None
     part_of: tuple[str, ...] = ()  # ids of findings whose time may hold the time of this one
 
 

@@ -11,9 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from molprof.analysis.facts import coverage, gaps
-from molprof.analysis.findings.around import of_work
+from molprof.analysis.findings.around import is_of, of_pieces
 from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.places import first_place, listed, places_of
+from molprof.analysis.findings.places import location, placed
 from molprof.analysis.findings.rule import Found
 from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor.package import Query
@@ -83,27 +83,23 @@ def located(
     found: Found,
     gain_ns: int,
     bounded_by: str,
-    of: tuple[str, ...] | Sequence[Work],
-    saved: np.ndarray | None = None,
+    of: tuple[str, ...] | Sequence[Work] | np.ndarray,
+    alone: bool = True,
 ) -> Found:
-    """What was found, with GPU time that a fix could save, and where work of these classes or names is asked for.
+    """What was found, with GPU time that a fix could save, and where that work is asked for.
 
-    saved: work that a fix could save, as indices, of which nothing is gained while other work runs.
+    of: classes or names of the work, or the time that counts of each piece of work, ns. alone: nothing of it is gained
+    while other work runs on its device.
     """
-    names = {item.name for item in of if isinstance(item, Work)}
-    places = places_of(of_work(known, {item.kind if isinstance(item, Work) else item for item in of}, names))
+    times = of if isinstance(of, np.ndarray) else times_of(known, of)
     evidence = found.evidence
-    if saved is not None and (single_ns := min(gain_ns, alone_ns(known, saved))) < _TOLD * gain_ns:
-        evidence += f", of which a fix saves at most {time_text(single_ns)}: the rest overlaps other work"
-        bounded_by += ", while nothing else runs"
-    if saved is not None:
+    if alone and (single_ns := alone_ns(known, _of_steps(known, times > 0))) < gain_ns:
+        if single_ns < _TOLD * gain_ns:
+            evidence += f", of which a fix saves at most {time_text(single_ns)}: the rest overlaps other work"
+            bounded_by += ", while nothing else runs"
         gain_ns = single_ns
-    return replace(
-        found,
-        evidence=evidence + listed(places),
-        gain=known.gain(gpu_share(known, gain_ns), bounded_by),
-        place=first_place(places),
-    )
+    gain = known.gain(gpu_share(known, gain_ns), bounded_by)
+    return placed(replace(found, evidence=evidence, gain=gain), location(known, of_pieces(known, times)))
 
 
 def alone_ns(known: Known, index: np.ndarray) -> int:
@@ -117,9 +113,13 @@ def work_of(known: Known, of: Iterable[Work]) -> np.ndarray:
     """Return the indices of all work of these names; of a run, what the recorded steps asked for."""
     wanted = {(item.category, item.name) for item in of}
     is_named = np.array([(name.category, name.name) in wanted for name in known.facts.names], dtype=bool)
-    chosen = is_named[known.facts.name_of]
+    return _of_steps(known, is_named[known.facts.name_of])
+
+
+def _of_steps(known: Known, chosen: np.ndarray) -> np.ndarray:
+    """Return the indices of the chosen work; of a run, of what the recorded steps asked for."""
     if known.report.run is not None:
-        chosen &= np.append(known.facts.call_steps, gaps.NONE)[known.facts.work.call] != gaps.NONE
+        chosen = chosen & (np.append(known.facts.call_steps, gaps.NONE)[known.facts.work.call] != gaps.NONE)
     return np.flatnonzero(chosen)
 
 
@@ -132,8 +132,27 @@ def all_but_longest(duration: np.ndarray, starts: np.ndarray, counts: np.ndarray
     return np.unique(rows[order[~is_first]])
 
 
+def times_of(known: Known, of: tuple[str, ...] | Sequence[Work]) -> np.ndarray:
+    """The time of each piece of work that is of some classes or names, ns; 0 of others."""
+    names = {item.name for item in of if isinstance(item, Work)}
+    classes = {item.kind if isinstance(item, Work) else item for item in of}
+    work = known.facts.work
+    return np.where(is_of(known, known.facts.name_of, classes, names), work.ts_end - work.ts, 0)
+
+
+def times_at(known: Known, index: np.ndarray) -> np.ndarray:
+    """The time of each piece of work at these indices, ns; 0 of others."""
+    work = known.facts.work
+    times = np.zeros(len(work.ts), dtype=np.int64)
+    times[index] = (work.ts_end - work.ts)[index]
+    return times
+
+
 def sequence(known: Known) -> Frame:
-    """Work in order of device, stream and start, by the number of its name; of a run that of its recorded steps."""
+    """Work in order of device, stream and start, by the number of its name; of a run that of its recorded steps.
+
+    index: of each row, that of the piece of work.
+    """
     work = known.facts.work
     order = np.lexsort((work.id, work.ts, work.stream, work.device))
     columns = {"device": work.device, "stream": work.stream, "ts": work.ts, "ts_end": work.ts_end}
