@@ -799,6 +799,16 @@ SELECT
 FROM _molprof_fact
 WHERE fact = 'phase_step';
 
+CREATE PERFETTO TABLE _molprof_fact_step_period(
+  step_id JOINID(slice.id),
+  period DURATION
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id,
+  EXTRACT_ARG(arg_set_id, 'args.period') AS period
+FROM _molprof_fact
+WHERE fact = 'step_period';
+
 CREATE PERFETTO TABLE _molprof_fact_mask_step(
   step_id JOINID(slice.id),
   masks LONG,
@@ -812,3 +822,33 @@ SELECT
   EXTRACT_ARG(arg_set_id, 'args.position') AS position
 FROM _molprof_fact
 WHERE fact = 'mask_step';
+
+CREATE PERFETTO TABLE _molprof_fact_block_text(
+  sequence LONG,
+  block LONG,
+  text STRING,
+  marked_text STRING,
+  surplus_text STRING
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.sequence') AS sequence,
+  EXTRACT_ARG(arg_set_id, 'args.block') AS block,
+  EXTRACT_ARG(arg_set_id, 'args.text') AS text,
+  EXTRACT_ARG(arg_set_id, 'args.marked_text') AS marked_text,
+  EXTRACT_ARG(arg_set_id, 'args.surplus_text') AS surplus_text
+FROM _molprof_fact
+WHERE fact = 'block_text';
+
+CREATE PERFETTO TABLE _molprof_fact_junk_run(
+  sequence LONG,
+  position LONG,
+  tokens LONG,
+  text STRING
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.sequence') AS sequence,
+  EXTRACT_ARG(arg_set_id, 'args.position') AS position,
+  EXTRACT_ARG(arg_set_id, 'args.tokens') AS tokens,
+  EXTRACT_ARG(arg_set_id, 'args.text') AS text
+FROM _molprof_fact
+WHERE fact = 'junk_run';

@@ -16,27 +16,36 @@ from molprof.analysis.facts.intervals import begins_inside, ends_before, last_be
 GENERATE, CONTINUOUS, MODEL = "generate", "continuous", "model"
 
 
-class Marks(Struct, frozen=True):
+class ThreadSlices(Struct, frozen=True):
+    """Slices of threads: arrays of int64."""
+
+    id: Array
+    thread: Array  # number
+    ts: Array
+    ts_end: Array
+
+
+class PhaseMarks(Struct, frozen=True):
     """Slices that mark phases, in order of thread and start, the longer first: arrays."""
 
     id: Array
-    thread: Array  # number from 0
+    thread: Array  # number
     ts: Array
     ts_end: Array
     part: Array  # text: the part of the program
     phase: Array  # text; None for calls of single logits processors
     model: Array  # text: of a forward what marks it
 
-    def some(self, chosen: Array) -> Marks:
+    def some(self, chosen: Array) -> PhaseMarks:
         """Return some of the marks, by index or truth."""
-        return Marks(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
+        return PhaseMarks(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
 
     def is_phase(self, *names: str) -> Array:
         """Return True for each mark of one of some phases."""
         return _is_any(self.phase, *names)
 
 
-class Calls(Struct, frozen=True):
+class GenerateCalls(Struct, frozen=True):
     """Of each mark: the call of generate and the step that it is in."""
 
     call: Array  # index of the mark of its call; NONE outside
@@ -77,16 +86,7 @@ class Samplings(Struct, frozen=True):
     step: Array
 
 
-class Choosing(Struct, frozen=True):
-    """Operators that choose tokens, by slice: arrays."""
-
-    id: Array
-    thread: Array
-    ts: Array
-    is_topk: Array
-
-
-class Choices(Struct, frozen=True):
+class StepChoices(Struct, frozen=True):
     """How tokens were chosen in samplings: arrays of int64."""
 
     call: Array
@@ -95,10 +95,10 @@ class Choices(Struct, frozen=True):
     criteria: Array  # stopping criteria that were evaluated, lists of them included
 
 
-def outermost(marks: Marks) -> Array:
+def outermost(marks: PhaseMarks) -> Array:
     """Return indices of the marks, in order, that do not begin inside another one of the same phase and thread.
 
-    Marks without a phase are left out.
+    PhaseMarks without a phase are left out.
     """
     known = np.flatnonzero([phase is not None for phase in marks.phase.tolist()])
     phases, phase = np.unique(marks.phase[known].astype(str), return_inverse=True)
@@ -109,7 +109,7 @@ def outermost(marks: Marks) -> Array:
     return np.sort(ordered[~inside])
 
 
-def loop_marks(marks: Marks) -> Marks:
+def loop_marks(marks: PhaseMarks) -> PhaseMarks:
     """Return those of the outermost marks that are of loops: none if there is one forward outside generate alone.
 
     What begins in a draft is left out (an assistant generates there), and what begins in a processor, but for masks
@@ -125,7 +125,7 @@ def loop_marks(marks: Marks) -> Marks:
     return marks.some(~in_draft & (~in_processor | is_mask))
 
 
-def find_calls(marks: Marks) -> Calls:
+def find_calls(marks: PhaseMarks) -> GenerateCalls:
     """Return the calls of generate, and their steps, that marks of loops are in.
 
     A step begins where drafts are fetched or inputs are prepared: at first, after a processor, and after sampling, but
@@ -144,10 +144,10 @@ def find_calls(marks: Marks) -> Calls:
     begun = np.cumsum(begins)
     # Up to the call: its own mark begins no step.
     step = begun - begun[call] - 1
-    return Calls(call, np.where(counts & (step >= 0), step, NONE), counts, begins)
+    return GenerateCalls(call, np.where(counts & (step >= 0), step, NONE), counts, begins)
 
 
-def generate_steps(marks: Marks, calls: Calls) -> LoopSteps:
+def generate_steps(marks: PhaseMarks, calls: GenerateCalls) -> LoopSteps:
     """Return the steps of calls of generate."""
     first = np.flatnonzero(calls.begins)
     call = calls.call[first]
@@ -161,7 +161,7 @@ def generate_steps(marks: Marks, calls: Calls) -> LoopSteps:
     )  # fmt: skip
 
 
-def other_steps(marks: Marks) -> LoopSteps:
+def other_steps(marks: PhaseMarks) -> LoopSteps:
     """Return the steps of other loops: each begins with a batch, or with a forward of the only model.
 
     A model that is trained has no steps, and none has any where another loop is recorded. A batch without requests runs
@@ -186,7 +186,7 @@ def other_steps(marks: Marks) -> LoopSteps:
     return LoopSteps(first, ts_end, none, none, none > NONE, outputs)
 
 
-def loop_phases(marks: Marks, calls: Calls) -> LoopPhases:
+def loop_phases(marks: PhaseMarks, calls: GenerateCalls) -> LoopPhases:
     """Return the phases of loops: slices of functions, and in generate spans between them.
 
     Setup goes from the start of the call to its first step; sampling from the end of the last processor or forward
@@ -235,7 +235,7 @@ def loop_phases(marks: Marks, calls: Calls) -> LoopPhases:
     return LoopPhases(index, begins[order], ends[order], number[index], calls.step[index])
 
 
-def _call_numbers(marks: Marks, calls: Calls) -> Array:
+def _call_numbers(marks: PhaseMarks, calls: GenerateCalls) -> Array:
     """Of each mark of a call of generate, the number of the call by start; NONE of others, and of NONE."""
     found = np.full(len(marks.id) + 1, NONE)
     mine = np.flatnonzero(calls.call == np.arange(len(marks.id)))
@@ -243,7 +243,7 @@ def _call_numbers(marks: Marks, calls: Calls) -> Array:
     return found
 
 
-def find_samplings(marks: Marks, phases: LoopPhases, steps: LoopSteps) -> Samplings:
+def find_samplings(marks: PhaseMarks, phases: LoopPhases, steps: LoopSteps) -> Samplings:
     """Return the sampling of steps of generate, without calls that fetch drafts, of which any number is accepted."""
     drafted = phases.call[marks.is_phase("draft")[phases.mark]]
     some = np.flatnonzero(marks.is_phase("sampling")[phases.mark] & (phases.step != NONE))
@@ -260,26 +260,24 @@ def find_samplings(marks: Marks, phases: LoopPhases, steps: LoopSteps) -> Sampli
     )  # fmt: skip
 
 
-def find_choices(samplings: Samplings, operators: Choosing, criteria: tuple[Array, Array]) -> Choices:
+def find_choices(samplings: Samplings, operators: ThreadSlices, is_topk: Array, criteria: ThreadSlices) -> StepChoices:
     """Return how tokens were chosen in samplings: by the first operator that began in each.
 
     Beams choose by top-k: a sampling is left out if one begins from its start to the end of its step. What begins
-    belongs to the last sampling of its thread. criteria: thread and start of stopping criteria.
+    belongs to the last sampling of its thread.
     """
-    size = len(samplings.ts)
     of = last_begun(samplings.thread, samplings.ts, operators.thread, operators.ts)
     inside = np.flatnonzero((of != NONE) & (operators.ts < np.append(samplings.step_end, 0)[of]))
-    beams = of[inside[operators.is_topk[inside]]]
-    single = inside[~operators.is_topk[inside] & (operators.ts[inside] < np.append(samplings.ts_end, 0)[of[inside]])]
+    beams = of[inside[is_topk[inside]]]
+    single = inside[~is_topk[inside] & (operators.ts[inside] < np.append(samplings.ts_end, 0)[of[inside]])]
     single = single[np.lexsort((operators.id[single], operators.ts[single]))]
     chosen, first = np.unique(of[single], return_index=True)
     some = ~np.isin(chosen, beams)
     chosen, first = chosen[some], first[some]
-    thread, ts = criteria
-    mine = last_begun(samplings.thread, samplings.ts, thread, ts)
-    mine = mine[(mine != NONE) & (ts < np.append(samplings.ts_end, 0)[mine])]
-    count = np.bincount(mine, minlength=size)
-    return Choices(samplings.call[chosen], samplings.step[chosen], operators.id[single[first]], count[chosen])
+    mine = last_begun(samplings.thread, samplings.ts, criteria.thread, criteria.ts)
+    mine = mine[(mine != NONE) & (criteria.ts < np.append(samplings.ts_end, 0)[mine])]
+    count = np.bincount(mine, minlength=len(samplings.ts))
+    return StepChoices(samplings.call[chosen], samplings.step[chosen], operators.id[single[first]], count[chosen])
 
 
 def _is_any(texts: Array, *names: str) -> Array:

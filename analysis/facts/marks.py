@@ -8,7 +8,7 @@ import numpy as np
 
 from molprof.analysis.facts import loops
 from molprof.analysis.facts.gaps import Array
-from molprof.analysis.facts.processors import ProcessorCalls, single_processors
+from molprof.analysis.facts.processors import single_processors
 from molprof.analysis.facts.work import WorkFacts
 
 _MARKS = """
@@ -22,6 +22,13 @@ _CHOOSING = """
 SELECT id, name = 'aten::topk' AS is_topk
 FROM slice
 WHERE category = 'cpu_op' AND name IN ('aten::argmax', 'aten::multinomial', 'aten::topk')
+ORDER BY id
+"""
+# Lists of criteria and the criteria in them: calls in any file may be some.
+_CRITERIA = """
+SELECT id
+FROM molprof_phase_slice
+WHERE program = 'transformers' AND IFNULL(phase, 'sampling') = 'sampling'
 ORDER BY id
 """
 _PROCESSOR_PHASES = """
@@ -51,13 +58,13 @@ class MarkFacts(WorkFacts):
         return np.sort(marks.id[loops.outermost(marks)])
 
     @cached_property
-    def loop_marks(self) -> loops.Marks:
+    def loop_marks(self) -> loops.PhaseMarks:
         """Marks of transformers' loops; none in a captured run."""
         marks = self._marks[0].some(self._marks[1] & (not self.rows(_IS_CAPTURED, "annotations")[0][0]))
         return loops.loop_marks(marks.some(loops.outermost(marks)))
 
     @cached_property
-    def loop_calls(self) -> loops.Calls:
+    def loop_calls(self) -> loops.GenerateCalls:
         """The calls of generate that they are in."""
         return loops.find_calls(self.loop_marks)
 
@@ -72,17 +79,14 @@ class MarkFacts(WorkFacts):
         return loops.loop_phases(self.loop_marks, self.loop_calls)
 
     @cached_property
-    def choices(self) -> loops.Choices:
+    def choices(self) -> loops.StepChoices:
         """How tokens were chosen in steps of generate."""
         samplings = loops.find_samplings(self.loop_marks, self.loop_phases, self.generate_steps)
         ids, is_topk = np.empty((2, 0), dtype=np.int64)
         if len(samplings.ts):
             ids, is_topk = self.numbers(_CHOOSING, None)
-        operators = loops.Choosing(ids, self._threads_of(ids), self.slices.ts[ids], is_topk != 0)
-        marks, is_loop = self._marks
-        is_criterion = [phase in (None, "sampling") for phase in marks.phase.tolist()]
-        criteria = marks.some(is_loop & np.array(is_criterion, dtype=bool))
-        return loops.find_choices(samplings, operators, (criteria.thread, criteria.ts))
+        (criteria,) = self.numbers(_CRITERIA, "phase_slices")
+        return loops.find_choices(samplings, self.on_threads(ids), is_topk != 0, self.on_threads(criteria))
 
     @cached_property
     def single_processors(self) -> Array:
@@ -91,26 +95,20 @@ class MarkFacts(WorkFacts):
         if not len(ids):
             return ids
         calls, in_list_file, is_wrapper = self.numbers(_PROCESSOR_CALLS, "phase_slices")
-        both = np.append(ids, calls)
-        phase_ts, phase_end = self.slices.ts[both], self.slices.ts_end[both]
-        return single_processors(
-            ProcessorCalls(
-                both, self._threads_of(both), phase_ts, phase_end, np.arange(len(both)) < len(ids),
-                np.append(is_list, in_list_file) != 0, np.append(np.zeros_like(ids), is_wrapper) != 0,
-            )
-        )  # fmt: skip
+        phases, functions = self.on_threads(ids), self.on_threads(calls)
+        return single_processors(phases, is_list != 0, functions, in_list_file != 0, is_wrapper != 0)
 
     @cached_property
-    def _marks(self) -> tuple[loops.Marks, Array]:
+    def _marks(self) -> tuple[loops.PhaseMarks, Array]:
         """All marks of phases, and whether each is one of transformers."""
         columns = self._read(_MARKS, "phase_slices")
-        ids = columns["id"].astype(np.int64)
-        ts, ts_end, thread = self.slices.ts[ids], self.slices.ts_end[ids], self._threads_of(ids)
-        order = np.lexsort((ids, -ts_end, ts, thread))
+        slices = self.on_threads(columns["id"].astype(np.int64))
+        order = np.lexsort((slices.id, -slices.ts_end, slices.ts, slices.thread))
+        numbers = (getattr(slices, name)[order] for name in slices.__struct_fields__)
         program, *texts = (columns[name].astype(object)[order] for name in ("program", "part", "phase", "model"))
-        marks = loops.Marks(ids[order], thread[order], ts[order], ts_end[order], *texts)
-        return marks, program == "transformers"
+        return loops.PhaseMarks(*numbers, *texts), program == "transformers"
 
-    def _threads_of(self, ids: Array) -> Array:
-        """The track of the thread of each slice."""
-        return self._own_tracks(self.slices.track[ids])
+    def on_threads(self, ids: Array) -> loops.ThreadSlices:
+        """Return slices by the track of their thread."""
+        slices = self.slices
+        return loops.ThreadSlices(ids, self._own_tracks(slices.track[ids]), slices.ts[ids], slices.ts_end[ids])

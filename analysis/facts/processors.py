@@ -3,42 +3,37 @@
 from __future__ import annotations
 
 import numpy as np
-from msgspec import Struct
 
 from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.intervals import begins_inside, ends_before
+from molprof.analysis.facts.loops import ThreadSlices
 
 
-class ProcessorCalls(Struct, frozen=True):
-    """Slices that may be single processors, or the phase that they run in: arrays of int64, and of truth."""
+def single_processors(
+    phases: ThreadSlices, is_list: Array, calls: ThreadSlices, in_list_file: Array, is_wrapper: Array
+) -> Array:
+    """Return the ids of the outermost calls of single processors within phases, in order of thread and start.
 
-    id: Array
-    thread: Array
-    ts: Array
-    ts_end: Array
-    is_phase: Array  # the phase processor, and no call
-    is_list: Array  # a phase that the list of processors of generate marks; or a call in the file of that list
-    is_wrapper: Array  # a call of what runs processors in continuous batching
+    What runs all processors is none: the slice of the phase where it is the list of generate, the wrapper of continuous
+    batching, and in loops of the user's own, where the list is in a file with processors, the first call in a phase if
+    there are others.
 
-
-def single_processors(slices: ProcessorCalls) -> Array:
-    """Return the ids of the outermost calls of single processors, in order of thread and start.
-
-    They lie within the phase processor. The list of all processors is none: of generate it is the slice of the phase,
-    in loops of the user's own, where the file of the list has processors too, the first call if there are others.
+    phases: of the name processor. calls: of any functions that may be processors, the slices of phases among them.
     """
-    order = np.lexsort((slices.id, ~slices.is_phase, -slices.ts_end, slices.ts, slices.thread))
-    ids, thread, ts, ts_end, is_phase, is_list, is_wrapper = (
-        getattr(slices, name)[order] for name in slices.__struct_fields__
+    both = [np.concatenate([getattr(one, name) for one in (phases, calls)]) for name in phases.__struct_fields__]
+    is_phase = np.arange(len(both[0])) < len(phases.id)
+    order = np.lexsort((both[0], ~is_phase, -both[3], both[2], both[1]))
+    ids, thread, ts, ts_end = (column[order] for column in both)
+    is_phase = is_phase[order]
+    in_list_file, is_wrapper = (
+        np.append(np.zeros(len(phases.id), dtype=bool), column)[order] for column in (in_list_file, is_wrapper)
     )
-    index = np.arange(len(ids))
     until = ends_before(thread, ts, ts_end, is_phase)
-    inside = ~is_phase & (until != NONE) & (ts_end <= np.append(ts_end, 0)[until])
-    phase = np.maximum.accumulate(np.where(is_phase, index, NONE)) if len(index) else index
-    index = index[inside]
-    calls = np.bincount(phase[index], minlength=len(ids))
-    first = np.append(False, phase[index][1:] == phase[index][:-1])[: len(index)]
-    listed = np.isin(ids[index], ids[is_phase & is_list])
-    is_whole = ~first & (calls[phase[index]] > 1) & is_list[index]
-    single = index[~listed & ~is_wrapper[index] & ~is_whole]
+    inside = np.flatnonzero(~is_phase & (until != NONE) & (ts_end <= np.append(ts_end, 0)[until]))
+    phase = np.cumsum(is_phase)[inside]  # the last that began
+    is_first = np.append(True, phase[1:] != phase[:-1])[: len(phase)]
+    has_others = np.bincount(phase)[phase] > 1
+    runs_all = is_wrapper[inside] | is_first & has_others & in_list_file[inside]
+    runs_all |= np.isin(ids[inside], phases.id[is_list])
+    single = inside[~runs_all]
     return ids[single[~begins_inside(thread[single], ts[single], ts_end[single])]]

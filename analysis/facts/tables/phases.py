@@ -1,4 +1,4 @@
-"""Tables about what marks phases: phases and steps of transformers' loops, single logits processors, phases in steps."""
+"""Tables about what marks phases: loops of transformers, single logits processors; phases in steps, time between."""
 
 from __future__ import annotations
 
@@ -65,6 +65,16 @@ def _mask_steps(facts: Facts) -> Sequence[Column]:
     return [row[0] for row in rows], filled, *stretches(processes, shapes, (None, None, None))
 
 
+def _step_periods(facts: Facts) -> Sequence[Column]:
+    """The time from each step to the next one of its thread; the last has none."""
+    step, ts = facts.numbers("SELECT id, ts FROM molprof_any_step ORDER BY id", "steps")
+    thread = facts.on_threads(step).thread
+    order = np.lexsort((step, ts, thread))
+    step, ts, thread = step[order], ts[order], thread[order]
+    has_next = np.flatnonzero(thread[1:] == thread[:-1])
+    return step[has_next], np.diff(ts)[has_next]
+
+
 TABLES = {
     "engine_phase": FactTable(("id JOINID(slice.id)",), lambda facts: [facts.engine_phases]),
     "loop_phase": FactTable(
@@ -79,10 +89,11 @@ TABLES = {
     ),
     "step_choice": FactTable(
         ("call LONG", "step LONG", "operator_id JOINID(slice.id)", "criteria LONG"),
-        lambda facts: [getattr(facts.choices, name) for name in loops.Choices.__struct_fields__],
+        lambda facts: [getattr(facts.choices, name) for name in loops.StepChoices.__struct_fields__],
     ),
     "single_processor": FactTable(("id JOINID(slice.id)",), lambda facts: [facts.single_processors]),
     "phase_step": FactTable(("phase_id JOINID(slice.id)", "step_id JOINID(slice.id)"), _phase_steps),
+    "step_period": FactTable(("step_id JOINID(slice.id)", "period DURATION"), _step_periods),
     "mask_step": FactTable(
         ("step_id JOINID(slice.id)", "masks LONG", "stretch LONG", "position LONG"), _mask_steps
     ),
