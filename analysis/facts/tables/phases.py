@@ -20,7 +20,6 @@ FROM molprof_any_step
 ORDER BY upid, ts, id
 """
 _ENGINE_PHASES = "SELECT id FROM molprof_phase WHERE program != 'molprof' ORDER BY id"
-_MASK = "mask_fill_per_request"
 
 
 def _loop_phases(facts: Facts) -> Sequence[Column]:
@@ -57,9 +56,9 @@ def _phase_steps(facts: Facts) -> Sequence[Column]:
 def _mask_steps(facts: Facts) -> Sequence[Column]:
     """Of each step, masks of single requests that were filled, and its place among those that are alike."""
     rows = facts.rows(_STEPS, "steps")
-    name_of = facts.phase_names
-    masks = Counter(step for phase, step in zip(*_phase_steps(facts), strict=True) if name_of[phase] == _MASK)
-    filled = [masks[row[0]] if _MASK in name_of.values() else None for row in rows]
+    filling = {phase for phase, name in facts.phase_names.items() if name == "mask_fill_per_request"}
+    masks = Counter(step for phase, step in zip(*_phase_steps(facts), strict=True) if phase in filling)
+    filled = [masks[row[0]] if filling else None for row in rows]
     shapes = [(*row[4:], number) for row, number in zip(rows, filled, strict=True)]
     processes = np.array([row[3] for row in rows], dtype=np.int64)
     return [row[0] for row in rows], filled, *stretches(processes, shapes, (None, None, None))
