@@ -117,7 +117,10 @@ SELECT
   IIF(step.part = 'generate', IIF(step.is_prefill, 'prefill', 'decode'), NULL) AS kind,
   step.call,
   step.step,
-  CASE step.part WHEN 'generate' THEN IIF(step.is_full, step.batch_rows, NULL) WHEN 'continuous' THEN step.outputs END AS tokens,
+  CASE step.part
+    WHEN 'generate' THEN IIF(step.is_full, step.batch_rows, NULL)
+    WHEN 'continuous' THEN step.outputs
+  END AS tokens,
   CASE step.part
     WHEN 'generate' THEN IIF(step.is_full, step.batch_rows, MIN(1, step.batch_rows))
     WHEN 'continuous' THEN step.outputs

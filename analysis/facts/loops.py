@@ -282,7 +282,8 @@ def find_choices(samplings: Samplings, operators: ThreadSlices, is_topk: Array, 
 
 def _is_any(texts: Array, *names: str) -> Array:
     """Whether each text is one of some."""
-    return np.logical_or.reduce([texts == name for name in names])
+    found: Array = np.logical_or.reduce([texts == name for name in names])
+    return found
 
 
 def _last_of(some: Array, thread: Array) -> Array:
