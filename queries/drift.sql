@@ -55,55 +55,6 @@ CREATE PERFETTO TABLE molprof_block(
   surplus_text STRING
 ) AS
 WITH
-  -- A block's text may begin in the token that opens the block and end in the one that closes it.
-  neighbour AS (
-    SELECT
-      token.sequence,
-      token.block,
-      token.position,
-      token.kind,
-      token.text,
-      token.kind IN ('junk', 'filler') AS surplus,
-      IIF(last.sequence IS NULL, '', last.text) AS before,
-      IIF(next.sequence IS NULL, '', next.text) AS after,
-      IIF(last.sequence IS NULL, -1, last.block) AS block_before,
-      IIF(next.sequence IS NULL, -1, next.block) AS block_after,
-      IIF(last.sequence IS NULL, 0, last.kind IN ('junk', 'filler')) AS surplus_before,
-      IIF(next.sequence IS NULL, 0, next.kind IN ('junk', 'filler')) AS surplus_after,
-      -- A block ends at the first character of what closes it or opens another: no coordinate contains them.
-      SUBSTR(block_open, 1, 1) AS first,
-      SUBSTR(block_open, -1) AS last,
-      SUBSTR(block_close, 1, 1) AS end
-    FROM molprof_sequence AS sequence
-    JOIN molprof_token AS token USING (sequence)
-    -- Rows of tokens are numbered in order of sequence and position.
-    LEFT JOIN molprof_token AS last ON last._auto_id = token._auto_id - 1 AND last.sequence = token.sequence
-    LEFT JOIN molprof_token AS next ON next._auto_id = token._auto_id + 1 AND next.sequence = token.sequence
-    WHERE token.block >= 0
-  ),
-  -- Ordered here, because GROUP_CONCAT joins in the order of its input.
-  token AS (
-    SELECT
-      sequence,
-      block,
-      position,
-      kind,
-      -- A junk token may close its block.
-      IIF(INSTR(text, end) > 0, SUBSTR(text, 1, INSTR(text, end) - 1), text) AS text,
-      surplus,
-      -- head: what follows the last < (or what else opens a block) of the token before the block. tail: what precedes
-      -- the first > of the token behind it, except in tokens such as </s>.
-      IIF(block_before != block, SUBSTR(before, LENGTH(RTRIM(before, REPLACE(before, last, ''))) + 1), '') AS head,
-      IIF(
-        block_after != block AND INSTR(SUBSTR(after, 1, MAX(INSTR(after, end) - 1, 0)), first) = 0,
-        SUBSTR(after, 1, MAX(INSTR(after, end) - 1, 0)),
-        ''
-      ) AS tail,
-      IIF(surplus AND NOT (surplus_before AND block_before = block), '|', '') AS bar_before,
-      IIF(surplus AND NOT (surplus_after AND block_after = block), '|', '') AS bar_after
-    FROM neighbour
-    ORDER BY sequence, position
-  ),
   block AS (
     SELECT
       sequence,
@@ -113,11 +64,9 @@ WITH
       COUNT() FILTER (WHERE kind = 'free') AS free,
       COUNT() FILTER (WHERE kind = 'junk') AS junk,
       COUNT() FILTER (WHERE kind = 'filler') AS filler,
-      MIN(IIF(kind = 'junk', position, NULL)) AS junk_position,
-      GROUP_CONCAT(head || text || tail, '') AS text,
-      GROUP_CONCAT(head || bar_before || text || bar_after || tail, '') AS marked_text,
-      GROUP_CONCAT(IIF(surplus, text, ''), '') AS surplus_text
-    FROM token
+      MIN(IIF(kind = 'junk', position, NULL)) AS junk_position
+    FROM molprof_token
+    WHERE block >= 0
     GROUP BY sequence, block
   ),
   opened AS (
@@ -140,12 +89,13 @@ SELECT
   given.needed,
   given.template_free - given.needed AS drift,
   block.junk_position,
-  IFNULL(block.text, '') AS text,
-  of.block_open || IFNULL(block.marked_text, '') || of.block_close AS marked_text,
-  IFNULL(block.surplus_text, '') AS surplus_text
+  IFNULL(written.text, '') AS text,
+  of.block_open || IFNULL(written.marked_text, '') || of.block_close AS marked_text,
+  IFNULL(written.surplus_text, '') AS surplus_text
 FROM opened
 JOIN molprof_sequence AS of ON of.sequence = opened.sequence
 LEFT JOIN block ON block.sequence = opened.sequence AND block.block = opened.block
+LEFT JOIN _molprof_fact_block_text AS written ON written.sequence = opened.sequence AND written.block = opened.block
 LEFT JOIN _molprof_block_array AS given ON given.sequence = opened.sequence AND given.block = opened.block
 ORDER BY opened.sequence, opened.block;
 

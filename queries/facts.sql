@@ -734,3 +734,133 @@ SELECT
   EXTRACT_ARG(arg_set_id, 'args.gap_ns') AS gap_ns
 FROM _molprof_fact
 WHERE fact = 'graph_node';
+
+CREATE PERFETTO TABLE _molprof_fact_engine_phase(
+  id JOINID(slice.id)
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id
+FROM _molprof_fact
+WHERE fact = 'engine_phase';
+
+CREATE PERFETTO TABLE _molprof_fact_loop_phase(
+  id JOINID(slice.id),
+  ts TIMESTAMP,
+  dur DURATION,
+  call LONG,
+  step LONG
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
+  EXTRACT_ARG(arg_set_id, 'args.ts') AS ts,
+  EXTRACT_ARG(arg_set_id, 'args.dur') AS dur,
+  EXTRACT_ARG(arg_set_id, 'args.call') AS call,
+  EXTRACT_ARG(arg_set_id, 'args.step') AS step
+FROM _molprof_fact
+WHERE fact = 'loop_phase';
+
+CREATE PERFETTO TABLE _molprof_fact_loop_step(
+  id JOINID(slice.id),
+  dur DURATION,
+  part STRING,
+  call LONG,
+  step LONG,
+  is_prefill LONG,
+  outputs LONG
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
+  EXTRACT_ARG(arg_set_id, 'args.dur') AS dur,
+  EXTRACT_ARG(arg_set_id, 'args.part') AS part,
+  EXTRACT_ARG(arg_set_id, 'args.call') AS call,
+  EXTRACT_ARG(arg_set_id, 'args.step') AS step,
+  EXTRACT_ARG(arg_set_id, 'args.is_prefill') AS is_prefill,
+  EXTRACT_ARG(arg_set_id, 'args.outputs') AS outputs
+FROM _molprof_fact
+WHERE fact = 'loop_step';
+
+CREATE PERFETTO TABLE _molprof_fact_step_choice(
+  call LONG,
+  step LONG,
+  operator_id JOINID(slice.id),
+  criteria LONG
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.call') AS call,
+  EXTRACT_ARG(arg_set_id, 'args.step') AS step,
+  EXTRACT_ARG(arg_set_id, 'args.operator_id') AS operator_id,
+  EXTRACT_ARG(arg_set_id, 'args.criteria') AS criteria
+FROM _molprof_fact
+WHERE fact = 'step_choice';
+
+CREATE PERFETTO TABLE _molprof_fact_single_processor(
+  id JOINID(slice.id)
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id
+FROM _molprof_fact
+WHERE fact = 'single_processor';
+
+CREATE PERFETTO TABLE _molprof_fact_phase_step(
+  phase_id JOINID(slice.id),
+  step_id JOINID(slice.id)
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.phase_id') AS phase_id,
+  EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id
+FROM _molprof_fact
+WHERE fact = 'phase_step';
+
+CREATE PERFETTO TABLE _molprof_fact_step_period(
+  step_id JOINID(slice.id),
+  period DURATION
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id,
+  EXTRACT_ARG(arg_set_id, 'args.period') AS period
+FROM _molprof_fact
+WHERE fact = 'step_period';
+
+CREATE PERFETTO TABLE _molprof_fact_mask_step(
+  step_id JOINID(slice.id),
+  masks LONG,
+  stretch LONG,
+  position LONG
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id,
+  EXTRACT_ARG(arg_set_id, 'args.masks') AS masks,
+  EXTRACT_ARG(arg_set_id, 'args.stretch') AS stretch,
+  EXTRACT_ARG(arg_set_id, 'args.position') AS position
+FROM _molprof_fact
+WHERE fact = 'mask_step';
+
+CREATE PERFETTO TABLE _molprof_fact_block_text(
+  sequence LONG,
+  block LONG,
+  text STRING,
+  marked_text STRING,
+  surplus_text STRING
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.sequence') AS sequence,
+  EXTRACT_ARG(arg_set_id, 'args.block') AS block,
+  EXTRACT_ARG(arg_set_id, 'args.text') AS text,
+  EXTRACT_ARG(arg_set_id, 'args.marked_text') AS marked_text,
+  EXTRACT_ARG(arg_set_id, 'args.surplus_text') AS surplus_text
+FROM _molprof_fact
+WHERE fact = 'block_text';
+
+CREATE PERFETTO TABLE _molprof_fact_junk_run(
+  sequence LONG,
+  position LONG,
+  tokens LONG,
+  text STRING
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.sequence') AS sequence,
+  EXTRACT_ARG(arg_set_id, 'args.position') AS position,
+  EXTRACT_ARG(arg_set_id, 'args.tokens') AS tokens,
+  EXTRACT_ARG(arg_set_id, 'args.text') AS text
+FROM _molprof_fact
+WHERE fact = 'junk_run';

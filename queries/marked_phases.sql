@@ -9,7 +9,7 @@ INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.generate_phases;
 INCLUDE PERFETTO MODULE molprof.phase_slices;
 
--- Phases of an engine or of transformers.
+-- Phases of an engine, the outermost of those of one phase, or of transformers.
 CREATE PERFETTO VIEW _molprof_engine_phase AS
 SELECT
   id,
@@ -21,8 +21,8 @@ SELECT
   NULL AS step,
   upid,
   tid
-FROM _molprof_outer_slice
-WHERE program != 'transformers'
+FROM _molprof_fact_engine_phase
+JOIN molprof_phase_slice USING (id)
 UNION ALL
 SELECT
   id,

@@ -15,70 +15,22 @@ INCLUDE PERFETTO MODULE molprof.phase_bound;
 INCLUDE PERFETTO MODULE molprof.phases;
 INCLUDE PERFETTO MODULE molprof.steps;
 
--- Steps of engines, with their number, process by process.
+-- Steps of engines, with the numbers of their masks and of the stretches of steps that are alike.
 CREATE PERFETTO TABLE _molprof_numbered_step AS
 SELECT
-  id,
-  ts,
-  dur,
-  kind,
-  prompt_sequences + generating_sequences AS sequences,
-  least_tokens = most_tokens AS is_plain,
-  upid,
-  ROW_NUMBER() OVER (ORDER BY upid, ts, id) AS number
-FROM molprof_any_step
-WHERE source IN ('vllm', 'sglang', 'transformers')
-ORDER BY id;
-
--- The same in order of their number, so that the engine finds one by it.
-CREATE PERFETTO TABLE _molprof_step_end AS
-SELECT
-  number,
-  id,
-  ts + dur AS ts_end
-FROM _molprof_numbered_step
-ORDER BY number;
-
--- Phases of engines that began in a step.
-CREATE PERFETTO TABLE _molprof_phase_step AS
-WITH
-  moment AS (
-    SELECT
-      NULL AS phase_id,
-      upid,
-      ts,
-      number,
-      0 AS is_phase
-    FROM _molprof_numbered_step
-    UNION ALL
-    SELECT
-      id AS phase_id,
-      upid,
-      ts,
-      NULL AS number,
-      1 AS is_phase
-    FROM molprof_phase
-    WHERE program != 'molprof'
-  ),
-  placed AS (
-    SELECT
-      phase_id,
-      upid,
-      ts,
-      MAX(number) OVER (
-        PARTITION BY upid
-        ORDER BY ts, is_phase, phase_id
-        ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-      ) AS number
-    FROM moment
-  )
-SELECT
-  placed.phase_id,
-  step.id AS step_id
-FROM placed
-JOIN _molprof_step_end AS step USING (number)
-WHERE placed.phase_id IS NOT NULL AND placed.ts < step.ts_end
-ORDER BY placed.phase_id;
+  step.id,
+  step.ts,
+  step.dur,
+  step.kind,
+  step.prompt_sequences + step.generating_sequences AS sequences,
+  step.least_tokens = step.most_tokens AS is_plain,
+  found.masks,
+  found.stretch,
+  found.position
+FROM molprof_any_step AS step
+JOIN _molprof_fact_mask_step AS found ON found.step_id = step.id
+WHERE step.source IN ('vllm', 'sglang', 'transformers')
+ORDER BY step.id;
 
 -- Phases that are masks, with the part of each in which no device worked; all of it where no GPU work is recorded. Rows
 -- that threads of their own fill are left out: the thread that waits for them counts.
@@ -92,7 +44,7 @@ SELECT
   place.step_id
 FROM molprof_phase AS phase
 JOIN molprof_phase_bound AS bound ON bound.phase_id = phase.id
-LEFT JOIN _molprof_phase_step AS place ON place.phase_id = phase.id
+LEFT JOIN _molprof_fact_phase_step AS place ON place.phase_id = phase.id
 WHERE
   phase.phase GLOB 'mask_*'
   AND (
@@ -179,12 +131,6 @@ CREATE PERFETTO TABLE molprof_mask_step(
   forward_ns DURATION
 ) AS
 WITH
-  -- Whether a mask of one request can be told.
-  told AS (
-    SELECT COUNT() > 0 AS of_requests
-    FROM molprof_phase
-    WHERE phase = 'mask_fill_per_request'
-  ),
   -- 0 of what something in the trace could mark, else null.
   zero AS (
     SELECT
@@ -209,19 +155,18 @@ WITH
     FROM _molprof_mask_phase
     GROUP BY step_id
   ),
-  other AS (
+  forward AS (
     SELECT
       place.step_id,
-      SUM(phase.phase = 'mask_fill_per_request') AS masks,
-      SUM(IIF(phase.phase = 'forward', phase.dur, NULL)) AS forward_ns
-    FROM _molprof_phase_step AS place
+      SUM(phase.dur) AS forward_ns
+    FROM _molprof_fact_phase_step AS place
     JOIN molprof_phase AS phase ON phase.id = place.phase_id
+    WHERE phase.phase = 'forward'
     GROUP BY place.step_id
   ),
   step AS (
     SELECT
       step.*,
-      IIF(told.of_requests, IFNULL(other.masks, 0), NULL) AS masks,
       IFNULL(cost.fill_ns, zero.fill_ns) AS fill_ns,
       IFNULL(cost.fill_exposed_ns, zero.fill_ns) AS fill_exposed_ns,
       IFNULL(cost.accept_ns, zero.accept_ns) AS accept_ns,
@@ -229,32 +174,13 @@ WITH
       IFNULL(cost.apply_ns, zero.apply_ns) AS apply_ns,
       IFNULL(cost.mask_ns, 0) AS mask_ns,
       IFNULL(cost.mask_exposed_ns, 0) AS mask_exposed_ns,
-      IFNULL(other.forward_ns, zero.forward_ns) AS forward_ns
+      IFNULL(forward.forward_ns, zero.forward_ns) AS forward_ns
     FROM _molprof_numbered_step AS step
-    CROSS JOIN told
     CROSS JOIN zero
     LEFT JOIN cost ON cost.step_id = step.id
-    LEFT JOIN other ON other.step_id = step.id
+    LEFT JOIN forward ON forward.step_id = step.id
     -- SGLang calls the filling without constraints too.
     WHERE EXISTS(SELECT 1 FROM molprof_phase WHERE phase GLOB 'mask_*' AND phase != 'mask_fill')
-  ),
-  changed AS (
-    SELECT
-      *,
-      IFNULL(
-        kind IS NOT LAG(kind) OVER lane
-        OR sequences IS NOT LAG(sequences) OVER lane
-        OR masks IS NOT LAG(masks) OVER lane,
-        TRUE
-      ) AS begins
-    FROM step
-    WINDOW lane AS (PARTITION BY upid ORDER BY number)
-  ),
-  grouped AS (
-    SELECT
-      *,
-      SUM(begins) OVER (ORDER BY upid, number ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS stretch
-    FROM changed
   )
 SELECT
   id AS step_id,
@@ -262,7 +188,7 @@ SELECT
   dur,
   kind,
   IIF(kind = 'decode', stretch, NULL) AS stretch,
-  IIF(kind = 'decode', ROW_NUMBER() OVER (PARTITION BY stretch ORDER BY number) - 1, NULL) AS position,
+  IIF(kind = 'decode', position, NULL) AS position,
   sequences,
   masks,
   IIF(kind = 'decode' AND is_plain AND masks <= sequences, sequences - masks, NULL) AS unconstrained,
@@ -274,7 +200,7 @@ SELECT
   mask_ns,
   mask_exposed_ns,
   forward_ns
-FROM grouped
+FROM step
 ORDER BY ts, step_id;
 
 -- Times of masks in steps and of single requests, with percentiles. What did not occur has no row.

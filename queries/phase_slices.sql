@@ -85,20 +85,3 @@ CROSS JOIN slice
 JOIN _molprof_thread_track AS track ON track.id = slice.track_id
 WHERE slice.name = named.name AND slice.category = named.category
 ORDER BY slice.ts, slice.id;
-
--- The same without those inside another one of the same phase.
-CREATE PERFETTO TABLE _molprof_outer_slice AS
-SELECT *
-FROM (
-  SELECT
-    *,
-    MAX(ts + dur) OVER (
-      PARTITION BY upid, tid, phase
-      ORDER BY ts, dur DESC, id
-      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    ) AS covered_until
-  FROM molprof_phase_slice
-  WHERE phase IS NOT NULL
-)
-WHERE covered_until IS NULL OR ts >= covered_until
-ORDER BY ts, id;

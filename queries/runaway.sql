@@ -5,8 +5,6 @@
 --   FROM molprof_runaway
 --   ORDER BY tokens DESC, sequence, position;
 
-INCLUDE PERFETTO MODULE molprof.tokens;
-
 -- One row per run of such tokens, in order of sequence and position; of answers to prompts of plain text alone.
 CREATE PERFETTO VIEW molprof_runaway(
   -- Sequence, from 0.
@@ -20,27 +18,6 @@ CREATE PERFETTO VIEW molprof_runaway(
   -- Text of the run.
   text STRING
 ) AS
-WITH
-  -- Neighbours have the same difference of position and number.
-  junk AS (
-    SELECT
-      sequence,
-      position,
-      text,
-      position - ROW_NUMBER() OVER (PARTITION BY sequence ORDER BY position) AS run
-    FROM molprof_token
-    WHERE kind = 'junk' AND block = -1
-    ORDER BY sequence, position
-  ),
-  joined AS (
-    SELECT
-      sequence,
-      MIN(position) AS position,
-      COUNT() AS tokens,
-      GROUP_CONCAT(text, '') AS text
-    FROM junk
-    GROUP BY sequence, run
-  )
 SELECT
   sequence,
   position,
@@ -52,5 +29,5 @@ SELECT
     ELSE 'loop'
   END AS cause,
   text
-FROM joined
+FROM _molprof_fact_junk_run
 ORDER BY sequence, position;

@@ -35,21 +35,13 @@ CREATE PERFETTO VIEW molprof_step_latency(
   longest_ns DURATION
 ) AS
 WITH
-  step AS (
-    SELECT
-      source,
-      kind,
-      dur,
-      LEAD(ts) OVER (PARTITION BY upid, tid ORDER BY ts, id) - ts AS period
-    FROM molprof_any_step
-  ),
   value AS (
     SELECT 'duration' AS measure, source, kind, dur
-    FROM step
+    FROM molprof_any_step
     UNION ALL
-    SELECT 'period' AS measure, source, kind, period
-    FROM step
-    WHERE period IS NOT NULL
+    SELECT 'period' AS measure, step.source, step.kind, found.period
+    FROM _molprof_fact_step_period AS found
+    JOIN molprof_any_step AS step ON step.id = found.step_id
   )
 SELECT
   measure,

@@ -67,11 +67,14 @@ def distinct_of(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[numbers]
 
 
-def ends_before(keys: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+def ends_before(keys: np.ndarray, starts: np.ndarray, ends: np.ndarray, some: np.ndarray | None = None) -> np.ndarray:
     """Return the index of the interval that ends last of those before each one with the same key; -1 for none.
 
-    The intervals stand in order of key and start. Of equal ends the earlier interval counts.
+    The intervals stand in order of key and start. Of equal ends the earlier interval counts. some: whether each
+    interval is one of those that count; None: all are.
     """
+    if some is not None and len(ends):
+        ends = np.where(some, ends, ends.min() - 1)
     (line,) = on_one_line([keys], [ends])
     index = np.arange(len(line))
     latest = np.maximum.accumulate(line) if len(line) else line
@@ -79,7 +82,32 @@ def ends_before(keys: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.nd
     holder = np.maximum.accumulate(np.where(rises, index, 0)) if len(line) else index
     before = np.append(-1, holder[:-1])[: len(line)]
     before[np.append(True, keys[1:] != keys[:-1])[: len(line)]] = -1
+    if some is not None:
+        before[(before >= 0) & ~some[before]] = -1
     return before
+
+
+def begins_inside(keys: np.ndarray, starts: np.ndarray, ends: np.ndarray, some: np.ndarray | None = None) -> np.ndarray:
+    """Return True for each interval that begins before the end of one that stands before it with the same key.
+
+    Order of the intervals and `some` are as in `ends_before`.
+    """
+    before = ends_before(keys, starts, ends, some)
+    inside: np.ndarray = (before >= 0) & (starts < ends[before])
+    return inside
+
+
+def last_begun(keys: np.ndarray, starts: np.ndarray, other_keys: np.ndarray, moments: np.ndarray) -> np.ndarray:
+    """Return the index of the last interval that begins no later than each moment of its key; -1 for none.
+
+    The intervals stand in order of key and start.
+    """
+    if not len(starts):
+        return np.full(len(moments), -1)
+    begins, others = on_one_line([keys, other_keys], [starts, moments])
+    last: np.ndarray = np.searchsorted(begins, others, side="right") - 1
+    last[keys[last] != other_keys] = -1
+    return last
 
 
 Keyed = tuple[np.ndarray, np.ndarray, np.ndarray]  # keys, starts, ends

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from molprof.analysis.facts.intervals import on_one_line
+from molprof.analysis.facts.intervals import last_begun, on_one_line
 from molprof.analysis.facts.lanes import assign_lanes
 
 # Of nested slices that are placed all at once.
@@ -108,13 +108,10 @@ class Nesting:
 
     def around(self, threads: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """Return the index of the innermost slice around each of others; -1 for none."""
-        if not len(self.starts):
-            return np.full(len(starts), -1)
-        own, others = on_one_line([self.threads, threads], [self.starts, starts])
-        found: np.ndarray = np.searchsorted(own, others, side="right") - 1
-        found[self.threads[found] != threads] = -1
-        while True:
+        found = last_begun(self.threads, self.starts, threads, starts)
+        while len(self.starts):
             wrong = np.flatnonzero((found >= 0) & ((self.ends[found] < ends) | (self.ends[found] <= starts)))
             if not len(wrong):
-                return found
+                break
             found[wrong] = self.nested.parent[found[wrong]]
+        return found

@@ -1,7 +1,8 @@
-"""Phases of threads: which of those that are open at a moment is the innermost."""
+"""Phases of threads: which of those that are open at a moment is the innermost; stretches of steps that are alike."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from math import inf
 
 import numpy as np
@@ -52,3 +53,20 @@ def innermost(phases: Phases) -> Phases:
             begun.append((ts_end, phase))
     until(inf)
     return Phases(*np.array(rows, dtype=np.int64).reshape(-1, 4).T)
+
+
+def stretches(processes: Array, shapes: Sequence[Hashable], nothing: Hashable) -> tuple[Array, Array]:
+    """Return the number of the stretch of equal steps that each step is in, and its position in it, from 0.
+
+    A stretch begins with a step that differs in its shape from the step before it in its process. Before the first
+    stands `nothing`.
+
+    processes: of steps in order of process and start.
+    """
+    numbers: dict[Hashable, int] = {nothing: 0}
+    shape = np.array([numbers.setdefault(one, len(numbers)) for one in shapes], dtype=np.int64)
+    is_first = np.append(True, processes[1:] != processes[:-1])[: len(shape)]
+    begins = shape != np.where(is_first, 0, np.append(0, shape[:-1])[: len(shape)])
+    index = np.arange(len(shape))
+    since = np.maximum.accumulate(np.where(begins, index, 0)) if len(index) else index
+    return np.cumsum(begins), index - since

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from molprof.analysis.facts.gaps import NONE, Array
-from molprof.analysis.facts.intervals import on_one_line
+from molprof.analysis.facts.intervals import last_begun
 from molprof.analysis.facts.slices import Slices, read_slices
 from molprof.queries import PACKAGE
 
@@ -96,9 +96,8 @@ class Source:
             lane_id, ts, ts_end = (np.array([lane[column] for lane in chosen], dtype=np.int64) for column in range(3))
             order = np.lexsort((ts, lane_key))
             lane_id, ts_end, lane_key = lane_id[order], ts_end[order], lane_key[order]
-            begins, moments = on_one_line([lane_key, key], [ts[order], start])
-            last = np.searchsorted(begins, moments, side="right") - 1
-            inside = (last >= 0) & (lane_key[last] == key) & (start < ts_end[last]) & (found == NONE)
+            last = last_begun(lane_key, ts[order], key, start)
+            inside = (last != NONE) & (start < ts_end[last]) & (found == NONE)
             found[inside] = lane_id[last[inside]]
         return found
 
