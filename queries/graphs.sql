@@ -7,7 +7,6 @@
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-INCLUDE PERFETTO MODULE molprof.launches;
 
 -- One row per graph launch, in order of start.
 CREATE PERFETTO TABLE molprof_graph_launch(
@@ -35,13 +34,14 @@ SELECT
   call.ts,
   call.dur,
   call.name,
-  IFNULL(graph.kernels, 0) AS kernels,
-  IFNULL(graph.memory_operations, 0) AS memory_operations,
-  IFNULL(graph.gpu_ns, 0) AS gpu_ns,
-  graph.span_ns,
-  graph.delay
+  IFNULL(SUM(work.category = 'kernel'), 0) AS kernels,
+  IFNULL(SUM(work.category != 'kernel'), 0) AS memory_operations,
+  IFNULL(SUM(work.dur), 0) AS gpu_ns,
+  MAX(work.ts_end) - MIN(work.ts) AS span_ns,
+  MIN(work.ts) - call.ts AS delay
 FROM _molprof_graph_call AS call
-LEFT JOIN molprof_call_work AS graph ON graph.call_id = call.id
+LEFT JOIN _molprof_work AS work ON work.call_id = call.id
+GROUP BY call.id
 ORDER BY call.ts, call.id;
 
 -- Graph launches by name, most calls first.

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from molprof.analysis.facts import GPU_CALLS, GPU_WORK
+from molprof.analysis.facts import GPU_CALLS, GPU_WORK, gpu_slices
+from molprof.analysis.facts.gpu_slices import GpuSlices
 from molprof.common.errors import EngineError
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ INSTANT = CATEGORIES.index("cpu_instant_event")
 # Those whose slices make the recorded span.
 RECORDED = range(1, INSTANT)
 _WORK = tuple(CATEGORIES.index(category) for category in GPU_WORK)
+_LINKED = (RUNTIME, DRIVER, *_WORK)
+_HOST = (OPERATOR, RUNTIME, DRIVER)
 _SAMPLES = 64
 _CASES = " ".join(f"WHEN '{category}' THEN {number}" for number, category in enumerate(CATEGORIES) if category)
 _SLICES = f"SELECT ts, dur, track_id, CASE category {_CASES} ELSE 0 END AS category FROM slice ORDER BY id"
@@ -42,6 +45,10 @@ ORDER BY track.id
 """
 
 
+# Category, name, number of slices, sum of their times, ns.
+Total = tuple[str, str, int, int]
+
+
 class Slices(Struct, frozen=True):
     """All slices, by id: arrays of integers."""
 
@@ -51,6 +58,8 @@ class Slices(Struct, frozen=True):
     category: Array  # index into CATEGORIES
     name: Array  # of GPU work: index into `names`; -1 for others
     names: tuple[tuple[str, str], ...]  # distinct categories and names of GPU work
+    gpu: GpuSlices
+    totals: tuple[Total, ...] | None  # of operators and calls by category and name; None: the engine tells them
 
     def of(self, *categories: int) -> Array:
         """Return the ids of the slices of some categories, in order."""
@@ -69,6 +78,8 @@ class FedSlices(Struct, frozen=True):
     places: list[tuple[int, int]]  # process and thread number of tracks and sub-tracks
     label: Array  # index into `labels`
     labels: list[tuple[str, str]]  # category and name, as the engine has them
+    args: list[bytes]  # of each label, JSON without the correlation number
+    number: Array  # correlation number; gpu_slices.NO_NUMBER where it is none or no integer of 64 bits
 
 
 def read_slices(engine: TraceProcessor) -> Slices:
@@ -80,7 +91,6 @@ def read_slices(engine: TraceProcessor) -> Slices:
     tracks: dict[tuple[int, int], int] = {}
     for track, *place in zip(*(column.tolist() for column in engine.query(_TRACKS).values()), strict=True):
         tracks.setdefault((place[0], place[1]), track)
-    engine.fed = None  # what is not kept below is freed
     track_of = np.array([tracks.get(place, -1) for place in fed.places], dtype=np.int64)
     numbers = {category: number for number, category in enumerate(CATEGORIES)}
     category = np.array([numbers.get(category, 0) for category, _ in fed.labels], dtype=np.int8)
@@ -92,7 +102,35 @@ def read_slices(engine: TraceProcessor) -> Slices:
         ],
         dtype=np.int32,
     )
-    return Slices(fed.ts, fed.ts_end, track_of[fed.place], category[fed.label], name[fed.label], tuple(names))
+    columns = fed.ts, fed.ts_end, track_of[fed.place], category[fed.label], name[fed.label], tuple(names)
+    slices = Slices(*columns, _fed_gpu(fed, category), _fed_totals(fed, category))
+    engine.fed = None  # what is not kept in them is freed
+    return slices
+
+
+def _fed_gpu(fed: FedSlices, category: Array) -> GpuSlices:
+    """The calls and GPU work that the reader fed. category: of each label."""
+    is_linked = np.isin(category, _LINKED)
+    labels = np.flatnonzero(is_linked)
+    ids = np.flatnonzero(is_linked[fed.label])
+    kinds = np.searchsorted(labels, fed.label[ids])
+    labels = labels.tolist()
+    return gpu_slices.fed(
+        ids, kinds, [fed.labels[label] for label in labels], [fed.args[label] for label in labels], fed.number[ids]
+    )
+
+
+def _fed_totals(fed: FedSlices, category: Array) -> tuple[Total, ...]:
+    """Operators and calls that the reader fed, by category and name. category: of each label."""
+    count = np.bincount(fed.label, minlength=len(category))
+    time_ns = np.zeros(len(category), dtype=np.int64)
+    np.add.at(time_ns, fed.label, fed.ts_end - fed.ts)
+    sums: dict[tuple[str, str], list[int]] = {}
+    for label in np.flatnonzero(np.isin(category, _HOST) & (count > 0)).tolist():
+        total = sums.setdefault(fed.labels[label], [0, 0])
+        total[0] += int(count[label])
+        total[1] += int(time_ns[label])
+    return tuple((*label, *total) for label, total in sorted(sums.items()))
 
 
 def _check(engine: TraceProcessor, fed: FedSlices) -> None:
@@ -114,4 +152,5 @@ def _asked(engine: TraceProcessor) -> Slices:
     name = np.full(len(columns["ts"]), -1)
     name[ids] = [names.setdefault(label, len(names)) for label in zip(*texts, strict=True)]
     ts = columns["ts"]
-    return Slices(ts, ts + columns["dur"], columns["track_id"], columns["category"], name, tuple(names))
+    found = ts, ts + columns["dur"], columns["track_id"], columns["category"], name, tuple(names)
+    return Slices(*found, gpu_slices.asked(engine), None)

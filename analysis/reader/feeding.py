@@ -92,6 +92,8 @@ def _fed_slices(found: Survey, places: Places) -> FedSlices:
         places=ids,
         label=found.label_of[order],
         labels=[(plain_text(label.category or ""), plain_text(label.name or NO_NAME)) for label in found.labels],
+        args=[label.args for label in found.labels],
+        number=found.correlations[order],
     )
 
 

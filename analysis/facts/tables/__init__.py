@@ -13,14 +13,16 @@ import numpy as np
 
 from molprof.analysis.facts import statements
 from molprof.analysis.facts.facts import Facts
-from molprof.analysis.facts.tables import calls, devices, graphs, work
+from molprof.analysis.facts.tables import calls, devices, graphs, links, work
 from molprof.common.errors import MolprofError
 from molprof.queries import FACTS, PACKAGE, facts_in, modules
 
 if TYPE_CHECKING:
     from molprof.analysis.trace_processor import TraceProcessor
 
-TABLES = devices.TABLES | work.TABLES | calls.TABLES | graphs.TABLES
+TABLES = links.TABLES | devices.TABLES | work.TABLES | calls.TABLES | graphs.TABLES
+# Columns of ids that are written as one.
+_FEW = 2
 
 
 def install(engine: TraceProcessor, everything: bool = False) -> None:
@@ -56,4 +58,8 @@ def columns_of(name: str, facts: Facts) -> list[Sequence[Any]]:
 
 def table_sql(name: str, facts: Facts) -> str:
     """The statement that makes a table of facts."""
-    return statements.of_rows(name, TABLES[name].columns, zip(*columns_of(name, facts), strict=True))
+    columns = TABLES[name].columns
+    if len(columns) <= _FEW and all(" JOINID(" in column for column in columns):
+        ids = [np.asarray(column, dtype=np.int64) for column in TABLES[name].make(facts)]
+        return statements.of_ids(name, columns, ids)
+    return statements.of_rows(name, columns, zip(*columns_of(name, facts), strict=True))
