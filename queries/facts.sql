@@ -42,6 +42,7 @@ CREATE PERFETTO TABLE _molprof_fact_launch_total(
   kind STRING,
   count LONG,
   time_ns DURATION,
+  starting LONG,
   kernels LONG,
   mean_delay_ns DOUBLE
 ) AS
@@ -50,6 +51,7 @@ SELECT
   EXTRACT_ARG(arg_set_id, 'args.kind') AS kind,
   EXTRACT_ARG(arg_set_id, 'args.count') AS count,
   EXTRACT_ARG(arg_set_id, 'args.time_ns') AS time_ns,
+  EXTRACT_ARG(arg_set_id, 'args.starting') AS starting,
   EXTRACT_ARG(arg_set_id, 'args.kernels') AS kernels,
   EXTRACT_ARG(arg_set_id, 'args.mean_delay_ns') AS mean_delay_ns
 FROM _molprof_fact
@@ -104,6 +106,14 @@ SELECT
   EXTRACT_ARG(arg_set_id, 'args.is_ambiguous') AS is_ambiguous
 FROM _molprof_fact
 WHERE fact = 'shared_number';
+
+CREATE PERFETTO TABLE _molprof_fact_graph_launch(
+  id JOINID(slice.id)
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id
+FROM _molprof_fact
+WHERE fact = 'graph_launch';
 
 CREATE PERFETTO TABLE _molprof_fact_host_sync(
   id JOINID(slice.id)

@@ -43,11 +43,6 @@ SELECT *
 FROM _molprof_call
 WHERE kind = 'launch';
 
-CREATE PERFETTO VIEW _molprof_graph_call AS
-SELECT *
-FROM _molprof_call
-WHERE kind = 'graph_launch';
-
 -- One row per slice of category cuda_runtime or cuda_driver (HIP traces use the same), in order of start.
 CREATE PERFETTO VIEW molprof_gpu_call(
   -- The slice.

@@ -39,10 +39,14 @@ def install(engine: TraceProcessor, everything: bool = False) -> None:
                 continue
             made.add(name)  # first: what it is made from is asked too
             try:
-                engine.query(table_sql(name, facts))
+                statement = table_sql(name, facts)
+                engine.before_query = None  # it takes long to look for facts in the values of one
+                engine.query(statement)
             except MolprofError:
                 made.discard(name)
                 raise
+            finally:
+                engine.before_query = provide
 
     engine.facts = facts
     engine.before_query = provide

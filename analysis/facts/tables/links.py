@@ -31,12 +31,12 @@ def _launch_totals(facts: Facts) -> Sequence[Column]:
     kernels = np.bincount(calls.name[kernels], minlength=size)
     rows = [
         (
-            calls.names[name], kinds[name], int(count[name]), int(time_ns[name]), int(kernels[name]),
-            int(delays[name]) / int(starting[name]) if starting[name] else None,
+            calls.names[name], kinds[name], int(count[name]), int(time_ns[name]), int(starting[name]),
+            int(kernels[name]), int(delays[name]) / int(starting[name]) if starting[name] else None,
         )
         for name in np.flatnonzero(count).tolist()
     ]  # fmt: skip
-    return transposed(rows, 6)
+    return transposed(rows, 7)
 
 
 def _launch_count(facts: Facts) -> Sequence[Column]:
@@ -87,7 +87,7 @@ TABLES = {
     "repeated_call": FactTable(("id JOINID(slice.id)",), lambda facts: [facts.repeated_calls]),
     "work": FactTable(("id JOINID(slice.id)", "call_id JOINID(slice.id)"), lambda facts: facts.linked_work),
     "launch_total": FactTable(
-        ("name STRING", "kind STRING", *_TOTAL, "kernels LONG", "mean_delay_ns DOUBLE"), _launch_totals
+        ("name STRING", "kind STRING", *_TOTAL, "starting LONG", "kernels LONG", "mean_delay_ns DOUBLE"), _launch_totals
     ),
     "launch_count": FactTable(
         (
@@ -100,6 +100,7 @@ TABLES = {
     "shared_number": FactTable(
         ("rank LONG", "correlation LONG", "calls LONG", "follow LONG", "is_ambiguous LONG"), _shared_numbers
     ),
+    "graph_launch": FactTable(("id JOINID(slice.id)",), lambda facts: [facts.calls.id[facts.graph_launches]]),
     "host_sync": FactTable(("id JOINID(slice.id)",), lambda facts: [facts.calls.id[facts.syncs]]),
     "host_total": FactTable(
         ("category STRING", "name STRING", *_TOTAL), lambda facts: transposed(facts.host_totals, 4)
