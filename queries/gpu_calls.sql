@@ -33,7 +33,7 @@ SELECT
   _molprof_kind!(name) AS kind,
   -- 0 stands for no number (ROCm/roctracer#100).
   NULLIF(EXTRACT_ARG(arg_set_id, 'args.correlation'), 0) AS correlation,
-  _molprof_rank!(track_id) AS rank,
+  _molprof_rank!(slice.track_id) AS rank,
   track_id
 FROM slice
 WHERE category IN ('cuda_runtime', 'cuda_driver') AND id NOT IN (SELECT id FROM _molprof_fact_repeated_call);
