@@ -97,7 +97,7 @@ def waits(name: str) -> bool:
 
 
 def lanes(steps: Rows) -> Rows:
-    """Steps (id, ts, end, process, thread), each up to the start of the next of its process, or thread if it has more."""
+    """Steps (id, ts, end, process, thread), each up to the next of its process, or of its thread if there are more."""
     found = []
     for number, ts, end, process, thread in steps:
         if process is None:

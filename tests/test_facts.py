@@ -24,7 +24,7 @@ from molprof.analysis.facts.tables import install
 from molprof.analysis.reader.load import load_trace
 from molprof.analysis.reader.open import open_trace
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
-from molprof.common.errors import TraceError
+from molprof.common.errors import QueryError
 
 ROOT = Path(__file__).parent.parent
 CORPUS = os.environ.get("MOLPROF_CORPUS")
@@ -392,5 +392,5 @@ def test_why_facts_cannot_be_made_is_told_again(engine: TraceProcessor, tmp_path
     load_trace(write(tmp_path / "a.json", {"traceEvents": events}), engine)
     install(engine)
     for _ in range(2):
-        with pytest.raises(TraceError, match="kernel a has stream 'first'"):
+        with pytest.raises(QueryError, match="kernel a has stream 'first'"):
             ask(engine, "SELECT * FROM molprof_stream", "streams")

@@ -24,7 +24,7 @@ from molprof.analysis.facts.tables import install
 from molprof.analysis.reader.load import load_trace
 from molprof.analysis.reader.open import open_trace
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
-from molprof.common.errors import TraceError
+from molprof.common.errors import QueryError, TraceError
 
 CASES = Path(__file__).parent / "cases"
 RANKS = st.none() | st.integers(0, 2)
@@ -163,7 +163,7 @@ def test_text_in_place_of_a_number_is_refused(
     load_trace(write(tmp_path / "a.json", {"traceEvents": events}), engine, all_args=all_args)
     install(engine)
     for _ in range(2):
-        with pytest.raises(TraceError, match=f"^{message}, where a number must stand$"):
+        with pytest.raises(QueryError, match=f"^{message}, where a number must stand$"):
             ask(engine, "SELECT * FROM molprof_gpu_work", "gpu_work")
 
 

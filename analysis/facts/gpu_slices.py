@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct
 
 from molprof.analysis.facts import GPU_CALLS, GPU_WORK
 from molprof.analysis.facts.gaps import NO_STREAM, NONE, Array
-from molprof.common.errors import TraceError
+from molprof.common.errors import QueryError
 
 if TYPE_CHECKING:
     from molprof.analysis.trace_processor import TraceProcessor
@@ -21,7 +21,8 @@ NO_NUMBER = -(2**63)
 _NUMBERS = range(NO_NUMBER + 1, 2**63)
 _ASKED = f"""
 SELECT id, category, name, EXTRACT_ARG(arg_set_id, 'args.correlation') AS correlation,
-  EXTRACT_ARG(arg_set_id, 'args.stream') AS stream, EXTRACT_ARG(arg_set_id, 'args.device') AS device
+  IIF(category IN {GPU_WORK}, EXTRACT_ARG(arg_set_id, 'args.stream'), NULL) AS stream,
+  EXTRACT_ARG(arg_set_id, 'args.device') AS device
 FROM slice
 WHERE category IN {(*GPU_CALLS, *GPU_WORK)}
 ORDER BY id
@@ -35,7 +36,7 @@ class GpuSlices(Struct, frozen=True):
 
     id: Array
     number: Array  # correlation number; NO_NUMBER where none is recorded
-    stream: Array  # NO_STREAM where not recorded
+    stream: Array  # of work; NO_STREAM where not recorded
     device: Array  # a number of the device that the event names, which equal ones share; NONE where it names none
     label: Array  # index into `labels`
     labels: tuple[Label, ...]  # distinct ones
@@ -53,14 +54,19 @@ _decode = msgspec.json.Decoder(_Args | None).decode
 
 
 def fed(ids: Array, kinds: Array, labels: Sequence[Label], args: Sequence[bytes], number: Array) -> GpuSlices:
-    """Return the slices that the reader fed. Raises TraceError for text in place of a number.
+    """Return the slices that the reader fed. Raises QueryError for text in place of a number.
 
     kinds: index of each one's kind, of which `labels` and `args`, as JSON, are told. number: the correlation number of
     each slice; NO_NUMBER where it is not an integer, or among the args.
     """
     decoded = [_decode(text) or _Args() for text in args]
     numbers = _integers(labels, "correlation number", [one.correlation for one in decoded], NO_NUMBER)
-    streams = _integers(labels, "stream", [one.stream for one in decoded], NO_STREAM)
+    streams = _integers(
+        labels,
+        "stream",
+        [one.stream if category in GPU_WORK else UNSET for one, (category, _) in zip(decoded, labels, strict=True)],
+        NO_STREAM,
+    )
     # A device that is null is one, unlike a missing one. 1, 1.0, true and "1" are four.
     devices, _ = _numbered([None if one.device is UNSET else repr(one.device) for one in decoded])
     label, distinct = _numbered(labels)
@@ -69,7 +75,7 @@ def fed(ids: Array, kinds: Array, labels: Sequence[Label], args: Sequence[bytes]
 
 
 def asked(engine: TraceProcessor) -> GpuSlices:
-    """Return the slices that the engine holds. Raises TraceError for text in place of a number."""
+    """Return the slices that the engine holds. Raises QueryError for text in place of a number."""
     columns: dict[str, Any] = engine.query(_ASKED)
     label, labels = _numbered(list(zip(columns["category"].tolist(), columns["name"].tolist(), strict=True)))
 
@@ -108,7 +114,7 @@ def _whole(label_of: Callable[[int], Label], what: str, values: Sequence[Any], a
     for row, value in enumerate(values):
         if isinstance(value, str) or (isinstance(value, int) and value not in _NUMBERS):
             category, name = label_of(row)
-            raise TraceError(f"{category} {name or '(no name)'} has {what} {str(value)!r}, where a number must stand")
+            raise QueryError(f"{category} {name or '(no name)'} has {what} {str(value)!r}, where a number must stand")
         if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
             found[row] = int(value)
     return found

@@ -87,7 +87,9 @@ def _chosen(calls: LinkedCalls, index: Array, first: Array) -> tuple[SharedNumbe
     ts, ts_end, process, is_launch = (
         column[index] for column in (calls.ts, calls.ts_end, calls.process, calls.is_launch)
     )
-    several = np.maximum.reduceat(process, first) > np.minimum.reduceat(np.where(process == NONE, _LAST, process), first)
+    several = np.maximum.reduceat(process, first) > np.minimum.reduceat(
+        np.where(process == NONE, _LAST, process), first
+    )
     last_launch = np.maximum.reduceat(np.where(is_launch, ts, _FIRST), first)
     is_ambiguous = several | (last_launch > np.minimum.reduceat(np.where(is_launch, ts_end, _LAST), first))
     follow = np.maximum.reduceat(ts, first) > np.minimum.reduceat(ts_end, first)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from molprof.analysis.facts.calls import GRAPH_LAUNCH, LAUNCH
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import NONE
 from molprof.analysis.facts.gpu_slices import NO_NUMBER
@@ -73,8 +72,11 @@ def _launches_of_several(facts: Facts) -> Sequence[Column]:
 
 def _shared_numbers(facts: Facts) -> Sequence[Column]:
     shared = facts.links.shared
-    return known(shared.rank, NONE), shared.number, shared.calls, *(
-        column.astype(np.int64) for column in (shared.follow, shared.is_ambiguous)
+    return (
+        known(shared.rank, NONE),
+        shared.number,
+        shared.calls,
+        *(column.astype(np.int64) for column in (shared.follow, shared.is_ambiguous)),
     )
 
 
