@@ -80,7 +80,8 @@ def asked(engine: TraceProcessor) -> GpuSlices:
     label, labels = _numbered(list(zip(columns["category"].tolist(), columns["name"].tolist(), strict=True)))
 
     def label_of(row: int) -> Label:
-        return labels[label[row]]
+        found: Label = labels[label[row]]
+        return found
 
     return GpuSlices(
         columns["id"].astype(np.int64),

@@ -125,11 +125,10 @@ def _fed_totals(fed: FedSlices, category: Array) -> tuple[Total, ...]:
     count = np.bincount(fed.label, minlength=len(category))
     time_ns = np.zeros(len(category), dtype=np.int64)
     np.add.at(time_ns, fed.label, fed.ts_end - fed.ts)
-    sums: dict[tuple[str, str], list[int]] = {}
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
     for label in np.flatnonzero(np.isin(category, _HOST) & (count > 0)).tolist():
-        total = sums.setdefault(fed.labels[label], [0, 0])
-        total[0] += int(count[label])
-        total[1] += int(time_ns[label])
+        slices, total_ns = sums.get(fed.labels[label], (0, 0))
+        sums[fed.labels[label]] = slices + int(count[label]), total_ns + int(time_ns[label])
     return tuple((*label, *total) for label, total in sorted(sums.items()))
 
 
