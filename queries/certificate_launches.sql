@@ -8,7 +8,6 @@
 --   ORDER BY first_ts;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
-INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 -- Launches that start a kernel at once, in order of start. Graph launches are in molprof.certificate_graphs.
 CREATE PERFETTO VIEW molprof_certified_launch(
@@ -82,14 +81,11 @@ CREATE PERFETTO VIEW molprof_launch_of_several(
   more_work LONG
 ) AS
 SELECT
-  call.name,
-  COUNT() AS launches,
-  SUM(work.count - 1) AS more_work
-FROM (SELECT call_id, COUNT() AS count FROM _molprof_work GROUP BY call_id HAVING COUNT() > 1) AS work
-CROSS JOIN _molprof_launch_call AS call
-WHERE call.id = work.call_id
-GROUP BY call.name
-ORDER BY call.name;
+  name,
+  launches,
+  more_work
+FROM _molprof_fact_launch_of_several
+ORDER BY name;
 
 -- Correlation numbers that calls which follow each other share: it is not sure which of them started the work.
 CREATE PERFETTO VIEW molprof_number_of_several(
@@ -101,12 +97,9 @@ CREATE PERFETTO VIEW molprof_number_of_several(
   calls LONG
 ) AS
 SELECT
-  call.rank,
-  call.correlation,
-  COUNT() AS calls
-FROM _molprof_shared_number AS first
-CROSS JOIN _molprof_call AS call
-WHERE call.correlation = first.correlation AND IFNULL(call.rank, -1) = first.rank
-GROUP BY first.rank, first.correlation
-HAVING MAX(call.ts) > MIN(call.ts + call.dur)
-ORDER BY call.rank, call.correlation;
+  rank,
+  correlation,
+  calls
+FROM _molprof_fact_shared_number
+WHERE follow
+ORDER BY rank, correlation;

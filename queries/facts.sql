@@ -19,6 +19,140 @@ FROM slice
 WHERE category = 'molprof.fact'
 ORDER BY id;
 
+CREATE PERFETTO TABLE _molprof_fact_repeated_call(
+  id JOINID(slice.id)
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id
+FROM _molprof_fact
+WHERE fact = 'repeated_call';
+
+CREATE PERFETTO TABLE _molprof_fact_work(
+  id JOINID(slice.id),
+  call_id JOINID(slice.id)
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
+  EXTRACT_ARG(arg_set_id, 'args.call_id') AS call_id
+FROM _molprof_fact
+WHERE fact = 'work';
+
+CREATE PERFETTO TABLE _molprof_fact_launch_total(
+  name STRING,
+  kind STRING,
+  count LONG,
+  time_ns DURATION,
+  starting LONG,
+  kernels LONG,
+  mean_delay_ns DOUBLE
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.name') AS name,
+  EXTRACT_ARG(arg_set_id, 'args.kind') AS kind,
+  EXTRACT_ARG(arg_set_id, 'args.count') AS count,
+  EXTRACT_ARG(arg_set_id, 'args.time_ns') AS time_ns,
+  EXTRACT_ARG(arg_set_id, 'args.starting') AS starting,
+  EXTRACT_ARG(arg_set_id, 'args.kernels') AS kernels,
+  EXTRACT_ARG(arg_set_id, 'args.mean_delay_ns') AS mean_delay_ns
+FROM _molprof_fact
+WHERE fact = 'launch_total';
+
+CREATE PERFETTO TABLE _molprof_fact_launch_count(
+  launches LONG,
+  graph_launches LONG,
+  kernels LONG,
+  kernel_time_ns DURATION,
+  kernel_names LONG,
+  launches_without_gpu_work LONG,
+  kernels_with_call LONG,
+  kernels_without_call LONG
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.launches') AS launches,
+  EXTRACT_ARG(arg_set_id, 'args.graph_launches') AS graph_launches,
+  EXTRACT_ARG(arg_set_id, 'args.kernels') AS kernels,
+  EXTRACT_ARG(arg_set_id, 'args.kernel_time_ns') AS kernel_time_ns,
+  EXTRACT_ARG(arg_set_id, 'args.kernel_names') AS kernel_names,
+  EXTRACT_ARG(arg_set_id, 'args.launches_without_gpu_work') AS launches_without_gpu_work,
+  EXTRACT_ARG(arg_set_id, 'args.kernels_with_call') AS kernels_with_call,
+  EXTRACT_ARG(arg_set_id, 'args.kernels_without_call') AS kernels_without_call
+FROM _molprof_fact
+WHERE fact = 'launch_count';
+
+CREATE PERFETTO TABLE _molprof_fact_launch_of_several(
+  name STRING,
+  launches LONG,
+  more_work LONG
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.name') AS name,
+  EXTRACT_ARG(arg_set_id, 'args.launches') AS launches,
+  EXTRACT_ARG(arg_set_id, 'args.more_work') AS more_work
+FROM _molprof_fact
+WHERE fact = 'launch_of_several';
+
+CREATE PERFETTO TABLE _molprof_fact_shared_number(
+  rank LONG,
+  correlation LONG,
+  calls LONG,
+  follow LONG,
+  is_ambiguous LONG
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.rank') AS rank,
+  EXTRACT_ARG(arg_set_id, 'args.correlation') AS correlation,
+  EXTRACT_ARG(arg_set_id, 'args.calls') AS calls,
+  EXTRACT_ARG(arg_set_id, 'args.follow') AS follow,
+  EXTRACT_ARG(arg_set_id, 'args.is_ambiguous') AS is_ambiguous
+FROM _molprof_fact
+WHERE fact = 'shared_number';
+
+CREATE PERFETTO TABLE _molprof_fact_graph_launch(
+  id JOINID(slice.id)
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id
+FROM _molprof_fact
+WHERE fact = 'graph_launch';
+
+CREATE PERFETTO TABLE _molprof_fact_host_sync(
+  id JOINID(slice.id)
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id
+FROM _molprof_fact
+WHERE fact = 'host_sync';
+
+CREATE PERFETTO TABLE _molprof_fact_host_total(
+  category STRING,
+  name STRING,
+  count LONG,
+  time_ns DURATION
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.category') AS category,
+  EXTRACT_ARG(arg_set_id, 'args.name') AS name,
+  EXTRACT_ARG(arg_set_id, 'args.count') AS count,
+  EXTRACT_ARG(arg_set_id, 'args.time_ns') AS time_ns
+FROM _molprof_fact
+WHERE fact = 'host_total';
+
+CREATE PERFETTO TABLE _molprof_fact_step_lane(
+  id JOINID(slice.id),
+  ts TIMESTAMP,
+  ts_end TIMESTAMP,
+  upid JOINID(process.id),
+  tid LONG
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
+  EXTRACT_ARG(arg_set_id, 'args.ts') AS ts,
+  EXTRACT_ARG(arg_set_id, 'args.ts_end') AS ts_end,
+  EXTRACT_ARG(arg_set_id, 'args.upid') AS upid,
+  EXTRACT_ARG(arg_set_id, 'args.tid') AS tid
+FROM _molprof_fact
+WHERE fact = 'step_lane';
+
 CREATE PERFETTO TABLE _molprof_fact_recorded(
   rank LONG,
   ts TIMESTAMP,
@@ -399,13 +533,13 @@ WHERE fact = 'idle_place';
 
 CREATE PERFETTO TABLE _molprof_fact_step_run(
   step_id JOINID(slice.id),
-  first LONG,
-  last LONG
+  first_id JOINID(slice.id),
+  last_id JOINID(slice.id)
 ) AS
 SELECT
   EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id,
-  EXTRACT_ARG(arg_set_id, 'args.first') AS first,
-  EXTRACT_ARG(arg_set_id, 'args.last') AS last
+  EXTRACT_ARG(arg_set_id, 'args.first_id') AS first_id,
+  EXTRACT_ARG(arg_set_id, 'args.last_id') AS last_id
 FROM _molprof_fact
 WHERE fact = 'step_run';
 

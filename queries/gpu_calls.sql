@@ -22,62 +22,26 @@ RETURNS Expr AS (
   END
 );
 
--- The calls with their tracks. With types, so that text in place of a number is refused.
-CREATE PERFETTO TABLE _molprof_call(
-  id JOINID(slice.id),
-  ts TIMESTAMP,
-  dur DURATION,
-  name STRING,
-  kind STRING,
-  correlation LONG,
-  rank LONG,
-  track_id JOINID(track.id)
-) AS
+-- The calls with their tracks. What an XPU's runtime asks of the driver (zeCommandListAppendLaunchKernel) is the
+-- runtime's call once more, and is none.
+CREATE PERFETTO VIEW _molprof_call AS
 SELECT
-  slice.id,
-  slice.ts,
-  slice.dur,
-  slice.name,
-  _molprof_kind!(slice.name) AS kind,
-  EXTRACT_ARG(slice.arg_set_id, 'args.correlation') AS correlation,
+  id,
+  ts,
+  dur,
+  name,
+  _molprof_kind!(name) AS kind,
+  -- 0 stands for no number (ROCm/roctracer#100).
+  NULLIF(EXTRACT_ARG(arg_set_id, 'args.correlation'), 0) AS correlation,
   _molprof_rank!(slice.track_id) AS rank,
-  slice.track_id
+  track_id
 FROM slice
-WHERE
-  slice.category IN ('cuda_runtime', 'cuda_driver')
-  AND (
-    slice.category = 'cuda_runtime'
-    OR NOT slice.name GLOB 'ze*'
-    -- What an XPU's runtime asks of the driver (zeCommandListAppendLaunchKernel) is the runtime's call once more.
-    OR NOT EXISTS(SELECT 1 FROM slice AS caller WHERE caller.id = slice.parent_id AND caller.category = 'cuda_runtime')
-  )
-ORDER BY slice.ts, slice.id;
-
--- The engine searches for calls by their number.
-CREATE PERFETTO INDEX _molprof_call_correlation ON _molprof_call(correlation);
-
--- One row where the numbers of calls rise from each to the next, as in most traces; else none. Then no calls share a
--- number, and no call began before one with a lower number.
-CREATE PERFETTO TABLE _molprof_rising_number AS
-SELECT TRUE AS rises
-WHERE
-  NOT EXISTS(SELECT 1 FROM _molprof_call WHERE correlation IS NULL)
-  AND NOT EXISTS(
-    SELECT 1
-    FROM _molprof_call AS next
-    CROSS JOIN _molprof_call AS last
-    WHERE last._auto_id = next._auto_id - 1 AND last.correlation >= next.correlation
-  );
+WHERE category IN ('cuda_runtime', 'cuda_driver') AND id NOT IN (SELECT id FROM _molprof_fact_repeated_call);
 
 CREATE PERFETTO VIEW _molprof_launch_call AS
 SELECT *
 FROM _molprof_call
 WHERE kind = 'launch';
-
-CREATE PERFETTO VIEW _molprof_graph_call AS
-SELECT *
-FROM _molprof_call
-WHERE kind = 'graph_launch';
 
 -- One row per slice of category cuda_runtime or cuda_driver (HIP traces use the same), in order of start.
 CREATE PERFETTO VIEW molprof_gpu_call(
@@ -104,4 +68,5 @@ SELECT
   kind,
   correlation,
   rank
-FROM _molprof_call;
+FROM _molprof_call
+ORDER BY ts, id;

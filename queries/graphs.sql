@@ -5,9 +5,7 @@
 --   FROM molprof_graph_summary
 --   ORDER BY graph_launches DESC, name;
 
-INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-INCLUDE PERFETTO MODULE molprof.launches;
 
 -- One row per graph launch, in order of start.
 CREATE PERFETTO TABLE molprof_graph_launch(
@@ -35,13 +33,16 @@ SELECT
   call.ts,
   call.dur,
   call.name,
-  IFNULL(graph.kernels, 0) AS kernels,
-  IFNULL(graph.memory_operations, 0) AS memory_operations,
-  IFNULL(graph.gpu_ns, 0) AS gpu_ns,
-  graph.span_ns,
-  graph.delay
-FROM _molprof_graph_call AS call
-LEFT JOIN molprof_call_work AS graph ON graph.call_id = call.id
+  IFNULL(SUM(work.category = 'kernel'), 0) AS kernels,
+  IFNULL(SUM(work.category != 'kernel'), 0) AS memory_operations,
+  IFNULL(SUM(work.dur), 0) AS gpu_ns,
+  MAX(work.ts_end) - MIN(work.ts) AS span_ns,
+  MIN(work.ts) - call.ts AS delay
+FROM _molprof_fact_graph_launch AS launch
+CROSS JOIN slice AS call
+LEFT JOIN _molprof_work AS work ON work.call_id = launch.id
+WHERE call.id = launch.id
+GROUP BY launch.id
 ORDER BY call.ts, call.id;
 
 -- Graph launches by name, most calls first.
@@ -85,9 +86,9 @@ FROM (
     EXTRACT_ARG(slice.arg_set_id, 'args.graph id') AS graph_id,
     EXTRACT_ARG(slice.arg_set_id, 'args.graph node id') AS node_id
   -- In this order, work is looked up by its call; without graph launches, none is.
-  FROM _molprof_graph_call AS call
+  FROM _molprof_fact_graph_launch AS launch
   CROSS JOIN _molprof_work AS work
   CROSS JOIN slice
-  WHERE work.call_id = call.id AND slice.id = work.id
+  WHERE work.call_id = launch.id AND slice.id = work.id
 )
 ORDER BY id;

@@ -11,9 +11,6 @@
 --   FROM molprof_host_sync_summary
 --   ORDER BY time_ns DESC, name, operator;
 
-INCLUDE PERFETTO MODULE molprof.gpu_calls;
-INCLUDE PERFETTO MODULE molprof.gpu_work;
-
 -- One row per host sync, in order of start.
 CREATE PERFETTO TABLE molprof_host_sync(
   -- The call's slice.
@@ -39,27 +36,9 @@ SELECT
     ORDER BY ancestor.depth DESC
     LIMIT 1
   ) AS operator
--- The engine finds names in each part without looking at every call.
-FROM (
-  SELECT id
-  FROM _molprof_call
-  WHERE name GLOB '*[Ss]ynchronize*'
-  UNION
-  SELECT id
-  FROM _molprof_call
-  WHERE name GLOB '*Memcpy*' AND NOT name GLOB '*Async*' AND NOT name GLOB '*DtoD*' AND NOT name GLOB '*Enqueue*'
-  UNION
-  SELECT work.call_id
-  FROM slice AS copy
-  CROSS JOIN _molprof_work AS work
-  WHERE
-    copy.category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
-    AND copy.name GLOB 'Memcpy DtoH*Pageable*'
-    AND work.id = copy.id
-    AND work.call_id IS NOT NULL
-) AS waiting
-CROSS JOIN _molprof_call AS call
-WHERE call.id = waiting.id
+FROM _molprof_fact_host_sync AS sync
+CROSS JOIN slice AS call
+WHERE call.id = sync.id
 ORDER BY call.ts, call.id;
 
 -- Host syncs by name and operator, longest total time first.

@@ -48,3 +48,22 @@ RETURNS Expr AS (
     NULL
   )
 );
+
+-- The device of GPU work, as text: the number that it names, else the number or name of its process. In a trace of
+-- several ranks rank and device.
+CREATE PERFETTO MACRO _molprof_device(track_id Expr, arg_set_id Expr)
+RETURNS Expr AS (
+  IIF((SELECT COUNT() FROM molprof_track_rank) > 0, IFNULL(_molprof_rank!($track_id) || ':', ''), '')
+  || COALESCE(
+    EXTRACT_ARG($arg_set_id, 'args.device'),
+    -- A subquery, unlike a join, runs only where it is needed.
+    (
+      -- A number that the reader made stands for what is no number in the file.
+      SELECT IIF(process.pid < 1 << 31, process.pid, IFNULL(process.name, 'not recorded'))
+      FROM thread_track
+      JOIN thread USING (utid)
+      JOIN process USING (upid)
+      WHERE thread_track.id = $track_id
+    )
+  )
+);

@@ -10,32 +10,6 @@
 --   GROUP BY step.source
 --   ORDER BY step.source;
 
-INCLUDE PERFETTO MODULE molprof.annotations;
-INCLUDE PERFETTO MODULE molprof.steps;
-
--- Steps, each up to its end or the start of the next in its lane: a process, or one of its threads.
-CREATE PERFETTO TABLE _molprof_step_lane AS
-WITH
-  spread AS (
-    SELECT
-      upid,
-      MIN(tid) < MAX(tid) AS many_threads
-    FROM molprof_any_step
-    GROUP BY upid
-  ),
-  lane AS (
-    SELECT
-      step.id,
-      step.upid,
-      IIF(spread.many_threads, step.tid, NULL) AS tid,
-      step.ts,
-      step.dur
-    FROM molprof_any_step AS step
-    JOIN spread USING (upid)
-  )
-SELECT *
-FROM _molprof_up_to_next!(lane);
-
 -- One row per step.
 CREATE PERFETTO VIEW molprof_step_lane(
   -- The step's slice.
@@ -55,4 +29,5 @@ SELECT
   tid,
   ts,
   ts_end
-FROM _molprof_step_lane;
+FROM _molprof_fact_step_lane
+ORDER BY ts, id;

@@ -25,7 +25,7 @@ SELECT
   run.step_id
 FROM _molprof_fact_step_run AS run
 CROSS JOIN _molprof_call AS call
-WHERE call._auto_id BETWEEN run.first AND run.last
+WHERE call.id BETWEEN run.first_id AND run.last_id
 UNION ALL
 SELECT
   id,

@@ -23,8 +23,13 @@ CREATE PERFETTO VIEW molprof_ambiguous_call(
   -- Calls with it.
   calls LONG
 ) AS
-SELECT *
-FROM _molprof_ambiguous_number;
+SELECT
+  rank,
+  correlation,
+  calls
+FROM _molprof_fact_shared_number
+WHERE is_ambiguous
+ORDER BY rank, correlation;
 
 -- Which call started which GPU work; work whose call is not recorded, or cannot be told, has no row.
 -- Of several calls with the number, launches go first, then the earliest.
@@ -37,8 +42,9 @@ CREATE PERFETTO VIEW molprof_gpu_work_call(
   delay DURATION
 ) AS
 SELECT
-  id AS work_id,
-  call_id,
-  ts - call_ts AS delay
-FROM _molprof_work
-WHERE call_id IS NOT NULL;
+  work.id AS work_id,
+  work.call_id,
+  work.ts - call.ts AS delay
+FROM _molprof_work AS work
+CROSS JOIN slice AS call
+WHERE call.id = work.call_id;

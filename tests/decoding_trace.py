@@ -79,7 +79,7 @@ def decoding(
 
 def launched(kind: str, name: str, at: float, gpu_at: float, gpu_us: float, **args: Any) -> list[Event]:
     """A launch of 2 us and its kernel."""
-    number = round(at * 10)
+    number = round(at * 10) + 3  # 0 is no number
     call = "cudaGraphLaunch" if kind == "graph" else "cudaMemcpyAsync" if kind == "gpu_memcpy" else "cudaLaunchKernel"
     category = kind if kind == "gpu_memcpy" else "kernel"
     return [

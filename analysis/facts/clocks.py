@@ -11,11 +11,12 @@ import numpy as np
 
 from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.intervals import on_one_line
+from molprof.analysis.facts.patterns import Glob
 
 if TYPE_CHECKING:
     from molprof.analysis.facts.facts import Facts
 
-_DEVICE_SYNCS = "SELECT id FROM _molprof_call WHERE name GLOB '*DeviceSynchronize' AND kind IS NULL ORDER BY id"
+_DEVICE_SYNC = Glob("*DeviceSynchronize")
 
 
 def device_syncs(facts: Facts) -> tuple[Array, Array]:
@@ -27,7 +28,7 @@ def device_syncs(facts: Facts) -> tuple[Array, Array]:
     """
     calls, work = facts.calls, facts.work
     process = facts.processes(calls.track)
-    sync = calls.index(facts.numbers(_DEVICE_SYNCS, "gpu_calls")[0])
+    sync = calls.named(_DEVICE_SYNC.matches)
     sync = sync[np.lexsort((sync, process[sync]))]
     if not len(sync):
         return sync, sync

@@ -15,6 +15,7 @@ from molprof.analysis.facts.nesting import Nesting
 from molprof.analysis.facts.phases import Phases, innermost
 from molprof.analysis.facts.slices import COMPILED, DATA, DRIVER, OPERATOR, RECORDED, RUNTIME
 from molprof.analysis.facts.source import Lanes, looked_up
+from molprof.analysis.facts.step_lanes import lanes_of
 
 if TYPE_CHECKING:
     pass
@@ -29,7 +30,7 @@ _MASK_PHASES = ("mask_", "grammar_")
 # Operators are counted where no GPU calls are recorded, and in a captured run.
 _IS_CAPTURED = "SELECT EXISTS(SELECT 1 FROM molprof_annotation WHERE source = 'molprof')"
 _DEPTHS = "SELECT depth FROM slice WHERE category = 'cpu_op' ORDER BY id"
-_STEP_LANES = "SELECT id, ts, ts_end, upid, tid FROM _molprof_step_lane"
+_STEPS = "SELECT id, ts, ts + dur AS ts_end, upid, tid FROM molprof_any_step"
 
 
 class Facts(MarkFacts):
@@ -147,8 +148,8 @@ class Facts(MarkFacts):
 
     @cached_property
     def step_lanes(self) -> Lanes:
-        """The time of each step."""
-        return self.rows(_STEP_LANES, "step_lanes")
+        """The time of each step: up to its end or the start of the next, of its thread or process."""
+        return lanes_of(self.rows(_STEPS, "steps"))
 
     @cached_property
     def phase_lanes(self) -> Lanes:

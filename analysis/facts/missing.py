@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from molprof.analysis.facts.gaps import NONE, Array
+from molprof.analysis.facts.gpu_slices import NO_NUMBER
 from molprof.analysis.facts.intervals import Coverage, on_one_line
+from molprof.analysis.facts.patterns import Glob
 from molprof.analysis.facts.slices import KERNEL, RECORDED
 
 if TYPE_CHECKING:
@@ -15,42 +17,17 @@ if TYPE_CHECKING:
 
 START, MIDDLE, END, ALL = "start", "middle", "end", "all"
 LATER, UNNUMBERED = "later", "unnumbered"
-_CAPTURES = """
-SELECT id, name GLOB '*StreamBeginCapture*' AS begins
-FROM _molprof_call
-WHERE (name GLOB '*StreamBeginCapture*' OR name GLOB '*StreamEndCapture*') AND kind IS NULL
-ORDER BY id
-"""
-_NUMBERED = "SELECT id FROM _molprof_launch_call WHERE correlation IS NOT NULL"
-# A launch with a number that several calls have may have work that is linked to another of them.
-_WITHOUT_WORK = """
-SELECT id
-FROM _molprof_idle_launch
-WHERE correlation IS NOT NULL AND (rank, correlation) NOT IN (SELECT rank, correlation FROM _molprof_shared_work)
-ORDER BY id
-"""
-_UNCALLED = """
-SELECT id, correlation IS NOT NULL AS is_numbered, IFNULL(correlation, 0) AS correlation
-FROM _molprof_work
-WHERE call_id IS NULL
-ORDER BY id
-"""
-_FIRST_NUMBERS = f"""
-SELECT IFNULL(rank, {NONE}) AS rank, MIN(correlation) AS number
-FROM _molprof_call
-WHERE correlation IS NOT NULL
-GROUP BY rank
-"""
+_BEGINS, _ENDS = Glob("*StreamBeginCapture*"), Glob("*StreamEndCapture*")
 
 
 def captured_launches(facts: Facts) -> Array:
     """Return indices of the launches while a stream capture is open in their process: they become nodes of a graph."""
     calls, launch = facts.calls, facts.launches
-    ids, begins = facts.numbers(_CAPTURES, "gpu_calls")
     process = facts.processes(calls.track)
-    mark = calls.index(ids)
-    order = np.lexsort((mark, process[mark]))
-    mark, begins = mark[order], begins[order]
+    opened = calls.named(_BEGINS.matches)
+    mark = np.union1d(opened, calls.named(_ENDS.matches))
+    mark = mark[np.argsort(process[mark], kind="stable")]
+    begins = np.isin(mark, opened).astype(np.int64)
     processes, first, which = np.unique(process[mark], return_index=True, return_inverse=True)
     launch = launch[np.isin(process[launch], processes)]
     if not len(launch):
@@ -69,7 +46,8 @@ def captured_launches(facts: Facts) -> Array:
 
 def lost_launches(facts: Facts) -> Array:
     """Return indices of the launches outside captures that have a number, and no GPU work of it."""
-    found = facts.calls.index(facts.numbers(_WITHOUT_WORK, "launches")[0])
+    launch = facts.launches
+    found = launch[(facts.calls.number[launch] != NO_NUMBER) & ~facts.links.has_work[launch]]
     return np.setdiff1d(found, captured_launches(facts)) if len(found) else found
 
 
@@ -81,7 +59,8 @@ def missing_work(facts: Facts) -> list[tuple[str, int, int, int, int]]:
     lost, calls = lost_launches(facts), facts.calls
     if not len(lost):
         return []
-    known = np.setdiff1d(calls.index(facts.numbers(_NUMBERED, "gpu_calls")[0]), captured_launches(facts))
+    numbered = facts.launches[calls.number[facts.launches] != NO_NUMBER]
+    known = np.setdiff1d(numbered, captured_launches(facts))
     known_ts, ts = calls.ts[np.setdiff1d(known, lost)], calls.ts[lost]
     if len(known_ts):
         place = np.where(ts < known_ts.min(), START, np.where(ts > known_ts.max(), END, MIDDLE))
@@ -123,16 +102,19 @@ def missing_calls(facts: Facts) -> list[tuple[str, int, int, int, int]]:
     Rows of: START where its number is below that of any recorded call, else LATER; ALL where no work has a call;
     UNNUMBERED where it has no number. Then kernels, distinct numbers of work, time of the kernels, first start.
     """
-    ids, is_numbered, number = facts.numbers(_UNCALLED, "gpu_work")
+    uncalled = np.flatnonzero(facts.work.call == NONE)
+    ids, number, rank = facts.work.id[uncalled], facts.work_numbers[uncalled], facts.ranks[uncalled]
     if not len(ids):
         return []
-    slices = facts.slices
-    rank = facts.ranks_of(slices.track[ids])
-    least = np.full(len(ids), np.iinfo(np.int64).min)
-    for of_rank, first in facts.rows(_FIRST_NUMBERS, "gpu_calls"):
-        least[rank == of_rank] = first
+    slices, calls = facts.slices, facts.calls
+    numbered = calls.number != NO_NUMBER
+    of_call, first = facts.ranks_of(calls.track)[numbered], calls.number[numbered]
+    least = np.full(int(max(of_call.max(initial=NONE), rank.max())) + 2, np.iinfo(np.int64).min)
+    known_least = np.full(len(least), np.iinfo(np.int64).max)
+    np.minimum.at(known_least, of_call, first)  # the last is that of NONE
+    least = np.where(known_least == np.iinfo(np.int64).max, least, known_least)[rank]
     place = np.where(number < least, START, LATER) if (facts.work.call != NONE).any() else np.full(len(ids), ALL)
-    place = np.where(is_numbered == 1, place, UNNUMBERED)
+    place = np.where(number != NO_NUMBER, place, UNNUMBERED)
     ts, time_ns, is_kernel = slices.ts[ids], slices.ts_end[ids] - slices.ts[ids], slices.category[ids] == KERNEL
     rows = []
     for name in np.unique(place).tolist():

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from molprof.analysis.facts import GPU_CALLS, GPU_WORK
+from molprof.analysis.facts import GPU_CALLS, GPU_WORK, gpu_slices
+from molprof.analysis.facts.gpu_slices import GpuSlices
 from molprof.common.errors import EngineError
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ _COMPILED_NAMES = re.compile(
 )
 _DATA_NAMES = re.compile(r"(?i).*data.?load")
 NO_REGION, COMPILED, DATA = range(3)
+_LINKED = (RUNTIME, DRIVER, *_WORK)
+_HOST = (OPERATOR, RUNTIME, DRIVER)
 _SAMPLES = 64
 _CASES = " ".join(f"WHEN '{category}' THEN {number}" for number, category in enumerate(CATEGORIES) if category)
 _SLICES = f"SELECT ts, dur, track_id, CASE category {_CASES} ELSE 0 END AS category FROM slice ORDER BY id"
@@ -58,6 +61,10 @@ ORDER BY track.id
 """
 
 
+# Category, name, number of slices, sum of their times, ns.
+Total = tuple[str, str, int, int]
+
+
 class Slices(Struct, frozen=True):
     """All slices, by id: arrays of integers."""
 
@@ -68,6 +75,8 @@ class Slices(Struct, frozen=True):
     name: Array  # of GPU work: index into `names`; -1 for others
     names: tuple[tuple[str, str], ...]  # distinct categories and names of GPU work
     region: Array  # NO_REGION, COMPILED or DATA
+    gpu: GpuSlices
+    totals: tuple[Total, ...] | None  # of operators and calls by category and name; None: the engine tells them
 
     def of(self, *categories: int) -> Array:
         """Return the ids of the slices of some categories, in order."""
@@ -86,6 +95,8 @@ class FedSlices(Struct, frozen=True):
     places: list[tuple[int, int]]  # process and thread number of tracks and sub-tracks
     label: Array  # index into `labels`
     labels: list[tuple[str, str]]  # category and name, as the engine has them
+    args: list[bytes]  # of each label, JSON without the correlation number
+    number: Array  # correlation number; gpu_slices.NO_NUMBER where it is none or no integer of 64 bits
 
 
 def read_slices(engine: TraceProcessor) -> Slices:
@@ -97,7 +108,6 @@ def read_slices(engine: TraceProcessor) -> Slices:
     tracks: dict[tuple[int, int], int] = {}
     for track, *place in zip(*(column.tolist() for column in engine.query(_TRACKS).values()), strict=True):
         tracks.setdefault((place[0], place[1]), track)
-    engine.fed = None  # what is not kept below is freed
     track_of = np.array([tracks.get(place, -1) for place in fed.places], dtype=np.int64)
     numbers = {category: number for number, category in enumerate(CATEGORIES)}
     category = np.array([numbers.get(category, 0) for category, _ in fed.labels], dtype=np.int8)
@@ -109,10 +119,35 @@ def read_slices(engine: TraceProcessor) -> Slices:
         ],
         dtype=np.int32,
     )
-    region = np.array([_region(*label) for label in fed.labels], dtype=np.int8)
-    return Slices(
-        fed.ts, fed.ts_end, track_of[fed.place], category[fed.label], name[fed.label], tuple(names), region[fed.label]
+    region = np.array([_region(*label) for label in fed.labels], dtype=np.int8)[fed.label]
+    columns = fed.ts, fed.ts_end, track_of[fed.place], category[fed.label], name[fed.label], tuple(names), region
+    slices = Slices(*columns, _fed_gpu(fed, category), _fed_totals(fed, category))
+    engine.fed = None  # what is not kept in them is freed
+    return slices
+
+
+def _fed_gpu(fed: FedSlices, category: Array) -> GpuSlices:
+    """The calls and GPU work that the reader fed. category: of each label."""
+    is_linked = np.isin(category, _LINKED)
+    labels = np.flatnonzero(is_linked)
+    ids = np.flatnonzero(is_linked[fed.label])
+    kinds = np.searchsorted(labels, fed.label[ids])
+    labels = labels.tolist()
+    return gpu_slices.fed(
+        ids, kinds, [fed.labels[label] for label in labels], [fed.args[label] for label in labels], fed.number[ids]
     )
+
+
+def _fed_totals(fed: FedSlices, category: Array) -> tuple[Total, ...]:
+    """Operators and calls that the reader fed, by category and name. category: of each label."""
+    count = np.bincount(fed.label, minlength=len(category))
+    time_ns = np.zeros(len(category), dtype=np.int64)
+    np.add.at(time_ns, fed.label, fed.ts_end - fed.ts)
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
+    for label in np.flatnonzero(np.isin(category, _HOST) & (count > 0)).tolist():
+        slices, total_ns = sums.get(fed.labels[label], (0, 0))
+        sums[fed.labels[label]] = slices + int(count[label]), total_ns + int(time_ns[label])
+    return tuple((*label, *total) for label, total in sorted(sums.items()))
 
 
 def _region(category: str | None, name: str | None) -> int:
@@ -146,4 +181,5 @@ def _asked(engine: TraceProcessor) -> Slices:
     ids, texts = (column.tolist() for column in engine.query(_REGIONS).values())
     of_text = {text: _region("cpu_op", text) for text in set(texts)}
     region[ids] = [of_text[text] for text in texts]
-    return Slices(ts, ts + columns["dur"], columns["track_id"], columns["category"], name, tuple(names), region)
+    found = ts, ts + columns["dur"], columns["track_id"], columns["category"], name, tuple(names), region
+    return Slices(*found, gpu_slices.asked(engine), None)

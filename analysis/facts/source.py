@@ -21,8 +21,9 @@ _THREADS = """
 SELECT track.id, thread.upid, thread.tid FROM thread_track AS track JOIN thread USING (utid) ORDER BY track.id
 """
 _RANKS = "SELECT track_id, rank FROM molprof_track_rank"
-# Rows of id, start, end, process and thread.
-Lanes = list[tuple[int, int, int, int | None, int | None]]
+# Id, start, end, process and thread.
+Lane = tuple[int, int, int, int | None, int | None]
+Lanes = list[Lane]
 
 
 def looked_up(numbers: Array, values: Mapping[int, int]) -> Array:

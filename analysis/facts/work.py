@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from molprof.analysis.facts import coverage, gaps
+from molprof.analysis.facts import GPU_WORK, coverage, gaps
+from molprof.analysis.facts.calls import WAITING_COPY, CallFacts, waits
 from molprof.analysis.facts.chains import NO_CHAINS, Chains, Form, find_chains
 from molprof.analysis.facts.gaps import NO_STREAM, NONE, Array
 from molprof.analysis.facts.graphs import UNKNOWN, GraphWork, Nodes, Replays, replays
 from molprof.analysis.facts.intervals import Coverage
+from molprof.analysis.facts.links import LinkedCalls, Links, link
 from molprof.analysis.facts.patterns import Glob, first_matches, lowered
-from molprof.analysis.facts.slices import KERNEL
-from molprof.analysis.facts.source import Source
+from molprof.analysis.facts.slices import DRIVER, KERNEL, RUNTIME
 
 if TYPE_CHECKING:
     pass
 
-_WORK = f"""
-SELECT id, IIF(EXISTS(SELECT 1 FROM _molprof_only_device), 0, device) AS device,
-  IFNULL(stream, {NO_STREAM}) AS stream, IFNULL(call_id, -1) AS call_id
-FROM _molprof_work
+# The device of the first work of each track and named device.
+_DEVICES = """
+SELECT _molprof_device!(slice.track_id, slice.arg_set_id) AS device
+FROM json_each('{ids}') AS one CROSS JOIN slice
+WHERE slice.id = one.value
+ORDER BY one.key
 """
-_DEVICES = "SELECT device FROM _molprof_work GROUP BY device ORDER BY device"
-_CALLS = "SELECT id FROM _molprof_call ORDER BY id"
-_SYNCS = "SELECT id FROM molprof_host_sync"
 # The names around each call, as a number.
 _CALL_STACKS = """
-SELECT slice.stack_id FROM _molprof_call AS call CROSS JOIN slice WHERE slice.id = call.id ORDER BY call.id
+SELECT stack_id FROM slice WHERE category IN ('cuda_runtime', 'cuda_driver') ORDER BY id
 """
 _CLASSES = "SELECT pattern, class FROM molprof_kernel_pattern ORDER BY priority, pattern"
 _OPERATORS_AROUND = """
@@ -70,55 +70,74 @@ class WorkName(Struct, frozen=True):
     work_class: str
 
 
-class Calls(Struct, frozen=True):
-    """Calls of the runtime and driver in order of slice: arrays of int64, and the track of each one's thread."""
-
-    id: Array
-    ts: Array
-    ts_end: Array
-    track: Array  # on which it is recorded
-    own_track: Array  # of its thread: another one where it partly overlaps another slice
-
-    def index(self, ids: Array) -> Array:
-        """Return the index of the call of each slice; NONE for others."""
-        if not len(self.id):
-            return np.full(len(ids), NONE)
-        found = np.minimum(np.searchsorted(self.id, ids), len(self.id) - 1)
-        return np.where(self.id[found] == ids, found, NONE)
-
-
 def _memory_class(category: str, name: str) -> str:
     """The class of a copy or set: what a copy's name says before its kinds of memory, `memcpy DtoH`."""
     return "memset" if category == "gpu_memset" else name.partition(" (")[0].replace("Memcpy", "memcpy")
 
 
-class WorkFacts(Source):
-    """GPU work, its names, and the calls of the runtime and driver."""
+class WorkFacts(CallFacts):
+    """GPU work and its names."""
 
     @cached_property
     def devices(self) -> tuple[str | None, ...]:
         """Names of the devices with work, in order."""
-        return tuple(self._read(_DEVICES, "gpu_work")["device"].tolist())
+        return self._devices[0]
+
+    @cached_property
+    def _devices(self) -> tuple[tuple[str | None, ...], Array]:
+        """Names of the devices with work, in order, and the index of that of each piece of work by slice."""
+        row = self._work_rows
+        gpu = self.slices.gpu
+        named, track = gpu.device[row] - NONE, self.slices.track[gpu.id[row]] - NONE  # NONE is no key
+        _, first, which = np.unique(track * (named.max(initial=0) + 1) + named, return_index=True, return_inverse=True)
+        if not len(row):
+            return (), row
+        ids = gpu.id[row[first]].tolist()
+        texts = self._read(_DEVICES.format(ids=ids), "process_ranks")["device"].tolist()
+        devices = sorted(set(texts), key=lambda text: (text is not None, text))
+        number = {device: number for number, device in enumerate(devices)}
+        return tuple(devices), np.array([number[text] for text in texts], dtype=np.int64)[which.reshape(-1)]
+
+    @cached_property
+    def _work_rows(self) -> Array:
+        """Which of calls and work are work, in order of slice."""
+        gpu = self.slices.gpu
+        found: Array = np.flatnonzero(
+            np.array([category in GPU_WORK for category, _ in gpu.labels], dtype=bool)[gpu.label]
+        )
+        return found
+
+    @cached_property
+    def links(self) -> Links:
+        """Which call started which work; the work stands in order of slice."""
+        calls, gpu, rows = self.calls, self.slices.gpu, self._work_rows
+        is_launch = np.zeros(len(calls.id), dtype=bool)
+        is_launch[self.launches] = is_launch[self.graph_launches] = True
+        track = calls.track
+        linked = LinkedCalls(
+            self.ranks_of(track), calls.number, is_launch, self.processes(track), calls.ts, calls.ts_end
+        )
+        return link(linked, self.ranks_of(self.slices.track[gpu.id[rows]]), gpu.number[rows])
+
+    @cached_property
+    def linked_work(self) -> tuple[Array, Array]:
+        """The slices of work in order, and the slice of the call that started each; NONE."""
+        return self.slices.gpu.id[self._work_rows], np.append(self.calls.id, NONE)[self.links.call]
 
     @cached_property
     def work(self) -> gaps.Work:
         """GPU work in order of device, start and slice."""
-        columns = self._read(_WORK, "gpu_work")
-        if columns["device"].dtype == object:
-            numbers = {name: number for number, name in enumerate(self.devices)}
-            device = np.array([numbers[name] for name in columns["device"].tolist()], dtype=np.int64)
-        else:
-            device = columns["device"].astype(np.int64)
-        ids, stream, call_id = (columns[name].astype(np.int64) for name in ("id", "stream", "call_id"))
+        gpu, rows = self.slices.gpu, self._work_rows
+        ids, device = gpu.id[rows], self._devices[1]
         ts, ts_end = self.slices.ts[ids], self.slices.ts_end[ids]
         order = np.lexsort((ids, ts, device))
         ts, ts_end = ts[order], ts_end[order]
-        call = self.calls.index(call_id[order])
+        call = self.links.call[order]
         known = call != NONE
         return gaps.Work(
             id=ids[order],
             device=device[order],
-            stream=stream[order],
+            stream=gpu.stream[rows][order],
             ts=ts,
             ts_end=ts_end,
             call=call,
@@ -127,31 +146,27 @@ class WorkFacts(Source):
         )
 
     @cached_property
-    def calls(self) -> Calls:
-        """Calls of the runtime and driver."""
-        (ids,) = self.numbers(_CALLS, "gpu_calls")
-        track = self.slices.track[ids]
-        return Calls(ids, self.slices.ts[ids], self.slices.ts_end[ids], track, self._own_tracks(track))
-
-    @cached_property
-    def launches(self) -> Array:
-        """Indices of the calls that launch a kernel."""
-        return self.calls.index(self.numbers("SELECT id FROM _molprof_launch_call", "gpu_calls")[0])
-
-    @cached_property
-    def graph_launches(self) -> Array:
-        """Indices of the calls that launch a graph."""
-        return self.calls.index(self.numbers("SELECT id FROM _molprof_graph_call", "gpu_calls")[0])
+    def work_numbers(self) -> Array:
+        """The correlation number of each piece of work; NO_NUMBER."""
+        gpu = self.slices.gpu
+        found: Array = gpu.number[np.searchsorted(gpu.id, self.work.id)]
+        return found
 
     @cached_property
     def syncs(self) -> Array:
-        """Indices of the calls that are host syncs."""
-        return self.calls.index(self.numbers(_SYNCS, "host_syncs")[0])
+        """Indices of the calls that are host syncs, as queries/host_syncs.sql explains."""
+        by_name = self.calls.named(waits)
+        is_waiting = np.array([WAITING_COPY.matches(name) for _, name in self.slices.names], dtype=bool)
+        call = self.links.call[is_waiting[self.slices.name[self.linked_work[0]]]]
+        return np.union1d(by_name, call[call != NONE])
 
     @cached_property
     def call_stacks(self) -> Array:
         """A number of the names around each call, its own included: equal ones have one number."""
-        return np.unique(self.numbers(_CALL_STACKS, "gpu_calls")[0], return_inverse=True)[1].reshape(-1)
+        (stacks,) = self.numbers(_CALL_STACKS, None)
+        if len(self.repeated_calls):
+            stacks = stacks[np.isin(self.slices.of(RUNTIME, DRIVER), self.calls.id)]
+        return np.unique(stacks, return_inverse=True)[1].reshape(-1)
 
     @cached_property
     def ranks(self) -> Array:

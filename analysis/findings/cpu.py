@@ -12,18 +12,8 @@ from molprof.common.values import count_text, counted, percent_text, time_text
 _LEAST_OPERATORS_PER_STEP = 20
 # Self time: without the operators that an operator calls.
 _LONGEST = Query(
-    "host_totals",
-    """
-SELECT name, SUM(count) AS count, SUM(own_ns) AS own_ns
-FROM (
-  SELECT name, count, time_ns AS own_ns FROM _molprof_operator_total
-  UNION ALL
-  SELECT caller, 0, -time_ns FROM _molprof_operator_total WHERE caller IS NOT NULL
-)
-GROUP BY name
-ORDER BY own_ns DESC, name
-LIMIT 5
-""",
+    "cpu_operations",
+    "SELECT name, count, own_ns FROM molprof_top_cpu_operation ORDER BY own_ns DESC, name LIMIT 5",
 )
 
 

@@ -20,16 +20,15 @@ from molprof.common.values import count_text, counted, time_text
 
 _QUEUED = ("other_stream", "other", "not_recorded")
 _GRAPHS = Query(
-    "work_calls",
+    "launches",
     """
-INCLUDE PERFETTO MODULE molprof.launches;
+INCLUDE PERFETTO MODULE molprof.host_totals;
 SELECT
   (SELECT graph_launches FROM molprof_launch_count) AS graph_launches,
-  (SELECT COUNT() FROM _molprof_graph_call AS call CROSS JOIN _molprof_work AS work
-   WHERE work.call_id = call.id AND work.category = 'kernel') AS graph_kernels,
-  (SELECT COUNT() FROM _molprof_call WHERE name GLOB '*GraphInstantiate*') AS graphs,
-  (SELECT COUNT() FROM _molprof_launch_call WHERE id NOT IN
-   (SELECT call_id FROM _molprof_work WHERE call_id IS NOT NULL)) AS without_work
+  (SELECT IFNULL(SUM(kernels), 0) FROM molprof_launch_summary WHERE kind = 'graph_launch') AS graph_kernels,
+  (SELECT IFNULL(SUM(count), 0) FROM molprof_host_total
+   WHERE category != 'cpu_op' AND name GLOB '*GraphInstantiate*') AS graphs,
+  (SELECT IFNULL(SUM(count - starting), 0) FROM _molprof_fact_launch_total WHERE kind = 'launch') AS without_work
 """,
 )
 _NAMED = "SELECT slice.id, slice.name FROM json_each('{ids}') AS call CROSS JOIN slice WHERE slice.id = call.value"

@@ -35,7 +35,8 @@ _NAMED = "SELECT id FROM slice WHERE category = 'cpu_op' AND name GLOB '{}'"
 _LAUNCHED = Query(
     "gpu_work",
     f"""INCLUDE PERFETTO MODULE molprof.annotations;
-SELECT work.call_ts AS ts, {_PLACE}, work.dur AS gpu_ns
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+SELECT call.ts, {_PLACE}, work.dur AS gpu_ns
 FROM _molprof_work AS work
 JOIN _molprof_call AS call ON call.id = work.call_id
 JOIN _molprof_thread_track AS track ON track.id = call.track_id

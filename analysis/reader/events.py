@@ -170,8 +170,12 @@ def _sizes(args: Any) -> Any:
 
 
 def _shortened(event: Event) -> Event:
-    if event.args and event.cat not in WHOLE_CATEGORIES and event.ph != "C":
-        event.args = msgspec.Raw(msgspec.json.encode(_needed_args.decode(event.args)))
+    if event.args and event.ph != "C":
+        needed = _needed_args.decode(event.args)  # refuses what is no object
+        if needed is None:
+            event.args = ABSENT
+        elif event.cat not in WHOLE_CATEGORIES:
+            event.args = msgspec.Raw(msgspec.json.encode(needed))
     return event
 
 

@@ -16,9 +16,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from molprof.analysis.facts.gpu_slices import NO_NUMBER
 from molprof.analysis.facts.slices import FedSlices
 from molprof.analysis.reader.events import FLOW_PHASES, NUMBERS
-from molprof.analysis.reader.part import NO_NUMBER, Label
+from molprof.analysis.reader.part import Label
 from molprof.analysis.reader.places import HOME_TID, Places, find_places
 from molprof.analysis.reader.source import ahead
 from molprof.analysis.reader.survey import Survey
@@ -92,6 +93,8 @@ def _fed_slices(found: Survey, places: Places) -> FedSlices:
         places=ids,
         label=found.label_of[order],
         labels=[(plain_text(label.category or ""), plain_text(label.name or NO_NAME)) for label in found.labels],
+        args=[label.args for label in found.labels],
+        number=found.correlations[order],
     )
 
 

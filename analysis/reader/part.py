@@ -22,6 +22,7 @@ from isal import isal_zlib
 from msgspec import field
 from msgspec.structs import astuple
 
+from molprof.analysis.facts.gpu_slices import NO_NUMBER
 from molprof.analysis.reader.categories import fed_category, is_renamed
 from molprof.analysis.reader.events import (
     ABSENT,
@@ -81,8 +82,7 @@ _KEPT_WITH_ARGS = [*_KEPT, ("args", NeededArgs, msgspec.field(default_factory=la
 _KEPT_WITH_SIZES = [*_KEPT, ("args", SizeArgs, msgspec.field(default_factory=lambda: NO_ARGS))]
 # What decoding raises for text that is not JSON or is nested too deeply.
 WRONG_TEXT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-# In `Part.correlations`: none, or not an integer of 64 bits; such a value stays among the other args.
-NO_NUMBER = -(2**63)
+# Correlation numbers; in `Part.correlations` any other value is NO_NUMBER, and stays among the other args.
 _NUMBERS = range(NO_NUMBER + 1, 2**63)
 _ZERO = msgspec.Raw(b"0")
 # Drafts shrink to a tenth, at 2 GB/s.

@@ -13,14 +13,17 @@ import numpy as np
 
 from molprof.analysis.facts import statements
 from molprof.analysis.facts.facts import Facts
-from molprof.analysis.facts.tables import calls, devices, graphs, phases, tokens, work
+from molprof.analysis.facts.tables import calls, devices, graphs, links, phases, tokens, work
 from molprof.common.errors import MolprofError
 from molprof.queries import FACTS, PACKAGE, facts_in, modules
 
 if TYPE_CHECKING:
     from molprof.analysis.trace_processor import TraceProcessor
 
-TABLES = devices.TABLES | work.TABLES | calls.TABLES | graphs.TABLES | phases.TABLES | tokens.TABLES
+_ROOMS = (links, devices, work, calls, graphs, phases, tokens)
+TABLES = {name: table for room in _ROOMS for name, table in room.TABLES.items()}
+# Columns of ids that are written as one.
+_FEW = 2
 
 
 def install(engine: TraceProcessor, everything: bool = False) -> None:
@@ -37,10 +40,14 @@ def install(engine: TraceProcessor, everything: bool = False) -> None:
                 continue
             made.add(name)  # first: what it is made from is asked too
             try:
-                engine.query(table_sql(name, facts))
+                statement = table_sql(name, facts)
+                engine.before_query = None  # it takes long to look for facts in the values of one
+                engine.query(statement)
             except MolprofError:
                 made.discard(name)
                 raise
+            finally:
+                engine.before_query = provide
 
     engine.facts = facts
     engine.before_query = provide
@@ -56,4 +63,8 @@ def columns_of(name: str, facts: Facts) -> list[Sequence[Any]]:
 
 def table_sql(name: str, facts: Facts) -> str:
     """The statement that makes a table of facts."""
-    return statements.of_rows(name, TABLES[name].columns, zip(*columns_of(name, facts), strict=True))
+    columns = TABLES[name].columns
+    if len(columns) <= _FEW and all(" JOINID(" in column for column in columns):
+        ids = [np.asarray(column, dtype=np.int64) for column in TABLES[name].make(facts)]
+        return statements.of_ids(name, columns, ids)
+    return statements.of_rows(name, columns, zip(*columns_of(name, facts), strict=True))

@@ -78,7 +78,7 @@ def _idle_places(facts: Facts) -> Sequence[Column]:
 
 
 def _step_runs(facts: Facts) -> Sequence[Column]:
-    return _runs(np.arange(len(facts.calls.id)), facts.call_steps)
+    return _runs(facts.calls.id, facts.call_steps)
 
 
 def _operator_steps(facts: Facts) -> Sequence[Column]:
@@ -176,7 +176,9 @@ TABLES = {
         ),
         _idle_places,
     ),
-    "step_run": FactTable(("step_id JOINID(slice.id)", "first LONG", "last LONG"), _step_runs),
+    "step_run": FactTable(
+        ("step_id JOINID(slice.id)", "first_id JOINID(slice.id)", "last_id JOINID(slice.id)"), _step_runs
+    ),
     "operator_step": FactTable(("id JOINID(slice.id)", "step_id JOINID(slice.id)"), _operator_steps),
     "leaf_operator": FactTable(("id JOINID(slice.id)",), lambda facts: [facts.leaf_operators]),
     "phase_run": FactTable(
