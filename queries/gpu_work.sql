@@ -114,7 +114,8 @@ FROM (
   SELECT
     id,
     ts,
-    dur,
+    -- A subquery, unlike a join, does not slow the search for the call; mostly the table is empty.
+    IFNULL((SELECT overrun.dur FROM _molprof_fact_overrun AS overrun WHERE overrun.id = slice.id), dur) AS dur,
     category,
     arg_set_id,
     CAST(
@@ -190,7 +191,7 @@ CREATE PERFETTO VIEW molprof_gpu_work(
   id JOINID(slice.id),
   -- Start, ns since the trace's earliest event.
   ts TIMESTAMP,
-  -- Time on the device, ns.
+  -- Time on the device, ns; of work that cannot have lasted as long as the file says, until its latest possible end.
   dur DURATION,
   -- Name as recorded; '(no name)' for an empty or missing one.
   name STRING,

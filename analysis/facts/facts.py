@@ -11,7 +11,8 @@ from molprof.analysis.facts import gaps
 from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.intervals import Coverage, distinct_of, shared
 from molprof.analysis.facts.phases import Phases, innermost
-from molprof.analysis.facts.slices import DRIVER, OPERATOR, RECORDED, RUNTIME
+from molprof.analysis.facts.recording import recorded_spans
+from molprof.analysis.facts.slices import DRIVER, OPERATOR, RUNTIME
 from molprof.analysis.facts.source import Lanes, looked_up
 from molprof.analysis.facts.work import WorkFacts
 
@@ -36,24 +37,8 @@ class Facts(WorkFacts):
 
     @cached_property
     def recorded(self) -> tuple[Array, Array, Array]:
-        """Rank, first and last recorded moment; one row of rank NONE where the trace is not of several ranks.
-
-        Recorded are operators, calls, annotations and GPU work; of a trace that is not of several ranks also phases,
-        as functions that mark them may be around all of it.
-        """
-        rows = self.slices.of(*RECORDED)
-        ts, ts_end = self.slices.ts[rows], self.slices.ts_end[rows]
-        if not len(rows):
-            return rows, ts, ts_end
-        if not self._track_ranks:
-            first, last = np.append(self.phases.ts, ts).min(), np.append(self.phases.ts_end, ts_end).max()
-            return np.array([NONE]), np.array([first]), np.array([last])
-        ranks, which = np.unique(self.ranks_of(self.slices.track[rows]), return_inverse=True)
-        starts, ends = np.full(len(ranks), np.iinfo(np.int64).max), np.zeros(len(ranks), dtype=np.int64)
-        np.minimum.at(starts, which, ts)
-        np.maximum.at(ends, which, ts_end)
-        known = ranks != NONE
-        return ranks[known], starts[known], ends[known]
+        """Rank, first and last recorded moment; one row of rank NONE where the trace is not of several ranks."""
+        return recorded_spans(self)
 
     @cached_property
     def phase_bound(self) -> tuple[Array, Array, Array]:
@@ -102,13 +87,13 @@ class Facts(WorkFacts):
 
     @cached_property
     def long_waits(self) -> gaps.Windows:
-        """The part of long gaps, and of the ends, in which nothing is queued, each with the thread that is waited for.
+        """The part of long gaps in which nothing is queued, each with the thread that is waited for.
 
         Without GPU work the time in which no thread is in an operator, on the thread with most time in them.
         """
         if len(self.work.id):
             windows = self.windows
-            some = self.idle.is_long[windows.idle]
+            some = self.idle.is_long[windows.idle] & (self.idle.position[windows.idle] == 0)
             return gaps.Windows(*(getattr(windows, name)[some] for name in gaps.Windows.__struct_fields__))
         rows = self.slices.of(OPERATOR)
         if not len(rows):

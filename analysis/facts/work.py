@@ -120,7 +120,7 @@ class WorkFacts(Source):
         """Calls of the runtime and driver."""
         (ids,) = self.numbers(_CALLS, "gpu_calls")
         track = self.slices.track[ids]
-        return Calls(ids, self.slices.ts[ids], self.slices.ts_end[ids], track, self._own_tracks(track))
+        return Calls(ids, self.slices.ts[ids], self.slices.ts_end[ids], track, self.own_tracks(track))
 
     @cached_property
     def launches(self) -> Array:
