@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from molprof.analysis.facts import gaps
+from molprof.analysis.facts import gaps, missing
 from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.intervals import Coverage, distinct_of, shared
 from molprof.analysis.facts.phases import Phases, innermost
@@ -242,7 +242,13 @@ class Facts(WorkFacts):
     @cached_property
     def parts(self) -> gaps.Parts:
         """Idle time by cause."""
-        return gaps.idle_parts(self.work, self.idle, self.windows, self.waited, self.host)
+        parts = gaps.idle_parts(self.work, self.idle, self.windows, self.waited, self.host)
+        return missing.without_records(self, parts)
+
+    @cached_property
+    def long_syncs(self) -> missing.LongSyncs:
+        """Host syncs that last longer than all recorded work that they can have waited for."""
+        return missing.long_syncs(self)
 
     @cached_property
     def _masks(self) -> tuple[Array, Array, Array]:

@@ -1,20 +1,22 @@
-"""Launches whose GPU work is not recorded, and GPU work whose call is not recorded."""
+"""Launches whose GPU work is not recorded, GPU work whose call is not recorded, and syncs that wait for neither."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
-from molprof.analysis.facts.gaps import NONE, Array
+from molprof.analysis.facts.gaps import CAUSES, LATE_NS, NONE, Array, Parts
 from molprof.analysis.facts.intervals import Coverage, on_one_line
-from molprof.analysis.facts.slices import KERNEL, RECORDED
+from molprof.analysis.facts.slices import KERNEL
 
 if TYPE_CHECKING:
     from molprof.analysis.facts.facts import Facts
 
 START, MIDDLE, END, ALL = "start", "middle", "end", "all"
 LATER, UNNUMBERED = "later", "unnumbered"
+SYNC = "sync"
 _CAPTURES = """
 SELECT id, name GLOB '*StreamBeginCapture*' AS begins
 FROM _molprof_call
@@ -96,25 +98,106 @@ def missing_work(facts: Facts) -> list[tuple[str, int, int, int, int]]:
     return sorted(rows, key=lambda row: (row[3], row[0]))
 
 
-def missing_time(facts: Facts) -> list[tuple[str, str | None, int, int]]:
-    """Return the idle time of devices since launches whose work is not recorded.
+class LongSyncs(Struct, frozen=True):
+    """Host syncs that last longer than all recorded work that they can have waited for: arrays of int64."""
 
-    Rows of: place of the launches, device, time between its work, time before and after, ns.
+    call: Array  # index of the call
+    ts: Array  # when all recorded work that was queued by then had ended, or the sync began
+    rank: Array
+
+
+def long_syncs(facts: Facts) -> LongSyncs:
+    """Return the host syncs that go on after the last work that was queued when they began, and its own copy, if any.
+
+    Until its end such a sync waits for work that is not recorded: the further rounds of a loop in a graph (kineto#1062),
+    work that a kernel launched, or that of another process. Work without a recorded call was queued before.
     """
-    places, work = missing_work(facts), facts.work
-    if not places or not len(work.id):
+    calls, work, sync = facts.calls, facts.work, np.sort(facts.syncs)
+    ranks = facts.ranks_of(calls.track[sync])
+    ended = np.full(len(calls.id) + 1, NONE)  # the last is that of no call
+    np.maximum.at(ended, work.call, work.ts_end)
+    last = ended[sync]
+    queued = np.where(work.call == NONE, np.iinfo(np.int64).min, work.call_ts)
+    for rank in np.unique(ranks).tolist():
+        mine, its_work = ranks == rank, np.flatnonzero(facts.ranks == rank)
+        order = its_work[np.argsort(queued[its_work], kind="stable")]
+        ends = np.append(NONE, np.maximum.accumulate(work.ts_end[order]))
+        before = ends[np.searchsorted(queued[order], calls.ts[sync[mine]])]
+        last[mine] = np.maximum(last[mine], before)
+    ts = np.maximum(last, calls.ts[sync])
+    is_long = calls.ts_end[sync] - ts > LATE_NS
+    return LongSyncs(sync[is_long], ts[is_long], ranks[is_long])
+
+
+def missing_time(facts: Facts) -> list[tuple[str, str | None, int, int]]:
+    """Return the idle time of devices that work without a record may have taken; no time is in two rows.
+
+    Rows of: place of the launches without work, or SYNC; device, time between its work, time before and after, ns. That
+    of launches is all time since the first of the place; that of syncs, all time for which they outlast recorded work.
+    """
+    work = facts.work
+    if not len(work.id):
         return []
-    trace_end = int(facts.slices.ts_end[facts.slices.of(*RECORDED)].max())
-    idle = Coverage(work.device[facts.gaps.next], facts.gaps.ts, facts.gaps.ts_end)
+    places, syncs = missing_work(facts), facts.long_syncs
+    if not places and not len(syncs.call):
+        return []
     # Work stands in order of device and start.
     devices, begins = np.unique(work.device, return_index=True)
     ts, ts_end = work.ts[begins], np.maximum.reduceat(work.ts_end, begins)
+    until = np.full(len(devices), max(facts.span[1], int(ts_end.max())))
+    idle = Coverage(
+        np.concatenate([work.device[facts.gaps.next], devices, devices]),
+        np.concatenate([facts.gaps.ts, np.minimum(facts.span[0], ts), ts_end]),
+        np.concatenate([facts.gaps.ts_end, ts, np.maximum(until, ts_end)]),
+    )
     found: list[tuple[str, str | None, int, int]] = []
+
+    def add(place: str, key: Array, start: Array, end: Array) -> None:
+        """Add the idle time in windows of devices, none of which overlaps another one of its device."""
+        inside, outside = (np.zeros(len(devices), dtype=np.int64) for _ in range(2))
+        first, last = ts[key], ts_end[key]
+        between = np.minimum(np.maximum(start, first), last), np.minimum(np.maximum(end, first), last)
+        np.add.at(inside, key, idle.covered(key, *between))
+        np.add.at(outside, key, idle.covered(key, start, end))
+        rows = zip(facts.devices, inside.tolist(), (outside - inside).tolist(), strict=True)
+        found.extend((place, *row) for row in rows)
+
+    # The places stand in order of their first launch: what begins later lies in what was before.
     for place, _, _, first, _ in places:
-        inside = idle.covered(devices, np.minimum(first, ts_end), ts_end)
-        outside = np.maximum(0, ts - first) + np.maximum(0, trace_end - np.maximum(ts_end, first))
-        found += [(place, *row) for row in zip(facts.devices, inside.tolist(), outside.tolist(), strict=True)]
+        start = np.minimum(first, until)
+        add(place, devices, start, until)
+        until = start
+    if len(syncs.call):
+        waits = sync_windows(facts, devices, facts.ranks[begins])
+        start, end = np.minimum(waits.starts, until[waits.keys]), np.minimum(waits.ends, until[waits.keys])
+        add(SYNC, waits.keys, start, end)
     return found
+
+
+def sync_windows(facts: Facts, keys: Array, ranks: Array) -> Coverage:
+    """Return when long syncs of the rank of each key outlast the work that is recorded."""
+    syncs = facts.long_syncs
+    key, sync = np.nonzero(ranks[:, None] == syncs.rank[None, :])
+    return Coverage(keys[key], syncs.ts[sync], facts.calls.ts_end[syncs.call[sync]])
+
+
+def without_records(facts: Facts, parts: Parts) -> Parts:
+    """Return idle time by cause, where time in syncs that outlast all recorded work has the cause `not_recorded`."""
+    if not len(facts.long_syncs.call):
+        return parts
+    idle = facts.idle
+    devices, begins = np.unique(facts.work.device, return_index=True)
+    windows = sync_windows(facts, devices, facts.ranks[begins])
+    unknown = windows.covered(idle.device, idle.ts, idle.ts_end)[parts.idle]
+    moved = np.where(parts.cause == CAUSES.index("cpu_waited"), np.minimum(unknown, parts.time_ns), 0)
+    left, more = np.flatnonzero(moved < parts.time_ns), np.flatnonzero(moved)
+    rows = np.append(parts.idle[left], parts.idle[more])
+    cause = np.append(parts.cause[left], np.full(len(more), CAUSES.index("not_recorded")))
+    # A cause has one row of each idle time.
+    keys, which = np.unique(rows * len(CAUSES) + cause, return_inverse=True)
+    time_ns = np.zeros(len(keys), dtype=np.int64)
+    np.add.at(time_ns, which, np.append((parts.time_ns - moved)[left], moved[more]))
+    return Parts(keys // len(CAUSES), keys % len(CAUSES), time_ns)
 
 
 def missing_calls(facts: Facts) -> list[tuple[str, int, int, int, int]]:
