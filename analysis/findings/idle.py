@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 
 from molprof.analysis.facts import gaps
-from molprof.analysis.facts.gaps import CAUSES
 from molprof.analysis.facts.intervals import overlaps
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.findings.around import of_drained_gaps, of_idle_time, of_launches
 from molprof.analysis.findings.known import HOST_CAUSES, Known
 from molprof.analysis.findings.places import first_place, layers_text, listed, places_of
-from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.rule import LEAST_GAIN, Found, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, time_text
 
-_QUEUED = ("other_stream", "other", "not_recorded")
 _GRAPHS = Query(
     "work_calls",
     """
@@ -119,7 +117,7 @@ def launch_bound(known: Known) -> Found | None:
 def graph_capture(known: Known) -> Found | None:
     """Fires where a graph is instantiated, and 30 % of the launches start no work: they are captured.
 
-    Gain: all time in which nothing was queued.
+    Gain: all time between GPU work in which nothing was queued.
     """
     graphs, launches = known.row(_GRAPHS), known.report.counts.launches
     if not graphs["graphs"] or graphs["without_work"] < _LEAST_CAPTURED * launches:
@@ -127,9 +125,11 @@ def graph_capture(known: Known) -> Found | None:
     time_ns = sum(part.time_ns for part in known.idle if part.cause in HOST_CAUSES)
     return Found(
         f"{counted(graphs['graphs'], 'graph')} instantiated; {count_text(graphs['without_work'])} of "
-        f"{counted(launches, 'launch', 'es')} started no work; meanwhile nothing was queued for {time_text(time_ns)}",
+        f"{counted(launches, 'launch', 'es')} started no work; between GPU work nothing was queued for "
+        f"{time_text(time_ns)}",
         {**graphs, "launches": launches, "idle_ns": time_ns},
-        known.gain(known.scope.idle_part(time_ns), "time with nothing queued"),
+        # Mostly there is next to no GPU work between the launches.
+        known.gain(part, "time with nothing queued") if (part := known.scope.idle_part(time_ns)) >= LEAST_GAIN else None,
     )
 
 
@@ -139,16 +139,19 @@ def _long_calls(known: Known) -> list[dict[str, Any]]:
     In long gaps: with nothing queued, or in the launch. None of a captured run, which is warmed up, and of which the
     recorded steps alone count.
     """
-    return known.once("long calls", None, lambda: _found_long_calls(known)) if known.scope.run is None else []
+    found = known.once("long calls", None, lambda: long_calls_in(known, gaps.BETWEEN))
+    return found if known.scope.run is None else []
 
 
-def _found_long_calls(known: Known) -> list[dict[str, Any]]:
+def long_calls_in(known: Known, *positions: str) -> list[dict[str, Any]]:
+    """Calls of 0.1 ms or more, but host syncs, in long gaps, or before the first or after the last work, by name."""
     facts = known.facts
     idle, calls = facts.idle, facts.calls
     is_sync = np.zeros(len(calls.id), dtype=bool)
     is_sync[facts.syncs] = True
     long = np.flatnonzero((calls.ts_end - calls.ts >= _LONG_CALL_NS) & ~is_sync)
-    windows = np.flatnonzero((idle.queue > gaps.QUEUED) & idle.is_long & (idle.call != gaps.NONE))
+    chosen = np.isin(idle.position, [gaps.POSITIONS.index(position) for position in positions])
+    windows = np.flatnonzero(chosen & (idle.queue > gaps.QUEUED) & idle.is_long & (idle.call != gaps.NONE))
     until = np.where(idle.queue == gaps.NOTHING, idle.ts_end, idle.host_end)
     mine = calls.own_track[idle.call[windows]], idle.ts[windows], until[windows]
     window, call = overlaps(mine, (calls.track[long], calls.ts[long], calls.ts_end[long]))
@@ -183,8 +186,8 @@ def _found_long_calls(known: Known) -> list[dict[str, Any]]:
     of_steps=True,
 )
 def long_calls(known: Known) -> Found | None:
-    """Fires where, in gaps longer than 1 ms, before the first work and after the last, the CPU is in single calls of
-    0.1 ms or more for 2 % of the time, and in no host sync: first calls, which load driver and kernels, or allocations.
+    """Fires where, in gaps longer than 1 ms, the CPU is in single calls of 0.1 ms or more for 2 % of the time, and in no
+    host sync: first calls, which load driver and kernels, or allocations.
 
     Gain: the time of long gaps, with nothing queued or until the launch took effect, in calls of 0.1 ms or more.
     """
@@ -200,7 +203,7 @@ def long_calls(known: Known) -> Found | None:
     many = calls[0]["longest_ns"] < 0.5 * calls[0]["time_ns"]
     allocates = many and any(word in calls[0]["name"] for word in _ALLOCATIONS)
     return Found(
-        f"{time_text(time_ns)} in gaps longer than 1 ms and at the ends: {'; '.join(names)}",
+        f"{time_text(time_ns)} in gaps longer than 1 ms: {'; '.join(names)}",
         {"idle_ns": time_ns, "calls": sum(call["count"] for call in calls)},
         known.gain(known.scope.idle_part(time_ns), "GPU calls in long gaps"),
         "Keep memory instead of asking for it again: no empty_cache, expandable segments; warm up first."
@@ -223,10 +226,10 @@ def long_calls(known: Known) -> Found | None:
     of_steps=True,
 )
 def host_work(known: Known) -> Found | None:
-    """Fires where the GPU has nothing queued for 2 % of the time in gaps longer than 1 ms, before its first work and
-    after its last, and the CPU is in no host sync and no such long call.
+    """Fires where the GPU has nothing queued for 2 % of the time in gaps longer than 1 ms, and the CPU is in no host
+    sync and no such long call.
 
-    Gain: idle time in gaps longer than 1 ms, and before the first and after the last work, but for long calls.
+    Gain: idle time in gaps longer than 1 ms, but for long calls.
     """
     scope = known.scope
     times = {part.cause: part.time_ns for part in known.summed(part for part in known.idle if part.is_long)}
@@ -237,17 +240,13 @@ def host_work(known: Known) -> Found | None:
         return None
     places = places_of(of_idle_time(known))
     place = first_place(places)
-    ends = [f"{time_text(part_ns)} {where}" for where, part_ns in known.edges if part_ns >= 0.01 * scope.recorded_ns]
     fix = ""
     if _LOADING.search(place or ""):
         how = "in processes of their own (num_workers)" if "SingleProcess" in (place or "") else "ahead: more workers"
         fix = f"Load and prepare data {how}, prefetching, pinned memory."
-    elif place is None and sum(part_ns for _, part_ns in known.edges) > 0.5 * time_ns:
-        fix = "Start recording right before the first step, and stop right after the last."
     return Found(
-        f"{time_text(time_ns)} with nothing queued, in gaps longer than 1 ms"
-        f"{' and at the ends (' + ', '.join(ends) + ')' if ends else ''}"
-        + f": {'; '.join(f'{IDLE_CAUSES[cause]} {time_text(part_ns)}' for part_ns, cause in by_cause)}{listed(places)}",
+        f"{time_text(time_ns)} with nothing queued, in gaps longer than 1 ms: "
+        f"{'; '.join(f'{IDLE_CAUSES[cause]} {time_text(part_ns)}' for part_ns, cause in by_cause)}{listed(places)}",
         {"idle_ns": time_ns, "recorded_ns": scope.recorded_ns, **{f"{cause}_ns": ns for ns, cause in by_cause}},
         known.gain(scope.idle_part(time_ns), "long gaps with nothing queued"),
         fix,
@@ -292,8 +291,8 @@ def host_syncs(known: Known) -> Found | None:
 
 @rule(
     id="device_waits",
-    title="The GPU waits for something that is not the CPU",
-    fix="Find what it waits for: an event of another stream, another rank, process or GPU. Record these too.",
+    title="The GPU waits for another stream",
+    fix="Find the event that it waits for, and let the other stream be done earlier, or wait later.",
     explanation="Work that is queued starts when what it waits for is done: the CPU is not to blame.",
     query="idle_causes",
     needs=("gpu",),
@@ -302,36 +301,21 @@ def host_syncs(known: Known) -> Found | None:
     of_steps=True,
 )
 def device_waits(known: Known) -> Found | None:
-    """Fires where queued work does not start for 3 % of the time.
+    """Fires where queued work does not start until work of another stream has ended, for 3 % of the time.
 
     Gain: those gaps.
     """
-    scope = known.scope
-    parts = known.summed([part for part in known.idle if part.cause in _QUEUED])
+    parts = [part for part in known.idle if part.cause == "other_stream"]
     time_ns = sum(part.time_ns for part in parts)
     if not time_ns:
         return None
     longest_ns = max(part.longest_ns for part in parts)
-    # The GPU was busy with work from before, of which nothing is recorded.
-    early = scope.run is None and longest_ns > 0.5 * time_ns and _late_ns(known) < 0.02 * scope.recorded_ns
-    fix = "Begin the recording between two steps, with nothing queued: what ran before is not in it." if early else ""
-    what = "; ".join(f"{IDLE_CAUSES[part.cause]} {time_text(part.time_ns)}" for part in parts)
     return Found(
-        f"{time_text(time_ns)}, the longest gap {time_text(longest_ns)}, in which work was queued and did not start: "
-        f"{what}; what it waited for is not in this trace",
+        f"{time_text(time_ns)}, the longest gap {time_text(longest_ns)}, in which work was queued and started only when "
+        "another stream was done",
         {"idle_ns": time_ns, "longest_ns": longest_ns},
-        known.gain(scope.idle_part(time_ns), "gaps with queued work"),
-        fix,
+        known.gain(known.scope.idle_part(time_ns), "gaps with queued work"),
     )
-
-
-def _late_ns(known: Known) -> int:
-    """How long after the start of the recording the longest wait with queued work began, ns."""
-    idle, parts = known.facts.idle, known.facts.parts
-    waits = np.flatnonzero(np.isin(parts.cause, [CAUSES.index(cause) for cause in ("other_stream", "other")]))
-    if not len(waits):
-        return 0
-    return int(idle.ts[parts.idle[waits[parts.time_ns[waits].argmax()]]]) - known.facts.span[0]
 
 
 @rule(

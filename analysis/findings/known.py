@@ -19,6 +19,7 @@ from msgspec import Struct
 from molprof.analysis.facts import gaps
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import CAUSES, POSITIONS
+from molprof.analysis.facts.intervals import Coverage
 from molprof.analysis.facts.places import Places
 from molprof.analysis.facts.stacks import Stacks
 from molprof.analysis.figures.model import RECORDED_SPAN, RUN_TIME, Gain, Group, Report
@@ -66,7 +67,7 @@ _LIMITS = {
     "gpu": "GPU work", "communication": "exposed communication", "cpu": "the CPU", "masks": "masks on the CPU",
     "launching": "launches under way",
     "sync": "host syncs", "pauses": "pauses below 5 µs", "queue": "queued work that does not start",
-    "outside": "outside the first and last GPU work",
+    "unknown": "waiting for what is not recorded", "outside": "outside the first and last GPU work",
 }  # fmt: skip
 
 
@@ -74,15 +75,15 @@ def limit_of(cause: str) -> str:
     """What sets the time of work, or of idle time by its cause; a key of `_LIMITS`."""
     if cause in HOST_CAUSES:
         return "masks" if cause == "cpu_masks" else "cpu"
-    return {"gpu": "gpu", "launching": "launching", "cpu_waited": "sync", "short": "pauses"}.get(cause, "queue")
+    own = {"launching": "launching", "cpu_waited": "sync", "short": "pauses", "not_recorded": "unknown"}
+    return "gpu" if cause == "gpu" else own.get(cause, "queue")
 
 
 class IdlePart(Struct, frozen=True):
-    """Idle time of one cause."""
+    """Idle time of one cause, between GPU work."""
 
-    position: str  # between, before or after, as in molprof_idle_cause
     cause: str
-    is_long: bool  # of gaps longer than 1 ms, or before the first or after the last work
+    is_long: bool  # of gaps longer than 1 ms
     count: int  # gaps
     time_ns: int
     longest_ns: int  # in one gap
@@ -222,7 +223,12 @@ class Known:
         busy_ns = sum(device.busy_ns for device in devices.values())
         base_ns: float = recorded_ns
         wall_ratio = 1.0
-        if run is not None:  # else the span holds all work
+        if run is None:
+            work = self.facts.work
+            if int(work.ts.min(initial=starts[0])) < starts[0] or int(work.ts_end.max(initial=ends[0])) > ends[0]:
+                keys = np.arange(len(devices))
+                busy_ns = int(Coverage(work.device, work.ts, work.ts_end).covered(keys, starts[0], ends[0]).sum())
+        else:
             work = self.frame(_WORK)
             masks = [work["device"] == device for device in set(work["device"].tolist())]
             busy_ns = sum(stretches.common_ns(Union(work["ts"][mine], work["ts_end"][mine])) for mine in masks)
@@ -243,23 +249,21 @@ class Known:
 
     @cached_property
     def idle(self) -> tuple[IdlePart, ...]:
-        """All idle time of the recorded steps, or of the whole of a foreign trace."""
+        """All idle time between GPU work, of the recorded steps or of the recorded span of a foreign trace.
+
+        Time before the first work and after the last is not in it: no change of the program gains that.
+        """
         idle, parts = self.facts.idle, self.facts.parts
-        position, is_long, times = idle.position[parts.idle], idle.is_long[parts.idle], parts.time_ns
-        if self.scope.run is not None:
-            # Of a gap that lies in the steps in part, as large a part of each cause.
-            inside = self.scope.stretches.covered(idle.ts, idle.ts_end)[parts.idle]
-            times = times * inside // np.maximum(1, idle.ts_end - idle.ts)[parts.idle]
-        chosen = (times > 0) & ((position == 0) | (self.scope.run is None))
-        keys = position[chosen], is_long[chosen].astype(np.int64), parts.cause[chosen]
-        rows, counts, sums, longest = gaps.summed(keys, times[chosen])
-        found = (
-            IdlePart(POSITIONS[where], CAUSES[cause], bool(long), *amounts)
-            for (where, long, cause), *amounts in zip(
-                rows, counts.tolist(), sums.tolist(), longest.tolist(), strict=True
-            )
+        position, is_long = idle.position[parts.idle], idle.is_long[parts.idle]
+        # Of a gap that lies in the time in part, as large a part of each cause.
+        inside, length = self.scope.stretches.covered(idle.ts, idle.ts_end), idle.ts_end - idle.ts
+        times = parts.time_ns * inside[parts.idle] // np.maximum(1, length)[parts.idle]
+        chosen = (times > 0) & (position == 0)
+        rows, counts, sums, longest = gaps.summed(
+            (is_long[chosen].astype(np.int64), parts.cause[chosen]), times[chosen]
         )
-        return tuple(part for part in found if self.scope.run is not None or part.position not in self.unknown)
+        columns = zip(rows, counts.tolist(), sums.tolist(), longest.tolist(), strict=True)
+        return tuple(IdlePart(CAUSES[cause], bool(long), *amounts) for (long, cause), *amounts in columns)
 
     @cached_property
     def unknown(self) -> dict[str, int]:
@@ -286,7 +290,7 @@ class Known:
             by_cause.setdefault(part.cause, []).append(part)
         found = [
             IdlePart(
-                "between", cause, False, sum(part.count for part in same), sum(part.time_ns for part in same),
+                cause, False, sum(part.count for part in same), sum(part.time_ns for part in same),
                 max(part.longest_ns for part in same),
             )
             for cause, same in by_cause.items()
@@ -294,13 +298,17 @@ class Known:
         return sorted(found, key=lambda part: (-part.time_ns, part.cause))
 
     @property
-    def edges(self) -> list[tuple[str, int]]:
-        """Idle time outside GPU calls before the first work and after the last, ns."""
-        names = {"before": "before the first GPU work", "after": "after the last"}
-        return [
-            (text, sum(part.time_ns for part in self.idle if part.position == name and part.cause in OUTSIDE_CALLS))
-            for name, text in names.items()
-        ]
+    def ends(self) -> tuple[int, int]:
+        """Time of the recorded span before the first work of any device, and after the last, ns."""
+        work, (start, end) = self.facts.work, self.facts.span
+        return max(0, int(work.ts.min(initial=end)) - start), max(0, end - int(work.ts_end.max(initial=start)))
+
+    @property
+    def lost(self) -> frozenset[Group]:
+        """Groups of which a check says that no figure is to be had."""
+        certificate = self.report.certificate
+        uncertain = () if certificate is None else certificate.uncertain
+        return frozenset(item.group for item in uncertain if item.verdict == "not_to_be_had")
 
     @property
     def exposed(self) -> dict[str, Any]:
@@ -321,8 +329,9 @@ class Known:
         for part in self.idle:
             known[limit_of(part.cause)] += part.time_ns
         known["outside"] = scope.recorded_ns * scope.devices - sum(known.values())
-        if not known["masks"]:
-            del known["masks"]
+        for name in ("masks", "unknown"):
+            if not known[name]:
+                del known[name]
         return known
 
     @cached_property
