@@ -110,7 +110,8 @@ def long_syncs(facts: Facts) -> LongSyncs:
     """Return the host syncs that go on after the last work that was queued when they began, and its own copy, if any.
 
     Until its end such a sync waits for work that is not recorded: the further rounds of a loop in a graph (kineto#1062),
-    work that a kernel launched, or that of another process. Work without a recorded call was queued before.
+    work that a kernel launched, or that of another process. Work without a recorded call was queued before. Where work
+    begins before its call, the GPU's clock is behind, and syncs seem to last longer than their work by as much.
     """
     calls, work, sync = facts.calls, facts.work, np.sort(facts.syncs)
     ranks = facts.ranks_of(calls.track[sync])
@@ -125,7 +126,8 @@ def long_syncs(facts: Facts) -> LongSyncs:
         before = ends[np.searchsorted(queued[order], calls.ts[sync[mine]])]
         last[mine] = np.maximum(last[mine], before)
     ts = np.maximum(last, calls.ts[sync])
-    is_long = calls.ts_end[sync] - ts > LATE_NS
+    behind_ns = max(0, int((work.call_ts - work.ts).max(initial=0)))
+    is_long = calls.ts_end[sync] - ts > LATE_NS + behind_ns
     return LongSyncs(sync[is_long], ts[is_long], ranks[is_long])
 
 

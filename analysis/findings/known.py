@@ -303,6 +303,19 @@ class Known:
         work, (start, end) = self.facts.work, self.facts.span
         return max(0, int(work.ts.min(initial=end)) - start), max(0, end - int(work.ts_end.max(initial=start)))
 
+    @cached_property
+    def outside(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """Count and time of the work that a foreign trace has outside the recorded span, by category and name."""
+        facts, found = self.facts, {}
+        if self.scope.run is None:
+            work = facts.work
+            rows = np.flatnonzero(self.scope.stretches.covered(work.ts, work.ts + 1) == 0)
+            for number, time_ns in zip(facts.name_of[rows].tolist(), (work.ts_end - work.ts)[rows].tolist(), strict=True):
+                name = facts.names[number]
+                count, sum_ns = found.get((name.category, name.name), (0, 0))
+                found[name.category, name.name] = count + 1, sum_ns + time_ns
+        return found
+
     @property
     def lost(self) -> frozenset[Group]:
         """Groups of which a check says that no figure is to be had."""

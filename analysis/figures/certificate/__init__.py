@@ -96,6 +96,6 @@ def _possible(bound: Bound, most_ns: int) -> Bound:
     low, high = bound.low, bound.high
     if low is not None and bound.figure != "mean_delay_ns":  # which is below 0 where the clocks differ by more
         low = max(0, low)
-    if bound.figure.startswith("devices."):
-        high = most_ns if high is None else min(high, most_ns)
+    if bound.figure.startswith("devices.") and high is not None:
+        high = min(high, most_ns)
     return Bound(bound.figure, low, bound.value, high)

@@ -215,7 +215,8 @@ def _overruns(trace: CheckedTrace) -> Iterator[Doubt]:
 def _long_syncs(trace: CheckedTrace) -> Iterator[Doubt]:
     """Rounds of a loop in a graph after the first are not recorded (pytorch/kineto#1062)."""
     row = query_row(trace.engine, _SYNCS)
-    if not row["syncs"] or not trace.devices:
+    # Of work that launches without a record started, the checks of launches tell.
+    if not row["syncs"] or not any(time["inside_ns"] + time["outside_ns"] for time in trace.rows_at(_TIME, "sync")):
         return
     syncs = f"{counted(row['syncs'], 'host sync')} {'goes' if row['syncs'] == 1 else 'go'} on"
     reason = f"{syncs} for up to {time_text(row['longest_ns'])} after the last recorded work: what ran is not recorded"
