@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from molprof.analysis.facts import gaps, missing
+from molprof.analysis.facts import gaps, syncs
 from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.intervals import Coverage, distinct_of, shared
 from molprof.analysis.facts.phases import Phases, innermost
 from molprof.analysis.facts.recording import recorded_spans
-from molprof.analysis.facts.slices import DRIVER, OPERATOR, RUNTIME
+from molprof.analysis.facts.slices import DRIVER, OPERATOR, RECORDED, RUNTIME
 from molprof.analysis.facts.source import Lanes, looked_up
 from molprof.analysis.facts.work import WorkFacts
 
@@ -38,7 +38,17 @@ class Facts(WorkFacts):
     @cached_property
     def recorded(self) -> tuple[Array, Array, Array]:
         """Rank, first and last recorded moment; one row of rank NONE where the trace is not of several ranks."""
-        return recorded_spans(self)
+        rows = self.slices.of(*RECORDED)
+        if not len(rows):
+            return rows, rows, rows
+        ts, ts_end, ranks = self.slices.ts[rows], self.slices.ts_end[rows], self.ranks_of(self.slices.track[rows])
+        if not self.has_ranks:  # functions that mark phases may be around all of it
+            phases = self.phases
+            ts, ts_end = np.append(ts, phases.ts), np.append(ts_end, phases.ts_end)
+            ranks = np.full(len(ts), NONE)
+        ranks, starts, ends = recorded_spans((ranks, ts, ts_end), self.work, self.ranks, self.profiler_spans)
+        known = (ranks != NONE) | (not self.has_ranks)
+        return ranks[known], starts[known], ends[known]
 
     @cached_property
     def phase_bound(self) -> tuple[Array, Array, Array]:
@@ -243,12 +253,17 @@ class Facts(WorkFacts):
     def parts(self) -> gaps.Parts:
         """Idle time by cause."""
         parts = gaps.idle_parts(self.work, self.idle, self.windows, self.waited, self.host)
-        return missing.without_records(self, parts)
+        if not len(self.long_syncs.call):
+            return parts
+        devices, first = np.unique(self.work.device, return_index=True)
+        return syncs.not_recorded(parts, self.idle, self.long_syncs.windows(devices, self.ranks[first]))
 
     @cached_property
-    def long_syncs(self) -> missing.LongSyncs:
+    def long_syncs(self) -> syncs.LongSyncs:
         """Host syncs that last longer than all recorded work that they can have waited for."""
-        return missing.long_syncs(self)
+        calls, sync = self.calls, np.sort(self.syncs)
+        spans = calls.ts[sync], calls.ts_end[sync]
+        return syncs.long_syncs(self.work, self.ranks, sync, self.ranks_of(calls.track[sync]), spans)
 
     @cached_property
     def _masks(self) -> tuple[Array, Array, Array]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec import Struct
 
-from molprof.analysis.facts.gaps import CAUSES, LATE_NS, NONE, Array, Parts
+from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.intervals import Coverage, on_one_line
 from molprof.analysis.facts.slices import KERNEL
 
@@ -98,39 +97,6 @@ def missing_work(facts: Facts) -> list[tuple[str, int, int, int, int]]:
     return sorted(rows, key=lambda row: (row[3], row[0]))
 
 
-class LongSyncs(Struct, frozen=True):
-    """Host syncs that last longer than all recorded work that they can have waited for: arrays of int64."""
-
-    call: Array  # index of the call
-    ts: Array  # when all recorded work that was queued by then had ended, or the sync began
-    rank: Array
-
-
-def long_syncs(facts: Facts) -> LongSyncs:
-    """Return the host syncs that go on after the last work that was queued when they began, and its own copy, if any.
-
-    Until its end such a sync waits for work that is not recorded: the further rounds of a loop in a graph (kineto#1062),
-    work that a kernel launched, or that of another process. Work without a recorded call was queued before. Where work
-    begins before its call, the GPU's clock is behind, and syncs seem to last longer than their work by as much.
-    """
-    calls, work, sync = facts.calls, facts.work, np.sort(facts.syncs)
-    ranks = facts.ranks_of(calls.track[sync])
-    ended = np.full(len(calls.id) + 1, NONE)  # the last is that of no call
-    np.maximum.at(ended, work.call, work.ts_end)
-    last = ended[sync]
-    queued = np.where(work.call == NONE, np.iinfo(np.int64).min, work.call_ts)
-    for rank in np.unique(ranks).tolist():
-        mine, its_work = ranks == rank, np.flatnonzero(facts.ranks == rank)
-        order = its_work[np.argsort(queued[its_work], kind="stable")]
-        ends = np.append(NONE, np.maximum.accumulate(work.ts_end[order]))
-        before = ends[np.searchsorted(queued[order], calls.ts[sync[mine]])]
-        last[mine] = np.maximum(last[mine], before)
-    ts = np.maximum(last, calls.ts[sync])
-    behind_ns = max(0, int((work.call_ts - work.ts).max(initial=0)))
-    is_long = calls.ts_end[sync] - ts > LATE_NS + behind_ns
-    return LongSyncs(sync[is_long], ts[is_long], ranks[is_long])
-
-
 def missing_time(facts: Facts) -> list[tuple[str, str | None, int, int]]:
     """Return the idle time of devices that work without a record may have taken; no time is in two rows.
 
@@ -170,36 +136,10 @@ def missing_time(facts: Facts) -> list[tuple[str, str | None, int, int]]:
         add(place, devices, start, until)
         until = start
     if len(syncs.call):
-        waits = sync_windows(facts, devices, facts.ranks[begins])
+        waits = syncs.windows(devices, facts.ranks[begins])
         start, end = np.minimum(waits.starts, until[waits.keys]), np.minimum(waits.ends, until[waits.keys])
         add(SYNC, waits.keys, start, end)
     return found
-
-
-def sync_windows(facts: Facts, keys: Array, ranks: Array) -> Coverage:
-    """Return when long syncs of the rank of each key outlast the work that is recorded."""
-    syncs = facts.long_syncs
-    key, sync = np.nonzero(ranks[:, None] == syncs.rank[None, :])
-    return Coverage(keys[key], syncs.ts[sync], facts.calls.ts_end[syncs.call[sync]])
-
-
-def without_records(facts: Facts, parts: Parts) -> Parts:
-    """Return idle time by cause, where time in syncs that outlast all recorded work has the cause `not_recorded`."""
-    if not len(facts.long_syncs.call):
-        return parts
-    idle = facts.idle
-    devices, begins = np.unique(facts.work.device, return_index=True)
-    windows = sync_windows(facts, devices, facts.ranks[begins])
-    unknown = windows.covered(idle.device, idle.ts, idle.ts_end)[parts.idle]
-    moved = np.where(parts.cause == CAUSES.index("cpu_waited"), np.minimum(unknown, parts.time_ns), 0)
-    left, more = np.flatnonzero(moved < parts.time_ns), np.flatnonzero(moved)
-    rows = np.append(parts.idle[left], parts.idle[more])
-    cause = np.append(parts.cause[left], np.full(len(more), CAUSES.index("not_recorded")))
-    # A cause has one row of each idle time.
-    keys, which = np.unique(rows * len(CAUSES) + cause, return_inverse=True)
-    time_ns = np.zeros(len(keys), dtype=np.int64)
-    np.add.at(time_ns, which, np.append((parts.time_ns - moved)[left], moved[more]))
-    return Parts(keys // len(CAUSES), keys % len(CAUSES), time_ns)
 
 
 def missing_calls(facts: Facts) -> list[tuple[str, int, int, int, int]]:

@@ -7,64 +7,39 @@ end, and the profiler writes what is done when it stops. Such ends are in files 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from molprof.analysis.facts.gaps import Array
-from molprof.analysis.facts.slices import GPU_WORK_NUMBERS
-
-if TYPE_CHECKING:
-    from molprof.analysis.facts.source import Source
+from molprof.analysis.facts.recording import Spans
+from molprof.analysis.facts.slices import Slices
 
 # Clocks of a host and its GPU differ by less.
 _FAR_NS = 1_000_000
-_DEVICE_SYNCS = """
-SELECT id FROM slice
-WHERE category IN ('cuda_runtime', 'cuda_driver') AND name GLOB '*DeviceSynchronize'
-ORDER BY id
-"""
+_NEVER = np.iinfo(np.int64).max // 2
 
 
-def overruns(source: Source) -> tuple[Array, Array]:
+def overruns(slices: Slices, work: Spans, profiler: Spans, syncs: Array) -> tuple[Array, Array]:
     """Return the slices of such work, and of each the latest end that it can have had.
 
     It ends when the next work of its stream starts; without one, when the recording ends, if it takes longer than that.
+
+    work: slice, stream and rank of all GPU work. profiler: rank, start and end of the recording. syncs: the slices of
+    device syncs, in order; none with work on several devices: a sync waits for the current one, which is not recorded.
     """
-    slices = source.slices_of_file
-    ids = slices.of(*GPU_WORK_NUMBERS)
-    if not len(ids):
-        return ids, ids
-    stream = source.own_tracks(slices.track[ids])
-    order = np.lexsort((ids, slices.ts[ids], stream))
-    ids, stream = ids[order], stream[order]
+    order = np.lexsort((work[0], slices.ts[work[0]], work[1]))
+    ids, stream, rank = (column[order] for column in work)
     ts, ts_end = slices.ts[ids], slices.ts_end[ids]
-    has_next = np.append(stream[1:] == stream[:-1], False)
-    following = np.append(ts[1:], 0)
+    has_next = np.append(stream[1:] == stream[:-1], False)[: len(ids)]
+    following = np.append(ts[1:], 0)[: len(ids)]
     runs_over = has_next & (following < ts_end)
     # The end of the recording, and how long it was.
-    last, length = (np.full(len(ids), np.iinfo(np.int64).max // 2) for _ in range(2))
-    rank = source.ranks_of(slices.track[ids])
-    for number, start, end in zip(*source.profiler_spans, strict=True):
+    last, length = np.full(len(ids), _NEVER), np.full(len(ids), _NEVER)
+    for number, start, end in zip(*profiler, strict=True):
         last[rank == number], length[rank == number] = end, end - start
-    beyond = ts_end > last + _FAR_NS
-    too_long = beyond & ~has_next & (ts_end - ts > length)
-    if (runs_over & ~beyond).any():
-        beyond |= runs_over & (ts_end > _synced(source, ids, ts) + _FAR_NS)
-    cut = np.flatnonzero((runs_over & beyond) | too_long)
+    # The end of the first device sync that began after the work did.
+    ends = np.append(np.minimum.accumulate(slices.ts_end[syncs][::-1])[::-1], _NEVER)
+    synced = ends[np.searchsorted(slices.ts[syncs], ts, side="right")]
+    outlasts = ts_end > np.minimum(last, synced) + _FAR_NS
+    too_long = ~has_next & (ts_end > last + _FAR_NS) & (ts_end - ts > length)
+    cut = np.flatnonzero((runs_over & outlasts) | too_long)
     return ids[cut], np.where(runs_over, following, last)[cut]
-
-
-def _synced(source: Source, work: Array, ts: Array) -> Array:
-    """Return when the first device sync ends that began after each piece of work; far ahead where none is known.
-
-    A sync waits for the current device, whose number is not recorded: with work on several, none is known.
-    """
-    slices = source.slices_of_file
-    never = np.full(len(ts), np.iinfo(np.int64).max // 2)
-    if len(np.unique(source.processes(slices.track[work]))) > 1:
-        return never
-    syncs = source.numbers(_DEVICE_SYNCS, None)[0]
-    ends = np.append(np.minimum.accumulate(slices.ts_end[syncs][::-1])[::-1], never[0])
-    found: Array = ends[np.searchsorted(slices.ts[syncs], ts, side="right")]
-    return found

@@ -7,82 +7,56 @@ A file without that span may have the frame in which the profiler was stopped, w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 
-from molprof.analysis.facts.gaps import NONE, Array
-from molprof.analysis.facts.slices import GPU_WORK_NUMBERS, PROFILER, RECORDED
+from molprof.analysis.facts.gaps import Array, Work
+from molprof.analysis.facts.slices import GPU_WORK_NUMBERS, PROFILER, RECORDED, Slices
 
-if TYPE_CHECKING:
-    from molprof.analysis.facts.facts import Facts
-    from molprof.analysis.facts.source import Source
-
-# Frames that last until the profiler is stopped, innermost first.
-_STOP = """
-SELECT id FROM slice
-WHERE category = 'python_function' AND (
-  name GLOB '*_disable_profiler*' OR name GLOB '*profiler/profiler.py(*): stop_trace'
-  OR name GLOB '*profiler/profiler.py(*): stop'
-)
-ORDER BY id
-"""
 Spans = tuple[Array, Array, Array]  # rank, start and end; of a trace that is not of several ranks one row of rank NONE
 
 
-def profiler_spans(source: Source) -> Spans:
+def profiler_spans(slices: Slices, stops: Array, ranks_of: Callable[[Array], Array]) -> Spans:
     """Return the span of the profiler of each rank, where the file has one.
 
-    Left out are spans in which less than half of the rank's operators and calls begin: they have another clock.
+    stops: the frames in which the profiler was stopped. ranks_of: ranks of tracks. Left out are spans in which less
+    than half of the rank's operators and calls begin: they have another clock.
     """
-    slices = source.slices_of_file
     spans = slices.of(PROFILER)
     starts, ends = slices.ts[spans], slices.ts_end[spans]
     if not len(spans):
-        spans = source.numbers(_STOP, None)[0]
-        starts, ends = np.zeros(len(spans), dtype=np.int64), slices.ts_end[spans]
-    if not len(spans):
-        return spans, starts, ends
-    ranks, which = np.unique(source.ranks_of(slices.track[spans]), return_inverse=True)
-    first, last = np.full(len(ranks), np.iinfo(np.int64).max), np.zeros(len(ranks), dtype=np.int64)
-    np.minimum.at(first, which, starts)
-    np.maximum.at(last, which, ends)
+        spans, starts, ends = stops, np.zeros(len(stops), dtype=np.int64), slices.ts_end[stops]
+    ranks, starts, ends = _joined(ranks_of(slices.track[spans]), starts, ends)
     host = slices.of(*(number for number in RECORDED if number not in GPU_WORK_NUMBERS))
-    rank, ts = source.ranks_of(slices.track[host]), slices.ts[host]
-    is_same_clock = np.array(
-        [
-            2 * int(((ts >= start) & (ts <= end))[mine].sum()) >= int(mine.sum())
-            for start, end, mine in ((a, b, rank == number) for number, a, b in zip(ranks, first, last, strict=True))
-        ],
-        dtype=bool,
-    )
-    return ranks[is_same_clock], first[is_same_clock], last[is_same_clock]
+    rank, ts = ranks_of(slices.track[host]), slices.ts[host]
+    inside = [
+        2 * int(((ts >= start) & (ts <= end))[rank == number].sum()) >= int((rank == number).sum())
+        for number, start, end in zip(ranks, starts, ends, strict=True)
+    ]
+    kept = np.array(inside, dtype=bool)
+    return ranks[kept], starts[kept], ends[kept]
 
 
-def recorded_spans(facts: Facts) -> Spans:
+def recorded_spans(recorded: Spans, work: Work, work_ranks: Array, profiler: Spans) -> Spans:
     """Return the first and the last recorded moment of each rank.
 
-    Recorded are operators, calls, annotations and GPU work; of a trace that is not of several ranks also phases, as
-    functions that mark them may be around all of it. What lies before the profiler's span or after it is cut off. Only
-    GPU work that was launched by then and goes on is time of the program, until it ends.
+    recorded: operators, calls, annotations and GPU work. profiler: see `profiler_spans`. What lies before the span of
+    the profiler or after it is cut off. Only GPU work that was launched by then and goes on is time of the program.
     """
-    slices = facts.slices
-    rows = slices.of(*RECORDED)
-    ts, ts_end = slices.ts[rows], slices.ts_end[rows]
-    if not len(rows):
-        return rows, ts, ts_end
-    ranks, which = np.unique(facts.ranks_of(slices.track[rows]), return_inverse=True)
-    starts, ends = np.full(len(ranks), np.iinfo(np.int64).max), np.zeros(len(ranks), dtype=np.int64)
-    np.minimum.at(starts, which, ts)
-    np.maximum.at(ends, which, ts_end)
-    if not facts.has_ranks:
-        starts = np.minimum(starts, facts.phases.ts.min(initial=starts[0]))
-        ends = np.maximum(ends, facts.phases.ts_end.max(initial=ends[0]))
-    work, work_rank = facts.work, facts.ranks
-    for number, start, end in zip(*facts.profiler_spans, strict=True):
+    ranks, starts, ends = _joined(*recorded)
+    for number, start, end in zip(*profiler, strict=True):
         mine = np.flatnonzero(ranks == number)
-        running = work.ts_end[(work_rank == number) & (work.call_ts <= end)]
+        running = work.ts_end[(work_ranks == number) & (work.call_ts <= end)]
         starts[mine] = np.maximum(starts[mine], start)
         ends[mine] = np.minimum(ends[mine], max(int(end), int(running.max(initial=end))))
-    known = (ranks != NONE) if facts.has_ranks else np.ones(len(ranks), dtype=bool)
-    return ranks[known], starts[known], ends[known]
+    return ranks, starts, ends
+
+
+def _joined(ranks: Array, starts: Array, ends: Array) -> Spans:
+    """Return the first start and the last end of each rank."""
+    distinct, which = np.unique(ranks, return_inverse=True)
+    first, last = np.full(len(distinct), np.iinfo(np.int64).max), np.zeros(len(distinct), dtype=np.int64)
+    np.minimum.at(first, which, starts)
+    np.maximum.at(last, which, ends)
+    return distinct, first, last

@@ -13,7 +13,7 @@ from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.intervals import on_one_line
 from molprof.analysis.facts.overruns import overruns
 from molprof.analysis.facts.recording import Spans, profiler_spans
-from molprof.analysis.facts.slices import Slices, read_slices
+from molprof.analysis.facts.slices import GPU_WORK_NUMBERS, PROFILER, Slices, read_slices
 from molprof.queries import PACKAGE
 
 if TYPE_CHECKING:
@@ -22,6 +22,20 @@ if TYPE_CHECKING:
 _TRACKS = "SELECT id, upid, tid FROM _molprof_thread_track"
 _THREADS = """
 SELECT track.id, thread.upid, thread.tid FROM thread_track AS track JOIN thread USING (utid) ORDER BY track.id
+"""
+# Frames that last until the profiler is stopped.
+_STOPS = """
+SELECT id FROM slice
+WHERE category = 'python_function' AND (
+  name GLOB '*_disable_profiler*' OR name GLOB '*profiler/profiler.py(*): stop_trace'
+  OR name GLOB '*profiler/profiler.py(*): stop'
+)
+ORDER BY id
+"""
+_DEVICE_SYNCS = """
+SELECT id FROM slice
+WHERE category IN ('cuda_runtime', 'cuda_driver') AND name GLOB '*DeviceSynchronize'
+ORDER BY id
 """
 _RANKS = "SELECT track_id, rank FROM molprof_track_rank"
 # Rows of id, start, end, process and thread.
@@ -52,12 +66,19 @@ class Source:
     @cached_property
     def profiler_spans(self) -> Spans:
         """The span of the profiler of each rank, where the file has one."""
-        return profiler_spans(self)
+        slices = self.slices_of_file
+        stops = self.numbers(_STOPS, None)[0] if not len(slices.of(PROFILER)) else np.zeros(0, dtype=np.int64)
+        return profiler_spans(slices, stops, self.ranks_of)
 
     @cached_property
     def overruns(self) -> tuple[Array, Array]:
         """Slices of GPU work that cannot have lasted as long as the file says, and the latest possible end of each."""
-        return overruns(self)
+        slices = self.slices_of_file
+        ids = slices.of(*GPU_WORK_NUMBERS)
+        track = slices.track[ids]
+        is_one = len(np.unique(self.processes(track))) == 1
+        syncs = self.numbers(_DEVICE_SYNCS, None)[0] if is_one else ids[:0]
+        return overruns(slices, (ids, self.own_tracks(track), self.ranks_of(track)), self.profiler_spans, syncs)
 
     @cached_property
     def slices(self) -> Slices:

@@ -1,4 +1,4 @@
-"""Notes on what is not in the file: the ends of the recording, waits for something else, figures that are not to be had."""
+"""Notes on what is not in the file: ends of the recording, waits for something else, figures that are not to be had."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def recording_ends(known: Known) -> Found | None:
         f"{call['name']} {time_text(call['time_ns'])}" for call in long_calls_in(known, gaps.BEFORE, gaps.AFTER)[:3]
     ]
     return Found(
-        f"{', '.join(ends)}: {percent_text((before_ns + after_ns) / recorded_ns)} of the recorded span, which counts for "
-        f"no gain{'; in single calls: ' + ', '.join(calls) if calls else ''}",
+        f"{', '.join(ends)}: {percent_text((before_ns + after_ns) / recorded_ns)} of the recorded span, which "
+        f"counts for no gain{'; in single calls: ' + ', '.join(calls) if calls else ''}",
         {"before_ns": before_ns, "after_ns": after_ns, "recorded_ns": recorded_ns},
     )
 
@@ -57,7 +57,7 @@ def recording_ends(known: Known) -> Found | None:
     id="unknown_waits",
     title="The GPU waits for something that is not recorded",
     fix="Record what it may wait for too: another rank, process or GPU.",
-    explanation="Queued work starts when what it waits for is done. Only a record of that can tell what would be gained.",
+    explanation="Queued work starts when what it waits for is done. Only a record of that tells what can be gained.",
     query="idle_causes",
     needs=("gpu",),
     rests_on=("gpu_work",),
@@ -74,7 +74,9 @@ def unknown_waits(known: Known) -> Found | None:
     syncs, fix = known.facts.long_syncs, ""
     what = "; ".join(f"{IDLE_CAUSES[part.cause]} {time_text(part.time_ns)}" for part in parts)
     if len(syncs.call):
-        what += f"; {counted(len(syncs.call), 'host sync')} outlast{'s' if len(syncs.call) == 1 else ''} all recorded work"
+        what += (
+            f"; {counted(len(syncs.call), 'host sync')} outlast{'s' if len(syncs.call) == 1 else ''} all recorded work"
+        )
         fix = (
             "Rounds of a loop in a graph, and work that a kernel launches, are not in such a file: record with Nsight "
             "Systems (--cuda-graph-trace=node), or without the graph; record other processes that use the GPU."

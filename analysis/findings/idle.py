@@ -129,7 +129,9 @@ def graph_capture(known: Known) -> Found | None:
         f"{time_text(time_ns)}",
         {**graphs, "launches": launches, "idle_ns": time_ns},
         # Mostly there is next to no GPU work between the launches.
-        known.gain(part, "time with nothing queued") if (part := known.scope.idle_part(time_ns)) >= LEAST_GAIN else None,
+        known.gain(part, "time with nothing queued")
+        if (part := known.scope.idle_part(time_ns)) >= LEAST_GAIN
+        else None,
     )
 
 
@@ -186,8 +188,8 @@ def long_calls_in(known: Known, *positions: str) -> list[dict[str, Any]]:
     of_steps=True,
 )
 def long_calls(known: Known) -> Found | None:
-    """Fires where, in gaps longer than 1 ms, the CPU is in single calls of 0.1 ms or more for 2 % of the time, and in no
-    host sync: first calls, which load driver and kernels, or allocations.
+    """Fires where, in gaps longer than 1 ms, the CPU is in single calls of 0.1 ms or more for 2 % of the time, and not
+    in a host sync: first calls, which load driver and kernels, or allocations.
 
     Gain: the time of long gaps, with nothing queued or until the launch took effect, in calls of 0.1 ms or more.
     """
@@ -311,8 +313,8 @@ def device_waits(known: Known) -> Found | None:
         return None
     longest_ns = max(part.longest_ns for part in parts)
     return Found(
-        f"{time_text(time_ns)}, the longest gap {time_text(longest_ns)}, in which work was queued and started only when "
-        "another stream was done",
+        f"{time_text(time_ns)}, the longest gap {time_text(longest_ns)}, in which work was queued and started only "
+        "when another stream was done",
         {"idle_ns": time_ns, "longest_ns": longest_ns},
         known.gain(known.scope.idle_part(time_ns), "gaps with queued work"),
     )

@@ -310,7 +310,9 @@ class Known:
         if self.scope.run is None:
             work = facts.work
             rows = np.flatnonzero(self.scope.stretches.covered(work.ts, work.ts + 1) == 0)
-            for number, time_ns in zip(facts.name_of[rows].tolist(), (work.ts_end - work.ts)[rows].tolist(), strict=True):
+            for number, time_ns in zip(
+                facts.name_of[rows].tolist(), (work.ts_end - work.ts)[rows].tolist(), strict=True
+            ):
                 name = facts.names[number]
                 count, sum_ns = found.get((name.category, name.name), (0, 0))
                 found[name.category, name.name] = count + 1, sum_ns + time_ns
