@@ -7,6 +7,7 @@ A file without that span may have the frame in which the profiler was stopped, w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -14,7 +15,14 @@ import numpy as np
 from molprof.analysis.facts.gaps import Array, Work
 from molprof.analysis.facts.slices import GPU_WORK_NUMBERS, PROFILER, RECORDED, Slices
 
+# Frames that last until the profiler is stopped, innermost first, in its words since torch 1.8.
+_STOPS = re.compile(r"_disable_profiler|profiler/profiler\.py\(\d+\): (stop_trace|stop)$")
 Spans = tuple[Array, Array, Array]  # rank, start and end; of a trace that is not of several ranks one row of rank NONE
+
+
+def stops_profiler(name: str) -> bool:
+    """Whether a Python function lasts until the profiler is stopped, by its name as recorded."""
+    return "profiler" in name and _STOPS.search(name) is not None
 
 
 def profiler_spans(slices: Slices, stops: Array, ranks_of: Callable[[Array], Array]) -> Spans:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.intervals import on_one_line
 from molprof.analysis.facts.overruns import overruns
-from molprof.analysis.facts.recording import Spans, profiler_spans
+from molprof.analysis.facts.recording import Spans, profiler_spans, stops_profiler
 from molprof.analysis.facts.slices import GPU_WORK_NUMBERS, PROFILER, Slices, read_slices
 from molprof.queries import PACKAGE
 
@@ -23,15 +23,7 @@ _TRACKS = "SELECT id, upid, tid FROM _molprof_thread_track"
 _THREADS = """
 SELECT track.id, thread.upid, thread.tid FROM thread_track AS track JOIN thread USING (utid) ORDER BY track.id
 """
-# Frames that last until the profiler is stopped.
-_STOPS = """
-SELECT id FROM slice
-WHERE category = 'python_function' AND (
-  name GLOB '*_disable_profiler*' OR name GLOB '*profiler/profiler.py(*): stop_trace'
-  OR name GLOB '*profiler/profiler.py(*): stop'
-)
-ORDER BY id
-"""
+_FRAMES = "SELECT id, name FROM slice WHERE category = 'python_function' AND name GLOB '*profiler*' ORDER BY id"
 _DEVICE_SYNCS = """
 SELECT id FROM slice
 WHERE category IN ('cuda_runtime', 'cuda_driver') AND name GLOB '*DeviceSynchronize'
@@ -67,7 +59,8 @@ class Source:
     def profiler_spans(self) -> Spans:
         """The span of the profiler of each rank, where the file has one."""
         slices = self.slices_of_file
-        stops = self.numbers(_STOPS, None)[0] if not len(slices.of(PROFILER)) else np.zeros(0, dtype=np.int64)
+        frames = [] if len(slices.of(PROFILER)) else self.rows(_FRAMES, None)
+        stops = np.array([number for number, name in frames if stops_profiler(name)], dtype=np.int64)
         return profiler_spans(slices, stops, self.ranks_of)
 
     @cached_property
