@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from molprof.analysis.figures.model import IDLE_CAUSES, Report
+from molprof.analysis.figures.model import IDLE_CAUSES, Evidence, Report
 from molprof.common.values import count_text, per, percent_text
 
 # A busy share that may be off by more of the time is shown from the least to the most.
 _WIDE_RATIO = 0.05
+# Of fewer steps one without work says little.
+_LEAST_STEPS = 3
 # Below this share of the span the cause does not matter.
 _LEAST_IDLE_RATIO = 0.001
 
@@ -46,11 +48,15 @@ def odd_steps(report: Report) -> str:
         "GPU work"
         for item in report.doubts_on(("steps",))
         for doubt in item.doubts
-        if doubt.check == "steps"
-        and 2 * int(doubt.evidence["steps_without_work"] or 0) >= int(doubt.evidence["steps"] or 0)
+        if doubt.check == "steps" and _are_most(doubt.evidence)
     ]
     said += [finding.evidence.partition(";")[0] for finding in report.findings if finding.id == "one_event"]
     return f"{', and '.join(said)}; " if said else ""
+
+
+def _are_most(steps: Evidence) -> bool:
+    """Whether most of some steps have no GPU work."""
+    return _LEAST_STEPS < int(steps["steps"] or 0) < 2 * int(steps["steps_without_work"] or 0)
 
 
 def largest_cause(report: Report) -> str:

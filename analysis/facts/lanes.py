@@ -23,8 +23,7 @@ def assign_lanes(
     starts_ns: np.ndarray,
     ends_ns: np.ndarray,
     deepest: int = _DEEPEST,
-    giving_way: np.ndarray | None = None,
-    staying: np.ndarray | None = None,
+    kinds: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> np.ndarray:
     """Sets the lane of each slice, int32: 0 for its own track, 1, 2, ... for others; returns those that are too deep.
 
@@ -33,10 +32,11 @@ def assign_lanes(
     lane, where the same rule holds. So the slices that move are those that Perfetto v51 to v56 drops, and those whose
     args it drops.
 
-    Where both are given, a slice of `giving_way` moves in place of one of `staying` that starts in it and outlives it.
+    kinds: whether each event gives way, and whether it stays: one that gives way moves in place of one that stays,
+    starts in it and outlives it.
 
     lanes: of all events; order: positions of the slices, as `time_order` gives them; tracks: int, the track of each
-    event; starts_ns, ends_ns: int64; giving_way, staying: bool.
+    event; starts_ns, ends_ns: int64.
     """
     if not len(order):
         return order
@@ -51,8 +51,8 @@ def assign_lanes(
             if lane == _FEW_LANES:
                 lanes[members] += _first_lanes(starts_ns[members], ends_ns[members], deepest)
                 break
-            kinds = None if giving_way is None or staying is None else (giving_way[members], staying[members])
-            moving, too_deep = _moving(starts_ns[members], ends_ns[members], deepest, kinds)
+            own = kinds and (kinds[0][members], kinds[1][members])
+            moving, too_deep = _moving(starts_ns[members], ends_ns[members], deepest, own)
             deep.append(members[too_deep])
             members = members[moving]
             lane += 1
@@ -102,7 +102,7 @@ def _moving(
 ) -> tuple[list[int], list[int]]:
     """Positions of slices, in track order, that do not fit among the earlier ones that stay; of those, the too deep.
 
-    kinds: whether each gives way, and whether each stays.
+    kinds: see `assign_lanes`.
     """
     moved: list[int] = []
     deep: list[int] = []

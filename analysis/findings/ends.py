@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from molprof.analysis.facts import gaps
-from molprof.analysis.facts.gaps import CAUSES
 from molprof.analysis.figures.model import IDLE_CAUSES, TITLES, Group
-from molprof.analysis.findings.idle import long_calls_in
+from molprof.analysis.findings.idle import begins_waiting, long_calls_in
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.rule import Found, rule
 from molprof.common.values import counted, percent_text, time_text
@@ -48,7 +47,7 @@ def recording_ends(known: Known) -> Found | None:
     ]
     return Found(
         f"{', '.join(ends)}: {percent_text((before_ns + after_ns) / recorded_ns)} of the recorded span, which "
-        f"counts for no gain{'; in single calls: ' + ', '.join(calls) if calls else ''}",
+        f"counts for no gain{'; in single calls: ' + ', '.join(calls) if calls else ''}; to leave it out, record steps alone",
         {"before_ns": before_ns, "after_ns": after_ns, "recorded_ns": recorded_ns},
     )
 
@@ -67,7 +66,9 @@ def unknown_waits(known: Known) -> Found | None:
     """Fires where, for 3 % of the time, queued work does not start, a call is not recorded, or a sync outlasts all
     recorded work.
     """
-    parts = known.summed([part for part in known.idle if part.cause in _WAITS])
+    is_early = begins_waiting(known)
+    causes = ("other_stream", *_WAITS) if is_early else _WAITS
+    parts = known.summed([part for part in known.idle if part.cause in causes])
     time_ns, longest_ns = sum(part.time_ns for part in parts), max((part.longest_ns for part in parts), default=0)
     if not known.scope.devices or known.scope.idle_part(time_ns) < _LEAST_WAITS * known.scope.wall_ratio:
         return None
@@ -81,23 +82,14 @@ def unknown_waits(known: Known) -> Found | None:
             "Rounds of a loop in a graph, and work that a kernel launches, are not in such a file: record with Nsight "
             "Systems (--cuda-graph-trace=node), or without the graph; record other processes that use the GPU."
         )
-    elif known.scope.run is None and longest_ns > 0.5 * time_ns and _late_ns(known) < 0.02 * known.scope.recorded_ns:
-        # The GPU was busy with work from before, of which nothing is recorded.
+    elif is_early:
+        what += "; it waits from the start on, so begin the recording between two steps"
         fix = "Begin the recording between two steps, with nothing queued: what ran before is not in it."
     return Found(
         f"{time_text(time_ns)}, the longest gap {time_text(longest_ns)}: {what}",
         {"idle_ns": time_ns, "longest_ns": longest_ns, "long_syncs": len(syncs.call)},
         fix=fix,
     )
-
-
-def _late_ns(known: Known) -> int:
-    """How long after the start of the recording the longest wait with queued work began, ns."""
-    idle, parts = known.facts.idle, known.facts.parts
-    waits = np.flatnonzero(parts.cause == CAUSES.index("other"))
-    if not len(waits):
-        return 0
-    return int(idle.ts[parts.idle[waits[parts.time_ns[waits].argmax()]]]) - known.facts.span[0]
 
 
 @rule(

@@ -123,10 +123,10 @@ def graph_capture(known: Known) -> Found | None:
     if not graphs["graphs"] or graphs["without_work"] < _LEAST_CAPTURED * launches:
         return None
     time_ns = sum(part.time_ns for part in known.idle if part.cause in HOST_CAUSES)
+    meanwhile = f"; between GPU work nothing was queued for {time_text(time_ns)}" if time_ns else ""
     return Found(
         f"{counted(graphs['graphs'], 'graph')} instantiated; {count_text(graphs['without_work'])} of "
-        f"{counted(launches, 'launch', 'es')} started no work; between GPU work nothing was queued for "
-        f"{time_text(time_ns)}",
+        f"{counted(launches, 'launch', 'es')} started no work{meanwhile}",
         {**graphs, "launches": launches, "idle_ns": time_ns},
         # Mostly there is next to no GPU work between the launches.
         known.gain(part, "time with nothing queued")
@@ -303,10 +303,13 @@ def host_syncs(known: Known) -> Found | None:
     of_steps=True,
 )
 def device_waits(known: Known) -> Found | None:
-    """Fires where queued work does not start until work of another stream has ended, for 3 % of the time.
+    """Fires where queued work does not start until work of another stream has ended, for 3 % of the time, unless most
+    of that is at the start of the recording: what the GPU did then is not recorded.
 
     Gain: those gaps.
     """
+    if begins_waiting(known):
+        return None
     parts = [part for part in known.idle if part.cause == "other_stream"]
     time_ns = sum(part.time_ns for part in parts)
     if not time_ns:
@@ -318,6 +321,23 @@ def device_waits(known: Known) -> Found | None:
         {"idle_ns": time_ns, "longest_ns": longest_ns},
         known.gain(known.scope.idle_part(time_ns), "gaps with queued work"),
     )
+
+
+def begins_waiting(known: Known) -> bool:
+    """Whether the longest wait with queued work begins with the recording of a foreign trace, and is most of it all.
+
+    The GPU was busy with work from before, of which nothing is recorded.
+    """
+    waits = [part for part in known.idle if part.cause in ("other_stream", "other")]
+    longest_ns = max((part.longest_ns for part in waits), default=0)
+    if known.scope.run is not None or longest_ns <= 0.5 * sum(part.time_ns for part in waits):
+        return False
+    idle, parts = known.facts.idle, known.facts.parts
+    rows = np.flatnonzero(
+        np.isin(parts.cause, [gaps.CAUSES.index(part.cause) for part in waits]) & (idle.position[parts.idle] == 0)
+    )
+    start = int(idle.ts[parts.idle[rows[parts.time_ns[rows].argmax()]]])
+    return start - known.facts.span[0] < 0.02 * known.scope.recorded_ns
 
 
 @rule(

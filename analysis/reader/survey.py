@@ -161,9 +161,9 @@ def survey(
     found.lanes = np.zeros(len(starts), dtype=np.int32)
     is_complete = found.has_label(label.phase == "X" for label in found.labels)
     # An annotation that ends in a function moves: else what runs in the rest of that function would not be in it.
-    kinds = (found.has_label(label.category == kind for label in found.labels) for kind in _MOVES_FOR)
+    annotation, function = (found.has_label(label.category == kind for label in found.labels) for kind in _MOVES_FOR)
     order = found.order[is_complete[found.order]]
-    deep = assign_lanes(found.lanes, order, found.tracks, starts, ends, giving_way=next(kinds), staying=next(kinds))
+    deep = assign_lanes(found.lanes, order, found.tracks, starts, ends, kinds=(annotation, function))
     if len(deep):
         is_host = found.has_label(label.category in _HOST_CATEGORIES for label in found.labels)
         found.deep_events = len(np.unique(deep[is_host[deep]]))
