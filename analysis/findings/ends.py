@@ -47,7 +47,8 @@ def recording_ends(known: Known) -> Found | None:
     ]
     return Found(
         f"{', '.join(ends)}: {percent_text((before_ns + after_ns) / recorded_ns)} of the recorded span, which "
-        f"counts for no gain{'; in single calls: ' + ', '.join(calls) if calls else ''}; to leave it out, record steps alone",
+        f"counts for no gain{'; in single calls: ' + ', '.join(calls) if calls else ''}; to leave it out, record steps "
+        "alone",
         {"before_ns": before_ns, "after_ns": after_ns, "recorded_ns": recorded_ns},
     )
 
