@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from molprof.analysis.figures.model import IDLE_CAUSES, Evidence, Report
+from molprof.analysis.figures.model import IDLE_CAUSES, Evidence, Group, Report
 from molprof.common.values import count_text, per, percent_text
 
 # A busy share that may be off by more of the time is shown from the least to the most.
 _WIDE_RATIO = 0.05
 # Of fewer steps one without work says little.
 _LEAST_STEPS = 3
+_OF_STEPS: tuple[Group, ...] = ("steps",)
 # Below this share of the span the cause does not matter.
 _LEAST_IDLE_RATIO = 0.001
 
@@ -46,7 +47,7 @@ def odd_steps(report: Report) -> str:
     said = [
         f"{count_text(doubt.evidence['steps_without_work'])} of {count_text(doubt.evidence['steps'])} steps have no "
         "GPU work"
-        for item in report.doubts_on(("steps",))
+        for item in report.doubts_on(_OF_STEPS)
         for doubt in item.doubts
         if doubt.check == "steps" and _are_most(doubt.evidence)
     ]

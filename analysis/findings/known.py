@@ -224,10 +224,10 @@ class Known:
         base_ns: float = recorded_ns
         wall_ratio = 1.0
         if run is None:
-            work = self.facts.work
-            if int(work.ts.min(initial=starts[0])) < starts[0] or int(work.ts_end.max(initial=ends[0])) > ends[0]:
+            gpu = self.facts.work
+            if int(gpu.ts.min(initial=starts[0])) < starts[0] or int(gpu.ts_end.max(initial=ends[0])) > ends[0]:
                 keys = np.arange(len(devices))
-                busy_ns = int(Coverage(work.device, work.ts, work.ts_end).covered(keys, starts[0], ends[0]).sum())
+                busy_ns = int(Coverage(gpu.device, gpu.ts, gpu.ts_end).covered(keys, starts[0], ends[0]).sum())
         else:
             work = self.frame(_WORK)
             masks = [work["device"] == device for device in set(work["device"].tolist())]
@@ -306,7 +306,8 @@ class Known:
     @cached_property
     def outside(self) -> dict[tuple[str, str], tuple[int, int]]:
         """Count and time of the work that a foreign trace has outside the recorded span, by category and name."""
-        facts, found = self.facts, {}
+        facts = self.facts
+        found: dict[tuple[str, str], tuple[int, int]] = {}
         if self.scope.run is None:
             work = facts.work
             rows = np.flatnonzero(self.scope.stretches.covered(work.ts, work.ts + 1) == 0)
