@@ -8,6 +8,8 @@
 --   FROM molprof_stream_overlap
 --   ORDER BY overlap_ns DESC;
 
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
 -- Streams with overlaps, the most overlapping time first. Work without a stream number is left out.
 CREATE PERFETTO VIEW molprof_stream_overlap(
   -- Device number as text.
@@ -36,3 +38,27 @@ SELECT
 FROM _molprof_fact_stream
 WHERE overlaps > 0 AND stream IS NOT NULL
 ORDER BY overlap_ns DESC, device, stream;
+
+-- GPU work that cannot have lasted as long as the file says: it runs over the next work of its stream, and beyond a
+-- device sync that waited for it or the end of the recording; or it has no next and takes longer than the recording.
+CREATE PERFETTO VIEW molprof_overrun(
+  -- The slice.
+  id JOINID(slice.id),
+  -- Device number as text.
+  device STRING,
+  -- kernel, gpu_memcpy or gpu_memset.
+  category STRING,
+  -- Until the next work of its stream starts, or the recording ends: what figures have as its time, ns.
+  dur DURATION,
+  -- As the file has it, ns.
+  recorded_ns DURATION
+) AS
+SELECT
+  overrun.id,
+  work.device,
+  work.category,
+  overrun.dur,
+  overrun.recorded_ns
+FROM _molprof_fact_overrun AS overrun
+JOIN _molprof_work AS work USING (id)
+ORDER BY overrun.id;

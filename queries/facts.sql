@@ -317,6 +317,18 @@ SELECT
 FROM _molprof_fact
 WHERE fact = 'phase_bound';
 
+CREATE PERFETTO TABLE _molprof_fact_overrun(
+  id JOINID(slice.id),
+  dur DURATION,
+  recorded_ns DURATION
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
+  EXTRACT_ARG(arg_set_id, 'args.dur') AS dur,
+  EXTRACT_ARG(arg_set_id, 'args.recorded_ns') AS recorded_ns
+FROM _molprof_fact
+WHERE fact = 'overrun';
+
 CREATE PERFETTO TABLE _molprof_fact_work_total(
   name_id LONG,
   category STRING,
@@ -740,6 +752,16 @@ SELECT
   EXTRACT_ARG(arg_set_id, 'args.outside_ns') AS outside_ns
 FROM _molprof_fact
 WHERE fact = 'missing_time';
+
+CREATE PERFETTO TABLE _molprof_fact_long_sync(
+  id JOINID(slice.id),
+  dur DURATION
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
+  EXTRACT_ARG(arg_set_id, 'args.dur') AS dur
+FROM _molprof_fact
+WHERE fact = 'long_sync';
 
 CREATE PERFETTO TABLE _molprof_fact_missing_call(
   place STRING,

@@ -25,8 +25,8 @@ CREATE PERFETTO TABLE _molprof_work(
 SELECT
   slice.id,
   slice.ts,
-  slice.dur,
-  slice.ts + IIF(slice.dur > 0, slice.dur, 0) AS ts_end,
+  IFNULL(overrun.dur, slice.dur) AS dur,
+  slice.ts + MAX(0, IFNULL(overrun.dur, slice.dur)) AS ts_end,
   slice.category,
   _molprof_device!(slice.track_id, slice.arg_set_id) AS device,
   EXTRACT_ARG(slice.arg_set_id, 'args.stream') AS stream,
@@ -42,6 +42,7 @@ SELECT
   work.call_id
 FROM _molprof_fact_work AS work
 CROSS JOIN slice
+LEFT JOIN _molprof_fact_overrun AS overrun ON overrun.id = slice.id
 WHERE slice.id = work.id;
 
 -- The engine searches for work by its call.
@@ -59,7 +60,7 @@ CREATE PERFETTO VIEW molprof_gpu_work(
   id JOINID(slice.id),
   -- Start, ns since the trace's earliest event.
   ts TIMESTAMP,
-  -- Time on the device, ns.
+  -- Time on the device, ns; of work that cannot have lasted as long as the file says, until its latest possible end.
   dur DURATION,
   -- Name as recorded; '(no name)' for an empty or missing one.
   name STRING,

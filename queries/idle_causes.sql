@@ -32,7 +32,8 @@
 -- short ("pauses below 5 µs"): work was queued when the gap began, or its call is not recorded, and the gap is below
 -- 5000 ns: the device's time between two pieces of work.
 --
--- not_recorded ("call not recorded"): the call of the work that ends the gap is not recorded, so the queue is not known.
+-- not_recorded ("not recorded"): the call of the work that ends the gap is not recorded, so the queue is not known; or the
+-- thread is in a host sync that goes on 100000 ns or more after all recorded work, so what ran until then is not known.
 --
 -- other_stream ("waiting for another stream"): the work that ends the gap was called before the gap began, while work of
 -- other streams alone ran last, and it starts at most 100000 ns after that. In a gap no stream of the device runs: what is

@@ -1,9 +1,8 @@
 -- Where in the program the CPU was in long gaps, in which a device had nothing queued.
 --
--- Gaps of molprof.idle_causes longer than 1 ms, and the time before the first and after the last work of a device; without
--- GPU work the time in which no thread is in an operator, on the one with most time in them. The innermost slice counts,
--- with the operator, function and modules around it (molprof.call_places). Functions are recorded with Python stacks only,
--- which molprof query reads with --stacks.
+-- Gaps of molprof.idle_causes longer than 1 ms; without GPU work the time in which no thread is in an operator, on the one
+-- with most time in them. The innermost slice counts, with the operator, function and modules around it
+-- (molprof.call_places). Functions are recorded with Python stacks only, which molprof query reads with --stacks.
 --
 -- Example:
 --   SELECT place.source, place.operator, place.annotation, idle.count, idle.time_ns

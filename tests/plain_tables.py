@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import plain_ends
 import plain_facts as plain
 from plain_facts import Call, Lane, Piece
 
@@ -51,6 +52,8 @@ class PlainTrace:
             own.setdefault((thread[0], thread[1]), track)
         self.own_track = own
         self.ranks = dict(ask(engine, "SELECT track_id, rank FROM molprof_track_rank", "process_ranks"))
+        for number, end in plain_ends.overruns(self).items():
+            self.slices[number] = self.slices[number]._replace(end=end)
 
     @cached_property
     def calls(self) -> dict[int, Call]:
@@ -116,7 +119,8 @@ class PlainTrace:
                 spans[self.ranks.get(one.track)].append((one.ts, one.end))
         if spans and not self.ranks:
             spans[None] += [row[2:4] for row in self.phases]
-        return {rank: (min(span)[0], max(end for _, end in span)) for rank, span in spans.items()}
+        found = {rank: (min(span)[0], max(end for _, end in span)) for rank, span in spans.items()}
+        return plain_ends.within_profiler(self, found)
 
     @cached_property
     def classes(self) -> dict[tuple[str, str], str]:
@@ -129,7 +133,7 @@ class PlainTrace:
 
     @cached_property
     def parts(self) -> list[dict[str, int]]:
-        return plain.idle_parts(self.idle, self.work, self.host)
+        return plain_ends.with_unknown(self, plain.idle_parts(self.idle, self.work, self.host))
 
     def placed(self, ids: Iterable[int], lanes: list[Lane]) -> dict[int, int]:
         """Of slices that began in a lane, its id."""

@@ -177,7 +177,7 @@ def test_places_of_findings_are_those_of_sql(name: str) -> None:
         for sql, sums in zip((_WORK, _IDLE), found, strict=True):
             columns = {name: column.tolist() for name, column in engine.query(sql).items()}
             assert sums == added(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-            assert any(sums[0])
+            assert any(sums[0]) or (sql, name) == (_IDLE, "pairs/h100_vit_base")  # which has no gap of 1 ms
 
 
 def test_a_tree_by_module(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import FIGURES
-from molprof.analysis.figures.figure import Figure
+from molprof.analysis.figures.figure import Figure, evidence_of
 from molprof.analysis.figures.labels import run_labels
 from molprof.analysis.figures.model import Bound, Certified
 from molprof.analysis.figures.run_model import Run, StepTime
@@ -154,9 +154,14 @@ def report_figures(reports: Reports) -> Section:
     return _section(columns, _worded(rows, reports), notes)
 
 
+def _is_had(figure: Figure, report: Report) -> bool:
+    """Whether it has a value other than 0, and no check says that it is not to be had."""
+    return bool(figure.value(report)) and evidence_of(figure, report).verdict != "not_to_be_had"
+
+
 def main_figures(report: Report) -> Section:
     """Those of the first screen, under few headings, and how exact they are."""
-    found = (next((figure for id_ in ids if (figure := _BY_ID[id_]).value(report)), None) for ids in _FIRST)
+    found = (next((figure for id_ in ids if _is_had(figure := _BY_ID[id_], report)), None) for ids in _FIRST)
     shown = _worded(((figure, None) for figure in found if figure is not None), reports_of(report))[:_MOST_FIRST]
     texts: dict[str, list[str]] = {}
     for figure, _ in shown:

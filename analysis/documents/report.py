@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -21,6 +20,7 @@ from molprof.analysis.documents.figures import (
     settings_section,
 )
 from molprof.analysis.documents.findings import best_findings, findings_section, next_commands
+from molprof.analysis.documents.limits import busy_text, largest_cause, lost_times, odd_steps
 from molprof.analysis.documents.plots import PLOTS, plot_section
 from molprof.analysis.documents.program import (
     processors_section,
@@ -43,8 +43,6 @@ from molprof.common.values import count_text, counted, number_text, per, percent
 _TITLES = {"gpu_ns": "GPU time", "own_ns": "self time", "mean_gpu_ns": "mean GPU time"}
 # Tables whose rows are told apart by two columns.
 _TWO_KEYS = ("steps", "step_latency", "idle_causes", "host_syncs", "graph_positions")
-# Below this share of the span the cause does not matter.
-_LEAST_IDLE_RATIO = 0.001
 # Below this share of a phase host syncs are not worth a word.
 _LEAST_WAITING_RATIO = 0.1
 # In captions of plots.
@@ -421,9 +419,14 @@ def _trace(report: Report) -> str:
         return f"{label} recorded {launches}, but no GPU work."
     if not busy_ns:
         return f"{label} recorded {launches}; how long the GPU's work took is not recorded."
+    if (reason := lost_times(report)) is not None:
+        recorded = (
+            f"{counted(counts.launches + counts.graph_launches, 'launch', 'es')}, {counted(counts.kernels, 'kernel')}"
+        )
+        return f"{label} recorded {recorded}; how long the GPU was busy is not to be had: {reason}."
     gpus = f"{len(devices)} GPUs together were" if len(devices) > 1 else "the GPU was"
-    busy = f"busy for {percent_text(per(busy_ns, span_ns))} of {time_text(span_ns)}, first work to last"
-    return f"{label}: {gpus} {busy}{_largest_class(report)}{_largest_cause(report)}."
+    busy = f"busy for {busy_text(report, busy_ns, span_ns)} of {time_text(span_ns)}, first work to last"
+    return f"{label}: {odd_steps(report)}{gpus} {busy}{_largest_class(report)}{largest_cause(report)}."
 
 
 def _largest_class(report: Report) -> str:
@@ -435,16 +438,3 @@ def _largest_class(report: Report) -> str:
     if not isinstance(ratio, float):
         return f"; largest kernel class: {row['class']}"
     return f"; {percent_text(ratio)} of GPU time is {row['class']}"
-
-
-def _largest_cause(report: Report) -> str:
-    idle_ns = sum(device.idle_ns for device in report.devices.values())
-    span_ns = sum(device.span_ns for device in report.devices.values())
-    times: Counter[str] = Counter()
-    for row in report.table("idle_causes").to_json():
-        if isinstance(row["time_ns"], int):
-            times[str(row["cause"])] += row["time_ns"]
-    if not times or idle_ns < _LEAST_IDLE_RATIO * span_ns:
-        return ""
-    cause = max(times, key=lambda name: (times[name], name))
-    return f"; main cause of idle time: {IDLE_CAUSES.get(cause, cause)} ({percent_text(times[cause] / idle_ns)})"

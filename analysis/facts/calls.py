@@ -106,7 +106,7 @@ class CallFacts(Source):
         name_of = np.array([names.setdefault(name, len(names)) for _, name in gpu.labels], dtype=np.int64)
         track = slices.track[ids]
         return Calls(
-            ids, slices.ts[ids], slices.ts_end[ids], track, self._own_tracks(track), gpu.number[is_call],
+            ids, slices.ts[ids], slices.ts_end[ids], track, self.own_tracks(track), gpu.number[is_call],
             name_of[gpu.label[is_call]], tuple(names),
         )  # fmt: skip
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from molprof.analysis.facts import gaps
+from molprof.analysis.facts import gaps, syncs
 from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.intervals import Coverage, distinct_of, shared
 from molprof.analysis.facts.marks import MarkFacts
 from molprof.analysis.facts.nesting import Nesting
 from molprof.analysis.facts.phases import Phases, innermost
+from molprof.analysis.facts.recording import recorded_spans
 from molprof.analysis.facts.slices import COMPILED, DATA, DRIVER, OPERATOR, RECORDED, RUNTIME
 from molprof.analysis.facts.source import Lanes, looked_up
 from molprof.analysis.facts.step_lanes import lanes_of
@@ -38,23 +39,17 @@ class Facts(MarkFacts):
 
     @cached_property
     def recorded(self) -> tuple[Array, Array, Array]:
-        """Rank, first and last recorded moment; one row of rank NONE where the trace is not of several ranks.
-
-        Recorded are operators, calls, annotations and GPU work; of a trace that is not of several ranks also phases,
-        as functions that mark them may be around all of it.
-        """
+        """Rank, first and last recorded moment; one row of rank NONE where the trace is not of several ranks."""
         rows = self.slices.of(*RECORDED)
-        ts, ts_end = self.slices.ts[rows], self.slices.ts_end[rows]
         if not len(rows):
-            return rows, ts, ts_end
-        if not self._track_ranks:
-            first, last = np.append(self.phases.ts, ts).min(), np.append(self.phases.ts_end, ts_end).max()
-            return np.array([NONE]), np.array([first]), np.array([last])
-        ranks, which = np.unique(self.ranks_of(self.slices.track[rows]), return_inverse=True)
-        starts, ends = np.full(len(ranks), np.iinfo(np.int64).max), np.zeros(len(ranks), dtype=np.int64)
-        np.minimum.at(starts, which, ts)
-        np.maximum.at(ends, which, ts_end)
-        known = ranks != NONE
+            return rows, rows, rows
+        ts, ts_end, ranks = self.slices.ts[rows], self.slices.ts_end[rows], self.ranks_of(self.slices.track[rows])
+        if not self.has_ranks:  # functions that mark phases may be around all of it
+            phases = self.phases
+            ts, ts_end = np.append(ts, phases.ts), np.append(ts_end, phases.ts_end)
+            ranks = np.full(len(ts), NONE)
+        ranks, starts, ends = recorded_spans((ranks, ts, ts_end), self.work, self.ranks, self.profiler_spans)
+        known = (ranks != NONE) | (not self.has_ranks)
         return ranks[known], starts[known], ends[known]
 
     @cached_property
@@ -104,13 +99,13 @@ class Facts(MarkFacts):
 
     @cached_property
     def long_waits(self) -> gaps.Windows:
-        """The part of long gaps, and of the ends, in which nothing is queued, each with the thread that is waited for.
+        """The part of long gaps in which nothing is queued, each with the thread that is waited for.
 
         Without GPU work the time in which no thread is in an operator, on the thread with most time in them.
         """
         if len(self.work.id):
             windows = self.windows
-            some = self.idle.is_long[windows.idle]
+            some = self.idle.is_long[windows.idle] & (self.idle.position[windows.idle] == 0)
             return gaps.Windows(*(getattr(windows, name)[some] for name in gaps.Windows.__struct_fields__))
         rows = self.slices.of(OPERATOR)
         if not len(rows):
@@ -279,7 +274,18 @@ class Facts(MarkFacts):
     @cached_property
     def parts(self) -> gaps.Parts:
         """Idle time by cause."""
-        return gaps.idle_parts(self.work, self.idle, self.windows, self.waited, self.host)
+        parts = gaps.idle_parts(self.work, self.idle, self.windows, self.waited, self.host)
+        if not len(self.long_syncs.call):
+            return parts
+        devices, first = np.unique(self.work.device, return_index=True)
+        return syncs.not_recorded(parts, self.idle, self.long_syncs.windows(devices, self.ranks[first]))
+
+    @cached_property
+    def long_syncs(self) -> syncs.LongSyncs:
+        """Host syncs that last longer than all recorded work that they can have waited for."""
+        calls, sync = self.calls, np.sort(self.syncs)
+        spans = calls.ts[sync], calls.ts_end[sync]
+        return syncs.long_syncs(self.work, self.ranks, sync, self.ranks_of(calls.track[sync]), spans)
 
     @cached_property
     def _masks(self) -> tuple[Array, Array, Array]:

@@ -23,6 +23,7 @@ def assign_lanes(
     starts_ns: np.ndarray,
     ends_ns: np.ndarray,
     deepest: int = _DEEPEST,
+    kinds: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> np.ndarray:
     """Sets the lane of each slice, int32: 0 for its own track, 1, 2, ... for others; returns those that are too deep.
 
@@ -30,6 +31,9 @@ def assign_lanes(
     longer first, a slice that would outlive the one it started in, or that has `deepest` around it, moves to the next
     lane, where the same rule holds. So the slices that move are those that Perfetto v51 to v56 drops, and those whose
     args it drops.
+
+    kinds: whether each event gives way, and whether it stays: one that gives way moves in place of one that stays,
+    starts in it and outlives it.
 
     lanes: of all events; order: positions of the slices, as `time_order` gives them; tracks: int, the track of each
     event; starts_ns, ends_ns: int64.
@@ -47,7 +51,8 @@ def assign_lanes(
             if lane == _FEW_LANES:
                 lanes[members] += _first_lanes(starts_ns[members], ends_ns[members], deepest)
                 break
-            moving, too_deep = _moving(starts_ns[members], ends_ns[members], deepest)
+            own = kinds and (kinds[0][members], kinds[1][members])
+            moving, too_deep = _moving(starts_ns[members], ends_ns[members], deepest, own)
             deep.append(members[too_deep])
             members = members[moving]
             lane += 1
@@ -92,17 +97,28 @@ def _flat(starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int) -> bool:
     return bool(is_shallow and np.array_equal(started[by_end] + 1, ended))
 
 
-def _moving(starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int) -> tuple[list[int], list[int]]:
-    """Positions of slices, in track order, that do not fit among the earlier ones that stay; of those, the too deep."""
+def _moving(
+    starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int, kinds: tuple[np.ndarray, np.ndarray] | None = None
+) -> tuple[list[int], list[int]]:
+    """Positions of slices, in track order, that do not fit among the earlier ones that stay; of those, the too deep.
+
+    kinds: see `assign_lanes`.
+    """
     moved: list[int] = []
     deep: list[int] = []
     if _flat(starts_ns, ends_ns, deepest):
         return moved, deep
     open_ends: list[int] = []
+    open_at: list[int] = []  # their positions
+    gives_way, stays = (kind.tolist() for kind in kinds) if kinds is not None and kinds[0].any() else ([], [])
     starts, ends = _doubled(starts_ns, ends_ns)
     for position, (start, end) in enumerate(zip(starts, ends, strict=True)):
         while open_ends and open_ends[-1] <= start:
             open_ends.pop()
+            open_at.pop()
+        while stays and stays[position] and open_ends and end > open_ends[-1] and gives_way[open_at[-1]]:
+            open_ends.pop()
+            moved.append(open_at.pop())
         if open_ends and end > open_ends[-1]:
             moved.append(position)
         elif len(open_ends) == deepest:
@@ -110,7 +126,8 @@ def _moving(starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int) -> tuple[l
             deep.append(position)
         else:
             open_ends.append(end)
-    return moved, deep
+            open_at.append(position)
+    return sorted(moved), deep
 
 
 def _first_lanes(starts_ns: np.ndarray, ends_ns: np.ndarray, deepest: int) -> np.ndarray:

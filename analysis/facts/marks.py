@@ -111,4 +111,4 @@ class MarkFacts(WorkFacts):
     def on_threads(self, ids: Array) -> loops.ThreadSlices:
         """Return slices by the track of their thread."""
         slices = self.slices
-        return loops.ThreadSlices(ids, self._own_tracks(slices.track[ids]), slices.ts[ids], slices.ts_end[ids])
+        return loops.ThreadSlices(ids, self.own_tracks(slices.track[ids]), slices.ts[ids], slices.ts_end[ids])

@@ -1,4 +1,4 @@
-"""Launches whose GPU work is not recorded, and GPU work whose call is not recorded."""
+"""Launches whose GPU work is not recorded, GPU work whose call is not recorded, and syncs that wait for neither."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.gpu_slices import NO_NUMBER
 from molprof.analysis.facts.intervals import Coverage, on_one_line
 from molprof.analysis.facts.patterns import Glob
-from molprof.analysis.facts.slices import KERNEL, RECORDED
+from molprof.analysis.facts.slices import KERNEL
 
 if TYPE_CHECKING:
     from molprof.analysis.facts.facts import Facts
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 START, MIDDLE, END, ALL = "start", "middle", "end", "all"
 LATER, UNNUMBERED = "later", "unnumbered"
 _BEGINS, _ENDS = Glob("*StreamBeginCapture*"), Glob("*StreamEndCapture*")
+SYNC = "sync"
 
 
 def captured_launches(facts: Facts) -> Array:
@@ -76,23 +77,47 @@ def missing_work(facts: Facts) -> list[tuple[str, int, int, int, int]]:
 
 
 def missing_time(facts: Facts) -> list[tuple[str, str | None, int, int]]:
-    """Return the idle time of devices since launches whose work is not recorded.
+    """Return the idle time of devices that work without a record may have taken; no time is in two rows.
 
-    Rows of: place of the launches, device, time between its work, time before and after, ns.
+    Rows of: place of the launches without work, or SYNC; device, time between its work, time before and after, ns. That
+    of launches is all time since the first of the place; that of syncs, all time for which they outlast recorded work.
     """
-    places, work = missing_work(facts), facts.work
-    if not places or not len(work.id):
+    work = facts.work
+    if not len(work.id):
         return []
-    trace_end = int(facts.slices.ts_end[facts.slices.of(*RECORDED)].max())
-    idle = Coverage(work.device[facts.gaps.next], facts.gaps.ts, facts.gaps.ts_end)
+    places, syncs = missing_work(facts), facts.long_syncs
+    if not places and not len(syncs.call):
+        return []
     # Work stands in order of device and start.
     devices, begins = np.unique(work.device, return_index=True)
     ts, ts_end = work.ts[begins], np.maximum.reduceat(work.ts_end, begins)
+    until = np.full(len(devices), max(facts.span[1], int(ts_end.max())))
+    idle = Coverage(
+        np.concatenate([work.device[facts.gaps.next], devices, devices]),
+        np.concatenate([facts.gaps.ts, np.minimum(facts.span[0], ts), ts_end]),
+        np.concatenate([facts.gaps.ts_end, ts, np.maximum(until, ts_end)]),
+    )
     found: list[tuple[str, str | None, int, int]] = []
+
+    def add(place: str, key: Array, start: Array, end: Array) -> None:
+        """Add the idle time in windows of devices, none of which overlaps another one of its device."""
+        inside, outside = (np.zeros(len(devices), dtype=np.int64) for _ in range(2))
+        first, last = ts[key], ts_end[key]
+        between = np.minimum(np.maximum(start, first), last), np.minimum(np.maximum(end, first), last)
+        np.add.at(inside, key, idle.covered(key, *between))
+        np.add.at(outside, key, idle.covered(key, start, end))
+        rows = zip(facts.devices, inside.tolist(), (outside - inside).tolist(), strict=True)
+        found.extend((place, *row) for row in rows)
+
+    # The places stand in order of their first launch: what begins later lies in what was before.
     for place, _, _, first, _ in places:
-        inside = idle.covered(devices, np.minimum(first, ts_end), ts_end)
-        outside = np.maximum(0, ts - first) + np.maximum(0, trace_end - np.maximum(ts_end, first))
-        found += [(place, *row) for row in zip(facts.devices, inside.tolist(), outside.tolist(), strict=True)]
+        start = np.minimum(first, until)
+        add(place, devices, start, until)
+        until = start
+    if len(syncs.call):
+        waits = syncs.windows(devices, facts.ranks[begins])
+        start, end = np.minimum(waits.starts, until[waits.keys]), np.minimum(waits.ends, until[waits.keys])
+        add(SYNC, waits.keys, start, end)
     return found
 
 

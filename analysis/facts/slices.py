@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 # Categories by number; 0 is any other.
-CATEGORIES = ("", "cpu_op", *GPU_CALLS, *GPU_WORK, "user_annotation", "cpu_instant_event")
+CATEGORIES = ("", "cpu_op", *GPU_CALLS, *GPU_WORK, "user_annotation", "cpu_instant_event", "Trace")
 OPERATOR, RUNTIME, DRIVER, KERNEL = range(1, 5)
-INSTANT = CATEGORIES.index("cpu_instant_event")
+INSTANT, PROFILER = map(CATEGORIES.index, ("cpu_instant_event", "Trace"))
 # Those whose slices make the recorded span.
 RECORDED = range(1, INSTANT)
-_WORK = tuple(CATEGORIES.index(category) for category in GPU_WORK)
+GPU_WORK_NUMBERS = tuple(CATEGORIES.index(category) for category in GPU_WORK)
 # Annotations, and what is recorded as an operator, in which Python runs: code that torch.compile made, data loaders.
 _COMPILED_NAMES = re.compile(
     r"Torch-Compiled Region|(autograd::engine::evaluate_function: )?CompiledFunction|## Call CompiledFxGraph"
@@ -34,7 +34,7 @@ _COMPILED_NAMES = re.compile(
 )
 _DATA_NAMES = re.compile(r"(?i).*data.?load")
 NO_REGION, COMPILED, DATA = range(3)
-_LINKED = (RUNTIME, DRIVER, *_WORK)
+_LINKED = (RUNTIME, DRIVER, *GPU_WORK_NUMBERS)
 _HOST = (OPERATOR, RUNTIME, DRIVER)
 _SAMPLES = 64
 _CASES = " ".join(f"WHEN '{category}' THEN {number}" for number, category in enumerate(CATEGORIES) if category)
@@ -115,7 +115,7 @@ def read_slices(engine: TraceProcessor) -> Slices:
     name = np.array(
         [
             names.setdefault(label, len(names)) if is_work else -1
-            for label, is_work in zip(fed.labels, np.isin(category, _WORK).tolist(), strict=True)
+            for label, is_work in zip(fed.labels, np.isin(category, GPU_WORK_NUMBERS).tolist(), strict=True)
         ],
         dtype=np.int32,
     )

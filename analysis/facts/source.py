@@ -7,10 +7,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.intervals import last_begun
-from molprof.analysis.facts.slices import Slices, read_slices
+from molprof.analysis.facts.overruns import overruns
+from molprof.analysis.facts.recording import Spans, profiler_spans, stops_profiler
+from molprof.analysis.facts.slices import GPU_WORK_NUMBERS, PROFILER, Slices, read_slices
 from molprof.queries import PACKAGE
 
 if TYPE_CHECKING:
@@ -19,6 +22,12 @@ if TYPE_CHECKING:
 _TRACKS = "SELECT id, upid, tid FROM _molprof_thread_track"
 _THREADS = """
 SELECT track.id, thread.upid, thread.tid FROM thread_track AS track JOIN thread USING (utid) ORDER BY track.id
+"""
+_FRAMES = "SELECT id, name FROM slice WHERE category = 'python_function' AND name GLOB '*profiler*' ORDER BY id"
+_DEVICE_SYNCS = """
+SELECT id FROM slice
+WHERE category IN ('cuda_runtime', 'cuda_driver') AND name GLOB '*DeviceSynchronize'
+ORDER BY id
 """
 _RANKS = "SELECT track_id, rank FROM molprof_track_rank"
 # Id, start, end, process and thread.
@@ -43,13 +52,46 @@ class Source:
         self._engine = engine
 
     @cached_property
-    def slices(self) -> Slices:
-        """All slices by id."""
+    def slices_of_file(self) -> Slices:
+        """All slices by id, as the file has them."""
         return read_slices(self._engine)
+
+    @cached_property
+    def profiler_spans(self) -> Spans:
+        """The span of the profiler of each rank, where the file has one."""
+        slices = self.slices_of_file
+        frames = [] if len(slices.of(PROFILER)) else self.rows(_FRAMES, None)
+        stops = np.array([number for number, name in frames if stops_profiler(name)], dtype=np.int64)
+        return profiler_spans(slices, stops, self.ranks_of)
+
+    @cached_property
+    def overruns(self) -> tuple[Array, Array]:
+        """Slices of GPU work that cannot have lasted as long as the file says, and the latest possible end of each."""
+        slices = self.slices_of_file
+        ids = slices.of(*GPU_WORK_NUMBERS)
+        track = slices.track[ids]
+        is_one = len(np.unique(self.processes(track))) == 1
+        syncs = self.numbers(_DEVICE_SYNCS, None)[0] if is_one else ids[:0]
+        return overruns(slices, (ids, self.own_tracks(track), self.ranks_of(track)), self.profiler_spans, syncs)
+
+    @cached_property
+    def slices(self) -> Slices:
+        """All slices by id; GPU work that cannot have lasted as long as the file says ends at the latest possible."""
+        ids, ends = self.overruns
+        if not len(ids):
+            return self.slices_of_file
+        ts_end = self.slices_of_file.ts_end.copy()
+        ts_end[ids] = ends
+        return replace(self.slices_of_file, ts_end=ts_end)
 
     @cached_property
     def _track_ranks(self) -> dict[int, int]:
         return dict(self.rows(_RANKS, "process_ranks"))
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether the trace is of several ranks."""
+        return bool(self._track_ranks)
 
     def ranks_of(self, tracks: Array) -> Array:
         """The rank of each track; NONE where it has none."""
@@ -74,7 +116,7 @@ class Source:
         """Return the process of the thread of each track; NONE where it has none."""
         return looked_up(tracks, {track: upid for track, upid, _ in self._tracks if upid is not None})
 
-    def _own_tracks(self, tracks: Array) -> Array:
+    def own_tracks(self, tracks: Array) -> Array:
         """Return the track of the thread whose slices each track holds; NONE where it has none."""
         own = {track: self._threads.get((upid, tid), NONE) for track, upid, tid in self._tracks}
         return looked_up(tracks, own)
@@ -92,7 +134,7 @@ class Source:
             chosen = [lane for lane in lanes if (lane[4] is not None) == is_thread]
             if not chosen:
                 continue
-            key = self._own_tracks(track) if is_thread else self.processes(track)
+            key = self.own_tracks(track) if is_thread else self.processes(track)
             lane_key = np.array([self._threads.get(lane[3:], NONE) if is_thread else lane[3] for lane in chosen])
             lane_id, ts, ts_end = (np.array([lane[column] for lane in chosen], dtype=np.int64) for column in range(3))
             order = np.lexsort((ts, lane_key))

@@ -30,7 +30,7 @@ IDLE_CAUSES = {
     "cpu_outside": "CPU outside operators",
     "launching": "launch under way",
     "short": "pauses below 5 µs",
-    "not_recorded": "call not recorded",
+    "not_recorded": "not recorded",
     "other_stream": "waiting for another stream",
     "other": "queued work not started",
 }

@@ -20,6 +20,7 @@ _SUBJECTS = (
     "cpu",
     "processor",
     "run",
+    "ends",
 )
 _MODULES = [import_module(f"{__name__}.{name}") for name in _SUBJECTS]
 RULES = tuple(item for module in _MODULES for item in vars(module).values() if isinstance(item, Rule))

@@ -95,9 +95,11 @@ def _calls(known: Known, index: np.ndarray, counts: np.ndarray | int, times: np.
 def of_drained_gaps(known: Known) -> tuple[list[Row], int]:
     """The host syncs in which gaps began, with the time of the gaps; and the time of the syncs, ns.
 
-    While the CPU was in a sync it could queue nothing before the GPU had caught up.
+    While the CPU was in a sync it could queue nothing before the GPU had caught up. Left out are syncs that outlast all
+    recorded work: what ran meanwhile is not known.
     """
-    calls, idle, syncs = known.facts.calls, known.facts.idle, np.sort(known.facts.syncs)
+    calls, idle = known.facts.calls, known.facts.idle
+    syncs = np.setdiff1d(known.facts.syncs, known.facts.long_syncs.call)
     chosen = (idle.position == 0) & (idle.queue > gaps.QUEUED)
     ts, time_ns = idle.ts[chosen], (idle.ts_end - idle.ts)[chosen]
     # The first sync that ends later, if it began by then.

@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 
 from molprof.analysis.facts import gaps
-from molprof.analysis.facts.gaps import CAUSES
 from molprof.analysis.facts.intervals import overlaps
 from molprof.analysis.figures.model import IDLE_CAUSES, place_text
 from molprof.analysis.findings.around import of_calls, of_drained_gaps, of_gaps, of_idle_time
 from molprof.analysis.findings.known import HOST_CAUSES, Known
 from molprof.analysis.findings.places import layers_text, location, main_idle, path_text, placed
-from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.rule import LEAST_GAIN, Found, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, time_text
 
-_QUEUED = ("other_stream", "other", "not_recorded")
 _GRAPHS = Query(
     "launches",
     """
@@ -64,7 +62,7 @@ def launch_bound(known: Known) -> Found | None:
     if not number:
         return None
     facts = known.facts
-    causes = [CAUSES.index(cause) for cause in (*HOST_CAUSES, "launching")]
+    causes = [gaps.CAUSES.index(cause) for cause in (*HOST_CAUSES, "launching")]
     where = location(known, of_gaps(known, ~facts.idle.is_long[facts.parts.idle] & np.isin(facts.parts.cause, causes)))
     graphs = known.row(_GRAPHS)
     plain = counts.kernels - graphs["graph_kernels"]
@@ -114,17 +112,21 @@ def launch_bound(known: Known) -> Found | None:
 def graph_capture(known: Known) -> Found | None:
     """Fires where a graph is instantiated, and 30 % of the launches start no work: they are captured.
 
-    Gain: all time in which nothing was queued.
+    Gain: all time between GPU work in which nothing was queued.
     """
     graphs, launches = known.row(_GRAPHS), known.report.counts.launches
     if not graphs["graphs"] or graphs["without_work"] < _LEAST_CAPTURED * launches:
         return None
     time_ns = sum(part.time_ns for part in known.idle if part.cause in HOST_CAUSES)
+    meanwhile = f"; between GPU work nothing was queued for {time_text(time_ns)}" if time_ns else ""
     return Found(
         f"{counted(graphs['graphs'], 'graph')} instantiated; {count_text(graphs['without_work'])} of "
-        f"{counted(launches, 'launch', 'es')} started no work; meanwhile nothing was queued for {time_text(time_ns)}",
+        f"{counted(launches, 'launch', 'es')} started no work{meanwhile}",
         {**graphs, "launches": launches, "idle_ns": time_ns},
-        known.gain(known.scope.idle_part(time_ns), "time with nothing queued"),
+        # Mostly there is next to no GPU work between the launches.
+        known.gain(part, "time with nothing queued")
+        if (part := known.scope.idle_part(time_ns)) >= LEAST_GAIN
+        else None,
     )
 
 
@@ -134,16 +136,19 @@ def _long_calls(known: Known) -> list[dict[str, Any]]:
     In long gaps: with nothing queued, or in the launch. None of a captured run, which is warmed up, and of which the
     recorded steps alone count.
     """
-    return known.once("long calls", None, lambda: _found_long_calls(known)) if known.scope.run is None else []
+    found = known.once("long calls", None, lambda: long_calls_in(known, gaps.BETWEEN))
+    return found if known.scope.run is None else []
 
 
-def _found_long_calls(known: Known) -> list[dict[str, Any]]:
+def long_calls_in(known: Known, *positions: str) -> list[dict[str, Any]]:
+    """Calls of 0.1 ms or more, but host syncs, in long gaps, or before the first or after the last work, by name."""
     facts = known.facts
     idle, calls = facts.idle, facts.calls
     is_sync = np.zeros(len(calls.id), dtype=bool)
     is_sync[facts.syncs] = True
     long = np.flatnonzero((calls.ts_end - calls.ts >= _LONG_CALL_NS) & ~is_sync)
-    windows = np.flatnonzero((idle.queue > gaps.QUEUED) & idle.is_long & (idle.call != gaps.NONE))
+    chosen = np.isin(idle.position, [gaps.POSITIONS.index(position) for position in positions])
+    windows = np.flatnonzero(chosen & (idle.queue > gaps.QUEUED) & idle.is_long & (idle.call != gaps.NONE))
     until = np.where(idle.queue == gaps.NOTHING, idle.ts_end, idle.host_end)
     mine = calls.own_track[idle.call[windows]], idle.ts[windows], until[windows]
     window, call = overlaps(mine, (calls.track[long], calls.ts[long], calls.ts_end[long]))
@@ -178,8 +183,8 @@ def _found_long_calls(known: Known) -> list[dict[str, Any]]:
     of_steps=True,
 )
 def long_calls(known: Known) -> Found | None:
-    """Fires where, in gaps longer than 1 ms, before the first work and after the last, the CPU is in single calls of
-    0.1 ms or more for 2 % of the time, and in no host sync: first calls, which load driver and kernels, or allocations.
+    """Fires where, in gaps longer than 1 ms, the CPU is in single calls of 0.1 ms or more for 2 % of the time, and not
+    in a host sync: first calls, which load driver and kernels, or allocations.
 
     Gain: the time of long gaps, with nothing queued or until the launch took effect, in calls of 0.1 ms or more.
     """
@@ -196,7 +201,7 @@ def long_calls(known: Known) -> Found | None:
     allocates = many and any(word in calls[0]["name"] for word in _ALLOCATIONS)
     times = sum((call["calls"] for call in calls), Counter[int]())
     found = Found(
-        f"{time_text(time_ns)} in gaps longer than 1 ms and at the ends: {'; '.join(names)}",
+        f"{time_text(time_ns)} in gaps longer than 1 ms: {'; '.join(names)}",
         {"idle_ns": time_ns, "calls": sum(call["count"] for call in calls)},
         known.gain(known.scope.idle_part(time_ns), "GPU calls in long gaps"),
         "Keep memory instead of asking for it again: no empty_cache, expandable segments; warm up first."
@@ -220,10 +225,10 @@ def long_calls(known: Known) -> Found | None:
     of_steps=True,
 )
 def host_work(known: Known) -> Found | None:
-    """Fires where the GPU has nothing queued for 2 % of the time in gaps longer than 1 ms, before its first work and
-    after its last, and the CPU is in no host sync and no such long call.
+    """Fires where the GPU has nothing queued for 2 % of the time in gaps longer than 1 ms, and the CPU is in no host
+    sync and no such long call.
 
-    Gain: idle time in gaps longer than 1 ms, and before the first and after the last work, but for long calls.
+    Gain: idle time in gaps longer than 1 ms, but for long calls.
     """
     scope = known.scope
     times = {part.cause: part.time_ns for part in known.summed(part for part in known.idle if part.is_long)}
@@ -235,17 +240,13 @@ def host_work(known: Known) -> Found | None:
     waits = known.long_waits()
     where = location(known, of_idle_time(known, waits))
     place = "" if where is None else where.name or ""
-    ends = [f"{time_text(part_ns)} {where}" for where, part_ns in known.edges if part_ns >= 0.01 * scope.recorded_ns]
     fix = ""
     if times.get("cpu_data", 0) > 0.5 * time_ns:
         how = "in processes of their own (num_workers)" if "SingleProcess" in place else "ahead: more workers"
         fix = f"Load and prepare data {how}, prefetching, pinned memory."
-    elif not place and sum(part_ns for _, part_ns in known.edges) > 0.5 * time_ns:
-        fix = "Start recording right before the first step, and stop right after the last."
     found = Found(
-        f"{time_text(time_ns)} with nothing queued, in gaps longer than 1 ms"
-        f"{' and at the ends (' + ', '.join(ends) + ')' if ends else ''}"
-        + f": {'; '.join(f'{IDLE_CAUSES[cause]} {time_text(part_ns)}' for part_ns, cause in by_cause)}"
+        f"{time_text(time_ns)} with nothing queued, in gaps longer than 1 ms: "
+        f"{'; '.join(f'{IDLE_CAUSES[cause]} {time_text(part_ns)}' for part_ns, cause in by_cause)}"
         + ("" if place else _after_longest(known, waits)),
         {"idle_ns": time_ns, "recorded_ns": scope.recorded_ns, **{f"{cause}_ns": ns for ns, cause in by_cause}},
         known.gain(scope.idle_part(time_ns), "long gaps with nothing queued"),
@@ -303,8 +304,8 @@ def host_syncs(known: Known) -> Found | None:
 
 @rule(
     id="device_waits",
-    title="The GPU waits for something that is not the CPU",
-    fix="Find what it waits for: an event of another stream, another rank, process or GPU. Record these too.",
+    title="The GPU waits for another stream",
+    fix="Find the event that it waits for, and let the other stream be done earlier, or wait later.",
     explanation="Work that is queued starts when what it waits for is done: the CPU is not to blame.",
     query="idle_causes",
     needs=("gpu",),
@@ -313,36 +314,41 @@ def host_syncs(known: Known) -> Found | None:
     of_steps=True,
 )
 def device_waits(known: Known) -> Found | None:
-    """Fires where queued work does not start for 3 % of the time.
+    """Fires where queued work does not start until work of another stream has ended, for 3 % of the time, unless most
+    of that is at the start of the recording: what the GPU did then is not recorded.
 
     Gain: those gaps.
     """
-    scope = known.scope
-    parts = known.summed([part for part in known.idle if part.cause in _QUEUED])
+    if begins_waiting(known):
+        return None
+    parts = [part for part in known.idle if part.cause == "other_stream"]
     time_ns = sum(part.time_ns for part in parts)
     if not time_ns:
         return None
     longest_ns = max(part.longest_ns for part in parts)
-    # The GPU was busy with work from before, of which nothing is recorded.
-    early = scope.run is None and longest_ns > 0.5 * time_ns and _late_ns(known) < 0.02 * scope.recorded_ns
-    fix = "Begin the recording between two steps, with nothing queued: what ran before is not in it." if early else ""
-    what = "; ".join(f"{IDLE_CAUSES[part.cause]} {time_text(part.time_ns)}" for part in parts)
     return Found(
-        f"{time_text(time_ns)}, the longest gap {time_text(longest_ns)}, in which work was queued and did not start: "
-        f"{what}; what it waited for is not in this trace",
+        f"{time_text(time_ns)}, the longest gap {time_text(longest_ns)}, in which work was queued and started only "
+        "when another stream was done",
         {"idle_ns": time_ns, "longest_ns": longest_ns},
-        known.gain(scope.idle_part(time_ns), "gaps with queued work"),
-        fix,
+        known.gain(known.scope.idle_part(time_ns), "gaps with queued work"),
     )
 
 
-def _late_ns(known: Known) -> int:
-    """How long after the start of the recording the longest wait with queued work began, ns."""
+def begins_waiting(known: Known) -> bool:
+    """Whether the longest wait with queued work begins with the recording of a foreign trace, and is most of it all.
+
+    The GPU was busy with work from before, of which nothing is recorded.
+    """
+    waits = [part for part in known.idle if part.cause in ("other_stream", "other")]
+    longest_ns = max((part.longest_ns for part in waits), default=0)
+    if known.scope.run is not None or longest_ns <= 0.5 * sum(part.time_ns for part in waits):
+        return False
     idle, parts = known.facts.idle, known.facts.parts
-    waits = np.flatnonzero(np.isin(parts.cause, [CAUSES.index(cause) for cause in ("other_stream", "other")]))
-    if not len(waits):
-        return 0
-    return int(idle.ts[parts.idle[waits[parts.time_ns[waits].argmax()]]]) - known.facts.span[0]
+    rows = np.flatnonzero(
+        np.isin(parts.cause, [gaps.CAUSES.index(part.cause) for part in waits]) & (idle.position[parts.idle] == 0)
+    )
+    start = int(idle.ts[parts.idle[rows[parts.time_ns[rows].argmax()]]])
+    return start - known.facts.span[0] < 0.02 * known.scope.recorded_ns
 
 
 @rule(
@@ -393,7 +399,7 @@ def limits(known: Known) -> Found | None:
     if steps > 1 and (most := known.limits_of_steps):
         said = (f"{name} ({counted(count, 'step')})" for name, count in most.items())
         each = f"; what takes most of a step: {', '.join(said)}"
-    idle_ns = sum(part.time_ns for part in known.idle if part.position == gaps.BETWEEN)
+    idle_ns = sum(part.time_ns for part in known.idle)
     if idle_ns >= _LEAST_IDLE * scope.recorded_ns * scope.devices and (found := main_idle(known)):
         cause, where = found
         if where is not None:

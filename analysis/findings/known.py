@@ -9,7 +9,7 @@ represent all of their kind. A foreign trace has one clock: gains are ratios of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from msgspec import Struct
 from molprof.analysis.facts import coverage, gaps
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import CAUSES, POSITIONS
-from molprof.analysis.facts.intervals import shared
+from molprof.analysis.facts.intervals import Coverage, shared
 from molprof.analysis.facts.places import Places
 from molprof.analysis.facts.stacks import Stacks
 from molprof.analysis.facts.work import COMMUNICATION
@@ -65,7 +65,7 @@ _LIMITS = {
     "gpu": "GPU work", "communication": "exposed communication", "cpu": "the CPU", "masks": "masks on the CPU",
     "data": "the data loader", "launching": "launches under way",
     "sync": "host syncs", "pauses": "pauses below 5 µs", "queue": "queued work that does not start",
-    "outside": "outside the first and last GPU work",
+    "unknown": "waiting for what is not recorded", "outside": "outside the first and last GPU work",
 }  # fmt: skip
 
 
@@ -73,15 +73,15 @@ def limit_of(cause: str) -> str:
     """What sets the time of work, or of idle time by its cause; a key of `_LIMITS`."""
     if cause in HOST_CAUSES:
         return {"cpu_masks": "masks", "cpu_data": "data"}.get(cause, "cpu")
-    return {"gpu": "gpu", "launching": "launching", "cpu_waited": "sync", "short": "pauses"}.get(cause, "queue")
+    own = {"launching": "launching", "cpu_waited": "sync", "short": "pauses", "not_recorded": "unknown"}
+    return "gpu" if cause == "gpu" else own.get(cause, "queue")
 
 
 class IdlePart(Struct, frozen=True):
-    """Idle time of one cause."""
+    """Idle time of one cause, between GPU work."""
 
-    position: str  # between, before or after, as in molprof_idle_cause
     cause: str
-    is_long: bool  # of gaps longer than 1 ms, or before the first or after the last work
+    is_long: bool  # of gaps longer than 1 ms
     count: int  # gaps
     time_ns: int
     longest_ns: int  # in one gap
@@ -221,7 +221,12 @@ class Known:
         busy_ns = sum(device.busy_ns for device in devices.values())
         base_ns: float = recorded_ns
         wall_ratio = 1.0
-        if run is not None:  # else the span holds all work
+        if run is None:
+            gpu = self.facts.work
+            if int(gpu.ts.min(initial=starts[0])) < starts[0] or int(gpu.ts_end.max(initial=ends[0])) > ends[0]:
+                keys = np.arange(len(devices))
+                busy_ns = int(Coverage(gpu.device, gpu.ts, gpu.ts_end).covered(keys, starts[0], ends[0]).sum())
+        else:
             work = self.frame(_WORK)
             masks = [work["device"] == device for device in set(work["device"].tolist())]
             busy_ns = sum(stretches.common_ns(Union(work["ts"][mine], work["ts_end"][mine])) for mine in masks)
@@ -242,40 +247,34 @@ class Known:
 
     @cached_property
     def idle(self) -> tuple[IdlePart, ...]:
-        """All idle time of the recorded steps, or of the whole of a foreign trace."""
-        idle, parts, times = self.facts.idle, self.facts.parts, self.part_times
-        position, is_long = idle.position[parts.idle], idle.is_long[parts.idle]
+        """All idle time between GPU work, of the recorded steps or of the recorded span of a foreign trace.
+
+        Time before the first work and after the last is not in it: no change of the program gains that.
+        """
+        parts, times = self.facts.parts, self.part_times
         chosen = times > 0
-        keys = position[chosen], is_long[chosen].astype(np.int64), parts.cause[chosen]
-        rows, counts, sums, longest = gaps.summed(keys, times[chosen])
-        return tuple(
-            IdlePart(POSITIONS[where], CAUSES[cause], bool(long), *amounts)
-            for (where, long, cause), *amounts in zip(
-                rows, counts.tolist(), sums.tolist(), longest.tolist(), strict=True
-            )
-        )
+        is_long = self.facts.idle.is_long[parts.idle][chosen].astype(np.int64)
+        rows, counts, sums, longest = gaps.summed((is_long, parts.cause[chosen]), times[chosen])
+        columns = zip(rows, counts.tolist(), sums.tolist(), longest.tolist(), strict=True)
+        return tuple(IdlePart(CAUSES[cause], bool(long), *amounts) for (long, cause), *amounts in columns)
 
     @cached_property
     def part_times(self) -> np.ndarray:
         """The time that counts of each part of idle time, ns: int64."""
         idle, parts = self.facts.idle, self.facts.parts
-        position = idle.position[parts.idle]
-        if self.scope.run is None:
-            unknown = [number for number, name in enumerate(POSITIONS) if name in self.unknown]
-            return np.where(np.isin(position, unknown), 0, parts.time_ns)
-        # Of a gap that lies in the steps in part, as large a part of each cause.
-        inside = self.scope.stretches.covered(idle.ts, idle.ts_end)[parts.idle]
-        return np.where(position == 0, parts.time_ns * inside // np.maximum(1, idle.ts_end - idle.ts)[parts.idle], 0)
+        # Of a gap that lies in the time in part, as large a part of each cause.
+        inside, length = self.scope.stretches.covered(idle.ts, idle.ts_end), idle.ts_end - idle.ts
+        times = parts.time_ns * inside[parts.idle] // np.maximum(1, length)[parts.idle]
+        return np.where(idle.position[parts.idle] == 0, times, 0)
 
-    def long_waits(self, cause: str | None = None, positions: Collection[str] = POSITIONS) -> gaps.Windows:
-        """The part of long gaps, and of the ends, in which nothing is queued, that counts.
+    def long_waits(self, cause: str | None = None) -> gaps.Windows:
+        """The part of long gaps in which nothing is queued, that counts.
 
         cause: of gaps that this one takes most of; None: of all.
         """
         idle, waits = self.facts.idle, self.facts.long_waits
         counts = np.zeros(len(idle.ts), dtype=bool)
         counts[self.facts.parts.idle[self.part_times > 0]] = True
-        counts &= np.isin(idle.position, [POSITIONS.index(name) for name in positions])
         if cause is not None:
             counts &= gaps.largest_part(self.facts.parts, len(idle.ts)) == CAUSES.index(cause)
         some = np.flatnonzero(counts[waits.idle])
@@ -312,7 +311,7 @@ class Known:
             by_cause.setdefault(part.cause, []).append(part)
         found = [
             IdlePart(
-                "between", cause, False, sum(part.count for part in same), sum(part.time_ns for part in same),
+                cause, False, sum(part.count for part in same), sum(part.time_ns for part in same),
                 max(part.longest_ns for part in same),
             )
             for cause, same in by_cause.items()
@@ -320,13 +319,33 @@ class Known:
         return sorted(found, key=lambda part: (-part.time_ns, part.cause))
 
     @property
-    def edges(self) -> list[tuple[str, int]]:
-        """Idle time outside GPU calls before the first work and after the last, ns."""
-        names = {"before": "before the first GPU work", "after": "after the last"}
-        return [
-            (text, sum(part.time_ns for part in self.idle if part.position == name and part.cause in OUTSIDE_CALLS))
-            for name, text in names.items()
-        ]
+    def ends(self) -> tuple[int, int]:
+        """Time of the recorded span before the first work of any device, and after the last, ns."""
+        work, (start, end) = self.facts.work, self.facts.span
+        return max(0, int(work.ts.min(initial=end)) - start), max(0, end - int(work.ts_end.max(initial=start)))
+
+    @cached_property
+    def outside(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """Count and time of the work that a foreign trace has outside the recorded span, by category and name."""
+        facts = self.facts
+        found: dict[tuple[str, str], tuple[int, int]] = {}
+        if self.scope.run is None:
+            work = facts.work
+            rows = np.flatnonzero(self.scope.stretches.covered(work.ts, work.ts + 1) == 0)
+            for number, time_ns in zip(
+                facts.name_of[rows].tolist(), (work.ts_end - work.ts)[rows].tolist(), strict=True
+            ):
+                name = facts.names[number]
+                count, sum_ns = found.get((name.category, name.name), (0, 0))
+                found[name.category, name.name] = count + 1, sum_ns + time_ns
+        return found
+
+    @property
+    def lost(self) -> frozenset[Group]:
+        """Groups of which a check says that no figure is to be had."""
+        certificate = self.report.certificate
+        uncertain = () if certificate is None else certificate.uncertain
+        return frozenset(item.group for item in uncertain if item.verdict == "not_to_be_had")
 
     @cached_property
     def step_names(self) -> frozenset[str]:
@@ -359,7 +378,7 @@ class Known:
         for part in self.idle:
             known[limit_of(part.cause)] += part.time_ns
         known["outside"] = scope.recorded_ns * scope.devices - sum(known.values())
-        return {name: time_ns for name, time_ns in known.items() if time_ns or name not in ("masks", "data")}
+        return {name: time_ns for name, time_ns in known.items() if time_ns or name not in ("masks", "data", "unknown")}
 
     @cached_property
     def limits(self) -> str:

@@ -134,8 +134,12 @@ class Rule(Struct, frozen=True, kw_only=True):
     of_steps: bool = False  # `least_gain` is of the time of such steps as were recorded, not of the run
 
     def applied(self, known: Known) -> Found | None:
-        """What it finds in a trace that has what it needs, unless that gains too little."""
-        found = self.find(known) if all(_HAS[need](known) for need in self.needs) else None
+        """What it finds in a trace that has what it needs, unless that gains too little.
+
+        Nothing where a check says that figures which it rests on are not to be had.
+        """
+        is_had = known.lost.isdisjoint(self.rests_on) and all(_HAS[need](known) for need in self.needs)
+        found = self.find(known) if is_had else None
         if found is None or found.gain is None:
             return found
         least = self.least_gain * (known.scope.wall_ratio if self.of_steps else 1)

@@ -64,7 +64,14 @@ class Work(Struct, frozen=True):
 def work_by_name(known: Known, *kinds: str) -> list[Work]:
     """Of these classes; of all without any."""
     rows = known.frame(WORK if known.report.run is None else WORK_OF_STEPS).rows()
-    return [work for work in (Work(*row) for row in rows) if not kinds or work.kind in kinds]
+    every = [_recorded(known, Work(*row)) for row in rows]
+    return [work for work in every if not kinds or work.kind in kinds]
+
+
+def _recorded(known: Known, work: Work) -> Work:
+    """The work without what a foreign trace has outside the recorded span: from before it, or with impossible times."""
+    count, time_ns = known.outside.get((work.category, work.name), (0, 0))
+    return replace(work, count=work.count - count, time_ns=work.time_ns - time_ns) if count else work
 
 
 def summed(work: Iterable[Work]) -> tuple[int, int]:
@@ -149,7 +156,7 @@ def times_at(known: Known, index: np.ndarray) -> np.ndarray:
 
 
 def sequence(known: Known) -> Frame:
-    """Work in order of device, stream and start, by the number of its name; of a run that of its recorded steps.
+    """Work in order of device, stream and start, by the number of its name; that of the recorded time.
 
     index: of each row, that of the piece of work.
     """
@@ -158,8 +165,6 @@ def sequence(known: Known) -> Frame:
     columns = {"device": work.device, "stream": work.stream, "ts": work.ts, "ts_end": work.ts_end}
     columns |= {"dur": work.ts_end - work.ts, "name": known.facts.name_of, "index": np.arange(len(work.ts))}
     found = Frame({name: column[order] for name, column in columns.items()})
-    if known.report.run is None:
-        return found
     return found.where(known.scope.stretches.covered(found["ts"], found["ts"] + 1) > 0)
 
 

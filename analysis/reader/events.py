@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from molprof.analysis.facts import GPU_CALLS, GPU_WORK
+from molprof.analysis.facts.recording import stops_profiler
 from molprof.analysis.reader.text import MOST_CHARACTERS, bounded, exact_float, plain_lines
 from molprof.queries import marks_phase
 
@@ -93,10 +94,10 @@ class BriefEvent(Event, omit_defaults=True, gc=False):
 
 
 class _Marks(dict[str | None, bool]):
-    """Whether a Python function marks a phase (molprof.phase_marks), by its name as recorded."""
+    """Whether a Python function marks a phase (molprof.phase_marks) or the end of the recording, by its name."""
 
     def __missing__(self, name: str | None) -> bool:
-        found = marks_phase(name or "")
+        found = marks_phase(name or "") or stops_profiler(name or "")
         if len(self) < _MOST_FUNCTIONS:
             self[name] = found
         return found
@@ -110,7 +111,7 @@ is_mark = _Marks().__getitem__
 class Wanted(msgspec.Struct, frozen=True):
     """What of a trace goes to the engine."""
 
-    stacks: bool = True  # Python stacks; those that mark phases are always wanted
+    stacks: bool = True  # Python stacks; those that mark phases or the end of the recording are always wanted
     all_args: bool = True  # all args, flow events and memory events, not only what a report needs
     most_stacks: int | None = None  # with more Python stacks than so many, none are needed
 

@@ -29,6 +29,7 @@ _NOTHING = np.empty(0, dtype=np.int64)
 # The key of a file of `molprof export` that says how its events were placed.
 EXPORT_KEY = "molprof_export"
 _HOST_CATEGORIES = (STACK_CATEGORY, "user_annotation", "cpu_op", *GPU_CALLS)
+_MOVES_FOR = "user_annotation", STACK_CATEGORY
 
 
 class Exported(Struct, frozen=True):
@@ -159,7 +160,10 @@ def survey(
     found.order = time_order(starts, ends)
     found.lanes = np.zeros(len(starts), dtype=np.int32)
     is_complete = found.has_label(label.phase == "X" for label in found.labels)
-    deep = assign_lanes(found.lanes, found.order[is_complete[found.order]], found.tracks, starts, ends)
+    # An annotation that ends in a function moves: else what runs in the rest of that function would not be in it.
+    annotation, function = (found.has_label(label.category == kind for label in found.labels) for kind in _MOVES_FOR)
+    order = found.order[is_complete[found.order]]
+    deep = assign_lanes(found.lanes, order, found.tracks, starts, ends, kinds=(annotation, function))
     if len(deep):
         is_host = found.has_label(label.category in _HOST_CATEGORIES for label in found.labels)
         found.deep_events = len(np.unique(deep[is_host[deep]]))
@@ -180,7 +184,8 @@ def _set_stacks_aside(found: Survey, most: int) -> int:
     ends = found.starts_ns + found.durations_ns
     if count <= most:
         order = time_order(found.starts_ns, ends)
-        lanes = np.zeros(len(order), dtype=np.int32)
+        order = order[is_stack[order]]  # functions nest, whatever other slices partly overlap them
+        lanes = np.zeros(len(found.starts_ns), dtype=np.int32)
         assign_lanes(lanes, order, found.tracks, found.starts_ns, ends, deepest=2 * len(order) + 2)
         kept = is_stack & (lanes == 0)
         texts = {text: number for number, text in enumerate(sorted({plain_text(x.name or "") for x in found.labels}))}

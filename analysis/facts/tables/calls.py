@@ -216,6 +216,12 @@ TABLES = {
         ("place STRING", "device STRING", "inside_ns DURATION", "outside_ns DURATION"),
         lambda facts: transposed(missing.missing_time(facts), 4),
     ),
+    "long_sync": FactTable(
+        ("id JOINID(slice.id)", "dur DURATION"),
+        lambda facts: [
+            facts.calls.id[facts.long_syncs.call], facts.calls.ts_end[facts.long_syncs.call] - facts.long_syncs.ts,
+        ],
+    ),
     "missing_call": FactTable(
         ("place STRING", "kernels LONG", "calls LONG", "kernel_time_ns DURATION", "first_ts TIMESTAMP"),
         lambda facts: transposed(missing.missing_calls(facts), 5),

@@ -101,8 +101,15 @@ def _outside_steps(facts: Facts) -> Sequence[Column]:
     return there, count[there], times[there]
 
 
+def _overruns(facts: Facts) -> Sequence[Column]:
+    ids_, ends = facts.overruns
+    slices = facts.slices_of_file
+    return ids_, ends - slices.ts[ids_], (slices.ts_end - slices.ts)[ids_]
+
+
 _EXPOSURE = ("busy_ns DURATION", "exposed_ns DURATION")
 TABLES = {
+    "overrun": FactTable(("id JOINID(slice.id)", "dur DURATION", "recorded_ns DURATION"), _overruns),
     "work_total": FactTable(
         (
             "name_id LONG", "category STRING", "name STRING", "count LONG", "time_ns DURATION",

@@ -10,6 +10,7 @@ from molprof.analysis.figures.certificate import file, times, work  # noqa: F401
 from molprof.analysis.figures.certificate.check import CHECKS, CheckedTrace
 from molprof.analysis.figures.model import (
     ALL,
+    Bound,
     Certificate,
     Certified,
     Counts,
@@ -34,6 +35,7 @@ SELECT
   EXISTS(SELECT 1 FROM molprof_any_step) AS steps
 """,
 )
+_SPAN = Query("recorded", "SELECT IFNULL(MAX(ts_end) - MIN(ts), 0) AS recorded_ns FROM molprof_recorded")
 _STEP_KERNELS = Query(
     "step_launches",
     "SELECT COUNT(step_id) AS steps, IFNULL(SUM(kernels) FILTER (WHERE step_id IS NOT NULL), 0) AS kernels"
@@ -65,7 +67,9 @@ def certify(
         "allocations": info.memory_events > 0,
     }
     recorded = frozenset(group for group, present in parts.items() if present)
-    trace = CheckedTrace(engine, info, counts, devices, steps["steps"], steps["kernels"], sums, recorded)
+    span_ns = max((device.span_ns for device in devices.values()), default=0)
+    recorded_ns = max(span_ns, query_row(engine, _SPAN)["recorded_ns"])
+    trace = CheckedTrace(engine, info, counts, devices, steps["steps"], steps["kernels"], sums, recorded, recorded_ns)
     doubts = [
         replace(doubt, check=check.id, query=check.query.module, sql=check.query.text)
         for check in CHECKS
@@ -80,6 +84,18 @@ def _certified(group: Group, doubts: list[Doubt], trace: CheckedTrace) -> Certif
     if not mine and group not in trace.recorded:
         return Certified(group, "not_to_be_had", "not recorded", (), ())
     verdict = worst(doubt.verdict for doubt in mine)
+    most_ns = trace.recorded_ns if mine else 0
     reason = "; ".join(dict.fromkeys(doubt.reason for doubt in mine)) or None
-    bounds = combined(bound for doubt in mine for bound in doubt.bounds) if verdict == "bounded" else ()
+    together = combined(bound for doubt in mine for bound in doubt.bounds) if verdict == "bounded" else ()
+    bounds = tuple(_possible(bound, max(most_ns, int(bound.value))) for bound in together)
     return Certified(group, verdict, reason, bounds, mine)
+
+
+def _possible(bound: Bound, most_ns: int) -> Bound:
+    """The bound without what cannot be: no count and no time is below 0, and no device works longer than `most_ns`."""
+    low, high = bound.low, bound.high
+    if low is not None and bound.figure != "mean_delay_ns":  # which is below 0 where the clocks differ by more
+        low = max(0, low)
+    if bound.figure.startswith("devices.") and high is not None:
+        high = min(high, most_ns)
+    return Bound(bound.figure, low, bound.value, high)

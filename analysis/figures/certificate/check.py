@@ -24,6 +24,7 @@ class CheckedTrace:
     step_kernels: int
     sums: tuple[Sum, ...]  # of the report: what must add up
     recorded: frozenset[Group]  # groups of which the trace holds anything
+    recorded_ns: int  # length of the recorded span, at least that of a device
 
     def rows_at(self, query: Query, place: str) -> Iterator[dict[str, Any]]:
         """The rows of one place, without their `place`."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from molprof.analysis.figures.certificate.check import CheckedTrace, bounded, check, lost
 from molprof.analysis.figures.model import Bound, Doubt, Evidence, Group
 from molprof.analysis.trace_processor.package import Query, query_dicts, query_row, query_rows
-from molprof.common.values import count_text, counted
+from molprof.common.values import count_text, counted, time_text
 
 _WORK = Query(
     "certificate_launches",
@@ -26,6 +26,15 @@ _STREAMS = Query(
     "certificate_overlap",
     "SELECT device, stream, overlaps, overlap_ns, longest_ns, time_ns, union_ns"
     " FROM molprof_stream_overlap ORDER BY overlap_ns DESC, device, stream",
+)
+_OVERRUNS = Query(
+    "certificate_overlap",
+    "SELECT device, SUM(category = 'kernel') AS kernels, SUM(IIF(category = 'kernel', dur, 0)) AS kernel_time_ns,"
+    " COUNT() AS count, SUM(dur) AS time_ns, MAX(recorded_ns) AS longest_ns"
+    " FROM molprof_overrun GROUP BY device ORDER BY device",
+)
+_SYNCS = Query(
+    "certificate_time", "SELECT COUNT() AS syncs, SUM(dur) AS time_ns, MAX(dur) AS longest_ns FROM molprof_long_sync"
 )
 _GRAPHS = Query(
     "certificate_graphs",
@@ -68,18 +77,23 @@ def _missing_work(trace: CheckedTrace, place: str, text: str) -> Iterator[Doubt]
             yield from lost(("gpu_work", "gpu_time", "gpu_idle", "links"), reason, row)
             return
         yield bounded("gpu_work", reason, row, trace.count("kernels", more=launches))
-        busy, idle = [], []
-        for device in trace.rows_at(_TIME, place):
-            name = device["device"]
-            busy_ns, idle_ns = trace.devices[name].busy_ns, trace.devices[name].idle_ns
-            inside_ns, outside_ns = device["inside_ns"], device["outside_ns"]
-            busy.append(Bound(f"devices.{name}.busy_ns", busy_ns, busy_ns, busy_ns + inside_ns + outside_ns))
-            idle.append(Bound(f"devices.{name}.idle_ns", idle_ns - inside_ns, idle_ns, idle_ns + outside_ns))
-        yield bounded("gpu_time", reason, row, *busy)
-        yield bounded("gpu_idle", reason, row, *idle)
+        yield from _missing_time(trace, place, reason, row)
         yield bounded("links", reason, row, trace.count("launches_without_gpu_work", less=launches))
         if row["in_steps"] and trace.steps:
             yield bounded("steps", reason, row, trace.per_step(more=row["in_steps"]))
+
+
+def _missing_time(trace: CheckedTrace, place: str, reason: str, evidence: Evidence) -> Iterator[Doubt]:
+    """Doubts where work without a record may have taken idle time of devices; that of another place is not in it."""
+    busy, idle = [], []
+    for device in trace.rows_at(_TIME, place):
+        name = device["device"]
+        busy_ns, idle_ns = trace.devices[name].busy_ns, trace.devices[name].idle_ns
+        inside_ns, outside_ns = device["inside_ns"], device["outside_ns"]
+        busy.append(Bound(f"devices.{name}.busy_ns", busy_ns, busy_ns, busy_ns + inside_ns + outside_ns))
+        idle.append(Bound(f"devices.{name}.idle_ns", idle_ns - inside_ns, idle_ns, idle_ns + outside_ns))
+    yield bounded("gpu_time", reason, evidence, *busy)
+    yield bounded("gpu_idle", reason, evidence, *idle)
 
 
 @check("started_late", "the first launches have GPU work", _MISSING, _WORK)
@@ -171,6 +185,45 @@ def _overlap(trace: CheckedTrace) -> Iterator[Doubt]:
     evidence = {"overlaps": overlaps, "overlap_ns": overlap_ns, "longest_ns": longest_ns}
     reason = f"{counted(overlaps, 'overlap')} of work on {where} (union against sum)"
     yield bounded("gpu_time", reason, evidence, *bounds)
+
+
+@check("overruns", "work ends before what follows it", ("gpu_time", "gpu_idle"), _OVERRUNS)
+def _overruns(trace: CheckedTrace) -> Iterator[Doubt]:
+    """Durations of seconds that run over all that follows (AMD-AGI/TraceLens#669): cut where the next work starts."""
+    rows = query_dicts(trace.engine, _OVERRUNS)
+    if not rows:
+        return
+    evidence: Evidence = {name: sum(row[name] for row in rows) for name in ("count", "kernels", "time_ns")}
+    evidence["longest_ns"] = longest_ns = max(row["longest_ns"] for row in rows)
+    reason = (
+        f"{counted(sum(row['count'] for row in rows), 'piece')} of GPU work of up to {time_text(longest_ns)} cannot "
+        "have lasted so long: cut where the next on the stream starts"
+    )
+    time_ns = trace.counts.kernel_time_ns
+    low_ns = time_ns - sum(row["kernel_time_ns"] for row in rows)
+    busy, idle = [], []
+    for row in rows:
+        device = trace.devices[row["device"]]
+        busy_ns, idle_ns, cut_ns = device.busy_ns, device.idle_ns, min(row["time_ns"], device.busy_ns)
+        busy.append(Bound(f"devices.{row['device']}.busy_ns", busy_ns - cut_ns, busy_ns, busy_ns))
+        idle.append(Bound(f"devices.{row['device']}.idle_ns", idle_ns, idle_ns, idle_ns + cut_ns))
+    yield bounded("gpu_time", reason, evidence, Bound("counts.kernel_time_ns", low_ns, time_ns, time_ns), *busy)
+    yield bounded("gpu_idle", reason, evidence, *idle)
+
+
+@check("long_syncs", "no sync outlasts the recorded work", ("gpu_work", "gpu_time", "gpu_idle"), _SYNCS)
+def _long_syncs(trace: CheckedTrace) -> Iterator[Doubt]:
+    """Rounds of a loop in a graph after the first are not recorded (pytorch/kineto#1062)."""
+    row = query_row(trace.engine, _SYNCS)
+    # Of work that launches without a record started, the checks of launches tell.
+    if not row["syncs"] or not any(time["inside_ns"] + time["outside_ns"] for time in trace.rows_at(_TIME, "sync")):
+        return
+    syncs = f"{counted(row['syncs'], 'host sync')} {'goes' if row['syncs'] == 1 else 'go'} on"
+    reason = f"{syncs} for up to {time_text(row['longest_ns'])} after the last recorded work: what ran is not recorded"
+    if trace.counts.graph_launches:  # else each launch is one kernel, or a check of launches doubts it
+        yield bounded("gpu_work", reason, row, trace.count("kernels", more=None))
+        yield bounded("gpu_time", reason, row, trace.count("kernel_time_ns", more=None))
+    yield from _missing_time(trace, "sync", reason, row)
 
 
 @check("graphs", "graph launches have their kernels", (*_OF_GRAPHS, "steps"), _GRAPHS)
