@@ -239,7 +239,7 @@ class WorkFacts(CallFacts):
     def _is_called_in_collective(self) -> Array:
         """Whether the call that started each piece of work lies in one of a library of collectives."""
         (ids,) = self.numbers(_COLLECTIVE_CALLS, None)
-        track = self._own_tracks(self.slices.track[ids])
+        track = self.own_tracks(self.slices.track[ids])
         known = track != NONE
         around = Coverage(track[known], self.slices.ts[ids][known], self.slices.ts_end[ids][known])
         calls, call = self.calls, self.work.call

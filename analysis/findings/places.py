@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from molprof.analysis.facts.gaps import BETWEEN, CAUSES
+from molprof.analysis.facts.gaps import CAUSES
 from molprof.analysis.findings.around import of_calls, of_drained_gaps, of_gaps, of_idle_time, of_launches, of_processor
 from molprof.analysis.findings.known import OUTSIDE_CALLS, Known
 from molprof.analysis.findings.rule import Found
@@ -127,7 +127,7 @@ def main_idle(known: Known) -> tuple[str, Location | None] | None:
         return cause, location(known, of_gaps(known, is_mine))
     if cause not in OUTSIDE_CALLS:  # the device waits, and what for is not recorded
         return cause, None
-    rows = of_idle_time(known, known.long_waits(cause, (BETWEEN,)))
+    rows = of_idle_time(known, known.long_waits(cause))
     if cause in ("cpu_operators", "cpu_outside"):
         rows = [row for row in rows if (row["operator"] is None) == (cause == "cpu_outside")]
     return cause, location(known, of_gaps(known, is_mine & ~is_long) + rows)
