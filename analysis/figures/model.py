@@ -72,6 +72,7 @@ class TraceFigures(Struct, frozen=True):
     read_as: dict[str, dict[str, int]] = {}  # of categories that SQL reads under others: their events by those
     software: dict[str, str] = {}  # versions that the file tells, by name; for comparisons, not in the JSON
     has_shapes: bool | None = None  # sizes of operators are recorded, as far as the file tells; not in the JSON
+    capabilities: tuple[tuple[int, int], ...] = ()  # major and minor compute capability of devices; not in the JSON
     long_names: int = 0  # of which only the beginning, the length and a hash are read
     whole_steps: bool = True  # False where a step lacks events, so that figures of steps and phases would be wrong
 
@@ -376,7 +377,7 @@ class Report(Struct, frozen=True):
         tables = {table.name: table.to_json() for table in self.tables}
         findings = [finding.to_json() for finding in self.findings]
         fields: dict[str, Any] = plain({**to_builtins(self), "tables": tables, "findings": findings})
-        del fields["trace"]["software"], fields["trace"]["has_shapes"]
+        del fields["trace"]["software"], fields["trace"]["has_shapes"], fields["trace"]["capabilities"]
         for name in ("read_as", "long_names"):
             if not fields["trace"][name]:
                 del fields["trace"][name]

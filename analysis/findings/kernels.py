@@ -8,6 +8,7 @@ from molprof.analysis.findings.around import is_of, of_work
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.places import listed, places_of
 from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.training import optimizer_work, zeroing
 from molprof.analysis.findings.work import (
     POINTWISE,
     SMALL_SHARE,
@@ -55,13 +56,19 @@ def elementwise_chains(known: Known) -> Found | None:
     """Fires where kernels that compute element by element, copy, fill, reduce or normalize follow each other on a
     stream, and save 5 % of the time.
 
-    Gain: of each chain all but its longest kernel.
+    What an optimizer does, sets to zero included, is in none: each of its tensors has kernels of its own. Nor does a
+    fill follow on another one's data. Gain: of each chain all but its longest kernel.
     """
     _, time_ns = summed(work_by_name(known, *POINTWISE))
     if gpu_share(known, time_ns) < _LEAST_POINTWISE:
         return None
     work = sequence(known)
-    runs = [run for run in runs_of(is_of(known, work["name"], POINTWISE), same_stream(work)) if run[1] - run[0] > 1]
+    chosen, fills = (is_of(known, work["name"], classes) for classes in (POINTWISE, ("fill",)))
+    for inside in (optimizer_work(known), zeroing(known)):
+        if inside is not None:
+            chosen &= ~inside.work(known)[work["index"]]
+    alike = same_stream(work) & ~(fills & np.append(False, fills[:-1])[: len(fills)])
+    runs = [run for run in runs_of(chosen, alike) if run[1] - run[0] > 1]
     if not runs:
         return None
     # Sums and maxima from each edge to the next: of runs, and of what lies between them.

@@ -54,7 +54,12 @@ class Work(Struct, frozen=True):
 
     def is_named(self, patterns: tuple[str, ...]) -> bool:
         """By patterns for its name in lower case."""
-        return any(fnmatchcase(self.name.lower(), pattern) for pattern in patterns)
+        return is_named(self.name, patterns)
+
+
+def is_named(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a name, in lower case, is of one of the patterns."""
+    return any(fnmatchcase(name.lower(), pattern) for pattern in patterns)
 
 
 def work_by_name(known: Known, *kinds: str) -> list[Work]:
@@ -87,11 +92,14 @@ def located(known: Known, found: Found, gain_ns: int, bounded_by: str, of: tuple
 
 
 def sequence(known: Known) -> Frame:
-    """Work in order of device, stream and start, by the number of its name; of a run that of its recorded steps."""
+    """Work in order of device, stream and start, by the number of its name; of a run that of its recorded steps.
+
+    Its column `index` is that of each piece in `known.facts.work`.
+    """
     work = known.facts.work
     order = np.lexsort((work.id, work.ts, work.stream, work.device))
     columns = {"device": work.device, "stream": work.stream, "ts": work.ts, "ts_end": work.ts_end}
-    columns |= {"dur": work.ts_end - work.ts, "name": known.facts.name_of}
+    columns |= {"dur": work.ts_end - work.ts, "name": known.facts.name_of, "index": np.arange(len(work.ts))}
     found = Frame({name: column[order] for name, column in columns.items()})
     if known.report.run is None:
         return found
