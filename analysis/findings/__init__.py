@@ -17,6 +17,7 @@ _SUBJECTS = (
     "idle",
     "attention",
     "kernels",
+    "products",
     "training",
     "cpu",
     "processor",

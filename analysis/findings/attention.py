@@ -27,6 +27,7 @@ _SLOW = operators_named("aten::_scaled_dot_product_efficient_attention", "aten::
 _FAST = operators_named("aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_cudnn_attention")
 _HALF = ("*bf16*", "*_f16*", "*half*", "*bfloat16*")
 _PHASES = ("forward", "prefill")
+_WITHOUT_FLASH = "Use scaled_dot_product_attention, which keeps the scores in the processor."
 # Between the two matrix products of attention stand at most so many kernels: scale, mask, softmax, cast, dropout.
 _MOST_BETWEEN = 8
 
@@ -228,7 +229,9 @@ def unfused_attention(known: Known) -> Found | None:
             "products": found.products,
             "products_ns": found.products_ns,
         },
-        fix="Use scaled_dot_product_attention, which keeps the scores in the processor." if lacks(known, AMPERE) else "",
+        fix="Use scaled_dot_product_attention, which keeps the scores in the processor."
+        if lacks(known, AMPERE)
+        else "",
     )
     gain_ns = found.between_ns + found.products_ns
     return located(known, item, gain_ns, "softmax, what is around it, and both products", ("softmax",))

@@ -20,7 +20,8 @@ _SOFTWARE: dict[str, Platform] = {"HIP": "ROCm", "roctracer": "ROCm", "CUDA": "C
 # Where the file does not tell it: compute capability by pattern of the name of devices before A100 in lower case.
 _CAPABILITIES = (
     ("*p100*", (6, 0)), ("*p40*", (6, 1)), ("*p4", (6, 1)), ("*gtx 10*", (6, 1)), ("*v100*", (7, 0)),
-    ("*titan v*", (7, 0)), ("tesla t4*", (7, 5)), ("nvidia t4", (7, 5)), ("*rtx 20*", (7, 5)), ("*gtx 16*", (7, 5)), ("*quadro rtx*", (7, 5)),
+    ("*titan v*", (7, 0)), ("tesla t4*", (7, 5)), ("nvidia t4", (7, 5)), ("*rtx 20*", (7, 5)),
+    ("*gtx 16*", (7, 5)), ("*quadro rtx*", (7, 5)),
 )  # fmt: skip
 _CALLS = Query(
     "gpu_calls",

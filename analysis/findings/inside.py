@@ -76,7 +76,9 @@ def _found(known: Known, patterns: Sequence[str], functions: Sequence[str]) -> I
     glob = " OR ".join(f"name GLOB '{pattern}'" for pattern in (*patterns, *functions))
     rows: list[tuple[int, int, tuple[int, int], str]] = [
         (ts, ts_end, (pid, tid), name)
-        for ts, ts_end, pid, tid, name in known.frame(Query("gpu_calls", _NAMED.format(names=glob, thread=_THREAD))).rows()
+        for ts, ts_end, pid, tid, name in known.frame(
+            Query("gpu_calls", _NAMED.format(names=glob, thread=_THREAD))
+        ).rows()
     ]
     if (stacks := known.stacks) is not None and functions:
         wanted = [any(fnmatchcase(text, pattern) for pattern in functions) for text in stacks.texts]

@@ -29,15 +29,8 @@ _LEAST_POINTWISE, _LEAST_COPIES, _LEAST_KERNEL = 0.05, 0.02, 0.2
 _NAME = 60  # characters of a kernel's name
 # By class of one kernel: what says more about it.
 _EXPLAINS = {"softmax": ("unfused_attention",), "matmul": ("fp32_matmul", "odd_shapes")}
-# Parts of names, in lower case, of matrix products of 32-bit numbers without tensor cores. cuDNN and AMD's library name
-# the types of all numbers.
-_FP32 = (
-    "sgemm", "*_sgemm*", "*simt_s*", "*scudnn*", "*<float, float*", "*engine<float*", "*_f32f32_f32f32*",
-    "cijk_*_sb_*", "cijk_*_s_b_*",
-)  # fmt: skip
 # All of their kernels are of POINTWISE.
 _POINTWISE_CHAINS = {"RMSNorm", "add, RMSNorm", "SiLU, product"}
-_UNALIGNED = ("*_align1>*", "*_align2>*", "*_align1", "*_align2")
 
 
 @rule(
@@ -119,12 +112,13 @@ def library_chains(known: Known) -> Found | None:
     rows = _chains(known)
     if known.report.run is not None:
         rows = rows.where(known.scope.stretches.covered(rows["ts"], rows["ts"] + 1) > 0)
-    if not (saved_ns := int(rows["saved_ns"].sum())):
-        return None
     chains: dict[str, list[int]] = {}
     for chain, _, saved in rows.rows():
-        item = chains.setdefault(chain, [0, 0])
-        item[0], item[1] = item[0] + 1, item[1] + saved
+        if chain in known_by:  # else no library does it on this platform
+            item = chains.setdefault(chain, [0, 0])
+            item[0], item[1] = item[0] + 1, item[1] + saved
+    if not (saved_ns := sum(saved for _, saved in chains.values())):
+        return None
     told = [
         f"{count:,} x {chain}, at most {time_text(ns)} less in one ({known_by[chain]['library']}: "
         f"{known_by[chain]['fused_kernel']})"
@@ -222,58 +216,6 @@ def dominant_kernel(known: Known) -> Found | None:
         part_of=_EXPLAINS.get(first.kind, ()),
     )
     return located(known, found, first.time_ns, "time in that kernel", [first])
-
-
-@rule(
-    id="fp32_matmul",
-    title="Matrix products of 32-bit numbers without tensor cores",
-    fix="Use bfloat16 or float16 (autocast), or from A100 on TF32 (torch.set_float32_matmul_precision('high')).",
-    explanation="Tensor cores multiply 16-bit and TF32 numbers several times as fast.",
-    query="kernel_classes",
-    needs=("gpu",),
-    rests_on=("gpu_work", "gpu_time"),
-    least_gain=0.02,
-    weight=0.6,
-    certain=False,
-)
-def fp32_matmul(known: Known) -> Found | None:
-    """Fires where matrix products whose names tell of 32-bit numbers without tensor cores take 2 % of the time.
-
-    Gain: their time.
-    """
-    return _matmul_found(known, _FP32, "whose names tell of 32-bit numbers")
-
-
-@rule(
-    id="odd_shapes",
-    title="Matrix products of odd shapes",
-    fix="Pad the last dimension (vocabulary, hidden size, head) to a multiple of 8, of 64 where it is large.",
-    explanation="A kernel for rows that are not aligned to 16 bytes loads fewer numbers at once.",
-    query="kernel_classes",
-    needs=("gpu",),
-    rests_on=("gpu_work", "gpu_time"),
-    weight=0.4,
-    certain=False,
-)
-def odd_shapes(known: Known) -> Found | None:
-    """Fires where there are matrix products whose names tell of rows that are not aligned.
-
-    Gain: their time.
-    """
-    return _matmul_found(known, _UNALIGNED, "for rows that are not aligned")
-
-
-def _matmul_found(known: Known, patterns: tuple[str, ...], what: str) -> Found | None:
-    chosen = [item for item in work_by_name(known, "matmul") if item.is_named(patterns)]
-    if not chosen:
-        return None
-    count, time_ns = summed(chosen)
-    found = Found(
-        f"{counted(count, 'run')} of {counted(len(chosen), 'kernel')} {what} take {time_text(time_ns)}, "
-        f"{percent_text(gpu_share(known, time_ns))} of the time, most in {cut(short_name(chosen[0].name), _NAME)}",
-        {"runs": count, "time_ns": time_ns},
-    )
-    return located(known, found, time_ns, "time in these kernels", chosen)
 
 
 @rule(

@@ -76,7 +76,7 @@ def zero_grad(known: Known) -> Found | None:
 @rule(
     id="optimizer_loop",
     title="The optimizer does its step in many kernels",
-    fix="fused=True, which does the whole step in one kernel for many tensors; foreach=True where it has no such kernel.",
+    fix="Use fused=True, one kernel for many tensors and all of a step; foreach=True where an optimizer has none.",
     explanation="The kernels of a step work on tensors of their own: only one that takes many tensors joins them.",
     query="SELECT name, ts, dur FROM slice WHERE name GLOB 'Optimizer.step#*' OR name GLOB '*): step' ORDER BY ts",
     needs=("gpu", "launches"),
@@ -102,10 +102,11 @@ def optimizer_loop(known: Known) -> Found | None:
     fused, many = (sum(is_one[number] for number in names.tolist()) for is_one in (is_fused, is_many))
     if 2 * fused >= len(names):
         return None
+    gpu_ns = figures["gpu_ns"]
     how = "each for many tensors" if 2 * many >= len(names) else "most for one tensor each"
     return Found(
-        f"{count_text(count)} kernels in {counted(found.count, 'step')}, {number_text(count / found.count)} each, {how}: "
-        f"{time_text(figures['gpu_ns'])} on the GPU, {percent_text(gpu_share(known, figures['gpu_ns']))} of the time; "
+        f"{count_text(count)} kernels in {counted(found.count, 'step')}, {number_text(count / found.count)} each, "
+        f"{how}: {time_text(gpu_ns)} on the GPU, {percent_text(gpu_share(known, gpu_ns))} of the time; "
         f"{_waited(known, figures['idle_ns'])}",
         {**figures, "steps": found.count},
         known.gain(share, "gaps before these kernels, and their GPU time"),
