@@ -25,7 +25,7 @@ _LONGEST_PATH = 32
 
 def best_findings(report: Report) -> Section:
     """The first findings in short, then what is worth knowing."""
-    worth = [item for item in report.findings if not item.note and item.part_of is None]
+    worth = [item for item in report.findings if not (item.note or item.warning) and item.part_of is None]
     rows: list[Row] = []
     # Rows of each finding, the last one first.
     whole: list[tuple[int, ...]] = []
@@ -90,7 +90,8 @@ def next_commands(report: Report) -> Section:
     lines = [f"molprof report {trace} --all"]
     if report.trace.gpu_recorded or by == "operator":
         lines.append(f"molprof report {trace} --by {by}")
-    queries = [f"molprof query {shlex.quote(item.query)} {trace}" for item in report.findings if not item.note]
+    asked = (item.query for item in report.findings if not (item.note or item.warning))
+    queries = [f"molprof query {shlex.quote(query)} {trace}" for query in asked]
     return Section("Next", (*lines, *(queries[:1] or [f"molprof open {trace}"])))
 
 

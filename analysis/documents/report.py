@@ -123,6 +123,9 @@ def _warnings(report: Report) -> Iterator[str]:
         yield f"the passes of the capture contradict each other: {'; '.join(problems)}"
     if not report.trace.events_by_category:
         yield "the trace holds no events with a duration, so nothing was recorded"
+    for item in report.findings:
+        if item.warning:
+            yield f"{item.title[:1].lower()}{item.title[1:]}: {item.evidence}. {item.fix}"
     if broken := [check.text for check in report.checks if not check.holds]:
         yield f"checks that do not hold: {'; '.join(broken)}"
 

@@ -293,6 +293,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     place: str | None = None  # function and line, module, operator or annotation; None: of the whole trace
     certain: bool = True  # False: taken from names or shapes, not from what was recorded
     note: bool = False  # worth knowing, and nothing to do
+    warning: bool = False  # about all figures of the trace: it stands above the findings
     part_of: str | None = None  # id of the finding whose time holds the time of this one
 
     @property
@@ -301,8 +302,11 @@ class Finding(Struct, frozen=True, kw_only=True):
         return None if self.gain is None else self.gain.high
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields, and `gain_ratio`: the `high` of its gain."""
-        return {**to_builtins(self), "gain_ratio": self.gain_ratio}
+        """Its fields, and `gain_ratio`: the `high` of its gain; `warning` where it is one."""
+        fields = {**to_builtins(self), "gain_ratio": self.gain_ratio}
+        if not self.warning:
+            del fields["warning"]
+        return fields
 
 
 class Given(Struct, frozen=True):

@@ -12,6 +12,7 @@ from collections import Counter
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.rule import Found, operators_named, rule
+from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor.package import Query
 from molprof.analysis.union import Union
 from molprof.common.manifest import STEP_PHASES
@@ -27,6 +28,13 @@ LEAST_PROFILED_RATIO = 1.5
 # torch/_dynamo/utils.py, dynamo_timed: each part of compiling is recorded under such a name; this one is a whole frame.
 _FRAME = "_compile.compile_inner*"
 _COMPILING = operators_named(_FRAME, "*(dynamo_timed)")
+
+
+def recorded_compiling(known: Known) -> Frame:
+    """What torch.compile recorded of its compiling: name, ts, ts_end."""
+    return known.frame(_COMPILING)
+
+
 # Share of unprofiled wall time that templates take, or compiling.
 LEAST_BEFORE_SHARE = 0.02
 _BEFORE = "SELECT batch, phase, dur FROM molprof_phase WHERE phase IN ('template', 'compile', 'tokenize') ORDER BY ts"
@@ -189,7 +197,7 @@ def _wasted(known: Known, what: str, fix: str = "", explanation: str = "") -> Fo
 
 @rule(
     id="compiling",
-    title="Timed passes include compiling",
+    title="Compiling is part of what is timed or recorded",
     fix="Warm up until nothing compiles. Keep shapes fixed. TORCH_LOGS=recompiles names the reasons.",
     explanation="A frame compiles again for every shape that its guards reject, which takes seconds.",
     query=(
@@ -208,7 +216,7 @@ def compiling(known: Known) -> Found | None:
     """
     scope, repeats = known.any_scope, () if known.report.run is None else known.report.run.repeats
     compiles = [repeat.compiles for repeat in repeats if repeat.compiles is not None]
-    recorded = known.frame(_COMPILING)
+    recorded = recorded_compiling(known)
     frames = sum(name.startswith(_FRAME[:-1]) for name in recorded["name"].tolist())
     inside_ns = 0 if scope is None else scope.stretches.common_ns(Union(recorded["ts"], recorded["ts_end"]))
     if not sum(compiles) and not inside_ns:
