@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
@@ -50,6 +51,13 @@ def best_findings(report: Report) -> Section:
     nothing = "Nothing worth doing was found." if recorded else "Nothing was found: most rules need GPU work or steps."
     none = () if worth else (nothing,)
     return Section(f"Findings{of}", none, replace(pairs(rows), spare=spare, links=links), link=_ALL)
+
+
+def warnings_found(report: Report) -> Iterator[str]:
+    """Findings about all figures of the trace, a line each."""
+    for item in report.findings:
+        if item.warning:
+            yield f"{item.title[:1].lower()}{item.title[1:]}: {item.evidence}. {item.fix}"
 
 
 def _first_clauses(evidence: str) -> str:

@@ -20,7 +20,7 @@ from molprof.analysis.documents.figures import (
     reports_of,
     settings_section,
 )
-from molprof.analysis.documents.findings import best_findings, findings_section, next_commands
+from molprof.analysis.documents.findings import best_findings, findings_section, next_commands, warnings_found
 from molprof.analysis.documents.plots import PLOTS, plot_section
 from molprof.analysis.documents.program import (
     processors_section,
@@ -106,7 +106,7 @@ def plots_section(reports: Reports) -> Section:
 
 def warnings(reports: Reports) -> tuple[str, ...]:
     """What a reader must know before believing a figure."""
-    return reports.notes(_warnings)
+    return (*reports.notes(_warnings), *reports.notes(warnings_found))
 
 
 def _warnings(report: Report) -> Iterator[str]:
@@ -123,9 +123,6 @@ def _warnings(report: Report) -> Iterator[str]:
         yield f"the passes of the capture contradict each other: {'; '.join(problems)}"
     if not report.trace.events_by_category:
         yield "the trace holds no events with a duration, so nothing was recorded"
-    for item in report.findings:
-        if item.warning:
-            yield f"{item.title[:1].lower()}{item.title[1:]}: {item.evidence}. {item.fix}"
     if broken := [check.text for check in report.checks if not check.holds]:
         yield f"checks that do not hold: {'; '.join(broken)}"
 

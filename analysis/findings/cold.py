@@ -12,14 +12,13 @@ from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.findings.run import recorded_compiling
 from molprof.analysis.trace_processor.package import Query
 from molprof.analysis.union import Union
-from molprof.common.values import cut, percent_text, short_name, time_text
+from molprof.common.values import percent_text, time_text
 
 # A shorter one may be what the operating system does.
 _LEAST_NS = 20_000_000
 # Share of a first call in which no device works: else it may wait for room in a queue.
 _LEAST_IDLE = 0.9
 _LEAST_SHARE = 0.02  # of the recorded time
-_NAME = 40  # characters of a kernel's name
 _LONG = """
 SELECT call.id, call.name, call.id = first.id AS is_first,
   call.name GLOB '*ModuleLoad*' OR call.name GLOB '*LibraryLoad*' AS loads, parent.name AS operator
@@ -40,6 +39,7 @@ WHERE slice.category = 'cpu_op' AND slice.name = 'fallback_function'
 ORDER BY slice.id
 """,
 )
+SPECIALIZED_FIX = "Warm up with the shapes of the run before recording: TorchScript specializes in its first calls."
 # So soon after it has specialized, it runs what it made.
 _SOON_NS = 1_000_000
 
@@ -130,7 +130,7 @@ def _where(item: Specialization) -> str:
 @rule(
     id="jit_specialization",
     title="TorchScript specializes while this is recorded",
-    fix="Warm up with the shapes of the run before recording: TorchScript specializes in its first calls.",
+    fix=SPECIALIZED_FIX,
     explanation="It compiles a function anew for the types and shapes that it saw, and records nothing meanwhile.",
     query="SELECT name, ts, dur FROM slice WHERE name = 'fallback_function' ORDER BY ts",
     needs=("gpu",),
@@ -161,7 +161,7 @@ def jit_specialization(known: Known) -> Found | None:
 @rule(
     id="cold_start",
     title="The recording is not warmed up",
-    fix="Warm up before recording: run some steps with the shapes of the run.",
+    fix="Warm up before recording, with the shapes of the run.",
     explanation="What runs for the first time is loaded or compiled, which a program that goes on does once.",
     query="gpu_calls",
     needs=("gpu",),
@@ -202,8 +202,7 @@ def cold_start(known: Known) -> Found | None:
         longest = max(cold, key=lambda item: int(calls.ts_end[item.call] - calls.ts[item.call]))
         longest_ns = int(calls.ts_end[longest.call] - calls.ts[longest.call])
         what = f"one {longest.name}" + (f" in {longest.operator}" if longest.operator else "")
-        kernel = f", the first of {cut(short_name(longest.kernel), _NAME)}" if longest.kernel else ""
-        said.append(f"{what} takes {time_text(longest_ns)}{kernel}")
+        said.append(f"{what} takes {time_text(longest_ns)}")
         if len(cold) > 1:
             said.append(f"{len(cold)} such first calls take {time_text(first_ns)}")
     if specialized_ns:
@@ -212,7 +211,6 @@ def cold_start(known: Known) -> Found | None:
     if compiled_ns:
         said.append(f"torch.compile compiles for {time_text(compiled_ns)}")
     return Found(
-        f"{percent_text(time_ns / known.scope.recorded_ns)} of {known.scope.recorded_text}, is first calls or "
-        f"compiling: {'; '.join(said)}",
+        f"{percent_text(time_ns / known.scope.recorded_ns)} of {known.scope.recorded_text}: {'; '.join(said)}",
         {"cold_ns": time_ns, "first_calls_ns": first_ns, "specialized_ns": specialized_ns, "compiled_ns": compiled_ns},
     )

@@ -46,6 +46,12 @@ def platform(known: Known) -> Platform | None:
     return told[0] if told else None
 
 
+def copies_pinned(known: Known) -> bool:
+    """Whether all copies from the host whose kind of memory is recorded are from pinned memory, and there are any."""
+    names = [name.name for name in known.facts.names if name.name.startswith("Memcpy HtoD")]
+    return any("Pinned" in name for name in names) and not any("Pageable" in name for name in names)
+
+
 def lacks(known: Known, capability: tuple[int, int]) -> bool:
     """Whether a device with CUDA is of a lower compute capability; False where that is not known."""
     if platform(known) != "CUDA":

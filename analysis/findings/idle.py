@@ -12,6 +12,8 @@ from molprof.analysis.facts.gaps import CAUSES
 from molprof.analysis.facts.intervals import overlaps
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.findings.around import of_drained_gaps, of_idle_time, of_launches
+from molprof.analysis.findings.cold import SPECIALIZED_FIX, first_calls, specializations
+from molprof.analysis.findings.device import copies_pinned, platform
 from molprof.analysis.findings.known import HOST_CAUSES, Known
 from molprof.analysis.findings.places import first_place, layers_text, listed, places_of
 from molprof.analysis.findings.rule import Found, rule
@@ -42,6 +44,7 @@ WHERE slice.id = call.value
 _LOADING = re.compile(r"data.?load", re.IGNORECASE)
 # Shorter calls are what any launch takes.
 _LONG_CALL_NS = 100_000
+_HELD_UP = "None is the first of its kind: the CPU was held up in them, by other threads or in the driver."
 _ALLOCATIONS = ("Malloc", "Free", "HostAlloc", "HostRegister")
 # Of the launches; fewer may be captured while other work runs.
 _LEAST_CAPTURED = 0.3
@@ -87,6 +90,10 @@ def launch_bound(known: Known) -> Found | None:
         fix = f"Let the engine use graphs ({engine}), and compile the model."
     elif "Optimizer.step#" in (place or ""):
         fix = "The optimizer runs operators for one parameter after the other: foreach=True, or fused=True."
+    elif known.only_traced:
+        fix = "torch.compile traces the model and fuses nothing: use its backend inductor, or larger batches."
+    elif platform(known) == "XPU":
+        fix = f"Launch fewer kernels: {'' if known.compiled else 'torch.compile, '}fused kernels, larger batches."
     elif known.compiled:
         fix = "The model is compiled: let it use graphs (mode='reduce-overhead'), with a static cache and fixed shapes."
     return Found(
@@ -171,6 +178,19 @@ def _found_long_calls(known: Known) -> list[dict[str, Any]]:
     return sorted(rows.values(), key=lambda row: (-row["time_ns"], row["name"]))
 
 
+def _is_first(known: Known, name: str) -> bool:
+    """Whether a long call of the name is a first one, or there is no other."""
+    return any(call.name == name for call in first_calls(known, _LONG_CALL_NS))
+
+
+def _fix_of_calls(known: Known, name: str, allocates: bool) -> str:
+    """What to do about long calls of a name; the rule's own fix for first ones."""
+    if allocates:
+        segments = ", expandable segments" if platform(known) == "CUDA" else ""
+        return f"Keep memory instead of asking for it again: no empty_cache{segments}; warm up first."
+    return "" if _is_first(known, name) else "Look for what else runs on these cores: other threads, ranks or jobs."
+
+
 @rule(
     id="long_calls",
     title="The GPU waits for single calls of its runtime",
@@ -203,9 +223,8 @@ def long_calls(known: Known) -> Found | None:
         f"{time_text(time_ns)} in gaps longer than 1 ms and at the ends: {'; '.join(names)}",
         {"idle_ns": time_ns, "calls": sum(call["count"] for call in calls)},
         known.gain(known.scope.idle_part(time_ns), "GPU calls in long gaps"),
-        "Keep memory instead of asking for it again: no empty_cache, expandable segments; warm up first."
-        if allocates
-        else "",
+        _fix_of_calls(known, calls[0]["name"], allocates),
+        "" if allocates or _is_first(known, calls[0]["name"]) else _HELD_UP,
         place=calls[0]["operator"],
         part_of=("graph_capture",),
     )
@@ -241,9 +260,11 @@ def host_work(known: Known) -> Found | None:
     fix = ""
     if _LOADING.search(place or ""):
         how = "in processes of their own (num_workers)" if "SingleProcess" in (place or "") else "ahead: more workers"
-        fix = f"Load and prepare data {how}, prefetching, pinned memory."
+        fix = f"Load and prepare data {how}, prefetching{'' if copies_pinned(known) else ', pinned memory'}."
     elif place is None and sum(part_ns for _, part_ns in known.edges) > 0.5 * time_ns:
         fix = "Start recording right before the first step, and stop right after the last."
+    elif 2 * sum(item.idle_ns for item in specializations(known)) > time_ns:
+        fix = SPECIALIZED_FIX
     return Found(
         f"{time_text(time_ns)} with nothing queued, in gaps longer than 1 ms"
         f"{' and at the ends (' + ', '.join(ends) + ')' if ends else ''}"
