@@ -19,6 +19,7 @@ _SUBJECTS = (
     "kernels",
     "products",
     "training",
+    "buckets",
     "cpu",
     "processor",
     "run",

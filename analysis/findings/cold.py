@@ -183,19 +183,16 @@ def cold_start(known: Known) -> Found | None:
     is_idle = (_idle_ns(known, starts, ends) >= _LEAST_IDLE * (ends - starts)).tolist()
     cold = [item for item, idle in zip(all_calls, is_idle, strict=True) if idle]
     told = specializations(known)
-    compiling = recorded_compiling(known)
-    parts = [
-        (calls.ts[[item.call for item in cold]], calls.ts_end[[item.call for item in cold]]),
-        (
-            np.array([item.ts for item in told], dtype=np.int64),
-            np.array([item.ts_end for item in told], dtype=np.int64),
-        ),
-        (compiling["ts"].astype(np.int64), compiling["ts_end"].astype(np.int64)),
-    ]
-    first_ns, specialized_ns, compiled_ns = (known.scope.stretches.common_ns(Union(*part)) for part in parts)
-    all_starts, all_ends = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
-    time_ns = known.scope.stretches.common_ns(Union(all_starts, all_ends))
-    if time_ns < _LEAST_SHARE * known.scope.recorded_ns:
+    first = np.array([item.call for item in cold], dtype=np.int64)
+    parts = (
+        Union(calls.ts[first], calls.ts_end[first]),
+        Union(*(np.array([getattr(item, side) for item in told], dtype=np.int64) for side in ("ts", "ts_end"))),
+        recorded_compiling(known),
+    )
+    scope = known.scope
+    first_ns, specialized_ns, compiled_ns = (scope.stretches.common_ns(part) for part in parts)
+    time_ns = scope.stretches.common_ns(parts[0] | parts[1] | parts[2])
+    if time_ns < _LEAST_SHARE * scope.recorded_ns:
         return None
     said = []
     if first_ns:
@@ -211,6 +208,6 @@ def cold_start(known: Known) -> Found | None:
     if compiled_ns:
         said.append(f"torch.compile compiles for {time_text(compiled_ns)}")
     return Found(
-        f"{percent_text(time_ns / known.scope.recorded_ns)} of {known.scope.recorded_text}: {'; '.join(said)}",
+        f"{percent_text(time_ns / scope.recorded_ns)} of {scope.recorded_text}: {'; '.join(said)}",
         {"cold_ns": time_ns, "first_calls_ns": first_ns, "specialized_ns": specialized_ns, "compiled_ns": compiled_ns},
     )

@@ -37,9 +37,19 @@ class Inside(Struct, frozen=True):
     """Intervals of threads in which something of a name runs, and the calls of the runtime and driver in them."""
 
     names: tuple[str, ...]  # distinct ones, the longest time first
-    count: int  # intervals that lie in no other
-    host_ns: int  # their time; of several threads it is added up
+    starts: np.ndarray  # of the intervals that lie in no other one of their thread
+    ends: np.ndarray
     calls: np.ndarray  # whether each call is in one: bool
+
+    @property
+    def count(self) -> int:
+        """How many intervals."""
+        return len(self.starts)
+
+    @property
+    def host_ns(self) -> int:
+        """Their time; of several threads it is added up."""
+        return int((self.ends - self.starts).sum())
 
     def work(self, known: Known) -> np.ndarray:
         """Whether the call of each piece of work is in one: bool."""
@@ -101,7 +111,7 @@ def _found(known: Known, patterns: Sequence[str], functions: Sequence[str]) -> I
     ts = known.facts.calls.ts
     return Inside(
         tuple(short_source(name) if "(" in name else name for name in sorted(times, key=lambda name: -times[name])),
-        len(covered.starts),
-        int((covered.ends - covered.starts).sum()),
+        covered.starts,
+        covered.ends,
         covered.covered(of_call, ts, ts + 1) > 0,
     )

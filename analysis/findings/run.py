@@ -9,10 +9,12 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 
+import numpy as np
+
 from molprof.analysis.figures.run_model import Run
+from molprof.analysis.findings.inside import inside
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.rule import Found, operators_named, rule
-from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor.package import Query
 from molprof.analysis.union import Union
 from molprof.common.manifest import STEP_PHASES
@@ -30,9 +32,17 @@ _FRAME = "_compile.compile_inner*"
 _COMPILING = operators_named(_FRAME, "*(dynamo_timed)")
 
 
-def recorded_compiling(known: Known) -> Frame:
-    """What torch.compile recorded of its compiling: name, ts, ts_end."""
-    return known.frame(_COMPILING)
+# What marks it in the Python stacks of versions of torch that record no such names.
+_COMPILERS = ("*torch/_dynamo/convert_frame.py(*): _compile*", "*torch/_inductor/compile_fx.py(*): compile_fx*")
+
+
+def recorded_compiling(known: Known) -> Union:
+    """When torch.compile compiled."""
+    told, stacks = known.frame(_COMPILING), inside(known, (), _COMPILERS)
+    starts, ends = told["ts"].astype(np.int64), told["ts_end"].astype(np.int64)
+    if stacks is not None:
+        starts, ends = np.append(starts, stacks.starts), np.append(ends, stacks.ends)
+    return Union(starts, ends)
 
 
 # Share of unprofiled wall time that templates take, or compiling.
@@ -216,9 +226,9 @@ def compiling(known: Known) -> Found | None:
     """
     scope, repeats = known.any_scope, () if known.report.run is None else known.report.run.repeats
     compiles = [repeat.compiles for repeat in repeats if repeat.compiles is not None]
-    recorded = recorded_compiling(known)
+    recorded = known.frame(_COMPILING)
     frames = sum(name.startswith(_FRAME[:-1]) for name in recorded["name"].tolist())
-    inside_ns = 0 if scope is None else scope.stretches.common_ns(Union(recorded["ts"], recorded["ts_end"]))
+    inside_ns = 0 if scope is None else scope.stretches.common_ns(recorded_compiling(known))
     if not sum(compiles) and not inside_ns:
         return None
     shares = [
