@@ -3,8 +3,8 @@
 -- Counted: *Synchronize (device, stream, event, context); copies that return when done (a Memcpy without Async, such as
 -- cudaMemcpy or hipMemcpyWithStream); asynchronous copies from the device into pageable host memory, which wait for
 -- their end. Not counted: cudaStreamWaitEvent, where a stream waits, and cudaEventQuery, which does not wait.
--- tensor.item() and .tolist() appear as the copy and the cudaStreamSynchronize inside aten::_local_scalar_dense or
--- aten::copy_.
+-- tensor.item() and .tolist() are one host sync each: such a copy, and the cudaStreamSynchronize right after it, inside
+-- aten::_local_scalar_dense or aten::copy_.
 --
 -- Example:
 --   SELECT name, operator, count, time_ns, longest_ns
@@ -14,13 +14,32 @@
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
+-- Calls that wait. The engine finds names in each part without looking at every call.
+CREATE PERFETTO VIEW _molprof_waiting_call AS
+SELECT id
+FROM _molprof_call
+WHERE name GLOB '*[Ss]ynchronize*'
+UNION
+SELECT id
+FROM _molprof_call
+WHERE name GLOB '*Memcpy*' AND NOT name GLOB '*Async*' AND NOT name GLOB '*DtoD*' AND NOT name GLOB '*Enqueue*'
+UNION
+SELECT work.call_id
+FROM slice AS copy
+CROSS JOIN _molprof_work AS work
+WHERE
+  copy.category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
+  AND copy.name GLOB 'Memcpy DtoH*Pageable*'
+  AND work.id = copy.id
+  AND work.call_id IS NOT NULL;
+
 -- One row per host sync, in order of start.
 CREATE PERFETTO TABLE molprof_host_sync(
   -- The call's slice.
   id JOINID(slice.id),
   -- Start, ns since the trace's earliest event.
   ts TIMESTAMP,
-  -- Time in the call, ns: the wait and the call itself.
+  -- Time in the call, ns: the wait and the call itself; also in the one right after a copy, which waits again.
   dur DURATION,
   -- Name of the runtime or driver function.
   name STRING,
@@ -30,7 +49,7 @@ CREATE PERFETTO TABLE molprof_host_sync(
 SELECT
   call.id,
   call.ts,
-  call.dur,
+  call.dur + IFNULL(rest.dur, 0) AS dur,
   call.name,
   (
     SELECT ancestor.name
@@ -39,27 +58,11 @@ SELECT
     ORDER BY ancestor.depth DESC
     LIMIT 1
   ) AS operator
--- The engine finds names in each part without looking at every call.
-FROM (
-  SELECT id
-  FROM _molprof_call
-  WHERE name GLOB '*[Ss]ynchronize*'
-  UNION
-  SELECT id
-  FROM _molprof_call
-  WHERE name GLOB '*Memcpy*' AND NOT name GLOB '*Async*' AND NOT name GLOB '*DtoD*' AND NOT name GLOB '*Enqueue*'
-  UNION
-  SELECT work.call_id
-  FROM slice AS copy
-  CROSS JOIN _molprof_work AS work
-  WHERE
-    copy.category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
-    AND copy.name GLOB 'Memcpy DtoH*Pageable*'
-    AND work.id = copy.id
-    AND work.call_id IS NOT NULL
-) AS waiting
-CROSS JOIN _molprof_call AS call
-WHERE call.id = waiting.id
+FROM _molprof_waiting_call AS waiting
+JOIN _molprof_call AS call USING (id)
+LEFT JOIN _molprof_fact_repeated_sync AS again ON again.copy_id = call.id
+LEFT JOIN _molprof_call AS rest ON rest.id = again.id
+WHERE call.id NOT IN (SELECT id FROM _molprof_fact_repeated_sync)
 ORDER BY call.ts, call.id;
 
 -- Host syncs by name and operator, longest total time first.

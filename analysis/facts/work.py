@@ -26,7 +26,15 @@ FROM _molprof_work
 """
 _DEVICES = "SELECT device FROM _molprof_work GROUP BY device ORDER BY device"
 _CALLS = "SELECT id FROM _molprof_call ORDER BY id"
-_SYNCS = "SELECT id FROM molprof_host_sync"
+_SYNCS = "SELECT id FROM _molprof_waiting_call"
+# Copies that wait for their end, and what may wait for them again: torch does so after each.
+_WAITING = """
+SELECT work.call_id AS id, 0 AS is_again
+FROM slice AS copy CROSS JOIN _molprof_work AS work
+WHERE copy.name GLOB 'Memcpy DtoH*Pageable*' AND work.id = copy.id AND work.call_id IS NOT NULL
+UNION
+SELECT id, 1 FROM _molprof_call WHERE name GLOB '*StreamSynchronize*'
+"""
 # The names around each call, as a number.
 _CALL_STACKS = """
 SELECT slice.stack_id FROM _molprof_call AS call CROSS JOIN slice WHERE slice.id = call.id ORDER BY call.id
@@ -134,8 +142,23 @@ class WorkFacts(Source):
 
     @cached_property
     def syncs(self) -> Array:
-        """Indices of the calls that are host syncs."""
+        """Indices of the calls that are host syncs, also of those that only go on with the one before."""
         return self.calls.index(self.numbers(_SYNCS, "host_syncs")[0])
+
+    @cached_property
+    def repeated_syncs(self) -> tuple[Array, Array]:
+        """Indices of copies that wait for their end, and of the call that waits for each again: both are one host sync.
+
+        It is the next call of the thread.
+        """
+        ids, is_again = self.numbers(_WAITING, "gpu_work")
+        call, calls = self.calls.index(ids), self.calls
+        kind = np.full(len(calls.id), NONE)
+        kind[call] = is_again
+        order = np.lexsort((calls.id, calls.ts, calls.own_track))
+        same = calls.own_track[order][1:] == calls.own_track[order][:-1]
+        again = same & (kind[order][:-1] == 0) & (kind[order][1:] == 1)
+        return order[:-1][again], order[1:][again]
 
     @cached_property
     def call_stacks(self) -> Array:
