@@ -79,7 +79,7 @@ _FROM_HOST = Query(
 INCLUDE PERFETTO MODULE molprof.memory_copies;
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.steps;
-SELECT copy.dur, IFNULL(copy.bytes, 0) AS bytes, call.ts, call.dur AS call_ns, slice.name GLOB '*Pinned*' AS is_pinned
+SELECT copy.dur, IFNULL(copy.bytes, 0) AS bytes, call.ts, call.dur AS call_ns
 FROM molprof_memory_copy AS copy
 JOIN molprof_gpu_call AS call ON call.id = copy.call_id
 JOIN molprof_call_step AS place ON place.id = call.id
@@ -89,7 +89,6 @@ WHERE
   AND (slice.name GLOB '*Pageable*' OR NOT slice.name GLOB '*Pinned*' AND NOT call.name GLOB '*Async*')
 """,
 )
-_FROM_PINNED = "Create tensors on the device once, before the loop. Copy the rest with non_blocking=True."
 _STEPS = Query("steps", "SELECT COUNT() AS steps FROM molprof_any_step")
 
 _PHASES = ("processor", "sampling")
@@ -282,7 +281,6 @@ def host_copies(known: Known) -> Found | None:
             scope.gpu_part(copies["gpu_ns"] / scope.devices) + scope.idle_part(copies["idle_ns"]),
             "the copies, and the idle time in their calls",
         ),
-        _FROM_PINNED if known.frame(_FROM_HOST)["is_pinned"].all() else "",
         part_of=("host_syncs", "host_work", "launch_bound"),
     )
 

@@ -82,7 +82,7 @@ def _products_of(known: Known, index: np.ndarray) -> dict[int, Product]:
     """The products that pieces of work do, by the index of the work, as far as sizes are recorded."""
     work, calls = known.facts.work, known.facts.calls
     index = index[work.call[index] != NONE]
-    if known.report.trace.has_shapes is False or not len(index):
+    if not len(index):
         return {}
     names = ", ".join(f"'{name}'" for name in _PRODUCTS)
     ids = np.unique(calls.id[work.call[index]]).tolist()
