@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")
-POINTWISE = {"elementwise", "copy", "cat", "fill", "reduce", "norm"}
+POINTWISE = {"elementwise", "copy", "cat", "fill", "all fill", "reduce", "norm"}
 Kernel = tuple[int, int, int, str, bool]  # start, place in the file, time, class, whether an optimizer launched it
 
 
@@ -48,6 +48,10 @@ def figures(path: Path, classes: dict[tuple[str, str], str]) -> dict[str, dict[s
     for place, event in enumerate(events):
         if event.get("ph") == "X" and event.get("cat") in GPU:
             kind = classes[event["cat"], event["name"]]
+            if kind == "fill" and any(
+                word in event["name"].lower() for word in ("fillfunctor", "fillbuffer", "arange")
+            ):
+                kind = "all fill"
             of = event["args"].get("device"), event["args"].get("stream")
             mine = event["args"].get("correlation") in by_optimizers
             streams[of].append((ns(event["ts"]), place, ns(event.get("dur", 0)), kind, mine))
@@ -58,7 +62,7 @@ def figures(path: Path, classes: dict[tuple[str, str], str]) -> dict[str, dict[s
         before = ""
         for _, _, time_ns, kind, is_optimizer in [*kernels, (0, 0, 0, "end", False)]:
             chosen = kind in POINTWISE and not is_optimizer
-            if not chosen or kind == before == "fill":
+            if not chosen or kind == before == "all fill":
                 chains += [chain] if len(chain) > 1 else []
                 chain = []
             chain += [time_ns] if chosen else []

@@ -283,6 +283,8 @@ def test_kernels_of_an_optimizer_and_fills_are_no_chain(tmp_path: Path) -> None:
     step = slice_("user_annotation", "Optimizer.step#AdamW.step", 15, 80)
     assert "elementwise_chains" not in findings(tmp_path, plain(events, step))
     assert "elementwise_chains" not in findings(tmp_path, plain(kernels(GEMM, *[FILL] * 8, GEMM)))
+    masked = findings(tmp_path, plain(kernels(GEMM, *["masked_fill_kernel"] * 8, GEMM)))
+    assert masked["elementwise_chains"].figures["saved_ns"] == 70_000
 
 
 @needs_traces

@@ -21,10 +21,10 @@ LEFT JOIN process USING (upid)
 """
 _NAMED = """
 SELECT one.ts, one.ts + one.dur AS ts_end, IFNULL(process.pid, 0) AS pid, thread.tid, one.name
-FROM (
-  SELECT * FROM slice WHERE category IN ('cpu_op', 'user_annotation', 'python_function') AND ({names})
-) AS one
+FROM ({names}) AS named
+CROSS JOIN slice AS one ON one.id = named.id
 {thread}
+WHERE one.category IN ('cpu_op', 'user_annotation', 'python_function')
 ORDER BY one.ts, one.dur DESC, one.id
 """
 _CALLS = Query(
@@ -83,7 +83,8 @@ def inside(known: Known, patterns: Sequence[str], functions: Sequence[str] = ())
 
 
 def _found(known: Known, patterns: Sequence[str], functions: Sequence[str]) -> Inside | None:
-    glob = " OR ".join(f"name GLOB '{pattern}'" for pattern in (*patterns, *functions))
+    # The engine finds names by one pattern without looking at every slice.
+    glob = " UNION ".join(f"SELECT id FROM slice WHERE name GLOB '{name}'" for name in (*patterns, *functions))
     rows: list[tuple[int, int, tuple[int, int], str]] = [
         (ts, ts_end, (pid, tid), name)
         for ts, ts_end, pid, tid, name in known.frame(

@@ -13,6 +13,7 @@ from molprof.analysis.findings.work import (
     POINTWISE,
     SMALL_SHARE,
     gpu_share,
+    is_named,
     located,
     runs_of,
     same_stream,
@@ -29,6 +30,8 @@ _LEAST_POINTWISE, _LEAST_COPIES, _LEAST_KERNEL = 0.05, 0.02, 0.2
 _NAME = 60  # characters of a kernel's name
 # By class of one kernel: what says more about it.
 _EXPLAINS = {"softmax": ("unfused_attention",), "matmul": ("fp32_matmul", "odd_shapes")}
+# Names of kernels, in lower case, that write all of a tensor and read nothing.
+_FILLS = ("*fillfunctor*", "*fillbuffer*", "*_memset*", "*arange_cuda*")
 # All of their kernels are of POINTWISE.
 _POINTWISE_CHAINS = {"RMSNorm", "add, RMSNorm", "SiLU, product"}
 
@@ -56,7 +59,8 @@ def elementwise_chains(known: Known) -> Found | None:
     if gpu_share(known, time_ns) < _LEAST_POINTWISE:
         return None
     work = sequence(known)
-    chosen, fills = (is_of(known, work["name"], classes) for classes in (POINTWISE, ("fill",)))
+    chosen = is_of(known, work["name"], POINTWISE)
+    fills = np.array([is_named(name.name, _FILLS) for name in known.facts.names], dtype=bool)[work["name"]]
     for inside in (optimizer_work(known), zeroing(known)):
         if inside is not None:
             chosen &= ~inside.work(known)[work["index"]]
