@@ -53,7 +53,8 @@ class Inside(Struct, frozen=True):
 
     def work(self, known: Known) -> np.ndarray:
         """Whether the call of each piece of work is in one: bool."""
-        return np.append(self.calls, False)[known.facts.work.call]
+        found: np.ndarray = np.append(self.calls, False)[known.facts.work.call]
+        return found
 
     def work_ns(self, known: Known) -> tuple[int, int]:
         """Count and time of the GPU work that is launched in them, of a run in its recorded steps."""
@@ -94,8 +95,8 @@ def _found(known: Known, patterns: Sequence[str], functions: Sequence[str]) -> I
     if (stacks := known.stacks) is not None and functions:
         wanted = [any(fnmatchcase(text, pattern) for pattern in functions) for text in stacks.texts]
         thread_of = {number: thread for thread, number in stacks.numbers.items()}
-        some = np.flatnonzero(np.array(wanted, dtype=bool)[stacks.names]) if len(stacks.names) else []
-        for row in some:
+        some = np.array(wanted, dtype=bool)[stacks.names] if wanted else np.zeros(0, dtype=bool)
+        for row in np.flatnonzero(some).tolist():
             where = thread_of[int(stacks.threads[row])]
             rows.append((int(stacks.starts[row]), int(stacks.ends[row]), where, stacks.texts[int(stacks.names[row])]))
     if not rows:
@@ -109,10 +110,10 @@ def _found(known: Known, patterns: Sequence[str], functions: Sequence[str]) -> I
     times: dict[str, int] = {}
     for ts, ts_end, _, name in rows:
         times[name] = times.get(name, 0) + ts_end - ts
-    ts = known.facts.calls.ts
+    starts = known.facts.calls.ts
     return Inside(
         tuple(short_source(name) if "(" in name else name for name in sorted(times, key=lambda name: -times[name])),
         covered.starts,
         covered.ends,
-        covered.covered(of_call, ts, ts + 1) > 0,
+        covered.covered(of_call, starts, starts + 1) > 0,
     )
