@@ -29,7 +29,8 @@ _WORK = (
     f" {_PLACE}"
 )
 _CALLS = (
-    f"call_id AS id, ts, dur, name, kind, correlation, rank, upid, tid, kernels, gpu_ns, is_sync, frame_id, {_PLACE}"
+    "call_id AS id, ts, dur, name, kind, correlation, rank, upid, tid, kernels, gpu_ns, is_sync, sync_ns, frame_id,"
+    f" {_PLACE}"
 )
 _SHOWN_ROWS = 20
 

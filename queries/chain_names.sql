@@ -16,27 +16,31 @@ CREATE PERFETTO TABLE molprof_fused_kernel(
   -- Library or engine.
   library STRING,
   -- File of its sources, and the option that asks for it, if there is one.
-  source STRING
+  source STRING,
+  -- What it runs on: CUDA, ROCm, XPU, a list in text.
+  platform STRING
 ) AS
 WITH
-  data(chain, fused_kernel, pattern, library, source) AS (
+  data(chain, fused_kernel, pattern, library, source, platform) AS (
     VALUES
-      ('add, RMSNorm', 'fused_add_rms_norm_kernel', '*fused_add_rms_norm_kernel<*', 'vLLM', 'csrc/layernorm_kernels.cu'),
-      ('add, RMSNorm', 'FusedAddRMSNormKernel', '*fusedaddrmsnormkernel*', 'FlashInfer, SGLang', 'include/flashinfer/norm.cuh'),
-      ('add, RMSNorm', 'add_rmsnorm_quant_kernel with a residual', '*add_rmsnorm_quant_kernel*elb1elb0*', 'AITER', 'csrc/kernels/rmsnorm_quant_kernels.cu'),
-      ('RMSNorm', 'rms_norm_kernel', '*vllm::rms_norm_kernel<*', 'vLLM', 'csrc/layernorm_kernels.cu'),
-      ('RMSNorm', 'RMSNormKernel', '*::rmsnormkernel<*', 'FlashInfer, SGLang', 'include/flashinfer/norm.cuh'),
-      ('RMSNorm', '_rms_norm_forward_kernel', '_rms_norm_forward_kernel*', 'Liger', 'src/liger_kernel/ops/rms_norm.py'),
-      ('RMSNorm, quantization', 'rms_norm_static_fp8_quant_kernel', '*rms_norm_static_fp8_quant_kernel*', 'vLLM', 'csrc/layernorm_quant_kernels.cu: fuse_norm_quant'),
-      ('RMSNorm, quantization', 'rms_norm_dynamic_per_token_quant_kernel', '*rms_norm_dynamic_per_token_quant_kernel*', 'vLLM', 'csrc/quantization/fused_kernels: fuse_norm_quant'),
-      ('SiLU, product', 'act_and_mul_kernel', '*act_and_mul_kernel*', 'vLLM, FlashInfer, SGLang', 'csrc/activation_kernels.cu'),
-      ('SiLU, product', '_swiglu_forward_kernel', '_swiglu_forward_kernel*', 'Liger', 'src/liger_kernel/ops/swiglu.py'),
-      ('SiLU, product, quantization', 'act_and_mul_quant_kernel', '*act_and_mul_quant_kernel*', 'vLLM', 'csrc/quantization/activation_kernels.cu: fuse_act_quant'),
-      ('Q norm, K norm, rotary', 'fusedQKNormRopeKernel', '*fusedqknormropekernel*', 'vLLM, TensorRT-LLM, SGLang', 'csrc/fused_qknorm_rope_kernel.cu: enable_qk_norm_rope_fusion'),
-      ('rotary, cache write', '_fused_qk_rope_reshape_and_cache_kernel', '_fused_qk_rope_reshape_and_cache*', 'AITER', 'aiter/ops/triton/fusions/fused_kv_cache.py'),
-      ('rotary, cache write', 'RopeQuantizeAppendPagedKVCacheKernel', '*ropequantizeappendpagedkvcache*', 'FlashInfer', 'include/flashinfer/pos_enc.cuh'),
-      ('all-reduce, RMSNorm', 'allreduce_fusion_kernel_oneshot_lamport', '*allreduce_fusion_kernel*', 'FlashInfer, TensorRT-LLM', 'include/flashinfer/comm/trtllm_allreduce_fusion.cuh: fuse_allreduce_rms (vLLM), --enable-flashinfer-allreduce-fusion (SGLang)'),
-      ('softmax, sampling', 'SamplingFromLogitsKernel', '*samplingfromlogitskernel*', 'FlashInfer', 'include/flashinfer/sampling.cuh')
+      ('add, RMSNorm', 'fused_add_rms_norm_kernel', '*fused_add_rms_norm_kernel<*', 'vLLM', 'csrc/layernorm_kernels.cu', 'CUDA, ROCm'),
+      ('add, RMSNorm', 'FusedAddRMSNormKernel', '*fusedaddrmsnormkernel*', 'FlashInfer, SGLang', 'include/flashinfer/norm.cuh', 'CUDA'),
+      ('add, RMSNorm', 'add_rmsnorm_quant_kernel with a residual', '*add_rmsnorm_quant_kernel*elb1elb0*', 'AITER', 'csrc/kernels/rmsnorm_quant_kernels.cu', 'ROCm'),
+      ('RMSNorm', 'rms_norm_kernel', '*vllm::rms_norm_kernel<*', 'vLLM', 'csrc/layernorm_kernels.cu', 'CUDA, ROCm'),
+      ('RMSNorm', 'RMSNormKernel', '*::rmsnormkernel<*', 'FlashInfer, SGLang', 'include/flashinfer/norm.cuh', 'CUDA'),
+      ('RMSNorm', '_rms_norm_forward_kernel', '_rms_norm_forward_kernel*', 'Liger', 'src/liger_kernel/ops/rms_norm.py', 'CUDA, ROCm, XPU'),
+      ('RMSNorm, quantization', 'rms_norm_static_fp8_quant_kernel', '*rms_norm_static_fp8_quant_kernel*', 'vLLM', 'csrc/layernorm_quant_kernels.cu: fuse_norm_quant', 'CUDA, ROCm'),
+      ('RMSNorm, quantization', 'rms_norm_dynamic_per_token_quant_kernel', '*rms_norm_dynamic_per_token_quant_kernel*', 'vLLM', 'csrc/quantization/fused_kernels: fuse_norm_quant', 'CUDA, ROCm'),
+      ('SiLU, product', 'act_and_mul_kernel', '*act_and_mul_kernel*', 'vLLM, SGLang', 'csrc/activation_kernels.cu', 'CUDA, ROCm'),
+      ('SiLU, product', 'activation::act_and_mul_kernel', '*::activation::act_and_mul_kernel*', 'FlashInfer', 'include/flashinfer/activation.cuh', 'CUDA'),
+      ('SiLU, product', '_swiglu_forward_kernel', '_swiglu_forward_kernel*', 'Liger', 'src/liger_kernel/ops/swiglu.py', 'CUDA, ROCm, XPU'),
+      ('SiLU, product, quantization', 'act_and_mul_quant_kernel', '*act_and_mul_quant_kernel*', 'vLLM', 'csrc/quantization/activation_kernels.cu: fuse_act_quant', 'CUDA, ROCm'),
+      ('Q norm, K norm, rotary', 'fusedQKNormRopeKernel', '*fusedqknormropekernel*', 'vLLM', 'csrc/fused_qknorm_rope_kernel.cu: enable_qk_norm_rope_fusion', 'CUDA, ROCm'),
+      ('Q norm, K norm, rotary', 'fused_qk_norm_rope', '*fusedqknormropekernel*', 'TensorRT-LLM, SGLang', 'cpp/tensorrt_llm/kernels/fusedQKNormRopeKernel.cu', 'CUDA'),
+      ('rotary, cache write', '_fused_qk_rope_reshape_and_cache_kernel', '_fused_qk_rope_reshape_and_cache*', 'AITER', 'aiter/ops/triton/fusions/fused_kv_cache.py', 'ROCm'),
+      ('rotary, cache write', 'RopeQuantizeAppendPagedKVCacheKernel', '*ropequantizeappendpagedkvcache*', 'FlashInfer', 'include/flashinfer/pos_enc.cuh', 'CUDA'),
+      ('all-reduce, RMSNorm', 'allreduce_fusion_kernel_oneshot_lamport', '*allreduce_fusion_kernel*', 'FlashInfer, TensorRT-LLM', 'include/flashinfer/comm/trtllm_allreduce_fusion.cuh: fuse_allreduce_rms (vLLM), --enable-flashinfer-allreduce-fusion (SGLang)', 'CUDA'),
+      ('softmax, sampling', 'SamplingFromLogitsKernel', '*samplingfromlogitskernel*', 'FlashInfer', 'include/flashinfer/sampling.cuh', 'CUDA')
   )
 SELECT *
 FROM data

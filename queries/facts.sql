@@ -677,6 +677,16 @@ SELECT
 FROM _molprof_fact
 WHERE fact = 'host_track';
 
+CREATE PERFETTO TABLE _molprof_fact_repeated_sync(
+  copy_id JOINID(slice.id),
+  id JOINID(slice.id)
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.copy_id') AS copy_id,
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id
+FROM _molprof_fact
+WHERE fact = 'repeated_sync';
+
 CREATE PERFETTO TABLE _molprof_fact_device_sync(
   id JOINID(slice.id),
   slack DURATION

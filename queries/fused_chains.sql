@@ -3,6 +3,7 @@
 -- A chain is found where kernels of these names, and nothing else, follow each other on a stream. Nothing is matched by
 -- likeness: a kernel whose name is not in the table is in no chain. That the operands are the same ones is not recorded.
 -- Of chains inside each other the longest counts. A softmax between two products is the finding unfused_attention.
+-- Only kernels for the platform of the trace count, which the names of its calls tell; all where it has none.
 --
 -- Example:
 --   SELECT chain, count, time_ns, saved_ns, fused_count, fused_kernel, library
@@ -10,7 +11,17 @@
 --   ORDER BY saved_ns DESC, chain;
 
 INCLUDE PERFETTO MODULE molprof.chain_names;
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.work_totals;
+
+-- What the devices are programmed with; null where no calls tell.
+CREATE PERFETTO VIEW _molprof_platform AS
+SELECT
+  CASE
+    WHEN EXISTS(SELECT 1 FROM _molprof_call WHERE name GLOB 'hip*') THEN 'ROCm'
+    WHEN EXISTS(SELECT 1 FROM _molprof_call WHERE name GLOB 'cu[dA-Z]*') THEN 'CUDA'
+    WHEN EXISTS(SELECT 1 FROM _molprof_call WHERE name GLOB 'ur[A-Z]*' OR name GLOB 'ze[A-Z]*') THEN 'XPU'
+  END AS platform;
 
 -- Chains of the trace, and their fused kernels that already run, the most that could be saved first. Chains without either
 -- have no row.
@@ -44,6 +55,7 @@ WITH
       GROUP_CONCAT(library, '; ') AS library,
       GROUP_CONCAT(source, '; ') AS source
     FROM molprof_fused_kernel
+    JOIN _molprof_platform AS here ON IFNULL(INSTR(molprof_fused_kernel.platform, here.platform) > 0, TRUE)
     GROUP BY chain
   )
 SELECT

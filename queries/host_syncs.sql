@@ -3,8 +3,8 @@
 -- Counted: *Synchronize (device, stream, event, context); copies that return when done (a Memcpy without Async, such as
 -- cudaMemcpy or hipMemcpyWithStream); asynchronous copies from the device into pageable host memory, which wait for
 -- their end. Not counted: cudaStreamWaitEvent, where a stream waits, and cudaEventQuery, which does not wait.
--- tensor.item() and .tolist() appear as the copy and the cudaStreamSynchronize inside aten::_local_scalar_dense or
--- aten::copy_.
+-- tensor.item() and .tolist() are one host sync each: such a copy, and the cudaStreamSynchronize right after it, inside
+-- aten::_local_scalar_dense or aten::copy_.
 --
 -- Example:
 --   SELECT name, operator, count, time_ns, longest_ns
@@ -17,7 +17,7 @@ CREATE PERFETTO TABLE molprof_host_sync(
   id JOINID(slice.id),
   -- Start, ns since the trace's earliest event.
   ts TIMESTAMP,
-  -- Time in the call, ns: the wait and the call itself.
+  -- Time in the call, ns: the wait and the call itself; also in the one right after a copy, which waits again.
   dur DURATION,
   -- Name of the runtime or driver function.
   name STRING,
@@ -27,7 +27,7 @@ CREATE PERFETTO TABLE molprof_host_sync(
 SELECT
   call.id,
   call.ts,
-  call.dur,
+  call.dur + IFNULL(rest.dur, 0) AS dur,
   call.name,
   (
     SELECT ancestor.name
@@ -38,7 +38,9 @@ SELECT
   ) AS operator
 FROM _molprof_fact_host_sync AS sync
 CROSS JOIN slice AS call
-WHERE call.id = sync.id
+LEFT JOIN _molprof_fact_repeated_sync AS again ON again.copy_id = call.id
+LEFT JOIN slice AS rest ON rest.id = again.id
+WHERE call.id = sync.id AND call.id NOT IN (SELECT id FROM _molprof_fact_repeated_sync)
 ORDER BY call.ts, call.id;
 
 -- Host syncs by name and operator, longest total time first.

@@ -400,6 +400,8 @@ CREATE PERFETTO VIEW molprof_call_origin(
   gpu_ns DURATION,
   -- Whether it is a host sync: 1 or 0.
   is_sync LONG,
+  -- Time of the host sync, ns, also in the call right after a copy, which waits again; 0 for other calls.
+  sync_ns DURATION,
   -- Innermost frame around it; null where there is none.
   frame_id JOINID(slice.id),
   -- Innermost operator around it; null where there is none.
@@ -435,6 +437,7 @@ SELECT
   IFNULL(fact.kernels, 0) AS kernels,
   IFNULL(fact.gpu_ns, 0) AS gpu_ns,
   IFNULL(fact.syncs, 0) AS is_sync,
+  IFNULL(fact.sync_ns, 0) AS sync_ns,
   origin.frame_id,
   origin.operator,
   origin.operator_id,

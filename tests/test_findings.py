@@ -198,7 +198,7 @@ CASES = [
     Case("elementwise_chains", kernels(GEMM, ADD, ADD, ADD, GEMM, ADD), None, {"saved_ns": 20_000}),
     # A kernel in between, and another order, are no chain.
     Case("library_chains", kernels(GEMM, ROTARY, CACHE_WRITE, GEMM), None, {"chains": 1, "saved_ns": 10_000},
-         ("1 x rotary, cache write, at most 10.0 µs less in one (FlashInfer; AITER",),
+         ("1 x rotary, cache write, at most 10.0 µs less in one (FlashInfer: RopeQuantize",),
          quiet=(kernels(ROTARY, GEMM, CACHE_WRITE, ROTARY),)),
     # A router's softmax goes into a sort, and one at the end is not between two products.
     Case("unfused_attention", kernels(GEMM, ADD, SOFTMAX, ADD, GEMM), None, {"between_ns": 30_000},

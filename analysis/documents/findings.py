@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
@@ -25,7 +26,7 @@ _LONGEST_PATH = 32
 
 def best_findings(report: Report) -> Section:
     """The first findings in short, then what is worth knowing."""
-    worth = [item for item in report.findings if not item.note and item.part_of is None]
+    worth = [item for item in report.findings if not (item.note or item.warning) and item.part_of is None]
     rows: list[Row] = []
     # Rows of each finding, the last one first.
     whole: list[tuple[int, ...]] = []
@@ -50,6 +51,13 @@ def best_findings(report: Report) -> Section:
     nothing = "Nothing worth doing was found." if recorded else "Nothing was found: most rules need GPU work or steps."
     none = () if worth else (nothing,)
     return Section(f"Findings{of}", none, replace(pairs(rows), spare=spare, links=links), link=_ALL)
+
+
+def warnings_found(report: Report) -> Iterator[str]:
+    """Findings about all figures of the trace, a line each."""
+    for item in report.findings:
+        if item.warning:
+            yield f"{item.title[:1].lower()}{item.title[1:]}: {item.evidence}. {item.fix}"
 
 
 def _first_clauses(evidence: str) -> str:
@@ -90,7 +98,8 @@ def next_commands(report: Report) -> Section:
     lines = [f"molprof report {trace} --all"]
     if report.trace.gpu_recorded or by == "operator":
         lines.append(f"molprof report {trace} --by {by}")
-    queries = [f"molprof query {shlex.quote(item.query)} {trace}" for item in report.findings if not item.note]
+    asked = (item.query for item in report.findings if not (item.note or item.warning))
+    queries = [f"molprof query {shlex.quote(query)} {trace}" for query in asked]
     return Section("Next", (*lines, *(queries[:1] or [f"molprof open {trace}"])))
 
 

@@ -19,7 +19,7 @@ from molprof.analysis.documents.figures import (
     reports_of,
     settings_section,
 )
-from molprof.analysis.documents.findings import best_findings, findings_section, next_commands
+from molprof.analysis.documents.findings import best_findings, findings_section, next_commands, warnings_found
 from molprof.analysis.documents.limits import busy_text, largest_cause, lost_times, odd_steps
 from molprof.analysis.documents.plots import PLOTS, plot_section
 from molprof.analysis.documents.program import (
@@ -104,7 +104,7 @@ def plots_section(reports: Reports) -> Section:
 
 def warnings(reports: Reports) -> tuple[str, ...]:
     """What a reader must know before believing a figure."""
-    return reports.notes(_warnings)
+    return (*reports.notes(_warnings), *reports.notes(warnings_found))
 
 
 def _warnings(report: Report) -> Iterator[str]:

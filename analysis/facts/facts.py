@@ -182,7 +182,7 @@ class Facts(MarkFacts):
             np.add.at(sums[row], which[launches], 1)
         np.add.at(sums[2], started, self.is_kernel)
         np.add.at(sums[3], started, work.ts_end - work.ts)
-        np.add.at(sums[4], which[self.syncs], 1)
+        np.add.at(sums[4], which[np.setdiff1d(self.syncs, self.repeated_syncs[1])], 1)
         np.add.at(sums[5], which[self.syncs], (calls.ts_end - calls.ts)[self.syncs])
         return dict(zip((groups + NONE).tolist(), sums.T.tolist(), strict=True))
 

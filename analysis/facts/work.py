@@ -28,6 +28,8 @@ FROM json_each('{ids}') AS one CROSS JOIN slice
 WHERE slice.id = one.value
 ORDER BY one.key
 """
+# What torch calls after a copy that waits, to wait for it again.
+_WAITS_AGAIN = Glob("*StreamSynchronize*")
 # The names around each call, as a number.
 _CALL_STACKS = """
 SELECT stack_id FROM slice WHERE category IN ('cuda_runtime', 'cuda_driver') ORDER BY id
@@ -154,11 +156,33 @@ class WorkFacts(CallFacts):
 
     @cached_property
     def syncs(self) -> Array:
-        """Indices of the calls that are host syncs, as queries/host_syncs.sql explains."""
-        by_name = self.calls.named(waits)
+        """Indices of the calls that are host syncs, also of those that only go on with the one before.
+
+        queries/host_syncs.sql explains which they are.
+        """
+        return np.union1d(self.calls.named(waits), self._waiting_copies)
+
+    @cached_property
+    def _waiting_copies(self) -> Array:
+        """Indices of the calls of copies that wait for their end."""
         is_waiting = np.array([WAITING_COPY.matches(name) for _, name in self.slices.names], dtype=bool)
         call = self.links.call[is_waiting[self.slices.name[self.linked_work[0]]]]
-        return np.union1d(by_name, call[call != NONE])
+        return np.unique(call[call != NONE])
+
+    @cached_property
+    def repeated_syncs(self) -> tuple[Array, Array]:
+        """Indices of copies that wait for their end, and of the call that waits for each again: both are one host sync.
+
+        It is the next call of the thread.
+        """
+        calls = self.calls
+        kind = np.full(len(calls.id), NONE)
+        kind[self._waiting_copies] = 0
+        kind[calls.named(_WAITS_AGAIN.matches)] = 1
+        order = np.lexsort((calls.id, calls.ts, calls.own_track))
+        same = calls.own_track[order][1:] == calls.own_track[order][:-1]
+        again = same & (kind[order][:-1] == 0) & (kind[order][1:] == 1)
+        return order[:-1][again], order[1:][again]
 
     @cached_property
     def call_stacks(self) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -111,6 +111,7 @@ def build_report(engine: TraceProcessor, info: TraceInfo) -> Report:
         "events_by_category": dict(sorted(info.events_by_category.items())),
         "device_names": tuple(str(device["name"]) for device in info.devices if device.get("name")),
         "software": software(info.keys),
+        "capabilities": _capabilities(info.devices),
         # torch names what it records.
         "has_shapes": bool(info.keys.get("record_shapes")) if "schemaVersion" in info.keys else None,
         "trimmed": None if trimmed is None else trimmed.text(),
@@ -144,6 +145,13 @@ def _read_tables(engine: TraceProcessor, has_run: bool) -> tuple[Table, ...]:
     for name, query in TABLES.items():
         tables[name] = query.read(engine, has_run, tables)
     return tuple(table for name, table in tables.items() if table.rows or not TABLES[name].optional)
+
+
+def _capabilities(devices: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, int], ...]:
+    """Major and minor compute capability of the devices that the file tells them of, each once."""
+    found = [(device.get("computeMajor"), device.get("computeMinor")) for device in devices]
+    known = [(major, minor) for major, minor in found if type(major) is int and type(minor) is int]
+    return tuple(dict.fromkeys(known))
 
 
 def software(keys: Mapping[str, Any]) -> dict[str, str]:

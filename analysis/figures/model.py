@@ -75,6 +75,7 @@ class TraceFigures(Struct, frozen=True):
     software: dict[str, str] = {}  # versions that the file tells, by name; for comparisons, not in the JSON
     program: dict[str, str] = {}  # how the program ran, as far as the file tells, by name
     has_shapes: bool | None = None  # sizes of operators are recorded, as far as the file tells; not in the JSON
+    capabilities: tuple[tuple[int, int], ...] = ()  # major and minor compute capability of devices; not in the JSON
     long_names: int = 0  # of which only the beginning, the length and a hash are read
     whole_steps: bool = True  # False where a step lacks events, so that figures of steps and phases would be wrong
 
@@ -306,6 +307,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     place_ratio: float | None = None  # share of its time that is there, or at no recorded place; None: of all
     certain: bool = True  # False: taken from names or shapes, not from what was recorded
     note: bool = False  # worth knowing, and nothing to do
+    warning: bool = False  # about all figures of the trace: it stands above the findings
     part_of: str | None = None  # id of the finding whose time holds the time of this one
 
     @property
@@ -319,8 +321,11 @@ class Finding(Struct, frozen=True, kw_only=True):
         return None if self.gain is None else self.gain.high
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields, and `gain_ratio`: the `high` of its gain."""
-        return {**to_builtins(self), "gain_ratio": self.gain_ratio}
+        """Its fields, and `gain_ratio`: the `high` of its gain; `warning` where it is one."""
+        fields = {**to_builtins(self), "gain_ratio": self.gain_ratio}
+        if not self.warning:
+            del fields["warning"]
+        return fields
 
 
 class Given(Struct, frozen=True):
@@ -395,7 +400,7 @@ class Report(Struct, frozen=True):
         tables = {table.name: table.to_json() for table in self.tables}
         findings = [finding.to_json() for finding in self.findings]
         fields: dict[str, Any] = plain({**to_builtins(self), "tables": tables, "findings": findings})
-        del fields["trace"]["software"], fields["trace"]["has_shapes"]
+        del fields["trace"]["software"], fields["trace"]["has_shapes"], fields["trace"]["capabilities"]
         for name in ("read_as", "long_names"):
             if not fields["trace"][name]:
                 del fields["trace"][name]

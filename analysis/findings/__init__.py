@@ -17,25 +17,29 @@ _SUBJECTS = (
     "idle",
     "attention",
     "kernels",
+    "products",
+    "training",
+    "buckets",
     "cpu",
     "processor",
     "run",
     "ends",
+    "cold",
 )
 _MODULES = [import_module(f"{__name__}.{name}") for name in _SUBJECTS]
 RULES = tuple(item for module in _MODULES for item in vars(module).values() if isinstance(item, Rule))
 
 
 def find_all(known: Known) -> tuple[Finding, ...]:
-    """All findings of a trace: the largest gain first that can be had, those without a bound last, then notes.
+    """All findings of a trace: warnings, the largest gain first that can be had, those without a bound, then notes.
 
     What is part of another finding comes right after it.
     """
     applied = [(rule, found) for rule in RULES if (found := rule.applied(known)) is not None]
 
-    def order(item: tuple[Rule, Found]) -> tuple[bool, float]:
+    def order(item: tuple[Rule, Found]) -> tuple[bool, bool, float]:
         rule, found = item
-        return rule.note, 1.0 if found.gain is None else -found.gain.high * rule.weight
+        return not rule.warning, rule.note, 1.0 if found.gain is None else -found.gain.high * rule.weight
 
     applied.sort(key=order)
     gains = {rule.id: found.gain.high for rule, found in applied if found.gain is not None}
@@ -64,6 +68,7 @@ def find_all(known: Known) -> tuple[Finding, ...]:
             place_ratio=found.place_ratio,
             certain=rule.certain,
             note=rule.note,
+            warning=rule.warning,
             part_of=None if holder[rule.id] is None else whole(rule.id),
         )
         for rule, found in applied

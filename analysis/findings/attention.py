@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from molprof.analysis.findings.around import is_of
+from molprof.analysis.findings.device import AMPERE, lacks
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.rule import ATTENTION, Found, host_ns, host_times, launched, operators_named, rule
 from molprof.analysis.findings.work import (
@@ -12,11 +14,13 @@ from molprof.analysis.findings.work import (
     SMALL_SHARE,
     alone_ns,
     gpu_share,
+    is_named,
     located,
     runs_of,
     same_stream,
     sequence,
     summed,
+    times_at,
     work_by_name,
     work_of,
 )
@@ -27,6 +31,7 @@ _SLOW = operators_named("aten::_scaled_dot_product_efficient_attention", "aten::
 _FAST = operators_named("aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_cudnn_attention")
 _HALF = ("*bf16*", "*_f16*", "*half*", "*bfloat16*")
 _PHASES = ("forward", "prefill")
+_WITHOUT_FLASH = "Use scaled_dot_product_attention, which keeps the scores in the processor."
 # Between the two matrix products of attention stand at most so many kernels: scale, mask, softmax, cast, dropout.
 _MOST_BETWEEN = 8
 
@@ -98,9 +103,12 @@ def mask_rules_out_flash(known: Known) -> Found | None:
 
     Gain: the kernels of those operators.
 
-    With 16-bit numbers and heads up to 256, only a mask rules out flash and cuDNN where torch is free to choose.
+    With 16-bit numbers and heads up to 256, only a mask rules out flash and cuDNN where torch is free to choose: on
+    devices that have flash attention, from A100 on.
     """
     run = known.report.run
+    if lacks(known, AMPERE):
+        return None
     if run is not None and (run.setup.attention != "sdpa" or run.setup.dtype not in ("float16", "bfloat16")):
         return None
     slow = known.frame(_SLOW)
@@ -121,48 +129,114 @@ def mask_rules_out_flash(known: Known) -> Found | None:
     )
 
 
+class Unfused(Struct, frozen=True):
+    """Attention that is not fused: softmax, what stands around it, and the products before and after."""
+
+    calls: int
+    between: int  # kernels between the products
+    products: int
+    between_ns: int
+    products_ns: int
+    index: np.ndarray  # of the work of all of them
+
+
+def unfused(known: Known) -> Unfused | None:
+    """Each softmax between two matrix products; None without any.
+
+    A backward has two products before its softmax, of the values and the probabilities, and two after it, of queries
+    and keys, one right behind the other. A forward and a backward softmax between the same products are a loss.
+    """
+    return known.once("unfused attention", None, lambda: _found_unfused(known))
+
+
+def _found_unfused(known: Known) -> Unfused | None:
+    if not work_by_name(known, "softmax"):
+        return None
+    work = sequence(known)
+    alike, names = same_stream(work), work["name"]
+    is_product, is_softmax, is_part = (
+        is_of(known, names, classes) for classes in (("matmul",), ("softmax",), ("softmax", *POINTWISE))
+    )
+    is_backward, is_sum = (
+        np.array([is_named(name.name, (pattern,)) for name in known.facts.names], dtype=bool)[names]
+        for pattern in ("*backward*", "*splitk*reduce*")
+    )
+    # Rows that go on the product of the row before, and of the row after.
+    onward, back = is_product & alike, is_product & np.append(alike[1:], False)
+    products, between = np.zeros(len(work), dtype=bool), np.zeros(len(work), dtype=bool)
+    calls = 0
+    for start, stop in runs_of(~is_product, alike):
+        inside = is_softmax[start:stop]
+        if not 0 < stop - start <= _MOST_BETWEEN or start == 0 or stop == len(work) or not inside.any():
+            continue
+        backward = is_backward[start:stop][inside]
+        if not (alike[start] and alike[stop] and is_part[start:stop].all()) or backward.any() != backward.all():
+            continue
+        calls += 1
+        between[start:stop] = True
+        each = 2 if backward.all() else 1
+        products[_products(back, is_sum, start - 1, -1, each) + _products(onward, is_sum, stop, 1, each)] = True
+    if not calls:
+        return None
+    duration = work["dur"]
+    return Unfused(
+        calls, int(between.sum()), int(products.sum()), int(duration[between].sum()), int(duration[products].sum()),
+        work["index"][between | products],
+    )  # fmt: skip
+
+
+def _products(is_product: np.ndarray, is_sum: np.ndarray, place: int, step: int, count: int) -> list[int]:
+    """Rows of up to so many products that stand one right behind the other, from a row on, forwards or backwards.
+
+    is_sum: kernels that end a product, as they add up its parts.
+    """
+    found: list[int] = []
+    while 0 <= place < len(is_product) and is_product[place]:
+        if not is_sum[place]:
+            if not count:
+                break
+            count -= 1
+        elif not count and step < 0:
+            break
+        found.append(place)
+        place += step
+    return found
+
+
 @rule(
     id="unfused_attention",
     title="Attention is not fused",
     fix="Use scaled_dot_product_attention or a flash attention kernel, which keeps the scores in the processor.",
-    explanation="The scores of all pairs of tokens are written and read again by scale, mask, softmax and dropout.",
+    explanation="The scores of all pairs of tokens are written, and read again by scale, mask, softmax and product.",
     query="kernel_classes",
     needs=("gpu",),
     rests_on=("gpu_work", "gpu_time"),
+    weight=0.7,
     certain=False,
 )
 def unfused_attention(known: Known) -> Found | None:
     """Fires where a softmax stands between two matrix products, with at most 7 small kernels.
 
-    Gain: the kernels between the two matrix products around a softmax, which a fused kernel does not run.
+    Gain: the kernels between the products and the products, which one fused kernel replaces: one before and one after
+    the softmax, in a backward two.
     """
-    if not work_by_name(known, "softmax"):
+    if (found := unfused(known)) is None:
         return None
-    work = sequence(known)
-    alike = same_stream(work)
-    is_product, is_softmax, is_part = (
-        is_of(known, work["name"], classes) for classes in (("matmul",), ("softmax",), ("softmax", *POINTWISE))
-    )
-    found = [
-        np.arange(start, stop)
-        for start, stop in runs_of(~is_product, alike)
-        if 0 < stop - start <= _MOST_BETWEEN
-        and start > 0
-        and stop < len(work)
-        and alike[start]
-        and alike[stop]
-        and is_softmax[start:stop].any()
-        and is_part[start:stop].all()
-    ]
-    if not found:
-        return None
-    between = np.concatenate(found)
-    between_ns, count = int(work["dur"][between].sum()), len(between)
-    times = np.zeros(len(known.facts.work.id), dtype=np.int64)
-    times[work["index"][between]] = work["dur"][between]
     item = Found(
-        f"{counted(len(found), 'time')} a softmax stands between two matrix products, with {count_text(count)} kernels "
-        f"in {time_text(between_ns)} that a fused kernel does not need",
-        {"attention_calls": len(found), "kernels": count, "between_ns": between_ns},
+        f"{counted(found.calls, 'time')} a softmax stands between two matrix products: the "
+        f"{counted(found.between, 'kernel')} between them take {time_text(found.between_ns)}, and the "
+        f"{counted(found.products, 'product')} {time_text(found.products_ns)}; one fused kernel does all of it",
+        {
+            "attention_calls": found.calls,
+            "kernels": found.between,
+            "between_ns": found.between_ns,
+            "products": found.products,
+            "products_ns": found.products_ns,
+        },
+        fix="Use scaled_dot_product_attention, which keeps the scores in the processor."
+        if lacks(known, AMPERE)
+        else "",
     )
-    return located(known, item, between_ns, "kernels between the two matrix products", times)
+    gain_ns = found.between_ns + found.products_ns
+    times = times_at(known, found.index)
+    return located(known, item, gain_ns, "softmax, what is around it, and both products", times)

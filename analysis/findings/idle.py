@@ -11,6 +11,8 @@ from molprof.analysis.facts import gaps
 from molprof.analysis.facts.intervals import overlaps
 from molprof.analysis.figures.model import IDLE_CAUSES, place_text
 from molprof.analysis.findings.around import of_calls, of_drained_gaps, of_gaps, of_idle_time
+from molprof.analysis.findings.cold import SPECIALIZED_FIX, first_calls, specializations
+from molprof.analysis.findings.device import copies_pinned, platform
 from molprof.analysis.findings.known import HOST_CAUSES, Known
 from molprof.analysis.findings.places import layers_text, location, main_idle, path_text, placed
 from molprof.analysis.findings.rule import LEAST_GAIN, Found, rule
@@ -32,6 +34,7 @@ SELECT
 _NAMED = "SELECT slice.id, slice.name FROM json_each('{ids}') AS call CROSS JOIN slice WHERE slice.id = call.value"
 # Shorter calls are what any launch takes.
 _LONG_CALL_NS = 100_000
+_HELD_UP = "None is the first of its kind: the CPU was held up in them, by other threads or in the driver."
 _ALLOCATIONS = ("Malloc", "Free", "HostAlloc", "HostRegister")
 # Of the recorded time; where less idle time is does not matter.
 _LEAST_IDLE = 0.05
@@ -80,6 +83,10 @@ def launch_bound(known: Known) -> Found | None:
         fix = f"Let the engine use graphs ({engine}), and compile the model."
     elif where is not None and where.ratio >= 0.5 and "Optimizer.step#" in (where.name or ""):
         fix = "The optimizer runs operators for one parameter after the other: foreach=True, or fused=True."
+    elif known.only_traced:
+        fix = "torch.compile traces the model and fuses nothing: use its backend inductor, or larger batches."
+    elif platform(known) == "XPU":
+        fix = f"Launch fewer kernels: {'' if known.compiled else 'torch.compile, '}fused kernels, larger batches."
     elif known.compiled:
         fix = "The model is compiled: let it use graphs (mode='reduce-overhead'), with a static cache and fixed shapes."
     found = Found(
@@ -171,6 +178,19 @@ def long_calls_in(known: Known, *positions: str) -> list[dict[str, Any]]:
     return sorted(rows.values(), key=lambda row: (-row["time_ns"], row["name"]))
 
 
+def _is_first(known: Known, name: str) -> bool:
+    """Whether a long call of the name is a first one, or there is no other."""
+    return any(call.name == name for call in first_calls(known, _LONG_CALL_NS))
+
+
+def _fix_of_calls(known: Known, name: str, allocates: bool) -> str:
+    """What to do about long calls of a name; the rule's own fix for first ones."""
+    if allocates:
+        segments = ", expandable segments" if platform(known) == "CUDA" else ""
+        return f"Keep memory instead of asking for it again: no empty_cache{segments}; warm up first."
+    return "" if _is_first(known, name) else "Look for what else runs on these cores: other threads, ranks or jobs."
+
+
 @rule(
     id="long_calls",
     title="The GPU waits for single calls of its runtime",
@@ -204,9 +224,8 @@ def long_calls(known: Known) -> Found | None:
         f"{time_text(time_ns)} in gaps longer than 1 ms: {'; '.join(names)}",
         {"idle_ns": time_ns, "calls": sum(call["count"] for call in calls)},
         known.gain(known.scope.idle_part(time_ns), "GPU calls in long gaps"),
-        "Keep memory instead of asking for it again: no empty_cache, expandable segments; warm up first."
-        if allocates
-        else "",
+        _fix_of_calls(known, calls[0]["name"], allocates),
+        "" if allocates or _is_first(known, calls[0]["name"]) else _HELD_UP,
         part_of=("graph_capture",),
     )
     index, of_ns = (np.array([*some], dtype=np.int64) for some in (times, times.values()))
@@ -243,7 +262,9 @@ def host_work(known: Known) -> Found | None:
     fix = ""
     if times.get("cpu_data", 0) > 0.5 * time_ns:
         how = "in processes of their own (num_workers)" if "SingleProcess" in place else "ahead: more workers"
-        fix = f"Load and prepare data {how}, prefetching, pinned memory."
+        fix = f"Load and prepare data {how}, prefetching{'' if copies_pinned(known) else ', pinned memory'}."
+    elif 2 * sum(item.idle_ns for item in specializations(known)) > time_ns:
+        fix = SPECIALIZED_FIX
     found = Found(
         f"{time_text(time_ns)} with nothing queued, in gaps longer than 1 ms: "
         f"{'; '.join(f'{IDLE_CAUSES[cause]} {time_text(part_ns)}' for part_ns, cause in by_cause)}"

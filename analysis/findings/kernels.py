@@ -10,12 +10,14 @@ from molprof.analysis.findings.around import is_of, of_pieces
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.places import location, placed
 from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.training import optimizer_work, zeroing
 from molprof.analysis.findings.work import (
     POINTWISE,
     SMALL_SHARE,
     all_but_longest,
     alone_ns,
     gpu_share,
+    is_named,
     located,
     runs_of,
     same_stream,
@@ -35,15 +37,10 @@ _LEAST_POINTWISE, _LEAST_COPIES, _LEAST_KERNEL = 0.05, 0.02, 0.2
 _NAME = 60  # characters of a kernel's name
 # By class of one kernel: what says more about it.
 _EXPLAINS = {"softmax": ("unfused_attention",), "matmul": ("fp32_matmul", "odd_shapes")}
-# Parts of names, in lower case, of matrix products of 32-bit numbers without tensor cores. cuDNN and AMD's library name
-# the types of all numbers.
-_FP32 = (
-    "sgemm", "*_sgemm*", "*simt_s*", "*scudnn*", "*<float, float*", "*engine<float*", "*_f32f32_f32f32*",
-    "cijk_*_sb_*", "cijk_*_s_b_*",
-)  # fmt: skip
+# Names of kernels, in lower case, that write all of a tensor and read nothing.
+_FILLS = ("*fillfunctor*", "*fillbuffer*", "*_memset*", "*arange_cuda*")
 # All of their kernels are of POINTWISE.
 _POINTWISE_CHAINS = {"RMSNorm", "add, RMSNorm", "SiLU, product"}
-_UNALIGNED = ("*_align1>*", "*_align2>*", "*_align1", "*_align2")
 
 
 @rule(
@@ -62,13 +59,20 @@ def elementwise_chains(known: Known) -> Found | None:
     """Fires where kernels that compute element by element, copy, fill, reduce or normalize follow each other on a
     stream, and save 5 % of the time.
 
-    Gain: of each chain all but its longest kernel.
+    What an optimizer does, sets to zero included, is in none: each of its tensors has kernels of its own. Nor does a
+    fill follow on another one's data. Gain: of each chain all but its longest kernel.
     """
     _, time_ns = summed(work_by_name(known, *POINTWISE))
     if gpu_share(known, time_ns) < _LEAST_POINTWISE:
         return None
     work = sequence(known)
-    runs = [run for run in runs_of(is_of(known, work["name"], POINTWISE), same_stream(work)) if run[1] - run[0] > 1]
+    chosen = is_of(known, work["name"], POINTWISE)
+    fills = np.array([is_named(name.name, _FILLS) for name in known.facts.names], dtype=bool)[work["name"]]
+    for inside in (optimizer_work(known), zeroing(known)):
+        if inside is not None:
+            chosen &= ~inside.work(known)[work["index"]]
+    alike = same_stream(work) & ~(fills & np.append(False, fills[:-1])[: len(fills)])
+    runs = [run for run in runs_of(chosen, alike) if run[1] - run[0] > 1]
     if not runs:
         return None
     starts, stops = np.array(runs).T
@@ -134,9 +138,11 @@ def library_chains(known: Known) -> Found | None:
     rows = _chains(known)
     if known.report.run is not None:
         rows = rows.where(known.scope.stretches.covered(rows["ts"], rows["ts"] + 1) > 0)
+    chains: dict[str, list[int]] = {}
+    is_known = np.array([chain in known_by for chain in rows["chain"].tolist()], dtype=bool)
+    rows = rows.where(is_known)  # else no library does it on this platform
     if not (saved_ns := int(rows["saved_ns"].sum())):
         return None
-    chains: dict[str, list[int]] = {}
     for chain, saved in zip(rows["chain"].tolist(), rows["saved_ns"].tolist(), strict=True):
         item = chains.setdefault(chain, [0, 0])
         item[0], item[1] = item[0] + 1, item[1] + saved
@@ -265,58 +271,6 @@ def dominant_kernel(known: Known) -> Found | None:
         part_of=_EXPLAINS.get(first.kind, ()),
     )
     return located(known, found, first.time_ns, "time in that kernel", [first])
-
-
-@rule(
-    id="fp32_matmul",
-    title="Matrix products of 32-bit numbers without tensor cores",
-    fix="Use bfloat16 or float16 (autocast), or from A100 on TF32 (torch.set_float32_matmul_precision('high')).",
-    explanation="Tensor cores multiply 16-bit and TF32 numbers several times as fast.",
-    query="kernel_classes",
-    needs=("gpu",),
-    rests_on=("gpu_work", "gpu_time"),
-    least_gain=0.02,
-    weight=0.6,
-    certain=False,
-)
-def fp32_matmul(known: Known) -> Found | None:
-    """Fires where matrix products whose names tell of 32-bit numbers without tensor cores take 2 % of the time.
-
-    Gain: their time.
-    """
-    return _matmul_found(known, _FP32, "whose names tell of 32-bit numbers")
-
-
-@rule(
-    id="odd_shapes",
-    title="Matrix products of odd shapes",
-    fix="Pad the last dimension (vocabulary, hidden size, head) to a multiple of 8, of 64 where it is large.",
-    explanation="A kernel for rows that are not aligned to 16 bytes loads fewer numbers at once.",
-    query="kernel_classes",
-    needs=("gpu",),
-    rests_on=("gpu_work", "gpu_time"),
-    weight=0.4,
-    certain=False,
-)
-def odd_shapes(known: Known) -> Found | None:
-    """Fires where there are matrix products whose names tell of rows that are not aligned.
-
-    Gain: their time.
-    """
-    return _matmul_found(known, _UNALIGNED, "for rows that are not aligned")
-
-
-def _matmul_found(known: Known, patterns: tuple[str, ...], what: str) -> Found | None:
-    chosen = [item for item in work_by_name(known, "matmul") if item.is_named(patterns)]
-    if not chosen:
-        return None
-    count, time_ns = summed(chosen)
-    found = Found(
-        f"{counted(count, 'run')} of {counted(len(chosen), 'kernel')} {what} take {time_text(time_ns)}, "
-        f"{percent_text(gpu_share(known, time_ns))} of the time, most in {cut(short_name(chosen[0].name), _NAME)}",
-        {"runs": count, "time_ns": time_ns},
-    )
-    return located(known, found, time_ns, "time in these kernels", chosen)
 
 
 @rule(

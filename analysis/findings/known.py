@@ -44,10 +44,17 @@ _WORK = Query("gpu_work", "SELECT device, ts, ts + dur AS ts_end FROM molprof_gp
 _COMPILED = Query(
     "work_totals",
     """
-SELECT
-  EXISTS(SELECT 1 FROM slice WHERE name GLOB '*Torch-Compiled Region*')
-  OR EXISTS(SELECT 1 FROM slice WHERE name GLOB '*CompiledFunction*')
-  OR EXISTS(SELECT 1 FROM molprof_work_total WHERE name GLOB 'triton_[a-z]*_fused_*') AS compiled
+WITH
+  mark AS (
+    SELECT
+      EXISTS(SELECT 1 FROM slice WHERE name GLOB '*Torch-Compiled Region*') AS region,
+      EXISTS(SELECT 1 FROM slice WHERE name GLOB '*CompiledFunction*') AS traced,
+      EXISTS(SELECT 1 FROM slice WHERE name GLOB '*CompiledFxGraph*')
+        OR EXISTS(SELECT 1 FROM molprof_work_total WHERE name GLOB 'triton_[a-z]*_fused_*') AS fused,
+      EXISTS(SELECT 1 FROM molprof_work_total WHERE name GLOB 'triton_*') AS triton
+  )
+SELECT fused OR region AND triton AS compiled, region OR traced AS traced
+FROM mark
 """,
 )
 _WAITS = Query("gpu_calls", "SELECT COUNT() AS waits FROM molprof_gpu_call WHERE name GLOB '*StreamWaitEvent*'")
@@ -413,8 +420,13 @@ class Known:
 
     @property
     def compiled(self) -> bool:
-        """torch.compile made some of what runs."""
+        """Inductor, which fuses kernels and can use graphs, made some of what runs."""
         return bool(self.row(_COMPILED)["compiled"])
+
+    @property
+    def only_traced(self) -> bool:
+        """torch.compile runs the model, and nothing shows that Inductor does: only AOTAutograd, or another backend."""
+        return bool(self.row(_COMPILED)["traced"]) and not self.compiled
 
     @property
     def engine_of_steps(self) -> str | None:

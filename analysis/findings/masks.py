@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from molprof.analysis.findings.device import copies_pinned
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.trace_processor.package import Query
@@ -150,6 +151,7 @@ def mask_copy_blocks(known: Known) -> Found | None:
             scope.gpu_part(found["gpu_ns"] / scope.devices) + scope.idle_part(min(found["gaps_ns"], found["host_ns"])),
             "the copies, and gaps around their calls",
         ),
+        "Copy masks with non_blocking=True, on a stream of their own." if copies_pinned(known) else "",
         part_of=("mask_cost", "mask_idle", "host_copies"),
     )
 

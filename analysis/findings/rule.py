@@ -131,6 +131,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     certain: bool = True  # False: it infers from names or shapes
     weight: float = 1.0  # part of its bound that such a fix reaches as a rule, for the order of findings alone
     note: bool = False  # nothing to do about it
+    warning: bool = False  # what a reader must know before all findings
     of_steps: bool = False  # `least_gain` is of the time of such steps as were recorded, not of the run
 
     def applied(self, known: Known) -> Found | None:

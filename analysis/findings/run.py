@@ -9,7 +9,10 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 
+import numpy as np
+
 from molprof.analysis.figures.run_model import Run
+from molprof.analysis.findings.inside import inside
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.rule import Found, operators_named, rule
 from molprof.analysis.trace_processor.package import Query
@@ -27,6 +30,21 @@ LEAST_PROFILED_RATIO = 1.5
 # torch/_dynamo/utils.py, dynamo_timed: each part of compiling is recorded under such a name; this one is a whole frame.
 _FRAME = "_compile.compile_inner*"
 _COMPILING = operators_named(_FRAME, "*(dynamo_timed)")
+
+
+# What marks it in the Python stacks of versions of torch that record no such names.
+_COMPILERS = ("*torch/_dynamo/convert_frame.py(*): _compile*", "*torch/_inductor/compile_fx.py(*): compile_fx*")
+
+
+def recorded_compiling(known: Known) -> Union:
+    """When torch.compile compiled."""
+    told, stacks = known.frame(_COMPILING), inside(known, (), _COMPILERS)
+    starts, ends = told["ts"].astype(np.int64), told["ts_end"].astype(np.int64)
+    if stacks is not None:
+        starts, ends = np.append(starts, stacks.starts), np.append(ends, stacks.ends)
+    return Union(starts, ends)
+
+
 # Share of unprofiled wall time that templates take, or compiling.
 LEAST_BEFORE_SHARE = 0.02
 _BEFORE = "SELECT batch, phase, dur FROM molprof_phase WHERE phase IN ('template', 'compile', 'tokenize') ORDER BY ts"
@@ -189,7 +207,7 @@ def _wasted(known: Known, what: str, fix: str = "", explanation: str = "") -> Fo
 
 @rule(
     id="compiling",
-    title="Timed passes include compiling",
+    title="Compiling is part of what is timed or recorded",
     fix="Warm up until nothing compiles. Keep shapes fixed. TORCH_LOGS=recompiles names the reasons.",
     explanation="A frame compiles again for every shape that its guards reject, which takes seconds.",
     query=(
@@ -210,7 +228,7 @@ def compiling(known: Known) -> Found | None:
     compiles = [repeat.compiles for repeat in repeats if repeat.compiles is not None]
     recorded = known.frame(_COMPILING)
     frames = sum(name.startswith(_FRAME[:-1]) for name in recorded["name"].tolist())
-    inside_ns = 0 if scope is None else scope.stretches.common_ns(Union(recorded["ts"], recorded["ts_end"]))
+    inside_ns = 0 if scope is None else scope.stretches.common_ns(recorded_compiling(known))
     if not sum(compiles) and not inside_ns:
         return None
     shares = [

@@ -58,7 +58,12 @@ class Work(Struct, frozen=True):
 
     def is_named(self, patterns: tuple[str, ...]) -> bool:
         """By patterns for its name in lower case."""
-        return any(fnmatchcase(self.name.lower(), pattern) for pattern in patterns)
+        return is_named(self.name, patterns)
+
+
+def is_named(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a name, in lower case, is of one of the patterns."""
+    return any(fnmatchcase(name.lower(), pattern) for pattern in patterns)
 
 
 def work_by_name(known: Known, *kinds: str) -> list[Work]:
@@ -158,7 +163,7 @@ def times_at(known: Known, index: np.ndarray) -> np.ndarray:
 def sequence(known: Known) -> Frame:
     """Work in order of device, stream and start, by the number of its name; that of the recorded time.
 
-    index: of each row, that of the piece of work.
+    Its column `index` is that of each piece in `known.facts.work`.
     """
     work = known.facts.work
     order = np.lexsort((work.id, work.ts, work.stream, work.device))

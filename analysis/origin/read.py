@@ -140,7 +140,7 @@ def origins_of(engine: TraceProcessor, info: TraceInfo) -> Origins:
     """The origins of the trace that the engine holds, Python stacks included."""
     around = read_frame(engine, "functions", "id parent_id kind name ts dur upid tid", where="TRUE")
     work = read_frame(engine, "work", "id dur name category class call_id in_graph frame_id phase")
-    calls = read_frame(engine, "calls", "id dur kind gpu_ns is_sync frame_id phase step_id")
+    calls = read_frame(engine, "calls", "id dur kind gpu_ns is_sync sync_ns frame_id phase step_id")
     # Copies that are captured into a graph start no work.
     starts = np.isin(calls["id"], work["call_id"][work.known("call_id")].astype(np.int64))
     steps = read_frame(engine, "steps", "tokens")["tokens"].tolist()
@@ -199,7 +199,7 @@ def places_of(origins: Origins, asked: str) -> list[Place]:
         is_copy = np.isin(work["class"], _COPY_CLASSES) | (work["category"] == "gpu_memcpy")
         rows, time = work.where(is_copy), "dur"
     elif asked == "syncs":
-        rows, time = calls.where(calls["is_sync"] == 1), "dur"
+        rows, time = calls.where(calls["is_sync"] == 1), "sync_ns"
     else:
         rows, time = calls.where(calls.known("kind")), "gpu_ns"
     # Of each row its frame, what was captured for it, which says more than what launched the graph, or NO_CALL.

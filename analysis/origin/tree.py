@@ -177,7 +177,7 @@ def build_tree(origins: Origins, by: str, fold: bool = True) -> Tree:
         launches=launches,
         graph_launches=(calls["kind"] == "graph_launch").astype(int),
         syncs=syncs,
-        sync_ns=syncs * calls["dur"],
+        sync_ns=calls["sync_ns"],
         step_launches=launches * calls.known("step_id"),
     )
     if by != "kernel":

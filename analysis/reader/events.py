@@ -34,8 +34,10 @@ COLLECTIVE_ARGS = (
 GRAPH_ARGS = ("graph id", "graph node id", "annotation")
 # Of the annotations around collectives, where older versions of torch record sizes; the first of SIZED_OPERATORS too.
 SIZE_ARGS = ("Input Dims", "Input type")
-# What chooses tokens: its input has a row for each.
-SIZED_OPERATORS = frozenset({"aten::argmax", "aten::multinomial"})
+# Products of matrices, and what chooses tokens: its input has a row for each.
+SIZED_OPERATORS = frozenset({
+    "aten::argmax", "aten::multinomial", "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm",
+})  # fmt: skip
 NEEDED_ARGS = (*NUMBERS, "name", *COLLECTIVE_ARGS, *GRAPH_ARGS, *SIZE_ARGS)
 _NEEDED_NAMES = frozenset(NEEDED_ARGS)
 # Categories whose args are kept whole: molprof's own token tracks.

@@ -196,6 +196,10 @@ TABLES = {
     "host_track": FactTable(
         ("track_id JOINID(track.id)", "operators LONG", "gpu_calls LONG", "ts TIMESTAMP"), _host_tracks
     ),
+    "repeated_sync": FactTable(
+        ("copy_id JOINID(slice.id)", "id JOINID(slice.id)"),
+        lambda facts: [facts.calls.id[calls] for calls in facts.repeated_syncs],
+    ),
     "device_sync": FactTable(("id JOINID(slice.id)", "slack DURATION"), clocks.device_syncs),
     "clock": FactTable(
         (

@@ -1,0 +1,213 @@
+"""A recording that is not warmed up: first calls, which load libraries and kernels, and code that is compiled in it."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+
+from molprof.analysis.facts.gaps import NONE, Array
+from molprof.analysis.facts.slices import DRIVER, OPERATOR, RUNTIME
+from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.run import recorded_compiling
+from molprof.analysis.trace_processor.package import Query
+from molprof.analysis.union import Union
+from molprof.common.values import percent_text, time_text
+
+# A shorter one may be what the operating system does.
+_LEAST_NS = 20_000_000
+# Share of a first call in which no device works: else it may wait for room in a queue.
+_LEAST_IDLE = 0.9
+_LEAST_SHARE = 0.02  # of the recorded time
+_LONG = """
+SELECT call.id, call.name, call.id = first.id AS is_first,
+  call.name GLOB '*ModuleLoad*' OR call.name GLOB '*LibraryLoad*' AS loads, parent.name AS operator
+FROM _molprof_call AS call
+JOIN (SELECT name, MIN(id) AS id FROM _molprof_call GROUP BY name) AS first USING (name)
+JOIN slice ON slice.id = call.id
+LEFT JOIN slice AS parent ON parent.id = slice.parent_id AND parent.category = 'cpu_op'
+WHERE call.dur >= {least}
+ORDER BY call.id
+"""
+# TorchScript runs this in place of a graph that it specialized for other arguments: it is made when it specializes.
+_SPECIALIZED = Query(
+    "gpu_calls",
+    """
+SELECT slice.id, parent.name AS function
+FROM slice LEFT JOIN slice AS parent ON parent.id = slice.parent_id AND parent.category = 'cpu_op'
+WHERE slice.category = 'cpu_op' AND slice.name = 'fallback_function'
+ORDER BY slice.id
+""",
+)
+SPECIALIZED_FIX = "Warm up with the shapes of the run before recording: TorchScript specializes in its first calls."
+# So soon after it has specialized, it runs what it made.
+_SOON_NS = 1_000_000
+
+
+class FirstCall(Struct, frozen=True):
+    """A call of the runtime or driver that does something for the first time."""
+
+    call: int  # index
+    name: str
+    operator: str | None  # around it
+    kernel: str | None  # that it launches for the first time
+
+
+def first_calls(known: Known, least_ns: int) -> list[FirstCall]:
+    """Calls of so long or longer, but host syncs, that are the first of their name, that load a module, or that launch
+    the first kernel of a name.
+    """
+    return known.once("first calls", least_ns, lambda: _found_calls(known, least_ns))
+
+
+def _found_calls(known: Known, least_ns: int) -> list[FirstCall]:
+    facts = known.facts
+    work, names = facts.work, facts.names
+    by_start = np.argsort(work.ts, kind="stable")
+    _, first = np.unique(facts.name_of[by_start], return_index=True)
+    kernel_of = {
+        int(work.call[index]): names[int(facts.name_of[index])].name
+        for index in by_start[first].tolist()
+        if work.call[index] != NONE and facts.is_kernel[index]
+    }
+    syncs = set(facts.syncs.tolist())
+    found = []
+    for row in known.rows(Query("gpu_calls", _LONG.format(least=least_ns))):
+        (call,) = facts.calls.index(np.array([row["id"]])).tolist()
+        kernel = kernel_of.get(call)
+        if call not in syncs and (row["is_first"] or row["loads"] or kernel is not None):
+            found.append(FirstCall(call, row["name"], row["operator"], kernel))
+    return found
+
+
+def _idle_ns(known: Known, starts: Array, ends: Array) -> Array:
+    """How long no device worked in each interval, ns."""
+    work = known.facts.work
+    idle: Array = ends - starts - Union(work.ts, work.ts_end).covered(starts, ends)
+    return idle
+
+
+class Specialization(Struct, frozen=True):
+    """Time in which nothing is recorded, right before TorchScript runs what it specialized."""
+
+    ts: int
+    ts_end: int
+    idle_ns: int  # of it no device worked
+    function: str | None
+
+
+def specializations(known: Known) -> list[Specialization]:
+    """Those of 20 ms or longer."""
+    return known.once("specializations", None, lambda: _found_specializations(known))
+
+
+def _found_specializations(known: Known) -> list[Specialization]:
+    runs, slices = known.frame(_SPECIALIZED), known.facts.slices
+    if not len(runs):
+        return []
+    ids = runs["id"].astype(np.int64)
+    found = []
+    told = slices.of(OPERATOR, RUNTIME, DRIVER)
+    for track in np.unique(slices.track[ids]).tolist():
+        mine = told[slices.track[told] == track]
+        moments = np.sort(np.concatenate([slices.ts[mine], slices.ts_end[mine]]))
+        long = np.flatnonzero(np.diff(moments) >= _LEAST_NS)
+        of_track = np.flatnonzero(slices.track[ids] == track)
+        starts = slices.ts[ids[of_track]]
+        following = np.searchsorted(starts, moments[long + 1])
+        for place, next_run in zip(long.tolist(), following.tolist(), strict=True):
+            ts, ts_end = int(moments[place]), int(moments[place + 1])
+            if next_run < len(starts) and starts[next_run] - ts_end <= _SOON_NS:
+                (idle_ns,) = _idle_ns(known, np.array([ts]), np.array([ts_end])).tolist()
+                found.append(Specialization(ts, ts_end, idle_ns, runs["function"][of_track[next_run]]))
+    return found
+
+
+def _where(item: Specialization) -> str:
+    return "fallback_function" + (f" in {item.function}" if item.function else "")
+
+
+@rule(
+    id="jit_specialization",
+    title="TorchScript specializes while this is recorded",
+    fix=SPECIALIZED_FIX,
+    explanation="It compiles a function anew for the types and shapes that it saw, and records nothing meanwhile.",
+    query="SELECT name, ts, dur FROM slice WHERE name = 'fallback_function' ORDER BY ts",
+    needs=("gpu",),
+    rests_on=("gpu_idle", "host_time"),
+    certain=False,
+)
+def jit_specialization(known: Known) -> Found | None:
+    """Fires where nothing is recorded for 20 ms or longer right before TorchScript runs a `fallback_function`, which it
+    makes when it specializes.
+
+    Gain: that time, in which no device worked.
+    """
+    if not (found := specializations(known)) or not (idle_ns := sum(item.idle_ns for item in found)):
+        return None
+    longest = max(found, key=lambda item: item.ts_end - item.ts)
+    length_ns = longest.ts_end - longest.ts
+    return Found(
+        f"nothing is recorded for {time_text(length_ns)} before {_where(longest)}"
+        + (f"; {len(found)} such gaps" if len(found) > 1 else "")
+        + f"; no GPU works for {time_text(idle_ns)} of it",
+        {"gaps": len(found), "idle_ns": idle_ns, "longest_ns": length_ns},
+        known.gain(known.scope.host_part(idle_ns), "gaps before specialized functions"),
+        place=_where(longest),
+        part_of=("host_work",),
+    )
+
+
+@rule(
+    id="cold_start",
+    title="The recording is not warmed up",
+    fix="Warm up before recording, with the shapes of the run.",
+    explanation="What runs for the first time is loaded or compiled, which a program that goes on does once.",
+    query="gpu_calls",
+    needs=("gpu",),
+    rests_on=("host_time",),
+    warning=True,
+)
+def cold_start(known: Known) -> Found | None:
+    """Fires where first calls, specializing of TorchScript and compiling of torch.compile take 2 % of a recording that
+    is no run of molprof: calls of 20 ms or longer in which no device works, of a name or with a kernel that comes for
+    the first time or that load a module.
+
+    Without gain: it is a warning about all shares of the recorded span.
+    """
+    if known.report.run is not None:
+        return None
+    calls, all_calls = known.facts.calls, first_calls(known, _LEAST_NS)
+    index = np.array([item.call for item in all_calls], dtype=np.int64)
+    starts, ends = calls.ts[index], calls.ts_end[index]
+    is_idle = (_idle_ns(known, starts, ends) >= _LEAST_IDLE * (ends - starts)).tolist()
+    cold = [item for item, idle in zip(all_calls, is_idle, strict=True) if idle]
+    told = specializations(known)
+    first = np.array([item.call for item in cold], dtype=np.int64)
+    parts = (
+        Union(calls.ts[first], calls.ts_end[first]),
+        Union(*(np.array([getattr(item, side) for item in told], dtype=np.int64) for side in ("ts", "ts_end"))),
+        recorded_compiling(known),
+    )
+    scope = known.scope
+    first_ns, specialized_ns, compiled_ns = (scope.stretches.common_ns(part) for part in parts)
+    time_ns = scope.stretches.common_ns(parts[0] | parts[1] | parts[2])
+    if time_ns < _LEAST_SHARE * scope.recorded_ns:
+        return None
+    said = []
+    if first_ns:
+        longest = max(cold, key=lambda item: int(calls.ts_end[item.call] - calls.ts[item.call]))
+        longest_ns = int(calls.ts_end[longest.call] - calls.ts[longest.call])
+        what = f"one {longest.name}" + (f" in {longest.operator}" if longest.operator else "")
+        said.append(f"{what} takes {time_text(longest_ns)}")
+        if len(cold) > 1:
+            said.append(f"{len(cold)} such first calls take {time_text(first_ns)}")
+    if specialized_ns:
+        where = _where(max(told, key=lambda item: item.ts_end - item.ts))
+        said.append(f"TorchScript specializes for {time_text(specialized_ns)} before {where}")
+    if compiled_ns:
+        said.append(f"torch.compile compiles for {time_text(compiled_ns)}")
+    return Found(
+        f"{percent_text(time_ns / scope.recorded_ns)} of {scope.recorded_text}: {'; '.join(said)}",
+        {"cold_ns": time_ns, "first_calls_ns": first_ns, "specialized_ns": specialized_ns, "compiled_ns": compiled_ns},
+    )

@@ -1,0 +1,63 @@
+"""What the devices of a trace are and can do: a fix that they do not have is none."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from molprof.analysis.findings.known import Known
+from molprof.analysis.trace_processor.package import Query
+
+Platform = Literal["CUDA", "ROCm", "XPU"]
+# The first compute capability with tensor cores, with bfloat16, TF32 and flash attention in torch.
+TENSOR_CORES, AMPERE = (7, 0), (8, 0)
+# By pattern of the device's name in lower case; what its calls and versions tell comes after it.
+_PLATFORMS: tuple[tuple[str, Platform], ...] = (
+    ("*nvidia*", "CUDA"), ("*tesla*", "CUDA"), ("*geforce*", "CUDA"), ("*quadro*", "CUDA"), ("*titan*", "CUDA"),
+    ("*amd*", "ROCm"), ("*instinct*", "ROCm"), ("*radeon*", "ROCm"), ("*gfx[0-9]*", "ROCm"), ("*intel*", "XPU"),
+)  # fmt: skip
+_SOFTWARE: dict[str, Platform] = {"HIP": "ROCm", "roctracer": "ROCm", "CUDA": "CUDA", "cupti": "CUDA"}
+# Where the file does not tell it: compute capability by pattern of the name of devices before A100 in lower case.
+_CAPABILITIES = (
+    ("*p100*", (6, 0)), ("*p40*", (6, 1)), ("*p4", (6, 1)), ("*gtx 10*", (6, 1)), ("*v100*", (7, 0)),
+    ("*titan v*", (7, 0)), ("tesla t4*", (7, 5)), ("nvidia t4", (7, 5)), ("*rtx 20*", (7, 5)),
+    ("*gtx 16*", (7, 5)), ("*quadro rtx*", (7, 5)),
+)  # fmt: skip
+_CALLS = Query(
+    "gpu_calls",
+    "SELECT"
+    " EXISTS(SELECT 1 FROM _molprof_call WHERE name GLOB 'hip*') AS hip,"
+    " EXISTS(SELECT 1 FROM _molprof_call WHERE name GLOB 'cu[dA-Z]*') AS cuda,"
+    " EXISTS(SELECT 1 FROM _molprof_call WHERE name GLOB 'ur[A-Z]*' OR name GLOB 'ze[A-Z]*') AS xpu",
+)
+
+
+def platform(known: Known) -> Platform | None:
+    """What the devices are programmed with; None where nothing tells."""
+    trace = known.report.trace
+    for name in trace.device_names:
+        for pattern, found in _PLATFORMS:
+            if fnmatchcase(name.lower(), pattern):
+                return found
+    calls = known.row(_CALLS)
+    by_calls: tuple[tuple[str, Platform], ...] = (("hip", "ROCm"), ("cuda", "CUDA"), ("xpu", "XPU"))
+    told = [found for name, found in by_calls if calls[name]]
+    told += [found for name, found in _SOFTWARE.items() if name in trace.software]
+    return told[0] if told else None
+
+
+def copies_pinned(known: Known) -> bool:
+    """Whether all copies from the host whose kind of memory is recorded are from pinned memory, and there are any."""
+    names = [name.name for name in known.facts.names if name.name.startswith("Memcpy HtoD")]
+    return any("Pinned" in name for name in names) and not any("Pageable" in name for name in names)
+
+
+def lacks(known: Known, capability: tuple[int, int]) -> bool:
+    """Whether a device with CUDA is of a lower compute capability; False where that is not known."""
+    if platform(known) != "CUDA":
+        return False
+    trace = known.report.trace
+    by_name = [
+        found for name in trace.device_names for pattern, found in _CAPABILITIES if fnmatchcase(name.lower(), pattern)
+    ]
+    return min(trace.capabilities or by_name or [capability]) < capability

@@ -1,0 +1,119 @@
+"""What is done inside operators, annotations and Python functions of some names: their calls, work and idle time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
+
+import numpy as np
+from msgspec import Struct
+
+from molprof.analysis.facts.gaps import CAUSES, NONE
+from molprof.analysis.facts.intervals import Coverage
+from molprof.analysis.findings.known import Known
+from molprof.analysis.trace_processor.package import Query
+from molprof.common.values import short_source
+
+_THREAD = """
+JOIN thread_track AS track ON track.id = one.track_id
+JOIN thread USING (utid)
+LEFT JOIN process USING (upid)
+"""
+_NAMED = """
+SELECT one.ts, one.ts + one.dur AS ts_end, IFNULL(process.pid, 0) AS pid, thread.tid, one.name
+FROM ({names}) AS named
+CROSS JOIN slice AS one ON one.id = named.id
+{thread}
+WHERE one.category IN ('cpu_op', 'user_annotation', 'python_function')
+ORDER BY one.ts, one.dur DESC, one.id
+"""
+_CALLS = Query(
+    "gpu_calls",
+    f"SELECT IFNULL(process.pid, 0) AS pid, thread.tid FROM _molprof_call AS one {_THREAD} ORDER BY one.id",
+)
+
+
+class Inside(Struct, frozen=True):
+    """Intervals of threads in which something of a name runs, and the calls of the runtime and driver in them."""
+
+    names: tuple[str, ...]  # distinct ones, the longest time first
+    starts: np.ndarray  # of the intervals that lie in no other one of their thread
+    ends: np.ndarray
+    calls: np.ndarray  # whether each call is in one: bool
+
+    @property
+    def count(self) -> int:
+        """How many intervals."""
+        return len(self.starts)
+
+    @property
+    def host_ns(self) -> int:
+        """Their time; of several threads it is added up."""
+        return int((self.ends - self.starts).sum())
+
+    def work(self, known: Known) -> np.ndarray:
+        """Whether the call of each piece of work is in one: bool."""
+        found: np.ndarray = np.append(self.calls, False)[known.facts.work.call]
+        return found
+
+    def work_ns(self, known: Known) -> tuple[int, int]:
+        """Count and time of the GPU work that is launched in them, of a run in its recorded steps."""
+        work, chosen = known.facts.work, self.work(known)
+        if known.report.run is not None:
+            chosen &= known.scope.stretches.covered(work.ts, work.ts + 1) > 0
+        return int(chosen.sum()), int((work.ts_end - work.ts)[chosen].sum())
+
+    def idle_ns(self, known: Known, causes: Collection[str]) -> tuple[int, int]:
+        """Count and time of the short gaps of these causes that end with work launched in them."""
+        idle, parts = known.facts.idle, known.facts.parts
+        chosen = (idle.position == 0) & ~idle.is_long & (idle.call != NONE) & np.append(self.calls, False)[idle.call]
+        times = parts.time_ns
+        if known.report.run is not None:
+            shared = known.scope.stretches.covered(idle.ts, idle.ts_end)[parts.idle]
+            times = times * shared // np.maximum(1, idle.ts_end - idle.ts)[parts.idle]
+        mine = chosen[parts.idle] & np.isin(parts.cause, [CAUSES.index(cause) for cause in causes]) & (times > 0)
+        return len(np.unique(parts.idle[mine])), int(times[mine].sum())
+
+
+def inside(known: Known, patterns: Sequence[str], functions: Sequence[str] = ()) -> Inside | None:
+    """What runs in operators and annotations of these names and in Python functions of those; None where none ran.
+
+    patterns, functions: GLOB patterns of their names; a function's is `file(line): name`.
+    """
+    return known.once("inside", (*patterns, *functions), lambda: _found(known, patterns, functions))
+
+
+def _found(known: Known, patterns: Sequence[str], functions: Sequence[str]) -> Inside | None:
+    # The engine finds names by one pattern without looking at every slice.
+    glob = " UNION ".join(f"SELECT id FROM slice WHERE name GLOB '{name}'" for name in (*patterns, *functions))
+    rows: list[tuple[int, int, tuple[int, int], str]] = [
+        (ts, ts_end, (pid, tid), name)
+        for ts, ts_end, pid, tid, name in known.frame(
+            Query("gpu_calls", _NAMED.format(names=glob, thread=_THREAD))
+        ).rows()
+    ]
+    if (stacks := known.stacks) is not None and functions:
+        wanted = [any(fnmatchcase(text, pattern) for pattern in functions) for text in stacks.texts]
+        thread_of = {number: thread for thread, number in stacks.numbers.items()}
+        some = np.array(wanted, dtype=bool)[stacks.names] if wanted else np.zeros(0, dtype=bool)
+        for row in np.flatnonzero(some).tolist():
+            where = thread_of[int(stacks.threads[row])]
+            rows.append((int(stacks.starts[row]), int(stacks.ends[row]), where, stacks.texts[int(stacks.names[row])]))
+    if not rows:
+        return None
+    calls = known.frame(_CALLS)
+    threads = {thread: number for number, thread in enumerate(dict.fromkeys(row[2] for row in rows))}
+    places = zip(calls["pid"].tolist(), calls["tid"].tolist(), strict=True)
+    of_call = np.array([threads.get(place, len(threads)) for place in places], dtype=np.int64)
+    columns = (np.array([row[place] for row in rows], dtype=np.int64) for place in (0, 1))
+    covered = Coverage(np.array([threads[row[2]] for row in rows], dtype=np.int64), *columns)
+    times: dict[str, int] = {}
+    for ts, ts_end, _, name in rows:
+        times[name] = times.get(name, 0) + ts_end - ts
+    starts = known.facts.calls.ts
+    return Inside(
+        tuple(short_source(name) if "(" in name else name for name in sorted(times, key=lambda name: -times[name])),
+        covered.starts,
+        covered.ends,
+        covered.covered(of_call, starts, starts + 1) > 0,
+    )

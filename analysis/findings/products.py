@@ -1,0 +1,246 @@
+"""Matrix products in slow kernels: of 32-bit numbers without tensor cores, and of odd sizes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from molprof.analysis.facts.gaps import NONE
+from molprof.analysis.findings.attention import unfused
+from molprof.analysis.findings.device import AMPERE, TENSOR_CORES, lacks, platform
+from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.work import Work, gpu_share, is_named, located, sequence, summed, work_by_name
+from molprof.analysis.trace_processor.package import Query
+from molprof.common.values import count_text, counted, cut, percent_text, short_name, time_text
+
+_NAME = 60  # characters of a kernel's name
+# Parts of names, in lower case, of matrix products of 32-bit numbers without tensor cores. cuDNN and AMD's library name
+# the types of all numbers.
+_FP32 = (
+    "sgemm", "*_sgemm*", "*simt_s*", "*scudnn*", "*<float, float*", "*engine<float*", "*_f32f32_f32f32*",
+    "cijk_*_sb_*", "cijk_*_s_b_*",
+)  # fmt: skip
+_UNALIGNED = ("*_align1>*", "*_align2>*", "*_align1", "*_align2")
+# Without tensor cores, such kernels take one number at a time, whatever the sizes are.
+_ANY_SIZE = ("*simt*",)
+# Numbers of 16 bits that 16 bytes hold.
+_ALIGNED = 8
+# Of a kind of time, from which it stands for all of it, or is worth a word.
+_ALL, _SOME = 0.9, 0.2
+# Operators of products, and the place of their first matrix. The reader keeps their sizes.
+_PRODUCTS = {"aten::mm": 0, "aten::_scaled_mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1}
+_OPERATORS = """
+SELECT call.value AS call_id, (
+  SELECT around.id
+  FROM ancestor_slice(call.value) AS around
+  WHERE around.name IN ({names})
+  ORDER BY around.depth DESC
+  LIMIT 1
+) AS id
+FROM json_each('{ids}') AS call
+"""
+_SIZES = """
+SELECT slice.id, slice.name, args.key, args.int_value AS size
+FROM json_each('{ids}') AS one
+CROSS JOIN slice
+JOIN args USING (arg_set_id)
+WHERE slice.id = one.value AND args.key GLOB 'args.Input Dims*' AND args.int_value IS NOT NULL
+ORDER BY slice.id, args.key
+"""
+
+
+class Product(Struct, frozen=True):
+    """Sizes of a product of matrices: [..., rows, inner] by [..., inner, columns]."""
+
+    rows: int
+    inner: int
+    columns: int
+    batch: tuple[int, ...]
+
+    @property
+    def odd(self) -> dict[int, tuple[str, ...]]:
+        """Sizes that are no multiple of 8, and what they are."""
+        found: dict[int, tuple[str, ...]] = {}
+        for name in ("rows", "inner", "columns"):
+            size = getattr(self, name)
+            if size % _ALIGNED:
+                found[size] = (*found.get(size, ()), name)
+        return found
+
+    @property
+    def text(self) -> str:
+        first, second = ((*self.batch, *sizes) for sizes in ((self.rows, self.inner), (self.inner, self.columns)))
+        return " by ".join("x".join(map(str, sizes)) for sizes in (first, second))
+
+
+def _products_of(known: Known, index: np.ndarray) -> dict[int, Product]:
+    """The products that pieces of work do, by the index of the work, as far as sizes are recorded."""
+    work, calls = known.facts.work, known.facts.calls
+    index = index[work.call[index] != NONE]
+    if not len(index):
+        return {}
+    names = ", ".join(f"'{name}'" for name in _PRODUCTS)
+    ids = np.unique(calls.id[work.call[index]]).tolist()
+    rows = known.rows(Query("gpu_calls", _OPERATORS.format(names=names, ids=ids)))
+    operator_of = {row["call_id"]: row["id"] for row in rows if row["id"] is not None}
+    sizes: defaultdict[tuple[int, str], defaultdict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+    operators = sorted(set(operator_of.values()))
+    for row in known.rows(Query("gpu_calls", _SIZES.format(ids=operators))) if operators else []:
+        places = [int(place) for place in re.findall(r"\d+", row["key"])]
+        if len(places) == 2:
+            sizes[row["id"], row["name"]][places[0]][places[1]] = row["size"]
+    found = {}
+    for (number, name), tensors in sizes.items():
+        first, second = (
+            tuple(size for _, size in sorted(tensors[_PRODUCTS[name] + place].items())) for place in (0, 1)
+        )
+        if len(first) == len(second) >= 2 and first[-1] == second[-2]:
+            found[number] = Product(first[-2], first[-1], second[-1], first[:-2])
+    told = zip(index.tolist(), calls.id[work.call[index]].tolist(), strict=True)
+    return {place: found[operator_of[call]] for place, call in told if operator_of.get(call) in found}
+
+
+def _share_in(known: Known, index: np.ndarray, other: np.ndarray) -> float:
+    """Share of the time of pieces of work that lies in others."""
+    work = known.facts.work
+    times = (work.ts_end - work.ts)[index]
+    return float(times[np.isin(index, other)].sum() / max(1, times.sum()))
+
+
+def _index_of(known: Known, chosen: Sequence[Work]) -> np.ndarray:
+    """The work of some names, of a run that of its recorded steps."""
+    names = {(item.category, item.name) for item in chosen}
+    wanted = np.array([(name.category, name.name) in names for name in known.facts.names], dtype=bool)
+    work = sequence(known)
+    found: np.ndarray = work["index"][wanted[work["name"]]]
+    return found
+
+
+def _chosen(known: Known, patterns: tuple[str, ...], unless: tuple[str, ...] = ()) -> list[Work]:
+    products = work_by_name(known, "matmul")
+    return [item for item in products if item.is_named(patterns) and not is_named(item.name, unless)]
+
+
+@rule(
+    id="fp32_matmul",
+    title="Matrix products of 32-bit numbers without tensor cores",
+    fix="Use bfloat16 or float16 (autocast), or from A100 on TF32 (torch.set_float32_matmul_precision('high')).",
+    explanation="Tensor cores multiply 16-bit and TF32 numbers several times as fast.",
+    query="kernel_classes",
+    needs=("gpu",),
+    rests_on=("gpu_work", "gpu_time"),
+    least_gain=0.02,
+    weight=0.6,
+    certain=False,
+)
+def fp32_matmul(known: Known) -> Found | None:
+    """Fires where matrix products whose names tell of 32-bit numbers without tensor cores take 2 % of the time, on a
+    device that has tensor cores, as far as that is known.
+
+    Gain: their time.
+    """
+    if not (chosen := _chosen(known, _FP32)) or lacks(known, TENSOR_CORES):
+        return None
+    fix = explanation = ""
+    if lacks(known, AMPERE):
+        fix = "Use float16 (autocast and a GradScaler): this device has neither bfloat16 nor TF32."
+        explanation = "Tensor cores multiply 16-bit numbers several times as fast."
+    elif (kind := platform(known)) == "CUDA":
+        fix = "Use bfloat16 or float16 (autocast), or TF32 (torch.set_float32_matmul_precision('high'))."
+    elif kind is not None:
+        fix = "Use bfloat16 or float16 (autocast)."
+        explanation = "Matrix units multiply 16-bit numbers several times as fast."
+    count, time_ns = summed(chosen)
+    found = Found(
+        f"{counted(count, 'run')} of {counted(len(chosen), 'kernel')} whose names tell of 32-bit numbers take "
+        f"{time_text(time_ns)}, {percent_text(gpu_share(known, time_ns))} of the time, most in "
+        f"{cut(short_name(chosen[0].name), _NAME)}",
+        {"runs": count, "time_ns": time_ns},
+        fix=fix,
+        explanation=explanation,
+    )
+    return located(known, found, time_ns, "time in these kernels", chosen)
+
+
+@rule(
+    id="odd_shapes",
+    title="Matrix products of odd shapes",
+    fix="Pad the dimension that is no multiple of 8. Which it is, record_shapes=True records.",
+    explanation="A kernel for rows that are not aligned to 16 bytes loads fewer numbers at once.",
+    query="kernel_classes",
+    needs=("gpu",),
+    rests_on=("gpu_work", "gpu_time"),
+    weight=0.4,
+    certain=False,
+)
+def odd_shapes(known: Known) -> Found | None:
+    """Fires where there are matrix products on tensor cores whose names tell of rows that are not aligned; where their
+    sizes are recorded, only those with one that is no multiple of 8.
+
+    Gain: their time. It is part of `unfused_attention` or `fp32_matmul` where these hold the same products.
+    """
+    chosen = _chosen(known, _UNALIGNED, _ANY_SIZE)
+    index = _index_of(known, chosen) if chosen else np.empty(0, dtype=np.int64)
+    products = _products_of(known, index)
+    index = np.array(
+        [place for place in index.tolist() if place not in products or products[place].odd], dtype=np.int64
+    )
+    if not len(index):
+        return None
+    work, names = known.facts.work, known.facts.names
+    times = (work.ts_end - work.ts)[index]
+    time_ns = int(times.sum())
+    numbers = known.facts.name_of[index]
+    by_name = np.bincount(numbers, weights=times)
+    said, fix = _odd_sizes(dict(zip(index.tolist(), times.tolist(), strict=True)), products)
+    attention = unfused(known)
+    holders = [] if attention is None else [("unfused_attention", attention.index)]
+    holders.append(("fp32_matmul", _index_of(known, _chosen(known, _FP32))))
+    kinds = [item for item in chosen if item.name in {names[number].name for number in np.unique(numbers)}]
+    found = Found(
+        f"{counted(len(index), 'run')} of {counted(len(kinds), 'kernel')} for rows that are not aligned take "
+        f"{time_text(time_ns)}, {percent_text(gpu_share(known, time_ns))} of the time, most in "
+        f"{cut(short_name(names[int(by_name.argmax())].name), _NAME)}{said}",
+        {"runs": len(index), "time_ns": time_ns},
+        fix=fix,
+        part_of=tuple(name for name, other in holders if _share_in(known, index, other) >= _ALL),
+    )
+    return located(known, found, time_ns, "time in these kernels", kinds)
+
+
+def _odd_sizes(times: dict[int, int], products: dict[int, Product]) -> tuple[str, str]:
+    """The sizes that are odd in a fifth of the time or more, the longest first, as the end of a sentence; and the fix.
+
+    times: of each piece of work, by its index.
+    """
+    sizes, texts, whole = Counter[int](), Counter[str](), sum(times.values())
+    roles: defaultdict[int, set[str]] = defaultdict(set)
+    for place, product in products.items():
+        for size, names in product.odd.items() if place in times else ():
+            sizes[size] += times[place]
+            roles[size].update(names)
+            roles[size].update(("batched",) if product.batch else ())
+        texts[product.text] += times.get(place, 0)
+    shown = [size for size, time_ns in sizes.most_common(3) if time_ns >= _SOME * whole]
+    if not shown:
+        return "; sizes are not recorded", ""
+    said = " and ".join(
+        f"{count_text(size)} ({', '.join(name for name in ('rows', 'inner', 'columns') if name in roles[size])})"
+        for size in shown
+    )
+    return f"; no multiple of 8: {said}, most in {texts.most_common(1)[0][0]}", " ".join(_padding(shown, roles))
+
+
+def _padding(sizes: Sequence[int], roles: dict[int, set[str]]) -> Iterator[str]:
+    """What to do about each size. Rows of a product are tokens or samples; in batches of products, columns too."""
+    for size in sizes:
+        if roles[size] & {"rows", "batched"}:
+            yield f"Pad the number of tokens or samples, {count_text(size)}, to a multiple of {_ALIGNED}."
+        else:
+            kind = "a size of the weights (vocabulary, hidden size, head)"
+            yield f"Pad {count_text(size)}, {kind}, to a multiple of {_ALIGNED}, of 64 where it is large."
