@@ -74,7 +74,7 @@ def with_unknown(trace: PlainTrace, parts: list[dict[str, int]]) -> list[dict[st
     """What idle time went to; time in syncs that outlast all recorded work is not recorded."""
     behind_ns = max([0, *(piece.call.ts - piece.ts for piece in trace.work if piece.call)])
     waits = defaultdict(list)
-    for number in trace.syncs:
+    for number in trace.waiting:
         sync = trace.calls[number]
         rank = trace.ranks.get(trace.slices[number].track)
         ends = [

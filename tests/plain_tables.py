@@ -66,6 +66,19 @@ class PlainTrace:
         return [row[0] for row in ask(self.engine, "SELECT id FROM molprof_host_sync", "host_syncs")]
 
     @cached_property
+    def waiting(self) -> set[int]:
+        """Host syncs, and the calls that only go on with the one before: the next one after a copy that waits."""
+        copies = {
+            piece.call.id for piece in self.work if piece.call and re.match("Memcpy DtoH.*Pageable", piece.name[1])
+        }
+        found, last = set(self.syncs), {}
+        for call in sorted(self.calls.values(), key=lambda call: (call.ts, call.id)):
+            if last.get(call.thread) in copies and "StreamSynchronize" in (self.slices[call.id].name or ""):
+                found.add(call.id)
+            last[call.thread] = call.id
+        return found
+
+    @cached_property
     def work(self) -> list[Piece]:
         sql = "SELECT id, device, stream, call_id, category, name, rank FROM molprof_gpu_work ORDER BY id"
         return [
@@ -93,7 +106,7 @@ class PlainTrace:
         for lane in self.phase_lanes:
             if self.phase_names[lane.id].startswith(("mask_", "grammar_")):
                 found[self.own_track[lane.upid, lane.tid or 0]][0].append((lane.ts, lane.end))
-        syncs = set(self.syncs)
+        syncs = self.waiting
         lanes, compiled = [], set()
         for number, one in self.slices.items():
             is_region = one.category in (OPERATOR, "user_annotation")
@@ -184,8 +197,8 @@ class PlainTrace:
             group = sums[group_of.get(piece.call.id) if piece.call else None]
             group[2] += piece.name[0] == "kernel"
             group[3] += piece.end - piece.ts
-        for number in self.syncs:
-            sums[group_of.get(number)][4] += 1
+        for number in self.waiting:
+            sums[group_of.get(number)][4] += number in self.syncs
             sums[group_of.get(number)][5] += self.calls[number].end - self.calls[number].ts
         return [(group, *row) for group, row in sums.items()]
 
@@ -298,7 +311,7 @@ def steps(trace: PlainTrace) -> list[int]:
 def phase_bounds(trace: PlainTrace) -> Rows:
     at_work = plain.union((piece.ts, piece.end) for piece in trace.work)
     waiting = defaultdict(list)
-    for number in set(trace.syncs) & trace.call_phases.keys():
+    for number in trace.waiting & trace.call_phases.keys():
         call = trace.calls[number]
         waiting[call.thread].append((call.ts, call.end))
     found: dict[int, list[int]] = {}
