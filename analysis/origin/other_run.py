@@ -17,7 +17,8 @@ from molprof.analysis.figures.shapes import input_shapes
 from molprof.analysis.origin.capture import grid_sql
 from molprof.analysis.origin.match import Named, Node, Place, Segment, name_kernels
 from molprof.analysis.origin.opened import Difference, Opened, Work, annotated, graph_of, graph_work, with_captured
-from molprof.analysis.origin.read import Origins, StackFrame, modules_and_source, origins_of
+from molprof.analysis.origin.paths import StackFrame, modules_and_source
+from molprof.analysis.origin.read import Origins, origins_of
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
