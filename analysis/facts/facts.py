@@ -10,10 +10,10 @@ import numpy as np
 from molprof.analysis.facts import gaps
 from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.intervals import Coverage, distinct_of, shared
+from molprof.analysis.facts.memory import MemoryFacts
 from molprof.analysis.facts.phases import Phases, innermost
 from molprof.analysis.facts.slices import DRIVER, OPERATOR, RECORDED, RUNTIME
 from molprof.analysis.facts.source import Lanes, looked_up
-from molprof.analysis.facts.work import WorkFacts
 
 if TYPE_CHECKING:
     pass
@@ -31,7 +31,7 @@ _DEPTHS = "SELECT depth FROM slice WHERE category = 'cpu_op' ORDER BY id"
 _STEP_LANES = "SELECT id, ts, ts_end, upid, tid FROM _molprof_step_lane"
 
 
-class Facts(WorkFacts):
+class Facts(MemoryFacts):
     """Facts of the trace that an engine holds, each computed once."""
 
     @cached_property

@@ -13,14 +13,14 @@ import numpy as np
 
 from molprof.analysis.facts import statements
 from molprof.analysis.facts.facts import Facts
-from molprof.analysis.facts.tables import calls, devices, graphs, work
+from molprof.analysis.facts.tables import calls, devices, frames, graphs, work
 from molprof.common.errors import MolprofError
 from molprof.queries import FACTS, PACKAGE, facts_in, modules
 
 if TYPE_CHECKING:
     from molprof.analysis.trace_processor import TraceProcessor
 
-TABLES = devices.TABLES | work.TABLES | calls.TABLES | graphs.TABLES
+TABLES = devices.TABLES | work.TABLES | calls.TABLES | graphs.TABLES | frames.TABLES
 
 
 def install(engine: TraceProcessor, everything: bool = False) -> None:
