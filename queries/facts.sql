@@ -439,6 +439,18 @@ SELECT
 FROM _molprof_fact
 WHERE fact = 'phase_run';
 
+CREATE PERFETTO TABLE _molprof_fact_slice_step_run(
+  step_id JOINID(slice.id),
+  first_id JOINID(slice.id),
+  last_id JOINID(slice.id)
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id,
+  EXTRACT_ARG(arg_set_id, 'args.first_id') AS first_id,
+  EXTRACT_ARG(arg_set_id, 'args.last_id') AS last_id
+FROM _molprof_fact
+WHERE fact = 'slice_step_run';
+
 CREATE PERFETTO TABLE _molprof_fact_step_sum(
   step_id JOINID(slice.id),
   launches LONG,
@@ -745,31 +757,36 @@ SELECT
 FROM _molprof_fact
 WHERE fact = 'frame';
 
-CREATE PERFETTO TABLE _molprof_fact_origin(
+CREATE PERFETTO TABLE _molprof_fact_call_frame(
   id JOINID(slice.id),
   path_id LONG,
   frame_id JOINID(slice.id),
-  operator_id JOINID(slice.id),
-  phase_id JOINID(slice.id),
-  step_id JOINID(slice.id),
-  own_ns DURATION
+  operator_id JOINID(slice.id)
 ) AS
 SELECT
   EXTRACT_ARG(arg_set_id, 'args.id') AS id,
   EXTRACT_ARG(arg_set_id, 'args.path_id') AS path_id,
   EXTRACT_ARG(arg_set_id, 'args.frame_id') AS frame_id,
-  EXTRACT_ARG(arg_set_id, 'args.operator_id') AS operator_id,
-  EXTRACT_ARG(arg_set_id, 'args.phase_id') AS phase_id,
-  EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id,
-  EXTRACT_ARG(arg_set_id, 'args.own_ns') AS own_ns
+  EXTRACT_ARG(arg_set_id, 'args.operator_id') AS operator_id
 FROM _molprof_fact
-WHERE fact = 'origin';
+WHERE fact = 'call_frame';
+
+CREATE PERFETTO TABLE _molprof_fact_operator_call(
+  id JOINID(slice.id),
+  caller_id JOINID(slice.id),
+  called_ns DURATION
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
+  EXTRACT_ARG(arg_set_id, 'args.caller_id') AS caller_id,
+  EXTRACT_ARG(arg_set_id, 'args.called_ns') AS called_ns
+FROM _molprof_fact
+WHERE fact = 'operator_call';
 
 CREATE PERFETTO TABLE _molprof_fact_memory(
   id JOINID(slice.id),
   path_id LONG,
   frame_id JOINID(slice.id),
-  operator_id JOINID(slice.id),
   phase_id JOINID(slice.id),
   step_id JOINID(slice.id),
   upid JOINID(process.id),
@@ -787,7 +804,6 @@ SELECT
   EXTRACT_ARG(arg_set_id, 'args.id') AS id,
   EXTRACT_ARG(arg_set_id, 'args.path_id') AS path_id,
   EXTRACT_ARG(arg_set_id, 'args.frame_id') AS frame_id,
-  EXTRACT_ARG(arg_set_id, 'args.operator_id') AS operator_id,
   EXTRACT_ARG(arg_set_id, 'args.phase_id') AS phase_id,
   EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id,
   EXTRACT_ARG(arg_set_id, 'args.upid') AS upid,

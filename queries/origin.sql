@@ -14,31 +14,46 @@
 
 INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.call_facts;
+INCLUDE PERFETTO MODULE molprof.call_phases;
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
 INCLUDE PERFETTO MODULE molprof.phases;
 INCLUDE PERFETTO MODULE molprof.steps;
 
--- What is known of operators and of calls that launch, wait, copy or set, or start GPU work, in order of slice. Copies
--- and sets that are captured into a graph start no work.
-CREATE PERFETTO VIEW _molprof_origin AS
+-- The step of operators, calls and instants: that in which they began. Others have no row.
+CREATE PERFETTO TABLE _molprof_origin_step AS
 SELECT
-  origin.id,
-  origin.frame_id,
+  slice.id,
+  run.step_id
+FROM _molprof_fact_slice_step_run AS run
+CROSS JOIN slice
+WHERE
+  slice.id BETWEEN run.first_id AND run.last_id
+  AND slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver', 'cpu_instant_event')
+ORDER BY slice.id;
+
+-- What is known of calls that launch, wait, copy or set, or start GPU work. Copies and sets that are captured into a
+-- graph start no work.
+CREATE PERFETTO TABLE _molprof_origin_of_call AS
+SELECT
+  call.id,
+  call.frame_id,
   path.operator,
-  origin.operator_id,
+  call.operator_id,
   path.module,
   path.layer,
   path.source,
   phase.phase,
   step.number AS step,
-  step.id AS step_id,
-  origin.own_ns
-FROM _molprof_fact_origin AS origin
-LEFT JOIN _molprof_fact_frame_path AS path ON path.path_id = origin.path_id
-LEFT JOIN molprof_phase AS phase ON phase.id = origin.phase_id
-LEFT JOIN molprof_any_step AS step ON step.id = origin.step_id;
+  step.id AS step_id
+FROM _molprof_fact_call_frame AS call
+LEFT JOIN _molprof_fact_frame_path AS path ON path.path_id = call.path_id
+LEFT JOIN molprof_call_phase AS place ON place.id = call.id
+LEFT JOIN molprof_phase AS phase ON phase.id = place.phase_id
+LEFT JOIN _molprof_origin_step AS in_step ON in_step.id = call.id
+LEFT JOIN molprof_any_step AS step ON step.id = in_step.step_id
+ORDER BY call.id;
 
 -- Frames around calls that launch or wait, around operators, those included, and functions that take a 100,000th of all
 -- recorded time; outer before inner.
@@ -150,7 +165,7 @@ SELECT
   origin.phase,
   origin.step,
   origin.step_id
-FROM _molprof_origin AS origin
+FROM _molprof_origin_of_call AS origin
 JOIN _molprof_call AS call USING (id)
 JOIN _molprof_thread_track AS track ON track.id = call.track_id
 LEFT JOIN molprof_call_fact AS fact ON fact.call_id = call.id
@@ -182,26 +197,32 @@ CREATE PERFETTO VIEW molprof_operator_origin(
   step_id JOINID(slice.id)
 ) AS
 SELECT
-  origin.id,
+  frame.id,
   slice.ts,
   slice.dur,
-  IFNULL(slice.name, '(no name)') AS name,
-  origin.own_ns,
+  path.name,
+  slice.dur - IFNULL(called.called_ns, 0) AS own_ns,
   slice.track_id,
   track.upid,
   track.tid,
-  origin.operator_id AS caller_id,
-  origin.module,
-  origin.layer,
-  origin.source,
-  origin.phase,
-  origin.step,
-  origin.step_id
-FROM _molprof_origin AS origin
-JOIN slice USING (id)
+  called.caller_id,
+  path.module,
+  path.layer,
+  path.source,
+  phase.phase,
+  step.number AS step,
+  step.id AS step_id
+FROM _molprof_fact_frame AS frame
+JOIN _molprof_fact_frame_path AS path USING (path_id)
+JOIN slice ON slice.id = frame.id
 JOIN _molprof_thread_track AS track ON track.id = slice.track_id
-WHERE slice.category = 'cpu_op'
-ORDER BY origin.id;
+LEFT JOIN _molprof_fact_operator_call AS called ON called.id = frame.id
+LEFT JOIN molprof_call_phase AS place ON place.id = frame.id
+LEFT JOIN molprof_phase AS phase ON phase.id = place.phase_id
+LEFT JOIN _molprof_origin_step AS in_step ON in_step.id = frame.id
+LEFT JOIN molprof_any_step AS step ON step.id = in_step.step_id
+WHERE path.kind = 'operator'
+ORDER BY frame.id;
 
 -- Every kernel, copy and set, in order of start, with all that is known of it.
 CREATE PERFETTO VIEW molprof_origin(
@@ -264,5 +285,5 @@ SELECT
 FROM molprof_gpu_work AS work
 LEFT JOIN molprof_work_class AS class ON class.category = work.category AND class.name = work.name
 LEFT JOIN molprof_gpu_call AS call ON call.id = work.call_id
-LEFT JOIN _molprof_origin AS origin ON origin.id = work.call_id
+LEFT JOIN _molprof_origin_of_call AS origin ON origin.id = work.call_id
 ORDER BY work.ts, work.id;

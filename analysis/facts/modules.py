@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from molprof.analysis.facts.gaps import NONE
 
-# Of longer paths the outer modules are shown.
+# Deeper modules, functions and operators count for the one at this depth.
 MOST_DEPTH = 300
 # Name, class and number of a module; a range has no class.
 Module = tuple[str, str | None, int]

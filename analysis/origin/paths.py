@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from molprof.analysis.facts.modules import MOST_DEPTH
+
 BACKWARD = "(backward)"
 WITHOUT = {"module": "(no module)", "source": "(no Python stack)", "operator": "(no operator)"}
-# Deeper frames count for the one at this depth.
-MOST_DEPTH = 300
 _KINDS = {"module": ("module", "range"), "source": ("function",), "operator": ("operator",)}
 _BACKWARD = "autograd::engine::evaluate_function"
 # The path without nodes.

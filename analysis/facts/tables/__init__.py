@@ -6,7 +6,7 @@ a function from `Facts` to its columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from molprof.queries import FACTS, PACKAGE, facts_in, modules
 if TYPE_CHECKING:
     from molprof.analysis.trace_processor import TraceProcessor
 
+_ROWS = 10_000
 TABLES = devices.TABLES | work.TABLES | calls.TABLES | graphs.TABLES | frames.TABLES
 
 
@@ -32,6 +33,8 @@ def install(engine: TraceProcessor, everything: bool = False) -> None:
     made: set[str] = set()
 
     def provide(sql: str) -> None:
+        if sql.startswith(statements.HEAD):  # a table of facts, which reads none
+            return
         for name in sorted(facts_in(sql) & TABLES.keys()):
             if name in made:  # also by what another one is made from
                 continue
@@ -56,4 +59,11 @@ def columns_of(name: str, facts: Facts) -> list[Sequence[Any]]:
 
 def table_sql(name: str, facts: Facts) -> str:
     """The statement that makes a table of facts."""
-    return statements.of_rows(name, TABLES[name].columns, zip(*columns_of(name, facts), strict=True))
+    return statements.of_rows(name, TABLES[name].columns, _rows(TABLES[name].make(facts)))
+
+
+def _rows(columns: Sequence[Sequence[Any] | np.ndarray]) -> Iterator[Sequence[Any]]:
+    """The rows of columns: as Python objects, some at a time, since these take several times the memory."""
+    for start in range(0, len(columns[0]), _ROWS):
+        some = (column[start : start + _ROWS] for column in columns)
+        yield from zip(*(part.tolist() if isinstance(part, np.ndarray) else part for part in some), strict=True)

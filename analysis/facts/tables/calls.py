@@ -170,6 +170,10 @@ TABLES = {
         ("phase_id JOINID(slice.id)", "first_id JOINID(slice.id)", "last_id JOINID(slice.id)"),
         lambda facts: _slice_runs(facts, facts.phase_lanes),
     ),
+    "slice_step_run": FactTable(
+        ("step_id JOINID(slice.id)", "first_id JOINID(slice.id)", "last_id JOINID(slice.id)"),
+        lambda facts: _slice_runs(facts, facts.step_lanes),
+    ),
     "step_sum": FactTable(("step_id JOINID(slice.id)", *_CALL_SUMS), _step_sums),
     "phase_sum": FactTable(("phase_id JOINID(slice.id)", *_CALL_SUMS), _phase_sums),
     "phase_own": FactTable(("id JOINID(slice.id)", "own_ns DURATION"), _phase_own),

@@ -10,7 +10,7 @@ from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.memory import lifetimes
 from molprof.analysis.facts.slices import OPERATOR
-from molprof.analysis.facts.tables.table import Column, FactTable, known
+from molprof.analysis.facts.tables.table import Column, FactTable
 
 
 def _paths(facts: Facts) -> Sequence[Column]:
@@ -43,29 +43,32 @@ def _frames(facts: Facts) -> Sequence[Column]:
     return frames.id[some], frames.path[some], _ids(facts, frames.around[some])
 
 
-def _ids(facts: Facts, index: Array) -> list[int | None]:
-    return known(np.append(facts.frames.id, NONE)[index], NONE)
-
-
-def _origins(facts: Facts) -> Sequence[Column]:
-    """Of operators and calls."""
-    frames, slices = facts.frames, facts.slices
-    ids = np.union1d(slices.of(OPERATOR), facts.called)
-    return *_around(facts, ids), facts.own_times[frames.index(ids)]
-
-
-def _around(facts: Facts, ids: Array) -> Sequence[Column]:
-    """What is around slices."""
+def _call_frames(facts: Facts) -> Sequence[Column]:
     frames = facts.frames
-    index = frames.index(ids)
-    return (
-        ids,
-        known(frames.path[index], NONE),
-        _ids(facts, frames.around[index]),
-        _ids(facts, frames.operator[index]),
-        known(facts.placed(ids, facts.phase_lanes), NONE),
-        known(facts.placed(ids, facts.step_lanes), NONE),
-    )
+    index = frames.index(facts.called)
+    columns = frames.around[index], frames.operator[index]
+    return facts.called, _known(frames.path[index]), *(_ids(facts, column) for column in columns)
+
+
+def _operator_calls(facts: Facts) -> Sequence[Column]:
+    """Of operators that others call, or that call others."""
+    frames, slices = facts.frames, facts.slices
+    is_operator = slices.category[frames.id] == OPERATOR
+    time_ns = np.where(is_operator, (slices.ts_end - slices.ts)[frames.id], 0)
+    caller = np.where(is_operator, frames.operator, NONE)
+    called_ns = time_ns - facts.own_times
+    some = np.flatnonzero((caller != NONE) | (called_ns > 0))
+    return frames.id[some], _ids(facts, caller[some]), called_ns[some]
+
+
+def _known(numbers: Array) -> Array:
+    """Return the numbers, with nothing in place of NONE."""
+    found: Array = np.ma.masked_equal(numbers, NONE)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _ids(facts: Facts, index: Array) -> Array:
+    return _known(np.append(facts.frames.id, NONE)[index])
 
 
 def _memory(facts: Facts) -> Sequence[Column]:
@@ -77,17 +80,17 @@ def _memory(facts: Facts) -> Sequence[Column]:
         last = ends[np.minimum(np.searchsorted(ends, events.ts, side="right") + 2, len(ends) - 1)]
         ends_ts = np.where(last > events.ts, last, NONE)
     next_ts = np.append(events.ts, NONE)[found.next]
+    frames = facts.frames
+    index = frames.index(events.id)
+    phases, steps = (facts.placed(events.id, lanes) for lanes in (facts.phase_lanes, facts.step_lanes))
     return (
-        *_around(facts, events.id), events.upid, events.device, events.size, events.total, events.reserved,
-        found.unexplained, known(np.append(events.id, NONE)[found.allocation], NONE),
-        known(next_ts, NONE), known(np.where(found.is_freed, next_ts, NONE), NONE), known(ends_ts, NONE),
+        events.id, _known(frames.path[index]), _ids(facts, frames.around[index]), _known(phases), _known(steps),
+        events.upid, events.device, events.size, events.total, events.reserved, found.unexplained,
+        _known(np.append(events.id, NONE)[found.allocation]), _known(next_ts),
+        _known(np.where(found.is_freed, next_ts, NONE)), _known(ends_ts),
     )  # fmt: skip
 
 
-_AROUND = (
-    "id JOINID(slice.id)", "path_id LONG", "frame_id JOINID(slice.id)", "operator_id JOINID(slice.id)",
-    "phase_id JOINID(slice.id)", "step_id JOINID(slice.id)",
-)  # fmt: skip
 TABLES = {
     "frame_path": FactTable(
         (
@@ -97,10 +100,19 @@ TABLES = {
         _paths,
     ),
     "frame": FactTable(("id JOINID(slice.id)", "path_id LONG", "parent_id JOINID(slice.id)"), _frames),
-    "origin": FactTable((*_AROUND, "own_ns DURATION"), _origins),
+    "call_frame": FactTable(
+        (
+            "id JOINID(slice.id)", "path_id LONG", "frame_id JOINID(slice.id)", "operator_id JOINID(slice.id)",
+        ),
+        _call_frames,
+    ),
+    "operator_call": FactTable(
+        ("id JOINID(slice.id)", "caller_id JOINID(slice.id)", "called_ns DURATION"), _operator_calls
+    ),
     "memory": FactTable(
         (
-            *_AROUND, "upid JOINID(process.id)", "device STRING", "bytes LONG", "total_bytes LONG",
+            "id JOINID(slice.id)", "path_id LONG", "frame_id JOINID(slice.id)", "phase_id JOINID(slice.id)",
+            "step_id JOINID(slice.id)", "upid JOINID(process.id)", "device STRING", "bytes LONG", "total_bytes LONG",
             "reserved_bytes LONG", "unexplained_bytes LONG", "allocation_id JOINID(slice.id)", "next_ts TIMESTAMP",
             "freed_ts TIMESTAMP", "layers_end_ts TIMESTAMP",
         ),
