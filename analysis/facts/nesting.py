@@ -34,7 +34,7 @@ def ancestors(item: int | None, parents: Mapping[int, int | None]) -> Iterator[i
 def depths(parent: np.ndarray) -> np.ndarray:
     """Return how many items are around each."""
     up = np.append(parent, NONE)
-    depth = (up != NONE).astype(np.int64)
+    depth: np.ndarray = (up != NONE).astype(np.int64)
     while len(inner := np.flatnonzero(up != NONE)):
         depth[inner] += depth[up[inner]]
         up[inner] = up[up[inner]]
