@@ -901,6 +901,112 @@ SELECT
 FROM _molprof_fact
 WHERE fact = 'graph_node';
 
+CREATE PERFETTO TABLE _molprof_fact_frame_path(
+  path_id LONG,
+  kind STRING,
+  name STRING,
+  class STRING,
+  module STRING,
+  layer LONG,
+  operator STRING,
+  source STRING
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.path_id') AS path_id,
+  EXTRACT_ARG(arg_set_id, 'args.kind') AS kind,
+  EXTRACT_ARG(arg_set_id, 'args.name') AS name,
+  EXTRACT_ARG(arg_set_id, 'args.class') AS class,
+  EXTRACT_ARG(arg_set_id, 'args.module') AS module,
+  EXTRACT_ARG(arg_set_id, 'args.layer') AS layer,
+  EXTRACT_ARG(arg_set_id, 'args.operator') AS operator,
+  EXTRACT_ARG(arg_set_id, 'args.source') AS source
+FROM _molprof_fact
+WHERE fact = 'frame_path';
+
+CREATE PERFETTO TABLE _molprof_fact_frame(
+  id JOINID(slice.id),
+  path_id LONG,
+  parent_id JOINID(slice.id)
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
+  EXTRACT_ARG(arg_set_id, 'args.path_id') AS path_id,
+  EXTRACT_ARG(arg_set_id, 'args.parent_id') AS parent_id
+FROM _molprof_fact
+WHERE fact = 'frame';
+
+CREATE PERFETTO TABLE _molprof_fact_call_frame(
+  id JOINID(slice.id),
+  path_id LONG,
+  frame_id JOINID(slice.id),
+  operator_id JOINID(slice.id)
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
+  EXTRACT_ARG(arg_set_id, 'args.path_id') AS path_id,
+  EXTRACT_ARG(arg_set_id, 'args.frame_id') AS frame_id,
+  EXTRACT_ARG(arg_set_id, 'args.operator_id') AS operator_id
+FROM _molprof_fact
+WHERE fact = 'call_frame';
+
+CREATE PERFETTO TABLE _molprof_fact_operator_call(
+  id JOINID(slice.id),
+  caller_id JOINID(slice.id),
+  called_ns DURATION
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
+  EXTRACT_ARG(arg_set_id, 'args.caller_id') AS caller_id,
+  EXTRACT_ARG(arg_set_id, 'args.called_ns') AS called_ns
+FROM _molprof_fact
+WHERE fact = 'operator_call';
+
+CREATE PERFETTO TABLE _molprof_fact_memory(
+  id JOINID(slice.id),
+  path_id LONG,
+  frame_id JOINID(slice.id),
+  phase_id JOINID(slice.id),
+  step_id JOINID(slice.id),
+  upid JOINID(process.id),
+  device STRING,
+  bytes LONG,
+  total_bytes LONG,
+  reserved_bytes LONG,
+  unexplained_bytes LONG,
+  allocation_id JOINID(slice.id),
+  next_ts TIMESTAMP,
+  freed_ts TIMESTAMP,
+  layers_end_ts TIMESTAMP
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
+  EXTRACT_ARG(arg_set_id, 'args.path_id') AS path_id,
+  EXTRACT_ARG(arg_set_id, 'args.frame_id') AS frame_id,
+  EXTRACT_ARG(arg_set_id, 'args.phase_id') AS phase_id,
+  EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id,
+  EXTRACT_ARG(arg_set_id, 'args.upid') AS upid,
+  EXTRACT_ARG(arg_set_id, 'args.device') AS device,
+  EXTRACT_ARG(arg_set_id, 'args.bytes') AS bytes,
+  EXTRACT_ARG(arg_set_id, 'args.total_bytes') AS total_bytes,
+  EXTRACT_ARG(arg_set_id, 'args.reserved_bytes') AS reserved_bytes,
+  EXTRACT_ARG(arg_set_id, 'args.unexplained_bytes') AS unexplained_bytes,
+  EXTRACT_ARG(arg_set_id, 'args.allocation_id') AS allocation_id,
+  EXTRACT_ARG(arg_set_id, 'args.next_ts') AS next_ts,
+  EXTRACT_ARG(arg_set_id, 'args.freed_ts') AS freed_ts,
+  EXTRACT_ARG(arg_set_id, 'args.layers_end_ts') AS layers_end_ts
+FROM _molprof_fact
+WHERE fact = 'memory';
+
+CREATE PERFETTO TABLE _molprof_fact_module(
+  id JOINID(slice.id),
+  depth LONG
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
+  EXTRACT_ARG(arg_set_id, 'args.depth') AS depth
+FROM _molprof_fact
+WHERE fact = 'module';
+
 CREATE PERFETTO TABLE _molprof_fact_engine_phase(
   id JOINID(slice.id)
 ) AS

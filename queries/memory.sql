@@ -10,56 +10,8 @@
 --   GROUP BY category, operator
 --   ORDER BY allocated_bytes DESC, category, operator;
 
-INCLUDE PERFETTO MODULE molprof.annotations;
-INCLUDE PERFETTO MODULE molprof.call_phases;
-INCLUDE PERFETTO MODULE molprof.origin;
 INCLUDE PERFETTO MODULE molprof.phases;
 INCLUDE PERFETTO MODULE molprof.steps;
-
--- Memory events with what they record, each behind the one before it at the same address.
-CREATE PERFETTO TABLE _molprof_memory_recorded AS
-WITH
-  recorded AS (
-    SELECT
-      slice.id,
-      slice.ts,
-      track.upid,
-      IIF(
-        EXTRACT_ARG(slice.arg_set_id, 'args.Device Type') = 0,
-        'cpu',
-        CAST(EXTRACT_ARG(slice.arg_set_id, 'args.Device Id') AS TEXT)
-      ) AS device,
-      EXTRACT_ARG(slice.arg_set_id, 'args.Bytes') AS bytes,
-      EXTRACT_ARG(slice.arg_set_id, 'args.Addr') AS address,
-      EXTRACT_ARG(slice.arg_set_id, 'args.Total Allocated') AS total_bytes,
-      EXTRACT_ARG(slice.arg_set_id, 'args.Total Reserved') AS reserved_bytes
-    FROM slice
-    JOIN _molprof_thread_track AS track ON track.id = slice.track_id
-    WHERE slice.category = 'cpu_instant_event' AND slice.name = '[memory]'
-  )
-SELECT
-  *,
-  LAG(id) OVER here AS before_id,
-  LAG(bytes) OVER here AS before_bytes,
-  LEAD(bytes) OVER here AS next_bytes,
-  LEAD(ts) OVER here AS next_ts,
-  total_bytes - bytes - LAG(total_bytes) OVER (PARTITION BY upid, device ORDER BY ts, id) AS unexplained_bytes
-FROM recorded
-WINDOW here AS (PARTITION BY upid, device, address ORDER BY ts, id)
-ORDER BY id;
-
--- Ends of layers, and of the models around them. What a layer hands on is freed before the second after it ends; where
--- nothing is trained, what outlives that is kept in a cache.
-CREATE PERFETTO TABLE _molprof_memory_layer_end AS
-SELECT DISTINCT slice.ts + slice.dur AS ts_end
-FROM _molprof_origin_stack AS stack
-JOIN _molprof_origin_module AS module USING (path)
-JOIN slice USING (id)
-WHERE
-  stack.kind = 'module'
-  AND (module.layer IS NOT NULL OR module.parent_path = '')
-  AND NOT EXISTS (SELECT 1 FROM slice WHERE name GLOB 'autograd::engine::*')
-ORDER BY ts_end;
 
 -- Each event, in order of time.
 CREATE PERFETTO TABLE molprof_memory_event(
@@ -103,47 +55,46 @@ CREATE PERFETTO TABLE molprof_memory_event(
 ) AS
 SELECT
   event.id,
-  event.ts,
+  slice.ts,
   event.upid,
   event.device,
   event.bytes,
   event.total_bytes,
   event.reserved_bytes,
   event.unexplained_bytes,
-  IIF(event.bytes < 0 AND event.before_bytes = -event.bytes, event.before_id, NULL) AS allocation_id,
-  IIF(event.bytes > 0 AND event.next_bytes = -event.bytes, event.next_ts, NULL) AS freed_ts,
+  event.allocation_id,
+  event.freed_ts,
   CASE
     WHEN event.bytes < 0 THEN NULL
     -- A cache that grows is concatenated anew, and outlives the forward, or the step where phases are not known.
     WHEN
-      origin.source GLOB '*cache_utils.py(*'
-      OR origin.operator GLOB '*kv_cache*'
-      OR origin.operator = 'aten::cat'
-      AND IFNULL(origin.phase IN ('prefill', 'forward'), TRUE)
+      path.source GLOB '*cache_utils.py(*'
+      OR path.operator GLOB '*kv_cache*'
+      OR path.operator = 'aten::cat'
+      AND IFNULL(phase.phase IN ('prefill', 'forward'), TRUE)
       AND IFNULL(event.next_ts, 9e18) >= IFNULL(phase.ts + phase.dur, step.ts + step.dur)
-      OR origin.layer IS NOT NULL
-      AND IFNULL(event.next_ts, 9e18) > (
-        SELECT MAX(ts_end)
-        FROM (SELECT ts_end FROM _molprof_memory_layer_end WHERE ts_end > event.ts ORDER BY ts_end LIMIT 3)
-      ) THEN 'cache'
+      OR path.layer IS NOT NULL
+      -- What a layer hands on is freed before the second after it ends; where nothing is trained, what outlives that is
+      -- kept in a cache.
+      AND IFNULL(event.next_ts, 9e18) > event.layers_end_ts THEN 'cache'
     WHEN
-      origin.source GLOB '*mask_utils.py(*'
-      OR origin.source GLOB '*masking_utils.py(*'
-      OR origin.source GLOB '*): *mask*'
-      OR origin.phase GLOB 'mask*' THEN 'masks'
-    WHEN origin.phase IN ('processor', 'sampling') THEN 'logits'
+      path.source GLOB '*mask_utils.py(*'
+      OR path.source GLOB '*masking_utils.py(*'
+      OR path.source GLOB '*): *mask*'
+      OR phase.phase GLOB 'mask*' THEN 'masks'
+    WHEN phase.phase IN ('processor', 'sampling') THEN 'logits'
     ELSE 'activations'
   END AS category,
-  origin.frame_id,
-  origin.operator,
-  origin.module,
-  origin.source,
-  origin.phase,
-  origin.step,
-  origin.step_id
-FROM _molprof_memory_recorded AS event
-LEFT JOIN _molprof_origin_known AS origin USING (id)
-LEFT JOIN molprof_any_step AS step ON step.id = origin.step_id
-LEFT JOIN molprof_call_phase AS place ON place.id = event.id
-LEFT JOIN molprof_phase AS phase ON phase.id = place.phase_id
-ORDER BY event.ts, event.id;
+  event.frame_id,
+  path.operator,
+  path.module,
+  path.source,
+  phase.phase,
+  step.number AS step,
+  step.id AS step_id
+FROM _molprof_fact_memory AS event
+JOIN slice USING (id)
+LEFT JOIN _molprof_fact_frame_path AS path ON path.path_id = event.path_id
+LEFT JOIN molprof_phase AS phase ON phase.id = event.phase_id
+LEFT JOIN molprof_any_step AS step ON step.id = event.step_id
+ORDER BY slice.ts, event.id;

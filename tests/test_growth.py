@@ -7,7 +7,7 @@ import functools
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from math import inf
@@ -52,14 +52,6 @@ Costs = dict[str, dict[tuple[str, str], float]]  # of each command, by kind and 
 # Shapes with many of what numpy might look at one by one, and their least number of events.
 TIMED = ("streams", "devices")
 LONG_EVENTS = 3_000
-# Shapes and commands whose cost still grows faster. The aim is an empty table.
-_TREES = ("module", "source", "operator")
-KNOWN_SUPERLINEAR: dict[str, Sequence[str]] = {
-    "operators_overlap_all": ("path",),
-    "one_time": _TREES,
-    "nested_operators_all": _TREES,
-    "nested_functions_all": _TREES,
-}
 
 
 def costs(path: Path, shape: str, events: int, clock: Callable[[], float] = time.perf_counter) -> Costs:
@@ -147,7 +139,7 @@ def fixed(folder: Path) -> Costs:
 def growth(shape: str, fixed: Costs, before: Costs, after: Costs, kinds: Collection[str], doublings: int) -> list[str]:
     """What grows by more than it may; queries without the instructions that do not depend on the number of events."""
     found = []
-    for command in after.keys() - KNOWN_SUPERLINEAR.get(shape, ()):
+    for command in after:
         for (kind, what), cost in after[command].items():
             once = fixed[command][kind, what] if kind == "instructions" and what != ALL else 0
             more = cost - once

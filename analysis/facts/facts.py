@@ -10,7 +10,7 @@ import numpy as np
 from molprof.analysis.facts import gaps, syncs
 from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.intervals import Coverage, distinct_of, shared
-from molprof.analysis.facts.marks import MarkFacts
+from molprof.analysis.facts.memory import MemoryFacts
 from molprof.analysis.facts.nesting import Nesting
 from molprof.analysis.facts.phases import Phases, innermost
 from molprof.analysis.facts.recording import recorded_spans
@@ -34,7 +34,7 @@ _DEPTHS = "SELECT depth FROM slice WHERE category = 'cpu_op' ORDER BY id"
 _STEPS = "SELECT id, ts, ts + dur AS ts_end, upid, tid FROM molprof_any_step"
 
 
-class Facts(MarkFacts):
+class Facts(MemoryFacts):
     """Facts of the trace that an engine holds, each computed once."""
 
     @cached_property

@@ -1,4 +1,8 @@
-"""What is around what: slices of threads inside each other, and the time of each that is in none of those it holds."""
+"""What is around what: slices inside each other, their paths, and the time of each that is in none of those it holds.
+
+Where items are given as an array of parents, that is the index of the item around each, or -1; none is around itself,
+by way of others too. No function recurses, whatever the depth.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,8 @@ import numpy as np
 from molprof.analysis.facts.intervals import last_begun, on_one_line
 from molprof.analysis.facts.lanes import assign_lanes
 
-# Of nested slices that are placed all at once.
+NONE = -1
+# Levels of nested items that are placed level by level; all deeper ones together, which takes longer for each.
 _LEVELS = 256
 
 
@@ -24,6 +29,72 @@ def ancestors(item: int | None, parents: Mapping[int, int | None]) -> Iterator[i
         parent = parents[item]
         yield item
         item = parent
+
+
+def depths(parent: np.ndarray) -> np.ndarray:
+    """Return how many items are around each."""
+    up = np.append(parent, NONE)
+    depth: np.ndarray = (up != NONE).astype(np.int64)
+    while len(inner := np.flatnonzero(up != NONE)):
+        depth[inner] += depth[up[inner]]
+        up[inner] = up[up[inner]]
+    return depth[:-1]
+
+
+def nearest(parent: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Return the innermost chosen item around each, itself included; -1 for none. chosen: bool."""
+    found = np.append(np.where(chosen, np.arange(len(parent)), parent), NONE)
+    while True:
+        further = found[found]
+        if np.array_equal(further, found):
+            return found[:-1]
+        found = further
+
+
+def with_ancestors(parent: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Return which items are chosen, or around a chosen one: bool."""
+    found: np.ndarray = chosen.copy()
+    around = np.unique(parent[chosen])
+    while len(around):
+        around = around[around != NONE]
+        around = around[~found[around]]
+        found[around] = True
+        around = np.unique(parent[around])
+    return found
+
+
+class Paths(NamedTuple):
+    """Distinct paths: the name of an item and those of all items around it."""
+
+    path: np.ndarray  # of each item, the index of its path
+    outer: np.ndarray  # of each path the one around it, which stands before it; -1: none
+    name: np.ndarray  # of each path the innermost name
+
+
+def nested_paths(parent: np.ndarray, names: np.ndarray, depth: np.ndarray | None = None) -> Paths:
+    """Return the paths of items. names: numbers from 0. depth: how many are around each, where that is known."""
+    depth = depths(parent) if depth is None else depth
+    order = np.argsort(depth, kind="stable")
+    bounds = np.flatnonzero(np.diff(depth[order])) + 1
+    levels = np.split(order, bounds[:_LEVELS])
+    deepest = levels.pop() if len(levels) > _LEVELS else order[:0]
+    path = np.full(len(parent) + 1, NONE)  # the last is that of no item
+    most = int(names.max(initial=0)) + 1
+    paths: list[np.ndarray] = []
+    known = 0
+    for level in levels:
+        keys, numbers = np.unique((path[parent[level]] + 1) * most + names[level], return_inverse=True)
+        path[level] = known + numbers.reshape(-1)
+        known += len(keys)
+        paths.append(keys)
+    # What is deeper still, one by one: a level of each would take the square of their number.
+    deeper: dict[int, int] = {}
+    for item, around, name in zip(deepest.tolist(), parent[deepest].tolist(), names[deepest].tolist(), strict=True):
+        key = (int(path[around]) + 1) * most + name
+        path[item] = deeper.setdefault(key, known + len(deeper))
+    paths.append(np.array(list(deeper), dtype=np.int64))
+    outer, name_of = np.divmod(np.concatenate(paths), most)
+    return Paths(path[:-1], outer - 1, name_of)
 
 
 class Nested(NamedTuple):
@@ -60,37 +131,19 @@ class Nesting:
         """What is around each slice."""
         # One thread behind the other, so that all are nested at once.
         starts, ends = on_one_line([self.threads, self.threads], [self.starts, self.ends])
-        parent, path = (np.full(len(starts) + 1, -1) for _ in range(2))
-        most = int(self.names.max(initial=0)) + 1
-        paths: list[np.ndarray] = [np.empty(0, dtype=np.int64)]
-        known = 0
-        left = np.arange(len(starts))
-        for _ in range(_LEVELS):
-            if not len(left):
-                break
-            # The outermost of those left are followed by what they hold.
-            inner = np.append(False, starts[left][1:] < np.maximum.accumulate(ends[left])[:-1])
-            level = left[~inner]
-            keys, numbers = np.unique((path[parent[level]] + 1) * most + self.names[level], return_inverse=True)
-            path[level] = known + numbers
-            known += len(keys)
-            paths.append(keys)
-            holders = left[np.maximum.accumulate(np.where(inner, 0, np.arange(len(left))))]
-            parent[left[inner]] = holders[inner]
-            left = left[inner]
-        # What is deeper still, one by one: a level of each would take the square of their number.
-        deeper: dict[int, int] = {}
-        opened: list[int] = []
-        for place, start in zip(left.tolist(), starts[left].tolist(), strict=True):
-            while opened and ends[opened[-1]] <= start:
-                opened.pop()
-            parent[place] = opened[-1] if opened else parent[place]
-            opened.append(place)
-            key = int((path[parent[place]] + 1) * most + self.names[place])
-            path[place] = deeper.setdefault(key, known + len(deeper))
-        paths.append(np.array(list(deeper), dtype=np.int64))
-        outer, name = np.divmod(np.concatenate(paths), most)
-        return Nested(parent, path, outer - 1, name)
+        index = np.arange(len(starts))
+        # Around a slice are those before it that have not ended. Of those that end no later than it starts, the only
+        # ones that do not stand before it are empty ones of its moment.
+        empty = np.append(0, np.cumsum(ends == starts))
+        behind = empty[np.searchsorted(starts, starts, side="right")] - empty[:-1]
+        depth = index - (np.searchsorted(np.sort(ends), starts, side="right") - behind)
+        # The one around it is the last before it that is a level less deep.
+        width = len(starts) + 1
+        line = np.sort(depth * width + index)
+        last = np.searchsorted(line, (depth - 1) * width + index) - 1
+        parent = np.where(depth > 0, np.append(line, 0)[last] % width, NONE)
+        path, outer, name = nested_paths(parent, self.names, depth)
+        return Nested(np.append(parent, NONE), np.append(path, NONE), outer, name)
 
     @cached_property
     def segments(self) -> Segments:

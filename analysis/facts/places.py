@@ -172,7 +172,7 @@ class Places:
         """Return what is around slices, themselves included, as the engine has it; and around all that is around."""
         found = self._known
         if asked := [number for number in ids if number not in found]:
-            for number, parent, *kind in self._facts.rows(_AROUND.format(ids=asked), "modules"):
+            for number, parent, *kind in self._facts.rows(_AROUND.format(ids=asked), "python_functions"):
                 found[number] = found[parent].within(*kind)
         return found
 
@@ -190,7 +190,7 @@ class Places:
         spans = Coverage(waits.track, waits.ts, waits.ts_end)
         ids = np.flatnonzero(np.isin(slices.track, np.unique(waits.track)) & (slices.ts_end > slices.ts))
         ids = ids[spans.covered(slices.track[ids], slices.ts[ids], slices.ts_end[ids]) > 0]
-        rows = self._facts.rows(_SLICES.format(ids=ids.tolist()), "modules")
+        rows = self._facts.rows(_SLICES.format(ids=ids.tolist()), "python_functions")
         kinds: list[Kind] = [row[1:] for row in rows]
         stack_ids = np.array([row[0] for row in rows], dtype=np.int64)
         if stacks is not None:  # which have the functions that mark phases too
@@ -235,7 +235,9 @@ class Places:
         assert self._stacks is not None
         texts = json.dumps(self._stacks.texts).replace("'", "''")
         names = f"SELECT value AS name FROM json_each('{texts}')"
-        return [(kind, name, of) for kind, name, of in self._facts.rows(_FUNCTIONS.format(names=names), "modules")]
+        return [
+            (kind, name, of) for kind, name, of in self._facts.rows(_FUNCTIONS.format(names=names), "python_functions")
+        ]
 
     def _thread_numbers(self, tracks: Array) -> Array:
         """Return the number of each track's thread: those of the stacks, and others without."""

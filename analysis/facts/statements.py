@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,9 @@ import numpy as np
 from molprof.queries import FACT_CATEGORY
 
 _ID_BITS = 32
+# How the statement of a table begins.
+HEAD = "CREATE PERFETTO TABLE _molprof_fact_"
+_ROWS = 10_000  # that are encoded at once
 # The module `molprof.facts` where the tables are made otherwise, so that SQL for an exported trace runs there too.
 NO_MODULE = "CREATE PERFETTO VIEW _molprof_facts_are_there AS SELECT 1 AS are_there;\n"
 _MODULE_HEAD = f"""\
@@ -38,7 +42,10 @@ ORDER BY id;"""
 
 def of_rows(name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """The statement that makes a table of rows. columns: name and type of each."""
-    text = msgspec.json.encode(list(rows)).decode().replace("'", "''")
+    left, parts = iter(rows), []
+    while some := list(itertools.islice(left, _ROWS)):
+        parts.append(msgspec.json.encode(some)[1:-1].decode())
+    text = f"[{','.join(parts)}]".replace("'", "''")
     return _statement(name, columns, lambda _, place: f"value ->> {place}", f"FROM json_each('{text}')")
 
 
@@ -72,4 +79,4 @@ def _statement(name: str, columns: Sequence[str], value: Callable[[str, int], st
     names = [column.split()[0] for column in columns]
     declared = ",\n".join(f"  {column}" for column in columns)
     values = ",\n".join(f"  {value(column, place)} AS {column}" for place, column in enumerate(names))
-    return f"CREATE PERFETTO TABLE _molprof_fact_{name}(\n{declared}\n) AS\nSELECT\n{values}\n{source}"
+    return f"{HEAD}{name}(\n{declared}\n) AS\nSELECT\n{values}\n{source}"

@@ -118,7 +118,7 @@ def of_operators(known: Known, name: str) -> list[Row]:
     if known.stacks is None:
         return []
     quoted = name.replace("'", "''")
-    return _of_operators(known, known.frame(Query("modules", f"{_OPERATORS}slice.name = '{quoted}'")))
+    return _of_operators(known, known.frame(Query("python_functions", f"{_OPERATORS}slice.name = '{quoted}'")))
 
 
 def of_processor(known: Known) -> list[Row]:

@@ -163,7 +163,8 @@ def long_calls_in(known: Known, *positions: str) -> list[dict[str, Any]]:
     start, end = np.maximum(idle.ts[gap], calls.ts[call]), np.minimum(until[gap], calls.ts_end[call])
     time_ns, host_ns = end - start, np.minimum(end, idle.host_end[gap]) - np.minimum(start, idle.host_end[gap])
     ids = calls.id[np.unique(call)].tolist()
-    named = {row["id"]: row["name"] for row in known.rows(Query("modules", _NAMED.format(ids=ids)))} if ids else {}
+    asked = Query("python_functions", _NAMED.format(ids=ids))
+    named = {row["id"]: row["name"] for row in known.rows(asked)} if ids else {}
     rows: dict[str, dict[str, Any]] = {}
     for number, *times in zip(call.tolist(), time_ns.tolist(), host_ns.tolist(), strict=True):
         name, length_ns = named[int(calls.id[number])], int(calls.ts_end[number] - calls.ts[number])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -65,8 +65,8 @@ SELECT
   ) AS kernel,
   IFNULL(started.grid, {grid_sql("slice.arg_set_id")}) AS grid, NULL AS class,
   IIF(origin.operator_id IS NULL, NULL, IFNULL(origin.operator, '(no name)')) AS operator, origin.operator_id,
-  ROW_NUMBER() OVER (PARTITION BY origin.operator_id ORDER BY call.ts, call.id) - 1 AS number,
-  origin.layer, origin.frame_id, call.ts, call.ts + call.dur AS ts_end, call.name, thread.upid, started.name AS work
+  0 AS number, origin.layer, origin.frame_id, call.ts, call.ts + call.dur AS ts_end, call.name, thread.upid,
+  started.name AS work
 FROM molprof_gpu_call AS call
 JOIN slice ON slice.id = call.id
 JOIN thread_track ON thread_track.id = slice.track_id
@@ -97,10 +97,12 @@ def read_segments(engine: TraceProcessor, info: TraceInfo) -> list[Segment]:
     """
     origins, shapes = origins_of(engine, info), input_shapes(engine)
     calls = []
+    counts: Counter[int | None] = Counter()  # of calls of each operator
     for row in query_rows(engine, _CALLS)[1]:
         bare = Node(*row[:10])
         of = None if bare.operator_id is None else shapes.get(bare.operator_id)
-        calls.append(_Call(bare._replace(shapes=of), *row[10:]))
+        calls.append(_Call(bare._replace(shapes=of, number=counts[bare.operator_id]), *row[10:]))
+        counts[bare.operator_id] += 1
     calls_around = _calls_around(engine, {call.node.operator_id for call in calls if call.work is None})
     # Names and grids of work that equal calls of equal operators start outside captures.
     known: defaultdict[Any, set[tuple[str, str | None]]] = defaultdict(set)

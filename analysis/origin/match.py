@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from molprof.analysis.figures.sequence import SPECIFIC, align, align_by, blocks, functions_in, gaps
 from molprof.analysis.figures.shapes import Shapes
-from molprof.analysis.origin.read import StackFrame, modules_and_source
+from molprof.analysis.origin.paths import StackFrame, modules_and_source
 from molprof.analysis.roofline.operands import Operands
 from molprof.common.values import counted, percent_text, short_name
 

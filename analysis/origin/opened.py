@@ -14,7 +14,8 @@ import msgspec
 
 from molprof.analysis.origin.capture import grid_sql, sizes
 from molprof.analysis.origin.match import EXACT, CapturedCall, Named, Node, Place, Segment, name_kernels
-from molprof.analysis.origin.read import Origins, StackFrame, origins_of
+from molprof.analysis.origin.paths import StackFrame
+from molprof.analysis.origin.read import Origins, origins_of
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows

@@ -17,7 +17,8 @@ from molprof.analysis.figures.shapes import input_shapes
 from molprof.analysis.origin.capture import grid_sql
 from molprof.analysis.origin.match import Named, Node, Place, Segment, name_kernels
 from molprof.analysis.origin.opened import Difference, Opened, Work, annotated, graph_of, graph_work, with_captured
-from molprof.analysis.origin.read import Origins, StackFrame, modules_and_source, origins_of
+from molprof.analysis.origin.paths import StackFrame, modules_and_source
+from molprof.analysis.origin.read import Origins, origins_of
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
@@ -33,14 +34,12 @@ INCLUDE PERFETTO MODULE molprof.graphs;
 SELECT
   work.id, work.category, work.name, {grid_sql("slice.arg_set_id")} AS grid, work.class,
   IIF(work.operator_id IS NULL, NULL, IFNULL(work.operator, '(no name)')) AS operator, work.operator_id,
-  ROW_NUMBER() OVER (PARTITION BY work.operator_id ORDER BY work.ts, work.id) - 1 AS number,
-  work.layer, work.frame_id, work.call_id, work.in_graph, work.device, work.step_id,
-  MIN(IFNULL(call.ts, work.ts)) OVER (PARTITION BY IFNULL(work.call_id, -work.id)) AS asked_ts
+  0 AS number, work.layer, work.frame_id, work.call_id, work.in_graph, work.device, work.step_id, work.ts
 FROM molprof_origin AS work
 JOIN slice USING (id)
 LEFT JOIN slice AS call ON call.id = work.call_id
 LEFT JOIN _molprof_graph_work AS node ON node.id = work.id
-ORDER BY asked_ts, IFNULL(node.node_id, 0), work.ts, work.id
+ORDER BY IFNULL(call.ts, work.ts), IFNULL(node.node_id, 0), work.ts, work.id
 """,
 )
 _STEPS = Query("steps", "SELECT id, name, kind, prompt_sequences, prompt_tokens, tokens FROM molprof_any_step")
@@ -113,7 +112,13 @@ def read_named(engine: TraceProcessor, info: TraceInfo, run: Run) -> tuple[Origi
 
 def _read_work(engine: TraceProcessor) -> list[Node]:
     """The work of a trace, in the order of its calls."""
-    return [Node(*row[:14]) for row in query_rows(engine, _WORK)[1]]
+    rows = query_rows(engine, _WORK)[1]
+    counts: Counter[int | None] = Counter()  # of work of each operator, by start
+    numbers = {}
+    for row in sorted(rows, key=lambda row: (row[14], row[0])):
+        numbers[row[0]] = counts[row[6]]
+        counts[row[6]] += 1
+    return [Node(*row[:14])._replace(number=numbers[row[0]]) for row in rows]
 
 
 def _read_steps(engine: TraceProcessor) -> dict[int, Segment]:

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import NamedTuple, TypeVar
+from functools import cache, cached_property
+from typing import TypeVar
 
 import numpy as np
 
 from molprof.analysis.facts.nesting import ancestors
 from molprof.analysis.frame import Frame, read_frame
 from molprof.analysis.origin.host import host_of, waits_of
+from molprof.analysis.origin.paths import BACKWARD, WITHOUT, FramePaths, PathTable, StackFrame
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_row
 from molprof.common.values import class_names, short_source
 
-NO_CALL, BACKWARD = "(launch not recorded)", "(backward)"
-WITHOUT = {"module": "(no module)", "source": "(no Python stack)", "operator": "(no operator)"}
+NO_CALL = "(launch not recorded)"
 NOWHERE = frozenset({BACKWARD, *WITHOUT.values()})
-# Deeper frames count for the one at this depth.
-MOST_DEPTH = 300
-_KINDS = {"module": ("module", "range"), "source": ("function",), "operator": ("operator",)}
 _KNOWN = ("module", "range", "function")
-_BACKWARD = "autograd::engine::evaluate_function"
 _COPY_CLASSES = ("copy", "cat")
 # Apart from all that the trees are made of.
 _TOTALS = Query(
@@ -42,23 +38,7 @@ SELECT
 """,
 )
 
-Path = tuple[tuple[str, str], ...]  # kinds and names of nodes, the outermost first
 T = TypeVar("T")
-
-
-class StackFrame(NamedTuple):
-    """What stands around calls."""
-
-    id: int
-    parent_id: int | None
-    kind: str
-    name: str
-    ts: int
-    dur: int = 0
-
-    @property
-    def ts_end(self) -> int:
-        return self.ts + self.dur
 
 
 @dataclass(frozen=True)
@@ -104,10 +84,6 @@ class Origins:
     @cached_property
     def _parents(self) -> dict[int, int | None]:
         return {item: frame.parent_id for item, frame in self.frames.items()}
-
-    def path(self, by: str, frame_id: int | None) -> Path:
-        """The nodes to a frame in the tree by module, source or operator."""
-        return path_of(by, self.chain(frame_id))
 
 
 @dataclass
@@ -165,26 +141,6 @@ def origins_of(engine: TraceProcessor, info: TraceInfo) -> Origins:
     )
 
 
-def path_of(by: str, chain: Sequence[StackFrame]) -> Path:
-    """The nodes of frames, the outermost first."""
-    path = [(frame.kind, frame.name) for frame in chain if frame.kind in _KINDS[by]]
-    if not path and by == "source":
-        path = [(frame.kind, frame.name) for frame in chain if frame.kind == "library"]
-    if not path:
-        first = next((frame.name for frame in chain if frame.kind == "operator"), "")
-        path = [("none", BACKWARD if first.startswith(_BACKWARD) and by != "operator" else WITHOUT[by])]
-    return tuple(path[:MOST_DEPTH])
-
-
-def modules_and_source(chain: Sequence[StackFrame]) -> tuple[str | None, str | None]:
-    """Modules and ranges of frames with / between them, and the innermost function; None where there is none."""
-    modules, functions = (path_of(by, chain) for by in ("module", "source"))
-    return (
-        None if modules[0][0] == "none" else "/".join(name for _, name in modules),
-        None if functions[0][0] == "none" else functions[-1][1],
-    )
-
-
 def places_of(origins: Origins, asked: str) -> list[Place]:
     """Who asks for what, by module, Python function and operator.
 
@@ -209,16 +165,27 @@ def places_of(origins: Origins, asked: str) -> list[Place]:
             NO_CALL if call is None else origins.captured.get(number, frame)
             for number, call, frame in rows.select("id", "call_id", "frame_id").rows()
         ]
+    table = PathTable()
+    paths = [FramePaths(by, origins.frames, table) for by in WITHOUT]
+
+    @cache
+    def named(*numbers: int) -> tuple[str, str, str, str]:
+        """Module, source, operator, and the module with its numbers, of the paths by WITHOUT."""
+        modules, functions, operators = map(table.nodes, numbers)
+        return (
+            "/".join(class_names(name) if kind == "module" else name for kind, name in modules),
+            functions[-1][1],
+            " > ".join(dict.fromkeys((operators[0][1], operators[-1][1]))),
+            "/".join(name for _, name in modules),
+        )
+
     in_steps = (rows["kind"] == "launch") & rows.known("step_id") if asked == "launches" else np.zeros(len(rows))
     found: dict[tuple[str, ...], Place] = {}
     for item, amounts in sums(around, np.ones(len(rows)), rows[time], in_steps).items():
         module = source = operator = whole = NO_CALL
         if item != NO_CALL:
-            chain = item if isinstance(item, tuple) else origins.chain(item)
-            modules, functions, operators = (path_of(by, chain) for by in WITHOUT)
-            module = "/".join(class_names(name) if kind == "module" else name for kind, name in modules)
-            source, whole = functions[-1][1], "/".join(name for _, name in modules)
-            operator = " > ".join(dict.fromkeys((operators[0][1], operators[-1][1])))
+            numbers = (path.of_chain(item) if isinstance(item, tuple) else path.of_frame(item) for path in paths)
+            module, source, operator, whole = named(*numbers)
         place = found.setdefault((module, source, operator), Place(module, source, operator))
         place.modules.add(whole)
         place.count += amounts[0]

@@ -9,15 +9,17 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from molprof.analysis.frame import Frame
-from molprof.analysis.origin.read import NO_CALL, Origins, Path, StackFrame, path_of, sums
+from molprof.analysis.origin.paths import ROOT, FramePaths, PathTable
+from molprof.analysis.origin.read import NO_CALL, Origins, sums
 from molprof.analysis.roofline.read import PIECE_AMOUNTS
 from molprof.common.errors import EngineError
 from molprof.common.values import class_names, short_name
@@ -46,6 +48,7 @@ NAMES = (*AMOUNTS, *PIECE_AMOUNTS)
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _PLACE = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<name>.+)$")
 
+T = TypeVar("T")
 Amounts = tuple[int, ...]  # in the order of NAMES
 # What decides where work, a call or an operator is in a tree: phase, frame around it, whether its call is recorded,
 # if a graph started it the first piece of work of the same capture, -1 without one, class and name of a kernel.
@@ -62,15 +65,18 @@ class Tree:
     own: Amounts
     inclusive: Amounts  # own and that of all children
     children: tuple[Tree, ...]
+    kin: int = field(default=0, compare=False, repr=False)  # equal for siblings that may be folded into one
 
     def amount(self, name: str, own: bool = False) -> int:
         return (self.own if own else self.inclusive)[NAMES.index(name)]
 
-    def walk(self, depth: int = 0) -> Iterator[tuple[int, Tree]]:
+    def walk(self) -> Iterator[tuple[int, Tree]]:
         """Every node with its depth, parents before their children."""
-        yield depth, self
-        for child in self.children:
-            yield from child.walk(depth + 1)
+        left = [(0, self)]
+        while left:
+            depth, node = left.pop()
+            yield depth, node
+            left += [(depth + 1, child) for child in reversed(node.children)]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -84,21 +90,25 @@ class Tree:
 
 
 class Paths:
-    """Where each piece of work, call and operator is in a tree, by keys; `Paths.path` gives the nodes of one.
+    """Where each piece of work, call and operator is in a tree, by keys; `path` gives the path of one in `table`.
 
     deep: down to the innermost operator and the kernel, as in a flame graph.
     """
 
     def __init__(self, origins: Origins, by: str, deep: bool = False) -> None:
         self._origins, self._by, self._deep = origins, by, deep
+        self.table = PathTable()
+        if by != "kernel":
+            self._frames = FramePaths(by, origins.frames, self.table)
+            self._operators = FramePaths("operator", origins.frames, self.table) if deep and by != "operator" else None
         # The first piece of work that was captured in the same frames, so that each path is made once.
         same: dict[int, int] = {}
         self._inside = {number: same.setdefault(id(frames), number) for number, frames in origins.captured.items()}
         placed = (origins.calls, origins.operators, origins.host, origins.waits)
         has_phases = any(any(frame["phase"]) for frame in placed)
-        self._outside: Path = (("none", OUTSIDE),) if has_phases and not deep else ()
+        self._outside = self.table.inside(ROOT, ("none", OUTSIDE)) if has_phases and not deep else ROOT
         self.path = cache(self._path)
-        self._around = cache(lambda frame: self._nodes(self._origins.chain(frame)))
+        self._captured = cache(self._of_captured)
 
     def of_work(self) -> list[Key]:
         names = ("id", "phase", "frame_id", "call_id", "in_graph", "class", "name")
@@ -131,25 +141,35 @@ class Paths:
         """Of what is in a phase and a frame, or is a frame itself, such as operators by their `id`."""
         return [(phase, frame, True, None, None) for phase, frame in items.select("phase", frame_id).rows()]
 
-    def _path(self, key: Key) -> Path:
+    def _path(self, key: Key) -> int:
         phase, frame, known, in_graph, work = key
-        phases: Path = (("phase", phase),) if phase else self._outside
-        kernel: Path = (("kernel", work[1]),) if work else ()
+        inside, joined = self.table.inside, self.table.joined
+        path = inside(ROOT, ("phase", phase)) if phase else self._outside
         if self._by == "kernel":
-            return (*phases, *((("class", work[0]), *kernel) if work else (("none", NO_WORK),)))
-        if not known:
-            return (("none", NO_CALL), *kernel)
-        inside: Path = ()
-        if in_graph is not None:
-            nodes = self._nodes(self._origins.captured.get(in_graph, ()))
-            # Nothing where nothing of that kind is known.
-            inside = (("none", GRAPH), *(node for node in nodes if node[0] != "none"))
-        return (*phases, *self._around(frame), *inside, *kernel)
+            if work is None:
+                return inside(path, ("none", NO_WORK))
+            path = inside(path, ("class", work[0]))
+        elif not known:
+            path = inside(ROOT, ("none", NO_CALL))
+        else:
+            path = self._with_operator(joined(path, self._frames.of_frame(frame)), FramePaths.of_frame, frame)
+            if in_graph is not None:
+                path = joined(inside(path, ("none", GRAPH)), self._captured(in_graph))
+        return inside(path, ("kernel", work[1])) if work else path
 
-    def _nodes(self, chain: Sequence[StackFrame]) -> Path:
-        path = path_of(self._by, chain)
-        operators = path_of("operator", chain)[-1:] if self._deep and self._by != "operator" else ()
-        return (*path, *(node for node in operators if node[0] == "operator"))
+    def _of_captured(self, number: int) -> int:
+        """The frames around the call that was captured for work; nothing where nothing of that kind is known."""
+        chain = self._origins.captured.get(number, ())
+        path = self._frames.of_chain(chain)
+        known = ROOT if self.table.node[path][0] == "none" else path
+        return self._with_operator(known, FramePaths.of_chain, chain)
+
+    def _with_operator(self, path: int, of: Callable[[FramePaths, T], int], around: T) -> int:
+        """A path and the innermost operator, where it is to be in it."""
+        if self._operators is None:
+            return path
+        node = self.table.node[of(self._operators, around)]
+        return self.table.inside(path, node) if node[0] == "operator" else path
 
 
 def build_tree(origins: Origins, by: str, fold: bool = True) -> Tree:
@@ -159,7 +179,7 @@ def build_tree(origins: Origins, by: str, fold: bool = True) -> Tree:
     syncs and so on; times may differ.
     """
     paths = Paths(origins, by)
-    found: list[tuple[Path, Amounts]] = []
+    found: list[tuple[int, Amounts]] = []
     names = AMOUNTS if origins.pieces is None else NAMES
 
     def add(keys: Iterable[Key], **amounts: np.ndarray) -> None:
@@ -188,7 +208,7 @@ def build_tree(origins: Origins, by: str, fold: bool = True) -> Tree:
         )
         add(paths.of_frames(origins.host), python_ns=origins.host["own_ns"])
         add(paths.of_frames(origins.waits), wait_ns=origins.waits["own_ns"])
-    tree = _tree("all", "root", found, fold, len(names))
+    tree = _tree(paths.table, found, fold, len(names))
     wrong = [
         f"{name} {tree.amount(name)}, not {total}"
         for name, total in origins.totals.items()
@@ -199,44 +219,67 @@ def build_tree(origins: Origins, by: str, fold: bool = True) -> Tree:
     return tree
 
 
-def _tree(name: str, kind: str, found: Iterable[tuple[Path, Amounts]], fold: bool, size: int, depth: int = 0) -> Tree:
-    """The node of paths that agree down to a depth. size: the number of amounts."""
-    own: Amounts = (0,) * size
-    below: dict[tuple[str, str], list[tuple[Path, Amounts]]] = {}
+def _tree(table: PathTable, found: Iterable[tuple[int, Amounts]], fold: bool, size: int) -> Tree:
+    """The tree of paths with their amounts. size: the number of amounts."""
+    own: defaultdict[int, list[Amounts]] = defaultdict(list)
+    inner: dict[int, list[int]] = {ROOT: []}  # of each path those inside it, in the order of their first amounts
     for path, amounts in found:
-        if len(path) > depth:
-            below.setdefault(path[depth], []).append((path, amounts))
-        else:
-            own = _sum([own, amounts])
-    children = [_tree(inner, of, items, fold, size, depth + 1) for (of, inner), items in below.items()]
-    if fold:
-        alike: dict[Any, list[Tree]] = {}
-        for child in children:
-            alike.setdefault(_signature(child), []).append(child)
-        children = [_merged(same) for same in alike.values()]
-    return Tree(name, kind, 1, own, _sum([own, *(child.inclusive for child in children)]), tuple(children))
+        own[path].append(amounts)
+        missing = []
+        while path not in inner:
+            missing.append(path)
+            path = table.outer[path]
+        for item in reversed(missing):
+            inner[path].append(item)
+            inner[item] = []
+            path = item
+    families = _Families()
+    made: dict[int, Tree] = {}
+    for path in reversed(inner):  # each stands behind the one around it
+        children = [made.pop(item) for item in inner[path]]
+        if fold:
+            alike: dict[int, list[Tree]] = {}
+            for child in children:
+                alike.setdefault(child.kin, []).append(child)
+            children = [families.merged(same) for same in alike.values()]
+        kind, name = table.node[path]
+        mine = _sum([(0,) * size, *own[path]])
+        inclusive = _sum([mine, *(child.inclusive for child in children)])
+        made[path] = families.placed(Tree(name, kind, 1, mine, inclusive, tuple(children)))
+    return made[ROOT]
 
 
-def _merged(same: Sequence[Tree]) -> Tree:
-    """Trees of one signature as one."""
-    first = same[0]
-    if len(same) == 1:
-        return first
-    return Tree(
-        name=class_names(first.name),
-        kind=first.kind,
-        count=sum(item.count for item in same),
-        own=_sum([item.own for item in same]),
-        inclusive=_sum([item.inclusive for item in same]),
-        children=tuple(_merged(column) for column in zip(*(item.children for item in same), strict=True)),
-    )
+class _Families:
+    """Numbers that nodes share which differ by the number of their module and by times alone.
 
+    Other nodes than modules never equal a sibling.
+    """
 
-def _signature(tree: Tree) -> Any:
-    """Equal for nodes that differ by their number and times alone. Other nodes than modules never equal a sibling."""
-    name = class_names(tree.name) if tree.kind == "module" else tree.name
-    counts = tuple(0 if key.endswith("_ns") else amount for key, amount in zip(AMOUNTS, tree.own, strict=False))
-    return name, tree.kind, tree.count, counts, tuple(map(_signature, tree.children))
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+
+    def placed(self, tree: Tree) -> Tree:
+        """Return the node with its number. Its children have theirs."""
+        name = class_names(tree.name) if tree.kind == "module" else tree.name
+        counts = tuple(0 if key.endswith("_ns") else amount for key, amount in zip(AMOUNTS, tree.own, strict=False))
+        key = name, tree.kind, tree.count, counts, tuple(child.kin for child in tree.children)
+        return replace(tree, kin=self._numbers.setdefault(key, len(self._numbers)))
+
+    def merged(self, same: Sequence[Tree]) -> Tree:
+        """Return nodes of one number as one."""
+        first = same[0]
+        if len(same) == 1:
+            return first
+        return self.placed(
+            Tree(
+                name=class_names(first.name),
+                kind=first.kind,
+                count=sum(item.count for item in same),
+                own=_sum([item.own for item in same]),
+                inclusive=_sum([item.inclusive for item in same]),
+                children=tuple(self.merged(column) for column in zip(*(item.children for item in same), strict=True)),
+            )
+        )
 
 
 def _sum(amounts: Sequence[Amounts]) -> Amounts:
@@ -257,8 +300,8 @@ def speedscope_text(origins: Origins, by: str, exporter: str) -> str:
         """With `fold`, modules without their numbers."""
 
         @cache
-        def stack(key: Key) -> list[int]:
-            return [frames.setdefault(_shown(*node, fold), len(frames)) for node in paths.path(key)]
+        def stack(path: int) -> list[int]:
+            return [frames.setdefault(_shown(*node, fold), len(frames)) for node in paths.table.nodes(path)]
 
         if weights:
             profiles.append(
@@ -268,7 +311,7 @@ def speedscope_text(origins: Origins, by: str, exporter: str) -> str:
                     "unit": unit,
                     "startValue": 0,
                     "endValue": sum(weights),
-                    "samples": list(map(stack, keys)),
+                    "samples": [stack(paths.path(key)) for key in keys],
                     "weights": weights,
                 }
             )

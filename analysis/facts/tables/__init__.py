@@ -6,24 +6,24 @@ a function from `Facts` to its columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from molprof.analysis.facts import statements
 from molprof.analysis.facts.facts import Facts
-from molprof.analysis.facts.tables import calls, devices, graphs, links, phases, tokens, work
+from molprof.analysis.facts.tables import calls, devices, frames, graphs, links, phases, tokens, work
 from molprof.common.errors import MolprofError
 from molprof.queries import FACTS, PACKAGE, facts_in, modules
 
 if TYPE_CHECKING:
     from molprof.analysis.trace_processor import TraceProcessor
 
-_ROOMS = (links, devices, work, calls, graphs, phases, tokens)
+_ROOMS = (links, devices, work, calls, graphs, frames, phases, tokens)
 TABLES = {name: table for room in _ROOMS for name, table in room.TABLES.items()}
-# Columns of ids that are written as one.
-_FEW = 2
+# Columns of ids that are written as one; rows that are made at once.
+_FEW, _MOST_ROWS = 2, 10_000
 
 
 def install(engine: TraceProcessor, everything: bool = False) -> None:
@@ -35,6 +35,8 @@ def install(engine: TraceProcessor, everything: bool = False) -> None:
     made: set[str] = set()
 
     def provide(sql: str) -> None:
+        if sql.startswith(statements.HEAD):  # a table of facts, which reads none
+            return
         for name in sorted(facts_in(sql) & TABLES.keys()):
             if name in made:  # also by what another one is made from
                 continue
@@ -64,7 +66,14 @@ def columns_of(name: str, facts: Facts) -> list[Sequence[Any]]:
 def table_sql(name: str, facts: Facts) -> str:
     """The statement that makes a table of facts."""
     columns = TABLES[name].columns
+    made = TABLES[name].make(facts)
     if len(columns) <= _FEW and all(" JOINID(" in column for column in columns):
-        ids = [np.asarray(column, dtype=np.int64) for column in TABLES[name].make(facts)]
-        return statements.of_ids(name, columns, ids)
-    return statements.of_rows(name, columns, zip(*columns_of(name, facts), strict=True))
+        return statements.of_ids(name, columns, [np.asarray(column, dtype=np.int64) for column in made])
+    return statements.of_rows(name, columns, _rows(made))
+
+
+def _rows(columns: Sequence[Sequence[Any] | np.ndarray]) -> Iterator[Sequence[Any]]:
+    """The rows of columns: as Python objects, some at a time, since these take several times the memory."""
+    for start in range(0, len(columns[0]), _MOST_ROWS):
+        some = (column[start : start + _MOST_ROWS] for column in columns)
+        yield from zip(*(part.tolist() if isinstance(part, np.ndarray) else part for part in some), strict=True)

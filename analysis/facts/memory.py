@@ -1,0 +1,114 @@
+"""Memory events: which allocation a free ends, and how much of the recorded totals they explain."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from msgspec import Struct
+
+from molprof.analysis.facts.frames import FrameFacts
+from molprof.analysis.facts.gaps import NONE, Array
+from molprof.common.errors import EngineError
+
+_EVENTS = """
+SELECT slice.id,
+  IIF(
+    EXTRACT_ARG(slice.arg_set_id, 'args.Device Type') = 0,
+    'cpu',
+    CAST(EXTRACT_ARG(slice.arg_set_id, 'args.Device Id') AS TEXT)
+  ) AS device,
+  EXTRACT_ARG(slice.arg_set_id, 'args.Bytes') AS bytes,
+  EXTRACT_ARG(slice.arg_set_id, 'args.Addr') AS address,
+  EXTRACT_ARG(slice.arg_set_id, 'args.Total Allocated') AS total_bytes,
+  EXTRACT_ARG(slice.arg_set_id, 'args.Total Reserved') AS reserved_bytes
+FROM slice
+WHERE slice.category = 'cpu_instant_event' AND slice.name = '[memory]'
+ORDER BY slice.id
+"""
+_IS_TRAINED = "SELECT EXISTS(SELECT 1 FROM slice WHERE name GLOB 'autograd::engine::*') AS is_trained"
+
+
+class MemoryEvents(Struct, frozen=True):
+    """Allocations and frees in order of time and slice. What is not recorded is None."""
+
+    id: Array
+    ts: Array
+    upid: list[int | None]
+    device: list[str | None]
+    address: list[int | None]
+    size: list[int | None]  # bytes; below 0: freed
+    total: list[int | None]  # bytes that live then on the device, as recorded
+    reserved: list[int | None]
+
+
+class Lifetimes(Struct, frozen=True):
+    """By event."""
+
+    allocation: Array  # of a free: index of the event that allocated what it frees; NONE
+    next: Array  # index of the next event at its address; NONE
+    is_freed: Array  # it is an allocation that the next event frees: bool
+    unexplained: list[int | None]  # bytes by which the total differs from the one before and this event's
+
+
+def lifetimes(events: MemoryEvents) -> Lifetimes:
+    """Return what memory events end and explain.
+
+    A free ends the event before it at its address, where that allocated as much. The total is that of a process and
+    device; None for the first of one, and where any of the three amounts is not recorded.
+    """
+    allocation, following = (np.full(len(events.id), NONE) for _ in range(2))
+    is_freed = np.zeros(len(events.id), dtype=bool)
+    unexplained: list[int | None] = []
+    last: dict[tuple[int | None, str | None, int | None], int] = {}
+    totals: dict[tuple[int | None, str | None], int | None] = {}
+    columns = zip(events.upid, events.device, events.address, events.size, events.total, strict=True)
+    for place, (upid, device, address, size, total) in enumerate(columns):
+        before = last.get((upid, device, address), NONE)
+        last[upid, device, address] = place
+        if before != NONE:
+            following[before] = place
+            if size is not None and size < 0 and events.size[before] == -size:
+                allocation[place], is_freed[before] = before, True
+        known = totals.get((upid, device))
+        totals[upid, device] = total
+        unexplained.append(None if known is None or total is None or size is None else total - size - known)
+    return Lifetimes(allocation, following, is_freed, unexplained)
+
+
+class MemoryFacts(FrameFacts):
+    """Memory events of a trace."""
+
+    @cached_property
+    def allocations(self) -> MemoryEvents:
+        """All memory events. Raises EngineError for text in place of a number."""
+        columns = self._read(_EVENTS, None)
+        ids = columns["id"].astype(np.int64)
+        ts, track = self.slices.ts[ids], self.slices.track[ids]
+        upid = [None if number == NONE else number for number in self.processes(track).tolist()]
+        lists = {name: column.tolist() for name, column in columns.items()}
+        for name in ("bytes", "address", "total_bytes", "reserved_bytes"):
+            if wrong := [value for value in lists[name] if not isinstance(value, int | None)]:
+                raise EngineError(f"memory events have {wrong[0]!r} as {name.replace('_', ' ')}, which is no number")
+        return MemoryEvents(
+            ids, ts, upid, lists["device"], lists["address"], lists["bytes"], lists["total_bytes"],
+            lists["reserved_bytes"],
+        )  # fmt: skip
+
+    @cached_property
+    def layer_ends(self) -> Array:
+        """Ends of layers and of the models around them, in order, each once; empty where anything is trained."""
+        if self.rows(_IS_TRAINED, None)[0][0]:
+            return np.empty(0, dtype=np.int64)
+        frames, modules = self.frames, self.modules
+        is_end = np.array(
+            [
+                frames.labels[name].kind == "module"
+                and (modules.outer[module] == NONE or modules.own_layer[module] is not None)
+                for name, module in zip(frames.name.tolist(), modules.of_path, strict=True)
+            ],
+            dtype=bool,
+        )
+        some = np.append(is_end, False)[frames.path] & (frames.label != NONE)
+        ends: Array = np.unique(self.slices.ts_end[frames.id[some]])
+        return ends
