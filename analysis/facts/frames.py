@@ -223,7 +223,7 @@ class FrameFacts(MarkFacts):
         On a lane all ranges, and the outermost of the others, also of those in ranges, lie in their own thread.
         """
         slices = self.slices
-        own = self._own_tracks(slices.track)
+        own = self.own_tracks(slices.track)
         moved = np.flatnonzero((own != slices.track) & (own != NONE))
         if not len(moved):
             return parent, moved
