@@ -30,28 +30,6 @@ FROM thread_track
 JOIN thread USING (utid)
 ORDER BY thread_track.id;
 
--- Slices (id, upid, tid, ts, dur), each up to its end or the start of the next of its thread; of its process where tid
--- is null.
-CREATE PERFETTO MACRO _molprof_up_to_next(slices TableOrSubquery)
-RETURNS TableOrSubquery AS (
-  SELECT
-    id,
-    upid,
-    tid,
-    ts,
-    MIN(ts_end, IFNULL(next_ts, ts_end)) AS ts_end
-  FROM (
-    SELECT
-      id,
-      upid,
-      tid,
-      ts,
-      ts + dur AS ts_end,
-      LEAD(ts) OVER (PARTITION BY upid, tid ORDER BY ts, ts + dur, id) AS next_ts
-    FROM $slices
-  )
-);
-
 -- The number behind a key in a name, such as 12 behind ' step='; null without the key. CAST reads the leading digits.
 CREATE PERFETTO MACRO _molprof_number(name Expr, key Expr)
 RETURNS Expr AS (

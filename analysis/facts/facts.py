@@ -14,6 +14,7 @@ from molprof.analysis.facts.phases import Phases, innermost
 from molprof.analysis.facts.recording import recorded_spans
 from molprof.analysis.facts.slices import DRIVER, OPERATOR, RECORDED, RUNTIME
 from molprof.analysis.facts.source import Lanes, looked_up
+from molprof.analysis.facts.steps import Marks, Steps, busy_marks, lanes_of, steps_of, whole_steps
 from molprof.analysis.facts.work import WorkFacts
 
 if TYPE_CHECKING:
@@ -26,10 +27,16 @@ ORDER BY id
 """
 # Names of the phases in which masks of constrained decoding are made.
 _MASK_PHASES = ("mask_", "grammar_")
+# And of those in which logits processors run, of any program.
+_PROCESSOR_PHASES = "processor"
+_STEP_MARKS = """
+SELECT id, rank, form, source IN ('vllm', 'sglang') AS of_engine, upid, tid, ts, ts + dur AS ts_end
+FROM molprof_step_mark
+ORDER BY id
+"""
 # Operators are counted where no GPU calls are recorded, and in a captured run.
 _IS_CAPTURED = "SELECT EXISTS(SELECT 1 FROM molprof_annotation WHERE source = 'molprof')"
 _DEPTHS = "SELECT depth FROM slice WHERE category = 'cpu_op' ORDER BY id"
-_STEP_LANES = "SELECT id, ts, ts_end, upid, tid FROM _molprof_step_lane"
 
 
 class Facts(WorkFacts):
@@ -120,7 +127,7 @@ class Facts(WorkFacts):
         """All phases."""
         columns = self._phase_columns
         ids, ts, ts_end = (columns[name].astype(np.int64) for name in ("id", "ts", "ts_end"))
-        numbers = {place: number for number, place in enumerate(self._phase_places)}
+        numbers = {place: number for number, place in enumerate(self.phase_places)}
         places = zip(columns["upid"].tolist(), columns["tid"].tolist(), strict=True)
         return Phases(ids, np.array([numbers[place] for place in places], dtype=np.int64), ts, ts_end)
 
@@ -134,22 +141,56 @@ class Facts(WorkFacts):
         return self._read(_PHASES, "marked_phases")
 
     @cached_property
-    def _phase_places(self) -> list[tuple[int | None, int | None]]:
+    def phase_places(self) -> list[tuple[int | None, int | None]]:
         """Process and thread number of the threads with phases, in order."""
         places = set(zip(self._phase_columns["upid"].tolist(), self._phase_columns["tid"].tolist(), strict=True))
         return sorted(places, key=lambda place: [-1 if number is None else number for number in place])
 
     @cached_property
+    def steps(self) -> Steps:
+        """The steps, by what marks them (queries/step_marks.sql)."""
+        rows = self.rows(_STEP_MARKS, "step_marks")
+        rank = min((row[1] for row in rows), default=NONE)
+        rows = [row for row in rows if row[1] == rank]
+        forms, phases = {row[2] for row in rows}, self.phases
+        threads = {place: number for number, place in enumerate(self.phase_places)}
+        for row in rows:
+            threads.setdefault(row[4:6], len(threads))
+        ids, ranks, ts, ts_end = (np.array([row[place] for row in rows], dtype=np.int64) for place in (0, 1, 6, 7))
+        thread = np.array([threads[row[4:6]] for row in rows], dtype=np.int64)
+        marks = Marks(ids, ranks, np.array([row[2] == "loop" for row in rows], dtype=bool), thread, ts, ts_end)
+        if "function" in forms:
+            # A call with nothing to run is no step: it launches nothing, or runs no operators where nothing is launched.
+            launches = np.append(self.launches, self.graph_launches)
+            slices = self.calls.id[launches] if len(launches) else self.slices.of(OPERATOR)
+            process = np.array([NONE if row[4] is None else row[4] for row in rows], dtype=np.int64)
+            of = self.processes(self.slices.track[slices])
+            marks = marks.some(busy_marks(process, marks, of, self.slices.ts[slices]))
+        steps = steps_of(marks)
+        ts, ts_end, is_whole = steps.ts, steps.ts_end, np.ones(len(steps.id), dtype=bool)
+        if "loop" not in forms and any(row[3] for row in rows):
+            zeros = np.zeros(len(phases.id), dtype=np.int64)
+            spans = Marks(phases.id, zeros, zeros, phases.thread, phases.ts, phases.ts_end)
+            names = self.phase_names
+            is_schedule = np.array([names[number] == "schedule" for number in phases.id.tolist()], dtype=bool)
+            ts, ts_end, is_whole = whole_steps(steps, spans.some(is_schedule), spans)
+        order = np.argsort(steps.id)
+        places = list(threads)
+        times = steps.id[order], ts[order], ts_end[order]
+        lanes = lanes_of(*times, [places[number] for number in steps.thread[order].tolist()])
+        return Steps(*times, is_whole[order], rank, lanes, "function" in forms)
+
+    @cached_property
     def step_lanes(self) -> Lanes:
-        """The time of each step."""
-        return self.rows(_STEP_LANES, "step_lanes")
+        """The time of each step, in order of their slices."""
+        return self.steps.lanes
 
     @cached_property
     def phase_lanes(self) -> Lanes:
         """The innermost phase of threads at each moment, in order of thread and start."""
         lanes = self.innermost_phases
         rows = zip(*(column.tolist() for column in (lanes.id, lanes.ts, lanes.ts_end, lanes.thread)), strict=True)
-        return [(*row, *self._phase_places[thread]) for *row, thread in rows]
+        return [(*row, *self.phase_places[thread]) for *row, thread in rows]
 
     @cached_property
     def innermost_phases(self) -> Phases:
@@ -268,8 +309,26 @@ class Facts(WorkFacts):
     @cached_property
     def _masks(self) -> tuple[Array, Array, Array]:
         """Track, start and end of the time in which threads are in masks of constrained decoding."""
-        masks = {number for number, name in self.phase_names.items() if name.startswith(_MASK_PHASES)}
-        rows = [row for row in self.phase_lanes if row[0] in masks]
+        return self._time_in(_MASK_PHASES)
+
+    def _time_in(self, beginnings: str | tuple[str, ...]) -> tuple[Array, Array, Array]:
+        """Track, start and end of the time in which threads are in phases whose names begin so."""
+        phases = {number for number, name in self.phase_names.items() if name.startswith(beginnings)}
+        rows = [row for row in self.phase_lanes if row[0] in phases]
         tracks = np.array([self._threads.get(row[3:], NONE) for row in rows], dtype=np.int64)
         starts, ends = (np.array([row[place] for row in rows], dtype=np.int64) for place in (1, 2))
         return tracks, starts, ends
+
+    @cached_property
+    def in_processors(self) -> Array:
+        """How long of each idle time nothing is queued while the CPU runs a logits processor, and does not wait, ns."""
+        lanes, calls, syncs = self._time_in(_PROCESSOR_PHASES), self.calls, self.syncs
+        found = np.zeros(len(self.idle.ts), dtype=np.int64)
+        if not len(lanes[0]):
+            return found
+        lane, _, starts, ends = shared(lanes, (calls.own_track[syncs], calls.ts[syncs], calls.ts_end[syncs]))
+        waits = Coverage(lanes[0][lane], starts, ends)
+        own = gaps.until_own(self.windows, self.waited)
+        windows = own.track, own.ts, own.ts_end
+        np.add.at(found, own.idle, Coverage(*lanes).covered(*windows) - waits.covered(*windows))
+        return found

@@ -367,28 +367,3 @@ def pauses(known: Known) -> Found | None:
         {"pauses": count, "idle_ns": time_ns},
         known.gain(scope.idle_part(time_ns), "pauses below 5 µs"),
     )
-
-
-@rule(
-    id="limits",
-    title="What sets the time",
-    fix="Nothing: this is what every gain is measured against.",
-    explanation="A faster part gains at most its own share.",
-    query="idle_causes",
-    needs=("gpu",),
-    rests_on=("gpu_idle", "gpu_time"),
-    note=True,
-)
-def limits(known: Known) -> Found | None:
-    """Fires where GPU times are recorded."""
-    if not (scope := known.scope).busy_ns:  # how long the work took is not recorded
-        return None
-    steps = sum(int(row["steps"] or 0) for row in known.report.table("steps").to_json() if row["source"] != "(outside)")
-    each = ""
-    if steps > 1 and (most := known.limits_of_steps):
-        said = (f"{name} ({counted(count, 'step')})" for name, count in most.items())
-        each = f"; what takes most of a step: {', '.join(said)}"
-    return Found(
-        f"{known.limits}{'' if scope.run is None else f' of {scope.recorded_text}'}{each}",
-        {f"{name}_ns": value for name, value in known.split.items()},
-    )

@@ -1,0 +1,190 @@
+"""The first lines of a report: what bounds the time, what the time went to, steps, classes of GPU work, idle time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from molprof.analysis.documents.program import program_lines, program_times
+from molprof.analysis.documents.served import client_lines
+from molprof.analysis.figures import Report
+from molprof.analysis.figures.bottleneck import PARTS, parts_text
+from molprof.analysis.figures.labels import report_label
+from molprof.analysis.figures.model import IDLE_CAUSES
+from molprof.analysis.figures.run_model import PhaseFigures, Run
+from molprof.common.values import count_text, counted, per, percent_text, time_text
+
+# Below this share of the span the cause does not matter.
+_LEAST_IDLE_RATIO = 0.001
+# Below this share of a phase host syncs are not worth a word.
+_LEAST_WAITING_RATIO = 0.1
+# Classes of GPU work that are named.
+_CLASSES = 3
+_BOUNDS = {
+    "gpu": "GPU-bound",
+    "communication": "communication-bound",
+    "launch": "launch-bound",
+    "input": "input-bound",
+    "constraint": "constraint-bound",
+    "host": "host-bound",
+    "wait": "waiting, for what is not recorded",
+}
+
+
+def report_verdict(report: Report) -> tuple[str, ...]:
+    """What one trace shows, and first what bounds its time; of a run, its time and what takes most of it."""
+    if report.run is None:
+        return (*client_lines(report), *_work(report), *_steps(report), *program_lines(report))
+    if report.trace.gpu_recorded:
+        return (_run(report.run), *_work(report))
+    bound = _bound(report)
+    return (_run(report.run), *([f"{bound[0].upper()}{bound[1:]}."] if bound else ()))
+
+
+def _run(run: Run) -> str:
+    wall = run.wall_ns
+    made = f"{counted(run.molecules, run.noun)}, {counted(run.generated_tokens, 'token')}"
+    if not run.has_answers:
+        made = f"{counted(run.steps, 'step')} whose tokens are not recorded"
+    if wall.median is None:
+        return f"{run.setup.label}: {made}; no unprofiled times are recorded.{_cut(run)}"
+    shares = sorted(((phase.wall_ns or 0, name) for name, phase in run.phases.items()), reverse=True)
+    largest = "".join(
+        f", {name} takes {percent_text(per(ns, wall.median))}{_waiting(run.phases[name])}"
+        for ns, name in shares[:2]
+        if ns
+    )
+    times = "the only timed pass" if wall.repeats == 1 else f"median of {wall.repeats} timed passes"
+    times = program_times(run) or times
+    whole, per_what = (run.generated_tokens, "token") if run.has_answers else (run.steps, "step")
+    each = f"{time_text(per(wall.median, whole))} per {per_what}"
+    tail = f"; {largest.removeprefix(', ')}" if largest else ""
+    return f"{run.setup.label}: {made} in {time_text(wall.median)} ({times}), {each}{tail}.{_cut(run)}"
+
+
+def _cut(run: Run) -> str:
+    """Answers that the token limit ended: their tokens and times are not of whole ones."""
+    if not run.cut_answers:
+        return ""
+    number = "All" if run.cut_answers == run.molecules else f"{count_text(run.cut_answers)} of"
+    answers = f"{number} {run.molecules:,} answers" if run.molecules > 1 else "The answer"
+    return f" {answers} stopped at the token limit of {count_text(run.setup.max_new_tokens)}."
+
+
+def _waiting(phase: PhaseFigures) -> str:
+    """A phase that waits for the GPU's work of other phases is not what takes the time."""
+    ratio = per(phase.sync_ns, phase.host_ns) or 0.0
+    return f" ({percent_text(ratio)} of it in host syncs)" if ratio >= _LEAST_WAITING_RATIO else ""
+
+
+def _work(report: Report) -> Iterator[str]:
+    """What the GPU did, what the time went to, classes of work and idle time; without GPU work what was recorded."""
+    yield _trace(report)
+    found = report.bottleneck
+    if found is not None and found.parts:
+        of = "recorded steps, profiled" if report.run is not None else f"{found.of}, {time_text(found.of_ns)}"
+        yield f"What sets the time ({of}): {parts_text(found.parts)}."
+    if work := [line for line in (_classes(report), _largest_cause(report)) if line]:
+        yield f"{'; '.join(work)}."
+
+
+def _trace(report: Report) -> str:
+    counts, devices, label = report.counts, report.devices.values(), report_label(report)
+    span_ns = sum(device.span_ns for device in devices)
+    busy_ns = sum(device.busy_ns for device in devices)
+    if not report.trace.gpu_recorded:
+        if unread := report.doubts_on(["gpu_work"]):
+            return f"No GPU calls and no GPU work were read of {label}: {unread[0].reason}."
+        return f"{label}: {_of_cpu(report)}"
+    launches = counted(counts.launches, "launch", "es")
+    if counts.graph_launches:
+        launches = f"{counted(counts.graph_launches, 'graph launch', 'es')}, {launches}"
+    if not devices:
+        if counts.launches or counts.graph_launches:
+            return f"{label}: {launches} and no GPU work are recorded."
+        return f"{label}: {_of_cpu(report)} GPU calls are recorded, but no launch and no GPU work."
+    if not busy_ns:
+        kernels = counted(counts.kernels, "kernel")
+        return f"{label}: {launches}, {kernels} are recorded, but not how long the GPU's work took."
+    bound = _bound(report)
+    gpus = f"{len(devices)} GPUs together were" if len(devices) > 1 else "the GPU was"
+    busy = f"{gpus} busy for {percent_text(per(busy_ns, span_ns))} of {time_text(span_ns)}, first work to last"
+    return f"{label}: {bound}; {busy}." if bound else f"{label}: {busy}."
+
+
+def _bound(report: Report) -> str:
+    """The verdict with the share of the time that it takes; empty where there is none."""
+    found = report.bottleneck
+    if found is None or found.bound is None:
+        return f"what bounds the time is not known ({found.reason})" if found is not None and found.reason else ""
+    whole = sum(found.parts.values())
+    names = [
+        text
+        for name, (text, bound) in PARTS.items()
+        if bound == found.bound and name != "pauses" and found.parts.get(name, whole) >= _LEAST_IDLE_RATIO * whole
+    ]
+    of = "the time" if report.run is None else f"the {found.of}"
+    return f"{_BOUNDS[found.bound]} ({' and '.join(names)}: {percent_text(found.ratio)} of {of})"
+
+
+def _of_cpu(report: Report) -> str:
+    """A trace without GPU work: what bounds it, if phases tell it, and how long its operators took."""
+    rows: Any = report.table("operator_time").to_json()
+    bound = f", {found}" if (found := _bound(report)) else ""
+    if not rows:
+        return f"a CPU-only trace without operators{bound}."
+    (row,) = rows
+    first: Any = report.table("top_cpu_operations").to_json()[0]
+    took = f"{counted(row['count'], 'operator')} took {time_text(row['time_ns'])}, all threads together"
+    most = f"{first['name']} {percent_text(per(first['own_ns'], row['time_ns']))} of it"
+    span = "" if report.bottleneck is None else f" {time_text(report.bottleneck.of_ns)} are recorded."
+    return f"a CPU-only trace{bound}; {took}, {most}.{span}"
+
+
+def _steps(report: Report) -> Iterator[str]:
+    """How many steps of each kind, how long they took, and a first one that is unlike the rest."""
+    rows: Any = report.table("step_lengths").to_json()
+    if not rows:
+        return
+    host, gpu = ([row for row in rows if row["measure"] == measure] for measure in ("host", "gpu"))
+    of_work = f"; their GPU work {_lengths(gpu, False)} from first to last" if gpu else ""
+    inferred = ", prefill and decode told apart by their length" if any(row["is_inferred"] for row in rows) else ""
+    yield f"Steps: {_lengths(host, True)} on the host{of_work}{inferred}."
+
+
+def _lengths(rows: list[dict[str, Any]], is_named: bool) -> str:
+    """The median of each kind of step, its range, and a first step that is unlike the rest."""
+    texts = []
+    for row in rows:
+        name = f"{row['kind']} step" if row["kind"] else "step"
+        text = time_text(row["median_ns"])
+        if is_named:
+            text = f"{counted(row['steps'], name)} of {text}"
+        if row["steps"] > 1:
+            first = f"; the first {time_text(row['first_ns'])}" if row["first_is_unlike"] else ""
+            text += f" (median; {time_text(row['shortest_ns'])} to {time_text(row['longest_ns'])}{first})"
+        texts.append(text)
+    return ", ".join(texts)
+
+
+def _classes(report: Report) -> str:
+    """The largest classes of GPU work."""
+    rows: Any = report.table("kernel_classes").to_json()[:_CLASSES]
+    shown = [
+        f"{row['class']} {percent_text(row['time_ratio'])}" for row in rows if isinstance(row["time_ratio"], float)
+    ]
+    return f"GPU work: {', '.join(shown)}" if shown else ""
+
+
+def _largest_cause(report: Report) -> str:
+    idle_ns = sum(device.idle_ns for device in report.devices.values())
+    span_ns = sum(device.span_ns for device in report.devices.values())
+    times: Counter[str] = Counter()
+    for row in report.table("idle_causes").to_json():
+        if isinstance(row["time_ns"], int):
+            times[str(row["cause"])] += row["time_ns"]
+    if not times or idle_ns < _LEAST_IDLE_RATIO * span_ns:
+        return ""
+    cause = max(times, key=lambda name: (times[name], name))
+    return f"main cause of idle time: {IDLE_CAUSES.get(cause, cause)} ({percent_text(times[cause] / idle_ns)})"
