@@ -469,11 +469,13 @@ WHERE fact = 'step_run';
 
 CREATE PERFETTO TABLE _molprof_fact_operator_step(
   id JOINID(slice.id),
-  step_id JOINID(slice.id)
+  step_id JOINID(slice.id),
+  top_id JOINID(slice.id)
 ) AS
 SELECT
   EXTRACT_ARG(arg_set_id, 'args.id') AS id,
-  EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id
+  EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id,
+  EXTRACT_ARG(arg_set_id, 'args.top_id') AS top_id
 FROM _molprof_fact
 WHERE fact = 'operator_step';
 

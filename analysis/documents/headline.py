@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 from molprof.analysis.documents.program import program_lines, program_times
@@ -11,14 +10,17 @@ from molprof.analysis.documents.served import client_lines
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.bottleneck import PARTS, parts_text
 from molprof.analysis.figures.labels import report_label
-from molprof.analysis.figures.model import IDLE_CAUSES
+from molprof.analysis.figures.model import IDLE_CAUSES, Group
 from molprof.analysis.figures.run_model import PhaseFigures, Run
-from molprof.common.values import count_text, counted, per, percent_text, time_text
+from molprof.common.document import Section, pairs
+from molprof.common.values import by_unit, count_text, counted, per, percent_text, time_text
 
 # Below this share of the span the cause does not matter.
 _LEAST_IDLE_RATIO = 0.001
 # Below this share of a phase host syncs are not worth a word.
 _LEAST_WAITING_RATIO = 0.1
+# Smaller parts of the time stand together.
+_LEAST_PART = 0.01
 # Classes of GPU work that are named.
 _CLASSES = 3
 _BOUNDS = {
@@ -28,18 +30,53 @@ _BOUNDS = {
     "input": "input-bound",
     "constraint": "constraint-bound",
     "host": "host-bound",
-    "wait": "waiting, for what is not recorded",
+    "wait": "bound by waits that the trace does not explain",
 }
 
 
 def report_verdict(report: Report) -> tuple[str, ...]:
     """What one trace shows, and first what bounds its time; of a run, its time and what takes most of it."""
     if report.run is None:
-        return (*client_lines(report), *_work(report), *_steps(report), *program_lines(report))
+        return (*client_lines(report), _trace(report), *program_lines(report))
     if report.trace.gpu_recorded:
-        return (_run(report.run), *_work(report))
+        return (_run(report.run), _trace(report))
     bound = _bound(report)
     return (_run(report.run), *([f"{bound[0].upper()}{bound[1:]}."] if bound else ()))
+
+
+def overview(report: Report) -> Section:
+    """What the time went to, steps, the largest classes of GPU work, and the main cause of idle time."""
+    found = report.bottleneck
+    title = "What was recorded"
+    if found is not None and found.parts:
+        of = "recorded steps, profiled" if report.run is not None else f"{found.of}, {time_text(found.of_ns)}"
+        title = f"What sets the time ({of})"
+    return Section(title, table=pairs(_overview(report)))
+
+
+def overview_lines(report: Report) -> list[str]:
+    """The same as sentences."""
+    return [f"{name[0].upper()}{name[1:]}: {text}." for name, text in _overview(report)]
+
+
+def _overview(report: Report) -> list[tuple[str, str]]:
+    found, lost = report.bottleneck, _lost(report)
+    rows = [
+        (
+            "time",
+            parts_text(found.parts, _LEAST_PART) if found is not None and found.parts and not found.reason else "",
+        ),
+        ("steps", _steps(report)),
+        ("GPU work", "" if "gpu_time" in lost else _classes(report)),
+        ("idle time", "" if "gpu_idle" in lost else _largest_cause(report)),
+    ]
+    return [row for row in rows if row[1]]
+
+
+def _lost(report: Report) -> frozenset[Group]:
+    """Groups of figures that the trace cannot bear."""
+    doubted = report.doubts_on(("gpu_time", "gpu_idle"))
+    return frozenset(item.group for item in doubted if item.verdict == "not_to_be_had")
 
 
 def _run(run: Run) -> str:
@@ -78,17 +115,6 @@ def _waiting(phase: PhaseFigures) -> str:
     return f" ({percent_text(ratio)} of it in host syncs)" if ratio >= _LEAST_WAITING_RATIO else ""
 
 
-def _work(report: Report) -> Iterator[str]:
-    """What the GPU did, what the time went to, classes of work and idle time; without GPU work what was recorded."""
-    yield _trace(report)
-    found = report.bottleneck
-    if found is not None and found.parts:
-        of = "recorded steps, profiled" if report.run is not None else f"{found.of}, {time_text(found.of_ns)}"
-        yield f"What sets the time ({of}): {parts_text(found.parts)}."
-    if work := [line for line in (_classes(report), _largest_cause(report)) if line]:
-        yield f"{'; '.join(work)}."
-
-
 def _trace(report: Report) -> str:
     counts, devices, label = report.counts, report.devices.values(), report_label(report)
     span_ns = sum(device.span_ns for device in devices)
@@ -108,6 +134,8 @@ def _trace(report: Report) -> str:
         kernels = counted(counts.kernels, "kernel")
         return f"{label}: {launches}, {kernels} are recorded, but not how long the GPU's work took."
     bound = _bound(report)
+    if _lost(report):
+        return f"{label}: {bound or 'how long the GPU was busy is not known'}."
     gpus = f"{len(devices)} GPUs together were" if len(devices) > 1 else "the GPU was"
     busy = f"{gpus} busy for {percent_text(per(busy_ns, span_ns))} of {time_text(span_ns)}, first work to last"
     return f"{label}: {bound}; {busy}." if bound else f"{label}: {busy}."
@@ -118,12 +146,16 @@ def _bound(report: Report) -> str:
     found = report.bottleneck
     if found is None or found.bound is None:
         return f"what bounds the time is not known ({found.reason})" if found is not None and found.reason else ""
+    if found.bound == "gpu" and report.run is None:  # how long it was busy follows
+        return _BOUNDS["gpu"]
     whole = sum(found.parts.values())
     names = [
         text
         for name, (text, bound) in PARTS.items()
         if bound == found.bound and name != "pauses" and found.parts.get(name, whole) >= _LEAST_IDLE_RATIO * whole
     ]
+    if not found.parts:  # of the CPU alone
+        names = ["masks and logits processors"]
     of = "the time" if report.run is None else f"the {found.of}"
     return f"{_BOUNDS[found.bound]} ({' and '.join(names)}: {percent_text(found.ratio)} of {of})"
 
@@ -142,15 +174,15 @@ def _of_cpu(report: Report) -> str:
     return f"a CPU-only trace{bound}; {took}, {most}.{span}"
 
 
-def _steps(report: Report) -> Iterator[str]:
+def _steps(report: Report) -> str:
     """How many steps of each kind, how long they took, and a first one that is unlike the rest."""
     rows: Any = report.table("step_lengths").to_json()
-    if not rows:
-        return
+    if not rows or (report.run is not None and report.run.wall_ns.median):  # figures have unprofiled times of steps
+        return ""
     host, gpu = ([row for row in rows if row["measure"] == measure] for measure in ("host", "gpu"))
-    of_work = f"; their GPU work {_lengths(gpu, False)} from first to last" if gpu else ""
-    inferred = ", prefill and decode told apart by their length" if any(row["is_inferred"] for row in rows) else ""
-    yield f"Steps: {_lengths(host, True)} on the host{of_work}{inferred}."
+    of_work = f"; GPU work from first to last {_lengths(gpu, False)}" if gpu else ""
+    inferred = "; prefill and decode told apart by their length" if any(row["is_inferred"] for row in rows) else ""
+    return f"{_lengths(host, True)} on the host{of_work}{inferred}"
 
 
 def _lengths(rows: list[dict[str, Any]], is_named: bool) -> str:
@@ -163,7 +195,8 @@ def _lengths(rows: list[dict[str, Any]], is_named: bool) -> str:
             text = f"{counted(row['steps'], name)} of {text}"
         if row["steps"] > 1:
             first = f"; the first {time_text(row['first_ns'])}" if row["first_is_unlike"] else ""
-            text += f" (median; {time_text(row['shortest_ns'])} to {time_text(row['longest_ns'])}{first})"
+            span = by_unit("ns", (row["shortest_ns"], row["longest_ns"]))
+            text += f" (median; {span}{first})"
         texts.append(text)
     return ", ".join(texts)
 
@@ -171,10 +204,8 @@ def _lengths(rows: list[dict[str, Any]], is_named: bool) -> str:
 def _classes(report: Report) -> str:
     """The largest classes of GPU work."""
     rows: Any = report.table("kernel_classes").to_json()[:_CLASSES]
-    shown = [
-        f"{row['class']} {percent_text(row['time_ratio'])}" for row in rows if isinstance(row["time_ratio"], float)
-    ]
-    return f"GPU work: {', '.join(shown)}" if shown else ""
+    shares = [(row["class"], row["time_ratio"]) for row in rows if isinstance(row["time_ratio"], float)]
+    return ", ".join(f"{name} {percent_text(share)}" for name, share in shares)
 
 
 def _largest_cause(report: Report) -> str:
@@ -187,4 +218,5 @@ def _largest_cause(report: Report) -> str:
     if not times or idle_ns < _LEAST_IDLE_RATIO * span_ns:
         return ""
     cause = max(times, key=lambda name: (times[name], name))
-    return f"main cause of idle time: {IDLE_CAUSES.get(cause, cause)} ({percent_text(times[cause] / idle_ns)})"
+    share = percent_text(times[cause] / idle_ns)
+    return f"main cause {IDLE_CAUSES.get(cause, cause)}: {share} of {time_text(idle_ns)} between work"

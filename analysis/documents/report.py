@@ -20,7 +20,7 @@ from molprof.analysis.documents.figures import (
     settings_section,
 )
 from molprof.analysis.documents.findings import best_findings, findings_section, next_commands
-from molprof.analysis.documents.headline import report_verdict
+from molprof.analysis.documents.headline import overview, report_verdict
 from molprof.analysis.documents.plots import PLOTS, plot_section
 from molprof.analysis.documents.program import (
     processors_section,
@@ -66,6 +66,7 @@ def report_document(report: Report, graphs: Sequence[Section] = (), **data: Any)
     return Document(
         f"molprof report: {path_text(report.trace.path)}",
         (
+            *_known(overview(report)),
             *certificate_sections(report),
             *unrecorded_sections(reports),
             plots_section(reports),
@@ -79,6 +80,7 @@ def report_document(report: Report, graphs: Sequence[Section] = (), **data: Any)
         warnings=warnings(reports),
         summary=report_verdict(report),
         screen=(
+            *_known(overview(report)),
             best_findings(report),
             *graphs[:1],
             main_figures(report),
@@ -86,6 +88,10 @@ def report_document(report: Report, graphs: Sequence[Section] = (), **data: Any)
             next_commands(report),
         ),
     )
+
+
+def _known(section: Section) -> tuple[Section, ...]:
+    return (section,) if section.table is not None and section.table.rows else ()
 
 
 def plots_section(reports: Reports) -> Section:

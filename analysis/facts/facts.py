@@ -9,7 +9,7 @@ import numpy as np
 
 from molprof.analysis.facts import gaps, syncs
 from molprof.analysis.facts.gaps import NONE, Array
-from molprof.analysis.facts.intervals import Coverage, distinct_of, shared
+from molprof.analysis.facts.intervals import Coverage, distinct_of, ends_before, shared
 from molprof.analysis.facts.phases import Phases, innermost
 from molprof.analysis.facts.recording import recorded_spans
 from molprof.analysis.facts.slices import DRIVER, OPERATOR, RECORDED, RUNTIME
@@ -160,7 +160,7 @@ class Facts(WorkFacts):
         thread = np.array([threads[row[4:6]] for row in rows], dtype=np.int64)
         marks = Marks(ids, ranks, np.array([row[2] == "loop" for row in rows], dtype=bool), thread, ts, ts_end)
         if "function" in forms:
-            # A call with nothing to run is no step: it launches nothing, or runs no operators where nothing is launched.
+            # A call with nothing to run is no step: it launches nothing, or, where nothing is, runs no operators.
             launches = np.append(self.launches, self.graph_launches)
             slices = self.calls.id[launches] if len(launches) else self.slices.of(OPERATOR)
             process = np.array([NONE if row[4] is None else row[4] for row in rows], dtype=np.int64)
@@ -239,6 +239,24 @@ class Facts(WorkFacts):
         calls = np.append((track[1:] == track[:-1]) & (depth[1:] > depth[:-1]), False)
         calls[:-1] &= ts[1:] < np.maximum(ts_end, ts + 1)[:-1]
         return np.sort(ids[order[~calls]])
+
+    def outermost_operators(self, leaves: Array) -> Array:
+        """Return the outermost operator around each of some operators, itself where none is."""
+        ids = self.slices.of(OPERATOR)
+        if not len(leaves):
+            return leaves
+        ts, ts_end, track = self.slices.ts[ids], self.slices.ts_end[ids], self.slices.track[ids]
+        depth = self.numbers(_DEPTHS, None)[0]
+        order = np.lexsort((ids, depth, ts, track))
+        ids, track = ids[order], track[order]
+        # The engine nests slices of no length in those of their moment.
+        around = ends_before(track, ts[order], np.maximum(ts_end, ts + 1)[order])
+        is_top = (around == NONE) | (ts[order] >= np.maximum(ts_end, ts + 1)[order][around])
+        top = np.maximum.accumulate(np.where(is_top, np.arange(len(ids)), 0))
+        by_id = np.argsort(ids)
+        place = by_id[np.searchsorted(ids[by_id], leaves)]
+        found: Array = ids[top[place]]
+        return found
 
     @cached_property
     def counts_operators(self) -> bool:

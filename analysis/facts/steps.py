@@ -120,8 +120,8 @@ def busy_marks(processes: Array, marks: Marks, of: Array, moments: Array) -> Arr
 def lanes_of(ids: Array, ts: Array, ts_end: Array, threads: list[tuple[int | None, int | None]]) -> Lanes:
     """Return the time of each step, up to its end or the start of the next of its thread.
 
-    threads: process and thread number of each. Where all steps of a process are on one thread, they are steps of all its
-    threads, and the thread is None.
+    threads: process and thread number of each. Where all steps of a process are on one thread, they are steps of all
+    its threads, and the thread is None.
     """
     several: dict[int | None, set[int | None]] = {}
     for upid, tid in threads:

@@ -15,14 +15,14 @@ PARTS: Mapping[str, tuple[str, str | None]] = {
     "launch": ("waiting for launches", "launch"),
     "input": ("waiting for the data loader", "input"),
     "constraint": ("waiting for masks and logits processors", "constraint"),
-    "host": ("waiting for other work of the CPU", "host"),
+    "host": ("waiting for other CPU work", "host"),
     "sync": ("host syncs", "host"),
     "wait": ("queued work that does not start", "wait"),
     "pauses": ("pauses below 5 µs", "gpu"),
     "ends": ("outside the first and last GPU work", None),
 }
-# A smaller share is not worth a word.
-_LEAST = 0.001
+# Less is not worth a word.
+_LEAST_REST = 0.001
 
 
 class Bottleneck(Struct, frozen=True):
@@ -37,8 +37,12 @@ class Bottleneck(Struct, frozen=True):
     reason: str | None = None  # why the bound is not known
 
 
-def parts_text(parts: Mapping[str, int]) -> str:
-    """Parts of the time in words, the largest first."""
+def parts_text(parts: Mapping[str, int], least: float = 0.001) -> str:
+    """Parts of the time in words, the largest first; those below a share together, if that much is left to tell."""
     whole = sum(parts.values())
     shares = sorted(((value / whole, name) for name, value in parts.items() if value > 0), reverse=True)
-    return ", ".join(f"{PARTS[name][0]} {percent_text(share)}" for share, name in shares if share >= _LEAST)
+    texts = [f"{PARTS[name][0]} {percent_text(share)}" for share, name in shares if share >= least]
+    rest = sum(share for share, _ in shares if share < least)
+    if rest >= _LEAST_REST:
+        texts.append(f"all else {percent_text(rest)}")
+    return ", ".join(texts)

@@ -83,9 +83,11 @@ def _step_runs(facts: Facts) -> Sequence[Column]:
 
 
 def _operator_steps(facts: Facts) -> Sequence[Column]:
-    ids = facts.leaf_operators if not len(facts.calls.id) and facts.step_lanes else np.empty(0, dtype=np.int64)
-    steps = facts.placed(ids, facts.step_lanes)
-    return ids[steps != NONE], steps[steps != NONE]
+    """The leaf operators in steps, with the outermost operator around each, where no GPU calls are recorded."""
+    leaves = facts.leaf_operators if not len(facts.calls.id) and facts.step_lanes else np.empty(0, dtype=np.int64)
+    steps = facts.placed(leaves, facts.step_lanes)
+    leaves, steps = leaves[steps != NONE], steps[steps != NONE]
+    return leaves, steps, facts.outermost_operators(leaves)
 
 
 def _slice_runs(facts: Facts, lanes: Lanes) -> Sequence[Column]:
@@ -212,7 +214,9 @@ TABLES = {
     ),
     "step_span": FactTable(("step_id JOINID(slice.id)", "ts TIMESTAMP", "ts_end TIMESTAMP"), _step_spans),
     "step_run": FactTable(("step_id JOINID(slice.id)", "first LONG", "last LONG"), _step_runs),
-    "operator_step": FactTable(("id JOINID(slice.id)", "step_id JOINID(slice.id)"), _operator_steps),
+    "operator_step": FactTable(
+        ("id JOINID(slice.id)", "step_id JOINID(slice.id)", "top_id JOINID(slice.id)"), _operator_steps
+    ),
     "leaf_operator": FactTable(("id JOINID(slice.id)",), lambda facts: [facts.leaf_operators]),
     "phase_run": FactTable(
         ("phase_id JOINID(slice.id)", "first_id JOINID(slice.id)", "last_id JOINID(slice.id)"),
