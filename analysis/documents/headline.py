@@ -13,12 +13,14 @@ from molprof.analysis.figures.labels import report_label
 from molprof.analysis.figures.model import IDLE_CAUSES, Group
 from molprof.analysis.figures.run_model import PhaseFigures, Run
 from molprof.common.document import Section, pairs
-from molprof.common.values import by_unit, count_text, counted, per, percent_text, time_text
+from molprof.common.values import by_unit, count_text, counted, per, percent_text, short_name, time_text
 
 # Below this share of the span the cause does not matter.
 _LEAST_IDLE_RATIO = 0.001
 # Below this share of a phase host syncs are not worth a word.
 _LEAST_WAITING_RATIO = 0.1
+# Of fewer pieces of work one may well take most of the time.
+_LEAST_WORK = 10
 # Smaller parts of the time stand together.
 _LEAST_PART = 0.01
 # Classes of GPU work that are named.
@@ -138,7 +140,23 @@ def _trace(report: Report) -> str:
         return f"{label}: {bound or 'how long the GPU was busy is not known'}."
     gpus = f"{len(devices)} GPUs together were" if len(devices) > 1 else "the GPU was"
     busy = f"{gpus} busy for {percent_text(per(busy_ns, span_ns))} of {time_text(span_ns)}, first work to last"
-    return f"{label}: {bound}; {busy}." if bound else f"{label}: {busy}."
+    return f"{label}: {bound}; {busy}.{_uneven(report)}" if bound else f"{label}: {busy}.{_uneven(report)}"
+
+
+def _uneven(report: Report) -> str:
+    """That one piece of work takes most of the time, or that most steps have none: means say little then."""
+    busy_ns = sum(device.busy_ns for device in report.devices.values())
+    texts = []
+    for row in report.table("longest_work").to_json():
+        if int(row["count"] or 0) >= _LEAST_WORK and int(row["time_ns"] or 0) >= busy_ns / 2:
+            share = percent_text(per(int(row["time_ns"] or 0), busy_ns))
+            texts.append(f"one piece of work, {short_name(str(row['name']))}, takes {share} of that")
+    lengths: Any = report.table("step_lengths").to_json()
+    steps, working = (sum(row["steps"] for row in lengths if row["measure"] == measure) for measure in ("host", "gpu"))
+    if steps > 1 and working <= steps / 2:
+        texts.append(f"{count_text(steps - working)} of {counted(steps, 'step')} have no GPU work")
+    text = "; ".join(texts)
+    return f" {text[0].upper()}{text[1:]}." if text else ""
 
 
 def _bound(report: Report) -> str:
