@@ -71,7 +71,7 @@ def _step_lengths(table: Table) -> Table:
             if row[f"{measure}_ns"] is not None:
                 times.setdefault((row["kind"], row["is_inferred"], measure), []).append(row[f"{measure}_ns"])
     rows = tuple(
-        (*key, len(found), median(found), min(found), max(found), found[0], _is_unlike(found))
+        (*key, len(found), median(found), min(found), max(found), found[0], int(_is_unlike(found)))
         for key, found in times.items()
     )
     return replace(

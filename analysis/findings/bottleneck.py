@@ -116,9 +116,7 @@ def limits(known: Known) -> Found | None:
     if steps > 1 and (most := known.limits_of_steps):
         said = (f"{name} ({counted(count, 'step')})" for name, count in most.items())
         each = f"; what takes most of a step: {', '.join(said)}"
-    parts = parts_of(known)
     return Found(
-        f"{parts_text(parts)}{'' if scope.run is None else f' of {scope.recorded_text}'}{each}",
-        {f"{name}_ns": value for name, value in known.split.items()}
-        | {f"part_{name}_ns": value for name, value in parts.items() if value},
+        f"{parts_text(parts_of(known))}{'' if scope.run is None else f' of {scope.recorded_text}'}{each}",
+        {f"{name}_ns": value for name, value in known.split.items()},
     )
