@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
+from molprof.analysis.documents.limits import busy_text, largest_cause, lost_times, odd_steps
 from molprof.analysis.documents.program import program_lines, program_times
 from molprof.analysis.documents.served import client_lines
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.bottleneck import PARTS, parts_text
 from molprof.analysis.figures.labels import report_label
-from molprof.analysis.figures.model import IDLE_CAUSES, Group
 from molprof.analysis.figures.run_model import PhaseFigures, Run
 from molprof.common.document import Section, pairs
-from molprof.common.values import by_unit, count_text, counted, per, percent_text, short_name, time_text
+from molprof.common.values import by_unit, count_text, counted, per, percent_text, time_text
 
-# Below this share of the span the cause does not matter.
-_LEAST_IDLE_RATIO = 0.001
+# A smaller part of the time is not named.
+_LEAST_NAMED = 0.001
 # Below this share of a phase host syncs are not worth a word.
 _LEAST_WAITING_RATIO = 0.1
-# Of fewer pieces of work one may well take most of the time.
-_LEAST_WORK = 10
 # Smaller parts of the time stand together.
 _LEAST_PART = 0.01
 # Classes of GPU work that are named.
@@ -32,7 +29,7 @@ _BOUNDS = {
     "input": "input-bound",
     "constraint": "constraint-bound",
     "host": "host-bound",
-    "wait": "bound by waits that the trace does not explain",
+    "wait": "bound by waits of queued work",
 }
 
 
@@ -62,23 +59,15 @@ def overview_lines(report: Report) -> list[str]:
 
 
 def _overview(report: Report) -> list[tuple[str, str]]:
-    found, lost = report.bottleneck, _lost(report)
+    found, lost = report.bottleneck, lost_times(report) is not None
+    parts = {} if found is None or lost else found.parts
     rows = [
-        (
-            "time",
-            parts_text(found.parts, _LEAST_PART) if found is not None and found.parts and not found.reason else "",
-        ),
+        ("time", parts_text(parts, _LEAST_PART) if parts else ""),
         ("steps", _steps(report)),
-        ("GPU work", "" if "gpu_time" in lost else _classes(report)),
-        ("idle time", "" if "gpu_idle" in lost else _largest_cause(report)),
+        ("GPU work", "" if lost else _classes(report)),
+        ("idle time", "" if lost else largest_cause(report)),
     ]
     return [row for row in rows if row[1]]
-
-
-def _lost(report: Report) -> frozenset[Group]:
-    """Groups of figures that the trace cannot bear."""
-    doubted = report.doubts_on(("gpu_time", "gpu_idle"))
-    return frozenset(item.group for item in doubted if item.verdict == "not_to_be_had")
 
 
 def _run(run: Run) -> str:
@@ -130,47 +119,34 @@ def _trace(report: Report) -> str:
         launches = f"{counted(counts.graph_launches, 'graph launch', 'es')}, {launches}"
     if not devices:
         if counts.launches or counts.graph_launches:
-            return f"{label}: {launches} and no GPU work are recorded."
+            return f"{label} recorded {launches}, but no GPU work."
         return f"{label}: {_of_cpu(report)} GPU calls are recorded, but no launch and no GPU work."
     if not busy_ns:
         kernels = counted(counts.kernels, "kernel")
-        return f"{label}: {launches}, {kernels} are recorded, but not how long the GPU's work took."
-    bound = _bound(report)
-    if _lost(report):
-        return f"{label}: {bound or 'how long the GPU was busy is not known'}."
+        return f"{label} recorded {launches}, {kernels}; how long the GPU's work took is not recorded."
+    if (reason := lost_times(report)) is not None:
+        recorded = (
+            f"{counted(counts.launches + counts.graph_launches, 'launch', 'es')}, {counted(counts.kernels, 'kernel')}"
+        )
+        return f"{label} recorded {recorded}; how long the GPU was busy is not to be had: {reason}."
+    bound = f"{found}; " if (found := _bound(report)) else ""
     gpus = f"{len(devices)} GPUs together were" if len(devices) > 1 else "the GPU was"
-    busy = f"{gpus} busy for {percent_text(per(busy_ns, span_ns))} of {time_text(span_ns)}, first work to last"
-    return f"{label}: {bound}; {busy}.{_uneven(report)}" if bound else f"{label}: {busy}.{_uneven(report)}"
-
-
-def _uneven(report: Report) -> str:
-    """That one piece of work takes most of the time, or that most steps have none: means say little then."""
-    busy_ns = sum(device.busy_ns for device in report.devices.values())
-    texts = []
-    for row in report.table("longest_work").to_json():
-        if int(row["count"] or 0) >= _LEAST_WORK and int(row["time_ns"] or 0) >= busy_ns / 2:
-            share = percent_text(per(int(row["time_ns"] or 0), busy_ns))
-            texts.append(f"one piece of work, {short_name(str(row['name']))}, takes {share} of that")
-    lengths: Any = report.table("step_lengths").to_json()
-    steps, working = (sum(row["steps"] for row in lengths if row["measure"] == measure) for measure in ("host", "gpu"))
-    if steps > 1 and working <= steps / 2:
-        texts.append(f"{count_text(steps - working)} of {counted(steps, 'step')} have no GPU work")
-    text = "; ".join(texts)
-    return f" {text[0].upper()}{text[1:]}." if text else ""
+    busy = f"{gpus} busy for {busy_text(report, busy_ns, span_ns)} of {time_text(span_ns)}, first work to last"
+    return f"{label}: {odd_steps(report)}{bound}{busy}."
 
 
 def _bound(report: Report) -> str:
     """The verdict with the share of the time that it takes; empty where there is none."""
     found = report.bottleneck
-    if found is None or found.bound is None:
-        return f"what bounds the time is not known ({found.reason})" if found is not None and found.reason else ""
+    if found is None or found.bound is None or found.ratio is None:
+        return ""
     if found.bound == "gpu" and report.run is None:  # how long it was busy follows
         return _BOUNDS["gpu"]
     whole = sum(found.parts.values())
     names = [
         text
         for name, (text, bound) in PARTS.items()
-        if bound == found.bound and name != "pauses" and found.parts.get(name, whole) >= _LEAST_IDLE_RATIO * whole
+        if bound == found.bound and name != "pauses" and found.parts.get(name, whole) >= _LEAST_NAMED * whole
     ]
     if not found.parts:  # of the CPU alone
         names = ["masks and logits processors"]
@@ -224,17 +200,3 @@ def _classes(report: Report) -> str:
     rows: Any = report.table("kernel_classes").to_json()[:_CLASSES]
     shares = [(row["class"], row["time_ratio"]) for row in rows if isinstance(row["time_ratio"], float)]
     return ", ".join(f"{name} {percent_text(share)}" for name, share in shares)
-
-
-def _largest_cause(report: Report) -> str:
-    idle_ns = sum(device.idle_ns for device in report.devices.values())
-    span_ns = sum(device.span_ns for device in report.devices.values())
-    times: Counter[str] = Counter()
-    for row in report.table("idle_causes").to_json():
-        if isinstance(row["time_ns"], int):
-            times[str(row["cause"])] += row["time_ns"]
-    if not times or idle_ns < _LEAST_IDLE_RATIO * span_ns:
-        return ""
-    cause = max(times, key=lambda name: (times[name], name))
-    share = percent_text(times[cause] / idle_ns)
-    return f"main cause {IDLE_CAUSES.get(cause, cause)}: {share} of {time_text(idle_ns)} between work"

@@ -17,6 +17,7 @@ PARTS: Mapping[str, tuple[str, str | None]] = {
     "constraint": ("waiting for masks and logits processors", "constraint"),
     "host": ("waiting for other CPU work", "host"),
     "sync": ("host syncs", "host"),
+    "stream": ("waiting for another stream", "wait"),
     "wait": ("queued work that does not start", "wait"),
     "pauses": ("pauses below 5 µs", "gpu"),
     "ends": ("outside the first and last GPU work", None),
@@ -34,7 +35,6 @@ class Bottleneck(Struct, frozen=True):
     of: str  # what that is a share of, in words: recorded span, or unprofiled wall time
     of_ns: int
     parts: dict[str, int]  # what the time of all devices together went to, ns; empty where no GPU work is recorded
-    reason: str | None = None  # why the bound is not known
 
 
 def parts_text(parts: Mapping[str, int], least: float = 0.001) -> str:

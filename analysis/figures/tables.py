@@ -272,13 +272,6 @@ TABLES = (
         "cpu_operations",
     ),
     TableQuery(
-        "longest_work",
-        "",
-        "SELECT * FROM (SELECT name, MAX(dur) AS time_ns, COUNT() AS count FROM molprof_gpu_work) WHERE count > 0",
-        "gpu_work",
-        optional=True,
-    ),
-    TableQuery(
         "operator_time",
         "",
         "SELECT * FROM (SELECT SUM(count) AS count, SUM(own_ns) AS time_ns FROM molprof_top_cpu_operation)"

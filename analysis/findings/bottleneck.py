@@ -3,17 +3,19 @@
 Every nanosecond of the recorded time of each device is in one part (`parts_of`): the device works, alone or for others
 (`Known.split`), or is idle for a cause (`Known.idle`). Of these parts the verdict (`bottleneck_of`) is
 
-- GPU-bound: the GPU computes for two thirds of the time or more, pauses between queued kernels included, or for less
-  while nothing that it waits for takes a fifth. Faster kernels, fewer bits, or less work help.
+- GPU-bound: from the first work to the last the GPU computes for two thirds of the time or more, pauses between queued
+  kernels included, or for less while nothing that it waits for takes a fifth. Faster kernels, fewer bits, or less work
+  help.
 - communication-bound: collectives with nothing else on the GPU.
 - launch-bound: nothing is queued in gaps of up to 1 ms, and until launches take effect there: the CPU launches more
   slowly than the GPU works.
 - input-bound: the CPU is in the data loader while nothing is queued.
 - constraint-bound: the CPU makes masks or runs logits processors while nothing is queued, as far as phases show it.
 - host-bound: all other waiting for the CPU: other work in gaps longer than 1 ms, single long calls, host syncs.
-- waiting: queued work does not start, and the trace does not tell why.
+- bound by waits: queued work does not start, until other streams are done or for what the trace does not hold.
 
-Of the last six the one that takes most. Where no GPU work is recorded, there is a verdict only if phases show that
+Of the last six the one that takes most. There is none where it is not certain how long the GPU worked, or where the
+recording has hardly any of its work. Where no GPU work is recorded, there is a verdict only if phases show that
 masks and logits processors take more time than any other phase.
 """
 
@@ -30,7 +32,11 @@ from molprof.common.values import counted
 
 # With so much of the time, the GPU's own work bounds it; with so much, what it waits for, where it has less.
 _MOST, _WORTH = 2 / 3, 1 / 5
-_OF_CAUSE = {"cpu_data": "input", "cpu_masks": "constraint", "cpu_waited": "sync", "short": "pauses"}
+# With so much of the time in doubt there is no verdict, nor where ends of the recording take so much of it.
+_OPEN, _MOST_ENDS = 0.25, 0.9
+_OF_CAUSE = {
+    "cpu_data": "input", "cpu_masks": "constraint", "cpu_waited": "sync", "short": "pauses", "other_stream": "stream",
+}  # fmt: skip
 # Phases in which masks are made and logits processors run, of any program.
 _CONSTRAINTS = ("mask_", "grammar_", "processor")
 _PHASES = Query("phases", "SELECT phase, SUM(own_ns) AS own_ns FROM molprof_phase GROUP BY phase ORDER BY phase")
@@ -46,7 +52,7 @@ def parts_of(known: Known) -> dict[str, int]:
         name = _OF_CAUSE.get(part.cause) or (("host" if part.is_long else "launch") if is_host else "wait")
         found[name] += part.time_ns
     idle, in_processors = known.facts.idle, known.facts.in_processors
-    within = (idle.position == 0) | (scope.run is None)
+    within = idle.position == 0
     for name, chosen in (("launch", within & ~idle.is_long), ("host", within & idle.is_long)):
         moved = min(found[name], int(in_processors[chosen].sum()))
         found[name] -= moved
@@ -69,19 +75,29 @@ def bottleneck_of(known: Known) -> Bottleneck | None:
         return Bottleneck(bound, ratio, whole.of, whole.of_ns or scope.recorded_ns, {})
     parts = parts_of(known)
     found = Bottleneck(None, None, whole.of, whole.of_ns or scope.recorded_ns, parts)
-    if lost := [item for item in known.report.doubts_on(_RESTS_ON) if item.verdict == "not_to_be_had"]:
-        return replace(found, reason=f"{lost[0].title}: {lost[0].reason}")
+    if known.lost & set(_RESTS_ON) or _is_open(known) or parts["ends"] > _MOST_ENDS * sum(parts.values()):
+        return found
     shares: dict[str, float] = {}
     for name, time_ns in parts.items():
         if bound := PARTS[name][1]:
             is_work = name in ("gpu", "communication")
             share = scope.gpu_part(time_ns / scope.devices) if is_work else scope.idle_part(time_ns)
             shares[bound] = shares.get(bound, 0.0) + share
+    # The ends of the recording are no time of the program.
+    most = whole.high * (1 - parts["ends"] / sum(parts.values()))
     gpu = shares.pop("gpu")
     other = max(shares, key=lambda name: shares[name])
-    if gpu >= _MOST * whole.high or shares[other] < min(gpu, _WORTH * whole.high):
+    if gpu >= _MOST * most or shares[other] < min(gpu, _WORTH * most):
         return replace(found, bound="gpu", ratio=scope.gpu_part(parts["gpu"] / scope.devices))
     return replace(found, bound=other, ratio=shares[other])
+
+
+def _is_open(known: Known) -> bool:
+    """Whether missing work may fill much of the idle time, or recorded work be wrong for as much."""
+    bounds = [bound for item in known.report.doubts_on(_RESTS_ON) for bound in item.bounds]
+    busy = [bound for bound in bounds if bound.figure.startswith("devices.") and bound.figure.endswith(".busy_ns")]
+    span_ns = sum(device.span_ns for device in known.report.devices.values())
+    return sum((span_ns if bound.high is None else bound.high) - (bound.low or 0) for bound in busy) > _OPEN * span_ns
 
 
 def _of_host(known: Known) -> tuple[str | None, float | None]:
