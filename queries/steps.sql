@@ -1,4 +1,4 @@
--- Steps of any trace, by annotations of molprof, engines, profiler or program, functions of engines, and loops.
+-- Steps of any trace, by annotations, functions of engines, and loops of transformers.
 --
 -- Names are those of molprof.annotations: molprof.step batch=B step=S; SGLang's step[MODE bs=N ...], with toks=T and
 -- sums over sequences as c_sk=K g_sk=K; vLLM's execute_context_C(...)_generation_G(...) and
