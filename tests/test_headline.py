@@ -130,6 +130,13 @@ def test_every_part_of_the_time_is_in_the_sum(tmp_path: Path) -> None:
         assert all(time_ns >= 0 for time_ns in found.parts.values())
 
 
+def test_no_cause_is_named_for_next_to_no_idle_time(tmp_path: Path) -> None:
+    for gap_us, said in ((0.9, []), (4, ["Idle time: main cause pauses below 5 µs: 100 % of 4.00 µs between work."])):
+        events = [work("kernel", "k", 0, 500, 1), work("kernel", "k", 500 + gap_us, 500, 2)]
+        lines = overview_lines(reported(tmp_path, *events))
+        assert [line for line in lines if line.startswith("Idle time")] == said
+
+
 def test_a_trace_of_the_cpu_alone(tmp_path: Path) -> None:
     operators = [slice_("cpu_op", "aten::mm", 10 * number, 8) for number in range(9)]
     report = reported(tmp_path, *operators, slice_("cpu_op", "aten::add", 90, 2))

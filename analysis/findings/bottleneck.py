@@ -97,7 +97,8 @@ def _is_open(known: Known) -> bool:
     bounds = [bound for item in known.report.doubts_on(_RESTS_ON) for bound in item.bounds]
     busy = [bound for bound in bounds if bound.figure.startswith("devices.") and bound.figure.endswith(".busy_ns")]
     span_ns = sum(device.span_ns for device in known.report.devices.values())
-    return sum((span_ns if bound.high is None else bound.high) - (bound.low or 0) for bound in busy) > _OPEN * span_ns
+    open_ns = sum((span_ns if bound.high is None else bound.high) - (bound.low or 0) for bound in busy)
+    return bool(open_ns > _OPEN * span_ns)
 
 
 def _of_host(known: Known) -> tuple[str | None, float | None]:
