@@ -228,7 +228,7 @@ class Trace:
 
     def _made(self) -> Report:
         from molprof.analysis.figures.build import build_report
-        from molprof.analysis.findings import Known, find_all
+        from molprof.analysis.findings import Known, bottleneck_of, find_all
         from molprof.analysis.reader.load import checked
         from molprof.analysis.reader.open import values_named
 
@@ -243,7 +243,8 @@ class Trace:
                 self._loaded = engine, info
             report = build_report(engine, info)
             if report.trace.whole_steps:
-                report = changed(report, findings=find_all(Known(engine, report, *stacks)))
+                known = Known(engine, report, *stacks)
+                report = changed(report, findings=find_all(known), bottleneck=bottleneck_of(known))
         if key := self._key():
             path = escaped(report.trace.path)  # which may be no UTF-8
             problem = report.trace.problem and report.trace.problem.replace(report.trace.path, path, 1)

@@ -18,6 +18,8 @@ FACTS = f"{PACKAGE}.facts"
 # A module of the package. Those of the trace processor itself are everywhere.
 INCLUDE = re.compile(rf"^INCLUDE PERFETTO MODULE {PACKAGE}\.(\w+);$", re.MULTILINE)
 
+# Rows of molprof.step_marks: a function of an engine that runs a step.
+_STEP_MARK = re.compile(r"^ +\(\d+, '\w+', '([^']+)', '([^']+)'\),?$", re.MULTILINE)
 # Rows of molprof.phase_marks: a function or module that marks a phase, calls of any file, files that these are not of.
 _MARK = re.compile(r"^ +\('\w+', '\w+', ('\w+'|NULL), '([^']+)', '([^']+)'\),?$", re.MULTILINE)
 _UNMARKED_FILE = re.compile(r"^ +\('([^']+\.py)'\),?$", re.MULTILINE)
@@ -68,9 +70,9 @@ def replacing_tables(sql: str) -> str:
 
 
 class _Marks(NamedTuple):
-    """What the tables of molprof.phase_marks name."""
+    """What the tables of molprof.phase_marks and molprof.step_marks name."""
 
-    files: Mapping[str, re.Pattern[str]]  # of functions that mark phases, by name
+    files: Mapping[str, re.Pattern[str]]  # of functions that mark phases or steps, by name
     modules: re.Pattern[str]
     calls: frozenset[str]  # names of functions of any file
     unmarked: re.Pattern[str]  # the files that these are not in
@@ -88,13 +90,15 @@ def _marks() -> _Marks:
             models.append(fnmatch.translate(name))
         else:
             files.setdefault(name, []).append(fnmatch.translate(f"*{path}([0-9]*)"))
+    for path, name in _STEP_MARK.findall(modules()[f"{PACKAGE}.step_marks"]):
+        files.setdefault(name, []).append(fnmatch.translate(f"*{path}([0-9]*)"))
     unmarked = [fnmatch.translate(f"{path}([0-9]*)") for path in _UNMARKED_FILE.findall(sql)]
     functions = {name: re.compile("|".join(paths)) for name, paths in files.items()}
     return _Marks(functions, re.compile("|".join(models)), frozenset(calls), re.compile("|".join(unmarked)))
 
 
 def marks_phase(name: str) -> bool:
-    """Whether a Python function marks a phase, by its name as recorded: `vllm/core.py(12): step`, `nn.Module: A_0`."""
+    """Whether a Python function marks a phase or step, by its name: `vllm/core.py(12): step`, `nn.Module: A_0`."""
     file, _, function = name.rpartition(": ")
     if file == "nn.Module":
         return _marks().modules.match(function) is not None

@@ -137,22 +137,6 @@ SELECT
 FROM _molprof_fact
 WHERE fact = 'host_total';
 
-CREATE PERFETTO TABLE _molprof_fact_step_lane(
-  id JOINID(slice.id),
-  ts TIMESTAMP,
-  ts_end TIMESTAMP,
-  upid JOINID(process.id),
-  tid LONG
-) AS
-SELECT
-  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
-  EXTRACT_ARG(arg_set_id, 'args.ts') AS ts,
-  EXTRACT_ARG(arg_set_id, 'args.ts_end') AS ts_end,
-  EXTRACT_ARG(arg_set_id, 'args.upid') AS upid,
-  EXTRACT_ARG(arg_set_id, 'args.tid') AS tid
-FROM _molprof_fact
-WHERE fact = 'step_lane';
-
 CREATE PERFETTO TABLE _molprof_fact_recorded(
   rank LONG,
   ts TIMESTAMP,
@@ -543,6 +527,52 @@ SELECT
 FROM _molprof_fact
 WHERE fact = 'idle_place';
 
+CREATE PERFETTO TABLE _molprof_fact_step(
+  id JOINID(slice.id),
+  ts TIMESTAMP,
+  dur DURATION,
+  is_whole LONG,
+  rank LONG,
+  kind STRING
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
+  EXTRACT_ARG(arg_set_id, 'args.ts') AS ts,
+  EXTRACT_ARG(arg_set_id, 'args.dur') AS dur,
+  EXTRACT_ARG(arg_set_id, 'args.is_whole') AS is_whole,
+  EXTRACT_ARG(arg_set_id, 'args.rank') AS rank,
+  EXTRACT_ARG(arg_set_id, 'args.kind') AS kind
+FROM _molprof_fact
+WHERE fact = 'step';
+
+CREATE PERFETTO TABLE _molprof_fact_step_lane(
+  id JOINID(slice.id),
+  ts TIMESTAMP,
+  ts_end TIMESTAMP,
+  upid JOINID(process.id),
+  tid LONG
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
+  EXTRACT_ARG(arg_set_id, 'args.ts') AS ts,
+  EXTRACT_ARG(arg_set_id, 'args.ts_end') AS ts_end,
+  EXTRACT_ARG(arg_set_id, 'args.upid') AS upid,
+  EXTRACT_ARG(arg_set_id, 'args.tid') AS tid
+FROM _molprof_fact
+WHERE fact = 'step_lane';
+
+CREATE PERFETTO TABLE _molprof_fact_step_span(
+  step_id JOINID(slice.id),
+  ts TIMESTAMP,
+  ts_end TIMESTAMP
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id,
+  EXTRACT_ARG(arg_set_id, 'args.ts') AS ts,
+  EXTRACT_ARG(arg_set_id, 'args.ts_end') AS ts_end
+FROM _molprof_fact
+WHERE fact = 'step_span';
+
 CREATE PERFETTO TABLE _molprof_fact_step_run(
   step_id JOINID(slice.id),
   first_id JOINID(slice.id),
@@ -557,11 +587,13 @@ WHERE fact = 'step_run';
 
 CREATE PERFETTO TABLE _molprof_fact_operator_step(
   id JOINID(slice.id),
-  step_id JOINID(slice.id)
+  step_id JOINID(slice.id),
+  top_id JOINID(slice.id)
 ) AS
 SELECT
   EXTRACT_ARG(arg_set_id, 'args.id') AS id,
-  EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id
+  EXTRACT_ARG(arg_set_id, 'args.step_id') AS step_id,
+  EXTRACT_ARG(arg_set_id, 'args.top_id') AS top_id
 FROM _molprof_fact
 WHERE fact = 'operator_step';
 

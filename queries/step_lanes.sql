@@ -4,11 +4,10 @@
 -- one that runs backward passes; else the step open on the same thread.
 --
 -- Example:
---   SELECT step.source, COUNT() AS count, SUM(lane.ts_end - lane.ts) AS time_ns
---   FROM molprof_step_lane AS lane
---   JOIN molprof_any_step AS step USING (id)
---   GROUP BY step.source
---   ORDER BY step.source;
+--   SELECT upid, tid, COUNT() AS count, SUM(ts_end - ts) AS time_ns
+--   FROM molprof_step_lane
+--   GROUP BY upid, tid
+--   ORDER BY upid, tid;
 
 -- One row per step.
 CREATE PERFETTO VIEW molprof_step_lane(

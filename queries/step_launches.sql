@@ -25,6 +25,8 @@ CREATE PERFETTO TABLE molprof_step_launch(
   -- Time of kernels, copies and sets whose call is in the step, ns; concurrent work counts each; null where not
   -- recorded.
   gpu_ns DURATION,
+  -- From the start of the first of that work to the end of the last, ns; null outside steps and where there is none.
+  gpu_span_ns DURATION,
   -- Host syncs; null where not recorded.
   syncs LONG,
   -- Time in host syncs, ns; null where not recorded.
@@ -42,11 +44,13 @@ SELECT
   IIF(recorded.gpu, total.graph_launches, NULL) AS graph_launches,
   IIF(recorded.gpu, total.kernels, NULL) AS kernels,
   IIF(recorded.gpu, total.gpu_ns, NULL) AS gpu_ns,
+  span.ts_end - span.ts AS gpu_span_ns,
   IIF(recorded.gpu, total.syncs, NULL) AS syncs,
   IIF(recorded.gpu, total.sync_ns, NULL) AS sync_ns,
   IIF(recorded.gpu, NULL, total.leaf_operators) AS leaf_operators
 FROM _molprof_fact_step_sum AS total
 CROSS JOIN recorded
+LEFT JOIN _molprof_fact_step_span AS span ON span.step_id = total.step_id
 LEFT JOIN molprof_any_step AS step ON step.id = total.step_id
 ORDER BY step.ts IS NULL, step.ts, step.id;
 

@@ -1,12 +1,11 @@
--- Steps of any trace: annotations of molprof, engines, profiler or program; transformers' loops.
+-- Steps of any trace, by annotations, functions of engines, and loops of transformers.
 --
 -- Names are those of molprof.annotations: molprof.step batch=B step=S; SGLang's step[MODE bs=N ...], with toks=T and
 -- sums over sequences as c_sk=K g_sk=K; vLLM's execute_context_C(...)_generation_G(...) and
 -- execute_N_context_C(...)_generation_G(...), with such sums as sqTskK; ProfilerStep#N; and names of a program's own
--- that hold "step" or "iter" with a number, or end in "step", such as "decode step 12". No step counts twice: molprof's
--- go before the engines', these before those of transformers' own loops, these before the profiler's, its before the
--- program's, and of nested steps the outermost counts. Forwards in a loop of the user's own are steps where nothing else
--- is.
+-- that hold "step" or "iter" with a number, or end in "step", such as "decode step 12". Where no annotation of an engine
+-- tells more, its functions are steps. No step counts twice: molprof.step_marks has the order in which marks are tried,
+-- and of nested steps the outermost counts.
 --
 -- Example:
 --   SELECT source, kind, COUNT() AS steps, SUM(tokens) AS tokens, SUM(dur) AS host_ns
@@ -17,123 +16,42 @@
 INCLUDE PERFETTO MODULE molprof.annotations;
 INCLUDE PERFETTO MODULE molprof.generate_phases;
 INCLUDE PERFETTO MODULE molprof.marked_phases;
-INCLUDE PERFETTO MODULE molprof.phases;
+INCLUDE PERFETTO MODULE molprof.step_marks;
 INCLUDE PERFETTO MODULE molprof.tokens;
 
 -- Annotations that are steps.
 CREATE PERFETTO TABLE _molprof_step_annotation AS
-WITH
-  chosen AS (
-    SELECT
-      annotation.id,
-      annotation.ts,
-      annotation.dur,
-      annotation.name,
-      annotation.source,
-      annotation.upid,
-      annotation.tid,
-      pattern.priority,
-      MIN(pattern.priority) OVER () AS best,
-      MAX(annotation.source = 'sglang') OVER () AS has_sglang,
-      MAX(annotation.name GLOB 'step[[]TARGET_VERIFY*') OVER () AS has_drafts,
-      MAX(annotation.ts + annotation.dur) OVER (
-        PARTITION BY pattern.priority, annotation.upid, annotation.tid
-        ORDER BY annotation.ts, annotation.dur DESC, annotation.id
-        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-      ) AS covered_until
-    FROM molprof_annotation AS annotation
-    JOIN (SELECT DISTINCT source, priority FROM molprof_annotation_pattern WHERE role = 'step') AS pattern
-      USING (source)
-    WHERE
-      annotation.role = 'step'
-      -- Counts have fewer than 16 digits; sums of longer numbers would overflow.
-      AND annotation.name NOT GLOB '*[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]*'
-  )
 SELECT
-  id,
-  ts,
-  dur,
-  name,
-  source AS form,
-  IIF(has_sglang AND source = 'vllm', 'sglang', source) AS source,
-  upid,
-  tid,
-  _molprof_number!(name, 'context_') AS context,
-  _molprof_number!(name, '_generation_') AS generation,
-  _molprof_number!(REPLACE(name, 'sq', ''), '(') AS context_tokens,
-  _molprof_number!(REPLACE(SUBSTR(name, INSTR(name, '_generation_')), 'sq', ''), '(') AS generation_tokens,
-  -- The first sk is the context's: sqsk follows it.
-  IIF(source = 'vllm', _molprof_number!(name, 'sk'), _molprof_number!(name, ' c_sk=')) AS context_length,
+  step.id,
+  mark.name,
+  mark.source AS form,
   IIF(
-    source = 'vllm',
-    _molprof_number!(SUBSTR(name, INSTR(name, '_generation_')), 'sk'),
-    _molprof_number!(name, ' g_sk=')
+    mark.source = 'vllm' AND EXISTS(SELECT 1 FROM molprof_step_mark WHERE source = 'sglang' AND form = 'annotation'),
+    'sglang',
+    mark.source
+  ) AS source,
+  _molprof_number!(mark.name, 'context_') AS context,
+  _molprof_number!(mark.name, '_generation_') AS generation,
+  _molprof_number!(REPLACE(mark.name, 'sq', ''), '(') AS context_tokens,
+  _molprof_number!(REPLACE(SUBSTR(mark.name, INSTR(mark.name, '_generation_')), 'sq', ''), '(') AS generation_tokens,
+  -- The first sk is the context's: sqsk follows it.
+  IIF(mark.source = 'vllm', _molprof_number!(mark.name, 'sk'), _molprof_number!(mark.name, ' c_sk=')) AS context_length,
+  IIF(
+    mark.source = 'vllm',
+    _molprof_number!(SUBSTR(mark.name, INSTR(mark.name, '_generation_')), 'sk'),
+    _molprof_number!(mark.name, ' g_sk=')
   ) AS generation_length,
   -- SGLang's EXTEND or DECODE.
-  REPLACE(SUBSTR(name, 6, INSTR(name || ' ', ' ') - 6), ']', '') AS mode,
-  has_drafts,
-  _molprof_number!(name, ' bs=') AS batch_size,
-  _molprof_number!(name, ' c=') AS mixed_context,
-  _molprof_number!(name, ' g=') AS mixed_generation,
-  IFNULL(_molprof_number!(name, ' toks='), _molprof_number!(name, ' c_sq=')) AS extend_tokens,
-  _molprof_number!(name, ' g_sq=') AS verified_tokens
-FROM chosen
-WHERE
-  priority = best
-  AND (covered_until IS NULL OR ts + dur > covered_until)
-  AND (
-    source IN ('molprof', 'vllm', 'sglang')
-    OR NOT EXISTS(SELECT 1 FROM molprof_generate_step WHERE part != 'model')
-  );
-
--- The whole of an engine's steps, of which annotations mark the model's part: masks and sampling are outside. From one
--- schedule of the thread to the next, or, where the scheduler is not recorded, from one annotation to the next. The
--- last ends with the last phase.
-CREATE PERFETTO TABLE _molprof_engine_step AS
-WITH
-  mark AS (
-    SELECT id, upid, tid, ts, ts + dur AS ts_end, 1 AS is_step
-    FROM _molprof_step_annotation
-    WHERE source IN ('vllm', 'sglang')
-    UNION ALL
-    SELECT id, upid, tid, ts, ts + dur AS ts_end, 0 AS is_step
-    FROM molprof_phase
-    WHERE phase = 'schedule'
-  ),
-  found AS (
-    SELECT
-      id,
-      upid,
-      tid,
-      IIF(LAG(is_step) OVER lane = 0, LAG(ts) OVER lane, ts) AS ts,
-      ts_end,
-      LEAD(ts) OVER lane AS next_ts,
-      is_step,
-      IFNULL(LAG(is_step) OVER lane = 0, FALSE) AS is_scheduled
-    FROM mark
-    WINDOW lane AS (PARTITION BY upid, tid ORDER BY ts, is_step, id)
-  )
-SELECT
-  id,
-  ts,
-  IFNULL(
-    next_ts,
-    MAX(
-      ts_end,
-      IFNULL(
-        (
-          SELECT MAX(phase.ts + phase.dur)
-          FROM molprof_phase AS phase
-          WHERE phase.upid = found.upid AND phase.tid = found.tid AND phase.ts >= found.ts
-        ),
-        0
-      )
-    )
-  ) - ts AS dur,
-  is_scheduled
-FROM found
-WHERE is_step
-ORDER BY id;
+  REPLACE(SUBSTR(mark.name, 6, INSTR(mark.name || ' ', ' ') - 6), ']', '') AS mode,
+  EXISTS(SELECT 1 FROM molprof_annotation WHERE role = 'step' AND name GLOB 'step[[]TARGET_VERIFY*') AS has_drafts,
+  _molprof_number!(mark.name, ' bs=') AS batch_size,
+  _molprof_number!(mark.name, ' c=') AS mixed_context,
+  _molprof_number!(mark.name, ' g=') AS mixed_generation,
+  IFNULL(_molprof_number!(mark.name, ' toks='), _molprof_number!(mark.name, ' c_sq=')) AS extend_tokens,
+  _molprof_number!(mark.name, ' g_sq=') AS verified_tokens
+FROM _molprof_fact_step AS step
+JOIN molprof_annotation AS mark USING (id)
+ORDER BY step.id;
 
 -- Sequences and tokens of steps, by their names.
 CREATE PERFETTO TABLE _molprof_step_size AS
@@ -180,7 +98,7 @@ ORDER BY id;
 
 -- One row per step, in order of start. A step inside another of its thread has no row.
 CREATE PERFETTO TABLE molprof_any_step(
-  -- The annotation's slice; of transformers the function's that begins it.
+  -- The slice of the annotation or function; of transformers the function's that begins it.
   id JOINID(slice.id),
   -- Start, ns since the trace's earliest event; of vllm and sglang that of the schedule before the annotation.
   ts TIMESTAMP,
@@ -188,16 +106,20 @@ CREATE PERFETTO TABLE molprof_any_step(
   -- cost included, ns.
   dur DURATION,
   -- Whether start and end are recorded. False for steps of vllm and sglang without the scheduler: they go from one
-  -- annotation to the next, the last to the end of the last phase. And so for a loop of the user's own around a model of
+  -- annotation or function to the next, the last to the end of the last phase. And so for a loop of the user's own around a model of
   -- transformers: from one forward to the next.
   is_whole BOOL,
   -- Whose steps they are: molprof, vllm, sglang (where any step[...] is recorded), transformers, profiler or program.
   source STRING,
-  -- The annotation, as recorded; of transformers the loop and the step.
+  -- The annotation or function, as recorded; of transformers the loop and the step.
   name STRING,
   -- prefill, decode, mixed (both at once) or idle, or another mode of the engine's in lower case; null for
-  -- profiler, program and other loops of transformers than generate.
+  -- profiler, program and other loops of transformers than generate. Of functions it goes by their GPU time, on a CPU by
+  -- their length: those that take twice as long as all others, or longer, are prefills, the others decode; null where
+  -- there is no such gap.
   kind STRING,
+  -- Whether the kind goes by the length of the step.
+  kind_is_inferred BOOL,
   -- Number of the step in its batch or call of generate, or of the profiler's step; null for all others.
   number LONG,
   -- Batch of molprof's step or call of generate, from 0; null for all others.
@@ -236,77 +158,66 @@ WITH
     GROUP BY batch, step
   )
 SELECT
-  step.id,
-  IFNULL(whole.ts, step.ts) AS ts,
-  IFNULL(whole.dur, step.dur) AS dur,
-  IFNULL(whole.is_scheduled, TRUE) AS is_whole,
-  step.source,
-  step.name,
-  CASE step.form
-    WHEN 'molprof' THEN IIF(own.step = 0, 'prefill', 'decode')
-    WHEN 'vllm' THEN CASE
-      WHEN step.context > 0 AND step.generation > 0 THEN 'mixed'
-      WHEN step.context > 0 THEN 'prefill'
-      WHEN step.generation > 0 THEN 'decode'
-      ELSE 'idle'
-    END
-    WHEN 'sglang' THEN IIF(step.mode = 'EXTEND', 'prefill', LOWER(step.mode))
+  fact.id,
+  fact.ts,
+  fact.dur,
+  -- Of a loop of the user's own a step goes from one forward to the next.
+  IIF(loop.part = 'model', FALSE, fact.is_whole) AS is_whole,
+  COALESCE(step.source, mark.source) AS source,
+  CASE
+    WHEN step.id IS NOT NULL THEN step.name
+    WHEN loop.part = 'generate' THEN PRINTF('generate call=%d step=%d', loop.call, loop.step)
+    WHEN loop.part = 'continuous' THEN 'continuous batching'
+    WHEN loop.part = 'model' THEN 'forward'
+    ELSE function.name
+  END AS name,
+  CASE
+    WHEN step.form = 'molprof' THEN IIF(own.step = 0, 'prefill', 'decode')
+    WHEN step.form = 'vllm' AND step.context > 0 AND step.generation > 0 THEN 'mixed'
+    WHEN step.form = 'vllm' AND step.context > 0 THEN 'prefill'
+    WHEN step.form = 'vllm' AND step.generation > 0 THEN 'decode'
+    WHEN step.form = 'vllm' THEN 'idle'
+    WHEN step.form = 'sglang' THEN IIF(step.mode = 'EXTEND', 'prefill', LOWER(step.mode))
+    WHEN loop.id IS NOT NULL THEN loop.kind
+    ELSE fact.kind
   END AS kind,
-  CASE step.form WHEN 'molprof' THEN own.step WHEN 'profiler' THEN _molprof_number!(step.name, '#') END AS number,
-  own.batch,
+  fact.kind IS NOT NULL AS kind_is_inferred,
+  CASE
+    WHEN step.form = 'molprof' THEN own.step
+    WHEN step.form = 'profiler' THEN _molprof_number!(step.name, '#')
+    ELSE loop.step
+  END AS number,
+  IFNULL(own.batch, loop.call) AS batch,
   size.prompt_sequences,
   size.prompt_tokens,
   size.context_length AS prompt_length,
   size.generating_sequences,
   size.generation_length AS generating_length,
   CASE
+    WHEN loop.id IS NOT NULL THEN loop.tokens
     WHEN step.form = 'molprof' THEN IIF(EXISTS(SELECT 1 FROM molprof_token), IFNULL(generated.tokens, 0), NULL)
     WHEN size.prompt_sequences > 0 AND size.generating_sequences = 0 THEN NULL
     -- No drafts: what is not certain are the first tokens of prompts.
     WHEN size.most_tokens - IFNULL(size.prompt_sequences, 0) = size.least_tokens THEN size.least_tokens
   END AS tokens,
-  IIF(
-    step.form = 'molprof',
-    IIF(EXISTS(SELECT 1 FROM molprof_token), IFNULL(generated.tokens, 0), NULL),
-    size.least_tokens
-  ) AS least_tokens,
-  IIF(
-    step.form = 'molprof',
-    IIF(EXISTS(SELECT 1 FROM molprof_token), IFNULL(generated.tokens, 0), NULL),
-    size.most_tokens
-  ) AS most_tokens,
-  step.upid,
-  step.tid
-FROM _molprof_step_annotation AS step
-LEFT JOIN _molprof_engine_step AS whole ON whole.id = step.id
-LEFT JOIN _molprof_step_size AS size ON size.id = step.id
-LEFT JOIN molprof_step AS own ON own.id = step.id
+  CASE
+    WHEN loop.id IS NOT NULL THEN loop.least_tokens
+    WHEN step.form = 'molprof' THEN IIF(EXISTS(SELECT 1 FROM molprof_token), IFNULL(generated.tokens, 0), NULL)
+    ELSE size.least_tokens
+  END AS least_tokens,
+  CASE
+    WHEN loop.id IS NOT NULL THEN loop.most_tokens
+    WHEN step.form = 'molprof' THEN IIF(EXISTS(SELECT 1 FROM molprof_token), IFNULL(generated.tokens, 0), NULL)
+    ELSE size.most_tokens
+  END AS most_tokens,
+  mark.upid,
+  mark.tid
+FROM _molprof_fact_step AS fact
+JOIN molprof_step_mark AS mark ON mark.id = fact.id AND mark.rank = fact.rank
+LEFT JOIN _molprof_step_annotation AS step ON step.id = fact.id
+LEFT JOIN slice AS function ON function.id = fact.id
+LEFT JOIN molprof_generate_step AS loop ON mark.form = 'loop' AND loop.id = fact.id
+LEFT JOIN _molprof_step_size AS size ON size.id = fact.id
+LEFT JOIN molprof_step AS own ON own.id = fact.id
 LEFT JOIN generated ON generated.batch = own.batch AND generated.step = own.step
-UNION ALL
-SELECT
-  id,
-  ts,
-  dur,
-  part != 'model' AS is_whole,
-  'transformers' AS source,
-  CASE part
-    WHEN 'generate' THEN PRINTF('generate call=%d step=%d', call, step)
-    WHEN 'continuous' THEN 'continuous batching'
-    ELSE 'forward'
-  END AS name,
-  kind,
-  step AS number,
-  call AS batch,
-  NULL AS prompt_sequences,
-  NULL AS prompt_tokens,
-  NULL AS prompt_length,
-  NULL AS generating_sequences,
-  NULL AS generating_length,
-  tokens,
-  least_tokens,
-  most_tokens,
-  upid,
-  tid
-FROM molprof_generate_step
-WHERE NOT EXISTS(SELECT 1 FROM _molprof_step_annotation)
-ORDER BY 2, 1;
+ORDER BY fact.ts, fact.id;

@@ -35,16 +35,8 @@ CREATE PERFETTO TABLE molprof_typical_step(
   steps LONG
 ) AS
 WITH
-  ranked AS (
-    SELECT
-      id,
-      ts,
-      dur,
-      name,
-      source,
-      kind,
-      ROW_NUMBER() OVER (ORDER BY dur, ts, id) AS place,
-      COUNT() OVER () AS steps
+  chosen AS (
+    SELECT *
     FROM molprof_any_step
     WHERE kind IS 'decode' OR NOT EXISTS(SELECT 1 FROM molprof_any_step WHERE kind = 'decode')
   )
@@ -55,9 +47,10 @@ SELECT
   name,
   source,
   kind,
-  steps
-FROM ranked
-WHERE place = (steps + 1) / 2;
+  (SELECT COUNT() FROM chosen) AS steps
+FROM chosen
+ORDER BY dur, ts, id
+LIMIT 1 OFFSET (SELECT (COUNT() - 1) / 2 FROM chosen);
 
 -- The outermost operators of the step; only where no GPU calls are recorded.
 CREATE PERFETTO TABLE _molprof_outermost_operator AS
@@ -66,20 +59,9 @@ SELECT DISTINCT
   top.ts,
   top.dur,
   top.name
-FROM molprof_call_step AS leaf
+FROM _molprof_fact_operator_step AS leaf
 JOIN molprof_typical_step AS step ON step.id = leaf.step_id
-JOIN slice AS top
-  ON top.id = IFNULL(
-    (
-      SELECT ancestor.id
-      FROM ancestor_slice(leaf.id) AS ancestor
-      WHERE ancestor.category = 'cpu_op'
-      ORDER BY ancestor.depth, ancestor.id
-      LIMIT 1
-    ),
-    leaf.id
-  )
-WHERE NOT EXISTS(SELECT 1 FROM molprof_gpu_call);
+JOIN slice AS top ON top.id = leaf.top_id;
 
 -- What happened in the step, in order of start.
 CREATE PERFETTO TABLE molprof_step_interval(
@@ -180,38 +162,3 @@ SELECT
 FROM item
 CROSS JOIN molprof_typical_step AS step
 ORDER BY item.ts, item.id;
-
--- Long intervals, and one for all short ones of a lane that start in the same of so many slots: from first start to last
--- end, with the name and class that take most of its time.
-CREATE PERFETTO MACRO _molprof_step_interval_in_slots(slots Expr)
-RETURNS TableOrSubquery AS (
-WITH
-  span AS (
-    SELECT MAX(1, MAX(MAX(start_ns + dur), (SELECT dur FROM molprof_typical_step)) / $slots) AS slot_ns
-    FROM molprof_step_interval
-    WHERE own
-  ),
-  item AS (
-    SELECT *, IIF(dur >= slot_ns OR kind = 'phase', id, -1) AS alone, start_ns / slot_ns AS slot
-    FROM molprof_step_interval
-    CROSS JOIN span
-  ),
-  grouped AS (
-    SELECT kind, lane, class, own, alone, IIF(alone < 0, slot, 0) AS slot, MIN(id) AS id, MIN(start_ns) AS start_ns,
-      MAX(start_ns + dur) AS end_ns, SUM(dur) AS time_ns, COUNT() AS count, name
-    FROM item
-    GROUP BY kind, lane, class, own, alone, IIF(alone < 0, slot, 0)
-  ),
-  ranked AS (
-    SELECT kind, lane, name, class, own, id,
-      MIN(start_ns) OVER place AS start_ns,
-      MAX(end_ns) OVER place AS end_ns,
-      SUM(count) OVER place AS count,
-      ROW_NUMBER() OVER (PARTITION BY kind, lane, own, alone, slot ORDER BY time_ns DESC, class, id) AS rank
-    FROM grouped
-    WINDOW place AS (PARTITION BY kind, lane, own, alone, slot)
-  )
-SELECT id, kind, lane, name, class, start_ns, end_ns - start_ns AS dur_ns, count, own
-FROM ranked
-WHERE rank = 1
-);

@@ -19,7 +19,6 @@ from tiny_trace import report, slice_, work, write
 from molprof.analysis.facts.gaps import NONE
 from molprof.analysis.facts.gpu_slices import NO_NUMBER
 from molprof.analysis.facts.links import LinkedCalls, link
-from molprof.analysis.facts.step_lanes import lanes_of
 from molprof.analysis.facts.tables import install
 from molprof.analysis.reader.load import load_trace
 from molprof.analysis.reader.open import open_trace
@@ -67,21 +66,6 @@ def test_work_belongs_to_the_call_with_its_number(
     assert rows == sorted(
         (NONE if rank is None else rank, number, *one) for (rank, number), one in plain.shared(calls).items()
     )
-
-
-STEPS = st.lists(
-    st.tuples(
-        st.integers(0, 9), st.integers(0, 6), st.none() | st.integers(0, 1), st.none() | st.integers(0, 2)
-    ),
-    max_size=9,
-)  # fmt: skip
-
-
-@few
-@hypothesis.given(STEPS)
-def test_steps_last_up_to_the_next_of_their_lane(rows: list[tuple[int, int, int | None, int | None]]) -> None:
-    steps = [(number, ts, ts + dur, *place) for number, (ts, dur, *place) in enumerate(rows)]
-    assert sorted(lanes_of(steps), key=repr) == sorted(plain.lanes(steps), key=repr)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: f"{path.parent.name}-{path.name.split('.')[0]}")

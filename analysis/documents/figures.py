@@ -60,6 +60,8 @@ _FIRST = (
     ("masking_operators",), ("peak_memory_bytes",),
 )  # fmt: skip
 _MOST_FIRST = 10
+# Sums over streams: more than the time in which the GPU was busy where these overlap by so much.
+_GPU_TIMES, _LEAST_OVERLAP = ("gpu_ns_per_token", "gpu_ns_per_step", "kernel_time_ns"), 1.01
 _HEADINGS = {"Unprofiled time": "Time", "Requests": "Requests", "Tokens": "Tokens", "Settings of the run": "Tokens"}
 _BY_ID = {figure.id: figure for figure in FIGURES}
 WORDS = {"exact": "exact", "bounded": "bounded", "not_to_be_had": "not to be had"}
@@ -166,7 +168,7 @@ def main_figures(report: Report) -> Section:
     texts: dict[str, list[str]] = {}
     for figure, _ in shown:
         texts.setdefault(_HEADINGS.get(figure.group, "Work"), []).append(
-            f"{figure.label} {by_unit(figure.unit, figure.value(report))}"
+            f"{figure.label}{_summed(figure, report)} {by_unit(figure.unit, figure.value(report))}"
         )
     rows: list[Row] = [(group, ", ".join(items)) for group, items in texts.items()]
     if (certificate := report.certificate) is not None:
@@ -176,6 +178,16 @@ def main_figures(report: Report) -> Section:
         more = f", and {counted(len(others), 'other reason')}" if others else ""
         rows.append(("Certificate", f"{groups} ({reason}{more})" if groups else _exact(report)))
     return Section("Figures", table=pairs(rows))
+
+
+def _summed(figure: Figure, report: Report) -> str:
+    """That GPU time is summed over streams, where these work at the same time."""
+    if figure.id not in _GPU_TIMES:
+        return ""
+    memory_ns = sum(item.time_ns for item in report.counts.memory_operations.values())
+    busy_ns = sum(device.busy_ns for device in report.devices.values())
+    is_summed = report.counts.kernel_time_ns + memory_ns > _LEAST_OVERLAP * busy_ns
+    return " (streams summed)" if is_summed else ""
 
 
 def _exact(report: Report) -> str:

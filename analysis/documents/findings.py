@@ -16,6 +16,8 @@ from molprof.common.values import percent_text, time_text
 
 # Findings and notes of the first screen, and with how many findings notes are there.
 _BEST, _NOTES, _ROOMY = 5, 2, 3
+# The note of which the screen has a section of its own.
+_ABOVE = "limits"
 # Characters of evidence there.
 _EVIDENCE = 170
 # The section with all findings, for links.
@@ -43,7 +45,10 @@ def best_findings(report: Report) -> Section:
                 links[len(rows)] = _name(0, place)
                 rows.append(("of it", _headline(part)))
         whole.insert(0, tuple(range(start, len(rows))))
-    notes = [item for item in report.findings if item.note][: _NOTES if len(worth) <= _ROOMY else 0]
+    # What sets the time stands above.
+    notes = [item for item in report.findings if item.note and item.id != "limits"][
+        : _NOTES if len(worth) <= _ROOMY else 0
+    ]
     spare = (*last_rows(len(rows) + len(notes), len(rows)), *details, *whole[:-1])
     rows += [("note", f"{item.title}: {_first_clauses(item.evidence)}") for item in notes]
     of = next((f" (gain: share of the {_time(item.gain)})" for item in worth if item.gain is not None), "")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from molprof.analysis.figures.model import IDLE_CAUSES, Evidence, Group, Report
-from molprof.common.values import count_text, per, percent_text
+from molprof.analysis.figures.model import IDLE_CAUSES, Evidence, Group, Report, place_text
+from molprof.common.values import count_text, per, percent_text, time_text
 
 # A busy share that may be off by more of the time is shown from the least to the most.
 _WIDE_RATIO = 0.05
@@ -72,4 +72,9 @@ def largest_cause(report: Report) -> str:
     if not times or idle_ns < _LEAST_IDLE_RATIO * span_ns or low < 0.5 * idle_ns:
         return ""
     cause = max(times, key=lambda name: (times[name], name))
-    return f"; main cause of idle time: {IDLE_CAUSES.get(cause, cause)} ({percent_text(times[cause] / idle_ns)})"
+    share = percent_text(times[cause] / idle_ns)
+    text = f"main cause {IDLE_CAUSES.get(cause, cause)}: {share} of {time_text(idle_ns)} between work"
+    found = report.bottleneck
+    if found is None or found.idle_cause != cause or found.idle_place_ratio is None:
+        return text
+    return f"{text}; {place_text(found.idle_place, found.idle_place_ratio)}"

@@ -28,10 +28,7 @@ _ORIGIN = {True: "the program", False: "the generation config"}
 
 
 def program_lines(report: Report) -> Iterator[str]:
-    """Steps, the longest phases, and logits processors, each as far as recorded."""
-    steps = _steps(report)
-    if steps and not report.trace.gpu_recorded:
-        yield f"Steps: {steps} on the host (medians, with the profiler's cost)."
+    """The longest phases, and logits processors, each as far as recorded."""
     found: Any = report.table("engine_phases").to_json()
     rows = [row for row in found if row["time_ns"] and row["phase"] != _WHOLE and not row["phase"].endswith(_PART)]
     rows = [row for row in rows if row["time_ratio"] >= _LEAST_RATIO]
@@ -47,15 +44,6 @@ def program_lines(report: Report) -> Iterator[str]:
     yield from missing(report)
 
 
-def _steps(report: Report) -> str:
-    found: Any = report.table("step_latency").to_json()
-    rows = [row for row in found if row["measure"] == "duration"]
-    names = [f"{row['kind']} step" if row["kind"] else "step" for row in rows]
-    return ", ".join(
-        f"{counted(row['count'], name)} of {time_text(row['p50_ns'])}" for row, name in zip(rows, names, strict=True)
-    )
-
-
 def missing(report: Report) -> Iterator[str]:
     """What a foreign trace lacks, as far as it matters to it; in full, with how to record it, without GPU work too."""
     lacks = unrecorded(report)
@@ -64,7 +52,9 @@ def missing(report: Report) -> Iterator[str]:
         yield "Did the model run on a GPU? Then record activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
     # A note of findings tells of phases of an engine.
     elif {"steps", "stacks", *(("tokens",) if _program(report) else ())} & lacks.keys():
-        yield f"Not recorded: {', '.join(lacks)} (report --all says how to record them)."
+        some = {"phases": "some phases"} if report.table("engine_phases").rows else {}
+        names = ", ".join(some.get(name, name) for name in lacks)
+        yield f"Not recorded: {names} (report --all says how to record them)."
 
 
 def unrecorded_sections(reports: Reports) -> list[Section]:
@@ -78,7 +68,7 @@ def unrecorded(report: Report) -> dict[str, str]:
     """How to record what a foreign trace lacks, by its name."""
     if report.run is not None or not report.trace.events_by_category:
         return {}
-    program, steps = _program(report), bool(_steps(report))
+    program, steps = _program(report), report.table("step_latency").rows
     stacks, phases = STACK_CATEGORY in report.trace.events_by_category, report.table("engine_phases").to_json()
     lacks = {}
     if not steps and stacks:

@@ -20,20 +20,17 @@ from molprof.analysis.documents.figures import (
     settings_section,
 )
 from molprof.analysis.documents.findings import best_findings, findings_section, next_commands, warnings_found
-from molprof.analysis.documents.limits import busy_text, largest_cause, lost_times, odd_steps
+from molprof.analysis.documents.headline import overview, report_verdict
 from molprof.analysis.documents.plots import PLOTS, plot_section
 from molprof.analysis.documents.program import (
     processors_section,
-    program_lines,
     program_notes,
     program_times,
     unrecorded_sections,
 )
-from molprof.analysis.documents.served import client_lines
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import shown_tables
 from molprof.analysis.figures.certificate.file import PASSES
-from molprof.analysis.figures.labels import report_label
 from molprof.analysis.figures.model import IDLE_CAUSES, STACK_CATEGORY, Table
 from molprof.analysis.figures.run_model import PhaseFigures, Run, RunTotal, SequenceFigures
 from molprof.analysis.reader import path_text
@@ -43,8 +40,6 @@ from molprof.common.values import count_text, counted, number_text, per, percent
 _TITLES = {"gpu_ns": "GPU time", "own_ns": "self time", "mean_gpu_ns": "mean GPU time"}
 # Tables whose rows are told apart by two columns.
 _TWO_KEYS = ("steps", "step_latency", "idle_causes", "host_syncs", "graph_positions")
-# Below this share of a phase host syncs are not worth a word.
-_LEAST_WAITING_RATIO = 0.1
 # In captions of plots.
 _BAND = "; the band holds the middle 80 %"
 _GPU = "phases and calls on the host, below them the GPU work that they started. Gaps in a GPU's row are idle time"
@@ -71,6 +66,7 @@ def report_document(report: Report, graphs: Sequence[Section] = (), **data: Any)
     return Document(
         f"molprof report: {path_text(report.trace.path)}",
         (
+            *_known(overview(report)),
             *certificate_sections(report),
             *unrecorded_sections(reports),
             plots_section(reports),
@@ -84,6 +80,7 @@ def report_document(report: Report, graphs: Sequence[Section] = (), **data: Any)
         warnings=warnings(reports),
         summary=report_verdict(report),
         screen=(
+            *_known(overview(report)),
             best_findings(report),
             *graphs[:1],
             main_figures(report),
@@ -91,6 +88,10 @@ def report_document(report: Report, graphs: Sequence[Section] = (), **data: Any)
             next_commands(report),
         ),
     )
+
+
+def _known(section: Section) -> tuple[Section, ...]:
+    return (section,) if section.table is not None and section.table.rows else ()
 
 
 def plots_section(reports: Reports) -> Section:
@@ -358,83 +359,3 @@ def _drift(report: Report) -> Iterator[str]:
             f"{counted(drift.too_short_blocks, 'block')} too short, {count_text(drift.exact_blocks)} exact, "
             f"{count_text(drift.too_long_blocks)} too long"
         )
-
-
-def report_verdict(report: Report) -> tuple[str, ...]:
-    """What one trace shows: of a run, its time and what takes most of it; of another trace, what the GPU did."""
-    if report.run is None:
-        return (*client_lines(report), _trace(report), *program_lines(report))
-    return (_run(report.run), _trace(report)) if report.trace.gpu_recorded else (_run(report.run),)
-
-
-def _run(run: Run) -> str:
-    wall = run.wall_ns
-    made = f"{counted(run.molecules, run.noun)}, {counted(run.generated_tokens, 'token')}"
-    if not run.has_answers:
-        made = f"{counted(run.steps, 'step')} whose tokens are not recorded"
-    if wall.median is None:
-        return f"{run.setup.label}: {made}; no unprofiled times are recorded.{_cut(run)}"
-    shares = sorted(((phase.wall_ns or 0, name) for name, phase in run.phases.items()), reverse=True)
-    largest = "".join(
-        f", {name} takes {percent_text(per(ns, wall.median))}{_waiting(run.phases[name])}"
-        for ns, name in shares[:2]
-        if ns
-    )
-    times = "the only timed pass" if wall.repeats == 1 else f"median of {wall.repeats} timed passes"
-    times = program_times(run) or times
-    whole, per_what = (run.generated_tokens, "token") if run.has_answers else (run.steps, "step")
-    each = f"{time_text(per(wall.median, whole))} per {per_what}"
-    tail = f"; {largest.removeprefix(', ')}" if largest else ""
-    return f"{run.setup.label}: {made} in {time_text(wall.median)} ({times}), {each}{tail}.{_cut(run)}"
-
-
-def _cut(run: Run) -> str:
-    """Answers that the token limit ended: their tokens and times are not of whole ones."""
-    if not run.cut_answers:
-        return ""
-    number = "All" if run.cut_answers == run.molecules else f"{count_text(run.cut_answers)} of"
-    answers = f"{number} {run.molecules:,} answers" if run.molecules > 1 else "The answer"
-    return f" {answers} stopped at the token limit of {count_text(run.setup.max_new_tokens)}."
-
-
-def _waiting(phase: PhaseFigures) -> str:
-    """A phase that waits for the GPU's work of other phases is not what takes the time."""
-    ratio = per(phase.sync_ns, phase.host_ns) or 0.0
-    return f" ({percent_text(ratio)} of it in host syncs)" if ratio >= _LEAST_WAITING_RATIO else ""
-
-
-def _trace(report: Report) -> str:
-    counts, devices, label = report.counts, report.devices.values(), report_label(report)
-    span_ns = sum(device.span_ns for device in devices)
-    busy_ns = sum(device.busy_ns for device in devices)
-    if not report.trace.gpu_recorded:
-        if unread := report.doubts_on(["gpu_work"]):
-            return f"No GPU calls and no GPU work were read of {label}: {unread[0].reason}."
-        return f"{label} holds no GPU calls and no GPU work."
-    if not devices or not busy_ns:
-        launches = f"{counted(counts.launches, 'launch', 'es')}, {counted(counts.kernels, 'kernel')}"
-        if counts.graph_launches:
-            launches = f"{counted(counts.graph_launches, 'graph launch', 'es')}, {launches}"
-    if not devices:
-        return f"{label} recorded {launches}, but no GPU work."
-    if not busy_ns:
-        return f"{label} recorded {launches}; how long the GPU's work took is not recorded."
-    if (reason := lost_times(report)) is not None:
-        recorded = (
-            f"{counted(counts.launches + counts.graph_launches, 'launch', 'es')}, {counted(counts.kernels, 'kernel')}"
-        )
-        return f"{label} recorded {recorded}; how long the GPU was busy is not to be had: {reason}."
-    gpus = f"{len(devices)} GPUs together were" if len(devices) > 1 else "the GPU was"
-    busy = f"busy for {busy_text(report, busy_ns, span_ns)} of {time_text(span_ns)}, first work to last"
-    return f"{label}: {odd_steps(report)}{gpus} {busy}{_largest_class(report)}{largest_cause(report)}."
-
-
-def _largest_class(report: Report) -> str:
-    rows = report.table("kernel_classes").to_json()
-    if not rows:
-        return ""
-    row = rows[0]
-    ratio = row["time_ratio"]
-    if not isinstance(ratio, float):
-        return f"; largest kernel class: {row['class']}"
-    return f"; {percent_text(ratio)} of GPU time is {row['class']}"

@@ -9,14 +9,14 @@ import numpy as np
 
 from molprof.analysis.facts import gaps, syncs
 from molprof.analysis.facts.gaps import NONE, Array
-from molprof.analysis.facts.intervals import Coverage, distinct_of, shared
+from molprof.analysis.facts.intervals import Coverage, distinct_of, ends_before, shared
 from molprof.analysis.facts.memory import MemoryFacts
 from molprof.analysis.facts.nesting import Nesting
 from molprof.analysis.facts.phases import Phases, innermost
 from molprof.analysis.facts.recording import recorded_spans
 from molprof.analysis.facts.slices import COMPILED, DATA, DRIVER, OPERATOR, RECORDED, RUNTIME
 from molprof.analysis.facts.source import Lanes, looked_up
-from molprof.analysis.facts.step_lanes import lanes_of
+from molprof.analysis.facts.steps import Marks, Steps, busy_marks, lanes_of, steps_of, whole_steps
 
 if TYPE_CHECKING:
     pass
@@ -28,10 +28,16 @@ ORDER BY id
 """
 # Names of the phases in which masks of constrained decoding are made.
 _MASK_PHASES = ("mask_", "grammar_")
+# And of those in which logits processors run, of any program.
+_PROCESSOR_PHASES = "processor"
+_STEP_MARKS = """
+SELECT id, rank, form, source IN ('vllm', 'sglang') AS of_engine, upid, tid, ts, ts + dur AS ts_end
+FROM molprof_step_mark
+ORDER BY id
+"""
 # Operators are counted where no GPU calls are recorded, and in a captured run.
 _IS_CAPTURED = "SELECT EXISTS(SELECT 1 FROM molprof_annotation WHERE source = 'molprof')"
 _DEPTHS = "SELECT depth FROM slice WHERE category = 'cpu_op' ORDER BY id"
-_STEPS = "SELECT id, ts, ts + dur AS ts_end, upid, tid FROM molprof_any_step"
 
 
 class Facts(MemoryFacts):
@@ -122,7 +128,7 @@ class Facts(MemoryFacts):
         """All phases."""
         columns = self._phase_columns
         ids, ts, ts_end = (columns[name].astype(np.int64) for name in ("id", "ts", "ts_end"))
-        numbers = {place: number for number, place in enumerate(self._phase_places)}
+        numbers = {place: number for number, place in enumerate(self.phase_places)}
         places = zip(columns["upid"].tolist(), columns["tid"].tolist(), strict=True)
         return Phases(ids, np.array([numbers[place] for place in places], dtype=np.int64), ts, ts_end)
 
@@ -136,22 +142,56 @@ class Facts(MemoryFacts):
         return self._read(_PHASES, "marked_phases")
 
     @cached_property
-    def _phase_places(self) -> list[tuple[int | None, int | None]]:
+    def phase_places(self) -> list[tuple[int | None, int | None]]:
         """Process and thread number of the threads with phases, in order."""
         places = set(zip(self._phase_columns["upid"].tolist(), self._phase_columns["tid"].tolist(), strict=True))
         return sorted(places, key=lambda place: [-1 if number is None else number for number in place])
 
     @cached_property
+    def steps(self) -> Steps:
+        """The steps, by what marks them (queries/step_marks.sql)."""
+        rows = self.rows(_STEP_MARKS, "step_marks")
+        rank = min((row[1] for row in rows), default=NONE)
+        rows = [row for row in rows if row[1] == rank]
+        forms, phases = {row[2] for row in rows}, self.phases
+        threads = {place: number for number, place in enumerate(self.phase_places)}
+        for row in rows:
+            threads.setdefault(row[4:6], len(threads))
+        ids, ranks, ts, ts_end = (np.array([row[place] for row in rows], dtype=np.int64) for place in (0, 1, 6, 7))
+        thread = np.array([threads[row[4:6]] for row in rows], dtype=np.int64)
+        marks = Marks(ids, ranks, np.array([row[2] == "loop" for row in rows], dtype=bool), thread, ts, ts_end)
+        if "function" in forms:
+            # A call with nothing to run is no step: it launches nothing, or, where nothing is, runs no operators.
+            launches = np.append(self.launches, self.graph_launches)
+            slices = self.calls.id[launches] if len(launches) else self.slices.of(OPERATOR)
+            process = np.array([NONE if row[4] is None else row[4] for row in rows], dtype=np.int64)
+            of = self.processes(self.slices.track[slices])
+            marks = marks.some(busy_marks(process, marks, of, self.slices.ts[slices]))
+        steps = steps_of(marks)
+        ts, ts_end, is_whole = steps.ts, steps.ts_end, np.ones(len(steps.id), dtype=bool)
+        if "loop" not in forms and any(row[3] for row in rows):
+            zeros = np.zeros(len(phases.id), dtype=np.int64)
+            spans = Marks(phases.id, zeros, zeros, phases.thread, phases.ts, phases.ts_end)
+            names = self.phase_names
+            is_schedule = np.array([names[number] == "schedule" for number in phases.id.tolist()], dtype=bool)
+            ts, ts_end, is_whole = whole_steps(steps, spans.some(is_schedule), spans)
+        order = np.argsort(steps.id)
+        places = list(threads)
+        times = steps.id[order], ts[order], ts_end[order]
+        lanes = lanes_of(*times, [places[number] for number in steps.thread[order].tolist()])
+        return Steps(*times, is_whole[order], rank, lanes, "function" in forms)
+
+    @cached_property
     def step_lanes(self) -> Lanes:
-        """The time of each step: up to its end or the start of the next, of its thread or process."""
-        return lanes_of(self.rows(_STEPS, "steps"))
+        """The time of each step, in order of their slices."""
+        return self.steps.lanes
 
     @cached_property
     def phase_lanes(self) -> Lanes:
         """The innermost phase of threads at each moment, in order of thread and start."""
         lanes = self.innermost_phases
         rows = zip(*(column.tolist() for column in (lanes.id, lanes.ts, lanes.ts_end, lanes.thread)), strict=True)
-        return [(*row, *self._phase_places[thread]) for *row, thread in rows]
+        return [(*row, *self.phase_places[thread]) for *row, thread in rows]
 
     @cached_property
     def innermost_phases(self) -> Phases:
@@ -200,6 +240,24 @@ class Facts(MemoryFacts):
         calls = np.append((track[1:] == track[:-1]) & (depth[1:] > depth[:-1]), False)
         calls[:-1] &= ts[1:] < np.maximum(ts_end, ts + 1)[:-1]
         return np.sort(ids[order[~calls]])
+
+    def outermost_operators(self, leaves: Array) -> Array:
+        """Return the outermost operator around each of some operators, itself where none is."""
+        ids = self.slices.of(OPERATOR)
+        if not len(leaves):
+            return leaves
+        ts, ts_end, track = self.slices.ts[ids], self.slices.ts_end[ids], self.slices.track[ids]
+        depth = self.numbers(_DEPTHS, None)[0]
+        order = np.lexsort((ids, depth, ts, track))
+        ids, track = ids[order], track[order]
+        # The engine nests slices of no length in those of their moment.
+        around = ends_before(track, ts[order], np.maximum(ts_end, ts + 1)[order])
+        is_top = (around == NONE) | (ts[order] >= np.maximum(ts_end, ts + 1)[order][around])
+        top = np.maximum.accumulate(np.where(is_top, np.arange(len(ids)), 0))
+        by_id = np.argsort(ids)
+        place = by_id[np.searchsorted(ids[by_id], leaves)]
+        found: Array = ids[top[place]]
+        return found
 
     @cached_property
     def counts_operators(self) -> bool:
@@ -290,8 +348,26 @@ class Facts(MemoryFacts):
     @cached_property
     def _masks(self) -> tuple[Array, Array, Array]:
         """Track, start and end of the time in which threads are in masks of constrained decoding."""
-        masks = {number for number, name in self.phase_names.items() if name.startswith(_MASK_PHASES)}
-        rows = [row for row in self.phase_lanes if row[0] in masks]
+        return self._time_in(_MASK_PHASES)
+
+    def _time_in(self, beginnings: str | tuple[str, ...]) -> tuple[Array, Array, Array]:
+        """Track, start and end of the time in which threads are in phases whose names begin so."""
+        phases = {number for number, name in self.phase_names.items() if name.startswith(beginnings)}
+        rows = [row for row in self.phase_lanes if row[0] in phases]
         tracks = np.array([self._threads.get(row[3:], NONE) for row in rows], dtype=np.int64)
         starts, ends = (np.array([row[place] for row in rows], dtype=np.int64) for place in (1, 2))
         return tracks, starts, ends
+
+    @cached_property
+    def in_processors(self) -> Array:
+        """How long of each idle time nothing is queued while the CPU runs a logits processor, and does not wait, ns."""
+        lanes, calls, syncs = self._time_in(_PROCESSOR_PHASES), self.calls, self.syncs
+        found = np.zeros(len(self.idle.ts), dtype=np.int64)
+        if not len(lanes[0]):
+            return found
+        lane, _, starts, ends = shared(lanes, (calls.own_track[syncs], calls.ts[syncs], calls.ts_end[syncs]))
+        waits = Coverage(lanes[0][lane], starts, ends)
+        own = gaps.until_own(self.windows, self.waited)
+        windows = own.track, own.ts, own.ts_end
+        np.add.at(found, own.idle, Coverage(*lanes).covered(*windows) - waits.covered(*windows))
+        return found

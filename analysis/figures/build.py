@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
 from typing import Any
 
 from msgspec import UNSET, convert
@@ -14,25 +13,22 @@ from molprof.analysis.figures.catalog import TABLES
 from molprof.analysis.figures.model import (
     ALL,
     SCHEMA,
-    SLOTS,
     STACK_CATEGORY,
     Counts,
     DeviceTime,
     Group,
-    Interval,
-    IntervalTotal,
     MemoryOperation,
     Report,
     Sum,
     Table,
     TraceFigures,
-    TypicalStep,
     agree,
 )
 from molprof.analysis.figures.program import read_program
 from molprof.analysis.figures.requests import read_served
 from molprof.analysis.figures.run import read_run
 from molprof.analysis.figures.run_model import Run
+from molprof.analysis.figures.typical_step import read_typical_step
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.load import MANIFEST_HINT
 from molprof.analysis.trace_processor import TraceProcessor
@@ -53,22 +49,6 @@ _LAUNCHES = Query(
     "launches",
     "SELECT launches, graph_launches, kernels, kernel_time_ns, kernel_names, launches_without_gpu_work,"
     " kernels_with_call, kernels_without_call FROM molprof_launch_count",
-)
-_STEP = Query("typical_step", "SELECT name, source, kind, steps, dur AS dur_ns FROM molprof_typical_step")
-_TOTALS = Query(
-    "typical_step",
-    "SELECT kind, lane, class, COUNT() AS count, SUM(dur) AS time_ns FROM molprof_step_interval"
-    " GROUP BY kind, lane, class ORDER BY kind, lane, time_ns DESC, class",
-)
-_INTERVALS = Query(
-    "typical_step",
-    "SELECT kind, lane, name, class, start_ns, dur_ns, count, own"
-    f" FROM _molprof_step_interval_in_slots!({SLOTS}) ORDER BY start_ns, id",
-)
-_STEP_TIMES = Query(
-    "step_times",
-    "SELECT fact.time_ns FROM molprof_step_time AS fact JOIN molprof_any_step AS step ON step.id = fact.step_id"
-    " WHERE step.kind IS 'decode' OR NOT EXISTS(SELECT 1 FROM molprof_any_step WHERE kind = 'decode')",
 )
 # What is counted in two ways, or by the manifest too.
 _SUMS = Query(
@@ -192,18 +172,6 @@ def refuse_ambiguous(engine: TraceProcessor, path: str) -> None:
             hint="read the separate traces with molprof ranks, or merge them with process numbers that begin with the"
             " rank, such as rank3_1234",
         )
-
-
-def read_typical_step(engine: TraceProcessor) -> TypicalStep | None:
-    """The step of median duration; None in a trace without annotated steps."""
-    if not (steps := query_rows(engine, _STEP)[1]):
-        return None
-    totals = tuple(IntervalTotal(*row) for row in query_rows(engine, _TOTALS)[1])
-    # SQL has 0 and 1 for `own`.
-    intervals = tuple(replace(Interval(*row), own=bool(row[-1])) for row in query_rows(engine, _INTERVALS)[1])
-    name, source, kind, count, dur_ns = steps[0]
-    times = [time_ns for (time_ns,) in query_rows(engine, _STEP_TIMES)[1]]
-    return TypicalStep(name, source, kind, count, dur_ns, totals, intervals, median(times))
 
 
 def _checks(

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType, field, json, to_builtins
 
+from molprof.analysis.figures.bottleneck import Bottleneck
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.reader import long_names_text
 from molprof.common.notebook import in_frame
@@ -371,6 +372,7 @@ class Report(Struct, frozen=True):
     certificate: Certificate | None = None  # None in a stored report of an older molprof
     given: Given = Given()
     served: Served | UnsetType = UNSET  # only of a server that molprof was attached to
+    bottleneck: Bottleneck | None = None  # None where no time is recorded, and in a stored report of an older molprof
 
     def _repr_html_(self) -> str | None:
         return in_frame(self)

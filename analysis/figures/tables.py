@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import groupby
 from math import fsum
 from operator import itemgetter
-from statistics import median_low
+from statistics import median, median_low
 from typing import Any
 
 from msgspec.structs import replace
@@ -57,6 +57,39 @@ STEPS = TableQuery(
     " FROM molprof_step_launch_summary ORDER BY steps = 0, source, kind",
     "step_launches",
 )
+# Times of steps on the host, and of their GPU work.
+_MEASURES = ("host", "gpu")
+# A first step is unlike the rest beyond their longest or shortest by this factor, where there are so many.
+_UNLIKE, _LEAST_STEPS = 1.25, 3
+
+
+def _step_lengths(table: Table) -> Table:
+    """A row for each kind of step, and for its time on the host and on the GPU."""
+    times: dict[tuple[Any, ...], list[int]] = {}
+    for row in table.to_json():
+        for measure in _MEASURES:
+            if row[f"{measure}_ns"] is not None:
+                times.setdefault((row["kind"], row["is_inferred"], measure), []).append(row[f"{measure}_ns"])
+    rows = tuple(
+        (*key, len(found), median(found), min(found), max(found), found[0], int(_is_unlike(found)))
+        for key, found in times.items()
+    )
+    return replace(
+        table,
+        columns=(
+            "kind", "is_inferred", "measure", "steps", "median_ns", "shortest_ns", "longest_ns", "first_ns",
+            "first_is_unlike",
+        ),
+        rows=rows,
+    )  # fmt: skip
+
+
+def _is_unlike(times: list[int]) -> bool:
+    """Whether the first time is far from all others."""
+    first, *rest = times
+    return len(times) >= _LEAST_STEPS and (first > _UNLIKE * max(rest) or _UNLIKE * first < min(rest))
+
+
 _SMALL = (
     "SELECT category, name, count, time_ns, 1.0 * time_ns / count AS mean_ns FROM molprof_{}_total"
     " WHERE 1.0 * time_ns / count < 100000 AND count > 1000"
@@ -71,6 +104,17 @@ TABLES = (
         " GROUP BY source, kind ORDER BY source, kind",
         "steps",
         optional=True,
+    ),
+    TableQuery(
+        "step_lengths",
+        "",
+        "INCLUDE PERFETTO MODULE molprof.steps;\n"
+        "SELECT step.kind, step.kind_is_inferred AS is_inferred, step.dur AS host_ns, work.gpu_span_ns AS gpu_ns"
+        " FROM molprof_any_step AS step JOIN molprof_step_launch AS work ON work.step_id = step.id"
+        " WHERE step.kind IS NOT 'idle' ORDER BY step.ts, step.id",
+        "step_launches",
+        optional=True,
+        made=_step_lengths,
     ),
     TableQuery(
         "step_latency",
@@ -236,6 +280,14 @@ TABLES = (
         "CPU operators by self time",
         "SELECT name, count, own_ns, time_ns FROM molprof_top_cpu_operation ORDER BY own_ns DESC, name LIMIT 30",
         "cpu_operations",
+    ),
+    TableQuery(
+        "operator_time",
+        "",
+        "SELECT * FROM (SELECT SUM(count) AS count, SUM(own_ns) AS time_ns FROM molprof_top_cpu_operation)"
+        " WHERE count > 0",
+        "cpu_operations",
+        optional=True,
     ),
     TableQuery(
         "small_operations",

@@ -5,16 +5,18 @@ from __future__ import annotations
 from importlib import import_module
 
 from molprof.analysis.figures.model import Finding
+from molprof.analysis.findings.bottleneck import bottleneck_of
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.rule import Found, Rule
 
-__all__ = ["RULES", "Known", "find_all"]
+__all__ = ["RULES", "Known", "bottleneck_of", "find_all"]
 
 # In the order of findings of equal gain.
 _SUBJECTS = (
     "engine",
     "masks",
     "idle",
+    "bottleneck",
     "attention",
     "kernels",
     "products",

@@ -9,12 +9,12 @@ import numpy as np
 
 from molprof.analysis.facts import gaps
 from molprof.analysis.facts.intervals import overlaps
-from molprof.analysis.figures.model import IDLE_CAUSES, place_text
+from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.findings.around import of_calls, of_drained_gaps, of_gaps, of_idle_time
 from molprof.analysis.findings.cold import SPECIALIZED_FIX, first_calls, specializations
 from molprof.analysis.findings.device import copies_pinned, platform
 from molprof.analysis.findings.known import HOST_CAUSES, Known
-from molprof.analysis.findings.places import layers_text, location, main_idle, path_text, placed
+from molprof.analysis.findings.places import layers_text, location, path_text, placed
 from molprof.analysis.findings.rule import LEAST_GAIN, Found, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, time_text
@@ -399,36 +399,4 @@ def pauses(known: Known) -> Found | None:
         f"{counted(count, 'pause')} of {time_text(time_ns / count)} on average, {time_text(time_ns)} in all",
         {"pauses": count, "idle_ns": time_ns},
         known.gain(scope.idle_part(time_ns), "pauses below 5 µs"),
-    )
-
-
-@rule(
-    id="limits",
-    title="What sets the time",
-    fix="Nothing: this is what every gain is measured against.",
-    explanation="A faster part gains at most its own share.",
-    query="idle_causes",
-    needs=("gpu",),
-    rests_on=("gpu_idle", "gpu_time"),
-    note=True,
-)
-def limits(known: Known) -> Found | None:
-    """Fires where GPU times are recorded."""
-    if not (scope := known.scope).busy_ns:  # how long the work took is not recorded
-        return None
-    steps = sum(int(row["steps"] or 0) for row in known.report.table("steps").to_json() if row["source"] != "(outside)")
-    each, where = "", None
-    if steps > 1 and (most := known.limits_of_steps):
-        said = (f"{name} ({counted(count, 'step')})" for name, count in most.items())
-        each = f"; what takes most of a step: {', '.join(said)}"
-    idle_ns = sum(part.time_ns for part in known.idle)
-    if idle_ns >= _LEAST_IDLE * scope.recorded_ns * scope.devices and (found := main_idle(known)):
-        cause, where = found
-        if where is not None:
-            each += f"; {IDLE_CAUSES[cause]}: {place_text(where.name, where.ratio)}"
-    return Found(
-        f"{known.limits}{'' if scope.run is None else f' of {scope.recorded_text}'}{each}",
-        {f"{name}_ns": value for name, value in known.split.items()},
-        place=None if where is None else where.name,
-        place_ratio=None if where is None else where.ratio,
     )

@@ -387,13 +387,6 @@ class Known:
         known["outside"] = scope.recorded_ns * scope.devices - sum(known.values())
         return {name: time_ns for name, time_ns in known.items() if time_ns or name not in ("masks", "data", "unknown")}
 
-    @cached_property
-    def limits(self) -> str:
-        """The same in words, the largest first: what is on the critical path for how much of the time."""
-        whole = sum(self.split.values())
-        shares = sorted(((value / whole, name) for name, value in self.split.items() if value > 0), reverse=True)
-        return ", ".join(f"{_LIMITS[name]} {percent_text(share)}" for share, name in shares if share >= 0.001)
-
     @property
     def limits_of_steps(self) -> dict[str, int]:
         """Number of steps by what took most of the time of their work and of the gaps before it, the most first."""

@@ -82,14 +82,14 @@ def _cut(value: Any) -> Any:
 
 
 def _report(trace: str, select: str, limit: int) -> dict[str, Any]:
-    from molprof.analysis.documents.report import report_verdict
+    from molprof.analysis.documents.headline import overview_lines, report_verdict
 
     report = _load(trace)
     figures = [figure for figure in _selected(FIGURES, select) if figure.value(report) is not None or select]
     counted = to_builtins(report.trace)
     data: dict[str, Any] = {
         "trace": {name: counted[name] for name in ("path", "bytes", "events_by_category", "lost_events", "complete")},
-        "verdict": list(report_verdict(report)),
+        "verdict": [*report_verdict(report), *overview_lines(report)],
         "certificate": _certificate(report),
         "broken_checks": [check.text for check in report.checks if not check.holds],
     }

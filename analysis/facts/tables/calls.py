@@ -13,6 +13,7 @@ from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.places import Place, Places, summed
 from molprof.analysis.facts.slices import DRIVER, INSTANT, OPERATOR, RUNTIME
 from molprof.analysis.facts.source import Lanes
+from molprof.analysis.facts.steps import are_prefills
 from molprof.analysis.facts.tables.table import Column, FactTable, ids, known, names, transposed
 
 
@@ -82,9 +83,11 @@ def _step_runs(facts: Facts) -> Sequence[Column]:
 
 
 def _operator_steps(facts: Facts) -> Sequence[Column]:
-    ids = facts.leaf_operators if not len(facts.calls.id) and facts.step_lanes else np.empty(0, dtype=np.int64)
-    steps = facts.placed(ids, facts.step_lanes)
-    return ids[steps != NONE], steps[steps != NONE]
+    """The leaf operators in steps, with the outermost operator around each, where no GPU calls are recorded."""
+    leaves = facts.leaf_operators if not len(facts.calls.id) and facts.step_lanes else np.empty(0, dtype=np.int64)
+    steps = facts.placed(leaves, facts.step_lanes)
+    leaves, steps = leaves[steps != NONE], steps[steps != NONE]
+    return leaves, steps, facts.outermost_operators(leaves)
 
 
 def _slice_runs(facts: Facts, lanes: Lanes) -> Sequence[Column]:
@@ -101,8 +104,44 @@ def _runs(numbers: Array, groups: Array) -> Sequence[Column]:
     return groups[edges][some], numbers[edges][some], numbers[last][some]
 
 
+def _steps(facts: Facts) -> Sequence[Column]:
+    steps = facts.steps
+    times = steps.id, steps.ts, steps.ts_end - steps.ts, steps.is_whole.astype(np.int64)
+    return *times, np.full(len(steps.id), steps.rank), _kinds(facts)
+
+
+def _kinds(facts: Facts) -> list[str | None]:
+    """Prefill or decode for steps that functions mark, as far as their lengths tell; None for all others.
+
+    The length is the time of the GPU work that a step launched, where any is recorded: a stall of the host does not
+    make a decode step longer.
+    """
+    steps, work = facts.steps, facts.work
+    lengths = steps.ts_end - steps.ts
+    if steps.by_function and len(work.id):
+        step = np.append(facts.call_steps, NONE)[work.call]
+        some = step != NONE
+        lengths = summed(np.searchsorted(steps.id, step[some]), (work.ts_end - work.ts)[some], len(steps.id))
+    found = are_prefills(lengths) if steps.by_function else None
+    if found is None:
+        return [None] * len(steps.id)
+    return ["prefill" if is_prefill else "decode" for is_prefill in found.tolist()]
+
+
+def _step_spans(facts: Facts) -> Sequence[Column]:
+    """The first start and the last end of the GPU work that each step launched, where there is any."""
+    work = facts.work
+    step = np.append(facts.call_steps, NONE)[work.call]
+    some = np.flatnonzero(step != NONE)
+    steps, which = np.unique(step[some], return_inverse=True)
+    first, last = np.full(len(steps), np.iinfo(np.int64).max), np.zeros(len(steps), dtype=np.int64)
+    np.minimum.at(first, which, work.ts[some])
+    np.maximum.at(last, which, work.ts_end[some])
+    return steps, first, last
+
+
 def _step_sums(facts: Facts) -> Sequence[Column]:
-    steps = [row[0] for row in facts.rows("SELECT id FROM molprof_any_step", "steps")]
+    steps = facts.steps.id.tolist()
     is_counted = not len(facts.calls.id)
     return _call_sums(facts, facts.call_steps, facts.step_lanes, is_counted, [*steps, NONE] if steps else [])
 
@@ -176,10 +215,23 @@ TABLES = {
         ),
         _idle_places,
     ),
+    "step": FactTable(
+        (
+            "id JOINID(slice.id)", "ts TIMESTAMP", "dur DURATION", "is_whole LONG", "rank LONG", "kind STRING",
+        ),
+        _steps,
+    ),
+    "step_lane": FactTable(
+        ("id JOINID(slice.id)", "ts TIMESTAMP", "ts_end TIMESTAMP", "upid JOINID(process.id)", "tid LONG"),
+        lambda facts: transposed(facts.step_lanes, 5),
+    ),
+    "step_span": FactTable(("step_id JOINID(slice.id)", "ts TIMESTAMP", "ts_end TIMESTAMP"), _step_spans),
     "step_run": FactTable(
         ("step_id JOINID(slice.id)", "first_id JOINID(slice.id)", "last_id JOINID(slice.id)"), _step_runs
     ),
-    "operator_step": FactTable(("id JOINID(slice.id)", "step_id JOINID(slice.id)"), _operator_steps),
+    "operator_step": FactTable(
+        ("id JOINID(slice.id)", "step_id JOINID(slice.id)", "top_id JOINID(slice.id)"), _operator_steps
+    ),
     "leaf_operator": FactTable(("id JOINID(slice.id)",), lambda facts: [facts.leaf_operators]),
     "phase_run": FactTable(
         ("phase_id JOINID(slice.id)", "first_id JOINID(slice.id)", "last_id JOINID(slice.id)"),

@@ -80,10 +80,6 @@ def _shared_numbers(facts: Facts) -> Sequence[Column]:
     )
 
 
-def _step_lanes(facts: Facts) -> Sequence[Column]:
-    return transposed(facts.step_lanes, 5)
-
-
 _TOTAL = ("count LONG", "time_ns DURATION")
 TABLES = {
     "repeated_call": FactTable(("id JOINID(slice.id)",), lambda facts: [facts.repeated_calls]),
@@ -106,8 +102,5 @@ TABLES = {
     "host_sync": FactTable(("id JOINID(slice.id)",), lambda facts: [facts.calls.id[facts.syncs]]),
     "host_total": FactTable(
         ("category STRING", "name STRING", *_TOTAL), lambda facts: transposed(facts.host_totals, 4)
-    ),
-    "step_lane": FactTable(
-        ("id JOINID(slice.id)", "ts TIMESTAMP", "ts_end TIMESTAMP", "upid JOINID(process.id)", "tid LONG"), _step_lanes
     ),
 }  # fmt: skip

@@ -1,0 +1,52 @@
+"""What bounds the time of a trace, and the parts of the time, as reports hold and show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from molprof.common.values import percent_text
+
+# Parts of the time, as people read them, and the verdict that each speaks for; ends speak for none.
+PARTS: Mapping[str, tuple[str, str | None]] = {
+    "gpu": ("GPU work", "gpu"),
+    "communication": ("exposed communication", "communication"),
+    "launch": ("waiting for launches", "launch"),
+    "input": ("waiting for the data loader", "input"),
+    "constraint": ("waiting for masks and logits processors", "constraint"),
+    "host": ("waiting for other CPU work", "host"),
+    "sync": ("host syncs", "host"),
+    "stream": ("waiting for another stream", "wait"),
+    "wait": ("queued work that does not start", "wait"),
+    "pauses": ("pauses below 5 µs", "gpu"),
+    "ends": ("outside the first and last GPU work", None),
+}
+# Less is not worth a word.
+_LEAST_REST = 0.001
+
+
+class Bottleneck(Struct, frozen=True):
+    """What bounds the time; analysis/findings/bottleneck.py defines it."""
+
+    # gpu, communication, launch, input, constraint, host or wait; None where the trace does not tell
+    bound: str | None
+    ratio: float | None  # share of the time
+    of: str  # what that is a share of, in words: recorded span, or unprofiled wall time
+    of_ns: int
+    parts: dict[str, int]  # what the time of all devices together went to, ns; empty where no GPU work is recorded
+    # The main cause of idle time between work, where most of that time is, and its share; None where not recorded.
+    idle_cause: str | None = None
+    idle_place: str | None = None
+    idle_place_ratio: float | None = None
+
+
+def parts_text(parts: Mapping[str, int], least: float = 0.001) -> str:
+    """Parts of the time in words, the largest first; those below a share together, if that much is left to tell."""
+    whole = sum(parts.values())
+    shares = sorted(((value / whole, name) for name, value in parts.items() if value > 0), reverse=True)
+    texts = [f"{PARTS[name][0]} {percent_text(share)}" for share, name in shares if share >= least]
+    rest = sum(share for share, _ in shares if share < least)
+    if rest >= _LEAST_REST:
+        texts.append(f"all else {percent_text(rest)}")
+    return ", ".join(texts)
