@@ -118,6 +118,8 @@ class PlainLinks:
     def __init__(self, engine: TraceProcessor) -> None:
         self.engine = engine
         rows = ask(engine, _SLICES)
+        # Work that cannot have lasted so long has a twin of its own (plain_ends.py).
+        cut = dict(ask(engine, "SELECT id, ts + dur FROM molprof_gpu_work", "gpu_work"))
         self.totals: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
         self.call_ids, self.work_ids = [], []
         self.calls: list[Call] = []
@@ -126,7 +128,7 @@ class PlainLinks:
         self.work_names: list[tuple[str, str]] = []
         for number, ts, end, category, name, upid, process, around, correlation in rows:
             name = "(no name)" if name is None else name
-            self.spans[number] = ts, end
+            self.spans[number] = ts, cut.get(number, end)
             if category in (OPERATOR, *GPU_CALLS):
                 total = self.totals[category, name]
                 total[0] += 1

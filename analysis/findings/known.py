@@ -53,8 +53,7 @@ WITH
         OR EXISTS(SELECT 1 FROM molprof_work_total WHERE name GLOB 'triton_[a-z]*_fused_*') AS fused,
       EXISTS(SELECT 1 FROM molprof_work_total WHERE name GLOB 'triton_*') AS triton
   )
-SELECT fused OR region AND triton AS compiled, region OR traced AS traced
-FROM mark
+SELECT fused OR region AND triton AS compiled, region OR traced AS traced FROM mark
 """,
 )
 _WAITS = Query("gpu_calls", "SELECT COUNT() AS waits FROM molprof_gpu_call WHERE name GLOB '*StreamWaitEvent*'")
@@ -70,8 +69,8 @@ _GPU_OF_STEPS = Query(
 _ENGINES = {"vllm": "vLLM: without enforce_eager", "sglang": "SGLang: without disable_cuda_graph"}
 _LIMITS = {
     "gpu": "GPU work", "communication": "exposed communication", "cpu": "the CPU", "masks": "masks on the CPU",
-    "data": "the data loader", "launching": "launches under way",
-    "sync": "host syncs", "pauses": "pauses below 5 µs", "queue": "queued work that does not start",
+    "data": "the data loader", "launching": "launches under way", "sync": "host syncs", "pauses": "pauses below 5 µs",
+    "queue": "queued work that does not start",
     "unknown": "waiting for what is not recorded", "outside": "outside the first and last GPU work",
 }  # fmt: skip
 
