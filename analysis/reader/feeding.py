@@ -25,6 +25,7 @@ from molprof.analysis.reader.source import ahead
 from molprof.analysis.reader.survey import Survey
 from molprof.analysis.reader.text import exact_float, plain_lines, plain_text
 from molprof.analysis.trace_processor import TraceProcessor
+from molprof.analysis.trace_processor.protocol import message
 from molprof.queries import FACT_CATEGORY
 
 # Events per piece, each with at most two texts besides the names of args that many have; the format numbers 32767.
@@ -35,9 +36,11 @@ _NAMES = frozenset(f"args.{name}" for name in NUMBERS)
 _MAX_NAME_BYTES = 32000
 _MAX_ARGS_BYTES = 8000
 _MAX_ARGS = 12
-_INITIALIZATION, _STRING, _EVENT, _KERNEL_OBJECT = 1, 2, 4, 7
+_INITIALIZATION, _STRING, _EVENT, _BLOB, _KERNEL_OBJECT = 1, 2, 4, 5, 7
 _INSTANT, _COMPLETE, _ASYNC_INSTANT = 0, 4, 6
 _PROCESS, _THREAD = 1, 2
+_PERFETTO_BLOB = 3
+_TRACE_PACKET, _PACKET_TIMESTAMP = 1, 8  # fields of Trace and TracePacket
 _INT64, _DOUBLE, _TEXT, _KOID = 3, 5, 6, 8
 # As the engine's JSON reader names an event without a name.
 NO_NAME = "[No name]"
@@ -122,7 +125,20 @@ def compact_chunks(found: Survey, places: Places) -> Iterator[bytes]:
     yield _words(_MAGIC, _INITIALIZATION | 2 << 4, 10**9)  # ticks per second
     yield _named(places, texts)
     for begin in range(0, len(found.order), _COMPACT_EVENTS):
-        yield _records(found, places, texts, found.order[begin : begin + _COMPACT_EVENTS])
+        events = found.order[begin : begin + _COMPACT_EVENTS]
+        yield _pause(int(found.starts_ns[events[0]])) + _records(found, places, texts, events)
+
+
+def _pause(ts: int) -> bytes:
+    """Return the record of an empty packet of Perfetto's own format, of which no table gets a row.
+
+    The engine merges a queue of such packets with that of the events, and frees the memory of sorted events only where
+    it goes from one queue to the other; without packets at the end, when their tables are full.
+    """
+    timestamp = message((_PACKET_TIMESTAMP, ts))
+    packet = message((_TRACE_PACKET, timestamp))
+    words = _padded(packet)
+    return _words(_BLOB | 1 + len(words) // 8 << 4 | len(packet) << 32 | _PERFETTO_BLOB << 48) + words
 
 
 def _records(found: Survey, places: Places, texts: _Texts, events: np.ndarray) -> bytes:

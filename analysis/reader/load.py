@@ -33,7 +33,7 @@ from molprof.common.process import can_copy
 # The most that the engine holds per event, with all args or without: its text while it sorts, then its rows and args.
 _EVENT_BYTES = {True: 1500, False: 420}
 # The least, seen with large traces.
-_LEAST_EVENT_BYTES = {True: 500, False: 300}
+_LEAST_EVENT_BYTES = {True: 500, False: 200}
 # Up to here the 32-bit module is used, whose memory ends at 4 GiB.
 _MAX_BYTES = 3 << 30
 _MEMORY_HINT = (

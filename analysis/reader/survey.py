@@ -20,6 +20,7 @@ from molprof.analysis.reader.events import SLICE_PHASES, STACK_CATEGORY, Id, is_
 from molprof.analysis.reader.part import Label, Part, numbered
 from molprof.analysis.reader.text import MOST_CHARACTERS, bounded, plain_text
 from molprof.common.errors import TraceError
+from molprof.common.memory import return_freed
 
 # The engine reads times as float64 microseconds, which are exact to the ns up to 2**52 ns.
 _MAX_SPAN_NS = 2**52
@@ -77,6 +78,7 @@ class Survey(Struct):
         """Frees the arrays: the engine needs their memory for the end of its reading."""
         self.starts_ns = self.durations_ns = self.order = self.correlations = _NOTHING
         self.tracks = self.lanes = self.label_of = _NOTHING
+        return_freed()
 
     def texts(self) -> Iterator[bytes]:
         """The drafts as text, freed one by one."""
@@ -167,6 +169,7 @@ def survey(
     if len(deep):
         is_host = found.has_label(label.category in _HOST_CATEGORIES for label in found.labels)
         found.deep_events = len(np.unique(deep[is_host[deep]]))
+    return_freed()  # the arrays of the parts lay between kinds, which stay
     return found
 
 
