@@ -20,7 +20,7 @@ from molprof.common.errors import NotComparableError
 def ran(*kernels: tuple[str, str, float, float], step: float | None = None) -> dict[str, Any]:
     """A trace of these kernels: operator, name, start and time, µs. Each operator begins 100 µs before its kernel."""
     events = [] if step is None else [slice_("user_annotation", "ProfilerStep#1", 0, step)]
-    for number, (operator, name, ts, dur) in enumerate(kernels):
+    for number, (operator, name, ts, dur) in enumerate(kernels, start=1):
         events += [
             slice_("cpu_op", operator, ts - 100, 1),
             slice_("cuda_runtime", "cudaLaunchKernel", ts - 99.75, 0.5, correlation=number),
@@ -117,7 +117,7 @@ def test_work_side_by_side_counts_once(tmp_path: Path) -> None:
 def test_work_of_two_steps_that_starts_together(tmp_path: Path) -> None:
     def trace(beside: float) -> dict[str, Any]:
         events = [slice_("user_annotation", f"ProfilerStep#{step}", 100 * step, 90) for step in (0, 1)]
-        for number, (called, dur, stream) in enumerate(((10, 40, 7), (110, beside, 8))):
+        for number, (called, dur, stream) in enumerate(((10, 40, 7), (110, beside, 8)), start=1):
             events.append(slice_("cuda_runtime", "cudaLaunchKernel", called, 1, correlation=number))
             events.append(work("kernel", "gemm", 120, dur, number, tid=stream))
         return {"traceEvents": events}

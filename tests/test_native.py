@@ -95,7 +95,7 @@ def test_args_are_those_of_chrome_json(tmp_path: Path) -> None:
     }  # fmt: skip
     events = [
         slice_("kernel", "k", 31, 1, 0, 7, **args),
-        slice_("cpu_op", "aten::mm", 1, 9, 99, 99, **{"External id": 4, "Input Dims": [[2, 2]]}),
+        slice_("cpu_op", "aten::relu", 1, 9, 99, 99, **{"External id": 4, "Input Dims": [[2, 2]]}),
         slice_("user_annotation", "nccl:all_reduce", 11, 9, 99, 99, **{"Input Dims": [[2048]], "Seq": 3}),
         slice_("molprof.token", "<", 21, 9, 99, 98, sequence=0, kind="free", grid=5),
     ]
@@ -108,7 +108,7 @@ def test_args_are_those_of_chrome_json(tmp_path: Path) -> None:
                 found.append(sorted(rows(engine.query(sql)), key=repr))
         assert found[0] == found[1]
         assert ("k", "args.graph node id", "args.graph node id", "int", "8589934592") in found[1]
-        assert (("aten::mm", None, None, None, None) in found[1]) == (not all_args)
+        assert (("aten::relu", None, None, None, None) in found[1]) == (not all_args)
 
 
 def test_counters_keep_names_owners_and_values(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from molprof.analysis.facts.frames import FrameFacts
 from molprof.analysis.facts.gaps import NONE, Array
-from molprof.common.errors import EngineError
+from molprof.common.errors import QueryError
 
 _EVENTS = """
 SELECT slice.id,
@@ -81,7 +81,7 @@ class MemoryFacts(FrameFacts):
 
     @cached_property
     def allocations(self) -> MemoryEvents:
-        """All memory events. Raises EngineError for text in place of a number."""
+        """All memory events. Raises QueryError for text in place of a number."""
         columns = self._read(_EVENTS, None)
         ids = columns["id"].astype(np.int64)
         ts, track = self.slices.ts[ids], self.slices.track[ids]
@@ -89,7 +89,7 @@ class MemoryFacts(FrameFacts):
         lists = {name: column.tolist() for name, column in columns.items()}
         for name in ("bytes", "address", "total_bytes", "reserved_bytes"):
             if wrong := [value for value in lists[name] if not isinstance(value, int | None)]:
-                raise EngineError(f"memory events have {wrong[0]!r} as {name.replace('_', ' ')}, which is no number")
+                raise QueryError(f"memory events have {wrong[0]!r} as {name.replace('_', ' ')}, which is no number")
         return MemoryEvents(
             ids, ts, upid, lists["device"], lists["address"], lists["bytes"], lists["total_bytes"],
             lists["reserved_bytes"],
