@@ -10,7 +10,6 @@
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-INCLUDE PERFETTO MODULE molprof.host_syncs;
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
 INCLUDE PERFETTO MODULE molprof.marked_phases;
 INCLUDE PERFETTO MODULE molprof.phases;
@@ -121,8 +120,9 @@ WITH
     WHERE call.kind IS NOT NULL
     UNION ALL
     SELECT wait.id, 'wait', NULL, wait.name, NULL, wait.ts, wait.dur, 1
-    FROM molprof_host_sync AS wait
+    FROM _molprof_fact_host_sync AS sync
     JOIN placed USING (id)
+    JOIN slice AS wait USING (id)
     UNION ALL
     SELECT id, 'operator', NULL, name, name, ts, dur, 1
     FROM _molprof_outermost_operator

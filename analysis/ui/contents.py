@@ -56,7 +56,10 @@ FROM (
 )
 WHERE known_end IS NULL OR ts >= known_end
 UNION ALL
-SELECT 1, 5, '', 'host syncs', ts, dur, name || IFNULL(' in ' || operator, ''), id, 0 FROM molprof_host_sync
+SELECT 1, 5, '', 'host syncs', slice.ts, slice.dur, slice.name || IFNULL(' in ' || sync.operator, ''), slice.id, 0
+FROM molprof_host_sync AS sync
+LEFT JOIN _molprof_fact_repeated_sync AS again ON again.copy_id = sync.id
+JOIN slice ON slice.id IN (sync.id, again.id)
 UNION ALL
 SELECT 2, 6, '', 'junk tokens', ts, dur, IFNULL(text, '') || ' (sequence ' || sequence || ')', sequence, position
 FROM molprof_token
