@@ -54,7 +54,7 @@ _FIRST = (
     ("drift_block_ratio",),
     ("busy_ratio",), ("gpu_ns_per_token", "gpu_ns_per_step", "kernel_time_ns"),
     ("kernels_per_token", "kernels_per_step", "kernels"), ("launches_per_token", "launches_per_step", "launches"),
-    ("graph_launches_per_step", "graph_launches"), ("syncs_per_step",), ("elementwise_kernels_ns",),
+    ("graph_launches_per_step", "graph_launches"), ("syncs_per_step",),
     ("leaf_operators_per_token", "leaf_operators_per_step"),
     ("junk_tokens",), ("runaway_tokens",), ("tokens_per_useful_character",), ("removed_ratio",),
     ("masking_operators",), ("peak_memory_bytes",),
