@@ -177,7 +177,10 @@ def main_figures(report: Report) -> Section:
         reason, *others = dict.fromkeys(doubt.reason for doubt in certificate.doubts) or [""]
         more = f", and {counted(len(others), 'other reason')}" if others else ""
         rows.append(("Certificate", f"{groups} ({reason}{more})" if groups else _exact(report)))
-    return Section("Figures", table=pairs(rows))
+    # The screen has room for findings first; how exact all is goes last.
+    work = [number for number, (name, _) in enumerate(rows) if name == "Work"]
+    certified = [number for number, (name, _) in enumerate(rows) if name == "Certificate"]
+    return Section("Figures", table=replace(pairs(rows), later=((tuple(work),), (), (tuple(certified),))))
 
 
 def _summed(figure: Figure, report: Report) -> str:

@@ -18,6 +18,8 @@ from molprof.common.values import percent_text, time_text
 _BEST, _NOTES, _ROOMY = 5, 2, 3
 # Of the findings, those that stay while evidence of any is left out.
 _FIRST = 3
+# A later one with less to gain goes before their fixes do.
+_LITTLE = 0.02
 # A note about so much of the time stays too.
 _LARGE = 0.1
 # Characters of evidence there.
@@ -58,20 +60,20 @@ def best_findings(report: Report) -> Section:
     spare = (
         *last_rows(len(rows) + len(notes), len(rows) + len(large)),
         *reversed([group for pair in zip(evidence[_FIRST:], fixes[_FIRST:], strict=True) for group in pair]),
+        *reversed(parts[_FIRST:]),
         *reversed(evidence[1:_FIRST]),
-        *reversed(whole[_FIRST:]),
-        *reversed(fixes[1:_FIRST]),
-        *reversed(parts[1:_FIRST]),
-        *fixes[:1],
-        *evidence[:1],
-        *reversed(whole[1:]),
     )
+    led = (*reversed(parts[1:_FIRST]), *fixes[:1], *evidence[:1], *parts[:1])
+    little = [
+        whole[place] for place, item in enumerate(worth) if place >= _FIRST and (item.gain_ratio or 1.0) < _LITTLE
+    ]
+    later = ((*reversed(little), *reversed(fixes[1:_FIRST])), led, (), tuple(reversed(whole[1:])))
     rows += [("note", f"{item.title}: {_first_clauses(item.evidence)}") for item in notes]
     of = next((f" (gain: share of the {_time(item.gain)})" for item in worth if item.gain is not None), "")
     recorded = report.run is not None or report.trace.gpu_recorded or report.table("step_latency").rows
     nothing = "Nothing worth doing was found." if recorded else "Nothing was found: most rules need GPU work or steps."
     none = () if worth else (nothing,)
-    return Section(f"Findings{of}", none, replace(pairs(rows), spare=spare, links=links), link=_ALL)
+    return Section(f"Findings{of}", none, replace(pairs(rows), spare=spare, later=later, links=links), link=_ALL)
 
 
 def warnings_found(report: Report) -> Iterator[str]:

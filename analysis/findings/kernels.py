@@ -265,7 +265,7 @@ def _waiting(known: Known, all_ns: int) -> tuple[int, str]:
     number, slow_ns = int(slow.sum()), int(times[slow].sum())
     return waiting_ns, (
         f"; {count_text(number)} take{'s' if number == 1 else ''} {time_text(slow_ns)}, others as large "
-        f"{time_text(usual_ns)} each, so most is waiting"
+        f"{time_text(usual_ns)} each: most of it moves no data"
     )
 
 
