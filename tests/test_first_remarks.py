@@ -222,3 +222,36 @@ def test_the_first_findings_keep_their_evidence_before_others_have_a_line(tmp_pa
     assert len(lines) <= 40
     first = next(number for number, line in enumerate(lines) if line.startswith("  1 "))
     assert any(line.startswith("  evidence") for line in lines[first : first + 4])
+
+
+def products(*lengths: float, rows: int = 8, recorded: bool = True) -> list[Event]:
+    """Products of 32-bit numbers of these lengths in µs, one right after the other, with their sizes if recorded."""
+    events, start = [], 2000.0 + 10_000 * rows
+    sizes = {"Input Dims": [[rows, 64], [64, 32]], "Input type": ["float", "float"]} if recorded else {}
+    for number, length in enumerate(lengths):
+        ts = 10 + 100 * rows + 10 * number
+        events.append(slice_("cpu_op", "aten::mm", ts, 8, **sizes))
+        events += launch(ts + 1, 1000 * rows + number + 1, start, length, "ampere_sgemm_32x128_tn")
+        start += length
+    return events
+
+
+def test_a_slow_run_gains_nothing_where_its_size_is_recorded(tmp_path: Any) -> None:
+    found = findings(tmp_path, plain(products(10, 10, 10, 970)))
+    # 4 x 10 of 1000 µs.
+    assert found["fp32_matmul"].gain_ratio == pytest.approx(0.04)
+    assert "takes 970 µs, others of its sizes 10.0 µs" in found["slow_runs"].evidence
+    assert found["slow_runs"].figures == {"runs": 1, "beyond_ns": 960_000}
+    assert found["slow_runs"].gain is None
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        products(10, 10, 10, 970, recorded=False),
+        products(10, 10, 10) + products(970, rows=9),  # of another size
+        products(10, 970),  # what is usual is not known
+    ],
+)
+def test_runs_that_nothing_says_are_slow(tmp_path: Any, events: list[Event]) -> None:
+    assert "slow_runs" not in findings(tmp_path, plain(events))
