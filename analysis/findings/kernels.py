@@ -195,7 +195,7 @@ def copies(known: Known) -> Found | None:
     if not count or (ratio := gpu_share(known, time_ns)) < _LEAST_COPIES * known.scope.wall_ratio:
         return None
     found = Found(
-        f"{counted(count, 'kernel')} that only copy, cast or concatenate take {time_text(time_ns)}, "
+        f"{counted(count, 'piece')} of work that only copy, cast or concatenate take {time_text(time_ns)}, "
         f"{percent_text(ratio)} of the time",
         {"copies": count, "gpu_ns": time_ns},
         part_of=("elementwise_chains",),

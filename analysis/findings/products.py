@@ -27,6 +27,7 @@ from molprof.analysis.findings.work import (
     times_at,
     times_of,
     work_by_name,
+    work_of,
 )
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, cut, percent_text, short_name, time_text
@@ -42,6 +43,8 @@ _UNALIGNED = ("*_align1>*", "*_align2>*", "*_align1", "*_align2")
 # Without tensor cores, such kernels take one number at a time, whatever the sizes are.
 _ANY_SIZE = ("*simt*",)
 _LEAST_SLOW = 0.02
+# So many of the longest runs of a name have their sizes looked up, and so many of all.
+_LOOKED_AT = 100
 # Numbers of 16 bits that 16 bytes hold.
 _ALIGNED = 8
 # Of a kind of time, from which it stands for all of it, or is worth a word.
@@ -188,13 +191,28 @@ def fp32_matmul(known: Known) -> Found | None:
 def slow_runs_of(known: Known, chosen: Sequence[Work]) -> tuple[np.ndarray, np.ndarray]:
     """Return products of these names that take far longer than others of their sizes, and by how much, ns.
 
-    Sizes are asked for only where the times of a name differ that much. None without recorded sizes.
+    None without recorded sizes, or where that is little of the time.
     """
-    index = _index_of(known, [item for item in chosen if item.kind == "matmul"])
+    index, beyond = known.once("slow runs", None, lambda: _slow_runs(known))
+    names = {item.name for item in chosen}
+    is_mine = np.array([name.name in names for name in known.facts.names], dtype=bool)[known.facts.name_of[index]]
+    return index[is_mine], beyond[is_mine]
+
+
+def _slow_runs(known: Known) -> tuple[np.ndarray, np.ndarray]:
+    """The same of all products. Sizes are asked for only where times of a name differ much, and of some of its runs."""
     work, name_of = known.facts.work, known.facts.name_of
+    index = work_of(known, work_by_name(known, "matmul"))
+    index = index[known.scope.stretches.holds(work.ts[index])]
     times = (work.ts_end - work.ts)[index]
-    uneven = np.isin(name_of[index], name_of[index][beyond_usual(times, name_of[index]) > 0])
-    products = _products_of(known, index[uneven])
+    beyond_ns = np.bincount(name_of[index], beyond_usual(times, name_of[index]), len(known.facts.names))
+    some = [np.empty(0, dtype=np.int64)]
+    for number in np.flatnonzero(beyond_ns / known.scope.devices >= _LEAST_SLOW * known.scope.recorded_ns).tolist():
+        mine = np.flatnonzero(name_of[index] == number)
+        mine = mine[np.argsort(times[mine], kind="stable")]
+        some += [mine[np.linspace(0, len(mine) - 1, _LOOKED_AT).astype(np.int64)], mine[-_LOOKED_AT:]]
+    index = index[np.unique(np.concatenate(some))]
+    products = _products_of(known, index)
     index = index[np.isin(index, list(products))]
     kinds = [(int(name_of[place]), products[place]) for place in index.tolist()]
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
