@@ -54,7 +54,7 @@ _FIRST = (
     ("drift_block_ratio",),
     ("busy_ratio",), ("gpu_ns_per_token", "gpu_ns_per_step", "kernel_time_ns"),
     ("kernels_per_token", "kernels_per_step", "kernels"), ("launches_per_token", "launches_per_step", "launches"),
-    ("graph_launches_per_step", "graph_launches"), ("syncs_per_step",), ("elementwise_kernels_ns",),
+    ("graph_launches_per_step", "graph_launches"), ("syncs_per_step",),
     ("leaf_operators_per_token", "leaf_operators_per_step"),
     ("junk_tokens",), ("runaway_tokens",), ("tokens_per_useful_character",), ("removed_ratio",),
     ("masking_operators",), ("peak_memory_bytes",),
@@ -177,7 +177,10 @@ def main_figures(report: Report) -> Section:
         reason, *others = dict.fromkeys(doubt.reason for doubt in certificate.doubts) or [""]
         more = f", and {counted(len(others), 'other reason')}" if others else ""
         rows.append(("Certificate", f"{groups} ({reason}{more})" if groups else _exact(report)))
-    return Section("Figures", table=pairs(rows))
+    # The screen has room for findings first; how exact all is goes last.
+    work = [number for number, (name, _) in enumerate(rows) if name == "Work"]
+    certified = [number for number, (name, _) in enumerate(rows) if name == "Certificate"]
+    return Section("Figures", table=replace(pairs(rows), later=((tuple(work),), (), (tuple(certified),))))
 
 
 def _summed(figure: Figure, report: Report) -> str:

@@ -16,8 +16,12 @@ from molprof.common.values import percent_text, time_text
 
 # Findings and notes of the first screen, and with how many findings notes are there.
 _BEST, _NOTES, _ROOMY = 5, 2, 3
-# The note of which the screen has a section of its own.
-_ABOVE = "limits"
+# Of the findings, those that stay while evidence of any is left out.
+_FIRST = 3
+# A later one with less to gain goes before their fixes do.
+_LITTLE = 0.02
+# A note about so much of the time stays too.
+_LARGE = 0.1
 # Characters of evidence there.
 _EVIDENCE = 170
 # The section with all findings, for links.
@@ -28,34 +32,48 @@ _LONGEST_PATH = 32
 
 def best_findings(report: Report) -> Section:
     """The first findings in short, then what is worth knowing."""
-    worth = [item for item in report.findings if not (item.note or item.warning) and item.part_of is None]
+    worth = [item for item in report.findings if not (item.note or item.warning) and item.part_of is None][:_BEST]
     rows: list[Row] = []
-    # Rows of each finding, the last one first.
-    whole: list[tuple[int, ...]] = []
-    details: list[tuple[int, ...]] = []
+    whole: list[tuple[int, ...]] = []  # rows of each finding
+    evidence: list[tuple[int, ...]] = []
+    fixes: list[tuple[int, ...]] = []
+    parts: list[tuple[int, ...]] = []
     links = {}
-    for number, item in enumerate(worth[:_BEST], 1):
+    for number, item in enumerate(worth, 1):
         start = len(rows)
         links[start] = _name(0, report.findings.index(item))
         rows += [(str(number), _headline(item)), *([("place", item.place_text)] if item.place_text else [])]
-        details[:0] = [(len(rows) + 1,), (len(rows),)]
+        evidence.append((len(rows),))
+        fixes.append((len(rows) + 1,))
         rows += [("evidence", _first_clauses(item.evidence)), ("fix", item.fix)]
         for place, part in enumerate(report.findings):
             if part.part_of == item.id:
                 links[len(rows)] = _name(0, place)
                 rows.append(("of it", _headline(part)))
-        whole.insert(0, tuple(range(start, len(rows))))
+        parts.append(tuple(range(fixes[-1][0] + 1, len(rows))))
+        whole.append(tuple(range(start, len(rows))))
     # What sets the time stands above.
-    notes = [item for item in report.findings if item.note and item.id != "limits"][
-        : _NOTES if len(worth) <= _ROOMY else 0
+    notes = [item for item in report.findings if item.note and item.id != "limits"]
+    large = [item for item in notes if (item.time_ratio or 0.0) >= _LARGE]
+    small = [item for item in notes if item not in large] if len(worth) <= _ROOMY else []
+    notes = [*large, *small][: max(_NOTES, len(large))]
+    spare = (
+        *last_rows(len(rows) + len(notes), len(rows) + len(large)),
+        *reversed([group for pair in zip(evidence[_FIRST:], fixes[_FIRST:], strict=True) for group in pair]),
+        *reversed(parts[_FIRST:]),
+        *reversed(evidence[1:_FIRST]),
+    )
+    led = (*reversed(parts[1:_FIRST]), *fixes[:1], *evidence[:1], *parts[:1])
+    little = [
+        whole[place] for place, item in enumerate(worth) if place >= _FIRST and (item.gain_ratio or 1.0) < _LITTLE
     ]
-    spare = (*last_rows(len(rows) + len(notes), len(rows)), *details, *whole[:-1])
+    later = ((*reversed(little), *reversed(fixes[1:_FIRST])), led, (), tuple(reversed(whole[1:])))
     rows += [("note", f"{item.title}: {_first_clauses(item.evidence)}") for item in notes]
     of = next((f" (gain: share of the {_time(item.gain)})" for item in worth if item.gain is not None), "")
     recorded = report.run is not None or report.trace.gpu_recorded or report.table("step_latency").rows
     nothing = "Nothing worth doing was found." if recorded else "Nothing was found: most rules need GPU work or steps."
     none = () if worth else (nothing,)
-    return Section(f"Findings{of}", none, replace(pairs(rows), spare=spare, links=links), link=_ALL)
+    return Section(f"Findings{of}", none, replace(pairs(rows), spare=spare, later=later, links=links), link=_ALL)
 
 
 def warnings_found(report: Report) -> Iterator[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from molprof.analysis.documents.limits import busy_text, largest_cause, lost_times, odd_steps
 from molprof.analysis.documents.program import program_lines, program_times
 from molprof.analysis.documents.served import client_lines
@@ -20,6 +22,8 @@ _LEAST_NAMED = 0.001
 _LEAST_WAITING_RATIO = 0.1
 # Smaller parts of the time stand together.
 _LEAST_PART = 0.01
+# What a screen without room leaves out before it leaves out a finding.
+_LEAST_ROWS = ("GPU work", "idle time")
 # Classes of GPU work that are named.
 _CLASSES = 3
 _BOUNDS = {
@@ -50,7 +54,9 @@ def overview(report: Report) -> Section:
     if found is not None and found.parts:
         of = "recorded steps, profiled" if report.run is not None else f"{found.of}, {time_text(found.of_ns)}"
         title = f"What sets the time ({of})"
-    return Section(title, table=pairs(_overview(report)))
+    rows = _overview(report)
+    least = [(number,) for number, (name, _) in enumerate(rows) if name in _LEAST_ROWS]
+    return Section(title, table=replace(pairs(rows), later=((), (), tuple(reversed(least)))))
 
 
 def overview_lines(report: Report) -> list[str]:

@@ -308,6 +308,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     place_ratio: float | None = None  # share of its time that is there, or at no recorded place; None: of all
     certain: bool = True  # False: taken from names or shapes, not from what was recorded
     note: bool = False  # worth knowing, and nothing to do
+    time_ratio: float | None = None  # of a note: what part of the time it is about; None: of no part
     warning: bool = False  # about all figures of the trace: it stands above the findings
     part_of: str | None = None  # id of the finding whose time holds the time of this one
 
@@ -322,10 +323,12 @@ class Finding(Struct, frozen=True, kw_only=True):
         return None if self.gain is None else self.gain.high
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields, and `gain_ratio`: the `high` of its gain; `warning` where it is one."""
+        """Its fields, and `gain_ratio`: the `high` of its gain; `warning` and `time_ratio` where it has them."""
         fields = {**to_builtins(self), "gain_ratio": self.gain_ratio}
         if not self.warning:
             del fields["warning"]
+        if self.time_ratio is None:
+            del fields["time_ratio"]
         return fields
 
 

@@ -28,6 +28,8 @@ _SUBJECTS = (
     "ends",
     "cold",
 )
+# The finding that tells what a verdict says; those of the others have their whole weight.
+_OF_VERDICT = {"communication": "communication"}
 _MODULES = [import_module(f"{__name__}.{name}") for name in _SUBJECTS]
 RULES = tuple(item for module in _MODULES for item in vars(module).values() if isinstance(item, Rule))
 
@@ -35,13 +37,17 @@ RULES = tuple(item for module in _MODULES for item in vars(module).values() if i
 def find_all(known: Known) -> tuple[Finding, ...]:
     """All findings of a trace: warnings, the largest gain first that can be had, those without a bound, then notes.
 
-    What is part of another finding comes right after it.
+    Of notes those about most of the time come first. What is part of another finding comes right after it. The finding
+    that tells what the verdict says counts whole, however little of it a fix reaches as a rule.
     """
+    verdict = bottleneck_of(known)
+    led = None if verdict is None else _OF_VERDICT.get(verdict.bound or "")
     applied = [(rule, found) for rule in RULES if (found := rule.applied(known)) is not None]
 
     def order(item: tuple[Rule, Found]) -> tuple[bool, bool, float]:
         rule, found = item
-        return not rule.warning, rule.note, 1.0 if found.gain is None else -found.gain.high * rule.weight
+        last = 1.0 if found.gain is None else -found.gain.high * (1.0 if rule.id == led else rule.weight)
+        return not rule.warning, rule.note, -(found.share or 0.0) if rule.note else last
 
     applied.sort(key=order)
     gains = {rule.id: found.gain.high for rule, found in applied if found.gain is not None}
@@ -70,6 +76,7 @@ def find_all(known: Known) -> tuple[Finding, ...]:
             place_ratio=found.place_ratio,
             certain=rule.certain,
             note=rule.note,
+            time_ratio=found.share,
             warning=rule.warning,
             part_of=None if holder[rule.id] is None else whole(rule.id),
         )

@@ -69,6 +69,10 @@ def bottleneck_of(known: Known) -> Bottleneck | None:
 
     Shares are those of findings' gains: of the recorded span of a foreign trace, of the unprofiled time of a run.
     """
+    return known.once("bottleneck", None, lambda: _bottleneck(known))
+
+
+def _bottleneck(known: Known) -> Bottleneck | None:
     scope = known.any_scope
     if scope is None:
         return None

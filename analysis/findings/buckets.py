@@ -10,7 +10,7 @@ from molprof.analysis.facts.gaps import LONG_NS, NONE
 from molprof.analysis.facts.intervals import Coverage
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.rule import Found, rule
-from molprof.analysis.findings.work import POINTWISE, gpu_share, is_named, located
+from molprof.analysis.findings.work import POINTWISE, gpu_share, is_named, located, times_at
 from molprof.common.values import count_text, number_text, time_text
 
 # Parts of their names, in lower case.
@@ -95,4 +95,5 @@ def small_all_reduces(known: Known) -> Found | None:
     )
     share = gpu_share(known, exposed_ns) + known.scope.idle_part(idle_ns)
     gain = known.gain(share, "these all-reduces with nothing else beside, and the gaps before them")
-    return replace(located(known, found, exposed_ns, gain.bounded_by, ("collective",)), gain=gain)
+    asked = times_at(known, np.flatnonzero(chosen))
+    return replace(located(known, found, exposed_ns, gain.bounded_by, asked), gain=gain)

@@ -71,7 +71,7 @@ def unknown_waits(known: Known) -> Found | None:
     causes = ("other_stream", *_WAITS) if is_early else _WAITS
     parts = known.summed([part for part in known.idle if part.cause in causes])
     time_ns, longest_ns = sum(part.time_ns for part in parts), max((part.longest_ns for part in parts), default=0)
-    if not known.scope.devices or known.scope.idle_part(time_ns) < _LEAST_WAITS * known.scope.wall_ratio:
+    if not known.scope.devices or (share := known.scope.idle_part(time_ns)) < _LEAST_WAITS * known.scope.wall_ratio:
         return None
     syncs, fix = known.facts.long_syncs, ""
     what = "; ".join(f"{IDLE_CAUSES[part.cause]} {time_text(part.time_ns)}" for part in parts)
@@ -87,9 +87,10 @@ def unknown_waits(known: Known) -> Found | None:
         what += "; it waits from the start on, so begin the recording between two steps"
         fix = "Begin the recording between two steps, with nothing queued: what ran before is not in it."
     return Found(
-        f"{time_text(time_ns)}, the longest gap {time_text(longest_ns)}: {what}",
+        f"{time_text(time_ns)}, {percent_text(share)} of the time, the longest gap {time_text(longest_ns)}: {what}",
         {"idle_ns": time_ns, "longest_ns": longest_ns, "long_syncs": len(syncs.call)},
         fix=fix,
+        share=share,
     )
 
 
@@ -119,6 +120,7 @@ def one_event(known: Known) -> Found | None:
         f"{name} takes {time_text(longest_ns)} once, {percent_text(ratio)} of the time; the next longest of "
         f"{counted(len(time_ns), 'piece')} of work takes {time_text(int(time_ns[second]))}",
         {"time_ns": longest_ns, "next_ns": int(time_ns[second]), "pieces": len(time_ns)},
+        share=ratio,
     )
 
 

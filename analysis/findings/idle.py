@@ -36,6 +36,8 @@ _NAMED = "SELECT slice.id, slice.name FROM json_each('{ids}') AS call CROSS JOIN
 _LONG_CALL_NS = 100_000
 _HELD_UP = "None is the first of its kind: the CPU was held up in them, by other threads or in the driver."
 _ALLOCATIONS = ("Malloc", "Free", "HostAlloc", "HostRegister")
+# Of the time of a finding; less is told together.
+_LEAST_NAMED = 0.02
 # Of the recorded time; where less idle time is does not matter.
 _LEAST_IDLE = 0.05
 # Of the launches; fewer may be captured while other work runs.
@@ -266,10 +268,13 @@ def host_work(known: Known) -> Found | None:
         fix = f"Load and prepare data {how}, prefetching{'' if copies_pinned(known) else ', pinned memory'}."
     elif 2 * sum(item.idle_ns for item in specializations(known)) > time_ns:
         fix = SPECIALIZED_FIX
+    large = [(part_ns, cause) for part_ns, cause in by_cause if part_ns >= _LEAST_NAMED * time_ns]
+    named = [f"{IDLE_CAUSES[cause]} {time_text(part_ns)}" for part_ns, cause in large]
+    if len(large) < len(by_cause):
+        named.append(f"all else {time_text(time_ns - sum(part_ns for part_ns, _ in large))}")
     found = Found(
         f"{time_text(time_ns)} with nothing queued, in gaps longer than 1 ms: "
-        f"{'; '.join(f'{IDLE_CAUSES[cause]} {time_text(part_ns)}' for part_ns, cause in by_cause)}"
-        + ("" if place else _after_longest(known, waits)),
+        f"{'; '.join(named)}" + ("" if place else _after_longest(known, waits)),
         {"idle_ns": time_ns, "recorded_ns": scope.recorded_ns, **{f"{cause}_ns": ns for ns, cause in by_cause}},
         known.gain(scope.idle_part(time_ns), "long gaps with nothing queued"),
         fix,

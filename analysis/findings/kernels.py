@@ -9,6 +9,7 @@ from molprof.analysis.facts.work import COMMUNICATION, OTHER, PERHAPS
 from molprof.analysis.findings.around import is_of, of_pieces
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.places import location, placed
+from molprof.analysis.findings.products import slow_runs_of
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.findings.training import optimizer_work, zeroing
 from molprof.analysis.findings.work import (
@@ -16,6 +17,8 @@ from molprof.analysis.findings.work import (
     SMALL_SHARE,
     all_but_longest,
     alone_ns,
+    beyond_usual,
+    exposed_times,
     gpu_share,
     is_named,
     located,
@@ -29,12 +32,24 @@ from molprof.analysis.findings.work import (
     work_of,
 )
 from molprof.analysis.frame import Frame
+from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, cut, percent_text, short_name, time_text
 
 _COPIES = ("copy", "cat", "memcpy DtoD")
 # Share of the recorded time from which such kernels are worth a word.
 _LEAST_POINTWISE, _LEAST_COPIES, _LEAST_KERNEL = 0.05, 0.02, 0.2
 _NAME = 60  # characters of a kernel's name
+# Of communication, what waiting must take to be told.
+_LEAST_WAITING = 0.1
+_FIX_OF_WAITING = "Find which rank comes late, and why: molprof ranks DIR. Then overlap the rest with computing."
+# Collectives whose sizes are recorded.
+_SIZES = Query(
+    "collectives",
+    """
+INCLUDE PERFETTO MODULE molprof.collectives;
+SELECT rank, name, operation, group_name, bytes, dur FROM molprof_collective WHERE bytes IS NOT NULL ORDER BY id
+""",
+)
 # By class of one kernel: what says more about it.
 _EXPLAINS = {"softmax": ("unfused_attention",), "matmul": ("fp32_matmul", "odd_shapes")}
 # Names of kernels, in lower case, that write all of a tensor and read nothing.
@@ -180,7 +195,7 @@ def copies(known: Known) -> Found | None:
     if not count or (ratio := gpu_share(known, time_ns)) < _LEAST_COPIES * known.scope.wall_ratio:
         return None
     found = Found(
-        f"{counted(count, 'kernel')} that only copy, cast or concatenate take {time_text(time_ns)}, "
+        f"{counted(count, 'piece')} of work that only copy, cast or concatenate take {time_text(time_ns)}, "
         f"{percent_text(ratio)} of the time",
         {"copies": count, "gpu_ns": time_ns},
         part_of=("elementwise_chains",),
@@ -215,17 +230,43 @@ def communication(known: Known) -> Found | None:
         what.append(f"{counted(perhaps, 'kernel')} of unknown name ({time_text(perhaps_ns)}, perhaps communication)")
     exposed_ns, hideable_ns = known.exposed["exposed_ns"], known.exposed["hideable_ns"]
     waits = known.stream_waits
+    waiting_ns, waiting = _waiting(known, all_ns)
     found = Found(
         f"{' and '.join(what)} take {time_text(all_ns)}, {time_text(exposed_ns)} of it with nothing else on "
-        f"the GPU: {percent_text(gpu_share(known, exposed_ns))} of the time{_most_exposed(known, exposed_ns)}. At most "
-        f"{time_text(hideable_ns)} fits beside other work; which work waits for it is not recorded "
+        f"the GPU: {percent_text(gpu_share(known, exposed_ns))} of the time{_most_exposed(known, exposed_ns)}"
+        f"{waiting}; at most {time_text(hideable_ns)} fits beside other work; which work waits for it is not recorded "
         f"({counted(waits, 'stream wait')})",
         {"collectives": count - perhaps, "time_ns": all_ns, "exposed_ns": exposed_ns, "hideable_ns": hideable_ns}
         | {"waits": waits}
-        | ({"perhaps": perhaps, "perhaps_ns": perhaps_ns} if perhaps else {}),
+        | ({"perhaps": perhaps, "perhaps_ns": perhaps_ns} if perhaps else {})
+        | ({"waiting_ns": waiting_ns} if waiting_ns else {}),
+        fix=_FIX_OF_WAITING if 2 * waiting_ns > exposed_ns else "",
     )
     bounded_by = f"{'communication' if perhaps else 'collectives'} that nothing else runs beside"
-    return located(known, found, exposed_ns, bounded_by, COMMUNICATION, alone=False)
+    times = exposed_times(known, times_of(known, COMMUNICATION))
+    return located(known, found, exposed_ns, bounded_by, times, alone=False)
+
+
+def _waiting(known: Known, all_ns: int) -> tuple[int, str]:
+    """What collectives take beyond others that move as much, ns, and that as the end of a sentence, if it is some."""
+    rows = known.frame(_SIZES)
+    if not len(rows["dur"]):
+        return 0, ""
+    kinds = zip(*(rows[name].tolist() for name in ("rank", "name", "operation", "group_name", "bytes")), strict=True)
+    numbers: dict[tuple[object, ...], int] = {}
+    keys = np.array([numbers.setdefault(kind, len(numbers)) for kind in kinds], dtype=np.int64)
+    times = rows["dur"].astype(np.int64)
+    beyond = beyond_usual(times, keys)
+    waiting_ns = int(beyond.sum())
+    if waiting_ns < _LEAST_WAITING * all_ns:
+        return 0, ""
+    slow = beyond > 0
+    usual_ns = float(np.median(times[np.isin(keys, keys[slow]) & ~slow]))
+    number, slow_ns = int(slow.sum()), int(times[slow].sum())
+    return waiting_ns, (
+        f"; {count_text(number)} take{'s' if number == 1 else ''} {time_text(slow_ns)}, others as large "
+        f"{time_text(usual_ns)} each: most of it moves no data"
+    )
 
 
 def _most_exposed(known: Known, exposed_ns: int) -> str:
@@ -263,6 +304,12 @@ def dominant_kernel(known: Known) -> Found | None:
     if not large:
         return None
     first = max(large, key=lambda item: alone_ns(known, work_of(known, [item]))) if len(large) > 1 else large[0]
+    index, beyond = slow_runs_of(known, [first])
+    usual_ns = first.time_ns - int(beyond.sum())
+    if gpu_share(known, usual_ns) < least:
+        return None
+    times = times_of(known, [first])
+    times[index] -= beyond
     ratio = gpu_share(known, first.time_ns)
     found = Found(
         f"{cut(short_name(first.name), _NAME)} ({first.kind}): {counted(first.count, 'run')}, "
@@ -270,7 +317,7 @@ def dominant_kernel(known: Known) -> Found | None:
         {"count": first.count, "time_ns": first.time_ns},
         part_of=_EXPLAINS.get(first.kind, ()),
     )
-    return located(known, found, first.time_ns, "time in that kernel", [first])
+    return located(known, found, usual_ns, "time in that kernel", times)
 
 
 @rule(

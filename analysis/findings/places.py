@@ -175,7 +175,7 @@ def layers_text(known: Known) -> str:
     if not inner or not total:
         return ""
     count, path = max(inner)
-    return f"; {percent_text(count / total)} of them in {path.rsplit('/', 1)[-1]}"
+    return f"; {percent_text(count / total)} of the launches are in {path.rsplit('/', 1)[-1]}"
 
 
 def places_of(rows: Iterable[Mapping[str, Any]]) -> list[Where]:

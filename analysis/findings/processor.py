@@ -287,7 +287,8 @@ def host_copies(known: Known) -> Found | None:
             scope.gpu_part(copies["gpu_ns"] / scope.devices) + scope.idle_part(copies["idle_ns"]),
             "the copies, and the idle time in their calls",
         ),
-        part_of=("host_syncs", "host_work", "launch_bound"),
+        # What the GPU copies meanwhile is no idle time.
+        part_of=("host_syncs", "host_work", "launch_bound") if copies["idle_ns"] >= copies["gpu_ns"] else (),
     )
     rows = known.frame(_FROM_HOST)
     calls, call_ns = known.facts.calls.index(rows["id"].astype(np.int64)), rows["call_ns"].astype(np.int64)

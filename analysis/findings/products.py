@@ -10,11 +10,25 @@ import numpy as np
 from msgspec import Struct
 
 from molprof.analysis.facts.gaps import NONE
+from molprof.analysis.findings.around import of_pieces
 from molprof.analysis.findings.attention import unfused
 from molprof.analysis.findings.device import AMPERE, TENSOR_CORES, lacks, platform
 from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.places import location, placed
 from molprof.analysis.findings.rule import Found, rule
-from molprof.analysis.findings.work import Work, gpu_share, is_named, located, sequence, summed, work_by_name
+from molprof.analysis.findings.work import (
+    Work,
+    beyond_usual,
+    gpu_share,
+    is_named,
+    located,
+    sequence,
+    summed,
+    times_at,
+    times_of,
+    work_by_name,
+    work_of,
+)
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, cut, percent_text, short_name, time_text
 
@@ -28,6 +42,9 @@ _FP32 = (
 _UNALIGNED = ("*_align1>*", "*_align2>*", "*_align1", "*_align2")
 # Without tensor cores, such kernels take one number at a time, whatever the sizes are.
 _ANY_SIZE = ("*simt*",)
+_LEAST_SLOW = 0.02
+# So many of the longest runs of a name have their sizes looked up, and so many of all.
+_LOOKED_AT = 100
 # Numbers of 16 bits that 16 bytes hold.
 _ALIGNED = 8
 # Of a kind of time, from which it stands for all of it, or is worth a word.
@@ -156,15 +173,81 @@ def fp32_matmul(known: Known) -> Found | None:
         fix = "Use bfloat16 or float16 (autocast)."
         explanation = "Matrix units multiply 16-bit numbers several times as fast."
     count, time_ns = summed(chosen)
+    index, beyond = slow_runs_of(known, chosen)
+    without = f", {time_text(int(beyond.sum()))} of it in single slow runs" if len(index) else ""
     found = Found(
         f"{counted(count, 'run')} of {counted(len(chosen), 'kernel')} whose names tell of 32-bit numbers take "
-        f"{time_text(time_ns)}, {percent_text(gpu_share(known, time_ns))} of the time, most in "
+        f"{time_text(time_ns)}, {percent_text(gpu_share(known, time_ns))} of the time{without}, most in "
         f"{cut(short_name(chosen[0].name), _NAME)}",
         {"runs": count, "time_ns": time_ns},
         fix=fix,
         explanation=explanation,
     )
-    return located(known, found, time_ns, "time in these kernels", chosen)
+    times = times_of(known, chosen)
+    times[index] -= beyond
+    return located(known, found, time_ns - int(beyond.sum()), "usual time of these kernels", times)
+
+
+def slow_runs_of(known: Known, chosen: Sequence[Work]) -> tuple[np.ndarray, np.ndarray]:
+    """Return products of these names that take far longer than others of their sizes, and by how much, ns.
+
+    None without recorded sizes, or where that is little of the time.
+    """
+    index, beyond = known.once("slow runs", None, lambda: _slow_runs(known))
+    names = {item.name for item in chosen}
+    is_mine = np.array([name.name in names for name in known.facts.names], dtype=bool)[known.facts.name_of[index]]
+    return index[is_mine], beyond[is_mine]
+
+
+def _slow_runs(known: Known) -> tuple[np.ndarray, np.ndarray]:
+    """The same of all products. Sizes are asked for only where times of a name differ much, and of some of its runs."""
+    work, name_of = known.facts.work, known.facts.name_of
+    index = work_of(known, work_by_name(known, "matmul"))
+    index = index[known.scope.stretches.holds(work.ts[index])]
+    times = (work.ts_end - work.ts)[index]
+    beyond_ns = np.bincount(name_of[index], beyond_usual(times, name_of[index]), len(known.facts.names))
+    some = [np.empty(0, dtype=np.int64)]
+    for number in np.flatnonzero(beyond_ns / known.scope.devices >= _LEAST_SLOW * known.scope.recorded_ns).tolist():
+        mine = np.flatnonzero(name_of[index] == number)
+        mine = mine[np.argsort(times[mine], kind="stable")]
+        some += [mine[np.linspace(0, len(mine) - 1, _LOOKED_AT).astype(np.int64)], mine[-_LOOKED_AT:]]
+    index = index[np.unique(np.concatenate(some))]
+    products = _products_of(known, index)
+    index = index[np.isin(index, list(products))]
+    kinds = [(int(name_of[place]), products[place]) for place in index.tolist()]
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    beyond = beyond_usual((work.ts_end - work.ts)[index], np.array([numbers[kind] for kind in kinds], dtype=np.int64))
+    return index[beyond > 0], beyond[beyond > 0]
+
+
+@rule(
+    id="slow_runs",
+    title="Single runs of a kernel take far longer than others of the same sizes",
+    fix="Look for what else uses the GPU (nvidia-smi), and record again: no change of the kernel gains this time.",
+    explanation="The same work takes the same time, unless clocks change or the GPU also works for something else.",
+    query="gpu_work",
+    needs=("gpu",),
+    rests_on=("gpu_work", "gpu_time"),
+    note=True,
+)
+def slow_runs(known: Known) -> Found | None:
+    """Fires where matrix products take 10 times as long as most of their name and sizes, for 2 % of the time."""
+    index, beyond = slow_runs_of(known, work_by_name(known, "matmul"))
+    beyond_ns = int(beyond.sum())
+    if (share := gpu_share(known, beyond_ns)) < _LEAST_SLOW * known.scope.wall_ratio:
+        return None
+    work = known.facts.work
+    longest = int(beyond.argmax())
+    longest_ns = int((work.ts_end - work.ts)[index[longest]])
+    name = known.facts.names[known.facts.name_of[index[longest]]].name
+    found = Found(
+        f"{counted(len(index), 'run')} of matrix products, {percent_text(share)} of the time; the longest, of "
+        f"{cut(short_name(name), _NAME)}, takes {time_text(longest_ns)}, others of its sizes "
+        f"{time_text(longest_ns - int(beyond[longest]))}",
+        {"runs": len(index), "beyond_ns": beyond_ns},
+        share=share,
+    )
+    return placed(found, location(known, of_pieces(known, times_at(known, index))))
 
 
 @rule(
@@ -210,7 +293,7 @@ def odd_shapes(known: Known) -> Found | None:
         fix=fix,
         part_of=tuple(name for name, other in holders if _share_in(known, index, other) >= _ALL),
     )
-    return located(known, found, time_ns, "time in these kernels", kinds)
+    return located(known, found, time_ns, "time in these kernels", times_at(known, index))
 
 
 def _odd_sizes(times: dict[int, int], products: dict[int, Product]) -> tuple[str, str]:

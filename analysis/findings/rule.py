@@ -113,6 +113,7 @@ class Found(Struct, frozen=True):
     explanation: str = ""
     place: str | None = None  # as `places.location` finds it
     place_ratio: float | None = None
+    share: float | None = None  # of a note: what part of the time it is about
     part_of: tuple[str, ...] = ()  # ids of findings whose time may hold the time of this one
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from molprof.analysis.facts import coverage, gaps
+from molprof.analysis.facts.intervals import Coverage
 from molprof.analysis.findings.around import is_of, of_pieces
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.places import location, placed
@@ -23,6 +24,8 @@ from molprof.common.values import time_text
 SMALL_SHARE = 0.1
 # Work beside other work is told where that takes a share of a gain that can be read.
 _TOLD = 0.995
+# A run that takes so many times as long as most of so many that are alike.
+_SLOW, _LEAST_ALIKE = 10, 3
 # Classes whose kernels read and write each element once, and that one kernel can do together.
 POINTWISE = ("elementwise", "copy", "cat", "fill", "reduce", "norm")
 _WORK_BY_NAME = """
@@ -106,6 +109,7 @@ def located(
     times = of if isinstance(of, np.ndarray) else times_of(known, of)
     evidence = found.evidence
     if alone and (single_ns := alone_ns(known, _of_steps(known, times > 0))) < gain_ns:
+        times = exposed_times(known, times)
         if single_ns < _TOLD * gain_ns:
             evidence += f", of which a fix saves at most {time_text(single_ns)}: the rest overlaps other work"
             bounded_by += ", while nothing else runs"
@@ -119,6 +123,32 @@ def alone_ns(known: Known, index: np.ndarray) -> int:
     chosen = np.zeros(len(known.facts.work.ts), dtype=bool)
     chosen[index] = True
     return coverage.alone_ns(known.facts.work, chosen, known.facts.overlaps)
+
+
+def exposed_times(known: Known, times: np.ndarray) -> np.ndarray:
+    """Of the time that counts of each piece of work, what no work without such time runs beside on its device, ns."""
+    work = known.facts.work
+    others = known.facts.overlaps & (times == 0)
+    beside = Coverage(work.device[others], work.ts[others], work.ts_end[others])
+    alone: np.ndarray = work.ts_end - work.ts - beside.covered(work.device, work.ts, work.ts_end)
+    return np.minimum(times, alone)
+
+
+def beyond_usual(times: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Return what each run takes beyond the median of its key, ns: 0 for all but those that take 10 times that.
+
+    Three or more runs have the key, so that what is usual is known.
+    """
+    order = np.lexsort((times, keys))
+    distinct, first, key, count = np.unique(keys[order], return_index=True, return_inverse=True, return_counts=True)
+    if not len(distinct):
+        return times
+    median = times[order][first + (count - 1) // 2]
+    found = np.zeros_like(times)
+    found[order] = np.where(
+        (count >= _LEAST_ALIKE)[key] & (times[order] >= _SLOW * median[key]), times[order] - median[key], 0
+    )
+    return found
 
 
 def work_of(known: Known, of: Iterable[Work]) -> np.ndarray:

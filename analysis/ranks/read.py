@@ -147,7 +147,8 @@ _WORK = Query(
 # Steps with the start of the first work whose call began in them.
 _STEPS = Query(
     "step_placement",
-    "INCLUDE PERFETTO MODULE molprof.gpu_work; INCLUDE PERFETTO MODULE molprof.steps;"
+    "INCLUDE PERFETTO MODULE molprof.gpu_work;"
+    "INCLUDE PERFETTO MODULE molprof.steps;"
     " SELECT step.name, MIN(work.ts) + {origin} AS start_ns FROM molprof_gpu_work AS work"
     " JOIN molprof_call_step AS place ON place.id = work.call_id"
     " JOIN molprof_any_step AS step ON step.id = place.step_id"

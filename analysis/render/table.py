@@ -58,18 +58,19 @@ def render(document: Document, terminal: int | None = None) -> str:
 
 
 def _shorter(sections: list[Section]) -> Iterator[list[Section]]:
-    """The sections, then without ever more of their spare rows, those of the last section first."""
+    """The sections, then without ever more of their spare rows, round by round, those of the last section first."""
     yield sections
-    for place, section in reversed(list(enumerate(sections))):
-        if (table := section.table) is None:
-            continue
-        gone: set[int] = set()
-        for group in table.spare:
-            gone.update(group)
-            rows = [row for number, row in enumerate(table.rows) if number not in gone]
-            shorter = [replace(section, table=replace(table, rows=rows))] if rows else []
-            sections = [*sections[:place], *shorter, *sections[place + 1 :]]
-            yield sections
+    shown: list[list[Section]] = [[section] for section in sections]
+    gone: list[set[int]] = [set() for _ in sections]
+    tables = [(place, table) for place, section in enumerate(sections) if (table := section.table) is not None]
+    for number in range(max((1 + len(table.later) for _, table in tables), default=0)):
+        for place, table in reversed(tables):
+            for group in (table.spare, *table.later)[number : number + 1]:
+                for rows in group:
+                    gone[place].update(rows)
+                    left = [row for at, row in enumerate(table.rows) if at not in gone[place]]
+                    shown[place] = [replace(sections[place], table=replace(table, rows=left))] if left else []
+                    yield [section for some in shown for section in some]
 
 
 def shown_sections(sections: Iterable[Section]) -> Iterator[Section]:

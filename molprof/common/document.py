@@ -48,6 +48,8 @@ class Table(Struct, frozen=True):
     narrow: bool = False  # texts beside names wrap early, for a small window
     # Groups of rows that a screen leaves out where it has no room, the first of them first.
     spare: tuple[tuple[int, ...], ...] = ()
+    # More of them, in rounds: of a round, what any section has goes before what any has of the next.
+    later: tuple[tuple[tuple[int, ...], ...], ...] = ()
     # Titles of columns that a text leaves out where a table is too wide for it, the first of them first.
     spare_columns: tuple[str, ...] = ()
 
