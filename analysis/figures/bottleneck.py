@@ -17,6 +17,8 @@ PARTS: Mapping[str, tuple[str, str | None]] = {
     "constraint": ("waiting for masks and logits processors", "constraint"),
     "host": ("waiting for other CPU work", "host"),
     "sync": ("host syncs", "host"),
+    "asleep": ("the CPU waits in a queue, lock or socket", "wait"),
+    "device": ("waiting for another GPU", "wait"),
     "stream": ("waiting for another stream", "wait"),
     "wait": ("queued work that does not start", "wait"),
     "pauses": ("pauses below 5 µs", "gpu"),

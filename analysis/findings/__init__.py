@@ -16,6 +16,7 @@ _SUBJECTS = (
     "engine",
     "masks",
     "idle",
+    "waits",
     "bottleneck",
     "attention",
     "kernels",

@@ -12,7 +12,8 @@ Every nanosecond of the recorded time of each device is in one part (`parts_of`)
 - input-bound: the CPU is in the data loader while nothing is queued.
 - constraint-bound: the CPU makes masks or runs logits processors while nothing is queued, as far as phases show it.
 - host-bound: all other waiting for the CPU: other work in gaps longer than 1 ms, single long calls, host syncs.
-- bound by waits: queued work does not start, until other streams are done or for what the trace does not hold.
+- bound by waits: queued work does not start, until other streams are done or for what the trace does not hold; another
+  GPU works meanwhile, for which the CPU or queued work waits; or the thread that launches next waits itself.
 
 Of the last six the one that takes most. There is none where it is not certain how long the GPU worked, or where the
 recording has hardly any of its work. Where no GPU work is recorded, there is a verdict only if phases show that
@@ -28,6 +29,7 @@ from molprof.analysis.figures.model import IDLE_CAUSES, Group, place_text
 from molprof.analysis.findings.known import HOST_CAUSES, Known
 from molprof.analysis.findings.places import main_idle
 from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.waits import other_device_ns, waiting_ns
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import counted
 
@@ -60,6 +62,12 @@ def parts_of(known: Known) -> dict[str, int]:
         moved = min(found[name], int(in_processors[chosen].sum()))
         found[name] -= moved
         found["constraint"] += moved
+    found["asleep"] = min(found["host"], waiting_ns(known))
+    found["host"] -= found["asleep"]
+    for cause, name in (("cpu_waited", "sync"), ("other", "wait")):
+        moved = other_device_ns(known)[cause]
+        found[name] -= moved
+        found["device"] += moved
     found["ends"] = scope.recorded_ns * scope.devices - sum(found.values())
     return found
 

@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 
 from molprof.analysis.facts import gaps
-from molprof.analysis.facts.intervals import overlaps
+from molprof.analysis.facts.intervals import overlaps, shared
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.findings.around import of_calls, of_drained_gaps, of_gaps, of_idle_time
 from molprof.analysis.findings.cold import SPECIALIZED_FIX, first_calls, specializations
 from molprof.analysis.findings.device import copies_pinned, platform
 from molprof.analysis.findings.known import HOST_CAUSES, Known
-from molprof.analysis.findings.places import layers_text, location, path_text, placed
+from molprof.analysis.findings.places import NOWHERE, layers_text, location, path_text, placed
 from molprof.analysis.findings.rule import LEAST_GAIN, Found, rule
+from molprof.analysis.findings.run import recorded_compiling
+from molprof.analysis.findings.waits import is_waiting, waiting_ns
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, time_text
 
@@ -45,7 +47,7 @@ _LEAST_CAPTURED = 0.3
 @rule(
     id="launch_bound",
     title="The GPU waits for kernel launches",
-    fix="Launch fewer kernels: graphs (mode='reduce-overhead', a static cache), fused kernels, larger batches.",
+    fix="Launch fewer kernels: graphs (mode='reduce-overhead'), fused kernels, larger batches.",
     explanation="The CPU takes longer to launch a small operator than the GPU takes to run it.",
     query="idle_causes",
     needs=("gpu", "launches"),
@@ -66,7 +68,9 @@ def launch_bound(known: Known) -> Found | None:
         return None
     facts = known.facts
     causes = [gaps.CAUSES.index(cause) for cause in (*HOST_CAUSES, "launching")]
-    where = location(known, of_gaps(known, ~facts.idle.is_long[facts.parts.idle] & np.isin(facts.parts.cause, causes)))
+    is_mine = ~facts.idle.is_long[facts.parts.idle] & np.isin(facts.parts.cause, causes)
+    where = location(known, of_gaps(known, is_mine))
+    after_sync = is_mine & np.isin(facts.parts.idle, of_drained_gaps(known).idle)
     graphs = known.row(_GRAPHS)
     plain = counts.kernels - graphs["graph_kernels"]
     fix, also = "", ""
@@ -75,6 +79,12 @@ def launch_bound(known: Known) -> Found | None:
             f"; {counted(graphs['graph_launches'], 'graph launch', 'es')} start {count_text(graphs['graph_kernels'])} "
             f"kernels, and {count_text(plain)} run outside graphs"
         )
+    if 2 * int(known.part_times[after_sync].sum()) > time_ns:
+        fix = (
+            "Most of these gaps begin in a host sync: read results later or less often, and prepare what is launched "
+            "next before that."
+        )
+    elif graphs["graph_launches"]:
         fix = (
             "Bring the rest into the graphs: find graph breaks (TORCH_LOGS=graph_breaks,cudagraphs), keep shapes "
             "fixed, remove host syncs."
@@ -246,19 +256,24 @@ def long_calls(known: Known) -> Found | None:
 )
 def host_work(known: Known) -> Found | None:
     """Fires where the GPU has nothing queued for 2 % of the time in gaps longer than 1 ms, and the CPU is in no host
-    sync and no such long call.
+    sync and no such long call, compiles nothing, and does not wait itself in a lock, a queue or a socket.
 
-    Gain: idle time in gaps longer than 1 ms, but for long calls.
+    Gain: idle time in gaps longer than 1 ms, but for long calls, compiling, and waits of the CPU.
     """
     scope = known.scope
     times = {part.cause: part.time_ns for part in known.summed(part for part in known.idle if part.is_long)}
     times["cpu_calls"] = times.get("cpu_calls", 0) - sum(call["host_ns"] for call in _long_calls(known))
+    # What is compiled, and threads that wait themselves, are findings and notes of their own.
+    waits, compiled_ns = _without_compiling(known)
+    for taken_ns in (compiled_ns, waiting_ns(known)):
+        for cause in ("cpu_outside", "cpu_operators", "cpu_compiled"):
+            part_ns = min(taken_ns, times.get(cause, 0))
+            times[cause], taken_ns = times.get(cause, 0) - part_ns, taken_ns - part_ns
     by_cause = sorted(((times[cause], cause) for cause in HOST_CAUSES if times.get(cause, 0) > 0), reverse=True)
     time_ns = sum(part_ns for part_ns, _ in by_cause)
     if not time_ns:
         return None
-    waits = known.long_waits()
-    where = location(known, of_idle_time(known, waits))
+    where = location(known, [row for row in of_idle_time(known, waits) if not is_waiting(row)])
     place = "" if where is None else where.name or ""
     fix = ""
     if times.get("cpu_data", 0) > 0.5 * time_ns:
@@ -278,6 +293,18 @@ def host_work(known: Known) -> Found | None:
     return placed(found, where)
 
 
+def _without_compiling(known: Known) -> tuple[gaps.Windows, int]:
+    """The part of long gaps in which nothing is queued and torch.compile compiles nothing; and the rest, ns."""
+    waits, compiling = known.long_waits(), recorded_compiling(known)
+    if not (time_ns := int(compiling.covered(waits.ts, waits.ts_end).sum())):
+        return waits, 0
+    least, most = np.iinfo(np.int64).min // 2, np.iinfo(np.int64).max // 2
+    zero, none = np.zeros(len(waits.ts), dtype=np.int64), np.zeros(len(compiling.starts_ns) + 1, dtype=np.int64)
+    between = none, np.append(least, compiling.ends_ns), np.append(compiling.starts_ns, most)
+    wait, _, ts, ts_end = shared((zero, waits.ts, waits.ts_end), between)
+    return gaps.Windows(waits.idle[wait], ts, ts_end, waits.track[wait]), time_ns
+
+
 def _after_longest(known: Known, waits: gaps.Windows) -> str:
     """What the longest wait between two pieces of work ends with, as the end of a sentence."""
     idle = known.facts.idle
@@ -287,7 +314,8 @@ def _after_longest(known: Known, waits: gaps.Windows) -> str:
     longest = between[(waits.ts_end - waits.ts)[between].argmax()]
     time_ns, call = int(waits.ts_end[longest] - waits.ts[longest]), idle.call[waits.idle[longest]]
     (row,) = of_calls(known, np.array([call]), np.array([time_ns]))
-    return f"; the longest, {time_text(time_ns)}, is before {path_text(row)}"
+    path = path_text(row)
+    return "" if path == NOWHERE else f"; the longest, {time_text(time_ns)}, is before {path}"
 
 
 @rule(
@@ -304,13 +332,17 @@ def _after_longest(known: Known, waits: gaps.Windows) -> str:
 def host_syncs(known: Known) -> Found | None:
     """Fires where gaps begin while the CPU is in a host sync.
 
-    Gain: the gaps that began in a host sync, but no more than these syncs take.
+    Gain: of each gap that began in a host sync no more than that sync takes, and of all no more than what is left of
+    them without compiling and without waits of the CPU in a queue, a lock or a socket.
 
     Without a sync the CPU could have queued the next work earlier by its length.
     """
-    scope, (rows, sync_ns) = known.scope, of_drained_gaps(known)
+    scope, (rows, sync_ns, most_ns, index) = known.scope, of_drained_gaps(known)
     if not rows:
         return None
+    other_ns = waiting_ns(known, index) + int(
+        recorded_compiling(known).covered(known.facts.idle.ts[index], known.facts.idle.ts_end[index]).sum()
+    )
     waited_ns = sum(part.time_ns for part in known.idle if part.cause == "cpu_waited")
     count, time_ns = (sum(row[name] for row in rows) for name in ("count", "time_ns"))
     found = Found(
@@ -318,8 +350,10 @@ def host_syncs(known: Known) -> Found | None:
         f"{'begins' if count == 1 else 'begin'} while the CPU waits for the GPU, so that nothing is queued; these "
         f"syncs take {time_text(sync_ns)}; {time_text(waited_ns)} of the idle time is in syncs",
         {"gaps": count, "idle_ns": time_ns, "sync_ns": sync_ns, "waited_ns": waited_ns},
-        known.gain(scope.idle_part(min(time_ns, sync_ns)), "gaps that begin in a host sync, and these syncs"),
-        part_of=("host_work", "launch_bound"),
+        known.gain(
+            scope.idle_part(max(0, min(most_ns, time_ns - other_ns))), "gaps that begin in a host sync, and these syncs"
+        ),
+        part_of=("devices_in_turn", "host_work", "launch_bound"),
     )
     return placed(found, location(known, rows))
 

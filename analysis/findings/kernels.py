@@ -223,6 +223,10 @@ def communication(known: Known) -> Found | None:
         {"collectives": count - perhaps, "time_ns": all_ns, "exposed_ns": exposed_ns, "hideable_ns": hideable_ns}
         | {"waits": waits}
         | ({"perhaps": perhaps, "perhaps_ns": perhaps_ns} if perhaps else {}),
+        fix="Exchange less: there is too little other work to overlap it with. molprof ranks DIR tells it from waiting "
+        "for a slow rank."
+        if 2 * hideable_ns < exposed_ns
+        else "",
     )
     bounded_by = f"{'communication' if perhaps else 'collectives'} that nothing else runs beside"
     return located(known, found, exposed_ns, bounded_by, COMMUNICATION, alone=False)
