@@ -25,6 +25,7 @@ _CLASSES = 3
 _BOUNDS = {
     "gpu": "GPU-bound",
     "communication": "communication-bound",
+    "transfer": "transfer-bound",
     "launch": "launch-bound",
     "input": "input-bound",
     "constraint": "constraint-bound",

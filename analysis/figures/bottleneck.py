@@ -12,6 +12,7 @@ from molprof.common.values import percent_text
 PARTS: Mapping[str, tuple[str, str | None]] = {
     "gpu": ("GPU work", "gpu"),
     "communication": ("exposed communication", "communication"),
+    "transfer": ("exposed copies between host and GPU", "transfer"),
     "launch": ("waiting for launches", "launch"),
     "input": ("waiting for the data loader", "input"),
     "constraint": ("waiting for masks and logits processors", "constraint"),
@@ -31,7 +32,7 @@ _LEAST_REST = 0.001
 class Bottleneck(Struct, frozen=True):
     """What bounds the time; analysis/findings/bottleneck.py defines it."""
 
-    # gpu, communication, launch, input, constraint, host or wait; None where the trace does not tell
+    # gpu, communication, transfer, launch, input, constraint, host or wait; None where the trace does not tell
     bound: str | None
     ratio: float | None  # share of the time
     of: str  # what that is a share of, in words: recorded span, or unprofiled wall time

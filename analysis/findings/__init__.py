@@ -20,6 +20,7 @@ _SUBJECTS = (
     "bottleneck",
     "attention",
     "kernels",
+    "transfers",
     "products",
     "training",
     "buckets",

@@ -79,7 +79,12 @@ def launch_bound(known: Known) -> Found | None:
             f"; {counted(graphs['graph_launches'], 'graph launch', 'es')} start {count_text(graphs['graph_kernels'])} "
             f"kernels, and {count_text(plain)} run outside graphs"
         )
-    if 2 * int(known.part_times[after_sync].sum()) > time_ns:
+    calls = long_calls_in(known, gaps.BETWEEN, is_long=False) if scope.run is None else []
+    if calls and 2 * calls[0]["time_ns"] > time_ns:
+        name = calls[0]["name"]
+        also += f"; {time_text(calls[0]['time_ns'])} of it in {name} ({counted(calls[0]['count'], 'call')})"
+        fix = _fix_of_calls(known, name, any(word in name for word in _ALLOCATIONS)) or long_calls.fix
+    elif 2 * int(known.part_times[after_sync].sum()) > time_ns:
         fix = (
             "Most of these gaps begin in a host sync: read results later or less often, and prepare what is launched "
             "next before that."
@@ -157,15 +162,18 @@ def _long_calls(known: Known) -> list[dict[str, Any]]:
     return found if known.scope.run is None else []
 
 
-def long_calls_in(known: Known, *positions: str) -> list[dict[str, Any]]:
-    """Calls of 0.1 ms or more, but host syncs, in long gaps, or before the first or after the last work, by name."""
+def long_calls_in(known: Known, *positions: str, is_long: bool = True) -> list[dict[str, Any]]:
+    """Calls of 0.1 ms or more, but host syncs, in long gaps, or before the first or after the last work, by name.
+
+    is_long: False for shorter gaps.
+    """
     facts = known.facts
     idle, calls = facts.idle, facts.calls
     is_sync = np.zeros(len(calls.id), dtype=bool)
     is_sync[facts.syncs] = True
     long = np.flatnonzero((calls.ts_end - calls.ts >= _LONG_CALL_NS) & ~is_sync)
     chosen = np.isin(idle.position, [gaps.POSITIONS.index(position) for position in positions])
-    windows = np.flatnonzero(chosen & (idle.queue > gaps.QUEUED) & idle.is_long & (idle.call != gaps.NONE))
+    windows = np.flatnonzero(chosen & (idle.queue > gaps.QUEUED) & (idle.is_long == is_long) & (idle.call != gaps.NONE))
     until = np.where(idle.queue == gaps.NOTHING, idle.ts_end, idle.host_end)
     mine = calls.own_track[idle.call[windows]], idle.ts[windows], until[windows]
     window, call = overlaps(mine, (calls.track[long], calls.ts[long], calls.ts_end[long]))

@@ -136,8 +136,8 @@ def waiting_threads(known: Known) -> Found | None:
     if not known.scope.devices or known.scope.idle_part(time_ns) < _LEAST_WAITS * known.scope.wall_ratio:
         return None
     found = Found(
-        f"{time_text(time_ns)} with nothing queued, in gaps longer than 1 ms, for requests, other threads or processes, "
-        "which counts for no gain",
+        f"{time_text(time_ns)} with nothing queued, in gaps longer than 1 ms, for requests, other threads or "
+        "processes, which counts for no gain",
         {"idle_ns": time_ns},
     )
     return placed(found, location(known, waiting_rows(known)))
