@@ -156,6 +156,27 @@ def test_compiling_is_one_finding(tmp_path: Path) -> None:
     assert not {"host_work", "host_syncs"} & findings(report).keys()
 
 
+def test_what_the_profiler_does_is_not_the_programs(tmp_path: Path) -> None:
+    program = Program()
+    for _ in range(4):
+        for _ in range(10):
+            program.launch("gemm", 50)
+        program.sync()
+        start = program.now
+        program.host("overhead", "Activity Buffer Request", 1500)
+        program.record("cpu_op", "aten::mm", start, 1500)
+    for _ in range(10):
+        program.launch("gemm", 50)
+    report = program.report(tmp_path)
+    found = findings(report)
+    assert "host_work" not in found
+    assert found["profiler_holds_up"].note
+    assert found["profiler_holds_up"].figures["idle_ns"] == pytest.approx(6e6, rel=0.01)
+    assert report.bottleneck is not None
+    assert report.bottleneck.parts["profiler"] == pytest.approx(6e6, rel=0.01)
+    assert report.bottleneck.bound != "host"
+
+
 @pytest.mark.parametrize(("name", "where"), [(HTOD, "from the host"), (DTOH, "to the host")])
 def test_copies_that_nothing_runs_beside(tmp_path: Path, name: str, where: str) -> None:
     program = Program()

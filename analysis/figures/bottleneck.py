@@ -23,6 +23,7 @@ PARTS: Mapping[str, tuple[str, str | None]] = {
     "stream": ("waiting for another stream", "wait"),
     "wait": ("queued work that does not start", "wait"),
     "pauses": ("pauses below 5 µs", "gpu"),
+    "profiler": ("the profiler's own work", None),
     "ends": ("outside the first and last GPU work", None),
 }
 # Less is not worth a word.

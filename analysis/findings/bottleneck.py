@@ -31,7 +31,7 @@ from molprof.analysis.findings.known import HOST_CAUSES, Known
 from molprof.analysis.findings.places import main_idle
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.findings.transfers import transfers_ns
-from molprof.analysis.findings.waits import other_device_ns, waiting_ns
+from molprof.analysis.findings.waits import other_device_ns, profiler_ns, waiting_ns
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import counted
 
@@ -68,6 +68,8 @@ def parts_of(known: Known) -> dict[str, int]:
         found["constraint"] += moved
     found["asleep"] = min(found["host"], waiting_ns(known))
     found["host"] -= found["asleep"]
+    found["profiler"] = min(found["host"], profiler_ns(known))
+    found["host"] -= found["profiler"]
     for cause, name in (("cpu_waited", "sync"), ("other", "wait")):
         moved = other_device_ns(known)[cause]
         found[name] -= moved

@@ -17,7 +17,7 @@ from molprof.analysis.findings.known import HOST_CAUSES, Known
 from molprof.analysis.findings.places import NOWHERE, layers_text, location, path_text, placed
 from molprof.analysis.findings.rule import LEAST_GAIN, Found, rule
 from molprof.analysis.findings.run import recorded_compiling
-from molprof.analysis.findings.waits import is_waiting, waiting_ns
+from molprof.analysis.findings.waits import is_waiting, profiler_work, waiting_ns
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, time_text
 
@@ -264,16 +264,17 @@ def long_calls(known: Known) -> Found | None:
 )
 def host_work(known: Known) -> Found | None:
     """Fires where the GPU has nothing queued for 2 % of the time in gaps longer than 1 ms, and the CPU is in no host
-    sync and no such long call, compiles nothing, and does not wait itself in a lock, a queue or a socket.
+    sync and no such long call, compiles nothing, is not held up by the profiler, and does not wait itself in a lock,
+    a queue or a socket.
 
-    Gain: idle time in gaps longer than 1 ms, but for long calls, compiling, and waits of the CPU.
+    Gain: idle time in gaps longer than 1 ms, but for long calls, compiling, the profiler, and waits of the CPU.
     """
     scope = known.scope
     times = {part.cause: part.time_ns for part in known.summed(part for part in known.idle if part.is_long)}
     times["cpu_calls"] = times.get("cpu_calls", 0) - sum(call["host_ns"] for call in _long_calls(known))
-    # What is compiled, and threads that wait themselves, are findings and notes of their own.
-    waits, compiled_ns = _without_compiling(known)
-    for taken_ns in (compiled_ns, waiting_ns(known)):
+    # What is compiled, the profiler's work, and threads that wait themselves are findings and notes of their own.
+    waits, other_ns = _of_program(known)
+    for taken_ns in (other_ns, waiting_ns(known)):
         for cause in ("cpu_outside", "cpu_operators", "cpu_compiled"):
             part_ns = min(taken_ns, times.get(cause, 0))
             times[cause], taken_ns = times.get(cause, 0) - part_ns, taken_ns - part_ns
@@ -301,14 +302,16 @@ def host_work(known: Known) -> Found | None:
     return placed(found, where)
 
 
-def _without_compiling(known: Known) -> tuple[gaps.Windows, int]:
-    """The part of long gaps in which nothing is queued and torch.compile compiles nothing; and the rest, ns."""
-    waits, compiling = known.long_waits(), recorded_compiling(known)
-    if not (time_ns := int(compiling.covered(waits.ts, waits.ts_end).sum())):
+def _of_program(known: Known) -> tuple[gaps.Windows, int]:
+    """The part of long gaps in which nothing is queued, torch.compile compiles nothing and the profiler does nothing
+    for itself; and the rest, ns.
+    """
+    waits, other = known.long_waits(), recorded_compiling(known) | profiler_work(known)
+    if not (time_ns := int(other.covered(waits.ts, waits.ts_end).sum())):
         return waits, 0
     least, most = np.iinfo(np.int64).min // 2, np.iinfo(np.int64).max // 2
-    zero, none = np.zeros(len(waits.ts), dtype=np.int64), np.zeros(len(compiling.starts_ns) + 1, dtype=np.int64)
-    between = none, np.append(least, compiling.ends_ns), np.append(compiling.starts_ns, most)
+    zero, none = np.zeros(len(waits.ts), dtype=np.int64), np.zeros(len(other.starts_ns) + 1, dtype=np.int64)
+    between = none, np.append(least, other.ends_ns), np.append(other.starts_ns, most)
     wait, _, ts, ts_end = shared((zero, waits.ts, waits.ts_end), between)
     return gaps.Windows(waits.idle[wait], ts, ts_end, waits.track[wait]), time_ns
 

@@ -1,4 +1,4 @@
-"""What the GPU waits for that itself waits or works elsewhere: a thread that waits, or another GPU of the program."""
+"""What the GPU waits for that is no work of the CPU: a thread that waits itself, another GPU, the profiler."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from molprof.analysis.findings.around import of_idle_time
 from molprof.analysis.findings.known import HOST_CAUSES, Known
 from molprof.analysis.findings.places import location, placed
 from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.trace_processor.package import Query
 from molprof.analysis.union import Union
 from molprof.common.values import count_text, percent_text, time_text
 
@@ -32,6 +33,12 @@ _DATA = re.compile(r"(?i).*data.?load")
 _LEAST_WAITS, _LEAST_TURNS = 0.02, 0.1
 # As many devices work at once at most, while any does, on average.
 _MOST_AT_ONCE = 1.25
+# What CUPTI does for itself in calls of the program.
+_PROFILER = Query(
+    "recorded",
+    "SELECT ts, ts + dur AS ts_end FROM slice WHERE category = 'overhead'"
+    " AND name IN ('Activity Buffer Request', 'Buffer Flush', 'Instrumentation') ORDER BY ts, id",
+)
 # Waits of a device in which another one may be what it waits for.
 _FOR_OTHERS = ("cpu_waited", "other")
 
@@ -66,6 +73,19 @@ def waiting_ns(known: Known, idle: np.ndarray | None = None) -> int:
         rows = _waiting_in(known, gaps.Windows(*columns)) if mine.any() else []
     long_ns = sum(part.time_ns for part in known.idle if part.is_long and part.cause in HOST_CAUSES)
     return min(long_ns, sum(row["time_ns"] for row in rows))
+
+
+def profiler_work(known: Known) -> Union:
+    """When the profiler worked for itself."""
+    rows = known.frame(_PROFILER)
+    return Union(rows["ts"].astype(np.int64), rows["ts_end"].astype(np.int64))
+
+
+def profiler_ns(known: Known) -> int:
+    """Its time in long gaps in which nothing is queued, without host syncs, ns."""
+    waits = known.long_waits()
+    long_ns = sum(part.time_ns for part in known.idle if part.is_long and part.cause in HOST_CAUSES)
+    return min(long_ns, int(profiler_work(known).covered(waits.ts, waits.ts_end).sum()))
 
 
 def other_device_ns(known: Known) -> dict[str, int]:
@@ -141,3 +161,27 @@ def waiting_threads(known: Known) -> Found | None:
         {"idle_ns": time_ns},
     )
     return placed(found, location(known, waiting_rows(known)))
+
+
+@rule(
+    id="profiler_holds_up",
+    title="The profiler holds up the CPU",
+    fix="Give the profiler a warm-up step (torch.profiler.schedule), and record fewer events.",
+    explanation="It asks for buffers, or empties them, in a call of the program, which does not do so without it.",
+    query="idle_places",
+    needs=("gpu",),
+    rests_on=("gpu_idle", "host_time"),
+    note=True,
+)
+def profiler_holds_up(known: Known) -> Found | None:
+    """Fires where, for 2 % of the time, nothing is queued in long gaps while the profiler asks for buffers or empties
+    them.
+    """
+    time_ns = profiler_ns(known)
+    if not known.scope.devices or known.scope.idle_part(time_ns) < _LEAST_WAITS * known.scope.wall_ratio:
+        return None
+    return Found(
+        f"{time_text(time_ns)} with nothing queued, in gaps longer than 1 ms, while it asks for buffers or empties "
+        "them, which counts for no gain",
+        {"idle_ns": time_ns},
+    )
