@@ -120,7 +120,7 @@ def test_logits_processors(tmp_path: Path) -> None:
 def test_work_that_does_not_start(tmp_path: Path) -> None:
     report = reported(tmp_path, *launched("gemm", 0, 10, 10, 1), *launched("gemm", 5, 2000, 10, 2))
     assert bounded(report).bound == "wait"
-    assert "bound by waits of queued work (queued work that does not start: " in report_verdict(report)[0]
+    assert "bound by waits (queued work that does not start: " in report_verdict(report)[0]
 
 
 def test_every_part_of_the_time_is_in_the_sum(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from molprof.analysis.compare import SCHEMA, Comparison, one_file, unlike_surroundings
 from molprof.analysis.compare.difference import Difference, known_parts, named_parts
 from molprof.analysis.compare.parts import MACHINE, PART_LABELS, RECORDED_LABELS, group_of
+from molprof.analysis.compare.recorded import StepDifference, TraceDifference
 from molprof.analysis.compare.rows import ComparedRow
 from molprof.analysis.compare.statistics import LEVEL, Interval
 from molprof.analysis.compare.thresholds import BUILT_IN, Prediction
@@ -44,6 +45,8 @@ _LEAST_MACHINE_RATIO = 0.1
 _MOST = (0.5, 1.5)
 _FEW_REPEATS = 3
 _MOST_PHASES = 3
+# Share of the difference from which exposed communication is named.
+_MUCH_EXPOSED = 0.1
 # A run whose share of valid molecules is smaller by this did not do the same work.
 _VALID_RATIO = 0.25
 # If less than this share is valid in both runs, neither did its work.
@@ -327,8 +330,21 @@ def _span(comparison: Comparison, place: int, follows: bool) -> str:
     idle_ns = sum(ns for name, ns in of.parts.items() if name.startswith("idle."))
     return (
         f"{start} recorded {span} {time_text(abs(of.span_ns))} {'longer' if of.span_ns >= 0 else 'shorter'}{than} "
-        f"(busy {signed_time_text(of.parts.get('busy', 0))}, idle {signed_time_text(idle_ns)})."
+        f"(busy {signed_time_text(of.parts.get('busy', 0))}{_exposed(comparison, place, of)}, "
+        f"idle {signed_time_text(idle_ns)})."
     )
+
+
+def _exposed(comparison: Comparison, place: int, of: TraceDifference | StepDifference) -> str:
+    """What of the busy time's difference is exposed communication, if that is much of the span's."""
+    steps = of.steps if isinstance(of, StepDifference) else (1, 1)
+    before, after = (
+        (0 if (found := comparison.runs[number].bottleneck) is None else found.parts.get("communication", 0)) / count
+        for number, count in zip((0, place), steps, strict=True)
+    )
+    if abs(after - before) <= _MUCH_EXPOSED * abs(of.span_ns):
+        return ""
+    return f", of it exposed communication {signed_time_text(round(after - before))}"
 
 
 def _phases(comparison: Comparison, place: int) -> str:

@@ -16,8 +16,8 @@ from molprof.analysis.figures.run_model import PhaseFigures, Run
 from molprof.common.document import Section, pairs
 from molprof.common.values import by_unit, count_text, counted, per, percent_text, time_text
 
-# A smaller part of the time is not named.
-_LEAST_NAMED = 0.001
+# A smaller part of what bounds the time is not named.
+_LEAST_NAMED = 0.1
 # Below this share of a phase host syncs are not worth a word.
 _LEAST_WAITING_RATIO = 0.1
 # Smaller parts of the time stand together.
@@ -29,11 +29,12 @@ _CLASSES = 3
 _BOUNDS = {
     "gpu": "GPU-bound",
     "communication": "communication-bound",
+    "transfer": "transfer-bound",
     "launch": "launch-bound",
     "input": "input-bound",
     "constraint": "constraint-bound",
     "host": "host-bound",
-    "wait": "bound by waits of queued work",
+    "wait": "bound by waits",
 }
 
 
@@ -148,12 +149,9 @@ def _bound(report: Report) -> str:
         return ""
     if found.bound == "gpu" and report.run is None:  # how long it was busy follows
         return _BOUNDS["gpu"]
-    whole = sum(found.parts.values())
-    names = [
-        text
-        for name, (text, bound) in PARTS.items()
-        if bound == found.bound and name != "pauses" and found.parts.get(name, whole) >= _LEAST_NAMED * whole
-    ]
+    parts = {name: found.parts.get(name, 0) for name, (_, bound) in PARTS.items() if bound == found.bound}
+    whole = sum(parts.values())
+    names = [PARTS[name][0] for name, value in parts.items() if name != "pauses" and value >= _LEAST_NAMED * whole]
     if not found.parts:  # of the CPU alone
         names = ["masks and logits processors"]
     of = "the time" if report.run is None else f"the {found.of}"

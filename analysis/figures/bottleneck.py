@@ -12,14 +12,18 @@ from molprof.common.values import percent_text
 PARTS: Mapping[str, tuple[str, str | None]] = {
     "gpu": ("GPU work", "gpu"),
     "communication": ("exposed communication", "communication"),
+    "transfer": ("exposed copies between host and GPU", "transfer"),
     "launch": ("waiting for launches", "launch"),
     "input": ("waiting for the data loader", "input"),
     "constraint": ("waiting for masks and logits processors", "constraint"),
     "host": ("waiting for other CPU work", "host"),
     "sync": ("host syncs", "host"),
+    "asleep": ("the CPU waits in a queue, lock or socket", "wait"),
+    "device": ("waiting for another GPU", "wait"),
     "stream": ("waiting for another stream", "wait"),
     "wait": ("queued work that does not start", "wait"),
     "pauses": ("pauses below 5 µs", "gpu"),
+    "profiler": ("the profiler's own work", None),
     "ends": ("outside the first and last GPU work", None),
 }
 # Less is not worth a word.
@@ -29,7 +33,7 @@ _LEAST_REST = 0.001
 class Bottleneck(Struct, frozen=True):
     """What bounds the time; analysis/findings/bottleneck.py defines it."""
 
-    # gpu, communication, launch, input, constraint, host or wait; None where the trace does not tell
+    # gpu, communication, transfer, launch, input, constraint, host or wait; None where the trace does not tell
     bound: str | None
     ratio: float | None  # share of the time
     of: str  # what that is a share of, in words: recorded span, or unprofiled wall time

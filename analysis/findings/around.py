@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -92,25 +92,40 @@ def _calls(known: Known, index: np.ndarray, counts: np.ndarray | int, times: np.
     )
 
 
-def of_drained_gaps(known: Known) -> tuple[list[Row], int]:
-    """The host syncs in which gaps began, with the time of the gaps; and the time of the syncs, ns.
+class Drained(NamedTuple):
+    """The host syncs in which gaps began."""
+
+    rows: list[Row]  # with the time of the gaps
+    sync_ns: int  # time of the syncs
+    most_ns: int  # time of the gaps, of each at most that of its sync
+    idle: np.ndarray  # indices of the gaps
+
+
+def of_drained_gaps(known: Known) -> Drained:
+    """Return the host syncs in which gaps began.
 
     While the CPU was in a sync it could queue nothing before the GPU had caught up. Left out are syncs that outlast all
     recorded work: what ran meanwhile is not known.
     """
     calls, idle = known.facts.calls, known.facts.idle
     syncs = np.setdiff1d(known.facts.syncs, known.facts.long_syncs.call)
-    chosen = (idle.position == 0) & (idle.queue > gaps.QUEUED)
-    ts, time_ns = idle.ts[chosen], (idle.ts_end - idle.ts)[chosen]
+    chosen = np.flatnonzero((idle.position == 0) & (idle.queue > gaps.QUEUED))
     # The first sync that ends later, if it began by then.
-    first = np.searchsorted(np.maximum.accumulate(calls.ts_end[syncs]), ts, side="right")
+    first = np.searchsorted(np.maximum.accumulate(calls.ts_end[syncs]), idle.ts[chosen], side="right")
     inside = np.flatnonzero(first < len(syncs))
-    inside = inside[calls.ts[syncs[first[inside]]] <= ts[inside]]
+    inside = inside[calls.ts[syncs[first[inside]]] <= idle.ts[chosen[inside]]]
     if not len(inside):
-        return [], 0
-    drained, which = np.unique(syncs[first[inside]], return_inverse=True)
-    rows = _calls(known, drained, np.bincount(which), summed(which, time_ns[inside], len(drained)))
-    return rows, int((calls.ts_end - calls.ts)[drained].sum())
+        return Drained([], 0, 0, inside)
+    gap, sync = chosen[inside], syncs[first[inside]]
+    time_ns, length_ns = (idle.ts_end - idle.ts)[gap], calls.ts_end - calls.ts
+    drained, which = np.unique(sync, return_inverse=True)
+    # A sync may be waited for by several devices, each for its length.
+    _, of_device = np.unique(which * len(np.unique(idle.device)) + idle.device[gap], return_inverse=True)
+    most_ns = np.zeros(int(of_device.max()) + 1, dtype=np.int64)
+    np.maximum.at(most_ns, of_device, length_ns[sync])
+    most_ns = np.minimum(most_ns, summed(of_device, time_ns, len(most_ns)))
+    rows = _calls(known, drained, np.bincount(which), summed(which, time_ns, len(drained)))
+    return Drained(rows, int(length_ns[drained].sum()), int(most_ns.sum()), gap)
 
 
 def of_operators(known: Known, name: str) -> list[Row]:
@@ -149,7 +164,8 @@ def _rows(known: Known, found: Iterable[tuple[Place, int, int]]) -> list[Row]:
     return [
         {
             "count": count, "time_ns": time_ns, "operator": place.operator, "function": place.function,
-            "source": place.source, "module": place.module, "levels": partial(_levels, known, place),
+            "library": place.library, "source": place.source, "module": place.module,
+            "levels": partial(_levels, known, place),
             "annotation": next(_levels(known, place, ("user_annotation",)), NO_LEVEL).name or None, "is_recorded": True,
         }
         for place, count, time_ns in found

@@ -34,6 +34,8 @@ _PHASES = ("forward", "prefill")
 _WITHOUT_FLASH = "Use scaled_dot_product_attention, which keeps the scores in the processor."
 # Between the two matrix products of attention stand at most so many kernels: scale, mask, softmax, cast, dropout.
 _MOST_BETWEEN = 8
+# And none of these names, in lower case: activations stand between layers.
+_OF_LAYERS = ("*gelu*", "*silu*", "*relu*", "*norm*", "*swish*")
 
 
 def attention_ratio(known: Known) -> float | None:
@@ -157,10 +159,11 @@ def _found_unfused(known: Known) -> Unfused | None:
     is_product, is_softmax, is_part = (
         is_of(known, names, classes) for classes in (("matmul",), ("softmax",), ("softmax", *POINTWISE))
     )
-    is_backward, is_sum = (
-        np.array([is_named(name.name, (pattern,)) for name in known.facts.names], dtype=bool)[names]
-        for pattern in ("*backward*", "*splitk*reduce*")
+    is_backward, is_sum, of_layers = (
+        np.array([is_named(name.name, patterns) for name in known.facts.names], dtype=bool)[names]
+        for patterns in (("*backward*",), ("*splitk*reduce*",), _OF_LAYERS)
     )
+    is_part &= is_softmax | ~of_layers
     # Rows that go on the product of the row before, and of the row after.
     onward, back = is_product & alike, is_product & np.append(alike[1:], False)
     products, between = np.zeros(len(work), dtype=bool), np.zeros(len(work), dtype=bool)
@@ -215,7 +218,8 @@ def _products(is_product: np.ndarray, is_sum: np.ndarray, place: int, step: int,
     certain=False,
 )
 def unfused_attention(known: Known) -> Found | None:
-    """Fires where a softmax stands between two matrix products, with at most 7 small kernels.
+    """Fires where a softmax stands between two matrix products, with at most 7 small kernels, none an activation or
+    norm.
 
     Gain: the kernels between the products and the products, which one fused kernel replaces: one before and one after
     the softmax, in a backward two.

@@ -7,15 +7,17 @@ Every nanosecond of the recorded time of each device is in one part (`parts_of`)
   kernels included, or for less while nothing that it waits for takes a fifth. Faster kernels, fewer bits, or less work
   help.
 - communication-bound: collectives with nothing else on the GPU.
+- transfer-bound: copies between host and GPU with nothing else on the GPU, where these take 5 % of the time.
 - launch-bound: nothing is queued in gaps of up to 1 ms, and until launches take effect there: the CPU launches more
   slowly than the GPU works.
 - input-bound: the CPU is in the data loader while nothing is queued.
 - constraint-bound: the CPU makes masks or runs logits processors while nothing is queued, as far as phases show it.
 - host-bound: all other waiting for the CPU: other work in gaps longer than 1 ms, single long calls, host syncs.
-- bound by waits: queued work does not start, until other streams are done or for what the trace does not hold.
+- bound by waits: queued work does not start, until other streams are done or for what the trace does not hold; another
+  GPU works meanwhile, for which the CPU or queued work waits; or the thread that launches next waits itself.
 
-Of the last six the one that takes most. There is none where it is not certain how long the GPU worked, or where the
-recording has hardly any of its work. Where no GPU work is recorded, there is a verdict only if phases show that
+Of all but the first the one that takes most. There is none where it is not certain how long the GPU worked, or where
+the recording has hardly any of its work. Where no GPU work is recorded, there is a verdict only if phases show that
 masks and logits processors take more time than any other phase.
 """
 
@@ -28,6 +30,8 @@ from molprof.analysis.figures.model import IDLE_CAUSES, Group, place_text
 from molprof.analysis.findings.known import HOST_CAUSES, Known
 from molprof.analysis.findings.places import main_idle
 from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.transfers import transfers_ns
+from molprof.analysis.findings.waits import other_device_ns, profiler_ns, waiting_ns
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import counted
 
@@ -50,6 +54,8 @@ def parts_of(known: Known) -> dict[str, int]:
     """Return what the recorded time of all devices went to, ns, by `PARTS`: it adds up to that time."""
     scope = known.scope
     found = dict.fromkeys(PARTS, 0) | {name: known.split[name] for name in ("gpu", "communication")}
+    found["transfer"] = min(found["gpu"], transfers_ns(known))
+    found["gpu"] -= found["transfer"]
     for part in known.idle:
         is_host = part.cause in HOST_CAUSES or part.cause == "launching"
         name = _OF_CAUSE.get(part.cause) or (("host" if part.is_long else "launch") if is_host else "wait")
@@ -60,6 +66,14 @@ def parts_of(known: Known) -> dict[str, int]:
         moved = min(found[name], int(in_processors[chosen].sum()))
         found[name] -= moved
         found["constraint"] += moved
+    found["asleep"] = min(found["host"], waiting_ns(known))
+    found["host"] -= found["asleep"]
+    found["profiler"] = min(found["host"], profiler_ns(known))
+    found["host"] -= found["profiler"]
+    for cause, name in (("cpu_waited", "sync"), ("other", "wait")):
+        moved = other_device_ns(known)[cause]
+        found[name] -= moved
+        found["device"] += moved
     found["ends"] = scope.recorded_ns * scope.devices - sum(found.values())
     return found
 
@@ -87,7 +101,7 @@ def _bottleneck(known: Known) -> Bottleneck | None:
     shares: dict[str, float] = {}
     for name, time_ns in parts.items():
         if bound := PARTS[name][1]:
-            is_work = name in ("gpu", "communication")
+            is_work = name in ("gpu", "communication", "transfer")
             share = scope.gpu_part(time_ns / scope.devices) if is_work else scope.idle_part(time_ns)
             shares[bound] = shares.get(bound, 0.0) + share
     # The ends of the recording are no time of the program.

@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 
 from molprof.analysis.facts import gaps
-from molprof.analysis.facts.intervals import overlaps
+from molprof.analysis.facts.intervals import overlaps, shared
 from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.findings.around import of_calls, of_drained_gaps, of_gaps, of_idle_time
 from molprof.analysis.findings.cold import SPECIALIZED_FIX, first_calls, specializations
 from molprof.analysis.findings.device import copies_pinned, platform
 from molprof.analysis.findings.known import HOST_CAUSES, Known
-from molprof.analysis.findings.places import layers_text, location, path_text, placed
+from molprof.analysis.findings.places import NOWHERE, layers_text, location, path_text, placed
 from molprof.analysis.findings.rule import LEAST_GAIN, Found, rule
+from molprof.analysis.findings.run import recorded_compiling
+from molprof.analysis.findings.waits import is_waiting, profiler_work, waiting_ns
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, time_text
 
@@ -47,7 +49,7 @@ _LEAST_CAPTURED = 0.3
 @rule(
     id="launch_bound",
     title="The GPU waits for kernel launches",
-    fix="Launch fewer kernels: graphs (mode='reduce-overhead', a static cache), fused kernels, larger batches.",
+    fix="Launch fewer kernels: graphs (mode='reduce-overhead'), fused kernels, larger batches.",
     explanation="The CPU takes longer to launch a small operator than the GPU takes to run it.",
     query="idle_causes",
     needs=("gpu", "launches"),
@@ -68,7 +70,9 @@ def launch_bound(known: Known) -> Found | None:
         return None
     facts = known.facts
     causes = [gaps.CAUSES.index(cause) for cause in (*HOST_CAUSES, "launching")]
-    where = location(known, of_gaps(known, ~facts.idle.is_long[facts.parts.idle] & np.isin(facts.parts.cause, causes)))
+    is_mine = ~facts.idle.is_long[facts.parts.idle] & np.isin(facts.parts.cause, causes)
+    where = location(known, of_gaps(known, is_mine))
+    after_sync = is_mine & np.isin(facts.parts.idle, of_drained_gaps(known).idle)
     graphs = known.row(_GRAPHS)
     plain = counts.kernels - graphs["graph_kernels"]
     fix, also = "", ""
@@ -77,6 +81,17 @@ def launch_bound(known: Known) -> Found | None:
             f"; {counted(graphs['graph_launches'], 'graph launch', 'es')} start {count_text(graphs['graph_kernels'])} "
             f"kernels, and {count_text(plain)} run outside graphs"
         )
+    calls = long_calls_in(known, gaps.BETWEEN, is_long=False) if scope.run is None else []
+    if calls and 2 * calls[0]["time_ns"] > time_ns:
+        name = calls[0]["name"]
+        also += f"; {time_text(calls[0]['time_ns'])} of it in {name} ({counted(calls[0]['count'], 'call')})"
+        fix = _fix_of_calls(known, name, any(word in name for word in _ALLOCATIONS)) or long_calls.fix
+    elif 2 * int(known.part_times[after_sync].sum()) > time_ns:
+        fix = (
+            "Most of these gaps begin in a host sync: read results later or less often, and prepare what is launched "
+            "next before that."
+        )
+    elif graphs["graph_launches"]:
         fix = (
             "Bring the rest into the graphs: find graph breaks (TORCH_LOGS=graph_breaks,cudagraphs), keep shapes "
             "fixed, remove host syncs."
@@ -149,15 +164,18 @@ def _long_calls(known: Known) -> list[dict[str, Any]]:
     return found if known.scope.run is None else []
 
 
-def long_calls_in(known: Known, *positions: str) -> list[dict[str, Any]]:
-    """Calls of 0.1 ms or more, but host syncs, in long gaps, or before the first or after the last work, by name."""
+def long_calls_in(known: Known, *positions: str, is_long: bool = True) -> list[dict[str, Any]]:
+    """Calls of 0.1 ms or more, but host syncs, in long gaps, or before the first or after the last work, by name.
+
+    is_long: False for shorter gaps.
+    """
     facts = known.facts
     idle, calls = facts.idle, facts.calls
     is_sync = np.zeros(len(calls.id), dtype=bool)
     is_sync[facts.syncs] = True
     long = np.flatnonzero((calls.ts_end - calls.ts >= _LONG_CALL_NS) & ~is_sync)
     chosen = np.isin(idle.position, [gaps.POSITIONS.index(position) for position in positions])
-    windows = np.flatnonzero(chosen & (idle.queue > gaps.QUEUED) & idle.is_long & (idle.call != gaps.NONE))
+    windows = np.flatnonzero(chosen & (idle.queue > gaps.QUEUED) & (idle.is_long == is_long) & (idle.call != gaps.NONE))
     until = np.where(idle.queue == gaps.NOTHING, idle.ts_end, idle.host_end)
     mine = calls.own_track[idle.call[windows]], idle.ts[windows], until[windows]
     window, call = overlaps(mine, (calls.track[long], calls.ts[long], calls.ts_end[long]))
@@ -248,19 +266,25 @@ def long_calls(known: Known) -> Found | None:
 )
 def host_work(known: Known) -> Found | None:
     """Fires where the GPU has nothing queued for 2 % of the time in gaps longer than 1 ms, and the CPU is in no host
-    sync and no such long call.
+    sync and no such long call, compiles nothing, is not held up by the profiler, and does not wait itself in a lock,
+    a queue or a socket.
 
-    Gain: idle time in gaps longer than 1 ms, but for long calls.
+    Gain: idle time in gaps longer than 1 ms, but for long calls, compiling, the profiler, and waits of the CPU.
     """
     scope = known.scope
     times = {part.cause: part.time_ns for part in known.summed(part for part in known.idle if part.is_long)}
     times["cpu_calls"] = times.get("cpu_calls", 0) - sum(call["host_ns"] for call in _long_calls(known))
+    # What is compiled, the profiler's work, and threads that wait themselves are findings and notes of their own.
+    waits, other_ns = _of_program(known)
+    for taken_ns in (other_ns, waiting_ns(known)):
+        for cause in ("cpu_outside", "cpu_operators", "cpu_compiled"):
+            part_ns = min(taken_ns, times.get(cause, 0))
+            times[cause], taken_ns = times.get(cause, 0) - part_ns, taken_ns - part_ns
     by_cause = sorted(((times[cause], cause) for cause in HOST_CAUSES if times.get(cause, 0) > 0), reverse=True)
     time_ns = sum(part_ns for part_ns, _ in by_cause)
     if not time_ns:
         return None
-    waits = known.long_waits()
-    where = location(known, of_idle_time(known, waits))
+    where = location(known, [row for row in of_idle_time(known, waits) if not is_waiting(row)])
     place = "" if where is None else where.name or ""
     fix = ""
     if times.get("cpu_data", 0) > 0.5 * time_ns:
@@ -283,6 +307,20 @@ def host_work(known: Known) -> Found | None:
     return placed(found, where)
 
 
+def _of_program(known: Known) -> tuple[gaps.Windows, int]:
+    """The part of long gaps in which nothing is queued, torch.compile compiles nothing and the profiler does nothing
+    for itself; and the rest, ns.
+    """
+    waits, other = known.long_waits(), recorded_compiling(known) | profiler_work(known)
+    if not (time_ns := int(other.covered(waits.ts, waits.ts_end).sum())):
+        return waits, 0
+    least, most = np.iinfo(np.int64).min // 2, np.iinfo(np.int64).max // 2
+    zero, none = np.zeros(len(waits.ts), dtype=np.int64), np.zeros(len(other.starts_ns) + 1, dtype=np.int64)
+    between = none, np.append(least, other.ends_ns), np.append(other.starts_ns, most)
+    wait, _, ts, ts_end = shared((zero, waits.ts, waits.ts_end), between)
+    return gaps.Windows(waits.idle[wait], ts, ts_end, waits.track[wait]), time_ns
+
+
 def _after_longest(known: Known, waits: gaps.Windows) -> str:
     """What the longest wait between two pieces of work ends with, as the end of a sentence."""
     idle = known.facts.idle
@@ -292,7 +330,8 @@ def _after_longest(known: Known, waits: gaps.Windows) -> str:
     longest = between[(waits.ts_end - waits.ts)[between].argmax()]
     time_ns, call = int(waits.ts_end[longest] - waits.ts[longest]), idle.call[waits.idle[longest]]
     (row,) = of_calls(known, np.array([call]), np.array([time_ns]))
-    return f"; the longest, {time_text(time_ns)}, is before {path_text(row)}"
+    path = path_text(row)
+    return "" if path == NOWHERE else f"; the longest, {time_text(time_ns)}, is before {path}"
 
 
 @rule(
@@ -309,13 +348,17 @@ def _after_longest(known: Known, waits: gaps.Windows) -> str:
 def host_syncs(known: Known) -> Found | None:
     """Fires where gaps begin while the CPU is in a host sync.
 
-    Gain: the gaps that began in a host sync, but no more than these syncs take.
+    Gain: of each gap that began in a host sync no more than that sync takes, and of all no more than what is left of
+    them without compiling and without waits of the CPU in a queue, a lock or a socket.
 
     Without a sync the CPU could have queued the next work earlier by its length.
     """
-    scope, (rows, sync_ns) = known.scope, of_drained_gaps(known)
+    scope, (rows, sync_ns, most_ns, index) = known.scope, of_drained_gaps(known)
     if not rows:
         return None
+    other_ns = waiting_ns(known, index) + int(
+        recorded_compiling(known).covered(known.facts.idle.ts[index], known.facts.idle.ts_end[index]).sum()
+    )
     waited_ns = sum(part.time_ns for part in known.idle if part.cause == "cpu_waited")
     count, time_ns = (sum(row[name] for row in rows) for name in ("count", "time_ns"))
     found = Found(
@@ -323,8 +366,10 @@ def host_syncs(known: Known) -> Found | None:
         f"{'begins' if count == 1 else 'begin'} while the CPU waits for the GPU, so that nothing is queued; these "
         f"syncs take {time_text(sync_ns)}; {time_text(waited_ns)} of the idle time is in syncs",
         {"gaps": count, "idle_ns": time_ns, "sync_ns": sync_ns, "waited_ns": waited_ns},
-        known.gain(scope.idle_part(min(time_ns, sync_ns)), "gaps that begin in a host sync, and these syncs"),
-        part_of=("host_work", "launch_bound"),
+        known.gain(
+            scope.idle_part(max(0, min(most_ns, time_ns - other_ns))), "gaps that begin in a host sync, and these syncs"
+        ),
+        part_of=("devices_in_turn", "host_work", "launch_bound"),
     )
     return placed(found, location(known, rows))
 

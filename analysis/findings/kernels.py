@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from molprof.analysis.facts import coverage
+from molprof.analysis.facts.intervals import Coverage
 from molprof.analysis.facts.work import COMMUNICATION, OTHER, PERHAPS
 from molprof.analysis.findings.around import is_of, of_pieces
 from molprof.analysis.findings.known import Known
@@ -240,7 +241,12 @@ def communication(known: Known) -> Found | None:
         | {"waits": waits}
         | ({"perhaps": perhaps, "perhaps_ns": perhaps_ns} if perhaps else {})
         | ({"waiting_ns": waiting_ns} if waiting_ns else {}),
-        fix=_FIX_OF_WAITING if 2 * waiting_ns > exposed_ns else "",
+        fix=_FIX_OF_WAITING
+        if 2 * waiting_ns > exposed_ns
+        else "See first whether it waits for a slow rank (molprof ranks DIR). If not, exchange less: there is little "
+        "other work to overlap it with."
+        if 2 * hideable_ns < exposed_ns
+        else "",
     )
     bounded_by = f"{'communication' if perhaps else 'collectives'} that nothing else runs beside"
     times = exposed_times(known, times_of(known, COMMUNICATION))
@@ -310,10 +316,12 @@ def dominant_kernel(known: Known) -> Found | None:
         return None
     times = times_of(known, [first])
     times[index] -= beyond
-    ratio = gpu_share(known, first.time_ns)
+    work, index = known.facts.work, work_of(known, [first])
+    once_ns = min(first.time_ns, Coverage(work.device[index], work.ts[index], work.ts_end[index]).length_ns)
+    once = "" if once_ns == first.time_ns else f", {time_text(once_ns)} where those on several streams count once"
     found = Found(
         f"{cut(short_name(first.name), _NAME)} ({first.kind}): {counted(first.count, 'run')}, "
-        f"{time_text(first.time_ns)}, {percent_text(ratio)} of the time",
+        f"{time_text(first.time_ns)}{once}, {percent_text(gpu_share(known, once_ns))} of the time",
         {"count": first.count, "time_ns": first.time_ns},
         part_of=_EXPLAINS.get(first.kind, ()),
     )

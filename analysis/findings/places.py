@@ -122,7 +122,7 @@ def main_idle(known: Known) -> tuple[str, Location | None] | None:
     cause = max(zip(times.tolist(), CAUSES, strict=True))[1]
     is_mine, is_long = is_between & (parts.cause == CAUSES.index(cause)), idle.is_long[parts.idle]
     if cause == "cpu_waited":
-        return cause, location(known, of_drained_gaps(known)[0])
+        return cause, location(known, of_drained_gaps(known).rows)
     if cause in ("cpu_calls", "launching"):
         return cause, location(known, of_gaps(known, is_mine))
     if cause not in OUTSIDE_CALLS:  # the device waits, and what for is not recorded

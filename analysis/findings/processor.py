@@ -261,6 +261,12 @@ def _copies_from_host(known: Known) -> dict[str, int | float]:
     }  # fmt: skip
 
 
+def copies_in_steps(known: Known) -> bool:
+    """Return whether every step waits for copies from the host."""
+    copies = _copies_from_host(known)
+    return bool(copies["steps"]) and copies["count"] >= LEAST_FROM_HOST_PER_STEP * copies["steps"]
+
+
 @rule(
     id="host_copies",
     title="Every step waits for copies from the host to the GPU",
@@ -276,7 +282,7 @@ def host_copies(known: Known) -> Found | None:
     Gain: the copies, and the time in their calls with nothing queued.
     """
     scope, copies = known.scope, _copies_from_host(known)
-    if not copies["steps"] or copies["count"] < LEAST_FROM_HOST_PER_STEP * copies["steps"]:
+    if not copies_in_steps(known):
         return None
     found = Found(
         f"{count_text(copies['count'])} copies, {number_text(copies['count'] / copies['steps'])} per step, "

@@ -29,6 +29,11 @@ LEAST_PROFILED_RATIO = 1.5
 
 # torch/_dynamo/utils.py, dynamo_timed: each part of compiling is recorded under such a name; this one is a whole frame.
 _FRAME = "_compile.compile_inner*"
+# Code that is compiled for the second time has the number 1 after that of its frame.
+_AGAIN = Query(
+    "python_functions",
+    "SELECT DISTINCT name FROM slice WHERE name GLOB 'Torch-Compiled Region: [0-9]*/[1-9]*' ORDER BY name",
+)
 _COMPILING = operators_named(_FRAME, "*(dynamo_timed)")
 
 
@@ -243,8 +248,12 @@ def compiling(known: Known) -> Found | None:
         parts.append(f"frames compiled in each timed pass: {', '.join(map(count_text, compiles))}")
     if inside_ns:
         parts.append(f"{time_text(inside_ns)} of compiling recorded ({count_text(frames)} frames)")
+    again, fix = known.frame(_AGAIN)["name"].tolist() if inside_ns else [], ""
+    if again:
+        parts.append(f"code that was compiled is compiled again: {', '.join(again[:3])}")
+        fix = "Keep shapes fixed, or mark what changes as dynamic. TORCH_LOGS=recompiles names the reasons."
     figures = {"compiles": sum(compiles), "recorded_frames": frames, "recorded_ns": inside_ns}
-    return Found("; ".join(parts), figures, gain)
+    return Found("; ".join(parts), figures, gain, fix)
 
 
 @rule(

@@ -1,0 +1,187 @@
+"""What the GPU waits for that is no work of the CPU: a thread that waits itself, another GPU, the profiler."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from molprof.analysis.facts import gaps
+from molprof.analysis.facts.intervals import Coverage
+from molprof.analysis.findings.around import of_idle_time
+from molprof.analysis.findings.known import HOST_CAUSES, Known
+from molprof.analysis.findings.places import location, placed
+from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.trace_processor.package import Query
+from molprof.analysis.union import Union
+from molprof.common.values import count_text, percent_text, time_text
+
+# Functions in which a thread waits, as file(line): name; a folder may stand before it.
+_WAITING = (
+    "selectors.py(*): select", "threading.py(*): wait",
+    "threading.py(*): acquire", "threading.py(*): join", "threading.py(*): _wait_for_tstate_lock",
+    "queue.py(*): get", "multiprocessing/queues.py(*): get", "multiprocessing/connection.py(*): wait",
+    "multiprocessing/connection.py(*): poll", "multiprocessing/connection.py(*): _poll",
+    "multiprocessing/connection.py(*): _recv*", "multiprocessing/connection.py(*): recv*",
+    "multiprocessing/popen_fork.py(*): poll", "socket.py(*): accept", "socket.py(*): readinto",
+    "subprocess.py(*): *wait", "zmq/*(*): recv*", "zmq/*(*): poll",
+)  # fmt: skip
+_DATA = re.compile(r"(?i).*data.?load")
+_LEAST_WAITS, _LEAST_TURNS = 0.02, 0.1
+# As many devices work at once at most, while any does, on average.
+_MOST_AT_ONCE = 1.25
+# What CUPTI does for itself in calls of the program.
+_PROFILER = Query(
+    "recorded",
+    "SELECT ts, ts + dur AS ts_end FROM slice WHERE category = 'overhead'"
+    " AND name IN ('Activity Buffer Request', 'Buffer Flush', 'Instrumentation') ORDER BY ts, id",
+)
+# Waits of a device in which another one may be what it waits for.
+_FOR_OTHERS = ("cpu_waited", "other")
+
+
+def is_waiting(row: Mapping[str, Any]) -> bool:
+    """Return whether idle time of a row of `around` is that of a thread that waits itself, but for data of a loader."""
+    inner = [text for text in (row["function"], row["library"]) if text]
+    if not any(fnmatchcase(text, kind) for text in inner for pattern in _WAITING for kind in (pattern, f"*/{pattern}")):
+        return False
+    return not any(_DATA.match(level.name) for level in row["levels"](("cpu_op", "user_annotation", "function")))
+
+
+def waiting_rows(known: Known) -> list[dict[str, Any]]:
+    """Long gaps in which nothing is queued, as far as the thread that is waited for waits itself, by place.
+
+    Time in data loaders is not in it: that is a cause of its own.
+    """
+    return known.once("waiting rows", None, lambda: _waiting_in(known, known.long_waits()))
+
+
+def _waiting_in(known: Known, windows: gaps.Windows) -> list[dict[str, Any]]:
+    return [row for row in of_idle_time(known, windows) if is_waiting(row)]
+
+
+def waiting_ns(known: Known, idle: np.ndarray | None = None) -> int:
+    """Their time, at most that of long gaps with nothing queued. idle: indices of the gaps that count; None: all."""
+    rows = waiting_rows(known)
+    if idle is not None and rows:
+        waits = known.long_waits()
+        mine = np.isin(waits.idle, idle)
+        columns = (waits.idle[mine], waits.ts[mine], waits.ts_end[mine], waits.track[mine])
+        rows = _waiting_in(known, gaps.Windows(*columns)) if mine.any() else []
+    long_ns = sum(part.time_ns for part in known.idle if part.is_long and part.cause in HOST_CAUSES)
+    return min(long_ns, sum(row["time_ns"] for row in rows))
+
+
+def profiler_work(known: Known) -> Union:
+    """When the profiler worked for itself."""
+    rows = known.frame(_PROFILER)
+    return Union(rows["ts"].astype(np.int64), rows["ts_end"].astype(np.int64))
+
+
+def profiler_ns(known: Known) -> int:
+    """Its time in long gaps in which nothing is queued, without host syncs, ns."""
+    waits = known.long_waits()
+    long_ns = sum(part.time_ns for part in known.idle if part.is_long and part.cause in HOST_CAUSES)
+    return min(long_ns, int(profiler_work(known).covered(waits.ts, waits.ts_end).sum()))
+
+
+def other_device_ns(known: Known) -> dict[str, int]:
+    """Of waits for a host sync or of queued work, the time in which another device of the trace works, by cause."""
+    facts = known.facts
+    idle, parts, work = facts.idle, facts.parts, facts.work
+    found = dict.fromkeys(_FOR_OTHERS, 0)
+    if known.scope.devices < 2:
+        return found
+    # In a gap of a device all work is that of others.
+    busy_ns = Union(work.ts, work.ts_end).covered(idle.ts, idle.ts_end)
+    times = np.minimum(known.part_times, busy_ns[parts.idle])
+    for cause in _FOR_OTHERS:
+        found[cause] = int(times[parts.cause == gaps.CAUSES.index(cause)].sum())
+    return found
+
+
+@rule(
+    id="devices_in_turn",
+    title="The GPUs work one after the other",
+    fix="Split batches into micro-batches, so that all stages work at once (a pipeline schedule as 1F1B); or let each "
+    "GPU work on all layers (data or tensor parallelism).",
+    explanation="A GPU whose input another one makes is idle until that is done, and the other one after it.",
+    query="idle_causes",
+    needs=("gpu",),
+    rests_on=("gpu_idle",),
+    least_gain=_LEAST_TURNS,
+    weight=0.8,
+)
+def devices_in_turn(known: Known) -> Found | None:
+    """Fires where a trace has several devices that work, and hardly two at once: at most 1.25 on average while any
+    works.
+
+    Gain: the time in which any works, less their work divided evenly.
+    """
+    work, scope = known.facts.work, known.scope
+    if scope.devices < 2 or scope.run is not None:
+        return None
+    busy = Coverage(work.device, work.ts, work.ts_end)
+    each = np.bincount(busy.keys, busy.ends - busy.starts).astype(np.int64).tolist()
+    any_ns = Union(work.ts, work.ts_end).length_ns
+    if min(each) * len(each) < _LEAST_TURNS * sum(each) or sum(each) > _MOST_AT_ONCE * any_ns:
+        return None
+    gain_ns = any_ns - sum(each) // len(each)
+    return Found(
+        f"{count_text(len(each))} GPUs work for {', '.join(map(time_text, each))}, any of them for "
+        f"{time_text(any_ns)}: {percent_text((sum(each) - any_ns) / any_ns)} of it at once",
+        {"devices": len(each), "any_ns": any_ns, "work_ns": sum(each)},
+        known.gain(scope.host_part(gain_ns), "work of GPUs in turn, divided evenly"),
+    )
+
+
+@rule(
+    id="waiting_threads",
+    title="The CPU waits in a queue, lock or socket",
+    fix="Where it waits for requests, record under load. Where it waits for another thread or process, look at that.",
+    explanation="What for is not in the file, nor whether that can be faster.",
+    query="idle_places",
+    needs=("gpu",),
+    rests_on=("gpu_idle", "host_time"),
+    note=True,
+)
+def waiting_threads(known: Known) -> Found | None:
+    """Fires where, for 2 % of the time, nothing is queued in long gaps because the thread that launches next waits in a
+    queue, a lock or a socket.
+    """
+    time_ns = waiting_ns(known)
+    if not known.scope.devices or known.scope.idle_part(time_ns) < _LEAST_WAITS * known.scope.wall_ratio:
+        return None
+    found = Found(
+        f"{time_text(time_ns)} with nothing queued, in gaps longer than 1 ms, for requests, other threads or "
+        "processes, which counts for no gain",
+        {"idle_ns": time_ns},
+    )
+    return placed(found, location(known, waiting_rows(known)))
+
+
+@rule(
+    id="profiler_holds_up",
+    title="The profiler holds up the CPU",
+    fix="Give the profiler a warm-up step (torch.profiler.schedule), and record fewer events.",
+    explanation="It asks for buffers, or empties them, in a call of the program, which does not do so without it.",
+    query="idle_places",
+    needs=("gpu",),
+    rests_on=("gpu_idle", "host_time"),
+    note=True,
+)
+def profiler_holds_up(known: Known) -> Found | None:
+    """Fires where, for 2 % of the time, nothing is queued in long gaps while the profiler asks for buffers or empties
+    them.
+    """
+    time_ns = profiler_ns(known)
+    if not known.scope.devices or known.scope.idle_part(time_ns) < _LEAST_WAITS * known.scope.wall_ratio:
+        return None
+    return Found(
+        f"{time_text(time_ns)} with nothing queued, in gaps longer than 1 ms, while it asks for buffers or empties "
+        "them, which counts for no gain",
+        {"idle_ns": time_ns},
+    )
