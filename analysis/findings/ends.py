@@ -6,9 +6,10 @@ import numpy as np
 
 from molprof.analysis.facts import gaps
 from molprof.analysis.figures.model import IDLE_CAUSES, TITLES, Group
-from molprof.analysis.findings.idle import begins_waiting, long_calls_in
+from molprof.analysis.findings.idle import long_calls_in
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.waits import begins_waiting
 from molprof.common.values import counted, percent_text, time_text
 
 _LEAST_ENDS = 0.02

@@ -375,55 +375,6 @@ def host_syncs(known: Known) -> Found | None:
 
 
 @rule(
-    id="device_waits",
-    title="The GPU waits for another stream",
-    fix="Find the event that it waits for, and let the other stream be done earlier, or wait later.",
-    explanation="Work that is queued starts when what it waits for is done: the CPU is not to blame.",
-    query="idle_causes",
-    needs=("gpu",),
-    rests_on=("gpu_idle", "links"),
-    least_gain=0.03,
-    of_steps=True,
-)
-def device_waits(known: Known) -> Found | None:
-    """Fires where queued work does not start until work of another stream has ended, for 3 % of the time, unless most
-    of that is at the start of the recording: what the GPU did then is not recorded.
-
-    Gain: those gaps.
-    """
-    if begins_waiting(known):
-        return None
-    parts = [part for part in known.idle if part.cause == "other_stream"]
-    time_ns = sum(part.time_ns for part in parts)
-    if not time_ns:
-        return None
-    longest_ns = max(part.longest_ns for part in parts)
-    return Found(
-        f"{time_text(time_ns)}, the longest gap {time_text(longest_ns)}, in which work was queued and started only "
-        "when another stream was done",
-        {"idle_ns": time_ns, "longest_ns": longest_ns},
-        known.gain(known.scope.idle_part(time_ns), "gaps with queued work"),
-    )
-
-
-def begins_waiting(known: Known) -> bool:
-    """Whether the longest wait with queued work begins with the recording of a foreign trace, and is most of it all.
-
-    The GPU was busy with work from before, of which nothing is recorded.
-    """
-    waits = [part for part in known.idle if part.cause in ("other_stream", "other")]
-    longest_ns = max((part.longest_ns for part in waits), default=0)
-    if known.scope.run is not None or longest_ns <= 0.5 * sum(part.time_ns for part in waits):
-        return False
-    idle, parts = known.facts.idle, known.facts.parts
-    rows = np.flatnonzero(
-        np.isin(parts.cause, [gaps.CAUSES.index(part.cause) for part in waits]) & (idle.position[parts.idle] == 0)
-    )
-    start = int(idle.ts[parts.idle[rows[parts.time_ns[rows].argmax()]]])
-    return start - known.facts.span[0] < 0.02 * known.scope.recorded_ns
-
-
-@rule(
     id="pauses",
     title="Pauses between kernels add up",
     fix="Fewer, larger kernels: fuse small ones.",
