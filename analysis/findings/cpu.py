@@ -111,6 +111,7 @@ def processor_operators(known: Known) -> Found | None:
         f"recorded step{listed(where)}",
         {"operators_per_step": count / steps, "time_ns": time_ns},
         known.gain(known.scope.host_part(time_ns, "processor"), "these operators in the processor"),
+        part_of=("constraint",),
         place=where.name,
         place_ratio=where.ratio,
     )
