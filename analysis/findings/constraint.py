@@ -7,20 +7,19 @@ Of a run of molprof it is the phase `processor`; of an engine the phases of mask
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from molprof.analysis.facts.gaps import Windows
 from molprof.analysis.figures.figure import any_masks
-from molprof.analysis.figures.model import STACK_CATEGORY
-from molprof.analysis.figures.run_model import Run
+from molprof.analysis.figures.run_model import Run, StepPhase
 from molprof.analysis.findings.engine import FILLING, MASKS, phase_times, summed_over
+from molprof.analysis.findings.functions import NOT_OWN, OF_ENGINE, functions_of
 from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.places import Location, Where, listed
+from molprof.analysis.findings.places import Location
 from molprof.analysis.findings.processor import PROCESSOR, gain_of_processor, row_loop, waiting_ns
 from molprof.analysis.findings.remedy import Course, constraining, remedy_of_engine, remedy_of_loop, remedy_of_run
 from molprof.analysis.findings.rule import Found, rule
@@ -42,7 +41,9 @@ from molprof.common.values import (
 # With less of the time it is the model, or what else the step does, that sets it.
 SMALL = 0.05
 _STEP = (*STEP_PHASES, "prefill")
-_LONGEST_NAME, _OPERATORS_SHOWN = 40, 2
+_LONGEST_NAME, _OPERATORS_SHOWN, _FUNCTIONS_SHOWN = 40, 2, 3
+# Operators with less of its time are not named.
+_LEAST_OPERATOR = 0.02
 # Operators that read a number of a tensor back into Python.
 _READS = ("aten::item", "aten::_local_scalar_dense")
 _OPERATORS = Query(
@@ -78,8 +79,6 @@ _KINDS = {
     "apply": ("to apply masks", "applying masks", ("mask_apply",)),
     "accept": ("to accept tokens", "accepting tokens", ("mask_accept_per_request",)),
 }
-# Files whose functions are no constraint of the program: transformers' own, and molprof's marks.
-_NOT_OWN = ("transformers/generation/", "profiler/recording/")
 _OF_GAIN = "host and GPU time of the processor"
 
 
@@ -101,8 +100,8 @@ class _Part(Struct):
     leads=True,
 )
 def constraint(known: Known) -> Found | None:
-    """Fires in every constrained run, small or not: of molprof with a logits processor or arguments of `generate` that
-    forbid or force tokens, of an engine with masks or grammars, of another program with a logits processor of its own.
+    """Fires where a run is constrained, however little it costs: by a logits processor, or arguments of `generate` that
+    forbid or force tokens; by masks or grammars of an engine; by logits processors of another program's own.
 
     Gain: the processor's host and GPU time; of its host syncs while the GPU is busy, at most the GPU's idle time. Of an
     engine the time of filling, accepting and applying, with a GPU that in which no device worked.
@@ -192,24 +191,24 @@ def _timed(run: Run, wall_ns: int, steps_ns: int) -> tuple[_Part, float]:
     if course is not None:
         figures |= {"step_p50_ns": course.p50_ns, "step_longest_ns": course.longest_ns}
         figures |= {"step_p99_ns": course.p99_ns} if course.p99_ns is not None else {}
-        clauses.append(f"of a step {_percentiles(vars_of(course))}")
+        clauses.append(f"by step {_percentiles(_times_of(course))}")
     if rows > 1:
         figures["row_ns"] = step_ns / rows
         # Of steps that all have the same rows, percentiles are those of steps over their rows.
         is_even = run.shapes is not None and len(set(run.shapes.rows)) == 1 and run.shapes.rows[0] == rows
         each = ""
         if course is not None and is_even:
-            each = f", {_percentiles({key: per(ns, rows) for key, ns in vars_of(course).items()})}"
-        clauses.append(f"by row of {number_text(rows)}: {time_text(step_ns / rows)}{each}")
+            each = f", {_percentiles({key: per(ns, rows) for key, ns in _times_of(course).items()})}"
+        clauses.append(f"per row, of {number_text(rows)}, {time_text(step_ns / rows)}{each}")
     return _Part(clauses, figures), share
 
 
-def vars_of(course: Any) -> dict[str, int | None]:
+def _times_of(course: StepPhase) -> dict[str, int | None]:
     """The percentiles of a phase or a mask, by key."""
     return {key: getattr(course, key) for key in ("p50_ns", "p90_ns", "p99_ns", "longest_ns")}
 
 
-def _percentiles(times: dict[str, Any]) -> str:
+def _percentiles(times: Mapping[str, Any]) -> str:
     """Median, 99th percentile, or the 90th where there are too few, and the largest."""
     tail = "p99_ns" if times["p99_ns"] is not None else "p90_ns"
     said = [f"{key[:3]} {time_text(times[key])}" for key in ("p50_ns", tail) if times[key] is not None]
@@ -237,6 +236,7 @@ def _done(known: Known, run: Run, course: Course) -> tuple[_Part, Location | Non
     said = [
         f"{name} {time_text(ns / steps)} in {numbered(counts[name] / steps, 'run')}"
         for name, ns in sums.most_common(_OPERATORS_SHOWN)
+        if ns >= _LEAST_OPERATOR * phase.host_ns
     ]
     outside = f"{time_text(outside_ns / steps)} outside operators (Python and libraries)"
     part.clauses.append(f"of {time_text(phase.host_ns / steps)} per recorded step {', '.join([outside, *said])}")
@@ -252,33 +252,18 @@ def _done(known: Known, run: Run, course: Course) -> tuple[_Part, Location | Non
             each = numbered(row["count"] / steps, "copy").replace("copys", "copies")
             part.clauses.append(f"{each} per step {_DIRECTIONS[row['direction']]}, {bytes_text(row['bytes'])} in all")
             part.figures[f"{row['direction'].lower()}_copies"] = row["count"] / steps
-    where = _functions(known, (PROCESSOR,))
+    where = functions_of(known, (PROCESSOR,))
     if where is not None:
         course.function = where.name
-        part.clauses.append(listed(where).removeprefix("; ") or f"all of it in {where.name}")
+        part.clauses.append(_by_function(where))
     return part, where
 
 
-def _functions(known: Known, phases: tuple[str, ...]) -> Location | None:
-    """The Python functions in which phases of these beginnings pass, operators that they call included.
-
-    None where no stacks are recorded.
-    """
-    if STACK_CATEGORY not in known.report.trace.events_by_category:
-        return None
-    facts, lanes = known.facts, known.facts.innermost_phases
-    chosen = np.array([facts.phase_names[number].startswith(phases) for number in lanes.id.tolist()], dtype=bool)
-    tracks = facts.slices.track[lanes.id[chosen]]
-    found = known.places.idle_in(Windows(np.zeros_like(tracks), lanes.ts[chosen], lanes.ts_end[chosen], tracks))
-    counts, times = Counter[str](), Counter[str]()
-    for place, count, time_ns in zip(found.places, found.count.tolist(), found.time_ns.tolist(), strict=True):
-        if place.source is not None and not any(folder in place.source for folder in _NOT_OWN):
-            counts[short_source(place.source)] += count
-            times[short_source(place.source)] += time_ns
-    if not times:
-        return None
-    wheres = tuple(Where(name, counts[name], ns) for name, ns in times.most_common())
-    return Location(wheres[0].label, wheres[0].time_ns / max(1, int(found.time_ns.sum())), wheres)
+def _by_function(where: Location) -> str:
+    """The first functions with their shares of the time."""
+    whole = where.places[0].time_ns / where.ratio
+    said = (f"{place.label} {percent_text(place.time_ns / whole)}" for place in where.places[:_FUNCTIONS_SHOWN])
+    return f"by function: {', '.join(said)}"
 
 
 def _classes(run: Run) -> _Part:
@@ -316,7 +301,7 @@ def _text(known: Known, run: Run, course: Course) -> _Part:
     if run.masked is not None:
         forced = tokens - run.masked.free_choices
         course.forced = max(0.0, forced / tokens)
-        add("forced_tokens", forced, f"{count_text(forced)} of {counted(tokens, 'token')} were the only one allowed")
+        add("forced_tokens", forced, f"{count_text(forced)} of {counted(tokens, 'token')} were forced")
     if run.needed_tokens is not None:
         ends = sum(item.tokens - item.free - item.copy - item.junk - item.filler for item in run.sequences)
         surplus = tokens - ends - run.needed_tokens
@@ -338,8 +323,8 @@ def _rest(run: Run, steps_ns: int, course: Course) -> _Part:
     if course.share is None or course.share >= SMALL or steps_ns <= 0:
         return _Part([], {})
     forward_ns = sum(run.phases[name].wall_ns or 0 for name in ("forward", "prefill"))
-    return _Part([f"without it a step takes {percent_text(1 - course.share)} of the time, forwards alone "
-                  f"{percent_text(forward_ns / steps_ns)}"], {})  # fmt: skip
+    what = f"{percent_text(forward_ns / steps_ns)} are forwards"
+    return _Part([f"without it {percent_text(1 - course.share)} of the steps remain: {what}"], {})
 
 
 def _of_engine(known: Known) -> Found | None:
@@ -377,9 +362,9 @@ def _of_engine(known: Known) -> Found | None:
         count, size = (sum(row[key] or 0 for row in copies) for key in ("count", "bytes"))
         clauses.append(f"masks copied to the GPU {counted(count, 'time')}, {bytes_text(size)} in all")
         figures["mask_copies"] = count
-    where = _functions(known, ("mask_",) if mask_ns else ("grammar_",))
+    where = functions_of(known, OF_ENGINE[0] if mask_ns else OF_ENGINE[1])
     if where is not None:
-        clauses.append(listed(where).removeprefix("; ") or f"all of it in {where.name}")
+        clauses.append(_by_function(where))
     if missing := [_KINDS[kind][1] for kind, ns in times.items() if ns is None]:
         clauses.append(f"not recorded: {', '.join(missing)}")
     small = ": the model sets the time" if share < SMALL and forward_ns > mask_ns else ""
@@ -396,7 +381,7 @@ def _of_engine(known: Known) -> Found | None:
     )
 
 
-def _first_time(phases: dict[str, dict[str, int | None]], names: Sequence[str]) -> int | None:
+def _first_time(phases: Mapping[str, Mapping[str, int | None]], names: Sequence[str]) -> int | None:
     """Of the first that occurred, ns; None where nothing in the trace could mark one."""
     times = [ns for name in names if (ns := phases.get(name, {}).get("time_ns")) is not None]
     return next(filter(None, times), 0) if times else None
@@ -410,18 +395,18 @@ def _programs(known: Known) -> set[str]:
 def _of_loop(known: Known) -> Found | None:
     """Logits processors of a program's own, by its stacks."""
     rows: Any = known.report.table("logits_processors").to_json()
-    own = [row for row in rows if not any(folder in row["source"] for folder in _NOT_OWN)]
+    own = [row for row in rows if not any(folder in row["source"] for folder in NOT_OWN)]
     time_ns, scope = sum(row["time_ns"] for row in own), known.scope
     if not time_ns:
         return None
     share, first = scope.host_part(time_ns), own[0]
     small = ": the model sets the time" if share < SMALL else ""
     each = ", ".join(f"{short_source(row['source'])} {time_text(row['time_ns'])}" for row in own[:3])
-    where = _functions(known, (PROCESSOR,))
+    where = functions_of(known, (PROCESSOR,))
     return Found(
         f"{time_text(time_ns)} of {scope.recorded_text}: {percent_text(share)}; a call of "
         f"{short_source(first['source'])} takes {_percentiles(first)}; by processor: {each}"
-        + (listed(where) if where is not None else ""),
+        + (f"; {_by_function(where)}" if where is not None else ""),
         {
             "processor_ns": time_ns,
             "calls": first["count"],

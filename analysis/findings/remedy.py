@@ -58,9 +58,8 @@ def _names(asked: Iterable[str]) -> list[str]:
 def remedy_of_run(run: Run, course: Course) -> str:
     """What to do, the first sentence first."""
     if course.share is not None and course.share < _SMALL:
-        speed = number_text(1 / (1 - course.share))
         rest = _forced(run, course)
-        return f"Leave it: without it a step is at most {speed} times as fast.{f' {rest}' if rest else ''}"
+        return f"Leave it: the steps can lose {percent_text(course.share)} at most.{f' {rest}' if rest else ''}"
     if isinstance(run.program, Program):
         return _of_program(run, course)
     if ":" in course.name:
@@ -104,7 +103,12 @@ def _of_captured(run: Run, course: Course) -> str:
 def _forced(run: Run, course: Course, takes_another: bool = False) -> str:
     """Tokens that need no forward of their own; empty where they cannot be appended at once, or are few."""
     setup = run.setup
-    if course.forced < _LEAST_FORCED or setup.forced_runs or setup.own_loop or isinstance(run.program, Program):
+    if course.forced < _LEAST_FORCED or setup.own_loop or isinstance(run.program, Program):
+        return ""
+    # molprof's own loop takes none of these.
+    if setup.cache not in ("dynamic", "static") or getattr(setup, "generate_args", None):
+        return ""
+    if (getattr(setup, "padding_multiple", None) or 1) > 1:
         return ""
     text = f"{percent_text(course.forced)} of tokens need no forward of their own"
     if course.name in _TABLES or takes_another:

@@ -109,14 +109,14 @@ class Found(Struct, frozen=True):
     evidence: str
     figures: dict[str, int | float]
     gain: Gain | None = None
-    title: str = ""
     fix: str = ""
     explanation: str = ""
-    query: str = ""
-    note: bool = False  # nothing to do about it here, though its rule is no note
     place: str | None = None  # as `places.location` finds it
     place_ratio: float | None = None
     part_of: tuple[str, ...] = ()  # ids of findings whose time may hold the time of this one
+    title: str = ""
+    query: str = ""
+    note: bool = False  # nothing to do about it here, though its rule is no note
 
 
 class Rule(Struct, frozen=True, kw_only=True):
