@@ -21,7 +21,14 @@ from molprof.analysis.findings.functions import NOT_OWN, OF_ENGINE, functions_of
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.places import Location
 from molprof.analysis.findings.processor import PROCESSOR, gain_of_processor, row_loop, waiting_ns
-from molprof.analysis.findings.remedy import Course, constraining, remedy_of_engine, remedy_of_loop, remedy_of_run
+from molprof.analysis.findings.remedy import (
+    SMALL,
+    Course,
+    constraining,
+    remedy_of_engine,
+    remedy_of_loop,
+    remedy_of_run,
+)
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.manifest import STEP_PHASES, Program
@@ -38,8 +45,6 @@ from molprof.common.values import (
     time_text,
 )
 
-# With less of the time it is the model, or what else the step does, that sets it.
-SMALL = 0.05
 _STEP = (*STEP_PHASES, "prefill")
 _LONGEST_NAME, _OPERATORS_SHOWN, _FUNCTIONS_SHOWN = 40, 2, 3
 # Operators with less of its time are not named.
@@ -120,14 +125,16 @@ def _of_run(known: Known, run: Run, name: str) -> Found:
     steps_ns = sum(run.phases[item].wall_ns or 0 for item in _STEP)
     course = Course(name=name, is_by_row=row_loop(known) is not None)
     head, high = _Part([], {}), None
-    if phase.wall_ns and steps_ns > 0 and run.steps:
+    # What a capture's `generate` applies by itself runs in the phase `forward`.
+    has_phase = run.setup.processor is not None or isinstance(run.program, Program)
+    if has_phase and phase.wall_ns and steps_ns > 0 and run.steps:
         head, course.share = _timed(run, phase.wall_ns, steps_ns)
         if waiting_ratio := per(waiting_ns(phase), phase.host_ns) or 0.0:
             head.clauses.append(f"{percent_text(waiting_ratio)} of it waits for a busy GPU")
         head.figures["waiting_ratio"] = waiting_ratio
         if known.any_scope is not None:
             high = gain_of_processor(known) if phase.host_ns else per(phase.wall_ns, run.wall_ns.median)
-    elif phase.host_ns and known.any_scope is not None:  # no timed passes
+    elif has_phase and phase.host_ns and known.any_scope is not None:  # no timed passes
         course.share = high = known.scope.host_part(phase.host_ns)
         head.clauses.append(
             f"{time_text(phase.host_ns)} of {known.scope.recorded_text}: {percent_text(high)}, profiled"
@@ -135,7 +142,7 @@ def _of_run(known: Known, run: Run, name: str) -> Found:
         head.figures |= {"processor_host_ns": phase.host_ns, "recorded_ns": known.scope.recorded_ns}
     else:
         head.clauses.append("it has no time of its own: it runs in other phases, or no time is recorded")
-    done, where = _done(known, run, course)
+    done, where = _done(known, run, course) if has_phase else (_Part([], {}), None)
     parts = [head, done, _classes(run), _made(run), _text(known, run, course), _rest(run, steps_ns, course)]
     figures: dict[str, int | float] = {"steps": run.steps}
     for part in parts:
@@ -393,9 +400,13 @@ def _programs(known: Known) -> set[str]:
 
 
 def _of_loop(known: Known) -> Found | None:
-    """Logits processors of a program's own, by its stacks."""
+    """Logits processors of a program's own, by its stacks, or by a phase that its own loop marks."""
     rows: Any = known.report.table("logits_processors").to_json()
     own = [row for row in rows if not any(folder in row["source"] for folder in NOT_OWN)]
+    if not own:
+        rows = known.report.table("engine_phases").to_json()
+        marked = [row for row in rows if (row["program"], row["phase"]) == ("molprof", PROCESSOR) and row["time_ns"]]
+        own = [{**row, "source": f"phase {PROCESSOR}"} for row in marked]
     time_ns, scope = sum(row["time_ns"] for row in own), known.scope
     if not time_ns:
         return None
@@ -403,20 +414,19 @@ def _of_loop(known: Known) -> Found | None:
     small = ": the model sets the time" if share < SMALL else ""
     each = ", ".join(f"{short_source(row['source'])} {time_text(row['time_ns'])}" for row in own[:3])
     where = functions_of(known, (PROCESSOR,))
+    clauses = [
+        f"{time_text(time_ns)} of {scope.recorded_text}: {percent_text(share)}",
+        f"a call of {short_source(first['source'])} takes {_percentiles(first)}",
+        *([f"by processor: {each}"] if len(own) > 1 else []),
+        *([_by_function(where)] if where is not None else []),
+    ]
     return Found(
-        f"{time_text(time_ns)} of {scope.recorded_text}: {percent_text(share)}; a call of "
-        f"{short_source(first['source'])} takes {_percentiles(first)}; by processor: {each}"
-        + (f"; {_by_function(where)}" if where is not None else ""),
-        {
-            "processor_ns": time_ns,
-            "calls": first["count"],
-            "p50_ns": first["p50_ns"],
-            "longest_ns": first["longest_ns"],
-        },
+        "; ".join(clauses),
+        {"processor_ns": time_ns, **{key: first[key] for key in ("count", "p50_ns", "longest_ns")}},
         known.gain(share, "host time of the processors"),
         title=f"The constraint (logits processors) takes {percent_text(share)} of the time{small}",
         fix=remedy_of_loop(None if where is None else where.name, share < SMALL),
-        query="logits_processors",
+        query="phase_times",
         place=None if where is None else where.name,
         place_ratio=None if where is None else where.ratio,
     )

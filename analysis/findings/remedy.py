@@ -12,8 +12,10 @@ from molprof.common.manifest import Program
 from molprof.common.settings import ENGINES, TABLE, VLLM, WHOLE_TEXT
 from molprof.common.values import number_text, percent_text
 
-# With less of the steps there is little to gain, and with fewer forced tokens nothing from appending them at once.
-_SMALL, _LEAST_FORCED = 0.05, 0.1
+# With less of the time it is the model, or what else a step does, that sets it.
+SMALL = 0.05
+# With fewer forced tokens there is little to gain from appending them at once.
+_LEAST_FORCED = 0.1
 # From here on advice is about what passes outside operators, as a share of its time; about numbers read per step.
 _MOSTLY, _LEAST_READS = 0.6, 1.0
 # Arguments of `generate` that forbid or force tokens. Others only weigh them, or end answers.
@@ -57,7 +59,7 @@ def _names(asked: Iterable[str]) -> list[str]:
 
 def remedy_of_run(run: Run, course: Course) -> str:
     """What to do, the first sentence first."""
-    if course.share is not None and course.share < _SMALL:
+    if course.share is not None and course.share < SMALL:
         rest = _forced(run, course)
         return f"Leave it: the steps can lose {percent_text(course.share)} at most.{f' {rest}' if rest else ''}"
     if isinstance(run.program, Program):
@@ -70,6 +72,8 @@ def remedy_of_run(run: Run, course: Course) -> str:
             f"{'xgrammar' if course.name == TABLE else TABLE}. Shorten what the constraint leaves open (maxLength, "
             "white space)."
         )
+    if run.setup.processor is None:
+        return f"Leave out what the answers do not need of {course.name}; molprof run times each processor apart."
     return _of_captured(run, course)
 
 
@@ -92,11 +96,9 @@ def _of_captured(run: Run, course: Course) -> str:
             f"constraint has no table the report says why.{ranked} In a loop of your own, compile once, and fill the "
             "masks of all rows at once while the forward runs."
         )
-    if (other := _AS_TABLE.get(name)) is not None:
-        return (
-            f"Take --processor {other}: masks that are made before the first step, for all rows at once."
-            f"{f' {_forced(run, course, True)}' if _forced(run, course, True) else ''}"
-        )
+    if name in _AS_TABLE:
+        faster = f"Take --processor {_AS_TABLE[name]}: masks that are made before the first step, for all rows at once."
+        return f"{faster} {_forced(run, course, True)}".strip()
     return _forced(run, course) or "A step looks its masks up already: larger batches share it among more rows."
 
 
