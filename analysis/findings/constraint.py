@@ -96,7 +96,7 @@ class _Part(Struct):
 
 @rule(
     id="constraint",
-    title="The constraint",
+    title="What the constraint costs",
     fix="Look masks up that were made before, for all rows at once, and apply them with one operation per step.",
     explanation="A step's token is chosen when all of its masks are made, and the next forward begins with that token.",
     query="phase_work",
@@ -125,8 +125,8 @@ def _of_run(known: Known, run: Run, name: str) -> Found:
     steps_ns = sum(run.phases[item].wall_ns or 0 for item in _STEP)
     course = Course(name=name, is_by_row=row_loop(known) is not None)
     head, high = _Part([], {}), None
-    # What a capture's `generate` applies by itself runs in the phase `forward`.
-    has_phase = run.setup.processor is not None or isinstance(run.program, Program)
+    # What `generate` applies without a logits processor runs in other phases.
+    has_phase = run.setup.processor is not None
     if has_phase and phase.wall_ns and steps_ns > 0 and run.steps:
         head, course.share = _timed(run, phase.wall_ns, steps_ns)
         if waiting_ratio := per(waiting_ns(phase), phase.host_ns) or 0.0:
@@ -134,7 +134,7 @@ def _of_run(known: Known, run: Run, name: str) -> Found:
         head.figures["waiting_ratio"] = waiting_ratio
         if known.any_scope is not None:
             high = gain_of_processor(known) if phase.host_ns else per(phase.wall_ns, run.wall_ns.median)
-    elif has_phase and phase.host_ns and known.any_scope is not None:  # no timed passes
+    elif has_phase and phase.host_ns and run.wall_ns.median is None and known.any_scope is not None:  # no timed passes
         course.share = high = known.scope.host_part(phase.host_ns)
         head.clauses.append(
             f"{time_text(phase.host_ns)} of {known.scope.recorded_text}: {percent_text(high)}, profiled"
