@@ -198,6 +198,7 @@ def test_an_engine_with_a_grammar() -> None:
     first, *others = [item for item in api.report(folder / "vllm_json_xgrammar.json.gz").findings if not item.warning]
     assert (first.id, first.place) == ("constraint", "xgrammar/matcher.py(332): fill_next_token_bitmask")
     assert "4 grammars compiled" in first.evidence
+    assert "--structured-outputs-config.backend" in first.fix
     assert "to fill one row p50" in first.evidence
     # The rest of the time comes after what is part of it.
     assert [item.id for item in others if item.part_of is None] == ["host_operators"]

@@ -346,7 +346,7 @@ def _of_engine(known: Known) -> Found | None:
     told = ", ".join(f"{time_text(ns)} {_KINDS[kind][0]}" for kind, ns in times.items() if ns is not None)
     forward_ns, share = summed_over(phases, "time_ns", "forward"), scope.host_part(mask_ns or grammar_ns)
     clauses = [
-        f"{told or 'no masks are recorded'}, beside {time_text(forward_ns)} of forwards; "
+        f"{told or 'no time of masks is recorded'}, beside {time_text(forward_ns)} of forwards; "
         f"{percent_text(share)} of {scope.recorded_text}"
     ]
     figures: dict[str, int | float] = {
@@ -381,7 +381,7 @@ def _of_engine(known: Known) -> Found | None:
         figures,
         known.gain(scope.host_part(summed_over(phases, "exposed_ns", *spent)), f"time of {what} outside GPU work"),
         title=f"The constraint ({what}) takes {percent_text(share)} of the time{small}",
-        fix=remedy_of_engine(phases, {kind: ns or 0 for kind, ns in times.items()}, _programs(known)),
+        fix=remedy_of_engine(phases, {kind: ns or 0 for kind, ns in times.items()}, _programs(known), share),
         query="phase_times",
         place=None if where is None else where.name,
         place_ratio=None if where is None else where.ratio,

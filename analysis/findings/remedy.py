@@ -25,6 +25,12 @@ _ARGUMENTS = (
     "min_length", "min_new_tokens",
 )  # fmt: skip
 _PREFIX = "prefix_allowed_tokens_fn"
+# How engines are told to make masks otherwise.
+_BACKENDS = {
+    "vllm": "Try another backend (--structured-outputs-config.backend guidance), or molprof's table where the "
+    "constraint is regular (--logits-processors molprof.profiler.constraints.vllm_plugin:TableLogitsProcessor).",
+    "sglang": "Try another backend (--grammar-backend llguidance).",
+}
 # What molprof's processors of molecules that walk no table have in its place, and those that do.
 _AS_TABLE = {"generic": "vectorized", "qwen": "vectorized", "xgrammar": "grammar", "llguidance": "grammar"}
 _TABLES = (TABLE, "vectorized", "placeholder", "truncate", "grammar")
@@ -165,27 +171,23 @@ def _of_program(run: Run, course: Course) -> str:
 
 
 def remedy_of_engine(
-    phases: Mapping[str, Mapping[str, int | None]], times: Mapping[str, int], programs: Iterable[str]
+    phases: Mapping[str, Mapping[str, int | None]], times: Mapping[str, int], programs: Iterable[str], share: float
 ) -> str:
-    """What an engine can do about what takes most of its masks."""
+    """What the user of an engine can do about what takes most of its masks. times: of filling, applying, accepting."""
+    if share < SMALL:
+        return f"Leave it: the time can lose {percent_text(share)} at most."
     compile_ns = (phases.get("grammar_compile") or {}).get("time_ns") or 0
     most = max(times, key=lambda kind: times[kind])
     if compile_ns > times[most]:
         return "Compile known grammars before requests come, and send the same text for the same grammar."
-    table = (
-        " vLLM takes molprof's table where the constraint is regular (--logits-processors "
-        "molprof.profiler.constraints.vllm_plugin:TableLogitsProcessor)."
-        if "vllm" in programs
-        else ""
-    )
-    if most == "apply":
-        return f"Apply the masks of all rows on the logits' device, with one kernel.{table}"
-    if most == "accept":
-        return f"Accept tokens while the next forward runs.{table}"
-    return (
-        "Fill masks while the forward runs, for all rows at once; apply them on the device with one kernel. Shorten "
-        f"what the constraint leaves open (maxLength, white space).{table}"
-    )
+    own = {
+        "apply": "Apply the masks of all rows on the logits' device, with one kernel.",
+        "accept": "Accept tokens while the next forward runs.",
+        "fill": "Fill masks while the forward runs, for all rows at once.",
+    }
+    other = next((text for program, text in _BACKENDS.items() if program in programs), None)
+    shorter = " Shorten what the constraint leaves open (maxLength, white space)." if most == "fill" else ""
+    return f"{own[most] if other is None else other}{shorter}"
 
 
 def remedy_of_loop(function: str | None, is_small: bool) -> str:
