@@ -66,13 +66,14 @@ def sglang(function: str, start: float, dur: float, tid: int = 100) -> Event:
 
 
 CASES = [
-    Case("mask_cost", served(), 0.5,
-         {"fill_ns": 100_000, "accept_ns": 0, "forward_ns": 100_000}, words=("; not recorded: applying masks",),
+    Case("constraint", served(), 0.5,
+         {"fill_ns": 100_000, "accept_ns": 0, "forward_ns": 100_000, "row_p50_ns": 20_000},
+         words=("; not recorded: applying masks",),
          quiet=(plain(slice_("user_annotation", "gpu_model_runner: forward", 0, 100)),)),
     # A GPU that works until 160 hides 60 us of the filling.
-    Case("mask_cost", served(launched("kernel", GEMM, 90, 100, 60)), 0.2, {}),
+    Case("constraint", served(launched("kernel", GEMM, 90, 100, 60)), 0.2, {}),
     # A server's worker, without its scheduler.
-    Case("mask_cost", plain(
+    Case("constraint", plain(
         slice_("user_annotation", "gpu_model_runner: forward", 0, 60),
         slice_("python_function", "vllm/v1/structured_output/utils.py(1): apply_grammar_bitmask", 60, 40),
         op("aten::argmax", 98, 2),

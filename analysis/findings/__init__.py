@@ -13,6 +13,7 @@ __all__ = ["RULES", "Known", "bottleneck_of", "find_all"]
 
 # In the order of findings of equal gain.
 _SUBJECTS = (
+    "constraint",
     "engine",
     "masks",
     "idle",
@@ -37,7 +38,7 @@ RULES = tuple(item for module in _MODULES for item in vars(module).values() if i
 
 
 def find_all(known: Known) -> tuple[Finding, ...]:
-    """All findings of a trace: warnings, the largest gain first that can be had, those without a bound, then notes.
+    """All findings of a trace: warnings, what leads, the largest gain that can be had, those without a bound, notes.
 
     Of notes those about most of the time come first. What is part of another finding comes right after it. The finding
     that tells what the verdict says counts whole, however little of it a fix reaches as a rule.
@@ -46,10 +47,11 @@ def find_all(known: Known) -> tuple[Finding, ...]:
     led = None if verdict is None else _OF_VERDICT.get(verdict.bound or "")
     applied = [(rule, found) for rule in RULES if (found := rule.applied(known)) is not None]
 
-    def order(item: tuple[Rule, Found]) -> tuple[bool, bool, float]:
+    def order(item: tuple[Rule, Found]) -> tuple[bool, bool, bool, float]:
         rule, found = item
+        is_note = rule.note or found.note
         last = 1.0 if found.gain is None else -found.gain.high * (1.0 if rule.id == led else rule.weight)
-        return not rule.warning, rule.note, -(found.share or 0.0) if rule.note else last
+        return not rule.warning, not rule.leads, is_note, -(found.share or 0.0) if is_note else last
 
     applied.sort(key=order)
     gains = {rule.id: found.gain.high for rule, found in applied if found.gain is not None}
@@ -66,18 +68,18 @@ def find_all(known: Known) -> tuple[Finding, ...]:
     findings = [
         Finding(
             id=rule.id,
-            title=rule.title,
+            title=found.title or rule.title,
             evidence=found.evidence,
             gain=found.gain,
             fix=found.fix or rule.fix,
             explanation=found.explanation or rule.explanation,
-            query=rule.query,
+            query=found.query or rule.query,
             figures=found.figures,
             uncertain=known.doubts_on(rule.rests_on),
             place=found.place,
             place_ratio=found.place_ratio,
             certain=rule.certain,
-            note=rule.note,
+            note=rule.note or found.note,
             time_ratio=found.share,
             warning=rule.warning,
             part_of=None if holder[rule.id] is None else whole(rule.id),

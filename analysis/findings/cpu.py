@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from molprof.analysis.findings.around import of_operators
+from molprof.analysis.findings.functions import is_of_masks
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.places import Location, host_places, listed, location, placed, processor_places
 from molprof.analysis.findings.rule import Found, rule
@@ -10,6 +11,8 @@ from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, percent_text, time_text
 
 _LEAST_OPERATORS_PER_STEP = 20
+_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "mkldnn::_linear_pointwise")
+_SMALL_MODEL = 1_000_000_000  # parameters
 # Self time: without the operators that an operator calls.
 _LONGEST = Query(
     "cpu_operations",
@@ -29,14 +32,15 @@ _LONGEST = Query(
     weight=0.3,
 )
 def host_operators(known: Known) -> Found | None:
-    """Without a GPU, fires where the self time of one operator is 10 % of the time.
+    """Without a GPU, fires where the self time of one operator is 10 % of the time. Of a matrix product in a run of a
+    model with fewer than a billion parameters it is a note: that is what such a model does on a CPU.
 
     Gain: the self time of that operator; that of several threads may pass the recorded time, and counts as all.
     """
     rows = known.rows(_LONGEST)
     if not rows or rows[0]["own_ns"] <= 0:
         return None
-    first, others = rows[0], rows[1:4]
+    run, first, others = known.report.run, rows[0], rows[1:4]
     share = known.scope.host_part(first["own_ns"])
     also = "; ".join(f"{row['name']} {time_text(row['own_ns'])}" for row in others)
     found = Found(
@@ -44,6 +48,7 @@ def host_operators(known: Known) -> Found | None:
         f"it calls, {percent_text(share)} of the time; then {also}",
         {"count": first["count"], "own_ns": first["own_ns"]},
         known.gain(share, "self time of that operator"),
+        note=run is not None and first["name"] in _PRODUCTS and 0 < (run.setup.parameters or 0) < _SMALL_MODEL,
     )
     return placed(found, location(known, of_operators(known, first["name"])))
 
@@ -75,6 +80,7 @@ def host_functions(known: Known) -> Found | None:
         f"{time_text(all_ns)} in all{listed(others)}",
         {"time_ns": time_ns, "outside_ns": all_ns},
         known.gain(share, "time at that place"),
+        part_of=("constraint",) if is_of_masks(known, places[0]) else (),
         place=others.name,
         place_ratio=others.ratio,
     )
@@ -111,6 +117,7 @@ def processor_operators(known: Known) -> Found | None:
         f"recorded step{listed(where)}",
         {"operators_per_step": count / steps, "time_ns": time_ns},
         known.gain(known.scope.host_part(time_ns, "processor"), "these operators in the processor"),
+        part_of=("constraint",),
         place=where.name,
         place_ratio=where.ratio,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,16 +11,10 @@ from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor.package import Query
 from molprof.analysis.union import Union
-from molprof.common.values import counted, number_text, percent_text, time_text
+from molprof.common.values import counted, number_text, time_text
 
-_FILLING = ("mask_fill", "mask_fill_per_request")
-_MASKS = (*_FILLING, "mask_accept_per_request", "mask_copy", "mask_apply")
-# By key of the evidence, what an engine does for masks, in two forms, and the phases of it.
-_KINDS = {
-    "fill": ("to fill masks", "filling masks", _FILLING),
-    "apply": ("to apply masks", "applying masks", ("mask_apply",)),
-    "accept": ("to accept tokens", "accepting tokens", ("mask_accept_per_request",)),
-}
+FILLING = ("mask_fill", "mask_fill_per_request")
+MASKS = (*FILLING, "mask_accept_per_request", "mask_copy", "mask_apply")
 # Own time of each phase; of a GPU's trace the part in which no device worked.
 _TIMES = Query(
     "phase_bound",
@@ -42,11 +35,6 @@ _STEPS = Query(
     " IFNULL(fill_exposed_ns, 0) AS fill_exposed_ns, mask_exposed_ns, IFNULL(forward_ns, 0) AS forward_ns"
     " FROM molprof_mask_step ORDER BY ts, step_id",
 )
-_SPREAD = Query(
-    "masks",
-    "SELECT measure, count, p50_ns, p90_ns, p99_ns, longest_ns FROM molprof_mask_time WHERE per = 'step'"
-    " ORDER BY measure",
-)
 _WORK = Query("gpu_work", "SELECT ts, ts + dur AS ts_end FROM molprof_gpu_work ORDER BY ts")
 _BITMASKS = Query(
     "work_totals",
@@ -58,15 +46,6 @@ _LEAST_OF_HALF = 8
 # More pairs of steps tell no more, and are many.
 _MOST_STEPS = 400
 _QUANTILE = 1.96  # of the normal distribution, for 95 %
-
-
-def _spread(known: Known, measure: str) -> str:
-    """Percentiles by step, those that so many steps have."""
-    for row in known.rows(_SPREAD):
-        if row["measure"] == measure:
-            told = [f"{name} {time_text(row[f'{name}_ns'])}" for name in ("p50", "p90", "p99") if row[f"{name}_ns"]]
-            return f"{', '.join(told)}, longest {time_text(row['longest_ns'])} of {counted(row['count'], 'step')}"
-    return ""
 
 
 def _growth(values: np.ndarray) -> tuple[float, float, float] | None:
@@ -93,50 +72,14 @@ def _longest_stretch(steps: Frame) -> Frame | None:
     return steps.where(steps["stretch"] == numbers[counts.argmax()])
 
 
-def _phases(known: Known) -> dict[str, dict[str, int | None]]:
+def phase_times(known: Known) -> dict[str, dict[str, int | None]]:
+    """By phase of an engine `count`, `time_ns`, `own_ns` and `exposed_ns`, in which no device worked."""
     return {row.pop("phase"): row for row in map(dict, known.rows(_TIMES))}
 
 
-def _sum(phases: dict[str, dict[str, int | None]], column: str, *names: str) -> int:
+def summed_over(phases: dict[str, dict[str, int | None]], column: str, *names: str) -> int:
+    """The sum of a column of some phases."""
     return sum(phases.get(name, {}).get(column) or 0 for name in names)
-
-
-def _time(phases: dict[str, dict[str, int | None]], names: Sequence[str]) -> int | None:
-    """Of the first that occurred, ns; None where nothing in the trace could mark one."""
-    times = [ns for name in names if (ns := phases.get(name, {}).get("time_ns")) is not None]
-    return next(filter(None, times), 0) if times else None
-
-
-@rule(
-    id="mask_cost",
-    title="Masks take a large part of the time",
-    fix="Fill masks while the forward runs, for all rows at once; apply them on the device with one kernel.",
-    explanation="Before a row's token is sampled, its mask must be filled, and then applied to all its logits.",
-    query="phase_times",
-    needs=("masks", "time"),
-    rests_on=("host_time",),
-    weight=0.8,
-)
-def mask_cost(known: Known) -> Found | None:
-    """Fires where an engine fills, accepts or applies masks.
-
-    Gain: the time of filling, accepting and applying; with a GPU, that in which no device worked.
-    """
-    phases = _phases(known)
-    if not (mask_ns := _sum(phases, "own_ns", *_MASKS)):
-        return None
-    times = {kind: _time(phases, names) for kind, (*_, names) in _KINDS.items()}
-    missing = [_KINDS[kind][1] for kind, ns in times.items() if ns is None]
-    told = ", ".join(f"{time_text(ns)} {_KINDS[kind][0]}" for kind, ns in times.items() if ns is not None)
-    forward_ns = _sum(phases, "time_ns", "forward")
-    return Found(
-        f"{told}, beside {time_text(forward_ns)} of forwards; {percent_text(known.scope.host_part(mask_ns))} of "
-        f"{known.scope.recorded_text}"
-        + (f"; in a step {each}" if (each := _spread(known, "all")) else "")
-        + (f"; not recorded: {', '.join(missing)}" if missing else ""),
-        {f"{kind}_ns": ns for kind, ns in (*times.items(), ("forward", forward_ns)) if ns is not None},
-        known.gain(known.scope.host_part(_sum(phases, "exposed_ns", *_MASKS)), "time of masks outside GPU work"),
-    )
 
 
 @rule(
@@ -155,20 +98,20 @@ def mask_fill_serial(known: Known) -> Found | None:
     Rows that other threads fill do not count. Gain: all filling except that of one average row per step, of a GPU's
     trace while no device worked.
     """
-    phases = _phases(known)
-    steps, rows = _sum(phases, "count", "mask_fill"), _sum(phases, "count", "mask_fill_per_request")
-    fill_ns = _sum(phases, "time_ns", "mask_fill")
-    rows_ns = fill_ns - _sum(phases, "own_ns", "mask_fill")
+    phases = phase_times(known)
+    steps, rows = summed_over(phases, "count", "mask_fill"), summed_over(phases, "count", "mask_fill_per_request")
+    fill_ns = summed_over(phases, "time_ns", "mask_fill")
+    rows_ns = fill_ns - summed_over(phases, "own_ns", "mask_fill")
     if not rows_ns or rows < 2 * steps:
         return None
     # Filling that GPU work hides costs nothing.
-    seen = _sum(phases, "exposed_ns", *_FILLING) / _sum(phases, "own_ns", *_FILLING)
+    seen = summed_over(phases, "exposed_ns", *FILLING) / summed_over(phases, "own_ns", *FILLING)
     return Found(
         f"{counted(rows, 'row')} in {counted(steps, 'step')}, {time_text(rows_ns / rows)} each, one by one: "
         f"{time_text(rows_ns)} of {time_text(fill_ns)} of filling",
         {"rows_per_step": rows / steps, "row_ns": rows_ns / rows, "fill_ns": fill_ns},
         known.gain(known.scope.host_part(seen * rows_ns * (1 - steps / rows)), "filling of all rows of a step but one"),
-        part_of=("mask_cost",),
+        part_of=("constraint",),
     )
 
 
@@ -188,9 +131,9 @@ def mask_fill_waits(known: Known) -> Found | None:
     Gain: step by step, the filling, at most the time of that work: of the GPU, else of the forward, if other cores fill
     meanwhile. Where no steps are marked, of all steps together.
     """
-    phases, devices = _phases(known), known.scope.devices
-    fill_ns = _sum(phases, "exposed_ns", *_FILLING)
-    forward_ns = known.scope.busy_ns // devices if devices else _sum(phases, "time_ns", "forward")
+    phases, devices = phase_times(known), known.scope.devices
+    fill_ns = summed_over(phases, "exposed_ns", *FILLING)
+    forward_ns = known.scope.busy_ns // devices if devices else summed_over(phases, "time_ns", "forward")
     if not fill_ns or not forward_ns:
         return None
     steps, saved_ns, each = known.frame(_STEPS), min(fill_ns, forward_ns), ""
@@ -215,7 +158,7 @@ def mask_fill_waits(known: Known) -> Found | None:
         f"filling takes {time_text(fill_ns)} {beside}, {longer} {behind}, {time_text(forward_ns)}{each}",
         {"fill_ns": fill_ns, "forward_ns": forward_ns, "hidden_ns": saved_ns},
         known.gain(known.scope.host_part(saved_ns), f"the shorter of filling and {behind} in each step"),
-        part_of=("mask_cost",),
+        part_of=("constraint",),
     )
 
 
@@ -258,7 +201,7 @@ def mask_fill_grows(known: Known) -> Found | None:
         {"slope_ns": slope, "low_ns": low, "high_ns": high, "first_ns": first_ns, "last_ns": last_ns,
          "steps": len(each_ns)},
         known.gain(known.scope.host_part(above_ns), "filling above its time at the beginning"),
-        part_of=("mask_cost",),
+        part_of=("constraint",),
     )  # fmt: skip
 
 
@@ -290,7 +233,7 @@ def unconstrained_wait(known: Known) -> Found | None:
         f"{counted(len(steps), 'step')}, and wait {time_text(float(waits.mean()))} in each for those of the others",
         {"steps": len(steps), "unconstrained": without / len(steps), "wait_ns": float(waits.mean())},
         known.gain(known.scope.host_part(waited_ns), "time of masks, by the share of sequences without"),
-        part_of=("mask_cost",),
+        part_of=("constraint",),
     )
 
 
@@ -316,9 +259,9 @@ def grammar_compile_waits(known: Known) -> Found | None:
     made = Union(lanes.ts[compiling], lanes.ts_end[compiling])
     others = Union(np.append(lanes.ts[~compiling], work.ts), np.append(lanes.ts_end[~compiling], work.ts_end))
     alone_ns = made.length_ns - made.common_ns(others)
-    phases = _phases(known)
-    count, lookups = _sum(phases, "count", "grammar_compile"), _sum(phases, "count", "grammar_lookup")
-    time_ns, waited_ns = (_sum(phases, "time_ns", name) for name in ("grammar_compile", "grammar_wait"))
+    phases = phase_times(known)
+    count, lookups = summed_over(phases, "count", "grammar_compile"), summed_over(phases, "count", "grammar_lookup")
+    time_ns, waited_ns = (summed_over(phases, "time_ns", name) for name in ("grammar_compile", "grammar_wait"))
     kept = f"; {lookups - count} of {lookups} were found in the cache" if lookups >= count > 0 else ""
     waited = f", and {time_text(waited_ns)} of waiting for it" if waited_ns else ""
     return Found(

@@ -111,7 +111,7 @@ def mask_idle(known: Known) -> Found | None:
         f"while the CPU filled, copied, applied or advanced masks; {time_text(idle_ns)} of idle time in all",
         {"idle_ns": time_ns, "gaps": count, "longest_ns": longest_ns},
         known.gain(known.scope.idle_part(time_ns), "idle time with the CPU in masks"),
-        part_of=("mask_cost", "host_work", "launch_bound"),
+        part_of=("constraint", "host_work", "launch_bound"),
     )
 
 
@@ -152,7 +152,7 @@ def mask_copy_blocks(known: Known) -> Found | None:
             "the copies, and gaps around their calls",
         ),
         "Copy masks with non_blocking=True, on a stream of their own." if copies_pinned(known) else "",
-        part_of=("mask_cost", "mask_idle", "host_copies"),
+        part_of=("constraint", "mask_idle", "host_copies"),
     )
 
 
@@ -215,5 +215,5 @@ def mask_apply_on_host(known: Known) -> Found | None:
         f"masks were applied {count_text(count)} times, in {time_text(found['host_ns'])}: {how}",
         found,
         known.gain(known.scope.host_part(found["exposed_ns"]), "applying of masks while no device works"),
-        part_of=("mask_cost",),
+        part_of=("constraint",),
     )

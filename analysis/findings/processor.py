@@ -1,10 +1,12 @@
-"""The logits processor: its share of the time, its loop over rows, its host syncs.
+"""The logits processor: what it can gain, its loop over rows, its host syncs.
 
 Copies: from the host in every step, of whole logits tensors (batch x vocabulary), and of the KV cache that grows by
 concatenation.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -25,21 +27,16 @@ from molprof.analysis.findings.rule import (
     within,
 )
 from molprof.analysis.trace_processor.package import Query
-from molprof.common.manifest import STEP_PHASES
 from molprof.common.values import (
     bytes_text,
     count_text,
     number_text,
     numbered,
-    per,
-    percent_text,
     short_name,
     time_text,
 )
 
 PROCESSOR = "processor"
-# Share of the steps' unprofiled time.
-LEAST_SHARE = 0.1
 # With fewer rows, as many calls of one operator per step are no proof of a loop.
 LEAST_ROWS = 8
 LEAST_SYNCS_PER_STEP = 0.5
@@ -123,56 +120,27 @@ _CATS_OF_ROTATION = 2
 _CATS_OF_CACHE = 2
 
 
-def _waiting_ns(phase: PhaseFigures) -> int:
+def waiting_ns(phase: PhaseFigures) -> int:
     """Time in host syncs while the GPU was busy: without the sync, a later phase waits for the same work."""
     return 0 if phase.bound is None else max(0, (phase.sync_ns or 0) - phase.bound.sync_idle_ns)
 
 
-def _whole(known: Known) -> float:
+def gain_of_processor(known: Known) -> float:
     """The gain of a processor without cost: its host time, and its GPU time, which may run after it.
 
     Waiting for a busy GPU counts up to the GPU's idle time: the GPU's work remains.
     """
     phase, scope = known.run.phases[PROCESSOR], known.scope
-    waiting_ns = _waiting_ns(phase)
-    own = scope.host_part((phase.host_ns or 0) - waiting_ns, PROCESSOR)
-    waiting = min(scope.host_part(waiting_ns, PROCESSOR), scope.idle_ratio)
+    for_gpu_ns = waiting_ns(phase)
+    own = scope.host_part((phase.host_ns or 0) - for_gpu_ns, PROCESSOR)
+    waiting = min(scope.host_part(for_gpu_ns, PROCESSOR), scope.idle_ratio)
     return min(1.0, own + waiting + scope.gpu_part(phase.gpu_ns or 0))
 
 
-@rule(
-    id="processor_share",
-    title="The logits processor takes a large part of every step",
-    fix="Build the masks in advance, for all rows at once, and apply them with one operation per step.",
-    explanation="The processor runs between two forwards, eagerly and in Python. No graph covers it.",
-    query="phase_work",
-    needs=("processor", "time"),
-    rests_on=("host_time",),
-    least_gain=0,
-)
-def processor_share(known: Known) -> Found | None:
-    """Fires where the logits processor takes 10 % of the steps, without its host syncs while the GPU is busy.
-
-    Gain: its host and GPU time; of those host syncs, at most the GPU's idle time.
-    """
-    run, phase = known.run, known.run.phases[PROCESSOR]
-    steps_ns = sum(run.phases[name].wall_ns or 0 for name in (*STEP_PHASES, "prefill"))
-    wall_ns = phase.wall_ns
-    waiting_ratio = per(_waiting_ns(phase), phase.host_ns) or 0.0
-    if not wall_ns or steps_ns <= 0 or not run.steps or wall_ns * (1 - waiting_ratio) < LEAST_SHARE * steps_ns:
-        return None
-    waiting = f"; {percent_text(waiting_ratio)} of it waits for a busy GPU" if waiting_ratio else ""
-    return Found(
-        f"{time_text(wall_ns)} of {time_text(steps_ns)} in steps, unprofiled: "
-        f"{percent_text(wall_ns / steps_ns)}, {time_text(wall_ns / run.steps)} per step{waiting}",
-        {
-            "processor_wall_ns": wall_ns,
-            "steps_wall_ns": steps_ns,
-            "share_ratio": wall_ns / steps_ns,
-            "waiting_ratio": waiting_ratio,
-        },
-        known.gain(_whole(known), "host and GPU time of the processor"),
-    )
+def row_loop(known: Known) -> dict[str, Any] | None:
+    """The operator that takes single rows in every step at least once per row: name, rows, calls; None without one."""
+    found = next(iter(known.rows(_LOOP)), None)
+    return None if found is None or found["rows"] < LEAST_ROWS or found["calls_per_row"] < 1 else found
 
 
 @rule(
@@ -195,8 +163,7 @@ def row_masking(known: Known) -> Found | None:
 
     Gain: all but one row's part, because masks of the whole batch cost at least as much as one row's.
     """
-    found = next(iter(known.rows(_LOOP)), None)
-    if found is None or found["rows"] < LEAST_ROWS or found["calls_per_row"] < 1:
+    if (found := row_loop(known)) is None:
         return None
     rows, calls, calls_per_row = found["rows"], found["calls"], found["calls_per_row"]
     phase, steps = known.run.phases[PROCESSOR], known.run.window.steps
@@ -214,7 +181,8 @@ def row_masking(known: Known) -> Found | None:
         f"{found['name']} runs {number_text(calls / steps)} times per step in the processor, at least "
         f"{count_text(calls_per_row * rows)} times for {count_text(rows)} rows; {work}",
         figures,
-        known.gain((1 - 1 / rows) * _whole(known), "the processor except for one row's part"),
+        known.gain((1 - 1 / rows) * gain_of_processor(known), "the processor except for one row's part"),
+        part_of=("constraint",),
     )
 
 
@@ -241,6 +209,7 @@ def processor_syncs(known: Known) -> Found | None:
         f"{time_text(sync_ns / steps)} per recorded step",
         {"syncs_per_step": phase.syncs / steps, "sync_ns": sync_ns, "steps": steps},
         known.gain(min(known.scope.host_part(sync_ns, PROCESSOR), known.scope.idle_ratio), "host syncs, and idle time"),
+        part_of=("constraint",),
     )
     facts = known.facts
     is_there = [facts.phase_names.get(number) == PROCESSOR for number in facts.call_phases[facts.syncs].tolist()]

@@ -104,7 +104,7 @@ _HAS: Mapping[str, Callable[[Known], bool]] = {
 
 
 class Found(Struct, frozen=True):
-    """The evidence of a finding, with figures; `fix` and `explanation` in place of those of the rule."""
+    """The evidence of a finding, with figures; what else is given stands in place of the rule's."""
 
     evidence: str
     figures: dict[str, int | float]
@@ -115,6 +115,9 @@ class Found(Struct, frozen=True):
     place_ratio: float | None = None
     share: float | None = None  # of a note: what part of the time it is about
     part_of: tuple[str, ...] = ()  # ids of findings whose time may hold the time of this one
+    title: str = ""
+    query: str = ""
+    note: bool = False  # nothing to do about it here, though its rule is no note
 
 
 class Rule(Struct, frozen=True, kw_only=True):
@@ -133,6 +136,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     weight: float = 1.0  # part of its bound that such a fix reaches as a rule, for the order of findings alone
     note: bool = False  # nothing to do about it
     warning: bool = False  # what a reader must know before all findings
+    leads: bool = False  # it stands before all findings but warnings, whatever they gain
     of_steps: bool = False  # `least_gain` is of the time of such steps as were recorded, not of the run
 
     def applied(self, known: Known) -> Found | None:

@@ -1,0 +1,198 @@
+"""What the user of a constrained run can do about its constraint: advice that this processor or engine can follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from molprof.analysis.figures.run_model import Run
+from molprof.common.manifest import Program
+from molprof.common.settings import ENGINES, TABLE, VLLM, WHOLE_TEXT
+from molprof.common.values import number_text, percent_text
+
+# With less of the time it is the model, or what else a step does, that sets it.
+SMALL = 0.05
+# With fewer forced tokens there is little to gain from appending them at once.
+_LEAST_FORCED = 0.1
+# From here on advice is about what passes outside operators, as a share of its time; about numbers read per step.
+_MOSTLY, _LEAST_READS = 0.6, 1.0
+# Arguments of `generate` that forbid or force tokens. Others only weigh them, or end answers.
+_ARGUMENTS = (
+    "prefix_allowed_tokens_fn", "bad_words_ids", "force_words_ids", "constraints", "suppress_tokens",
+    "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "no_repeat_ngram_size", "sequence_bias",
+    "min_length", "min_new_tokens",
+)  # fmt: skip
+_PREFIX = "prefix_allowed_tokens_fn"
+# How engines are told to make masks otherwise.
+_BACKENDS = {
+    "vllm": "Try another backend (--structured-outputs-config.backend guidance), or molprof's table where the "
+    "constraint is regular (--logits-processors molprof.profiler.constraints.vllm_plugin:TableLogitsProcessor).",
+    "sglang": "Try another backend (--grammar-backend llguidance).",
+}
+# What molprof's processors of molecules that walk no table have in its place, and those that do.
+_AS_TABLE = {"generic": "vectorized", "qwen": "vectorized", "xgrammar": "grammar", "llguidance": "grammar"}
+_TABLES = (TABLE, "vectorized", "placeholder", "truncate", "grammar")
+
+
+class Course(Struct):
+    """What is known of the constraint of a run when its advice is written."""
+
+    name: str  # of the processor, or of the arguments
+    share: float | None = None  # of the steps; None: not recorded
+    outside: float = 0.0  # of its recorded time, what passes outside operators
+    reads: float = 0.0  # numbers per step read back from tensors
+    forced: float = 0.0  # of the tokens, those that were the only one allowed
+    function: str | None = None  # Python function with most of its time; None: no stacks
+    is_by_row: bool = False
+
+
+def constraining(run: Run) -> str | None:
+    """The name of a run's constraint: its processors, else arguments of `generate`; None without one."""
+    if run.setup.processor is not None:
+        return run.setup.processor
+    is_program = isinstance(run.program, Program)
+    asked = run.setup.processor_parameters if is_program else getattr(run.setup, "generate_args", None)
+    names: Iterable[str] = asked or ()
+    return ", ".join(name for name in _names(names) if name in _ARGUMENTS) or None
+
+
+def _names(asked: Iterable[str]) -> list[str]:
+    """Names of arguments, of `KEY=VALUE` texts too."""
+    return [item.partition("=")[0] for item in asked]
+
+
+def remedy_of_run(run: Run, course: Course) -> str:
+    """What to do, the first sentence first."""
+    if course.share is not None and course.share < SMALL:
+        rest = _forced(run, course)
+        return f"Leave it: the steps can lose {percent_text(course.share)} at most.{f' {rest}' if rest else ''}"
+    if isinstance(run.program, Program):
+        return _of_program(run, course)
+    if ":" in course.name:
+        return f"{_of_own(course)} {_lines(course, 'molprof capture')}"
+    if run.setup.engine == VLLM:
+        return (
+            f"Capture vLLM with other makers of masks: --processor {course.name},"
+            f"{'xgrammar' if course.name == TABLE else TABLE}. Shorten what the constraint leaves open (maxLength, "
+            "white space)."
+        )
+    if run.setup.processor is None:
+        return f"Leave out what the answers do not need of {course.name}; molprof run times each processor apart."
+    return _of_captured(run, course)
+
+
+def _of_captured(run: Run, course: Course) -> str:
+    """A processor that comes with molprof."""
+    name, setup = course.name, run.setup
+    given = {kind: getattr(setup, kind, None) for kind in ("schema", "regex", "choices", "grammar_file")}
+    instead: Any = (setup.processor_parameters or {}).get("instead_of", {})
+    if given["grammar_file"] is not None and name in ENGINES:
+        other = next(engine for engine in ENGINES if engine != name)
+        return f"Capture the other engine that takes a grammar beside it: --processor {name},{other}."
+    if isinstance(instead, dict) and instead.get(TABLE):
+        return (
+            f"No table was made ({instead[TABLE]}): write the constraint without that, and a step looks its masks up."
+        )
+    if name in WHOLE_TEXT and name != TABLE and any(value is not None for value in given.values()):
+        ranked = f" molprof bench masks --schema {given['schema']} ranks all engines on it." if given["schema"] else ""
+        return (
+            f"Capture a table of it beside {name}: --processor {name},{TABLE}. It looks masks up, and where a "
+            f"constraint has no table the report says why.{ranked} In a loop of your own, compile once, and fill the "
+            "masks of all rows at once while the forward runs."
+        )
+    if name in _AS_TABLE:
+        faster = f"Take --processor {_AS_TABLE[name]}: masks that are made before the first step, for all rows at once."
+        return f"{faster} {_forced(run, course, True)}".strip()
+    return _forced(run, course) or "A step looks its masks up already: larger batches share it among more rows."
+
+
+def _forced(run: Run, course: Course, takes_another: bool = False) -> str:
+    """Tokens that need no forward of their own; empty where they cannot be appended at once, or are few."""
+    setup = run.setup
+    if course.forced < _LEAST_FORCED or setup.own_loop or isinstance(run.program, Program):
+        return ""
+    # molprof's own loop takes none of these.
+    if setup.cache not in ("dynamic", "static") or getattr(setup, "generate_args", None):
+        return ""
+    if (getattr(setup, "padding_multiple", None) or 1) > 1:
+        return ""
+    text = f"{percent_text(course.forced)} of tokens need no forward of their own"
+    if course.name in _TABLES or takes_another:
+        return f"Try --forced-runs: {text}."
+    other = _AS_TABLE.get(course.name) if setup.placeholder is not None else None
+    return f"Try --processor {other} --forced-runs: {text}." if other else ""
+
+
+def _of_own(course: Course) -> str:
+    """A processor of the user's own."""
+    if course.is_by_row:
+        return "Mask all rows with one tensor operation in place of a loop over them."
+    if course.reads >= _LEAST_READS:
+        return (
+            f"Read token ids once per step (input_ids.tolist()) in place of {number_text(course.reads)} single "
+            "numbers, or keep them from step to step."
+        )
+    if course.outside >= _MOSTLY:
+        return "Make in advance what Python works out in each step: a mask by state, which a step looks up."
+    return "Keep masks as tensors on the logits' device, and apply them with one operation in place."
+
+
+def _lines(course: Course, command: str) -> str:
+    """Where in the program to begin."""
+    if course.function is not None:
+        return f"Begin in {course.function}; molprof report TRACE --by source has all functions."
+    return f"Its lines: {command} --stacks, then molprof report TRACE --by source."
+
+
+def _of_program(run: Run, course: Course) -> str:
+    assert isinstance(run.program, Program)
+    calls = sorted(run.program.processors, key=lambda item: -(item.time_ns or 0))
+    parameters = run.setup.processor_parameters or {}
+    lines = _lines(course, "molprof run")
+    first = next((item for item in calls if item.time_ns), calls[0] if calls else None)
+    if first is None or (first.name.startswith("PrefixConstrained") and _PREFIX in parameters):
+        if _PREFIX in parameters:
+            return (
+                "Look allowed tokens up in a trie or table by state that is made once: transformers calls "
+                f"{parameters[_PREFIX]} for each row of each step, and makes a tensor of the list. {lines}"
+            )
+        return f"Leave out what the answers do not need of {course.name}. {lines}"
+    if "xgrammar" in first.name.lower():
+        return (
+            "Compile the grammar once, and give each generate a new processor of it; fill the masks of all rows at "
+            f"once (BatchGrammarMatcher). {lines}"
+        )
+    if not first.own:
+        made = ", ".join(parameters) or "the generation config"
+        return f"transformers makes {first.name} of {made}: leave out what the answers do not need. {lines}"
+    return f"{_of_own(course)} {lines}"
+
+
+def remedy_of_engine(
+    phases: Mapping[str, Mapping[str, int | None]], times: Mapping[str, int], programs: Iterable[str], share: float
+) -> str:
+    """What the user of an engine can do about what takes most of its masks. times: of filling, applying, accepting."""
+    if share < SMALL:
+        return f"Leave it: the time can lose {percent_text(share)} at most."
+    compile_ns = (phases.get("grammar_compile") or {}).get("time_ns") or 0
+    most = max(times, key=lambda kind: times[kind])
+    if compile_ns > times[most]:
+        return "Compile known grammars before requests come, and send the same text for the same grammar."
+    own = {
+        "apply": "Apply the masks of all rows on the logits' device, with one kernel.",
+        "accept": "Accept tokens while the next forward runs.",
+        "fill": "Fill masks while the forward runs, for all rows at once.",
+    }
+    other = next((text for program, text in _BACKENDS.items() if program in programs), None)
+    shorter = " Shorten what the constraint leaves open (maxLength, white space)." if most == "fill" else ""
+    return f"{own[most] if other is None else other}{shorter}"
+
+
+def remedy_of_loop(function: str | None, is_small: bool) -> str:
+    """A program of which only stacks tell the processors."""
+    if is_small:
+        return "Leave it: the model sets the time."
+    begin = "" if function is None else f" Begin in {function}."
+    return f"Look up masks that were made in advance, for all rows at once.{begin} molprof run times the bare program."
