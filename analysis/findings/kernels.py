@@ -232,15 +232,16 @@ def communication(known: Known) -> Found | None:
     exposed_ns, hideable_ns = known.exposed["exposed_ns"], known.exposed["hideable_ns"]
     waits = known.stream_waits
     waiting_ns, waiting = _waiting(known, all_ns)
+    figures: dict[str, int | float] = {"collectives": count - perhaps, "time_ns": all_ns, "exposed_ns": exposed_ns}
+    figures |= {"hideable_ns": hideable_ns, "waits": waits}
+    figures |= {"perhaps": perhaps, "perhaps_ns": perhaps_ns} if perhaps else {}
+    figures |= {"waiting_ns": waiting_ns} if waiting_ns else {}
     found = Found(
         f"{' and '.join(what)} take {time_text(all_ns)}, {time_text(exposed_ns)} of it with nothing else on "
         f"the GPU: {percent_text(gpu_share(known, exposed_ns))} of the time{_most_exposed(known, exposed_ns)}"
         f"{waiting}; at most {time_text(hideable_ns)} fits beside other work; which work waits for it is not recorded "
         f"({counted(waits, 'stream wait')})",
-        {"collectives": count - perhaps, "time_ns": all_ns, "exposed_ns": exposed_ns, "hideable_ns": hideable_ns}
-        | {"waits": waits}
-        | ({"perhaps": perhaps, "perhaps_ns": perhaps_ns} if perhaps else {})
-        | ({"waiting_ns": waiting_ns} if waiting_ns else {}),
+        figures,
         fix=_FIX_OF_WAITING
         if 2 * waiting_ns > exposed_ns
         else "See first whether it waits for a slow rank (molprof ranks DIR). If not, exchange less: there is little "

@@ -130,8 +130,9 @@ def exposed_times(known: Known, times: np.ndarray) -> np.ndarray:
     work = known.facts.work
     others = known.facts.overlaps & (times == 0)
     beside = Coverage(work.device[others], work.ts[others], work.ts_end[others])
-    alone: np.ndarray = work.ts_end - work.ts - beside.covered(work.device, work.ts, work.ts_end)
-    return np.minimum(times, alone)
+    alone = work.ts_end - work.ts - beside.covered(work.device, work.ts, work.ts_end)
+    found: np.ndarray = np.minimum(times, alone)
+    return found
 
 
 def beyond_usual(times: np.ndarray, keys: np.ndarray) -> np.ndarray:
