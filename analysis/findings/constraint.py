@@ -49,8 +49,8 @@ _STEP = (*STEP_PHASES, "prefill")
 _LONGEST_NAME, _OPERATORS_SHOWN, _FUNCTIONS_SHOWN = 40, 2, 3
 # Operators with less of its time are not named.
 _LEAST_OPERATOR = 0.02
-# Operators that read a number of a tensor back into Python.
-_READS = ("aten::item", "aten::_local_scalar_dense")
+# Reads a number of a tensor back into Python.
+_READ = "aten::item"
 _OPERATORS = Query(
     "call_phases",
     """
@@ -247,7 +247,8 @@ def _done(known: Known, run: Run, course: Course) -> tuple[_Part, Location | Non
     ]
     outside = f"{time_text(outside_ns / steps)} outside operators (Python and libraries)"
     part.clauses.append(f"of {time_text(phase.host_ns / steps)} per recorded step {', '.join([outside, *said])}")
-    course.reads = sum(int((names == name).sum()) for name in _READS[:1]) / steps
+    is_read = names == _READ
+    course.reads, course.reading = int(is_read.sum()) / steps, int(times[ids[is_read]].sum()) / phase.host_ns
     if course.reads:
         part.figures["reads"] = course.reads
         part.clauses.append(f"{numbered(course.reads, 'number')} per step read back from tensors (item)")

@@ -16,8 +16,8 @@ from molprof.common.values import number_text, percent_text
 SMALL = 0.05
 # With fewer forced tokens there is little to gain from appending them at once.
 _LEAST_FORCED = 0.1
-# From here on advice is about what passes outside operators, as a share of its time; about numbers read per step.
-_MOSTLY, _LEAST_READS = 0.6, 1.0
+# From these shares of its time on advice is about what passes outside operators, or about numbers read from tensors.
+_MOSTLY, _LEAST_READING = 0.6, 0.1
 # Arguments of `generate` that forbid or force tokens. Others only weigh them, or end answers.
 _ARGUMENTS = (
     "prefix_allowed_tokens_fn", "bad_words_ids", "force_words_ids", "constraints", "suppress_tokens",
@@ -43,6 +43,7 @@ class Course(Struct):
     share: float | None = None  # of the steps; None: not recorded
     outside: float = 0.0  # of its recorded time, what passes outside operators
     reads: float = 0.0  # numbers per step read back from tensors
+    reading: float = 0.0  # of its recorded time, what that takes
     forced: float = 0.0  # of the tokens, those that were the only one allowed
     function: str | None = None  # Python function with most of its time; None: no stacks
     is_by_row: bool = False
@@ -129,7 +130,7 @@ def _of_own(course: Course) -> str:
     """A processor of the user's own."""
     if course.is_by_row:
         return "Mask all rows with one tensor operation in place of a loop over them."
-    if course.reads >= _LEAST_READS:
+    if course.reading >= _LEAST_READING:
         return (
             f"Read token ids once per step (input_ids.tolist()) in place of {number_text(course.reads)} single "
             "numbers, or keep them from step to step."
