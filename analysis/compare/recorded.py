@@ -116,7 +116,7 @@ def class_times(first: Report, other: Report, counts: tuple[int, int] | None) ->
     """
     steps = counts or (1, 1)
     rows: list[dict[str, Any]] = [
-        {row["class"]: row for row in report.table("kernel_classes").to_json()} for report in (first, other)
+        {str(row["class"]): row for row in report.table("kernel_classes").to_json()} for report in (first, other)
     ]
     places = [{row["class"]: row["place"] for row in _rows(report, "class_places")} for report in (first, other)]
     found = []

@@ -71,7 +71,7 @@ def whole_steps(steps: Marks, schedules: Marks, phases: Marks) -> tuple[Array, A
 def up_to_next(lane: Array, ts: Array, ts_end: Array, ids: Array) -> Array:
     """Return the end of each interval, or the start of the next of its lane where that comes first."""
     order = np.lexsort((ids, ts_end, ts, lane))
-    ends = ts_end.copy()
+    ends: Array = ts_end.copy()
     before, after = order[:-1], order[1:]
     same = lane[before] == lane[after]
     ends[before[same]] = np.minimum(ts_end[before], ts[after])[same]

@@ -269,8 +269,10 @@ class WorkFacts(CallFacts):
         calls, call = self.calls, self.work.call
         if not known.any() or not len(calls.id):
             return np.zeros(len(call), dtype=bool)
-        found: Array = around.covered(np.maximum(calls.own_track, 0), calls.ts, calls.ts + 1) > 0
-        return (call != NONE) & (found & (calls.own_track != NONE))[call]
+        inside = around.covered(np.maximum(calls.own_track, 0), calls.ts, calls.ts + 1) > 0
+        inside &= calls.own_track != NONE
+        found: Array = (call != NONE) & inside[call]
+        return found
 
     def _operators_of_first(self, kernels: list[str]) -> dict[str, str]:
         """The innermost operator around the call that started the first kernel of each name, where there is one."""

@@ -66,7 +66,8 @@ _UNLIKE, _LEAST_STEPS = 1.25, 3
 def _step_lengths(table: Table) -> Table:
     """A row for each kind of step, and for its time on the host and on the GPU."""
     times: dict[tuple[Any, ...], list[int]] = {}
-    for row in table.to_json():
+    steps: Any = table.to_json()
+    for row in steps:
         for measure in _MEASURES:
             if row[f"{measure}_ns"] is not None:
                 times.setdefault((row["kind"], row["is_inferred"], measure), []).append(row[f"{measure}_ns"])

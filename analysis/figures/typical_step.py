@@ -36,7 +36,7 @@ def read_typical_step(engine: TraceProcessor) -> TypicalStep | None:
     name, source, kind, count, dur_ns = steps[0]
     found = query_rows(engine, _INTERVALS)[1]
     time_ns = median(time_ns for (time_ns,) in query_rows(engine, _TIMES)[1])
-    return TypicalStep(name, source, kind, count, dur_ns, totals, tuple(_merged(found, dur_ns, SLOTS)), time_ns)
+    return TypicalStep(name, source, kind, count, dur_ns, totals, tuple(_merged(list(found), dur_ns, SLOTS)), time_ns)
 
 
 def _merged(rows: list[tuple[Any, ...]], dur_ns: int, slots: int) -> Iterator[Interval]:

@@ -97,7 +97,7 @@ def _of_captured(run: Run, course: Course) -> str:
             f"No table was made ({instead[TABLE]}): write the constraint without that, and a step looks its masks up."
         )
     if name in WHOLE_TEXT and name != TABLE and any(value is not None for value in given.values()):
-        ranked = f" molprof bench masks --schema {given['schema']} ranks all engines on it." if given["schema"] else ""
+        ranked = " molprof bench masks DIR ranks all engines on the schemas of a folder." if given["schema"] else ""
         return (
             f"Capture a table of it beside {name}: --processor {name},{TABLE}. It looks masks up, and where a "
             f"constraint has no table the report says why.{ranked} In a loop of your own, compile once, and fill the "

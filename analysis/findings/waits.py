@@ -72,7 +72,7 @@ def waiting_ns(known: Known, idle: np.ndarray | None = None) -> int:
         columns = (waits.idle[mine], waits.ts[mine], waits.ts_end[mine], waits.track[mine])
         rows = _waiting_in(known, gaps.Windows(*columns)) if mine.any() else []
     long_ns = sum(part.time_ns for part in known.idle if part.is_long and part.cause in HOST_CAUSES)
-    return min(long_ns, sum(row["time_ns"] for row in rows))
+    return int(min(long_ns, sum(row["time_ns"] for row in rows)))
 
 
 def profiler_work(known: Known) -> Union:

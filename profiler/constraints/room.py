@@ -182,8 +182,9 @@ def room_document(room: Room) -> Document:
         ("drift", "count", lambda one: one.apart_tokens - one.tokens),
     )  # fmt: skip
     apart = ("cut apart: each stretch of forced text, and of other text, by itself; drift: tokens more than whole",)
-    form = ("of JSON as table writes it, without white space between its tokens; other engines: below",)
-    form = form if room.spaces else ()
+    form: tuple[str, ...] = ()
+    if room.spaces:
+        form = ("of JSON as table writes it, without white space between its tokens; other engines: below",)
     return Document(
         "molprof drift",
         (
