@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from molprof.analysis.facts import gaps, syncs
+from molprof.analysis.facts.compiled import CompiledCode, compiled_code
 from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.intervals import Coverage, distinct_of, ends_before, shared
 from molprof.analysis.facts.memory import MemoryFacts
@@ -17,9 +18,6 @@ from molprof.analysis.facts.recording import recorded_spans
 from molprof.analysis.facts.slices import COMPILED, DATA, DRIVER, OPERATOR, RECORDED, RUNTIME
 from molprof.analysis.facts.source import Lanes, looked_up
 from molprof.analysis.facts.steps import Marks, Steps, busy_marks, lanes_of, steps_of, whole_steps
-
-if TYPE_CHECKING:
-    pass
 
 _PHASES = """
 SELECT id, ts, ts + dur AS ts_end, upid, tid, phase
@@ -278,7 +276,7 @@ class Facts(MemoryFacts):
             "data": (slices.track[data], slices.ts[data], slices.ts_end[data]),
             "syncs": (calls.track[syncs], calls.ts[syncs], calls.ts_end[syncs]),
             "calls": (calls.track, calls.ts, calls.ts_end),
-            "compiled": self._compiled,
+            "compiled": self._in_compiled,
             "any": (slices.track[rows], slices.ts[rows], slices.ts_end[rows]),
         }
         found: dict[str, Coverage] = {}
@@ -289,13 +287,20 @@ class Facts(MemoryFacts):
         return gaps.HostTime(**found)
 
     @cached_property
-    def _compiled(self) -> tuple[Array, Array, Array]:
+    def compiled(self) -> CompiledCode:
+        """What torch.compile left in the trace."""
+        kinds = np.unique(self.slices.region)
+        kernels = (name for category, name in self.slices.names if category == "kernel")
+        return compiled_code((kinds[kinds >= COMPILED] - COMPILED).tolist(), kernels)
+
+    @cached_property
+    def _in_compiled(self) -> tuple[Array, Array, Array]:
         """Track, start and end of the time in which threads are in code that torch.compile made, and in no operator.
 
         The code that launches compiled kernels is Python, and what is recorded around it is no operator of its own.
         """
         slices = self.slices
-        is_compiled = slices.region == COMPILED
+        is_compiled = slices.region >= COMPILED
         tracks = np.unique(slices.track[is_compiled])
         some = is_compiled | np.isin(slices.category, (OPERATOR, RUNTIME, DRIVER))
         rows = np.flatnonzero(some & np.isin(slices.track, tracks[tracks >= 0])) if len(tracks) else tracks
