@@ -25,11 +25,12 @@ FROM _molprof_marked_phase
 ORDER BY id
 """
 # Names of the phases in which masks of constrained decoding are made.
-_MASK_PHASES = ("mask_", "grammar_")
+MASK_PHASES = ("mask_", "grammar_")
 # And of those in which logits processors run, of any program.
-_PROCESSOR_PHASES = "processor"
+PROCESSOR_PHASES = "processor"
 _STEP_MARKS = """
-SELECT id, rank, form, source IN ('vllm', 'sglang') AS of_engine, upid, tid, ts, ts + dur AS ts_end
+SELECT id, rank, form, source IN (SELECT source FROM molprof_step_function) AS of_engine, upid, tid, ts,
+  ts + dur AS ts_end
 FROM molprof_step_mark
 ORDER BY id
 """
@@ -353,7 +354,7 @@ class Facts(MemoryFacts):
     @cached_property
     def _masks(self) -> tuple[Array, Array, Array]:
         """Track, start and end of the time in which threads are in masks of constrained decoding."""
-        return self._time_in(_MASK_PHASES)
+        return self._time_in(MASK_PHASES)
 
     def _time_in(self, beginnings: str | tuple[str, ...]) -> tuple[Array, Array, Array]:
         """Track, start and end of the time in which threads are in phases whose names begin so."""
@@ -366,7 +367,7 @@ class Facts(MemoryFacts):
     @cached_property
     def in_processors(self) -> Array:
         """How long of each idle time nothing is queued while the CPU runs a logits processor, and does not wait, ns."""
-        lanes, calls, syncs = self._time_in(_PROCESSOR_PHASES), self.calls, self.syncs
+        lanes, calls, syncs = self._time_in(PROCESSOR_PHASES), self.calls, self.syncs
         found = np.zeros(len(self.idle.ts), dtype=np.int64)
         if not len(lanes[0]):
             return found
