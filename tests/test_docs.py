@@ -142,7 +142,7 @@ def test_recipes_work(tmp_path: Path) -> None:
     for name in ("docs", "benchmarks", "traces", "setup.cfg", "tests/goldens"):
         (tmp_path / name).symlink_to(ROOT / name)
     recipes = (ROOT / "docs/contributing.md").read_text(encoding="utf-8").partition("\n## Add a query\n")[2]
-    tests = ["tests/test_queries.py::test_cases[gpu]"]
+    tests = [f"tests/test_queries.py::test_cases[{name}]" for name in re.findall(r"`tests/sql/(\w+)\.txt`", recipes)]
     for source, name in re.findall(r"Copy \[`(docs/recipes/\w+\.\w+)`\]\(\S+\) to `(\S+)`", " ".join(recipes.split())):
         shutil.copy(ROOT / source, place(tmp_path, name))
     for name, language, code in steps(recipes):

@@ -14,8 +14,8 @@ from tiny_trace import slice_, write
 from molprof import api
 from molprof.analysis.compare.recorded import class_times, step_counts
 from molprof.analysis.documents.comparison import comparison_document
+from molprof.analysis.facts.number_types import number_type
 from molprof.analysis.facts.step_times import done
-from molprof.analysis.figures.number_types import number_type
 from molprof.analysis.render import render
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")

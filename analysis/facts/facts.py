@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from molprof.analysis.facts import gaps, syncs
+from molprof.analysis.facts.compiled import CompiledCode, compiled_code
 from molprof.analysis.facts.gaps import NONE, Array
 from molprof.analysis.facts.intervals import Coverage, distinct_of, ends_before, shared
 from molprof.analysis.facts.memory import MemoryFacts
@@ -18,20 +19,18 @@ from molprof.analysis.facts.slices import COMPILED, DATA, DRIVER, OPERATOR, RECO
 from molprof.analysis.facts.source import Lanes, looked_up
 from molprof.analysis.facts.steps import Marks, Steps, busy_marks, lanes_of, steps_of, whole_steps
 
-if TYPE_CHECKING:
-    pass
-
 _PHASES = """
 SELECT id, ts, ts + dur AS ts_end, upid, tid, phase
 FROM _molprof_marked_phase
 ORDER BY id
 """
 # Names of the phases in which masks of constrained decoding are made.
-_MASK_PHASES = ("mask_", "grammar_")
+MASK_PHASES = ("mask_", "grammar_")
 # And of those in which logits processors run, of any program.
-_PROCESSOR_PHASES = "processor"
+PROCESSOR_PHASES = "processor"
 _STEP_MARKS = """
-SELECT id, rank, form, source IN ('vllm', 'sglang') AS of_engine, upid, tid, ts, ts + dur AS ts_end
+SELECT id, rank, form, source IN (SELECT source FROM molprof_step_function) AS of_engine, upid, tid, ts,
+  ts + dur AS ts_end
 FROM molprof_step_mark
 ORDER BY id
 """
@@ -278,7 +277,7 @@ class Facts(MemoryFacts):
             "data": (slices.track[data], slices.ts[data], slices.ts_end[data]),
             "syncs": (calls.track[syncs], calls.ts[syncs], calls.ts_end[syncs]),
             "calls": (calls.track, calls.ts, calls.ts_end),
-            "compiled": self._compiled,
+            "compiled": self._in_compiled,
             "any": (slices.track[rows], slices.ts[rows], slices.ts_end[rows]),
         }
         found: dict[str, Coverage] = {}
@@ -289,13 +288,20 @@ class Facts(MemoryFacts):
         return gaps.HostTime(**found)
 
     @cached_property
-    def _compiled(self) -> tuple[Array, Array, Array]:
+    def compiled(self) -> CompiledCode:
+        """What torch.compile left in the trace."""
+        kinds = np.unique(self.slices.region)
+        kernels = (name for category, name in self.slices.names if category == "kernel")
+        return compiled_code((kinds[kinds >= COMPILED] - COMPILED).tolist(), kernels)
+
+    @cached_property
+    def _in_compiled(self) -> tuple[Array, Array, Array]:
         """Track, start and end of the time in which threads are in code that torch.compile made, and in no operator.
 
         The code that launches compiled kernels is Python, and what is recorded around it is no operator of its own.
         """
         slices = self.slices
-        is_compiled = slices.region == COMPILED
+        is_compiled = slices.region >= COMPILED
         tracks = np.unique(slices.track[is_compiled])
         some = is_compiled | np.isin(slices.category, (OPERATOR, RUNTIME, DRIVER))
         rows = np.flatnonzero(some & np.isin(slices.track, tracks[tracks >= 0])) if len(tracks) else tracks
@@ -348,7 +354,7 @@ class Facts(MemoryFacts):
     @cached_property
     def _masks(self) -> tuple[Array, Array, Array]:
         """Track, start and end of the time in which threads are in masks of constrained decoding."""
-        return self._time_in(_MASK_PHASES)
+        return self._time_in(MASK_PHASES)
 
     def _time_in(self, beginnings: str | tuple[str, ...]) -> tuple[Array, Array, Array]:
         """Track, start and end of the time in which threads are in phases whose names begin so."""
@@ -361,7 +367,7 @@ class Facts(MemoryFacts):
     @cached_property
     def in_processors(self) -> Array:
         """How long of each idle time nothing is queued while the CPU runs a logits processor, and does not wait, ns."""
-        lanes, calls, syncs = self._time_in(_PROCESSOR_PHASES), self.calls, self.syncs
+        lanes, calls, syncs = self._time_in(PROCESSOR_PHASES), self.calls, self.syncs
         found = np.zeros(len(self.idle.ts), dtype=np.int64)
         if not len(lanes[0]):
             return found

@@ -10,42 +10,18 @@ from collections import Counter
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from msgspec import Struct
 
 from molprof.analysis.facts.gaps import NONE, Array
-from molprof.analysis.facts.intervals import ends_before
+from molprof.analysis.facts.graphs import UNKNOWN, GraphWork, Replays
+from molprof.analysis.facts.intervals import key_sums
 
 if TYPE_CHECKING:
     from molprof.analysis.facts.facts import Facts
 
-_UNKNOWN = -(2**62)  # an id that is not recorded
-_IDS = f"""
-SELECT id, IFNULL(graph_id, {_UNKNOWN}) AS graph_id, IFNULL(node_id, {_UNKNOWN}) AS node_id
-FROM _molprof_graph_work
-ORDER BY id
-"""
-_REPLAYS = f"""
-SELECT launch_id, graph, IFNULL(graph_id, {_UNKNOWN}) AS graph_id, kernels + memory_operations AS count, gpu_ns
-FROM molprof_graph_replay
-ORDER BY ts, launch_id
-"""
 # A gap is long from here on, and if it is several times as long as the median.
 _LONG_NS = 1_000
 _LONG_RATIO = 3
 _SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
-
-
-class GraphWork(Struct, frozen=True):
-    """The work of graph launches in order of launch, start and slice: arrays of int64."""
-
-    launch: Array  # index of the call
-    device: Array  # index
-    time_ns: Array
-    name: Array  # index of its text
-    graph_id: Array  # _UNKNOWN where not recorded, as the next
-    node_id: Array
-    before: Array  # index of the work before it in its launch; NONE for the first
-    gap_ns: Array  # from the end of all earlier work of the launch; 0 for the first
 
 
 # Launches, devices, absent work (NONE: not known) and its time, ns.
@@ -58,9 +34,10 @@ def incomplete_graphs(facts: Facts) -> list[tuple[str | None, int, int | None, i
     Rows of: device, launches, absent work as the largest replay has it (None where gaps alone tell it), and the time
     that it takes there, or gaps in which it stands, ns.
     """
-    if not len(facts.graph_launches) or not len((work := _graph_work(facts)).launch):
+    if not len(facts.graph_launches) or not len((work := facts.graph_work).launch):
         return []
-    found = [_less_than_largest(work), _with_holes(work), _parts_of_others(facts, work)]
+    replays, nodes = facts.graphs
+    found = [_less_than_largest(work), _with_holes(work, nodes.gap_ns), _parts_of_others(facts, work, replays)]
     launch, device, absent, time_ns = (np.concatenate(columns) for columns in zip(*found, strict=True))
     pairs, which = np.unique(np.stack((device, launch)), axis=1, return_inverse=True)
     which = which.reshape(-1)
@@ -81,42 +58,18 @@ def incomplete_graphs(facts: Facts) -> list[tuple[str | None, int, int | None, i
     return rows
 
 
-def _graph_work(facts: Facts) -> GraphWork:
-    ids, graph_id, node_id = facts.numbers(_IDS, "graph_nodes")
-    work = facts.work
-    launches_graph = np.zeros(len(facts.calls.id) + 1, dtype=bool)  # the last is that of NONE
-    launches_graph[facts.graph_launches] = True
-    mine = np.flatnonzero(launches_graph[work.call])
-    mine = mine[np.lexsort((work.id[mine], work.ts[mine], work.call[mine]))]
-    launch, ts, ts_end = work.call[mine], work.ts[mine], work.ts_end[mine]
-    recorded = np.searchsorted(ids, work.id[mine])
-    texts: dict[str, int] = {}
-    name_of = np.array([texts.setdefault(name.name, len(texts)) for name in facts.names], dtype=np.int64)
-    last = ends_before(launch, ts, ts_end)
-    return GraphWork(
-        launch=launch,
-        device=work.device[mine],
-        time_ns=ts_end - ts,
-        name=name_of[facts.name_of[mine]],
-        graph_id=graph_id[recorded],
-        node_id=node_id[recorded],
-        before=np.where(last == NONE, NONE, np.arange(len(mine)) - 1),
-        gap_ns=np.where(last == NONE, 0, np.maximum(ts - ts_end[last], 0)),
-    )
-
-
 def _less_than_largest(work: GraphWork) -> Found:
     """Return the launches with less work than another replay of their graph id."""
     launch, device, graph_id = _launched(work)
     _, of = np.unique(work.launch, return_inverse=True)
-    count, time_ns = np.bincount(of, minlength=len(launch)), _sums(of, work.time_ns, len(launch))
+    count, time_ns = np.bincount(of, minlength=len(launch)), key_sums(of, work.ts_end - work.ts, len(launch))
     _, which = np.unique(np.stack((device, graph_id)), axis=1, return_inverse=True)
     which = which.reshape(-1)
     most, longest = (np.zeros(len(launch), dtype=np.int64) for _ in range(2))
     np.maximum.at(most, which, count)
     np.maximum.at(longest, which, time_ns)
     absent = most[which] - count
-    some = (graph_id != _UNKNOWN) & (absent > 0)
+    some = (graph_id != UNKNOWN) & (absent > 0)
     return launch[some], device[some], absent[some], np.maximum(longest[which] - time_ns, 0)[some]
 
 
@@ -125,49 +78,43 @@ def _launched(work: GraphWork) -> tuple[Array, Array, Array]:
     launch, of = np.unique(work.launch, return_inverse=True)
     device, graph_id = (np.full(len(launch), np.iinfo(np.int64).max) for _ in range(2))
     np.minimum.at(device, of, work.device)
-    np.minimum.at(graph_id, of, np.where(work.graph_id == _UNKNOWN, np.iinfo(np.int64).max, work.graph_id))
-    return launch, device, np.where(graph_id == np.iinfo(np.int64).max, _UNKNOWN, graph_id)
+    np.minimum.at(graph_id, of, np.where(work.graph_id == UNKNOWN, np.iinfo(np.int64).max, work.graph_id))
+    return launch, device, np.where(graph_id == np.iinfo(np.int64).max, UNKNOWN, graph_id)
 
 
-def _sums(keys: Array, amounts: Array, size: int) -> Array:
-    sums = np.zeros(size, dtype=np.int64)
-    np.add.at(sums, keys, amounts)
-    return sums
-
-
-def _with_holes(work: GraphWork) -> Found:
+def _with_holes(work: GraphWork, gaps_ns: Array) -> Found:
     """Return the launches with long gaps in which work may be absent, and the sum of these by device.
 
     The two neighbours of such a gap follow each other nowhere without one, and both have other neighbours elsewhere. A
     gap that most replays have belongs to the graph, so it does not count. Where nodes are numbered, a number that is
     left out shows it instead: replays of one graph id are compared with each other anyway.
     """
-    follows = np.flatnonzero(work.before != NONE)
+    follows = np.flatnonzero(gaps_ns != NONE)
     if not len(follows):
         return follows, follows, follows, follows
-    before, gap_ns = work.before[follows], work.gap_ns[follows]
+    before, gap_ns = follows - 1, gaps_ns[follows]
     nodes, nodes_before = work.node_id[follows], work.node_id[before]
-    is_numbered = (nodes != _UNKNOWN) & (nodes_before != _UNKNOWN)
-    size = int(work.name.max()) + 1
-    pairs, which = np.unique(work.name[before] * size + work.name[follows], return_inverse=True)
+    is_numbered = (nodes != UNKNOWN) & (nodes_before != UNKNOWN)
+    size = int(work.text.max()) + 1
+    pairs, which = np.unique(work.text[before] * size + work.text[follows], return_inverse=True)
     first, last = np.divmod(pairs, size)
     count = np.bincount(which, minlength=len(pairs))
     least_ns = np.full(len(pairs), np.iinfo(np.int64).max)
     np.minimum.at(least_ns, which, gap_ns)
     names_after, names_before = np.bincount(first, minlength=size), np.bincount(last, minlength=size)
-    count_first = _sums(first, count, size)
-    with_pair, with_name = _distinct(which, work.launch[follows]), _distinct(work.name, work.launch)
+    count_first = key_sums(first, count, size)
+    with_pair, with_name = _distinct(which, work.launch[follows]), _distinct(work.text, work.launch)
     is_rare = np.where(with_name[first] > 1, 2 * with_pair < with_name[first], 4 * count <= count_first[first])
     long_ns = max(_LONG_NS, _LONG_RATIO * int(np.sort(gap_ns)[len(gap_ns) // 2]))
     is_hole = (least_ns >= long_ns) & (names_after[first] > 1) & (names_before[last] > 1) & is_rare
     graphs, graph = np.unique(work.graph_id, return_inverse=True)
-    is_alone = (_distinct(graph, work.launch) == 1) | (graphs == _UNKNOWN)
+    is_alone = (_distinct(graph, work.launch) == 1) | (graphs == UNKNOWN)
     left_out = is_numbered & (nodes - nodes_before > 1) & (gap_ns >= long_ns) & is_alone[graph][follows]
     found = np.flatnonzero((~is_numbered & is_hole[which]) | left_out)
     holes = follows[found]
     launched, of = np.unique(np.stack((work.launch[holes], work.device[holes])), axis=1, return_inverse=True)
     launch, device = launched
-    return launch, device, np.full(len(launch), NONE), _sums(of.reshape(-1), gap_ns[found], len(launch))
+    return launch, device, np.full(len(launch), NONE), key_sums(of.reshape(-1), gap_ns[found], len(launch))
 
 
 def _distinct(keys: Array, values: Array) -> Array:
@@ -175,20 +122,20 @@ def _distinct(keys: Array, values: Array) -> Array:
     return np.bincount(np.unique(keys * (values.max() + 1) + values) // (values.max() + 1))
 
 
-def _parts_of_others(facts: Facts, work: GraphWork) -> Found:
+def _parts_of_others(facts: Facts, work: GraphWork, replays: Replays) -> Found:
     """Return the launches whose work is a part of that of another graph.
 
     That is replayed before and after them in their step, among the next two, and at least four times as often.
     """
-    ids, graph, graph_id, count, gpu_ns = facts.numbers(_REPLAYS, "graph_nodes")
-    launch = facts.calls.index(ids)
+    launch, graph, graph_id, gpu_ns = replays.launch, replays.graph, replays.graph_id, replays.gpu_ns
+    count = replays.kernels + replays.memory_operations
     step = facts.call_steps[launch]
     size = int(graph.max(initial=-1)) + 1
-    replays = np.bincount(graph, minlength=size)
+    replayed = np.bincount(graph, minlength=size)
     most_ns = np.zeros(size, dtype=np.int64)
     np.maximum.at(most_ns, graph, gpu_ns)
     work_of, example, is_numbered = (np.zeros(size, dtype=np.int64) for _ in range(3))
-    work_of[graph], is_numbered[graph], example[graph] = count, graph_id != _UNKNOWN, launch
+    work_of[graph], is_numbered[graph], example[graph] = count, graph_id != UNKNOWN, launch
     placed = np.flatnonzero(step != NONE)
     placed = placed[np.argsort(step[placed], kind="stable")]
     found: list[tuple[Array, Array]] = []
@@ -198,7 +145,7 @@ def _parts_of_others(facts: Facts, work: GraphWork) -> Found:
             last, this, following = placed[middle - ahead], placed[middle], placed[middle + behind]
             part, whole = graph[this], graph[last]
             some = (step[last] == step[this]) & (step[following] == step[this]) & (whole == graph[following])
-            some &= (work_of[whole] > work_of[part]) & (replays[whole] >= 4 * replays[part])
+            some &= (work_of[whole] > work_of[part]) & (replayed[whole] >= 4 * replayed[part])
             some &= (is_numbered[whole] == 0) & (is_numbered[part] == 0)
             found.append((this[some], whole[some]))
     replay, whole = (np.concatenate(columns) for columns in zip(*found, strict=True))
@@ -207,7 +154,7 @@ def _parts_of_others(facts: Facts, work: GraphWork) -> Found:
     def names_of(number: int) -> Counter[int]:
         if number not in names:
             begin, end = (np.searchsorted(work.launch, example[number], side=side) for side in _SIDES)
-            names[number] = Counter(work.name[begin:end].tolist())
+            names[number] = Counter(work.text[begin:end].tolist())
         return names[number]
 
     pairs = list(zip(graph[replay].tolist(), whole.tolist(), strict=True))

@@ -67,6 +67,13 @@ def distinct_of(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[numbers]
 
 
+def key_sums(keys: np.ndarray, amounts: np.ndarray | int, size: int) -> np.ndarray:
+    """Return the sum of the amounts of each key below `size`: int64."""
+    sums = np.zeros(size, dtype=np.int64)
+    np.add.at(sums, keys, amounts)
+    return sums
+
+
 def ends_before(keys: np.ndarray, starts: np.ndarray, ends: np.ndarray, some: np.ndarray | None = None) -> np.ndarray:
     """Return the index of the interval that ends last of those before each one with the same key; -1 for none.
 

@@ -17,7 +17,7 @@ FROM molprof_phase_slice
 ORDER BY id
 """
 # Phases of a captured run count, and no others.
-_IS_CAPTURED = "SELECT EXISTS(SELECT 1 FROM molprof_annotation WHERE role = 'phase')"
+_HAS_OWN_PHASES = "SELECT EXISTS(SELECT 1 FROM molprof_annotation WHERE role = 'phase')"
 _CHOOSING = """
 SELECT id, name = 'aten::topk' AS is_topk
 FROM slice
@@ -60,7 +60,7 @@ class MarkFacts(WorkFacts):
     @cached_property
     def loop_marks(self) -> loops.PhaseMarks:
         """Marks of transformers' loops; none in a captured run."""
-        marks = self._marks[0].some(self._marks[1] & (not self.rows(_IS_CAPTURED, "annotations")[0][0]))
+        marks = self._marks[0].some(self._marks[1] & (not self.rows(_HAS_OWN_PHASES, "annotations")[0][0]))
         return loops.loop_marks(marks.some(loops.outermost(marks)))
 
     @cached_property

@@ -14,10 +14,12 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
+from molprof.analysis.facts import GPU_CALLS
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import NONE, Array, Windows
-from molprof.analysis.facts.intervals import Coverage, Depth, on_one_line, overlaps
+from molprof.analysis.facts.intervals import Coverage, Depth, key_sums, on_one_line, overlaps
 from molprof.analysis.facts.nesting import Nesting
+from molprof.analysis.facts.slices import TRACKS
 from molprof.analysis.facts.stacks import Stacks
 
 _KIND = "IIF(category = 'python_function', _molprof_function_kind!(name), category) AS kind, name"
@@ -42,19 +44,12 @@ WHERE slice.id = told.slice_id
 ORDER BY depth
 """
 _FUNCTIONS = f"SELECT _molprof_function_kind!(name) AS kind, name, {_CLASS} FROM ({{names}})"
-_THREADS = """
-SELECT track.id, IFNULL(process.pid, 0) AS pid, thread.tid
-FROM thread_track AS track
-JOIN thread USING (utid)
-LEFT JOIN process USING (upid)
-"""
 # Kinds of functions in Python stacks.
 _OF_STACKS = ("function", "library", "module")
 # Shorter calls do not wait.
 _LONG_CALL_NS = 100_000
 # Deeper nested slices are told of no more: all paths of a deep recursion would take the square of their number.
 _MOST_LEVELS = 64
-_CALL_KINDS = ("cuda_runtime", "cuda_driver")
 # Places that take less of the idle time are not shown, unless they are around others.
 _LEAST_SHARE = 0.001
 # Pairs of waits and what lies in them, for each of both, up to which all pairs are looked at.
@@ -158,7 +153,7 @@ class Places:
         firsts = ids[first].tolist()
         engine_places = self.of_slices(firsts)
         rows = []
-        sums = (summed(which, amounts, len(keys)).tolist() for amounts in (counts, times))
+        sums = (key_sums(which, amounts, len(keys)).tolist() for amounts in (counts, times))
         for key, count, time_ns in zip(keys.tolist(), *sums, strict=True):
             number, path = divmod(key, width)
             place = engine_places[firsts[number]]
@@ -210,7 +205,7 @@ class Places:
         _, _, outer, name = nesting.nested
         counts, times, first = _own_of_paths(nesting, self._thread_numbers(waits.track), waits)
         of_name = [kinds[number] for number in name.tolist()]
-        is_call = np.append(False, [kind[0] in _CALL_KINDS for kind in of_name]).astype(bool)
+        is_call = np.append(False, [kind[0] in GPU_CALLS for kind in of_name]).astype(bool)
         is_long = np.append(nesting.ends - nesting.starts >= _LONG_CALL_NS, False)[first]
         # Slices of one track of the engine nest, so that none is left out.
         slice_ids = ids[np.lexsort((-columns[2], columns[1], columns[0]))] if stacks is None else ids[:0]
@@ -250,14 +245,7 @@ class Places:
     @cached_property
     def _threads(self) -> dict[int, tuple[int, int]]:
         """Process and thread number of each track."""
-        return {track: (pid, tid) for track, pid, tid in self._facts.rows(_THREADS, None)}
-
-
-def summed(keys: Array, amounts: Array | int, size: int) -> Array:
-    """Return the sum of the amounts of each key below `size`: int64."""
-    sums = np.zeros(size, dtype=np.int64)
-    np.add.at(sums, keys, amounts)
-    return sums
+        return {track: (pid, tid) for track, pid, tid in self._facts.rows(TRACKS, None)}
 
 
 def _of_paths(outer: Array, kinds: Iterable[Kind]) -> dict[int, Place]:
@@ -288,7 +276,7 @@ def _own_of_paths(nesting: Nesting, threads: Array, waits: Windows) -> tuple[Arr
     path = nesting.nested.path[segments.owners] + 1
     windows = threads, waits.ts, waits.ts_end
     own_ns = Depth(*windows).time(*segments[:3])
-    times = summed(path, own_ns, size)
+    times = key_sums(path, own_ns, size)
     alone = waits.ts_end - waits.ts - Coverage(*segments[:3]).covered(*windows)
     times[0] = alone.sum()
     keys, moments = (threads, threads, *[segments.threads] * 2), (*windows[1:], segments.starts, segments.ends)

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from molprof.analysis.facts import GPU_CALLS, GPU_WORK, gpu_slices
+from molprof.analysis.facts.compiled import kind_of
 from molprof.analysis.facts.gpu_slices import GpuSlices
 from molprof.common.errors import EngineError
 
@@ -27,13 +28,10 @@ INSTANT, PROFILER = map(CATEGORIES.index, ("cpu_instant_event", "Trace"))
 # Those whose slices make the recorded span.
 RECORDED = range(1, INSTANT)
 GPU_WORK_NUMBERS = tuple(CATEGORIES.index(category) for category in GPU_WORK)
-# Annotations, and what is recorded as an operator, in which Python runs: code that torch.compile made, data loaders.
-_COMPILED_NAMES = re.compile(
-    r"Torch-Compiled Region|(autograd::engine::evaluate_function: )?CompiledFunction|## Call CompiledFxGraph"
-    r"|TorchDynamo |Pregraph bytecode|AOTDispatcher "
-)
-_DATA_NAMES = re.compile(r"(?i).*data.?load")
-NO_REGION, COMPILED, DATA = range(3)
+# Annotations, and what is recorded as an operator, in which Python runs: data loaders; from COMPILED on kinds of code
+# that torch.compile made.
+DATA_NAMES = re.compile(r"(?i).*data.?load")
+NO_REGION, DATA, COMPILED = range(3)
 _LINKED = (RUNTIME, DRIVER, *GPU_WORK_NUMBERS)
 _HOST = (OPERATOR, RUNTIME, DRIVER)
 _SAMPLES = 64
@@ -52,7 +50,8 @@ WHERE category IN ('cpu_op', 'user_annotation') AND (
 )
 ORDER BY id
 """
-_TRACKS = """
+# Of threads, with process and thread number.
+TRACKS = """
 SELECT track.id, IFNULL(process.pid, 0) AS pid, thread.tid
 FROM thread_track AS track
 JOIN thread USING (utid)
@@ -74,7 +73,7 @@ class Slices(Struct, frozen=True):
     category: Array  # index into CATEGORIES
     name: Array  # of GPU work: index into `names`; -1 for others
     names: tuple[tuple[str, str], ...]  # distinct categories and names of GPU work
-    region: Array  # NO_REGION, COMPILED or DATA
+    region: Array  # NO_REGION, DATA, or COMPILED and the kind of code (compiled.py)
     gpu: GpuSlices
     totals: tuple[Total, ...] | None  # of operators and calls by category and name; None: the engine tells them
 
@@ -106,7 +105,7 @@ def read_slices(engine: TraceProcessor) -> Slices:
         return _asked(engine)
     _check(engine, fed)
     tracks: dict[tuple[int, int], int] = {}
-    for track, *place in zip(*(column.tolist() for column in engine.query(_TRACKS).values()), strict=True):
+    for track, *place in zip(*(column.tolist() for column in engine.query(TRACKS).values()), strict=True):
         tracks.setdefault((place[0], place[1]), track)
     track_of = np.array([tracks.get(place, -1) for place in fed.places], dtype=np.int64)
     numbers = {category: number for number, category in enumerate(CATEGORIES)}
@@ -154,9 +153,9 @@ def _region(category: str | None, name: str | None) -> int:
     """In which kind of Python code a slice is."""
     if category not in ("cpu_op", "user_annotation") or not name:
         return NO_REGION
-    if _COMPILED_NAMES.match(name):
-        return COMPILED
-    return DATA if _DATA_NAMES.match(name) else NO_REGION
+    if (kind := kind_of(name)) is not None:
+        return COMPILED + kind
+    return DATA if DATA_NAMES.match(name) else NO_REGION
 
 
 def _check(engine: TraceProcessor, fed: FedSlices) -> None:

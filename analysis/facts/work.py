@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -17,9 +16,6 @@ from molprof.analysis.facts.intervals import Coverage
 from molprof.analysis.facts.links import LinkedCalls, Links, link
 from molprof.analysis.facts.patterns import Glob, first_matches, lowered
 from molprof.analysis.facts.slices import DRIVER, KERNEL, RUNTIME
-
-if TYPE_CHECKING:
-    pass
 
 # The device of the first work of each track and named device.
 _DEVICES = """

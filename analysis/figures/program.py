@@ -6,29 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from molprof.analysis.facts.facts import Facts
+from molprof.analysis.facts.number_types import number_type
+from molprof.analysis.facts.slices import OPERATOR
 from molprof.analysis.figures.model import Counts
-from molprof.analysis.figures.number_types import number_type
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
 from molprof.common.values import count_text
 
-# What torch.compile leaves in a trace: its regions and functions on the host, and Inductor's kernels.
-_COMPILED = """
-SELECT
-  EXISTS(
-    SELECT 1 FROM slice
-    WHERE category IN ('cpu_op', 'user_annotation')
-      AND (
-        name GLOB 'Torch-Compiled Region*' OR name GLOB 'CompiledFunction*' OR name GLOB '## Call CompiledFxGraph*'
-        OR name GLOB 'CompiledFxGraph*'
-      )
-  )
-  OR EXISTS(
-    SELECT 1 FROM slice
-    WHERE category = 'kernel' AND (name GLOB 'triton_poi_*' OR name GLOB 'triton_red_*' OR name GLOB 'triton_per_*')
-  ) AS compiled,
-  EXISTS(SELECT 1 FROM slice WHERE category = 'cpu_op') AS operators
-"""
 _PRODUCTS = Query(
     "top_operations", "SELECT name, time_ns FROM molprof_top_gpu_operation WHERE class = 'matmul' ORDER BY name"
 )
@@ -46,9 +31,9 @@ def read_program(engine: TraceProcessor, keys: Mapping[str, Any], counts: Counts
     found = {"world size": str(world_size)} if isinstance(world_size, int) else {}
     if devices:
         found["devices with work"] = count_text(devices)
-    ((compiled, operators),) = zip(*(column.tolist() for column in engine.query(_COMPILED).values()), strict=True)
-    if compiled or operators:
-        found["torch.compile"] = "yes" if compiled else "no"
+    facts: Facts = engine.facts
+    if facts.compiled.is_used or len(facts.slices.of(OPERATOR)):
+        found["torch.compile"] = "yes" if facts.compiled.is_used else "no"
     if counts.launches or counts.graph_launches:
         found["GPU graphs"] = "replayed" if counts.graph_launches else "none"
     if types := _product_types(engine):

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from molprof.analysis.facts import gaps
-from molprof.analysis.facts.places import NO_LEVEL, NOWHERE, Level, Place, summed
+from molprof.analysis.facts.intervals import key_sums
+from molprof.analysis.facts.places import NO_LEVEL, NOWHERE, Level, Place
 from molprof.analysis.findings.known import Known
 from molprof.analysis.frame import Frame
 from molprof.analysis.trace_processor.package import Query
@@ -52,7 +53,7 @@ def of_pieces(known: Known, times: np.ndarray) -> list[Row]:
 def of_gaps(known: Known, is_chosen: np.ndarray) -> list[Row]:
     """The calls that idle time ends with, or follows, by the time of chosen rows of its parts."""
     idle, times = known.facts.idle, np.where(is_chosen, known.part_times, 0)
-    sums = summed(known.facts.parts.idle, times, len(idle.ts))
+    sums = key_sums(known.facts.parts.idle, times, len(idle.ts))
     some = np.flatnonzero(sums)
     return _known_calls(known, idle.call[some], sums[some])
 
@@ -123,8 +124,8 @@ def of_drained_gaps(known: Known) -> Drained:
     _, of_device = np.unique(which * len(np.unique(idle.device)) + idle.device[gap], return_inverse=True)
     most_ns = np.zeros(int(of_device.max()) + 1, dtype=np.int64)
     np.maximum.at(most_ns, of_device, length_ns[sync])
-    most_ns = np.minimum(most_ns, summed(of_device, time_ns, len(most_ns)))
-    rows = _calls(known, drained, np.bincount(which), summed(which, time_ns, len(drained)))
+    most_ns = np.minimum(most_ns, key_sums(of_device, time_ns, len(most_ns)))
+    rows = _calls(known, drained, np.bincount(which), key_sums(which, time_ns, len(drained)))
     return Drained(rows, int(length_ns[drained].sum()), int(most_ns.sum()), gap)
 
 

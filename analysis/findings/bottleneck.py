@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from molprof.analysis.facts.facts import MASK_PHASES, PROCESSOR_PHASES
 from molprof.analysis.figures.bottleneck import PARTS, Bottleneck, parts_text
 from molprof.analysis.figures.model import IDLE_CAUSES, Group, place_text
 from molprof.analysis.findings.known import HOST_CAUSES, Known
@@ -45,7 +46,7 @@ _OF_CAUSE = {
     "cpu_data": "input", "cpu_masks": "constraint", "cpu_waited": "sync", "short": "pauses", "other_stream": "stream",
 }  # fmt: skip
 # Phases in which masks are made and logits processors run, of any program.
-_CONSTRAINTS = ("mask_", "grammar_", "processor")
+_CONSTRAINTS = (*MASK_PHASES, PROCESSOR_PHASES)
 _PHASES = Query("phases", "SELECT phase, SUM(own_ns) AS own_ns FROM molprof_phase GROUP BY phase ORDER BY phase")
 _RESTS_ON: tuple[Group, ...] = ("gpu_idle", "gpu_time")
 

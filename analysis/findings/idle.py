@@ -68,7 +68,7 @@ def launch_bound(known: Known) -> Found | None:
     number = max((part.count for part in parts), default=0)
     if not number:
         return None
-    facts = known.facts
+    facts, compiled = known.facts, known.facts.compiled
     causes = [gaps.CAUSES.index(cause) for cause in (*HOST_CAUSES, "launching")]
     is_mine = ~facts.idle.is_long[facts.parts.idle] & np.isin(facts.parts.cause, causes)
     where = location(known, of_gaps(known, is_mine))
@@ -100,11 +100,11 @@ def launch_bound(known: Known) -> Found | None:
         fix = f"Let the engine use graphs ({engine}), and compile the model."
     elif where is not None and where.ratio >= 0.5 and "Optimizer.step#" in (where.name or ""):
         fix = "The optimizer runs operators for one parameter after the other: foreach=True, or fused=True."
-    elif known.only_traced:
+    elif compiled.only_traced:
         fix = "torch.compile traces the model and fuses nothing: use its backend inductor, or larger batches."
     elif platform(known) == "XPU":
-        fix = f"Launch fewer kernels: {'' if known.compiled else 'torch.compile, '}fused kernels, larger batches."
-    elif known.compiled:
+        fix = f"Launch fewer kernels: {'' if compiled.by_inductor else 'torch.compile, '}fused kernels, larger batches."
+    elif compiled.by_inductor:
         fix = "The model is compiled: let it use graphs (mode='reduce-overhead'), with a static cache and fixed shapes."
     found = Found(
         f"{counted(number, 'gap')} of {time_text(time_ns / number)} on average, {time_text(time_ns)} in all: the CPU "

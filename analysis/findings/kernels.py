@@ -107,7 +107,7 @@ def elementwise_chains(known: Known) -> Found | None:
         f"{counted(len(runs), 'chain')} of up to {lengths.max()}: {time_text(chain_ns)}, "
         f"{percent_text(gpu_share(known, chain_ns))} of the time",
         {"kernels": count, "chains": len(runs), "chain_ns": chain_ns, "saved_ns": saved_ns},
-        fix=fix if known.compiled else "",
+        fix=fix if known.facts.compiled.by_inductor else "",
     )
     times = times_at(known, work["index"][saved])
     return located(known, found, saved_ns, "all kernels of each chain but its longest", times)

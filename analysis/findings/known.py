@@ -41,21 +41,6 @@ SPAN = Query(
     "SELECT ts, ts_end FROM (SELECT MIN(ts) AS ts, MAX(ts_end) AS ts_end FROM molprof_recorded) WHERE ts IS NOT NULL",
 )
 _WORK = Query("gpu_work", "SELECT device, ts, ts + dur AS ts_end FROM molprof_gpu_work ORDER BY ts")
-_COMPILED = Query(
-    "work_totals",
-    """
-WITH
-  mark AS (
-    SELECT
-      EXISTS(SELECT 1 FROM slice WHERE name GLOB '*Torch-Compiled Region*') AS region,
-      EXISTS(SELECT 1 FROM slice WHERE name GLOB '*CompiledFunction*') AS traced,
-      EXISTS(SELECT 1 FROM slice WHERE name GLOB '*CompiledFxGraph*')
-        OR EXISTS(SELECT 1 FROM molprof_work_total WHERE name GLOB 'triton_[a-z]*_fused_*') AS fused,
-      EXISTS(SELECT 1 FROM molprof_work_total WHERE name GLOB 'triton_*') AS triton
-  )
-SELECT fused OR region AND triton AS compiled, region OR traced AS traced FROM mark
-""",
-)
 _WAITS = Query("gpu_calls", "SELECT COUNT() AS waits FROM molprof_gpu_call WHERE name GLOB '*StreamWaitEvent*'")
 # Causes of idle time in which the CPU does something else than wait or launch.
 OUTSIDE_CALLS = ("cpu_operators", "cpu_compiled", "cpu_outside", "cpu_data", "cpu_masks")
@@ -409,16 +394,6 @@ class Known:
     def classes(self) -> tuple[str, ...]:
         """Of the GPU's work."""
         return tuple(str(row["class"]) for row in self.report.table("kernel_classes").to_json())
-
-    @property
-    def compiled(self) -> bool:
-        """Inductor, which fuses kernels and can use graphs, made some of what runs."""
-        return bool(self.row(_COMPILED)["compiled"])
-
-    @property
-    def only_traced(self) -> bool:
-        """torch.compile runs the model, and nothing shows that Inductor does: only AOTAutograd, or another backend."""
-        return bool(self.row(_COMPILED)["traced"]) and not self.compiled
 
     @property
     def engine_of_steps(self) -> str | None:

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from molprof.analysis.facts.gaps import NONE
+from molprof.analysis.facts.number_types import number_type
 from molprof.analysis.findings.around import of_pieces
 from molprof.analysis.findings.attention import unfused
 from molprof.analysis.findings.device import AMPERE, TENSOR_CORES, lacks, platform
@@ -20,7 +21,6 @@ from molprof.analysis.findings.work import (
     Work,
     beyond_usual,
     gpu_share,
-    is_named,
     located,
     sequence,
     summed,
@@ -33,12 +33,6 @@ from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, cut, percent_text, short_name, time_text
 
 _NAME = 60  # characters of a kernel's name
-# Parts of names, in lower case, of matrix products of 32-bit numbers without tensor cores. cuDNN and AMD's library name
-# the types of all numbers.
-_FP32 = (
-    "sgemm", "*_sgemm*", "*simt_s*", "*scudnn*", "*<float, float*", "*engine<float*", "*_f32f32_f32f32*",
-    "cijk_*_sb_*", "cijk_*_s_b_*",
-)  # fmt: skip
 _UNALIGNED = ("*_align1>*", "*_align2>*", "*_align1", "*_align2")
 # Without tensor cores, such kernels take one number at a time, whatever the sizes are.
 _ANY_SIZE = ("*simt*",)
@@ -138,9 +132,9 @@ def _index_of(known: Known, chosen: Sequence[Work]) -> np.ndarray:
     return found
 
 
-def _chosen(known: Known, patterns: tuple[str, ...], unless: tuple[str, ...] = ()) -> list[Work]:
-    products = work_by_name(known, "matmul")
-    return [item for item in products if item.is_named(patterns) and not is_named(item.name, unless)]
+def _fp32(known: Known) -> list[Work]:
+    """Products of 32-bit numbers without tensor cores."""
+    return [item for item in work_by_name(known, "matmul") if number_type(item.name) == "float32"]
 
 
 @rule(
@@ -161,7 +155,7 @@ def fp32_matmul(known: Known) -> Found | None:
 
     Gain: their time.
     """
-    if not (chosen := _chosen(known, _FP32)) or lacks(known, TENSOR_CORES):
+    if not (chosen := _fp32(known)) or lacks(known, TENSOR_CORES):
         return None
     fix = explanation = ""
     if lacks(known, AMPERE):
@@ -267,7 +261,8 @@ def odd_shapes(known: Known) -> Found | None:
 
     Gain: their time. It is part of `unfused_attention` or `fp32_matmul` where these hold the same products.
     """
-    chosen = _chosen(known, _UNALIGNED, _ANY_SIZE)
+    chosen = [item for item in work_by_name(known, "matmul") if item.is_named(_UNALIGNED)]
+    chosen = [item for item in chosen if not item.is_named(_ANY_SIZE)]
     index = _index_of(known, chosen) if chosen else np.empty(0, dtype=np.int64)
     products = _products_of(known, index)
     index = np.array(
@@ -283,7 +278,7 @@ def odd_shapes(known: Known) -> Found | None:
     said, fix = _odd_sizes(dict(zip(index.tolist(), times.tolist(), strict=True)), products)
     attention = unfused(known)
     holders = [] if attention is None else [("unfused_attention", attention.index)]
-    holders.append(("fp32_matmul", _index_of(known, _chosen(known, _FP32))))
+    holders.append(("fp32_matmul", _index_of(known, _fp32(known))))
     kinds = [item for item in chosen if item.name in {names[number].name for number in np.unique(numbers)}]
     found = Found(
         f"{counted(len(index), 'run')} of {counted(len(kinds), 'kernel')} for rows that are not aligned take "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from molprof.analysis.facts import gaps
 from molprof.analysis.facts.intervals import Coverage
+from molprof.analysis.facts.slices import DATA_NAMES
 from molprof.analysis.findings.around import of_idle_time
 from molprof.analysis.findings.known import HOST_CAUSES, Known
 from molprof.analysis.findings.places import location, placed
@@ -29,7 +29,6 @@ _WAITING = (
     "multiprocessing/popen_fork.py(*): poll", "socket.py(*): accept", "socket.py(*): readinto",
     "subprocess.py(*): *wait", "zmq/*(*): recv*", "zmq/*(*): poll",
 )  # fmt: skip
-_DATA = re.compile(r"(?i).*data.?load")
 _LEAST_WAITS, _LEAST_TURNS = 0.02, 0.1
 # As many devices work at once at most, while any does, on average.
 _MOST_AT_ONCE = 1.25
@@ -48,7 +47,7 @@ def is_waiting(row: Mapping[str, Any]) -> bool:
     inner = [text for text in (row["function"], row["library"]) if text]
     if not any(fnmatchcase(text, kind) for text in inner for pattern in _WAITING for kind in (pattern, f"*/{pattern}")):
         return False
-    return not any(_DATA.match(level.name) for level in row["levels"](("cpu_op", "user_annotation", "function")))
+    return not any(DATA_NAMES.match(level.name) for level in row["levels"](("cpu_op", "user_annotation", "function")))
 
 
 def waiting_rows(known: Known) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from itertools import groupby, takewhile
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from molprof.analysis.facts.compiled import INDUCTOR_KERNEL
 from molprof.analysis.figures.sequence import SPECIFIC, align, align_by, blocks, functions_in, gaps
 from molprof.analysis.figures.shapes import Shapes
 from molprof.analysis.origin.paths import StackFrame, modules_and_source
@@ -40,8 +41,6 @@ _HOW = (
 _BY_CONTEXT = frozenset({"attention", "cache-write"})
 # What is fused into nothing else: one of each between the same neighbours is the same, whatever is around it.
 _ALONE = ("attention", "collective")
-# Names that a compiler makes, which a run without it does not have.
-_COMPILED = re.compile(r"triton_[a-z]+_fused_")
 # So many repeats more or less of the block that repeats most are another number of layers. One may be hidden at an end.
 _OTHER_LAYERS = 2
 # Of so many segments of a run that fit equally, what they have in common is told.
@@ -211,7 +210,7 @@ def _fit(work: Segment, candidates: Sequence[Segment]) -> Named:
     first, match = equal[0], next(found[number][1] for number in sorted(found) if found[number][0] == most)
     graph = [index for index, node in enumerate(work.nodes) if node.in_graph]
     left_out = [] if first.captured else [
-        index for index in graph if index not in match.pairs and _COMPILED.match(work.nodes[index].name or "")
+        index for index in graph if index not in match.pairs and INDUCTOR_KERNEL.match(work.nodes[index].name or "")
     ]  # fmt: skip
     ratio = sum(index in match.pairs for index in graph) / max(1, len(graph) - len(left_out))
     if ratio < LEAST_FIT:

@@ -12,6 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from molprof.analysis.facts.nesting import ancestors
+from molprof.analysis.facts.number_types import number_type
 from molprof.analysis.facts.work import COMMUNICATION as COMMUNICATION_CLASSES
 from molprof.analysis.frame import Frame, read_frame
 from molprof.analysis.reader import TraceInfo
@@ -27,8 +28,6 @@ from molprof.common.values import counted
 # What computes so much that its FLOPs count.
 HEAVY = (MATMUL, CONVOLUTION, ATTENTION)
 COMMUNICATION, TRANSFER, UNKNOWN, GRAPH = "communication", "copy from or to the host", "no formula", "in a graph"
-# FP32 products on tensor cores, as cuBLAS and CUTLASS name their kernels.
-_TF32 = re.compile(r"tf32|s1688|_xf32", re.IGNORECASE)
 # Bytes of an element, as kernels of aten::cat name it.
 _OPAQUE = re.compile(r"OpaqueType<(\d+)u?>")
 HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost")
@@ -238,7 +237,7 @@ def _called(work: Frame, calls: _Calls) -> list[_Called]:
     for (other, owner, name), places in pieces.items():
         one = None if other or owner is None else of_owner[owner]
         is_fp32 = one is not None and one.kind == "fp32" and one.family in (MATMUL, CONVOLUTION)
-        if one is not None and is_fp32 and any(_TF32.search(str(work["name"][place])) for place in places):
+        if one is not None and is_fp32 and any(number_type(str(work["name"][place])) == "TF32" for place in places):
             one = replace(one, kind="tf32")
         result.append(_Called(other or (one.family if one else UNKNOWN), owner, name, one, places))
     return result

@@ -10,7 +10,8 @@ import numpy as np
 from molprof.analysis.facts import clocks, gaps, graph_parts, missing, step_times
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import NONE, Array
-from molprof.analysis.facts.places import Place, Places, summed
+from molprof.analysis.facts.intervals import key_sums
+from molprof.analysis.facts.places import Place, Places
 from molprof.analysis.facts.slices import DRIVER, INSTANT, OPERATOR, RUNTIME
 from molprof.analysis.facts.source import Lanes
 from molprof.analysis.facts.steps import are_prefills
@@ -26,7 +27,7 @@ def _launches(facts: Facts) -> Sequence[Column]:
     device, first_ts = (np.full(size, np.iinfo(np.int64).max) for _ in range(2))
     np.minimum.at(device, work.call[started], work.device[started])
     np.minimum.at(first_ts, work.call[started], work.ts[started])
-    kernels = summed(work.call[started], facts.is_kernel[started], size)[launches]
+    kernels = key_sums(work.call[started], facts.is_kernel[started], size)[launches]
     device = np.where(device == np.iinfo(np.int64).max, NONE, device)[launches]
     has_work = device != NONE
     ts = calls.ts[launches]
@@ -68,7 +69,7 @@ def _launched_work(facts: Facts) -> Sequence[Column]:
         ids(first_ids, places - 1),
         names(classes, of_class),
         np.bincount(which, minlength=len(keys)),
-        summed(which, work.ts_end - work.ts, len(keys)),
+        key_sums(which, work.ts_end - work.ts, len(keys)),
     )
 
 
@@ -121,7 +122,7 @@ def _kinds(facts: Facts) -> list[str | None]:
     if steps.by_function and len(work.id):
         step = np.append(facts.call_steps, NONE)[work.call]
         some = step != NONE
-        lengths = summed(np.searchsorted(steps.id, step[some]), (work.ts_end - work.ts)[some], len(steps.id))
+        lengths = key_sums(np.searchsorted(steps.id, step[some]), (work.ts_end - work.ts)[some], len(steps.id))
     found = are_prefills(lengths) if steps.by_function else None
     if found is None:
         return [None] * len(steps.id)
@@ -178,7 +179,7 @@ def _call_sums(facts: Facts, group_of: Array, lanes: Lanes, is_counted: bool, gr
 
 def _phase_own(facts: Facts) -> Sequence[Column]:
     phases, lanes = facts.phases, facts.innermost_phases
-    own_ns = summed(np.searchsorted(phases.id, lanes.id), lanes.ts_end - lanes.ts, len(phases.id))
+    own_ns = key_sums(np.searchsorted(phases.id, lanes.id), lanes.ts_end - lanes.ts, len(phases.id))
     differ = own_ns != phases.ts_end - phases.ts
     return phases.id[differ], own_ns[differ]
 

@@ -9,7 +9,7 @@ import numpy as np
 from molprof.analysis.facts import graphs
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import NONE, Array
-from molprof.analysis.facts.places import summed
+from molprof.analysis.facts.intervals import key_sums
 from molprof.analysis.facts.tables.table import Column, FactTable, known
 
 
@@ -29,8 +29,8 @@ def _replayed_graphs(facts: Facts) -> Sequence[Column]:
     took = graphs.spread(found.graph, found.ts_end - found.ts, size)
     return (
         np.arange(size), known(found.graph_id[first], graphs.UNKNOWN), took.count, found.kernels[first],
-        found.memory_operations[first], took.middle, took.least, took.most, summed(found.graph, found.gpu_ns, size),
-        summed(found.graph, found.gaps_ns, size),
+        found.memory_operations[first], took.middle, took.least, took.most, key_sums(found.graph, found.gpu_ns, size),
+        key_sums(found.graph, found.gaps_ns, size),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.gaps import NONE
 from molprof.analysis.facts.gpu_slices import NO_NUMBER
-from molprof.analysis.facts.places import summed
+from molprof.analysis.facts.intervals import key_sums
 from molprof.analysis.facts.tables.table import Column, FactTable, known, transposed
 
 
@@ -19,12 +19,12 @@ def _launch_totals(facts: Facts) -> Sequence[Column]:
     launches = np.append(facts.launches, facts.graph_launches)
     size = len(kinds)
     count = np.bincount(calls.name[launches], minlength=size)
-    time_ns = summed(calls.name[launches], (calls.ts_end - calls.ts)[launches], size)
+    time_ns = key_sums(calls.name[launches], (calls.ts_end - calls.ts)[launches], size)
     # The first work of each call that started any; the last is that of no call.
     first_ts = np.full(len(calls.id) + 1, np.iinfo(np.int64).max)
     np.minimum.at(first_ts, work.call, work.ts)
     started = launches[first_ts[launches] != np.iinfo(np.int64).max]
-    delays = summed(calls.name[started], first_ts[started] - calls.ts[started], size)
+    delays = key_sums(calls.name[started], first_ts[started] - calls.ts[started], size)
     starting = np.bincount(calls.name[started], minlength=size)
     kernels = work.call[facts.is_kernel & (work.call != NONE)]
     kernels = np.bincount(calls.name[kernels], minlength=size)
@@ -65,7 +65,7 @@ def _launches_of_several(facts: Facts) -> Sequence[Column]:
     several = started > 1
     name = calls.name[launches[several]]
     count = np.bincount(name, minlength=len(calls.names))
-    more = summed(name, started[several] - 1, len(calls.names))
+    more = key_sums(name, started[several] - 1, len(calls.names))
     there = np.flatnonzero(count)
     return [calls.names[number] for number in there.tolist()], count[there], more[there]
 

@@ -1,4 +1,7 @@
-"""The type of the numbers that a matrix product multiplies, as far as its kernel's name tells it."""
+"""The type of the numbers that a matrix product multiplies, as far as its kernel's name tells it.
+
+float32 is told of products without tensor cores alone: these multiply 32-bit numbers as TF32.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ _TYPES = (
     ("int8", r"int8|i8i8|_s8_|imma|cijk_\w+?_i8"),
     ("bfloat16", r"bf16|bfloat16|cijk_[a-z]+_[a-z]+_b(?:bs|_)"),
     ("float16", r"fp16|(?<!b)f16|half|hgemm|h16816|h1688|h884|cijk_[a-z]+_[a-z]+_h"),
-    ("TF32", r"tf32|tensorop_s1688"),
+    ("TF32", r"tf32|tfloat32|_xf32|s1688"),
     ("float64", r"dgemm|f64|double|cijk_[a-z]+_[a-z]+_d"),
-    ("float32", r"sgemm|simt_s|scudnn|<float|f32f32|cijk_[a-z]+_[a-z]+_s"),
+    # A cuBLAS that knows TF32 adds up the parts of its products in float32, as `<32, 16, int, float`.
+    ("float32", r"^(?!.*splitkreduce_kernel<\d).*(?:sgemm|simt_s|scudnn|<float|f32f32|cijk_[a-z]+_[a-z]+_s)"),
 )
 _MATCHED = tuple((name, re.compile(pattern)) for name, pattern in _TYPES)
 
