@@ -44,7 +44,7 @@ SELECT
   work.replay,
   work.position,
   slice.ts,
-  slice.dur,
+  IFNULL(overrun.dur, slice.dur) AS dur,
   work.gap_ns,
   IFNULL(slice.name, '(no name)') AS name,
   slice.category,
@@ -59,4 +59,5 @@ SELECT
 FROM _molprof_fact_graph_node AS work
 JOIN _molprof_graph_work AS graph USING (id)
 JOIN slice USING (id)
+LEFT JOIN _molprof_fact_overrun AS overrun ON overrun.id = work.id
 ORDER BY slice.ts, slice.id;

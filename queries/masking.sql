@@ -80,9 +80,10 @@ WITH
       slice.category,
       slice.name,
       1 AS count,
-      slice.dur AS time_ns
+      IFNULL(overrun.dur, slice.dur) AS time_ns
     FROM matching
     CROSS JOIN slice
+    LEFT JOIN _molprof_fact_overrun AS overrun ON overrun.id = slice.id
     JOIN place ON place.id = slice.id
     JOIN molprof_phase AS phase ON phase.id = place.phase_id
     WHERE slice.category = matching.category AND slice.name = matching.name AND phase.phase = 'processor'

@@ -1,9 +1,9 @@
 -- The phase of each kernel, copy and set: that of its launch, whenever it ran.
 --
 -- Example:
---   SELECT phase.phase, COUNT() AS count, SUM(slice.dur) AS gpu_ns
+--   SELECT phase.phase, COUNT() AS count, SUM(work.dur) AS gpu_ns
 --   FROM molprof_work_phase AS place
---   JOIN slice
+--   JOIN molprof_gpu_work AS work
 --     USING (id)
 --   LEFT JOIN molprof_phase AS phase
 --     ON phase.id = place.phase_id
