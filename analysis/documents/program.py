@@ -24,7 +24,7 @@ _PROGRAMS = ("vllm", "sglang", "transformers")
 # How an engine is asked for it.
 _STACKS = {"vllm": " (vLLM: torch_profiler_with_stack)", "sglang": " (SGLang: with_stack of /start_profile)"}
 _SCHEDULER = {"vllm": " (vLLM: VLLM_ENABLE_V1_MULTIPROCESSING=0)"}
-_ORIGIN = {True: "the program", False: "the generation config"}
+_ORIGIN = {True: "the program", False: "generate's arguments or config"}
 
 
 def program_lines(report: Report) -> Iterator[str]:
@@ -120,8 +120,8 @@ def _processors(run: Run) -> Sequence[ProcessorCalls]:
 def _of_processors(report: Report) -> Iterator[str]:
     if report.run is not None and _processors(report.run):
         yield (
-            "steps and time: unprofiled; what transformers makes of the generation config runs in the phases forward"
-            " and sampling, and has no time of its own"
+            "steps and time: unprofiled; a processor that draws a token (temperature, top_k and the like) is in the"
+            " phase sampling, and has no time of its own"
         )
 
 

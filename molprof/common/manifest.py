@@ -257,7 +257,7 @@ class ProcessorCalls(Struct, frozen=True):
 
     name: str  # of its class
     place: int  # among the processors of a step
-    own: bool  # the program gave it; else transformers made it from the generation config
+    own: bool  # the program gave it; else transformers made it of arguments or the generation config
     batches: int  # calls of `generate` that had it
     # unprofiled: host time of its calls, and the steps in which it was timed; None: its time is within a phase
     time_ns: int | None = None
