@@ -84,22 +84,28 @@ def test_requests_arrive_and_the_phases_are_those_of_generate() -> None:
 
 
 def test_an_interrupt_ends_the_thread_first() -> None:
+    heard = threading.Event()
+
     class Killed(Log):
         def forward(self) -> None:
             super().forward()
             if self.heard.count("F") == 3:
                 os.kill(os.getpid(), signal.SIGTERM)
+                # Python calls the handler when the main thread runs next, which a busy machine may put off.
+                assert heard.wait(60)
 
     def interrupt(number: int, frame: object) -> None:
+        heard.set()
         raise InterruptedError
 
+    (whole,) = batches(runner(CONTINUOUS, processor="grammar"), "CCCCC")
     before, log, threads = signal.signal(signal.SIGTERM, interrupt), Killed(), threading.active_count()
     try:
         with pytest.raises(InterruptedError):
             batches(runner(CONTINUOUS, processor="grammar"), "CCCCC", marks=log)
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert log.heard.count("F") in (3, 4)
+    assert 3 <= log.heard.count("F") < whole.steps
     assert threading.active_count() == threads
 
 
