@@ -16,11 +16,29 @@ INCLUDE PERFETTO MODULE molprof.kernel_classes;
 
 -- Kernels that are collectives by their name or by their args, or perhaps by where they run.
 CREATE PERFETTO TABLE _molprof_collective_kernel AS
+WITH
+  -- Names and sets of args are few, where kernels are many.
+  found AS (
+    SELECT work.id, slice.arg_set_id, IFNULL(slice.name, '(no name)') AS name
+    FROM _molprof_work AS work
+    CROSS JOIN slice
+    WHERE
+      slice.id = work.id
+      AND work.category = 'kernel'
+      AND (
+        slice.name IN (
+          SELECT name
+          FROM molprof_work_class
+          WHERE category = 'kernel' AND class IN ('collective', 'perhaps communication')
+        )
+        OR slice.arg_set_id IN (SELECT arg_set_id FROM args WHERE key = 'args.Collective name')
+      )
+  )
 SELECT
   work.id,
   CAST(
     COALESCE(
-      EXTRACT_ARG(slice.arg_set_id, 'args.Collective name'),
+      EXTRACT_ARG(work.arg_set_id, 'args.Collective name'),
       IIF(
         work.name GLOB '*SendRecv*',
         (
@@ -36,21 +54,17 @@ SELECT
       IIF(class.class = 'collective', work.name, 'perhaps')
     ) AS TEXT
   ) AS called,
-  CAST(EXTRACT_ARG(slice.arg_set_id, 'args.Process Group Name') AS TEXT) AS group_name,
-  CAST(EXTRACT_ARG(slice.arg_set_id, 'args.Process Group Ranks') AS TEXT) AS group_ranks,
-  CAST(EXTRACT_ARG(slice.arg_set_id, 'args.Group size') AS INT) AS group_size,
-  CAST(EXTRACT_ARG(slice.arg_set_id, 'args.Seq') AS INT) AS sequence,
-  CAST(EXTRACT_ARG(slice.arg_set_id, 'args.dtype') AS TEXT) AS dtype,
+  CAST(EXTRACT_ARG(work.arg_set_id, 'args.Process Group Name') AS TEXT) AS group_name,
+  CAST(EXTRACT_ARG(work.arg_set_id, 'args.Process Group Ranks') AS TEXT) AS group_ranks,
+  CAST(EXTRACT_ARG(work.arg_set_id, 'args.Group size') AS INT) AS group_size,
+  CAST(EXTRACT_ARG(work.arg_set_id, 'args.Seq') AS INT) AS sequence,
+  CAST(EXTRACT_ARG(work.arg_set_id, 'args.dtype') AS TEXT) AS dtype,
   MAX(
-    CAST(EXTRACT_ARG(slice.arg_set_id, 'args.In msg nelems') AS INT),
-    CAST(EXTRACT_ARG(slice.arg_set_id, 'args.Out msg nelems') AS INT)
+    CAST(EXTRACT_ARG(work.arg_set_id, 'args.In msg nelems') AS INT),
+    CAST(EXTRACT_ARG(work.arg_set_id, 'args.Out msg nelems') AS INT)
   ) AS elements
-FROM molprof_gpu_work AS work
-JOIN slice USING (id)
-JOIN molprof_work_class AS class ON class.category = work.category AND class.name = work.name
-WHERE
-  work.category = 'kernel'
-  AND (class.class IN ('collective', 'perhaps communication') OR EXTRACT_ARG(slice.arg_set_id, 'args.Collective name') IS NOT NULL)
+FROM found AS work
+JOIN molprof_work_class AS class ON class.category = 'kernel' AND class.name = work.name
 ORDER BY work.id;
 
 -- Elements of the tensors of annotations around collectives; null for several with a shape that is not recorded.

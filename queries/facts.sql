@@ -115,11 +115,23 @@ SELECT
 FROM _molprof_fact
 WHERE fact = 'graph_launch';
 
-CREATE PERFETTO TABLE _molprof_fact_host_sync(
-  id JOINID(slice.id)
+CREATE PERFETTO TABLE _molprof_fact_launch_phase(
+  id JOINID(slice.id),
+  phase_id JOINID(slice.id)
 ) AS
 SELECT
-  EXTRACT_ARG(arg_set_id, 'args.id') AS id
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
+  EXTRACT_ARG(arg_set_id, 'args.phase_id') AS phase_id
+FROM _molprof_fact
+WHERE fact = 'launch_phase';
+
+CREATE PERFETTO TABLE _molprof_fact_host_sync(
+  id JOINID(slice.id),
+  phase_id JOINID(slice.id)
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id,
+  EXTRACT_ARG(arg_set_id, 'args.phase_id') AS phase_id
 FROM _molprof_fact
 WHERE fact = 'host_sync';
 

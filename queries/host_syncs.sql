@@ -22,7 +22,9 @@ CREATE PERFETTO TABLE molprof_host_sync(
   -- Name of the runtime or driver function.
   name STRING,
   -- Innermost operator (cpu_op) around the call; null where there is none.
-  operator STRING
+  operator STRING,
+  -- The slice of the innermost phase of its thread in which it started; null where it is in none.
+  phase_id JOINID(slice.id)
 ) AS
 SELECT
   call.id,
@@ -35,7 +37,8 @@ SELECT
     WHERE ancestor.category = 'cpu_op'
     ORDER BY ancestor.depth DESC
     LIMIT 1
-  ) AS operator
+  ) AS operator,
+  sync.phase_id
 FROM _molprof_fact_host_sync AS sync
 CROSS JOIN slice AS call
 LEFT JOIN _molprof_fact_repeated_sync AS again ON again.copy_id = call.id

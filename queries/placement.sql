@@ -10,7 +10,6 @@
 --   GROUP BY phase.phase
 --   ORDER BY phase.phase IS NULL, phase.phase;
 
-INCLUDE PERFETTO MODULE molprof.call_phases;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 INCLUDE PERFETTO MODULE molprof.phases;
 
@@ -26,4 +25,4 @@ SELECT
   work.id,
   place.phase_id
 FROM _molprof_work AS work
-LEFT JOIN molprof_call_phase AS place ON place.id = work.call_id;
+LEFT JOIN _molprof_fact_launch_phase AS place ON place.id = work.call_id;

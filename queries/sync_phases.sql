@@ -5,7 +5,6 @@
 --   FROM molprof_host_sync_phase
 --   ORDER BY time_ns DESC, phase, name, operator;
 
-INCLUDE PERFETTO MODULE molprof.call_phases;
 INCLUDE PERFETTO MODULE molprof.host_syncs;
 INCLUDE PERFETTO MODULE molprof.phases;
 
@@ -32,7 +31,6 @@ SELECT
   SUM(wait.dur) AS time_ns,
   MAX(wait.dur) AS longest_ns
 FROM molprof_host_sync AS wait
-LEFT JOIN molprof_call_phase AS place ON place.id = wait.id
-LEFT JOIN molprof_phase AS phase ON phase.id = place.phase_id
+LEFT JOIN molprof_phase AS phase ON phase.id = wait.phase_id
 GROUP BY phase.phase, wait.name, wait.operator
 ORDER BY time_ns DESC, phase.phase, wait.name, wait.operator;

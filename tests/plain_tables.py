@@ -365,6 +365,15 @@ EXPECTED: dict[str, tuple[str, Callable[[PlainTrace], Rows]]] = {
         ],
     ),
     "phase_bound": ("*", phase_bounds),
+    "launch_phase": (
+        "*",
+        lambda trace: [
+            (call, trace.call_phases[call])
+            for call in {piece.call.id for piece in trace.work if piece.call}
+            if call in trace.call_phases
+        ],
+    ),
+    "host_sync": ("*", lambda trace: [(number, trace.call_phases.get(number)) for number in trace.waiting]),
 }  # fmt: skip
 
 

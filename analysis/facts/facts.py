@@ -48,11 +48,14 @@ class Facts(MemoryFacts):
         rows = self.slices.of(*RECORDED)
         if not len(rows):
             return rows, rows, rows
-        ts, ts_end, ranks = self.slices.ts[rows], self.slices.ts_end[rows], self.ranks_of(self.slices.track[rows])
-        if not self.has_ranks:  # functions that mark phases may be around all of it
+        ts, ts_end = self.slices.ts[rows], self.slices.ts_end[rows]
+        if self.has_ranks:
+            ranks = self.ranks_of(self.slices.track[rows])
+        else:  # functions that mark phases may be around all of it
             phases = self.phases
-            ts, ts_end = np.append(ts, phases.ts), np.append(ts_end, phases.ts_end)
-            ranks = np.full(len(ts), NONE)
+            ts = np.array([min(ts.min(), phases.ts.min(initial=ts[0]))])
+            ts_end = np.array([max(ts_end.max(), phases.ts_end.max(initial=ts_end[0]))])
+            ranks = np.full(1, NONE)
         ranks, starts, ends = recorded_spans((ranks, ts, ts_end), self.work, self.ranks, self.profiler_spans)
         known = (ranks != NONE) | (not self.has_ranks)
         return ranks[known], starts[known], ends[known]
@@ -302,9 +305,12 @@ class Facts(MemoryFacts):
         """
         slices = self.slices
         is_compiled = slices.region >= COMPILED
-        tracks = np.unique(slices.track[is_compiled])
-        some = is_compiled | np.isin(slices.category, (OPERATOR, RUNTIME, DRIVER))
-        rows = np.flatnonzero(some & np.isin(slices.track, tracks[tracks >= 0])) if len(tracks) else tracks
+        # Only what begins in such code can be inside it.
+        code = np.flatnonzero(is_compiled & (slices.track >= 0))
+        spans = Coverage(slices.track[code], slices.ts[code], slices.ts_end[code])
+        rows = slices.touching(*spans.of_any_key)
+        rows = rows[is_compiled[rows] | np.isin(slices.category[rows], (OPERATOR, RUNTIME, DRIVER))]
+        rows = rows[spans.holds(slices.track[rows], slices.ts[rows])]
         nesting = Nesting(slices.track[rows], slices.ts[rows], slices.ts_end[rows], is_compiled[rows].astype(np.int64))
         segments = nesting.segments
         mine = nesting.names[segments.owners] == 1

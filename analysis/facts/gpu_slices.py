@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 NO_NUMBER = -(2**63)
 _NUMBERS = range(NO_NUMBER + 1, 2**63)
 _ASKED = f"""
-SELECT id, category, name, EXTRACT_ARG(arg_set_id, 'args.correlation') AS correlation,
-  IIF(category IN {GPU_WORK}, EXTRACT_ARG(arg_set_id, 'args.stream'), NULL) AS stream,
-  EXTRACT_ARG(arg_set_id, 'args.device') AS device
+SELECT id, category, name,
+  IFNULL(EXTRACT_ARG(arg_set_id, 'args.correlation'), {{no_number}}) AS correlation,
+  IFNULL(IIF(category IN {GPU_WORK}, EXTRACT_ARG(arg_set_id, 'args.stream'), NULL), {NO_STREAM}) AS stream,
+  IFNULL(EXTRACT_ARG(arg_set_id, 'args.device'), {{no_number}}) AS device
 FROM slice
 WHERE category IN {(*GPU_CALLS, *GPU_WORK)}
 ORDER BY id
@@ -76,7 +77,8 @@ def fed(ids: Array, kinds: Array, labels: Sequence[Label], args: Sequence[bytes]
 
 def asked(engine: TraceProcessor) -> GpuSlices:
     """Return the slices that the engine holds. Raises QueryError for text in place of a number."""
-    columns: dict[str, Any] = engine.query(_ASKED)
+    # SQLite has no literal of the least integer.
+    columns: dict[str, Any] = engine.query(_ASKED.format(no_number=f"({NO_NUMBER + 1} - 1)"))
     label, labels = _numbered(list(zip(columns["category"].tolist(), columns["name"].tolist(), strict=True)))
 
     def label_of(row: int) -> Label:
@@ -87,10 +89,19 @@ def asked(engine: TraceProcessor) -> GpuSlices:
         columns["id"].astype(np.int64),
         _known(_column(label_of, "correlation number", columns["correlation"], NO_NUMBER)),
         _column(label_of, "stream", columns["stream"], NO_STREAM),
-        _numbered([None if value is None else repr(value) for value in columns["device"].tolist()])[0],
+        _devices(columns["device"]),
         label,
         labels,
     )
+
+
+def _devices(values: np.ndarray) -> Array:
+    """Return a number of each device that the engine tells."""
+    if values.dtype != np.int64:
+        return _numbered([None if value == NO_NUMBER else repr(value) for value in values.tolist()])[0]
+    distinct, which = np.unique(values, return_inverse=True)
+    found: Array = which.reshape(-1) - int(NO_NUMBER in distinct)  # the least comes first, and is NONE then
+    return found
 
 
 def _known(numbers: Array) -> Array:
@@ -102,7 +113,7 @@ def _column(label_of: Callable[[int], Label], what: str, values: np.ndarray, abs
     """Return a column of the engine as integers."""
     if values.dtype == np.int64:
         return values
-    return _whole(label_of, what, values.tolist(), absent)
+    return _whole(label_of, what, [None if value == absent else value for value in values.tolist()], absent)
 
 
 def _integers(labels: Sequence[Label], what: str, values: Sequence[Any], absent: int) -> Array:

@@ -156,11 +156,19 @@ def _starting_in(
     return windows, order[places]
 
 
+def _order(keys: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return the intervals in order of key and start."""
+    if len(keys) and (starts[1:] >= starts[:-1]).all():  # as slices are; numpy sorts 16-bit numbers in linear time
+        is_small = keys.min() >= 0 and keys.max() < 1 << 16
+        return np.argsort(keys.astype(np.uint16) if is_small else keys, kind="stable")
+    return np.lexsort((starts, keys))
+
+
 def _merged(keys: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Keyed:
     """Return the union of the intervals of each key, in order of key and start."""
     some = ends > starts
     keys, starts, ends = keys[some], starts[some], ends[some]
-    order = np.lexsort((starts, keys))
+    order = _order(keys, starts)
     keys, starts, ends = keys[order], starts[order], ends[order]
     before = ends_before(keys, starts, ends)
     first = np.flatnonzero((before < 0) | (starts > ends[before]))
@@ -191,9 +199,22 @@ class Coverage:
         """The covered time of all keys."""
         return int(self._before[-1])
 
+    @property
+    def of_any_key(self) -> tuple[np.ndarray, np.ndarray]:
+        """Starts and ends of the union over all keys, in order."""
+        return _merged(np.zeros(len(self.keys), dtype=np.int64), self.starts, self.ends)[1:]
+
     def covered(self, keys: Any, starts: Any, ends: Any) -> Any:
         """Return the covered time of each window, ns."""
         return self._until(keys, ends) - self._until(keys, starts)
+
+    def holds(self, keys: np.ndarray, moments: np.ndarray) -> np.ndarray:
+        """Return whether each moment is covered; the end of an interval is not in it."""
+        if not len(self.keys):
+            return np.zeros(len(moments), dtype=bool)
+        last = np.maximum(self._next(keys, moments), 1) - 1
+        held: np.ndarray = (self.keys[last] == keys) & (self.starts[last] <= moments) & (moments < self.ends[last])
+        return held
 
     def first(self, keys: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """Return the first covered moment of each window; its end where nothing covers it."""

@@ -183,7 +183,7 @@ class Places:
         """
         stacks, slices = self._stacks, self._facts.slices
         spans = Coverage(waits.track, waits.ts, waits.ts_end)
-        ids = np.flatnonzero(np.isin(slices.track, np.unique(waits.track)) & (slices.ts_end > slices.ts))
+        ids = slices.touching(*spans.of_any_key)
         ids = ids[spans.covered(slices.track[ids], slices.ts[ids], slices.ts_end[ids]) > 0]
         rows = self._facts.rows(_SLICES.format(ids=ids.tolist()), "python_functions")
         kinds: list[Kind] = [row[1:] for row in rows]

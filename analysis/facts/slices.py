@@ -84,6 +84,20 @@ class Slices(Struct, frozen=True):
         chosen: Array = np.flatnonzero(wanted[self.category])
         return chosen
 
+    def touching(self, starts: Array, ends: Array) -> Array:
+        """Return the ids of the slices that share time with one of some windows, or begin in one, in order.
+
+        The windows stand in order and share no time.
+        """
+        if not len(starts):
+            return starts
+        # Ids are in order of start, so that nothing is searched for each slice.
+        begun = np.cumsum(np.bincount(np.searchsorted(self.ts, starts), minlength=len(self.ts) + 1)[:-1])
+        last = np.append(np.iinfo(np.int64).min, ends)[begun]
+        following = np.append(starts, np.iinfo(np.int64).max)[begun]
+        chosen: Array = np.flatnonzero((last > self.ts) | (following < self.ts_end))
+        return chosen
+
 
 class FedSlices(Struct, frozen=True):
     """The slices that the reader fed, in the order of their ids: arrays of integers."""

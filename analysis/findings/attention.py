@@ -50,7 +50,7 @@ def attention_ratio(known: Known) -> float | None:
 def _host_times(known: Known) -> list[tuple[int, str]]:
     """Time in the operators by phase, ns; all of it as forward in a foreign trace, which has no phases."""
     operators = known.frame(_ANY)
-    return host_times(operators, _PHASES) if known.report.run is not None else [(host_ns(operators), "forward")]
+    return host_times(known, operators, _PHASES) if known.report.run is not None else [(host_ns(operators), "forward")]
 
 
 @rule(

@@ -19,15 +19,13 @@ _LEAST_NS = 20_000_000
 # Share of a first call in which no device works: else it may wait for room in a queue.
 _LEAST_IDLE = 0.9
 _LEAST_SHARE = 0.02  # of the recorded time
-_LONG = """
-SELECT call.id, call.name, call.id = first.id AS is_first,
-  call.name GLOB '*ModuleLoad*' OR call.name GLOB '*LibraryLoad*' AS loads, parent.name AS operator
-FROM _molprof_call AS call
-JOIN (SELECT name, MIN(id) AS id FROM _molprof_call GROUP BY name) AS first USING (name)
-JOIN slice ON slice.id = call.id
-LEFT JOIN slice AS parent ON parent.id = slice.parent_id AND parent.category = 'cpu_op'
-WHERE call.dur >= {least}
-ORDER BY call.id
+# Names of calls that load libraries or kernels.
+_LOADS = ("ModuleLoad", "LibraryLoad")
+_CALLERS = """
+SELECT call.id, parent.name AS operator
+FROM json_each('{ids}') AS one
+CROSS JOIN slice AS call ON call.id = one.value
+LEFT JOIN slice AS parent ON parent.id = call.parent_id AND parent.category = 'cpu_op'
 """
 # TorchScript runs this in place of a graph that it specialized for other arguments: it is made when it specializes.
 _SPECIALIZED = Query(
@@ -70,14 +68,19 @@ def _found_calls(known: Known, least_ns: int) -> list[FirstCall]:
         for index in by_start[first].tolist()
         if work.call[index] != NONE and facts.is_kernel[index]
     }
-    syncs = set(facts.syncs.tolist())
+    calls, syncs = facts.calls, set(facts.syncs.tolist())
+    first_of = np.zeros(len(calls.names), dtype=np.int64)
+    first_of[calls.name[::-1]] = np.arange(len(calls.id))[::-1]  # of what is set twice the last stays
+    long = [call for call in np.flatnonzero(calls.ts_end - calls.ts >= least_ns).tolist() if call not in syncs]
     found = []
-    for row in known.rows(Query("gpu_calls", _LONG.format(least=least_ns))):
-        (call,) = facts.calls.index(np.array([row["id"]])).tolist()
-        kernel = kernel_of.get(call)
-        if call not in syncs and (row["is_first"] or row["loads"] or kernel is not None):
-            found.append(FirstCall(call, row["name"], row["operator"], kernel))
-    return found
+    for call in long:
+        name, kernel = calls.names[calls.name[call]], kernel_of.get(call)
+        loads = name is not None and any(text in name for text in _LOADS)
+        if kernel is not None or loads or (name is not None and first_of[calls.name[call]] == call):
+            found.append((call, name or "(no name)", kernel))
+    ids = calls.id[[call for call, *_ in found]].tolist() if found else []
+    operators = dict(known.frame(Query("gpu_calls", _CALLERS.format(ids=ids))).rows()) if ids else {}
+    return [FirstCall(call, name, operators[int(calls.id[call])], kernel) for call, name, kernel in found]
 
 
 def _idle_ns(known: Known, starts: Array, ends: Array) -> Array:

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from molprof.analysis.facts.gaps import CAUSES, NONE
 from molprof.analysis.facts.intervals import Coverage
+from molprof.analysis.facts.slices import TRACKS
 from molprof.analysis.findings.known import Known
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import short_source
@@ -27,10 +28,7 @@ CROSS JOIN slice AS one ON one.id = named.id
 WHERE one.category IN ('cpu_op', 'user_annotation', 'python_function')
 ORDER BY one.ts, one.dur DESC, one.id
 """
-_CALLS = Query(
-    "gpu_calls",
-    f"SELECT IFNULL(process.pid, 0) AS pid, thread.tid FROM _molprof_call AS one {_THREAD} ORDER BY one.id",
-)
+_TRACKS = Query("gpu_calls", TRACKS)
 
 
 class Inside(Struct, frozen=True):
@@ -101,10 +99,10 @@ def _found(known: Known, patterns: Sequence[str], functions: Sequence[str]) -> I
             rows.append((int(stacks.starts[row]), int(stacks.ends[row]), where, stacks.texts[int(stacks.names[row])]))
     if not rows:
         return None
-    calls = known.frame(_CALLS)
     threads = {thread: number for number, thread in enumerate(dict.fromkeys(row[2] for row in rows))}
-    places = zip(calls["pid"].tolist(), calls["tid"].tolist(), strict=True)
-    of_call = np.array([threads.get(place, len(threads)) for place in places], dtype=np.int64)
+    numbers = {track: threads.get((pid, tid), len(threads)) for track, pid, tid in known.frame(_TRACKS).rows()}
+    tracks, which = np.unique(known.facts.calls.track, return_inverse=True)
+    of_call = np.array([numbers.get(track, len(threads)) for track in tracks.tolist()], dtype=np.int64)[which]
     columns = (np.array([row[place] for row in rows], dtype=np.int64) for place in (0, 1))
     covered = Coverage(np.array([threads[row[2]] for row in rows], dtype=np.int64), *columns)
     times: dict[str, int] = {}

@@ -29,8 +29,7 @@ WITH
     UNION
     SELECT wait.id, wait.ts, wait.dur
     FROM molprof_host_sync AS wait
-    JOIN molprof_call_phase AS place ON place.id = wait.id
-    WHERE place.phase_id IN (SELECT phase_id FROM blocking)
+    WHERE wait.phase_id IN (SELECT phase_id FROM blocking)
   )
 """
 _COPIES = Query(
@@ -52,8 +51,7 @@ _SYNCS = Query(
 INCLUDE PERFETTO MODULE molprof.host_syncs;
 SELECT phase.phase, COUNT() AS count, SUM(wait.dur) AS time_ns, (SELECT COUNT() FROM _molprof_numbered_step) AS steps
 FROM molprof_host_sync AS wait
-JOIN molprof_call_phase AS place ON place.id = wait.id
-JOIN molprof_phase AS phase ON phase.id = place.phase_id
+JOIN molprof_phase AS phase ON phase.id = wait.phase_id
 WHERE
   phase.program != 'molprof'
   AND {_OF_LOGITS}

@@ -298,7 +298,7 @@ def vocabulary_copies(known: Known) -> Found | None:
     if run.setup.logits_width is None:
         return None
     moved_bytes = 2 * rows * run.setup.logits_width * _BYTES_PER_LOGIT
-    operators = within(known.frame(_COPIES), *_PHASES)
+    operators = within(known, known.frame(_COPIES), *_PHASES)
     if on_gpu:
         least_ns = max(_LEAST_GPU_NS, round(moved_bytes / _FASTEST_GPU_BYTES_PER_NS))
         kernels = known.rows(Query("kernel_classes", _KERNELS.format(least=least_ns)))
@@ -326,7 +326,7 @@ def vocabulary_copies(known: Known) -> Found | None:
             "logits_width": run.setup.logits_width,
         },
         known.gain(
-            scope.host_parts(host_times(operators, _PHASES)) + (scope.gpu_part(time_ns) if on_gpu else 0),
+            scope.host_parts(host_times(known, operators, _PHASES)) + (scope.gpu_part(time_ns) if on_gpu else 0),
             "the copies on GPU and host",
         ),
     )
@@ -353,7 +353,7 @@ def cache_concatenation(known: Known) -> Found | None:
         return None
     operators, needed = known.frame(_CATS_AND_ATTENTION), _CATS_OF_CACHE + _CATS_OF_ROTATION
     if run is not None:
-        operators, needed = within(operators, "forward"), _CATS_OF_CACHE
+        operators, needed = within(known, operators, "forward"), _CATS_OF_CACHE
     # The last concatenations before each attention that enough of them come before.
     chosen: list[int] = []
     layers = 0

@@ -22,12 +22,10 @@ LEAST_GAIN = 0.01
 # A thread of a process; a slice in a lane still belongs to its thread.
 _PLACE = "(track.upid << 33) + track.tid AS place"
 _OPERATORS = f"""
-SELECT slice.ts, slice.ts + slice.dur AS ts_end, {_PLACE}, slice.name, phase.phase
+SELECT slice.id, slice.ts, slice.ts + slice.dur AS ts_end, {_PLACE}, slice.name
 FROM ({{}}) AS named
 CROSS JOIN slice ON slice.id = named.id
 JOIN _molprof_thread_track AS track ON track.id = slice.track_id
-LEFT JOIN molprof_call_phase AS inside ON inside.id = slice.id
-LEFT JOIN molprof_phase AS phase ON phase.id = inside.phase_id
 ORDER BY slice.ts, slice.dur DESC, slice.id
 """
 _NAMED = "SELECT id FROM slice WHERE category = 'cpu_op' AND name GLOB '{}'"
@@ -51,12 +49,14 @@ ATTENTION = ("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_*a
 def operators_named(*patterns: str) -> Query:
     """Asks for the operators whose names match one of the GLOB patterns, in order of start, outer before inner."""
     # The engine finds names by one pattern without looking at every slice.
-    return Query("call_phases", _OPERATORS.format(" UNION ".join(_NAMED.format(pattern) for pattern in patterns)))
+    return Query("annotations", _OPERATORS.format(" UNION ".join(_NAMED.format(pattern) for pattern in patterns)))
 
 
-def within(operators: Frame, *phases: str) -> Frame:
-    """The operators that ran in one of the phases."""
-    return operators.where(np.isin(operators["phase"], phases))
+def within(known: Known, operators: Frame, *phases: str) -> Frame:
+    """The operators that began in one of the phases, the innermost of their threads."""
+    facts = known.facts
+    wanted = [number for number, name in facts.phase_names.items() if name in phases]
+    return operators.where(np.isin(facts.placed(operators["id"].astype(np.int64), facts.phase_lanes), wanted))
 
 
 def host_ns(operators: Frame) -> int:
@@ -64,9 +64,9 @@ def host_ns(operators: Frame) -> int:
     return sum(Union(mine["ts"], mine["ts_end"]).length_ns for mine in _threads(operators).values())
 
 
-def host_times(operators: Frame, phases: Collection[str]) -> list[tuple[int, str]]:
+def host_times(known: Known, operators: Frame, phases: Collection[str]) -> list[tuple[int, str]]:
     """The same by phase, where there is any."""
-    times = [(host_ns(within(operators, phase)), phase) for phase in phases]
+    times = [(host_ns(within(known, operators, phase)), phase) for phase in phases]
     return [time for time in times if time[0]]
 
 

@@ -29,7 +29,6 @@ _SLOW, _LEAST_ALIKE = 10, 3
 # Classes whose kernels read and write each element once, and that one kernel can do together.
 POINTWISE = ("elementwise", "copy", "cat", "fill", "reduce", "norm")
 _WORK_BY_NAME = """
-INCLUDE PERFETTO MODULE molprof.placement;
 SELECT work.name, work.category, class.class, work.count, work.time_ns
 FROM {work} AS work
 JOIN molprof_work_class AS class USING (category, name)
@@ -38,7 +37,8 @@ ORDER BY work.time_ns DESC, work.name
 WORK = Query("kernel_classes", _WORK_BY_NAME.format(work="molprof_work_total"))
 WORK_OF_STEPS = Query(
     "kernel_classes",
-    _WORK_BY_NAME.format(
+    "INCLUDE PERFETTO MODULE molprof.placement;"
+    + _WORK_BY_NAME.format(
         work="""(
   SELECT work.category, work.name, COUNT() AS count, SUM(work.dur) AS time_ns
   FROM molprof_gpu_work AS work

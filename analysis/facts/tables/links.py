@@ -70,6 +70,13 @@ def _launches_of_several(facts: Facts) -> Sequence[Column]:
     return [calls.names[number] for number in there.tolist()], count[there], more[there]
 
 
+def _launch_phases(facts: Facts) -> Sequence[Column]:
+    """The innermost phase of its thread in which each call with GPU work began, where it is in one."""
+    calls = np.unique(facts.work.call[facts.work.call != NONE])
+    calls = calls[facts.call_phases[calls] != NONE]
+    return facts.calls.id[calls], facts.call_phases[calls]
+
+
 def _shared_numbers(facts: Facts) -> Sequence[Column]:
     shared = facts.links.shared
     return (
@@ -99,7 +106,11 @@ TABLES = {
         ("rank LONG", "correlation LONG", "calls LONG", "follow LONG", "is_ambiguous LONG"), _shared_numbers
     ),
     "graph_launch": FactTable(("id JOINID(slice.id)",), lambda facts: [facts.calls.id[facts.graph_launches]]),
-    "host_sync": FactTable(("id JOINID(slice.id)",), lambda facts: [facts.calls.id[facts.syncs]]),
+    "launch_phase": FactTable(("id JOINID(slice.id)", "phase_id JOINID(slice.id)"), _launch_phases),
+    "host_sync": FactTable(
+        ("id JOINID(slice.id)", "phase_id JOINID(slice.id)"),
+        lambda facts: [facts.calls.id[facts.syncs], facts.call_phases[facts.syncs]],
+    ),
     "host_total": FactTable(
         ("category STRING", "name STRING", *_TOTAL), lambda facts: transposed(facts.host_totals, 4)
     ),
