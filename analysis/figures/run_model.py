@@ -305,6 +305,14 @@ class Run(Struct, frozen=True):
         return self.molecules > 0
 
     @property
+    def has_processor(self) -> bool:
+        """Whether logits processors ran in their phase: its own, or those that `generate` makes of its arguments.
+
+        The phase of any other run has no time but that of its marks.
+        """
+        return self.setup.processor is not None or bool(getattr(self.setup, "generate_args", None))
+
+    @property
     def noun(self) -> str:
         """What one of its sequences is."""
         return "molecule" if self.of_molecules else "prompt"
