@@ -214,7 +214,7 @@ class Marks(Struct, frozen=True):
     per_step: int
     time_ratio: float | None  # all of them over the wall time of a pass
     unmarked_wall_ns: int | None
-    signature_ns: float | None  # of one signature inspection by transformers; a step has one per processor and one more
+    signature_ns: float | None  # of one signature inspection by transformers; a step has one per processor
 
 
 class StepTime(Struct, frozen=True):
