@@ -91,6 +91,11 @@ def origin_document(origins: Origins, by: str) -> Document:
 
 
 def _summary(origins: Origins, tree: Tree) -> tuple[str, ...]:
+    left_out = (f"Left out: {time_text(origins.marks_ns)} in molprof's own marks.",) if origins.marks_ns else ()
+    return (*_what(origins, tree), *left_out)
+
+
+def _what(origins: Origins, tree: Tree) -> tuple[str, ...]:
     if not origins.has_gpu:
         what = (
             f"{counted(tree.amount('operators'), 'leaf operator')}, {time_text(tree.amount('operator_ns'))} on the CPU"
