@@ -197,8 +197,16 @@ def _summed(figure: Figure, report: Report) -> str:
     return " (streams summed)" if is_summed else ""
 
 
+def is_disturbed(report: Report) -> bool:
+    """Whether other programs ran while the passes were timed, so that these times are not reliable."""
+    run = report.run
+    return run is not None and run.machine is not None and bool(run.wall_ns.median) and bool(run.machine.doubts())
+
+
 def _exact(report: Report) -> str:
     """That all is exact, unless hardly anything is recorded."""
+    if is_disturbed(report):
+        return "every recorded figure is exact but for the unprofiled times, which are not reliable"
     if report.run is not None or report.trace.gpu_recorded or report.table("step_latency").rows:
         return "every recorded figure is exact"
     return "what is recorded is exact, but neither GPU work nor steps are recorded"
@@ -356,6 +364,8 @@ def certificate_sections(report: Report) -> tuple[Section, ...]:
         rows.append((item.title, f"{WORDS[item.verdict]}{': ' if shown else ''}{shown} ({_because(item, letters)})"))
     exact = [item.title for item in certificate.groups if item.verdict == "exact"]
     rows.append(("exact", ", ".join(exact) or "nothing"))
+    if is_disturbed(report):
+        rows.append(("not reliable", "unprofiled times"))
     return (Section("Certificate", table=pairs([*rows, *_reasons(letters)], narrow=True)),)
 
 
