@@ -74,7 +74,7 @@ def devices_document() -> Document:
     figures = ", ".join(title for title, _, _ in _FIGURES)
     notes = (
         f"Of a run with recorded shapes: {figures}, what limits it, and the same in graphs and with torch.compile.",
-        f"With traces of fewer than {FEW} models a GPU is predicted from its peaks, and what other GPUs reach of theirs.",
+        f"With traces of fewer than {FEW} models it is predicted from its peaks, and what other GPUs reach of theirs.",
     )
     return Document(
         "molprof predict: GPUs",
@@ -90,7 +90,10 @@ def _device(found: Prediction) -> str:
 
 def _warnings(found: Prediction) -> Iterator[str]:
     if not found.shown:
-        yield "The table has no traces of this GPU: its peaks are used with what other GPUs reach of theirs."
+        yield (
+            "The table has no traces of this GPU: its peaks are used with what other GPUs reach of theirs, which does "
+            "not rank it among GPUs."
+        )
     if not found.checks:
         yield "No held-out trace checks such a prediction: its error is not known."
     if found.known_ratio < 1:

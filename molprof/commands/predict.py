@@ -8,7 +8,7 @@ import click
 
 from molprof import api
 from molprof.analysis.reader import Reading
-from molprof.commands.options import TRACE, Result, note, result_options, uncached_options, all_option
+from molprof.commands.options import TRACE, Result, all_option, note, result_options, uncached_options
 from molprof.common.errors import UsageError
 
 

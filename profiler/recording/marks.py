@@ -195,12 +195,8 @@ def marked(
         yield
         return
     listener = _Listener(marks, number, heard, missed)
-    original, criteria, processors, each = (
-        GenerationMixin.generate,
-        StoppingCriteriaList.__call__,
-        LogitsProcessorList.__call__,
-        LogitsProcessorList.__iter__,
-    )
+    original, criteria = GenerationMixin.generate, StoppingCriteriaList.__call__
+    processors, each = LogitsProcessorList.__call__, LogitsProcessorList.__iter__
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -291,7 +287,7 @@ class _Listener:
         if own and call.given.get("cache_implementation") == "paged" and self._heard is not None:
             _LOG.warning(_DROPPED, ", ".join(type(item).__name__ for item in own))
         self._list = None
-        bound.arguments["logits_processor"] = LogitsProcessorList([*own, _Last(self._sampling)])
+        bound.arguments["logits_processor"] = LogitsProcessorList([*own, _Last()])
         with before_forward(model, self._forward), self._before_own_forward(model, call.given.get("custom_generate")):
             self._tell("begin", self._number() if callable(self._number) else self._number)
             try:
@@ -338,14 +334,13 @@ class _Listener:
             self._call.rows.append(len(input_ids))
 
     def _seen(self, processors: LogitsProcessorList, last: int) -> None:
-        """Notes the processors of the call. last: the place of P2, behind those of the phase."""
+        """Notes the processors of the call. last: the place of P2."""
         before, after = processors[:last], processors[last + 1 :]
         given = {id(item) for item in self._call.given.get("logits_processor") or ()}
         self._call.processors = tuple(map(_name, (*before, *after)))
         self._call.own = tuple(place for place, item in enumerate(before) if id(item) in given)
         self._call.constraining = last
-        is_heard = self._heard is not None
-        self._labels = tuple(f"{_name(item)} ({place})" for place, item in enumerate(before) if is_heard)
+        self._labels = tuple(f"{_name(item)} ({place})" for place, item in enumerate(before) if self._heard)
 
     def begins(self, processors: LogitsProcessorList) -> bool:
         """Whether the list of the call, which is being called, begins to call its processors."""
@@ -355,12 +350,12 @@ class _Listener:
     def called_each(self, processors: Iterator[Any]) -> Iterator[Any]:
         """The processors, with the marks before each and behind the last of the phase.
 
-        transformers inspects the signature of whatever it takes from a list: that of a mark would count as time of the
-        phase, or of the processor before it.
+        transformers inspects the signature of all that it takes from a list: a mark there would cost the phase more.
         """
         for place, item in enumerate(processors):
             if isinstance(item, _Last):
-                self._sampling()
+                if self.listens:
+                    self._mark(2)
                 continue
             if place < len(self._labels):
                 self._each(place, self._labels[place])
@@ -394,10 +389,6 @@ class _Listener:
         if self.listens:  # an assistant model gets the same processors, and may be the same model
             self._tell("each", place, label)
 
-    def _sampling(self) -> None:
-        if self.listens:
-            self._mark(2)
-
     @contextmanager
     def _before_own_forward(self, model: Any, custom: Any) -> Iterator[None]:
         """A loop of the caller's own may call the model without asking it for inputs."""
@@ -421,12 +412,7 @@ def _name(processor: Any) -> str:
 class _Last(LogitsProcessor):
     """P2 in the list of a call, whose place says where the phase of processors ends. It changes no score."""
 
-    def __init__(self, mark: Callable[[], None]) -> None:
-        self._mark = mark
-
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """For what calls the list in another way than transformers."""
-        self._mark()
         return scores
 
 
