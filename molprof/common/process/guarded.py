@@ -136,17 +136,25 @@ def _ended(folder: Path, code: int, oom: bool, peak: int, free: int | None) -> E
     if oom and code == -signal.SIGKILL:
         with contextlib.suppress(OSError, ValueError):
             peak = max(peak, int((folder / "peak").read_text()))
-        if free is None or not peak:
-            return Ending(NO_MEMORY, "killed by the kernel, which had no memory left", code)
-        used = f"at {peak / 1e9:.1f} GB resident, of {free / 1e9:.1f} GB that were free when it began"
-        if peak < _OWN_SHARE * free:
-            return Ending(NOT_MEASURED, f"killed by the kernel {used}: other programs took the rest", code)
-        return Ending(NO_MEMORY, f"killed by the kernel, which had no memory left, {used}", code)
+        return killed_by_kernel(peak, free, code)
     (stack, where), said = _stack(folder), _lines(folder / "output")
     last = f": {said[-1]}" if said else ""
     message = f"ended by {signal.Signals(-code).name}{where}" if code < 0 else f"ended with code {code}{last}"
     state = NO_MEMORY if any(map(_MEMORY.search, said[-3:])) else FAILED
     return Ending(state, message, code, stack=stack or said or None)
+
+
+def killed_by_kernel(peak: int, free: int | None, code: int = -signal.SIGKILL) -> Ending:
+    """How a call ended that the kernel killed for lack of memory: it took that memory, or other programs did.
+
+    peak: the most memory that was resident in it, bytes; 0: not known. free: what was free when it began.
+    """
+    if free is None or not peak:
+        return Ending(NO_MEMORY, "killed by the kernel, which had no memory left", code)
+    used = f"at {peak / 1e9:.1f} GB resident, of {free / 1e9:.1f} GB that were free when it began"
+    if peak < _OWN_SHARE * free:
+        return Ending(NOT_MEASURED, f"killed by the kernel {used}: other programs took the rest", code)
+    return Ending(NO_MEMORY, f"killed by the kernel, which had no memory left, {used}", code)
 
 
 def _stack(folder: Path) -> tuple[list[str] | None, str]:
