@@ -29,12 +29,21 @@ RETURNS Expr AS (
 );
 
 -- What a Python function is: a module; of a library (torch, triton, Python itself, code that a compiler wrote, and what
--- only wraps another function), of which the function that called it says more; a function; null for a built-in one.
+-- only wraps another function), of which the function that called it says more; molprof's own marks and checks, which
+-- are nothing of the program; a function; null for a built-in one. Processors and loops of molprof are functions.
 CREATE PERFETTO MACRO _molprof_function_kind(function Expr)
 RETURNS Expr AS (
   CASE
     WHEN _molprof_is_module!($function) THEN 'module'
     WHEN $function GLOB '<built-in *' OR NOT $function GLOB '*([0-9]*): *' THEN NULL
+    WHEN $function GLOB '*profiler/recording/*.py(*'
+      OR $function GLOB '*profiler/capture/*.py(*'
+      OR $function GLOB '*profiler/constraints/own.py(*'
+      OR $function GLOB '*profiler/engines/runner.py(*'
+      OR $function GLOB '*molprof/common/*.py(*'
+      OR $function GLOB '*molprof/commands/*.py(*'
+      OR $function GLOB '*molprof/cli.py(*'
+      OR $function GLOB '*molprof/api.py(*' THEN 'molprof'
     WHEN $function GLOB 'torch/*'
       OR $function GLOB '*/site-packages/torch/*'
       OR $function GLOB '*/torchinductor_*/*'
@@ -63,7 +72,7 @@ RETURNS Expr AS (
 CREATE PERFETTO VIEW molprof_python_function(
   -- As file(line): name, where the line is that of its beginning; '<built-in ...' or 'nn.Module: ' before others.
   name STRING,
-  -- module, function, or library (of torch, triton or Python itself); null for a built-in one.
+  -- module, function, library (of torch, triton or Python itself) or molprof (its marks); null for a built-in one.
   kind STRING,
   -- Calls.
   count LONG,

@@ -230,7 +230,8 @@ def single_processors(
     lists = {phase[0] for phase in processor_phases if phase[4]}
     single = []
     for some in inside.values():
-        runs_all = some[0] if len(some) > 1 and some[0].in_list_file else None
+        holds_next = len(some) > 1 and some[1].ts < some[0].end
+        runs_all = some[0] if holds_next and some[0].in_list_file else None
         single += [one for one in some if one != runs_all and not one.is_wrapper and one.id not in lists]
     single.sort(key=lambda one: (one.thread, one.ts, -one.end, one.id))
     return [

@@ -16,7 +16,7 @@ from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.bench_records import GENERATE, Results
 from molprof.common.errors import TraceError
-from molprof.common.process import OK
+from molprof.common.process import NOT_MEASURED, OK
 from molprof.common.settings import SETTINGS
 
 # Settings that do not change what is generated, and their defaults in benchmarks, which do not compile.
@@ -69,6 +69,7 @@ class Advice:
     alike: tuple[dict[str, Any], ...]  # not significantly different from the best, the fastest first
     levers: tuple[Lever, ...]  # the largest gain first
     rejected: tuple[Rejected, ...]
+    unmeasured: tuple[Rejected, ...]  # configurations of which nothing is known, and why
     candidates: int  # valid configurations
 
 
@@ -98,6 +99,7 @@ def _advice(items: Sequence[Measured]) -> Advice | None:
     valid = [item for item, reason in judged if reason is None]
     if not valid:
         return None
+    refused = [(item, Rejected(_levers(item), reason)) for item, reason in judged if reason is not None]
     best, *others = sorted(valid, key=lambda item: (item.median_ns or 0.0, item.case))
     return Advice(
         environment=best.environment,
@@ -110,7 +112,8 @@ def _advice(items: Sequence[Measured]) -> Advice | None:
         over_default=None if default is None else _ratio(best, default),
         alike=tuple(_levers(item) for item in others if not _ratio(item, best).certain),
         levers=() if default is None else _single_changes(valid, default),
-        rejected=tuple(Rejected(_levers(item), reason) for item, reason in judged if reason is not None),
+        rejected=tuple(one for item, one in refused if item.status != NOT_MEASURED),
+        unmeasured=tuple(one for item, one in refused if item.status == NOT_MEASURED),
         candidates=len(valid),
     )
 

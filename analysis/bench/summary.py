@@ -21,7 +21,7 @@ from molprof.common.bench_records import (
     SdpaFigures,
 )
 from molprof.common.manifest import Machine
-from molprof.common.process import OK
+from molprof.common.process import NOT_MEASURED, OK
 from molprof.common.settings import SETTINGS
 
 # How settings are shown whose value alone is unclear, and those that are None, besides `Setting.text`.
@@ -118,7 +118,9 @@ def summed(results: Results) -> tuple[Measured, ...]:
 
 def _measured(runs: Sequence[Result]) -> Measured:
     good = [run for run in runs if run.status == OK]
-    shown = next((run for run in reversed(runs) if run.status != OK), runs[-1])
+    # A repeat whose memory other programs took says nothing of the case.
+    ended = [run for run in runs if run.status != NOT_MEASURED] or runs
+    shown = next((run for run in reversed(ended) if run.status != OK), ended[-1])
     generation = tuple(run.read_figures(GenerationFigures) for run in good) if shown.kind == GENERATE else ()
     sdpa = tuple(run.read_figures(SdpaFigures) for run in good) if shown.kind == SDPA else ()
     masks = tuple(run.read_figures(MaskFigures) for run in good) if shown.kind == MASKS else ()

@@ -26,12 +26,14 @@ from molprof.analysis.compare.statistics import (
     significant,
 )
 from molprof.analysis.figures.catalog import COMPARED
-from molprof.analysis.figures.figure import Figure
+from molprof.analysis.figures.figure import MEDIAN_PASS, Figure
 from molprof.analysis.figures.model import Report, Served, plain
 from molprof.analysis.figures.requests import mean_latency, with_values
 from molprof.analysis.figures.run_model import RepeatFigures, Run, Spread
 from molprof.common.document import named
 from molprof.common.values import Value, per
+
+MEANS, MEDIAN_OF_PASSES = "mean of the rounds", "median of the passes"
 
 
 class ComparedRow(Struct, frozen=True):
@@ -44,6 +46,7 @@ class ComparedRow(Struct, frozen=True):
     ratio_intervals: tuple[Interval | None, ...]
     significant: tuple[bool | None, ...]  # differs from the first, beyond noise if there is any; None: unknown
     paired: bool = False  # times are means of rounds
+    estimate: str | None = None  # which time of several passes stands for a run; None: passes do not measure it
 
     def within_noise(self, index: int) -> bool:
         """Noise explains the difference between the run at `index` and the first."""
@@ -61,7 +64,7 @@ class ComparedRow(Struct, frozen=True):
 
     def to_json(self) -> dict[str, Any]:
         figure = {name: getattr(self.figure, name) for name in ("id", "group", "label", "unit")}
-        names = "values", "ratios", ("noise", "figure.noise"), "intervals", "ratio_intervals", "significant"
+        names = "values", "ratios", ("noise", "figure.noise"), "estimate", "intervals", "ratio_intervals", "significant"
         found: dict[str, Any] = plain(to_builtins(figure | named(self, *names)))
         return found
 
@@ -87,8 +90,9 @@ def compared_row(figure: Figure, reports: Sequence[Report], paired: bool = False
     differs = [significant(interval) for interval in intervals]
     if figure.noise == "exact":
         differs[1:] = [None if None in (number, numbers[0]) else number != numbers[0] for number in numbers[1:]]
+    estimate = MEDIAN_OF_PASSES if isinstance(reports[0].served, Served) else MEDIAN_PASS
     if paired:
-        figure = replace(figure, label=figure.label.replace("(median)", "(mean of rounds)"))
+        figure, estimate = replace(figure, label=figure.label.replace("(median)", "(mean of rounds)")), MEANS
     return ComparedRow(
         figure=figure,
         values=values,
@@ -97,6 +101,7 @@ def compared_row(figure: Figure, reports: Sequence[Report], paired: bool = False
         ratio_intervals=tuple(intervals),
         significant=tuple(differs),
         paired=paired,
+        estimate=estimate if figure.noise == "repeats" else None,
     )
 
 

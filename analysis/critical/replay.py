@@ -19,6 +19,7 @@ import numpy as np
 from molprof.analysis.critical.changes import (
     CALLS,
     GPU,
+    GRAPH_PAUSE_NS,
     HOST,
     LAUNCHES,
     OPERATORS,
@@ -232,12 +233,12 @@ class _Run:
         least = float(np.median(length[quick])) if quick.any() else 0.0
         length = np.where(recorded.waited & recorded.is_sync, np.minimum(length, least), length)
 
-        lag, factors = self._lags(), self._work_factors()
+        lag, pauses, factors = *self._lags(), self._work_factors()
         duration = ((recorded.work_end - recorded.work_start) * factors).tolist()
         lists = [array.tolist() for array in (before, gap, length, waits, recorded.target, returned)]
         befores, gaps, lengths, waiting, targets, returns = lists
         call_of, previous, other = (array.tolist() for array in (recorded.call_of, recorded.previous, recorded.other))
-        start_ns, latency, pause = float(recorded.start_ns), recorded.latency_ns, recorded.pause_ns
+        start_ns, latency = float(recorded.start_ns), recorded.latency_ns
         call_start, call_end = [0.0] * len(befores), [0.0] * len(befores)
         work_start, work_end = [0.0] * len(duration), [0.0] * len(duration)
         first = recorded.work_start.tolist()
@@ -256,16 +257,17 @@ class _Run:
                 if call != NONE:
                     ready = call_start[call] + latency
                 if last != NONE:
-                    ready = max(ready, work_end[last] + pause)
+                    ready = max(ready, work_end[last] + pauses[place])
                 if beside != NONE:
                     ready = max(ready, work_end[beside])
                 begin = ready + lag[place] if ready >= 0 else float(first[place])
                 work_start[place], work_end[place] = begin, begin + duration[place]
-        times = _Times(befores, since, waiting, targets, returns, lengths, call_start, call_end, work_start, work_end)
+        moments = call_start, call_end, work_start, work_end
+        times = _Times(befores, since, waiting, targets, returns, lengths, pauses, *moments)
         return self._path(times, duration)
 
-    def _lags(self) -> list[float]:
-        """What of the time before each piece of work nothing explains, ns."""
+    def _lags(self) -> tuple[list[float], list[int]]:
+        """What of the time before each piece of work nothing explains, and the least time after work before it, ns."""
         recorded = self.recorded
         ready = np.full(len(recorded.work_start), np.iinfo(np.int64).min)
         for index, ends, more in (
@@ -276,8 +278,15 @@ class _Run:
             known = index != NONE
             ready[known] = np.maximum(ready[known], ends[index[known]] + more)
         lag = recorded.work_start - np.where(ready < 0, recorded.work_start, ready)
+        pauses = np.full(len(lag), recorded.pause_ns)
+        if any(change.name == LAUNCHES for change in self.changes):
+            # In a graph no launch of its own delays work.
+            last = recorded.previous
+            both = (recorded.call_of != NONE) & (last != NONE) & (recorded.call_of[last] != NONE)
+            both[both] = recorded.segment[recorded.call_of[both]] == recorded.segment[recorded.call_of[last[both]]]
+            lag[both], pauses[both] = 0, min(recorded.pause_ns, GRAPH_PAUSE_NS)
         found: list[float] = lag.tolist()
-        return found
+        return found, pauses.tolist()
 
     def _path(self, times: _Times, duration: list[float]) -> Replayed:
         recorded = self.recorded
@@ -328,7 +337,7 @@ class _Run:
             )
         if previous != NONE:
             end = times.work_end[previous]
-            candidates.append((end + recorded.pause_ns, PAUSE, end, (_WORK, previous)))
+            candidates.append((end + times.pause[work], PAUSE, end, (_WORK, previous)))
         if other != NONE:
             candidates.append((times.work_end[other], PAUSE, times.work_end[other], (_WORK, other)))
         _, what, since, at = max(candidates, default=(0, PAUSE, float(recorded.start_ns), (_WORK, NONE)))
@@ -369,6 +378,7 @@ class _Times(NamedTuple):
     target: list[int]
     returned: list[float]
     length: list[float]
+    pause: list[int]  # of each piece of work, after the one before it
     call_start: list[float]
     call_end: list[float]
     work_start: list[float]

@@ -85,10 +85,11 @@ def _details(item: Advice, bounds: Bounds | None) -> list[Section]:
         notes.append(f"within noise of the fastest (intervals overlap, or too few repeats): {shown}{more}")
     if item.alike and any(not (lever.ratio.interval and lever.ratio.interval.reached) for lever in item.levers):
         notes.append(f"95 % confidence requires {ENOUGH_REPEATS} repeats of each: bench --repeats")
-    why: dict[str, list[str]] = {}
-    for entry in item.rejected:
-        why.setdefault(entry.reason, []).append(settings_text(entry.settings))
-    notes += [f"rejected: {'; '.join(names)}: {reason}" for reason, names in why.items()]
+    for what, entries in (("rejected: ", item.rejected), ("", item.unmeasured)):
+        why: dict[str, list[str]] = {}
+        for entry in entries:
+            why.setdefault(entry.reason, []).append(settings_text(entry.settings))
+        notes += [f"{what}{'; '.join(names)}: {reason}" for reason, names in why.items()]
     if not item.levers and not notes:
         return []
     fields: list[Field] = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from molprof.analysis.critical.changes import LAUNCHES
+from molprof.analysis.critical.changes import GRAPH_PAUSE_NS, LAUNCHES
 from molprof.analysis.critical.path import LEAST_RATIO, CriticalPath
 from molprof.analysis.critical.replay import BETWEEN, ON_GPU, ON_HOST, Replayed
 from molprof.analysis.reader import path_text
@@ -104,7 +104,8 @@ def _changed(found: CriticalPath) -> list[Section]:
     notes = ["The two critical paths. What leaves the path may still run beside it."]
     if any(change.name == LAUNCHES for change in found.changes):
         notes.append(
-            f"The calls between two host syncs of a step become one: {counted(found.launches, 'call')} in all."
+            f"The calls between two host syncs of a step become one: {counted(found.launches, 'call')} in all. Between "
+            f"two kernels of one lie at most {time_text(GRAPH_PAUSE_NS)}, as in recorded graphs of an H100."
         )
     title = f"With {', '.join(map(str, found.changes))}"
     return [Section(title, tuple(notes), table_of(rows, *fields, missing="-"))]

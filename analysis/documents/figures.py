@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import FIGURES
-from molprof.analysis.figures.figure import Figure, evidence_of
+from molprof.analysis.figures.figure import MEDIAN_PASS, Figure, evidence_of
 from molprof.analysis.figures.labels import run_labels
 from molprof.analysis.figures.model import Bound, Certified
 from molprof.analysis.figures.run_model import Run, StepTime
@@ -153,7 +153,11 @@ def report_figures(reports: Reports) -> Section:
     values = [(figure, figure.value(reports.reports[0])) for figure in FIGURES]
     rows = ((figure, [Cell(value, figure.unit)]) for figure, value in values if value is None or value)
     notes = ("recorded figures without a row are 0",) if any(value == 0 for _, value in values) else ()
-    return _section(columns, _worded(rows, reports), notes)
+    run = reports.reports[0].run
+    estimate = f"of the {MEDIAN_PASS}" if run is not None and run.wall_ns.repeats > 1 else ""
+    if run is not None and run.session is not None and estimate:
+        estimate += "; a comparison with runs of the same capture has means of their rounds"
+    return _section(columns, _worded(rows, reports), notes, estimate)
 
 
 def _is_had(figure: Figure, report: Report) -> bool:
@@ -193,8 +197,16 @@ def _summed(figure: Figure, report: Report) -> str:
     return " (streams summed)" if is_summed else ""
 
 
+def is_disturbed(report: Report) -> bool:
+    """Whether other programs ran while the passes were timed, so that these times are not reliable."""
+    run = report.run
+    return run is not None and run.machine is not None and bool(run.wall_ns.median) and bool(run.machine.doubts())
+
+
 def _exact(report: Report) -> str:
     """That all is exact, unless hardly anything is recorded."""
+    if is_disturbed(report):
+        return "every recorded figure is exact but for the unprofiled times, which are not reliable"
     if report.run is not None or report.trace.gpu_recorded or report.table("step_latency").rows:
         return "every recorded figure is exact"
     return "what is recorded is exact, but neither GPU work nor steps are recorded"
@@ -215,7 +227,11 @@ def compared_figures(comparison: Comparison) -> Section:
         for (figure, cells), found in zip(rows, values, strict=True)
         if found != {0} and (found or names_molecules or "molecule" not in figure.label)
     ]
-    return _section(columns, _worded(shown, reports_of(comparison)), ('"-": not recorded',))
+    timed = [run.wall_ns.repeats for report in comparison.timed if (run := report.run) is not None]
+    estimate = f"of each the {comparison.wall.estimate}" if max(timed, default=0) > 1 else ""
+    if comparison.wall.paired and estimate:
+        estimate += f", where its report has the {MEDIAN_PASS}"
+    return _section(columns, _worded(shown, reports_of(comparison)), ('"-": not recorded',), estimate)
 
 
 def figures_table(comparison: Comparison, chosen: Container[str]) -> Table:
@@ -240,15 +256,25 @@ def _compared(comparison: Comparison) -> tuple[tuple[Column, ...], list[tuple[Fi
 
 
 def _section(
-    columns: tuple[Column, ...], rows: Iterable[tuple[Figure, Sequence[Cell]]], notes: tuple[str, ...]
+    columns: tuple[Column, ...],
+    rows: Iterable[tuple[Figure, Sequence[Cell]]],
+    notes: tuple[str, ...],
+    estimate: str,
 ) -> Section:
-    """A table for each group but the settings; what no trace records, in a line."""
+    """A table for each group but the settings; what no trace records, in a line.
+
+    estimate: which of several timed passes the times are of; may be empty.
+    """
     settings = {figure.id for figure in SETTINGS}
     rows = [(figure, cells) for figure, cells in rows if figure.id not in settings]
     known = [(figure, cells) for figure, cells in rows if any(cell.value not in (None, "") for cell in cells)]
     missing = _missing([figure for figure, _ in rows], [figure for figure, _ in known])
     sections = [
-        Section(group, table=Table(columns, [(figure.label, *cells) for figure, cells in found], keys=2, missing="-"))
+        Section(
+            group,
+            (estimate,) if estimate and group == "Unprofiled time" else (),
+            Table(columns, [(figure.label, *cells) for figure, cells in found], keys=2, missing="-"),
+        )
         for group, found in groupby(known, key=lambda row: row[0].group)
     ]
     return Section("Figures", (*notes, *missing), parts=tuple(sections))
@@ -338,6 +364,8 @@ def certificate_sections(report: Report) -> tuple[Section, ...]:
         rows.append((item.title, f"{WORDS[item.verdict]}{': ' if shown else ''}{shown} ({_because(item, letters)})"))
     exact = [item.title for item in certificate.groups if item.verdict == "exact"]
     rows.append(("exact", ", ".join(exact) or "nothing"))
+    if is_disturbed(report):
+        rows.append(("not reliable", "unprofiled times"))
     return (Section("Certificate", table=pairs([*rows, *_reasons(letters)], narrow=True)),)
 
 

@@ -84,7 +84,8 @@ def _run(run: Run) -> str:
         made = f"{counted(run.steps, 'step')} whose tokens are not recorded"
     if wall.median is None:
         return f"{run.setup.label}: {made}; no unprofiled times are recorded.{_cut(run)}"
-    shares = sorted(((phase.wall_ns or 0, name) for name, phase in run.phases.items()), reverse=True)
+    named = [name for name in run.phases if name != "processor" or run.has_processor]
+    shares = sorted(((run.phases[name].wall_ns or 0, name) for name in named), reverse=True)
     largest = "".join(
         f", {name} takes {percent_text(per(ns, wall.median))}{_waiting(run.phases[name])}"
         for ns, name in shares[:2]

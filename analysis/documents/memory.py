@@ -50,7 +50,12 @@ def _summary(found: Memory) -> tuple[str, ...]:
         held = f"; torch held {bytes_text(course.reserved_bytes)}" if course.reserved_bytes else ""
         most = next(iter(course.at_peak.items()), None)
         what = f", most of it {most[0]} ({bytes_text(most[1])})" if most else ""
-        lines.append(f"At most {bytes_text(course.peak_bytes)} lived on {_name(course)}{what}{held}.")
+        peak = bytes_text(course.peak_bytes)
+        if course.device == HOST:  # of which torch does not tell what was there before
+            since = "What was there before, as weights are, is not counted."
+            lines.append(f"Of what the recording saw allocated on the host, at most {peak} lived{what}{held}. {since}")
+        else:
+            lines.append(f"At most {peak} lived on {_name(course)}{what}{held}.")
     if (model := found.model) is not None and (token_bytes := model.needs.cache_of_token):
         lines.append(
             f"Weights take {bytes_text(model.needs.weights)}; the cache grows by {bytes_text(token_bytes)} per "

@@ -91,6 +91,11 @@ def origin_document(origins: Origins, by: str) -> Document:
 
 
 def _summary(origins: Origins, tree: Tree) -> tuple[str, ...]:
+    left_out = (f"Left out: {time_text(origins.marks_ns)} in molprof's own marks.",) if origins.marks_ns else ()
+    return (*_what(origins, tree), *left_out)
+
+
+def _what(origins: Origins, tree: Tree) -> tuple[str, ...]:
     if not origins.has_gpu:
         what = (
             f"{counted(tree.amount('operators'), 'leaf operator')}, {time_text(tree.amount('operator_ns'))} on the CPU"
@@ -145,6 +150,8 @@ def _tree(origins: Origins, tree: Tree, by: str) -> Section:
     fields: list[Field] = [(_WHAT[by], "name", "name"), *((("alike", "count", "count"),) if by == "module" else ())]
     fields.append(("share", "ratio", lambda row: per(row["gpu_ns" if has_work else "host_ns"], whole)))
     spare: tuple[str, ...] = ()
+    if by == "operator":
+        fields.append(("runs", "count", lambda row: row["own_runs"] if row["kind"] == "operator" else ""))
     if origins.has_gpu:
         fields += [("GPU time", "ns", "gpu_ns"), ("own GPU", "ns", "own_gpu_ns"), ("launches", "count")]
         spare = ("own GPU", "own host", "GPU time")

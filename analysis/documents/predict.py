@@ -9,9 +9,18 @@ from msgspec.structs import replace
 
 from molprof.analysis.critical.replay import ON_GPU, ON_HOST, Replayed
 from molprof.analysis.documents.plots import plot_section
-from molprof.analysis.predict.predict import COVERAGE, LIMIT_FIGURE, CompiledRun, Figure, Prediction
+from molprof.analysis.predict.predict import (
+    COVERAGE,
+    LIMIT_FIGURE,
+    CompiledRun,
+    Figure,
+    Prediction,
+    known_devices,
+)
 from molprof.analysis.predict.sizes import MEMORY_ERROR, Size, Sizes
+from molprof.analysis.predict.table import FEW, stored
 from molprof.analysis.reader import path_text
+from molprof.analysis.roofline.peaks import peaks_of
 from molprof.common.document import Cell, Document, Field, Name, Row, Section, Table, columns, named, records, table_of
 from molprof.common.manifest import from_json
 from molprof.common.values import Unit, counted, per, percent_text, time_text
@@ -46,7 +55,33 @@ def predict_document(found: Prediction, sizes: Sizes | None = None) -> Document:
         ),
         warnings=(*found.run.info.notes(), *_warnings(found)),
         summary=(_summary(found),),
+        # The answer last, where a terminal stands.
+        screen=(_operators(found), _changes(found), *parts, _figures(found)),
     )  # fmt: skip
+
+
+def devices_document() -> Document:
+    """The GPUs that can be predicted, and what is known of each."""
+    sources = stored().sources
+    rows = []
+    for name, peaks in known_devices().items():
+        own = {source.model for source in sources if peaks_of(source.device).source == peaks.source}
+        rows.append({"device": name, "source": peaks.source, "models": len(own), "capacity_gb": peaks.capacity_gb})
+    fields: tuple[Field, ...] = (
+        ("device", "name"), ("peaks of", "text", "source"), ("models in its traces", "count", "models"),
+        ("memory", "bytes", lambda row: row["capacity_gb"] and row["capacity_gb"] * 1e9),
+    )  # fmt: skip
+    figures = ", ".join(title for title, _, _ in _FIGURES)
+    notes = (
+        f"Of a run with recorded shapes: {figures}, what limits it, and the same in graphs and with torch.compile.",
+        f"With traces of fewer than {FEW} models it is predicted from its peaks, and what other GPUs reach of theirs.",
+    )
+    return Document(
+        "molprof predict: GPUs",
+        (Section("GPUs", notes, table_of(rows, *fields, missing="-")),),
+        data=lambda: {"schema": SCHEMA, "devices": rows, "figures": [name for _, name, _ in _FIGURES]},
+        records=lambda: records(rows),
+    )
 
 
 def _device(found: Prediction) -> str:
@@ -55,7 +90,10 @@ def _device(found: Prediction) -> str:
 
 def _warnings(found: Prediction) -> Iterator[str]:
     if not found.shown:
-        yield "The table has no traces of this GPU: its peaks are used with what other GPUs reach of theirs."
+        yield (
+            "The table has no traces of this GPU: its peaks are used with what other GPUs reach of theirs, which does "
+            "not rank it among GPUs."
+        )
     if not found.checks:
         yield "No held-out trace checks such a prediction: its error is not known."
     if found.known_ratio < 1:
@@ -98,8 +136,8 @@ def _figures(found: Prediction) -> Section:
     shown = len({(check.model, check.origin, check.device) for check in found.checks})
     notes = (
         f"Nothing here was run on this GPU. Each interval is as wide as the error that {percent_text(COVERAGE)} of "
-        f"{counted(shown, 'prediction')} of models whose traces were left out did not exceed. Traces were recorded "
-        "with the profiler on, so its cost on the host is in these figures.",
+        f"{counted(shown, 'prediction')} of models whose traces were left out did not exceed (--all). Traces were "
+        "recorded with the profiler on, so its cost on the host is in these figures.",
         f"Host time between operators is that of the run times {found.host_factor:.3g}, the ratio for operators that "
         "only make a view of a tensor.",
     )

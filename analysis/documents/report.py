@@ -314,6 +314,8 @@ def _outside(report: Report) -> Iterator[str]:
     run, outside_ns = report.run, report.run.window.unattributed_gpu_ns
     gpu = "" if outside_ns is None else f", {time_text(outside_ns)} of GPU time"
     yield f"outside any phase: {percent_text(run.residual_ratio)} of the time{gpu}"
+    if not run.has_processor:
+        yield "no logits processor ran: the phase processor holds molprof's marks and empty calls alone"
     marks = run.marks
     cost = f"{time_text(marks.mark_ns)} each, {marks.per_step} per step, {percent_text(marks.time_ratio)} of the time"
     unmarked_ns = marks.unmarked_wall_ns

@@ -8,6 +8,7 @@ from typing import Any
 
 from molprof.analysis.documents.plots import plot_section
 from molprof.analysis.reader import path_text
+from molprof.analysis.roofline.operands import RECORD_SHAPES
 from molprof.analysis.roofline.peaks import MEMORY, Peaks
 from molprof.analysis.roofline.read import HEAVY, Group, Roofline
 from molprof.common.document import Document, Field, Section, named, objects, records, table_of
@@ -36,7 +37,7 @@ _JSON = (
 def roofline_document(found: Roofline) -> Document:
     return Document(
         title=f"{path_text(found.info.path)} by shape",
-        sections=(*_way(found), _families(found), _groups(found), *_peaks(found.peaks)),
+        sections=(*_way(found), _families(found), _groups(found), *_peaks(found.peaks)) if found.has_shapes else (),
         data=lambda: {"schema": SCHEMA, **named(found, *_JSON)},
         records=lambda: records(objects(found.groups, *_ROW)),
         warnings=found.notes,
@@ -45,6 +46,8 @@ def roofline_document(found: Roofline) -> Document:
 
 
 def _summary(found: Roofline) -> tuple[str, ...]:
+    if not found.has_shapes:  # then operators have times alone, which other tables show
+        return (f"No shapes are recorded: {RECORD_SHAPES}. molprof report --by operator has operators without them.",)
     share = per(found.covered_ns, found.gpu_ns)
     lines = [
         f"{time_text(found.gpu_ns)} of GPU work on {found.peaks.name or 'a GPU without a name'}: formulas tell what "

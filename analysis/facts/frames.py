@@ -66,7 +66,7 @@ SELECT id FROM molprof_any_step
 class Label(NamedTuple):
     """What a frame is."""
 
-    kind: str  # module, range, function, library or operator
+    kind: str  # module, range, function, library, molprof (its marks, which no path holds) or operator
     name: str | None  # as recorded
     text: str  # in paths of modules: without `nn.Module: `
     module_class: str | None  # of a module: Linear of Linear_3

@@ -41,7 +41,8 @@ _PROCESSOR_CALLS = """
 SELECT
   id,
   name GLOB '*transformers/generation/logits_process.py(*' AS is_list,
-  name GLOB '*/cb_logits_processors.py(*' AS is_wrapper
+  name GLOB '*/cb_logits_processors.py(*' OR name GLOB '*profiler/recording/marks.py(*'
+    OR name GLOB '*profiler/constraints/own.py(*' AS is_wrapper
 FROM molprof_phase_slice
 WHERE phase IS NULL OR phase = 'processor'
 ORDER BY id

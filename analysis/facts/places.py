@@ -45,7 +45,7 @@ ORDER BY depth
 """
 _FUNCTIONS = f"SELECT _molprof_function_kind!(name) AS kind, name, {_CLASS} FROM ({{names}})"
 # Kinds of functions in Python stacks.
-_OF_STACKS = ("function", "library", "module")
+_OF_STACKS = ("function", "library", "module", "molprof")
 # Shorter calls do not wait.
 _LONG_CALL_NS = 100_000
 # Deeper nested slices are told of no more: all paths of a deep recursion would take the square of their number.

@@ -15,8 +15,8 @@ def single_processors(
     """Return the ids of the outermost calls of single processors within phases, in order of thread and start.
 
     What runs all processors is none: the slice of the phase where it is the list of generate, the wrapper of continuous
-    batching, and in loops of the user's own, where the list is in a file with processors, the first call in a phase if
-    there are others.
+    batching, what molprof puts around one, and in loops of the user's own, where the list is in a file with processors,
+    the first call in a phase if another is inside it.
 
     phases: of the name processor. calls: of any functions that may be processors, the slices of phases among them.
     """
@@ -32,8 +32,8 @@ def single_processors(
     inside = np.flatnonzero(~is_phase & (until != NONE) & (ts_end <= np.append(ts_end, 0)[until]))
     phase = np.cumsum(is_phase)[inside]  # the last that began
     is_first = np.append(True, phase[1:] != phase[:-1])[: len(phase)]
-    has_others = np.bincount(phase)[phase] > 1
-    runs_all = is_wrapper[inside] | is_first & has_others & in_list_file[inside]
+    holds_next = np.append((phase[1:] == phase[:-1]) & (ts[inside[1:]] < ts_end[inside[:-1]]), False)[: len(phase)]
+    runs_all = is_wrapper[inside] | is_first & holds_next & in_list_file[inside]
     runs_all |= np.isin(ids[inside], phases.id[is_list])
     single = inside[~runs_all]
     found: Array = ids[single[~begins_inside(thread[single], ts[single], ts_end[single])]]

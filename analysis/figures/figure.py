@@ -19,6 +19,8 @@ from molprof.common.values import Unit, Value
 
 Noise = Literal["repeats", "once", "exact"]
 Role = Literal["measure", "subject", "setting", "work"]
+# The time of several passes that stands for a run in its report: of the middle two their mean.
+MEDIAN_PASS = "timed pass of median total time"
 # The number of recorded steps, in figures' own SQL.
 STEPS_SQL = "(SELECT SUM(steps) FROM molprof_step_launch_summary WHERE steps > 0)"
 

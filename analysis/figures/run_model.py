@@ -214,7 +214,7 @@ class Marks(Struct, frozen=True):
     per_step: int
     time_ratio: float | None  # all of them over the wall time of a pass
     unmarked_wall_ns: int | None
-    signature_ns: float | None  # of one signature inspection by transformers; a step has one per processor and one more
+    signature_ns: float | None  # of one signature inspection by transformers; a step has one per processor
 
 
 class StepTime(Struct, frozen=True):
@@ -303,6 +303,14 @@ class Run(Struct, frozen=True):
     def has_answers(self) -> bool:
         """Whether it tells what was generated: a loop of one's own may mark steps alone."""
         return self.molecules > 0
+
+    @property
+    def has_processor(self) -> bool:
+        """Whether logits processors ran in their phase: its own, or those that `generate` makes of its arguments.
+
+        The phase of any other run has no time but that of its marks.
+        """
+        return self.setup.processor is not None or bool(getattr(self.setup, "generate_args", None))
 
     @property
     def noun(self) -> str:

@@ -28,9 +28,14 @@ def _timed(name: str, label: str, value: _Timed, unit: Unit = "ns") -> Figure:
     return Figure(name, "Unprofiled time", label, unit, of_run(median), repeat=of_repeat)
 
 
-def _phase(name: str, label: str, steps: Callable[[Run], int]) -> Figure:
+def _phase(name: str, label: str, steps: Callable[[Run], int | None]) -> Figure:
     """Time of a phase per step that has it."""
     return _timed(f"{name}_ns", label, lambda run, wall_ns, phases_ns: per(phases_ns.get(name), steps(run)))
+
+
+def _steps_of_processor(run: Run) -> int | None:
+    """None without anything in the phase: then only molprof's marks take its time."""
+    return run.steps if run.has_processor else None
 
 
 def _once(name: str, label: str, value: Callable[[Run], float | None], unit: Unit = "ns") -> Figure:
@@ -112,9 +117,14 @@ def _masked_at(kind: str, label: str, of_molecules: bool = False) -> Figure:
 
 def _of_processor(name: str, label: str, column: str, *rests_on: Group, gpu: bool = True) -> Figure:
     """A figure of the processor phase, a column of `PhaseFigures`, per recorded step."""
-    read = of_run(lambda run: per(getattr(run.phases["processor"], column), run.window.steps))
-    sql = f"SELECT SUM({column}) * 1.0 / {STEPS_SQL} AS {name} FROM molprof_phase_work WHERE phase = 'processor'"
     is_time = column.endswith("_ns")
+
+    def value(run: Run) -> float | None:
+        known = run.has_processor or not is_time
+        return per(getattr(run.phases["processor"], column), run.window.steps) if known else None
+
+    read = of_run(value)
+    sql = f"SELECT SUM({column}) * 1.0 / {STEPS_SQL} AS {name} FROM molprof_phase_work WHERE phase = 'processor'"
     return Figure(name, "Masking", label, "ns" if is_time else "number", read if gpu else without_gpu(read), sql,
                   rests_on, once=is_time, stands_in=not gpu)  # fmt: skip
 
@@ -138,7 +148,7 @@ TIMES = (
         repeat=lambda run, repeat: repeat.draft_ns,
         stands_in=True,
     ),
-    _phase("processor", "processor time per step", lambda run: run.steps),
+    _phase("processor", "processor time per step", _steps_of_processor),
     _phase("sampling", "sampling time per step", lambda run: run.steps),
     _phase("bookkeeping", "bookkeeping time per step", lambda run: run.steps),
     _once("peak_memory_bytes", "peak memory in timed passes", lambda run: run.peak_memory_bytes, "bytes"),

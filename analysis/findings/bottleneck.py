@@ -32,7 +32,7 @@ from molprof.analysis.findings.known import HOST_CAUSES, Known
 from molprof.analysis.findings.places import main_idle
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.findings.transfers import transfers_ns
-from molprof.analysis.findings.waits import other_device_ns, profiler_ns, waiting_ns
+from molprof.analysis.findings.waits import in_processors_ns, other_device_ns, profiler_ns, waiting_ns
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import counted
 
@@ -61,10 +61,8 @@ def parts_of(known: Known) -> dict[str, int]:
         is_host = part.cause in HOST_CAUSES or part.cause == "launching"
         name = _OF_CAUSE.get(part.cause) or (("host" if part.is_long else "launch") if is_host else "wait")
         found[name] += part.time_ns
-    idle, in_processors = known.facts.idle, known.facts.in_processors
-    within = idle.position == 0
-    for name, chosen in (("launch", within & ~idle.is_long), ("host", within & idle.is_long)):
-        moved = min(found[name], int(in_processors[chosen].sum()))
+    for name, moved in zip(("launch", "host"), in_processors_ns(known), strict=True):
+        moved = min(found[name], moved)
         found[name] -= moved
         found["constraint"] += moved
     found["asleep"] = min(found["host"], waiting_ns(known))

@@ -17,7 +17,7 @@ from molprof.analysis.findings.known import HOST_CAUSES, Known
 from molprof.analysis.findings.places import NOWHERE, layers_text, location, path_text, placed
 from molprof.analysis.findings.rule import LEAST_GAIN, Found, rule
 from molprof.analysis.findings.run import recorded_compiling
-from molprof.analysis.findings.waits import is_waiting, profiler_work, waiting_ns
+from molprof.analysis.findings.waits import in_processors_ns, is_waiting, profiler_work, waiting_ns
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, time_text
 
@@ -106,6 +106,9 @@ def launch_bound(known: Known) -> Found | None:
         fix = f"Launch fewer kernels: {'' if compiled.by_inductor else 'torch.compile, '}fused kernels, larger batches."
     elif compiled.by_inductor:
         fix = "The model is compiled: let it use graphs (mode='reduce-overhead'), with a static cache and fixed shapes."
+    in_processors = min(time_ns, in_processors_ns(known)[0])
+    if in_processors >= _LEAST_NAMED * time_ns:
+        also = f"; {time_text(in_processors)} of it while logits processors run{also}"
     found = Found(
         f"{counted(number, 'gap')} of {time_text(time_ns / number)} on average, {time_text(time_ns)} in all: the CPU "
         f"needs that long to the next of {counted(counts.launches, 'launch', 'es')}; a kernel runs for "

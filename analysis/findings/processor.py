@@ -32,6 +32,7 @@ from molprof.common.values import (
     count_text,
     number_text,
     numbered,
+    percent_text,
     short_name,
     time_text,
 )
@@ -70,6 +71,8 @@ ORDER BY calls_per_row DESC, call.name
 LIMIT 1
 """,
 )
+# A GPU that is idle for a larger share of the steps has no work left when the host comes to wait for it.
+_KEEPS_UP = 0.5
 LEAST_FROM_HOST_PER_STEP = 1
 # Copies from the host in steps that block: of pinned memory only those that do not return before they are done.
 _FROM_HOST = Query(
@@ -125,8 +128,20 @@ def waiting_ns(phase: PhaseFigures) -> int:
     return 0 if phase.bound is None else max(0, (phase.sync_ns or 0) - phase.bound.sync_idle_ns)
 
 
+def delaying_gpu_ns(known: Known) -> int:
+    """GPU time of the processor that may delay the host after it.
+
+    A GPU that is idle most of the time keeps up with the host, which then waits for it in host syncs alone.
+    """
+    run, scope = known.run, known.scope
+    gpu_ns = run.phases[PROCESSOR].gpu_ns or 0
+    if scope.idle_ratio < _KEEPS_UP * scope.wall_ratio:
+        return gpu_ns
+    return min(gpu_ns, sum(waiting_ns(phase) for name, phase in run.phases.items() if name != PROCESSOR))
+
+
 def gain_of_processor(known: Known) -> float:
-    """The gain of a processor without cost: its host time, and its GPU time, which may run after it.
+    """The gain of a processor without cost: its host time, and its GPU time that may delay the host after it.
 
     Waiting for a busy GPU counts up to the GPU's idle time: the GPU's work remains.
     """
@@ -134,7 +149,7 @@ def gain_of_processor(known: Known) -> float:
     for_gpu_ns = waiting_ns(phase)
     own = scope.host_part((phase.host_ns or 0) - for_gpu_ns, PROCESSOR)
     waiting = min(scope.host_part(for_gpu_ns, PROCESSOR), scope.idle_ratio)
-    return min(1.0, own + waiting + scope.gpu_part(phase.gpu_ns or 0))
+    return min(1.0, own + waiting + scope.gpu_part(delaying_gpu_ns(known)))
 
 
 def row_loop(known: Known) -> dict[str, Any] | None:
@@ -177,6 +192,9 @@ def row_masking(known: Known) -> Found | None:
     if phase.launches is not None:
         figures["launches_per_step"] = phase.launches / steps
         work = f"{numbered(figures['launches_per_step'], 'launch', 'es')} per step"
+    if after := known.scope.gpu_part(delaying_gpu_ns(known)):
+        figures["delaying_gpu_ratio"] = after
+        work += f"; its GPU work may delay later phases by up to {percent_text(after)} of the time"
     return Found(
         f"{found['name']} runs {number_text(calls / steps)} times per step in the processor, at least "
         f"{count_text(calls_per_row * rows)} times for {count_text(rows)} rows; {work}",

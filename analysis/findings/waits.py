@@ -62,6 +62,18 @@ def _waiting_in(known: Known, windows: gaps.Windows) -> list[dict[str, Any]]:
     return [row for row in of_idle_time(known, windows) if is_waiting(row)]
 
 
+def in_processors_ns(known: Known) -> tuple[int, int]:
+    """How long the GPU has nothing queued while a logits processor runs: in gaps of up to 1 ms, and in longer ones, ns.
+
+    In a run without a processor that phase holds molprof's marks, which are nothing that a GPU waits for.
+    """
+    run, idle, times = known.report.run, known.facts.idle, known.facts.in_processors
+    if run is not None and not run.has_processor:
+        return 0, 0
+    within = idle.position == 0
+    return int(times[within & ~idle.is_long].sum()), int(times[within & idle.is_long].sum())
+
+
 def waiting_ns(known: Known, idle: np.ndarray | None = None) -> int:
     """Their time, at most that of long gaps with nothing queued. idle: indices of the gaps that count; None: all."""
     rows = waiting_rows(known)

@@ -34,9 +34,10 @@ class _Lanes(NamedTuple):
     phase: np.ndarray  # index into `phases`
 
 
-def host_of(engine: TraceProcessor, around: Frame) -> tuple[Frame, int]:
-    """Self time on the host by phase and frame, outside operators; and the time that it must add up to.
+def host_of(engine: TraceProcessor, around: Frame) -> tuple[Frame, int, int]:
+    """Self time on the host by phase and frame, outside operators; the time that it must add up to; and molprof's own.
 
+    Time in molprof's marks, and in libraries that these call, is in neither of the first two.
     around: frames, operators included. phase: None outside phases. frame_id: None for a phase's time in no frame.
     """
     threads: Threads = {}
@@ -56,14 +57,23 @@ def host_of(engine: TraceProcessor, around: Frame) -> tuple[Frame, int]:
     thread = np.arange(len(threads))
     first, last = everything[1].min(initial=0), everything[2].max(initial=0)
     own = _own_times((thread, np.full_like(thread, first), np.full_like(thread, last)), lanes, frames)
-    ids = items["id"].tolist()
-    rows = [
-        (phase, None if index is None else ids[frames.names[index]], own_ns)
-        for phase, index, own_ns in own
+    ids, is_marks = items["id"].tolist(), _marks(items)
+    rows, marks_ns = [], 0
+    for phase, index, own_ns in own:
+        if index is not None and is_marks[frames.names[index]]:
+            marks_ns += own_ns
         # Neither operators nor a thread that is in no phase and no frame.
-        if not (phase is None if index is None else called[index])
-    ]
-    return Frame.of_rows(_COLUMNS, rows), whole_ns
+        elif not (phase is None if index is None else called[index]):
+            rows.append((phase, None if index is None else ids[frames.names[index]], own_ns))
+    return Frame.of_rows(_COLUMNS, rows), whole_ns - marks_ns, marks_ns
+
+
+def _marks(items: Frame) -> list[bool]:
+    """Whether each frame is one of molprof's marks, or a library's that only these call."""
+    found: dict[int | None, bool] = {}
+    for number, parent, kind in items.select("id", "parent_id", "kind").rows():
+        found[number] = kind == "molprof" or (kind == "library" and found.get(parent, False))
+    return list(found.values())
 
 
 def waits_of(engine: TraceProcessor, around: Frame) -> Frame:

@@ -60,6 +60,7 @@ class Origins:
     captured: Mapping[int, tuple[StackFrame, ...]] = field(default_factory=dict)
     # Of each piece of work PIECE_AMOUNTS; None: shapes are not recorded, or the device's peaks not known.
     pieces: np.ndarray | None = None
+    marks_ns: int = 0  # host time of molprof's own marks, which no tree holds
 
     @property
     def has_gpu(self) -> bool:
@@ -120,7 +121,7 @@ def origins_of(engine: TraceProcessor, info: TraceInfo) -> Origins:
     # Copies that are captured into a graph start no work.
     starts = np.isin(calls["id"], work["call_id"][work.known("call_id")].astype(np.int64))
     steps = read_frame(engine, "steps", "tokens")["tokens"].tolist()
-    host, host_ns = host_of(engine, around)
+    host, host_ns, marks_ns = host_of(engine, around)
     return Origins(
         info=info,
         frames={row[0]: StackFrame(*row[:6]) for row in around.rows()},
@@ -138,6 +139,7 @@ def origins_of(engine: TraceProcessor, info: TraceInfo) -> Origins:
         },
         steps=len(steps),
         tokens=sum(steps) if steps and None not in steps else None,
+        marks_ns=marks_ns,
     )
 
 

@@ -26,9 +26,10 @@ from molprof.common.values import class_names, short_name
 
 BYS = ("module", "source", "operator", "kernel")
 NO_WORK, GRAPH, OUTSIDE = "(without GPU work)", "(graph)", "(outside phases)"
-# Suffix _ns: a time. operator_ns: time of CPU operators without those that they call; python_ns: of phases and Python
-# functions outside operators, without what they call. wait_ns: idle time of GPUs with nothing queued, while the thread
-# that they wait for was there. step_: inside recorded steps.
+# Suffix _ns: a time. operators: those that call no other; runs: all calls of operators. operator_ns: time of CPU
+# operators without those that they call; python_ns: of phases and Python functions outside operators, without what they
+# call. wait_ns: idle time of GPUs with nothing queued, while the thread that they wait for was there. step_: inside
+# recorded steps.
 AMOUNTS = (
     "gpu_ns",
     "kernels",
@@ -38,6 +39,7 @@ AMOUNTS = (
     "syncs",
     "sync_ns",
     "operators",
+    "runs",
     "operator_ns",
     "step_launches",
     "python_ns",
@@ -204,6 +206,7 @@ def build_tree(origins: Origins, by: str, fold: bool = True) -> Tree:
         add(
             paths.of_frames(operators, "id"),
             operators=np.isin(operators["id"], origins.leaves),
+            runs=np.ones(len(operators)),
             operator_ns=operators["own_ns"],
         )
         add(paths.of_frames(origins.host), python_ns=origins.host["own_ns"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from msgspec import Struct
@@ -102,11 +102,12 @@ class Prediction:
 
 def device_of(text: str) -> Peaks:
     """The peaks of a GPU by a word such as h100 or mi300. Raises UsageError for one that is not known."""
+    if (found := known_devices().get(text.lower())) is not None:
+        return replace(found, name=text)
     for name in (text, text.upper(), f"{text.upper()}X"):
         if (found := peaks_of(name)).source:
             return found
-    known = ", ".join(dict.fromkeys(pattern.strip("*").lower().replace("*", " ") for pattern, _ in DEVICES))
-    raise UsageError(f"no figures are known of the device {text!r}", hint=f"one of {known}")
+    raise UsageError(f"no figures are known of the device {text!r}", hint=f"one of {', '.join(known_devices())}")
 
 
 def predict(run: Run, table: Table, checks: Sequence[Check], changes: Sequence[Change] = ()) -> Prediction:
@@ -140,6 +141,8 @@ def predict(run: Run, table: Table, checks: Sequence[Check], changes: Sequence[C
     gpu_ns = sum(one.gpu_ns for _, one in pairs)
     used = [check for check in checks if check.shown == table.shown]
     length, work = _figure(LENGTH_FIGURE, replayed.length_ns, used), _figure(GPU_FIGURE, gpu_ns, used)
+    busy = _figure(BUSY_FIGURE, min(gpu_ns / replayed.length_ns, 1), used)
+    length, work, busy = possible(length, work, busy)
     graphs = replay.run([Change(LAUNCHES, None)])
     changed = replay.run(changes) if changes else None
     host_ns = replay.run([Change(GPU, 0.0)]).length_ns
@@ -154,7 +157,7 @@ def predict(run: Run, table: Table, checks: Sequence[Check], changes: Sequence[C
         _figure(SYNC_FIGURE, int(recorded.is_sync.sum()), used),
         work,
         length,
-        _figure(BUSY_FIGURE, min(gpu_ns / replayed.length_ns, 1), used),
+        busy,
         limit_of(gpu_ns, host_ns),
         host_ns,
         replayed,
@@ -170,6 +173,17 @@ def predict(run: Run, table: Table, checks: Sequence[Check], changes: Sequence[C
         used,
         sum(named(call) in table.measured for call, _ in pairs),
     )
+
+
+def possible(length: Figure, work: Figure, busy: Figure) -> tuple[Figure, Figure, Figure]:
+    """Time, GPU time and busy share with the parts of their intervals that can all be true.
+
+    Nothing takes less time than the GPU's work in it, and the busy share is the one over the other.
+    """
+    low, high = max(length.low, work.low), min(work.high, length.high)
+    length, work = Figure(length.value, min(low, length.value), length.high), Figure(work.value, work.low, high)
+    ends = max(busy.low, work.low / length.high), min(busy.high, work.high / length.low, 1.0)
+    return length, work, Figure(busy.value, min(ends[0], busy.value), max(ends[1], busy.value))
 
 
 def limit_of(gpu_ns: float, host_ns: float) -> str:
@@ -209,6 +223,12 @@ def _of_both(replayed: Replayed, gpu_ns: Figure, length_ns: Figure) -> Figure:
         for work, length in ((gpu_ns.low, length_ns.low), (gpu_ns.high, length_ns.high))
     )
     return Figure(replayed.length_ns, *ends)
+
+
+def known_devices() -> dict[str, Peaks]:
+    """The GPUs that can be predicted, by a name that `device_of` knows."""
+    names = [pattern.strip("*").replace("*", " ").lower() for pattern, _ in DEVICES]
+    return {name: peaks for name, (_, peaks) in zip(names, DEVICES, strict=True)}
 
 
 def _compiled(

@@ -35,7 +35,7 @@ _DOUBT = 0.3
 # (convert_boolean_attn_mask in its transformers/attention.cpp).
 _MASK_KERNELS, _WHERE = 3, "aten::where"
 # Traces of fewer models show too few operators.
-_FEW = 3
+FEW = 3
 
 
 class Row(Struct, frozen=True, array_like=True):
@@ -118,8 +118,8 @@ class Table:
         each = [source for source in sources if peaks_of(source.device).source == device.source]
         vendor = device.source.split()[0]
         related = [source for source in sources if peaks_of(source.device).source.startswith(vendor)]
-        self.shown = len({source.model for source in each}) >= _FEW
-        self.sources = each if self.shown else related if len({one.model for one in related}) >= _FEW else sources
+        self.shown = len({source.model for source in each}) >= FEW
+        self.sources = each if self.shown else related if len({one.model for one in related}) >= FEW else sources
         self.models = sorted({source.model for source in self.sources})
         self._rows: defaultdict[str, list[tuple[Row, float | None]]] = defaultdict(list)
         self._family: defaultdict[str, list[tuple[Row, float]]] = defaultdict(list)

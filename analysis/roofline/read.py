@@ -17,7 +17,7 @@ from molprof.analysis.facts.work import COMMUNICATION as COMMUNICATION_CLASSES
 from molprof.analysis.frame import Frame, read_frame
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.roofline.formulas import work_of
-from molprof.analysis.roofline.operands import RECORD_SHAPES, Operands, arguments_text, read_operands
+from molprof.analysis.roofline.operands import Operands, arguments_text, read_operands
 from molprof.analysis.roofline.peaks import Peaks, peaks_of
 from molprof.analysis.roofline.products import ATTENTION, CONVOLUTION, MATMUL, Work
 from molprof.analysis.trace_processor import TraceProcessor
@@ -87,6 +87,7 @@ class Roofline:
     covered_ns: int = 0  # of it, what the formulas know
     parts: tuple[Part, ...] = ()  # add up to `span_ns`; empty without the device's peaks
     notes: tuple[str, ...] = field(default=())
+    has_shapes: bool = True
 
 
 # Operators by an id that no operator of the trace has, their names and arguments, the innermost first.
@@ -119,7 +120,7 @@ def read_roofline(
     groups, family = _grouped(work, calls, peaks)
     span_ns = int((work["ts"] + work["dur"]).max() - work["ts"].min())
     steps = len(read_frame(engine, "steps"))
-    notes = [] if calls.operands else [f"no shapes are recorded: {RECORD_SHAPES}"]
+    notes = []
     if others:
         notes.append(f"the work of {counted(others, 'other device')} is left out")
     return Roofline(
@@ -132,6 +133,7 @@ def read_roofline(
         sum(group.gpu_ns for group in groups if group.work),
         _parts(work, family, groups, span_ns, peaks),
         tuple(notes),
+        bool(calls.operands),
     )
 
 

@@ -200,8 +200,8 @@ def command() -> None:
     """Measure configurations, each case in a process of its own, so that none can stop the others.
 
     A case ends as ok, failed, timed out (killed at --limit, with its stack), out of memory (with the largest batch
-    that fits) or unsupported (with the reason). Each result is added to a file at once; Ctrl-C keeps the results so
-    far.
+    that fits), not measured (other programs took the memory) or unsupported (with the reason). Each result is added to
+    a file at once; Ctrl-C keeps the results so far.
 
     \b
     Examples:

@@ -8,15 +8,14 @@ import click
 
 from molprof import api
 from molprof.analysis.reader import Reading
-from molprof.commands.options import TRACE, Result, note, result_options, uncached_options
+from molprof.commands.options import TRACE, Result, all_option, note, result_options, uncached_options
 from molprof.common.errors import UsageError
 
 
 @click.command("predict")
-@click.argument("trace", type=TRACE)
-@click.option(
-    "--device", "gpu", required=True, metavar="NAME", help="The GPU: h100, a100, b200, mi300x, ... or a device's name."
-)
+@click.argument("trace", type=TRACE, required=False)
+@click.option("--device", "gpu", metavar="NAME", help="The GPU: h100, a100, b200, mi300x, ... or a device's name.")
+@click.option("--list", "is_list", is_flag=True, help="List the GPUs and figures that can be predicted; without TRACE.")
 @click.option(
     "--what-if", "what_if", multiple=True, metavar="CHANGES",
     help="How long it would take if something were faster, as for molprof report --what-if. Repeatable.",
@@ -37,11 +36,12 @@ from molprof.common.errors import UsageError
     "--measured", multiple=True, type=TRACE, metavar="FILE",
     help="The time of an operator that molprof replay RUN --op N --format json measured on the GPU. Repeatable.",
 )  # fmt: skip
+@all_option
 @uncached_options
 @result_options()
 def command(
-    trace: Path, gpu: str, what_if: tuple[str, ...], batches: str | None, rows: int | None, beside: Path | None,
-    measured: tuple[Path, ...], reading: Reading, result: Result,
+    trace: Path | None, gpu: str | None, is_list: bool, what_if: tuple[str, ...], batches: str | None,
+    rows: int | None, beside: Path | None, measured: tuple[Path, ...], whole: bool, reading: Reading, result: Result,
 ) -> None:  # fmt: skip
     """Predict launches, GPU time, the GPU's busy share and what limits the run in TRACE for another GPU.
 
@@ -58,7 +58,20 @@ def command(
       molprof predict run.json.gz --device mi300x --what-if elementwise=0.5x
       molprof predict run.json.gz --device h100 --batches 1:256 --format html -o sizes.html
       molprof predict run.json.gz --device a100 --format json
+      molprof predict --list
     """
+    if is_list:
+        if trace is not None or gpu is not None:
+            raise UsageError("--list takes neither TRACE nor --device", hint="molprof predict --list")
+        result.check()
+        from molprof.analysis.documents.predict import devices_document
+
+        result.deliver(devices_document())
+        return
+    if trace is None:
+        raise click.MissingParameter(param_hint="'TRACE'", param_type="argument")
+    if gpu is None:
+        raise click.MissingParameter(param_hint="'--device'", param_type="option")
     result.check([trace])
     if batches is None and (rows is not None or beside is not None):
         raise UsageError("--rows and --beside are of other batch sizes", hint="with --batches 1:256")
@@ -71,4 +84,4 @@ def command(
     else:
         found, sizes = api.predict_sizes(trace, gpu, batches, rows, beside, reading)
     note(*found.run.info.notes())
-    result.deliver(predict_document(found, sizes))
+    result.deliver(predict_document(found, sizes), whole)

@@ -163,7 +163,7 @@ class Result:
     settings: dict[str, Any]  # of the case, `kind` first
     environment: str
     repeat: int
-    status: str  # `ok`, `failed`, `timed out`, `out of memory` or `unsupported`
+    status: str  # `ok`, `failed`, `timed out`, `out of memory`, `not measured` or `unsupported`
     message: str | None = None
     stack: list[str] | None = None
     wall_s: float | None = None

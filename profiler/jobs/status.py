@@ -11,7 +11,7 @@ from typing import Any
 
 from molprof.common.document import Document, Section, named, objects, table_of
 from molprof.common.errors import TraceError
-from molprof.common.process import FAILED, NO_MEMORY, OK, TIMED_OUT
+from molprof.common.process import FAILED, NO_MEMORY, NOT_MEASURED, OK, TIMED_OUT
 from molprof.common.typed_json import read_typed
 from molprof.profiler.jobs.job import Job, TaskRecord, all_jobs, read_json
 from molprof.profiler.jobs.scheduler import SchedulerError, Sighting, sightings
@@ -19,7 +19,7 @@ from molprof.profiler.jobs.scheduler import SchedulerError, Sighting, sightings
 UNFINISHED = ("running", "pending", "unknown")
 # In the order of a job's summary. `lost`: Slurm no longer knows the task, and it did not write that it ended;
 # `stopped`: Slurm ended it for an unknown reason; `unknown`: Slurm does not answer.
-STATES = (OK, FAILED, TIMED_OUT, NO_MEMORY, "preempted", "cancelled", "stopped", "lost", *UNFINISHED)
+STATES = (OK, FAILED, TIMED_OUT, NO_MEMORY, NOT_MEASURED, "preempted", "cancelled", "stopped", "lost", *UNFINISHED)
 # Slurm's words for an end -> ours.
 _ENDS = {
     "CANCELLED": "cancelled",

@@ -14,7 +14,7 @@ In transformers 4.57 and 5 (`GenerationMixin._sample`) the phases hold:
 - `forward`: the forward, compiled or not; the float32 copy of the last logits.
 - `processor`: the caller's processors and those that `generate` makes from its arguments and the model's generation
   config, such as `prefix_allowed_tokens_fn`, `bad_words_ids` and `guidance_scale`; and transformers' inspection of the
-  signature of each of them and of P2 (`Timings.signature_ns`).
+  signature of each of them (`Timings.signature_ns`).
 - `sampling`: temperature, top-k, top-p, softmax, multinomial or argmax, appending the token, the stopping criteria.
 - `bookkeeping`: the loop reads the stop decision right after S, so this host sync is here.
 
@@ -195,11 +195,8 @@ def marked(
         yield
         return
     listener = _Listener(marks, number, heard, missed)
-    original, criteria, processors = (
-        GenerationMixin.generate,
-        StoppingCriteriaList.__call__,
-        LogitsProcessorList.__call__,
-    )
+    original, criteria = GenerationMixin.generate, StoppingCriteriaList.__call__
+    processors, each = LogitsProcessorList.__call__, LogitsProcessorList.__iter__
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -221,10 +218,14 @@ def marked(
             listener.processors(self, input_ids)
         return processors(self, input_ids, scores, **kwargs)  # type: ignore[arg-type]
 
+    def iterated(self: LogitsProcessorList) -> Iterator[Any]:
+        return listener.called_each(each(self)) if listener.begins(self) else each(self)
+
     with (
         replaced(GenerationMixin, "generate", generate),
         replaced(StoppingCriteriaList, "__call__", decided),
         replaced(LogitsProcessorList, "__call__", processed),
+        replaced(LogitsProcessorList, "__iter__", iterated),
     ):
         yield
 
@@ -250,6 +251,8 @@ class _Listener:
         self._next = 0  # place in `STEP_PHASES` of the mark that is due
         self._call: Call
         self._list: LogitsProcessorList | None = None  # that the call has made
+        self._labels: tuple[str, ...] = ()  # of the processors of the phase, where each has its own mark
+        self._is_called = False  # the list is, and has not begun to call what is in it
 
     @property
     def listens(self) -> bool:
@@ -284,7 +287,7 @@ class _Listener:
         if own and call.given.get("cache_implementation") == "paged" and self._heard is not None:
             _LOG.warning(_DROPPED, ", ".join(type(item).__name__ for item in own))
         self._list = None
-        bound.arguments["logits_processor"] = LogitsProcessorList([*own, _Last(self._sampling)])
+        bound.arguments["logits_processor"] = LogitsProcessorList([*own, _Last()])
         with before_forward(model, self._forward), self._before_own_forward(model, call.given.get("custom_generate")):
             self._tell("begin", self._number() if callable(self._number) else self._number)
             try:
@@ -325,26 +328,38 @@ class _Listener:
             self._list = processors
             self._seen(processors, last)
         self._call.width = input_ids.shape[1] if self._call.width is None else self._call.width
+        self._is_called = True
         self._mark(1)
         if len(self._call.rows) < self._call.steps:
             self._call.rows.append(len(input_ids))
 
     def _seen(self, processors: LogitsProcessorList, last: int) -> None:
-        """Notes the processors of the call, and puts a mark before each of the phase where someone hears them.
-
-        last: the place of P2, which the loop is about to call after those of the phase.
-        """
+        """Notes the processors of the call. last: the place of P2."""
         before, after = processors[:last], processors[last + 1 :]
         given = {id(item) for item in self._call.given.get("logits_processor") or ()}
         self._call.processors = tuple(map(_name, (*before, *after)))
         self._call.own = tuple(place for place, item in enumerate(before) if id(item) in given)
         self._call.constraining = last
-        if self._heard is not None:
-            marks = [
-                _First(functools.partial(self._each, place, f"{_name(item)} ({place})"))
-                for place, item in enumerate(before)
-            ]
-            processors[:last] = [item for pair in zip(marks, before, strict=True) for item in pair]
+        self._labels = tuple(f"{_name(item)} ({place})" for place, item in enumerate(before) if self._heard)
+
+    def begins(self, processors: LogitsProcessorList) -> bool:
+        """Whether the list of the call, which is being called, begins to call its processors."""
+        begins, self._is_called = self._is_called and self._list is processors and self.listens, False
+        return begins
+
+    def called_each(self, processors: Iterator[Any]) -> Iterator[Any]:
+        """The processors, with the marks before each and behind the last of the phase.
+
+        transformers inspects the signature of all that it takes from a list: a mark there would cost the phase more.
+        """
+        for place, item in enumerate(processors):
+            if isinstance(item, _Last):
+                if self.listens:
+                    self._mark(2)
+                continue
+            if place < len(self._labels):
+                self._each(place, self._labels[place])
+            yield item
 
     def decided(self, input_ids: Tensor, done: Tensor) -> Tensor:
         self._mark(3)
@@ -370,13 +385,9 @@ class _Listener:
         if self.listens and self._next != 1:  # a prefill in chunks calls this several times before its one P1
             self._mark(0)
 
-    def _each(self, place: int, label: str, input_ids: Tensor) -> None:
+    def _each(self, place: int, label: str) -> None:
         if self.listens:  # an assistant model gets the same processors, and may be the same model
             self._tell("each", place, label)
-
-    def _sampling(self, input_ids: Tensor) -> None:
-        if self.listens:
-            self._mark(2)
 
     @contextmanager
     def _before_own_forward(self, model: Any, custom: Any) -> Iterator[None]:
@@ -398,17 +409,11 @@ def _name(processor: Any) -> str:
     return f"{package}{kind.__name__}"
 
 
-class _First(LogitsProcessor):
-    def __init__(self, mark: Callable[[Tensor], None]) -> None:
-        self._mark = mark
+class _Last(LogitsProcessor):
+    """P2 in the list of a call, whose place says where the phase of processors ends. It changes no score."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        self._mark(input_ids)
         return scores
-
-
-class _Last(_First):
-    """Has its own name in traces with stacks."""
 
 
 @contextmanager

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # How a case of a benchmark or sweep, or a task of a job, ended.
 OK, FAILED, TIMED_OUT, NO_MEMORY, UNSUPPORTED = ("ok", "failed", "timed out", "out of memory", "unsupported")
+NOT_MEASURED = "not measured"  # other programs took what it needed
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # `-m` and `-c` look into the working directory first, where a checkout has a folder `molprof` that is only a part of
 # the package. The other process is handed this one's path, and imports what this one would.
@@ -135,7 +136,7 @@ def started(line: Sequence[str], grace_s: float = 0.0, **how: Any) -> Iterator[s
 class Ending:
     """How a command line or a call in another process ended."""
 
-    state: str  # `ok`, `failed`, `timed out`, `out of memory`, or `unsupported`: it cannot run here
+    state: str  # `ok`, `failed`, `timed out`, `out of memory`, `not measured`, or `unsupported`: it cannot run here
     message: str | None = None  # why it is not ok; None if it is
     exit_code: int = 0  # of the process; below 0 the signal that killed it
     seconds: float = 0.0  # a call only, as all that follows

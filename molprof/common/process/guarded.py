@@ -25,10 +25,17 @@ from pathlib import Path
 from typing import Any
 
 from molprof.common.errors import MissingExtraError, MolprofError, UnsupportedError
-from molprof.common.memory import let_threads_sleep, oom_kills, proportional_bytes, resident_bytes
+from molprof.common.memory import (
+    available_bytes,
+    let_threads_sleep,
+    oom_kills,
+    proportional_bytes,
+    resident_bytes,
+)
 from molprof.common.process import (
     FAILED,
     NO_MEMORY,
+    NOT_MEASURED,
     OK,
     TIMED_OUT,
     UNSUPPORTED,
@@ -48,6 +55,15 @@ _LOOK_S, _STARTING_S = 1.0, 3.0
 _STACK_S = 3.0
 _MESSAGE_CHARACTERS, _STACK_LINES = 500, 200
 _FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+),? in (?P<name>.+)')
+# A call that the kernel killed while it had less of the memory that was free when it began did not fill that memory.
+_OWN_SHARE = 0.8
+# What torch says where a GPU has no memory left (c10/cuda/CUDACachingAllocator.cpp).
+_OF_GPU = re.compile(
+    r"Tried to allocate (?P<asked>[\d.]+ \w+)\..*total capacity of (?P<all>[\d.]+ \w+) of which (?P<free>[\d.]+ \w+) is"
+    r" free.*this process has (?P<own>[\d.]+ \w+) memory in use",
+    re.DOTALL,
+)
+_BINARY = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _MEMORY = re.compile("out of memory|can(no|')t allocate memory|not enough memory|CUBLAS_STATUS_ALLOC_FAILED|bad_alloc")
 
 
@@ -61,7 +77,7 @@ class Limits:
 
 def call(target: str, *arguments: Any, limits: Limits) -> Ending:
     """Call `target` (`module:function`). Its arguments and what it returns are JSON; what it raises becomes a state."""
-    began, kills = time.monotonic(), oom_kills()
+    began, kills, free = time.monotonic(), oom_kills(), available_bytes()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="molprof-")))
         (folder / "request").write_text(json.dumps([target, arguments]))
@@ -74,29 +90,30 @@ def call(target: str, *arguments: Any, limits: Limits) -> Ending:
         with started(line, stdout=output, stderr=subprocess.STDOUT, pass_fds=[theirs.fileno()]) as process:
             theirs.close()
             try:
-                ending = _watch(process, limits, folder, began)
+                ending, peak = _watch(process, limits, folder, began)
             finally:
                 lifeline.close()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_GONE_S)
-        ending = ending or _ended(folder, process.returncode, oom_kills() > kills)
+        ending = ending or _ended(folder, process.returncode, oom_kills() > kills, peak, free)
     return replace(ending, seconds=time.monotonic() - began)
 
 
-def _watch(process: subprocess.Popen[bytes], limits: Limits, folder: Path, began: float) -> Ending | None:
-    """Wait for the end; return how it ended if a limit is reached first."""
+def _watch(process: subprocess.Popen[bytes], limits: Limits, folder: Path, began: float) -> tuple[Ending | None, int]:
+    """Wait for the end; return how it ended if a limit is reached first, and the most resident memory that was seen."""
     found: set[int] = set()
-    looked, most = float("-inf"), limits.memory_bytes
+    looked, most, peak = float("-inf"), limits.memory_bytes, 0
     while process.poll() is None:
         now = time.monotonic()
         if now - began > limits.seconds:
-            return _late(process.pid, limits.seconds, folder)
+            return _late(process.pid, limits.seconds, folder), peak
         if most and (now - looked > _LOOK_S or now - began < _STARTING_S):
             found, looked = members(process.pid), now
-        if most and resident_bytes(found) > most and (used := proportional_bytes(members(process.pid))) > most:
-            return Ending(NO_MEMORY, f"killed at {used / 1e9:.1f} GB resident, the limit is {most / 1e9:.1f} GB")
+        peak = max(peak, resident := resident_bytes(found))
+        if most and resident > most and (used := proportional_bytes(members(process.pid))) > most:
+            return Ending(NO_MEMORY, f"killed at {used / 1e9:.1f} GB resident, the limit is {most / 1e9:.1f} GB"), peak
         time.sleep(min(_POLL_S, max(0.0, began + limits.seconds - now) + 0.001))
-    return None
+    return None, peak
 
 
 def _late(guard: int, seconds: float, folder: Path) -> Ending:
@@ -111,18 +128,33 @@ def _late(guard: int, seconds: float, folder: Path) -> Ending:
     return Ending(TIMED_OUT, f"killed at the limit of {seconds:g} s{where or '; its stack is unknown'}", stack=stack)
 
 
-def _ended(folder: Path, code: int, oom: bool) -> Ending:
-    """How a call ended of itself."""
+def _ended(folder: Path, code: int, oom: bool, peak: int, free: int | None) -> Ending:
+    """How a call ended of itself. peak: resident memory that was seen; free: what was free when it began."""
     with contextlib.suppress(OSError, ValueError):
         if code == 0:
             return Ending(**json.loads((folder / "answer").read_bytes()))
     if oom and code == -signal.SIGKILL:
-        return Ending(NO_MEMORY, "killed by the kernel, which had no memory left", code)
+        with contextlib.suppress(OSError, ValueError):
+            peak = max(peak, int((folder / "peak").read_text()))
+        return killed_by_kernel(peak, free, code)
     (stack, where), said = _stack(folder), _lines(folder / "output")
     last = f": {said[-1]}" if said else ""
     message = f"ended by {signal.Signals(-code).name}{where}" if code < 0 else f"ended with code {code}{last}"
     state = NO_MEMORY if any(map(_MEMORY.search, said[-3:])) else FAILED
     return Ending(state, message, code, stack=stack or said or None)
+
+
+def killed_by_kernel(peak: int, free: int | None, code: int = -signal.SIGKILL) -> Ending:
+    """How a call ended that the kernel killed for lack of memory: it took that memory, or other programs did.
+
+    peak: the most memory that was resident in it, bytes; 0: not known. free: what was free when it began.
+    """
+    if free is None or not peak:
+        return Ending(NO_MEMORY, "killed by the kernel, which had no memory left", code)
+    used = f"at {peak / 1e9:.1f} GB resident, of {free / 1e9:.1f} GB that were free when it began"
+    if peak < _OWN_SHARE * free:
+        return Ending(NOT_MEASURED, f"killed by the kernel {used}: other programs took the rest", code)
+    return Ending(NO_MEMORY, f"killed by the kernel, which had no memory left, {used}", code)
 
 
 def _stack(folder: Path) -> tuple[list[str] | None, str]:
@@ -143,7 +175,7 @@ def _lines(path: Path) -> list[str]:
 def serve() -> None:
     """In the process that `call` started: make the call, and write its answer."""
     folder = Path(sys.argv[1])
-    _guard(int(sys.argv[2]))
+    _guard(int(sys.argv[2]), folder / "peak")
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     stack = (folder / "stack").open("w")  # open as long as the process lives
     faulthandler.enable(stack, all_threads=False)  # the main thread, which gets the signals of a process
@@ -165,13 +197,29 @@ def _answer(target: str, arguments: list[Any]) -> dict[str, Any]:
     except BaseException as problem:
         known = isinstance(problem, (MolprofError, ModuleNotFoundError))
         message = str(problem) if known else f"{type(problem).__name__}: {problem}".removesuffix(": ")
+        state = NO_MEMORY if out_of_memory(problem) else FAILED
+        if state == NO_MEMORY and (others := _taken_by_others(message)):
+            state, message = NOT_MEASURED, f"{others}: {message}"
         return {
-            "state": NO_MEMORY if out_of_memory(problem) else FAILED,
+            "state": state,
             "message": _short(message),
             "hint": getattr(problem, "hint", None),
             "missing": problem.name if isinstance(problem, ModuleNotFoundError) else None,
             "stack": "".join(traceback.format_exception(problem)).splitlines()[-_STACK_LINES:],
         }
+
+
+def _taken_by_others(message: str) -> str:
+    """What other programs held of a GPU's memory, where an allocation would have fitted without it; else empty."""
+    found = _OF_GPU.search(message)
+    if found is None:
+        return ""
+    sizes = {name: text.split() for name, text in found.groupdict().items()}
+    count = {name: float(number) * _BINARY.get(unit, 0) for name, (number, unit) in sizes.items()}
+    others = count["all"] - count["free"] - count["own"]
+    if others <= 0 or count["own"] + count["asked"] > count["all"]:
+        return ""
+    return f"other programs held {others / 1e9:.1f} of the GPU's {count['all'] / 1e9:.1f} GB"
 
 
 def _short(message: str) -> str:
@@ -190,8 +238,11 @@ def out_of_memory(problem: BaseException | None) -> bool:
     return False
 
 
-def _guard(lifeline: int) -> None:
-    """Fork, and return in the child. The parent ends as the child ends, after it has killed what the child left."""
+def _guard(lifeline: int, peak: Path) -> None:
+    """Fork, and return in the child. The parent ends as the child ends, after it has killed what the child left.
+
+    peak: gets the most memory that was resident in the child, bytes.
+    """
     control(_PR_SET_CHILD_SUBREAPER, 1)
     child = os.fork()
     if not child:
@@ -205,7 +256,10 @@ def _guard(lifeline: int) -> None:
 
     signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(child, number))
     threading.Thread(target=watch, daemon=True).start()
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    _, status, usage = os.wait4(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    with contextlib.suppress(OSError):
+        peak.write_text(str(usage.ru_maxrss * 1024))  # in KiB on Linux
     until = time.monotonic() + _GONE_S
     while (left := members(os.getpid()) - {os.getpid()}) and time.monotonic() < until:
         for pid in left:
