@@ -83,6 +83,7 @@ class _Program:
         self._stack = ExitStack()
         self._recording: Recording | None = None
         self._original: Callable[..., Any] | None = None
+        self._owner: Any = None  # the class whose `generate` waits for its first call
         self._lines: list[str] = []
         self._began_ns = time.perf_counter_ns()
         self._children_s = _children_s()
@@ -133,8 +134,11 @@ class _Program:
         return spec
 
     def _wait(self, module: types.ModuleType) -> None:
-        owner = module.GenerationMixin
-        original = self._original = owner.generate
+        owner = getattr(module, "GenerationMixin", None)
+        if owner is None:  # of another transformers than molprof knows, which records nothing
+            return
+        self._owner, original = owner, owner.generate
+        self._original = original
 
         @wraps(original)
         def generate(model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -149,10 +153,18 @@ class _Program:
         if self in sys.meta_path:
             sys.meta_path.remove(self)  # type: ignore[arg-type]
         if self._original is not None:
-            sys.modules[_GENERATES].GenerationMixin.generate = self._original  # type: ignore[attr-defined]
+            self._owner.generate = self._original
             self._original = None
 
     def _begin(self) -> None:
+        try:
+            self._begin_recording()
+        except MolprofError as problem:
+            self._lines += [f"nothing is recorded: {problem}", *([f"  {problem.hint}"] if problem.hint else [])]
+        except Exception as problem:
+            self._lines.append(f"nothing is recorded: {type(problem).__name__}: {problem}")
+
+    def _begin_recording(self) -> None:
         began_ns = time.perf_counter_ns()
         with _begins:
             if self._recording is not None:  # another thread began it
@@ -174,9 +186,10 @@ class _Program:
             output = OutputFile(Path(asked["output"]), asked["force"], tuple(asked["command"]), asked["chosen"])
             window = asked["window"]
             plan = None if asked["full"] else Plan(asked["call"], None if window is None else tuple(window))
-            self._recording = Recording(output, None, plan, **{name: asked[name] for name in sorted(WHAT)})
-            self._stack.enter_context(self._recording.listening())
-            self._recording.began(self._began_ns, time.perf_counter_ns() - began_ns)
+            recording = Recording(output, None, plan, **{name: asked[name] for name in sorted(WHAT)})
+            self._stack.enter_context(recording.listening())
+            self._recording = recording
+            recording.began(self._began_ns, time.perf_counter_ns() - began_ns)
 
     def _written(self, ended_ns: int) -> list[str]:
         recording = self._recording
