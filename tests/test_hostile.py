@@ -105,3 +105,17 @@ def test_requests(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
 def test_schemas(schema: Any) -> None:
     with suppress(NoText, NotRegular, TooLarge):
         compiled(Whole("schema", json.dumps(schema)))
+
+
+def test_instants_among_python_stacks_are_no_complete_events(tmp_path: Path) -> None:
+    """Found by `test_traces`: they were counted where stacks are read beside the engine."""
+    events = [
+        {"ph": ph, "cat": "python_function", "name": "m.py(3): f", "pid": 1, "tid": 1, "ts": number, "dur": 1}
+        for number, ph in enumerate("XiBEX")
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    counts = [
+        api.report(path, Reading(stacks=stacks, cached=False)).trace.events_by_category for stacks in (False, True)
+    ]
+    assert counts == [{"python_function": 2}] * 2
