@@ -31,6 +31,7 @@ MEANINGS = {
 HOST = "cpu"
 # torch's allocators of GPUs round sizes up to a multiple of so many bytes.
 _BLOCK_BYTES = 512
+_MOST_BYTES = 1 << 60  # that memory events may allocate and free together
 _BATCHES = tuple(1 << power for power in range(9))
 
 
@@ -164,6 +165,7 @@ def read_memory(engine: TraceProcessor, info: TraceInfo) -> Memory:
     events = read_frame(engine, "memory")
     if not len(events) and model is None:
         raise TraceError(f"{info.path} has no memory events", hint=RECORD_MEMORY)
+    _check(info, events)
     steps = read_frame(engine, "steps", "ts kind tokens")
     keys = list(zip(events["upid"].tolist(), events["device"].tolist(), strict=True))
     courses = []
@@ -190,6 +192,19 @@ def read_memory(engine: TraceProcessor, info: TraceInfo) -> Memory:
         capacity,
         tuple(notes),
     )
+
+
+def _check(info: TraceInfo, events: Frame) -> None:
+    """Raises TraceError where an amount is missing, or where their sums have no place in 64 bits."""
+    for name in ("bytes", "total_bytes", "reserved_bytes"):
+        amounts = events[name].tolist()
+        label = name.replace("_", " ")
+        if missing := amounts.count(None):
+            what = f"{missing:,} of {counted(len(amounts), 'memory event')}"
+            raise TraceError(f"{info.path} records no {label} for {what}", hint=RECORD_MEMORY)
+        sizes = list(map(abs, amounts))
+        if (sum(sizes) if name == "bytes" else max(sizes, default=0)) > _MOST_BYTES:
+            raise TraceError(f"{info.path}: memory events have up to {max(sizes):,} {label}, more than can be")
 
 
 def _model(manifest: Manifest) -> Model | None:

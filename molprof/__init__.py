@@ -8,9 +8,12 @@ molprof.compare("before.json.gz", "after.json.gz")
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
 
+# As typing has it, whose import takes as long as all else here: Ctrl-C would show where it was.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from molprof.analysis.frame import Frame
     from molprof.analysis.reader import Reading
     from molprof.analysis.trace import Trace, each_trace

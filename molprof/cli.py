@@ -171,6 +171,8 @@ def _run(arguments: list[str] | None) -> int:
         return _complain(error.format_message(), hint, error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         return _interrupted()
+    except MemoryError:
+        return _complain("there is not enough memory", "ulimit -v tells what this shell allows", 3)
     except OSError as error:
         if sys.stdout is not None and (problem := stdout_problem()) is not None:  # of help, which click prints
             broken = isinstance(problem, BrokenPipeError)

@@ -10,9 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 import pytest
 from shapes import SHAPES, write
@@ -54,28 +56,29 @@ TIMED = ("streams", "devices")
 LONG_EVENTS = 3_000
 
 
+@contextmanager
+def counted(found: Costs, requests: list[Any], clock: Callable[[], float], name: str) -> Iterator[None]:
+    """Counts the block as the cost of a command, which may find that the trace lacks what it shows."""
+    requests.clear()
+    profile = cProfile.Profile(clock)
+    with suppress(MolprofError), profile:
+        yield
+    costs = found.setdefault(name, defaultdict(float))
+    for request, instructions in requests:
+        _add(costs, "instructions", _title(request), instructions)
+    for entry in profile.getstats():
+        function = _function(entry.code)
+        _add(costs, "calls", function, entry.callcount)
+        if "wasmtime" not in function:
+            _add(costs, "seconds", function, entry.inlinetime)
+
+
 def costs(path: Path, shape: str, events: int, clock: Callable[[], float] = time.perf_counter) -> Costs:
     """What each command costs for a trace of that shape and size; functions are timed by `clock`."""
     write(path, shape, events)
     found: Costs = {}
     with counting() as requests, api.load(path, processes=1, cached=False) as trace:
-
-        @contextmanager
-        def command(name: str) -> Iterator[None]:
-            """Counts the block, which may find that the trace lacks what the command shows."""
-            requests.clear()
-            profile = cProfile.Profile(clock)
-            with suppress(MolprofError), profile:
-                yield
-            counted = found.setdefault(name, defaultdict(float))
-            for request, instructions in requests:
-                _add(counted, "instructions", _title(request), instructions)
-            for entry in profile.getstats():
-                function = _function(entry.code)
-                _add(counted, "calls", function, entry.callcount)
-                if "wasmtime" not in function:
-                    _add(counted, "seconds", function, entry.inlinetime)
-
+        command = partial(counted, found, requests, clock)
         with command("report"):
             render(report_document(trace.report))
         with command("ranks"):

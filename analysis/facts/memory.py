@@ -26,6 +26,7 @@ FROM slice
 WHERE slice.category = 'cpu_instant_event' AND slice.name = '[memory]'
 ORDER BY slice.id
 """
+_EXACT = 1 << 53  # a float below it is the number that was written
 _IS_TRAINED = "SELECT EXISTS(SELECT 1 FROM slice WHERE name GLOB 'autograd::engine::*') AS is_trained"
 
 
@@ -76,6 +77,19 @@ def lifetimes(events: MemoryEvents) -> Lifetimes:
     return Lifetimes(allocation, following, is_freed, unexplained)
 
 
+def _whole(values: list[object], name: str) -> list[int | None]:
+    """Return amounts as whole numbers; 3.0 is one. Raises QueryError naming the first that is none."""
+    found: list[int | None] = []
+    for value in values:
+        if value is None or isinstance(value, int):
+            found.append(value)
+        elif isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+            found.append(int(value))
+        else:
+            raise QueryError(f"memory events have {value!r} as {name}, which is no whole number of 53 bits")
+    return found
+
+
 class MemoryFacts(FrameFacts):
     """Memory events of a trace."""
 
@@ -88,8 +102,7 @@ class MemoryFacts(FrameFacts):
         upid = [None if number == NONE else number for number in self.processes(track).tolist()]
         lists = {name: column.tolist() for name, column in columns.items()}
         for name in ("bytes", "address", "total_bytes", "reserved_bytes"):
-            if wrong := [value for value in lists[name] if not isinstance(value, int | None)]:
-                raise QueryError(f"memory events have {wrong[0]!r} as {name.replace('_', ' ')}, which is no number")
+            lists[name] = _whole(lists[name], name.replace("_", " "))
         return MemoryEvents(
             ids, ts, upid, lists["device"], lists["address"], lists["bytes"], lists["total_bytes"],
             lists["reserved_bytes"],

@@ -22,7 +22,7 @@ from molprof.analysis.reader.feeding import feed_events
 from molprof.analysis.reader.part import Part, PartReader
 from molprof.analysis.reader.pieces import Pieces, SecondReader
 from molprof.analysis.reader.places import Places
-from molprof.analysis.reader.source import Source, open_source
+from molprof.analysis.reader.source import MEMORY_HINT, Source, open_source
 from molprof.analysis.reader.survey import EXPORT_KEY, Survey, shown_category, survey
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import EngineError, TraceError
@@ -36,10 +36,8 @@ _EVENT_BYTES = {True: 1500, False: 420}
 _LEAST_EVENT_BYTES = {True: 500, False: 200}
 # Up to here the 32-bit module is used, whose memory ends at 4 GiB.
 _MAX_BYTES = 3 << 30
-_MEMORY_HINT = (
-    "read it on a machine or in a job with more memory, or record fewer steps; a report without --stacks leaves out"
-    " Python stacks"
-)
+# Events after which is looked whether those so far fit.
+_LOOKED_EVENTS = 1_000_000
 # Counted one by one; a trace has a dozen.
 _COUNTED_CATEGORIES = 100
 MANIFEST_HINT = "capture again, or delete the key 'molprof' from the file to read it as a foreign trace"
@@ -74,7 +72,8 @@ def load_trace(
     with open_source(Path(path), None if all_args else needed_of) as source:
         is_aside = beside is not None and not reading.stacks and not all_args and source.text_bytes <= MOST_TEXT_BYTES
         wanted = Wanted(reading.stacks or is_aside, all_args, MOST_STACK_EVENTS if is_aside else None)
-        document, found = survey_source(source, wanted, reading.partial, reading.processes)
+        most = _LEAST_EVENT_BYTES[all_args] if callable(engine) else 0
+        document, found = survey_source(source, wanted, reading.partial, reading.processes, most)
     name = source.name
     manifest = document.keys.pop("molprof", None)
     if manifest is not None and not isinstance(manifest, dict):
@@ -119,17 +118,30 @@ def load_trace(
 
 
 def survey_source(
-    source: Source, wanted: Wanted, partial: bool, processes: int | None = None
+    source: Source, wanted: Wanted, partial: bool, processes: int | None = None, event_bytes: int = 0
 ) -> tuple[Document, Survey]:
-    """Reads a trace to its end. Arguments and errors are those of `load_trace`."""
+    """Reads a trace to its end, as long as its events fit into memory with `event_bytes` each.
+
+    The other arguments and errors are those of `load_trace`.
+    """
     shared = source.is_long and (processes or processors()) > 1 and can_copy()
     reader = PartReader(wanted)
     with closing(Pieces(reader.read, SecondReader(wanted) if shared else None)) as pieces:
         document = Document(source.name, source.blocks, pieces, partial)
-        parts = document.parts()
+        parts = _that_fit(document.parts(), source.name, event_bytes)
         if wanted.most_stacks is not None:
             parts = _without_many_stacks(parts, wanted.most_stacks, (reader, pieces))
         return document, survey(parts, source.name, wanted.most_stacks, document.keys)
+
+
+def _that_fit(parts: Iterable[Part], name: str, event_bytes: int) -> Iterator[Part]:
+    events = looked = 0
+    for part in parts:
+        events += len(part.starts)
+        if events - looked >= _LOOKED_EVENTS:
+            looked = events
+            check_memory(name, events, event_bytes, "first ")
+        yield part
 
 
 def _without_many_stacks(parts: Iterable[Part], most: int, readers: tuple[PartReader, Pieces]) -> Iterator[Part]:
@@ -157,13 +169,13 @@ def is_large(events: int, all_args: bool) -> bool:
     return events * _EVENT_BYTES[all_args] > _MAX_BYTES
 
 
-def check_memory(name: str, events: int, event_bytes: int) -> None:
+def check_memory(name: str, events: int, event_bytes: int, which: str = "") -> None:
     """Refuses `events` that take `event_bytes` each at least, more memory than there is. Raises TraceError."""
     available = available_bytes()
     needed = events * event_bytes
     if available is not None and needed > available:
         need = f"need about {needed / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are available"
-        raise TraceError(f"{name}: its {events:,} events {need}", hint=_MEMORY_HINT)
+        raise TraceError(f"{name}: its {which}{events:,} events {need}", hint=MEMORY_HINT)
 
 
 def checked(engine: TraceProcessor, info: TraceInfo) -> TraceInfo:

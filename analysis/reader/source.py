@@ -28,6 +28,8 @@ from molprof.analysis.reader.packets import ArgsOf, chrome_text, looks_like_pack
 from molprof.analysis.trace_processor.zstandard import zstd
 from molprof.common.errors import MolprofError, TraceError, UsageError
 from molprof.common.files import FULL, check_stdin
+from molprof.common.memory import available_bytes
+from molprof.common.values import bytes_text
 
 # Blocks that wait: enough to bridge a pause, few enough to stay small.
 _WAITING_BLOCKS = 5
@@ -59,9 +61,15 @@ _zstd = partial(zstd.ZstdDecompressor, options={zstd.DecompressionParameter.wind
 # What names of traces end in, and how many of them a hint names.
 ENDINGS = (".json", ".json.gz", ".json.zst", ".pftrace", ".perfetto-trace")
 _LISTED = 8
-# A stream is asked again after so long, and so long nothing is said.
-_POLL_S, _PATIENCE_S = 0.1, 2
+# A stream is asked again after so long, and so long nothing is said; then how much is read, so often.
+_POLL_S, _PATIENCE_S, _SAID_S = 0.1, 2, 10
+# After so much text the memory that is left is looked at, of which so much is to stay.
+_LOOKED_BYTES, _LEFT_BYTES = 64 << 20, 64 << 20
 _log = logging.getLogger(__name__)
+MEMORY_HINT = (
+    "read it on a machine or in a job with more memory, or record fewer steps; a report without --stacks leaves out"
+    " Python stacks"
+)
 _HINT = "copy or record the file again, or read the intact part with --partial"
 
 
@@ -91,10 +99,11 @@ def ahead(blocks: Iterator[bytes]) -> Generator[bytes, None, None]:
 
 
 class _Stream(io.FileIO):
-    """A pipe, a terminal or the like. It says so when it waits long, and waits no more when `is_left`."""
+    """A pipe, a terminal or the like. It says so when it waits or reads long, and waits no more when `is_left`."""
 
     label = ""
     is_left = is_told = False
+    read_bytes, began, said = 0, 0.0, 0.0
 
     def readinto(self, buffer: Any) -> int | None:
         begin = time.monotonic()
@@ -104,7 +113,19 @@ class _Stream(io.FileIO):
             if not self.is_told and time.monotonic() - begin > _PATIENCE_S:
                 self.is_told = True
                 _log.info("waiting for data from %s; Ctrl-C ends it", self.label)
-        return super().readinto(buffer)
+        count = super().readinto(buffer)
+        self._tell(count or 0)
+        return count
+
+    def _tell(self, count: int) -> None:
+        now = time.monotonic()
+        if not self.read_bytes:
+            self.began = self.said = now
+        self.read_bytes += count
+        if now - self.said >= _SAID_S:
+            self.said = now
+            rate = bytes_text(self.read_bytes / (now - self.began))
+            _log.info("read %s from %s, %s/s; Ctrl-C ends it", bytes_text(self.read_bytes), self.label, rate)
 
 
 def _opened(path: Path) -> io.BufferedReader:
@@ -176,7 +197,7 @@ def open_source(path: Path, args_of: ArgsOf | None = None) -> Generator[Source, 
                 text = itertools.chain([head] if head else [], rest)
                 whole = len(head) < BLOCK_BYTES // 2
                 source.is_perfetto = not _JSON.match(head[:_TOLD_BYTES]) and looks_like_packets(head, whole)
-                source.blocks = chrome_text(name, text, args_of) if source.is_perfetto else text
+                source.blocks = _within_memory(name, chrome_text(name, text, args_of) if source.is_perfetto else text)
                 try:
                     yield source
                 finally:
@@ -191,6 +212,19 @@ def open_source(path: Path, args_of: ArgsOf | None = None) -> Generator[Source, 
         if error.errno in FULL:  # of what the block writes
             raise
         raise TraceError(f"cannot read {name}: {error.strerror or error}") from error
+
+
+def _within_memory(name: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The blocks. Raises TraceError before what is read takes all memory, as of a stream without an end."""
+    given, looked = 0, 0
+    for block in blocks:
+        given += len(block)
+        if given - looked >= _LOOKED_BYTES:
+            looked, left = given, available_bytes()
+            if left is not None and left < _LEFT_BYTES:
+                what = f"the first {bytes_text(given)} of its text leave {bytes_text(left)} of memory"
+                raise TraceError(f"{name} does not fit into memory: {what}", hint=MEMORY_HINT)
+        yield block
 
 
 def _is_json(head: bytes) -> bool:

@@ -174,9 +174,9 @@ def survey(
 
 
 def _set_stacks_aside(found: Survey, most: int) -> int:
-    """Takes the Python stacks out of what is fed, and keeps them unless there are more than `most`; how many it took.
+    """Takes the Python stacks out of what is fed, and keeps them unless there are more than `most`.
 
-    Those that mark phases are fed too.
+    Returns how many complete events it took. Those that mark phases are fed too.
     """
     is_label = np.array([label.category == STACK_CATEGORY for label in found.labels], dtype=np.bool_)
     is_stack = is_label[found.label_of] if len(is_label) else np.empty(0, dtype=np.bool_)
@@ -196,11 +196,12 @@ def _set_stacks_aside(found: Survey, most: int) -> int:
         found.stack_names = list(texts)
         found.stacks = np.array([name_of[found.label_of[kept]], found.tracks[kept], found.starts_ns[kept], ends[kept]])
     fed = ~is_label[found.label_of]
+    taken = ~fed & found.has_label(label.phase == "X" for label in found.labels)
     for name in ("starts_ns", "durations_ns", "tracks", "label_of", "correlations"):
         setattr(found, name, getattr(found, name)[fed])
     found.label_of = (np.cumsum(~is_label) - 1).astype(np.int32)[found.label_of]
     found.labels = [label for label, left in zip(found.labels, ~is_label, strict=True) if left]
-    return int((~fed).sum())
+    return int(taken.sum())
 
 
 def shown_category(category: str | None) -> str:

@@ -28,6 +28,7 @@ from molprof.analysis.roofline.products import (
 NORM, SOFTMAX, POINTWISE, COPY = "normalization", "softmax", "elementwise", "copy"
 REDUCTION, LOOKUP, CHOICE, FUSED = "reduction", "lookup", "sort or choice", "fused by inductor"
 _INDEX_BYTES = 8
+_MOST = 1 << 63  # FLOPs or bytes; more is of shapes that no call had
 _FLOATS = ("double", "float", "c10::BFloat16", "c10::Half")
 _ORDER = ("bool", "unsigned char", "signed char", "short int", "int", "long int", "c10::Half", "c10::BFloat16", "float")
 # Of operators that touch a part of a tensor, in the name that inductor gives a kernel of several.
@@ -44,11 +45,13 @@ def work_of(operator: str, operands: Operands, listed_bytes: int | None = None) 
         return None
     try:
         if operator in LISTED:
-            return None if listed_bytes is None else _cat(operands, listed_bytes)
-        return formula(operands)
+            found = None if listed_bytes is None else _cat(operands, listed_bytes)
+        else:
+            found = formula(operands)
     # Other arguments than the operator has, or without shapes or types.
     except (IndexError, KeyError, ValueError, ZeroDivisionError):
         return None
+    return None if found is None or max(found.flops or 0, found.bytes) >= _MOST else found
 
 
 # What reads and writes each element once

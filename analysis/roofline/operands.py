@@ -37,7 +37,9 @@ ORDER BY slice.id, args.id
 """,
 )
 _KEY = re.compile(r"args\.(Input Dims|Input Strides|Input type|Concrete Inputs)((?:\[\d+\])+)")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")  # of 64 bits
 _MOST = 1 << 40  # elements of a dimension; more is no size
+_MOST_ELEMENTS = 1 << 62
 
 
 class Operand(NamedTuple):
@@ -74,7 +76,10 @@ class Operand(NamedTuple):
 
     def numbers(self) -> tuple[int, ...]:
         """The numbers of a list such as `[1, 1]`, or of one such as `-1`. Raises ValueError where one is not whole."""
-        return tuple(int(item) for item in self.value.strip("[] ").split(",") if item.strip())
+        found = [item.strip() for item in self.value.strip("[] ").split(",") if item.strip()]
+        if not all(map(_WHOLE.fullmatch, found)):
+            raise ValueError(f"{self.value[:80]!r} is no list of whole numbers")
+        return tuple(map(int, found))
 
 
 Operands = tuple[Operand, ...]
@@ -119,6 +124,8 @@ def _operands(arguments: dict[tuple[str, int], list[tuple[tuple[int, ...], int |
         else:
             strides = (_size(stride) for _, stride in arguments.get(("Input Strides", place), ()))
             made.append(Operand(type_, tuple(_size(size) for _, size in sizes), tuple(strides), value))
+        if any(math.prod(filter(None, shape)) > _MOST_ELEMENTS for shape in (made[-1].shape, *made[-1].parts)):
+            raise ValueError("more elements than a tensor can have")
     return tuple(made)
 
 

@@ -6,22 +6,26 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import isfinite
 
 from molprof.analysis.frame import read_frame
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.roofline.operands import RECORD_SHAPES, TYPES, Operand, Operands, arguments_text, read_operands
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import TraceError, UsageError
+from molprof.common.text import escaped, shortened
 
 # Operators whose integers are rows of their first tensor -> its dimension, or the argument that tells it.
 _ROWS: dict[str, tuple[int | None, int]] = {
     "aten::embedding": (None, 0), "aten::index_select": (1, 0), "aten::gather": (1, 0), "aten::scatter": (1, 0),
     "aten::scatter_": (1, 0), "aten::index_add_": (1, 0), "aten::index_copy_": (1, 0), "aten::take": (None, 0),
 }  # fmt: skip
-_NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?")
+# The only door for names of a trace into the program: what fits cannot end a string.
+_NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII)
 _WORDS = {"True": "True", "False": "False", "None": "None", "": "None", "inf": "float('inf')", "nan": "float('nan')"}
 _WORDS["-inf"] = "float('-inf')"
+_LARGEST, _DIGITS = 1 << 64, 40  # integers of torch are below it; more digits are no integer
 
 
 @dataclass(frozen=True)
@@ -80,14 +84,12 @@ def script_of(called: Called, about: str) -> str:
     Raises UsageError where the arguments do not tell the call.
     """
     if not _NAME.fullmatch(called.operator):
-        raise UsageError(f"{called.operator!r} is no operator that torch can be asked for", hint="choose another")
+        name = escaped(shortened(called.operator))
+        raise UsageError(f"{name!r} is no operator that torch can be asked for", hint="choose another")
     bound = _bound(called)
     arguments = "".join(f"        {_argument(called, one, bound)},\n" for one in called.operands)
-    namespace, name = called.operator.split("::")
-    return _SCRIPT.format(
-        about="".join(char if char.isprintable() and char not in '"\\' else "?" for char in about),
-        operator=called.operator, namespace=namespace, name=name, arguments=arguments,
-    )  # fmt: skip
+    about = "".join(char if char.isprintable() and char not in '"\\' else "?" for char in about)
+    return _SCRIPT.format(about=about, operator=called.operator, arguments=arguments)
 
 
 def _bound(called: Called) -> int:
@@ -97,8 +99,19 @@ def _bound(called: Called) -> int:
         return 2
     place, dim = _ROWS[called.operator]
     if place is not None:
-        (dim,) = called.operands[place].numbers()
+        given = called.operands[place] if place < len(called.operands) else Operand()
+        try:
+            (dim,) = given.numbers()
+        except ValueError:
+            raise _no_dimension(called, given.value) from None
+    if not -len(first) <= dim < len(first):
+        raise _no_dimension(called, str(dim))
     return max(1, first[dim])
+
+
+def _no_dimension(called: Called, value: str) -> UsageError:
+    text = escaped(shortened(value)) or "nothing"
+    return UsageError(f"{called.operator} was called with {text} as its dimension", hint="choose another operator")
 
 
 def _argument(called: Called, one: Operand, bound: int) -> str:
@@ -122,8 +135,13 @@ def _value(called: Called, text: str) -> str:
     if text in _WORDS:
         return _WORDS[text]
     if _NUMBER.fullmatch(text):
-        return text
-    raise UsageError(f"{called.operator} was called with {text!r}, which is no number", hint="choose another operator")
+        if not text.lstrip("+-").isdigit():
+            if isfinite(float(text)):
+                return repr(float(text))
+        elif len(text) <= _DIGITS and abs(int(text)) < _LARGEST:
+            return repr(int(text))  # 007 is no number in Python
+    shown = escaped(shortened(text))
+    raise UsageError(f"{called.operator} was called with {shown!r}, which is no number", hint="choose another operator")
 
 
 def _tensor(shape: Iterable[int], strides: Iterable[int], kind: str, bound: int) -> str:
@@ -142,6 +160,7 @@ import sys
 import torch
 from torch.utils.benchmark import Timer
 
+OPERATOR = "{operator}"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 THREADS = max(1, (os.cpu_count() or 2) - 1)  # as molprof capture leaves one to others
 
@@ -151,6 +170,8 @@ def tensor(shape, strides, dtype, bound):
     device = DEVICE if shape or dtype != torch.float64 else "cpu"
     strides = strides if len(strides) == len(shape) else list(torch.empty(shape, device="meta").stride())
     size = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides)) if 0 not in shape else 0
+    if DEVICE == "cpu" and size * dtype.itemsize > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+        raise MemoryError(f"a tensor of {{size * dtype.itemsize:,}} bytes is larger than the memory")
     if dtype.is_floating_point or dtype.is_complex:
         kind = dtype if dtype.is_complex or dtype.itemsize > 1 else torch.float32
         flat = torch.randn(size, device=device, dtype=kind).to(dtype)
@@ -179,7 +200,7 @@ def chosen(packet, given):
             problem = str(error).split(". ")[0].splitlines()[0]
         else:
             return overload, plain, named
-    sys.exit("{operator} does not take these arguments here: " + problem)
+    sys.exit(f"{{OPERATOR}} does not take these arguments here: {{problem}}")
 
 
 def gpu_ns(packet):
@@ -211,20 +232,25 @@ def gpu_ns(packet):
 
 
 with torch.inference_mode():
+    namespace, name = OPERATOR.split("::")
+    packet = getattr(getattr(torch.ops, namespace), name, None)
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        sys.exit(f"{{OPERATOR}} is not known here: import the library that has it, and call it in this file")
     try:
-        packet = getattr(torch.ops.{namespace}, "{name}")
-    except AttributeError:
-        sys.exit("{operator} is not known here: import the library that has it, and call it in this file")
-    overload, plain, named = chosen(packet, arguments())
+        given = arguments()
+    except (ArithmeticError, AttributeError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        sys.exit(f"the arguments of {{OPERATOR}} cannot be made here: {{(str(error) or repr(error)).splitlines()[0]}}")
+    overload, plain, named = chosen(packet, given)
     timer = Timer("overload(*plain, **named)", globals=globals(), num_threads=THREADS)
     measured = timer.blocked_autorange(min_run_time=0.5)
     device = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
     low, high = (torch.tensor(measured.times).quantile(share).item() * 1e9 for share in (0.1, 0.9))
-    result = {{"operator": "{operator}", "overload": str(overload), "device": device, "torch": torch.__version__,
+    result = {{"operator": OPERATOR, "overload": str(overload), "device": device, "torch": torch.__version__,
               "median_ns": measured.median * 1e9, "low_ns": low, "high_ns": high, "gpu_ns": gpu_ns(packet)}}
     if "--json" in sys.argv:
         print(json.dumps(result))
     else:
         gpu = "" if result["gpu_ns"] is None else f", {{result['gpu_ns'] / 1e3:,.2f}} us of the GPU"
-        print(f"{operator}: {{measured.median * 1e6:,.2f}} us a call{{gpu}} on {{device}}, torch {{torch.__version__}}")
+        each = f"{{measured.median * 1e6:,.2f}} us a call{{gpu}}"
+        print(f"{{OPERATOR}}: {{each}} on {{device}}, torch {{torch.__version__}}")
 '''

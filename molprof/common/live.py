@@ -95,7 +95,10 @@ def watch(processor: T) -> T:
     name, call = type(processor).__name__, processor.__call__  # type: ignore[operator]
     if inspect.isfunction(processor):
         name, call = processor.__name__, processor
-    call_signature = inspect.signature(call)
+    try:
+        call_signature = inspect.signature(call)
+    except (TypeError, ValueError):  # of code that is not Python
+        call_signature = inspect.Signature([inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)])
 
     class Watched:
         def __call__(self, *args: Any, **kwargs: Any) -> Any:

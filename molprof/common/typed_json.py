@@ -30,5 +30,7 @@ def read_typed(
         text = text.replace("Object missing required field", "missing field").replace("Expected", "expected")
         path = place.strip("`").removeprefix("$").removeprefix(".")
         raise error(f"{where}: {path}: {text}" if path else f"{where}: {text}", hint) from problem
+    except UnicodeEncodeError as problem:
+        raise error(f"{where}: a key has half of a character, {problem.object[:40]!r}", hint) from problem
     except MolprofError as problem:
         raise error(f"{where}: {problem}", hint or problem.hint) from problem

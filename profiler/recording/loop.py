@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +16,8 @@ from molprof.common.errors import UsageError
 from molprof.common.manifest import STEP_PHASES
 from molprof.profiler.recording.marks import Marks
 from molprof.profiler.recording.sequences import Batch, Step
+
+_LOG = logging.getLogger("molprof")
 
 
 @dataclass
@@ -41,7 +45,7 @@ class _Running:
 
 
 class OwnLoop:
-    """Tells marks what a program says of its loop.
+    """Tells marks what a program says of its loop. What goes wrong in it ends the marks, not the program.
 
     Args:
         heard: called with each loop that has ended, and its model.
@@ -54,47 +58,16 @@ class OwnLoop:
         self._thread: int | None = None  # of the running step
         self._place = 0  # of the running phase
         self._waiting: tuple[int, str] | None = None  # a processor that is about to be called
+        self._stopped = False
 
-    @contextmanager
-    def step(self, prompts: Any, model: Any) -> Iterator[None]:
-        if self._thread is not None:  # inside a step, or beside one in another thread: part of it, or not marked
-            yield
-            return
-        self._thread = threading.get_ident()
-        try:
-            if prompts is not None or self._running is None:
-                self.close()
-                self._running = _Running([] if prompts is None else [list(row) for row in _lists(prompts)], model)
-                self._marks.begin(self._number())
-            self._running.tokens.append([])
-            self._place = 0
-            self._marks.forward()
-            try:
-                yield
-            finally:
-                self._marks.gap()
-        finally:
-            self._thread = None
+    def step(self, prompts: Any, model: Any) -> AbstractContextManager[None]:
+        return _Block(self._guarded, partial(self._begin_step, prompts, model), self._end_step)
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        if self._thread != threading.get_ident():
-            yield
-            return
-        self._enter(STEP_PHASES.index(name))
-        if (waiting := self._waiting) is not None:
-            self._waiting = None
-            self._marks.each(*waiting)
-        yield
-        self._enter(min(self._place + 1, len(STEP_PHASES) - 1) if self._place else 0)
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        return _Block(self._guarded, partial(self._begin_phase, name), self._end_phase)
 
     def tokens(self, ids: Any, sequences: Any) -> None:
-        if self._running is None or not self._running.tokens:
-            return
-        waits = isinstance(ids, Tensor) and ids.device.type != "cpu"
-        kept = ids if waits or not isinstance(ids, Tensor) else ids.tolist()
-        version = ids._version if waits and not ids.is_inference() else None
-        self._running.tokens[-1].append(_Given(kept, sequences, version))
+        self._guarded(partial(self._keep, ids, sequences))
 
     def watched(self, name: str) -> None:
         if self._thread == threading.get_ident() and self._running is not None:
@@ -103,10 +76,102 @@ class OwnLoop:
 
     def close(self) -> None:
         """Ends the running loop."""
+        self._guarded(self._close)
+
+    def _guarded(self, action: Callable[[], bool | None]) -> bool:
+        if self._stopped:
+            return False
+        try:
+            return bool(action())
+        except Exception as problem:
+            self._stopped, self._running = True, None
+            _LOG.warning("molprof stopped recording: %s: %s", type(problem).__name__, problem)
+            with suppress(Exception):
+                self._marks.failed()
+            return False
+
+    def _begin_step(self, prompts: Any, model: Any) -> bool:
+        if self._thread is not None:  # inside a step, or beside one in another thread: part of it, or not marked
+            return False
+        self._thread = threading.get_ident()
+        if prompts is not None or self._running is None:
+            self._close()
+            self._running = _Running([] if prompts is None else _prompts(prompts), model)
+            self._marks.begin(self._number())
+        self._running.tokens.append([])
+        self._place = 0
+        self._marks.forward()
+        return True
+
+    def _end_step(self) -> None:
+        self._thread = None
+        if self._running is not None:  # a call of `generate` in the step has ended the loop
+            self._marks.gap()
+
+    def _begin_phase(self, name: str) -> bool:
+        if self._thread != threading.get_ident():
+            return False
+        self._enter(STEP_PHASES.index(name))
+        if (waiting := self._waiting) is not None:
+            self._waiting = None
+            self._marks.each(*waiting)
+        return True
+
+    def _end_phase(self) -> None:
+        self._enter(min(self._place + 1, len(STEP_PHASES) - 1) if self._place else 0)
+
+    def _keep(self, ids: Any, sequences: Any) -> None:
+        if self._running is None or not self._running.tokens:
+            return
+        waits = isinstance(ids, Tensor) and ids.device.type != "cpu"
+        kept = ids if waits or not isinstance(ids, Tensor) else ids.tolist()
+        version = ids._version if waits and not ids.is_inference() else None
+        self._running.tokens[-1].append(_Given(kept, sequences, version))
+
+    def _close(self) -> None:
         running, self._running = self._running, None
         if running is None:
             return
         self._marks.end()
+        names = tuple(running.processors)
+        self._heard(
+            Batch(
+                _steps(running),
+                running.prompts,
+                processors=names,
+                own=tuple(range(len(names))),
+                constraining=len(names),
+            ),
+            running.model,
+        )
+
+    def _enter(self, place: int) -> None:
+        """Goes on to a phase, if it is a later one."""
+        if place > self._place and self._running is not None:
+            self._place = place
+            (self._marks.processor, self._marks.sampling, self._marks.bookkeeping)[place - 1]()
+
+
+class _Block:
+    """A block that tells where it begins and ends; its end is told where its beginning was marked."""
+
+    def __init__(
+        self, guarded: Callable[[Callable[[], Any]], bool], begin: Callable[[], bool], end: Callable[[], None]
+    ):
+        self._guarded, self._begin, self._end = guarded, begin, end
+        self._marked: list[bool] = []  # a block may be entered in itself
+
+    def __enter__(self) -> None:
+        self._marked.append(self._guarded(self._begin))
+
+    def __exit__(self, *problem: object) -> None:
+        if self._marked and self._marked.pop():
+            self._guarded(self._end)
+
+
+def _steps(running: _Running) -> list[Step]:
+    """The steps of a loop; without their tokens where these are no ids, or were changed."""
+    try:
         steps = []
         for given in running.tokens:
             found: dict[int, list[int]] = {}
@@ -114,17 +179,22 @@ class OwnLoop:
                 for number, row in item.by_sequence().items():
                     found.setdefault(number, []).extend(row)
             steps.append(Step(found, max(len(found), len(running.prompts), 1)))
-        names = tuple(running.processors)
-        self._heard(
-            Batch(steps, running.prompts, processors=names, own=tuple(range(len(names))), constraining=len(names)),
-            running.model,
-        )
+        return steps
+    except Exception as problem:
+        _LOG.warning("the tokens of a loop are not recorded: %s", problem)
+        return [Step({}, max(len(running.prompts), 1))] * len(running.tokens)
 
-    def _enter(self, place: int) -> None:
-        """Goes on to a phase, if it is a later one."""
-        if place > self._place:
-            self._place = place
-            (self._marks.processor, self._marks.sampling, self._marks.bookkeeping)[place - 1]()
+
+def _prompts(given: Any) -> list[list[int]]:
+    """The ids of prompts by row; none where they are no ids."""
+    try:
+        rows = [] if isinstance(given, (str, bytes, Mapping)) else _lists(given)
+        if not rows or not all(isinstance(row, (list, tuple, range, Tensor)) for row in rows):
+            raise TypeError(f"{type(given).__name__} is no tensor and no lists of token ids, of shape (rows, width)")
+        return [[int(token) for token in _lists(row)] for row in rows]
+    except Exception as problem:
+        _LOG.warning("the prompts given to molprof.step() are not recorded: %s", problem)
+        return []
 
 
 def _lists(ids: Any) -> list[Any]:

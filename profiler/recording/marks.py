@@ -32,7 +32,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -316,6 +316,8 @@ class _Listener:
         except Exception as problem:
             if self._heard is None:
                 raise
+            with suppress(Exception):
+                self._marks.failed()  # which ends a profiler that runs
             self._marks = Marks()
             _LOG.warning("molprof stopped recording: %s: %s", type(problem).__name__, problem)
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import PreTrainedTokenizerFast
 
 from molprof.common import live
-from molprof.common.errors import RunError, UsageError
+from molprof.common.errors import MolprofError, RunError, UsageError
 from molprof.common.files import scratch_file
 from molprof.common.manifest import (
     INCOMPLETE_KEY,
@@ -36,12 +34,12 @@ from molprof.common.values import counted, now
 from molprof.profiler.environment import check_versions, environment
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import resolve_device
-from molprof.profiler.models.load import sizes
 from molprof.profiler.models.target import token_bytes
 from molprof.profiler.recording.arguments import constraints_of
 from molprof.profiler.recording.cost import mark_cost_ns
 from molprof.profiler.recording.loop import OwnLoop
 from molprof.profiler.recording.marks import Call, marked
+from molprof.profiler.recording.model import device_of, name_of, sizes_of, tokenizer_of
 from molprof.profiler.recording.program import Plan, ProgramMarks, summary_lines
 from molprof.profiler.recording.sequences import Batch, Generated, Step, batch_of, config_value, generated
 from molprof.profiler.recording.tracefile import (
@@ -52,7 +50,7 @@ from molprof.profiler.recording.tracefile import (
     token_events,
     write_trace,
 )
-from molprof.profiler.recording.window import TAKEN, ProfilerMarks, export, warm_up
+from molprof.profiler.recording.window import TAKEN, ProfilerMarks, Steps, export, warm_up
 
 _LOG = logging.getLogger("molprof")
 _running = threading.Lock()  # torch has one profiler
@@ -108,19 +106,31 @@ def record(
     try:
         output.check()
         recording = Recording(output, tokenizer, plan, **what)
+        listening = ExitStack()
         try:
-            with recording.listening():
+            listening.enter_context(recording.listening())
+        except Exception as problem:
+            _LOG.warning("%s: %s is not written", _text(problem), path)
+            yield recording
+            return
+        try:
+            with listening:
                 yield recording
         except BaseException as problem:
             try:
-                recording.write(f"{type(problem).__name__}: {problem}")
+                recording.write(_text(problem))
             except Exception as other:  # the block's own exception is what its caller is to see
                 _LOG.warning("no trace is written: %s", other)
             raise
-        if recording.lost is None:
-            recording.write()
-        else:
+        if recording.lost is not None:
             _LOG.warning("%s: %s is not written", recording.lost, path)
+            return
+        try:
+            recording.write()
+        except (MolprofError, OSError):
+            raise
+        except Exception as problem:
+            _LOG.warning("%s: %s is not written", _text(problem), path)
     finally:
         _running.release()
 
@@ -152,6 +162,7 @@ class Recording:
         self._found: Generated | None = None
         self._began_ns = self._ended_ns = 0
         self._machine: Machine | None = None  # while the program ran
+        self._fault: str | None = None  # of molprof, which makes the manifest impossible
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -174,11 +185,14 @@ class Recording:
                 yield
         finally:
             self._loop.close()
-            if isinstance(self.marks, ProgramMarks):
-                self._ended_ns = self.marks.clock()
-                self._machine = Machine(processors(), None, [watch.end()])
-            else:
-                self.marks.finish()
+            try:
+                if isinstance(self.marks, ProgramMarks):
+                    self._ended_ns = self.marks.clock()
+                    self._machine = Machine(processors(), None, [watch.end()])
+                else:
+                    self.marks.finish()
+            except Exception as problem:
+                self._fault = _text(problem)
 
     def began(self, began_ns: int, own_ns: int) -> None:
         """When the program began, before the recording, and how long it waited for the recording to begin."""
@@ -227,29 +241,48 @@ class Recording:
             known = {(batch, step) for batch, item in enumerate(self._batches) for step in range(len(item.steps))}
             unknown = {place for place in exported.steps if place not in known or place[0] in self._failed}
             if problem is not None and unknown:  # of a call that did not return
-                place = OutputFile(incomplete_path(self._output.path), force=True)
-                keys = {"problem": problem, "processor": None, "command": list(self._output.command)}
-                self.path = write_trace(exported, place, (), {INCOMPLETE_KEY: keys})
+                self._write_incomplete(exported, problem)
                 return
             if not self._batches:
                 self.path = write_trace(exported, self._output, (), {})
                 return
-            asked = None if self._plan is None else self._plan.call
-            if steps is not None and asked not in (None, steps.call):
-                made = f"of {counted(len(self._batches), 'call')}"
-                self.notes.append(
-                    f"{made}, number {asked} has no step of the window: steps of call {steps.call} are recorded"
+            try:
+                if self._fault is not None:
+                    raise RunError(self._fault)
+                events, keys = self._known(exported, steps)
+            except Exception as fault:
+                _LOG.warning(
+                    "molprof could not tell what the program did, and writes what was recorded: %s", _text(fault)
                 )
-            if self._failed:
-                failed = f"{counted(len(self._failed), 'call')} of generate ended with an exception"
-                self.notes.append(f"{failed}: the steps are recorded, the tokens are not known")
-            if self._tokenizer is None:
-                self.notes.append("no tokenizer of the model was found, so that texts are not recorded")
-            found = self._found = self._generated()
-            window = Window(True, 0, 0, len(found.rows_per_step[0]) - 1) if steps is None else Window(False, *steps)
-            manifest = self._manifest(found, exported, window)
-            events = token_events(found.sequences, found.texts, exported.steps) if exported.steps else ()
-            self.path = write_trace(exported, self._output, events, {KEY: manifest.to_json()})
+                self._write_incomplete(exported, _text(fault))
+                return
+            self.path = write_trace(exported, self._output, events, keys)
+
+    def _known(self, exported: Exported, steps: Steps | None) -> tuple[Iterable[str], dict[str, Any]]:
+        """Events of tokens and the manifest. steps: those that were recorded; None: all."""
+        if isinstance(self.marks, ProgramMarks) and len(self.marks.calls) != len(self._batches):
+            raise RunError("a call of generate is not known")
+        asked = None if self._plan is None else self._plan.call
+        if steps is not None and asked not in (None, steps.call):
+            made = f"of {counted(len(self._batches), 'call')}"
+            self.notes.append(
+                f"{made}, number {asked} has no step of the window: steps of call {steps.call} are recorded"
+            )
+        if self._failed:
+            failed = f"{counted(len(self._failed), 'call')} of generate ended with an exception"
+            self.notes.append(f"{failed}: the steps are recorded, the tokens are not known")
+        if self._tokenizer is None:
+            self.notes.append("no tokenizer of the model was found, so that texts are not recorded")
+        found = self._found = self._generated()
+        window = Window(True, 0, 0, len(found.rows_per_step[0]) - 1) if steps is None else Window(False, *steps)
+        manifest = self._manifest(found, exported, window)
+        events = token_events(found.sequences, found.texts, exported.steps) if exported.steps else ()
+        return events, {KEY: manifest.to_json()}
+
+    def _write_incomplete(self, exported: Exported, problem: str) -> None:
+        place = OutputFile(incomplete_path(self._output.path), force=True)
+        keys = {"problem": problem, "processor": None, "command": list(self._output.command)}
+        self.path = write_trace(exported, place, (), {INCOMPLETE_KEY: keys})
 
     def _number(self) -> int:
         self._loop.close()  # a call of `generate` ends a loop
@@ -282,7 +315,7 @@ class Recording:
         """Keeps the first model, and its tokenizer, which the program may drop before it ends."""
         if self._model is None and model is not None:
             self._model = model
-            self._tokenizer = self._tokenizer or _tokenizer_of(model)
+            self._tokenizer = self._tokenizer or tokenizer_of(model)
 
     @contextmanager
     def _standing(self) -> Iterator[None]:
@@ -314,10 +347,10 @@ class Recording:
             schema=SCHEMA,
             created=now(),
             command=list(self._output.command),
-            environment=environment(torch.device("cpu") if model is None else model.device),
+            environment=environment(device_of(model)),
             settings=CaptureSettings(**known),
             resolved=Resolved(
-                **_sizes(model),
+                **sizes_of(model),
                 vocabulary=None if self._tokenizer is None else len(self._tokenizer),
                 max_new_tokens=limits.pop() if len(limits) == 1 else None,
                 processor=", ".join(dict.fromkeys(constraining)) or None,
@@ -347,7 +380,7 @@ class Recording:
         first, model = self._first, self._model
         computed = (batch.computed for batch in self._batches)
         known: dict[str, Any] = {
-            "model": "unnamed" if model is None else getattr(model, "name_or_path", "") or type(model).__name__,
+            "model": "unnamed" if model is None else name_of(model),
             "batch_size": max((*(max(rows, default=0) for rows in found.rows_per_step), *computed)),
             **self._recorded,
             "full": window.full,
@@ -357,14 +390,14 @@ class Recording:
             names = ("temperature", "top_k", "top_p", "min_p") if sampled else ()
             known |= {
                 "sampling": "sample" if sampled else "greedy",
-                "attention": getattr(model.config, "_attn_implementation", None),
+                "attention": getattr(getattr(model, "config", None), "_attn_implementation", None),
                 "kv_cache": config_value(first, "cache_implementation") or "dynamic",
                 **{name: value for name in names if (value := config_value(first, name))},
             }
         for name in list(known):
             try:
                 SETTINGS[name].check_value(known[name])
-            except UsageError:  # what molprof's own runs do not have
+            except (TypeError, UsageError, ValueError):  # what molprof's own runs do not have
                 del known[name]
         return known
 
@@ -375,6 +408,10 @@ class Recording:
             return Program(missed=self._missed, processors=processors)
         before, after = marks.calls[0].began_ns - self._began_ns, self._ended_ns - marks.calls[-1].ended_ns
         return Program(before, after, marks.own_ns, self._missed, marks.estimated_steps, processors)
+
+
+def _text(problem: BaseException) -> str:
+    return f"{type(problem).__name__}: {problem}"
 
 
 def _nothing(marks: ProgramMarks, problem: str | None) -> tuple[str, str]:
@@ -389,40 +426,6 @@ def _nothing(marks: ProgramMarks, problem: str | None) -> tuple[str, str]:
         "the program neither called transformers' generate nor molprof.step()",
         "--full records all that it does; molprof.step() marks a loop of its own",
     )
-
-
-def _sizes(model: Any) -> dict[str, Any]:
-    """What `Resolved` holds of a model, as far as its config tells."""
-    names = ("family", "parameters", "layers", "hidden", "heads", "kv_heads", "logits_width", "dtype", "device")
-    known: dict[str, Any] = dict.fromkeys(names)
-    if model is None:
-        return known
-    try:
-        return known | sizes(model)
-    except (AttributeError, TypeError):  # of another kind than molprof's own
-        parameters = sum(item.numel() for item in model.parameters())
-        config = getattr(model, "config", None)
-        return known | {"family": getattr(config, "model_type", None), "parameters": parameters}
-
-
-def _vocabulary(model: Any) -> int | None:
-    try:
-        size: int = model.config.get_text_config(decoder=True).vocab_size
-    except AttributeError:
-        return None
-    return size
-
-
-def _tokenizer_of(model: Any) -> Any:
-    """The loaded tokenizer of the model's name, or the only one whose tokens are the model's; None if unclear."""
-    gc.collect()  # what the program no longer has is not its tokenizer
-    found = [item for item in gc.get_objects() if issubclass(type(item), PreTrainedTokenizerFast)]
-    named = [item for item in found if item.name_or_path and item.name_or_path == getattr(model, "name_or_path", None)]
-    if named:
-        return named[0]
-    width = _vocabulary(model) or 0  # often padded
-    fitting = [item for item in found if width // 2 < len(item) <= width]
-    return fitting[0] if len(fitting) == 1 else None
 
 
 def _processors(batches: list[Batch], marks: Any) -> list[ProcessorCalls]:

@@ -19,7 +19,7 @@ import traceback
 import types
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -50,6 +50,9 @@ def replace_process(asked: dict[str, Any], arguments: Sequence[str]) -> None:
     sys.stderr.flush()
     # What Python was started with, such as -O or -X importtime.
     flags = [item for item in sys.orig_argv[1:] if item.startswith(("-O", "-X", "-W", "-B", "-E", "-u"))]
+    # Ctrl-C waits until `main` can tell of it: Python that begins would print where it was.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    asked = {**asked, "unblocks": signal.SIGINT not in before}
     os.execv(sys.executable, [sys.executable, *flags, "-c", _LAUNCHER, json.dumps(asked), *arguments])
 
 
@@ -57,22 +60,56 @@ def main() -> None:
     """Runs the program that `replace_process` names, and ends as it does."""
     asked, arguments = json.loads(sys.argv[1]), sys.argv[2:]
     program = _Program(asked)
-    code, interrupted = 0, False
+    code, number = 0, 0
     try:
+        if asked["unblocks"]:
+            with program.working("interrupted before the program began"):
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         with program:
             _run(arguments, asked["module"])
             _join_threads()
     except SystemExit as end:
         code = _exit_code(end)
+    except _Terminated as ended:
+        code, number = 1, ended.number
     except BaseException as problem:
-        problem.__traceback__ = _without_own(problem.__traceback__)
-        sys.excepthook(type(problem), problem, problem.__traceback__)
-        code, interrupted = 1, isinstance(problem, KeyboardInterrupt)
-    program.tell()
-    if interrupted:  # as Python ends, so that a shell's loop ends too
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
+        if problem is not program.interrupt:  # that came while molprof worked, which its line tells
+            problem.__traceback__ = _without_own(problem.__traceback__)
+            sys.excepthook(type(problem), problem, problem.__traceback__)
+        code, number = 1, signal.SIGINT if isinstance(problem, KeyboardInterrupt) else 0
+    try:
+        program.tell()
+    except KeyboardInterrupt:
+        number = signal.SIGINT
+    if number:  # as Python ends, so that a shell's loop ends too
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
     sys.exit(code)
+
+
+class _Terminated(BaseException):
+    """A signal that would have ended the process while it wrote the trace."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@contextmanager
+def _terminations_raised() -> Iterator[None]:
+    """In the block a signal that ends the process, such as a batch system's, raises _Terminated: no file is left."""
+
+    def end(number: int, frame: types.FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)  # of a second one
+        raise _Terminated(number)
+
+    changed = [item for item in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(item) is signal.SIG_DFL]
+    try:
+        for number in changed:
+            signal.signal(number, end)
+        yield
+    finally:
+        for number in changed:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class _Program:
@@ -83,9 +120,20 @@ class _Program:
         self._stack = ExitStack()
         self._recording: Recording | None = None
         self._original: Callable[..., Any] | None = None
+        self._owner: Any = None  # the class whose `generate` waits for its first call
         self._lines: list[str] = []
         self._began_ns = time.perf_counter_ns()
         self._children_s = _children_s()
+        self.interrupt: BaseException | None = None  # that came while molprof worked
+
+    @contextmanager
+    def working(self, said: str) -> Iterator[None]:
+        """molprof works in the block; `said`: the line that tells of an interrupt."""
+        try:
+            yield
+        except (KeyboardInterrupt, _Terminated) as problem:
+            self.interrupt, self._lines = problem, [said]
+            raise
 
     def __enter__(self) -> None:
         if self._asked["full"]:
@@ -95,6 +143,11 @@ class _Program:
         live.begin_with(self._begin)
 
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> None:
+        with self.working("interrupted while the trace was written: none is written"), _terminations_raised():
+            self._end(problem)
+
+    def _end(self, problem: BaseException | None) -> None:
+        """Writes what was recorded; `problem`: what ended the program."""
         self._leave_alone()
         ended_ns = time.perf_counter_ns()
         self._stack.close()
@@ -133,8 +186,11 @@ class _Program:
         return spec
 
     def _wait(self, module: types.ModuleType) -> None:
-        owner = module.GenerationMixin
-        original = self._original = owner.generate
+        owner = getattr(module, "GenerationMixin", None)
+        if owner is None:  # of another transformers than molprof knows, which records nothing
+            return
+        self._owner, original = owner, owner.generate
+        self._original = original
 
         @wraps(original)
         def generate(model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -149,10 +205,19 @@ class _Program:
         if self in sys.meta_path:
             sys.meta_path.remove(self)  # type: ignore[arg-type]
         if self._original is not None:
-            sys.modules[_GENERATES].GenerationMixin.generate = self._original  # type: ignore[attr-defined]
+            self._owner.generate = self._original
             self._original = None
 
     def _begin(self) -> None:
+        try:
+            with self.working("interrupted when the recording began: nothing is recorded"):
+                self._begin_recording()
+        except MolprofError as problem:
+            self._lines += [f"nothing is recorded: {problem}", *([f"  {problem.hint}"] if problem.hint else [])]
+        except Exception as problem:
+            self._lines.append(f"nothing is recorded: {type(problem).__name__}: {problem}")
+
+    def _begin_recording(self) -> None:
         began_ns = time.perf_counter_ns()
         with _begins:
             if self._recording is not None:  # another thread began it
@@ -174,9 +239,10 @@ class _Program:
             output = OutputFile(Path(asked["output"]), asked["force"], tuple(asked["command"]), asked["chosen"])
             window = asked["window"]
             plan = None if asked["full"] else Plan(asked["call"], None if window is None else tuple(window))
-            self._recording = Recording(output, None, plan, **{name: asked[name] for name in sorted(WHAT)})
-            self._stack.enter_context(self._recording.listening())
-            self._recording.began(self._began_ns, time.perf_counter_ns() - began_ns)
+            recording = Recording(output, None, plan, **{name: asked[name] for name in sorted(WHAT)})
+            self._stack.enter_context(recording.listening())
+            self._recording = recording
+            recording.began(self._began_ns, time.perf_counter_ns() - began_ns)
 
     def _written(self, ended_ns: int) -> list[str]:
         recording = self._recording
