@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import configparser
+import copy
 import logging
+import pickle
 import shutil
 import subprocess
 import sys
@@ -122,3 +124,32 @@ def test_the_places_of_a_figure_add_up_to_it(name: str) -> None:
             )
             if not figure.id.endswith("_per_molecule") and figure.id != "elementwise_to_attention":
                 assert sum(amounts) / divisor == pytest.approx(value), figure.id
+
+
+def test_results_at_a_prompt(tmp_path: Path) -> None:
+    path = tmp_path / "t.json.gz"
+    shutil.copy(GIVEN / "gpu-eager.json.gz", path)
+    with api.load(path, cached=False) as trace:
+        assert repr(trace).startswith(f"<Trace {path}: report, figures, findings, ")
+        assert {"kernels", "tokens", "report", "sql"} <= {*dir(trace)}
+        assert repr(trace.report).startswith(f"molprof report: {path}"[:100])
+        assert "\nFindings" in repr(trace.report)
+        assert repr(trace.findings).splitlines() == [f"<Finding {one.id}: {one.headline}>" for one in trace.findings]
+        first = trace.findings[0]
+        assert [line.split()[0] for line in str(first).splitlines()[1:] if line[2] != " "][-1] == "more"
+        assert first.evidence[:20] in str(first)
+        assert "<th>fix</th>" in first._repr_html_()
+        assert repr(api.compare(trace, trace)).startswith("molprof compare: ")
+        kernels = trace.kernels
+        head, *rows, foot = repr(kernels.select("id", "dur", "name", "class")).splitlines()
+        assert head.split() == ["id", "dur", "(ns)", "name", "class"]
+        assert (len(rows), foot) == (10, "[2,085 rows x 4 columns]")
+        assert len({line.index(str(kernels["name"][place])[:20]) for place, line in enumerate(rows)}) == 1
+        assert all(len(line) <= 100 for line in repr(kernels).splitlines())
+        assert "; more columns: " in repr(kernels)
+        assert (kernels.dur is kernels["dur"], "step_id" in dir(kernels)) == (True, True)
+        assert kernels._ipython_key_completions_() == list(kernels.names)
+        assert pickle.loads(pickle.dumps(kernels)).names == copy.copy(kernels).names == kernels.names
+        with pytest.raises(AttributeError, match="no column or attribute 'times'; columns: id, ts"):
+            kernels.times  # noqa: B018
+        assert "[0 rows x " in repr(kernels.where(kernels.dur < 0))
