@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shutil
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -15,7 +17,7 @@ from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.document import Column, Table
 from molprof.common.errors import MissingExtraError, UsageError
 from molprof.common.text import escaped
-from molprof.common.values import Unit, Value, counted, unit_of
+from molprof.common.values import Unit, Value, counted, cut, unit_of, width
 from molprof.queries import modules
 from molprof.queries.catalog import homes, read_module
 
@@ -33,6 +35,8 @@ _CALLS = (
     f" {_PLACE}"
 )
 _SHOWN_ROWS = 20
+# At a prompt: rows, columns of the screen where it is none, and most characters of a text.
+_REPR_ROWS, _ROOM, _REPR_TEXT = 10, 100, 40
 
 
 class Declared(NamedTuple):
@@ -116,7 +120,38 @@ class Frame:
         return cls(columns, units, {name: column.comment for name, column in known.items()})
 
     def __repr__(self) -> str:
-        return f"<Frame of {counted(len(self), 'row')}: {', '.join(self.names)}>"
+        """The first rows, and as many columns as fit the terminal."""
+        room, shown = shutil.get_terminal_size((_ROOM, 0)).columns, self.where(np.arange(min(len(self), _REPR_ROWS)))
+        columns: list[list[str]] = []
+        left = room
+        for name in self.names:
+            cells = [self._heading(name), *(cut(escaped(str(value)), _REPR_TEXT) for value in shown[name].tolist())]
+            size = max(map(width, cells))
+            if columns and size > left:
+                break
+            spaces = [" " * (size - width(cell)) for cell in cells]
+            is_number = self._raw_unit(name) == "raw"
+            columns.append(
+                [f"{space}{cell}" if is_number else f"{cell}{space}" for cell, space in zip(cells, spaces, strict=True)]
+            )
+            left -= size + 2
+        lines = ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
+        more = f"; more columns: {', '.join(hidden)}" if (hidden := self.names[len(columns) :]) else ""
+        said = f"[{counted(len(self), 'row')} x {counted(len(self.names), 'column')}{more}]"
+        return "\n".join([*lines, *textwrap.wrap(said, room)])
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        """A column whose name is none of a method or attribute."""
+        columns = self.__dict__.get("columns", {})  # none while it is copied
+        if name not in columns:
+            raise AttributeError(f"the frame has no column or attribute {name!r}; columns: {', '.join(columns)}")
+        return columns[name]
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.names})
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self.names)
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
@@ -194,6 +229,11 @@ class Frame:
         )
         said = f"{counted(len(self), 'row')} x {counted(len(self.names), 'column')}"
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{said}</p>"
+
+    def _heading(self, name: str) -> str:
+        """The name of a column, with its unit where the name does not say it."""
+        unit = self.units.get(name)
+        return name if unit is None or unit_of(name) == unit or self._raw_unit(name) == "text" else f"{name} ({unit})"
 
     def _raw_unit(self, name: str) -> Unit:
         column = self.columns[name]

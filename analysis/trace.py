@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from molprof.analysis.facts.stacks import Stacks
-    from molprof.analysis.figures.model import Certificate, Finding, Report
+    from molprof.analysis.figures.model import Certificate, Findings, Report
     from molprof.analysis.frame import Frame
     from molprof.analysis.query import Result, Statement
     from molprof.analysis.reader import TraceInfo
@@ -114,8 +114,10 @@ class Trace:
         return {figure.id: figure.value(self.report) for figure in FIGURES}
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
-        return self.report.findings
+    def findings(self) -> Findings:
+        from molprof.analysis.figures.model import Findings
+
+        return Findings(self.report.findings)
 
     @property
     def certificate(self) -> Certificate | None:
@@ -202,6 +204,19 @@ class Trace:
         """Free the trace processor. What was read stays; what was not is read again when asked for."""
         self._loaded, self._layers = None, (False, False)
         self._stack.close()
+
+    def __repr__(self) -> str:
+        from molprof.analysis.frame import FRAMES
+
+        return (
+            f"<Trace {escaped(str(self.path))}: report, figures, findings, certificate, origin(by), sql(query); frames"
+            f" {', '.join(FRAMES)}>"
+        )
+
+    def __dir__(self) -> list[str]:
+        from molprof.analysis.frame import FRAMES
+
+        return sorted({*super().__dir__(), *FRAMES})
 
     def _repr_html_(self) -> str | None:
         return in_frame(self)

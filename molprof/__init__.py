@@ -50,6 +50,8 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     try:
+        if _HOMES[name].startswith("molprof.analysis"):
+            import_module("molprof.api")  # by which a prompt and a notebook show results
         return getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
         from molprof.common.errors import missing_extra

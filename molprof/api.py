@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from molprof.analysis.reader import Reading
 from molprof.common.errors import MolprofError, NotComparableError, TraceError, UsageError
-from molprof.common.notebook import pages_by
+from molprof.common.notebook import shown_by
 
 if TYPE_CHECKING:
     from molprof.analysis.compare import Comparison
@@ -423,8 +423,8 @@ def compare_kernels(
     return summed(*cuts), region, tuple(notes)
 
 
-def _page(result: Any) -> str:
-    """The page of a trace, a report or a comparison, as `--format html` writes it."""
+def _shown(result: Any, form: str) -> str:
+    """A trace, a report or a comparison as commands show it in a format."""
     from molprof.analysis.compare import Comparison
     from molprof.analysis.documents.comparison import comparison_document
     from molprof.analysis.documents.report import report_document
@@ -432,11 +432,11 @@ def _page(result: Any) -> str:
     from molprof.analysis.render import render
 
     if isinstance(result, Comparison):
-        return render(comparison_document(result), "html")
-    return render(report_document(result if isinstance(result, Report) else result.report), "html")
+        return render(comparison_document(result), form, whole=False)
+    return render(report_document(result if isinstance(result, Report) else result.report), form, whole=False)
 
 
-pages_by(_page)
+shown_by(_shown)
 
 
 def _load(path: AnyPath, reading: Reading | None = None, **how: Any) -> Trace:

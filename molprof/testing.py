@@ -8,14 +8,17 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from molprof.analysis.figures.figure import Counted
+    from molprof.analysis.origin.read import Place
     from molprof.analysis.trace import Trace
 
 _LIMIT = re.compile(r"\s*(<=|>=|==|<|>)\s*(\S+)\s*")
@@ -102,11 +105,13 @@ def _hold(measured: Measured, limits: Mapping[str, str]) -> None:
 def broken(trace: Trace, limits: Mapping[str, str]) -> list[str]:
     """A line for each limit that does not hold, and below it where the work comes from. Raises UsageError."""
     from molprof.analysis.compare.thresholds import parse_threshold
+    from molprof.analysis.figures.figure import Counted
     from molprof.common.errors import UsageError
     from molprof.common.values import by_unit
 
     lines: list[str] = []
     for name, limit in limits.items():
+        counted: Counted | None = Counted("syncs")
         match = _LIMIT.fullmatch(limit)
         if match is None:
             raise UsageError(f"{limit!r} is no limit of {name}", hint='e.g. "<=300", "==0", "<2ms"')
@@ -119,13 +124,13 @@ def broken(trace: Trace, limits: Mapping[str, str]) -> list[str]:
             thresholds = [parse_threshold(f"{name}{operator}{bound}", relative=False) for operator in _FAILS[sign]]
             figure = thresholds[0].figure
             assert figure is not None
-            label, shown, value = figure.label, figure.unit, figure.value(trace.report)
+            label, shown, value, counted = figure.label, figure.unit, figure.value(trace.report), figure.counted
             fails = value is not None and any(_holds(value, item.operator, item.bound) for item in thresholds)
         if value is None:
             lines.append(f"{name} ({label}) is not recorded, so that {limit} cannot be judged")
         elif fails:
             lines.append(f"{name} ({label}) is {value if shown is None else by_unit(shown, value)}, not {limit}")
-            lines += [f"  {line}" for line in _origin(trace, name)]
+            lines += [f"  {line}" for line in _origin(trace, counted, by_time=shown == "ns")]
     return lines
 
 
@@ -134,11 +139,22 @@ def _holds(value: float, sign: str, bound: float) -> bool:
     return signs[sign]
 
 
-def _origin(trace: Trace, figure: str) -> Iterator[str]:
-    """Who asks for most of what the figure counts."""
-    from molprof.analysis.origin.read import origins_of, places_of
+def _origin(trace: Trace, counted: Counted | None, by_time: bool) -> Iterator[str]:
+    """Who asks for most of what a figure counts, or sums the time of."""
+    from molprof.analysis.origin.counted import places_of_counted
+    from molprof.common.values import counted as counted_text
+    from molprof.common.values import time_text
 
-    origins = trace.read(origins_of, stacks=True)
-    asked = "syncs" if "sync" in figure else "launches" if origins.has_gpu else "operators"
-    for place in places_of(origins, asked)[:_SHOWN]:
-        yield f"{place.count:,} {asked}: {place.text}"
+    if counted is None:
+        return
+    ask = partial(places_of_counted, counted=counted, by_time=by_time, has_gpu=trace.report.trace.gpu_recorded)
+    places, noun = trace.read(lambda engine, _: ask(engine), stacks=True)
+
+    def amount(of: Sequence[Place]) -> str:
+        count = f"{sum(place.count for place in of):,} {noun}"
+        return f"{time_text(sum(place.time_ns for place in of))} of {count}" if by_time else count
+
+    for place in places[:_SHOWN]:
+        yield f"{amount([place])}: {place.text}"
+    if rest := places[_SHOWN:]:
+        yield f"{amount(rest)} in {counted_text(len(rest), 'other place')}"

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import browser
 import pytest
 import tiny_trace
+from goldens import called
 from page_data import HOSTILE, hostile_document, render, report_of, two_runs
 from rank_traces import events, write_rank
 from tiny_trace import slice_
@@ -117,6 +118,50 @@ def test_a_page_shows_prints_and_asks_for_nothing(show: Show, page: str, tmp_pat
     for width in (400, 2560, 1500):
         window.size(width, 900)
         assert window.evaluate("document.documentElement.scrollWidth") <= width
+
+
+# Text of cells and headings that is cut at the side of its table, and pairs of texts that lie on each other.
+SPOILT = """(() => {
+  const tables = Array.from(document.querySelectorAll(".scroll:has(> table)"));
+  const cut = tables.filter(box => box.scrollWidth > box.clientWidth);
+  const boxes = [];
+  const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    if (!texts.currentNode.textContent.trim()) continue;
+    const range = document.createRange();
+    range.selectNodeContents(texts.currentNode);
+    for (const box of range.getClientRects()) if (box.width > 1) boxes.push(box);
+  }
+  boxes.sort((a, b) => a.top - b.top);
+  let overlaps = 0;
+  boxes.forEach((a, place) => {
+    for (const b of boxes.slice(place + 1)) {
+      if (b.top > a.bottom - 4) break;
+      if (Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2) overlaps += 1;
+    }
+  });
+  return [cut.length, overlaps, boxes.length > 40];
+})()"""
+
+
+@pytest.mark.parametrize("by", ["module", "kernel", "shape"])
+def test_a_tree_is_readable_in_a_small_window(show: Show, by: str, tmp_path: Path) -> None:
+    """No text is cut or on another: a row of a table that is too wide shows its values below its name."""
+    given = Path(__file__).parent / "goldens" / "given" / "gpu-eager.json.gz"
+    code, text, _ = called(["report", str(given), "--by", by, "--format", "html", "--no-cache"], tmp_path)
+    assert code == 0
+    window = show(text)
+    window.evaluate("for (const details of document.querySelectorAll('details')) details.open = true")
+    for width in (400, 500, 1000):
+        window.size(width, 900)
+        window.wait(f"innerWidth === {width}")
+        window.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        assert window.evaluate(SPOILT) == [0, 0, True], width
+        assert window.evaluate("document.documentElement.scrollWidth") <= width
+        labels = "Array.from(document.querySelectorAll('.cards tbody td:nth-child(2)'), cell => cell.dataset.label)"
+        titles = "Array.from(document.querySelectorAll('.cards th:nth-child(2)'), cell => cell.textContent.trim())"
+        assert {*window.evaluate(labels)} == {*window.evaluate(titles)}
+    window.size(1500, 900)
 
 
 def test_tables_sort_by_click_and_by_keyboard(show: Show, page: str) -> None:

@@ -145,7 +145,7 @@ def test_a_processor_that_writes_another_text_in_each_pass_has_no_disagreement(t
     asked = settings(processor="users:Changes", max_new_tokens=3, warmup=0, repeats=1, count=1, disagreement=True)
     result = captured(tmp_path / "out.json", asked, inputs(tmp_path, 1))
     assert [run.disagreement for run in result.manifest.molecules] == [None]
-    assert "the pass for disagreement wrote another text for 1 molecules: none is recorded for them" in result.notes
+    assert "the pass for disagreement wrote another text for 1 answer, for which none is recorded" in result.notes
 
 
 def test_an_unconstrained_run_recorded_whole(tmp_path: Path) -> None:

@@ -103,6 +103,6 @@ def test_two_short_calls_are_told_what_helps(model: Any, tmp_path: Path) -> None
 
 
 def test_generation_in_child_processes_is_said_with_how_to_record_it() -> None:
-    assert "--full records all" in _nothing(0.1)
+    assert "record all: molprof run --full" in _nothing(0.1)
     assert "child processes took 12.3 s of CPU time" in _nothing(12.34)
     assert "molprof.record(" in _nothing(12.34)

@@ -22,8 +22,8 @@ from molprof.analysis.documents.figures import figure_values
 from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures import Report, catalog
 from molprof.analysis.figures.figure import evidence_of
-from molprof.analysis.figures.model import SLOTS, Interval, IntervalTotal, TypicalStep
 from molprof.analysis.figures.run_model import Run, RunTotal
+from molprof.analysis.figures.step_model import SLOTS, Interval, IntervalTotal, TypicalStep
 from molprof.analysis.render import render as rendered
 from molprof.analysis.reports import read_stored, with_given
 from molprof.common.errors import TraceError, UsageError

@@ -255,8 +255,8 @@ def test_a_script_runs_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "arguments", "code"),
     [
-        ("import sys; print(__name__, sys.argv, sys.path[0]); sys.exit(7)", ("mine.py", "-m", "--full"), 7),
-        ("import sys; print(__name__, sys.argv, sys.path[0]); sys.exit('no')", ("-m", "mine", "--call", "2"), 1),
+        ("import sys; print(__name__, sys.argv, sys.path[0]); sys.exit(7)", ("mine.py", "-x", "--its", "own"), 7),
+        ("import sys; print(__name__, sys.argv, sys.path[0]); sys.exit('no')", ("-m", "mine", "--its", "2"), 1),
         ("import os; print(os.getpid() > 1); raise KeyboardInterrupt", ("mine.py",), -signal.SIGINT),
         ("import sys; print(sorted({'torch', 'numpy'} & {*sys.modules}))", ("mine.py",), 0),
     ],
@@ -272,7 +272,7 @@ def test_a_program_without_torch_ends_as_with_python(
     assert (seen.returncode, seen.stdout) == (code, bare.stdout) == (bare.returncode, seen.stdout)
     said = seen.stderr.replace(bare.stderr, "")
     assert said == (
-        "molprof: nothing is recorded: the program called neither transformers' generate nor molprof.step(); --full"
-        " records all\n"
+        "molprof: nothing is recorded: the program called neither transformers' generate nor molprof.step(); put"
+        " `with molprof.step():` around each step of a loop of your own, or record all: molprof run --full\n"
     )
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["mine.py"]

@@ -18,7 +18,7 @@ from molprof.analysis.figures.labels import run_labels
 from molprof.analysis.figures.model import Report, Served, plain
 from molprof.analysis.figures.run_model import Run
 from molprof.common.errors import NotComparableError, UsageError
-from molprof.common.notebook import in_frame
+from molprof.common.notebook import as_text, in_frame
 from molprof.common.values import by_unit, counted
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ class Comparison(Struct, frozen=True):
     notes: tuple[str, ...]
     surroundings: tuple[dict[str, str], ...]  # hardware and software of each run
     timed: tuple[Report, ...]  # the runs with the times that are compared
+
+    def __repr__(self) -> str:
+        return as_text(self, f"<Comparison of {', '.join(self.labels)}>")
 
     def _repr_html_(self) -> str | None:
         return in_frame(self)

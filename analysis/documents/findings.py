@@ -12,7 +12,7 @@ from molprof.analysis.figures import Report
 from molprof.analysis.figures.model import RECORDED_SPAN, STACK_CATEGORY, Finding, Gain
 from molprof.analysis.reader import is_stream
 from molprof.common.document import Row, Section, last_rows, pairs
-from molprof.common.values import percent_text, time_text
+from molprof.common.values import time_text
 
 # Findings and notes of the first screen, and with how many findings notes are there.
 _BEST, _NOTES, _ROOMY = 5, 2, 3
@@ -96,21 +96,13 @@ def _first_clauses(evidence: str) -> str:
 def _headline(item: Finding) -> str:
     """Gain and title; of a part of another finding the place too."""
     place = f", {item.place_text}" if item.part_of and item.place_text else ""
-    return ": ".join(filter(None, (_gain(item), item.title))) + place
+    return item.headline + place
 
 
 def _time(gain: Gain) -> str:
     """What gains are shares of, and how long that is."""
     cost = ", including the profiler's cost on the CPU" if gain.of == RECORDED_SPAN else ""
     return gain.of + ("" if gain.of_ns is None else f", {time_text(gain.of_ns)}") + cost
-
-
-def _gain(item: Finding) -> str:
-    likely = "" if item.certain else "likely"
-    if item.gain is None:
-        return likely
-    low, high = percent_text(item.gain.low), percent_text(item.gain.high)
-    return f"{'up to ' if not item.gain.low else f'{low} to ' if low != high else ''}{high}{likely and f', {likely}'}"
 
 
 def next_commands(report: Report) -> Section:

@@ -62,6 +62,16 @@ class TableQuery(Struct, frozen=True):
         return table if self.made is None else self.made(table)
 
 
+class Counted(Struct, frozen=True):
+    """The events that a figure counts, or whose time it sums."""
+
+    # launches, graph_launches, syncs, leaf_operators, kernels, work (of the GPU), cpu_or_gpu (operators where no GPU is
+    # recorded), or a kind of work as of molprof_work_kind.
+    what: str
+    in_steps: bool = False  # those of recorded steps alone, where there are steps
+    phase: str | None = None  # those of this phase alone
+
+
 class Figure(Struct, frozen=True):
     """One figure.
 
@@ -85,6 +95,7 @@ class Figure(Struct, frozen=True):
     compared: bool = True  # in comparisons, --fail-if and predictions
     of_molecules: bool = False  # not shown of runs of plain-text prompts, where it means nothing
     usual: Value = None  # a setting's default: one that all runs have is not shown
+    counted: Counted | None = None  # what `origin` looks for; None: no recorded events, such as tokens
     stands_in: bool = False  # for a figure that a trace lacks (`without_gpu`, `--tokens`), so that it is not missed
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from molprof.analysis.figures.figure import STEPS_SQL, Figure, TableQuery, of_gpu, without_gpu
+from molprof.analysis.figures.figure import STEPS_SQL, Counted, Figure, TableQuery, of_gpu, without_gpu
 from molprof.analysis.figures.model import Group, Report
 from molprof.analysis.figures.run_model import RunTotal
 from molprof.analysis.figures.tables import STEPS
@@ -42,7 +42,8 @@ def _count(name: str, label: str, group: str, rests_on: Group, unit: Unit = "cou
     """The field of `Counts` that is called as the figure."""
     value = of_gpu(lambda report: getattr(report.counts, name))
     sql = f"SELECT {name} FROM molprof_launch_count"
-    return Figure(name, group, label, unit, value, sql, (rests_on,), **fields)
+    counted = Counted({"kernel_time_ns": "kernels"}.get(name, name))
+    return Figure(name, group, label, unit, value, sql, (rests_on,), counted=counted, **fields)
 
 
 def _device(name: str, label: str, unit: Unit, value: Callable[[Report], Value], sql: str, rests_on: Group) -> Figure:
@@ -65,7 +66,8 @@ def _run_total(column: str, label: str, group: str, gpu: bool = True) -> Figure:
         " GROUP BY batch, step ORDER BY batch, step"
     )
     return Figure(f"run_{column}", group, f"{label} of all steps (estimate)", "count", read, sql,
-                  ("steps", "gpu_work", "launches"), once=True, stands_in=not gpu, total=total)  # fmt: skip
+                  ("steps", "gpu_work", "launches"), once=True, counted=Counted(column, in_steps=True),
+                  stands_in=not gpu, total=total)  # fmt: skip
 
 
 def _marked(report: Report, column: str) -> int | None:
@@ -110,6 +112,7 @@ def _mean(column: str, per_what: str, label: str, group: str, rests_on: Group, *
     divided_by = _TOKENS_SQL if per_what == "token" else STEPS_SQL
     sql = f"SELECT SUM({column}) * 1.0 / {divided_by} AS {name} FROM molprof_{table}"
     read = without_gpu(value) if fields.get("stands_in") else of_gpu(value)
+    fields["counted"] = Counted({"gpu_ns": "work"}.get(column, column), in_steps=True)
     return Figure(name, group, label, fields.pop("unit", "number"), read, sql, (rests_on, "links", "steps"), **fields)
 
 
@@ -136,7 +139,9 @@ def _of_kind(id_: str, label: str, unit: Unit, kind: str, column: str, *rests_on
 
     divided = f" * 1.0 / {STEPS_SQL}" if column == "step_count" else ""
     sql = f"SELECT {column}{divided} AS {id_} FROM molprof_work_kind WHERE kind = '{kind}'"
-    return Figure(id_, "Work by kind", label, unit, of_gpu(value), sql, rests_on, once=unit == "ns", tables=(_KINDS,))
+    counted = Counted(kind, in_steps=column == "step_count")
+    return Figure(id_, "Work by kind", label, unit, of_gpu(value), sql, rests_on, once=unit == "ns", counted=counted,
+                  tables=(_KINDS,))  # fmt: skip
 
 
 def _of_kinds(name: str, label: str, kind: str) -> tuple[Figure, ...]:
@@ -234,6 +239,7 @@ WORK = (
         _elementwise_sql,
         ("gpu_work",),
         tables=(_KINDS,),
+        counted=Counted("elementwise", in_steps=True),
     ),
     *_of_kinds("masking_candidates", "masking candidates", "masking"),
     *(figure for name, label in _MEMORY_KINDS.items() for figure in _of_kinds(name, label, label)),

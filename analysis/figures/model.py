@@ -6,6 +6,7 @@ None means "not recorded" everywhere: the trace does not hold it, so it is not 0
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal
 
@@ -13,8 +14,9 @@ from msgspec import UNSET, Struct, UnsetType, field, json, to_builtins
 
 from molprof.analysis.figures.bottleneck import Bottleneck
 from molprof.analysis.figures.run_model import Run
+from molprof.analysis.figures.step_model import TypicalStep
 from molprof.analysis.reader import long_names_text
-from molprof.common.notebook import in_frame
+from molprof.common.notebook import as_text, in_frame, named_lines, named_rows
 from molprof.common.values import Value, percent_text
 
 SCHEMA = 1
@@ -53,8 +55,6 @@ TITLES: Mapping[Group, str] = {
 }
 ALL: tuple[Group, ...] = tuple(TITLES)
 Evidence = dict[str, int | float | str | None]  # the suffix is the unit
-# Of the typical step, intervals shorter than this part of the whole are merged: they would take less than two pixels.
-SLOTS = 500
 _WORST: tuple[Verdict, ...] = ("not_to_be_had", "bounded", "exact")
 
 
@@ -132,43 +132,6 @@ class DeviceTime(Struct, frozen=True):
     span_ns: int
     busy_ns: int
     idle_ns: int
-
-
-class Interval(Struct, frozen=True):
-    """A phase, call, operator or piece of GPU work of the step, or several short ones next to each other."""
-
-    kind: str  # phase, launch, wait, operator (outermost; where no GPU calls are recorded) or gpu
-    lane: str | None  # device/stream of GPU work, else None
-    name: str  # of several, that of the class that takes most of their time
-    work_class: str | None  # of GPU work, or the name of an operator; None for all else
-    start_ns: int  # from the start of the step; below 0 for work that an earlier step had started
-    dur_ns: int
-    count: int
-    own: bool  # started by the step's own calls
-
-
-class IntervalTotal(Struct, frozen=True):
-    """All of one kind, lane and class in the step."""
-
-    kind: str
-    lane: str | None
-    work_class: str | None
-    count: int
-    time_ns: int
-
-
-class TypicalStep(Struct, frozen=True):
-    """The recorded step of median duration on the host, including the profiler's cost."""
-
-    name: str
-    source: str  # molprof, vllm, sglang or profiler
-    kind: str | None  # prefill, decode and so on; None where the annotation has none
-    steps: int  # number of steps that it is the median of
-    dur_ns: int
-    totals: tuple[IntervalTotal, ...]
-    intervals: tuple[Interval, ...]  # in order of start, with short neighbours merged
-    # Of all these steps, the median with the GPU work that they started (see queries/step_times.sql).
-    time_ns: float | None = None
 
 
 class Bound(Struct, frozen=True):
@@ -318,6 +281,35 @@ class Finding(Struct, frozen=True, kw_only=True):
         return self.place if self.place_ratio is None else place_text(self.place, self.place_ratio)
 
     @property
+    def gain_text(self) -> str:
+        """How much the fix can save, and whether that is certain; empty where neither is to be said."""
+        likely = "" if self.certain else "likely"
+        if self.gain is None:
+            return likely
+        low, high = percent_text(self.gain.low), percent_text(self.gain.high)
+        return (
+            f"{'up to ' if not self.gain.low else f'{low} to ' if low != high else ''}{high}{likely and f', {likely}'}"
+        )
+
+    @property
+    def headline(self) -> str:
+        return ": ".join(filter(None, (self.gain_text, self.title)))
+
+    def __repr__(self) -> str:
+        return f"<Finding {self.id}: {self.headline}>"
+
+    def __str__(self) -> str:
+        """All that there is to read of it, for `print`."""
+        return named_lines(self.headline, self._texts())
+
+    def _repr_html_(self) -> str:
+        return named_rows(self.headline, self._texts())
+
+    def _texts(self) -> dict[str, str | None]:
+        named = {"place": self.place_text, "evidence": self.evidence, "fix": self.fix, "why": self.explanation}
+        return named | {"uncertain": self.uncertain, "more": f"molprof query {shlex.quote(self.query)} TRACE"}
+
+    @property
     def gain_ratio(self) -> float | None:
         """The largest share of the time that the fix can save."""
         return None if self.gain is None else self.gain.high
@@ -330,6 +322,16 @@ class Finding(Struct, frozen=True, kw_only=True):
         if self.time_ratio is None:
             del fields["time_ratio"]
         return fields
+
+
+class Findings(tuple[Finding, ...]):
+    """Findings that a prompt and a notebook show below each other."""
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self)) or "<no findings>"
+
+    def _repr_html_(self) -> str:
+        return "".join(item._repr_html_() for item in self) or "<p>no findings</p>"
 
 
 class Given(Struct, frozen=True):
@@ -376,6 +378,9 @@ class Report(Struct, frozen=True):
     given: Given = Given()
     served: Served | UnsetType = UNSET  # only of a server that molprof was attached to
     bottleneck: Bottleneck | None = None  # None where no time is recorded, and in a stored report of an older molprof
+
+    def __repr__(self) -> str:
+        return as_text(self, f"<Report of {self.trace.path}>")
 
     def _repr_html_(self) -> str | None:
         return in_frame(self)

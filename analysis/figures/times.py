@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from molprof.analysis.figures.figure import STEPS_SQL, Figure, of_run, without_gpu
+from molprof.analysis.figures.figure import STEPS_SQL, Counted, Figure, of_run, without_gpu
 from molprof.analysis.figures.model import Group
 from molprof.analysis.figures.run_model import RepeatFigures, Run
 from molprof.common.manifest import SETUP_PHASES, Drafts
@@ -16,7 +16,7 @@ from molprof.common.values import Unit, per
 _Timed = Callable[[Run, "int | None", Mapping[str, "int | None"]], "float | None"]
 
 
-def _timed(name: str, label: str, value: _Timed, unit: Unit = "ns") -> Figure:
+def _timed(name: str, label: str, value: _Timed, unit: Unit = "ns", phase: str | None = None) -> Figure:
     """Of the median pass, and of each timed pass."""
 
     def median(run: Run) -> float | None:
@@ -25,12 +25,13 @@ def _timed(name: str, label: str, value: _Timed, unit: Unit = "ns") -> Figure:
     def of_repeat(run: Run, repeat: RepeatFigures) -> float | None:
         return value(run, repeat.wall_ns, repeat.phases_ns)
 
-    return Figure(name, "Unprofiled time", label, unit, of_run(median), repeat=of_repeat)
+    counted = Counted("cpu_or_gpu", in_steps=True, phase=phase)
+    return Figure(name, "Unprofiled time", label, unit, of_run(median), repeat=of_repeat, counted=counted)
 
 
 def _phase(name: str, label: str, steps: Callable[[Run], int | None]) -> Figure:
     """Time of a phase per step that has it."""
-    return _timed(f"{name}_ns", label, lambda run, wall_ns, phases_ns: per(phases_ns.get(name), steps(run)))
+    return _timed(f"{name}_ns", label, lambda run, wall_ns, phases_ns: per(phases_ns.get(name), steps(run)), phase=name)
 
 
 def _steps_of_processor(run: Run) -> int | None:
@@ -125,8 +126,9 @@ def _of_processor(name: str, label: str, column: str, *rests_on: Group, gpu: boo
 
     read = of_run(value)
     sql = f"SELECT SUM({column}) * 1.0 / {STEPS_SQL} AS {name} FROM molprof_phase_work WHERE phase = 'processor'"
+    counted = Counted("work" if is_time else column, in_steps=True, phase="processor")
     return Figure(name, "Masking", label, "ns" if is_time else "number", read if gpu else without_gpu(read), sql,
-                  rests_on, once=is_time, stands_in=not gpu)  # fmt: skip
+                  rests_on, once=is_time, counted=counted, stands_in=not gpu)  # fmt: skip
 
 
 TIMES = (

@@ -7,7 +7,7 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
-from molprof.analysis.figures.model import SLOTS, Interval, IntervalTotal, TypicalStep
+from molprof.analysis.figures.step_model import SLOTS, Interval, IntervalTotal, TypicalStep
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_rows
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -115,7 +115,7 @@ class Place:
 
 def origins_of(engine: TraceProcessor, info: TraceInfo) -> Origins:
     """The origins of the trace that the engine holds, Python stacks included."""
-    around = read_frame(engine, "functions", "id parent_id kind name ts dur upid tid", where="TRUE")
+    around = frames_around(engine)
     work = read_frame(engine, "work", "id dur name category class call_id in_graph frame_id phase")
     calls = read_frame(engine, "calls", "id dur kind gpu_ns is_sync sync_ns frame_id phase step_id")
     # Copies that are captured into a graph start no work.
@@ -124,7 +124,7 @@ def origins_of(engine: TraceProcessor, info: TraceInfo) -> Origins:
     host, host_ns, marks_ns = host_of(engine, around)
     return Origins(
         info=info,
-        frames={row[0]: StackFrame(*row[:6]) for row in around.rows()},
+        frames=frames_by_id(around),
         host=host,
         waits=waits_of(engine, around),
         work=work,
@@ -141,6 +141,15 @@ def origins_of(engine: TraceProcessor, info: TraceInfo) -> Origins:
         tokens=sum(steps) if steps and None not in steps else None,
         marks_ns=marks_ns,
     )
+
+
+def frames_around(engine: TraceProcessor) -> Frame:
+    """The operators, modules, ranges and Python functions of a trace."""
+    return read_frame(engine, "functions", "id parent_id kind name ts dur upid tid", where="TRUE")
+
+
+def frames_by_id(around: Frame) -> dict[int, StackFrame]:
+    return {row[0]: StackFrame(*row[:6]) for row in around.rows()}
 
 
 def places_of(origins: Origins, asked: str) -> list[Place]:
@@ -167,8 +176,21 @@ def places_of(origins: Origins, asked: str) -> list[Place]:
             NO_CALL if call is None else origins.captured.get(number, frame)
             for number, call, frame in rows.select("id", "call_id", "frame_id").rows()
         ]
+    in_steps = (rows["kind"] == "launch") & rows.known("step_id") if asked == "launches" else np.zeros(len(rows))
+    found = summed_places(origins.frames, around, rows[time], in_steps)
+    first, second = ("count", "time_ns") if asked == "launches" else ("time_ns", "count")
+    return sorted(found, key=lambda place: (getattr(place, first), getattr(place, second)), reverse=True)
+
+
+def summed_places(
+    frames: Mapping[int, StackFrame], around: Sequence[Any], time_ns: np.ndarray, in_steps: np.ndarray
+) -> list[Place]:
+    """The places of events, in the order of their first.
+
+    around: of each event the innermost frame or None, the frames around a captured call, or NO_CALL.
+    """
     table = PathTable()
-    paths = [FramePaths(by, origins.frames, table) for by in WITHOUT]
+    paths = [FramePaths(by, frames, table) for by in WITHOUT]
 
     @cache
     def named(*numbers: int) -> tuple[str, str, str, str]:
@@ -181,9 +203,8 @@ def places_of(origins: Origins, asked: str) -> list[Place]:
             "/".join(name for _, name in modules),
         )
 
-    in_steps = (rows["kind"] == "launch") & rows.known("step_id") if asked == "launches" else np.zeros(len(rows))
     found: dict[tuple[str, ...], Place] = {}
-    for item, amounts in sums(around, np.ones(len(rows)), rows[time], in_steps).items():
+    for item, amounts in sums(around, np.ones(len(around)), time_ns, in_steps).items():
         module = source = operator = whole = NO_CALL
         if item != NO_CALL:
             numbers = (path.of_chain(item) if isinstance(item, tuple) else path.of_frame(item) for path in paths)
@@ -193,8 +214,7 @@ def places_of(origins: Origins, asked: str) -> list[Place]:
         place.count += amounts[0]
         place.time_ns += amounts[1]
         place.step_count += amounts[2]
-    first, second = ("count", "time_ns") if asked == "launches" else ("time_ns", "count")
-    return sorted(found.values(), key=lambda place: (getattr(place, first), getattr(place, second)), reverse=True)
+    return list(found.values())
 
 
 def sums(keys: Iterable[T], *amounts: np.ndarray) -> dict[T, tuple[int, ...]]:

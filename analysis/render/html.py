@@ -27,6 +27,8 @@ from molprof.common.text import escaped
 
 # A page of more rows is slow to open, and nobody reads them; JSON and SQL have all.
 ROWS = 500
+# Where a long name may go on in the next line: behind punctuation, and before a capital.
+_BREAKS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[/_,:.<>(=])(?=[^\W\d])")
 
 
 def render(document: Document) -> str:
@@ -84,9 +86,17 @@ def _styles(views: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _rows(table: Table) -> Iterator[list[dict[str, Any]]]:
-    """Of each cell its text, what it is sorted by, and the whole of a shortened one."""
+    """Of each cell its text, its level in a tree, what it is sorted by, and the whole of a shortened one."""
     for row in islice(table.cells(), ROWS):
-        yield [{"text": table.text(cell), "sort": _sort_value(cell), "full": _full(table, cell)} for cell in row]
+        yield [_cell(table, cell) for cell in row]
+
+
+def _cell(table: Table, cell: Cell) -> dict[str, Any]:
+    text = table.text(cell)
+    spaces = len(text) - len(text.lstrip(" "))
+    shown = Markup("<wbr>").join(map(escaped, _BREAKS.split(text.strip())))
+    level = max(1, spaces // 2) if spaces else 0
+    return {"text": text, "shown": shown, "level": level, "sort": _sort_value(cell), "full": _full(table, cell)}
 
 
 def _sort_value(cell: Cell) -> Any:

@@ -49,7 +49,7 @@ def _setting_options(function: _F) -> _F:
 def command(
     context: click.Context, /, output: Path | None, force: bool, submission: Submission, **options: Any
 ) -> None:
-    """Generate molecules, measure the time without the profiler, then record some of the steps.
+    """Generate texts, measure the time without the profiler, then record some of the steps.
 
     Warm-up and timed passes run first, without the profiler. One more pass is recorded, by default 20 decode steps of
     the first batch. OUT holds these steps, all tokens, and the settings and times of the run.

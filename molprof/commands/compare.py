@@ -36,7 +36,7 @@ BYS = ("kernel",)
 @click.argument("traces", type=TRACE, nargs=-1, required=True)
 @fail_if_option("'launches_per_token>+5%'")
 @path_option("--predictions", text="TOML file of expectations to test besides the built-in ones.")
-@click.option("--anyway", is_flag=True, help="Compare runs of different molecules or sampling anyway.")
+@click.option("--anyway", is_flag=True, help="Compare runs of different prompts or sampling anyway.")
 @click.option("--by", type=click.Choice(BYS), help="Compare two traces kernel by kernel, or operator by operator.")
 @click.option(
     "--of", "region", type=click.Choice(("step", "steps", "trace")),

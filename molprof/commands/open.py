@@ -23,7 +23,7 @@ from molprof.common.text import escaped
 @click.command("open")
 @click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="TRACE...")
 @number_option("--step", least=0, help="Zoom to step N, not to a typical one.")
-@number_option("--molecule", least=0, help="Zoom to molecule N; show its track first.")
+@number_option("--molecule", least=0, help="Zoom to answer N, a molecule or another text; show its track first.")
 @number_option("--token", least=0, help="Zoom to the token at position N.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="[default: any free port]")
 @click.option("--no-browser", is_flag=True, help="Print the address without opening a browser.")

@@ -225,7 +225,7 @@ all_option = click.option(
 def given_options(command: _F) -> _F:
     """`--tokens` and `--molecules`: what a foreign trace does not record."""
     text = "Number of {what} in a foreign trace. Repeat it for several traces, in their order."
-    given = (("tokens", "generated tokens"), ("molecules", "molecules"))
+    given = (("tokens", "generated tokens"), ("molecules", "molecules or other answers"))
     options = (number_option(f"--{name}", multiple=True, help=text.format(what=what)) for name, what in given)
     return with_options(command, *options)
 

@@ -29,7 +29,7 @@ KINDS = {name: kind.help for name, kind in PLOTS.items()}
 @click.argument("kind", type=click.Choice(list(KINDS)), metavar="KIND")
 @click.argument("traces", type=TRACE, nargs=-1, required=True)
 @file_option(*(f".{form}" for form in PLOT_FORMATS))
-@click.option("--anyway", is_flag=True, help="Compare runs of different molecules or sampling too.")
+@click.option("--anyway", is_flag=True, help="Compare runs of different prompts or sampling too.")
 @reading_options
 def command(kind: str, traces: Sequence[Path], output: Path, force: bool, anyway: bool, reading: Reading) -> None:
     """Draw the plot KIND of TRACES. Pages of molprof report and compare --format html have all plots.

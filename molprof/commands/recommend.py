@@ -20,7 +20,7 @@ def command(file: Path, trace: Path | None, result: Result, native_path: str | N
 
     Also prints its speed over the default (sdpa, dynamic cache, not compiled) with the confidence, the speed of each
     single change, and why other configurations were rejected. A configuration is valid if every process succeeded, and
-    as many molecules are valid as with the default.
+    as many answers are valid as with the default.
 
     \b
     Examples:

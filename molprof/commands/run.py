@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -11,6 +13,7 @@ from molprof.commands.options import check_ending, file_option
 from molprof.commands.run_options import pair
 from molprof.common.errors import UsageError
 from molprof.common.files import next_free
+from molprof.common.text import escaped
 from molprof.profiler.recording.tracefile import ENDINGS, OutputFile, default_name
 
 
@@ -51,15 +54,17 @@ class _Program(click.Command):
 def command(program: tuple[str, ...], module: bool, output: Path | None, force: bool, **options: object) -> None:
     """Run a Python program as it is, and record how it generates.
 
-    SCRIPT runs as with python SCRIPT ARGS: its output, its exceptions and its exit code are its own. Each call of
-    transformers' generate is a batch of the trace, with its steps, tokens and logits processors. The profiler runs for
-    some steps of one call, and all others are timed as in the bare program; where a call is the only one, or the first,
-    its steps may all run under the profiler, which the last lines tell. molprof.step() marks a loop of
-    your own.
+    SCRIPT runs as with python SCRIPT ARGS: its output, its exceptions and its exit code are its own, and so is each
+    argument after its name. Options of molprof come before it.
+
+    Each call of transformers' generate is a batch of the trace, with its steps, tokens and logits processors. The
+    profiler runs for some steps of one call, and all others are timed as in the bare program; where a call is the only
+    one, or the first, its steps may all run under the profiler, which the last lines tell. molprof.step() marks a loop
+    of your own.
 
     \b
     Examples:
-      molprof run script.py --its-own 3
+      molprof run script.py questions.txt
       molprof run -o mine.json.gz --window 0:9 script.py
       molprof run -o mine.json.gz --call 5 -m package.module
     """
@@ -74,6 +79,13 @@ def command(program: tuple[str, ...], module: bool, output: Path | None, force: 
         check_ending(output, ENDINGS)
     path = next_free(Path(default_name(Path(name).stem if not module else name, None))) if output is None else output
     OutputFile(path, force).check([] if module else [Path(name)])
+    context = click.get_current_context()
+    if given := list(_given_to_program(context.command.params, program[1:])):
+        click.echo(
+            f"molprof: options of molprof come before the script; {escaped(' '.join(given))} was given to"
+            f" {escaped(name)}",
+            err=True,
+        )
     from molprof.profiler.recording.script import replace_process
 
     # The program may change its folder.
@@ -86,3 +98,13 @@ def command(program: tuple[str, ...], module: bool, output: Path | None, force: 
         **options,
     }
     replace_process({**asked, "command": ["molprof", *sys.argv[1:]]}, program)
+
+
+def _given_to_program(params: Sequence[click.Parameter], arguments: Sequence[str]) -> Iterator[str]:
+    """The program's own arguments that are options of molprof by name, each with its value."""
+    options = {name: item for item in params if isinstance(item, click.Option) for name in item.opts}
+    for argument, following in pairwise([*arguments, None]):
+        name, is_whole, _ = str(argument).partition("=")
+        if (option := options.get(name)) is not None:
+            has_value = not (option.is_flag or is_whole or following is None)
+            yield f"{argument} {following}" if has_value else str(argument)

@@ -15,6 +15,8 @@ class MolprofError(Exception):
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
+        if hint is not None:
+            self.__notes__ = [hint]  # below the message where Python prints it, from 3.11 on
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions pickle as a call of their class with the message alone, which some classes do not take.

@@ -1,16 +1,23 @@
-"""What a notebook shows of a result: the page that commands write, in a frame of its own."""
+"""What a prompt and a notebook show of a result: the text that commands print, the page that they write in a frame."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Mapping
+
+from molprof.common.text import escaped
 
 _HEIGHT_PX = 640
-_makers: list[Callable[[object], str]] = []
+_ROOM = 100  # columns at a prompt
+_makers: list[Callable[[object, str], str]] = []
 
 
-def pages_by(make: Callable[[object], str]) -> None:
-    """Sets what makes the page of a result, as HTML. The results stand below what renders them, and know it by this."""
+def shown_by(make: Callable[[object, str], str]) -> None:
+    """Sets what makes the text (`table`) or page (`html`) of a result.
+
+    Results stand below what renders them, and know it by this.
+    """
     _makers[:] = [make]
 
 
@@ -18,5 +25,27 @@ def in_frame(result: object) -> str | None:
     """The page of a result as HTML for a notebook; None where nothing makes pages."""
     if not _makers:
         return None
-    page = html.escape(_makers[0](result))
+    page = html.escape(_makers[0](result, "html"))
     return f'<iframe srcdoc="{page}" style="width: 100%; height: {_HEIGHT_PX}px; border: 0"></iframe>'
+
+
+def as_text(result: object, otherwise: str) -> str:
+    """The text of a result for a prompt; `otherwise` where nothing makes texts."""
+    return _makers[0](result, "table").rstrip("\n") if _makers else otherwise
+
+
+def named_lines(head: str, texts: Mapping[str, str | None]) -> str:
+    """A line, and below it texts by their names for a prompt; those that are None or empty are left out."""
+    size = 2 + max(map(len, texts))
+    rows = [
+        textwrap.fill(escaped(text), _ROOM, initial_indent=f"  {name:{size}}", subsequent_indent=" " * (size + 2))
+        for name, text in texts.items()
+        if text
+    ]
+    return "\n".join([head, *rows])
+
+
+def named_rows(head: str, texts: Mapping[str, str | None]) -> str:
+    """The same as HTML for a notebook."""
+    rows = [f"<tr><th>{name}</th><td>{html.escape(escaped(text))}</td></tr>" for name, text in texts.items() if text]
+    return f"<p>{html.escape(head)}</p><table>{''.join(rows)}</table>"

@@ -120,10 +120,10 @@ class CaptureSettings:
         help="What templates write for a coordinate, such as 0.000,0.000,0.000.")
     count: int | None = setting(
         None, decides="input", flag="-n", metavar="N", least=1, most=_MOST_NUMBER, bench=True,
-        help="Take the first N molecules or prompts.", unset="all of FILE, or the 64 built-in molecules")
+        help="Take the first N prompts or molecules.", unset="all of FILE, or the 64 built-in molecules")
     batch_size: int = setting(
         32, decides="forward", label="batch size", role="setting", metavar="N", least=1, most=_MOST_NUMBER,
-        help="Molecules to generate together.", axis="Molecules generated together.", short="b{}")
+        help="Prompts or molecules to generate together.", axis="Prompts generated together.", short="b{}")
     smiles: str | None = setting(
         None, decides="input", kind="file", metavar="FILE[:COLUMN]", bench=True,
         help="SMILES, one per line, or in CSV, TSV, JSON, JSON lines or a pickle of plain data.  [COLUMN: smiles, else"
@@ -156,7 +156,7 @@ class CaptureSettings:
         ANSWER, decides="tokens", label="answer format", role="subject", quiet=True, kind="text", metavar="PATTERN",
         bench=True, help="Text of an answer: tags, and how a coordinate block opens, separates and closes.")
     generations: int = setting(
-        1, decides="input", metavar="K", least=1, most=_MOST_NUMBER, help="Generate each molecule K times.")
+        1, decides="input", metavar="K", least=1, most=_MOST_NUMBER, help="Generate each prompt or molecule K times.")
     strict: bool = setting(
         False, decides="input", help="Refuse a SMILES that RDKit cannot read instead of skipping it.")
     # `greedy`, or from the distribution: `sample`; `top_p` and `top_k` set their default; None: see `generation.py`

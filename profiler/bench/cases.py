@@ -72,7 +72,7 @@ class GenerateCase(CaptureSettings):
         metavar="N",
         least=1,
         bench=True,
-        help="Generate at least N molecules, rounded up to full batches.",
+        help="Generate at least N texts, rounded up to full batches.",
         unset="the largest batch",
     )
     batch_size: int = 8

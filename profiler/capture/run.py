@@ -370,9 +370,8 @@ class CapturedRun:
         if not window.full and settings.window is not None and window.last_step < settings.window[1]:
             notes.append(f"the recorded steps end at step {window.last_step}, the last one")
         if settings.disagreement and (unlike := sum(run.disagreement is None for run in molecules)):
-            notes.append(
-                f"the pass for disagreement wrote another text for {unlike} molecules: none is recorded for them"
-            )
+            other = counted(unlike, "answer")
+            notes.append(f"the pass for disagreement wrote another text for {other}, for which none is recorded")
         if unchecked := sum(run.unchecked for run in molecules):
             notes.append(
                 f"validity of {unchecked} of {counted(len(molecules), 'molecule')} not recorded: their skeletons are "

@@ -58,6 +58,9 @@ _running = threading.Lock()  # torch has one profiler
 
 # What may be recorded besides operators and GPU work.
 WHAT = frozenset({"stacks", "modules", "shapes", "memory"})
+_ALONE = "record it without that profiler"
+_MARK = "put `with molprof.step():` around each step of a loop of your own"
+_ALL = "without a window (molprof run --full) all is recorded"
 
 
 @contextmanager
@@ -77,7 +80,8 @@ def record(
     part of that one, and writes no file; nor does one where the program's own torch.profiler runs. Both are logged.
 
     Without `window` and `call` all is recorded and nothing is timed without the profiler. With one of them the profiler
-    runs for some steps only, and the others are timed.
+    runs for some steps only, and the others are timed; where none of these steps is reached, no file is written, and
+    what to add is logged.
 
     Args:
         path: the trace, which ends in .json or .json.gz.
@@ -92,7 +96,7 @@ def record(
 
     Raises:
         UsageError: the file cannot be written, before the block runs; or `what` has another name.
-        RunError: nothing was recorded, torch could not export its trace, or the disk is full.
+        RunError: torch could not export its trace, or the disk is full.
     """
     check_versions()
     output = OutputFile(Path(path), force, tuple(sys.argv))
@@ -124,6 +128,9 @@ def record(
             raise
         if recording.lost is not None:
             _LOG.warning("%s: %s is not written", recording.lost, path)
+            return
+        if (nothing := recording.nothing()) is not None:
+            _LOG.warning("%s: %s is not written; %s", nothing[0], path, nothing[1])
             return
         try:
             recording.write()
@@ -205,13 +212,12 @@ class Recording:
         """Time of molprof's own work while the program waited; None where all was recorded."""
         return self.marks.own_ns if isinstance(self.marks, ProgramMarks) else None
 
-    @property
-    def lost(self) -> str | None:
-        """What kept the profiler from recording, where nothing was recorded."""
+    def nothing(self, problem: str | None = None) -> tuple[str, str] | None:
+        """Why nothing was recorded, and what to do about it; problem: what ended the program early."""
         marks = self.marks
         if isinstance(marks, ProgramMarks):
-            return None if marks.recorded or marks.cut else marks.lost
-        return TAKEN if marks.profiler is None else None
+            return None if marks.recorded or marks.cut else _nothing(marks, problem)
+        return None if marks.profiler is not None else (TAKEN, _ALONE)
 
     def summary(self) -> list[str]:
         """What was recorded and timed, in lines; nothing without a batch."""
@@ -223,15 +229,15 @@ class Recording:
     def write(self, problem: str | None = None) -> None:
         """Writes the trace; `problem`: what ended the program early."""
         marks = self.marks
+        if nothing := self.nothing(problem):
+            raise RunError(f"no trace is written: {nothing[0]}", nothing[1])
         if isinstance(marks, ProgramMarks):
             recorded = marks.recorded or marks.cut
-            if recorded is None:
-                raise RunError(*_nothing(marks, problem))
+            assert recorded is not None
             profiler, steps = recorded.profiler, recorded.steps
-        elif marks.profiler is None:
-            raise RunError(f"nothing was recorded: {TAKEN}")
         else:
             profiler, steps = marks.profiler, None
+        assert profiler is not None
         with scratch_file(self._output.path) as part:
             raw = self._output.raw(part)
             export(profiler, raw)
@@ -244,6 +250,7 @@ class Recording:
                 self._write_incomplete(exported, problem)
                 return
             if not self._batches:
+                self.notes.append(f"no steps are marked: {_MARK}")
                 self.path = write_trace(exported, self._output, (), {})
                 return
             try:
@@ -416,15 +423,15 @@ def _text(problem: BaseException) -> str:
 
 def _nothing(marks: ProgramMarks, problem: str | None) -> tuple[str, str]:
     if marks.lost is not None:
-        return f"nothing was recorded: {marks.lost}", "record it without that profiler"
+        return marks.lost, _ALONE
     if problem is not None:
-        return f"nothing was recorded before the program ended with {problem}", "molprof run --full records all"
+        return f"nothing was recorded before the program ended with {problem}", _ALL
     if marks.calls:
         steps = ", ".join(str(call.steps) for call in marks.calls[:8])
-        return f"no step of the window was reached; the calls had {steps} steps", "choose another --window or --call"
+        return f"no step of the window was reached; the calls had {steps} steps", "choose another window or call"
     return (
-        "the program neither called transformers' generate nor molprof.step()",
-        "--full records all that it does; molprof.step() marks a loop of its own",
+        "no call of transformers' generate returned, and molprof.step() was not called",
+        f"{_MARK}; {_ALL}",
     )
 
 

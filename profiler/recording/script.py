@@ -276,7 +276,8 @@ def _nothing(children_s: float) -> str:
     """Why nothing was recorded; children_s: CPU time of the program's child processes."""
     called = "the program called neither transformers' generate nor molprof.step()"
     if children_s < _LEAST_CHILDREN_S:
-        return f"nothing is recorded: {called}; --full records all"
+        loop = "put `with molprof.step():` around each step of a loop of your own"
+        return f"nothing is recorded: {called}; {loop}, or record all: molprof run --full"
     block = 'with molprof.record(f"rank{rank}.json.gz", window="auto"):'
     return (
         f"nothing is recorded: {called} in its own process. Its child processes took {children_s:.3g} s of CPU time: "

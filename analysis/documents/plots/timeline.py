@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from molprof.analysis.documents.figures import Reports
 from molprof.analysis.documents.plots import NotRecordedError, style
 from molprof.analysis.documents.plots.style import Look
-from molprof.analysis.figures.model import SLOTS, Interval, TypicalStep
+from molprof.analysis.figures.step_model import SLOTS, Interval, TypicalStep
 from molprof.common.values import bytes_text, count_text, time_text
 
 if TYPE_CHECKING:

@@ -21,6 +21,20 @@ for (const button of document.querySelectorAll("table.sortable th button")) {
     body.append(...Array.from(body.rows).sort(order));
   });
 }
+// In a small window the style sheet shows rows of a table that is too wide as a name and values behind their headings.
+const fit = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    const table = target.querySelector("table");
+    table.classList.remove("cards");
+    if (target.scrollWidth <= target.clientWidth) continue;
+    table.classList.add("cards");
+    const titles = Array.from(table.tHead.rows[0].cells, (cell) => cell.textContent.trim());
+    for (const row of table.tBodies[0].rows) {
+      for (const cell of Array.from(row.cells).slice(1)) cell.dataset.label = titles[cell.cellIndex];
+    }
+  }
+});
+for (const box of document.querySelectorAll(".scroll:has(> table)")) fit.observe(box);
 // Sections and rows that hold the words that are searched for; all of them while nothing is.
 const search = document.querySelector("input[type=search]");
 search?.addEventListener("input", () => {
