@@ -114,13 +114,17 @@ def each_report(
 
 
 def compare(
-    *traces: Trace | Report | AnyPath, anyway: bool = False, expectations: Sequence[Expectation] = ()
+    *traces: Trace | Report | AnyPath,
+    anyway: bool = False,
+    expectations: Sequence[Expectation] = (),
+    base: int | None = None,
 ) -> Comparison:
-    """The comparison of two or more traces, reports or their paths with the first.
+    """The comparison of two or more traces, reports or their paths with one of them, which stands first in it.
 
+    base: the place of that one; None: the only run without a constraint where there is just one, else the first.
     anyway: also of runs of different molecules or sampling. Raises NotComparableError.
     """
-    from molprof.analysis.compare import compare as compared
+    from molprof.analysis.compare import compare_with
     from molprof.analysis.figures import Report
 
     paths = [item for item in traces if isinstance(item, str | os.PathLike)]
@@ -131,7 +135,7 @@ def compare(
             return read[item]
         return item if isinstance(item, Report) else item.report
 
-    return compared([report(item) for item in traces], anyway=anyway, expectations=expectations)
+    return compare_with(base, [report(item) for item in traces], anyway=anyway, expectations=expectations)
 
 
 def query(

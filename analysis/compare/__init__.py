@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
+from molprof.analysis.compare.base import base_of
 from molprof.analysis.compare.difference import Difference, difference
 from molprof.analysis.compare.recorded import PhaseDifference, TraceDifference, phase_difference, trace_difference
 from molprof.analysis.compare.rows import ComparedRow, by_rounds, compared_rows
@@ -45,6 +46,7 @@ class Comparison(Struct, frozen=True):
     notes: tuple[str, ...]
     surroundings: tuple[dict[str, str], ...]  # hardware and software of each run
     timed: tuple[Report, ...]  # the runs with the times that are compared
+    base: str = ""  # why the first run is the first; empty: as given
 
     def _repr_html_(self) -> str | None:
         return in_frame(self)
@@ -64,6 +66,7 @@ class Comparison(Struct, frozen=True):
         return {
             "schema": self.schema,
             "labels": list(self.labels),
+            "base": self.base,
             "runs": [run.to_json() for run in self.runs],
             "rows": [row.to_json() for row in self.rows],
             "difference": _one_or_all(self.differences),
@@ -117,6 +120,20 @@ def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Se
         ),
         timed=timed,
     )
+
+
+def compare_with(base: int | None, reports: Sequence[Report], **how: Any) -> Comparison:
+    """Each report against the one at `base`; None: against the only run without a constraint, else the first.
+
+    how: as for `compare`. Raises UsageError and NotComparableError.
+    """
+    found = base_of(reports) if base is None and len(reports) > 1 else base
+    place = found or 0
+    compared = compare([reports[place], *reports[:place], *reports[place + 1 :]], **how)
+    if found is None or (base is None and not place and len(reports) == 2):
+        return compared
+    why = "as asked (--base)" if base is not None else "the only run without a constraint (--base takes another)"
+    return replace(compared, base=f"ratios are to {compared.labels[0]}, {why}")
 
 
 def pairing_notes(labels: Sequence[str], differences: Sequence[Difference | None]) -> Iterator[str]:

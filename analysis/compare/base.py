@@ -24,8 +24,3 @@ def is_constrained(report: Report) -> bool | None:
     # What a program asks of generate is among the parameters; logits are counted whoever masked them.
     asked = setup.processor is not None or bool(setup.processor_parameters)
     return asked or (masked is not None and any((masked.free, masked.copy, masked.end, masked.idle)))
-
-
-def first_of(reports: Sequence[Report], base: int) -> list[Report]:
-    """The reports with the base before the others, which keep their order."""
-    return [reports[base], *reports[:base], *reports[base + 1 :]]

@@ -21,6 +21,7 @@ from molprof.analysis.documents.figures import (
 )
 from molprof.analysis.documents.findings import findings_section
 from molprof.analysis.documents.report import plots_section, report_sections, warnings
+from molprof.analysis.documents.runs import runs_section, told_once
 from molprof.analysis.documents.verdict import comparison_verdict
 from molprof.common.document import Cell, Column, Document, Field, Section, Table, table_of
 from molprof.common.values import Unit, counted
@@ -46,9 +47,10 @@ def comparison_document(comparison: Comparison) -> Document:
         ),
         comparison.to_json,
         lambda: _records(comparison),
-        warnings(reports),
+        told_once(reports.labels, warnings(reports)),
         comparison_verdict(comparison),
         (*first_screen(comparison, reports), *_predictions(comparison, built_in=False), _next(comparison)),
+        lead=runs_section(comparison),
     )
 
 
@@ -65,7 +67,13 @@ def groups_document(groups: Sequence[tuple[str, Comparison]]) -> Document:
     table = Section("Groups", ("ratios are to the first run of each group",), Table(tuple(titles), rows, keys=2))
     return Document(
         f"molprof compare: {counted(len(groups), 'group')} of runs that differ in one option",
-        (table, *(Section(name, item.summary, parts=item.sections) for name, item in documents)),
+        (
+            table,
+            *(
+                Section(name, item.summary, parts=(*([item.lead] if item.lead else ()), *item.sections))
+                for name, item in documents
+            ),
+        ),
         lambda: {"schema": SCHEMA, "groups": [{"group": name, **item.to_json()} for name, item in groups]},
         lambda: _group_records(groups),
         tuple(dict.fromkeys(text for _, item in documents for text in item.warnings)),

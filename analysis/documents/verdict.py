@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 from molprof.analysis.compare import Comparison, one_file, unlike_surroundings
 from molprof.analysis.compare.difference import Difference, known_parts, named_parts
 from molprof.analysis.compare.parts import MACHINE, PART_LABELS, RECORDED_LABELS, group_of
 from molprof.analysis.compare.recorded import StepDifference, TraceDifference
 from molprof.analysis.compare.rows import ComparedRow
+from molprof.analysis.documents.runs import by_token, listed
 from molprof.analysis.documents.served import SEEN
 from molprof.analysis.figures.model import Served
 from molprof.analysis.figures.run_model import Run
@@ -22,25 +24,75 @@ from molprof.common.values import (
     time_text,
 )
 
+# Between two sentences.
+_SENTENCE = re.compile(r"(?<=\.) (?=[A-Z])")
 # Below this share of the difference the machine is not worth a word.
 _LEAST_MACHINE_RATIO = 0.1
 # Shares of the difference that are most of it; beyond, parts cancel each other.
 _MOST = (0.5, 1.5)
 _FEW_REPEATS = 3
 _MOST_PHASES = 3
+# Of more other runs, the slowest and the fastest are named.
+_MOST_NAMED = 3
 # Share of the difference from which exposed communication is named.
 _MUCH_EXPOSED = 0.1
 # A run whose share of valid molecules is smaller by this did not do the same work.
 _VALID_RATIO = 0.25
 # If less than this share is valid in both runs, neither did its work.
 _LOW_VALID_RATIO = 0.5
-# From this share of answers that the token limit ended, total times depend on the limit.
-_CUT_RATIO = 0.1
 
 
 def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
-    """One statement for each run after the first."""
-    return tuple(_statement(comparison, place) for place in range(1, len(comparison.labels)))
+    """One paragraph: of two runs what the second takes, of several what each does and then what holds for them."""
+    places = range(1, len(comparison.labels))
+    if len(places) == 1:
+        return (_statement(comparison, 1),)
+    same = [one_file(comparison.runs[0], comparison.runs[place]) for place in places]
+    if None not in comparison.differences and not any(same):
+        return (_of_several(comparison),)
+    # A sentence that holds for several stands once.
+    sentences = dict.fromkeys(
+        sentence for place in places for sentence in _SENTENCE.split(_statement(comparison, place))
+    )
+    return (" ".join(sentences),)
+
+
+def _of_several(comparison: Comparison) -> str:
+    """What each run takes against the first, then what must be known of their times and answers."""
+    labels, row = comparison.labels, comparison.tokens if by_token(comparison) else comparison.wall
+    known = [(place, item) for place, item in enumerate(comparison.differences, 1) if item is not None]
+    first, per_what = time_text(row.numbers(0)[0]), " per token" if by_token(comparison) else ""
+    said = [f"{labels[0]} takes {first}{per_what}."]
+    ordered = sorted(known, key=lambda pair: row.factor(pair[0]))
+    named = known if len(known) <= _MOST_NAMED else [ordered[-1], ordered[0]]
+    said += [] if named is known else [f"Of the {len(known)} others, the slowest and the fastest:"]
+    for place, item in named:
+        between, label = _between(row, place), labels[place]
+        if row.within_noise(place):
+            said.append(f"{label} does not differ from it beyond noise{between}.")
+        else:
+            change = signed_time_text(item.wall_ns)
+            said.append(
+                f"{label} takes {factor_text(row.factor(place))} of it{between} (in all {change}).{_causes(item)}"
+            )
+    machine = [f"{signed_time_text(ns)} of {labels[place]}" for place, item in named if (ns := _machine_ns(item))]
+    said += [f"The same work at another speed, so the machine: {listed(machine)}."] if machine else []
+    runs = [report.run for report in comparison.timed]
+    measured = dict.fromkeys(_measured(runs[place], runs[0], item) for place, item in known)
+    text = "; ".join(measured)
+    said.append(f"Times are {text}.")
+    doubts = [
+        doubt.replace("the other run", labels[place])
+        for place, item in known
+        if not item.paired
+        for doubt in _doubts(item)
+    ]
+    said += [f"Not reliable: {'; '.join(dict.fromkeys(doubts))}."] if doubts else []
+    so = "totals depend on the limit." if by_token(comparison) else "times are not of whole answers."
+    every = range(len(runs))
+    said += [_validity(comparison, every), _at_limit(comparison, every, so)]
+    unlike = [unlike_surroundings(comparison.surroundings[0], comparison.surroundings[place]) for place, _ in known]
+    return " ".join(text.strip() for text in dict.fromkeys((*said, *unlike)) if text.strip())
 
 
 def _statement(comparison: Comparison, place: int) -> str:
@@ -61,11 +113,11 @@ def _statement(comparison: Comparison, place: int) -> str:
             text = f"{label} against {first_label}: {both}, so which is faster is not known."
     else:
         text = _against(comparison, place, difference)
-        if difference.doubts and not difference.paired:  # rounds of paired runs meet the same machine
-            text += f" Not reliable: {'; '.join(difference.doubts)}."
-        text += _validity(label, report.run, first_label, first.run)
-        if not _leads_with_tokens(comparison, place):
-            text += _at_limit(comparison, place, "times are not of whole answers.")
+        if (doubts := _doubts(difference)) and not difference.paired:  # rounds of paired runs meet the same machine
+            text += f" Not reliable: {'; '.join(doubts)}."
+        text += _validity(comparison, (place, 0))
+        if not by_token(comparison):
+            text += _at_limit(comparison, (place, 0), "times are not of whole answers.")
     return text + unlike_surroundings(comparison.surroundings[0], comparison.surroundings[place])
 
 
@@ -89,7 +141,7 @@ def _against(comparison: Comparison, place: int, difference: Difference) -> str:
     measured = _measured(comparison.timed[place].run, comparison.timed[0].run, difference)
     change = f"{signed_time_text(difference.wall_ns)}{between} ({measured})"
     times = f"{time_text(here_ns)} against {time_text(there_ns)}, {change}."
-    if _leads_with_tokens(comparison, place):
+    if by_token(comparison):
         return f"{_per_token(comparison, place)} In all {times}{_parts(difference)}"
     if wall.within_noise(place):
         named = ", ".join(_named(difference, difference.causes))
@@ -105,39 +157,35 @@ def _between(row: ComparedRow, place: int) -> str:
     return "" if interval is None else f", {signed_percent_text((interval.low - 1, interval.high - 1))}"
 
 
-def _leads_with_tokens(comparison: Comparison, place: int) -> bool:
-    """Whether the time per token says more than the total: the token limit decided how much one of the runs wrote."""
-    here, there = comparison.runs[place].run, comparison.runs[0].run
-    if here is None or there is None or comparison.tokens.ratios[place] is None:
-        return False
-    # Tokens of two tokenizers are not of equal length.
-    alike = here.setup.tokenizer == there.setup.tokenizer and here.generated_tokens != there.generated_tokens
-    return alike and any(run.cut_answers >= _CUT_RATIO * run.molecules for run in (here, there))
-
-
 def _per_token(comparison: Comparison, place: int) -> str:
     row, label, first_label = comparison.tokens, comparison.labels[place], comparison.labels[0]
     here_ns, there_ns = row.numbers(place)
     times = f"{time_text(here_ns)} against {time_text(there_ns)}{_between(row, place)}."
     if row.within_noise(place):
         return f"The times per token of {label} and {first_label} do not differ beyond noise: {times}" + _at_limit(
-            comparison, place, "totals depend on the limit."
+            comparison, (place, 0), "totals depend on the limit."
         )
     lead = f"{label} takes {factor_text(row.factor(place))} the time of {first_label} per token: {times}"
-    return lead + _at_limit(comparison, place, "totals depend on the limit.")
+    return lead + _at_limit(comparison, (place, 0), "totals depend on the limit.")
 
 
-def _at_limit(comparison: Comparison, place: int, so: str) -> str:
+def _at_limit(comparison: Comparison, places: Sequence[int], so: str) -> str:
     """A sentence on answers that the token limit ended; empty without them."""
-    named = [(comparison.labels[at], run) for at in (place, 0) if (run := comparison.runs[at].run) is not None]
+    named = [(comparison.labels[at], run) for at in places if (run := comparison.runs[at].run) is not None]
     cut = [(label, run) for label, run in named if run.cut_answers]
     if not cut:
         return ""
     answers = [f"{count_text(run.cut_answers)} of {counted(run.molecules, 'answer')} of {label}" for label, run in cut]
     limits = dict.fromkeys(count_text(run.setup.max_new_tokens) for _, run in cut)
     tokens = " against ".join(count_text(run.generated_tokens) for _, run in named)
-    stopped = f"{' and '.join(answers)} stopped at the token limit of {' and '.join(limits)}"
-    return f" {stopped} ({tokens} tokens): {so}"
+    stopped = f"{listed(_of_each(answers, cut, len(named)))} stopped at the token limit of {listed([*limits])}"
+    return f" {stopped}: {so}" if len(named) > 2 else f" {stopped} ({tokens} tokens): {so}"
+
+
+def _of_each(texts: Sequence[str], runs: Sequence[tuple[str, Run]], count: int) -> Sequence[str]:
+    """Texts that end with the labels of runs; one of them where all of more than two runs have the same."""
+    alike = {text.removesuffix(label) for text, (label, _) in zip(texts, runs, strict=True)}
+    return [f"{alike.pop()}each run"] if len(texts) == count > 2 and len(alike) == 1 else texts
 
 
 def _steps(comparison: Comparison, place: int) -> str:
@@ -200,19 +248,35 @@ def _phases(comparison: Comparison, place: int) -> str:
     return f"Of the recorded span per step, {signed_time_text(round(item.span_ns))}{each}: {named}."
 
 
-def _validity(label: str, run: Run, first_label: str, first: Run) -> str:
+def _validity(comparison: Comparison, places: Sequence[int]) -> str:
     """Valid molecules where a run has few, or far fewer: a time says little about unusable answers."""
-    ratios = [per(item.valid_molecules, item.molecules) for item in (run, first)]
-    known = [ratio for ratio in ratios if ratio is not None]
-    if len(known) < len(ratios) or (max(known) - min(known) < _VALID_RATIO and max(known) >= _LOW_VALID_RATIO):
+    runs = [(comparison.labels[at], run) for at in places if (run := comparison.runs[at].run) is not None]
+    known = [per(run.valid_molecules, run.molecules) for _, run in runs]
+    ratios = [ratio for ratio in known if ratio is not None]
+    if len(ratios) < len(known) or (max(ratios) - min(ratios) < _VALID_RATIO and max(ratios) >= _LOW_VALID_RATIO):
         return ""
-    noun = "molecule" if run.of_molecules else "answer"
-    here, there = (f"{count_text(item.valid_molecules)} of {counted(item.molecules, noun)}" for item in (run, first))
-    return f" Valid: {here} of {label}, {there} of {first_label}."
+    few = [
+        pair
+        for pair, ratio in zip(runs, ratios, strict=True)
+        if len(runs) == 2 or ratio < max(_LOW_VALID_RATIO, max(ratios) - _VALID_RATIO)
+    ]
+    texts = [
+        f"{count_text(run.valid_molecules)} of {counted(run.molecules, 'molecule' if run.of_molecules else 'answer')}"
+        f" of {label}"
+        for label, run in few
+    ]
+    return f" Valid: {', '.join(_of_each(texts, few, len(runs)))}."
 
 
 def _parts(difference: Difference) -> str:
     """The causes, in both directions, and how much is the machine's."""
+    text, machine_ns = _causes(difference), _machine_ns(difference)
+    if not machine_ns:
+        return text
+    return f"{text} The same work at another speed, so the machine: {signed_time_text(machine_ns)}."
+
+
+def _causes(difference: Difference) -> str:
     if not difference.wall_ns:
         return ""
     parts = difference.parts
@@ -229,10 +293,18 @@ def _parts(difference: Difference) -> str:
     elif not difference.causes:  # too few passes to tell parts from noise
         largest = named_parts({part: ns for part, ns in parts.items() if ns and group_of(part) != MACHINE})
         text = f" Largest parts, of unknown noise: {', '.join(_named(difference, largest))}." if largest else ""
+    return text
+
+
+def _machine_ns(difference: Difference) -> int:
+    """What of the difference is the machine's; 0 where that is too little for a word."""
     machine_ns = sum(ns for part, ns in known_parts(difference).items() if group_of(part) == MACHINE)
-    if abs(machine_ns) < _LEAST_MACHINE_RATIO * abs(difference.wall_ns):
-        return text
-    return f"{text} The same work at another speed, so the machine: {signed_time_text(machine_ns)}."
+    return 0 if abs(machine_ns) < _LEAST_MACHINE_RATIO * abs(difference.wall_ns) else machine_ns
+
+
+def _doubts(difference: Difference) -> list[str]:
+    """Those of the pair; the warnings have those of each run."""
+    return [doubt for doubt in difference.doubts if not doubt.startswith("in the ")]
 
 
 def _named(difference: Difference, parts: Iterable[str]) -> Iterator[str]:

@@ -47,6 +47,11 @@ BYS = ("kernel",)
     help="Of a sweep: compare the values of this option, all others equal.  [default: processor, else model, else the"
     " last one]",
 )  # fmt: skip
+@click.option(
+    "--base", metavar="TRACE",
+    help="The one of TRACES that the others are compared with.  [default: the only run without a constraint, else the"
+    " first]",
+)  # fmt: skip
 @all_option
 @given_options
 @reading_options
@@ -59,18 +64,21 @@ def command(
     by: str | None,
     region: str | None,
     over: str | None,
+    base: str | None,
     whole: bool,
     tokens: tuple[int, ...],
     molecules: tuple[int, ...],
     reading: Reading,
     result: Result,
 ) -> int:
-    """Compare TRACES side by side; ratios and differences are against the first.
+    """Compare TRACES side by side; ratios and differences are against one of them, the base.
+
+    That is the only run without a constraint where there is just one, else the first.
 
     A trace may be a stored report (molprof report TRACE -o baseline.json) or the folder of a molprof
     sweep, which stands for its traces. The traces of one sweep are compared like beside like: in groups that differ in
-    one option, each against the first of its group. ~ stands for a ratio of times that noise explains. A threshold is
-    a change against the first trace (a sign and %) or a value (wall_ns>2s). A threshold on a time fails only if its
+    one option, each against the base of its group. ~ stands for a ratio of times that noise explains. A threshold is
+    a change against the base (a sign and %) or a value (wall_ns>2s). A threshold on a time fails only if its
     whole confidence interval is beyond the limit. Exit codes: 1 a threshold failed, 3 one is undecided.
 
     --by kernel aligns what both ran, in order: kernels, or operators where no GPU is recorded. It splits the difference
@@ -104,6 +112,8 @@ def command(
         given = {"fail_if": thresholds, "predictions": predictions, "tokens": tokens, "molecules": molecules}
         refuse(f"--by {by}", "leave these out", **given)
     result.check([*traces, *filter(None, [predictions])])
+    if base is not None and _place_of(base, traces) is None:
+        raise UsageError(f"--base {base} is none of the traces", hint=f"one of {', '.join(map(str, traces))}")
     if by is not None:
         from molprof.analysis.documents.kernels import kernels_document
 
@@ -120,7 +130,12 @@ def command(
     found = with_given(reports(traces, reading), tokens, molecules)
     known = dict(zip(traces, found, strict=True))
     compared = [
-        (name, compare(*(known[path] for path in paths), anyway=anyway, expectations=expectations))
+        (
+            name,
+            compare(
+                *(known[path] for path in paths), anyway=anyway, expectations=expectations, base=_place_of(base, paths)
+            ),
+        )
         for name, paths in groups or [("", traces)]
     ]
     outcomes = [(name, judge_rows(item.labels, item.runs, item.rows, bounds)) for name, item in compared]
@@ -132,3 +147,8 @@ def command(
     note(*(remark for report in found for remark in report.trace.remarks))
     write(text, result.output)
     return judged(outcome)
+
+
+def _place_of(base: str | None, traces: Sequence[Path]) -> int | None:
+    """The place of the base among the traces; None where it is not one of them."""
+    return next((place for place, path in enumerate(traces) if base is not None and Path(base) == path), None)
