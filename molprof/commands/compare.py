@@ -29,7 +29,7 @@ from molprof.commands.options import (
 )
 from molprof.common.errors import UsageError
 
-BYS = ("kernel",)
+BYS = ("kernel", "operator", "module", "source", "phase")
 
 
 @click.command("compare")
@@ -37,10 +37,14 @@ BYS = ("kernel",)
 @fail_if_option("'launches_per_token>+5%'")
 @path_option("--predictions", text="TOML file of expectations to test besides the built-in ones.")
 @click.option("--anyway", is_flag=True, help="Compare runs of different molecules or sampling anyway.")
-@click.option("--by", type=click.Choice(BYS), help="Compare two traces kernel by kernel, or operator by operator.")
+@click.option(
+    "--by",
+    type=click.Choice(BYS),
+    help="Compare two traces by kernel (or operator, without a GPU), operator, module, Python function or phase.",
+)
 @click.option(
     "--of", "region", type=click.Choice(("step", "steps", "trace")),
-    help="What --by compares: the step of median time (default if both mark steps), all steps, or the trace.",
+    help="What --by compares: the step of median time, all steps (default if both mark steps: medians), or the trace.",
 )  # fmt: skip
 @click.option(
     "--over", metavar="OPTION",
@@ -81,9 +85,10 @@ def command(
     a change against the base (a sign and %) or a value (wall_ns>2s). A threshold on a time fails only if its
     whole confidence interval is beyond the limit. Exit codes: 1 a threshold failed, 3 one is undecided.
 
-    --by kernel aligns what both ran, in order: kernels, or operators where no GPU is recorded. It splits the difference
-    in recorded time, to the nanosecond, into work that is matched and slower or faster, only in one trace, or moved,
-    and idle time between. Exit code 3: the parts do not add up.
+    --by takes medians over all recorded steps, and their spread: a row whose steps overlap is noise (~). Only work that
+    differs in number is named as a cause. --by kernel --all also aligns what both ran in the step of median time, in
+    order, and splits the difference, to the nanosecond, into work that is matched and slower or faster, only in one
+    trace, or moved, and idle time between. Exit code 3: the parts do not add up.
 
     \b
     Examples:
@@ -95,6 +100,7 @@ def command(
       molprof compare a-foreign.json.gz b-foreign.json.gz --tokens 96000 --tokens 64000 --molecules 64
       molprof compare my-sweep
       molprof compare before.json.gz after.json.gz --by kernel
+      molprof compare before.json.gz after.json.gz --by source
       molprof compare h100.json.gz mi300.json.gz --by kernel --of trace -o kernels.html
     """
     groups = sweep_groups(traces, over) if by is None else []
@@ -117,10 +123,12 @@ def command(
     if by is not None:
         from molprof.analysis.documents.kernels import kernels_document
 
-        sums, region, notes = compare_kernels(traces, region, replace(reading, cached=False))
-        note(*notes)
-        result.deliver(kernels_document(sums, region), whole)
-        return 3 if sums.problems else 0
+        place = _place_of(base, traces) or 0
+        ordered = [traces[place], *traces[:place], *traces[place + 1 :]]
+        found = compare_kernels(ordered, region, replace(reading, cached=False), by)
+        note(*found.notes)
+        result.deliver(kernels_document(found), whole)
+        return 3 if found.problems else 0
     from molprof.analysis.compare.thresholds import judge_rows, parse_threshold, read_expectations
     from molprof.analysis.documents.comparison import comparison_document, groups_document
     from molprof.analysis.reports import with_given
