@@ -8,15 +8,19 @@ from typing import Any
 
 from molprof.analysis.compare import surroundings, unlike_surroundings
 from molprof.analysis.compare.kernels.by import LEAST_STEPS, BySteps, StepRow, spread
+from molprof.analysis.compare.kernels.host import MODULE, SOURCE
 from molprof.analysis.compare.kernels.read import Selection
+from molprof.analysis.compare.kernels.sums import Location
 from molprof.analysis.documents.differing import compare_command
 from molprof.analysis.figures.build import software
 from molprof.common.document import Cell, Column, Document, Name, Row, Section, Table, objects, records
-from molprof.common.values import by_unit, counted, factor_text, number_text, per, signed_time_text, time_text
+from molprof.common.values import by_unit, counted, cut, factor_text, number_text, per, signed_time_text, time_text
 
 SCHEMA = 1
-# Rows of a screen, at most and at least; rows that a sentence names.
-_ROWS, _LEAST_ROWS, _MOST_NAMED = 14, 4, 3
+# Letters of a name before its class.
+_LONGEST = 34
+# Rows of a screen, and rows that a sentence names.
+_ROWS, _MOST_NAMED = 10, 3
 _TITLES = {"source": "function"}
 _SIDE: tuple[Name, ...] = (
     "median_ns", "count", "times_ns", ("spread_ns", lambda item: spread(item.times_ns)),
@@ -104,12 +108,12 @@ def _table(item: BySteps, labels: tuple[str, str], word: str, most: int | None =
     shown = known[:most]
     noisy = item.is_noise_known
     columns = [
-        Column(_TITLES.get(item.by, word), "path" if item.by in ("module", "source") else "name"),
-        Column(labels[0], "ns"), Column(labels[1], "ns"), Column("difference", "change_ns"),
+        Column(_TITLES.get(item.by, word), "path" if item.by == MODULE else "name"),
+        Column("first", "ns"), Column("second", "ns"), Column("difference", "change_ns"),
         *([Column("±", "ns", joined=True)] if noisy else []), Column("ratio", "factor", joined=True),
         Column("count", "number"), Column("then", "number", joined=True),
     ]  # fmt: skip
-    cells: list[Row] = [_cells(row.name, row, noisy) for row in shown]
+    cells: list[Row] = [_cells(_shown(row.name, item.by), row, noisy) for row in shown]
     if left := known[len(shown) :]:
         change_ns = sum(row.change_ns for row in left)
         medians = [sum(getattr(row, side).median_ns for row in left) for side in ("first", "other")]
@@ -117,10 +121,17 @@ def _table(item: BySteps, labels: tuple[str, str], word: str, most: int | None =
     if round(item.rest_ns):
         cells.append(_pad(("medians that do not add up", None, None, item.rest_ns), len(columns)))
     cells.append(_cells("whole step" if item.first.steps else "whole trace", item.whole, noisy))
-    # Without some of its rows a screen's table would not add up.
-    spare = (tuple(range(_LEAST_ROWS, len(cells) - 1)),) if most else ()
-    table = Table(tuple(columns), cells, missing="", spare=spare, spare_columns=("then", "count", "ratio"))
-    return Section(f"Per {_step(item)}" if item.first.steps else "Whole traces", tuple(_notes(item)), table)
+    table = Table(tuple(columns), cells, missing="", spare_columns=("then", "count", "ratio"))
+    return Section(f"Per {_step(item)}" if item.first.steps else "Whole traces", tuple(_notes(item, labels)), table)
+
+
+def _shown(name: str, by: str) -> str:
+    """A function before its file, and a class after what is left of a long operator: tables cut the end of a name."""
+    if by == SOURCE:
+        place, colon, function = name.rpartition("): ")
+        return f"{function} ({place.replace('(', ':')})" if colon else name
+    head, mark, cls = name.rpartition(" (")
+    return f"{cut(head, _LONGEST)}{mark}{cls}" if mark else name
 
 
 def _pad(cells: tuple[Any, ...], size: int) -> Row:
@@ -137,17 +148,20 @@ def _cells(name: str, row: StepRow, noisy: bool) -> Row:
     )  # fmt: skip
 
 
-def _notes(item: BySteps) -> Iterator[str]:
-    one, two = item.steps
+def _notes(item: BySteps, labels: tuple[str, str]) -> Iterator[str]:
     has_gpu = item.first.trace.has_gpu
+    sides = list(zip(("first", "second"), labels, item.steps, strict=True))
     if item.first.steps:
-        count = counted(one, "step") if one == two else f"{one} and {counted(two, 'step')}"
-        yield f"medians over {count}; each row is summed within a step, and the rows of every step add up to it"
+        texts = [f"{side}: {label}, {counted(count, 'step')}" for side, label, count in sides]
+        yield f"medians over steps; {'; '.join(texts)}"
+    else:
+        yield "; ".join(f"{side}: {label}" for side, label, _ in sides)
     what = "GPU work, from the end of the work before" if has_gpu else "CPU time, the profiler's cost included"
     where = ""
     if item.by in item.first.trace.host:
         where = "; time without work is of what the host was in meanwhile"
-    yield f"recorded {what}{where}; count: {'GPU work' if has_gpu else 'operators'} per step"
+    each = " per step" * bool(item.first.steps)
+    yield f"recorded {what}{where}; count: {'GPU work' if has_gpu else 'operators'}{each}"
     if item.is_noise_known:
         yield "±: a difference up to this is noise, as the steps of both traces overlap (~)"
 
@@ -169,7 +183,8 @@ def _total(item: BySteps, labels: tuple[str, str]) -> str:
     times = f"{time_text(other_ns)} against {time_text(first_ns)} ({signed_time_text(whole.change_ns)}{ratio})"
     if not item.first.steps:
         return f"{labels[1]} takes {times} in the {what}; steps are not marked, so the noise is not known."
-    measured = " and ".join(dict.fromkeys(counted(count, "recorded step") for count in item.steps))
+    one, two = item.steps
+    measured = counted(one, "recorded step") if one == two else f"{one} and {counted(two, 'recorded step')}"
     said = f"A {what} of {labels[1]} takes {times}, medians of {measured}"
     if not item.is_noise_known:
         return f"{said}: with fewer than {LEAST_STEPS} the noise is not known."
@@ -181,15 +196,19 @@ def _total(item: BySteps, labels: tuple[str, str]) -> str:
 def _causes(item: BySteps, labels: tuple[str, str]) -> Iterator[str]:
     """Rows of unequal work."""
     if not item.unlike:
-        same = "Both did the same work, as far as counts tell" if not item.slower else "Both did the same work as often"
-        yield f"{same}, so no part of the program is named as a cause."
+        if item.uneven:
+            uneven = sorted(item.uneven, key=lambda row: -abs(row.other.count - row.first.count))[:_MOST_NAMED]
+            names = ", ".join(f"{_named(row.name, item.by)}{_counts(row)}" for row in uneven)
+            yield f"Work that they did not do as often takes no time beyond the noise: {names}. No cause is named."
+        else:
+            yield "Both did the same work as often, so nothing of the program is named as a cause."
         return
     for text, rows in (
         ("takes more for", [row for row in item.unlike if row.change_ns > 0]),
         ("takes less for", [row for row in item.unlike if row.change_ns < 0]),
     ):
         if rows:
-            yield f"{labels[1]} {text} other work: {_listed(rows)}."
+            yield f"{labels[1]} {text} other work: {_listed(rows, item.by)}."
 
 
 def _same(item: BySteps) -> Iterator[str]:
@@ -198,14 +217,19 @@ def _same(item: BySteps) -> Iterator[str]:
         return
     why = "sizes of inputs, Python's own work or the machine, which counts do not tell apart"
     beyond = "" if item.is_noise_known else ", of unknown noise"
-    yield f"As often, but in another time{beyond}: {_listed(item.slower)}. That may be {why}."
+    yield f"As often, but in another time{beyond}: {_listed(item.slower, item.by)}. That may be {why}."
 
 
-def _listed(rows: Sequence[StepRow]) -> str:
-    texts = [f"{row.name} {signed_time_text(row.change_ns)}{_counts(row)}" for row in rows[:_MOST_NAMED]]
+def _listed(rows: Sequence[StepRow], by: str) -> str:
+    texts = [f"{_named(row.name, by)} {signed_time_text(row.change_ns)}{_counts(row)}" for row in rows[:_MOST_NAMED]]
     more = len(rows) - len(texts)
     rest_ns = sum(row.change_ns for row in rows[len(texts) :])
     return ", ".join(texts) + (f" and {counted(more, 'other')} {signed_time_text(rest_ns)}" if more else "")
+
+
+def _named(name: str, by: str) -> str:
+    """A row in a sentence: of modules the last two."""
+    return Location(None, name).inner if by == MODULE else _shown(name, by)
 
 
 def _counts(row: StepRow) -> str:

@@ -29,6 +29,8 @@ LEAST_STEPS = 3
 _LOW, _HIGH, _MANY_STEPS = 10, 90, 10
 # Rows that change by less, as a share of the first trace's step, are no cause.
 _LEAST_RATIO = 0.001
+# Nor are functions that only one trace has and that take a smaller share of its step.
+_LEAST_ALONE = 0.01
 
 
 @dataclass
@@ -89,14 +91,27 @@ class StepRow:
     @property
     def within_noise(self) -> bool:
         """The steps of both overlap, or nothing differs; False where noise is unknown."""
-        return not self.change_ns or (self.noise_ns is not None and abs(self.change_ns) <= self.noise_ns)
+        if not self.change_ns or self.noise_ns is None:
+            return not self.change_ns
+        # Work that most steps of one trace have, and none of the other, is no noise.
+        return abs(self.change_ns) <= self.noise_ns and not (self.is_counted and self.is_of_one)
+
+    @property
+    def is_counted(self) -> bool:
+        """It has pieces of work, not time alone."""
+        return any(self.first.counts) or any(self.other.counts)
+
+    @property
+    def is_of_one(self) -> bool:
+        """Only one trace has it."""
+        return any(self.first.times_ns) != any(self.other.times_ns)
 
     @property
     def is_same_work(self) -> bool:
         """Both did it, as often per step, as far as counts tell."""
-        if not (any(self.first.times_ns) and any(self.other.times_ns)):
-            return not (any(self.first.times_ns) or any(self.other.times_ns))
-        return not _apart(self.first.counts, self.other.counts) or self.first.count == self.other.count
+        if self.is_of_one:
+            return False
+        return self.first.count == self.other.count or not _apart(self.first.counts, self.other.counts)
 
 
 @dataclass(frozen=True)
@@ -130,9 +145,14 @@ class BySteps:
         return tuple(row for row in self._beyond if self._is_unlike(row))
 
     @property
+    def uneven(self) -> tuple[StepRow, ...]:
+        """Rows of unequal work whose time is within the noise."""
+        return tuple(row for row in self.rows if row.within_noise and row.is_counted and not row.is_same_work)
+
+    @property
     def slower(self) -> tuple[StepRow, ...]:
         """Rows of equal work that takes another time, beyond the noise as far as it is known."""
-        return tuple(row for row in self._beyond if not self._is_unlike(row))
+        return tuple(row for row in self._beyond if row.is_same_work)
 
     @property
     def _beyond(self) -> list[StepRow]:
@@ -140,8 +160,14 @@ class BySteps:
         return [row for row in self.rows if not row.within_noise and abs(row.change_ns) >= least_ns]
 
     def _is_unlike(self, row: StepRow) -> bool:
-        """Time alone, without pieces of work that can be counted, tells nothing where its noise is unknown."""
-        return not row.is_same_work and (self.is_noise_known or any((*row.first.counts, *row.other.counts)))
+        if row.is_same_work or row.is_counted:
+            return not row.is_same_work
+        # Time alone: a long trace leaves out short functions, and of unknown noise it tells nothing.
+        most = max(
+            row.first.median_ns / (self.whole.first.median_ns or 1),
+            row.other.median_ns / (self.whole.other.median_ns or 1),
+        )
+        return self.is_noise_known and most >= _LEAST_ALONE
 
 
 @dataclass

@@ -12,12 +12,15 @@ from molprof.analysis.compare.kernels.sums import Summed, summed
 from molprof.common.errors import NotComparableError
 
 _WHAT = {
-    MODULE: ("modules", "molprof run --modules or --stacks, molprof capture --modules or --stacks"),
-    SOURCE: ("Python functions", "molprof run --stacks, molprof capture --stacks"),
+    MODULE: ("modules", "molprof run --stacks or molprof capture --stacks"),
+    SOURCE: ("Python functions", "molprof run --stacks or molprof capture --stacks"),
     PHASE: ("phases", "molprof run, molprof capture, or molprof.phase() in the program"),
     OPERATOR: ("operators", "torch.profiler with ProfilerActivity.CPU"),
 }
-_PROFILER = {MODULE: ", torch.profiler.profile(with_stack=True)", SOURCE: ", torch.profiler.profile(with_stack=True)"}
+_PROFILER = {
+    MODULE: ", or with torch.profiler.profile(with_stack=True)",
+    SOURCE: ", or with torch.profiler.profile(with_stack=True)",
+}
 
 
 @dataclass(frozen=True)
