@@ -92,7 +92,7 @@ def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Se
     notes = tuple(check_comparable(labels, reports, anyway))
     paired = by_rounds(reports)
     timed = paired or tuple(reports)
-    rows = compared_rows(timed, paired is not None)
+    rows = _worded(compared_rows(timed, paired is not None), reports)
     wall = next(row for row in rows if row.figure.id == "wall_ns")
     differences = tuple(
         difference(timed[0].run, report.run, wall, place) for place, report in enumerate(timed[1:], start=1)
@@ -134,6 +134,15 @@ def compare_with(base: int | None, reports: Sequence[Report], **how: Any) -> Com
         return compared
     why = "as asked (--base)" if base is not None else "the only run without a constraint (--base takes another)"
     return replace(compared, base=f"ratios are to {compared.labels[0]}, {why}")
+
+
+def _worded(rows: Sequence[ComparedRow], reports: Sequence[Report]) -> tuple[ComparedRow, ...]:
+    """The rows, without words of molecules where all that is known to have run are prompts."""
+    known = [report.run.noun if report.run else "request" for report in reports if report.run or report.served]
+    if not known or "molecule" in known:
+        return tuple(rows)
+    nouns = [(row, row.figure.label.replace("molecule", known[0])) for row in rows]
+    return tuple(replace(row, figure=replace(row.figure, label=label)) for row, label in nouns)
 
 
 def pairing_notes(labels: Sequence[str], differences: Sequence[Difference | None]) -> Iterator[str]:
@@ -225,9 +234,12 @@ def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: b
         yield f"random weights, so tokens, junk and drift are not meaningful: {', '.join(random)}"
     foreign = [label for label, report in named if report.run is None]
     if foreign and runs:
+        of_molecules = any(run.of_molecules for _, _, run in runs)
+        given = (
+            "--tokens and --molecules say how many it generated" if of_molecules else "--tokens says how many it made"
+        )
         yield (
-            f"not captured by molprof: {', '.join(foreign)}. Unprofiled times and drift are not recorded there; "
-            "--tokens and --molecules say how many it generated"
+            f"not captured by molprof: {', '.join(foreign)}. Unprofiled times and drift are not recorded there; {given}"
         )
 
 
@@ -260,8 +272,10 @@ def surroundings(devices: Iterable[str], software: Mapping[str, str], run: Run |
 
 def _unlike(first: Report, other: Report, role: str) -> list[str]:
     """The figures of a role in which the reports differ, with both values."""
+    known = [report.run for report in (first, other) if report.run is not None]
+    noun = "molecule" if any(run.of_molecules for run in known) else "prompt"
     return [
-        f"{figure.label} ({by_unit(figure.unit, value)}, not {by_unit(figure.unit, before)})"
+        f"{figure.label.replace('molecule', noun)} ({by_unit(figure.unit, value)}, not {by_unit(figure.unit, before)})"
         for figure in FIGURES
         if figure.role == role
         and (value := figure.value(other)) != (before := figure.value(first))

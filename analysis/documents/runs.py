@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 
 from molprof.analysis.compare import Comparison
 from molprof.analysis.compare.base import is_constrained
 from molprof.analysis.compare.rows import ComparedRow
 from molprof.analysis.figures.model import Report, Served
 from molprof.analysis.figures.run_model import Run
+from molprof.analysis.reader import path_text
 from molprof.common.document import Cell, Column, Row, Section, Table
 from molprof.common.values import Unit, count_text, per
 
@@ -18,6 +20,7 @@ _CUT_RATIO = 0.1
 # The time of a request, where a client measured it.
 _REQUEST = "request_p50_ns"
 _NUMBER = re.compile(r"(\d+(?:[.,]\d+)*)")
+_NUMBERED = re.compile(r" #\d+$")
 _ONCE = "making it, once"
 
 
@@ -47,6 +50,10 @@ def runs_section(comparison: Comparison) -> Section | None:
         if any(cell.value is not None for cell in found):
             columns.append(Column(title, unit))
             cells = [(*row, cell) for row, cell in zip(cells, found, strict=True)]
+    if any(_NUMBERED.search(label) for label in comparison.labels):  # runs of one name
+        columns.append(Column("file", "path"))
+        paths = [PurePath(path_text(report.trace.path)).name for report in comparison.runs]
+        cells = [(*row, Cell(path, "path")) for row, path in zip(cells, paths, strict=True)]
     rows: list[Row] = [(label, *row) for label, row in zip(comparison.labels, cells, strict=True)]
     notes = (comparison.base,) if comparison.base else ()
     table = Table((Column("run"), *columns), rows, missing="-", spare_columns=("interval", _ONCE))

@@ -80,7 +80,7 @@ def _of_several(comparison: Comparison) -> str:
     runs = [report.run for report in comparison.timed]
     measured = dict.fromkeys(_measured(runs[place], runs[0], item) for place, item in known)
     text = "; ".join(measured)
-    said.append(f"Times are {text}.")
+    said.append(f"Times: {text}.")
     doubts = [
         doubt.replace("the other run", labels[place])
         for place, item in known
@@ -291,8 +291,12 @@ def _causes(difference: Difference) -> str:
     if not difference.causes and difference.intervals:
         text = " No part of unequal work differs beyond noise."
     elif not difference.causes:  # too few passes to tell parts from noise
-        largest = named_parts({part: ns for part, ns in parts.items() if ns and group_of(part) != MACHINE})
-        text = f" Largest parts, of unknown noise: {', '.join(_named(difference, largest))}." if largest else ""
+        unequal = {part: ns for part, ns in parts.items() if ns and group_of(part) != MACHINE}
+        largest = named_parts({part: ns for part, ns in unequal.items() if part not in difference.within_drift})
+        if largest:
+            text = f" Largest parts, of unknown noise: {', '.join(_named(difference, largest))}."
+        elif unequal:
+            text = " No part of unequal work differs by more than the speed of equal work does."
     return text
 
 
