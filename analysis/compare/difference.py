@@ -77,7 +77,7 @@ class Difference(Struct, frozen=True):
     # how much longer or shorter equal work took in a separate capture: a ratio minus 1; None: paired, or none is equal
     drift_ratio: float | None
     doubts: tuple[str, ...]  # why the times are not reliable
-    # where that is known: parts no larger than what such a change of speed makes of their phase, or than is worth a word
+    # where that is known: parts that such a change of speed of their phase explains, or that are not worth a word
     within_drift: tuple[str, ...] = ()
 
 

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from molprof.analysis.compare import surroundings, unlike_surroundings
-from molprof.analysis.compare.kernels.by import LEAST_STEPS, BySteps, StepRow, spread
+from molprof.analysis.compare.kernels.by import LEAST_STEPS, BySteps, StepRow
 from molprof.analysis.compare.kernels.host import MODULE, SOURCE
 from molprof.analysis.compare.kernels.read import Selection
 from molprof.analysis.compare.kernels.sums import Location
@@ -23,7 +23,7 @@ _LONGEST = 34
 _ROWS, _MOST_NAMED = 10, 3
 _TITLES = {"source": "function"}
 _SIDE: tuple[Name, ...] = (
-    "median_ns", "count", "times_ns", ("spread_ns", lambda item: spread(item.times_ns)),
+    "median_ns", "count", "spread_ns",
 )  # fmt: skip
 _ROW: tuple[Name, ...] = (
     "name", ("first", "first", _SIDE), ("other", "other", _SIDE), ("difference_ns", "change_ns"), "noise_ns",
@@ -141,7 +141,7 @@ def _pad(cells: tuple[Any, ...], size: int) -> Row:
 def _cells(name: str, row: StepRow, noisy: bool) -> Row:
     sure = not row.within_noise or not row.change_ns
     ratio = Cell(per(row.other.median_ns, row.first.median_ns), "factor", noise=noisy and not sure)
-    counts = (row.first.count, row.other.count) if any((*row.first.counts, *row.other.counts)) else (None, None)
+    counts = (row.first.count, row.other.count) if row.is_counted else (None, None)
     return (
         name, row.first.median_ns, row.other.median_ns, row.change_ns, *([row.noise_ns] if noisy else []), ratio,
         *counts,
@@ -188,7 +188,7 @@ def _total(item: BySteps, labels: tuple[str, str]) -> str:
     said = f"A {what} of {labels[1]} takes {times}, medians of {measured}"
     if not item.is_noise_known:
         return f"{said}: with fewer than {LEAST_STEPS} the noise is not known."
-    ranges = [by_unit("ns", spread(side.times_ns)) for side in (whole.other, whole.first)]
+    ranges = [by_unit("ns", side.spread_ns) for side in (whole.other, whole.first)]
     overlap = "within the noise, as the steps overlap" if whole.within_noise else "beyond the spread over steps"
     return f"{said}: {overlap} ({ranges[0]} against {ranges[1]})."
 

@@ -21,7 +21,7 @@ _CUT_RATIO = 0.1
 _REQUEST = "request_p50_ns"
 _NUMBER = re.compile(r"(\d+(?:[.,]\d+)*)")
 _NUMBERED = re.compile(r" #\d+$")
-_ONCE = "making it, once"
+_ONCE = "made once"
 
 
 def by_token(comparison: Comparison) -> bool:
@@ -108,7 +108,7 @@ def _more(comparison: Comparison) -> Iterator[tuple[str, Unit, list[Cell]]]:
     yield _ONCE, "number", [_once(report) for report in reports]
     yield "valid", "number", [_valid(report) for report in reports]
     noun = "molecule" if any(report.run is not None and report.run.of_molecules for report in reports) else "answer"
-    yield f"tokens per {noun}", "number", [Cell(value, "number") for value in rows["tokens_per_molecule"].values]
+    yield f"{noun} tokens", "number", [Cell(value, "number") for value in rows["tokens_per_molecule"].values]
 
 
 def _once(report: Report) -> Cell:

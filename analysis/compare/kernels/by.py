@@ -7,17 +7,17 @@ Medians of rows need not add up to the median of the steps: what is missing has 
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 
 import numpy as np
 
 from molprof.analysis.compare.kernels.host import MODULE, PHASE, SOURCE
 from molprof.analysis.compare.kernels.read import Selection, Work
 from molprof.analysis.compare.kernels.sums import what
-from molprof.common.values import class_names, percentile, short_source
+from molprof.common.values import class_names, short_source
 
 KERNEL, OPERATOR = "kernel", "operator"
 BYS = (KERNEL, OPERATOR, MODULE, SOURCE, PHASE)
@@ -34,36 +34,71 @@ _LEAST_ALONE = 0.01
 
 
 @dataclass
-class Steps:
-    """What one row, or a whole step, took in each step of a trace."""
+class Amounts:
+    """Amounts by step of a trace, of which most may be 0."""
 
-    times_ns: list[int]
-    counts: list[int]
+    size: int  # number of steps
+    known: Counter[int] = field(default_factory=Counter)  # by place of the step; steps without any are left out
+
+    @cached_property
+    def _ordered(self) -> list[int]:
+        return sorted(value for value in self.known.values() if value)
+
+    def ranked(self, rank: int) -> int:
+        """The amount of this rank among all steps, from the least."""
+        zeros = self.size - len(self._ordered)
+        return 0 if rank < zeros else self._ordered[rank - zeros]
+
+    @property
+    def total(self) -> int:
+        return sum(self._ordered)
+
+    @property
+    def median(self) -> float:
+        low, high = self.ranked((self.size - 1) // 2), self.ranked(self.size // 2)
+        return low if low == high else (low + high) / 2
+
+    @property
+    def spread(self) -> tuple[int, int]:
+        """Between which amounts most steps are."""
+        if self.size < _MANY_STEPS:
+            return self.ranked(0), self.ranked(self.size - 1)
+        low, high = (-(-self.size * percent // 100) - 1 for percent in (_LOW, _HIGH))
+        return self.ranked(low), self.ranked(high)
+
+
+@dataclass
+class Steps:
+    """What one row, or a whole step, took in each step of a trace, and how many pieces of work."""
+
+    times: Amounts
+    counts: Amounts
 
     @property
     def median_ns(self) -> float:
-        return statistics.median(self.times_ns)
+        return self.times.median
+
+    @property
+    def spread_ns(self) -> tuple[int, int]:
+        return self.times.spread
 
     @property
     def count(self) -> float:
         """Mean number of pieces of work in a step."""
-        return statistics.fmean(self.counts)
+        return self.counts.total / self.times.size
+
+    def add(self, place: int, ns: int, count: int = 0) -> None:
+        self.times.known[place] += ns
+        self.counts.known[place] += count
 
 
-def spread(values: Sequence[int]) -> tuple[int, int]:
-    """Between which values most steps are."""
-    ordered = sorted(values)
-    if len(ordered) < _MANY_STEPS:
-        return ordered[0], ordered[-1]
-    low, high = percentile(ordered, _LOW), percentile(ordered, _HIGH)
-    assert low is not None
-    assert high is not None
-    return low, high
+def _no_steps(size: int) -> Steps:
+    return Steps(Amounts(size), Amounts(size))
 
 
-def _apart(first: Sequence[int], other: Sequence[int]) -> bool:
+def _apart(first: Amounts, other: Amounts) -> bool:
     """Whether most steps of the one are beyond most of the other."""
-    (low, high), (other_low, other_high) = spread(first), spread(other)
+    (low, high), (other_low, other_high) = first.spread, other.spread
     return low > other_high or other_low > high
 
 
@@ -83,10 +118,10 @@ class StepRow:
     @property
     def noise_ns(self) -> float | None:
         """How far apart medians may be whose steps still overlap; None with fewer than LEAST_STEPS of either."""
-        if min(len(self.first.times_ns), len(self.other.times_ns)) < LEAST_STEPS:
+        if min(self.first.times.size, self.other.times.size) < LEAST_STEPS:
             return None
         low, high = (self.first, self.other) if self.change_ns >= 0 else (self.other, self.first)
-        return (spread(low.times_ns)[1] - low.median_ns) + (high.median_ns - spread(high.times_ns)[0])
+        return (low.spread_ns[1] - low.median_ns) + (high.median_ns - high.spread_ns[0])
 
     @property
     def within_noise(self) -> bool:
@@ -99,12 +134,12 @@ class StepRow:
     @property
     def is_counted(self) -> bool:
         """It has pieces of work, not time alone."""
-        return any(self.first.counts) or any(self.other.counts)
+        return bool(self.first.counts.total or self.other.counts.total)
 
     @property
     def is_of_one(self) -> bool:
         """Only one trace has it."""
-        return any(self.first.times_ns) != any(self.other.times_ns)
+        return bool(self.first.times.total) != bool(self.other.times.total)
 
     @property
     def is_same_work(self) -> bool:
@@ -128,7 +163,7 @@ class BySteps:
 
     @property
     def steps(self) -> tuple[int, int]:
-        return len(self.whole.first.times_ns), len(self.whole.other.times_ns)
+        return self.whole.first.times.size, self.whole.other.times.size
 
     @property
     def is_noise_known(self) -> bool:
@@ -175,7 +210,7 @@ class _Trace:
     """The steps of a kind of one trace."""
 
     whole: Steps
-    rows: defaultdict[str, Steps] = field(default_factory=lambda: defaultdict(lambda: Steps([], [])))
+    rows: dict[str, Steps]
     problems: list[str] = field(default_factory=list)
 
 
@@ -198,34 +233,32 @@ def by_steps(first: Selection, other: Selection, by: str) -> tuple[BySteps, ...]
 
 def _row(side: _Trace, name: str) -> Steps:
     """Zeros for what a trace does not have."""
-    nothing = [0] * len(side.whole.times_ns)
-    return side.rows[name] if name in side.rows else Steps(nothing, nothing)
+    return side.rows.get(name) or _no_steps(side.whole.times.size)
 
 
 def _summed(side: Selection, by: str, kind: str | None, of_all: bool) -> _Trace:
     """Each row in each step of a kind; of_all: in all steps, or in the whole trace as one."""
     steps: list[int | None] = [step.id for step in side.steps if of_all or step.kind == kind] or [None]
     places = {step: place for place, step in enumerate(steps)}
-    found = _Trace(Steps([0] * len(steps), [0] * len(steps)))
-    found.rows.default_factory = lambda: Steps([0] * len(steps), [0] * len(steps))
+    rows: defaultdict[str, Steps] = defaultdict(lambda: _no_steps(len(steps)))
+    found = _Trace(_no_steps(len(steps)), rows)
     name_of = _names(side, by)
     for lane in side.lanes:
         if (place := places.get(lane.step_id)) is None:
             continue
-        found.whole.times_ns[place] += lane.span_ns
-        found.whole.counts[place] += len(lane.items)
+        found.whole.add(place, lane.span_ns, len(lane.items))
         for item in lane.items:
-            row = found.rows[name_of(item)]
-            row.times_ns[place] += item.own_ns
-            row.counts[place] += 1
+            rows[name_of(item)].add(place, item.own_ns, 1)
     for step_id, name, ns in _gaps(side, by):
-        if (place := places.get(step_id)) is not None:
-            found.rows[name].times_ns[place] += ns
-    for place, whole_ns in enumerate(found.whole.times_ns):
-        added_ns = sum(row.times_ns[place] for row in found.rows.values())
-        if added_ns != whole_ns:
-            rows = f"{side.trace.info.path}: the rows by {by} of step {place}"
-            found.problems.append(f"{rows} add up to {added_ns} ns, it takes {whole_ns} ns")
+        if ns and (place := places.get(step_id)) is not None:
+            rows[name].add(place, ns)
+    added: Counter[int] = Counter()
+    for row in rows.values():
+        added.update(row.times.known)
+    for place in range(len(steps)):
+        if added[place] != (whole_ns := found.whole.times.known[place]):
+            text = f"{side.trace.info.path}: the rows by {by} of step {place}"
+            found.problems.append(f"{text} add up to {added[place]} ns, it takes {whole_ns} ns")
     return found
 
 
@@ -235,17 +268,14 @@ def _names(side: Selection, by: str) -> Callable[[Work], str]:
         return what
     if by == OPERATOR:
         return lambda item: item.operator or NOWHERE[by]
-    place = _places(side, by)
+    place = _places(by)
     return lambda item: place(getattr(item, by))
 
 
-def _places(side: Selection, by: str) -> Callable[[str | None], str]:
-    """The row of a module, function or phase; functions without their line where their name tells them apart."""
-    if by == MODULE:
-        return lambda name: NOWHERE[by] if name is None else class_names(name)
-    if by == PHASE:
-        return lambda name: NOWHERE[by] if name is None else name
-    return lambda name: NOWHERE[by] if name is None else short_source(name)
+def _places(by: str) -> Callable[[str | None], str]:
+    """The row of a module, function or phase."""
+    shown: dict[str, Callable[[str], str]] = {MODULE: class_names, PHASE: str, SOURCE: short_source}
+    return cache(lambda name: NOWHERE[by] if name is None else shown[by](name))
 
 
 def _gaps(side: Selection, by: str) -> Iterable[tuple[int | None, str, int]]:
@@ -258,7 +288,7 @@ def _gaps(side: Selection, by: str) -> Iterable[tuple[int | None, str, int]]:
         return
     threads = {step.id: (step.upid, step.tid) for step in side.steps}
     main = host.main_thread
-    place = _places(side, by)
+    place = _places(by)
     spans: defaultdict[tuple[int, int] | None, list[tuple[int, int, int | None]]] = defaultdict(list)
     for lane in side.lanes:
         thread = threads.get(lane.step_id, main) if lane.step_id is not None else main
