@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from molprof.analysis.reader import Reading
-from molprof.common.errors import MolprofError, NotComparableError, TraceError, UsageError
+from molprof.common.errors import MolprofError, TraceError, UsageError
 from molprof.common.notebook import shown_by
 
 if TYPE_CHECKING:
     from molprof.analysis.compare import Comparison
+    from molprof.analysis.compare.kernels.pick import Kernels
     from molprof.analysis.compare.kernels.read import Recorded
-    from molprof.analysis.compare.kernels.sums import Summed
     from molprof.analysis.compare.thresholds import Expectation
     from molprof.analysis.critical.path import CriticalPath
     from molprof.analysis.figures import Report
@@ -114,13 +114,17 @@ def each_report(
 
 
 def compare(
-    *traces: Trace | Report | AnyPath, anyway: bool = False, expectations: Sequence[Expectation] = ()
+    *traces: Trace | Report | AnyPath,
+    anyway: bool = False,
+    expectations: Sequence[Expectation] = (),
+    base: int | None = None,
 ) -> Comparison:
-    """The comparison of two or more traces, reports or their paths with the first.
+    """The comparison of two or more traces, reports or their paths with one of them, which stands first in it.
 
+    base: the place of that one; None: the only run without a constraint where there is just one, else the first.
     anyway: also of runs of different molecules or sampling. Raises NotComparableError.
     """
-    from molprof.analysis.compare import compare as compared
+    from molprof.analysis.compare import compare_with
     from molprof.analysis.figures import Report
 
     paths = [item for item in traces if isinstance(item, str | os.PathLike)]
@@ -131,7 +135,7 @@ def compare(
             return read[item]
         return item if isinstance(item, Report) else item.report
 
-    return compared([report(item) for item in traces], anyway=anyway, expectations=expectations)
+    return compare_with(base, [report(item) for item in traces], anyway=anyway, expectations=expectations)
 
 
 def query(
@@ -378,49 +382,35 @@ def _predictable(
     return runs, Table(known.sources, peaks, read_measured(measured, peaks, runs)), known.checks
 
 
-def recorded(path: Path, reading: Reading | None = None) -> tuple[Recorded, Notes]:
+def recorded(path: Path, reading: Reading | None = None, host: str | None = None) -> tuple[Recorded, Notes]:
     """What ran in a trace, in order, for a comparison kernel by kernel; and notes about it.
 
-    Raises TraceError where neither GPU work nor operators are recorded.
+    host: `module`, `source` or `phase`, to tell where threads were. Raises TraceError where neither GPU work nor
+    operators are recorded.
     """
     from molprof.analysis.compare.kernels.read import read_recorded, size_notes
 
     notes = size_notes(path)
     with _load(path, reading) as trace:
-        return trace.read(read_recorded, stacks=True, all_args=not notes), (*trace.info.notes(), *notes)
+        read = partial(read_recorded, host=host)
+        return trace.read(read, stacks=True, all_args=not notes), (*trace.info.notes(), *notes)
 
 
 def compare_kernels(
-    paths: Sequence[Path], region: str | None = None, reading: Reading | None = None
-) -> tuple[Summed, str, Notes]:
-    """The difference of two traces as a sum over their kernels or operators, the region compared, and notes.
+    paths: Sequence[Path], region: str | None = None, reading: Reading | None = None, by: str = "kernel"
+) -> Kernels:
+    """The difference of two traces by kernel, operator, module, source or phase, with what is compared, and notes.
 
-    region: `step` of median time, all `steps`, or `trace`; None: the step where both mark steps, else the trace.
-    Raises NotComparableError where only one of them records GPU work, or the steps that are asked for, or neither
-    has work in them.
+    region: `step` of median time, all `steps`, or `trace`; None: medians over all steps where both mark steps, else
+    the trace. Raises NotComparableError where only one of them records GPU work, or the steps that are asked for, or
+    neither has work in them, or one lacks what they are to be compared by.
     """
-    from molprof.analysis.compare.kernels.read import STEP, TRACE, cut
-    from molprof.analysis.compare.kernels.sums import summed
+    from molprof.analysis.compare.kernels.pick import compared
 
-    read = [recorded(path, reading) for path in paths]
-    found = [rows for rows, _ in read]
-    notes = [f"{path}: {remark}" for path, (_, remarks) in zip(paths, read, strict=True) for remark in remarks]
-    with_gpu = [path for path, rows in zip(paths, found, strict=True) if rows.has_gpu]
-    if len(with_gpu) == 1:
-        (other,) = {*paths} - {*with_gpu}
-        what = f"{with_gpu[0]} records GPU work and {other} does not"
-        raise NotComparableError(what, hint="compare without --by kernel")
-    without = [str(path) for path, rows in zip(paths, found, strict=True) if not rows.steps]
-    if region is None:
-        region = TRACE if without else STEP
-        if 0 < len(without) < len(paths):
-            notes.append(f"no steps are marked in {without[0]}: the whole traces are compared")
-    elif region != TRACE and without:
-        raise NotComparableError(f"no steps are marked in {' and '.join(without)}", hint=f"--of {TRACE}")
-    cuts = [cut(rows, region) for rows in found]
-    if not any(lane.items for one in cuts for lane in one.lanes):
-        raise NotComparableError(f"no work is recorded in the {region} of either", hint=f"--of {TRACE}")
-    return summed(*cuts), region, tuple(notes)
+    host = by if by in ("module", "source", "phase") else None
+    read = [recorded(path, reading, host) for path in paths]
+    notes = (f"{path}: {remark}" for path, (_, remarks) in zip(paths, read, strict=True) for remark in remarks)
+    return compared([rows for rows, _ in read], region, by, tuple(notes))
 
 
 def _shown(result: Any, form: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 from tiny_trace import slice_, work, write
 
 from molprof import api
+from molprof.analysis.compare.kernels.pick import Kernels
 from molprof.analysis.compare.kernels.read import cut
 from molprof.analysis.compare.kernels.sums import Summed, part_of, summed
 from molprof.analysis.documents.kernels import kernel_verdict, kernels_document
@@ -99,7 +100,7 @@ def test_every_nanosecond_has_a_part(tmp_path: Path) -> None:
     # A sum that does not hold is said.
     result.whole.parts["idle"] += 1
     assert result.residual_ns == -1
-    document = kernels_document(result, "trace")
+    document = kernels_document(Kernels("trace", (), result, ()))
     assert document.warnings[0] == "the sum does not hold: the parts add up to 6001 ns, the difference is 6000 ns"
     assert "unexplained" in render(document, "table")
     assert json.loads(render(document, "json"))["difference"]["residual_ns"] == -1
@@ -163,5 +164,5 @@ def test_kernels_without_a_call_are_in_the_step_around_them(tmp_path: Path) -> N
 def test_steps_without_work_are_refused(tmp_path: Path) -> None:
     steps = [slice_("user_annotation", f"ProfilerStep#{number}", 10 * number, 8) for number in (1, 2)]
     path = write(tmp_path / "steps.json", {"traceEvents": [*steps, work("kernel", "late", 500, 1, 1)]})
-    with pytest.raises(NotComparableError, match="no work is recorded in the step of either"):
+    with pytest.raises(NotComparableError, match="no work is recorded in the steps of either"):
         api.compare_kernels([path, path])

@@ -20,6 +20,8 @@ import pytest
 from shapes import SHAPES, write
 
 from molprof import api
+from molprof.analysis.compare.kernels.by import by_steps
+from molprof.analysis.compare.kernels.pick import Kernels
 from molprof.analysis.compare.kernels.read import STEPS, TRACE, Recorded, cut, read_recorded
 from molprof.analysis.compare.kernels.sums import summed
 from molprof.analysis.critical.path import read_critical_path
@@ -93,9 +95,11 @@ def costs(path: Path, shape: str, events: int, clock: Callable[[], float] = time
         with command("shape"):
             render(roofline_document(trace.read(read_roofline)))
         with command("compare"):
-            recorded = trace.read(read_recorded)
+            recorded = trace.read(partial(read_recorded, host="source"))
             region = STEPS if recorded.steps else TRACE
-            render(kernels_document(summed(cut(recorded, region), cut(_changed(recorded), region)), region))
+            sides = cut(recorded, region), cut(_changed(recorded), region)
+            for by in ("kernel", "source"):
+                render(kernels_document(Kernels(region, by_steps(*sides, by), summed(*sides), ())))
         with command("trees"):
             origins, _ = trace.read(read_opened)
         for by in BYS:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
+from molprof.analysis.compare.base import base_of
 from molprof.analysis.compare.difference import Difference, difference
 from molprof.analysis.compare.recorded import PhaseDifference, TraceDifference, phase_difference, trace_difference
 from molprof.analysis.compare.rows import ComparedRow, by_rounds, compared_rows
@@ -45,6 +46,7 @@ class Comparison(Struct, frozen=True):
     notes: tuple[str, ...]
     surroundings: tuple[dict[str, str], ...]  # hardware and software of each run
     timed: tuple[Report, ...]  # the runs with the times that are compared
+    base: str = ""  # why the first run is the first; empty: as given
 
     def __repr__(self) -> str:
         return as_text(self, f"<Comparison of {', '.join(self.labels)}>")
@@ -67,6 +69,7 @@ class Comparison(Struct, frozen=True):
         return {
             "schema": self.schema,
             "labels": list(self.labels),
+            "base": self.base,
             "runs": [run.to_json() for run in self.runs],
             "rows": [row.to_json() for row in self.rows],
             "difference": _one_or_all(self.differences),
@@ -92,7 +95,7 @@ def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Se
     notes = tuple(check_comparable(labels, reports, anyway))
     paired = by_rounds(reports)
     timed = paired or tuple(reports)
-    rows = compared_rows(timed, paired is not None)
+    rows = _worded(compared_rows(timed, paired is not None), reports)
     wall = next(row for row in rows if row.figure.id == "wall_ns")
     differences = tuple(
         difference(timed[0].run, report.run, wall, place) for place, report in enumerate(timed[1:], start=1)
@@ -120,6 +123,29 @@ def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Se
         ),
         timed=timed,
     )
+
+
+def compare_with(base: int | None, reports: Sequence[Report], **how: Any) -> Comparison:
+    """Each report against the one at `base`; None: against the only run without a constraint, else the first.
+
+    how: as for `compare`. Raises UsageError and NotComparableError.
+    """
+    found = base_of(reports) if base is None and len(reports) > 1 else base
+    place = found or 0
+    compared = compare([reports[place], *reports[:place], *reports[place + 1 :]], **how)
+    if found is None or (base is None and not place and len(reports) == 2):
+        return compared
+    why = "as asked (--base)" if base is not None else "the only run without a constraint (--base takes another)"
+    return replace(compared, base=f"ratios are to {compared.labels[0]}, {why}")
+
+
+def _worded(rows: Sequence[ComparedRow], reports: Sequence[Report]) -> tuple[ComparedRow, ...]:
+    """The rows, without words of molecules where all that is known to have run are prompts."""
+    known = [report.run.noun if report.run else "request" for report in reports if report.run or report.served]
+    if not known or "molecule" in known:
+        return tuple(rows)
+    nouns = [(row, row.figure.label.replace("molecule", known[0])) for row in rows]
+    return tuple(replace(row, figure=replace(row.figure, label=label)) for row, label in nouns)
 
 
 def pairing_notes(labels: Sequence[str], differences: Sequence[Difference | None]) -> Iterator[str]:
@@ -211,9 +237,12 @@ def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: b
         yield f"random weights, so tokens, junk and drift are not meaningful: {', '.join(random)}"
     foreign = [label for label, report in named if report.run is None]
     if foreign and runs:
+        of_molecules = any(run.of_molecules for _, _, run in runs)
+        given = (
+            "--tokens and --molecules say how many it generated" if of_molecules else "--tokens says how many it made"
+        )
         yield (
-            f"not captured by molprof: {', '.join(foreign)}. Unprofiled times and drift are not recorded there; "
-            "--tokens and --molecules say how many it generated"
+            f"not captured by molprof: {', '.join(foreign)}. Unprofiled times and drift are not recorded there; {given}"
         )
 
 
@@ -246,8 +275,10 @@ def surroundings(devices: Iterable[str], software: Mapping[str, str], run: Run |
 
 def _unlike(first: Report, other: Report, role: str) -> list[str]:
     """The figures of a role in which the reports differ, with both values."""
+    known = [report.run for report in (first, other) if report.run is not None]
+    noun = "molecule" if any(run.of_molecules for run in known) else "prompt"
     return [
-        f"{figure.label} ({by_unit(figure.unit, value)}, not {by_unit(figure.unit, before)})"
+        f"{figure.label.replace('molecule', noun)} ({by_unit(figure.unit, value)}, not {by_unit(figure.unit, before)})"
         for figure in FIGURES
         if figure.role == role
         and (value := figure.value(other)) != (before := figure.value(first))

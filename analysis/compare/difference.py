@@ -77,6 +77,8 @@ class Difference(Struct, frozen=True):
     # how much longer or shorter equal work took in a separate capture: a ratio minus 1; None: paired, or none is equal
     drift_ratio: float | None
     doubts: tuple[str, ...]  # why the times are not reliable
+    # where that is known: parts that such a change of speed of their phase explains, or that are not worth a word
+    within_drift: tuple[str, ...] = ()
 
 
 class Factor(NamedTuple):
@@ -121,6 +123,14 @@ def difference(first: Run | None, other: Run | None, wall: ComparedRow, place: i
     ]
     worth = {part: parts[part] for part in sure if abs(parts[part]) >= _LEAST_RATIO * first.wall_ns.median}
     divided = _is_divided(first) and _is_divided(other)
+    within_drift = [
+        part
+        for part, ns in parts.items()
+        if drift is not None
+        and (phase := _phase(part)) is not None
+        and abs(ns)
+        <= max(_LEAST_RATIO * first.wall_ns.median, abs(drift) * max(_wall_ns(run, phase) for run in (first, other)))
+    ]
     doubts = [
         f"in the {name} run {doubt}"
         for name, run in (("first", first), ("other", other))
@@ -146,6 +156,7 @@ def difference(first: Run | None, other: Run | None, wall: ComparedRow, place: i
         within_noise_ns=sum(parts[part] for part in intervals if part not in sure and group_of(part) != MACHINE),
         drift_ratio=drift,
         doubts=tuple(doubts),
+        within_drift=tuple(within_drift),
     )
 
 

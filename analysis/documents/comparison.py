@@ -7,10 +7,7 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
-from molprof.analysis.compare import SCHEMA, Comparison, one_file, unlike_surroundings
-from molprof.analysis.compare.difference import Difference, known_parts, named_parts
-from molprof.analysis.compare.parts import MACHINE, PART_LABELS, RECORDED_LABELS, group_of
-from molprof.analysis.compare.recorded import StepDifference, TraceDifference
+from molprof.analysis.compare import SCHEMA, Comparison
 from molprof.analysis.compare.rows import ComparedRow
 from molprof.analysis.compare.statistics import LEVEL, Interval
 from molprof.analysis.compare.thresholds import BUILT_IN, Prediction
@@ -24,35 +21,10 @@ from molprof.analysis.documents.figures import (
 )
 from molprof.analysis.documents.findings import findings_section
 from molprof.analysis.documents.report import plots_section, report_sections, warnings
-from molprof.analysis.documents.served import SEEN
-from molprof.analysis.figures.model import Served
-from molprof.analysis.figures.run_model import Run
+from molprof.analysis.documents.runs import runs_section, told_once
+from molprof.analysis.documents.verdict import comparison_verdict
 from molprof.common.document import Cell, Column, Document, Field, Section, Table, table_of
-from molprof.common.values import (
-    Unit,
-    count_text,
-    counted,
-    factor_text,
-    per,
-    signed_percent_text,
-    signed_time_text,
-    time_text,
-)
-
-# Below this share of the difference the machine is not worth a word.
-_LEAST_MACHINE_RATIO = 0.1
-# Shares of the difference that are most of it; beyond, parts cancel each other.
-_MOST = (0.5, 1.5)
-_FEW_REPEATS = 3
-_MOST_PHASES = 3
-# Share of the difference from which exposed communication is named.
-_MUCH_EXPOSED = 0.1
-# A run whose share of valid molecules is smaller by this did not do the same work.
-_VALID_RATIO = 0.25
-# If less than this share is valid in both runs, neither did its work.
-_LOW_VALID_RATIO = 0.5
-# From this share of answers that the token limit ended, total times depend on the limit.
-_CUT_RATIO = 0.1
+from molprof.common.values import Unit, counted
 
 
 def comparison_document(comparison: Comparison) -> Document:
@@ -75,9 +47,10 @@ def comparison_document(comparison: Comparison) -> Document:
         ),
         comparison.to_json,
         lambda: _records(comparison),
-        warnings(reports),
+        told_once(reports.labels, warnings(reports)),
         comparison_verdict(comparison),
         (*first_screen(comparison, reports), *_predictions(comparison, built_in=False), _next(comparison)),
+        lead=runs_section(comparison),
     )
 
 
@@ -94,7 +67,13 @@ def groups_document(groups: Sequence[tuple[str, Comparison]]) -> Document:
     table = Section("Groups", ("ratios are to the first run of each group",), Table(tuple(titles), rows, keys=2))
     return Document(
         f"molprof compare: {counted(len(groups), 'group')} of runs that differ in one option",
-        (table, *(Section(name, item.summary, parts=item.sections) for name, item in documents)),
+        (
+            table,
+            *(
+                Section(name, item.summary, parts=(*([item.lead] if item.lead else ()), *item.sections))
+                for name, item in documents
+            ),
+        ),
         lambda: {"schema": SCHEMA, "groups": [{"group": name, **item.to_json()} for name, item in groups]},
         lambda: _group_records(groups),
         tuple(dict.fromkeys(text for _, item in documents for text in item.warnings)),
@@ -194,216 +173,3 @@ def _confidence(comparison: Comparison) -> Iterator[Section]:
     columns = (Column("figure"), Column("interval", "number"), Column("confidence", "ratio"))
     if notes:
         yield Section("Confidence and notes", notes, Table(columns, rows))
-
-
-def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
-    """One statement for each run after the first."""
-    return tuple(_statement(comparison, place) for place in range(1, len(comparison.labels)))
-
-
-def _statement(comparison: Comparison, place: int) -> str:
-    label, first_label = comparison.labels[place], comparison.labels[0]
-    report, first = comparison.runs[place], comparison.runs[0]
-    difference = comparison.differences[place - 1]
-    if one_file(first, report):
-        return f"{label} and {first_label} are one file, or copies of one: {report.trace.path}."
-    if difference is None or report.run is None or first.run is None:
-        steps = _steps(comparison, place)
-        said = " ".join(filter(None, (steps, _span(comparison, place, bool(steps)), _phases(comparison, place))))
-        if isinstance(report.served, Served) and isinstance(first.served, Served):
-            text = f"{_served(comparison, place)}{f' {said}' if said else ''}"
-            return text + unlike_surroundings(comparison.surroundings[0], comparison.surroundings[place])
-        text = f"{said} Which is faster without the profiler is not recorded."
-        if not said:
-            both = "neither steps of one kind nor GPU work is recorded in both"
-            text = f"{label} against {first_label}: {both}, so which is faster is not known."
-    else:
-        text = _against(comparison, place, difference)
-        if difference.doubts and not difference.paired:  # rounds of paired runs meet the same machine
-            text += f" Not reliable: {'; '.join(difference.doubts)}."
-        text += _validity(label, report.run, first_label, first.run)
-        if not _leads_with_tokens(comparison, place):
-            text += _at_limit(comparison, place, "times are not of whole answers.")
-    return text + unlike_surroundings(comparison.surroundings[0], comparison.surroundings[place])
-
-
-def _served(comparison: Comparison, place: int) -> str:
-    """What clients saw of two runs of requests to a server."""
-    label, first_label, rows = comparison.labels[place], comparison.labels[0], {}
-    for row in comparison.rows:
-        here, there = row.numbers(place)
-        if row.figure.id in SEEN and here is not None and there is not None:
-            factor = "not beyond noise" if row.within_noise(place) else factor_text(row.factor(place))
-            times = f"{time_text(here)} against {time_text(there)}{_between(row, place)}"
-            rows[row.figure.id] = f"{SEEN[row.figure.id]} {factor} ({times})"
-    each = "; ".join(rows[name] for name in SEEN if name in rows)
-    return f"At the client, without the profiler, {label} against {first_label}: {each}."
-
-
-def _against(comparison: Comparison, place: int, difference: Difference) -> str:
-    label, first_label, wall = comparison.labels[place], comparison.labels[0], comparison.wall
-    ratio, (here_ns, there_ns) = wall.ratios[place], wall.numbers(place)
-    between = _between(wall, place)
-    measured = _measured(comparison.timed[place].run, comparison.timed[0].run, difference)
-    change = f"{signed_time_text(difference.wall_ns)}{between} ({measured})"
-    times = f"{time_text(here_ns)} against {time_text(there_ns)}, {change}."
-    if _leads_with_tokens(comparison, place):
-        return f"{_per_token(comparison, place)} In all {times}{_parts(difference)}"
-    if wall.within_noise(place):
-        named = ", ".join(_named(difference, difference.causes))
-        parts = f" Of its parts these do: {named}." if named else ""
-        return f"The total times of {label} and {first_label} do not differ beyond noise: {times}{parts}"
-    if ratio is None:
-        return f"{label} against {first_label}: {times}"
-    return f"{label} takes {factor_text(ratio)} the time of {first_label}: {times}{_parts(difference)}"
-
-
-def _between(row: ComparedRow, place: int) -> str:
-    interval = row.ratio_intervals[place]
-    return "" if interval is None else f", {signed_percent_text((interval.low - 1, interval.high - 1))}"
-
-
-def _leads_with_tokens(comparison: Comparison, place: int) -> bool:
-    """Whether the time per token says more than the total: the token limit decided how much one of the runs wrote."""
-    here, there = comparison.runs[place].run, comparison.runs[0].run
-    if here is None or there is None or comparison.tokens.ratios[place] is None:
-        return False
-    # Tokens of two tokenizers are not of equal length.
-    alike = here.setup.tokenizer == there.setup.tokenizer and here.generated_tokens != there.generated_tokens
-    return alike and any(run.cut_answers >= _CUT_RATIO * run.molecules for run in (here, there))
-
-
-def _per_token(comparison: Comparison, place: int) -> str:
-    row, label, first_label = comparison.tokens, comparison.labels[place], comparison.labels[0]
-    here_ns, there_ns = row.numbers(place)
-    times = f"{time_text(here_ns)} against {time_text(there_ns)}{_between(row, place)}."
-    if row.within_noise(place):
-        return f"The times per token of {label} and {first_label} do not differ beyond noise: {times}" + _at_limit(
-            comparison, place, "totals depend on the limit."
-        )
-    lead = f"{label} takes {factor_text(row.factor(place))} the time of {first_label} per token: {times}"
-    return lead + _at_limit(comparison, place, "totals depend on the limit.")
-
-
-def _at_limit(comparison: Comparison, place: int, so: str) -> str:
-    """A sentence on answers that the token limit ended; empty without them."""
-    named = [(comparison.labels[at], run) for at in (place, 0) if (run := comparison.runs[at].run) is not None]
-    cut = [(label, run) for label, run in named if run.cut_answers]
-    if not cut:
-        return ""
-    answers = [f"{count_text(run.cut_answers)} of {counted(run.molecules, 'answer')} of {label}" for label, run in cut]
-    limits = dict.fromkeys(count_text(run.setup.max_new_tokens) for _, run in cut)
-    tokens = " against ".join(count_text(run.generated_tokens) for _, run in named)
-    stopped = f"{' and '.join(answers)} stopped at the token limit of {' and '.join(limits)}"
-    return f" {stopped} ({tokens} tokens): {so}"
-
-
-def _steps(comparison: Comparison, place: int) -> str:
-    """The recorded steps of median time with their GPU work, where both traces mark steps of one kind."""
-    here, there = comparison.runs[place].typical_step, comparison.runs[0].typical_step
-    if here is None or there is None or (here.source, here.kind) != (there.source, there.kind):
-        return ""
-    if here.time_ns is None or not there.time_ns:
-        return ""
-    what = " ".join(filter(None, (here.kind, "step")))
-    counts = " and ".join(dict.fromkeys((count_text(here.steps), count_text(there.steps))))
-    measured = "one recorded each" if counts == "1" else f"medians of {counts} recorded"
-    with_work = " with its GPU work" * bool(comparison.runs[place].devices and comparison.runs[0].devices)
-    return (
-        f"{comparison.labels[place]} takes {factor_text(here.time_ns / there.time_ns)} the time of "
-        f"{comparison.labels[0]} for a {what}{with_work}: {time_text(here.time_ns)} against "
-        f"{time_text(there.time_ns)}, {signed_time_text(here.time_ns - there.time_ns)} ({measured}, the profiler's "
-        "cost included)."
-    )
-
-
-def _span(comparison: Comparison, place: int, follows: bool) -> str:
-    """Of traces without unprofiled times only what was recorded can be told. follows: on a sentence that names both."""
-    item = comparison.trace_differences[place - 1]
-    if item is None:
-        return ""
-    several = max(item.devices) > 1
-    start = "Its" if follows else f"{comparison.labels[place]}: the"
-    of, per = (item, "") if item.per_step is None else (item.per_step, " per step")
-    span = f"GPU spans{per}, first work to last, are together" if several else f"GPU span{per}, first work to last, is"
-    than = "" if follows else f" than {'those' if several else 'that'} of {comparison.labels[0]}"
-    idle_ns = sum(ns for name, ns in of.parts.items() if name.startswith("idle."))
-    return (
-        f"{start} recorded {span} {time_text(abs(of.span_ns))} {'longer' if of.span_ns >= 0 else 'shorter'}{than} "
-        f"(busy {signed_time_text(of.parts.get('busy', 0))}{_exposed(comparison, place, of)}, "
-        f"idle {signed_time_text(idle_ns)})."
-    )
-
-
-def _exposed(comparison: Comparison, place: int, of: TraceDifference | StepDifference) -> str:
-    """What of the busy time's difference is exposed communication, if that is much of the span's."""
-    steps = of.steps if isinstance(of, StepDifference) else (1, 1)
-    before, after = (
-        (0 if (found := comparison.runs[number].bottleneck) is None else found.parts.get("communication", 0)) / count
-        for number, count in zip((0, place), steps, strict=True)
-    )
-    if abs(after - before) <= _MUCH_EXPOSED * abs(of.span_ns):
-        return ""
-    return f", of it exposed communication {signed_time_text(round(after - before))}"
-
-
-def _phases(comparison: Comparison, place: int) -> str:
-    """The phases of engines that differ most, per step."""
-    item = comparison.phase_differences[place - 1]
-    if item is None:
-        return ""
-    largest = sorted(item.parts.items(), key=lambda part: -abs(part[1]))[:_MOST_PHASES]
-    named = ", ".join(f"{RECORDED_LABELS.get(name, name)} {signed_time_text(round(ns))}" for name, ns in largest)
-    each = f" ({signed_time_text(round(item.per_token.span_ns))} per generated token)" if item.per_token else ""
-    return f"Of the recorded span per step, {signed_time_text(round(item.span_ns))}{each}: {named}."
-
-
-def _validity(label: str, run: Run, first_label: str, first: Run) -> str:
-    """Valid molecules where a run has few, or far fewer: a time says little about unusable answers."""
-    ratios = [per(item.valid_molecules, item.molecules) for item in (run, first)]
-    known = [ratio for ratio in ratios if ratio is not None]
-    if len(known) < len(ratios) or (max(known) - min(known) < _VALID_RATIO and max(known) >= _LOW_VALID_RATIO):
-        return ""
-    noun = "molecule" if run.of_molecules else "answer"
-    here, there = (f"{count_text(item.valid_molecules)} of {counted(item.molecules, noun)}" for item in (run, first))
-    return f" Valid: {here} of {label}, {there} of {first_label}."
-
-
-def _parts(difference: Difference) -> str:
-    """The causes, in both directions, and how much is the machine's."""
-    if not difference.wall_ns:
-        return ""
-    parts = difference.parts
-    along = [part for part in difference.causes if parts[part] * difference.wall_ns > 0]
-    against = [part for part in difference.causes if parts[part] * difference.wall_ns < 0]
-    text = ""
-    if along:
-        most = _MOST[0] < sum(parts[part] for part in along) / difference.wall_ns < _MOST[1]
-        text = f" {'Most of it is' if most else 'Largest:'} {', '.join(_named(difference, along))}."
-    if against:
-        text += f" In the other direction: {', '.join(_named(difference, against))}."
-    if not difference.causes and difference.intervals:
-        text = " No part of unequal work differs beyond noise."
-    elif not difference.causes:  # too few passes to tell parts from noise
-        largest = named_parts({part: ns for part, ns in parts.items() if ns and group_of(part) != MACHINE})
-        text = f" Largest parts, of unknown noise: {', '.join(_named(difference, largest))}." if largest else ""
-    machine_ns = sum(ns for part, ns in known_parts(difference).items() if group_of(part) == MACHINE)
-    if abs(machine_ns) < _LEAST_MACHINE_RATIO * abs(difference.wall_ns):
-        return text
-    return f"{text} The same work at another speed, so the machine: {signed_time_text(machine_ns)}."
-
-
-def _named(difference: Difference, parts: Iterable[str]) -> Iterator[str]:
-    return (f"{PART_LABELS.get(part, part)} ({signed_time_text(difference.parts[part])})" for part in parts)
-
-
-def _measured(here: Run | None, there: Run | None, difference: Difference) -> str:
-    """How the times were measured."""
-    if difference.paired:
-        few = ", too few to know the noise" if difference.wall_interval is None else ""
-        return f"means of {counted(difference.rounds, 'paired round')}{few}"
-    repeats = [run.wall_ns.repeats for run in (here, there) if run is not None]
-    count, least = " and ".join(dict.fromkeys(map(str, repeats))), min(repeats)
-    if least == 1:
-        return f"{count} timed pass{'es' if count != '1' else ''}, too few to know the noise, unpaired"
-    return f"medians of {count} timed passes{', which is few' if least < _FEW_REPEATS else ''}, unpaired"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
-from pathlib import PurePath
 from typing import Any
 
-from molprof.analysis.compare import surroundings, unlike_surroundings
+from msgspec.structs import replace
+
+from molprof.analysis.compare.kernels.pick import Kernels
 from molprof.analysis.compare.kernels.read import STEP, STEPS, Selection, Work
 from molprof.analysis.compare.kernels.sums import (
     DELETED,
@@ -28,9 +29,9 @@ from molprof.analysis.compare.kernels.sums import (
     part_of,
     what,
 )
+from molprof.analysis.documents.by import by_data, by_document, labels_of, paths_of, unlike_sides
 from molprof.analysis.documents.differing import compare_command
 from molprof.analysis.documents.plots import plot_section
-from molprof.analysis.figures.build import software
 from molprof.common.document import (
     Document,
     Field,
@@ -93,9 +94,27 @@ _LONGEST = 60
 _PLACES, _LEAST_PLACES = 8, 3
 
 
-def kernels_document(result: Summed, region: str) -> Document:
-    """The difference between two traces by kernel, or operator where no GPU is recorded."""
-    labels = _labels(result)
+def kernels_document(found: Kernels) -> Document:
+    """The difference between two traces: medians over steps where they mark some, and their work in order."""
+    word = noun(found.pairs) if found.pairs else found.steps[0].by
+    labels = labels_of(*found.sides)
+    if found.pairs is None:
+        return by_document(found.steps, labels, word)
+    pairs = _pairs_document(found.pairs, found.region, labels)
+    if not found.steps:
+        return pairs
+    steps = by_document(found.steps, labels, word)
+    return replace(
+        steps,
+        sections=(*steps.sections, *(replace(section, detail=True) for section in pairs.sections)),
+        data=lambda: {**pairs.data(), **by_data(found.steps, labels)},
+        records=pairs.records,
+        warnings=(*steps.warnings, *pairs.warnings),
+    )
+
+
+def _pairs_document(result: Summed, region: str, labels: tuple[str, str]) -> Document:
+    """The difference between two traces by kernel, or operator where no GPU is recorded, pair by pair."""
     word = noun(result)
     recorded = f"recorded {'GPU' if result.first.trace.has_gpu else 'CPU'} time"
     parts = {PART_WORDS[part]: result.whole.parts[part] for part in PARTS}
@@ -106,9 +125,7 @@ def kernels_document(result: Summed, region: str) -> Document:
     ]
     by_layer = [Section("By layer", (), _sums("layer", result, layers), detail=True)] if len(layers) > 1 else []
     total = Section("Sum", tuple(_notes(result, region, labels)), _sum(result))
-    infos = [side.trace.info for side in (result.first, result.other)]
-    around = (surroundings((str(item.get("name", "")) for item in it.devices), software(it.keys)) for it in infos)
-    unlike = unlike_surroundings(*around).strip()
+    unlike = unlike_sides(result.first, result.other)
     return Document(
         title=f"molprof compare by {word}: {labels[1]} against {labels[0]}",
         sections=(
@@ -127,7 +144,7 @@ def kernels_document(result: Summed, region: str) -> Document:
         screen=(
             total,
             _largest(result),
-            Section("Next", (f"{compare_command([str(info.path) for info in infos])} --by kernel --all",)),
+            Section("Next", (f"{compare_command(paths_of(result.first, result.other))} --by kernel --all",)),
         ),
     )
 
@@ -147,15 +164,6 @@ def _largest(result: Summed) -> Section:
 def noun(result: Summed) -> str:
     """What sequences are made of."""
     return "kernel" if result.first.trace.has_gpu else "operator"
-
-
-def _labels(result: Summed) -> tuple[str, str]:
-    """Names of the files; their paths where names are equal."""
-    paths = [str(part.trace.info.path) for part in (result.first, result.other)]
-    names = [PurePath(path).name.removesuffix(".gz").removesuffix(".json").removesuffix(".pftrace") for path in paths]
-    if names[0] == names[1]:
-        names = paths if paths[0] != paths[1] else ["first", "second"]
-    return names[0], names[1]
 
 
 def _notes(result: Summed, region: str, labels: tuple[str, str]) -> Iterator[str]:

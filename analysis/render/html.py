@@ -43,7 +43,8 @@ def render(document: Document) -> str:
     used: set[str] = set()
     style, script = _file("page.css"), _file("page.js")
     # The last one is on commands.
-    screen = list(_views([item for item in document.screen[:-1] if not item.text_only], used))
+    lead = [] if document.lead is None else [document.lead]
+    screen = list(_views([*lead, *(item for item in document.screen[:-1] if not item.text_only)], used))
     views = list(_views([section for section in document.sections if section not in document.screen], used))
     styles = {style, *_styles(screen), *_styles(views)}
     return environment.from_string(_file("page.html")).render(

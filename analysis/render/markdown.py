@@ -20,9 +20,12 @@ _LONGEST_CELL = 80
 def render(document: Document) -> str:
     """The document, ending with a newline; headings as they fit into a pull request or a comment."""
     blocks = [f"## {literal(document.title)}"] if document.title else []
-    blocks.extend(f"> **Warning:** {literal(line)}" for line in document.warnings)
-    if document.summary:
-        blocks.append(_list(document.summary))
+    warnings = [f"> **Warning:** {literal(line)}" for line in document.warnings]
+    summary = [_list(document.summary)] if document.summary else []
+    if document.lead is None:
+        blocks += [*warnings, *summary]
+    else:  # as a text has them
+        blocks += [*_section(document.lead, 3), *summary, *warnings]
     blocks.extend(block for section in shown_sections(document.sections) for block in _section(section, 3))
     return "\n\n".join(blocks) + "\n"
 

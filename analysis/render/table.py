@@ -43,12 +43,15 @@ def render(document: Document, terminal: int | None = None) -> str:
     room = WIDTH if terminal is None else max(NARROW, min(WIDTH, terminal))
     title = cut(escaped(document.title), room)
     blocks = [f"{title}\n{'=' * width(title)}"] if title else []
-    blocks.extend(
+    warnings = [
         "\n".join(cut(words, room) for words in _words(f"WARNING: {escaped(line)}", room, _INDENT))
         for line in document.warnings
-    )
-    if document.summary:
-        blocks.append("\n".join(_notes(document.summary, room)))
+    ]
+    summary = ["\n".join(_notes(document.summary, room))] if document.summary else []
+    if document.lead is None:
+        blocks += [*warnings, *summary]
+    else:  # the table, what it says, what it does not hold for
+        blocks += [*_sections([document.lead], room, terminal), *summary, *warnings]
     whole = list(_flat(document.sections))
     for sections in [whole] if document.screen else _shorter(whole):  # with a screen beside them, all are asked for
         text = "\n\n".join([*blocks, *_sections(sections, room, terminal)]) + "\n"

@@ -29,7 +29,7 @@ from molprof.commands.options import (
 )
 from molprof.common.errors import UsageError
 
-BYS = ("kernel",)
+BYS = ("kernel", "operator", "module", "source", "phase")
 
 
 @click.command("compare")
@@ -37,15 +37,24 @@ BYS = ("kernel",)
 @fail_if_option("'launches_per_token>+5%'")
 @path_option("--predictions", text="TOML file of expectations to test besides the built-in ones.")
 @click.option("--anyway", is_flag=True, help="Compare runs of different prompts or sampling anyway.")
-@click.option("--by", type=click.Choice(BYS), help="Compare two traces kernel by kernel, or operator by operator.")
+@click.option(
+    "--by",
+    type=click.Choice(BYS),
+    help="Compare two traces by kernel (or operator, without a GPU), operator, module, Python function or phase.",
+)
 @click.option(
     "--of", "region", type=click.Choice(("step", "steps", "trace")),
-    help="What --by compares: the step of median time (default if both mark steps), all steps, or the trace.",
+    help="What --by compares: the step of median time, all steps (default if both mark steps: medians), or the trace.",
 )  # fmt: skip
 @click.option(
     "--over", metavar="OPTION",
     help="Of a sweep: compare the values of this option, all others equal.  [default: processor, else model, else the"
     " last one]",
+)  # fmt: skip
+@click.option(
+    "--base", metavar="TRACE",
+    help="The one of TRACES that the others are compared with.  [default: the only run without a constraint, else the"
+    " first]",
 )  # fmt: skip
 @all_option
 @given_options
@@ -59,23 +68,27 @@ def command(
     by: str | None,
     region: str | None,
     over: str | None,
+    base: str | None,
     whole: bool,
     tokens: tuple[int, ...],
     molecules: tuple[int, ...],
     reading: Reading,
     result: Result,
 ) -> int:
-    """Compare TRACES side by side; ratios and differences are against the first.
+    """Compare TRACES side by side; ratios and differences are against one of them, the base.
+
+    That is the only run without a constraint where there is just one, else the first.
 
     A trace may be a stored report (molprof report TRACE -o baseline.json) or the folder of a molprof
     sweep, which stands for its traces. The traces of one sweep are compared like beside like: in groups that differ in
-    one option, each against the first of its group. ~ stands for a ratio of times that noise explains. A threshold is
-    a change against the first trace (a sign and %) or a value (wall_ns>2s). A threshold on a time fails only if its
+    one option, each against the base of its group. ~ stands for a ratio of times that noise explains. A threshold is
+    a change against the base (a sign and %) or a value (wall_ns>2s). A threshold on a time fails only if its
     whole confidence interval is beyond the limit. Exit codes: 1 a threshold failed, 3 one is undecided.
 
-    --by kernel aligns what both ran, in order: kernels, or operators where no GPU is recorded. It splits the difference
-    in recorded time, to the nanosecond, into work that is matched and slower or faster, only in one trace, or moved,
-    and idle time between. Exit code 3: the parts do not add up.
+    --by takes medians over all recorded steps, and their spread: a row whose steps overlap is noise (~). Only work that
+    differs in number is named as a cause. --by kernel --all also aligns what both ran in the step of median time, in
+    order, and splits the difference, to the nanosecond, into work that is matched and slower or faster, only in one
+    trace, or moved, and idle time between. Exit code 3: the parts do not add up.
 
     \b
     Examples:
@@ -87,6 +100,7 @@ def command(
       molprof compare a-foreign.json.gz b-foreign.json.gz --tokens 96000 --tokens 64000 --molecules 64
       molprof compare my-sweep
       molprof compare before.json.gz after.json.gz --by kernel
+      molprof compare before.json.gz after.json.gz --by source
       molprof compare h100.json.gz mi300.json.gz --by kernel --of trace -o kernels.html
     """
     groups = sweep_groups(traces, over) if by is None else []
@@ -104,13 +118,17 @@ def command(
         given = {"fail_if": thresholds, "predictions": predictions, "tokens": tokens, "molecules": molecules}
         refuse(f"--by {by}", "leave these out", **given)
     result.check([*traces, *filter(None, [predictions])])
+    if base is not None and _place_of(base, traces) is None:
+        raise UsageError(f"--base {base} is none of the traces", hint=f"one of {', '.join(map(str, traces))}")
     if by is not None:
         from molprof.analysis.documents.kernels import kernels_document
 
-        sums, region, notes = compare_kernels(traces, region, replace(reading, cached=False))
-        note(*notes)
-        result.deliver(kernels_document(sums, region), whole)
-        return 3 if sums.problems else 0
+        place = _place_of(base, traces) or 0
+        ordered = [traces[place], *traces[:place], *traces[place + 1 :]]
+        found = compare_kernels(ordered, region, replace(reading, cached=False), by)
+        note(*found.notes)
+        result.deliver(kernels_document(found), whole)
+        return 3 if found.problems else 0
     from molprof.analysis.compare.thresholds import judge_rows, parse_threshold, read_expectations
     from molprof.analysis.documents.comparison import comparison_document, groups_document
     from molprof.analysis.reports import with_given
@@ -120,7 +138,12 @@ def command(
     found = with_given(reports(traces, reading), tokens, molecules)
     known = dict(zip(traces, found, strict=True))
     compared = [
-        (name, compare(*(known[path] for path in paths), anyway=anyway, expectations=expectations))
+        (
+            name,
+            compare(
+                *(known[path] for path in paths), anyway=anyway, expectations=expectations, base=_place_of(base, paths)
+            ),
+        )
         for name, paths in groups or [("", traces)]
     ]
     outcomes = [(name, judge_rows(item.labels, item.runs, item.rows, bounds)) for name, item in compared]
@@ -132,3 +155,8 @@ def command(
     note(*(remark for report in found for remark in report.trace.remarks))
     write(text, result.output)
     return judged(outcome)
+
+
+def _place_of(base: str | None, traces: Sequence[Path]) -> int | None:
+    """The place of the base among the traces; None where it is not one of them."""
+    return next((place for place, path in enumerate(traces) if base is not None and Path(base) == path), None)

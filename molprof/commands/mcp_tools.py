@@ -106,8 +106,8 @@ def _report(trace: str, select: str, limit: int) -> dict[str, Any]:
 def _compare(traces: list[str], select: str, limit: int) -> dict[str, Any]:
     from molprof.analysis.documents.comparison import comparison_verdict
 
-    reports = api.reports(traces)
-    comparison = api.compare(*reports)
+    comparison = api.compare(*api.reports(traces))
+    reports = comparison.runs
     chosen = {figure.id for figure in _selected(tuple(COMPARED.values()), select)}
     whole = comparison.to_json()
     rows = [
@@ -121,6 +121,7 @@ def _compare(traces: list[str], select: str, limit: int) -> dict[str, Any]:
     ]
     data: dict[str, Any] = {
         "labels": list(comparison.labels),
+        "base": comparison.base,
         "verdict": list(comparison_verdict(comparison)),
         "notes": list(comparison.notes),
         "certificates": [_certificate(report) for report in reports],

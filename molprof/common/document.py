@@ -114,6 +114,7 @@ class Document(Struct, frozen=True):
     # What most readers need, on one screen: text formats show it in place of `sections` unless all is asked for, a page
     # shows it open above the others, which it folds. None: all sections are needed.
     screen: tuple[Section, ...] = ()
+    lead: Section | None = None  # the table that the summary is about: texts begin with it
 
     def json(self) -> Any:
         """The documented JSON of the subject."""

@@ -8,13 +8,14 @@ that it calls. So the times of all work and the gaps between add up to the time 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from molprof.analysis.compare.kernels.host import HostTime, read_host
 from molprof.analysis.facts.nesting import Nesting
 from molprof.analysis.figures.shapes import input_shapes, shapes_text
 from molprof.analysis.frame import read_frame
@@ -64,6 +65,8 @@ class Step(NamedTuple):
     dur: int
     kind: str | None
     name: str
+    upid: int
+    tid: int
     typical: bool
 
 
@@ -76,6 +79,7 @@ class Recorded:
     rows: tuple[Work, ...]
     steps: tuple[Step, ...]
     span_ns: int  # of all devices
+    host: Mapping[str, HostTime] = field(default_factory=dict)  # where threads were, by what was asked for
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,8 @@ class Lane:
     items: tuple[Work, ...]
     tail_ns: int  # nothing ran after the last one, up to the end of the step; 0 for GPU work, which has no such end
     span_ns: int  # from its ends, not from its items
+    step_id: int | None = None  # None: the whole trace
+    end: int | None = None  # of the step; None: of the last item
 
 
 @dataclass(frozen=True)
@@ -116,8 +122,11 @@ def size_notes(path: Path) -> tuple[str, ...]:
     return (f"no sizes of inputs are read from a file over {bytes_text(_SIZES_BYTES)}",)
 
 
-def read_recorded(engine: TraceProcessor, info: TraceInfo) -> Recorded:
-    """What ran in a loaded trace. Raises TraceError where neither GPU work nor operators are recorded."""
+def read_recorded(engine: TraceProcessor, info: TraceInfo, host: str | None = None) -> Recorded:
+    """What ran in a loaded trace. Raises TraceError where neither GPU work nor operators are recorded.
+
+    host: MODULE, SOURCE or PHASE, to tell where threads were.
+    """
     shapes = {operator: shapes_text(sizes) for operator, sizes in input_shapes(engine).items()}
     work = read_frame(engine, "work", f"{_OF_BOTH} class device operator call_id operator_id").rows()
     amounts = _amounts(engine, {row[-1]: row[-3] for row in work if row[-1] in shapes})
@@ -135,9 +144,12 @@ def read_recorded(engine: TraceProcessor, info: TraceInfo) -> Recorded:
     if not rows:
         raise TraceError(f"{info.path} records neither GPU work nor operators", "record it with torch.profiler")
     typical = set(engine.query(_TYPICAL.text)["id"].tolist())
-    steps = [Step(*(*row, row[0] in typical)) for row in read_frame(engine, "steps", "id ts dur kind name").rows()]
+    steps = [
+        Step(*(*row, row[0] in typical)) for row in read_frame(engine, "steps", "id ts dur kind name upid tid").rows()
+    ]
     span_ns = int(engine.query(_SPAN.text)["span_ns"][0])
-    return Recorded(info, bool(work), tuple(sorted(rows, key=lambda row: row.lane)), tuple(steps), span_ns)
+    places = {} if host is None else {host: read_host(engine, host)}
+    return Recorded(info, bool(work), tuple(sorted(rows, key=lambda row: row.lane)), tuple(steps), span_ns, places)
 
 
 def _amounts(engine: TraceProcessor, operators: Mapping[int, str]) -> dict[int, int]:
@@ -188,7 +200,7 @@ def _gpu_lanes(rows: Sequence[Work], steps: Sequence[Step]) -> Iterator[Lane]:
                 lasts = [place for place, after in zip(places, [*places[1:], -2], strict=True) if place != after - 1]
                 starts = (ends[place - 1] if place else items[0].ts for place in firsts)
                 span_ns = sum(ends[place] for place in lasts) - sum(starts)
-                yield Lane(name, step.kind, tuple(items[place] for place in places), 0, span_ns)
+                yield Lane(name, step.kind, tuple(items[place] for place in places), 0, span_ns, step.id)
 
 
 def _step_ids(rows: Sequence[Work]) -> list[int | None]:
@@ -214,7 +226,7 @@ def _operator_lanes(rows: Sequence[Work], steps: Sequence[Step]) -> Iterator[Lan
         for name, inside in by_step.get(step.id, {"": []}).items():
             items = tuple(_timed(inside, (step.ts, end)))
             last = max((min(row.ts + row.dur, end) for row in inside), default=step.ts)
-            yield Lane(name, step.kind, items, end - last, step.dur)
+            yield Lane(name, step.kind, items, end - last, step.dur, step.id, end)
     if not steps:
         for name, found in by_step[None].items():
             span_ns = max(row.ts + row.dur for row in found) - found[0].ts

@@ -1,0 +1,26 @@
+"""The run that the others are compared with: as asked for, else the only one without a constraint, else the first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from molprof.analysis.figures.model import Report, Served
+
+
+def base_of(reports: Sequence[Report]) -> int | None:
+    """The index of the only run without a constraint; None where there are several or none, or one does not tell."""
+    known = [is_constrained(report) for report in reports]
+    return known.index(False) if known.count(False) == 1 and None not in known else None
+
+
+def is_constrained(report: Report) -> bool | None:
+    """Whether anything decided which tokens a run may write; None where that is not recorded."""
+    if isinstance(report.served, Served):
+        return report.served.run == "constrained"
+    run = report.run
+    if run is None:
+        return None
+    setup, masked = run.setup, run.masked
+    # What a program asks of generate is among the parameters; logits are counted whoever masked them.
+    asked = setup.processor is not None or bool(setup.processor_parameters)
+    return asked or (masked is not None and any((masked.free, masked.copy, masked.end, masked.idle)))

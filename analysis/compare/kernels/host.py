@@ -1,0 +1,77 @@
+"""What the host did while none of the compared work ran: the innermost module, Python function or phase by thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from molprof.analysis.facts.intervals import Keyed, shared
+from molprof.analysis.facts.nesting import Nesting
+from molprof.analysis.frame import read_frame
+from molprof.analysis.trace_processor import TraceProcessor
+
+MODULE, SOURCE, PHASE = "module", "source", "phase"
+Thread = tuple[int, int]  # process and thread number
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """Intervals of threads that do not overlap, each with the place in which the thread was."""
+
+    threads: dict[Thread, int]  # to the number in `intervals`
+    intervals: Keyed
+    places: list[str | None]  # of each interval
+
+    @property
+    def main_thread(self) -> Thread | None:
+        """That with most time in places."""
+        lanes, starts, ends = self.intervals
+        times = np.bincount(lanes, weights=ends - starts, minlength=len(self.threads))
+        return list(self.threads)[int(times.argmax())] if len(times) else None
+
+    def shares(
+        self, thread: Thread | None, starts: np.ndarray, ends: np.ndarray
+    ) -> Iterator[tuple[int, str | None, int]]:
+        """Index of each span, place, and the time that both share, ns; None: in no place, what is left of the span."""
+        number = self.threads.get(thread, -1) if thread is not None else -1
+        spans = np.full(len(starts), number, dtype=np.int64), starts, ends
+        which, interval, begins, stops = shared(spans, self.intervals)
+        left = ends - starts
+        np.subtract.at(left, which, stops - begins)
+        times = zip(which.tolist(), interval.tolist(), (stops - begins).tolist(), strict=True)
+        yield from ((index, self.places[at], ns) for index, at, ns in times)
+        yield from ((index, None, ns) for index, ns in enumerate(left.tolist()) if ns)
+
+
+def read_host(engine: TraceProcessor, by: str) -> HostTime:
+    """Where threads were, by MODULE, SOURCE or PHASE; empty where that is not recorded."""
+    threads: dict[Thread, int] = {}
+    if by == PHASE:
+        names = engine.facts.phase_names
+        rows = [
+            (threads.setdefault((upid, tid), len(threads)), ts, ts_end, names[phase])
+            for phase, ts, ts_end, upid, tid in engine.facts.phase_lanes
+        ]
+        columns = np.array([row[:3] for row in rows], dtype=np.int64).reshape(-1, 3).T
+        return HostTime(threads, (columns[0], columns[1], columns[2]), [row[3] for row in rows])
+    frames = read_frame(engine, "functions", "id parent_id kind name module upid tid ts dur")
+    # The innermost function of each frame, one of a library where there is no other, as `source` of work is.
+    sources: dict[int, tuple[str | None, str | None]] = {}
+    places: list[str | None] = []
+    lanes = []
+    for number, parent, kind, name, module, upid, tid, *_ in frames.rows():
+        own, library = sources.get(parent, (None, None))
+        sources[number] = own, library = (name if kind == "function" else own, name if kind == "library" else library)
+        places.append(module if by == MODULE else own or library)
+        lanes.append(threads.setdefault((upid, tid), len(threads)))
+    starts = frames["ts"].astype(np.int64)
+    nesting = Nesting(
+        np.array(lanes, dtype=np.int64), starts, starts + frames["dur"].astype(np.int64), np.arange(len(places))
+    )
+    segments = nesting.segments
+    owners = nesting.names[segments.owners]
+    return HostTime(
+        threads, (segments[0], segments.starts, segments.ends), [places[owner] for owner in owners.tolist()]
+    )

@@ -1,0 +1,111 @@
+"""Which part of two traces is compared kernel by kernel, or by module, function or phase; and what they lack for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from molprof.analysis.compare.kernels.by import KERNEL, OPERATOR, BySteps, by_steps
+from molprof.analysis.compare.kernels.host import MODULE, PHASE, SOURCE
+from molprof.analysis.compare.kernels.read import STEP, STEPS, TRACE, Recorded, Selection, cut
+from molprof.analysis.compare.kernels.sums import Summed, summed
+from molprof.common.errors import NotComparableError
+
+_WHAT = {
+    MODULE: ("modules", "molprof run --stacks or molprof capture --stacks"),
+    SOURCE: ("Python functions", "molprof run --stacks or molprof capture --stacks"),
+    PHASE: ("phases", "molprof run, molprof capture, or molprof.phase() in the program"),
+    OPERATOR: ("operators", "torch.profiler with ProfilerActivity.CPU"),
+}
+_PROFILER = {
+    MODULE: ", or with torch.profiler.profile(with_stack=True)",
+    SOURCE: ", or with torch.profiler.profile(with_stack=True)",
+}
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Two traces by one of BYS.
+
+    Attributes:
+        region: of `pairs`, or else of `steps`.
+        steps: what each row takes in the steps, by kind of step; empty where the pairs of one step or of the whole
+            traces are all there is, or were asked for.
+        pairs: by KERNEL, their work in order, pair by pair.
+        notes: about the traces.
+    """
+
+    region: str
+    steps: tuple[BySteps, ...]
+    pairs: Summed | None
+    notes: tuple[str, ...]
+
+    @property
+    def sides(self) -> tuple[Selection, Selection]:
+        """What is compared."""
+        found = self.pairs or self.steps[0]
+        return found.first, found.other
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Sums that do not hold, in words."""
+        pairs = () if self.pairs is None else self.pairs.problems
+        return (*pairs, *(problem for item in self.steps for problem in item.problems))
+
+
+def region_of(traces: Sequence[Recorded], asked: str | None) -> tuple[str, tuple[str, ...]]:
+    """What is compared of two traces, all STEPS where both mark steps, and notes. Raises NotComparableError."""
+    with_gpu = [str(trace.info.path) for trace in traces if trace.has_gpu]
+    if len(with_gpu) == 1:
+        other = next(str(trace.info.path) for trace in traces if not trace.has_gpu)
+        what = f"{with_gpu[0]} records GPU work and {other} does not"
+        raise NotComparableError(what, hint="compare without --by")
+    without = [str(trace.info.path) for trace in traces if not trace.steps]
+    if asked is None and without:
+        some = 0 < len(without) < len(traces)
+        return TRACE, (f"no steps are marked in {without[0]}: the whole traces are compared",) * some
+    if asked is not None and asked != TRACE and without:
+        raise NotComparableError(f"no steps are marked in {' and '.join(without)}", hint=f"--of {TRACE}")
+    return asked or STEPS, ()
+
+
+def compared(traces: Sequence[Recorded], asked: str | None, by: str, notes: tuple[str, ...] = ()) -> Kernels:
+    """Two traces by one of BYS. asked: a region; None: all steps where both mark steps, else the whole traces."""
+    check_recorded(traces, by)
+    region, more = region_of(traces, asked)
+    found = by_steps(*picked(traces, region), by)
+    if by != KERNEL:
+        return Kernels(region, found, None, (*notes, *more))
+    one_step = all(len(trace.steps) == 1 for trace in traces)
+    if asked is not None or region == TRACE or one_step:
+        region = STEP if asked is None and one_step and region == STEPS else region
+        return Kernels(region, (), summed(*picked(traces, region)), (*notes, *more))
+    return Kernels(STEP, found, summed(*picked(traces, STEP)), (*notes, *more))
+
+
+def picked(traces: Sequence[Recorded], region: str) -> list[Selection]:
+    """The region of each. Raises NotComparableError where neither has work in it."""
+    cuts = [cut(trace, region) for trace in traces]
+    if not any(lane.items for one in cuts for lane in one.lanes):
+        raise NotComparableError(f"no work is recorded in the {region} of either", hint=f"--of {TRACE}")
+    return cuts
+
+
+def check_recorded(traces: Sequence[Recorded], by: str) -> None:
+    """Raises NotComparableError where a trace does not record what it is to be compared by."""
+    if by not in _WHAT:
+        return
+    without = [str(trace.info.path) for trace in traces if not _records(trace, by)]
+    if without:
+        what, how = _WHAT[by]
+        raise NotComparableError(
+            f"{' and '.join(dict.fromkeys(without))} records no {what}"
+            if len(set(without)) == 1
+            else f"{' and '.join(without)} record no {what}",
+            hint=f"record them with {how}{_PROFILER.get(by, '')}",
+        )
+
+
+def _records(trace: Recorded, by: str) -> bool:
+    host = trace.host.get(by)
+    return any(getattr(row, by) for row in trace.rows) or (host is not None and any(host.places))
