@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +124,18 @@ def read_schema(path: str) -> str:
     if not isinstance(found, dict):
         raise UsageError(f"{path} is no JSON schema: it holds no object", hint="a JSON object")
     return text
+
+
+# Processors that need a package: what Python imports it as, and what pip installs.
+_PACKAGES = {
+    "xgrammar": ("xgrammar", "xgrammar"), "llguidance": ("llguidance", "llguidance"),
+    "outlines": ("outlines_core", "outlines-core"), "lm-format-enforcer": ("lmformatenforcer", "lm-format-enforcer"),
+}  # fmt: skip
+
+
+def missing_engines() -> dict[str, str]:
+    """Processors whose package is not installed, and what pip calls that."""
+    return {name: package for name, (module, package) in _PACKAGES.items() if find_spec(module) is None}
 
 
 def find_factory(name: str) -> Any:
