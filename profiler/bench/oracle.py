@@ -17,7 +17,7 @@ import numpy as np
 from molprof.common.errors import MolprofError
 from molprof.common.process import OK
 from molprof.common.text import shortened
-from molprof.profiler.bench.mask_engine import REFUSED, Engine, Judged, judged
+from molprof.profiler.bench.mask_engine import REFUSED, Engine, Judged, Row, judged
 from molprof.profiler.bench.schemas import SchemaFile
 from molprof.profiler.capture.answers import json_value, schema_validator
 
@@ -35,7 +35,7 @@ _CONTROL = "Invalid control character"
 _FORMAT = "a format is wrong"  # which an engine may ignore
 _CLOSING = (b'"', b"}", b"]", b'"}', b'"]', b"}]")
 
-Matchers = Callable[[], Any]
+Matchers = Callable[[], Row]
 
 
 def compared(item: SchemaFile, one: Engine, other: Engine) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def compared(item: SchemaFile, one: Engine, other: Engine) -> dict[str, Any]:
     except Exception as problem:  # no schema, or one that the validator cannot follow
         return {**found, "status": "not judged", "message": shortened(str(problem), _MOST_TEXT)}
     try:
-        matchers = [engine.compile(item.schema) for engine in engines]
+        matchers = [engine.compile(item.whole) for engine in engines]
     except MolprofError as problem:
         return {**found, "status": REFUSED, "message": shortened(str(problem), _MOST_TEXT)}
     names = [engine.name for engine in engines]
@@ -62,8 +62,8 @@ def compared(item: SchemaFile, one: Engine, other: Engine) -> dict[str, Any]:
         for place, token in enumerate((*each.tokens, one.target.eos)):
             sets = []
             for engine, matcher in zip(engines, states, strict=True):
-                engine.fill(matcher)
-                sets.append(engine.bits())
+                matcher.fill()
+                sets.append(matcher.bits())
                 if sets[-1].sum() <= _SMALL:
                     few = sets[-1].nonzero()[0].tolist()
                     counted, odd = _unusual(one.target, each.tokens[max(0, place - _BEFORE) : place], few)
@@ -82,8 +82,8 @@ def compared(item: SchemaFile, one: Engine, other: Engine) -> dict[str, Any]:
                         differences.append(_difference(each, place, index, engine, made, valid))
             if token == one.target.eos or not all(bits[token] for bits in sets):
                 break
-            for engine, matcher in zip(engines, states, strict=True):
-                engine.accept(matcher, token)
+            for matcher in states:
+                matcher.accept(token)
     return {
         **found, **counts, "only": dict(only), "looked": dict(looked), "unusual": dict(unusual),
         "differences": differences,
@@ -129,14 +129,14 @@ def _written(engine: Engine, made: Matchers, tokens: list[int], closing: list[in
     choose, table, eos = random.Random(seed), engine.target.table, engine.target.eos
     matcher = made()
     for token in tokens:
-        engine.fill(matcher)
-        engine.accept(matcher, token)
+        matcher.fill()
+        matcher.accept(token)
     written = [*tokens]
     for _ in range(_LONGEST):
-        engine.fill(matcher)
-        if engine.allows(eos):
+        matcher.fill()
+        if matcher.allows(eos):
             return str(table.join(written))
-        bits = engine.bits()
+        bits = matcher.bits()
         allowed = bits.nonzero()[0].tolist()
         some = [index for index in choose.sample(allowed, min(len(allowed), _SMALL)) if table.of(index)]
         visible = [index for index in some if not table.of(index).isspace()]
@@ -146,7 +146,7 @@ def _written(engine: Engine, made: Matchers, tokens: list[int], closing: list[in
         if not few:
             return None
         written.append(choose.choice(few))
-        engine.accept(matcher, written[-1])
+        matcher.accept(written[-1])
     return None
 
 

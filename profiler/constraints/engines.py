@@ -117,7 +117,11 @@ class EngineProcessor(ABC):
             makers = [self._matcher for _ in rows.prompts]
         else:
             makers = [self.compile(Whole("grammar", text)) for text in self._of_rows(rows)]
-        return _EngineBatch(self, makers, rows.prompt_width)
+        return self.begin(makers, rows.prompt_width, self.target.device)
+
+    def begin(self, compiled: Sequence[Callable[[], Any]], prompt_width: int, device: torch.device) -> _EngineBatch:
+        """The processor of a batch whose rows have what `compile` made, for scores on a device."""
+        return _EngineBatch(self, compiled, prompt_width, device)
 
 
 class _EngineBatch(LogitsProcessor):
@@ -125,15 +129,16 @@ class _EngineBatch(LogitsProcessor):
 
     masked_logits: ClassVar[None] = None  # counting the bits would cost more than making them
 
-    def __init__(self, engine: EngineProcessor, makers: list[Callable[[], Any]], prompt_width: int) -> None:
+    def __init__(
+        self, engine: EngineProcessor, makers: Sequence[Callable[[], Any]], prompt_width: int, device: torch.device
+    ) -> None:
         self._engine, self._makers = engine, makers
         self._matchers = [make() for make in makers]
         self._read = prompt_width
-        target = engine.target
         # The token that each row is forced to write: its opening token first, the end token after its closing one.
         self._forced: list[int | None] = [engine.opening for _ in makers]
-        words = -(-target.logits_width // 32)
-        self._mask = pinned(torch.zeros((len(makers), words), dtype=torch.int32), target.device)
+        words = -(-engine.target.logits_width // 32)
+        self._mask = pinned(torch.zeros((len(makers), words), dtype=torch.int32), device)
         self.laps = Laps("read", "accept", "fill", "apply")
 
     def seek(self, row: int, tokens: Sequence[int]) -> None:

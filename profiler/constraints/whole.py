@@ -11,7 +11,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -383,10 +383,6 @@ class WholeProcessor:
         self.made_ns: dict[str, int] = {}  # see `Processor`
         if isinstance(whole, Whole):
             table, self.made_ns["constraint"] = _kept(target.table, target.eos, target.logits_width, whole)
-            if not on_gpu(target.device):
-                began = time.perf_counter_ns()
-                _ = table.forms
-                self.made_ns["constraint"] += time.perf_counter_ns() - began
             states, classes = table.moves.shape
             depth = {"depth": DEPTH} if whole.kind == "schema" and '"$ref"' in whole.text else {}
             self.parameters |= {whole.kind: whole.text, **depth, "states": states, "classes": classes}
@@ -395,15 +391,26 @@ class WholeProcessor:
     def start(self, rows: Rows) -> BatchProcessor:
         each = [self._whole] * len(rows.prompts) if isinstance(self._whole, Whole) else self._whole(rows)
         tables = {whole: make_table(self._target, whole) for whole in dict.fromkeys(each)}
-        return WholeBatch([tables[whole] for whole in each], self._target, rows.prompt_width)
+        return self.begin([tables[whole] for whole in each], rows.prompt_width, self._target.device)
+
+    def compile(self, whole: Whole) -> WholeTable:
+        """The table of a constraint, made anew. Raises NotRegular, TooLarge and NoText."""
+        return _made(self._target.table, self._target.eos, self._target.logits_width, whole)
+
+    def begin(self, compiled: Sequence[WholeTable], prompt_width: int, device: torch.device) -> WholeBatch:
+        """The processor of a batch whose rows have these tables, for scores on a device."""
+        return WholeBatch(compiled, replace(self._target, device=device), prompt_width)
+
+
+def _made(vocabulary: TokenBytes, eos: int, width: int, whole: Whole) -> WholeTable:
+    return table_of(compiled(whole), vocabulary, eos, width)
 
 
 @functools.lru_cache(maxsize=64)
 def _kept(vocabulary: TokenBytes, eos: int, width: int, whole: Whole) -> tuple[WholeTable, int]:
     """A table, and the time to make it, ns."""
     began = time.perf_counter_ns()
-    found = table_of(compiled(whole), vocabulary, eos, width)
-    return found, time.perf_counter_ns() - began
+    return _made(vocabulary, eos, width, whole), time.perf_counter_ns() - began
 
 
 def make_table(target: Target, whole: Whole) -> WholeTable:
