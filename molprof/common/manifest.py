@@ -160,7 +160,7 @@ class Session(Struct, frozen=True):
     rounds: list[int] = field(default_factory=list)  # by timed pass, its round, from 0
     places: list[int] = field(default_factory=list)  # by timed pass, its place in the round, from 0
     # Those of the runs that differ in the processor alone, this one included
-    measured: list[MeasuredRun] = field(default_factory=list)
+    measured: list[MeasuredRun] | UnsetType = UNSET
 
 
 class TemplateCounts(Struct, frozen=True):

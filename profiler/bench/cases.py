@@ -112,10 +112,6 @@ ENGINES = {
 }
 
 
-# CPU threads for torch: a row of scores is little work, and a second thread may have to wait for a core.
-MASK_THREADS = 1
-
-
 @dataclass(frozen=True)
 class MasksCase:
     """Some schemas of a folder, or one constraint, under one engine, without a model."""

@@ -14,10 +14,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from molprof.common.errors import MolprofError
+from molprof.common.memory import default_threads
 from molprof.common.process import OK, Ending
 from molprof.common.process.guarded import Limits, call
 from molprof.common.text import shortened
-from molprof.profiler.bench.cases import MASK_THREADS, MasksCase, from_json, to_json
+from molprof.profiler.bench.cases import MasksCase, from_json, to_json
 from molprof.profiler.bench.mask_engine import REFUSED, Compiled, Engine, Judged, judged
 from molprof.profiler.bench.oracle import compared
 from molprof.profiler.bench.samples import with_samples
@@ -74,7 +75,7 @@ def measure_masks(raw: dict[str, Any], done: int, kept: str) -> None:
 
     case = from_json(raw)
     assert isinstance(case, MasksCase)
-    torch.set_num_threads(MASK_THREADS)
+    torch.set_num_threads(default_threads(torch.get_num_threads()))  # as a capture does
     target = load_target(case.tokenizer)
     engines = [Engine(name, target) for name in (case.engine, case.other) if name is not None]
     with Path(kept).open("a") as file:

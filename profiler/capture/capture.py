@@ -17,12 +17,13 @@ from molprof.common.files import check_output
 from molprof.common.manifest import Machine, Session
 from molprof.common.measured import MeasuredRun
 from molprof.common.memory import default_threads, processors
-from molprof.common.settings import NO_PROCESSOR, SETTINGS, VLLM, CaptureSettings
+from molprof.common.settings import NO_PROCESSOR, SETTINGS, TABLE, VLLM, CaptureSettings
+from molprof.common.text import shortened
 from molprof.profiler.capture.answers import checks_of
 from molprof.profiler.capture.measured import measured_run
 from molprof.profiler.capture.passes import Progress, Report
 from molprof.profiler.capture.run import CapturedRun, CaptureResult, captures_graphs, graphs_path
-from molprof.profiler.constraints import PROCESSORS, check_processor, whole_of, without_model
+from molprof.profiler.constraints import PROCESSORS, check_processor, check_table, whole_of, without_model
 from molprof.profiler.engines import check_engine, loader
 from molprof.profiler.engines.runner import check_fit
 from molprof.profiler.machine import Watch
@@ -35,6 +36,8 @@ from molprof.profiler.recording.tracefile import OutputFile, incomplete_path, is
 
 Asked = tuple[CaptureSettings, OutputFile]
 
+# Of the reason why a processor is left out.
+_MOST_TEXT = 200
 _FORMAT = ("prompt_format", "answer_format")
 # The settings that make a loaded model, and those that make the prompts.
 _MODEL = (
@@ -74,7 +77,8 @@ def capture_together(
                 raise
             name = settings.processor or NO_PROCESSOR
             refused[name] = problem
-            report(Progress("refused", notes=(f"{name} is left out: {problem}",)))
+            why = shortened(" ".join(str(problem).split()), _MOST_TEXT)
+            report(Progress("refused", notes=(f"{name} is left out: {why}",)))
             return False
         return True
 
@@ -93,8 +97,6 @@ def capture_together(
             if name is not None:
                 check_exists(what, name)
     loaders = {settings.engine_name: loader(settings.engine_name) for settings, _ in asked}
-    if refused and not asked:
-        raise next(iter(refused.values()))
     if (settings := asked[0][0]).threads is not None:
         torch.set_num_threads(settings.threads)
     elif not on_gpu(resolve_device(settings.device)):
@@ -116,15 +118,15 @@ def capture_together(
         name = trace_stem(output.path.name) if len(asked) > 1 else ""
 
         def make() -> None:
-            made = CapturedRun(settings, output, models[key], prompts[_key(settings, _INPUTS)], report, name)  # noqa: B023
-            instead = getattr(made.passes.runner.processor, "parameters", {}).get("instead_of")
-            if able_only and instead:
-                raise UsageError("; ".join(f"no {kind} is made: {reason}" for kind, reason in instead.items()))
-            runs.append(made)
+            whole = whole_of(settings)  # noqa: B023
+            if able_only and settings.processor == TABLE and whole is not None:  # noqa: B023
+                check_table(models[key].target, whole)  # noqa: B023
+            own = prompts[_key(settings, _INPUTS)]  # noqa: B023
+            runs.append(CapturedRun(settings, output, models[key], own, report, name))  # noqa: B023
 
         is_able(settings, make)
-    if not runs:
-        raise next(iter(refused.values()))
+    if refused and all(run.settings.processor is None for run in runs):
+        raise UsageError("no installed engine takes the constraint", hint="the lines above say why, of each engine")
     yield from interleaved(runs)
 
 

@@ -89,6 +89,18 @@ def processor_of(settings: CaptureSettings, target: Target) -> Processor | None:
     return None if name is None else make_processor(name, target, settings.processor_args)
 
 
+def check_table(target: Target, whole: Whole) -> None:
+    """Raises UsageError where no table is made of a constraint; it is kept if one is."""
+    from molprof.profiler.constraints.automaton import NoText, TooLarge
+    from molprof.profiler.constraints.regular import NotRegular
+    from molprof.profiler.constraints.whole import make_table
+
+    try:
+        make_table(target, whole)
+    except (NotRegular, TooLarge, NoText) as problem:
+        raise UsageError(f"no table is made: {problem}") from problem
+
+
 def without_model(settings: CaptureSettings) -> Any:
     """What makes the processor of molprof that is asked for, whose attributes are those of the processor.
 
