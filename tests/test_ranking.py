@@ -157,7 +157,8 @@ def test_only_schemas_of_all_engines_are_compared() -> None:
     one, other = benchmarked("table"), benchmarked("xgrammar")
     slow = MaskedSchema("b", "ok", batches=[MaskedBatch(1, None, [10**9], [1], [1])])
     more = EngineMasks("xgrammar", None, "llama", "1", (*other.schemas, slow))
-    assert [cost.total.count for cost in step_costs([one, more])] == [4, 4, 4, 4]
+    refused = EngineMasks("llguidance", None, "llama", "1", (MaskedSchema("a", "refused"),))
+    assert [cost.total.count for cost in step_costs([one, more, refused])] == [4, 4, 4, 4]
 
 
 def test_results_of_before_have_no_applying() -> None:
@@ -202,12 +203,16 @@ def render_text(document: Any) -> str:
 def test_texts_are_made_of_a_constraint() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     schema["additionalProperties"] = False
-    made = with_samples(SchemaFile("a", schema, ())).instances
-    assert made == with_samples(SchemaFile("a", schema, ())).instances
+    made = with_samples(SchemaFile("a", schema, ()), target("llama")).instances
+    assert made == with_samples(SchemaFile("a", schema, ()), target("llama")).instances
     assert {tuple(one.data) for one in made} == {("n",)}
-    regex = with_samples(SchemaFile("regex", None, (), Whole("regex", "[ab]{3}|x"))).instances
+    regex = with_samples(SchemaFile("regex", None, (), Whole("regex", "[ab]{3}|x")), target("llama")).instances
     assert {len(one.text) for one in regex} <= {1, 3}
-    assert with_samples(SchemaFile("regex", None, (), Whole("regex", r"(a)\1"))).instances == ()
+    # What has no automaton an engine writes.
+    unique = {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True}
+    for one in with_samples(SchemaFile("a", unique, ()), target("llama")).instances:
+        assert sorted(set(one.data)) == sorted(one.data)
+    assert with_samples(SchemaFile("regex", None, (), Whole("regex", r"(a)\1")), target("llama")).instances == ()
 
 
 # The commands

@@ -163,9 +163,15 @@ def _batch(*runs: MaskedBatch) -> MaskedBatch:
     return replace(runs[0], **times)
 
 
+def common_schemas(items: Sequence[EngineMasks]) -> set[str]:
+    """The schemas of which every engine has steps of batches that has any."""
+    each = [names for item in items if (names := {schema.name for schema in item.schemas if schema.batches})]
+    return set.intersection(*each) if each else set()
+
+
 def step_costs(items: Sequence[EngineMasks]) -> list[StepCost]:
-    """What engines take of a step, by the total, over the schemas of which all of them have steps: the same work."""
-    common = set.intersection(*({schema.name for schema in item.schemas if schema.batches} for item in items))
+    """What engines take of a step, by the total, over the schemas of which all with any have steps: the same work."""
+    common = common_schemas(items)
     found = []
     for item in items:
         groups: dict[tuple[str, int, int | None], list[MaskedBatch]] = {}

@@ -12,6 +12,7 @@ from molprof.analysis.bench.masks import (
     EngineMasks,
     Mask,
     Tail,
+    common_schemas,
     engine_masks,
     grouped,
     growth,
@@ -210,9 +211,8 @@ def _costs(name: str, engines: Sequence[EngineMasks]) -> Iterator[Section]:
         return
     threads = {cost.threads for cost in costs} != {None}
     several = len({cost.device for cost in costs}) > 1
-    said = (
-        f"schemas: {_common(engines)}, those of which all of these engines have steps" if _common(engines) > 1 else ""
-    )
+    common = len(common_schemas(engines))
+    said = f"over the {common} schemas of which all engines in this table have steps" if common > 1 else ""
     yield Section(
         f"Masks of a batch: {name}",
         ("means of a step, from the last tokens to the masked scores, with the calls of a capture; by the total",
@@ -226,10 +226,6 @@ def _costs(name: str, engines: Sequence[EngineMasks]) -> Iterator[Section]:
             ("per row", "ns", "row_ns"), missing="-",
         ),
     )  # fmt: skip
-
-
-def _common(engines: Sequence[EngineMasks]) -> int:
-    return len(set.intersection(*({schema.name for schema in item.schemas if schema.batches} for item in engines)))
 
 
 def _states(item: EngineMasks) -> dict[str, int]:

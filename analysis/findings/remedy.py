@@ -151,7 +151,8 @@ def _bench(run: Run, given: Mapping[str, str | None]) -> str:
         return ""
     what = shlex.quote(value) if kind == "schema" else f"--{kind.replace('_', '-')} {shlex.quote(value)}"
     name = shlex.quote(run.setup.tokenizer)
-    command = f"molprof bench masks {what} --tokenizer {name} --batch {run.setup.batch_size} --repeats 1 -o masks.jsonl"
+    rows = max(1, round(run.row_steps / run.steps)) if run.steps else run.setup.batch_size
+    command = f"molprof bench masks {what} --tokenizer {name} --batch {rows} --repeats 1 -o masks.jsonl"
     return f"Rank all installed engines on this constraint, without the model: {command}."
 
 

@@ -89,7 +89,7 @@ def measure_masks(raw: dict[str, Any], done: int, kept: str) -> None:
         keep({**head, "vocabulary_ns": None if case.other is not None else engines[0].vocabulary_ns})
         measured: Any = partial(_measured, case) if case.other is None else compared
         for item in itertools.islice(_items(case), done, None):
-            keep(measured(with_samples(item) if case.is_one else item, *engines))
+            keep(measured(with_samples(item, target) if case.is_one else item, *engines))
 
 
 def _items(case: MasksCase) -> Iterator[SchemaFile]:

@@ -20,6 +20,7 @@ from molprof.common.text import shortened
 from molprof.profiler.bench.mask_engine import REFUSED, Engine, Judged, Row, judged
 from molprof.profiler.bench.schemas import SchemaFile
 from molprof.profiler.capture.answers import json_value, schema_validator
+from molprof.profiler.models.target import TokenBytes
 
 # Of a schema and engine: tokens that are looked into, and of a prefix.
 _MOST_TOKENS, _MOST_HERE = 24, 2
@@ -100,8 +101,8 @@ def _difference(each: Judged, place: int, token: int, engine: Engine, made: Matc
     elif whole.startswith(text):
         verdict, why = "another cut", whole
     else:
-        closing = [index for index, piece in enumerate(table.pieces) if piece in _CLOSING]
-        tries = (_written(engine, made, [*before, token], closing, seed) for seed in range(_TRIES))
+        closing = closing_tokens(table)
+        tries = (written(engine, made, [*before, token], closing, seed) for seed in range(_TRIES))
         texts = [found for found in tries if found is not None]
         flaws = {found: _flaw(found, validator) for found in texts}
         why = next((found for found in texts if flaws[found] is None), texts[0] if texts else "no end found")
@@ -124,18 +125,23 @@ def _flaw(text: str, validator: Any) -> str | None:
         return str(problem)
 
 
-def _written(engine: Engine, made: Matchers, tokens: list[int], closing: list[int], seed: int) -> str | None:
+def closing_tokens(table: TokenBytes) -> list[int]:
+    """Tokens that close strings, objects and arrays."""
+    return [index for index, piece in enumerate(table.pieces) if piece in _CLOSING]
+
+
+def written(engine: Engine, made: Matchers, tokens: list[int], closing: list[int], seed: int) -> str | None:
     """A text that the engine allows after these tokens, soon closed; None if none was found."""
     choose, table, eos = random.Random(seed), engine.target.table, engine.target.eos
     matcher = made()
     for token in tokens:
         matcher.fill()
         matcher.accept(token)
-    written = [*tokens]
+    found = [*tokens]
     for _ in range(_LONGEST):
         matcher.fill()
         if matcher.allows(eos):
-            return str(table.join(written))
+            return str(table.join(found))
         bits = matcher.bits()
         allowed = bits.nonzero()[0].tolist()
         some = [index for index in choose.sample(allowed, min(len(allowed), _SMALL)) if table.of(index)]
@@ -145,8 +151,8 @@ def _written(engine: Engine, made: Matchers, tokens: list[int], closing: list[in
         few = ends if ends and choose.random() < 0.8 else visible or some
         if not few:
             return None
-        written.append(choose.choice(few))
-        matcher.accept(written[-1])
+        found.append(choose.choice(few))
+        matcher.accept(found[-1])
     return None
 
 

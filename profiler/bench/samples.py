@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-import json
+import itertools
 import math
 import random
 from collections.abc import Iterator
@@ -12,10 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from molprof.common.errors import MolprofError
+from molprof.profiler.bench.cases import ENGINES
+from molprof.profiler.bench.mask_engine import Engine
+from molprof.profiler.bench.oracle import closing_tokens, written
 from molprof.profiler.bench.schemas import Instance, SchemaFile
+from molprof.profiler.capture.answers import json_value, schema_validator
 from molprof.profiler.constraints.automaton import Automaton, NoText, TooLarge
 from molprof.profiler.constraints.json_schema import compiled
 from molprof.profiler.constraints.regular import NotRegular
+from molprof.profiler.molecules.prompts import Whole
 
 _COUNT, _TRIES = 6, 40
 # From so many bytes on a text goes the shortest way to its end.
@@ -28,24 +34,38 @@ for _characters, _weight in ((b"abcdefghijklmnopqrstuvwxyz", 6.0), (b"0123456789
 _WEIGHTS[list(b"\\eE\t\n\r")] = 0.02  # escapes and exponents are rare
 
 
-def with_samples(item: SchemaFile) -> SchemaFile:
+def with_samples(item: SchemaFile, target: Any) -> SchemaFile:
     """The constraint with texts that it allows, the same ones each time; with its own instances if it has any.
 
-    None are made of what molprof has no automaton of; then it is compiled, and its first mask is made.
+    Of what molprof has no automaton of, the first engine that takes it writes them. There are none where each fails.
     """
     if item.instances:
         return item
     try:
-        automaton = compiled(item.whole)
+        texts = list(dict.fromkeys(_texts(compiled(item.whole))))
     except (NotRegular, TooLarge, NoText):
-        return item
-    texts = list(dict.fromkeys(_texts(automaton)))
+        texts = list(dict.fromkeys(_of_engine(item.whole, target)))
     if item.whole.kind == "schema":
-        values = [value for text in texts if _is_plain(value := json.loads(text))]
+        valid = schema_validator(item.schema, item.name, "molprof bench masks").valid
+        values = [value for text in texts if _is_plain(value := json_value(text)) and valid(value) is not False]
         made = [Instance(value, None, f"made {number}") for number, value in enumerate(values[:_COUNT], 1)]
     else:
         made = [Instance(None, None, f"made {number}", text) for number, text in enumerate(texts[:_COUNT], 1)]
     return replace(item, instances=tuple(made))
+
+
+def _of_engine(whole: Whole, target: Any) -> Iterator[str]:
+    """Texts that the first engine writes at random that is installed and takes the constraint."""
+    for name in ENGINES:
+        try:
+            engine = Engine(name, target)
+            made = engine.compile(whole)
+        except MolprofError:  # not installed, or refused
+            continue
+        closing = closing_tokens(target.table)
+        texts = (written(engine, made, [], closing, seed) for seed in range(_TRIES))
+        yield from itertools.islice(filter(None, texts), 2 * _COUNT)
+        return
 
 
 def _texts(automaton: Automaton) -> Iterator[str]:
