@@ -213,10 +213,13 @@ def _costs(name: str, engines: Sequence[EngineMasks]) -> Iterator[Section]:
     several = len({cost.device for cost in costs}) > 1
     common = len(common_schemas(engines))
     said = f"over the {common} schemas of which all engines in this table have steps" if common > 1 else ""
+    none = [
+        item.engine for item in engines if _states(item)["ok"] and item.engine not in {cost.engine for cost in costs}
+    ]
     yield Section(
         f"Masks of a batch: {name}",
         ("means of a step, from the last tokens to the masked scores, with the calls of a capture; by the total",
-         *([said] if said else [])),
+         *([said] if said else []), *([f"without steps, as they take no instance whole: {', '.join(none)}"] if none else [])),
         table_of(
             costs, ("engine", "text"), ("rows", "count"),
             *([("threads", "text", lambda cost: str(cost.threads or "default"))] if threads else []),
@@ -230,7 +233,8 @@ def _costs(name: str, engines: Sequence[EngineMasks]) -> Iterator[Section]:
 
 def _states(item: EngineMasks) -> dict[str, int]:
     counts = Counter(schema.status for schema in item.schemas)
-    return {"refused": counts["refused"], "failed": len(item.schemas) - counts["refused"] - counts[OK]}
+    failed = len(item.schemas) - counts["refused"] - counts[OK]
+    return {"refused": counts["refused"], "failed": failed, "ok": counts[OK]}
 
 
 def _compared(name: str, pairs: Sequence[EngineMasks]) -> Iterator[Section]:
