@@ -135,12 +135,14 @@ def test_an_engine_along_instances(tmp_path: Path, words: str, folder: Path, eng
     # A table says no object of anything.
     assert (plain.status, plain.instances, person.status) == ("refused" if engine == "table" else "ok", [], "ok")
     assert (person.first_mask_ns or 0) >= (person.compile_ns or 0) > 0
-    assert [(one.rows, one.threads, len(one.fill_ns)) for one in person.batches] == [
-        (4, threads, 16) for threads in ((1,) if engine == "table" else (1, 2))
+    steps = max(16, person.instances[0].tokens)
+    assert [(one.rows, one.threads, one.device, len(one.fill_ns)) for one in person.batches] == [
+        (4, threads, "cpu", steps) for threads in ((None,) if engine == "table" else (None, 1, 2))
     ]  # fmt: skip
+    assert all(len(one.accept_ns) == len(one.apply_ns) == steps == len(one.total_ns) for one in person.batches)
     right, order, text = person.instances
     assert (right.accepted, right.valid, right.stopped_at) == (True, True, None)
-    assert len(right.mask_ns) == right.tokens + 1 == len(right.accept_ns) + 1
+    assert len(right.mask_ns) == right.tokens + 1 == len(right.accept_ns) + 1 == len(right.apply_ns)
     assert right.states == [
         ("structure", 1), ("key", 3), ("structure", 2), ("string", 5), ("structure", 2), ("key", 5), ("structure", 2),
         ("number", 1), ("structure", 1), ("end", 1),
@@ -205,7 +207,12 @@ def test_a_benchmark_of_masks(tmp_path: Path, words: str, folder: Path, monkeypa
     for by in ("state", "position", "keyword"):
         counts = [group["time"]["count"] for group in shown["groups"] if group["by"] == by]
         assert sum(counts) == shown["mask"]["count"]
-    assert [(one["rows"], one["threads"], one["fill"]["count"]) for one in shown["batches"]] == [(1, 1, 32), (2, 1, 32)]
+    steps = max(16, max(one.tokens for one in instances if one.accepted))
+    assert [(one["rows"], one["threads"], one["device"]) for one in shown["batches"]] == [
+        (1, None, "cpu"), (2, None, "cpu"),
+    ]  # fmt: skip
+    for part in ("accept", "fill", "apply", "total"):
+        assert shown["batches"][0][part]["count"] >= steps
     assert [item["instance"] for item in shown["wrongly_refused"]] == ["another order"]
     assert [item["instance"] for item in shown["wrongly_accepted"]] == ["twice"]
     code, out, _ = called(["bench", "show", "masks.jsonl"], tmp_path)
@@ -214,7 +221,9 @@ def test_a_benchmark_of_masks(tmp_path: Path, words: str, folder: Path, monkeypa
     page = f"a\n<!-- bench show: Masks of a batch: {words} -->\n| old |\n\nb"
     before, mark, *table, _, after = examples.measured(page, out).splitlines()
     assert [before, mark, after] == [page[:1], page.splitlines()[1], page[-1:]]
-    assert [row.split(" | ")[:3] for row in table[2:]] == [["| xgrammar", "1", "1"], ["| xgrammar", "2", "1"]]
+    assert [row.split(" | ")[:3] for row in table[2:]] == [
+        ["| xgrammar", str(one["rows"]), str(one["total"]["count"])] for one in shown["batches"]
+    ]
     code, out, _ = called(["bench", "show", "masks.jsonl", "--format", "csv"], tmp_path)
     assert (code, f"step,mask,{shown['mask']['p50_ns']}" in out) == (0, True)
 

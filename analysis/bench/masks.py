@@ -32,10 +32,11 @@ class Mask:
     keyword: str
     mask_ns: float
     accept_ns: float | None  # None: the end, or a token that was forbidden
+    apply_ns: float | None  # None: not recorded
 
     @property
     def total_ns(self) -> float:
-        return self.mask_ns + (self.accept_ns or 0.0)
+        return self.mask_ns + (self.accept_ns or 0.0) + (self.apply_ns or 0.0)
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,26 @@ class Tail:
     p90_ns: float | None
     p99_ns: float | None
     largest_ns: float
+    mean_ns: float
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """A step of a batch under an engine."""
+
+    engine: str
+    device: str  # of the scores
+    rows: int
+    threads: int | None  # that fill; None: as the package does
+    accept: Tail | None  # None: one kernel does all of it, which is `apply`; or not recorded
+    fill: Tail | None
+    apply: Tail | None
+    total: Tail
+
+    @property
+    def row_ns(self) -> float:
+        """Of the mean."""
+        return self.total.mean_ns / self.rows
 
 
 @dataclass(frozen=True)
@@ -58,6 +79,7 @@ class EngineMasks:
     tokenizer: str
     version: str
     schemas: tuple[MaskedSchema, ...]
+    vocabulary_ns: float | None = None  # to make what is the same for every constraint; None: nothing, or not recorded
 
     @property
     def instances(self) -> list[tuple[MaskedSchema, MaskedInstance]]:
@@ -68,7 +90,7 @@ class EngineMasks:
         for schema, one in self.instances:
             labels = (itertools.chain.from_iterable([name] * count for name, count in runs)
                       for runs in (one.states, one.keywords))  # fmt: skip
-            times = itertools.zip_longest(one.mask_ns, one.accept_ns)
+            times = itertools.zip_longest(one.mask_ns, one.accept_ns, one.apply_ns)
             found += [
                 Mask(schema.name, one.description, place, *words, *ns)
                 for place, (ns, *words) in enumerate(zip(times, *labels, strict=True))
@@ -88,9 +110,21 @@ def engine_masks(measured: Sequence[Measured]) -> list[EngineMasks]:
             names = (str(item.settings.get(name)) for name in ("tokenizer", "engine"))
             groups.setdefault((*names, item.settings.get("other")), []).append(item)  # type: ignore[arg-type]
     return [
-        EngineMasks(engine, other, tokenizer, items[0].masks[0].version, tuple(itertools.chain(*map(_schemas, items))))
+        EngineMasks(
+            engine,
+            other,
+            tokenizer,
+            items[0].masks[0].version,
+            tuple(itertools.chain(*map(_schemas, items))),
+            _median([figures.vocabulary_ns for item in items for figures in item.masks]),
+        )
         for (tokenizer, engine, other), items in sorted(groups.items(), key=lambda group: str(group[0]))
     ]
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def _schemas(item: Measured) -> Iterator[MaskedSchema]:
@@ -114,26 +148,44 @@ def _instance(*runs: MaskedInstance) -> MaskedInstance:
     first = runs[0]
     times: dict[str, Any] = {
         name: [round(value) for value in np.median([getattr(run, name) for run in runs], axis=0)]
-        for name in ("mask_ns", "accept_ns")
+        for name in ("mask_ns", "accept_ns", "apply_ns")
         if all(len(getattr(run, name)) == len(getattr(first, name)) for run in runs)
     }
     return replace(first, **times)
 
 
 def _batch(*runs: MaskedBatch) -> MaskedBatch:
-    return replace(runs[0], fill_ns=[round(value) for value in np.median([run.fill_ns for run in runs], axis=0)])
+    times: dict[str, Any] = {
+        name: [round(value) for value in np.median([getattr(run, name) for run in runs], axis=0)]
+        for name in ("accept_ns", "fill_ns", "apply_ns")
+        if len({len(getattr(run, name)) for run in runs}) == 1 and getattr(runs[0], name)
+    }
+    return replace(runs[0], **times)
 
 
-def batched(item: EngineMasks) -> Iterator[tuple[int, int, Tail]]:
-    """Rows, threads, and the time to fill the masks of a step, over all schemas."""
-    times: dict[tuple[int, int], list[float]] = {}
-    for schema in item.schemas:
-        for batch in schema.batches:
-            times.setdefault((batch.rows, batch.threads), []).extend(batch.fill_ns)
-    for (rows, threads), values in sorted(times.items()):
-        found = tail(values)
-        assert found is not None
-        yield rows, threads, found
+def common_schemas(items: Sequence[EngineMasks]) -> set[str]:
+    """The schemas of which every engine has steps of batches that has any."""
+    each = [names for item in items if (names := {schema.name for schema in item.schemas if schema.batches})]
+    return set.intersection(*each) if each else set()
+
+
+def step_costs(items: Sequence[EngineMasks]) -> list[StepCost]:
+    """What engines take of a step, by the total, over the schemas of which all with any have steps: the same work."""
+    common = common_schemas(items)
+    found = []
+    for item in items:
+        groups: dict[tuple[str, int, int | None], list[MaskedBatch]] = {}
+        for schema in item.schemas:
+            for batch in schema.batches if schema.name in common else ():
+                groups.setdefault((batch.device, batch.rows, batch.threads), []).append(batch)
+        for (device, rows, threads), batches in groups.items():
+            accept, fill, apply, total = (
+                tail([ns for batch in batches for ns in getattr(batch, name)])
+                for name in ("accept_ns", "fill_ns", "apply_ns", "total_ns")
+            )
+            if total is not None:
+                found.append(StepCost(item.engine, device, rows, threads, accept, fill, apply, total))
+    return sorted(found, key=lambda cost: (cost.device, cost.rows, cost.total.mean_ns))
 
 
 def slowest(masks: Sequence[Mask]) -> list[Mask]:
@@ -146,7 +198,7 @@ def tail(values: Sequence[float]) -> Tail | None:
         return None
     ascending = sorted(values)
     p50_ns, p90_ns, p99_ns = (percentile(ascending, percent) for percent in (50, 90, 99))
-    return Tail(len(ascending), p50_ns, p90_ns, p99_ns, ascending[-1])
+    return Tail(len(ascending), p50_ns, p90_ns, p99_ns, ascending[-1], statistics.fmean(ascending))
 
 
 def grouped(masks: Sequence[Mask]) -> Iterator[tuple[str, str, Tail]]:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
+import math
+import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from molprof.analysis.bench.masks import EngineMasks, Mask, batched, engine_masks, grouped, growth, slowest, tail
+from molprof.analysis.bench.masks import (
+    EngineMasks,
+    Mask,
+    Tail,
+    common_schemas,
+    engine_masks,
+    grouped,
+    growth,
+    slowest,
+    step_costs,
+    tail,
+)
 from molprof.analysis.bench.summary import Measured, short_message
 from molprof.common.document import Field, Name, Section, named, table_of
 from molprof.common.process import OK
@@ -17,12 +29,16 @@ _NAMED = 10
 _VERDICTS = ("another cut", "right", "wrong", "not shown")
 _TAIL: tuple[Field, ...] = (
     ("p50", "ns", "2.p50_ns"), ("p90", "ns", "2.p90_ns"), ("p99", "ns", "2.p99_ns"), ("largest", "ns", "2.largest_ns"),
+    ("mean", "ns", "2.mean_ns"),
 )  # fmt: skip
+# What is timed of a token, in the order of a step.
+_STEPS = {"accept": "accept_ns", "mask": "mask_ns", "apply": "apply_ns", "total": "total_ns"}
 # In JSON: of each engine, of an instance that it judges wrongly, of two that are compared.
 _NAMES: tuple[Name, ...] = (
-    "tokenizer", "engine", "other", "version", ("schemas", lambda item: len(item.schemas)),
+    "tokenizer", "engine", "other", "version", "vocabulary_ns", ("schemas", lambda item: len(item.schemas)),
     ("status", lambda item: Counter(schema.status for schema in item.schemas)),
 )  # fmt: skip
+_COST = ("device", "rows", "threads", "accept", "fill", "apply", "total", "row_ns")
 _WRONG = (("instance", "description"), "stopped_at", "error")
 _DIFFER: tuple[Name, ...] = (
     ("prefixes", lambda item: _sum(item, "prefixes")), ("differing", lambda item: _sum(item, "differing")),
@@ -59,9 +75,9 @@ def _times(item: EngineMasks) -> dict[str, Any]:
         for word, valid in (("refused", True), ("accepted", False))
     }
     return {
-        "mask": tail([one.mask_ns for one in masks]), "accept": tail(_accepts(masks)),
+        **dict(_each(masks)),
         "groups": [dict(zip(("by", "group", "time"), one, strict=True)) for one in grouped(masks)],
-        "batches": [dict(zip(("rows", "threads", "fill"), one, strict=True)) for one in batched(item)],
+        "batches": [named(cost, *_COST) for cost in step_costs([item])],
         "growth": list(growth(masks)), "slowest": slowest(masks), **wrong,
     }  # fmt: skip
 
@@ -71,7 +87,7 @@ def masks_records(measured: Sequence[Measured]) -> list[dict[str, Any]]:
     rows = []
     for item in engine_masks(measured):
         masks = item.masks()
-        steps = [("step", "mask", tail([one.mask_ns for one in masks])), ("step", "accept", tail(_accepts(masks)))]
+        steps = [("step", step, found) for step, found in _each(masks)]
         head = {"tokenizer": item.tokenizer, "engine": item.engine}
         rows += [
             {**head, "by": by, "group": group, **vars(times)}
@@ -81,8 +97,10 @@ def masks_records(measured: Sequence[Measured]) -> list[dict[str, Any]]:
     return rows
 
 
-def _accepts(masks: Sequence[Mask]) -> list[float]:
-    return [mask.accept_ns for mask in masks if mask.accept_ns is not None]
+def _each(masks: Sequence[Mask]) -> Iterator[tuple[str, Tail | None]]:
+    """What is timed of a token, and its times."""
+    for step, name in _STEPS.items():
+        yield step, tail([ns for mask in masks if (ns := getattr(mask, name)) is not None])
 
 
 def _sum(item: EngineMasks, name: str) -> int:
@@ -90,7 +108,9 @@ def _sum(item: EngineMasks, name: str) -> int:
 
 
 def _timed(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Iterator[Section]:
+    timed = sorted(timed, key=lambda pair: statistics.fmean([mask.total_ns for mask in pair[1]] or [math.inf]))
     engines = [item for item, _ in timed]
+    yield from _costs(name, engines)
 
     def first(item: EngineMasks, what: str, percent: str) -> float | None:
         return getattr(
@@ -109,25 +129,24 @@ def _timed(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Iterat
         f"Engines and schemas: {name}",
         ("wrongly refused: instances that jsonschema-rs calls valid; wrongly accepted: those that it does not."
          " Neither where only a format is wrong, as engines may ignore formats",
-         "first mask: from the schema on; memory: most that a schema took until its first mask"),
+         "vocabulary: made once, whatever the schema; first mask: from the schema on, the vocabulary is made before;"
+         " memory: most that a schema took until its first mask"),
         table_of(
             engines, ("engine", "text"), ("version", "text"), ("schemas", "count", lambda item: len(item.schemas)),
             *((state, "count", lambda item, state=state: _states(item)[state]) for state in ("refused", "failed")),
             ("wrongly refused", "text", lambda item: of(item, True)),
             ("wrongly accepted", "text", lambda item: of(item, False)),
+            ("vocabulary", "ns", "vocabulary_ns"),
             ("first mask p50", "ns", lambda item: first(item, "first_mask_ns", "p50_ns")),
             ("largest", "ns", lambda item: first(item, "first_mask_ns", "largest_ns")),
-            ("memory", "bytes", lambda item: first(item, "memory_bytes", "largest_ns")),
+            ("memory", "bytes", lambda item: first(item, "memory_bytes", "largest_ns")), missing="-",
         ),
     )  # fmt: skip
-    rows = [
-        (item, what, tail(values))
-        for item, masks in timed
-        for what, values in (("mask", [one.mask_ns for one in masks]), ("accept", _accepts(masks)))
-    ]
+    rows = [(item, what, found) for item, masks in timed for what, found in _each(masks) if found is not None]
     yield Section(
         f"Time per token: {name}",
-        ("forced: share of masks that allow one token; forced text: masks whose tokens all begin one text",),
+        ("one row. accept: to move past the token before; mask: to fill it; apply: to mask the scores with it",
+         "forced: share of masks that allow one token; forced text: masks whose tokens all begin one text"),
         table_of(
             rows, ("engine", "text", "0.engine"), ("step", "text", "1"), ("count", "count", "2.count"), *_TAIL,
             ("forced", "ratio", lambda row: forced(row[0], "forced") if row[1] == "mask" else None),
@@ -141,32 +160,16 @@ def _timed(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Iterat
         if by == "position":
             mine = [row for row in groups if row[3] == by]
         yield Section(
-            f"Mask and accept by {by}: {name}",
+            f"Accept, mask and apply by {by}: {name}",
             table=table_of(
                 mine, (by, "text", "0"), ("engine", "text", "1"), ("count", "count", "2.count"), *_TAIL, missing="-"
             ),
             detail=by == "keyword",
         )
-    batches = [(item.engine, *one) for item in engines for one in batched(item)]
-    threads = {engine: [row[2] for row in batches if row[0] == engine] for engine, *_ in batches}
-    most = max(itertools.chain(*threads.values()), default=1)
-    alone = [engine for engine, counts in threads.items() if max(counts) < most]
-    yield Section(
-        f"Masks of a batch: {name}",
-        ("time to fill the masks of all rows; they stand at places spread over the longest instance of each schema",
-         *([f"with one thread, whatever --threads says: {', '.join(alone)}"] if alone else [])),
-        table_of(
-            batches, ("engine", "text", "0"), ("rows", "count", "1"), ("threads", "count", "2"),
-            ("steps", "count", "3.count"), ("p50", "ns", "3.p50_ns"), ("p90", "ns", "3.p90_ns"),
-            ("p99", "ns", "3.p99_ns"), ("largest", "ns", "3.largest_ns"),
-            ("p50 per row", "ns", lambda row: per(row[3].p50_ns, row[1])),
-            ("p99 per row", "ns", lambda row: per(row[3].p99_ns, row[1])), missing="-",
-        ),
-    )  # fmt: skip
     grown = [(item.engine, one) for item, masks in timed for one in growth(masks)]
     yield Section(
         f"Growth with the answer: {name}",
-        ("mask and accept, median of the first and of the last quarter of an instance",),
+        ("accept, mask and apply, median of the first and of the last quarter of an instance",),
         table_of(
             grown, ("engine", "text", "0"), ("schema", "text", "1.schema"), ("instance", "text", "1.instance"),
             ("masks", "count", "1.masks"), ("first", "ns", "1.first_ns"), ("last", "ns", "1.last_ns"),
@@ -180,7 +183,7 @@ def _timed(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Iterat
         table=table_of(
             slow, ("engine", "text", "0"), *((title, "text", f"1.{title}") for title in names),
             ("position", "count", "1.position"), ("mask", "ns", "1.mask_ns"), ("accept", "ns", "1.accept_ns"),
-            missing="-",
+            ("apply", "ns", "1.apply_ns"), missing="-",
         ),
         detail=True,
     )  # fmt: skip
@@ -201,9 +204,37 @@ def _timed(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Iterat
     )  # fmt: skip
 
 
+def _costs(name: str, engines: Sequence[EngineMasks]) -> Iterator[Section]:
+    """Steps of batches: engines by the total."""
+    costs = step_costs(engines)
+    if not costs:
+        return
+    threads = {cost.threads for cost in costs} != {None}
+    several = len({cost.device for cost in costs}) > 1
+    common = len(common_schemas(engines))
+    said = f"over the {common} schemas of which all engines in this table have steps" if common > 1 else ""
+    none = [
+        item.engine for item in engines if _states(item)["ok"] and item.engine not in {cost.engine for cost in costs}
+    ]
+    yield Section(
+        f"Masks of a batch: {name}",
+        ("means of a step, from the last tokens to the masked scores, with the calls of a capture; by the total",
+         *([said] if said else []), *([f"without steps, as they take no instance whole: {', '.join(none)}"] if none else [])),
+        table_of(
+            costs, ("engine", "text"), ("rows", "count"),
+            *([("threads", "text", lambda cost: str(cost.threads or "default"))] if threads else []),
+            *([("scores on", "text", "device")] if several else []),
+            ("steps", "count", "total.count"), ("accept", "ns", "accept.mean_ns"), ("fill", "ns", "fill.mean_ns"),
+            ("apply", "ns", "apply.mean_ns"), ("total", "ns", "total.mean_ns"), ("total p99", "ns", "total.p99_ns"),
+            ("per row", "ns", "row_ns"), missing="-",
+        ),
+    )  # fmt: skip
+
+
 def _states(item: EngineMasks) -> dict[str, int]:
     counts = Counter(schema.status for schema in item.schemas)
-    return {"refused": counts["refused"], "failed": len(item.schemas) - counts["refused"] - counts[OK]}
+    failed = len(item.schemas) - counts["refused"] - counts[OK]
+    return {"refused": counts["refused"], "failed": failed, "ok": counts[OK]}
 
 
 def _compared(name: str, pairs: Sequence[EngineMasks]) -> Iterator[Section]:

@@ -159,7 +159,14 @@ def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) ->
         program=manifest.program,
         repeats=tuple(_repeat(manifest, repeat) for repeat in timings.repeats),
         latency=mean_latency([_repeat(manifest, repeat) for repeat in passes]) or UNSET,
+        constraint_ns=_constraint_ns(passes, steps) or UNSET,
+        processor_parts_ns=timings.processor_parts_ns or UNSET,
     )
+
+
+def _constraint_ns(passes: Sequence[Repeat], steps: int) -> dict[str, float]:
+    names = dict.fromkeys(name for repeat in passes for name in repeat.constraint_ns)
+    return {name: sum(repeat.constraint_ns.get(name, 0) for repeat in passes) / len(passes) / steps for name in names}
 
 
 def _repeat(manifest: Manifest, repeat: Repeat) -> RepeatFigures:

@@ -293,6 +293,9 @@ class Run(Struct, frozen=True):
     step_phases: tuple[StepPhase, ...] | UnsetType = UNSET  # where the passes recorded them
     program: Program | UnsetType = UNSET  # only of a program of one's own
     latency: dict[str, int | None] | UnsetType = UNSET  # where requests join a batch: means over the middle passes
+    # constraint_ns, processor_parts_ns: see `Repeat` and `Timings`; of a step, the mean over the middle passes
+    constraint_ns: dict[str, float] | UnsetType = UNSET
+    processor_parts_ns: dict[str, int] | UnsetType = UNSET
 
     @property
     def of_molecules(self) -> bool:

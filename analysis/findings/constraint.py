@@ -84,6 +84,8 @@ _KINDS = {
     "apply": ("to apply masks", "applying masks", ("mask_apply",)),
     "accept": ("to accept tokens", "accepting tokens", ("mask_accept_per_request",)),
 }
+# Parts of making a processor once.
+_MADE = {"package": "to import its package", "vocabulary": "for the vocabulary", "constraint": "for this constraint"}
 _OF_GAIN = "host and GPU time of the processor"
 
 
@@ -97,7 +99,7 @@ class _Part(Struct):
 @rule(
     id="constraint",
     title="What the constraint costs",
-    fix="Look masks up that were made before, for all rows at once, and apply them with one operation per step.",
+    fix="Take the engine that costs least on this constraint, and mask all rows at once with one operation per step.",
     explanation="A step's token is chosen when all of its masks are made, and the next forward begins with that token.",
     query="phase_work",
     rests_on=("host_time",),
@@ -193,6 +195,9 @@ def _timed(run: Run, wall_ns: int, steps_ns: int) -> tuple[_Part, float]:
         f"{time_text(wall_ns)} of {time_text(steps_ns)} in steps, unprofiled: {percent_text(share)}{spread}, "
         f"{time_text(step_ns)} per step"
     ]
+    if parts := {name: ns for name, ns in (run.constraint_ns or {}).items() if name in _KINDS}:
+        figures |= {f"{name}_ns": round(ns) for name, ns in parts.items()}
+        clauses.append(f"of that {', '.join(f'{time_text(ns)} {_KINDS[name][0]}' for name, ns in parts.items())}")
     rows = run.row_steps / run.steps
     course = next((item for item in run.step_phases or () if item.phase == PROCESSOR), None)
     if course is not None:
@@ -287,7 +292,10 @@ def _made(run: Run) -> _Part:
     part = _Part([], {})
     if run.processor_once_ns:
         part.figures["once_ns"] = run.processor_once_ns
-        part.clauses.append(f"making it took {time_text(run.processor_once_ns)}, once before all passes")
+        parts = run.processor_parts_ns or {}
+        each = ", ".join(f"{time_text(parts[name])} {word}" for name, word in _MADE.items() if name in parts)
+        told = f"making it took {time_text(run.processor_once_ns)}, once before all passes"
+        part.clauses.append(f"{told}: {each}" if each else told)
     for name in ("compile", "template"):
         if (phase := run.phases.get(name)) is not None and phase.wall_ns and run.batches:
             part.figures[f"{name}_ns"] = phase.wall_ns / run.batches
@@ -426,7 +434,7 @@ def _of_loop(known: Known) -> Found | None:
         {"processor_ns": time_ns, **{key: first[key] for key in ("count", "p50_ns", "longest_ns")}},
         known.gain(share, "host time of the processors"),
         title=f"The constraint (logits processors) takes {percent_text(share)} of the time{small}",
-        fix=remedy_of_loop(None if where is None else where.name, share < SMALL),
+        fix=remedy_of_loop(None if where is None else where.name, share < SMALL, first["source"]),
         query="phase_times",
         place=None if where is None else where.name,
         place_ratio=None if where is None else where.ratio,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,8 +11,15 @@ from msgspec import Struct
 from molprof.analysis.figures.run_model import Run
 from molprof.common.manifest import Program
 from molprof.common.settings import ENGINES, TABLE, VLLM, WHOLE_TEXT
-from molprof.common.values import number_text, percent_text
+from molprof.common.values import number_text, per, percent_text, time_text
 
+_CAPTURE_ALL = "This capture again with --processor all measures each with it."
+_SHORTER = "Leave fewer characters free (maxLength, patterns, white space)."
+# Packages that make masks step by step, so that none can be made in advance.
+_MASK_PACKAGES = ("xgrammar", "llguidance", "outlines", "lmformatenforcer")
+_TAKE_TABLE = f"Take --processor {TABLE}"
+# An engine of which so much less of the answers is valid did not do the same work.
+_FEWER_VALID = 0.25
 # With less of the time it is the model, or what else a step does, that sets it.
 SMALL = 0.05
 # With fewer forced tokens there is little to gain from appending them at once.
@@ -74,11 +82,7 @@ def remedy_of_run(run: Run, course: Course) -> str:
     if ":" in course.name:
         return f"{_of_own(course)} {_lines(course, 'molprof capture')}"
     if run.setup.engine == VLLM:
-        return (
-            f"Capture vLLM with other makers of masks: --processor {course.name},"
-            f"{'xgrammar' if course.name == TABLE else TABLE}. Shorten what the constraint leaves open (maxLength, "
-            "white space)."
-        )
+        return f"{_another(run, course) or _CAPTURE_ALL} {_SHORTER}"
     if run.setup.processor is None:
         return f"Leave out what the answers do not need of {course.name}; molprof run times each processor apart."
     return _of_captured(run, course)
@@ -90,23 +94,76 @@ def _of_captured(run: Run, course: Course) -> str:
     given = {kind: getattr(setup, kind, None) for kind in ("schema", "regex", "choices", "grammar_file")}
     instead: Any = (setup.processor_parameters or {}).get("instead_of", {})
     if given["grammar_file"] is not None and name in ENGINES:
+        if measured := _another(run, course):
+            return f"{measured} {_of_parts(run)}".strip()
         other = next(engine for engine in ENGINES if engine != name)
         return f"Capture the other engine that takes a grammar beside it: --processor {name},{other}."
     if isinstance(instead, dict) and instead.get(TABLE):
-        return (
+        told = (
             f"No table was made ({instead[TABLE]}): write the constraint without that, and a step looks its masks up."
         )
+        return f"{told} {_another(run, course) or f'{_bench(run, given)} {_CAPTURE_ALL}'.strip()}"
     if name in WHOLE_TEXT and name != TABLE and any(value is not None for value in given.values()):
-        ranked = " molprof bench masks DIR ranks all engines on the schemas of a folder." if given["schema"] else ""
-        return (
-            f"Capture a table of it beside {name}: --processor {name},{TABLE}. It looks masks up, and where a "
-            f"constraint has no table the report says why.{ranked} In a loop of your own, compile once, and fill the "
-            "masks of all rows at once while the forward runs."
-        )
+        other = _another(run, course) or f"{_bench(run, given)} {_CAPTURE_ALL}".strip()
+        return " ".join(filter(None, (other, _of_parts(run), _forced(run, course, other.startswith(_TAKE_TABLE)))))
+    if name == TABLE and (other := _another(run, course)):
+        return " ".join(filter(None, (other, _forced(run, course))))
     if name in _AS_TABLE:
         faster = f"Take --processor {_AS_TABLE[name]}: masks that are made before the first step, for all rows at once."
         return f"{faster} {_forced(run, course, True)}".strip()
     return _forced(run, course) or "A step looks its masks up already: larger batches share it among more rows."
+
+
+def _another(run: Run, course: Course) -> str:
+    """The engine to take of those that this capture measured on the same prompts; empty without any other."""
+    session = run.session
+    measured = [] if session is None or not session.measured else session.measured
+    mine = next((item for item in measured if session is not None and item.name == session.run), None)
+    known = [item for item in measured if item is not mine and item.constraint_step_ns]
+    if mine is None or not known or not (own_ns := mine.constraint_step_ns):
+        return ""
+    # One that writes more invalid answers does less.
+    least_valid = (per(mine.valid, mine.judged) or 0) - _FEWER_VALID
+    others = [item for item in known if item.wrong <= mine.wrong and (per(item.valid, item.judged) or 0) >= least_valid]
+    costs = [(item.constraint_step_ns or 0, item) for item in others]
+    lower = sorted((cost for cost in costs if cost[0] < own_ns), key=lambda cost: cost[0])
+    if not lower:
+        each = f"of {len(known) + 1} engines measured in this capture"
+        return f"Keep it: {each} it costs least, {time_text(own_ns)} per step."
+    # One that cuts texts into more tokens may cost more over whole answers.
+    kept_ns, whole_ns = mine.step_mean_ns - own_ns, mine.step_mean_ns * mine.steps
+    shorter = [(ns, item) for ns, item in lower if (kept_ns + ns) * item.steps < whole_ns]
+    ns, best = (shorter or lower)[0]
+    if not shorter:
+        steps = f"but took {best.steps:,} steps, not {mine.steps:,}"
+        return f"Keep it: {best.processor} costs less per step ({time_text(ns)}, not {time_text(own_ns)}), {steps}."
+    valid = f", {best.valid} of {best.judged} answers valid" if best.judged else ""
+    return (
+        f"Take --processor {best.processor}: {time_text(ns)} per step in this capture, not {time_text(own_ns)}{valid}; "
+        f"a step can lose {percent_text((own_ns - ns) / mine.step_mean_ns)}."
+    )
+
+
+def _bench(run: Run, given: Mapping[str, str | None]) -> str:
+    """The command that measures all engines on this constraint within seconds."""
+    kind, value = next(((kind, value) for kind, value in given.items() if value is not None), ("", ""))
+    if not value:
+        return ""
+    what = shlex.quote(value) if kind == "schema" else f"--{kind.replace('_', '-')} {shlex.quote(value)}"
+    name = shlex.quote(run.setup.tokenizer)
+    rows = max(1, round(run.row_steps / run.steps)) if run.steps else run.setup.batch_size
+    command = f"molprof bench masks {what} --tokenizer {name} --batch {rows} --repeats 1 -o masks.jsonl"
+    return f"Rank all installed engines on this constraint, without the model: {command}."
+
+
+def _of_parts(run: Run) -> str:
+    """What to do about the part that takes most of a step's masks."""
+    parts = {name: ns for name, ns in (run.constraint_ns or {}).items() if name != "read"}
+    most = max(parts, key=lambda name: parts[name], default="fill")
+    if most == "apply":
+        return ""  # which no engine but a table does otherwise
+    own = "In a loop of your own fill the masks of all rows at once while the forward runs."
+    return f"{_SHORTER} {own}"
 
 
 def _forced(run: Run, course: Course, takes_another: bool = False) -> str:
@@ -160,11 +217,8 @@ def _of_program(run: Run, course: Course) -> str:
                 f"{parameters[_PREFIX]} for each row of each step, and makes a tensor of the list. {lines}"
             )
         return f"Leave out what the answers do not need of {course.name}. {lines}"
-    if "xgrammar" in first.name.lower():
-        return (
-            "Compile the grammar once, and give each generate a new processor of it; fill the masks of all rows at "
-            f"once (BatchGrammarMatcher). {lines}"
-        )
+    if fix := _of_package(first.name):
+        return f"{fix} {lines}"
     if not first.own:
         made = ", ".join(parameters) or "the generation config"
         return f"transformers makes {first.name} of {made}: leave out what the answers do not need. {lines}"
@@ -191,9 +245,22 @@ def remedy_of_engine(
     return f"{own[most] if other is None else other}{shorter}"
 
 
-def remedy_of_loop(function: str | None, is_small: bool) -> str:
-    """A program of which only stacks tell the processors."""
+def _of_package(name: str) -> str:
+    """What to do about a processor of a package that makes masks, by its class or source file; empty for any other."""
+    if not any(package in name.lower().replace("_", "").replace("-", "") for package in _MASK_PACKAGES):
+        return ""
+    whole = " (BatchGrammarMatcher)" if "xgrammar" in name.lower() else ""
+    return (
+        "Compile the grammar once, and give each generate a new processor of it; fill the masks of all rows at "
+        f"once{whole}, while the forward runs. molprof bench masks SCHEMA.json measures other engines on it."
+    )
+
+
+def remedy_of_loop(function: str | None, is_small: bool, source: str = "") -> str:
+    """A program of which only stacks tell the processors; source: of the one with most of the time."""
     if is_small:
         return "Leave it: the model sets the time."
     begin = "" if function is None else f" Begin in {function}."
+    if fix := _of_package(source):
+        return f"{fix}{begin}"
     return f"Look up masks that were made in advance, for all rows at once.{begin} molprof run times the bare program."

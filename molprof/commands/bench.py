@@ -435,8 +435,8 @@ for _name, _one in BENCHMARKS.items():
 _MASK_OPTIONS = (
     _listed("--engine", "engines", bench_masks.ENGINE_NAMES, _ALL, "Packages that make masks."),
     _listed("--tokenizer", "tokenizers", None, "llama", "Presets, folders or hub ids of tokenizers."),
-    click.option("--batch", "batches", type=_values(read=int), metavar="N,...",
-                 help="Fill batches of N rows too.  [default: none]"),
+    click.option("--batch", "batches", type=_values(read=int), metavar="N,...", default="1,8,32", show_default=True,
+                 help="Measure batches of N rows too."),
     *bench_masks.OPTIONS,
 )  # fmt: skip
 _masks = _benchmark(

@@ -8,46 +8,66 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from molprof.commands.options import refuse
-from molprof.common.settings import AUTO
+from molprof.common.bench_records import digest
+from molprof.common.files import read_text
+from molprof.common.settings import CONSTRAINTS
 from molprof.profiler.bench.cases import ENGINES, Case, MasksCase
-from molprof.profiler.bench.schemas import find_schemas
+from molprof.profiler.bench.schemas import Found, find_schemas
 
 NAME = "masks"
 TEXT = """Measure the masks of constrained decoding without a model, along instances of JSON schemas.
 
-DIR holds a JSON file per schema: {"schema": {...}, "tests": [{"valid": true, "data": ...}]}, the layout of MaskBench.
-A file without tests is a schema alone, as in JSONSchemaBench. Without DIR, molprof's own set is measured.
+Accepting tokens, filling masks and applying them are measured as in a capture, of one row and of batches, and engines
+are in the order of the total.
+
+PATH is a JSON schema, of which texts are made, or a folder that holds a JSON file per schema: {"schema": {...},
+"tests": [{"valid": true, "data": ...}]}, the layout of MaskBench. A file without tests in a folder is a schema alone,
+as in JSONSchemaBench. Without PATH, molprof's own set is measured.
 
 \b
 Examples:
   molprof bench masks -o masks.jsonl
+  molprof bench masks person.json --repeats 1 -o person.jsonl
+  molprof bench masks --regex '[0-9]{3}-[a-z]+' --tokenizer qwen -o regex.jsonl
   molprof bench masks maskbench/data --engine xgrammar,llguidance --schemas 1 --share 1/100 -o masks.jsonl --resume
   molprof bench masks --oracle -o oracle.jsonl
 """
 OPTIONS = (
-    click.argument("folder", metavar="[DIR]", required=False,
-                   type=click.Path(exists=True, file_okay=False, resolve_path=True)),
+    click.argument("folder", metavar="[PATH]", required=False, type=click.Path(exists=True, resolve_path=True)),
+    click.option("--schema", metavar="FILE", type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+                 help="Measure this JSON schema: the same as PATH."),
+    click.option("--regex", metavar="PATTERN", help="Measure this regular expression."),
+    click.option("--choices", metavar="A,B", help="Measure the choice of these texts."),
+    click.option("--grammar-file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+                 help="Measure this grammar, GBNF for xgrammar or Lark for llguidance."),
     click.option("--schemas", type=click.IntRange(1), default=32, show_default=True, metavar="N",
                  help="Schemas of a case. A schema that ends its process does not end the others."),
     click.option("--oracle", is_flag=True,
                  help="Compare the masks of each two engines, and say who is right, in place of timing."),
 )  # fmt: skip
-THREADS = "Fill each --batch with N threads too, beside one. xgrammar and llguidance alone have more.  [default: 1]"
+THREADS = "Fill each --batch with one and with N threads too; xgrammar and llguidance can.  [default: as the package]"
 ENGINE_NAMES = tuple(ENGINES)
 
 
 def mask_cases(given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
     """The cases by options; the same with a GPU."""
-    threads, batches = given["threads"], given["batches"] or ()
-    if batches and min(batches) < 1:
+    threads, batches = given["threads"], given["batches"]
+    if min(batches) < 1:
         raise click.BadParameter("a batch has a row or more", param_hint="'--batch'")
-    refuse("molprof bench masks", "masks are made on the host", device=given["device"] != AUTO)
-    refuse("molprof bench masks", "with --batch N: threads fill its masks", threads=threads and not batches)
+    if given["oracle"] and click.get_current_context().get_parameter_source("batches") is ParameterSource.DEFAULT:
+        batches = ()
     refuse("molprof bench masks --oracle", "it times nothing", batch=given["oracle"] and batches)
-    folder, size = given["folder"], given["schemas"]
-    found = find_schemas(None if folder is None else Path(folder))
+    refuse("molprof bench masks --oracle", "it times nothing", threads=given["oracle"] and threads)
+    size, (folder, constraint) = given["schemas"], _one_constraint(given)
+    if given["oracle"] and constraint is not None:
+        raise click.UsageError("--oracle compares masks of JSON schemas alone")
+    if constraint is None:
+        found = find_schemas(None if folder is None else Path(folder))
+    else:
+        found = Found((constraint[0],), (digest({"constraint": constraint}),))
     engines: Sequence[tuple[str, ...]] = [(name,) for name in given["engines"]]
     if given["oracle"]:
         if len(engines) < 2:
@@ -63,7 +83,9 @@ def mask_cases(given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
             found.digest(first, count),
             other=(*names, None)[1],
             batches=batches,
-            threads=threads or 1,
+            threads=threads,
+            device=given["device"],
+            constraint=constraint,
         )
         for tokenizer in given["tokenizers"]
         for first in range(0, len(found.names), size)
@@ -71,3 +93,17 @@ def mask_cases(given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
         for count in [min(size, len(found.names) - first)]
     ]
     return lambda gpu: cases
+
+
+def _one_constraint(given: dict[str, Any]) -> tuple[str | None, tuple[str, str] | None]:
+    """The folder or file of schemas, and another constraint, kind and text, in its place."""
+    names = [name for name in ("folder", *CONSTRAINTS) if given[name] is not None]
+    if len(names) > 1:
+        one, other = ("PATH" if name == "folder" else f"--{name.replace('_', '-')}" for name in names[:2])
+        raise click.UsageError(f"{one} and {other} exclude each other; give one of them")
+    if not names or names[0] in ("folder", "schema"):
+        return given["folder"] or given["schema"], None
+    value = given[names[0]]
+    if names[0] == "grammar_file":
+        return None, ("grammar", read_text(Path(value)))
+    return None, (names[0], value)

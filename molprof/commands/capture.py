@@ -4,27 +4,43 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from molprof.commands.options import check_ending, file_option, make_folder, note, with_options
+from molprof.commands.options import Result, check_ending, file_option, make_folder, note, with_options
 from molprof.commands.progress import Progress
 from molprof.commands.run_options import check_arguments, sampling_asked, setting_option
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import next_free
+from molprof.common.measured import MeasuredRun
 from molprof.common.memory import let_threads_sleep
-from molprof.common.settings import LP_PROCESSOR, LP_WORD, NO_PROCESSOR, SETTINGS, CaptureSettings
+from molprof.common.settings import (
+    BACKENDS,
+    CONSTRAINTS,
+    ENGINES,
+    LP_PROCESSOR,
+    LP_WORD,
+    NO_PROCESSOR,
+    SETTINGS,
+    VLLM,
+    WHOLE_TEXT,
+    CaptureSettings,
+)
 from molprof.common.text import escaped
 from molprof.common.values import bytes_text
+from molprof.profiler.constraints import missing_engines, whole_of
 from molprof.profiler.models.architecture import check_folder, check_preset
 from molprof.profiler.project import Project
 from molprof.profiler.recording.tracefile import ENDINGS, OutputFile, default_name, trace_stem
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+ALL = "all"  # the processors that take the constraint
+# What a run without a processor has in place of the others'.
+_OF_CONSTRAINT = {"disagreement": False, "placeholder": None, "grammar_file": None}
 _LP = click.option(
     "--lp/--no-lp",
     default=None,
@@ -54,6 +70,9 @@ def command(
     Warm-up and timed passes run first, without the profiler. One more pass is recorded, by default 20 decode steps of
     the first batch. OUT holds these steps, all tokens, and the settings and times of the run.
 
+    --processor all measures none and every installed constraint engine that takes the --schema, --regex, --choices or
+    --grammar-file. Captures of several processors of one constraint end with a ranking.
+
     With several models or processors, OUT is a folder that gets a trace of each run. The timed passes of all runs take
     turns, in random order, so that a machine that changes its speed changes all runs alike: compare such traces rather
     than those of separate captures. A name twice shows the noise.
@@ -64,6 +83,7 @@ def command(
       molprof capture --model llama --no-lp -n 16 --batch-size 16 -o llama.json.gz
       molprof capture --model qwen --processor none,generic,grammar -o runs
       molprof capture --model qwen,llama --processor none,generic -o runs
+      molprof capture --model qwen --processor all --schema person.json --prompts ask.txt --max-new-tokens 64 -o runs
       molprof capture --model qwen --lp --forced-runs -o qwen-jump.json.gz
       molprof capture --model qwen --size 0.6b --lp --device cuda -o qwen-0.6b.json.gz
       molprof capture --model qwen --processor generic --window 0:9 -o prefill.json.gz
@@ -76,6 +96,10 @@ def command(
       molprof capture --model mine --lp --submit h100 --slurm time=2:00:00 -o mine.json.gz
     """
     options["sampling"] = sampling_asked(context)
+    every = ALL in (options["processor"] or "").split(",")
+    if every:
+        options["processor"], left_out = _every_engine(options["processor"], options)
+        note(*left_out)
     runs = run_settings(submission.project, **options)
     several, folder = len(runs) > 1, False
     if output is None:
@@ -114,10 +138,13 @@ def command(
     from molprof.profiler.capture.capture import capture_together
 
     written: list[Path] = []
+    measured: list[list[MeasuredRun]] = []
     problems: list[str] = []
     try:
         with Progress() as progress:
-            for result in capture_together(asked, progress):
+            for result in capture_together(asked, progress, able_only=every):
+                if (session := result.manifest.session) is not None and session.measured not in measured:
+                    measured.append(session.measured)
                 written.append(result.path)
                 problems += [f"{result.path}: {problem}" for problem in result.failures]
                 name = f"{trace_stem(result.path.name)}: " if several else ""
@@ -131,11 +158,42 @@ def command(
             raise
         note(f"interrupted; {len(written)} of {len(asked)} traces are written")
         context.exit(130)
+    finally:
+        if whole_of(asked[0][0]) is not None:
+            _show_rankings(measured)
     if several:
         note(f"next: molprof compare {shlex.join(map(str, written))}")
     if problems:
         hint = "the trace is written, and its certificate says so"
         raise RunError(f"the passes contradict each other: {problems[0]}", hint)
+
+
+def _show_rankings(measured: Iterable[Sequence[MeasuredRun]]) -> None:
+    """Print how the processors of each model rank, of those that were written."""
+    from molprof.analysis.documents.ranking import ranking_document
+
+    for runs in measured:
+        if len(runs) > 1:
+            Result().deliver(ranking_document(runs))
+
+
+def _every_engine(names: str, options: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The names with those of all installed engines in place of `all`, and a line for each that is not installed."""
+    if not any(options[name] for name in CONSTRAINTS) and options["engine"] != VLLM:
+        raise UsageError(
+            "--processor all is for engines that constrain, and nothing says to what",
+            hint="--schema, --regex, --choices or --grammar-file",
+        )
+    if options["engine"] == VLLM:
+        engines, missing = BACKENDS, {}
+    else:
+        missing = missing_engines()
+        takes = ENGINES if options["grammar_file"] else WHOLE_TEXT
+        engines = tuple(name for name in takes if name not in missing)
+    each = [name.strip() for name in names.split(",")]
+    found = [one for name in each for one in ((NO_PROCESSOR, *engines) if name == ALL else (name,))]
+    lines = [f"{name} is left out: it is not installed (pip install {package})" for name, package in missing.items()]
+    return ",".join(dict.fromkeys(found)), lines
 
 
 def capture_settings(project: Project, lp: bool | None, **options: Any) -> CaptureSettings:
@@ -164,7 +222,7 @@ def run_settings(project: Project, model: str, processor: str | None, **options:
         for chosen in processors:
             unconstrained = chosen == NO_PROCESSOR or not (chosen or options["lp"])
             # Those of the others.
-            own = {**options, "disagreement": False, "placeholder": None} if several and unconstrained else options
+            own = {**options, **_OF_CONSTRAINT} if several and unconstrained else options
             settings = capture_settings(project, model=one, processor=chosen, **own)
             path = next_free(Path(default_name(one, settings.processor)), lambda path: path.name in found)
             found[path.name] = settings

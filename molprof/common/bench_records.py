@@ -87,13 +87,14 @@ class MaskedInstance:
     valid: bool | None  # by the validator; None: only a format is wrong
     tokens: Whole
     accepted: bool  # every token and the end were allowed
-    mask_ns: list[Whole]
+    mask_ns: list[Whole]  # to fill each
     accept_ns: list[Whole]  # of the tokens that were allowed
     forced: Whole  # masks that allow one token
     forced_text: Whole  # masks whose tokens all begin one text, these included
     states: Runs  # of each mask: key, string, number, literal, structure or end
     keywords: Runs  # the keyword of the schema that governs the value
     declared: bool | None = None  # valid by the file; None: it does not say
+    apply_ns: list[Whole] = field(default_factory=list)  # of each mask, to the scores; empty if not recorded
     stopped_at: str | None = None  # a bar before the forbidden token; None if all were accepted
     error: str | None = None  # the engine failed there
 
@@ -105,11 +106,21 @@ class MaskedInstance:
 
 @dataclass(frozen=True)
 class MaskedBatch:
-    """Masks of rows that stand at places spread over one instance, filled together."""
+    """Steps of rows that stand at places spread over one instance: tokens accepted, masks filled and applied."""
 
     rows: Whole
-    threads: Whole
-    fill_ns: list[Whole]  # of each step
+    threads: Whole | None  # that fill; None: as the package does
+    # accept_ns, fill_ns, apply_ns: of each step. Where one kernel does all of it, that is `apply_ns`; empty if unknown
+    fill_ns: list[Whole]
+    accept_ns: list[Whole] = field(default_factory=list)
+    apply_ns: list[Whole] = field(default_factory=list)
+    device: str = "cpu"  # of the scores
+
+    @property
+    def total_ns(self) -> list[int]:
+        """Of each step."""
+        parts = [part for part in (self.accept_ns, self.fill_ns, self.apply_ns) if part]
+        return [sum(times) for times in zip(*parts, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -152,6 +163,7 @@ class MaskFigures:
 
     schemas: list[MaskedSchema]
     version: str  # of the packages
+    vocabulary_ns: Whole | None = None  # to make what is the same for every constraint; None: nothing, or not recorded
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType, field, to_builtins
 
 from molprof.common.errors import TraceError
+from molprof.common.measured import MeasuredRun
 from molprof.common.settings import CaptureSettings
 from molprof.common.typed_json import read_typed
 from molprof.common.values import percent_text
@@ -106,6 +107,9 @@ class Repeat(Struct, frozen=True):
     # one's own without the steps under the profiler. Empty if not recorded
     step_phases_ns: dict[str, list[list[int]]] = field(default_factory=dict)
     draft_ns: int | None = None  # host time of drafting, which is part of the forwards; None without an assistant
+    # host time of a constraint engine's calls in the phase `processor`, summed over steps: to `read` the chosen tokens
+    # (on a GPU, waiting for the forward too), `accept` them, `fill` masks, `apply` them. Empty if not recorded
+    constraint_ns: dict[str, int] = field(default_factory=dict)
 
 
 class Timings(Struct, frozen=True):
@@ -121,6 +125,9 @@ class Timings(Struct, frozen=True):
     # `processor` phase of a step holds one per studied processor and one more. None if not measured
     signature_ns: float | None = None
     processor_once_ns: int | None = None  # making the processor, once before all passes; None without one
+    # its parts: `package` (the import), `vocabulary`, `constraint`; empty if not recorded. What another run of the same
+    # process made before has the time that it took there
+    processor_parts_ns: dict[str, int] = field(default_factory=dict)
     profiled_wall_ns: int | None = None  # wall time of the recorded pass if it recorded everything, else None
     # warmup_compiles, warmup_compile_ns: frames that torch compiled during each warm-up pass, and the time in that;
     # None if not recorded
@@ -152,6 +159,8 @@ class Session(Struct, frozen=True):
     others: list[str] = field(default_factory=list)  # names of the others
     rounds: list[int] = field(default_factory=list)  # by timed pass, its round, from 0
     places: list[int] = field(default_factory=list)  # by timed pass, its place in the round, from 0
+    # Those of the runs that differ in the processor alone, this one included
+    measured: list[MeasuredRun] | UnsetType = UNSET
 
 
 class TemplateCounts(Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from molprof.common.bench_records import digest
@@ -100,46 +101,53 @@ class GenerateCase(CaptureSettings):
         return " ".join(parts)
 
 
-# Engines that constrain by a JSON schema -> the class, an `EngineProcessor` or what has its `compile`, `accept` and
-# `fill`, made with a target and a function; and what its package is imported as, if it has one.
+# Engines that constrain by a JSON schema -> the class, a `Processor` with `compile` and `begin`, as `EngineProcessor`
+# has, made with a target and a function; and what its package is imported as, if it has one.
 ENGINES = {
-    "xgrammar": ("constraints.engines:XGrammar", "xgrammar"),
-    "llguidance": ("constraints.engines:LLGuidance", "llguidance"),
-    "outlines-core": ("constraints.others:Outlines", "outlines_core"),
-    "lm-format-enforcer": ("constraints.others:LMFormatEnforcer", "lmformatenforcer"),
-    "table": ("bench.mask_table:TableMasks", None),
+    "xgrammar": ("engines:XGrammar", "xgrammar"),
+    "llguidance": ("engines:LLGuidance", "llguidance"),
+    "outlines-core": ("others:Outlines", "outlines_core"),
+    "lm-format-enforcer": ("others:LMFormatEnforcer", "lmformatenforcer"),
+    "table": ("whole:WholeProcessor", None),
 }
-
-
-# CPU threads for torch: a row of scores is little work, and a second thread may have to wait for a core.
-MASK_THREADS = 1
 
 
 @dataclass(frozen=True)
 class MasksCase:
-    """Some schemas of a folder under one engine, without a model."""
+    """Some schemas of a folder, or one constraint, under one engine, without a model."""
 
     kind: ClassVar[str] = "masks"
 
     engine: str  # one of `ENGINES`
     tokenizer: str
-    folder: str | None  # None: molprof's own schemas
+    folder: str | None  # or the file of one schema; None: molprof's own schemas, or `constraint`
     first: int  # its schemas by name, from this one on
     count: int
     content: str  # a digest of them
     other: str | None = None  # the engine whose masks are compared; then nothing is timed
-    batches: tuple[int, ...] = ()  # rows of batches that are filled too
-    threads: int = 1  # those are filled with one thread and, where the package can, with so many
+    batches: tuple[int, ...] = ()  # rows of batches that are measured too
+    threads: int | None = None  # those are filled as the package does, and where it can, with one and so many threads
+    device: str = AUTO  # of their scores: the CPU, and where there is a GPU that too
+    constraint: tuple[str, str] | None = None  # kind and text, of one that is no schema
     rows: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "batches", tuple(self.batches))  # JSON has a list
+        for name in ("batches", "constraint"):  # JSON has lists
+            value = getattr(self, name)
+            object.__setattr__(self, name, value if value is None else tuple(value))
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it is of one constraint, of which texts are made where it has none."""
+        return self.constraint is not None or (self.folder is not None and Path(self.folder).is_file())
 
     def of_batch(self, size: int) -> MasksCase:
         return self
 
     def label(self) -> str:
         against = "" if self.other is None else f" against {self.other}"
+        if self.constraint is not None:
+            return f"{self.engine}{against} {self.tokenizer} {' '.join(self.constraint)}"
         return f"{self.engine}{against} {self.tokenizer} schemas {self.first + 1} to {self.first + self.count}"
 
 
@@ -172,8 +180,10 @@ def to_json(case: Case) -> dict[str, Any]:
     if isinstance(case, GenerateCase):
         plain = {item.name: item.default for item in fields(case)}
         values = {name: value for name, value in values.items() if name in _ALWAYS or value != plain[name]}
-    if isinstance(case, MasksCase) and not case.batches:
-        del values["batches"], values["threads"]
+    if isinstance(case, MasksCase):
+        plain = {item.name: item.default for item in fields(case)}
+        optional = ("batches", "threads", "device", "constraint")
+        values = {name: value for name, value in values.items() if name not in optional or value != plain[name]}
     return {"kind": case.kind, **values}
 
 

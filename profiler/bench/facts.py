@@ -13,11 +13,12 @@ from msgspec.structs import asdict
 
 from molprof.common.document import Document, Section, table_of
 from molprof.common.errors import MissingExtraError, RunError, UsageError
+from molprof.common.memory import default_threads
 from molprof.common.process import OK
 from molprof.common.process.guarded import Limits, call
 from molprof.common.settings import AUTO
 from molprof.common.typed_json import read_typed
-from molprof.profiler.bench.cases import ENGINES, MASK_THREADS, Case, GenerateCase, MasksCase, SdpaCase, case_id
+from molprof.profiler.bench.cases import ENGINES, Case, GenerateCase, MasksCase, SdpaCase, case_id
 
 # Import name -> what pip calls it.
 _PACKAGES = {
@@ -64,9 +65,9 @@ def read_machine(device: str, threads: int | None, cases: Sequence[Case] = ()) -
     names = [("model", case.model) for case in cases if isinstance(case, GenerateCase)]
     names += [("tokenizer", case.tokenizer) for case in cases if not isinstance(case, SdpaCase) and case.tokenizer]
     target = f"{__name__}:read_facts"
-    if any(isinstance(case, MasksCase) for case in cases):
-        threads = MASK_THREADS
-    ending = call(target, device, threads, list(dict.fromkeys(names)), limits=Limits(_LIMIT_S))
+    of_masks = any(isinstance(case, MasksCase) for case in cases)  # which --threads is not of
+    asked = None if of_masks else threads
+    ending = call(target, device, asked, list(dict.fromkeys(names)), of_masks, limits=Limits(_LIMIT_S))
     if ending.state != OK and ending.hint is not None:
         raise UsageError(ending.message or "no such device", ending.hint)
     if ending.state != OK:
@@ -75,8 +76,13 @@ def read_machine(device: str, threads: int | None, cases: Sequence[Case] = ()) -
     return read_typed(ending.value, Facts, "facts")
 
 
-def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Return `Facts` as JSON; UsageError if one of `names` (`model` or `tokenizer`, and its name) does not exist."""
+def read_facts(
+    device: str, threads: int | None, names: Sequence[tuple[str, str]], of_masks: bool = False
+) -> dict[str, Any]:
+    """Return `Facts` as JSON; UsageError if one of `names` (`model` or `tokenizer`, and its name) does not exist.
+
+    of_masks: with the threads of a capture.
+    """
     import torch
 
     from molprof.profiler.environment import environment
@@ -85,8 +91,8 @@ def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]
 
     for what, name in names:
         check_exists(what, name)
-    if threads is not None:
-        torch.set_num_threads(threads)
+    if threads is not None or of_masks:
+        torch.set_num_threads(threads or default_threads(torch.get_num_threads()))
     where = resolve_device(device)
     packages = tuple(name for name in _PACKAGES if _installed(name))
     compilers = filter(None, (os.environ.get("CXX"), "g++", "clang++"))

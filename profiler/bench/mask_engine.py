@@ -1,66 +1,109 @@
-"""An engine's masks, one row at a time, and instances as tokens. Imports torch only when an engine is made."""
+"""An engine's masks as a capture makes and applies them, by row or by batch, and instances as tokens.
+
+Imports torch only when an engine is made.
+"""
 
 from __future__ import annotations
 
 import importlib
-import json
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from molprof import __version__
+from molprof.common.errors import MolprofError, RunError
 from molprof.profiler.bench.cases import ENGINES
 from molprof.profiler.bench.schemas import Instance, SchemaFile, parts
 from molprof.profiler.capture.answers import schema_validator
+from molprof.profiler.molecules.prompts import Whole
 
 REFUSED = "refused"  # a schema, by the engine
 
 
 class Engine:
-    """An engine by its name in `ENGINES`, with one row of masks, int32 (1, ceil(logits width / 32)), on the host."""
+    """An engine by its name in `ENGINES`: the processor of a capture, which compiles nothing yet."""
 
     def __init__(self, name: str, target: Any) -> None:
+        module, _, kind = ENGINES[name][0].partition(":")
+        made = getattr(importlib.import_module(f"molprof.profiler.constraints.{module}"), kind)
+        self.processor = made(target, lambda rows: ())
+        self.name, self.target = name, target
+        self.version = str(self.processor.parameters.get("version", __version__))
+        self.vocabulary_ns: int | None = self.processor.made_ns.get("vocabulary")
+
+    def compile(self, whole: Whole) -> Compiled:
+        """The constraint for its tokens. Raises MolprofError where the engine refuses it."""
+        try:
+            compiled = self.processor.compile(whole)
+            # What the first batch would make, as a processor of one constraint makes it before all passes.
+            self.processor.begin([compiled], 0, self.target.device)
+        except MolprofError:
+            raise
+        except ValueError as problem:  # of tables
+            raise RunError(f"no {self.name} is made: {problem}") from problem
+        return Compiled(self.processor, compiled, self.target)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A constraint that an engine has compiled."""
+
+    processor: Any
+    compiled: Any
+    target: Any
+
+    def __call__(self) -> Row:
+        """A row at the beginning of the text."""
+        return Row(self, 1, self.target.device)
+
+    def batch(self, rows: int, device: Any) -> Row:
+        return Row(self, rows, device)
+
+
+class Row:
+    """A batch of rows, usually one, that is followed without a model: the calls of a capture, of scores that are 0."""
+
+    def __init__(self, made: Compiled, rows: int, device: Any) -> None:
         import torch
 
-        module, _, kind = ENGINES[name][0].partition(":")
-        made = getattr(importlib.import_module(f"molprof.profiler.{module}"), kind)
-        self._engine = made(target, lambda rows: ())  # it compiles nothing yet
-        self.name, self.target, self.version = name, target, str(self._engine.parameters["version"])
-        self._mask = torch.zeros((1, -(-target.logits_width // 32)), dtype=torch.int32)
-        self._words = self._mask.numpy().view("uint32")[0]
+        self._torch, self._device = torch, device
+        self.batch = made.processor.begin([made.compiled] * rows, 0, device)
+        self._ids = torch.zeros((rows, 64), dtype=torch.int64, device=device)
+        self._scores = torch.zeros((rows, made.target.logits_width), device=device)
+        self._written = 0
+        self._out = self._scores
 
-    def compile(self, schema: Any) -> Callable[[], Any]:
-        """What makes matchers. Raises MolprofError where the engine refuses the schema."""
-        whole = importlib.import_module("molprof.profiler.constraints.engines").Whole
-        matchers: Callable[[], Any] = self._engine.compile(whole("schema", json.dumps(schema)))
-        return matchers
+    def accept(self, *tokens: int) -> None:
+        """Write a token for each row, which the next mask accepts."""
+        if self._written == self._ids.shape[1]:
+            self._ids = self._torch.cat([self._ids, self._torch.zeros_like(self._ids)], dim=1)
+        self._ids[:, self._written] = self._torch.tensor(tokens, device=self._device)
+        self._written += 1
 
-    def fill(self, matcher: Any) -> None:
-        self._engine.fill([matcher], [0], self._mask)
-        self._filled = matcher
-
-    def use_threads(self, count: int | None) -> bool:
-        """See `EngineProcessor`."""
-        return bool(self._engine.use_threads(count))
-
-    def filler(self, rows: int) -> Callable[[Sequence[Any]], None]:
-        """What fills the masks of so many matchers at once."""
-        mask, places = self._mask.new_zeros((rows, self._mask.shape[1])), list(range(rows))
-        return lambda matchers: self._engine.fill(matchers, places, mask)
-
-    def accept(self, matcher: Any, token: int) -> None:
-        self._engine.accept(matcher, token)
-
-    def allows(self, token: int) -> bool:
-        """Whether the mask that was filled last allows a token."""
-        return bool(self.bits()[token])
+    def fill(self) -> dict[str, int]:
+        """Accept, fill and apply, and return their times, ns: on a GPU applying ends when the device has done it."""
+        self._scores.zero_()
+        self._settle()
+        self._out = self.batch(self._ids[:, : self._written], self._scores)
+        returned = time.perf_counter_ns()
+        self._settle()
+        times: dict[str, int] = self.batch.laps.last_ns
+        if self._device.type != "cpu":
+            times["apply"] += time.perf_counter_ns() - returned
+        return times
 
     def bits(self) -> Any:
-        """That mask with a byte for each token, uint8 (logits width,), 1 where it is allowed."""
-        import numpy as np
+        """What the first row's last mask allows, uint8 (logits width,)."""
+        return self._out[0].isfinite().cpu().numpy().astype("uint8")
 
-        if hasattr(self._engine, "bits"):  # it writes none
-            return self._engine.bits(self._filled)
-        return np.unpackbits(self._words.view(np.uint8), count=self.target.logits_width, bitorder="little")
+    def allows(self, token: int) -> bool:
+        """Whether that mask allows a token."""
+        return bool(self._out[0, token].isfinite())
+
+    def _settle(self) -> None:
+        if self._device.type != "cpu":
+            self._torch.cuda.synchronize(self._device)
 
 
 @dataclass(frozen=True)
@@ -68,17 +111,22 @@ class Judged:
     """An instance, its tokens as the tokenizer cuts it, and what the validator says of it."""
 
     instance: Instance
-    valid: bool | None  # None: only a format is wrong
+    valid: bool | None  # None: only a format is wrong, or nothing judges it
     tokens: list[int]
     states: list[str]  # of the text that each token begins in, and `end`
     keywords: list[str]  # of the schema, the same
 
 
 def judged(item: SchemaFile, target: Any) -> Iterator[Judged]:
-    """The instances of a schema. Raises MolprofError where it is no schema."""
-    validator = schema_validator(item.schema, item.name, "molprof bench masks")
+    """The instances of a schema, or of another constraint. Raises MolprofError where it is no schema."""
+    of_schema = item.whole.kind == "schema"
+    validator = schema_validator(item.schema, item.name, "molprof bench masks") if of_schema else None
     for instance in item.instances:
         cut = target.tokenizer(instance.text, add_special_tokens=False, return_offsets_mapping=True)
+        if validator is None:
+            words = [item.whole.kind] * (len(cut["input_ids"]) + 1)
+            yield Judged(instance, None, cut["input_ids"], ["text"] * len(words), words)
+            continue
         labels = [part[1:] for part in parts(instance.data, item.schema) for _ in part[0]]
         begins = [labels[begin] for begin, _ in cut["offset_mapping"]]
         states, keywords = zip(*begins, ("end", "end"), strict=True)

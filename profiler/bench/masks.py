@@ -7,20 +7,23 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from molprof.common.errors import MolprofError
+from molprof.common.memory import default_threads
 from molprof.common.process import OK, Ending
 from molprof.common.process.guarded import Limits, call
 from molprof.common.text import shortened
-from molprof.profiler.bench.cases import MASK_THREADS, MasksCase, from_json, to_json
-from molprof.profiler.bench.mask_engine import REFUSED, Engine, Judged, judged
+from molprof.profiler.bench.cases import MasksCase, from_json, to_json
+from molprof.profiler.bench.mask_engine import REFUSED, Compiled, Engine, Judged, judged
 from molprof.profiler.bench.oracle import compared
+from molprof.profiler.bench.samples import with_samples
 from molprof.profiler.bench.schemas import SchemaFile, read_schemas
+from molprof.profiler.molecules.prompts import Whole
 
 MEASURE = f"{__name__}:measure_masks"  # of a case, what is done of it, and the file to add to
 _MOST_TEXT = 200
@@ -29,6 +32,8 @@ _MOST_BEGINNINGS = 64
 _MOST_BEFORE = 24
 # Of an instance, tokens over which the rows of a batch are spread, and the steps that they take.
 _MOST_BATCHED, _BATCHED_STEPS = 256, 16
+# Of fewer rows more steps: so many tokens in all.
+_BATCHED_ROWS = 256
 
 
 def measure_each(case: MasksCase, limits: Limits, measure: str = MEASURE) -> Ending:
@@ -40,7 +45,7 @@ def measure_each(case: MasksCase, limits: Limits, measure: str = MEASURE) -> End
     found: list[Any] = []
     head: dict[str, Any] = {}
     began = time.monotonic()
-    names = [item.name for item in read_schemas(_folder(case), case.first, case.count)]
+    names = [item.name for item in _items(case)]
     while len(found) < case.count:
         with TemporaryDirectory(prefix="molprof-") as folder:
             kept, before = Path(folder, "schemas.jsonl"), len(found)
@@ -55,7 +60,7 @@ def measure_each(case: MasksCase, limits: Limits, measure: str = MEASURE) -> End
             break
         if len(found) == before:
             found.append({"name": names[before], "status": ending.state, "message": ending.message, "instances": []})
-    figures = {"schemas": found, "version": head["version"]}
+    figures = {"schemas": found, "version": head["version"], "vocabulary_ns": head.get("vocabulary_ns")}
     value = {"figures": figures, "environment": head["environment"]}
     return Ending(OK, seconds=time.monotonic() - began, value=value)
 
@@ -70,7 +75,7 @@ def measure_masks(raw: dict[str, Any], done: int, kept: str) -> None:
 
     case = from_json(raw)
     assert isinstance(case, MasksCase)
-    torch.set_num_threads(MASK_THREADS)
+    torch.set_num_threads(default_threads(torch.get_num_threads()))  # as a capture does
     target = load_target(case.tokenizer)
     engines = [Engine(name, target) for name in (case.engine, case.other) if name is not None]
     with Path(kept).open("a") as file:
@@ -80,14 +85,20 @@ def measure_masks(raw: dict[str, Any], done: int, kept: str) -> None:
             file.flush()
 
         versions = ", ".join(engine.version for engine in engines)
-        keep({"version": versions, "environment": to_builtins(environment(target.device))})
+        head = {"version": versions, "environment": to_builtins(environment(target.device))}
+        keep({**head, "vocabulary_ns": None if case.other is not None else engines[0].vocabulary_ns})
         measured: Any = partial(_measured, case) if case.other is None else compared
-        for item in read_schemas(_folder(case), case.first + done, case.count - done):
-            keep(measured(item, *engines))
+        for item in itertools.islice(_items(case), done, None):
+            keep(measured(with_samples(item, target) if case.is_one else item, *engines))
 
 
-def _folder(case: MasksCase) -> Path | None:
-    return None if case.folder is None else Path(case.folder)
+def _items(case: MasksCase) -> Iterator[SchemaFile]:
+    """The constraints of a case."""
+    if case.constraint is not None:
+        kind, text = case.constraint
+        yield SchemaFile(kind, None, (), Whole(kind, text))  # type: ignore[arg-type]
+        return
+    yield from read_schemas(None if case.folder is None else Path(case.folder), case.first, case.count)
 
 
 def _measured(case: MasksCase, item: SchemaFile, engine: Engine) -> dict[str, Any]:
@@ -108,71 +119,80 @@ def _measured(case: MasksCase, item: SchemaFile, engine: Engine) -> dict[str, An
         peak, before = Peak(torch.device("cpu")), resident_bytes([os.getpid()])
         began = time.perf_counter_ns()
         try:
-            matchers = engine.compile(item.schema)
+            made = engine.compile(item.whole)
             compiled_ns = time.perf_counter_ns() - began
-            engine.fill(matchers())
+            made().fill()
         except MolprofError as problem:
             return {**found, "status": REFUSED, "message": shortened(str(problem), _MOST_TEXT)}
         found |= {"compile_ns": compiled_ns, "first_mask_ns": time.perf_counter_ns() - began}
         highest = peak.read()["peak_memory_bytes"]
         found["memory_bytes"] = None if highest is None else max(0, highest - before)
-        found["instances"] = [_followed(one, engine, matchers) for one in instances]
+        found["instances"] = [_followed(one, engine, made) for one in instances]
         whole = [one.tokens for one, seen in zip(instances, found["instances"], strict=True) if seen["accepted"]]
         if whole:
-            found["batches"] = [*_batched(case, max(whole, key=len)[:_MOST_BATCHED], engine, matchers)]
+            found["batches"] = [*_batched(case, max(whole, key=len)[:_MOST_BATCHED], engine, made)]
         return found
     finally:
         gc.enable()
 
 
-def _batched(
-    case: MasksCase, tokens: list[int], engine: Engine, matchers: Callable[[], Any]
-) -> Iterator[dict[str, Any]]:
-    """Masks of batches whose rows begin at places spread over the tokens of an instance, and go on, step by step."""
-    clock = time.perf_counter_ns
-    for threads, rows in itertools.product(sorted({1, case.threads}), case.batches):
-        if not engine.use_threads(threads):
+def _batched(case: MasksCase, tokens: list[int], engine: Engine, made: Compiled) -> Iterator[dict[str, Any]]:
+    """Steps of batches whose rows begin at places spread over the tokens of an instance, and go on, step by step."""
+    threads = [None] if case.threads is None else [None, *sorted({1, case.threads})]
+    for device, count, rows in itertools.product(_devices(case), threads, case.batches):
+        # Tables have no threads to use.
+        if count is not None and not getattr(engine.processor, "use_threads", lambda count: False)(count):
             continue
-        fill, batch = engine.filler(rows), [matchers() for _ in range(rows)]
+        batch = made.batch(rows, device)
         places = [len(tokens) * row // rows for row in range(rows)]
-        for matcher, place in zip(batch, places, strict=True):
-            for token in tokens[:place]:
-                engine.accept(matcher, token)
-        fill_ns = []
-        for _ in range(_BATCHED_STEPS):
-            began = clock()
-            fill(batch)
-            fill_ns.append(clock() - began)
+        for row, place in enumerate(places):
+            batch.batch.seek(row, tokens[:place])
+        times: dict[str, list[int]] = {name: [] for name in ("accept_ns", "fill_ns", "apply_ns")}
+        batch.fill()  # which allocates
+        for _ in range(max(_BATCHED_STEPS, min(_BATCHED_ROWS // rows, len(tokens)))):
             for row, place in enumerate(places):
                 if place == len(tokens):  # as the next request in its place
-                    batch[row], places[row] = matchers(), 0
-                else:
-                    engine.accept(batch[row], tokens[place])
-                    places[row] += 1
-        yield {"rows": rows, "threads": threads, "fill_ns": fill_ns}
-    engine.use_threads(None)
+                    batch.batch.seek(row, ())
+                    places[row] = 0
+            batch.accept(*(tokens[place] for place in places))
+            places = [place + 1 for place in places]
+            for name, ns in batch.fill().items():
+                if name != "read":
+                    times[f"{name}_ns"].append(ns)
+        yield {"rows": rows, "threads": count, "device": device.type, **times}
+        if count is not None:
+            engine.processor.use_threads(None)
 
 
-def _followed(one: Judged, engine: Engine, matchers: Callable[[], Any]) -> dict[str, Any]:
+def _devices(case: MasksCase) -> list[Any]:
+    """Where scores are: the CPU, and the GPU that is there."""
+    import torch
+
+    from molprof.profiler.models.device import on_gpu, resolve_device
+
+    found = resolve_device(case.device)
+    return [torch.device("cpu"), *([found] if on_gpu(found) else [])]
+
+
+def _followed(one: Judged, engine: Engine, made: Compiled) -> dict[str, Any]:
     """What the engine does along an instance: a mask before each token and before its end, until one forbids it."""
-    clock, target = time.perf_counter_ns, engine.target
-    mask_ns, accept_ns = [], []
+    target = engine.target
+    mask_ns, accept_ns, apply_ns = [], [], []
     forced = forced_text = 0
-    matcher, error, accepted = matchers(), None, True
+    row, error, accepted = made(), None, True
     for token in (*one.tokens, target.eos):
         try:
-            began = clock()
-            engine.fill(matcher)
-            mask_ns.append(clock() - began)
-            allowed = engine.bits().nonzero()[0]
+            times = row.fill()
+            accept_ns += [times["accept"]] if mask_ns else []
+            mask_ns.append(times["fill"])
+            apply_ns.append(times["apply"])
+            allowed = row.bits().nonzero()[0]
             forced += len(allowed) == 1
             forced_text += len(allowed) == 1 or _one_text(allowed[: _MOST_BEGINNINGS + 1].tolist(), target)
-            accepted = engine.allows(token)
+            accepted = row.allows(token)
             if not accepted or token == target.eos:
                 break
-            began = clock()
-            engine.accept(matcher, token)
-            accept_ns.append(clock() - began)
+            row.accept(token)
         except Exception as problem:  # of the package
             accepted, error = False, shortened(f"{type(problem).__name__}: {problem}", _MOST_TEXT)
             break
@@ -183,7 +203,7 @@ def _followed(one: Judged, engine: Engine, matchers: Callable[[], Any]) -> dict[
     return {
         "description": one.instance.description, "valid": one.valid, "declared": one.instance.declared,
         "tokens": len(one.tokens), "accepted": accepted, "stopped_at": at, "error": error,
-        "mask_ns": mask_ns, "accept_ns": accept_ns, "forced": forced, "forced_text": forced_text,
+        "mask_ns": mask_ns, "accept_ns": accept_ns, "apply_ns": apply_ns, "forced": forced, "forced_text": forced_text,
         "states": [[name, len(list(run))] for name, run in itertools.groupby(one.states[:seen])], "keywords": keywords,
     }  # fmt: skip
 

@@ -17,9 +17,10 @@ import numpy as np
 from molprof.common.errors import MolprofError
 from molprof.common.process import OK
 from molprof.common.text import shortened
-from molprof.profiler.bench.mask_engine import REFUSED, Engine, Judged, judged
+from molprof.profiler.bench.mask_engine import REFUSED, Engine, Judged, Row, judged
 from molprof.profiler.bench.schemas import SchemaFile
 from molprof.profiler.capture.answers import json_value, schema_validator
+from molprof.profiler.models.target import TokenBytes
 
 # Of a schema and engine: tokens that are looked into, and of a prefix.
 _MOST_TOKENS, _MOST_HERE = 24, 2
@@ -35,7 +36,7 @@ _CONTROL = "Invalid control character"
 _FORMAT = "a format is wrong"  # which an engine may ignore
 _CLOSING = (b'"', b"}", b"]", b'"}', b'"]', b"}]")
 
-Matchers = Callable[[], Any]
+Matchers = Callable[[], Row]
 
 
 def compared(item: SchemaFile, one: Engine, other: Engine) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def compared(item: SchemaFile, one: Engine, other: Engine) -> dict[str, Any]:
     except Exception as problem:  # no schema, or one that the validator cannot follow
         return {**found, "status": "not judged", "message": shortened(str(problem), _MOST_TEXT)}
     try:
-        matchers = [engine.compile(item.schema) for engine in engines]
+        matchers = [engine.compile(item.whole) for engine in engines]
     except MolprofError as problem:
         return {**found, "status": REFUSED, "message": shortened(str(problem), _MOST_TEXT)}
     names = [engine.name for engine in engines]
@@ -62,8 +63,8 @@ def compared(item: SchemaFile, one: Engine, other: Engine) -> dict[str, Any]:
         for place, token in enumerate((*each.tokens, one.target.eos)):
             sets = []
             for engine, matcher in zip(engines, states, strict=True):
-                engine.fill(matcher)
-                sets.append(engine.bits())
+                matcher.fill()
+                sets.append(matcher.bits())
                 if sets[-1].sum() <= _SMALL:
                     few = sets[-1].nonzero()[0].tolist()
                     counted, odd = _unusual(one.target, each.tokens[max(0, place - _BEFORE) : place], few)
@@ -82,8 +83,8 @@ def compared(item: SchemaFile, one: Engine, other: Engine) -> dict[str, Any]:
                         differences.append(_difference(each, place, index, engine, made, valid))
             if token == one.target.eos or not all(bits[token] for bits in sets):
                 break
-            for engine, matcher in zip(engines, states, strict=True):
-                engine.accept(matcher, token)
+            for matcher in states:
+                matcher.accept(token)
     return {
         **found, **counts, "only": dict(only), "looked": dict(looked), "unusual": dict(unusual),
         "differences": differences,
@@ -100,8 +101,8 @@ def _difference(each: Judged, place: int, token: int, engine: Engine, made: Matc
     elif whole.startswith(text):
         verdict, why = "another cut", whole
     else:
-        closing = [index for index, piece in enumerate(table.pieces) if piece in _CLOSING]
-        tries = (_written(engine, made, [*before, token], closing, seed) for seed in range(_TRIES))
+        closing = closing_tokens(table)
+        tries = (written(engine, made, [*before, token], closing, seed) for seed in range(_TRIES))
         texts = [found for found in tries if found is not None]
         flaws = {found: _flaw(found, validator) for found in texts}
         why = next((found for found in texts if flaws[found] is None), texts[0] if texts else "no end found")
@@ -124,19 +125,24 @@ def _flaw(text: str, validator: Any) -> str | None:
         return str(problem)
 
 
-def _written(engine: Engine, made: Matchers, tokens: list[int], closing: list[int], seed: int) -> str | None:
+def closing_tokens(table: TokenBytes) -> list[int]:
+    """Tokens that close strings, objects and arrays."""
+    return [index for index, piece in enumerate(table.pieces) if piece in _CLOSING]
+
+
+def written(engine: Engine, made: Matchers, tokens: list[int], closing: list[int], seed: int) -> str | None:
     """A text that the engine allows after these tokens, soon closed; None if none was found."""
     choose, table, eos = random.Random(seed), engine.target.table, engine.target.eos
     matcher = made()
     for token in tokens:
-        engine.fill(matcher)
-        engine.accept(matcher, token)
-    written = [*tokens]
+        matcher.fill()
+        matcher.accept(token)
+    found = [*tokens]
     for _ in range(_LONGEST):
-        engine.fill(matcher)
-        if engine.allows(eos):
-            return str(table.join(written))
-        bits = engine.bits()
+        matcher.fill()
+        if matcher.allows(eos):
+            return str(table.join(found))
+        bits = matcher.bits()
         allowed = bits.nonzero()[0].tolist()
         some = [index for index in choose.sample(allowed, min(len(allowed), _SMALL)) if table.of(index)]
         visible = [index for index in some if not table.of(index).isspace()]
@@ -145,8 +151,8 @@ def _written(engine: Engine, made: Matchers, tokens: list[int], closing: list[in
         few = ends if ends and choose.random() < 0.8 else visible or some
         if not few:
             return None
-        written.append(choose.choice(few))
-        engine.accept(matcher, written[-1])
+        found.append(choose.choice(few))
+        matcher.accept(found[-1])
     return None
 
 

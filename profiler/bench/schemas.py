@@ -12,6 +12,7 @@ from molprof.common.bench_records import digest
 from molprof.common.errors import UsageError
 from molprof.common.files import read_text, refuse_stream
 from molprof.common.text import shortened
+from molprof.profiler.molecules.prompts import Whole
 
 OWN = Path(__file__).parent / "schemas.json"
 _HINT = 'a JSON file per schema: {"schema": {...}, "tests": [{"valid": true, "data": ..., "description": ""}]}'
@@ -29,18 +30,24 @@ class Instance:
     data: Any
     declared: bool | None  # valid by the file; None: it does not say
     description: str
+    written: str | None = None  # its text, where it is no JSON
 
     @property
     def text(self) -> str:
         """As a model writes it: with spaces after colons and commas."""
-        return json.dumps(self.data, ensure_ascii=False)
+        return json.dumps(self.data, ensure_ascii=False) if self.written is None else self.written
 
 
 @dataclass(frozen=True)
 class SchemaFile:
     name: str
-    schema: Any
+    schema: Any  # None of a constraint that is none
     instances: tuple[Instance, ...]
+    constraint: Whole | None = None
+
+    @property
+    def whole(self) -> Whole:
+        return self.constraint or Whole("schema", json.dumps(self.schema))
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,7 @@ def find_schemas(folder: Path | None) -> Found:
 
 
 def read_schemas(folder: Path | None, first: int = 0, count: int | None = None) -> Iterator[SchemaFile]:
-    """Schemas in the order of their names, from the one numbered `first` on. Raises UsageError.
+    """Schemas in the order of their names, from the one numbered `first` on; `folder` may be a file. Raises UsageError.
 
     A file without `tests` is a bare schema, as those of JSONSchemaBench are.
     """
@@ -74,13 +81,14 @@ def read_schemas(folder: Path | None, first: int = 0, count: int | None = None) 
     if folder is None:
         yield from (_read(item, item["name"]) for item in json.loads(OWN.read_text())[first:last])
         return
-    for path in sorted(path for path in folder.rglob("*.json") if not path.is_dir())[first:last]:
+    paths = [folder] if folder.is_file() else sorted(path for path in folder.rglob("*.json") if not path.is_dir())
+    for path in paths[first:last]:
         refuse_stream(path)
         try:
             content = json.loads(read_text(path))
         except (ValueError, RecursionError) as problem:
             raise UsageError(f"{path} is no JSON: {problem}", hint=_HINT) from None
-        yield _read(content, str(path.relative_to(folder).with_suffix("")))
+        yield _read(content, path.stem if path == folder else str(path.relative_to(folder).with_suffix("")))
 
 
 def _read(content: Any, name: str) -> SchemaFile:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -15,12 +15,15 @@ from transformers.utils.import_utils import is_optimum_quanto_available
 from molprof.common.errors import MolprofError, UsageError
 from molprof.common.files import check_output
 from molprof.common.manifest import Machine, Session
+from molprof.common.measured import MeasuredRun
 from molprof.common.memory import default_threads, processors
-from molprof.common.settings import VLLM, CaptureSettings
+from molprof.common.settings import NO_PROCESSOR, SETTINGS, TABLE, VLLM, CaptureSettings
+from molprof.common.text import shortened
 from molprof.profiler.capture.answers import checks_of
+from molprof.profiler.capture.measured import measured_run
 from molprof.profiler.capture.passes import Progress, Report
 from molprof.profiler.capture.run import CapturedRun, CaptureResult, captures_graphs, graphs_path
-from molprof.profiler.constraints import PROCESSORS, check_processor, whole_of, without_model
+from molprof.profiler.constraints import PROCESSORS, check_processor, check_table, whole_of, without_model
 from molprof.profiler.engines import check_engine, loader
 from molprof.profiler.engines.runner import check_fit
 from molprof.profiler.machine import Watch
@@ -33,12 +36,16 @@ from molprof.profiler.recording.tracefile import OutputFile, incomplete_path, is
 
 Asked = tuple[CaptureSettings, OutputFile]
 
+# Of the reason why a processor is left out.
+_MOST_TEXT = 200
 _FORMAT = ("prompt_format", "answer_format")
 # The settings that make a loaded model, and those that make the prompts.
 _MODEL = (
     *("model", "size", "weights", "tokenizer", "dtype", "device", "attention", "trust_remote_code", *_FORMAT),
     *("engine", "batch_size", "compile"),  # of vLLM's engine
 )
+# What a run without a processor cannot have.
+_OF_PROCESSOR = ("processor", "processor_args", "placeholder", "disagreement", "grammar_file")
 _INPUTS = ("smiles", "prompts", "count", "strict", "generations", *_FORMAT)
 
 
@@ -48,19 +55,44 @@ def capture(settings: CaptureSettings, output: OutputFile, report: Report = lamb
     return result
 
 
-def capture_together(asked: Sequence[Asked], report: Report = lambda progress: None) -> Iterator[CaptureResult]:
+def capture_together(
+    asked: Sequence[Asked], report: Report = lambda progress: None, *, able_only: bool = False
+) -> Iterator[CaptureResult]:
     """Makes a capture of several runs, each with a trace of its own, and yields each when its trace is written.
 
     Each model is loaded once. A run is named by its file. If one fails, the others go on, and the first failure is
     raised at the end.
+
+    Args:
+        able_only: a processor that does not take the constraint or the settings is reported (`refused`), and the others
+            go on; a table that would fall back to another processor counts as one. Without it that ends the capture.
     """
+    refused: dict[str, MolprofError] = {}
+
+    def is_able(settings: CaptureSettings, step: Callable[[], object]) -> bool:
+        try:
+            step()
+        except MolprofError as problem:
+            if not able_only:
+                raise
+            name = settings.processor or NO_PROCESSOR
+            refused[name] = problem
+            why = shortened(" ".join(str(problem).split()), _MOST_TEXT)
+            report(Progress("refused", notes=(f"{name} is left out: {why}",)))
+            return False
+        return True
+
     for settings, output in asked:
         _check(settings, output)
     inputs = {_key(settings, _INPUTS): settings for settings, _ in asked}
     prompts = {key: read_inputs(settings) for key, settings in inputs.items()}
+    asked = [
+        (settings, output)
+        for settings, output in asked
+        if is_able(settings, partial(_check_constraints, settings, prompts[_key(settings, _INPUTS)]))
+    ]
     for settings, _ in asked:
         _check_device(settings)
-        _check_constraints(settings, prompts[_key(settings, _INPUTS)])
         for what, name in (("model", settings.model), ("tokenizer", settings.tokenizer), ("model", settings.assistant)):
             if name is not None:
                 check_exists(what, name)
@@ -75,7 +107,7 @@ def capture_together(asked: Sequence[Asked], report: Report = lambda progress: N
         notes.append("neither --prompts nor --smiles is given: the prompts are the built-in molecules")
     report(Progress("load", notes=tuple(notes)))
     models: dict[tuple[object, ...], LoadedModel] = {}
-    runs = []
+    runs: list[CapturedRun] = []
     for settings, output in asked:
         key = _key(settings, _MODEL)
         if key not in models:
@@ -84,7 +116,17 @@ def capture_together(asked: Sequence[Asked], report: Report = lambda progress: N
             load = loaders[settings.engine_name]
             models[key] = load(settings, lambda layer, layers: report(Progress("weights", layer, layers)))
         name = trace_stem(output.path.name) if len(asked) > 1 else ""
-        runs.append(CapturedRun(settings, output, models[key], prompts[_key(settings, _INPUTS)], report, name))
+
+        def make() -> None:
+            whole = whole_of(settings)  # noqa: B023
+            if able_only and settings.processor == TABLE and whole is not None:  # noqa: B023
+                check_table(models[key].target, whole)  # noqa: B023
+            own = prompts[_key(settings, _INPUTS)]  # noqa: B023
+            runs.append(CapturedRun(settings, output, models[key], own, report, name))  # noqa: B023
+
+        is_able(settings, make)
+    if refused and all(run.settings.processor is None for run in runs):
+        raise UsageError("no installed engine takes the constraint", hint="the lines above say why, of each engine")
     yield from interleaved(runs)
 
 
@@ -137,9 +179,11 @@ def interleaved(runs: Sequence[CapturedRun], seed: int | None = None) -> Iterato
         if run.name in problems:
             problems[run.name] = run.failed(problems[run.name])  # now, since it records too
     names = [run.name for run in runs if run.name not in problems]
+    measured = _measured([run for run in runs if run.name in names], places) if len(runs) > 1 else {}
     for run in runs:
         others, mine = [name for name in names if name != run.name], places[run.name]
-        own = replace(session, run=run.name, others=others, rounds=list(mine), places=list(mine.values()))
+        own = replace(session, run=run.name, others=others, rounds=list(mine), places=list(mine.values()),
+                      measured=measured.get(run.name, []))  # fmt: skip
         results: list[CaptureResult] = []
         if went_well(run, lambda: results.append(run.record(own if len(runs) > 1 else None, before))):  # noqa: B023
             yield results[0]
@@ -148,6 +192,15 @@ def interleaved(runs: Sequence[CapturedRun], seed: int | None = None) -> Iterato
             run.record_graphs()
     if problems:
         raise _first(problems) if len(runs) > 1 else problems[runs[0].name]
+
+
+def _measured(runs: Sequence[CapturedRun], places: Mapping[str, Mapping[int, int]]) -> dict[str, list[MeasuredRun]]:
+    """By name of a run, what was measured of those that differ from it in the processor alone."""
+    alike = [name for name in SETTINGS if name not in _OF_PROCESSOR]
+    groups: dict[tuple[object, ...], list[MeasuredRun]] = {}
+    for run in runs:
+        groups.setdefault(_key(run.settings, alike), []).append(measured_run(run, [*places[run.name]]))
+    return {run.name: groups[_key(run.settings, alike)] for run in runs}
 
 
 def _first(problems: dict[str, MolprofError]) -> MolprofError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 from molprof.common.manifest import Disagreement, MaskedLogits
 from molprof.common.settings import AUTO
 from molprof.profiler.capture.watched import Counted, Watched, counted
-from molprof.profiler.constraints.base import BatchProcessor
+from molprof.profiler.constraints.base import BatchProcessor, Followed
 from molprof.profiler.engines import BatchPlan, BatchResult
 from molprof.profiler.engines.runner import PassResult, Runner, Wrap
 from molprof.profiler.recording.marks import HostMarks, Marks
@@ -23,7 +24,7 @@ class Progress:
     """How far a capture is."""
 
     # `load`, `weights`, `verify`, `warmup`, `machine`, `repeat`, `unmarked`, `profile`, `count`, `disagreement`,
-    # `write`, `graphs` or `failed`
+    # `write`, `graphs`, `refused` or `failed`
     stage: str
     number: int = 1  # pass of the stage, layer of `weights`
     of: int = 1
@@ -33,11 +34,29 @@ class Progress:
     max_steps: int = 0
     tokens: int = 0  # generated in finished batches of this pass
     elapsed_ns: int = 0  # since the pass began
-    notes: tuple[str, ...] = ()  # one line each: with `load` on the input, with `machine` and `failed` on these
+    notes: tuple[str, ...] = ()  # one line each: with `load` on the input, else on the stage
     run: str = ""  # name of the run; empty while models are loaded, and in a capture of one run
 
 
 Report = Callable[[Progress], None]
+
+
+class Started:
+    """Keeps the processors of a pass, as the `wrap` of `Runner.run`, which it leaves as they are."""
+
+    def __init__(self) -> None:
+        self._processors: list[BatchProcessor] = []
+
+    def __call__(self, processor: BatchProcessor) -> BatchProcessor:
+        self._processors.append(processor)
+        return processor
+
+    def constraint_ns(self) -> dict[str, int]:
+        """See `Repeat.constraint_ns`; empty where a decoding loop of molprof's own masks in another way."""
+        sums: Counter[str] = Counter()
+        for each in self._processors:
+            sums.update(each.laps.total_ns if isinstance(each, Followed) and each.laps.calls else {})
+        return dict(sums)
 
 
 # What transformers leaves on a model for its next `generate`: a static cache, or its length.

@@ -30,7 +30,7 @@ from molprof.common.memory import processors
 from molprof.common.settings import AUTO, CONTINUOUS, GENERATE, CaptureSettings
 from molprof.common.values import counted, factor_text, now, time_text
 from molprof.profiler.capture.account import resolved, sequence_runs, static_cache_notes
-from molprof.profiler.capture.passes import Passes, Report
+from molprof.profiler.capture.passes import Passes, Report, Started
 from molprof.profiler.constraints import processor_of
 from molprof.profiler.constraints.own import UserProcessor
 from molprof.profiler.engines.backends import is_compiled
@@ -135,7 +135,8 @@ class CapturedRun:
         settings = followed(settings, loaded.generation)
         began = time.perf_counter_ns()
         runner = Runner(loaded, processor_of(settings, loaded.target), settings)
-        self._processor_once_ns = None if runner.processor is None else time.perf_counter_ns() - began
+        self.processor_once_ns = None if runner.processor is None else time.perf_counter_ns() - began
+        self.once_parts_ns = {**getattr(runner.processor, "made_ns", {})}
         prompts = replace(prompts, prompts=with_chats(prompts.prompts, loaded.tokenizer))
         plans = runner.plan(prompts.prompts)
         if settings.window is not None:
@@ -148,8 +149,8 @@ class CapturedRun:
         self._looked_at: PassResult | None = None
         self._masked: list[list[MaskedLogits]] | None = None
         self._warmup: list[PassResult] = []
-        self._results: list[PassResult] = []
-        self._repeats: list[Repeat] = []
+        self.results: list[PassResult] = []
+        self.repeats: list[Repeat] = []
         self._memory: dict[str, Any] = {}
         self._unmarked: PassResult | None = None
         self._spans: list[MachineSpan] = []
@@ -174,13 +175,14 @@ class CapturedRun:
         marks, settings = HostMarks(), self.settings
         peak = Peak(self.passes.runner.loaded.target.device)
         watch.begin()
-        result = self.passes.run("repeat", marks, len(self._results), settings.repeats)
+        started = Started()
+        result = self.passes.run("repeat", marks, len(self.results), settings.repeats, wrap=started)
         self._spans.append(watch.end())
         memory = peak.read()
         if (memory["peak_memory_bytes"] or 0) >= (self._memory.get("peak_memory_bytes") or 0):
             self._memory = memory
-        self._results.append(result)
-        self._repeats.append(
+        self.results.append(result)
+        self.repeats.append(
             Repeat(
                 wall_ns=result.wall_ns,
                 phases_ns=marks.phases_ns(),
@@ -189,6 +191,7 @@ class CapturedRun:
                 compile_ns=result.compile_ns,
                 step_phases_ns=marks.step_phases_ns(),
                 draft_ns=None if settings.assistant is None else sum(batch.draft_ns or 0 for batch in result.batches),
+                constraint_ns=started.constraint_ns(),
             )
         )
 
@@ -214,7 +217,7 @@ class CapturedRun:
         if not captures_graphs(self.settings, self.passes.runner.loaded.on_gpu):
             return
         path, lost = graphs_path(self.output.path), "the capture of the graphs is not recorded"
-        if (steps := self._results[0].batches[0].steps) <= _GRAPH_STEPS.last:
+        if (steps := self.results[0].batches[0].steps) <= _GRAPH_STEPS.last:
             self.passes.tell("graphs", f"{lost}: answers have {steps} steps, not {_GRAPH_STEPS.last + 1}")
             return
         torch._dynamo.reset()
@@ -307,12 +310,12 @@ class CapturedRun:
         """The recorded pass, exported to `raw`, and the trace of all passes."""
         settings, passes = self.settings, self.passes
         runner, plans, loaded = passes.runner, passes.plans, passes.runner.loaded
-        reference = self._results[0]
+        reference = self.results[0]
         window = choose_window(settings.window, settings.full, reference)
         profiled, exported = self._recorded(window, raw)
         steps = exported.steps
         unmarked = [] if self._unmarked is None else [self._unmarked]
-        problems = _unlike([*self._results, *unmarked], profiled, window)
+        problems = _unlike([*self.results, *unmarked], profiled, window)
         if self._looked_at is not None and self._looked_at.batches != reference.batches:
             lost = "masked logits are counted in that one"
             if isinstance(runner.processor, UserProcessor):
@@ -327,15 +330,16 @@ class CapturedRun:
         watched = passes.watched() if settings.disagreement else None
         passes.tell("write")
         molecules, texts = sequence_runs(runner, plans, reference, watched, self._masked)
-        same = [sum(repeat.steps_ns[batch][step] for batch, step in steps) for repeat in self._repeats]
+        same = [sum(repeat.steps_ns[batch][step] for batch, step in steps) for repeat in self.repeats]
         timings = Timings(
             warmup_ns=[result.wall_ns for result in self._warmup],
-            repeats=self._repeats,
+            repeats=self.repeats,
             mark_ns=mark_cost_ns(),
             unmarked_wall_ns=None if self._unmarked is None else self._unmarked.wall_ns,
             profiled_steps_ns=sum(span.duration_ns for span in steps.values()),
             unprofiled_steps_ns=round(statistics.median(same)),
-            processor_once_ns=self._processor_once_ns,
+            processor_once_ns=self.processor_once_ns,
+            processor_parts_ns=self.once_parts_ns,
             signature_ns=signature_cost_ns() if settings.engine_name == GENERATE else None,
             warmup_compiles=[result.compiles for result in self._warmup],
             warmup_compile_ns=[result.compile_ns for result in self._warmup],

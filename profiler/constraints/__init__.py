@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,18 @@ def processor_of(settings: CaptureSettings, target: Target) -> Processor | None:
     return None if name is None else make_processor(name, target, settings.processor_args)
 
 
+def check_table(target: Target, whole: Whole) -> None:
+    """Raises UsageError where no table is made of a constraint; it is kept if one is."""
+    from molprof.profiler.constraints.automaton import NoText, TooLarge
+    from molprof.profiler.constraints.regular import NotRegular
+    from molprof.profiler.constraints.whole import make_table
+
+    try:
+        make_table(target, whole)
+    except (NotRegular, TooLarge, NoText) as problem:
+        raise UsageError(f"no table is made: {problem}") from problem
+
+
 def without_model(settings: CaptureSettings) -> Any:
     """What makes the processor of molprof that is asked for, whose attributes are those of the processor.
 
@@ -123,6 +136,18 @@ def read_schema(path: str) -> str:
     if not isinstance(found, dict):
         raise UsageError(f"{path} is no JSON schema: it holds no object", hint="a JSON object")
     return text
+
+
+# Processors that need a package: what Python imports it as, and what pip installs.
+_PACKAGES = {
+    "xgrammar": ("xgrammar", "xgrammar"), "llguidance": ("llguidance", "llguidance"),
+    "outlines": ("outlines_core", "outlines-core"), "lm-format-enforcer": ("lmformatenforcer", "lm-format-enforcer"),
+}  # fmt: skip
+
+
+def missing_engines() -> dict[str, str]:
+    """Processors whose package is not installed, and what pip calls that."""
+    return {name: package for name, (module, package) in _PACKAGES.items() if find_spec(module) is None}
 
 
 def find_factory(name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -39,6 +40,48 @@ class BatchProcessor(Protocol):
             scores: float32 (batch, logits_width), a fresh copy that may be written to. What is returned has the same
                 shape, dtype and device, and must last until the next call.
         """
+
+
+class Laps:
+    """Host time of the calls of a batch processor by what they did, in ns: of the last call, and of all.
+
+    Captures and `molprof bench masks` read the same clock, so that both measure the same work.
+
+    Args:
+        names: of the parts of a call, in order: `read` the chosen tokens, `accept` them, `fill` masks, `apply` them.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.names, self.calls = names, 0
+        self.last: list[int] = [0] * len(names)
+        self.total: list[int] = [0] * len(names)
+
+    def add(self, *times: int) -> None:
+        """Add a call by the clock at its beginning and at the end of each part."""
+        self.last = [after - before for before, after in pairwise(times)]
+        self.total = [total + last for total, last in zip(self.total, self.last, strict=True)]
+        self.calls += 1
+
+    @property
+    def last_ns(self) -> dict[str, int]:
+        return dict(zip(self.names, self.last, strict=True))
+
+    @property
+    def total_ns(self) -> dict[str, int]:
+        return dict(zip(self.names, self.total, strict=True))
+
+
+@runtime_checkable
+class Followed(Protocol):
+    """A batch processor that is measured by itself, without a model, and that times the parts of its calls."""
+
+    laps: Laps
+
+    def seek(self, row: int, tokens: Sequence[int]) -> None:
+        """Put a row where it stands after an answer of these tokens."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """See `BatchProcessor`."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +151,7 @@ class Processor(Protocol):
     - `compiles`: True if `start` compiles: its time is the phase `compile`, not part of `template`. Default: False.
     - `fixed_length`: False if an answer need not have its template's length; the manifest then has no template counts.
       Default: True.
+    - `made_ns`: the parts of making it, in ns: `package` (its import), `vocabulary`, `constraint`.
     - `longest(template)`: most tokens of an answer, end token included. Default: the template's and one more.
     """
 

@@ -9,6 +9,7 @@ import functools
 import importlib
 import math
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -21,7 +22,7 @@ from transformers import LogitsProcessor, PreTrainedTokenizerFast
 
 from molprof.common.errors import MissingExtraError, RunError
 from molprof.common.text import shortened
-from molprof.profiler.constraints.base import BatchProcessor, Rows
+from molprof.profiler.constraints.base import BatchProcessor, Laps, Rows
 from molprof.profiler.models.device import on_gpu, pinned
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.prompts import Whole
@@ -53,6 +54,7 @@ class EngineProcessor(ABC):
     fixed_length = False
     compiles = True
     longest: Any = None  # see `Processor`
+    by_masks = False  # a matcher moves on only from a mask that it has filled
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class EngineProcessor(ABC):
         opening: int | None = None,
         closing: int | None = None,
     ) -> None:
+        began = time.perf_counter_ns()
         try:
             for module in self.modules:
                 importlib.import_module(module)
@@ -71,7 +74,11 @@ class EngineProcessor(ABC):
             raise MissingExtraError(package, extra, f"the processor {self.name!r}") from problem
         self.target = target
         self.opening, self.closing = opening, target.eos if closing is None else closing
-        self.prepare(target)
+        imported = time.perf_counter_ns()
+        kept_ns = self.prepare(target)
+        prepared = time.perf_counter_ns()
+        # See `Processor`.
+        self.made_ns = {"package": imported - began, "vocabulary": prepared - imported if kept_ns is None else kept_ns}
         self.parameters: dict[str, Any] = {"version": version(self.package_name or self.name)}
         # The grammars of a batch are compiled anew each time: timed passes must pay for them.
         self._of_rows = grammar if callable(grammar) else None
@@ -79,10 +86,11 @@ class EngineProcessor(ABC):
             whole = grammar if isinstance(grammar, Whole) else Whole("grammar", grammar)
             self.parameters[whole.kind] = whole.text
             self._matcher = self.compile(whole)
+            self.made_ns["constraint"] = time.perf_counter_ns() - prepared
 
     @abstractmethod
-    def prepare(self, target: Target) -> None:
-        """Makes what depends on the vocabulary alone."""
+    def prepare(self, target: Target) -> int | None:
+        """Makes what depends on the vocabulary alone. Returns the time it took, ns, where an earlier one made it."""
 
     @abstractmethod
     def compile(self, grammar: Whole) -> Callable[[], Any]:
@@ -106,10 +114,14 @@ class EngineProcessor(ABC):
 
     def start(self, rows: Rows) -> BatchProcessor:
         if self._of_rows is None:
-            matchers = [self._matcher() for _ in rows.prompts]
+            makers = [self._matcher for _ in rows.prompts]
         else:
-            matchers = [self.compile(Whole("grammar", text))() for text in self._of_rows(rows)]
-        return _EngineBatch(self, matchers, rows.prompt_width)
+            makers = [self.compile(Whole("grammar", text)) for text in self._of_rows(rows)]
+        return self.begin(makers, rows.prompt_width, self.target.device)
+
+    def begin(self, compiled: Sequence[Callable[[], Any]], prompt_width: int, device: torch.device) -> _EngineBatch:
+        """The processor of a batch whose rows have what `compile` made, for scores on a device."""
+        return _EngineBatch(self, compiled, prompt_width, device)
 
 
 class _EngineBatch(LogitsProcessor):
@@ -117,20 +129,36 @@ class _EngineBatch(LogitsProcessor):
 
     masked_logits: ClassVar[None] = None  # counting the bits would cost more than making them
 
-    def __init__(self, engine: EngineProcessor, matchers: list[Any], prompt_width: int) -> None:
-        self._engine, self._matchers = engine, matchers
+    def __init__(
+        self, engine: EngineProcessor, makers: Sequence[Callable[[], Any]], prompt_width: int, device: torch.device
+    ) -> None:
+        self._engine, self._makers = engine, makers
+        self._matchers = [make() for make in makers]
         self._read = prompt_width
-        target = engine.target
         # The token that each row is forced to write: its opening token first, the end token after its closing one.
-        self._forced: list[int | None] = [engine.opening for _ in matchers]
-        words = -(-target.logits_width // 32)
-        self._mask = pinned(torch.zeros((len(matchers), words), dtype=torch.int32), target.device)
+        self._forced: list[int | None] = [engine.opening for _ in makers]
+        words = -(-engine.target.logits_width // 32)
+        self._mask = pinned(torch.zeros((len(makers), words), dtype=torch.int32), device)
+        self.laps = Laps("read", "accept", "fill", "apply")
+
+    def seek(self, row: int, tokens: Sequence[int]) -> None:
+        """See `Followed`."""
+        self._matchers[row], self._forced[row] = self._makers[row](), self._engine.opening
+        for token in tokens:
+            if self._engine.by_masks:
+                self._engine.fill([self._matchers[row]], [row], self._mask)
+            self._advance(row, token)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        for tokens in input_ids[:, self._read :].T.tolist():
+        clock = time.perf_counter_ns
+        began = clock()
+        columns = input_ids[:, self._read :].T.tolist()
+        read = clock()
+        for tokens in columns:
             for row, token in enumerate(tokens):
                 self._advance(row, token)
         self._read = input_ids.shape[1]
+        accepted = clock()
         free = [row for row, token in enumerate(self._forced) if token is None]
         bits = self._mask.numpy().view(np.uint32)
         for row, token in enumerate(self._forced):
@@ -139,7 +167,9 @@ class _EngineBatch(LogitsProcessor):
                 bits[row, token // 32] = 1 << (token % 32)
         if free:
             self._engine.fill([self._matchers[row] for row in free], free, self._mask)
+        filled = clock()
         self._engine.apply(scores, self._mask.to(scores.device, non_blocking=True))
+        self.laps.add(began, read, accepted, filled, clock())
         return scores
 
     def _advance(self, row: int, token: int) -> None:
@@ -155,11 +185,12 @@ class _EngineBatch(LogitsProcessor):
 class XGrammar(EngineProcessor):
     name, notation = "xgrammar", "ebnf"
 
-    def prepare(self, target: Target) -> None:
+    def prepare(self, target: Target) -> int | None:
         vocabulary = self.package.TokenizerInfo.from_huggingface(target.tokenizer, vocab_size=target.logits_width)
         # No cache between molecules: it would never hit, and timed passes must pay for what they compile.
         self._compiler = self.package.GrammarCompiler(vocabulary, cache_enabled=False)
         self._filler = self.package.BatchGrammarMatcher()
+        return None
 
     def compile(self, grammar: Whole) -> Callable[[], Any]:
         compile_kind = {
@@ -190,18 +221,20 @@ class XGrammar(EngineProcessor):
 
 
 @functools.lru_cache(maxsize=4)
-def _lexer(tokenizer: PreTrainedTokenizerFast, width: int, closing: int) -> Any:
-    """llguidance's form of a tokenizer, which takes 2 s to make."""
-    return importlib.import_module("llguidance.hf").from_tokenizer(tokenizer, n_vocab=width, eos_token=closing)
+def _lexer(tokenizer: PreTrainedTokenizerFast, width: int, closing: int) -> tuple[Any, int]:
+    """llguidance's form of a tokenizer, and the time to make it, ns: some seconds."""
+    made, began = importlib.import_module("llguidance.hf").from_tokenizer, time.perf_counter_ns()
+    return made(tokenizer, n_vocab=width, eos_token=closing), time.perf_counter_ns() - began
 
 
 class LLGuidance(EngineProcessor):
     name, notation = "llguidance", "lark"
     modules = ("llguidance.hf", "llguidance.torch")
 
-    def prepare(self, target: Target) -> None:
-        self._tokenizer = _lexer(target.tokenizer, target.logits_width, self.closing)
+    def prepare(self, target: Target) -> int | None:
+        self._tokenizer, took_ns = _lexer(target.tokenizer, target.logits_width, self.closing)
         self._executor = self.package.LLExecutor()
+        return took_ns
 
     def compile(self, grammar: Whole) -> Callable[[], Any]:
         text, matcher_of = grammar.grammar(self.notation), self.package.LLMatcher

@@ -42,12 +42,13 @@ class Outlines(_Other):
 
     name, module, package_name = "outlines", "outlines_core", "outlines-core"
 
-    def prepare(self, target: Target) -> None:
+    def prepare(self, target: Target) -> int | None:
         pieces: dict[bytes, list[int]] = {}
         for token, piece in enumerate(target.table.pieces):
             if piece and token not in target.table.special:
                 pieces.setdefault(piece, []).append(token)
         self._vocabulary = self.package.Vocabulary(self.closing, pieces)
+        return None
 
     def made(self, grammar: Whole) -> Callable[[], Any]:
         of_schema = importlib.import_module("outlines_core.json_schema").build_regex_from_schema
@@ -67,8 +68,9 @@ class LMFormatEnforcer(_Other):
     """A parser of characters in Python, which walks a tree of all tokens. A matcher is it, and the tokens so far."""
 
     name, module, package_name = "lm-format-enforcer", "lmformatenforcer", "lm-format-enforcer"
+    by_masks = True  # a prefix of which it made no mask is a new text
 
-    def prepare(self, target: Target) -> None:
+    def prepare(self, target: Target) -> int | None:
         made = importlib.import_module("lmformatenforcer.tokenenforcer").TokenEnforcerTokenizerData
         table, decode = target.table, target.tokenizer.decode
         tokens = [
@@ -79,6 +81,7 @@ class LMFormatEnforcer(_Other):
         self._data = made(
             tokens, lambda ids: str(decode(ids)).rstrip("\ufffd"), self.closing, True, target.logits_width
         )
+        return None
 
     def made(self, grammar: Whole) -> Callable[[], Any]:
         def parser() -> Any:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from transformers import LogitsProcessor
 
 from molprof.common.errors import MolprofError, UsageError
 from molprof.profiler.constraints.automaton import Automaton, NoText, TooLarge, alike, alive
-from molprof.profiler.constraints.base import BatchProcessor, Places, Rows
+from molprof.profiler.constraints.base import BatchProcessor, Laps, Places, Rows
 from molprof.profiler.constraints.engines import ENGINES, EngineProcessor
 from molprof.profiler.constraints.json_schema import DEPTH, compiled
 from molprof.profiler.constraints.regular import NotRegular
@@ -225,7 +226,9 @@ class WholeBatch(LogitsProcessor):
             for table in distinct:
                 _ = table.forms
             self._out = torch.full((len(rows), self._width), -math.inf)
+            self.laps = Laps("read", "accept", "fill", "apply")
             return
+        self.laps = Laps("apply")  # one kernel does all of it
         starts = dict(zip(distinct, places.tolist(), strict=False))
         flat = [
             (np.maximum(table.moves, 0) * table.moves.shape[1] + start).reshape(-1) for table, start in starts.items()
@@ -248,14 +251,32 @@ class WholeBatch(LogitsProcessor):
         """Advance by the tokens since the last call, and mask."""
         self._called.append(input_ids.shape[1] - self._prompt_width)
         self._ids = input_ids
+        clock = time.perf_counter_ns
+        began = clock()
         tokens, self._read = input_ids[:, self._read :], input_ids.shape[1]
-        if self._by_row:
-            for column in tokens.T.numpy():
-                for row, token in enumerate(column):
-                    self._states[row] = self._tables[row].after(self._states[row], token)
-            forms = [table.form(state) for table, state in zip(self._tables, self._states, strict=True)]
-            return self._masked_by_row(scores, forms)
-        return self.step(tokens, scores)
+        if not self._by_row:
+            self.step(tokens, scores)
+            self.laps.add(began, clock())
+            return scores
+        columns = tokens.T.numpy()
+        read = clock()
+        for column in columns:
+            for row, token in enumerate(column):
+                self._states[row] = self._tables[row].after(self._states[row], token)
+        accepted = clock()
+        forms = [table.form(state) for table, state in zip(self._tables, self._states, strict=True)]
+        filled = clock()
+        out = self._masked_by_row(scores, forms)
+        self.laps.add(began, read, accepted, filled, clock())
+        return out
+
+    def seek(self, row: int, tokens: Sequence[int]) -> None:
+        """See `Followed`."""
+        table = self._tables[row]
+        state = functools.reduce(table.after, tokens, table.first)
+        self._states[row] = state
+        if not self._by_row:
+            self._at[row] = self.place(table, state)
 
     def step(self, tokens: Tensor, scores: Tensor) -> Tensor:
         """Move each row past its tokens, int64 (rows, n), and mask its scores in place, all on the device.
@@ -359,8 +380,9 @@ class WholeProcessor:
     def __init__(self, target: Target, whole: Whole | Callable[[Rows], Sequence[Whole]]) -> None:
         self._target, self._whole = target, whole
         self.parameters: dict[str, Any] = {}
+        self.made_ns: dict[str, int] = {}  # see `Processor`
         if isinstance(whole, Whole):
-            table = make_table(target, whole)
+            table, self.made_ns["constraint"] = _kept(target.table, target.eos, target.logits_width, whole)
             states, classes = table.moves.shape
             depth = {"depth": DEPTH} if whole.kind == "schema" and '"$ref"' in whole.text else {}
             self.parameters |= {whole.kind: whole.text, **depth, "states": states, "classes": classes}
@@ -369,17 +391,31 @@ class WholeProcessor:
     def start(self, rows: Rows) -> BatchProcessor:
         each = [self._whole] * len(rows.prompts) if isinstance(self._whole, Whole) else self._whole(rows)
         tables = {whole: make_table(self._target, whole) for whole in dict.fromkeys(each)}
-        return WholeBatch([tables[whole] for whole in each], self._target, rows.prompt_width)
+        return self.begin([tables[whole] for whole in each], rows.prompt_width, self._target.device)
+
+    def compile(self, whole: Whole) -> WholeTable:
+        """The table of a constraint, made anew. Raises NotRegular, TooLarge and NoText."""
+        return _made(self._target.table, self._target.eos, self._target.logits_width, whole)
+
+    def begin(self, compiled: Sequence[WholeTable], prompt_width: int, device: torch.device) -> WholeBatch:
+        """The processor of a batch whose rows have these tables, for scores on a device."""
+        return WholeBatch(compiled, replace(self._target, device=device), prompt_width)
+
+
+def _made(vocabulary: TokenBytes, eos: int, width: int, whole: Whole) -> WholeTable:
+    return table_of(compiled(whole), vocabulary, eos, width)
 
 
 @functools.lru_cache(maxsize=64)
-def _kept(vocabulary: TokenBytes, eos: int, width: int, whole: Whole) -> WholeTable:
-    return table_of(compiled(whole), vocabulary, eos, width)
+def _kept(vocabulary: TokenBytes, eos: int, width: int, whole: Whole) -> tuple[WholeTable, int]:
+    """A table, and the time to make it, ns."""
+    began = time.perf_counter_ns()
+    return _made(vocabulary, eos, width, whole), time.perf_counter_ns() - began
 
 
 def make_table(target: Target, whole: Whole) -> WholeTable:
     """The table of a constraint, made once for a vocabulary. Raises NotRegular, TooLarge and NoText."""
-    return _kept(target.table, target.eos, target.logits_width, whole)
+    return _kept(target.table, target.eos, target.logits_width, whole)[0]
 
 
 def table(target: Target, whole: Whole) -> WholeProcessor | EngineProcessor:
