@@ -122,7 +122,7 @@ def compare(
     """The comparison of two or more traces, reports or their paths with one of them, which stands first in it.
 
     base: the place of that one; None: the only run without a constraint where there is just one, else the first.
-    anyway: also of runs of different molecules or sampling. Raises NotComparableError.
+    anyway: also of runs of different prompts or sampling. Raises NotComparableError.
     """
     from molprof.analysis.compare import compare_with
     from molprof.analysis.figures import Report
