@@ -8,6 +8,7 @@ from msgspec import UNSET, Struct, UnsetType, defstruct
 
 from molprof.analysis.figures.drift import Disagreement, Drift
 from molprof.common.manifest import Drafts, Machine, MaskedLogits, Program, Session, Window
+from molprof.common.sampled import SampledFunctions
 from molprof.common.settings import AUTO, GENERATE, SETTINGS
 from molprof.common.values import per
 
@@ -293,6 +294,7 @@ class Run(Struct, frozen=True):
     step_phases: tuple[StepPhase, ...] | UnsetType = UNSET  # where the passes recorded them
     program: Program | UnsetType = UNSET  # only of a program of one's own
     latency: dict[str, int | None] | UnsetType = UNSET  # where requests join a batch: means over the middle passes
+    functions: SampledFunctions | UnsetType = UNSET  # of its processors, where they were sampled
 
     @property
     def of_molecules(self) -> bool:

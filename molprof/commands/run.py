@@ -39,6 +39,11 @@ class _Program(click.Command):
     "--full", is_flag=True, help="Record all that the program does; the trace gets large, and nothing is timed."
 )
 @click.option("--modules", is_flag=True, help="Record modules too, for molprof report --by module.")
+@click.option(
+    "--functions/--no-functions",
+    default=None,
+    help="Sample the functions of logits processors in the recorded steps.  [default: on, unless --stacks records all]",
+)
 @click.option("--stacks", is_flag=True, help="Record modules and Python functions too, for molprof report --by.")
 @click.option(
     "--shapes",

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType, field, to_builtins
 
 from molprof.common.errors import TraceError
+from molprof.common.sampled import SampledFunctions
 from molprof.common.settings import CaptureSettings
 from molprof.common.typed_json import read_typed
 from molprof.common.values import percent_text
@@ -349,6 +350,7 @@ class Manifest(Struct, frozen=True):
     # how the passes contradict each other, so that figures of one are not those of another: one line each
     problems: list[str] = field(default_factory=list)
     program: Program | UnsetType = UNSET  # only of a program of one's own
+    functions: SampledFunctions | UnsetType = UNSET  # of its processors; only where they were sampled
 
     def setting(self, name: str) -> Any:
         """A setting by name; None if not recorded."""

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from molprof.common.manifest import BETWEEN, STEP_PHASES, Machine, Repeat
+from molprof.common.sampled import SampledFunctions
 from molprof.common.values import counted
 from molprof.profiler.recording.marks import Marks
 from molprof.profiler.recording.window import TAKEN, ProfilerMarks, Steps, warm_up
@@ -91,6 +92,7 @@ class Recorded:
 
     profiler: torch.profiler.profile
     steps: Steps
+    functions: SampledFunctions | None = None
 
     @property
     def count(self) -> int:
@@ -268,11 +270,11 @@ class ProgramMarks(Marks):
             return
         first, last = self._windows.pop(0)
         self._running.finish()
-        profiler, self._running = self._running.profiler, None
+        profiler, functions, self._running = self._running.profiler, self._running.functions, None
         if profiler is None:
             self.lost = TAKEN
             return
-        found = Recorded(profiler, Steps(len(self.calls), first, min(last, self._call.steps - 1)))
+        found = Recorded(profiler, Steps(len(self.calls), first, min(last, self._call.steps - 1)), functions)
         if self.recorded is None or found.count >= self.recorded.count:
             self.recorded = found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import sys
 import threading
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import PreTrainedTokenizerFast
+from msgspec import UNSET
 
 from molprof.common import live
 from molprof.common.errors import RunError, UsageError
@@ -36,12 +35,12 @@ from molprof.common.values import counted, now
 from molprof.profiler.environment import check_versions, environment
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import resolve_device
-from molprof.profiler.models.load import sizes
 from molprof.profiler.models.target import token_bytes
 from molprof.profiler.recording.arguments import constraints_of
 from molprof.profiler.recording.cost import mark_cost_ns
 from molprof.profiler.recording.loop import OwnLoop
 from molprof.profiler.recording.marks import Call, marked
+from molprof.profiler.recording.model import sizes_of, tokenizer_of
 from molprof.profiler.recording.program import Plan, ProgramMarks, summary_lines
 from molprof.profiler.recording.sequences import Batch, Generated, Step, batch_of, config_value, generated
 from molprof.profiler.recording.tracefile import (
@@ -70,6 +69,7 @@ def record(
     window: Literal["auto"] | tuple[int, int] | None = None,
     call: int | None = None,
     force: bool = False,
+    functions: bool | None = None,
     **what: bool,
 ) -> Iterator[Recording]:
     """Records what the block does, and writes the trace when it ends, also by an exception.
@@ -88,6 +88,7 @@ def record(
         call: the call of `generate`, or the loop, whose window is recorded, from 0; None: the second, or the first if
             there is no other, or if that one has more steps in its window.
         force: replace a file that exists.
+        functions: sample the functions of logits processors in recorded steps; None: unless there are stacks.
         what: to record more. `stacks`: modules and Python functions, for `molprof report --by`; `modules`: of these,
             modules alone; `shapes`: shapes and types of operators' arguments, for `--by shape` and `molprof replay`;
             `memory`: allocations and frees, for `--by memory`; the thread of the block alone is recorded.
@@ -107,7 +108,7 @@ def record(
         return
     try:
         output.check()
-        recording = Recording(output, tokenizer, plan, **what)
+        recording = Recording(output, tokenizer, plan, functions, **what)
         try:
             with recording.listening():
                 yield recording
@@ -133,7 +134,9 @@ class Recording:
         notes: remarks, one line each.
     """
 
-    def __init__(self, output: OutputFile, tokenizer: Any, plan: Plan | None, **what: bool) -> None:
+    def __init__(
+        self, output: OutputFile, tokenizer: Any, plan: Plan | None, functions: bool | None = None, **what: bool
+    ) -> None:
         if others := ", ".join(sorted({*what} - WHAT)):
             raise UsageError(f"nothing called {others} can be recorded", hint=f"one of {', '.join(sorted(WHAT))}")
         self.path: Path | None = None
@@ -144,6 +147,8 @@ class Recording:
         self._recorded = {name: what.get(name, False) for name in WHAT}
         self._what: dict[str, Any] = {"stacks": what.get("stacks", False) or what.get("modules", False)}
         self._what |= {name: what.get(name, False) for name in ("shapes", "memory")}
+        self._functions = functions
+        self._what["functions"] = not self._recorded["stacks"] if functions is None else functions
         self._batches: list[Batch] = []
         self._first: Call | None = None
         self._model: Any = None
@@ -282,7 +287,7 @@ class Recording:
         """Keeps the first model, and its tokenizer, which the program may drop before it ends."""
         if self._model is None and model is not None:
             self._model = model
-            self._tokenizer = self._tokenizer or _tokenizer_of(model)
+            self._tokenizer = self._tokenizer or tokenizer_of(model)
 
     @contextmanager
     def _standing(self) -> Iterator[None]:
@@ -310,6 +315,8 @@ class Recording:
         repeat = marks.repeat() if isinstance(marks, ProgramMarks) else None
         constraining = [name for batch in self._batches for name in batch.constraining_names]
         spans, limits = recorded.steps, {batch.limit for batch in self._batches}
+        kept = marks.recorded if isinstance(marks, ProgramMarks) else marks
+        sampled = None if kept is None or not constraining else kept.functions
         return Manifest(
             schema=SCHEMA,
             created=now(),
@@ -317,7 +324,7 @@ class Recording:
             environment=environment(torch.device("cpu") if model is None else model.device),
             settings=CaptureSettings(**known),
             resolved=Resolved(
-                **_sizes(model),
+                **sizes_of(model),
                 vocabulary=None if self._tokenizer is None else len(self._tokenizer),
                 max_new_tokens=limits.pop() if len(limits) == 1 else None,
                 processor=", ".join(dict.fromkeys(constraining)) or None,
@@ -340,6 +347,7 @@ class Recording:
             rows_per_step=found.rows_per_step,
             machine=self._machine,
             program=self._program(),
+            functions=UNSET if sampled is None else sampled,
         )
 
     def _settings(self, found: Generated, window: Window) -> dict[str, Any]:
@@ -350,6 +358,7 @@ class Recording:
             "model": "unnamed" if model is None else getattr(model, "name_or_path", "") or type(model).__name__,
             "batch_size": max((*(max(rows, default=0) for rows in found.rows_per_step), *computed)),
             **self._recorded,
+            "functions": self._functions,
             "full": window.full,
         }
         if first is not None:
@@ -389,40 +398,6 @@ def _nothing(marks: ProgramMarks, problem: str | None) -> tuple[str, str]:
         "the program neither called transformers' generate nor molprof.step()",
         "--full records all that it does; molprof.step() marks a loop of its own",
     )
-
-
-def _sizes(model: Any) -> dict[str, Any]:
-    """What `Resolved` holds of a model, as far as its config tells."""
-    names = ("family", "parameters", "layers", "hidden", "heads", "kv_heads", "logits_width", "dtype", "device")
-    known: dict[str, Any] = dict.fromkeys(names)
-    if model is None:
-        return known
-    try:
-        return known | sizes(model)
-    except (AttributeError, TypeError):  # of another kind than molprof's own
-        parameters = sum(item.numel() for item in model.parameters())
-        config = getattr(model, "config", None)
-        return known | {"family": getattr(config, "model_type", None), "parameters": parameters}
-
-
-def _vocabulary(model: Any) -> int | None:
-    try:
-        size: int = model.config.get_text_config(decoder=True).vocab_size
-    except AttributeError:
-        return None
-    return size
-
-
-def _tokenizer_of(model: Any) -> Any:
-    """The loaded tokenizer of the model's name, or the only one whose tokens are the model's; None if unclear."""
-    gc.collect()  # what the program no longer has is not its tokenizer
-    found = [item for item in gc.get_objects() if issubclass(type(item), PreTrainedTokenizerFast)]
-    named = [item for item in found if item.name_or_path and item.name_or_path == getattr(model, "name_or_path", None)]
-    if named:
-        return named[0]
-    width = _vocabulary(model) or 0  # often padded
-    fitting = [item for item in found if width // 2 < len(item) <= width]
-    return fitting[0] if len(fitting) == 1 else None
 
 
 def _processors(batches: list[Batch], marks: Any) -> list[ProcessorCalls]:

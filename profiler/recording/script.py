@@ -174,7 +174,8 @@ class _Program:
             output = OutputFile(Path(asked["output"]), asked["force"], tuple(asked["command"]), asked["chosen"])
             window = asked["window"]
             plan = None if asked["full"] else Plan(asked["call"], None if window is None else tuple(window))
-            self._recording = Recording(output, None, plan, **{name: asked[name] for name in sorted(WHAT)})
+            what = {name: asked[name] for name in sorted(WHAT)}
+            self._recording = Recording(output, None, plan, asked["functions"], **what)
             self._stack.enter_context(self._recording.listening())
             self._recording.began(self._began_ns, time.perf_counter_ns() - began_ns)
 
