@@ -22,8 +22,6 @@ NOT_OWN = ("transformers/generation/", "profiler/recording/")
 # Beginnings of the names of an engine's phases.
 OF_ENGINE = (("mask_",), ("grammar_",))
 PROCESSOR = "processor"  # the phase of a run
-# Fewer samples tell no shares of a processor.
-LEAST_SAMPLES = 20
 # Lines and functions that are named, functions with so much of the time; and what sampling took of the processor where
 # that does not matter.
 _SHOWN, _FUNCTIONS, _LEAST_NAMED, _LEAST_COST = 3, 2, 0.02, 0.02
@@ -47,7 +45,7 @@ def sampled_functions(known: Known) -> SampledFunctions | None:
     run = known.report.run
     if run is None or run.functions is UNSET or _has_functions(known):
         return None
-    return run.functions if run.functions.samples >= LEAST_SAMPLES and run.functions.stacks else None
+    return run.functions if run.functions.is_enough else None
 
 
 def _has_functions(known: Known) -> bool:

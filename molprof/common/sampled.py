@@ -10,6 +10,9 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+# Fewer samples tell no shares.
+_LEAST = 20
+
 
 class SampledStack(Struct, frozen=True):
     """Functions inside each other, and how often they were seen so."""
@@ -37,6 +40,11 @@ class SampledFunctions(Struct, frozen=True):
     def sampled_ns(self) -> int:
         """Time that all samples stand for."""
         return sum(stack.time_ns for stack in self.stacks) + self.other_ns
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether there are samples enough to tell what takes the time."""
+        return self.samples >= _LEAST and bool(self.stacks)
 
     def by_function(self) -> Counter[str]:
         """Time by the innermost function, ns."""
