@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType, field, to_builtins
 
 from molprof.common.errors import TraceError
+from molprof.common.paired import PairedRuns
 from molprof.common.sampled import SampledFunctions
 from molprof.common.settings import CaptureSettings
 from molprof.common.typed_json import read_typed
@@ -327,6 +328,8 @@ class Program(Struct, frozen=True):
     # steps that ran under the profiler, and so count with the median time of the others
     estimated_steps: int = 0
     processors: list[ProcessorCalls] = field(default_factory=list)
+    switched_off: list[str] | UnsetType = UNSET  # of a run without its logits processors: what was switched off
+    paired: PairedRuns | UnsetType = UNSET  # of a program that ran several times, beside runs without
 
 
 class Manifest(Struct, frozen=True):

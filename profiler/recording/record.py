@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,7 +22,6 @@ from molprof.common.manifest import (
     SCHEMA,
     Machine,
     Manifest,
-    ProcessorCalls,
     Program,
     Resolved,
     Timings,
@@ -36,13 +34,14 @@ from molprof.profiler.environment import check_versions, environment
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import resolve_device
 from molprof.profiler.models.target import token_bytes
-from molprof.profiler.recording.arguments import constraints_of
+from molprof.profiler.recording.arguments import constraints_of, without_processors
 from molprof.profiler.recording.cost import mark_cost_ns
 from molprof.profiler.recording.loop import OwnLoop
 from molprof.profiler.recording.marks import Call, marked
 from molprof.profiler.recording.model import sizes_of, tokenizer_of
-from molprof.profiler.recording.program import Plan, ProgramMarks, summary_lines
+from molprof.profiler.recording.program import Plan, ProgramMarks, nothing_recorded, processor_calls, summary_lines
 from molprof.profiler.recording.sequences import Batch, Generated, Step, batch_of, config_value, generated
+from molprof.profiler.recording.timed import TimedRun
 from molprof.profiler.recording.tracefile import (
     Exported,
     OutputFile,
@@ -143,6 +142,8 @@ class Recording:
         self.notes: list[str] = []
         self.marks: ProfilerMarks | ProgramMarks
         self._output, self._plan = output, plan
+        # What is switched off of a program without its processors, in the order of the first call; None: nothing is.
+        self.switched_off: dict[str, None] | None = None
         self._tokenizer = tokenizer if hasattr(tokenizer, "backend_tokenizer") else None
         self._recorded = {name: what.get(name, False) for name in WHAT}
         self._what: dict[str, Any] = {"stacks": what.get("stacks", False) or what.get("modules", False)}
@@ -175,6 +176,7 @@ class Recording:
             with (
                 marked(self.marks, self._number, self._heard, self._miss),
                 live.listening(self._loop),
+                self._without_processors(),
             ):
                 yield
         finally:
@@ -184,6 +186,35 @@ class Recording:
                 self._machine = Machine(processors(), None, [watch.end()])
             else:
                 self.marks.finish()
+
+    @contextmanager
+    def _without_processors(self) -> Iterator[None]:
+        """Switches the program's processors off in the block, where that is asked for."""
+        if (off := self.switched_off) is None:
+            yield
+            return
+        live.switch_off(lambda name: off.setdefault(f"{name} (molprof.watch)"))
+        try:
+            with without_processors(off.setdefault):
+                yield
+        finally:
+            live.switch_off(None)
+
+    def timed(self, problem: str | None = None) -> TimedRun | None:
+        """What a run that records nothing found; None where nothing was generated, or all is recorded."""
+        marks = self.marks
+        repeat = marks.repeat() if isinstance(marks, ProgramMarks) else None
+        if repeat is None or not self._batches:
+            return None
+        steps = [step for batch in self._batches for step in batch.steps]
+        return TimedRun(
+            repeat=repeat,
+            spans=[] if self._machine is None else self._machine.passes,
+            steps=[len(batch.steps) for batch in self._batches],
+            tokens=sum(len(tokens) for step in steps for tokens in step.tokens.values()),
+            switched_off=list(self.switched_off or ()),
+            problem=problem,
+        )
 
     def began(self, began_ns: int, own_ns: int) -> None:
         """When the program began, before the recording, and how long it waited for the recording to begin."""
@@ -217,7 +248,7 @@ class Recording:
         if isinstance(marks, ProgramMarks):
             recorded = marks.recorded or marks.cut
             if recorded is None:
-                raise RunError(*_nothing(marks, problem))
+                raise RunError(*nothing_recorded(marks, problem))
             profiler, steps = recorded.profiler, recorded.steps
         elif marks.profiler is None:
             raise RunError(f"nothing was recorded: {TAKEN}")
@@ -379,43 +410,9 @@ class Recording:
 
     def _program(self) -> Program:
         marks = self.marks
-        processors = _processors(self._batches, marks)
+        off = UNSET if self.switched_off is None else list(self.switched_off)
+        processors = processor_calls(self._batches, marks)
         if not isinstance(marks, ProgramMarks):
-            return Program(missed=self._missed, processors=processors)
+            return Program(missed=self._missed, processors=processors, switched_off=off)
         before, after = marks.calls[0].began_ns - self._began_ns, self._ended_ns - marks.calls[-1].ended_ns
-        return Program(before, after, marks.own_ns, self._missed, marks.estimated_steps, processors)
-
-
-def _nothing(marks: ProgramMarks, problem: str | None) -> tuple[str, str]:
-    if marks.lost is not None:
-        return f"nothing was recorded: {marks.lost}", "record it without that profiler"
-    if problem is not None:
-        return f"nothing was recorded before the program ended with {problem}", "molprof run --full records all"
-    if marks.calls:
-        steps = ", ".join(str(call.steps) for call in marks.calls[:8])
-        return f"no step of the window was reached; the calls had {steps} steps", "choose another --window or --call"
-    return (
-        "the program neither called transformers' generate nor molprof.step()",
-        "--full records all that it does; molprof.step() marks a loop of its own",
-    )
-
-
-def _processors(batches: list[Batch], marks: Any) -> list[ProcessorCalls]:
-    """The processors of all batches by class and place."""
-    counts: Counter[tuple[int, str, bool]] = Counter()
-    times: Counter[tuple[int, str, bool]] = Counter()
-    steps: Counter[tuple[int, str, bool]] = Counter()
-    calls = marks.calls if isinstance(marks, ProgramMarks) else None
-    for number, batch in enumerate(batches):
-        for place, name in enumerate(batch.processors):
-            key = (place, name, place in batch.own)
-            counts[key] += 1
-            if calls is not None and place < batch.constraining:
-                call = calls[number]
-                times[key] += call.each_ns[place]
-                steps[key] += call.steps - len(call.profiled)
-    return [
-        ProcessorCalls(name, place, own, count, times[key] if steps[key] else None, steps[key] or None)
-        for key, count in sorted(counts.items())
-        for place, name, own in [key]
-    ]
+        return Program(before, after, marks.own_ns, self._missed, marks.estimated_steps, processors, off)
