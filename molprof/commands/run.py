@@ -10,9 +10,11 @@ from typing import Any
 import click
 
 from molprof.commands.options import check_ending, file_option, note
+from molprof.commands.progress import Lines
 from molprof.commands.run_options import pair
 from molprof.common.errors import UsageError
 from molprof.common.files import next_free
+from molprof.common.text import escaped
 from molprof.profiler.recording.tracefile import ENDINGS, OutputFile, default_name
 
 
@@ -91,13 +93,14 @@ def command(program: tuple[str, ...], module: bool, output: Path | None, force: 
         raise UsageError(f"{name} is a folder without __main__.py", hint="name a script; -m NAME runs a module")
     if options["full"] and (options["call"], options["window"]) != (None, None):
         raise UsageError("--full records all, so that --call and --window choose nothing")
+    if options["repeats"] and options["without"]:
+        raise UsageError("--repeats runs the program without its processors too: leave out --without-processors")
     if options["repeats"] and options["full"]:
         raise UsageError("--full records all, and times nothing: leave out --repeats")
     if output is not None:
         check_ending(output, ENDINGS)
     path = next_free(Path(default_name(Path(name).stem if not module else name, None))) if output is None else output
     OutputFile(path, force).check([] if module else [Path(name)])
-    from molprof.profiler.recording.repeats import Repeats, without_path
     from molprof.profiler.recording.script import replace_process
 
     # The program may change its folder.
@@ -112,13 +115,24 @@ def command(program: tuple[str, ...], module: bool, output: Path | None, force: 
     asked["command"] = ["molprof", *sys.argv[1:]]
     if (rounds := options["repeats"]) is None:
         replace_process(asked, program)
-    files = OutputFile(path, force), OutputFile(without_path(path), force)
-    files[1].check()
-    runs = Repeats({**asked, "chosen": False, "without": False}, program, *files, note)
+    _repeat({**asked, "chosen": False, "without": False}, program, OutputFile(path, force), rounds)
+
+
+def _repeat(asked: dict[str, Any], program: tuple[str, ...], output: OutputFile, rounds: int) -> None:
+    """Run the program once recorded and `rounds` times timed, and as often without its processors."""
+    from molprof.profiler.recording.repeats import Repeats, without_path
+
+    other = OutputFile(without_path(output.path), output.force)
+    other.check()
+    lines = Lines()
+    runs = Repeats(
+        asked, program, output, other, lambda text: lines.line(escaped(text)), lambda text: lines.draw(escaped(text))
+    )
     try:
         code = runs.run(rounds)
     finally:
-        if path.exists() and files[1].path.exists():
-            note(f"next: molprof compare {shlex.quote(str(files[1].path))} {shlex.quote(str(path))}")
+        lines.clear()
+        if output.path.exists() and other.path.exists():
+            note(f"next: molprof compare {shlex.quote(str(other.path))} {shlex.quote(str(output.path))}")
     if code:
         raise SystemExit(code)

@@ -48,7 +48,8 @@ class Repeats:
     Args:
         asked, arguments: of `command_line`.
         output, other: where the recordings with and without processors go.
-        report: called with a line for each run that has ended, and its number.
+        report: called with a line for each run that has ended.
+        begin: called with what runs next.
     """
 
     asked: dict[str, Any]
@@ -56,6 +57,7 @@ class Repeats:
     output: OutputFile
     other: OutputFile
     report: Callable[[str], None]
+    begin: Callable[[str], None]
     failed: list[str] = field(default_factory=list)  # one line each
 
     def run(self, rounds: int) -> int:
@@ -67,6 +69,10 @@ class Repeats:
         if code != 0 or not self.output.path.exists():
             self.report("the program is not run again: " + ("it failed" if code else "nothing was recorded"))
             return code
+        if (manifest := _manifest(self.output.path)) is None:
+            self.report("the program is not run again: it generated nothing")
+            return 0
+        calls = len(manifest.steps_per_batch)
         timed: dict[str, dict[int, TimedRun]] = {WITH: {}, WITHOUT: {}}
         session, places = Session(uuid.uuid4().hex, secrets.randbits(32)), dict[tuple[str, int], int]()
         with tempfile.TemporaryDirectory(prefix="molprof-") as folder:
@@ -77,8 +83,11 @@ class Repeats:
                     turn = order.sample(sides, len(sides))
                     for place, side in enumerate(turn):
                         label = f"run {side}, {number + 1} of {rounds}"
-                        if (found := self._timed(Path(folder), side, label, timed[WITH])) is not None:
+                        if (found := self._timed(Path(folder), side, label, calls)) is not None:
                             timed[side][number], places[side, number] = found, place
+            except KeyboardInterrupt:
+                self.report(f"interrupted; {counted(sum(map(len, timed.values())), 'timed run')} are kept")
+                raise
             finally:
                 self._keep(session, timed, places)
         return 0
@@ -111,8 +120,8 @@ class Repeats:
         self.report(f"switched off: {', '.join(off)}")
         return True
 
-    def _timed(self, folder: Path, side: str, label: str, first: dict[int, TimedRun]) -> TimedRun | None:
-        """A run under timestamps alone; None where it failed before it had done all calls."""
+    def _timed(self, folder: Path, side: str, label: str, calls: int) -> TimedRun | None:
+        """A run under timestamps alone; None where it failed before it had made all calls of the recorded run."""
         path = folder / "timed.json"
         path.unlink(missing_ok=True)
         ended = self._log(folder, {**self.asked, "timed": str(path), "without": side == WITHOUT}, label)
@@ -121,8 +130,8 @@ class Repeats:
                 self._fail(f"{label}: nothing was generated")
             return None
         found = msgspec.json.decode(path.read_bytes(), type=TimedRun)
-        calls = len(next(iter(first.values())).steps) if first else len(found.steps)
-        if found.problem is not None and len(found.steps) < calls:
+        if len(found.steps) != calls:
+            self._fail(f"{label} is not counted: it made {len(found.steps)} of {counted(calls, 'call')} of generate")
             return None
         wall = found.repeat.wall_ns / 1e9
         self.report(f"{label}: {wall:.3g} s, {counted(found.tokens, 'token')}")
@@ -130,6 +139,7 @@ class Repeats:
 
     def _log(self, folder: Path, asked: dict[str, Any], label: str) -> bool:
         """Runs the program with its output kept apart; whether it ended well."""
+        self.begin(label)
         with (folder / "output.txt").open("wb") as log:
             ending = run_line(command_line(asked, self.arguments), Path.cwd(), log)
         if ending.state != "ok":
