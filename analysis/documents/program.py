@@ -147,6 +147,9 @@ def paired_lines(run: Run) -> Iterator[str]:
     if not isinstance(paired := program.paired, PairedRuns):
         return
     here, there = paired.wall_ns, paired.other_wall_ns
+    if not here:
+        yield f"No run without {', '.join(paired.switched_off)} is paired: {'; '.join(paired.failed[:1])}."
+        return
     text = (
         f"Without {', '.join(paired.switched_off)}: {time_text(fmean(there))} for "
         f"{_tokens(paired.other_tokens)}; with it {time_text(fmean(here))} for {_tokens(paired.tokens)}, "

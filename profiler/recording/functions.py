@@ -30,7 +30,7 @@ _INTERVAL_NS, _LONGEST_NS = 500_000, 16_000_000
 _MOST_COST, _CHECKED = 0.05, 32
 # Python hands its lock on at calls that release it, and after this time. With its own 5 ms, nearly all samples would
 # be in such calls.
-_SWITCH_S = 0.0001
+_SWITCH_S = 0.00001
 # Functions inside each other, the outermost kept; and stacks that differ, beyond which samples are not kept apart.
 _DEPTH, _MOST_STACKS = 16, 512
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -59,6 +59,7 @@ class Repeats:
     report: Callable[[str], None]
     begin: Callable[[str], None]
     failed: list[str] = field(default_factory=list)  # one line each
+    switched_off: list[str] = field(default_factory=list)  # in runs without processors
 
     def run(self, rounds: int) -> int:
         """Runs the program: twice recorded, and twice in each round. Returns its exit code.
@@ -111,13 +112,13 @@ class Repeats:
             self.report(f"nothing was recorded of the program {WITHOUT}: it is run with them alone")
             return False
         manifest = _manifest(self.other.path)
-        off = getattr(manifest.program, "switched_off", UNSET) if manifest is not None else UNSET
+        off = manifest.program.switched_off if manifest is not None and isinstance(manifest.program, Program) else None
         if not off:
             self.other.path.unlink()
             self.report("the program gives generate no logits processors: it is run as it is alone")
             return False
-        assert not isinstance(off, type(UNSET))
-        self.report(f"switched off: {', '.join(off)}")
+        self.switched_off = list(off)
+        self.report(f"switched off: {', '.join(self.switched_off)}")
         return True
 
     def _timed(self, folder: Path, side: str, label: str, calls: int) -> TimedRun | None:
@@ -141,7 +142,7 @@ class Repeats:
         """Runs the program with its output kept apart; whether it ended well."""
         self.begin(label)
         with (folder / "output.txt").open("wb") as log:
-            ending = run_line(command_line(asked, self.arguments), Path.cwd(), log)
+            ending = run_line(command_line({**asked, "quiet": True}, self.arguments), Path.cwd(), log)
         if ending.state != "ok":
             self._fail(f"{label} failed: {ending.message}")
         return ending.state == "ok"
@@ -154,13 +155,13 @@ class Repeats:
         self, session: Session, timed: dict[str, dict[int, TimedRun]], places: dict[tuple[str, int], int]
     ) -> None:
         """Writes what was timed to the traces."""
-        paired = None
         common = sorted(timed[WITH].keys() & timed[WITHOUT].keys())
-        if common:
+        paired = None
+        if self.switched_off or self.failed:
             here, there = ([timed[side][number] for number in common] for side in (WITH, WITHOUT))
             paired = PairedRuns(
                 other=self.other.path.name,
-                switched_off=list(dict.fromkeys(name for item in there for name in item.switched_off)),
+                switched_off=self.switched_off,
                 wall_ns=[item.repeat.wall_ns for item in here],
                 tokens=[item.tokens for item in here],
                 other_wall_ns=[item.repeat.wall_ns for item in there],

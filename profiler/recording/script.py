@@ -45,7 +45,8 @@ def replace_process(asked: dict[str, Any], arguments: Sequence[str]) -> None:
     """Makes this process the program's: its number, its streams and its exit code are the program's own.
 
     asked: `output`, `force`, `chosen`, `command`; `module`: the first argument is one; `without`: its processors are
-    switched off; `timed`: nothing is recorded, and what was timed goes to this file; the options of `Recording`.
+    switched off; `timed`: nothing is recorded, and what was timed goes to this file; `quiet`: molprof prints nothing;
+    the options of `Recording`.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -125,7 +126,7 @@ class _Program:
 
     def tell(self) -> None:
         """Prints what was recorded, below all that the program printed."""
-        for line in self._lines:
+        for line in () if self._asked.get("quiet") else self._lines:
             sys.stderr.write(f"molprof: {escaped(line)}\n")
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
