@@ -131,13 +131,22 @@ def _sampled(found: SampledFunctions) -> list[Section]:
     )  # fmt: skip
     notes = (
         f"{counted(found.samples, 'sample')} in {counted(found.steps, 'recorded step')}, whose processor took "
-        f"{time_text(found.phase_ns)}; sampling took {time_text(found.cost_ns)} of CPU time.",
+        f"{time_text(found.phase_ns)}. {_cost(found)}",
         f"In no function of a processor: {time_text(found.other_ns)} (what calls processors, and marks).",
     )
     return [
         Section("Functions of the processor, sampled", notes, functions),
         Section("Lines of the processor, sampled", (), by_line),
     ]
+
+
+def _cost(found: SampledFunctions) -> str:
+    if found.other_step_ns is None:
+        return f"Taking them kept Python for {time_text(found.held_ns)} of it."
+    return (
+        f"Median of a step: {time_text(found.step_ns)}, of the recorded ones without samples "
+        f"{time_text(found.other_step_ns)}."
+    )
 
 
 def _line(function: str, line: int) -> str:

@@ -15,16 +15,15 @@ from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.places import Location, Where
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.sampled import SampledFunctions
-from molprof.common.values import percent_text, short_source, time_text
+from molprof.common.values import factor_text, percent_text, short_source, time_text
 
 # Files whose functions are no constraint of the program: transformers' own, and molprof's marks.
 NOT_OWN = ("transformers/generation/", "profiler/recording/")
 # Beginnings of the names of an engine's phases.
 OF_ENGINE = (("mask_",), ("grammar_",))
 PROCESSOR = "processor"  # the phase of a run
-# Lines and functions that are named, functions with so much of the time; and what sampling took of the processor where
-# that does not matter.
-_SHOWN, _FUNCTIONS, _LEAST_NAMED, _LEAST_COST = 3, 2, 0.02, 0.02
+# Lines and functions that are named, functions with so much of the time; and what sampling may cost without a word.
+_SHOWN, _FUNCTIONS, _LEAST_NAMED, _LEAST_SLOWDOWN = 3, 2, 0.02, 1.1
 _NEARLY_ALL = 0.9
 _TRACKS = Query("annotations", "SELECT id, upid, tid FROM _molprof_thread_track ORDER BY id")
 
@@ -88,8 +87,8 @@ def by_sample(found: SampledFunctions) -> Iterator[str]:
     functions = [item for item in found.by_function().most_common(_FUNCTIONS) if item[1] >= _LEAST_NAMED * whole]
     said = ", ".join(f"{time_text(ns)} in {_name(function)}" for function, ns in functions)
     yield f"of {time_text(whole)} sampled {said}"
-    if found.cost_ns >= _LEAST_COST * found.phase_ns:
-        yield f"sampling took {time_text(found.cost_ns)} beside {time_text(found.phase_ns)} of the recorded processor"
+    if (found.slowdown or 1.0) >= _LEAST_SLOWDOWN:
+        yield f"a sampled step took {factor_text(found.slowdown)} the time of the other recorded ones"
 
 
 def _name(function: str) -> str:

@@ -6,7 +6,6 @@ The profiler writes them into the manifest, the analysis reads them there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 from msgspec import Struct
 
@@ -26,11 +25,13 @@ class SampledStack(Struct, frozen=True):
 class SampledFunctions(Struct, frozen=True):
     """Where the phase `processor` of recorded steps passes, sampled: functions of processors and what they call."""
 
-    steps: int
+    steps: int  # that were sampled: every other one
     phase_ns: int  # time of the phase in these steps
     interval_ns: int  # between two samples of a step, at the end
     samples: int
-    cost_ns: int  # CPU time of sampling
+    held_ns: int  # for which taking samples kept the interpreter
+    step_ns: int  # median time of the phase in a sampled step
+    other_step_ns: int | None  # and in a recorded step that was not; None without one
     other_ns: int  # that samples in none of these functions stand for: what calls processors
     functions: list[str]  # file(line): name, where the line is the first of the function
     program: list[int]  # places of those that are in no installed package
@@ -40,6 +41,11 @@ class SampledFunctions(Struct, frozen=True):
     def sampled_ns(self) -> int:
         """Time that all samples stand for."""
         return sum(stack.time_ns for stack in self.stacks) + self.other_ns
+
+    @property
+    def slowdown(self) -> float | None:
+        """The factor by which sampling made the phase longer, noise included; None without steps to compare."""
+        return self.step_ns / self.other_step_ns if self.other_step_ns else None
 
     @property
     def is_enough(self) -> bool:
@@ -62,13 +68,16 @@ class SampledFunctions(Struct, frozen=True):
         return found
 
     def by_line(self) -> Counter[tuple[str, int]]:
-        """Time by line and its function, ns: the innermost of the program; where it has none, of the outermost."""
+        """Time by function and line, ns: the innermost of the program; where it has none, of the outermost.
+
+        What a comprehension does is done in the line that it stands in.
+        """
         found = Counter[tuple[str, int]]()
         for stack in self.stacks:
-            place = next((place for place in self._inner(stack) if stack.functions[place] in self.program), 0)
-            found[self.functions[stack.functions[place]], stack.lines[place]] += stack.time_ns
+            names = [self.functions[place] for place in stack.functions]
+            inner = reversed(range(len(names)))
+            place = next((place for place in inner if stack.functions[place] in self.program), 0)
+            while place and "): <" in names[place] and stack.lines[place] == stack.lines[place - 1]:
+                place -= 1
+            found[names[place], stack.lines[place]] += stack.time_ns
         return found
-
-    @staticmethod
-    def _inner(stack: SampledStack) -> Iterator[int]:
-        return reversed(range(len(stack.functions)))

@@ -3,7 +3,7 @@
 A sample is what `sys._current_frames` says of the thread of the step. Nothing is hooked into Python, so that a
 processor of many small calls is as fast as before, and a debugger, coverage or profiler of the program stays as it is.
 Samples are due at even intervals from a random beginning in each step. Where one is late, because a library kept the
-interpreter's lock, it counts for all that were due.
+interpreter's lock, it counts for all that were due. Every other step is sampled: the others show what that costs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import inspect
 import os
 import random
 import site
+import statistics
 import sys
 import sysconfig
 import threading
@@ -55,13 +56,16 @@ class FunctionSampler:
     def __init__(self) -> None:
         self._times: Counter[_Stack] = Counter()
         self._samples: Counter[_Stack] = Counter()
-        self._steps = self._phase_ns = self._cost_ns = 0
+        self._phases = self._held_ns = 0
+        self._sampled_ns: list[int] = []  # time of each phase with samples, and without
+        self._other_ns: list[int] = []
         self._interval_ns = _INTERVAL_NS
         self._taken, self._checked = 0, (0, 0)  # samples; cost and time of the phase at the last look at them
         self._sampled: int | None = None  # the thread in its phase
         self._base: FrameType | None = None  # that runs the phase
+        self._runs = False  # a phase does
         self._began_ns = 0
-        self._switch_s: float | None = None
+        self._switch_s = 0.0  # as the program has it
         self._closed = False
         self._wakes = threading.Event()
         self._thread = threading.Thread(target=self._run, name="molprof samples", daemon=True)
@@ -73,25 +77,28 @@ class FunctionSampler:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(_OWN):
             frame = frame.f_back
-        self._base = frame
-        self._switch_s = sys.getswitchinterval()
-        if self._switch_s > _SWITCH_S:
-            sys.setswitchinterval(_SWITCH_S)
-        self._steps += 1
+        self._base, self._runs = frame, True
+        self._phases += 1
         self._began_ns = time.perf_counter_ns()
-        self._sampled = threading.get_ident()
-        self._wakes.set()
+        if self._phases % 2:
+            self._switch_s = sys.getswitchinterval()
+            sys.setswitchinterval(min(_SWITCH_S, self._switch_s))
+            self._sampled = threading.get_ident()
+            self._wakes.set()
 
     def end(self) -> None:
         """The phase ends, if one runs."""
-        if self._sampled is None:
+        if not self._runs:
             return
-        self._sampled = None
-        self._wakes.clear()
-        self._phase_ns += time.perf_counter_ns() - self._began_ns
-        self._base = None
-        if self._switch_s is not None and self._switch_s > _SWITCH_S:
+        took_ns = time.perf_counter_ns() - self._began_ns
+        if self._sampled is None:
+            self._other_ns.append(took_ns)
+        else:
+            self._sampled = None
+            self._wakes.clear()
+            self._sampled_ns.append(took_ns)
             sys.setswitchinterval(self._switch_s)
+        self._base, self._runs = None, False
 
     def close(self) -> SampledFunctions | None:
         """Ends sampling, and returns what was seen; None where there was no phase."""
@@ -99,7 +106,7 @@ class FunctionSampler:
         self._closed = True
         self._wakes.set()
         self._thread.join()
-        return self._found() if self._steps else None
+        return self._found() if self._phases else None
 
     def _run(self) -> None:
         own = random.Random(0)  # the program's numbers stay as they are
@@ -107,29 +114,29 @@ class FunctionSampler:
             self._wakes.wait()
             if self._closed:
                 break
-            step, sampled = self._steps, self._sampled
+            phase, sampled = self._phases, self._sampled
             due_ns = self._began_ns + own.random() * self._interval_ns
             while sampled is not None:
                 time.sleep(max(0.0, due_ns - time.perf_counter_ns()) / 1e9)
-                frame = sys._current_frames().get(sampled)
-                if self._steps != step or self._sampled is None:
+                now_ns, frame = time.perf_counter_ns(), sys._current_frames().get(sampled)
+                if self._phases != phase or self._sampled is None:
                     break
-                count = 1 + max(0, int((time.perf_counter_ns() - due_ns) // self._interval_ns))
+                count = 1 + max(0, int((now_ns - due_ns) // self._interval_ns))
                 self._add(frame, count)
                 del frame  # or its locals would live on
                 due_ns += count * self._interval_ns
+                self._held_ns += time.perf_counter_ns() - now_ns
                 self._adapt()
-        self._cost_ns = time.thread_time_ns()
 
     def _adapt(self) -> None:
         """Makes samples rarer where the last ones took too much of the phase."""
         self._taken += 1
         if self._taken % _CHECKED:
             return
-        cost_ns, spent_ns = time.thread_time_ns(), self._phase_ns + time.perf_counter_ns() - self._began_ns
-        if cost_ns - self._checked[0] > _MOST_COST * (spent_ns - self._checked[1]):
+        held_ns, spent_ns = self._held_ns, sum(self._sampled_ns) + time.perf_counter_ns() - self._began_ns
+        if held_ns - self._checked[0] > _MOST_COST * (spent_ns - self._checked[1]):
             self._interval_ns = min(_LONGEST_NS, 2 * self._interval_ns)
-        self._checked = cost_ns, spent_ns
+        self._checked = held_ns, spent_ns
 
     def _add(self, frame: FrameType | None, count: int) -> None:
         """Adds `count` samples of what runs in the innermost frame, and around it up to what runs the phase."""
@@ -170,11 +177,13 @@ class FunctionSampler:
         ]
         other_ns = self._times[()]
         return SampledFunctions(
-            steps=self._steps,
-            phase_ns=self._phase_ns,
+            steps=len(self._sampled_ns),
+            phase_ns=sum(self._sampled_ns),
             interval_ns=self._interval_ns,
             samples=sum(stack.samples for stack in stacks),
-            cost_ns=self._cost_ns,
+            held_ns=self._held_ns,
+            step_ns=round(statistics.median(self._sampled_ns)),
+            other_step_ns=round(statistics.median(self._other_ns)) if self._other_ns else None,
             other_ns=other_ns,
             functions=[_name(code, prefixes) for code in places],
             program=[place for code, place in places.items() if not _installed(code.co_filename)],
