@@ -347,7 +347,9 @@ class Recording:
         constraining = [name for batch in self._batches for name in batch.constraining_names]
         spans, limits = recorded.steps, {batch.limit for batch in self._batches}
         kept = marks.recorded if isinstance(marks, ProgramMarks) else marks
-        sampled = None if kept is None or not constraining else kept.functions
+        sampled = None if kept is None else kept.functions
+        if sampled is not None and not (constraining or sampled.stacks):
+            sampled = None
         return Manifest(
             schema=SCHEMA,
             created=now(),
