@@ -12,7 +12,8 @@ from molprof.analysis.figures import Report
 from molprof.analysis.figures.model import RECORDED_SPAN, STACK_CATEGORY, Finding, Gain
 from molprof.analysis.reader import is_stream
 from molprof.common.document import Row, Section, last_rows, pairs
-from molprof.common.values import time_text
+from molprof.common.sampled import SampledFunctions
+from molprof.common.values import percent_text, time_text
 
 # Findings and notes of the first screen, and with how many findings notes are there.
 _BEST, _NOTES, _ROOMY = 5, 2, 3
@@ -110,9 +111,12 @@ def next_commands(report: Report) -> Section:
     path, has = shlex.quote(report.trace.path), report.trace.events_read
     trace = path if not is_stream(path) and len(path) <= _LONGEST_PATH else "TRACE"
     by = "module" if has(STACK_CATEGORY) else "operator" if has("cpu_op") else "kernel"
+    sampled = None if report.run is None else report.run.functions
     lines = [f"molprof report {trace} --all"]
     if report.trace.gpu_recorded or by == "operator":
         lines.append(f"molprof report {trace} --by {by}")
+    if isinstance(sampled, SampledFunctions) and sampled.is_enough:
+        lines[-1] = f"molprof report {trace} --by source"
     asked = (item.query for item in report.findings if not (item.note or item.warning))
     queries = [f"molprof query {shlex.quote(query)} {trace}" for query in asked]
     return Section("Next", (*lines, *(queries[:1] or [f"molprof open {trace}"])))

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from molprof.analysis.documents.limits import busy_text, largest_cause, lost_times, odd_steps
-from molprof.analysis.documents.program import program_lines, program_times
+from molprof.analysis.documents.program import paired_lines, program_lines, program_times
 from molprof.analysis.documents.served import client_lines
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.bottleneck import PARTS, parts_text
@@ -43,9 +43,9 @@ def report_verdict(report: Report) -> tuple[str, ...]:
     if report.run is None:
         return (*client_lines(report), _trace(report), *program_lines(report))
     if report.trace.gpu_recorded:
-        return (_run(report.run), _trace(report))
+        return (_run(report.run), *paired_lines(report.run), _trace(report))
     bound = _bound(report)
-    return (_run(report.run), *([f"{bound[0].upper()}{bound[1:]}."] if bound else ()))
+    return (_run(report.run), *paired_lines(report.run), *([f"{bound[0].upper()}{bound[1:]}."] if bound else ()))
 
 
 def overview(report: Report) -> Section:

@@ -8,6 +8,8 @@ from itertools import groupby
 from statistics import median_low
 from typing import Any
 
+from msgspec import to_builtins
+
 from molprof.analysis.figures.sequence import blocks
 from molprof.analysis.figures.shapes import shapes_text
 from molprof.analysis.origin.match import Place as Origin
@@ -16,6 +18,7 @@ from molprof.analysis.origin.read import NO_CALL, Origins, Place, places_of
 from molprof.analysis.origin.tree import NAMES, Tree, build_tree
 from molprof.analysis.reader import path_text
 from molprof.common.document import Document, Field, Name, Section, named, objects, records, table_of
+from molprof.common.sampled import SampledFunctions
 from molprof.common.values import class_names, counted, per, percent_text, short_name, short_source, time_text
 
 SCHEMA = 1
@@ -56,10 +59,12 @@ _PLACE: tuple[Name, ...] = (
     ("modules", lambda place: len(place.modules) if place.known else None),
     ("source", lambda place: place.source if place.known else None), "operator", "count", "time_ns",
 )  # fmt: skip
-_NO_STACKS = (
-    "the trace has no modules or Python functions: record it with molprof capture --stacks, or with "
-    "torch.profiler.profile(with_stack=True), or with named ranges (record_function)"
-)
+# What a tree needs, in words, and its kinds of frames.
+_NEEDS = {
+    "module": ("modules or Python functions", {"module", "range", "function"}),
+    "source": ("Python functions", {"function"}),
+}
+_MOST_SAMPLED = 12
 
 
 def origin_document(origins: Origins, by: str) -> Document:
@@ -75,6 +80,8 @@ def origin_document(origins: Origins, by: str) -> Document:
     else:
         places["operators"] = places_of(origins, "operators")
         sections.append(_places("Who runs operators", "self time", places["operators"]))
+    if by == "source" and origins.sampled is not None:
+        sections[1:1] = _sampled(origins.sampled)
     return Document(
         title=f"{path_text(origins.info.path)} by {by}",
         sections=tuple(section for section in sections if section.table is not None and section.table.rows),
@@ -82,12 +89,69 @@ def origin_document(origins: Origins, by: str) -> Document:
             "schema": SCHEMA, "trace": origins.info.head, "by": by, "steps": origins.steps or None,
             "tokens": origins.tokens,
             "without_call": dict(zip(("name", "count", "gpu_ns"), (NO_CALL, *origins.without_call), strict=True)),
+            **({} if origins.sampled is None else {"sampled": to_builtins(origins.sampled)}),
             "tree": tree.to_json(), "places": {name: objects(found, *_PLACE) for name, found in places.items()},
         },
         records=lambda: records(_nodes(tree)),
-        warnings=() if origins.has_stacks or by in ("operator", "kernel") else (_NO_STACKS,),
+        warnings=_without_stacks(origins, by),
         summary=_summary(origins, tree),
     )  # fmt: skip
+
+
+def _without_stacks(origins: Origins, by: str) -> tuple[str, ...]:
+    """What a tree by modules or functions lacks, and how to record it, in one line."""
+    what, needed = _NEEDS.get(by, ("", origins.kinds))
+    if origins.kinds & needed:
+        return ()
+    manifest, option = origins.info.manifest, "--modules" if by == "module" else "--stacks"
+    command = "run" if manifest is not None and "program" in manifest else "capture"
+    how = f"molprof {command} {option}"
+    if manifest is None:
+        ranges = ", or with named ranges (record_function)" if by == "module" else ""
+        how = f"torch.profiler.profile(with_stack=True), or molprof run or capture {option}{ranges}"
+    lacks = f"no {what}"
+    if by == "source" and origins.sampled is not None:
+        lacks = f"{what} of processors alone, as they were sampled"
+    return (f"the trace has {lacks}: record all with {how}",)
+
+
+def _sampled(found: SampledFunctions) -> list[Section]:
+    """Functions and lines of the processor, as they were sampled."""
+    whole, program = found.sampled_ns, {found.functions[place] for place in found.program}
+    inside, own, lines = found.inside(), found.by_function(), found.by_line()
+    functions = table_of(
+        [(name, ns) for name, ns in inside.most_common(_MOST_SAMPLED) if ns >= LEAST_RATIO * whole],
+        ("function", "path", lambda item: _function(item[0])), ("share", "ratio", lambda item: per(item[1], whole)),
+        ("time", "ns", "1"), ("own time", "ns", lambda item: own[item[0]]),
+    )  # fmt: skip
+    by_line = table_of(
+        [item for item in lines.most_common() if item[0][0] in program][:_MOST_SAMPLED],
+        ("line", "path", lambda item: _line(*item[0])), ("share", "ratio", lambda item: per(item[1], whole)),
+        ("time", "ns", "1"),
+    )  # fmt: skip
+    notes = (
+        f"{counted(found.samples, 'sample')} in {counted(found.steps, 'recorded step')}, whose processor took "
+        f"{time_text(found.phase_ns)}. {_cost(found)}",
+        f"In no function of a processor: {time_text(found.other_ns)} (what calls processors, and marks).",
+    )
+    return [
+        Section("Functions of the processor, sampled", notes, functions),
+        Section("Lines of the processor, sampled", (), by_line),
+    ]
+
+
+def _cost(found: SampledFunctions) -> str:
+    if found.other_step_ns is None:
+        return f"Taking them kept Python for {time_text(found.held_ns)} of it."
+    return (
+        f"Median of a step: {time_text(found.step_ns)}, of the recorded ones without samples "
+        f"{time_text(found.other_step_ns)}."
+    )
+
+
+def _line(function: str, line: int) -> str:
+    place, _, name = short_source(function).rpartition("): ")
+    return f"{place.rpartition('(')[0]}:{line} {name}"
 
 
 def _summary(origins: Origins, tree: Tree) -> tuple[str, ...]:

@@ -6,15 +6,18 @@ And what of steps, phases, tokens, stacks and shapes is not recorded, and how to
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 from typing import Any
 
+from molprof.analysis.compare.statistics import LEAST_REPEATS, paired_ratio
 from molprof.analysis.documents.figures import Reports
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.model import STACK_CATEGORY
 from molprof.analysis.figures.run_model import Run
 from molprof.common.document import Field, Section
 from molprof.common.manifest import ProcessorCalls, Program
-from molprof.common.values import count_text, counted, per, percent_text, time_text
+from molprof.common.paired import PairedRuns
+from molprof.common.values import count_text, counted, factor_text, per, percent_text, time_text
 
 # Below this share of the recorded span a phase is not worth a word.
 _LEAST_RATIO = 0.01
@@ -129,12 +132,56 @@ def program_times(run: Run) -> str | None:
     """How the time of a program was measured; None of a capture."""
     if not isinstance(run.program, Program):
         return None
+    if run.session is not None or run.wall_ns.repeats > 1:
+        return f"median of {counted(run.wall_ns.repeats, 'run')} without the profiler"
     return f"one run; its {counted(run.program.estimated_steps, 'profiled step')} count with the median of the others"
+
+
+def paired_lines(run: Run) -> Iterator[str]:
+    """What a program's logits processors cost, by runs with them and without in turns; what is switched off of it."""
+    program = run.program
+    if not isinstance(program, Program):
+        return
+    if program.switched_off:
+        yield f"Its constraint is switched off: {', '.join(program.switched_off)}."
+    if not isinstance(paired := program.paired, PairedRuns):
+        return
+    here, there = paired.wall_ns, paired.other_wall_ns
+    if not here:
+        yield f"No run without {', '.join(paired.switched_off)} is paired: {'; '.join(paired.failed[:1])}."
+        return
+    text = (
+        f"Without {', '.join(paired.switched_off)}: {time_text(fmean(there))} for "
+        f"{_tokens(paired.other_tokens)}; with it {time_text(fmean(here))} for {_tokens(paired.tokens)}, "
+        f"{_ratio(here, there)}, means of {counted(len(here), 'paired round')}"
+    )
+    if paired.lengths_differ and all((*paired.tokens, *paired.other_tokens)):
+        each = [[ns / count for ns, count in zip(*side, strict=True)] for side in (
+            (here, paired.tokens), (there, paired.other_tokens)
+        )]  # fmt: skip
+        text += f"; per token {_ratio(*each)}"
+    yield f"{text}."
+
+
+def _tokens(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return counted(low, "token") if low == high else f"{count_text(low)} to {counted(high, 'token')}"
+
+
+def _ratio(here: Sequence[float], there: Sequence[float]) -> str:
+    """The factor of the means, with its interval."""
+    text = factor_text(fmean(here) / fmean(there))
+    found = paired_ratio(here, there)
+    if found is None:
+        return f"{text} (no interval of fewer than {LEAST_REPEATS} rounds)"
+    return f"{text} ({factor_text(found.low)} to {factor_text(found.high)})"
 
 
 def program_notes(run: Run) -> Iterator[str]:
     """What no phase contains."""
     program = run.program
+    if isinstance(program, Program) and isinstance(program.paired, PairedRuns):
+        yield from (f"a run that is not counted, or failed: {line}" for line in program.paired.failed)
     if not isinstance(program, Program) or program.own_ns is None:
         return
     before, after = time_text(program.before_ns), time_text(program.after_ns)

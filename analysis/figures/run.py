@@ -157,6 +157,7 @@ def read_run(engine: TraceProcessor, manifest: Manifest, trace: TraceFigures) ->
         shapes=_shapes(manifest),
         machine=manifest.machine,
         program=manifest.program,
+        functions=manifest.functions,
         repeats=tuple(_repeat(manifest, repeat) for repeat in timings.repeats),
         latency=mean_latency([_repeat(manifest, repeat) for repeat in passes]) or UNSET,
         constraint_ns=_constraint_ns(passes, steps) or UNSET,

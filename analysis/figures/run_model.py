@@ -8,6 +8,7 @@ from msgspec import UNSET, Struct, UnsetType, defstruct
 
 from molprof.analysis.figures.drift import Disagreement, Drift
 from molprof.common.manifest import Drafts, Machine, MaskedLogits, Program, Session, Window
+from molprof.common.sampled import SampledFunctions
 from molprof.common.settings import AUTO, GENERATE, SETTINGS
 from molprof.common.values import per
 
@@ -296,6 +297,7 @@ class Run(Struct, frozen=True):
     # constraint_ns, processor_parts_ns: see `Repeat` and `Timings`; of a step, the mean over the middle passes
     constraint_ns: dict[str, float] | UnsetType = UNSET
     processor_parts_ns: dict[str, int] | UnsetType = UNSET
+    functions: SampledFunctions | UnsetType = UNSET  # of its processors, where they were sampled
 
     @property
     def of_molecules(self) -> bool:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from molprof.analysis.figures.figure import any_masks
 from molprof.analysis.figures.run_model import Run, StepPhase
 from molprof.analysis.findings.engine import FILLING, MASKS, phase_times, summed_over
-from molprof.analysis.findings.functions import NOT_OWN, OF_ENGINE, functions_of
+from molprof.analysis.findings.functions import NOT_OWN, OF_ENGINE, by_sample, functions_of, sampled_functions
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.places import Location
 from molprof.analysis.findings.processor import PROCESSOR, gain_of_processor, row_loop, waiting_ns
@@ -144,7 +144,7 @@ def _of_run(known: Known, run: Run, name: str) -> Found:
         head.figures |= {"processor_host_ns": phase.host_ns, "recorded_ns": known.scope.recorded_ns}
     else:
         head.clauses.append("it has no time of its own: it runs in other phases, or no time is recorded")
-    done, where = _done(known, run, course) if has_phase else (_Part([], {}), None)
+    done, where = _done(known, run, course, head) if has_phase else (_Part([], {}), None)
     parts = [head, done, _classes(run), _made(run), _text(known, run, course), _rest(run, steps_ns, course)]
     figures: dict[str, int | float] = {"steps": run.steps}
     for part in parts:
@@ -227,8 +227,11 @@ def _percentiles(times: Mapping[str, Any]) -> str:
     return ", ".join([*said, f"longest {time_text(times['longest_ns'])}"])
 
 
-def _done(known: Known, run: Run, course: Course) -> tuple[_Part, Location | None]:
-    """What the recorded steps show of it: operators and what is outside them, functions, launches, syncs, copies."""
+def _done(known: Known, run: Run, course: Course, head: _Part) -> tuple[_Part, Location | None]:
+    """What the recorded steps show of it: operators and what is outside them, functions, launches, syncs, copies.
+
+    Sampled functions follow the first clause of `head`: they say what to change.
+    """
     phase, steps, part = run.phases[PROCESSOR], run.window.steps, _Part([], {})
     if not phase.host_ns or not steps:
         return part, None
@@ -267,8 +270,12 @@ def _done(known: Known, run: Run, course: Course) -> tuple[_Part, Location | Non
             part.figures[f"{row['direction'].lower()}_copies"] = row["count"] / steps
     where = functions_of(known, (PROCESSOR,))
     if where is not None:
-        course.function = where.name
-        part.clauses.append(_by_function(where))
+        course.function = where.places[0].label
+        if (sampled := sampled_functions(known)) is None:
+            part.clauses.append(_by_function(where))
+        else:
+            part.figures |= {"sampled_ns": sampled.sampled_ns, "samples": sampled.samples}
+            head.clauses[1:1] = by_sample(sampled)
     return part, where
 
 

@@ -1,30 +1,72 @@
-"""The Python functions in which phases pass, operators that they call included."""
+"""The Python functions in which phases pass, operators that they call included: by stacks, or as they were sampled."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from msgspec import UNSET
 
 from molprof.analysis.facts.gaps import Windows
 from molprof.analysis.figures.model import STACK_CATEGORY
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.places import Location, Where
 from molprof.analysis.trace_processor.package import Query
-from molprof.common.values import short_source
+from molprof.common.sampled import SampledFunctions
+from molprof.common.values import factor_text, percent_text, short_source, time_text
 
 # Files whose functions are no constraint of the program: transformers' own, and molprof's marks.
 NOT_OWN = ("transformers/generation/", "profiler/recording/")
 # Beginnings of the names of an engine's phases.
 OF_ENGINE = (("mask_",), ("grammar_",))
+PROCESSOR = "processor"  # the phase of a run
+# Lines and functions that are named, functions with so much of the time; and what sampling may cost without a word.
+_SHOWN, _FUNCTIONS, _LEAST_NAMED, _LEAST_SLOWDOWN = 3, 2, 0.02, 1.1
 _NEARLY_ALL = 0.9
 _TRACKS = Query("annotations", "SELECT id, upid, tid FROM _molprof_thread_track ORDER BY id")
 
 
 def functions_of(known: Known, phases: tuple[str, ...]) -> Location | None:
-    """The Python functions in which phases of these beginnings pass; None where no stacks are recorded."""
-    return known.once("functions of phases", phases, lambda: _found(known, phases))
+    """The Python functions in which phases of these beginnings pass; None where they are not recorded.
+
+    Of a run's processor without stacks they are sampled: by line of the program, or where none is in it, by innermost
+    function. The name is that of the first with half of the time, or of the smallest function that has it.
+    """
+    return known.once("functions of phases", phases, lambda: _found(known, phases)) or (
+        _sampled(known) if phases == (PROCESSOR,) else None
+    )
+
+
+def sampled_functions(known: Known) -> SampledFunctions | None:
+    """The samples of a run's processor; None where stacks tell all, or there are too few to tell anything."""
+    run = known.report.run
+    if run is None or run.functions is UNSET or _has_functions(known):
+        return None
+    return run.functions if run.functions.is_enough else None
+
+
+def _has_functions(known: Known) -> bool:
+    """Whether stacks have the functions of the processor."""
+    return known.once("functions of phases", (PROCESSOR,), lambda: _found(known, (PROCESSOR,))) is not None
+
+
+def _sampled(known: Known) -> Location | None:
+    found = sampled_functions(known)
+    if found is None:
+        return None
+    times: Counter[str] = Counter({line_text(*line): ns for line, ns in found.by_line().items()})
+    if not found.program:
+        times = Counter({short_source(name): ns for name, ns in found.by_function().items()})
+    wheres, whole = tuple(Where(name, 0, ns) for name, ns in times.most_common()), found.sampled_ns
+    name, ns = wheres[0].label, wheres[0].time_ns
+    inside = found.inside()
+    held = [own for place in found.program if 2 * inside[own := found.functions[place]] >= whole]
+    if 2 * ns < whole and held:
+        held.sort(key=lambda name: inside[name])
+        name, ns = short_source(held[0]), inside[held[0]]
+    return Location(name, ns / whole, wheres)
 
 
 def is_of_masks(known: Known, place: Where) -> bool:
@@ -32,6 +74,33 @@ def is_of_masks(known: Known, place: Where) -> bool:
     mine = (functions_of(known, phases) for phases in OF_ENGINE)
     times = [item.time_ns for where in mine if where for item in where.places if place.label.startswith(item.label)]
     return sum(times) >= _NEARLY_ALL * place.time_ns
+
+
+def by_sample(found: SampledFunctions) -> Iterator[str]:
+    """What of the sampled time passes in the first lines of the program, and in the first functions."""
+    whole = found.sampled_ns
+    program = {found.functions[place] for place in found.program}
+    lines = [item for item in found.by_line().most_common() if item[0][0] in program][:_SHOWN]
+    if lines:
+        said = ", ".join(f"{line_text(*line).partition(', ')[0]} {percent_text(ns / whole)}" for line, ns in lines)
+        yield f"by line, sampled: {said}"
+    functions = [item for item in found.by_function().most_common(_FUNCTIONS) if item[1] >= _LEAST_NAMED * whole]
+    said = ", ".join(f"{time_text(ns)} in {_name(function)}" for function, ns in functions)
+    yield f"of {time_text(whole)} sampled {said}"
+    if (found.slowdown or 1.0) >= _LEAST_SLOWDOWN:
+        yield f"a sampled step took {factor_text(found.slowdown)} the time of the other recorded ones"
+
+
+def _name(function: str) -> str:
+    """The name of a function, with its file where that is one of Python's own, such as `__call__`."""
+    place, _, name = short_source(function).rpartition("): ")
+    return f"{place.rpartition('(')[0]}: {name}" if name.startswith(("_", "<")) else name
+
+
+def line_text(function: str, line: int) -> str:
+    """A line of a function: `folder/file.py:30, __call__`."""
+    place, _, name = short_source(function).rpartition("): ")
+    return f"{place.rpartition('(')[0]}:{line}, {name}"
 
 
 def _found(known: Known, phases: tuple[str, ...]) -> Location | None:

@@ -16,11 +16,12 @@ from molprof.analysis.origin.paths import BACKWARD, WITHOUT, FramePaths, PathTab
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.trace_processor import TraceProcessor
 from molprof.analysis.trace_processor.package import Query, query_row
+from molprof.common.manifest import from_json
+from molprof.common.sampled import SampledFunctions
 from molprof.common.values import class_names, short_source
 
 NO_CALL = "(launch not recorded)"
 NOWHERE = frozenset({BACKWARD, *WITHOUT.values()})
-_KNOWN = ("module", "range", "function")
 _COPY_CLASSES = ("copy", "cat")
 # Apart from all that the trees are made of.
 _TOTALS = Query(
@@ -61,16 +62,18 @@ class Origins:
     # Of each piece of work PIECE_AMOUNTS; None: shapes are not recorded, or the device's peaks not known.
     pieces: np.ndarray | None = None
     marks_ns: int = 0  # host time of molprof's own marks, which no tree holds
+    sampled: SampledFunctions | None = None  # functions of the run's processors; None: not recorded
 
     @property
     def has_gpu(self) -> bool:
         """The trace holds GPU work or calls that launch it."""
         return bool(len(self.work) or len(self.calls))
 
-    @property
-    def has_stacks(self) -> bool:
-        """Modules, ranges or Python functions are recorded."""
-        return any(frame.kind in _KNOWN for frame in self.frames.values())
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """Kinds of frames: module, range, function and others. Ranges of a run are molprof's marks, and left out."""
+        found = frozenset(frame.kind for frame in self.frames.values())
+        return found if self.info.manifest is None else found - {"range"}
 
     @property
     def without_call(self) -> tuple[int, int]:
@@ -140,6 +143,7 @@ def origins_of(engine: TraceProcessor, info: TraceInfo) -> Origins:
         steps=len(steps),
         tokens=sum(steps) if steps and None not in steps else None,
         marks_ns=marks_ns,
+        sampled=_sampled(info),
     )
 
 
@@ -150,6 +154,11 @@ def frames_around(engine: TraceProcessor) -> Frame:
 
 def frames_by_id(around: Frame) -> dict[int, StackFrame]:
     return {row[0]: StackFrame(*row[:6]) for row in around.rows()}
+
+
+def _sampled(info: TraceInfo) -> SampledFunctions | None:
+    found = None if info.manifest is None else from_json(info.manifest).functions
+    return found if isinstance(found, SampledFunctions) and found.samples else None
 
 
 def places_of(origins: Origins, asked: str) -> list[Place]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import click
 
-from molprof.commands.options import check_ending, file_option
+from molprof.commands.options import check_ending, file_option, note
+from molprof.commands.progress import Lines
 from molprof.commands.run_options import pair
 from molprof.common.errors import UsageError
 from molprof.common.files import next_free
@@ -42,6 +45,24 @@ class _Program(click.Command):
     "--full", is_flag=True, help="Record all that the program does; the trace gets large, and nothing is timed."
 )
 @click.option("--modules", is_flag=True, help="Record modules too, for molprof report --by module.")
+@click.option(
+    "--repeats",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Then run the program N times more without the profiler, in turns with N runs --without-processors, so that "
+    "the cost of its processors has an interval.  [default: it runs once]",
+)
+@click.option(
+    "--without-processors",
+    "without",
+    is_flag=True,
+    help="Switch off the logits processors that generate is given, and its arguments that forbid or force tokens.",
+)
+@click.option(
+    "--functions/--no-functions",
+    default=None,
+    help="Sample the functions of logits processors in the recorded steps.  [default: on, unless --stacks records all]",
+)
 @click.option("--stacks", is_flag=True, help="Record modules and Python functions too, for molprof report --by.")
 @click.option(
     "--shapes",
@@ -51,7 +72,7 @@ class _Program(click.Command):
 @click.option(
     "--memory", is_flag=True, help="Record allocations and frees of memory too, for molprof report --by memory."
 )
-def command(program: tuple[str, ...], module: bool, output: Path | None, force: bool, **options: object) -> None:
+def command(program: tuple[str, ...], module: bool, output: Path | None, force: bool, **options: Any) -> None:
     """Run a Python program as it is, and record how it generates.
 
     SCRIPT runs as with python SCRIPT ARGS: its output, its exceptions and its exit code are its own, and so is each
@@ -67,6 +88,7 @@ def command(program: tuple[str, ...], module: bool, output: Path | None, force: 
       molprof run script.py questions.txt
       molprof run -o mine.json.gz --window 0:9 script.py
       molprof run -o mine.json.gz --call 5 -m package.module
+      molprof run --repeats 5 script.py
     """
     name = program[0]
     if not module and not Path(name).exists():
@@ -75,6 +97,10 @@ def command(program: tuple[str, ...], module: bool, output: Path | None, force: 
         raise UsageError(f"{name} is a folder without __main__.py", hint="name a script; -m NAME runs a module")
     if options["full"] and (options["call"], options["window"]) != (None, None):
         raise UsageError("--full records all, so that --call and --window choose nothing")
+    if options["repeats"] and options["without"]:
+        raise UsageError("--repeats runs the program without its processors too: leave out --without-processors")
+    if options["repeats"] and options["full"]:
+        raise UsageError("--full records all, and times nothing: leave out --repeats")
     if output is not None:
         check_ending(output, ENDINGS)
     path = next_free(Path(default_name(Path(name).stem if not module else name, None))) if output is None else output
@@ -97,7 +123,30 @@ def command(program: tuple[str, ...], module: bool, output: Path | None, force: 
         "module": module,
         **options,
     }
-    replace_process({**asked, "command": ["molprof", *sys.argv[1:]]}, program)
+    asked["command"] = ["molprof", *sys.argv[1:]]
+    if (rounds := options["repeats"]) is None:
+        replace_process(asked, program)
+    _repeat({**asked, "chosen": False, "without": False}, program, OutputFile(path, force), rounds)
+
+
+def _repeat(asked: dict[str, Any], program: tuple[str, ...], output: OutputFile, rounds: int) -> None:
+    """Run the program once recorded and `rounds` times timed, and as often without its processors."""
+    from molprof.profiler.recording.repeats import Repeats, without_path
+
+    other = OutputFile(without_path(output.path), output.force)
+    other.check()
+    lines = Lines()
+    runs = Repeats(
+        asked, program, output, other, lambda text: lines.line(escaped(text)), lambda text: lines.draw(escaped(text))
+    )
+    try:
+        code = runs.run(rounds)
+    finally:
+        lines.clear()
+        if output.path.exists() and other.path.exists():
+            note(f"next: molprof compare {shlex.quote(str(other.path))} {shlex.quote(str(output.path))}")
+    if code:
+        raise SystemExit(code)
 
 
 def _given_to_program(params: Sequence[click.Parameter], arguments: Sequence[str]) -> Iterator[str]:

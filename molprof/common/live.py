@@ -34,6 +34,7 @@ class _Active:
 
     loop: Loop | None = None
     begin: Callable[[], None] | None = None
+    off: Callable[[str], None] | None = None
 
 
 _active = _Active()
@@ -42,6 +43,11 @@ _active = _Active()
 def begin_with(begin: Callable[[], None] | None) -> None:
     """Sets what begins a recording at the first step."""
     _active.begin = begin
+
+
+def switch_off(heard: Callable[[str], None] | None) -> None:
+    """Lets watched processors return the scores that they get, and hear of each by its name; None: no longer."""
+    _active.off = heard
 
 
 def step(prompts: Any = None, model: Any = None) -> AbstractContextManager[None]:
@@ -103,6 +109,9 @@ def watch(processor: T) -> T:
     class Watched:
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             loop = _active.loop
+            if _active.off is not None and (scores := _scores(call_signature, args, kwargs)) is not None:
+                _active.off(name)
+                return scores
             if loop is None:
                 return call(*args, **kwargs)
             loop.watched(name)
@@ -119,6 +128,12 @@ def watch(processor: T) -> T:
         parameters[0] = own.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
     Watched.__call__.__signature__ = call_signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return cast(T, Watched())
+
+
+def _scores(signature: inspect.Signature, args: Any, kwargs: Any) -> Any:
+    """The scores that a processor gets: its argument of this name, else the second; None without either."""
+    given = signature.bind(*args, **kwargs).arguments
+    return given.get("scores", next(iter(list(given.values())[1:2]), None))
 
 
 @contextmanager

@@ -11,6 +11,8 @@ from msgspec import UNSET, Struct, UnsetType, field, to_builtins
 
 from molprof.common.errors import TraceError
 from molprof.common.measured import MeasuredRun
+from molprof.common.paired import PairedRuns
+from molprof.common.sampled import SampledFunctions
 from molprof.common.settings import CaptureSettings
 from molprof.common.typed_json import read_typed
 from molprof.common.values import percent_text
@@ -335,6 +337,8 @@ class Program(Struct, frozen=True):
     # steps that ran under the profiler, and so count with the median time of the others
     estimated_steps: int = 0
     processors: list[ProcessorCalls] = field(default_factory=list)
+    switched_off: list[str] | UnsetType = UNSET  # of a run without its logits processors: what was switched off
+    paired: PairedRuns | UnsetType = UNSET  # of a program that ran several times, beside runs without
 
 
 class Manifest(Struct, frozen=True):
@@ -358,6 +362,7 @@ class Manifest(Struct, frozen=True):
     # how the passes contradict each other, so that figures of one are not those of another: one line each
     problems: list[str] = field(default_factory=list)
     program: Program | UnsetType = UNSET  # only of a program of one's own
+    functions: SampledFunctions | UnsetType = UNSET  # of its processors; only where they were sampled
 
     def setting(self, name: str) -> Any:
         """A setting by name; None if not recorded."""

@@ -249,6 +249,9 @@ class CaptureSettings:
         False, decides="nothing", help="Record modules too, for molprof report --by module.")
     stacks: bool = setting(
         False, decides="nothing", help="Record modules and Python functions too, for molprof report --by.")
+    functions: bool | None = setting(
+        None, decides="nothing", flag="--functions", unset="on, unless --stacks records all",
+        help="Sample the functions of processors in the recorded steps.")
     shapes: bool = setting(
         False, decides="nothing",
         help="Record shapes and types of operators' arguments too, for molprof report --by shape, replay and predict.")

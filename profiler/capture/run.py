@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import UNSET
 
 from molprof.common.errors import MolprofError, ProcessorError, RunError, UsageError
 from molprof.common.files import scratch_file
@@ -27,6 +28,7 @@ from molprof.common.manifest import (
     Window,
 )
 from molprof.common.memory import processors
+from molprof.common.sampled import SampledFunctions
 from molprof.common.settings import AUTO, CONTINUOUS, GENERATE, CaptureSettings
 from molprof.common.values import counted, factor_text, now, time_text
 from molprof.profiler.capture.account import resolved, sequence_runs, static_cache_notes
@@ -154,6 +156,7 @@ class CapturedRun:
         self._memory: dict[str, Any] = {}
         self._unmarked: PassResult | None = None
         self._spans: list[MachineSpan] = []
+        self._functions: SampledFunctions | None = None
 
     def warm_up(self) -> None:
         """The warm-up passes. With a processor the first counts what it masks, checks a user's, and is always made."""
@@ -275,6 +278,7 @@ class CapturedRun:
             "stacks": stacks,
             "shapes": whole or settings.shapes,
             "memory": settings.memory,
+            "functions": not whole and self.passes.runner.processor is not None and samples_functions(settings),
             "on_step": self.passes.step,
         }
         with recording(raw, device, steps, **options) as marks:
@@ -284,6 +288,7 @@ class CapturedRun:
                 raise
             except RunError as problem:  # which leaves the same to keep
                 raise ProcessorError(str(problem), problem.hint) from problem
+        self._functions = marks.functions
         if marks.profiler is None:
             raise RunError("the recorded pass ended before its window: the passes did not write the same text")
         return result
@@ -362,6 +367,7 @@ class CapturedRun:
             session=session,
             machine=machine,
             problems=problems,
+            functions=UNSET if self._functions is None else self._functions,
         )
         events = token_events(molecules, texts, steps, self.settings.text_format)
         path = write_trace(exported, self.output, events, {KEY: manifest.to_json()})
@@ -399,6 +405,11 @@ class CapturedRun:
         finally:
             processor.verify = False
         return []
+
+
+def samples_functions(settings: CaptureSettings) -> bool:
+    """Whether functions of the processor are sampled: by default where stacks do not have them."""
+    return not settings.stacks if settings.functions is None else settings.functions
 
 
 def _overhead(settings: CaptureSettings, timings: Timings) -> list[str]:

@@ -1,19 +1,34 @@
-"""What a call of `generate` is asked to do to the tokens, beside the logits processors that it is given."""
+"""What a call of `generate` is asked to do to the tokens, beside its logits processors; calls without any of it."""
 
 from __future__ import annotations
 
+import copy
+import functools
 import hashlib
+import inspect
 import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from transformers import GenerationMixin
+
 from molprof.common.generate_args import PASSED_ON, REFUSED, active
-from molprof.profiler.recording.marks import Call
+from molprof.profiler.recording.marks import Call, replaced
 from molprof.profiler.recording.sequences import config_value
 
 # Arguments, and parameters of generation configs, of which transformers makes processors, or that end answers.
 _NAMES = (
     *PASSED_ON, "guidance_scale", "constraints", "force_words_ids", "watermarking_config", "num_beams", "penalty_alpha",
     "prefix_allowed_tokens_fn", "stop_strings", "max_time", "stopping_criteria",
+)  # fmt: skip
+# Of these, what forbids or forces tokens, with the processors that a call is given. What bounds the length of answers
+# stays, and what weighs tokens.
+_CONSTRAINING = (
+    "prefix_allowed_tokens_fn", "constraints", "force_words_ids", "bad_words_ids", "sequence_bias", "suppress_tokens",
+    "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size",
 )  # fmt: skip
 # Characters of a value; of a longer one its size and a digest stand for it.
 _LONGEST = 60
@@ -28,6 +43,53 @@ def constraints_of(call: Call) -> dict[str, str]:
     found = {name: value for name in _NAMES if not _is_off(name, value := config_value(call, name))}
     known = active(found, samples) | {name: value for name, value in found.items() if name not in PASSED_ON}
     return {name: _told(value) for name, value in sorted(known.items())}
+
+
+@contextmanager
+def without_processors(heard: Callable[[str], None]) -> Iterator[None]:
+    """Calls of `generate` in the block have neither the logits processors that they are given, nor `_CONSTRAINING`.
+
+    Arguments are left out, and so are parameters of a generation config that a call is given; the model's own stays.
+    heard: called with what is switched off.
+    """
+    original, running = GenerationMixin.generate, threading.local()
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def generate(model: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(running, "inside", False):  # such as that of an assistant model
+            return original(model, *args, **kwargs)
+        bound = signature.bind(model, *args, **kwargs)
+        for name in _switch_off(bound):
+            heard(name)
+        running.inside = True
+        try:
+            return original(*bound.args, **bound.kwargs)
+        finally:
+            running.inside = False
+
+    with replaced(GenerationMixin, "generate", generate):
+        yield
+
+
+def _switch_off(bound: inspect.BoundArguments) -> Iterator[str]:
+    """Takes the constraint out of the arguments of a call, and gives what it was."""
+    more = bound.arguments.get("kwargs", {})
+    for item in bound.arguments.pop("logits_processor", None) or more.pop("logits_processor", None) or ():
+        yield f"{type(item).__name__} (logits_processor)"
+    for name in _CONSTRAINING:
+        if not _is_off(name, bound.arguments.pop(name, more.pop(name, None))):
+            yield name
+    config = bound.arguments.get("generation_config")
+    if config is None or isinstance(config, dict):
+        return
+    asked = [name for name in _CONSTRAINING if not _is_off(name, getattr(config, name, None))]
+    if asked:
+        config = bound.arguments["generation_config"] = copy.deepcopy(config)
+        usual = type(config)()
+        for name in asked:
+            setattr(config, name, getattr(usual, name, None))
+            yield f"{name} (generation_config)"
 
 
 def _told(value: Any) -> str:

@@ -17,13 +17,20 @@ from typing import Any
 
 import torch
 
-from molprof.common.manifest import BETWEEN, STEP_PHASES, Machine, Repeat
+from molprof.common.manifest import BETWEEN, STEP_PHASES, Machine, ProcessorCalls, Repeat
+from molprof.common.sampled import SampledFunctions
 from molprof.common.values import counted
 from molprof.profiler.recording.marks import Marks
+from molprof.profiler.recording.sequences import Batch
 from molprof.profiler.recording.window import TAKEN, ProfilerMarks, Steps, warm_up
 
 WINDOW_FIRST, WINDOW_STEPS = 20, 20
 _GAP, _END = len(STEP_PHASES), len(STEP_PHASES) + 1  # beside the places of the four phases
+
+
+ALONE = "record it without that profiler"
+MARK = "put `with molprof.step():` around each step of a loop of your own"
+ALL = "without a window (molprof run --full) all is recorded"
 
 
 @dataclass(frozen=True)
@@ -32,13 +39,14 @@ class Plan:
 
     call: int | None = None
     window: tuple[int, int] | None = None
+    records: bool = True  # False: nothing is recorded, and all steps are timed
 
     def windows(self, number: int, before: Sequence[int]) -> list[tuple[int, int]]:
         """The windows of call `number`, after calls of so many steps.
 
         By default the second call is recorded. The first one is too, for there may be no other.
         """
-        if number not in (0, 1 if self.call is None else self.call):
+        if not self.records or number not in (0, 1 if self.call is None else self.call):
             return []
         if self.window is not None:
             return [self.window]
@@ -91,6 +99,7 @@ class Recorded:
 
     profiler: torch.profiler.profile
     steps: Steps
+    functions: SampledFunctions | None = None
 
     @property
     def count(self) -> int:
@@ -268,11 +277,11 @@ class ProgramMarks(Marks):
             return
         first, last = self._windows.pop(0)
         self._running.finish()
-        profiler, self._running = self._running.profiler, None
+        profiler, functions, self._running = self._running.profiler, self._running.functions, None
         if profiler is None:
             self.lost = TAKEN
             return
-        found = Recorded(profiler, Steps(len(self.calls), first, min(last, self._call.steps - 1)))
+        found = Recorded(profiler, Steps(len(self.calls), first, min(last, self._call.steps - 1)), functions)
         if self.recorded is None or found.count >= self.recorded.count:
             self.recorded = found
 
@@ -302,3 +311,39 @@ def summary_lines(steps: Sequence[int], tokens: int, marks: Marks, machine: Mach
     elif machine is not None and (doubts := machine.doubts()):
         lines.append(f"times are in doubt: while the program ran, {'; '.join(doubts)}")
     return lines
+
+
+def nothing_recorded(marks: ProgramMarks, problem: str | None) -> tuple[str, str]:
+    """Why there is nothing to write, and what to do; `problem`: what ended the program early."""
+    if marks.lost is not None:
+        return marks.lost, ALONE
+    if problem is not None:
+        return f"nothing was recorded before the program ended with {problem}", ALL
+    if marks.calls:
+        steps = ", ".join(str(call.steps) for call in marks.calls[:8])
+        return f"no step of the window was reached; the calls had {steps} steps", "choose another window or call"
+    return (
+        "no call of transformers' generate returned, and molprof.step() was not called",
+        f"{MARK}; {ALL}",
+    )
+
+
+def processor_calls(batches: Sequence[Batch], marks: Any) -> list[ProcessorCalls]:
+    """The processors of all batches by class and place."""
+    counts: Counter[tuple[int, str, bool]] = Counter()
+    times: Counter[tuple[int, str, bool]] = Counter()
+    steps: Counter[tuple[int, str, bool]] = Counter()
+    calls = marks.calls if isinstance(marks, ProgramMarks) else None
+    for number, batch in enumerate(batches):
+        for place, name in enumerate(batch.processors):
+            key = (place, name, place in batch.own)
+            counts[key] += 1
+            if calls is not None and place < batch.constraining:
+                call = calls[number]
+                times[key] += call.each_ns[place]
+                steps[key] += call.steps - len(call.profiled)
+    return [
+        ProcessorCalls(name, place, own, count, times[key] if steps[key] else None, steps[key] or None)
+        for key, count in sorted(counts.items())
+        for place, name, own in [key]
+    ]

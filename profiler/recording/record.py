@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from msgspec import UNSET
 
 from molprof.common import live
 from molprof.common.errors import MolprofError, RunError, UsageError
@@ -22,7 +22,6 @@ from molprof.common.manifest import (
     SCHEMA,
     Machine,
     Manifest,
-    ProcessorCalls,
     Program,
     Resolved,
     Timings,
@@ -35,13 +34,23 @@ from molprof.profiler.environment import check_versions, environment
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import resolve_device
 from molprof.profiler.models.target import token_bytes
-from molprof.profiler.recording.arguments import constraints_of
+from molprof.profiler.recording.arguments import constraints_of, without_processors
 from molprof.profiler.recording.cost import mark_cost_ns
 from molprof.profiler.recording.loop import OwnLoop
 from molprof.profiler.recording.marks import Call, marked
 from molprof.profiler.recording.model import device_of, name_of, sizes_of, tokenizer_of
-from molprof.profiler.recording.program import Plan, ProgramMarks, summary_lines
+from molprof.profiler.recording.program import (
+    ALL,
+    ALONE,
+    MARK,
+    Plan,
+    ProgramMarks,
+    nothing_recorded,
+    processor_calls,
+    summary_lines,
+)
 from molprof.profiler.recording.sequences import Batch, Generated, Step, batch_of, config_value, generated
+from molprof.profiler.recording.timed import TimedRun
 from molprof.profiler.recording.tracefile import (
     Exported,
     OutputFile,
@@ -58,9 +67,6 @@ _running = threading.Lock()  # torch has one profiler
 
 # What may be recorded besides operators and GPU work.
 WHAT = frozenset({"stacks", "modules", "shapes", "memory"})
-_ALONE = "record it without that profiler"
-_MARK = "put `with molprof.step():` around each step of a loop of your own"
-_ALL = "without a window (molprof run --full) all is recorded"
 
 
 @contextmanager
@@ -71,6 +77,7 @@ def record(
     window: Literal["auto"] | tuple[int, int] | None = None,
     call: int | None = None,
     force: bool = False,
+    functions: bool | None = None,
     **what: bool,
 ) -> Iterator[Recording]:
     """Records what the block does, and writes the trace when it ends, also by an exception.
@@ -90,6 +97,7 @@ def record(
         call: the call of `generate`, or the loop, whose window is recorded, from 0; None: the second, or the first if
             there is no other, or if that one has more steps in its window.
         force: replace a file that exists.
+        functions: sample the functions of logits processors in recorded steps; None: unless there are stacks.
         what: to record more. `stacks`: modules and Python functions, for `molprof report --by`; `modules`: of these,
             modules alone; `shapes`: shapes and types of operators' arguments, for `--by shape` and `molprof replay`;
             `memory`: allocations and frees, for `--by memory`; the thread of the block alone is recorded.
@@ -109,7 +117,7 @@ def record(
         return
     try:
         output.check()
-        recording = Recording(output, tokenizer, plan, **what)
+        recording = Recording(output, tokenizer, plan, functions, **what)
         listening = ExitStack()
         try:
             listening.enter_context(recording.listening())
@@ -126,9 +134,6 @@ def record(
             except Exception as other:  # the block's own exception is what its caller is to see
                 _LOG.warning("no trace is written: %s", other)
             raise
-        if recording.lost is not None:
-            _LOG.warning("%s: %s is not written", recording.lost, path)
-            return
         if (nothing := recording.nothing()) is not None:
             _LOG.warning("%s: %s is not written; %s", nothing[0], path, nothing[1])
             return
@@ -150,17 +155,23 @@ class Recording:
         notes: remarks, one line each.
     """
 
-    def __init__(self, output: OutputFile, tokenizer: Any, plan: Plan | None, **what: bool) -> None:
+    def __init__(
+        self, output: OutputFile, tokenizer: Any, plan: Plan | None, functions: bool | None = None, **what: bool
+    ) -> None:
         if others := ", ".join(sorted({*what} - WHAT)):
             raise UsageError(f"nothing called {others} can be recorded", hint=f"one of {', '.join(sorted(WHAT))}")
         self.path: Path | None = None
         self.notes: list[str] = []
         self.marks: ProfilerMarks | ProgramMarks
         self._output, self._plan = output, plan
+        # What is switched off of a program without its processors, in the order of the first call; None: nothing is.
+        self.switched_off: dict[str, None] | None = None
         self._tokenizer = tokenizer if hasattr(tokenizer, "backend_tokenizer") else None
         self._recorded = {name: what.get(name, False) for name in WHAT}
         self._what: dict[str, Any] = {"stacks": what.get("stacks", False) or what.get("modules", False)}
         self._what |= {name: what.get(name, False) for name in ("shapes", "memory")}
+        self._functions = functions
+        self._what["functions"] = not self._recorded["stacks"] if functions is None else functions
         self._batches: list[Batch] = []
         self._first: Call | None = None
         self._model: Any = None
@@ -188,6 +199,7 @@ class Recording:
             with (
                 marked(self.marks, self._number, self._heard, self._miss),
                 live.listening(self._loop),
+                self._without_processors(),
             ):
                 yield
         finally:
@@ -200,6 +212,35 @@ class Recording:
                     self.marks.finish()
             except Exception as problem:
                 self._fault = _text(problem)
+
+    @contextmanager
+    def _without_processors(self) -> Iterator[None]:
+        """Switches the program's processors off in the block, where that is asked for."""
+        if (off := self.switched_off) is None:
+            yield
+            return
+        live.switch_off(lambda name: off.setdefault(f"{name} (molprof.watch)"))
+        try:
+            with without_processors(off.setdefault):
+                yield
+        finally:
+            live.switch_off(None)
+
+    def timed(self, problem: str | None = None) -> TimedRun | None:
+        """What a run that records nothing found; None where nothing was generated, or all is recorded."""
+        marks = self.marks
+        repeat = marks.repeat() if isinstance(marks, ProgramMarks) else None
+        if repeat is None or not self._batches:
+            return None
+        steps = [step for batch in self._batches for step in batch.steps]
+        return TimedRun(
+            repeat=repeat,
+            spans=[] if self._machine is None else self._machine.passes,
+            steps=[len(batch.steps) for batch in self._batches],
+            tokens=sum(len(tokens) for step in steps for tokens in step.tokens.values()),
+            switched_off=list(self.switched_off or ()),
+            problem=problem,
+        )
 
     def began(self, began_ns: int, own_ns: int) -> None:
         """When the program began, before the recording, and how long it waited for the recording to begin."""
@@ -216,8 +257,8 @@ class Recording:
         """Why nothing was recorded, and what to do about it; problem: what ended the program early."""
         marks = self.marks
         if isinstance(marks, ProgramMarks):
-            return None if marks.recorded or marks.cut else _nothing(marks, problem)
-        return None if marks.profiler is not None else (TAKEN, _ALONE)
+            return None if marks.recorded or marks.cut else nothing_recorded(marks, problem)
+        return None if marks.profiler is not None else (TAKEN, ALONE)
 
     def summary(self) -> list[str]:
         """What was recorded and timed, in lines; nothing without a batch."""
@@ -250,7 +291,7 @@ class Recording:
                 self._write_incomplete(exported, problem)
                 return
             if not self._batches:
-                self.notes.append(f"no steps are marked: {_MARK}")
+                self.notes.append(f"no steps are marked: {MARK}")
                 self.path = write_trace(exported, self._output, (), {})
                 return
             try:
@@ -350,6 +391,10 @@ class Recording:
         repeat = marks.repeat() if isinstance(marks, ProgramMarks) else None
         constraining = [name for batch in self._batches for name in batch.constraining_names]
         spans, limits = recorded.steps, {batch.limit for batch in self._batches}
+        kept = marks.recorded if isinstance(marks, ProgramMarks) else marks
+        sampled = None if kept is None else kept.functions
+        if sampled is not None and not (constraining or sampled.stacks):
+            sampled = None
         return Manifest(
             schema=SCHEMA,
             created=now(),
@@ -380,6 +425,7 @@ class Recording:
             rows_per_step=found.rows_per_step,
             machine=self._machine,
             program=self._program(),
+            functions=UNSET if sampled is None else sampled,
         )
 
     def _settings(self, found: Generated, window: Window) -> dict[str, Any]:
@@ -390,6 +436,7 @@ class Recording:
             "model": "unnamed" if model is None else name_of(model),
             "batch_size": max((*(max(rows, default=0) for rows in found.rows_per_step), *computed)),
             **self._recorded,
+            "functions": self._functions,
             "full": window.full,
         }
         if first is not None:
@@ -410,47 +457,13 @@ class Recording:
 
     def _program(self) -> Program:
         marks = self.marks
-        processors = _processors(self._batches, marks)
+        off = UNSET if self.switched_off is None else list(self.switched_off)
+        processors = processor_calls(self._batches, marks)
         if not isinstance(marks, ProgramMarks):
-            return Program(missed=self._missed, processors=processors)
+            return Program(missed=self._missed, processors=processors, switched_off=off)
         before, after = marks.calls[0].began_ns - self._began_ns, self._ended_ns - marks.calls[-1].ended_ns
-        return Program(before, after, marks.own_ns, self._missed, marks.estimated_steps, processors)
+        return Program(before, after, marks.own_ns, self._missed, marks.estimated_steps, processors, off)
 
 
 def _text(problem: BaseException) -> str:
     return f"{type(problem).__name__}: {problem}"
-
-
-def _nothing(marks: ProgramMarks, problem: str | None) -> tuple[str, str]:
-    if marks.lost is not None:
-        return marks.lost, _ALONE
-    if problem is not None:
-        return f"nothing was recorded before the program ended with {problem}", _ALL
-    if marks.calls:
-        steps = ", ".join(str(call.steps) for call in marks.calls[:8])
-        return f"no step of the window was reached; the calls had {steps} steps", "choose another window or call"
-    return (
-        "no call of transformers' generate returned, and molprof.step() was not called",
-        f"{_MARK}; {_ALL}",
-    )
-
-
-def _processors(batches: list[Batch], marks: Any) -> list[ProcessorCalls]:
-    """The processors of all batches by class and place."""
-    counts: Counter[tuple[int, str, bool]] = Counter()
-    times: Counter[tuple[int, str, bool]] = Counter()
-    steps: Counter[tuple[int, str, bool]] = Counter()
-    calls = marks.calls if isinstance(marks, ProgramMarks) else None
-    for number, batch in enumerate(batches):
-        for place, name in enumerate(batch.processors):
-            key = (place, name, place in batch.own)
-            counts[key] += 1
-            if calls is not None and place < batch.constraining:
-                call = calls[number]
-                times[key] += call.each_ns[place]
-                steps[key] += call.steps - len(call.profiled)
-    return [
-        ProcessorCalls(name, place, own, count, times[key] if steps[key] else None, steps[key] or None)
-        for key, count in sorted(counts.items())
-        for place, name, own in [key]
-    ]

@@ -44,16 +44,22 @@ _LAUNCHER = "import sys; sys.path.pop(0); from molprof.profiler.recording.script
 def replace_process(asked: dict[str, Any], arguments: Sequence[str]) -> None:
     """Makes this process the program's: its number, its streams and its exit code are the program's own.
 
-    asked: `output`, `force`, `chosen`, `command`; `module`: the first argument is one; the options of `Recording`.
+    asked: `output`, `force`, `chosen`, `command`; `module`: the first argument is one; `without`: its processors are
+    switched off; `timed`: nothing is recorded, and what was timed goes to this file; `quiet`: molprof prints nothing;
+    the options of `Recording`.
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    # What Python was started with, such as -O or -X importtime.
-    flags = [item for item in sys.orig_argv[1:] if item.startswith(("-O", "-X", "-W", "-B", "-E", "-u"))]
     # Ctrl-C waits until `main` can tell of it: Python that begins would print where it was.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    asked = {**asked, "unblocks": signal.SIGINT not in before}
-    os.execv(sys.executable, [sys.executable, *flags, "-c", _LAUNCHER, json.dumps(asked), *arguments])
+    os.execv(sys.executable, command_line({**asked, "unblocks": signal.SIGINT not in before}, arguments))
+
+
+def command_line(asked: dict[str, Any], arguments: Sequence[str]) -> list[str]:
+    """The command line of a process that runs the program, as `replace_process` does."""
+    # What Python was started with, such as -O or -X importtime.
+    flags = [item for item in sys.orig_argv[1:] if item.startswith(("-O", "-X", "-W", "-B", "-E", "-u"))]
+    return [sys.executable, *flags, "-c", _LAUNCHER, json.dumps(asked), *arguments]
 
 
 def main() -> None:
@@ -62,7 +68,7 @@ def main() -> None:
     program = _Program(asked)
     code, number = 0, 0
     try:
-        if asked["unblocks"]:
+        if asked.get("unblocks"):
             with program.working("interrupted before the program began"):
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         with program:
@@ -155,8 +161,13 @@ class _Program:
             self._lines = self._lines or [_nothing(_children_s() - self._children_s)]
             return
         early = problem is not None and not (isinstance(problem, SystemExit) and problem.code in (None, 0))
+        said = f"{type(problem).__name__}: {problem}" if early else None
         try:
-            self._recording.write(f"{type(problem).__name__}: {problem}" if early else None)
+            if self._asked.get("timed"):
+                if (timed := self._recording.timed(said)) is not None:
+                    timed.write(Path(self._asked["timed"]))
+                return
+            self._recording.write(said)
         except MolprofError as error:
             self._lines += [f"error: {error}", *([f"  {error.hint}"] if error.hint else [])]
             return
@@ -167,7 +178,7 @@ class _Program:
 
     def tell(self) -> None:
         """Prints what was recorded, below all that the program printed."""
-        for line in self._lines:
+        for line in () if self._asked.get("quiet") else self._lines:
             sys.stderr.write(f"molprof: {escaped(line)}\n")
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
@@ -238,8 +249,11 @@ class _Program:
             asked = self._asked
             output = OutputFile(Path(asked["output"]), asked["force"], tuple(asked["command"]), asked["chosen"])
             window = asked["window"]
-            plan = None if asked["full"] else Plan(asked["call"], None if window is None else tuple(window))
-            recording = Recording(output, None, plan, **{name: asked[name] for name in sorted(WHAT)})
+            records = not asked.get("timed")
+            plan = Plan(asked["call"], None if window is None else tuple(window), records)
+            what = {name: asked[name] for name in sorted(WHAT)}
+            recording = Recording(output, None, None if asked["full"] else plan, asked["functions"], **what)
+            recording.switched_off = {} if asked.get("without") else None
             self._stack.enter_context(recording.listening())
             self._recording = recording
             recording.began(self._began_ns, time.perf_counter_ns() - began_ns)

@@ -141,6 +141,19 @@ def read_exported(raw: Path, output: OutputFile, functions: bool = True) -> Expo
     return Exported(keys, kept, steps)
 
 
+def read_trace(path: Path) -> Exported:
+    """A trace that `write_trace` wrote, to be written with other keys; its steps are not looked for.
+
+    Raises RunError where it cannot be read.
+    """
+    try:
+        with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as file:
+            keys = msgspec.json.decode(file.read(), type=dict[str, Raw])
+        return Exported(keys, msgspec.json.decode(keys[_EVENTS], type=list[Raw]), {})
+    except (msgspec.DecodeError, KeyError, OSError, EOFError, zlib.error) as problem:
+        raise RunError(f"cannot read {path}: {problem}") from problem
+
+
 def _make_utf8(raw: Path) -> None:
     """Replaces bytes that are not UTF-8: Linux cuts names of threads to 15 bytes, also within a character."""
     with raw.open(encoding="utf-8", newline="") as text:

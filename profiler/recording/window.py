@@ -13,9 +13,13 @@ import torch
 
 from molprof.common.errors import ProcessorError, RunError
 from molprof.common.manifest import BETWEEN
+from molprof.common.sampled import SampledFunctions
 from molprof.profiler.models.device import on_gpu, synchronize
+from molprof.profiler.recording.functions import FunctionSampler
 from molprof.profiler.recording.marks import Marks
 
+# What is open in a phase: its step, and itself.
+_IN_PHASE = 2
 # Why a recording is lost.
 TAKEN = "the program's own profiler took the place of molprof's"
 
@@ -40,6 +44,7 @@ class ProfilerMarks(Marks):
         what: `stacks`: record modules and Python functions too. torch traces Python itself: nothing is hooked into the
             model, so that a compiled forward stays as it is. `shapes`: record the sizes of operators' inputs.
             `memory`: record what is allocated and freed, but none of `others`.
+            `functions`: sample the functions of processors.
             `threads`: record other threads too.
     """
 
@@ -61,6 +66,9 @@ class ProfilerMarks(Marks):
             "record_shapes": what.get("shapes", False),
             "profile_memory": what.get("memory", False),
         }
+        self.functions: SampledFunctions | None = None  # of processors, when the recording has ended
+        self._samples = what.get("functions", False)
+        self._sampler: FunctionSampler | None = None
         self._recording = False
         self._first, self._others = step, others
         # Of all threads torch records no memory.
@@ -113,7 +121,7 @@ class ProfilerMarks(Marks):
 
     def each(self, place: int, label: str) -> None:
         if self._recording:
-            self._close(2)
+            self._close(_IN_PHASE)
             self._open.append(_entered(label))
 
     def gap(self) -> None:
@@ -135,6 +143,8 @@ class ProfilerMarks(Marks):
     def finish(self) -> None:
         """Stops a recording that still runs: at the end of its window, of the program, or after an error."""
         self._close()
+        if self._sampler is not None:
+            self.functions, self._sampler = self._sampler.close(), None
         if self._recording and self.profiler is not None:
             self._recording = False
             if not torch.autograd.profiler._is_profiler_enabled:
@@ -151,8 +161,12 @@ class ProfilerMarks(Marks):
         if self._recording:
             self._close(1)
             self._push(phase)
+            if phase == "processor" and self._sampler is not None:
+                self._sampler.begin()
 
     def _close(self, left: int = 0) -> None:
+        if self._sampler is not None and left < _IN_PHASE:
+            self._sampler.end()
         while len(self._open) > left:
             self._open.pop().__exit__(None, None, None)
 
@@ -160,6 +174,8 @@ class ProfilerMarks(Marks):
         synchronize(self._device)  # kernels of earlier steps must not reach into the recording
         self.profiler = _started(self._device, **self._what)
         self._recording = True
+        if self._samples:
+            self._sampler = FunctionSampler()
 
 
 def _entered(name: str) -> Any:

@@ -1,0 +1,22 @@
+"""What a manifest keeps of a program that ran several times, with its logits processors and without them."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+
+class PairedRuns(Struct, frozen=True):
+    """Runs of a program and of the same with its logits processors switched off, one of each in a round, by round."""
+
+    other: str  # name of the trace of the runs without
+    switched_off: list[str]  # what they had not
+    wall_ns: list[int]
+    tokens: list[int]
+    other_wall_ns: list[int]
+    other_tokens: list[int]
+    failed: list[str] = field(default_factory=list)  # runs that failed, one line each
+
+    @property
+    def lengths_differ(self) -> bool:
+        """Whether one side wrote more tokens than the other in some round."""
+        return self.tokens != self.other_tokens

@@ -1,0 +1,83 @@
+"""Samples of the Python functions of logits processors: what a recording keeps of them, and sums by function and line.
+
+The profiler writes them into the manifest, the analysis reads them there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from msgspec import Struct
+
+# Fewer samples tell no shares.
+_LEAST = 20
+
+
+class SampledStack(Struct, frozen=True):
+    """Functions inside each other, and how often they were seen so."""
+
+    functions: list[int]  # places in `SampledFunctions.functions`, the outermost first
+    lines: list[int]  # the line that runs, of each
+    samples: int
+    time_ns: int  # that the samples stand for
+
+
+class SampledFunctions(Struct, frozen=True):
+    """Where the phase `processor` of recorded steps passes, sampled: functions of processors and what they call."""
+
+    steps: int  # that were sampled: every other one
+    phase_ns: int  # time of the phase in these steps
+    interval_ns: int  # between two samples of a step, at the end
+    samples: int
+    held_ns: int  # for which taking samples kept the interpreter
+    step_ns: int  # median time of the phase in a sampled step
+    other_step_ns: int | None  # and in a recorded step that was not; None without one
+    other_ns: int  # that samples in none of these functions stand for: what calls processors
+    functions: list[str]  # file(line): name, where the line is the first of the function
+    program: list[int]  # places of those that are in no installed package
+    stacks: list[SampledStack]  # the longest first
+
+    @property
+    def sampled_ns(self) -> int:
+        """Time that all samples stand for."""
+        return sum(stack.time_ns for stack in self.stacks) + self.other_ns
+
+    @property
+    def slowdown(self) -> float | None:
+        """The factor by which sampling made the phase longer, noise included; None without steps to compare."""
+        return self.step_ns / self.other_step_ns if self.other_step_ns else None
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether there are samples enough to tell what takes the time."""
+        return self.samples >= _LEAST and bool(self.stacks)
+
+    def by_function(self) -> Counter[str]:
+        """Time by the innermost function, ns."""
+        found = Counter[str]()
+        for stack in self.stacks:
+            found[self.functions[stack.functions[-1]]] += stack.time_ns
+        return found
+
+    def inside(self) -> Counter[str]:
+        """Time by function, what it calls included, ns."""
+        found = Counter[str]()
+        for stack in self.stacks:
+            for place in set(stack.functions):
+                found[self.functions[place]] += stack.time_ns
+        return found
+
+    def by_line(self) -> Counter[tuple[str, int]]:
+        """Time by function and line, ns: the innermost of the program; where it has none, of the outermost.
+
+        What a comprehension does is done in the line that it stands in.
+        """
+        found = Counter[tuple[str, int]]()
+        for stack in self.stacks:
+            names = [self.functions[place] for place in stack.functions]
+            inner = reversed(range(len(names)))
+            place = next((place for place in inner if stack.functions[place] in self.program), 0)
+            while place and "): <" in names[place] and stack.lines[place] == stack.lines[place - 1]:
+                place -= 1
+            found[names[place], stack.lines[place]] += stack.time_ns
+        return found

@@ -1,0 +1,217 @@
+"""`molprof run --repeats`: a program run again and again, with its logits processors and without them.
+
+Each run is a process of its own. The first of each kind is recorded; the others are timed, one of each kind in a round,
+in a random order. What was timed stands in the traces, whose runs are paired, when all is done or is interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import secrets
+import signal
+import statistics
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from molprof.common.errors import RunError
+from molprof.common.manifest import KEY, Machine, Manifest, Program, Repeat, Session, from_json
+from molprof.common.paired import PairedRuns
+from molprof.common.process import run_line, signal_group, started
+from molprof.common.values import counted
+from molprof.profiler.recording.script import command_line
+from molprof.profiler.recording.timed import TimedRun
+from molprof.profiler.recording.tracefile import OutputFile, beside, read_trace, write_trace
+
+WITH, WITHOUT = "with its processors", "without its processors"
+# For the end of a program that is interrupted while it is recorded.
+_GRACE_S = 60.0
+
+
+def without_path(output: Path) -> Path:
+    """Where the recording of the program without its processors goes."""
+    return beside(output, "without")
+
+
+@dataclass
+class Repeats:
+    """Runs of a program.
+
+    Args:
+        asked, arguments: of `command_line`.
+        output, other: where the recordings with and without processors go.
+        report: called with a line for each run that has ended.
+        begin: called with what runs next.
+    """
+
+    asked: dict[str, Any]
+    arguments: Sequence[str]
+    output: OutputFile
+    other: OutputFile
+    report: Callable[[str], None]
+    begin: Callable[[str], None]
+    failed: list[str] = field(default_factory=list)  # one line each
+    switched_off: list[str] = field(default_factory=list)  # in runs without processors
+
+    def run(self, rounds: int) -> int:
+        """Runs the program: twice recorded, and twice in each round. Returns its exit code.
+
+        An interrupt ends it, and what was timed by then is kept. Raises RunError where nothing was recorded.
+        """
+        code = self._recorded()
+        if code != 0 or not self.output.path.exists():
+            self.report("the program is not run again: " + ("it failed" if code else "nothing was recorded"))
+            return code
+        if (manifest := _manifest(self.output.path)) is None:
+            self.report("the program is not run again: it generated nothing")
+            return 0
+        calls = len(manifest.steps_per_batch)
+        timed: dict[str, dict[int, TimedRun]] = {WITH: {}, WITHOUT: {}}
+        session, places = Session(uuid.uuid4().hex, secrets.randbits(32)), dict[tuple[str, int], int]()
+        with tempfile.TemporaryDirectory(prefix="molprof-") as folder:
+            try:
+                sides = [WITH, WITHOUT] if self._recorded_without(Path(folder)) else [WITH]
+                order = random.Random(session.seed)
+                for number in range(rounds):
+                    turn = order.sample(sides, len(sides))
+                    for place, side in enumerate(turn):
+                        label = f"run {side}, {number + 1} of {rounds}"
+                        if (found := self._timed(Path(folder), side, label, calls)) is not None:
+                            timed[side][number], places[side, number] = found, place
+            except KeyboardInterrupt:
+                self.report(f"interrupted; {counted(sum(map(len, timed.values())), 'timed run')} are kept")
+                raise
+            finally:
+                self._keep(session, timed, places)
+        return 0
+
+    def _recorded(self) -> int:
+        """The recorded run, whose streams are the program's."""
+        with started(command_line(self.asked, self.arguments), _GRACE_S) as process:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:  # a group of its own has not heard of it
+                signal_group(process, signal.SIGINT)
+                with contextlib.suppress(KeyboardInterrupt):
+                    process.wait(_GRACE_S)
+                raise
+
+    def _recorded_without(self, folder: Path) -> bool:
+        """The recorded run without processors; whether anything was switched off."""
+        asked = {**self.asked, "output": str(self.other.path.absolute()), "without": True, "chosen": False}
+        self._log(folder, asked, f"recorded run {WITHOUT}")
+        if not self.other.path.exists():
+            self.report(f"nothing was recorded of the program {WITHOUT}: it is run with them alone")
+            return False
+        manifest = _manifest(self.other.path)
+        off = manifest.program.switched_off if manifest is not None and isinstance(manifest.program, Program) else None
+        if not off:
+            self.other.path.unlink()
+            self.report("the program gives generate no logits processors: it is run as it is alone")
+            return False
+        self.switched_off = list(off)
+        self.report(f"switched off: {', '.join(self.switched_off)}")
+        return True
+
+    def _timed(self, folder: Path, side: str, label: str, calls: int) -> TimedRun | None:
+        """A run under timestamps alone; None where it failed before it had made all calls of the recorded run."""
+        path = folder / "timed.json"
+        path.unlink(missing_ok=True)
+        ended = self._log(folder, {**self.asked, "timed": str(path), "without": side == WITHOUT}, label)
+        if not path.exists():
+            if ended:
+                self._fail(f"{label}: nothing was generated")
+            return None
+        found = msgspec.json.decode(path.read_bytes(), type=TimedRun)
+        if len(found.steps) != calls:
+            self._fail(f"{label} is not counted: it made {len(found.steps)} of {counted(calls, 'call')} of generate")
+            return None
+        wall = found.repeat.wall_ns / 1e9
+        self.report(f"{label}: {wall:.3g} s, {counted(found.tokens, 'token')}")
+        return found
+
+    def _log(self, folder: Path, asked: dict[str, Any], label: str) -> bool:
+        """Runs the program with its output kept apart; whether it ended well."""
+        self.begin(label)
+        with (folder / "output.txt").open("wb") as log:
+            ending = run_line(command_line({**asked, "quiet": True}, self.arguments), Path.cwd(), log)
+        if ending.state != "ok":
+            self._fail(f"{label} failed: {ending.message}")
+        return ending.state == "ok"
+
+    def _fail(self, line: str) -> None:
+        self.failed.append(line)
+        self.report(line)
+
+    def _keep(
+        self, session: Session, timed: dict[str, dict[int, TimedRun]], places: dict[tuple[str, int], int]
+    ) -> None:
+        """Writes what was timed to the traces."""
+        common = sorted(timed[WITH].keys() & timed[WITHOUT].keys())
+        paired = None
+        if self.switched_off or self.failed:
+            here, there = ([timed[side][number] for number in common] for side in (WITH, WITHOUT))
+            paired = PairedRuns(
+                other=self.other.path.name,
+                switched_off=self.switched_off,
+                wall_ns=[item.repeat.wall_ns for item in here],
+                tokens=[item.tokens for item in here],
+                other_wall_ns=[item.repeat.wall_ns for item in there],
+                other_tokens=[item.tokens for item in there],
+                failed=self.failed,
+            )
+        for side, output in ((WITH, self.output), (WITHOUT, self.other)):
+            if runs := timed[side]:
+                other = WITHOUT if side == WITH else WITH
+                own = replace(session, run=side, others=[other], rounds=list(runs))
+                own = replace(own, places=[places[side, number] for number in runs])
+                _add(output, list(runs.values()), own if common else None, paired if side == WITH else None)
+
+
+def _manifest(path: Path) -> Manifest | None:
+    raw = read_trace(path).keys.get(KEY)
+    return None if raw is None else from_json(msgspec.json.decode(raw))
+
+
+def _add(output: OutputFile, runs: Sequence[TimedRun], session: Session | None, paired: PairedRuns | None) -> None:
+    """Puts timed runs into the manifest of a trace, in place of the times of the recorded run."""
+    recorded = read_trace(output.path)
+    if KEY not in recorded.keys:
+        raise RunError(f"{output.path} has no manifest to keep times in")
+    manifest = from_json(msgspec.json.decode(recorded.keys[KEY]))
+    repeats, window = [run.repeat for run in runs], manifest.window
+    steps = range(window.first_step, window.last_step + 1)
+    same = list(_same_steps(repeats, window.batch, steps))
+    timings = replace(
+        manifest.timings, repeats=repeats, unprofiled_steps_ns=round(statistics.median(same)) if same else 0
+    )
+    problems = list(manifest.problems)
+    if len({(run.tokens, *run.steps) for run in runs}) > 1:
+        low, high = min(run.tokens for run in runs), max(run.tokens for run in runs)
+        problems.append(
+            f"the runs did not all write the same number of tokens ({low:,} to {high:,}): their times measure "
+            "different work"
+        )
+    program = manifest.program
+    if isinstance(program, Program):
+        program = replace(program, estimated_steps=0, paired=UNSET if paired is None else paired)
+    spans = [span for run in runs for span in run.spans]
+    machine = None if manifest.machine is None else Machine(manifest.machine.cores, None, spans)
+    changed = replace(manifest, timings=timings, session=session, machine=machine, problems=problems, program=program)
+    write_trace(recorded, OutputFile(output.path, force=True), (), {KEY: changed.to_json()})
+
+
+def _same_steps(repeats: Sequence[Repeat], batch: int, steps: range) -> Iterator[int]:
+    """Of each run the time of these steps, where it has them."""
+    for repeat in repeats:
+        times = repeat.steps_ns[batch] if batch < len(repeat.steps_ns) else []
+        if len(times) >= steps.stop:
+            yield sum(times[step] for step in steps)
