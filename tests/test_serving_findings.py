@@ -63,6 +63,11 @@ def test_waiting_is_no_work_outside_operators(tmp_path: Path) -> None:
     )
 
 
+def test_without_a_recorded_wait_there_is_no_bound(tmp_path: Path) -> None:
+    events = [event for event in MASKED["traceEvents"] if event["name"] not in (WAIT, SPIN)]
+    assert findings(tmp_path, {"traceEvents": events})["constraint"].gain is None
+
+
 def test_the_note_stands_where_nothing_of_masks_is_recorded(tmp_path: Path) -> None:
     assert "masks_not_recorded" in findings(tmp_path, FREE)
     assert "masks_not_recorded" not in findings(tmp_path, MASKED)

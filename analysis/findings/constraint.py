@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from molprof.analysis.figures.figure import any_masks
+from molprof.analysis.figures.model import Gain
 from molprof.analysis.figures.run_model import Run, StepPhase
 from molprof.analysis.findings.engine import FILLING, MASKS, phase_times, scheduler_waits, summed_over
 from molprof.analysis.findings.functions import NOT_OWN, OF_ENGINE, functions_of
@@ -375,42 +376,27 @@ def _of_engine(known: Known) -> Found | None:
         clauses.append(_by_function(where))
     if missing := [_KINDS[kind][1] for kind, ns in times.items() if ns is None]:
         clauses.append(f"not recorded: {', '.join(missing)}")
-    if mask_ns and times["fill"] is None:
-        return _not_filled(known, phases, clauses, figures, where)
     small = ": the model sets the time" if share < SMALL and forward_ns > mask_ns else ""
-    what = "masks" if mask_ns else "grammars"
-    return Found(
-        "; ".join(clauses),
-        figures,
-        known.gain(scope.host_part(summed_over(phases, "exposed_ns", *spent)), f"time of {what} outside GPU work"),
-        title=f"The constraint ({what}) takes {percent_text(share)} of the time{small}",
-        fix=remedy_of_engine(phases, {kind: ns or 0 for kind, ns in times.items()}, _programs(known), share),
-        query="phase_times",
-        place=None if where is None else where.name,
-        place_ratio=None if where is None else where.ratio,
-    )
-
-
-def _not_filled(
-    known: Known, phases: Mapping[str, Any], clauses: list[str], figures: dict[str, int | float], where: Location | None
-) -> Found:
-    """Masks whose filling is in no trace: the rest is a lower bound, and with the wait for them an upper one."""
-    rest_ns, waits = summed_over(phases, "exposed_ns", *MASKS), scheduler_waits(known)
-    rest, gain = known.scope.host_part(rest_ns), None
-    title = f"The constraint (masks): filling is not recorded, the rest takes {percent_text(rest)} of the time"
-    if waits is not None:
-        figures = {**figures, "wait_ns": waits.masks_ns}
-        clauses.insert(
-            1, f"before applying them the worker waits {time_text(waits.masks_ns)} for the process that fills"
-        )
-        most = known.scope.host_part(rest_ns + waits.masks_ns)
-        gain = known.gain(most, "masks, and waiting before they are applied, outside GPU work")
+    what, exposed_ns = "masks" if mask_ns else "grammars", summed_over(phases, "exposed_ns", *spent)
+    gain: Gain | None = known.gain(scope.host_part(exposed_ns), f"time of {what} outside GPU work")
+    title = f"The constraint ({what}) takes {percent_text(share)} of the time{small}"
+    fix = remedy_of_engine(phases, {kind: ns or 0 for kind, ns in times.items()}, _programs(known), share)
+    if mask_ns and times["fill"] is None:  # what is recorded is no upper bound
+        waits = scheduler_waits(known)
+        if waits is not None:
+            figures["wait_ns"] = waits.masks_ns
+            waited = time_text(waits.masks_ns)
+            clauses.insert(1, f"before applying them the worker waits {waited} for the process that fills them")
+        most = None if waits is None else scope.host_part(exposed_ns + waits.masks_ns)
+        gain = None if most is None else known.gain(most, "masks, and the wait before they are applied")
+        title = f"The constraint (masks): filling is not recorded, the rest takes {percent_text(share)} of the time"
+        fix = "Record the process that fills masks too (vLLM: VLLM_ENABLE_V1_MULTIPROCESSING=0); then compare backends."
     return Found(
         "; ".join(clauses),
         figures,
         gain,
         title=title,
-        fix="Record the process that fills masks too (vLLM: VLLM_ENABLE_V1_MULTIPROCESSING=0), then compare backends.",
+        fix=fix,
         query="phase_times",
         place=None if where is None else where.name,
         place_ratio=None if where is None else where.ratio,
