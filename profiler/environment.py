@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +56,7 @@ def environment(device: torch.device) -> Environment:
         cores=processors(),
         threads=torch.get_num_threads(),
         wait_policy=os.environ.get("OMP_WAIT_POLICY"),
+        vllm=getattr(sys.modules.get("vllm"), "__version__", None),
     )
 
 

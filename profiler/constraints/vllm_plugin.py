@@ -78,6 +78,10 @@ class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self._other = _Request(anything(target.logits_width), [])  # of rows without a constraint
         self._there: WholeBatch | None = None  # tables on the device
 
+    def prepare(self, whole: Whole) -> None:
+        """Makes the table of a constraint, which requests then find."""
+        self._table(whole)
+
     def forget(self) -> None:
         """Drops all requests, where vLLM did not say that they ended."""
         self._requests.clear()
