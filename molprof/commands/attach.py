@@ -82,7 +82,7 @@ def command(
     names = ("hosts", "concurrency", "rate", "requests_file", "against", "body", "served_model", "api_key")
     hosts, concurrency, rate, file, against, body, model, key_name = (options.pop(name) for name in names)
     settings = _settings(options, file, against)
-    result.check([Path(path) for path in (settings.prompts, against) if path is not None])
+    result.check([Path(path) for path in (settings.prompts, file, against) if path is not None])
     more, key = _fields(body), _key(key_name)
     if source is not None and folder is not None:
         if source.exists() and not source.is_dir():
@@ -123,7 +123,7 @@ def _settings(options: dict[str, Any], file: Path | None, against: Path | None) 
     if given:
         flag = SETTINGS[given[0]].flag
         raise UsageError(f"--requests have their own prompts and constraints, not those of {flag}", f"leave out {flag}")
-    return CaptureSettings("served", engine=VLLM, **{**options, "prompts": str(file)})
+    return CaptureSettings("served", engine=VLLM, **options)
 
 
 def _fields(body: str | None) -> dict[str, Any]:
