@@ -198,7 +198,7 @@ def of_file(path: Path, settings: CaptureSettings, server: Server, more: Body, a
 def _lines(path: Path, settings: CaptureSettings, server: Server, more: Body) -> list[tuple[int, str, Body]]:
     """Of each line its number, path and body."""
     refuse_stream(path)
-    found = []
+    found: list[tuple[int, str, Body]] = []
     for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), start=1):
         if line.strip() and len(found) != settings.count:
             url, body = _parsed(f"{path}, line {number}", line)
