@@ -289,9 +289,15 @@ def test_another_server_of_the_api_is_timed_and_not_recorded(tmp_path: Path, ser
 def test_invalid_answers_of_a_constraint_are_a_warning(tmp_path: Path, server: Fake) -> None:
     server.called = [{"content": "no"}]
     attached(tmp_path, server, *RECORDED)
+    line = ["attach", server.url, "--requests", "ask.jsonl", "--repeats", "1"]
+    _, out, _ = called(line, tmp_path)
+    text = "constrained: 1 of 3 answers that no token limit ended are not valid: line 1: no tool was called"
+    assert text in " ".join(out.split())
     code, out, _ = called(["report", "out/constrained.json.gz", "--format", "json"], tmp_path)
     assert code == 0
     (found,) = (one for one in json.loads(out)["findings"] if one["id"] == "invalid_answers")
     assert found["evidence"] == "1 of 3 answers that no token limit ended: line 1: no tool was called"
+    code, out, _ = called(["report", "out/constrained.json.gz", "--all"], tmp_path)
+    assert "share of valid answers 66.7 %" in " ".join(out.split())
     code, out, _ = called(["report", "out/plain.json.gz", "--format", "json"], tmp_path)
     assert not [one for one in json.loads(out)["findings"] if one["id"] == "invalid_answers"]

@@ -34,6 +34,14 @@ def client_lines(report: Report) -> Iterator[str]:
             yield f"{window[0].upper()}{window[1:]}."
 
 
+def _invalid_text(served: Served) -> str:
+    """Which answers are not valid though no token limit ended them, and why."""
+    first, *others = served.invalid
+    more = f"; {len(others)} more" if others else ""
+    count = f"{len(served.invalid)} of {counted(served.judged, 'answer')}"
+    return f"{served.run}: {count} that no token limit ended are not valid: {first}{more}"
+
+
 def attached_document(url: str, runs: Mapping[str, Attached], traces: Sequence[str], notes: Sequence[str]) -> Document:
     """A row for each figure, of each run; of the runs after the first with the interval of their ratio to it.
 
@@ -65,8 +73,11 @@ def attached_document(url: str, runs: Mapping[str, Attached], traces: Sequence[s
         f"at the client, without the profiler: medians of {counted(len(asked.passes), 'pass', 'es')}, lowest to highest"
     )
     ratio = f"ratio: its {100 * LEVEL:.0f} % interval, round by round; from three passes of each on"
+    invalid = [_invalid_text(item) for item in served.values() if item.run != "plain" and item.invalid]
     section = Section(
-        "Requests", (said, *([ratio] if len(runs) > 1 else []), *notes), Table(tuple(columns), rows, missing="-")
+        "Requests",
+        (said, *([ratio] if len(runs) > 1 else []), *notes, *invalid),
+        Table(tuple(columns), rows, missing="-"),
     )
     data = {"schema": 1, "url": url, "runs": runs, "figures": {name: item.values for name, item in served.items()}}
     return Document(f"molprof attach: {asked.model} at {url}", (section,), lambda: {**data, "traces": traces})
