@@ -16,8 +16,8 @@ from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.figure import Figure, evidence_of
 from molprof.analysis.figures.labels import run_labels
 from molprof.analysis.figures.model import Bound, Certified
-from molprof.analysis.figures.run_model import Run, StepTime
 from molprof.analysis.figures.requests import of_served
+from molprof.analysis.figures.run_model import Run, StepTime
 from molprof.analysis.figures.settings import SETTINGS
 from molprof.common.document import (
     Cell,
