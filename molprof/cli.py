@@ -185,6 +185,9 @@ def _run(arguments: list[str] | None) -> int:
                 return _complain(str(missing), missing.hint, missing.exit_code)
             hint = "molprof doctor names what is missing, what it is for, and how to install it"
             return _complain(f"this command needs the module {error.name!r}, which is not installed", hint, 2)
+        if isinstance(error, ImportError) and error.name is None:  # of a package that imports its parts when asked
+            text = " ".join(f"{error} {error.__cause__ or ''}".split())
+            return _complain(f"an installed package does not work here: {text}", "molprof doctor says which", 2)
         traceback.print_exc()
         return _complain("this is a bug in molprof; please report it with the lines above", None, 3)
     return result if isinstance(result, int) else 0

@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +56,7 @@ def environment(device: torch.device) -> Environment:
         cores=processors(),
         threads=torch.get_num_threads(),
         wait_policy=os.environ.get("OMP_WAIT_POLICY"),
+        vllm=getattr(sys.modules.get("vllm"), "__version__", None),
     )
 
 
@@ -84,6 +86,15 @@ def check_versions() -> None:
         if wanted := outdated(name):
             message = f"{name} {installed_version(name)} is too old: molprof requires {name}{wanted}"
             raise UsageError(message, hint=f"pip install --upgrade '{name}{wanted}'")
+    try:
+        importlib.import_module("transformers").PreTrainedModel  # noqa: B018, its parts are imported when asked for
+    except Exception as problem:  # of packages that do not fit each other, such as torch and torchvision
+        if isinstance(problem, ImportError) and problem.name:  # which is told with the extra that has it
+            raise
+        text = " ".join(f"{problem}; {problem.__cause__ or ''}".split()).removesuffix(";")
+        raise UsageError(
+            f"transformers does not work here: {text}", hint="molprof doctor says what is broken"
+        ) from problem
 
 
 def driver_version() -> str | None:

@@ -34,6 +34,7 @@ WITH
       ('vllm', 'scheduler', 'mask_accept_per_request', 'vllm/v1/structured_output/backend_*.py', 'accept_tokens'),
       ('vllm', 'scheduler', 'grammar_compile', 'vllm/v1/structured_output/backend_*.py', 'compile_grammar'),
       ('vllm', 'scheduler', 'update_from_output', 'vllm/v1/core/sched/*scheduler.py', 'update_from_output'),
+      ('vllm', 'worker', 'scheduler_wait', 'vllm/distributed/device_communicators/shm_broadcast.py', 'dequeue'),
       ('vllm', 'worker', 'prepare', '', 'gpu_model_runner: preprocess'),
       ('vllm', 'worker', 'prepare', 'vllm/v1/worker/*model_runner.py', '_prepare_inputs'),
       ('vllm', 'worker', 'prepare', 'vllm/v1/worker/gpu/model_runner.py', 'prepare_inputs'),

@@ -47,6 +47,9 @@ class _Handler(BaseHTTPRequestHandler):
         known = {"/v1/models": {"data": self.server.models}, "/version": {"version": "0.32.0"}}
         self._send(200, json.dumps(known[self.path]))
 
+    def do_OPTIONS(self) -> None:
+        self._send(405 if self.server.has_profiler else 404, "")
+
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "{}")
         self.server.asked.append((self.path, body))
@@ -113,7 +116,8 @@ def test_both_runs_are_timed_and_recorded(tmp_path: Path, server: Fake) -> None:
     bodies = [body for path, body in server.asked if path == "/v1/completions"]
     assert sorted({body["prompt"] for body in bodies}) == ["a", "b", "c"]
     assert [body.get("structured_outputs") for body in bodies].count({"regex": "[0-9]+"}) == len(bodies) // 2 == 12
-    assert [body for path, body in server.asked if path == "/start_profile"] == [{"max_iterations": 7}] * 2
+    started = [body for path, body in server.asked if path == "/start_profile"]
+    assert started == [{"max_iterations": 1}, *[{"max_iterations": 7}] * 2]  # first a trial
     assert not server.on
     for name in ("plain", "constrained"):
         code, out, _ = called(["report", f"out/{name}.json.gz", "--format", "json"], tmp_path)
@@ -179,7 +183,7 @@ def test_what_is_refused(tmp_path: Path, server: Fake) -> None:
         ),
         (words(server, "--rate", "nan"), "no requests are sent at a rate of nan"),
         (words(server, "--traces", "out"), "--trace-dir and --traces belong together"),
-        (words(server, "--trace-dir", "none", "--traces", "out"), "no folder none"),
+        (words(server, "--trace-dir", "ask.txt", "--traces", "out"), "ask.txt is no folder"),
         (words(server, "--trace-dir", "served", "--traces", "ask.txt"), "name another with --traces DIR"),
         (words(server, "--trace-dir", "served", "--traces", "old"), "plain.json.gz already exists"),
     ):
@@ -206,5 +210,5 @@ def test_what_is_refused(tmp_path: Path, server: Fake) -> None:
     server.has_profiler = False
     code, _, err = called(words(server, "--trace-dir", "served", "--traces", "out"), tmp_path)
     assert code == 3
-    assert "the server does not record" in err
+    assert f"{server.url} has no profiler" in err
     assert "--profiler-config" in err

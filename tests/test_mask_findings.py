@@ -77,7 +77,7 @@ CASES = [
         slice_("user_annotation", "gpu_model_runner: forward", 0, 60),
         slice_("python_function", "vllm/v1/structured_output/utils.py(1): apply_grammar_bitmask", 60, 40),
         op("aten::argmax", 98, 2),
-    ), 0.4, {"apply_ns": 40_000, "forward_ns": 60_000},
+    ), None, {"apply_ns": 40_000, "forward_ns": 60_000},
          words=("40.0 µs to apply masks, beside 60.0 µs", "; not recorded: filling masks, accepting tokens")),
     Case("mask_fill_serial", served(), 80 * 3 / 4 / 200, {"rows_per_step": 4, "row_ns": 20_000, "fill_ns": 100_000},
          quiet=(served(rows_tid=101), served(rows=1))),
@@ -86,7 +86,7 @@ CASES = [
     Case("mask_fill_waits", served(launched("kernel", GEMM, 90, 100, 60)), 0.2,
          {"fill_ns": 40_000, "forward_ns": 60_000}, quiet=(served(launched("kernel", GEMM, 90, 100, 100)),)),
     Case("masks_not_recorded", plain(slice_("user_annotation", "gpu_model_runner: forward", 0, 100)), None,
-         {"phases": 8, "mask_kernels": 0}, words=("mask_fill",), quiet=(served(),)),
+         {"phases": 9, "mask_kernels": 0}, words=("mask_fill",), quiet=(served(),)),
     Case("masks_not_recorded", plain(slice_("user_annotation", "gpu_model_runner: forward", 0, 100), BITMASK), None, {},
          words=("; 1 kernel that applies masks ran",)),
     # The GPU works until 62 and again from 92: filling ends at 64, applying begins at 70.

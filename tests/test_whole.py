@@ -419,9 +419,14 @@ def test_requests_of_vllm_keep_to_their_own_tables(tmp_path: Path, monkeypatch: 
     update(removed=[2], moved=[(0, 1, direction.UNIDIRECTIONAL)])
     assert left() == [{"any"}, {"a", "b"}, {"any"}]
     kind.validate_params(asked[0])
+    kind.validate_params(params(temperature_of_another="1"))
+    with pytest.raises(ValueError, match="the request has structured_outputs too"):
+        kind.validate_params(SimpleNamespace(extra_args={"table_regex": "a"}, structured_outputs=object()))
     for given, why in (
         ({"table_regex": "a(?=b)"}, "it has lookahead"),
         ({"table_regex": "a", "table_choices": "b"}, "one text"),
+        ({"tabel_regex": "a"}, "no 'tabel_regex', but table_schema"),
+        ({"table_grammar": "a"}, "no 'table_grammar', but table_schema"),
         ({"table_regex": "("}, "unterminated"),
     ):
         with pytest.raises(ValueError, match=why):

@@ -17,6 +17,7 @@ from molprof.analysis.compare.statistics import ENOUGH_REPEATS, LEAST_REPEATS, L
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.labels import run_labels
 from molprof.analysis.figures.model import Report, Served, plain
+from molprof.analysis.figures.requests import window_text
 from molprof.analysis.figures.run_model import Run
 from molprof.common.errors import NotComparableError, UsageError
 from molprof.common.notebook import as_text, in_frame
@@ -175,6 +176,9 @@ def served_notes(labels: Sequence[str], reports: Sequence[Report], paired: bool)
         unlike = [name for name in _OF_REQUESTS if getattr(item, name) != getattr(first, name)]
         if each := [f"{name} ({getattr(item, name)}, not {getattr(first, name)})" for name in unlike]:
             yield f"{label} differs from {labels[0]} in {'; '.join(each)}"
+    for label, report in zip(labels, reports, strict=True):
+        if (window := window_text(report)) is not None:
+            yield f"{label}: {window}"
     if paired:
         yield f"requests of {', '.join(labels)} took turns, compared round by round; intervals by Student's t"
     else:

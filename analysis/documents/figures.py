@@ -16,6 +16,7 @@ from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.figure import MEDIAN_PASS, Figure, evidence_of
 from molprof.analysis.figures.labels import run_labels
 from molprof.analysis.figures.model import Bound, Certified
+from molprof.analysis.figures.requests import of_served
 from molprof.analysis.figures.run_model import Run, StepTime
 from molprof.analysis.figures.settings import SETTINGS
 from molprof.common.document import (
@@ -293,7 +294,8 @@ def _missing(figures: Sequence[Figure], known: Sequence[Figure]) -> tuple[str, .
 
 def settings_section(reports: Reports) -> Section:
     """One row for each setting that any report has, one column for each report; what differs is marked."""
-    rows = _worded(((figure, [figure.value(report) for report in reports.reports]) for figure in SETTINGS), reports)
+    figures = map(of_served, SETTINGS)
+    rows = _worded(((figure, [figure.value(report) for report in reports.reports]) for figure in figures), reports)
     known = [figure for figure, values in rows if set(values) != {None}]
     shown = [(figure, values) for figure, values in rows if set(values) - {None, figure.usual}]
     marked = frozenset(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.model import Served
-from molprof.analysis.figures.requests import read_served
+from molprof.analysis.figures.requests import read_served, window_text
 from molprof.common.attached import Attached
 from molprof.common.document import Cell, Column, Document, Section, Table
 from molprof.common.values import counted, number_text, time_text
@@ -30,6 +30,16 @@ def client_lines(report: Report) -> Iterator[str]:
         passes = f"median of {counted(len(served.passes), 'pass', 'es')}"
         times = ", ".join(f"{time_text(served.values[name])} {words}" for name, words in SEEN.items())
         yield f"At the client, without the profiler ({asked}, {passes}): {times}."
+        if (window := window_text(report)) is not None:
+            yield f"{window[0].upper()}{window[1:]}."
+
+
+def _invalid_text(served: Served) -> str:
+    """Which answers are not valid though no token limit ended them, and why."""
+    first, *others = served.invalid
+    more = f"; {len(others)} more" if others else ""
+    count = f"{len(served.invalid)} of {counted(served.judged, 'answer')}"
+    return f"{served.run}: {count} that no token limit ended are not valid: {first}{more}"
 
 
 def attached_document(url: str, runs: Mapping[str, Attached], traces: Sequence[str], notes: Sequence[str]) -> Document:
@@ -45,12 +55,12 @@ def attached_document(url: str, runs: Mapping[str, Attached], traces: Sequence[s
         columns += [Column(name, "number"), Column("passes", "number", joined=True)]
         columns += [Column("ratio", "factor", joined=True)] if len(columns) > 3 else []
     for figure in FIGURES:
-        if figure.id not in next(iter(served.values())).values:
+        if not any(figure.id in item.values for item in served.values()):
             continue
         row, first = [Cell(figure.label.replace("molecule", "request"), "text")], None
         for item in served.values():
-            each = [number for one in item.passes if (number := one.figures[figure.id]) is not None]
-            row += [Cell(item.values[figure.id], figure.unit)]
+            each = [number for one in item.passes if (number := one.figures.get(figure.id)) is not None]
+            row += [Cell(item.values.get(figure.id), figure.unit)]
             row += [Cell((min(each), max(each)) if each else None, figure.unit)]
             if first is not None:
                 timed = figure.unit == "ns" and each and len(each) == len(first)
@@ -63,8 +73,11 @@ def attached_document(url: str, runs: Mapping[str, Attached], traces: Sequence[s
         f"at the client, without the profiler: medians of {counted(len(asked.passes), 'pass', 'es')}, lowest to highest"
     )
     ratio = f"ratio: its {100 * LEVEL:.0f} % interval, round by round; from three passes of each on"
+    invalid = [_invalid_text(item) for item in served.values() if item.run != "plain" and item.invalid]
     section = Section(
-        "Requests", (said, *([ratio] if len(runs) > 1 else []), *notes), Table(tuple(columns), rows, missing="-")
+        "Requests",
+        (said, *([ratio] if len(runs) > 1 else []), *notes, *invalid),
+        Table(tuple(columns), rows, missing="-"),
     )
     data = {"schema": 1, "url": url, "runs": runs, "figures": {name: item.values for name, item in served.items()}}
     return Document(f"molprof attach: {asked.model} at {url}", (section,), lambda: {**data, "traces": traces})

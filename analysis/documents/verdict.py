@@ -13,6 +13,7 @@ from molprof.analysis.compare.rows import ComparedRow
 from molprof.analysis.documents.runs import by_token, listed
 from molprof.analysis.documents.served import SEEN
 from molprof.analysis.figures.model import Served
+from molprof.analysis.figures.requests import window_text
 from molprof.analysis.figures.run_model import Run
 from molprof.common.values import (
     count_text,
@@ -131,7 +132,9 @@ def _served(comparison: Comparison, place: int) -> str:
             times = f"{time_text(here)} against {time_text(there)}{_between(row, place)}"
             rows[row.figure.id] = f"{SEEN[row.figure.id]} {factor} ({times})"
     each = "; ".join(rows[name] for name in SEEN if name in rows)
-    return f"At the client, without the profiler, {label} against {first_label}: {each}."
+    windows = ((comparison.labels[one], window_text(comparison.timed[one])) for one in (0, place))
+    said = "".join(f" {name}: {text}." for name, text in windows if text)
+    return f"At the client, without the profiler, {label} against {first_label}: {each}.{said}"
 
 
 def _against(comparison: Comparison, place: int, difference: Difference) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from itertools import pairwise
 from math import inf
 
 import numpy as np
@@ -53,6 +54,22 @@ def innermost(phases: Phases) -> Phases:
             begun.append((ts_end, phase))
     until(inf)
     return Phases(*np.array(rows, dtype=np.int64).reshape(-1, 4).T)
+
+
+def followed_by(phases: Phases, is_first: Array, is_next: Array) -> Array:
+    """Return the slices of phases of one kind that a phase of another kind follows on their thread, none in between.
+
+    is_first, is_next: which phases are of either kind, bool. Phases that others contain do not count.
+    """
+    order = np.lexsort((phases.id, phases.ts, phases.thread))
+    thread, ts_end = phases.thread[order], phases.ts_end[order]
+    reached = np.zeros(len(order), dtype=np.int64)  # the end of those before on the thread
+    for begin, end in pairwise(np.append(np.flatnonzero(np.diff(thread, prepend=NONE)), len(order)).tolist()):
+        reached[begin + 1 : end] = np.maximum.accumulate(ts_end[begin:end])[:-1]
+    outer = order[ts_end > reached]
+    same = phases.thread[outer][1:] == phases.thread[outer][:-1]
+    found: Array = phases.id[outer[:-1][same & is_first[outer][:-1] & is_next[outer][1:]]]
+    return found
 
 
 def stretches(processes: Array, shapes: Sequence[Hashable], nothing: Hashable) -> tuple[Array, Array]:

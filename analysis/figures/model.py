@@ -360,6 +360,8 @@ class Served(Struct, frozen=True):
     passes: tuple[ServedPass, ...]
     requests: int = 0  # of a pass
     values: dict[str, int | float | None] = {}  # by id, the medians of the passes, or means of rounds
+    invalid: tuple[str, ...] = ()  # why, of each answer of the first pass that is not valid and was not cut
+    judged: int = 0  # answers of that pass which were judged and not cut
 
 
 class Report(Struct, frozen=True):

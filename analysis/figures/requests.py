@@ -12,14 +12,16 @@ from itertools import accumulate, pairwise
 
 from msgspec.structs import replace
 
-from molprof.analysis.figures.figure import Figure, of_run
+from molprof.analysis.figures.figure import Figure, TableQuery, of_run
 from molprof.analysis.figures.model import Report, Served, ServedPass
 from molprof.analysis.figures.run_model import RepeatFigures, Run
-from molprof.common.attached import Attached, Pass
+from molprof.common.attached import Answer, Attached, Pass
 from molprof.common.manifest import SETUP_PHASES, Manifest, Repeat
-from molprof.common.values import Value, per, percentile
+from molprof.common.values import Unit, Value, number_text, per, percentile
 
 _PERCENTS = (50, 99)
+# Recorded steps have fewer sequences than requests are in flight by this factor, where they are another load.
+_EARLY = 1.5
 _MEASURES = {
     "first_token": "time to first token",
     "between_tokens": "time between tokens",
@@ -52,12 +54,15 @@ def latency(manifest: Manifest, repeat: Repeat) -> dict[str, int | None] | None:
 
 
 def percentiles(found: Mapping[str, Sequence[int]]) -> dict[str, int | None]:
-    """Of times of requests by measure, ns; by the figure's id."""
-    return {
-        f"{name}_p{percent}_ns": percentile(sorted(times), percent)
-        for name, times in found.items()
-        for percent in _PERCENTS
-    }
+    """Of times of requests by measure, ns; by the figure's id. p50 is the median, p99 goes by nearest rank.
+
+    Where half of the requests wait and half do not, the nearest rank would be the longest of those that do not.
+    """
+    known: dict[str, int | None] = {}
+    for name, times in found.items():
+        known[f"{name}_p50_ns"] = round(statistics.median(times)) if times else None
+        known[f"{name}_p99_ns"] = percentile(sorted(times), 99)
+    return known
 
 
 def mean_latency(passes: Sequence[RepeatFigures]) -> dict[str, int | None] | None:
@@ -84,21 +89,47 @@ def _figures() -> Iterator[Figure]:
             yield Figure(id_, "Requests", f"{label} (p{percent})", "ns", value, repeat=repeat, stands_in=True)
 
 
-LATENCY = tuple(_figures())
+def _of_client(id_: str, label: str, unit: Unit) -> Figure:
+    """What only a client of a server measures."""
+    return Figure(id_, "Requests", label, unit, lambda report: None, repeat=lambda run, repeat: None, stands_in=True)
+
+
+_SEQUENCES = TableQuery(
+    "recorded_sequences",
+    "",
+    "SELECT AVG(sequences) AS mean, MIN(sequences) AS least, MAX(sequences) AS most FROM (SELECT prompt_sequences"
+    " + generating_sequences AS sequences FROM molprof_any_step WHERE kind IS NOT 'idle')",
+    "steps",
+    needs_run=None,
+    optional=True,
+)
+_CLIENT = (
+    replace(_of_client("in_flight", "requests in flight, on average", "number"), tables=(_SEQUENCES,)),
+    _of_client("first_constrained_p50_ns", "time to first constrained token (p50)", "ns"),
+    _of_client("between_constrained_p50_ns", "time between tokens inside the constraint (p50)", "ns"),
+    _of_client("between_free_p50_ns", "time between tokens outside of it (p50)", "ns"),
+    _of_client("reasoning_tokens", "reasoning tokens per request", "number"),
+    _of_client("argument_tokens", "tokens of tools' arguments per request", "number"),
+    _of_client("unseen_tokens", "tokens of tags and ends, in no text, per request", "number"),
+    _of_client("called_ratio", "share of answers that call a tool", "ratio"),
+)
+LATENCY = (*_figures(), *_CLIENT)
 
 
 def read_served(attached: Attached) -> Served:
     """The passes of a run of requests, and the median of each of their figures."""
     known = {name: getattr(attached, name) for name in Served.__struct_fields__ if hasattr(attached, name)}
     known |= {"passes": tuple(map(_of_pass, attached.passes)), "requests": len(attached.passes[0].answers)}
-    return with_values(Served(**known), statistics.median)
+    whole = [answer for answer in attached.passes[0].answers if answer.valid is not None and not answer.cut]
+    invalid = tuple(f"line {one.line}: {one.problem}" for one in whole if not one.valid)
+    return with_values(Served(**known, invalid=invalid, judged=len(whole)), statistics.median)
 
 
 def with_values(served: Served, of: Callable[[Sequence[float]], float]) -> Served:
     """With one value for each figure of all passes, such as their mean; None where a pass lacks it."""
     values: dict[str, int | float | None] = {}
-    for name in served.passes[0].figures:
-        each = [number for item in served.passes if (number := item.figures[name]) is not None]
+    for name in dict.fromkeys(name for item in served.passes for name in item.figures):
+        each = [number for item in served.passes if (number := item.figures.get(name)) is not None]
         value = of(each) if len(each) == len(served.passes) else None
         values[name] = round(value) if value is not None and name.endswith("_ns") else value
     return replace(served, values=values)
@@ -113,6 +144,22 @@ def of_served(figure: Figure) -> Figure:
         return figure.value(report)
 
     return replace(figure, value=value)
+
+
+def window_text(report: Report) -> str | None:
+    """How many sequences the recorded steps have, beside the requests in flight of timed passes; None: not known."""
+    rows = report.table(_SEQUENCES.name).to_json()
+    if not isinstance(report.served, Served) or not rows or rows[0]["mean"] is None:
+        return None
+    in_flight, mean = report.served.values.get("in_flight"), float(rows[0]["mean"] or 0)
+    if in_flight is None:
+        return None
+    least, most = rows[0]["least"], rows[0]["most"]
+    early = in_flight >= _EARLY * mean
+    return (
+        f"{number_text(in_flight)} requests are in flight on average; a recorded step has {number_text(mean)} sequences"
+        f" ({least} to {most})" + (": not the load of the passes (--skip-steps records later)" if early else "")
+    )
 
 
 def _of_pass(item: Pass) -> ServedPass:
@@ -131,5 +178,39 @@ def _of_pass(item: Pass) -> ServedPass:
         "tokens_per_molecule": per(tokens, len(answers)),
         "cut_answers": sum(answer.cut for answer in answers),
         "valid_ratio": per(sum(judged), len(judged)),
+        "in_flight": per(sum(times["request"]), item.wall_ns),
+        **_of_pieces(answers),
     }
     return ServedPass(figures)
+
+
+def _of_pieces(answers: Sequence[Answer]) -> dict[str, int | float | None]:
+    """What the kinds of pieces tell, where requests have reasoning, tools, or a constraint that is about some pieces.
+
+    A piece is taken for a token, as servers stream.
+    """
+    found: dict[str, int | float | None] = {}
+    told = [answer for answer in answers if answer.inside]
+    if told:
+        firsts, inside, outside = [], list[int](), list[int]()
+        for answer in told:
+            marks = [kind in answer.inside for kind in answer.kinds]
+            if True in marks:
+                firsts.append(answer.pieces_ns[marks.index(True)] - answer.sent_ns)
+            for (before, first), (after, second) in pairwise(zip(answer.pieces_ns, marks, strict=True)):
+                if first == second:
+                    (inside if first else outside).append(after - before)
+        for name, times in (("first", firsts), ("between", inside)):
+            found[f"{name}_constrained_p50_ns"] = round(statistics.median(times)) if times else None
+        found["between_free_p50_ns"] = round(statistics.median(outside)) if outside else None
+    if any("r" in answer.kinds or answer.reasoning_tokens for answer in answers):
+        counts = [answer.kinds.count("r") if (own := answer.reasoning_tokens) is None else own for answer in answers]
+        found["reasoning_tokens"] = per(sum(counts), len(answers))
+    if any("t" in answer.inside or answer.calls for answer in answers):
+        found["argument_tokens"] = per(sum(answer.kinds.count("a") for answer in answers), len(answers))
+        found["called_ratio"] = per(sum(bool(answer.calls) for answer in answers), len(answers))
+    if found.keys() & {"reasoning_tokens", "argument_tokens"}:
+        unseen = sum(max(0, answer.tokens - len(answer.pieces_ns)) for answer in answers)
+        unseen += sum(answer.kinds.count("t") for answer in answers)
+        found["unseen_tokens"] = per(unseen, len(answers))
+    return found

@@ -160,6 +160,7 @@ class Setup(Struct, frozen=True):
     cannot_drop: str | None = None  # why finished rows cannot be dropped; None: they can, or not recorded
     declared_otherwise: dict[str, Any] | None = None  # by the model's generation config, and not done
     engine: str | None = None  # as asked for
+    vllm: str | None = None  # its version
     arrivals: float | None = None  # requests per step of continuous batching; None: all at the start
     assistant: str | None = None
     free_drafts: bool | None = None

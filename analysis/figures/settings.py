@@ -11,7 +11,7 @@ from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run, Setup
 from molprof.analysis.reader import path_text
 from molprof.common.manifest import Program
-from molprof.common.settings import CONSTRAINTS
+from molprof.common.settings import CONSTRAINTS, NOT_OF_VLLM, VLLM
 from molprof.common.settings import SETTINGS as ROWS
 from molprof.common.values import Unit, Value, count_text, number_text, per
 
@@ -33,6 +33,8 @@ def _setting(name: str, text: Callable[[Any, Any], Value] = _plain, unit: Unit =
     assert row.role is not None
 
     def value(run: Run) -> Value:
+        if run.setup.engine == VLLM and name in NOT_OF_VLLM and name != "tokenizer":
+            return None  # what is recorded is the default of other engines
         return text(getattr(run.setup, row.recorded), run.setup)
 
     if row.quiet:
@@ -155,6 +157,7 @@ _RUN = (
     _setting("seed", lambda value, setup: str(value)),
     _of_run("torch", "torch", "setting", lambda run: run.setup.torch),
     _of_run("transformers", "transformers", "setting", lambda run: run.setup.transformers),
+    _of_run("vllm", "vLLM", "setting", lambda run: run.setup.vllm),
     _of_run("repeats", "timed passes", "subject", lambda run: run.wall_ns.repeats, "count"),
     _of_run("recorded_steps", "recorded steps", "subject", _recorded),
     _of_trace("trace", "trace file", "measure", lambda report: path_text(report.trace.path), "path"),

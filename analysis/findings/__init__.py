@@ -13,6 +13,7 @@ __all__ = ["RULES", "Known", "bottleneck_of", "find_all"]
 
 # In the order of findings of equal gain.
 _SUBJECTS = (
+    "answers",
     "constraint",
     "engine",
     "masks",

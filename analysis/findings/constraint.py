@@ -15,8 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from molprof.analysis.figures.figure import any_masks
+from molprof.analysis.figures.model import Gain
 from molprof.analysis.figures.run_model import Run, StepPhase
-from molprof.analysis.findings.engine import FILLING, MASKS, phase_times, summed_over
+from molprof.analysis.findings.engine import FILLING, MASKS, phase_times, scheduler_waits, summed_over
 from molprof.analysis.findings.functions import NOT_OWN, OF_ENGINE, by_sample, functions_of, sampled_functions
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.places import Location
@@ -391,13 +392,26 @@ def _of_engine(known: Known) -> Found | None:
     if missing := [_KINDS[kind][1] for kind, ns in times.items() if ns is None]:
         clauses.append(f"not recorded: {', '.join(missing)}")
     small = ": the model sets the time" if share < SMALL and forward_ns > mask_ns else ""
-    what = "masks" if mask_ns else "grammars"
+    what, exposed_ns = "masks" if mask_ns else "grammars", summed_over(phases, "exposed_ns", *spent)
+    gain: Gain | None = known.gain(scope.host_part(exposed_ns), f"time of {what} outside GPU work")
+    title = f"The constraint ({what}) takes {percent_text(share)} of the time{small}"
+    fix = remedy_of_engine(phases, {kind: ns or 0 for kind, ns in times.items()}, _programs(known), share)
+    if mask_ns and times["fill"] is None:  # what is recorded is no upper bound
+        waits = scheduler_waits(known)
+        if waits is not None:
+            figures["wait_ns"] = waits.masks_ns
+            waited = time_text(waits.masks_ns)
+            clauses.insert(1, f"before applying them the worker waits {waited} for the process that fills them")
+        most = None if waits is None else scope.host_part(exposed_ns + waits.masks_ns)
+        gain = None if most is None else known.gain(most, "masks, and the wait before they are applied")
+        title = f"The constraint (masks): filling is not recorded, the rest takes {percent_text(share)} of the time"
+        fix = "Record the process that fills masks too (vLLM: VLLM_ENABLE_V1_MULTIPROCESSING=0); then compare backends."
     return Found(
         "; ".join(clauses),
         figures,
-        known.gain(scope.host_part(summed_over(phases, "exposed_ns", *spent)), f"time of {what} outside GPU work"),
-        title=f"The constraint ({what}) takes {percent_text(share)} of the time{small}",
-        fix=remedy_of_engine(phases, {kind: ns or 0 for kind, ns in times.items()}, _programs(known), share),
+        gain,
+        title=title,
+        fix=fix,
         query="phase_times",
         place=None if where is None else where.name,
         place_ratio=None if where is None else where.ratio,

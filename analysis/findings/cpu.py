@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from molprof.analysis.findings.around import of_operators
+from itertools import filterfalse
+
+from molprof.analysis.findings.around import of_idle_time, of_operators
 from molprof.analysis.findings.functions import is_of_masks
 from molprof.analysis.findings.known import Known
-from molprof.analysis.findings.places import Location, host_places, listed, location, placed, processor_places
+from molprof.analysis.findings.places import (
+    NOWHERE,
+    Location,
+    Where,
+    listed,
+    location,
+    placed,
+    places_of,
+    processor_places,
+)
 from molprof.analysis.findings.rule import Found, rule
+from molprof.analysis.findings.waits import is_waiting
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import count_text, counted, percent_text, time_text
 
@@ -53,6 +65,11 @@ def host_operators(known: Known) -> Found | None:
     return placed(found, location(known, of_operators(known, first["name"])))
 
 
+def _host_places(known: Known) -> list[Where]:
+    """Where the thread with most time in operators works while no thread is in one."""
+    return [place for place in places_of(filterfalse(is_waiting, of_idle_time(known))) if place.label != NOWHERE]
+
+
 @rule(
     id="host_functions",
     title="The CPU works outside operators",
@@ -65,11 +82,12 @@ def host_operators(known: Known) -> Found | None:
     weight=0.6,
 )
 def host_functions(known: Known) -> Found | None:
-    """Without a GPU, fires where at one place 10 % of the time pass while no thread is in an operator.
+    """Without a GPU, fires where at one place 10 % of the time pass while no thread is in an operator. Waiting does
+    not count.
 
     Gain: the time at the place that takes most of it, while no thread is in an operator.
     """
-    places = host_places(known) if known.report.run is None else []
+    places = _host_places(known) if known.report.run is None else []
     if not places:
         return None
     time_ns, share = places[0].time_ns, known.scope.host_part(places[0].time_ns)

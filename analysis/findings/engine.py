@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from msgspec import Struct
 
+from molprof.analysis.facts.phases import followed_by
+from molprof.analysis.figures.figure import any_masks
 from molprof.analysis.findings.known import Known
 from molprof.analysis.findings.rule import Found, rule
 from molprof.analysis.frame import Frame
@@ -14,6 +17,7 @@ from molprof.analysis.union import Union
 from molprof.common.values import counted, number_text, time_text
 
 FILLING = ("mask_fill", "mask_fill_per_request")
+SCHEDULER_WAIT = "scheduler_wait"
 MASKS = (*FILLING, "mask_accept_per_request", "mask_copy", "mask_apply")
 # Own time of each phase; of a GPU's trace the part in which no device worked.
 _TIMES = Query(
@@ -36,6 +40,16 @@ _STEPS = Query(
     " FROM molprof_mask_step ORDER BY ts, step_id",
 )
 _WORK = Query("gpu_work", "SELECT ts, ts + dur AS ts_end FROM molprof_gpu_work ORDER BY ts")
+_WAITS = Query(
+    "phase_bound",
+    f"""
+SELECT phase.id, IFNULL(bound.sync_idle_ns + bound.launch_ns, phase.own_ns) AS exposed_ns
+FROM molprof_phase AS phase
+LEFT JOIN molprof_phase_bound AS bound ON bound.phase_id = phase.id
+WHERE phase.phase = '{SCHEDULER_WAIT}'
+ORDER BY phase.id
+""",
+)
 _BITMASKS = Query(
     "work_totals",
     "SELECT IFNULL(SUM(count), 0) AS count FROM molprof_work_total"
@@ -70,6 +84,27 @@ def _longest_stretch(steps: Frame) -> Frame | None:
         return None
     numbers, counts = np.unique(steps["stretch"].astype(np.int64), return_counts=True)
     return steps.where(steps["stretch"] == numbers[counts.argmax()])
+
+
+class SchedulerWaits(Struct, frozen=True):
+    """How long workers wait for the scheduler's process while no device works, ns."""
+
+    count: int
+    all_ns: int
+    masks_ns: int  # right before masks are applied: what was left of filling them there when the forward had ended
+
+
+def scheduler_waits(known: Known) -> SchedulerWaits | None:
+    """The waits of an engine's workers for its scheduler; None where none are recorded."""
+    waits = known.frame(_WAITS)
+    if not len(waits):
+        return None
+    names, phases = known.facts.phase_names, known.facts.phases
+    kinds = np.array([names[phase] for phase in phases.id.tolist()], dtype=object)
+    before = followed_by(phases, kinds == SCHEDULER_WAIT, kinds == "mask_apply")
+    exposed_ns = waits["exposed_ns"].astype(np.int64)
+    of_masks = np.isin(waits["id"].astype(np.int64), before)
+    return SchedulerWaits(len(waits), int(exposed_ns.sum()), int(exposed_ns[of_masks].sum()))
 
 
 def phase_times(known: Known) -> dict[str, dict[str, int | None]]:
@@ -273,6 +308,37 @@ def grammar_compile_waits(known: Known) -> Found | None:
 
 
 @rule(
+    id="scheduler_waits",
+    title="The worker waits for the scheduler",
+    fix=(
+        "Record the scheduler too (vLLM: VLLM_ENABLE_V1_MULTIPROCESSING=0): what it does meanwhile is in no trace."
+        " Where it fills masks, fill fewer or cheaper ones; else more sequences per step share each schedule."
+    ),
+    explanation="The scheduler is another process: it fills masks, takes in tokens and plans the next step meanwhile.",
+    query="SELECT ts, dur, tid FROM molprof_phase WHERE phase = 'scheduler_wait' ORDER BY ts",
+    needs=("time",),
+    rests_on=("host_time",),
+    weight=0.5,
+)
+def waits_for_scheduler(known: Known) -> Found | None:
+    """Fires where workers of an engine wait for messages of its scheduler's process while no device works.
+
+    Gain: that time. It has also what passes while no request is there.
+    """
+    waits = scheduler_waits(known)
+    if waits is None or not waits.all_ns:
+        return None
+    before = f", {time_text(waits.masks_ns)} of it right before masks are applied" if waits.masks_ns else ""
+    return Found(
+        f"{counted(waits.count, 'wait')}, {time_text(waits.all_ns)} of {known.scope.recorded_text}{before}; the other "
+        "process is not recorded",
+        {"waits": waits.count, "wait_ns": waits.all_ns, "before_masks_ns": waits.masks_ns},
+        known.gain(known.scope.host_part(waits.all_ns), "time of waiting outside GPU work"),
+        part_of=("constraint",) if waits.masks_ns else (),
+    )
+
+
+@rule(
     id="masks_not_recorded",
     title="Whether masks cost time is not recorded",
     fix=(
@@ -284,14 +350,14 @@ def grammar_compile_waits(known: Known) -> Found | None:
     note=True,
 )
 def masks_not_recorded(known: Known) -> Found | None:
-    """Fires where nothing that marks the filling of masks can be in an engine's trace.
+    """Fires where nothing that marks masks can be in an engine's trace.
 
     Without gain: the trace may be of requests without constraints, unless kernels apply masks.
     """
     rows = known.report.table("engine_phases").to_json()
     missing = sorted({str(row["phase"]) for row in rows if row["count"] is None})
-    if "mask_fill" not in missing:
-        return None
+    if "mask_fill" not in missing or any_masks(known.report.table("engine_phases")):
+        return None  # with masks that are recorded, what they cost says what is missing
     kernels = known.row(_BITMASKS)["count"]
     applied = (
         f"; {counted(kernels, 'kernel')} that {'applies' if kernels == 1 else 'apply'} masks ran" if kernels else ""

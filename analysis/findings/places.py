@@ -152,11 +152,6 @@ def listed(where: Location) -> str:
     return f"; {'in it' if where.is_around else 'by place'}: {', '.join(shown)}"
 
 
-def host_places(known: Known) -> list[Where]:
-    """Without GPU work: where the thread with most time in operators is while no thread is in one."""
-    return [place for place in places_of(of_idle_time(known)) if place.label != NOWHERE]
-
-
 def processor_places(known: Known) -> list[Where]:
     """The operators of the processor and where they are called, the most frequent first."""
     rows = [{**row, "source": _with_operator(row)} for row in of_processor(known)]

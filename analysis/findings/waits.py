@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -29,6 +29,8 @@ _WAITING = (
     "multiprocessing/popen_fork.py(*): poll", "socket.py(*): accept", "socket.py(*): readinto",
     "subprocess.py(*): *wait", "zmq/*(*): recv*", "zmq/*(*): poll",
 )  # fmt: skip
+# Functions that wait with all that they call, in a loop that asks again and again.
+_WAITING_LOOPS = ("shm_broadcast.py(*): dequeue", "shm_broadcast.py(*): acquire_write")
 _LEAST_WAITS, _LEAST_TURNS = 0.02, 0.1
 # As many devices work at once at most, while any does, on average.
 _MOST_AT_ONCE = 1.25
@@ -45,9 +47,14 @@ _FOR_OTHERS = ("cpu_waited", "other")
 def is_waiting(row: Mapping[str, Any]) -> bool:
     """Return whether idle time of a row of `around` is that of a thread that waits itself, but for data of a loader."""
     inner = [text for text in (row["function"], row["library"]) if text]
-    if not any(fnmatchcase(text, kind) for text in inner for pattern in _WAITING for kind in (pattern, f"*/{pattern}")):
+    around = [level.name for level in row["levels"](("function",))]
+    if not (_matches(inner, _WAITING) or _matches(around, _WAITING_LOOPS)):
         return False
     return not any(DATA_NAMES.match(level.name) for level in row["levels"](("cpu_op", "user_annotation", "function")))
+
+
+def _matches(texts: Iterable[str], patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(text, kind) for text in texts for name in patterns for kind in (name, f"*/{name}"))
 
 
 def waiting_rows(known: Known) -> list[dict[str, Any]]:

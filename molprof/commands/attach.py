@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,15 +14,16 @@ import click
 from molprof.commands.options import Result, make_folder, note, number_option, path_option, result_options, with_options
 from molprof.commands.run_options import setting_option
 from molprof.common.errors import UsageError
-from molprof.common.settings import SETTINGS, VLLM, CaptureSettings
+from molprof.common.settings import CONSTRAINTS, SETTINGS, VLLM, CaptureSettings
 
 _SETTINGS = ("prompts", "count", "schema", "regex", "choices", "grammar_file", "check", "max_new_tokens", "repeats")
 _HELP = {
-    "count": "Take the first N prompts.  [default: all of FILE]",
+    "count": "Take the first N prompts or requests.  [default: all of FILE]",
     "schema": "JSON schema of the answers, sent with the prompts; it judges all.",
     "grammar_file": "Constrain to a grammar of a kind that the server takes. It judges no answer.",
-    "max_new_tokens": "Most tokens of an answer.  [required]",
+    "max_new_tokens": "Most tokens of an answer.  [required with --prompts]",
 }
+_KEY = "OPENAI_API_KEY"
 
 
 def _option(name: str) -> Callable[..., Any]:
@@ -30,6 +33,22 @@ def _option(name: str) -> Callable[..., Any]:
 @click.command("attach")
 @click.argument("url")
 @lambda command: with_options(command, *(_option(name) for name in (*_SETTINGS, "warmup")))
+@path_option(
+    "--requests",
+    "requests_file",
+    text="In place of --prompts: bodies of the OpenAI API, one a line, or lines of its batches. What constrains them"
+    " is left out of the plain run.",
+)
+@path_option("--against", text="The plain run in place of --requests without their constraints.")
+@click.option("--body", metavar="JSON", help="Fields for all requests, but those that a line of --requests has.")
+@click.option("--model", "served_model", metavar="NAME", help="Model of the server.  [default: its first]")
+@click.option(
+    "--api-key",
+    is_flag=False,
+    flag_value=_KEY,
+    metavar="[VARIABLE]",
+    help=f"Send the key in an environment variable.  [VARIABLE: {_KEY}]",
+)
 @number_option("--concurrency", help="Requests at a time at most.  [default: 8, or no bound with --rate]")
 @click.option(
     "--rate",
@@ -38,17 +57,20 @@ def _option(name: str) -> Callable[..., Any]:
     help="Send R requests per second at random intervals, alike in each pass.  [default: one as another ends]",
 )
 @number_option("--steps", default=40, help="Steps of the server to record.")
+@number_option("--skip-steps", "skipped", help="Steps of the pass before the first recorded one; vLLM.  [default: 0]")
 @path_option("--trace-dir", "source", text="Folder into which the server writes its traces.", metavar="DIR")
 @path_option("--traces", "folder", text="Folder for a trace of each run; requires --trace-dir.", metavar="DIR")
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="Another machine that may be asked. Repeatable.")
 @result_options()
-def command(url: str, steps: int, source: Path | None, folder: Path | None, result: Result, **options: Any) -> None:
+def command(
+    url: str, steps: int, skipped: int | None, source: Path | None, folder: Path | None, result: Result, **options: Any
+) -> None:
     """Time a running vLLM or SGLang server with and without a constraint, then let it record some steps.
 
     URL is that of its OpenAI API, such as http://127.0.0.1:8000. All prompts are sent, --concurrency at a time or at a
     --rate: in warm-up passes, then in timed passes with and without the constraint, in turn and without the profiler.
-    With --traces the server records the first steps of one more pass of each. Its profiler is off afterwards, also
-    where this command is interrupted.
+    With --traces the server records steps of one more pass of each: the first, or those after --skip-steps. Its
+    profiler is off afterwards, also where this command is interrupted.
 
     \b
     Example:
@@ -57,27 +79,67 @@ def command(url: str, steps: int, source: Path | None, folder: Path | None, resu
     """
     if (source is None) != (folder is None):
         raise UsageError("--trace-dir and --traces belong together", hint="give both, or none")
-    hosts, concurrency, rate = (options.pop(name) for name in ("hosts", "concurrency", "rate"))
-    settings = CaptureSettings("served", engine=VLLM, **options)  # which takes all constraints
-    if settings.prompts is None:
-        raise UsageError("no prompts are given", hint="--prompts FILE")
-    result.check([Path(settings.prompts)])
+    names = ("hosts", "concurrency", "rate", "requests_file", "against", "body", "served_model", "api_key")
+    hosts, concurrency, rate, file, against, body, model, key_name = (options.pop(name) for name in names)
+    settings = _settings(options, file, against)
+    result.check([Path(path) for path in (settings.prompts, file, against) if path is not None])
+    more, key = _fields(body), _key(key_name)
     if source is not None and folder is not None:
-        if not source.is_dir():
-            raise UsageError(f"no folder {source}", hint="--trace-dir DIR, the server's torch_profiler_dir")
+        if source.exists() and not source.is_dir():
+            raise UsageError(f"{source} is no folder", hint="--trace-dir DIR, the server's torch_profiler_dir")
         make_folder(folder, "--traces")
     from molprof.analysis.documents.served import attached_document
-    from molprof.profiler.attach import Load, Recording, Server, attach
+    from molprof.profiler.attach import Load, Recording, attach
+    from molprof.profiler.attach.requests import of_file, of_prompts
+    from molprof.profiler.attach.server import Server
     from molprof.profiler.molecules.prompts import read_inputs
 
     load = Load(8 if concurrency is None and rate is None else concurrency, rate)
-    read_inputs(settings)  # tells of a bad line before a server is asked
-    server = Server(url, hosts)
+    if file is None:
+        read_inputs(settings)  # tells of a bad line before a server is asked
+    server = Server(url, hosts, model, key)
+    requests = of_prompts(settings, server, more) if file is None else of_file(file, settings, server, more, against)
     line = ("molprof", *sys.argv[1:])
     recording = None
     if source is not None and folder is not None:
-        recording = Recording(steps, source, folder, line, result.force)
-    found = attach(server, settings, load, recording, note)
+        recording = Recording(steps, skipped or 0, source, folder, line, result.force)
+    found = attach(server, settings, load, requests, recording, note)
     result.deliver(attached_document(server.url, found.runs, list(map(str, found.traces)), found.notes))
+    if found.problem is not None:
+        raise found.problem
     if len(found.traces) > 1:
         note(f"next: molprof compare {' '.join(map(str, found.traces))}")
+
+
+def _settings(options: dict[str, Any], file: Path | None, against: Path | None) -> CaptureSettings:
+    """What is asked for; of --requests they are the input."""
+    if file is None:
+        if against is not None:
+            raise UsageError("--against goes with --requests", hint="--requests FILE")
+        if options["prompts"] is None:
+            raise UsageError("no prompts are given", hint="--prompts FILE, or --requests FILE")
+        return CaptureSettings("served", engine=VLLM, **options)  # which takes all constraints
+    given = [name for name in ("prompts", *CONSTRAINTS) if options[name] is not None]
+    if given:
+        flag = SETTINGS[given[0]].flag
+        raise UsageError(f"--requests have their own prompts and constraints, not those of {flag}", f"leave out {flag}")
+    return CaptureSettings("served", engine=VLLM, **options)
+
+
+def _fields(body: str | None) -> dict[str, Any]:
+    try:
+        found = {} if body is None else json.loads(body)
+    except ValueError as problem:
+        raise UsageError(f"--body is no JSON: {problem}", """such as --body '{"top_p": 0.9}'""") from None
+    if not isinstance(found, dict):
+        raise UsageError("--body is no JSON object", """such as --body '{"top_p": 0.9}'""")
+    return found
+
+
+def _key(name: str | None) -> str | None:
+    """The key, which is not on the command line, where other users and traces would show it."""
+    if name is None:
+        return None
+    if not (key := os.environ.get(name)):
+        raise UsageError(f"the environment variable {name} has no key", f"export {name}=...; --api-key takes its name")
+    return key

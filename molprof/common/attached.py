@@ -24,6 +24,10 @@ class Answer(Struct, frozen=True):
     cut: bool  # the token limit ended it
     valid: bool | None  # None: nothing judges it
     problem: str | None = None  # why it is not valid
+    kinds: str = ""  # of each piece a letter: reasoning, content, t: name of a tool, arguments; empty: not recorded
+    inside: str = ""  # kinds of pieces that the constraint of its request is about, in the plain run too
+    calls: list[str] = []  # of tools, with their arguments
+    reasoning_tokens: int | None = None  # as the server counts
 
 
 class Pass(Struct, frozen=True):
@@ -36,7 +40,7 @@ class Pass(Struct, frozen=True):
 class Attached(Struct, frozen=True):
     """One run of requests: the same prompts in each pass."""
 
-    server: str  # vllm or sglang
+    server: str  # vllm, sglang or openai
     version: str  # empty: the server does not say
     model: str
     run: str  # plain or constrained

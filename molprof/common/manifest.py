@@ -59,6 +59,7 @@ class Environment(Struct, frozen=True):
     cores: int
     threads: int
     wait_policy: str | None = None  # of OpenMP: threads that wait for each other sleep (`passive`) or spin
+    vllm: str | None = None  # of a run by vLLM
 
 
 class Resolved(Struct, frozen=True):

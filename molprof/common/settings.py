@@ -37,6 +37,11 @@ WHOLE_TEXT = (TABLE, *ENGINES, *OTHERS)
 # Those of molprof without a table of states, which continuous batching takes and drafts go back in.
 WITHOUT_STATES = ("generic", "qwen", *ENGINES, *OTHERS)
 CONSTRAINTS = ("schema", "regex", "choices", "grammar_file")
+# What vLLM does in its own way.
+NOT_OF_VLLM = (
+    *("placeholder", "generate_args", "attention", "kv_cache", "padding_multiple", "max_cache_length"),
+    *("disagreement", "tokenizer", "arrivals", "assistant"),
+)
 TRAINED, RANDOM = "trained", "random"
 # They restrict torch to one of its scaled-dot-product kernels; the names of `ATTENTION` are transformers'.
 _SDPA = ("sdpa-math", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn")

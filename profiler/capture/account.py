@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from molprof.common.manifest import KIND_LETTERS, Disagreement, MaskedLogits, Resolved, SequenceRun, TemplateCounts
-from molprof.common.settings import STATIC_CACHES
+from molprof.common.settings import STATIC_CACHES, VLLM
 from molprof.common.values import bytes_text
 from molprof.profiler.capture.answers import checks_of, cut_otherwise, led_nowhere, problem_of
 from molprof.profiler.engines import BatchPlan, BatchResult
@@ -58,7 +58,10 @@ def sequence_runs(
                 needed = len(loaded.tokenizer(run.text, add_special_tokens=False)["input_ids"])
                 run = replace(run, kinds="".join(junk) + run.kinds[len(wasted) :], needed_tokens=needed)
             if (judged := checks[prompt.constraint]) and run.valid is not False:
-                problem = problem_of(judged, run.text, run.prompt, not run.kinds.endswith(KIND_LETTERS["eos"]))
+                seen = _seen_by_client(runner, run.text, tokens)
+                problem = problem_of(judged, seen, run.prompt, not run.kinds.endswith(KIND_LETTERS["eos"]))
+                if problem is not None and seen != run.text:
+                    problem += "; vLLM leaves special tokens out of its texts"
                 run = replace(run, valid=problem is None, problem=problem)
             if watched is not None and watched[number][0].rows[row] == tokens:
                 unlike = cut_otherwise(loaded.tokenizer, loaded.target.table, tokens, loaded.eos)
@@ -69,6 +72,15 @@ def sequence_runs(
             runs.append(run)
     runs.sort(key=lambda run: run.sequence)
     return runs, [[loaded.target.table.join([token]) for token in run.token_ids] for run in runs]
+
+
+def _seen_by_client(runner: Runner, text: str, tokens: Sequence[int]) -> str:
+    """What a client gets for the tokens of a text: vLLM leaves out special tokens (`skip_special_tokens`)."""
+    if runner.settings.engine_name != VLLM:
+        return text
+    special = {number for number, token in runner.loaded.tokenizer.added_tokens_decoder.items() if token.special}
+    special |= set(runner.loaded.eos)
+    return runner.loaded.target.table.join([token for token in tokens if token not in special])
 
 
 def _of_molecule(runner: Runner, molecule: Molecule, tokens: Sequence[int]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def checks_of(settings: CaptureSettings, asked: Whole | None = None) -> list[Che
 def _checks(settings: CaptureSettings, asked: Whole | None) -> Iterator[Check]:
     kind, text = (None, "") if asked is None else (asked.kind, asked.text)
     if kind == "schema":
-        yield _by_schema(text, settings.schema or "the schema of a prompt")
+        yield schema_check(text, settings.schema or "the schema of a prompt")
     if kind == "regex":
         try:
             pattern = re.compile(text)
@@ -98,7 +98,8 @@ def _no_json(name: str) -> None:
     raise ValueError(f"JSON has no {name}")
 
 
-def _by_schema(text: str, name: str) -> Check:
+def schema_check(text: str, name: str) -> Check:
+    """The check of answers by a JSON schema; `name` is what errors about the schema call it. Raises UsageError."""
     validator = schema_validator(json.loads(text), name, "--schema").strict
 
     def check(answer: str, prompt: str) -> str | None:

@@ -343,7 +343,7 @@ class CapturedRun:
             unmarked_wall_ns=None if self._unmarked is None else self._unmarked.wall_ns,
             profiled_steps_ns=sum(span.duration_ns for span in steps.values()),
             unprofiled_steps_ns=round(statistics.median(same)),
-            processor_once_ns=self.processor_once_ns,
+            processor_once_ns=getattr(runner.engine, "once_ns", None) or self.processor_once_ns,
             processor_parts_ns=self.once_parts_ns,
             signature_ns=signature_cost_ns() if settings.engine_name == GENERATE else None,
             warmup_compiles=[result.compiles for result in self._warmup],

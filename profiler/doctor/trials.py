@@ -25,9 +25,14 @@ def torch_build() -> dict[str, Any]:
     }
 
 
-def imported(module: str) -> dict[str, Any]:
-    """Import a module with its compiled parts, and return its own version, if it has one."""
+def imported(module: str, *names: str) -> dict[str, Any]:
+    """Import a module with its compiled parts, and return its own version, if it has one.
+
+    names: what of it is imported too, where it imports its parts when they are asked for.
+    """
     found = import_module(module)
+    for name in names:
+        getattr(found, name)
     return {"version": getattr(found, "__version__", None)}
 
 

@@ -3,8 +3,9 @@
 All prompts are requests that arrive together. As many as `--batch-size` says run at a time, others join as they end.
 
 The marks are at functions of vLLM (tried with 0.32): F at the executor's `execute_model`, P1 at the scheduler's
-`get_grammar_bitmask`, P2 where the model runner samples, S when it has. So `processor` holds filling masks, and
-applying them where the model runner has a `_sample` (V1); `bookkeeping` what the scheduler does between forwards.
+`get_grammar_bitmask`, P2 when the model runner's sampler has applied its logits processors (without such a function,
+before it samples), S when it has sampled. So `processor` holds filling masks, applying them where the model runner has
+a `_sample` (V1), and logits processors such as molprof's table; `bookkeeping` what the scheduler does between forwards.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -21,7 +23,7 @@ from typing import Any
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.memory import available_bytes
-from molprof.common.settings import AUTO, SETTINGS, TABLE, CaptureSettings
+from molprof.common.settings import AUTO, NOT_OF_VLLM, SETTINGS, TABLE, CaptureSettings
 from molprof.common.text import shortened
 from molprof.profiler.constraints import whole_of
 from molprof.profiler.constraints.base import BatchProcessor
@@ -34,11 +36,6 @@ from molprof.profiler.models.widening import Report
 from molprof.profiler.molecules.prompts import Prompt, Whole
 from molprof.profiler.recording.marks import Marks, replaced
 
-# What vLLM's engine does in its own way.
-_NOT_FOLLOWED = (
-    *("placeholder", "generate_args", "attention", "kv_cache", "padding_multiple", "max_cache_length"),
-    *("disagreement", "tokenizer", "arrivals", "assistant"),
-)
 _COMPILES = (AUTO, "off")
 # vLLM's names of constraints.
 _PARAMETERS = {"schema": "json", "regex": "regex", "choices": "choice", "grammar": "grammar"}
@@ -92,6 +89,7 @@ class VLLM:
         assert isinstance(loaded, Served)
         self._loaded, self._settings = loaded, settings
         self._common = whole_of(settings)
+        self.once_ns: int | None = None  # making tables or compiling grammars, before the first warm-up pass
 
     @staticmethod
     def load(settings: CaptureSettings, report: Report = lambda layer, layers: None) -> Served:
@@ -140,6 +138,8 @@ class VLLM:
 
     def _generate(self, number: int, plan: BatchPlan, marks: Marks) -> BatchResult:
         engine, core = self._loaded.engine, self._loaded.core
+        if self.once_ns is None and self._settings.processor is not None and self._settings.warmup:
+            self.once_ns = self._prepared(plan)
         with marks.setup("tokenize", number):
             ids = [self._loaded.tokenizer(prompt.text)["input_ids"] for prompt in plan.prompts]
         requests: list[str] = []
@@ -148,13 +148,7 @@ class VLLM:
                 if not engine.reset_prefix_cache():  # or the passes before would have computed the prompts
                     raise RunError("vLLM keeps its prefix cache: the passes would do unequal work")
                 for row, (prompt, tokens) in enumerate(zip(plan.prompts, ids, strict=True)):
-                    sampling = self._sampling(prompt, plan.max_new_tokens, row)
-                    try:
-                        if self._settings.processor == TABLE:
-                            self._loaded.tables[0].validate_params(sampling)
-                        requests.append(engine.add_request(str(row), {"prompt_token_ids": tokens}, sampling))
-                    except Exception as problem:  # of vLLM: its backends do not take all constraints
-                        raise RunError(f"vLLM refuses line {prompt.line}: {_reason(problem)}") from problem
+                    requests.append(self._add(prompt, tokens, plan.max_new_tokens, row))
             with marks.setup("compile", number):
                 # A request would join as soon as its grammar is ready: other steps in each pass.
                 for request in map(core.scheduler.requests.get, requests):
@@ -163,6 +157,37 @@ class VLLM:
             return self._run(number, requests, marks)
         finally:
             engine.abort_request(requests, internal=True)
+
+    def _add(self, prompt: Prompt, tokens: list[int], max_new_tokens: int, row: int) -> str:
+        """The name of the request that is added. Raises RunError."""
+        sampling = self._sampling(prompt, max_new_tokens, row)
+        try:
+            if self._settings.processor == TABLE:
+                self._loaded.tables[0].validate_params(sampling)
+            name: str = self._loaded.engine.add_request(str(row), {"prompt_token_ids": tokens}, sampling)
+        except Exception as problem:  # of vLLM: its backends do not take all constraints
+            raise RunError(f"vLLM refuses line {prompt.line}: {_reason(problem)}") from problem
+        return name
+
+    def _prepared(self, plan: BatchPlan) -> int:
+        """How long making the table of each constraint takes, or compiling its grammar, one after the other, ns."""
+        engine, began = self._loaded.engine, time.perf_counter_ns()
+        first = {prompt.constraint or self._common: prompt for prompt in reversed(plan.prompts)}
+        for asked, prompt in first.items():
+            if asked is None:
+                continue
+            tokens = self._loaded.tokenizer(prompt.text)["input_ids"]
+            request = self._add(prompt, tokens, plan.max_new_tokens, 0)
+            try:
+                if self._settings.processor == TABLE:
+                    self._loaded.tables[0].prepare(asked)
+                elif (
+                    structured := self._loaded.core.scheduler.requests[request].structured_output_request
+                ) is not None:
+                    _ready(structured)
+            finally:
+                engine.abort_request([request], internal=True)
+        return time.perf_counter_ns() - began
 
     def _run(self, number: int, requests: list[str], marks: Marks) -> BatchResult:
         engine = self._loaded.engine
@@ -207,6 +232,7 @@ class VLLM:
         executor, scheduler = core.model_executor, core.scheduler
         runner = executor.driver_worker.worker.model_runner
         sample = "_sample" if hasattr(runner, "_sample") else "sample"
+        process: Any = getattr(runner.sampler, "apply_logits_processors", None)
         forward, fill, draw = executor.execute_model, scheduler.get_grammar_bitmask, getattr(runner, sample)
 
         def execute(scheduled: Any, *args: Any, **kwargs: Any) -> Any:
@@ -222,9 +248,24 @@ class VLLM:
                 marks.processor()
             return fill(scheduled)
 
+        is_masked = False
+
+        def processed(*args: Any, **kwargs: Any) -> Any:
+            nonlocal is_masked
+            found = process(*args, **kwargs)
+            if not is_masked:
+                is_masked = True
+                marks.sampling()
+            return found
+
         def drawn(*args: Any, **kwargs: Any) -> Any:
-            marks.sampling()
+            nonlocal is_masked
+            is_masked = process is None
+            if is_masked:
+                marks.sampling()
             found = draw(*args, **kwargs)
+            if not is_masked:  # no logits were processed
+                marks.sampling()
             marks.bookkeeping()
             return found
 
@@ -232,6 +273,8 @@ class VLLM:
             stack.enter_context(replaced(executor, "execute_model", execute))
             stack.enter_context(replaced(scheduler, "get_grammar_bitmask", filled))
             stack.enter_context(replaced(runner, sample, drawn))
+            if process is not None:
+                stack.enter_context(replaced(runner.sampler, "apply_logits_processors", processed))
             yield
 
     def _sampling(self, prompt: Prompt, max_new_tokens: int, row: int) -> Any:
@@ -262,7 +305,7 @@ class VLLM:
 
 def check(settings: CaptureSettings) -> None:
     """Raises UsageError where vLLM cannot follow the settings, or is not installed."""
-    for name in _NOT_FOLLOWED:
+    for name in NOT_OF_VLLM:
         row = SETTINGS[name]
         if (value := getattr(settings, name)) != row.default:
             raise UsageError(f"vLLM takes no {row.flag} {value}", hint=f"leave out {row.flag}, or --engine vllm")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _JSON_LINES = (".jsonl", ".ndjson")
 
 
-class Message(Struct, frozen=True):
+class Message(Struct, frozen=True, forbid_unknown_fields=True):
     """One message of a chat."""
 
     role: str
@@ -49,7 +49,7 @@ class Whole:
         return ("root ::= " if notation == "ebnf" else "start: ") + " | ".join(map(_quoted, self.text.split(",")))
 
 
-class _Line(Struct, frozen=True):
+class _Line(Struct, frozen=True, forbid_unknown_fields=True):
     """One line of a file of JSON lines."""
 
     prompt: str | None = None
@@ -188,6 +188,8 @@ def _json_prompt(path: Path, number: int, line: str) -> Prompt:
     try:
         found = json.decode(line, type=_Line)
     except (MsgspecError, UnicodeEncodeError, RecursionError) as problem:
+        if "unknown field" in str(problem):
+            hint += "; beside it one of schema, regex, choices and grammar. molprof attach --requests takes any request"
         raise UsageError(f"{path}, line {number}: {shortened(str(problem))}", hint) from None
     if bool(found.prompt) == bool(found.messages):
         raise UsageError(f"{path}, line {number} has not one of prompt and messages", hint)

@@ -1,0 +1,50 @@
+"""Answers that a constraint should have kept valid, and did not."""
+
+from __future__ import annotations
+
+from molprof.analysis.figures.model import Served
+from molprof.analysis.findings.known import Known
+from molprof.analysis.findings.remedy import constraining
+from molprof.analysis.findings.rule import Found, rule
+from molprof.common.values import counted
+
+_SHOWN = 2
+
+
+@rule(
+    id="invalid_answers",
+    title="Constrained answers are not valid",
+    fix=(
+        "Look for warnings of what makes the masks: it ignores a part of this constraint, as xgrammar lookaheads and"
+        " outlines minimum. Take another one, or write the constraint without that part."
+    ),
+    explanation="A backend that leaves out what it cannot enforce is faster than one that enforces it.",
+    query="SELECT category, COUNT() AS events FROM slice GROUP BY category ORDER BY category",
+    warning=True,
+)
+def invalid_answers(known: Known) -> Found | None:
+    """Fires where answers under a constraint are not valid, though no token limit ended them. Without gain."""
+    judged, invalid = _of_served(known) if isinstance(known.report.served, Served) else _of_run(known)
+    if not invalid:
+        return None
+    shown = "; ".join(invalid[:_SHOWN])
+    more = f"; {len(invalid) - _SHOWN} more" if len(invalid) > _SHOWN else ""
+    return Found(
+        f"{len(invalid)} of {counted(judged, 'answer')} that no token limit ended: {shown}{more}",
+        {"invalid": len(invalid), "judged": judged},
+    )
+
+
+def _of_served(known: Known) -> tuple[int, list[str]]:
+    served = known.report.served
+    assert isinstance(served, Served)
+    return (served.judged, list(served.invalid)) if served.run == "constrained" else (0, [])
+
+
+def _of_run(known: Known) -> tuple[int, list[str]]:
+    """Of a run of prompts, molecules aside, whose validity is chemistry too."""
+    run = known.report.run
+    if run is None or run.of_molecules or constraining(run) is None:
+        return 0, []
+    judged = [item for item in run.sequences if item.valid is not None and not item.cut]
+    return len(judged), [f"answer {item.sequence}: {item.problem}" for item in judged if item.valid is False]

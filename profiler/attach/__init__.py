@@ -1,0 +1,329 @@
+"""A running vLLM or SGLang server: its requests with and without their constraint, timed here, then recorded there."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import math
+import random
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from http import HTTPStatus
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from molprof.common.attached import KEY, Answer, Attached, Pass
+from molprof.common.errors import RunError, UsageError
+from molprof.common.files import scratch_file
+from molprof.common.process import interrupts_held
+from molprof.common.settings import VLLM, CaptureSettings
+from molprof.profiler.attach.requests import ARGUMENTS, CALL, CONTENT, REASONING, Request, Requests
+from molprof.profiler.attach.server import SGLANG, RefusedError, Server, reason
+from molprof.profiler.recording.tracefile import OutputFile, read_exported, write_trace
+
+PLAIN, CONSTRAINED = "plain", "constrained"
+_TRACE_S, _POLL_S = 300, 0.2
+# A trial's trace is there when the profiler has stopped; folders of another machine are seen late.
+_TRIAL_S, _REMOTE_S, _SAY_S = 5, 60, 10
+_NO_PROFILER = """start vLLM with --profiler-config '{"profiler": "torch", "torch_profiler_dir": "DIR"}'"""
+
+
+@dataclass(frozen=True)
+class Load:
+    """How requests are sent: so many at a time (None: no bound), so many per s (None: the next as one ends)."""
+
+    concurrency: int | None
+    rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.rate is not None and not 0 < self.rate < math.inf:
+            raise UsageError(f"no requests are sent at a rate of {self.rate:g}", hint="--rate takes a number above 0")
+
+    def due_ns(self, count: int, seed: int) -> list[int]:
+        """When requests are due, ns: at random (a Poisson process), alike in each pass; all at once without a rate."""
+        if self.rate is None:
+            return [0] * count
+        gaps = random.Random(seed)
+        return [round(1e9 * moment) for moment in accumulate(gaps.expovariate(self.rate) for _ in range(count))]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The runs by name, `plain` and `constrained`; their recordings; and remarks, one line each."""
+
+    runs: dict[str, Attached]
+    traces: list[Path]
+    notes: list[str]
+    problem: RunError | None = None  # why there are fewer traces than runs
+
+
+class _Client:
+    """Sends the requests of a pass."""
+
+    def __init__(self, server: Server, settings: CaptureSettings, load: Load, requests: Requests) -> None:
+        self._server, self._settings, self._load, self._requests = server, settings, load, requests.requests
+
+    def run(self, constrained: bool, stop: Callable[[], object] = lambda: False) -> Pass:
+        """One pass; `stop` is asked whether to give up. Raises RunError."""
+        count = len(self._requests)
+        left = iter(zip(self._requests, self._load.due_ns(count, self._settings.seed), strict=True))
+        answers: list[Answer] = []
+        problems: list[Exception] = []
+        began = time.perf_counter_ns()
+
+        def work() -> None:
+            try:
+                while not problems and (asked := next(left, None)) is not None:
+                    request, due_ns = asked
+                    time.sleep(max(0, began + due_ns - time.perf_counter_ns()) / 1e9)
+                    answers.append(self._answer(request, constrained, began))
+                    if self._load.rate is not None:  # what it waits for its turn counts
+                        answers[-1] = replace(answers[-1], sent_ns=due_ns)
+            except Exception as problem:  # told in the thread that waits
+                problems.append(problem)
+
+        most = min(self._load.concurrency or count, count)
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(most)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            if stop():
+                problems.append(RunError("interrupted"))
+                break
+            next(thread for thread in threads if thread.is_alive() or thread is threads[-1]).join(_POLL_S)
+        if problems:
+            problem = problems[0]
+            raise problem if isinstance(problem, RunError) else RunError(f"a request failed: {problem}") from problem
+        return Pass(time.perf_counter_ns() - began, sorted(answers, key=lambda answer: answer.line))
+
+    def _answer(self, request: Request, constrained: bool, began: int) -> Answer:
+        asked = request.body(constrained)
+        body = {"model": self._server.model, **asked, "stream": True, "stream_options": {"include_usage": True}}
+        sent_ns, answer = time.perf_counter_ns(), _Streamed()
+        for event in self._server.stream(request.path, body):
+            if "error" in event:
+                raise RunError(f"line {request.line}: {reason(json.dumps(event))}")
+            answer.take(event, time.perf_counter_ns() - began)
+        ended_ns = time.perf_counter_ns()
+        if answer.tokens is None:
+            if not self._server.is_there():
+                raise RunError(f"line {request.line}: the server at {self._server.url} ended before its answer did")
+            raise RunError(f"line {request.line}: the answer ended before the server told how many tokens it has")
+        calls, cut, judge = answer.calls(), answer.reason == "length", request.judge
+        valid, problem = judge.problem(answer.text, calls, request.prompt, cut)
+        return Answer(
+            request.line, sent_ns - began, answer.pieces_ns, ended_ns - began, answer.tokens, answer.text, cut, valid,
+            problem, kinds="".join(answer.kinds), inside=judge.inside,
+            calls=[f"{name}({text})" for name, text in calls], reasoning_tokens=answer.reasoning_tokens,
+        )  # fmt: skip
+
+
+class _Streamed:
+    """An answer as its pieces come."""
+
+    def __init__(self) -> None:
+        self.pieces_ns: list[int] = []
+        self.kinds: list[str] = []
+        self.text, self.reason = "", ""
+        self.tokens: int | None = None
+        self.reasoning_tokens: int | None = None  # as the server counts
+        self._calls: dict[int, list[str]] = {}  # name and arguments so far, by number
+
+    def take(self, event: dict[str, Any], at_ns: int) -> None:
+        usage = event.get("usage") or {}
+        self.tokens = usage.get("completion_tokens", self.tokens)
+        details = usage.get("completion_tokens_details") or {}
+        self.reasoning_tokens = details.get("reasoning_tokens", self.reasoning_tokens)
+        for choice in event.get("choices") or ():
+            delta = choice.get("delta") or {}
+            kinds = [CONTENT] if choice.get("text") or delta.get("content") else []
+            self.text += choice.get("text") or delta.get("content") or ""
+            kinds += [REASONING] if delta.get("reasoning_content") or delta.get("reasoning") else []
+            for call in delta.get("tool_calls") or ():
+                function = call.get("function") or {}
+                known = self._calls.setdefault(call.get("index", 0), ["", ""])
+                known[0] += function.get("name") or ""
+                known[1] += function.get("arguments") or ""
+                kinds.append(ARGUMENTS if function.get("arguments") else CALL)
+            self.reason = choice.get("finish_reason") or self.reason
+            # The role stands before the first token; a token may add no letter, as the end does not.
+            if kinds or "role" not in delta:
+                self.pieces_ns.append(at_ns)
+                self.kinds.append(kinds[-1] if kinds else self.kinds[-1] if self.kinds else CONTENT)
+
+    def calls(self) -> list[tuple[str, str]]:
+        """Names and arguments of the tools that it calls."""
+        return [(name, text) for _, (name, text) in sorted(self._calls.items())]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What the server is to record: so many steps of each run, into its folder, from which molprof takes the trace."""
+
+    steps: int
+    skipped: int  # steps of the pass before the first that is recorded
+    source: Path
+    folder: Path
+    command: tuple[str, ...] = ()
+    force: bool = False
+
+
+def attach(
+    server: Server,
+    settings: CaptureSettings,
+    load: Load,
+    requests: Requests,
+    recording: Recording | None,
+    told: Callable[[str], None] = lambda line: None,
+) -> Found:
+    """Passes with and without the constraints, in turn, then a recording of each. The profiler is off afterwards.
+
+    Raises UsageError and RunError; an interrupt is raised when the profiler is off. What fails after the timed passes
+    is in what is returned.
+    """
+    client = _Client(server, settings, load, requests)
+    names = [PLAIN, CONSTRAINED] if requests.constrain else [PLAIN]
+    outputs: dict[str, OutputFile] = {}
+    if recording is not None:
+        place = recording.folder
+        outputs = {name: OutputFile(place / f"{name}.json.gz", recording.force, recording.command) for name in names}
+    for output in outputs.values():
+        output.check()
+    if recording is not None:
+        _check_recording(server, recording, told)
+    passes: dict[str, list[Pass]] = {name: [] for name in names}
+    order = random.Random(settings.seed)
+    for name in names:
+        for _ in range(settings.warmup):
+            client.run(name == CONSTRAINED)
+            told(f"{name}: warm-up")
+    for number in range(settings.repeats):
+        for name in order.sample(names, len(names)):
+            passes[name].append(client.run(name == CONSTRAINED))
+            told(f"{name}: timed pass {number + 1}/{settings.repeats}: {passes[name][-1].wall_ns / 1e9:.3g} s")
+    known = {"server": server.kind, "version": server.version, "model": server.model, "session": uuid.uuid4().hex}
+    command = [] if recording is None else list(recording.command)
+    runs = {
+        name: Attached(**known, run=name, concurrency=load.concurrency, rate=load.rate, passes=made, command=command)
+        for name, made in passes.items()
+    }
+    found = Found(runs, [], list(requests.notes))
+    if recording is not None:
+        try:
+            for name in names:
+                told(f"{name}: recorded pass")
+                written = _recorded(client, server, recording, name == CONSTRAINED, told)
+                found.traces.append(_written(_largest(written), outputs[name], runs[name]))
+                if len(written) > 1:
+                    text = f"the server wrote {len(written)} traces into {recording.source}; the largest was taken"
+                    found.notes.append(f"{name}: {text}")
+        except RunError as problem:
+            return dataclasses.replace(found, problem=problem)
+    return found
+
+
+def _check_recording(server: Server, recording: Recording, told: Callable[[str], None]) -> None:
+    """Raises RunError or UsageError where the server cannot record, before anything is timed."""
+    if server.kind not in (VLLM, SGLANG):
+        raise UsageError(f"{server.url} is neither vLLM nor SGLang: it cannot record", "leave out --traces")
+    if not server.has("/start_profile"):
+        raise RunError(f"{server.url} has no profiler", hint=_NO_PROFILER)
+    if server.kind == SGLANG:  # whose profiler may have ended when it is stopped: not tried
+        if recording.skipped:
+            raise UsageError("SGLang records from the first step", hint="leave out --skip-steps")
+        return
+    told("trying the server's profiler")
+    before = _traces(recording.source)
+    with interrupts_held():
+        _start(server, {"max_iterations": 1})
+        _stop(server, told)
+    _await(before, recording.source, _TRIAL_S if server.is_local else _REMOTE_S)
+
+
+def _start(server: Server, begin: dict[str, Any]) -> None:
+    try:
+        server.ask("POST", "/start_profile", begin)
+    except RefusedError as problem:  # it may run for somebody else
+        busy = f"it may record already: wait, or stop it by curl -X POST {server.url}/stop_profile"
+        hint = _NO_PROFILER if problem.status == HTTPStatus.NOT_FOUND else busy
+        raise RunError(f"the server does not record: {problem}", hint=hint) from problem
+
+
+def _stop(server: Server, told: Callable[[str], None]) -> None:
+    """Stops the profiler, which answers when the trace is written. Raises RunError."""
+    problems: list[RunError] = []
+
+    def ask() -> None:
+        try:
+            server.ask("POST", "/stop_profile", limit_s=_TRACE_S)
+        except RunError as problem:
+            problems.append(problem)
+
+    thread, began = threading.Thread(target=ask, daemon=True), time.monotonic()
+    thread.start()
+    while thread.is_alive():
+        thread.join(_SAY_S)
+        if thread.is_alive():
+            told(f"the server writes its trace: {time.monotonic() - began:.0f} s")
+    if problems:
+        raise problems[0]
+
+
+def _recorded(
+    client: _Client, server: Server, recording: Recording, constrained: bool, told: Callable[[str], None]
+) -> list[Path]:
+    """The traces that the server wrote of a pass."""
+    before = _traces(recording.source)
+    begin: dict[str, Any] = {"max_iterations": recording.steps}
+    if recording.skipped:
+        begin["delay_iterations"] = recording.skipped
+    if server.kind == SGLANG:
+        begin = {"num_steps": recording.steps, "output_dir": str(recording.source), "with_stack": True}
+    # Held until the profiler is off, so that no interrupt can leave it on.
+    with interrupts_held() as noted:
+        _start(server, begin)
+        try:
+            client.run(constrained, lambda: noted)
+        finally:
+            if noted:
+                told("interrupted: waiting until the server has stopped its profiler")
+            _stop(server, told)
+    return _await(before, recording.source, _TRACE_S)
+
+
+def _await(before: dict[Path, int], folder: Path, limit_s: float) -> list[Path]:
+    """The traces that are new in a folder, as soon as they do not grow. Raises RunError where none comes."""
+    ends = time.monotonic() + limit_s
+    while time.monotonic() < ends:
+        found = {path: size for path, size in _traces(folder).items() if before.get(path) != size}
+        time.sleep(_POLL_S)
+        if found and found == {path: size for path, size in _traces(folder).items() if path in found}:
+            return list(found)
+    raise RunError(f"the server wrote no trace into {folder}", hint="is it the server's torch_profiler_dir?")
+
+
+def _largest(paths: Iterable[Path]) -> Path:
+    return max(paths, key=lambda path: path.stat().st_size)
+
+
+def _traces(folder: Path) -> dict[Path, int]:
+    """Sizes of traces by path, without those of vLLM's frontend, which runs no model."""
+    paths = [path for pattern in ("*.json", "*.json.gz") for path in folder.rglob(pattern)]
+    return {path: path.stat().st_size for path in paths if "async_llm" not in path.name}
+
+
+def _written(source: Path, output: OutputFile, account: Attached) -> Path:
+    with scratch_file(output.path) as part:
+        raw = output.raw(part)
+        with gzip.open(source) if source.suffix == ".gz" else source.open("rb") as file, raw.open("wb") as out:
+            shutil.copyfileobj(file, out)
+        return write_trace(read_exported(raw, output), output, (), {KEY: to_builtins(account)})
