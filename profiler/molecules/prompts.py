@@ -30,7 +30,7 @@ _OF_REQUESTS = {
     *("structured_outputs", "structural_tag", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "ebnf"),
     *("model", "temperature", "top_p", "top_k", "min_p", "seed", "n", "best_of", "stop", "logit_bias", "bad_words"),
     *("max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos", "presence_penalty", "frequency_penalty"),
-    *("repetition_penalty", "reasoning_effort", "chat_template_kwargs", "extra_body", "vllm_xargs", "body", "url"),
+    *("repetition_penalty", "reasoning_effort", "chat_template_kwargs", "extra_body", "vllm_xargs"),
 }
 _OF_MESSAGES = {"tool_calls", "tool_call_id", "function_call", "name", "reasoning_content", "refusal", "audio"}
 _MISSPELT = 0.75  # similarity of names
