@@ -234,11 +234,18 @@ def test_what_is_no_request(tmp_path: Path, server: Fake, line: str, message: st
 
 
 def test_keys_of_json_lines_that_mean_nothing_are_refused(tmp_path: Path, server: Fake) -> None:
-    for key in ("tools", "shema", "response_format", "structured_outputs"):
+    line = ["attach", server.url, "--prompts", "in.jsonl", "--max-new-tokens", "3"]
+    for key in ("tools", "shema", "response_format", "structured_outputs", "regexp", "choice"):
         (tmp_path / "in.jsonl").write_text(json.dumps({"prompt": "x", key: {}}))
-        line = ["attach", server.url, "--prompts", "in.jsonl", "--max-new-tokens", "3"]
         code, _, err = called(line, tmp_path)
-        assert (code, f"unknown field `{key}`" in err, "--requests" in err) == (2, True, True), err
+        assert (code, f"line 1 has '{key}', which is not read" in err, "--requests" in err) == (2, True, True), err
+    (tmp_path / "in.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": "a", "name": "b"}]}))
+    code, _, err = called(line, tmp_path)
+    assert (code, "line 1 has a message with 'name', which is not read" in err) == (2, True), err
+    assert server.asked == []
+    (tmp_path / "in.jsonl").write_text(json.dumps({"prompt": "x", "id": 3, "source": "mine"}))
+    code, _, err = called([*line, "--repeats", "1"], tmp_path)
+    assert code == 0, err
 
 
 RECORDED = ("--trace-dir", "served", "--traces", "out")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,9 +24,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _JSON_LINES = (".jsonl", ".ndjson")
+# Keys of requests to servers, and of their messages, which would make other answers.
+_OF_REQUESTS = {
+    *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format", "json_schema"),
+    *("structured_outputs", "structural_tag", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "ebnf"),
+    *("model", "temperature", "top_p", "top_k", "min_p", "seed", "n", "best_of", "stop", "logit_bias", "bad_words"),
+    *("max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos", "presence_penalty", "frequency_penalty"),
+    *("repetition_penalty", "reasoning_effort", "chat_template_kwargs", "extra_body", "vllm_xargs"),
+}
+_OF_MESSAGES = {"tool_calls", "tool_call_id", "function_call", "name", "reasoning_content", "refusal", "audio"}
+_MISSPELT = 0.75  # similarity of names
 
 
-class Message(Struct, frozen=True, forbid_unknown_fields=True):
+class Message(Struct, frozen=True):
     """One message of a chat."""
 
     role: str
@@ -49,7 +60,7 @@ class Whole:
         return ("root ::= " if notation == "ebnf" else "start: ") + " | ".join(map(_quoted, self.text.split(",")))
 
 
-class _Line(Struct, frozen=True, forbid_unknown_fields=True):
+class _Line(Struct, frozen=True):
     """One line of a file of JSON lines."""
 
     prompt: str | None = None
@@ -188,14 +199,29 @@ def _json_prompt(path: Path, number: int, line: str) -> Prompt:
     try:
         found = json.decode(line, type=_Line)
     except (MsgspecError, UnicodeEncodeError, RecursionError) as problem:
-        if "unknown field" in str(problem):
-            hint += "; beside it one of schema, regex, choices and grammar. molprof attach --requests takes any request"
         raise UsageError(f"{path}, line {number}: {shortened(str(problem))}", hint) from None
+    _check_keys(f"{path}, line {number}", json.decode(line))
     if bool(found.prompt) == bool(found.messages):
         raise UsageError(f"{path}, line {number} has not one of prompt and messages", hint)
     if len(own := found.constraints()) > 1:
         raise UsageError(f"{path}, line {number} has {own[0].kind} and {own[1].kind}", "one constraint for each prompt")
     return Prompt(number, "", found.prompt or "", None, found.messages, *own)
+
+
+def _check_keys(where: str, line: dict[str, Any]) -> None:
+    """Raises UsageError for a key that is not read and would change the answer, or is misspelt. Others are the user's.
+
+    A record's number or source changes nothing.
+    """
+    known = _Line.__struct_fields__
+    for key in line:
+        if key not in known and (key in _OF_REQUESTS or get_close_matches(key, known, cutoff=_MISSPELT)):
+            hint = f"{', '.join(known)}; molprof attach --requests takes requests as they are"
+            raise UsageError(f"{where} has {shortened(key)!r}, which is not read", hint)
+    for message in line.get("messages") or ():
+        if keys := [key for key in message if key in _OF_MESSAGES]:
+            hint = "role and content; molprof attach --requests takes requests as they are"
+            raise UsageError(f"{where} has a message with {keys[0]!r}, which is not read", hint)
 
 
 def _quoted(text: str) -> str:
