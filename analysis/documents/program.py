@@ -125,8 +125,8 @@ def _of_processors(report: Report) -> Iterator[str]:
         )
         if step_ns := per(report.run.phases["processor"].wall_ns, report.run.steps):
             yield (
-                f"the phase processor takes {time_text(step_ns)} per step: in no class are the loop over all of them and "
-                "molprof's marks, and its profiled steps count with the median of the others"
+                f"the phase processor takes {time_text(step_ns)} per step: in no class are the loop over all of them "
+                "and molprof's marks, and its profiled steps count with the median of the others"
             )
 
 
