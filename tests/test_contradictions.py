@@ -159,6 +159,15 @@ def test_molprofs_own_frames_are_in_no_table(recorded: Path) -> None:
     assert [line.split()[1] for line in table.splitlines()[3:]] == ["20"] * 4
 
 
+def test_the_phase_of_processors_says_what_of_it_is_in_no_class(recorded: Path) -> None:
+    run = api.report(recorded).run
+    assert run is not None
+    step = time_text((run.phases["processor"].wall_ns or 0) / run.steps)
+    told = " ".join(report_of(recorded, "--all").split())
+    assert f"the phase processor takes {step} per step: in no class are the loop over all of them and molprof's" in told
+    assert f"processor time per step {step}" in told
+
+
 def test_times_that_are_not_reliable_are_not_exact(recorded: Path) -> None:
     for options in ((), ("--all",)):
         told = " ".join(report_of(recorded, *options).split())

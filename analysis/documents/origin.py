@@ -214,7 +214,7 @@ def _tree(origins: Origins, tree: Tree, by: str) -> Section:
     fields: list[Field] = [(_WHAT[by], "name", "name"), *((("alike", "count", "count"),) if by == "module" else ())]
     fields.append(("share", "ratio", lambda row: per(row["gpu_ns" if has_work else "host_ns"], whole)))
     spare: tuple[str, ...] = ()
-    if by == "operator":
+    if by == "operator" and not origins.has_gpu:
         fields.append(("runs", "count", lambda row: row["own_runs"] if row["kind"] == "operator" else ""))
     if origins.has_gpu:
         fields += [("GPU time", "ns", "gpu_ns"), ("own GPU", "ns", "own_gpu_ns"), ("launches", "count")]

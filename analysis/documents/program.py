@@ -126,6 +126,11 @@ def _of_processors(report: Report) -> Iterator[str]:
             "steps and time: unprofiled; a processor that draws a token (temperature, top_k and the like) is in the"
             " phase sampling, and has no time of its own"
         )
+        if step_ns := per(report.run.phases["processor"].wall_ns, report.run.steps):
+            yield (
+                f"the phase processor takes {time_text(step_ns)} per step: in no class are the loop over all of them "
+                "and molprof's marks, and its profiled steps count with the median of the others"
+            )
 
 
 def program_times(run: Run) -> str | None:
