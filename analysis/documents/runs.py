@@ -41,9 +41,9 @@ def _is_cut(run: Run) -> bool:
 
 
 def runs_section(comparison: Comparison) -> Section | None:
-    """A row for each run; None where no time of two of them can be compared."""
+    """A row for each run; None where no time of two of them can be compared, or a sentence has all of two traces."""
     timed = _times(comparison)
-    if timed is None:
+    if timed is None or (len(comparison.runs) == 2 and not any(it.run or it.served for it in comparison.runs)):
         return None
     columns, cells = timed
     for title, unit, found in _more(comparison):
@@ -56,7 +56,7 @@ def runs_section(comparison: Comparison) -> Section | None:
         cells = [(*row, Cell(path, "path")) for row, path in zip(cells, paths, strict=True)]
     rows: list[Row] = [(label, *row) for label, row in zip(comparison.labels, cells, strict=True)]
     notes = (comparison.base,) if comparison.base else ()
-    table = Table((Column("run"), *columns), rows, missing="-", spare_columns=("interval", _ONCE))
+    table = Table((Column("run"), *columns), rows, missing="-")
     return Section("Runs", notes, table)
 
 

@@ -125,10 +125,10 @@ def command(
 
         place = _place_of(base, traces) or 0
         ordered = [traces[place], *traces[:place], *traces[place + 1 :]]
-        found = compare_kernels(ordered, region, replace(reading, cached=False), by)
-        note(*found.notes)
-        result.deliver(kernels_document(found), whole)
-        return 3 if found.problems else 0
+        kernels = compare_kernels(ordered, region, replace(reading, cached=False), by)
+        note(*kernels.notes)
+        result.deliver(kernels_document(kernels), whole)
+        return 3 if kernels.problems else 0
     from molprof.analysis.compare.thresholds import judge_rows, parse_threshold, read_expectations
     from molprof.analysis.documents.comparison import comparison_document, groups_document
     from molprof.analysis.reports import with_given

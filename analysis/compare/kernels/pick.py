@@ -73,7 +73,8 @@ def compared(traces: Sequence[Recorded], asked: str | None, by: str, notes: tupl
     """Two traces by one of BYS. asked: a region; None: all steps where both mark steps, else the whole traces."""
     check_recorded(traces, by)
     region, more = region_of(traces, asked)
-    found = by_steps(*picked(traces, region), by)
+    first, other = picked(traces, region)
+    found = by_steps(first, other, by)
     if by != KERNEL:
         return Kernels(region, found, None, (*notes, *more))
     one_step = all(len(trace.steps) == 1 for trace in traces)
