@@ -122,8 +122,8 @@ def span_of(one: Mark, before: list[Mark], call: Mark, steps: list[list[Mark]], 
         ends = [other.end for other in before if other.phase in names and (other.is_slice or not only_slices)]
         return max(ends, default=None)
 
-    chosen = max(last_end("processor") or -1, last_end("forward", only_slices=True) or -1)
-    chosen_from = chosen if chosen >= 0 else None
+    chosen = [last_end("processor"), last_end("forward", only_slices=True)]
+    chosen_from = max((end for end in chosen if end is not None), default=None)
     sampled, prepared = last_end("sampling"), last_end("prepare")
     if one.phase == "setup" and place == 0 and len(steps) > 1:
         return call.ts, steps[1][0].ts
