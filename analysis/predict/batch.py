@@ -103,7 +103,10 @@ def _grown(call: Call, rows: int, ratio: Fraction, flat: bool) -> Operands | Non
     made = []
     for place, item in enumerate(operands):
         if item.parts:
-            (dim,) = operands[1].numbers()
+            try:
+                (dim,) = operands[1].numbers()
+            except (IndexError, ValueError):
+                return None
             firsts = {part[0] for part in item.parts if part}
             if dim in (0, -len(item.parts[0])) or len(firsts - {0}) > 1 or firsts - {rows, 1, 0}:
                 return None

@@ -84,7 +84,8 @@ def record(
 
     Each call of transformers' `generate`, of any thread, is a batch of the trace; so is each loop of `molprof.step`.
     Models, logits processors, stopping criteria and generation configs stay as they are. A recording inside another is
-    part of that one, and writes no file; nor does one where the program's own torch.profiler runs. Both are logged.
+    part of that one, and writes no file; nor does one where the program's own torch.profiler runs. Both are logged, and
+    what goes wrong in molprof is too: it ends the recording, not the program.
 
     Without `window` and `call` all is recorded and nothing is timed without the profiler. With one of them the profiler
     runs for some steps only, and the others are timed; where none of these steps is reached, no file is written, and
