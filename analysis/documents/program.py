@@ -133,7 +133,8 @@ def program_times(run: Run) -> str | None:
     if not isinstance(run.program, Program):
         return None
     if run.session is not None or run.wall_ns.repeats > 1:
-        return f"median of {counted(run.wall_ns.repeats, 'run')} without the profiler"
+        several = f"median of {run.wall_ns.repeats} runs" if run.wall_ns.repeats > 1 else "one run"
+        return f"{several} without the profiler"
     return f"one run; its {counted(run.program.estimated_steps, 'profiled step')} count with the median of the others"
 
 
