@@ -143,7 +143,7 @@ def paired_lines(run: Run) -> Iterator[str]:
     program = run.program
     if not isinstance(program, Program):
         return
-    if program.switched_off:
+    if isinstance(program.switched_off, list) and program.switched_off:
         yield f"Its constraint is switched off: {', '.join(program.switched_off)}."
     if not isinstance(paired := program.paired, PairedRuns):
         return

@@ -114,11 +114,11 @@ class Repeats:
             return False
         manifest = _manifest(self.other.path)
         off = manifest.program.switched_off if manifest is not None and isinstance(manifest.program, Program) else None
-        if not off:
+        if not isinstance(off, list) or not off:
             self.other.path.unlink()
             self.report("the program gives generate no logits processors: it is run as it is alone")
             return False
-        self.switched_off = list(off)
+        self.switched_off = off
         self.report(f"switched off: {', '.join(self.switched_off)}")
         assert manifest is not None
         if (made := len(manifest.steps_per_batch)) == calls:
