@@ -49,7 +49,8 @@ _DIFF_LINES = 60
 _MOST_BYTES = 10_000  # of a written file that is shown whole
 # What depends on time in a manifest and in the JSON of a report.
 _LASTING = ("settings", "resolved", "window", "steps_per_batch", "rows_per_step", "skipped", "molecules")
-_MEASURED = ("findings", "machine", "groups")  # groups of the certificate, which doubts times on a busy machine
+# Groups of the certificate doubt times on a busy machine; how many functions are sampled varies.
+_MEASURED = ("findings", "machine", "groups", "functions")
 _INTERRUPTED = 130  # exit code
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from molprof.analysis.documents.sampled import sampled_sections
 from molprof.analysis.figures.sequence import blocks
 from molprof.analysis.figures.shapes import shapes_text
 from molprof.analysis.origin.match import Place as Origin
@@ -18,7 +19,6 @@ from molprof.analysis.origin.read import NO_CALL, Origins, Place, places_of
 from molprof.analysis.origin.tree import NAMES, Tree, build_tree
 from molprof.analysis.reader import path_text
 from molprof.common.document import Document, Field, Name, Section, named, objects, records, table_of
-from molprof.common.sampled import SampledFunctions
 from molprof.common.values import class_names, counted, per, percent_text, short_name, short_source, time_text
 
 SCHEMA = 1
@@ -64,7 +64,6 @@ _NEEDS = {
     "module": ("modules or Python functions", {"module", "range", "function"}),
     "source": ("Python functions", {"function"}),
 }
-_MOST_SAMPLED = 12
 
 
 def origin_document(origins: Origins, by: str) -> Document:
@@ -81,7 +80,7 @@ def origin_document(origins: Origins, by: str) -> Document:
         places["operators"] = places_of(origins, "operators")
         sections.append(_places("Who runs operators", "self time", places["operators"]))
     if by == "source" and origins.sampled is not None:
-        sections[1:1] = _sampled(origins.sampled)
+        sections[1:1] = sampled_sections(origins.sampled)
     return Document(
         title=f"{path_text(origins.info.path)} by {by}",
         sections=tuple(section for section in sections if section.table is not None and section.table.rows),
@@ -113,45 +112,6 @@ def _without_stacks(origins: Origins, by: str) -> tuple[str, ...]:
     if by == "source" and origins.sampled is not None:
         lacks = f"{what} of processors alone, as they were sampled"
     return (f"the trace has {lacks}: record all with {how}",)
-
-
-def _sampled(found: SampledFunctions) -> list[Section]:
-    """Functions and lines of the processor, as they were sampled."""
-    whole, program = found.sampled_ns, {found.functions[place] for place in found.program}
-    inside, own, lines = found.inside(), found.by_function(), found.by_line()
-    functions = table_of(
-        [(name, ns) for name, ns in inside.most_common(_MOST_SAMPLED) if ns >= LEAST_RATIO * whole],
-        ("function", "path", lambda item: _function(item[0])), ("share", "ratio", lambda item: per(item[1], whole)),
-        ("time", "ns", "1"), ("own time", "ns", lambda item: own[item[0]]),
-    )  # fmt: skip
-    by_line = table_of(
-        [item for item in lines.most_common() if item[0][0] in program][:_MOST_SAMPLED],
-        ("line", "path", lambda item: _line(*item[0])), ("share", "ratio", lambda item: per(item[1], whole)),
-        ("time", "ns", "1"),
-    )  # fmt: skip
-    notes = (
-        f"{counted(found.samples, 'sample')} in {counted(found.steps, 'recorded step')}, whose processor took "
-        f"{time_text(found.phase_ns)}. {_cost(found)}",
-        f"In no function of a processor: {time_text(found.other_ns)} (what calls processors, and marks).",
-    )
-    return [
-        Section("Functions of the processor, sampled", notes, functions),
-        Section("Lines of the processor, sampled", (), by_line),
-    ]
-
-
-def _cost(found: SampledFunctions) -> str:
-    if found.other_step_ns is None:
-        return f"Taking them kept Python for {time_text(found.held_ns)} of it."
-    return (
-        f"Median of a step: {time_text(found.step_ns)}, of the recorded ones without samples "
-        f"{time_text(found.other_step_ns)}."
-    )
-
-
-def _line(function: str, line: int) -> str:
-    place, _, name = short_source(function).rpartition("): ")
-    return f"{place.rpartition('(')[0]}:{line} {name}"
 
 
 def _summary(origins: Origins, tree: Tree) -> tuple[str, ...]:

@@ -138,7 +138,8 @@ def program_times(run: Run) -> str | None:
     if not isinstance(run.program, Program):
         return None
     if run.session is not None or run.wall_ns.repeats > 1:
-        return f"median of {counted(run.wall_ns.repeats, 'run')} without the profiler"
+        several = f"median of {run.wall_ns.repeats} runs" if run.wall_ns.repeats > 1 else "one run"
+        return f"{several} without the profiler"
     return f"one run; its {counted(run.program.estimated_steps, 'profiled step')} count with the median of the others"
 
 
@@ -147,7 +148,7 @@ def paired_lines(run: Run) -> Iterator[str]:
     program = run.program
     if not isinstance(program, Program):
         return
-    if program.switched_off:
+    if isinstance(program.switched_off, list) and program.switched_off:
         yield f"Its constraint is switched off: {', '.join(program.switched_off)}."
     if not isinstance(paired := program.paired, PairedRuns):
         return

@@ -87,8 +87,8 @@ def by_sample(found: SampledFunctions) -> Iterator[str]:
     functions = [item for item in found.by_function().most_common(_FUNCTIONS) if item[1] >= _LEAST_NAMED * whole]
     said = ", ".join(f"{time_text(ns)} in {_name(function)}" for function, ns in functions)
     yield f"of {time_text(whole)} sampled {said}"
-    if (found.slowdown or 1.0) >= _LEAST_SLOWDOWN:
-        yield f"a sampled step took {factor_text(found.slowdown)} the time of the other recorded ones"
+    if (slowdown := found.slowdown or 1.0) >= _LEAST_SLOWDOWN:
+        yield f"a sampled step took {factor_text(slowdown)} the time of the other recorded ones"
 
 
 def _name(function: str) -> str:

@@ -143,7 +143,7 @@ def _repeat(asked: dict[str, Any], program: tuple[str, ...], output: OutputFile,
         code = runs.run(rounds)
     finally:
         lines.clear()
-        if output.path.exists() and other.path.exists():
+        if runs.rounds:
             note(f"next: molprof compare {shlex.quote(str(other.path))} {shlex.quote(str(output.path))}")
     if code:
         raise SystemExit(code)

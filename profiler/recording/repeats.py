@@ -60,6 +60,7 @@ class Repeats:
     begin: Callable[[str], None]
     failed: list[str] = field(default_factory=list)  # one line each
     switched_off: list[str] = field(default_factory=list)  # in runs without processors
+    rounds: int = 0  # that are paired
 
     def run(self, rounds: int) -> int:
         """Runs the program: twice recorded, and twice in each round. Returns its exit code.
@@ -78,7 +79,7 @@ class Repeats:
         session, places = Session(uuid.uuid4().hex, secrets.randbits(32)), dict[tuple[str, int], int]()
         with tempfile.TemporaryDirectory(prefix="molprof-") as folder:
             try:
-                sides = [WITH, WITHOUT] if self._recorded_without(Path(folder)) else [WITH]
+                sides = [WITH, WITHOUT] if self._recorded_without(Path(folder), calls) else [WITH]
                 order = random.Random(session.seed)
                 for number in range(rounds):
                     turn = order.sample(sides, len(sides))
@@ -104,8 +105,8 @@ class Repeats:
                     process.wait(_GRACE_S)
                 raise
 
-    def _recorded_without(self, folder: Path) -> bool:
-        """The recorded run without processors; whether anything was switched off."""
+    def _recorded_without(self, folder: Path, calls: int) -> bool:
+        """The recorded run without processors; whether something was switched off, and it made all calls."""
         asked = {**self.asked, "output": str(self.other.path.absolute()), "without": True, "chosen": False}
         self._log(folder, asked, f"recorded run {WITHOUT}")
         if not self.other.path.exists():
@@ -113,13 +114,17 @@ class Repeats:
             return False
         manifest = _manifest(self.other.path)
         off = manifest.program.switched_off if manifest is not None and isinstance(manifest.program, Program) else None
-        if not off:
+        if not isinstance(off, list) or not off:
             self.other.path.unlink()
             self.report("the program gives generate no logits processors: it is run as it is alone")
             return False
-        self.switched_off = list(off)
+        self.switched_off = off
         self.report(f"switched off: {', '.join(self.switched_off)}")
-        return True
+        assert manifest is not None
+        if (made := len(manifest.steps_per_batch)) == calls:
+            return True
+        self._fail(f"{WITHOUT} the program made {made} of {counted(calls, 'call')} of generate: it is not timed so")
+        return False
 
     def _timed(self, folder: Path, side: str, label: str, calls: int) -> TimedRun | None:
         """A run under timestamps alone; None where it failed before it had made all calls of the recorded run."""
@@ -156,6 +161,7 @@ class Repeats:
     ) -> None:
         """Writes what was timed to the traces."""
         common = sorted(timed[WITH].keys() & timed[WITHOUT].keys())
+        self.rounds = len(common)
         paired = None
         if self.switched_off or self.failed:
             here, there = ([timed[side][number] for number in common] for side in (WITH, WITHOUT))

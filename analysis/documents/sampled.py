@@ -1,0 +1,55 @@
+"""Functions and lines of a logits processor, as a recording sampled them."""
+
+from __future__ import annotations
+
+from molprof.common.document import Section, table_of
+from molprof.common.sampled import SampledFunctions
+from molprof.common.values import counted, per, short_source, time_text
+
+# Rows of a table; functions with less of the time are left out.
+_MOST_SAMPLED, _LEAST_RATIO = 12, 0.005
+
+
+def sampled_sections(found: SampledFunctions) -> list[Section]:
+    """Functions and lines of the processor, as they were sampled."""
+    whole, program = found.sampled_ns, {found.functions[place] for place in found.program}
+    inside, own, lines = found.inside(), found.by_function(), found.by_line()
+    functions = table_of(
+        [(name, ns) for name, ns in inside.most_common(_MOST_SAMPLED) if ns >= _LEAST_RATIO * whole],
+        ("function", "path", lambda item: _function(item[0])), ("share", "ratio", lambda item: per(item[1], whole)),
+        ("time", "ns", "1"), ("own time", "ns", lambda item: own[item[0]]),
+    )  # fmt: skip
+    by_line = table_of(
+        [item for item in lines.most_common() if item[0][0] in program][:_MOST_SAMPLED],
+        ("line", "path", lambda item: _line(*item[0])), ("share", "ratio", lambda item: per(item[1], whole)),
+        ("time", "ns", "1"),
+    )  # fmt: skip
+    notes = (
+        f"{counted(found.samples, 'sample')} in {counted(found.steps, 'recorded step')}, whose processor took "
+        f"{time_text(found.phase_ns)}. {_cost(found)}",
+        f"In no function of a processor: {time_text(found.other_ns)} (what calls processors, and marks).",
+    )
+    return [
+        Section("Functions of the processor, sampled", notes, functions),
+        Section("Lines of the processor, sampled", (), by_line),
+    ]
+
+
+def _cost(found: SampledFunctions) -> str:
+    if found.other_step_ns is None:
+        return f"Taking them kept Python for {time_text(found.held_ns)} of it."
+    return (
+        f"Median of a step: {time_text(found.step_ns)}, of the recorded ones without samples "
+        f"{time_text(found.other_step_ns)}."
+    )
+
+
+def _line(function: str, line: int) -> str:
+    place, _, name = short_source(function).rpartition("): ")
+    return f"{place.rpartition('(')[0]}:{line} {name}"
+
+
+def _function(name: str) -> str:
+    """A function before its file, without the outer folders: where that is cut, the function is still there."""
+    place, _, function = short_source(name).rpartition("): ")
+    return f"{function} {place.replace('(', ':')}"
