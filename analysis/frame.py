@@ -142,7 +142,7 @@ class Frame:
 
     def __getattr__(self, name: str) -> np.ndarray:
         """A column whose name is none of a method or attribute."""
-        columns = self.__dict__.get("columns", {})  # none while it is copied
+        columns: Mapping[str, np.ndarray] = self.__dict__.get("columns", {})  # none while it is copied
         if name not in columns:
             raise AttributeError(f"the frame has no column or attribute {name!r}; columns: {', '.join(columns)}")
         return columns[name]

@@ -198,7 +198,8 @@ class _Page(html.parser.HTMLParser):
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self._skipping += tag in self.SKIPPED
-        self._full = dict(attributes).get("title")
+        if tag not in ("span", "wbr"):  # inside a cell
+            self._full = dict(attributes).get("title")
         if tag == "h2":
             self.parts.append("\n## ")
 

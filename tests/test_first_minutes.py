@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import TIMEOUT_S
+from goldens import called
 
 import molprof
 from molprof import api
@@ -153,3 +154,8 @@ def test_results_at_a_prompt(tmp_path: Path) -> None:
         with pytest.raises(AttributeError, match="no column or attribute 'times'; columns: id, ts"):
             kernels.times  # noqa: B018
         assert "[0 rows x " in repr(kernels.where(kernels.dur < 0))
+
+
+def test_a_comparison_of_a_file_that_is_not_there(tmp_path: Path) -> None:
+    code, _, told = called(["compare", "nothere"], tmp_path)
+    assert (code, told.splitlines()[0]) == (2, "molprof: error: cannot read nothere: No such file or directory")

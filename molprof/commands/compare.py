@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from molprof.analysis.reader import Reading
+from molprof.analysis.reader import Reading, is_stream
 from molprof.analysis.render import render
 from molprof.api import compare, compare_kernels, reports
 from molprof.commands.options import (
@@ -109,6 +109,9 @@ def command(
         from molprof.analysis.reader.source import refuse_folder
 
         refuse_folder(traces[0])
+        if not (is_stream(traces[0]) or traces[0].exists()):
+            hint = "give two traces or more, or the folder of a sweep"
+            raise UsageError(f"cannot read {traces[0]}: No such file or directory", hint)
         raise click.UsageError("compare needs at least two traces; for one: molprof report TRACE")
     if by is None and region is not None:
         raise UsageError("--of says what of two traces is compared kernel by kernel", hint="--by kernel")

@@ -273,13 +273,10 @@ class Recording:
         marks = self.marks
         if nothing := self.nothing(problem):
             raise RunError(f"no trace is written: {nothing[0]}", nothing[1])
-        if isinstance(marks, ProgramMarks):
-            recorded = marks.recorded or marks.cut
-            assert recorded is not None
-            profiler, steps = recorded.profiler, recorded.steps
-        else:
-            profiler, steps = marks.profiler, None
+        recorded = marks.recorded or marks.cut if isinstance(marks, ProgramMarks) else None
+        profiler = recorded.profiler if recorded is not None else getattr(marks, "profiler", None)
         assert profiler is not None
+        steps = None if recorded is None else recorded.steps
         with scratch_file(self._output.path) as part:
             raw = self._output.raw(part)
             export(profiler, raw)
