@@ -178,7 +178,9 @@ def _devices(case: MasksCase) -> list[Any]:
 def _followed(one: Judged, engine: Engine, made: Compiled) -> dict[str, Any]:
     """What the engine does along an instance: a mask before each token and before its end, until one forbids it."""
     target = engine.target
-    mask_ns, accept_ns, apply_ns = [], [], []
+    mask_ns: list[int] = []
+    accept_ns: list[int] = []
+    apply_ns: list[int] = []
     forced = forced_text = 0
     row, error, accepted = made(), None, True
     for token in (*one.tokens, target.eos):
