@@ -156,7 +156,8 @@ def test_both_order_by_the_same_total() -> None:
 def test_only_schemas_of_all_engines_are_compared() -> None:
     one, other = benchmarked("table"), benchmarked("xgrammar")
     slow = MaskedSchema("b", "ok", batches=[MaskedBatch(1, None, [10**9], [1], [1])])
-    more = EngineMasks("xgrammar", None, "llama", "1", (*other.schemas, slow))
+    shorter = MaskedSchema("a", "ok", batches=[MaskedBatch(1, None, [10**9], [1], [1], instance="another")])
+    more = EngineMasks("xgrammar", None, "llama", "1", (*other.schemas, slow, shorter))
     refused = EngineMasks("llguidance", None, "llama", "1", (MaskedSchema("a", "refused"),))
     assert [cost.total.count for cost in step_costs([one, more, refused])] == [4, 4, 4, 4]
 

@@ -163,21 +163,22 @@ def _batch(*runs: MaskedBatch) -> MaskedBatch:
     return replace(runs[0], **times)
 
 
-def common_schemas(items: Sequence[EngineMasks]) -> set[str]:
-    """The schemas of which every engine has steps of batches that has any."""
-    each = [names for item in items if (names := {schema.name for schema in item.schemas if schema.batches})]
-    return set.intersection(*each) if each else set()
+def common_steps(items: Sequence[EngineMasks]) -> set[tuple[str, str]]:
+    """Schemas and instances that every engine with steps of batches has steps of: the same tokens."""
+    each = [{(schema.name, batch.instance) for schema in item.schemas for batch in schema.batches} for item in items]
+    return set.intersection(*filter(None, each)) if any(each) else set()
 
 
 def step_costs(items: Sequence[EngineMasks]) -> list[StepCost]:
-    """What engines take of a step, by the total, over the schemas of which all with any have steps: the same work."""
-    common = common_schemas(items)
+    """What engines take of a step, by the total, over the instances of which all with any have steps: the same work."""
+    common = common_steps(items)
     found = []
     for item in items:
         groups: dict[tuple[str, int, int | None], list[MaskedBatch]] = {}
         for schema in item.schemas:
-            for batch in schema.batches if schema.name in common else ():
-                groups.setdefault((batch.device, batch.rows, batch.threads), []).append(batch)
+            for batch in schema.batches:
+                if (schema.name, batch.instance) in common:
+                    groups.setdefault((batch.device, batch.rows, batch.threads), []).append(batch)
         for (device, rows, threads), batches in groups.items():
             accept, fill, apply, total = (
                 tail([ns for batch in batches for ns in getattr(batch, name)])

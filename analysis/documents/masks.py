@@ -12,7 +12,7 @@ from molprof.analysis.bench.masks import (
     EngineMasks,
     Mask,
     Tail,
-    common_schemas,
+    common_steps,
     engine_masks,
     grouped,
     growth,
@@ -211,19 +211,25 @@ def _costs(name: str, engines: Sequence[EngineMasks]) -> Iterator[Section]:
         return
     threads = {cost.threads for cost in costs} != {None}
     several = len({cost.device for cost in costs}) > 1
-    common = len(common_schemas(engines))
-    said = f"over the {common} schemas of which all engines in this table have steps" if common > 1 else ""
-    none = [
-        item.engine for item in engines if _states(item)["ok"] and item.engine not in {cost.engine for cost in costs}
-    ]
+    common = len(common_steps(engines))
+    said = (
+        f"over {common} instances, each the longest of its schema, that all of these engines take" if common > 1 else ""
+    )
+    with_steps = {cost.engine for cost in costs}
+    none = [item.engine for item in engines if _states(item)["ok"] and item.engine not in with_steps]
+    lacking = f"without steps, as they take no instance whole: {', '.join(none)}"
+    optional: list[Field] = []
+    if threads:
+        optional.append(("threads", "text", lambda cost: str(cost.threads or "default")))
+    if several:
+        optional.append(("scores on", "text", "device"))
     yield Section(
         f"Masks of a batch: {name}",
         ("means of a step, from the last tokens to the masked scores, with the calls of a capture; by the total",
-         *([said] if said else []), *([f"without steps, as they take no instance whole: {', '.join(none)}"] if none else [])),
+         *([said] if said else []), *([lacking] if none else [])),
         table_of(
             costs, ("engine", "text"), ("rows", "count"),
-            *([("threads", "text", lambda cost: str(cost.threads or "default"))] if threads else []),
-            *([("scores on", "text", "device")] if several else []),
+            *optional,
             ("steps", "count", "total.count"), ("accept", "ns", "accept.mean_ns"), ("fill", "ns", "fill.mean_ns"),
             ("apply", "ns", "apply.mean_ns"), ("total", "ns", "total.mean_ns"), ("total p99", "ns", "total.p99_ns"),
             ("per row", "ns", "row_ns"), missing="-",

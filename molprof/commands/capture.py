@@ -184,9 +184,9 @@ def _every_engine(names: str, options: Mapping[str, Any]) -> tuple[str, list[str
             "--processor all is for engines that constrain, and nothing says to what",
             hint="--schema, --regex, --choices or --grammar-file",
         )
-    if options["engine"] == VLLM:
-        engines, missing = BACKENDS, {}
-    else:
+    missing: dict[str, str] = {}
+    engines: tuple[str, ...] = BACKENDS
+    if options["engine"] != VLLM:
         missing = missing_engines()
         takes = ENGINES if options["grammar_file"] else WHOLE_TEXT
         engines = tuple(name for name in takes if name not in missing)

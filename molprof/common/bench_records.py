@@ -115,6 +115,7 @@ class MaskedBatch:
     accept_ns: list[Whole] = field(default_factory=list)
     apply_ns: list[Whole] = field(default_factory=list)
     device: str = "cpu"  # of the scores
+    instance: str = ""  # by its description
 
     @property
     def total_ns(self) -> list[int]:

@@ -128,16 +128,17 @@ def _measured(case: MasksCase, item: SchemaFile, engine: Engine) -> dict[str, An
         highest = peak.read()["peak_memory_bytes"]
         found["memory_bytes"] = None if highest is None else max(0, highest - before)
         found["instances"] = [_followed(one, engine, made) for one in instances]
-        whole = [one.tokens for one, seen in zip(instances, found["instances"], strict=True) if seen["accepted"]]
+        whole = [one for one, seen in zip(instances, found["instances"], strict=True) if seen["accepted"]]
         if whole:
-            found["batches"] = [*_batched(case, max(whole, key=len)[:_MOST_BATCHED], engine, made)]
+            found["batches"] = [*_batched(case, max(whole, key=lambda one: len(one.tokens)), engine, made)]
         return found
     finally:
         gc.enable()
 
 
-def _batched(case: MasksCase, tokens: list[int], engine: Engine, made: Compiled) -> Iterator[dict[str, Any]]:
+def _batched(case: MasksCase, one: Judged, engine: Engine, made: Compiled) -> Iterator[dict[str, Any]]:
     """Steps of batches whose rows begin at places spread over the tokens of an instance, and go on, step by step."""
+    tokens, instance = one.tokens[:_MOST_BATCHED], one.instance.description
     threads = [None] if case.threads is None else [None, *sorted({1, case.threads})]
     for device, count, rows in itertools.product(_devices(case), threads, case.batches):
         # Tables have no threads to use.
@@ -159,7 +160,7 @@ def _batched(case: MasksCase, tokens: list[int], engine: Engine, made: Compiled)
             for name, ns in batch.fill().items():
                 if name != "read":
                     times[f"{name}_ns"].append(ns)
-        yield {"rows": rows, "threads": count, "device": device.type, **times}
+        yield {"rows": rows, "threads": count, "device": device.type, "instance": instance, **times}
         if count is not None:
             engine.processor.use_threads(None)
 
@@ -177,7 +178,9 @@ def _devices(case: MasksCase) -> list[Any]:
 def _followed(one: Judged, engine: Engine, made: Compiled) -> dict[str, Any]:
     """What the engine does along an instance: a mask before each token and before its end, until one forbids it."""
     target = engine.target
-    mask_ns, accept_ns, apply_ns = [], [], []
+    mask_ns: list[int] = []
+    accept_ns: list[int] = []
+    apply_ns: list[int] = []
     forced = forced_text = 0
     row, error, accepted = made(), None, True
     for token in (*one.tokens, target.eos):
