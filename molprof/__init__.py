@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from molprof.api import compare, load, query, read_many
     from molprof.common.live import phase, step, tokens, watch
     from molprof.profiler.recording.handler import trace_handler
-    from molprof.profiler.recording.record import Recording, record
+    from molprof.profiler.recording.record import record
+    from molprof.profiler.recording.recording import Recording
 
 __all__ = [
     "Frame", "Reading", "Recording", "Trace", "compare", "each_trace", "load", "phase", "query", "read_many", "record",
@@ -38,7 +39,8 @@ _HOMES = {
     "Frame": "molprof.analysis.frame",
     "Reading": "molprof.analysis.reader",
     **dict.fromkeys(("phase", "step", "tokens", "watch"), "molprof.common.live"),
-    **dict.fromkeys(("Recording", "record"), "molprof.profiler.recording.record"),
+    "Recording": "molprof.profiler.recording.recording",
+    "record": "molprof.profiler.recording.record",
     "trace_handler": "molprof.profiler.recording.handler",
 }
 

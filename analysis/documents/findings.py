@@ -13,7 +13,7 @@ from molprof.analysis.figures.model import RECORDED_SPAN, STACK_CATEGORY, Findin
 from molprof.analysis.reader import is_stream
 from molprof.common.document import Row, Section, last_rows, pairs
 from molprof.common.sampled import SampledFunctions
-from molprof.common.values import percent_text, time_text
+from molprof.common.values import time_text
 
 # Findings and notes of the first screen, and with how many findings notes are there.
 _BEST, _NOTES, _ROOMY = 5, 2, 3

@@ -31,7 +31,7 @@ from molprof.common.text import escaped
 from molprof.common.values import bytes_text, time_text
 
 if TYPE_CHECKING:
-    from molprof.profiler.recording.record import Recording
+    from molprof.profiler.recording.recording import Recording
 
 _GENERATES = "transformers.generation.utils"
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -237,7 +237,7 @@ class _Program:
             try:
                 from molprof.profiler.environment import check_versions
                 from molprof.profiler.recording.program import Plan
-                from molprof.profiler.recording.record import WHAT, Recording
+                from molprof.profiler.recording.recording import WHAT, Recording
                 from molprof.profiler.recording.tracefile import OutputFile
             except ModuleNotFoundError as problem:
                 if (missing := missing_extra(problem.name or "", "recording")) is None:

@@ -1,0 +1,382 @@
+"""A recording of a program that is not molprof's: what it hears, and the trace and manifest that it writes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec import UNSET
+
+from molprof.common import live
+from molprof.common.errors import RunError, UsageError
+from molprof.common.files import scratch_file
+from molprof.common.manifest import (
+    INCOMPLETE_KEY,
+    KEY,
+    SCHEMA,
+    Machine,
+    Manifest,
+    Program,
+    Resolved,
+    Timings,
+    Window,
+)
+from molprof.common.memory import processors
+from molprof.common.settings import AUTO, SETTINGS, CaptureSettings
+from molprof.common.values import counted, now
+from molprof.profiler.environment import environment
+from molprof.profiler.machine import Watch
+from molprof.profiler.models.device import resolve_device
+from molprof.profiler.models.target import token_bytes
+from molprof.profiler.recording.arguments import constraints_of, without_processors
+from molprof.profiler.recording.cost import mark_cost_ns
+from molprof.profiler.recording.loop import OwnLoop
+from molprof.profiler.recording.marks import Call, marked
+from molprof.profiler.recording.model import device_of, name_of, sizes_of, tokenizer_of
+from molprof.profiler.recording.program import (
+    ALONE,
+    MARK,
+    Plan,
+    ProgramMarks,
+    nothing_recorded,
+    processor_calls,
+    summary_lines,
+)
+from molprof.profiler.recording.sequences import Batch, Generated, Step, batch_of, config_value, generated
+from molprof.profiler.recording.timed import TimedRun
+from molprof.profiler.recording.tracefile import (
+    Exported,
+    OutputFile,
+    incomplete_path,
+    read_exported,
+    token_events,
+    write_trace,
+)
+from molprof.profiler.recording.window import TAKEN, ProfilerMarks, Steps, export, warm_up
+
+_LOG = logging.getLogger("molprof")
+# What may be recorded besides operators and GPU work.
+WHAT = frozenset({"stacks", "modules", "shapes", "memory"})
+
+
+class Recording:
+    """A recording that runs, or has ended.
+
+    Attributes:
+        path: the trace that was written; None before the end, and where there is none.
+        notes: remarks, one line each.
+    """
+
+    def __init__(
+        self, output: OutputFile, tokenizer: Any, plan: Plan | None, functions: bool | None = None, **what: bool
+    ) -> None:
+        if others := ", ".join(sorted({*what} - WHAT)):
+            raise UsageError(f"nothing called {others} can be recorded", hint=f"one of {', '.join(sorted(WHAT))}")
+        self.path: Path | None = None
+        self.notes: list[str] = []
+        self.marks: ProfilerMarks | ProgramMarks
+        self._output, self._plan = output, plan
+        # What is switched off of a program without its processors, in the order of the first call; None: nothing is.
+        self.switched_off: dict[str, None] | None = None
+        self._tokenizer = tokenizer if hasattr(tokenizer, "backend_tokenizer") else None
+        self._recorded = {name: what.get(name, False) for name in WHAT}
+        self._what: dict[str, Any] = {"stacks": what.get("stacks", False) or what.get("modules", False)}
+        self._what |= {name: what.get(name, False) for name in ("shapes", "memory")}
+        self._functions = functions
+        self._what["functions"] = not self._recorded["stacks"] if functions is None else functions
+        self._batches: list[Batch] = []
+        self._first: Call | None = None
+        self._model: Any = None
+        self._missed = 0
+        self._failed: set[int] = set()  # batches that ended with an exception
+        self._found: Generated | None = None
+        self._began_ns = self._ended_ns = 0
+        self._machine: Machine | None = None  # while the program ran
+        self._fault: str | None = None  # of molprof, which makes the manifest impossible
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Marks calls and loops inside the block."""
+        device = resolve_device(AUTO)
+        if self._plan is None:
+            warm_up(device)
+            self.marks = ProfilerMarks(device, others=True, **self._what)
+            self._loop = OwnLoop(self.marks, self._heard_loop, lambda: len(self._batches))
+        else:
+            program = ProgramMarks(device, self._plan, **self._what)
+            watch = Watch(device)
+            self.marks, self._began_ns = program, program.clock()
+            self._loop = OwnLoop(program, self._heard_loop, lambda: len(self._batches))
+        try:
+            with (
+                marked(self.marks, self._number, self._heard, self._miss),
+                live.listening(self._loop),
+                self._without_processors(),
+            ):
+                yield
+        finally:
+            self._loop.close()
+            try:
+                if isinstance(self.marks, ProgramMarks):
+                    self._ended_ns = self.marks.clock()
+                    self._machine = Machine(processors(), None, [watch.end()])
+                else:
+                    self.marks.finish()
+            except Exception as problem:
+                self._fault = text_of(problem)
+
+    @contextmanager
+    def _without_processors(self) -> Iterator[None]:
+        """Switches the program's processors off in the block, where that is asked for."""
+        if (off := self.switched_off) is None:
+            yield
+            return
+        live.switch_off(lambda name: off.setdefault(f"{name} (molprof.watch)"))
+        try:
+            with without_processors(off.setdefault):
+                yield
+        finally:
+            live.switch_off(None)
+
+    def timed(self, problem: str | None = None) -> TimedRun | None:
+        """What a run that records nothing found; None where nothing was generated, or all is recorded."""
+        marks = self.marks
+        repeat = marks.repeat() if isinstance(marks, ProgramMarks) else None
+        if repeat is None or not self._batches:
+            return None
+        steps = [step for batch in self._batches for step in batch.steps]
+        return TimedRun(
+            repeat=repeat,
+            spans=[] if self._machine is None else self._machine.passes,
+            steps=[len(batch.steps) for batch in self._batches],
+            tokens=sum(len(tokens) for step in steps for tokens in step.tokens.values()),
+            switched_off=list(self.switched_off or ()),
+            problem=problem,
+        )
+
+    def began(self, began_ns: int, own_ns: int) -> None:
+        """When the program began, before the recording, and how long it waited for the recording to begin."""
+        if isinstance(self.marks, ProgramMarks):
+            self._began_ns = began_ns
+            self.marks.own_ns += own_ns
+
+    @property
+    def own_ns(self) -> int | None:
+        """Time of molprof's own work while the program waited; None where all was recorded."""
+        return self.marks.own_ns if isinstance(self.marks, ProgramMarks) else None
+
+    def nothing(self, problem: str | None = None) -> tuple[str, str] | None:
+        """Why nothing was recorded, and what to do about it; problem: what ended the program early."""
+        marks = self.marks
+        if isinstance(marks, ProgramMarks):
+            return None if marks.recorded or marks.cut else nothing_recorded(marks, problem)
+        return None if marks.profiler is not None else (TAKEN, ALONE)
+
+    def summary(self) -> list[str]:
+        """What was recorded and timed, in lines; nothing without a batch."""
+        if not self._batches or self._found is None:
+            return []
+        tokens = sum(len(run.token_ids) for run in self._found.sequences)
+        return summary_lines([len(batch.steps) for batch in self._batches], tokens, self.marks, self._machine)
+
+    def write(self, problem: str | None = None) -> None:
+        """Writes the trace; `problem`: what ended the program early."""
+        marks = self.marks
+        if nothing := self.nothing(problem):
+            raise RunError(f"no trace is written: {nothing[0]}", nothing[1])
+        recorded = marks.recorded or marks.cut if isinstance(marks, ProgramMarks) else None
+        profiler = recorded.profiler if recorded is not None else getattr(marks, "profiler", None)
+        assert profiler is not None
+        steps = None if recorded is None else recorded.steps
+        with scratch_file(self._output.path) as part:
+            raw = self._output.raw(part)
+            export(profiler, raw)
+            exported = read_exported(
+                raw, self._output, functions=self._recorded["stacks"] or not self._recorded["modules"]
+            )
+            known = {(batch, step) for batch, item in enumerate(self._batches) for step in range(len(item.steps))}
+            unknown = {place for place in exported.steps if place not in known or place[0] in self._failed}
+            if problem is not None and unknown:  # of a call that did not return
+                self._write_incomplete(exported, problem)
+                return
+            if not self._batches:
+                self.notes.append(f"no steps are marked: {MARK}")
+                self.path = write_trace(exported, self._output, (), {})
+                return
+            try:
+                if self._fault is not None:
+                    raise RunError(self._fault)
+                events, keys = self._known(exported, steps)
+            except Exception as fault:
+                _LOG.warning(
+                    "molprof could not tell what the program did, and writes what was recorded: %s", text_of(fault)
+                )
+                self._write_incomplete(exported, text_of(fault))
+                return
+            self.path = write_trace(exported, self._output, events, keys)
+
+    def _known(self, exported: Exported, steps: Steps | None) -> tuple[Iterable[str], dict[str, Any]]:
+        """Events of tokens and the manifest. steps: those that were recorded; None: all."""
+        if isinstance(self.marks, ProgramMarks) and len(self.marks.calls) != len(self._batches):
+            raise RunError("a call of generate is not known")
+        asked = None if self._plan is None else self._plan.call
+        if steps is not None and asked not in (None, steps.call):
+            made = f"of {counted(len(self._batches), 'call')}"
+            self.notes.append(
+                f"{made}, number {asked} has no step of the window: steps of call {steps.call} are recorded"
+            )
+        if self._failed:
+            failed = f"{counted(len(self._failed), 'call')} of generate ended with an exception"
+            self.notes.append(f"{failed}: the steps are recorded, the tokens are not known")
+        if self._tokenizer is None:
+            self.notes.append("no tokenizer of the model was found, so that texts are not recorded")
+        found = self._found = self._generated()
+        window = Window(True, 0, 0, len(found.rows_per_step[0]) - 1) if steps is None else Window(False, *steps)
+        manifest = self._manifest(found, exported, window)
+        events = token_events(found.sequences, found.texts, exported.steps) if exported.steps else ()
+        return events, {KEY: manifest.to_json()}
+
+    def _write_incomplete(self, exported: Exported, problem: str) -> None:
+        place = OutputFile(incomplete_path(self._output.path), force=True)
+        keys = {"problem": problem, "processor": None, "command": list(self._output.command)}
+        self.path = write_trace(exported, place, (), {INCOMPLETE_KEY: keys})
+
+    def _number(self) -> int:
+        self._loop.close()  # a call of `generate` ends a loop
+        return len(self._batches)
+
+    def _miss(self) -> None:
+        self._missed += 1
+
+    def _heard(self, call: Call) -> None:
+        full = self._plan is None
+        if not call.steps or (call.failed and not full):  # nothing was generated, or its times do not count
+            return
+        if call.failed:  # its steps are in the trace; what it wrote is not known
+            self._failed.add(len(self._batches))
+            self._batches.append(Batch([Step({}, max(call.rows, default=1))] * call.steps, []))
+            return
+        with self._standing():
+            self._batches.append(batch_of(call))
+            if self._first is None:
+                self._first = call
+                call.last, call.sequences, call.done = None, None, []
+            self._met(call.model)
+
+    def _heard_loop(self, batch: Batch, model: Any) -> None:
+        self._batches.append(batch)
+        with self._standing():
+            self._met(model)
+
+    def _met(self, model: Any) -> None:
+        """Keeps the first model, and its tokenizer, which the program may drop before it ends."""
+        if self._model is None and model is not None:
+            self._model = model
+            self._tokenizer = self._tokenizer or tokenizer_of(model)
+
+    @contextmanager
+    def _standing(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            if isinstance(self.marks, ProgramMarks):
+                stack.enter_context(self.marks.standing())
+            yield
+
+    def _generated(self) -> Generated:
+        steps: list[Step] = []
+        prompts: dict[int, list[int]] = {}
+        first = 0
+        for number, batch in enumerate(self._batches):
+            steps += batch.numbered(number, first)
+            prompts |= dict(enumerate(batch.prompts, first))
+            first += batch.rows
+        ends = frozenset[int]().union(*(batch.ends for batch in self._batches))
+        table = None if self._tokenizer is None else token_bytes(self._tokenizer)
+        return generated(steps, prompts, table, ends)
+
+    def _manifest(self, found: Generated, recorded: Exported, window: Window) -> Manifest:
+        """What is known of a program that molprof did not make."""
+        marks, model = self.marks, self._model
+        known = self._settings(found, window)
+        repeat = marks.repeat() if isinstance(marks, ProgramMarks) else None
+        constraining = [name for batch in self._batches for name in batch.constraining_names]
+        spans, limits = recorded.steps, {batch.limit for batch in self._batches}
+        kept = marks.recorded if isinstance(marks, ProgramMarks) else marks
+        sampled = None if kept is None else kept.functions
+        if sampled is not None and not (constraining or sampled.stacks):
+            sampled = None
+        return Manifest(
+            schema=SCHEMA,
+            created=now(),
+            command=list(self._output.command),
+            environment=environment(device_of(model)),
+            settings=CaptureSettings(**known),
+            resolved=Resolved(
+                **sizes_of(model),
+                vocabulary=None if self._tokenizer is None else len(self._tokenizer),
+                max_new_tokens=limits.pop() if len(limits) == 1 else None,
+                processor=", ".join(dict.fromkeys(constraining)) or None,
+                processor_parameters={} if self._first is None else constraints_of(self._first),
+                placeholder=None,
+                not_recorded=[name for name in SETTINGS if name not in known],
+            ),
+            timings=Timings(
+                warmup_ns=[],
+                repeats=[] if repeat is None else [repeat],
+                mark_ns=mark_cost_ns(),
+                unmarked_wall_ns=None,
+                profiled_steps_ns=sum(span.duration_ns for span in spans.values()),
+                unprofiled_steps_ns=0 if repeat is None else sum(repeat.steps_ns[batch][step] for batch, step in spans),
+            ),
+            window=window,
+            steps_per_batch=list(map(len, found.rows_per_step)),
+            molecules=found.sequences,
+            skipped=[],
+            rows_per_step=found.rows_per_step,
+            machine=self._machine,
+            program=self._program(),
+            functions=UNSET if sampled is None else sampled,
+        )
+
+    def _settings(self, found: Generated, window: Window) -> dict[str, Any]:
+        """The settings of a capture that the program's first call tells."""
+        first, model = self._first, self._model
+        computed = (batch.computed for batch in self._batches)
+        known: dict[str, Any] = {
+            "model": "unnamed" if model is None else name_of(model),
+            "batch_size": max((*(max(rows, default=0) for rows in found.rows_per_step), *computed)),
+            **self._recorded,
+            "functions": self._functions,
+            "full": window.full,
+        }
+        if first is not None:
+            sampled = bool(config_value(first, "do_sample"))
+            names = ("temperature", "top_k", "top_p", "min_p") if sampled else ()
+            known |= {
+                "sampling": "sample" if sampled else "greedy",
+                "attention": getattr(getattr(model, "config", None), "_attn_implementation", None),
+                "kv_cache": config_value(first, "cache_implementation") or "dynamic",
+                **{name: value for name in names if (value := config_value(first, name))},
+            }
+        for name in list(known):
+            try:
+                SETTINGS[name].check_value(known[name])
+            except (TypeError, UsageError, ValueError):  # what molprof's own runs do not have
+                del known[name]
+        return known
+
+    def _program(self) -> Program:
+        marks = self.marks
+        off = UNSET if self.switched_off is None else list(self.switched_off)
+        processors = processor_calls(self._batches, marks)
+        if not isinstance(marks, ProgramMarks):
+            return Program(missed=self._missed, processors=processors, switched_off=off)
+        before, after = marks.calls[0].began_ns - self._began_ns, self._ended_ns - marks.calls[-1].ended_ns
+        return Program(before, after, marks.own_ns, self._missed, marks.estimated_steps, processors, off)
+
+
+def text_of(problem: BaseException) -> str:
+    """Type and message of an exception."""
+    return f"{type(problem).__name__}: {problem}"
