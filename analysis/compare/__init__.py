@@ -16,12 +16,12 @@ from molprof.analysis.compare.rows import ComparedRow, by_rounds, compared_rows
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS, LEAST_REPEATS, LEVEL, best_level
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.labels import run_labels
-from molprof.analysis.figures.model import Report, Served, plain
+from molprof.analysis.figures.model import Report, Served
 from molprof.analysis.figures.requests import window_text
 from molprof.analysis.figures.run_model import Run
 from molprof.common.errors import NotComparableError, UsageError
 from molprof.common.notebook import as_text, in_frame
-from molprof.common.values import by_unit, counted
+from molprof.common.values import by_unit, counted, plain
 
 if TYPE_CHECKING:
     from molprof.analysis.compare.thresholds import Expectation, Prediction

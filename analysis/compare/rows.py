@@ -27,11 +27,11 @@ from molprof.analysis.compare.statistics import (
 )
 from molprof.analysis.figures.catalog import COMPARED
 from molprof.analysis.figures.figure import MEDIAN_PASS, Figure
-from molprof.analysis.figures.model import Report, Served, plain
+from molprof.analysis.figures.model import Report, Served
 from molprof.analysis.figures.requests import mean_latency, with_values
 from molprof.analysis.figures.run_model import RepeatFigures, Run, Spread
 from molprof.common.document import named
-from molprof.common.values import Value, per
+from molprof.common.values import Value, per, plain
 
 MEANS, MEDIAN_OF_PASSES = "mean of the rounds", "median of the passes"
 

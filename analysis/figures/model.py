@@ -17,7 +17,7 @@ from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.step_model import TypicalStep
 from molprof.analysis.reader import long_names_text
 from molprof.common.notebook import as_text, in_frame, named_lines, named_rows
-from molprof.common.values import Value, percent_text
+from molprof.common.values import Value, percent_text, plain
 
 SCHEMA = 1
 STACK_CATEGORY = "python_function"
@@ -335,16 +335,16 @@ class Findings(tuple[Finding, ...]):
 
 
 class Given(Struct, frozen=True):
-    """What a user says of a foreign trace, which does not record it."""
+    """Numbers of tokens and molecules as a user tells them of a foreign trace, which does not record them."""
 
-    tokens: int | None = None  # generated tokens
+    tokens: int | None = None
     molecules: int | None = None
 
 
 class ServedPass(Struct, frozen=True):
-    """All requests to a server once."""
+    """Figures of all requests to a server once, by id; None where there is too little for one."""
 
-    figures: dict[str, int | float | None]  # by id; None where there is too little for it
+    figures: dict[str, int | float | None]
 
 
 class Served(Struct, frozen=True):
@@ -417,15 +417,6 @@ class Report(Struct, frozen=True):
             if not fields["trace"][name]:
                 del fields["trace"][name]
         return fields
-
-
-def plain(value: Any) -> Any:
-    """Tuples as lists, all the way down."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return value
 
 
 def combined(bounds: Iterable[Bound]) -> tuple[Bound, ...]:

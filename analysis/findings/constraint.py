@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from molprof.analysis.figures.figure import any_masks
 from molprof.analysis.figures.model import Gain
 from molprof.analysis.figures.run_model import Run, StepPhase
+from molprof.analysis.findings.constraint_text import Part, done_to_text
 from molprof.analysis.findings.engine import FILLING, MASKS, phase_times, scheduler_waits, summed_over
 from molprof.analysis.findings.functions import NOT_OWN, OF_ENGINE, by_sample, functions_of, sampled_functions
 from molprof.analysis.findings.known import Known
@@ -35,7 +35,6 @@ from molprof.analysis.trace_processor.package import Query
 from molprof.common.manifest import STEP_PHASES, Program
 from molprof.common.values import (
     bytes_text,
-    count_text,
     counted,
     cut,
     number_text,
@@ -90,13 +89,6 @@ _MADE = {"package": "to import its package", "vocabulary": "for the vocabulary",
 _OF_GAIN = "host and GPU time of the processor"
 
 
-class _Part(Struct):
-    """Clauses of the evidence, and their figures."""
-
-    clauses: list[str]
-    figures: dict[str, int | float]
-
-
 @rule(
     id="constraint",
     title="What the constraint costs",
@@ -127,7 +119,7 @@ def _of_run(known: Known, run: Run, name: str) -> Found:
     phase = run.phases[PROCESSOR]
     steps_ns = sum(run.phases[item].wall_ns or 0 for item in _STEP)
     course = Course(name=name, is_by_row=row_loop(known) is not None)
-    head, high = _Part([], {}), None
+    head, high = Part([], {}), None
     # What `generate` applies without a logits processor runs in other phases.
     has_phase = run.setup.processor is not None
     if has_phase and phase.wall_ns and steps_ns > 0 and run.steps:
@@ -145,8 +137,8 @@ def _of_run(known: Known, run: Run, name: str) -> Found:
         head.figures |= {"processor_host_ns": phase.host_ns, "recorded_ns": known.scope.recorded_ns}
     else:
         head.clauses.append("it has no time of its own: it runs in other phases, or no time is recorded")
-    done, where = _done(known, run, course, head) if has_phase else (_Part([], {}), None)
-    parts = [head, done, _classes(run), _made(run), _text(known, run, course), _rest(run, steps_ns, course)]
+    done, where = _done(known, run, course, head) if has_phase else (Part([], {}), None)
+    parts = [head, done, _classes(run), _made(run), done_to_text(known, run, course), _rest(run, steps_ns, course)]
     figures: dict[str, int | float] = {"steps": run.steps}
     for part in parts:
         figures |= part.figures
@@ -176,7 +168,7 @@ def _what_sets(run: Run) -> str:
     return "the model" if most == "forward" else most
 
 
-def _timed(run: Run, wall_ns: int, steps_ns: int) -> tuple[_Part, float]:
+def _timed(run: Run, wall_ns: int, steps_ns: int) -> tuple[Part, float]:
     """The share of the unprofiled steps, with its range over passes, and the time per step and row."""
     share, step_ns = wall_ns / steps_ns, wall_ns / run.steps
     passes = [
@@ -213,7 +205,7 @@ def _timed(run: Run, wall_ns: int, steps_ns: int) -> tuple[_Part, float]:
         if course is not None and is_even:
             each = f", {_percentiles({key: per(ns, rows) for key, ns in _times_of(course).items()})}"
         clauses.append(f"per row, of {number_text(rows)}, {time_text(step_ns / rows)}{each}")
-    return _Part(clauses, figures), share
+    return Part(clauses, figures), share
 
 
 def _times_of(course: StepPhase) -> dict[str, int | None]:
@@ -228,12 +220,12 @@ def _percentiles(times: Mapping[str, Any]) -> str:
     return ", ".join([*said, f"longest {time_text(times['longest_ns'])}"])
 
 
-def _done(known: Known, run: Run, course: Course, head: _Part) -> tuple[_Part, Location | None]:
+def _done(known: Known, run: Run, course: Course, head: Part) -> tuple[Part, Location | None]:
     """What the recorded steps show of it: operators and what is outside them, functions, launches, syncs, copies.
 
     Sampled functions follow the first clause of `head`: they say what to change.
     """
-    phase, steps, part = run.phases[PROCESSOR], run.window.steps, _Part([], {})
+    phase, steps, part = run.phases[PROCESSOR], run.window.steps, Part([], {})
     if not phase.host_ns or not steps:
         return part, None
     facts = known.facts
@@ -287,17 +279,17 @@ def _by_function(where: Location) -> str:
     return f"by function: {', '.join(said)}"
 
 
-def _classes(run: Run) -> _Part:
+def _classes(run: Run) -> Part:
     """Of a program with several processors, each one's time per step, unprofiled."""
     calls = run.program.processors if isinstance(run.program, Program) else []
     timed = sorted((item for item in calls if item.time_ns), key=lambda item: -(item.time_ns or 0))
     said = ", ".join(f"{item.name} {time_text(per(item.time_ns, item.steps))}" for item in timed)
-    return _Part([f"by class, per timed step: {said}"] if said else [], {})
+    return Part([f"by class, per timed step: {said}"] if said else [], {})
 
 
-def _made(run: Run) -> _Part:
+def _made(run: Run) -> Part:
     """Making it, which no step contains."""
-    part = _Part([], {})
+    part = Part([], {})
     if run.processor_once_ns:
         part.figures["once_ns"] = run.processor_once_ns
         parts = run.processor_parts_ns or {}
@@ -311,44 +303,13 @@ def _made(run: Run) -> _Part:
     return part
 
 
-def _text(known: Known, run: Run, course: Course) -> _Part:
-    """What it did to the answers."""
-    part, tokens = _Part([], {}), run.generated_tokens
-    if run.setup.random or not tokens:
-        return part
-
-    def add(key: str, count: int, text: str) -> None:
-        if count > 0:
-            part.figures[key] = count
-            part.clauses.append(text)
-
-    if run.masked is not None:
-        forced = tokens - run.masked.free_choices
-        course.forced = max(0.0, forced / tokens)
-        add("forced_tokens", forced, f"{count_text(forced)} of {counted(tokens, 'token')} were forced")
-    if run.needed_tokens is not None:
-        ends = sum(item.tokens - item.free - item.copy - item.junk - item.filler for item in run.sequences)
-        surplus = tokens - ends - run.needed_tokens
-        text = f"{count_text(tokens - ends)} tokens spell what the tokenizer writes in {count_text(run.needed_tokens)}"
-        add("surplus_tokens", surplus, text)
-    if run.disagreement is not None and (ratio := run.disagreement.all.forbidden_ratio):
-        part.figures["forbidden_ratio"] = ratio
-        part.clauses.append(f"the model's first choice was forbidden at {percent_text(ratio)} of tokens")
-    runaway: Any = known.report.table("runaway").to_json()
-    causes = ", ".join(f"{row['cause']} {count_text(row['tokens'])}" for row in runaway)
-    add("runaway_tokens", sum(row["tokens"] for row in runaway), f"tokens that lead nowhere: {causes}")
-    add("junk_tokens", run.junk_tokens, f"{counted(run.junk_tokens, 'junk token')}")
-    add("filler_tokens", run.filler_tokens, f"{counted(run.filler_tokens, 'filler token')}")
-    return part
-
-
-def _rest(run: Run, steps_ns: int, course: Course) -> _Part:
+def _rest(run: Run, steps_ns: int, course: Course) -> Part:
     """What is left of a step without it, where it is small."""
     if course.share is None or course.share >= SMALL or steps_ns <= 0:
-        return _Part([], {})
+        return Part([], {})
     forward_ns = sum(run.phases[name].wall_ns or 0 for name in ("forward", "prefill"))
     what = f"{percent_text(forward_ns / steps_ns)} are forwards"
-    return _Part([f"without it {percent_text(1 - course.share)} of the steps remain: {what}"], {})
+    return Part([f"without it {percent_text(1 - course.share)} of the steps remain: {what}"], {})
 
 
 def _of_engine(known: Known) -> Found | None:

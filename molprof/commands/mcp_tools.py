@@ -15,11 +15,12 @@ from molprof.analysis.figures import Report
 from molprof.analysis.figures.build import DEVICES, OPERATIONS
 from molprof.analysis.figures.catalog import COMPARED, FIGURES
 from molprof.analysis.figures.figure import Figure, evidence_of
-from molprof.analysis.figures.model import Finding, plain
+from molprof.analysis.figures.model import Finding
 from molprof.analysis.origin.read import Place
 from molprof.analysis.origin.tree import Tree
 from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE
 from molprof.common.errors import EngineError, MolprofError, UsageError
+from molprof.common.values import plain
 
 _EVENTS = "SELECT category, COUNT() AS count FROM slice GROUP BY category ORDER BY category"
 # The column of molprof_origin that a tree is by, and the columns of each row.

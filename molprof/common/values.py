@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 NOT_RECORDED = "not recorded"
 _N = TypeVar("_N", int, float)
@@ -223,3 +223,12 @@ _FORMATS: dict[Unit, Callable[[float], str]] = {
     "probability": _digits,
     "raw": _raw,
 }
+
+
+def plain(value: Any) -> Any:
+    """Tuples as lists, all the way down."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value

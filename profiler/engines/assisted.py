@@ -26,7 +26,8 @@ from molprof.profiler.engines import BatchPlan, BatchResult
 from molprof.profiler.engines.backends import explained
 from molprof.profiler.engines.generate import Generate, until_end
 from molprof.profiler.models.load import LoadedModel, load
-from molprof.profiler.recording.marks import Marks, before_forward, replaced
+from molprof.profiler.recording.marks import Marks, before_forward
+from molprof.profiler.recording.replaced import replaced
 
 
 class Assisted(Generate):

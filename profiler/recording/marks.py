@@ -41,6 +41,7 @@ from torch import Tensor
 from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 
 from molprof.common.manifest import STEP_PHASES
+from molprof.profiler.recording.replaced import replaced
 
 _LOG = logging.getLogger("molprof")
 # transformers 5.23 says nothing.
@@ -435,18 +436,3 @@ def before_forward(model: PreTrainedModel, call: Callable[[Mapping[str, Any]], N
 
     with replaced(model, "prepare_inputs_for_generation", prepare):
         yield
-
-
-@contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """An attribute of an instance or a class that has another value inside the block."""
-    missing = object()
-    before = vars(owner).get(name, missing)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if before is missing:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
