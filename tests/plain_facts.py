@@ -208,7 +208,7 @@ def rest_of(idle: Idle, ended: list[int | None]) -> str:
     """The cause of what is left. ended: streams of the work that ended when the idle time began."""
     if idle.queue == "nothing":
         return "launching"
-    if idle.end - idle.ts < 5_000:
+    if idle.end - idle.ts < 5_000 and idle.queue != "late":
         return "short"
     if idle.queue == "not recorded":
         return "not_recorded"

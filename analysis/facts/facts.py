@@ -26,6 +26,8 @@ ORDER BY id
 """
 # Names of the phases in which masks of constrained decoding are made.
 MASK_PHASES = ("mask_", "grammar_")
+# The phase in which a worker of an engine waits for the scheduler, in another process.
+SCHEDULER_WAIT = "scheduler_wait"
 # And of those in which logits processors run, of any program.
 PROCESSOR_PHASES = "processor"
 _STEP_MARKS = """
@@ -52,7 +54,8 @@ class Facts(MemoryFacts):
         if self.has_ranks:
             ranks = self.ranks_of(self.slices.track[rows])
         else:  # functions that mark phases may be around all of it
-            phases = self.phases
+            waits = [number for number, name in self.phase_names.items() if name == SCHEDULER_WAIT]
+            phases = self.phases.some(~np.isin(self.phases.id, waits))  # which go on when nothing is recorded any more
             ts = np.array([min(ts.min(), phases.ts.min(initial=ts[0]))])
             ts_end = np.array([max(ts_end.max(), phases.ts_end.max(initial=ts_end[0]))])
             ranks = np.full(1, NONE)

@@ -20,6 +20,10 @@ class Phases(Struct, frozen=True):
     ts: Array
     ts_end: Array
 
+    def some(self, chosen: Array) -> Phases:
+        """Return those that are chosen. chosen: bool, or indices."""
+        return Phases(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
+
 
 def innermost(phases: Phases) -> Phases:
     """Return the innermost phase of each thread at each moment, in order of thread and start.

@@ -7,6 +7,7 @@ import math
 import numpy as np
 from msgspec import Struct
 
+from molprof.analysis.facts.facts import SCHEDULER_WAIT
 from molprof.analysis.facts.phases import followed_by
 from molprof.analysis.figures.figure import any_masks
 from molprof.analysis.findings.known import Known
@@ -17,7 +18,6 @@ from molprof.analysis.union import Union
 from molprof.common.values import counted, number_text, time_text
 
 FILLING = ("mask_fill", "mask_fill_per_request")
-SCHEDULER_WAIT = "scheduler_wait"
 MASKS = (*FILLING, "mask_accept_per_request", "mask_copy", "mask_apply")
 # Own time of each phase; of a GPU's trace the part in which no device worked.
 _TIMES = Query(
