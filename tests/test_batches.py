@@ -67,7 +67,7 @@ def test_batches(processor: str | None, settings: dict[str, Any], sequences: Any
 )  # fmt: skip
 def test_what_does_not_fit(processor: str | None, settings: Any, text: str | None, message: str, hint: str) -> None:
     given = prompts("CCO") if text is None else [Prompt(1, "", text, None)]
-    with pytest.raises(UsageError, match=message) as caught:
+    with pytest.raises(UsageError, match=f"(?m){message}") as caught:
         runner(processor, **settings).plan(given)
     assert (caught.value.hint or "").startswith(hint)
 

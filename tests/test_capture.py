@@ -309,7 +309,7 @@ def test_a_disk_that_is_full_while_torch_writes(tmp_path: Path, monkeypatch: pyt
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))  # Python ignores the signal
     try:
-        with pytest.raises(RunError, match=r"^cannot write .*/out\.json: File too large$"):
+        with pytest.raises(RunError, match=r"(?m)^cannot write .*/out\.json: File too large$"):
             captured(tmp_path / "out.json", settings(repeats=1, max_new_tokens=3))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

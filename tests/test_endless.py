@@ -51,7 +51,7 @@ def test_a_stream_that_leaves_no_memory_ends_with_a_line(
     path.write_bytes(BEGIN + text * (3_000_000 // len(text)))
     monkeypatch.setattr(source, "available_bytes", lambda: 50_000_000)
     monkeypatch.setattr(source, "_LOOKED_BYTES", 2_000_000)
-    line = r"does not fit into memory: the first .* of its text leave 50\.0 MB of memory$"
+    line = r"(?m)does not fit into memory: the first .* of its text leave 50\.0 MB of memory$"
     with pytest.raises(TraceError, match=line), open_trace(path):
         pass
 

@@ -22,7 +22,7 @@ def test_devices_and_models_that_are_not_there(tmp_path: Path) -> None:
         load(CaptureSettings(str(tmp_path / "none")))
     folder = tmp_path / "folder"
     folder.mkdir()
-    with pytest.raises(UsageError, match=r"the folder .*/folder holds no model: it has no config\.json$"):
+    with pytest.raises(UsageError, match=r"(?m)the folder .*/folder holds no model: it has no config\.json$"):
         load(CaptureSettings(str(folder), tokenizer="llama"))
     with pytest.raises(UsageError, match=r"holds no tokenizer: it has no tokenizer\.json, no tokenizer_config\.json, "):
         load(CaptureSettings("llama", tokenizer=str(folder)))

@@ -58,7 +58,7 @@ def test_a_trace_that_does_not_fit_is_refused_before_the_engine_takes_it(
     path.write_text(json.dumps([x(f"a{i}", i, 1) for i in range(100)]))
     monkeypatch.setattr(load, "available_bytes", lambda: 8_192_000_000)
     load.check_memory("a.json", 8_192_000, 1000)
-    message = r"^a\.json: its 8,192,001 events need about 8\.2 GB of memory, and 8\.2 GB are available$"
+    message = r"(?m)^a\.json: its 8,192,001 events need about 8\.2 GB of memory, and 8\.2 GB are available$"
     with pytest.raises(TraceError, match=message):
         load.check_memory("a.json", 8_192_001, 1000)
     monkeypatch.setattr(load, "available_bytes", lambda: 1000)

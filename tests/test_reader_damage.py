@@ -133,7 +133,7 @@ def test_partial_takes_what_truncated_gzip_holds(engine: TraceProcessor, tmp_pat
 def test_partial_of_a_file_damaged_before_any_event(engine: TraceProcessor, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(content)
-    with pytest.raises(TraceError, match=r"there is nothing before the damage$") as failure:
+    with pytest.raises(TraceError, match=r"(?m)there is nothing before the damage$") as failure:
         load_trace(path, engine, partial=True)
     assert failure.value.hint == "record the trace again, or copy the file again"
 

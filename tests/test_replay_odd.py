@@ -45,7 +45,7 @@ def outline(script: str) -> str:
 @pytest.mark.parametrize("dim", [None, "", "[0, 1]", "rows", "9" * 5000, "2", "-3", "٣", "0_0", "0.5", "9" * 19])
 def test_rows_of_an_odd_dimension_are_one_line(operator: str, dim: str | None) -> None:
     operands = (TABLE,) if dim is None else (TABLE, scalar(dim), INDEX)
-    with pytest.raises(UsageError, match=r"^aten::\w+ was called with .* as its dimension$") as problem:
+    with pytest.raises(UsageError, match=r"(?m)^aten::\w+ was called with .* as its dimension$") as problem:
         script_of(called(f"aten::{operator}", *operands), "of a test")
     assert len(str(problem.value)) < 200
 

@@ -200,7 +200,7 @@ def test_the_zoom_is_where_the_user_asks(tmp_path: Path, place: Place, start_ns:
     ],
 )
 def test_a_place_that_is_not_recorded_is_refused(tmp_path: Path, place: Place, message: str, hint: str) -> None:
-    with pytest.raises(UsageError, match=f"run0.json {message}$") as error:
+    with pytest.raises(UsageError, match=f"(?m)run0.json {message}$") as error:
         prepared(tmp_path, tiny_trace.document(), place=place)
     assert error.value.hint == hint
 

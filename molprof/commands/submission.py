@@ -82,7 +82,7 @@ _SUBJECTS = {
         "Speed": "attention kv_cache max_cache_length compile dtype tf32 cudnn_benchmark padding_multiple"
         " drop_finished engine assistant arrivals device threads",
         "Passes": "repeats warmup passes seed limit limit_s memory_limit bisect share",
-        "Recording": "window full modules stacks shapes memory disagreement",
+        "Recording": "window full modules stacks functions shapes memory disagreement",
         "Analysis": "whole rows by peaks what_if gpu capture names_from thresholds tokens molecules",
         "Reading": "partial cached native_path",
         "Output": "style output folder force resume retry dry_run",
