@@ -157,7 +157,7 @@ _RUN = (
     _setting("seed", lambda value, setup: str(value)),
     _of_run("torch", "torch", "setting", lambda run: run.setup.torch),
     _of_run("transformers", "transformers", "setting", lambda run: run.setup.transformers),
-    _of_run("vllm", "vLLM", "setting", lambda run: run.setup.vllm),
+    _of_run("vllm", "vLLM", "setting", lambda run: run.setup.vllm, stands_in=True),
     _of_run("repeats", "timed passes", "subject", lambda run: run.wall_ns.repeats, "count"),
     _of_run("recorded_steps", "recorded steps", "subject", _recorded),
     _of_trace("trace", "trace file", "measure", lambda report: path_text(report.trace.path), "path"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from msgspec import UNSET
 
 from molprof.commands.options import Result, check_ending, file_option, make_folder, note, with_options
 from molprof.commands.progress import Progress
@@ -143,8 +144,10 @@ def command(
     try:
         with Progress() as progress:
             for result in capture_together(asked, progress, able_only=every):
-                if (session := result.manifest.session) is not None and session.measured not in measured:
-                    measured.append(session.measured)
+                session = result.manifest.session
+                runs = UNSET if session is None else session.measured
+                if runs is not UNSET and runs not in measured:
+                    measured.append(runs)
                 written.append(result.path)
                 problems += [f"{result.path}: {problem}" for problem in result.failures]
                 name = f"{trace_stem(result.path.name)}: " if several else ""

@@ -105,7 +105,7 @@ def _report(trace: str, select: str, limit: int) -> dict[str, Any]:
 
 
 def _compare(traces: list[str], select: str, limit: int) -> dict[str, Any]:
-    from molprof.analysis.documents.comparison import comparison_verdict
+    from molprof.analysis.documents.verdict import comparison_verdict
 
     comparison = api.compare(*api.reports(traces))
     reports = comparison.runs

@@ -124,7 +124,7 @@ def judged(item: SchemaFile, target: Any) -> Iterator[Judged]:
     for instance in item.instances:
         cut = target.tokenizer(instance.text, add_special_tokens=False, return_offsets_mapping=True)
         if validator is None:
-            words = [item.whole.kind] * (len(cut["input_ids"]) + 1)
+            words: list[str] = [item.whole.kind] * (len(cut["input_ids"]) + 1)
             yield Judged(instance, None, cut["input_ids"], ["text"] * len(words), words)
             continue
         labels = [part[1:] for part in parts(instance.data, item.schema) for _ in part[0]]
