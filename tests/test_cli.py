@@ -243,7 +243,7 @@ def test_a_name_that_is_not_utf8(tmp_path: Path, trace: Path) -> None:
     name, other = "out\udcff.json", "a\udcff.json"
     assert called(["trim", "trace.json", "--from", "0s", "-o", name], tmp_path)[0] == 0
     shutil.copy(tmp_path / name, tmp_path / other)
-    for words in ("report . --rows", f"query launches {other}", f"compare {name} {other} --format html"):
+    for words in ("report rows .", f"query launches {other}", f"compare {name} {other} --format html"):
         assert "Traceback" not in called(words.split(), tmp_path)[2]
     code, out, _ = called(["report", name, "--format", "json"], tmp_path)
     assert (code, json.loads(out)["trace"]["path"]) == (0, name)

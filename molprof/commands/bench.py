@@ -17,6 +17,7 @@ import click
 
 from molprof.analysis.documents.plots import BENCH_PLOTS, plot_file
 from molprof.commands import bench_masks
+from molprof.commands.command import Group
 from molprof.commands.options import (
     PLOT_FORMATS,
     PlotCommand,
@@ -188,14 +189,7 @@ def _value_text(value: object) -> str:
     return "none" if value is None else str(value)
 
 
-class _BenchGroup(click.Group):
-    """Lists the benchmarks in the order of their declaration."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-
-@click.group("bench", cls=_BenchGroup)
+@click.group("bench", cls=Group)
 def command() -> None:
     """Measure configurations, each case in a process of its own, so that none can stop the others.
 

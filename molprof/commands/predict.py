@@ -18,7 +18,7 @@ from molprof.common.errors import UsageError
 @click.option("--list", "is_list", is_flag=True, help="List the GPUs and figures that can be predicted; without TRACE.")
 @click.option(
     "--what-if", "what_if", multiple=True, metavar="CHANGES",
-    help="How long it would take if something were faster, as for molprof report --what-if. Repeatable.",
+    help="How long it would take if something were faster, as for molprof report by path --what-if. Repeatable.",
 )  # fmt: skip
 @click.option(
     "--batches", metavar="SIZES",

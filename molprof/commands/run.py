@@ -44,7 +44,7 @@ class _Program(click.Command):
 @click.option(
     "--full", is_flag=True, help="Record all that the program does; the trace gets large, and nothing is timed."
 )
-@click.option("--modules", is_flag=True, help="Record modules too, for molprof report --by module.")
+@click.option("--modules", is_flag=True, help="Record modules too, for molprof report by module.")
 @click.option(
     "--repeats",
     type=click.IntRange(1),
@@ -63,14 +63,14 @@ class _Program(click.Command):
     default=None,
     help="Sample the functions of logits processors in the recorded steps.  [default: on, unless --stacks records all]",
 )
-@click.option("--stacks", is_flag=True, help="Record modules and Python functions too, for molprof report --by.")
+@click.option("--stacks", is_flag=True, help="Record modules and Python functions too, for molprof report by.")
 @click.option(
     "--shapes",
     is_flag=True,
-    help="Record shapes and types of operators' arguments too, for molprof report --by shape and molprof replay.",
+    help="Record shapes and types of operators' arguments too, for molprof report by shape and molprof replay.",
 )
 @click.option(
-    "--memory", is_flag=True, help="Record allocations and frees of memory too, for molprof report --by memory."
+    "--memory", is_flag=True, help="Record allocations and frees of memory too, for molprof report by memory."
 )
 def command(program: tuple[str, ...], module: bool, output: Path | None, force: bool, **options: Any) -> None:
     """Run a Python program as it is, and record how it generates.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from molprof.commands.command import Command
 from molprof.commands.options import declared, grouped, note, path_option
 from molprof.common.errors import RunError
 from molprof.common.process import OK
@@ -83,7 +84,7 @@ _SUBJECTS = {
         " drop_finished engine assistant arrivals device threads",
         "Passes": "repeats warmup passes seed limit limit_s memory_limit bisect share",
         "Recording": "window full modules stacks shapes memory disagreement",
-        "Analysis": "whole rows by peaks what_if gpu capture names_from thresholds tokens molecules",
+        "Analysis": "whole peaks changes what_if rows gpu graph_capture names_from thresholds tokens molecules",
         "Reading": "partial cached native_path",
         "Output": "style output folder force resume retry dry_run",
         "Cluster": " ".join((*PARAMETERS, "tasks")),
@@ -93,7 +94,7 @@ _SUBJECTS = {
 submit_options = grouped(Submission, "submission")
 
 
-class Submittable(click.Command):
+class Submittable(Command):
     """A command that remembers which options it was given, so that a task on a cluster can be given them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -101,7 +102,7 @@ class Submittable(click.Command):
         ctx.meta[_GIVEN] = {item: given[item.name] for item in order if isinstance(item, click.Option)}
         return super().parse_args(ctx, args)
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_own_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Options by subject."""
         found: dict[str, list[tuple[str, str]]] = {subject: [] for subject in dict.fromkeys(_SUBJECTS.values())}
         for item in self.get_params(ctx):

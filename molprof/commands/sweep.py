@@ -42,7 +42,7 @@ def _parameters(name: str) -> tuple[click.Command, Mapping[str, click.Parameter]
         return None
     found: click.Command | None = import_module(f"molprof.commands.{first}").command
     for word in others:
-        found = found.commands.get(word) if isinstance(found, click.Group) else None
+        found = getattr(found, "commands", {}).get(word)
     if found is None or isinstance(found, click.Group):
         return None
     names = ((key.lstrip("-").replace("_", "-"), item) for item in found.params for key in item.opts)
