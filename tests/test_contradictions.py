@@ -291,5 +291,5 @@ def test_what_was_not_measured_is_neither_ranked_nor_rejected(tmp_path: Path) ->
     assert advice.best["attention"] == "eager"  # of its other repeats
     assert (advice.candidates, advice.rejected) == (2, ())
     assert [item.settings["kv_cache"] for item in advice.unmeasured] == ["static"]
-    code, out, _ = called(["recommend", str(path)], tmp_path)
+    code, out, _ = called(["bench", "recommend", str(path)], tmp_path)
     assert (code, "not measured: killed by the kernel" in " ".join(out.split()), "rejected" in out) == (0, True, False)

@@ -83,7 +83,7 @@ _SUBJECTS = {
         "Speed": "attention kv_cache max_cache_length compile dtype tf32 cudnn_benchmark padding_multiple"
         " drop_finished engine assistant arrivals device threads",
         "Passes": "repeats warmup passes seed limit limit_s memory_limit bisect share",
-        "Recording": "window full modules stacks shapes memory disagreement",
+        "Recording": "window full modules stacks functions shapes memory disagreement",
         "Analysis": "whole peaks changes what_if rows gpu graph_capture names_from thresholds tokens molecules",
         "Reading": "partial cached native_path",
         "Output": "style output folder force resume retry dry_run",
@@ -152,7 +152,7 @@ def submit_command(
     note(f"submitted {job.id}: Slurm job {number}, {counted(len(tasks), 'task')}; its files: {job.folder}")
     submitted(job)
     if submission.detach:
-        note(f"next: molprof collect {job.id}")
+        note(f"next: molprof jobs collect {job.id}")
         click.echo(job.id)
     else:
         settle(follow(job))
@@ -186,7 +186,9 @@ def follow(job: Job) -> JobStatus:
                 summary = status.summary
                 note(f"{job.id}: {summary}")
     except KeyboardInterrupt:
-        note(f"{job.id} goes on; its results: molprof collect {job.id}; to cancel it: molprof jobs {job.id} --cancel")
+        note(
+            f"{job.id} goes on; its results: molprof jobs collect {job.id}; to cancel it: molprof jobs cancel {job.id}"
+        )
         raise
     return status
 
@@ -213,10 +215,10 @@ def settle(status: JobStatus) -> None:
     if status.good:
         return
     if not status.finished:
-        raise RunError(f"{job.id} has not ended", hint=status.problem or f"molprof collect {job.id} --wait")
+        raise RunError(f"{job.id} has not ended", hint=status.problem or f"molprof jobs collect {job.id} --wait")
     bad = [status.tasks[number] for number in status.failed()]
     first = f"{bad[0].name}: {bad[0].state}" + (f": {bad[0].message}" if bad[0].message else "")
     raise RunError(
         f"{len(bad)} of {len(status.tasks)} tasks of {job.id} did not end well: {first}",
-        hint=f"molprof logs {job.id} {bad[0].number}; again: molprof jobs {job.id} --requeue",
+        hint=f"molprof jobs logs {job.id} {bad[0].number}; again: molprof jobs requeue {job.id}",
     )

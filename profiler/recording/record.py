@@ -53,7 +53,7 @@ def record(
         force: replace a file that exists.
         functions: sample the functions of logits processors in recorded steps; None: unless there are stacks.
         what: to record more. `stacks`: modules and Python functions, for `molprof report by`; `modules`: of these,
-            modules alone; `shapes`: shapes and types of operators' arguments, for `report by shape` and `molprof replay`;
+            modules alone; `shapes`: shapes and types of operators' arguments, for `report by shape` and `replay`;
             `memory`: allocations and frees, for `report by memory`; the thread of the block alone is recorded.
 
     Raises:
