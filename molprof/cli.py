@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from molprof import __version__
+from molprof.commands.command import Group
 from molprof.common import GARBAGE
 from molprof.common.errors import MolprofError, missing_extra
 from molprof.common.files import stdout_problem, written_files
@@ -50,7 +51,7 @@ GROUPS = {
         "replay": "Run one operator of a trace by itself, here, or write it as a script.",
         "trim": "Cut a trace to some of its steps, phases, categories, or a stretch of time.",
         "export": "Write a trace with what molprof computes of it, for any Perfetto shell or UI.",
-        "open": "Open one trace, two side by side, or all ranks of a job, in the Perfetto UI on this machine.",
+        "open": "Open traces, or all ranks of a job, in the Perfetto UI on this machine.",
         "mcp": "Serve traces to an assistant: a server of the Model Context Protocol.",
     },
     "Measure": {
@@ -72,7 +73,7 @@ _MOVED = {"plot": "report plot", "queries": "query list", "recommend": "bench re
 _READERS = frozenset({"report", "compare", "predict", "ranks", "open", "trim", "export", "query", "mcp"})
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group whose commands are imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -98,6 +99,11 @@ class LazyGroup(click.Group):
                 raise click.UsageError(f"No such command {args[0]!r}. Did you mean {near[0]!r}?", ctx)
         return super().resolve_command(ctx, args)
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)
+        with formatter.section("Options"):
+            formatter.write_dl([("-h, --help, --version", "Show help, of each command too, or the version, and exit.")])
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         longest = max(map(len, COMMANDS))
         for task, commands in GROUPS.items():
@@ -111,13 +117,11 @@ def cli() -> None:
     """Find out, kernel by kernel and token by token, why constrained generation is slower or faster.
 
     \b
-    Try it, no GPU and no download needed:
-      molprof demo
-    Your own comparison:
-      molprof capture --model qwen --processor none,generic -o runs
-      molprof compare runs/qwen.json.gz runs/qwen-generic.json.gz
-    Any torch.profiler trace:
-      molprof report trace.json.gz
+    Examples:
+      molprof demo                           a first try: no GPU, no download
+      molprof capture --model qwen --lp
+      molprof compare llama.json qwen.json
+      molprof report trace.json.gz           of any trace of torch.profiler
     """
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from molprof.cli import cli
+from molprof.commands.command import Command
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,8 @@ def _help(command: click.Command, name: str = "") -> list[str]:
     else:
         own = getattr(command, "commands", {})
     found = [(item, f"{name} {key}".strip()) for key, item in own.items()]
-    return [f"{name} --help".strip(), *(line for item in found for line in _help(*item))]
+    pages = ["--help-all" if isinstance(command, Command) else "--help", *(["--help"] if name == "capture" else [])]
+    return [*(f"{name} {page}".strip() for page in pages), *(line for item in found for line in _help(*item))]
 
 
 # Wrong command lines, each with its exit code and all that it prints; no file is changed.

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import click
 
+from molprof.commands.command import Command
 from molprof.common.errors import MissingExtraError
 from molprof.common.files import check_stdin, writing_stdout
 
 
-@click.command("mcp")
+@click.command("mcp", cls=Command)
 @click.argument(
     "folders", type=click.Path(exists=True, file_okay=False, path_type=Path), nargs=-1, required=True, metavar="DIR..."
 )

@@ -36,7 +36,20 @@ class NamedPath(click.Path):
         return super().convert(value, param, ctx)
 
 
-TRACE = NamedPath(path_type=Path, readable=False)
+class TracePath(NamedPath):
+    """A path of a trace; of a compressed one the ending .gz or .zst may be left out."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        if path.suffix and not path.exists():
+            for whole in (path.with_name(path.name + ending) for ending in (".gz", ".zst")):
+                if whole.is_file():
+                    note(f"there is no {path}: {whole} is read")
+                    return whole
+        return path
+
+
+TRACE = TracePath(path_type=Path, readable=False)
 PLOT_FORMATS = plots.FORMATS
 
 
@@ -71,10 +84,10 @@ class PlotCommand(Command):
         super().__init__(*arguments, **settings)
         self._kinds = kinds
 
-    def format_own_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Plots"):
             formatter.write_dl(list(self._kinds.items()))
-        super().format_own_options(ctx, formatter)
+        super().format_options(ctx, formatter)
 
 
 def plot_format(output: Path | None) -> str:

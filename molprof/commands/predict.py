@@ -8,11 +8,12 @@ import click
 
 from molprof import api
 from molprof.analysis.reader import Reading
+from molprof.commands.command import Command
 from molprof.commands.options import TRACE, Result, all_option, note, result_options, uncached_options
 from molprof.common.errors import UsageError
 
 
-@click.command("predict")
+@click.command("predict", cls=Command)
 @click.argument("trace", type=TRACE, required=False)
 @click.option("--device", "gpu", metavar="NAME", help="The GPU: h100, a100, b200, mi300x, ... or a device's name.")
 @click.option("--list", "is_list", is_flag=True, help="List the GPUs and figures that can be predicted; without TRACE.")

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+from molprof.commands.command import Command
 from molprof.commands.options import TRACE, Result, engine_options, note, result_options
 from molprof.common.errors import UsageError
 
 
-@click.command("recommend")
+@click.command("recommend", cls=Command)
 @click.argument("file", type=click.Path(path_type=Path, readable=False))
 @click.option("--trace", type=TRACE, metavar="TRACE", help="Trace that bounds the gain of each change (Amdahl).")
 @result_options()

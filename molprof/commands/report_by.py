@@ -68,7 +68,7 @@ def hold_ranks(traces: Sequence[Path]) -> bool:
 
 @click.group("by", cls=Group)
 def command() -> None:
-    """Show where the GPU work of TRACE comes from, how near to the peaks it runs, what decides the time, its memory.
+    """Show where GPU work comes from, how near to peaks it runs, what decides its time.
 
     \b
     Examples:

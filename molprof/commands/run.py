@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from molprof.commands.command import Command
 from molprof.commands.options import check_ending, file_option, note
 from molprof.commands.progress import Lines
 from molprof.commands.run_options import pair
@@ -20,7 +21,7 @@ from molprof.common.text import escaped
 from molprof.profiler.recording.tracefile import ENDINGS, OutputFile, default_name
 
 
-class _Program(click.Command):
+class _Program(Command):
     allow_interspersed_args = False  # what follows the program's name is its own
 
 

@@ -69,28 +69,6 @@ class Submission:
 
 # Parameters of a command that make its `Submission`.
 PARAMETERS = tuple(item.name for item in fields(Submission))
-# Parameter -> heading in the help of its command, in order.
-_SUBJECTS = {
-    name: subject
-    for subject, names in {
-        "Model": "model size weights tokenizer trust_remote_code",
-        "Constraint": "lp processor processor_args schema regex choices grammar_file placeholder forced_runs"
-        " free_drafts template_threads template_cache",
-        "Prompts": "count batch_size smiles prompts prompt_format answer_format generations strict sort check",
-        "Sampling": "sampling temperature top_p top_k min_p max_new_tokens generate_args",
-        "Kernels": "attention_shapes backends phases masks",
-        "Masks": "engines tokenizers schemas batches oracle",
-        "Speed": "attention kv_cache max_cache_length compile dtype tf32 cudnn_benchmark padding_multiple"
-        " drop_finished engine assistant arrivals device threads",
-        "Passes": "repeats warmup passes seed limit limit_s memory_limit bisect share",
-        "Recording": "window full modules stacks functions shapes memory disagreement",
-        "Analysis": "whole peaks changes what_if rows gpu graph_capture names_from thresholds tokens molecules",
-        "Reading": "partial cached native_path",
-        "Output": "style output folder force resume retry dry_run",
-        "Cluster": " ".join((*PARAMETERS, "tasks")),
-    }.items()
-    for name in names.split()
-}
 submit_options = grouped(Submission, "submission")
 
 
@@ -101,17 +79,6 @@ class Submittable(Command):
         given, _, order = self.make_parser(ctx).parse_args(list(args))
         ctx.meta[_GIVEN] = {item: given[item.name] for item in order if isinstance(item, click.Option)}
         return super().parse_args(ctx, args)
-
-    def format_own_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Options by subject."""
-        found: dict[str, list[tuple[str, str]]] = {subject: [] for subject in dict.fromkeys(_SUBJECTS.values())}
-        for item in self.get_params(ctx):
-            if isinstance(item, click.Option) and (record := item.get_help_record(ctx)) is not None:
-                found.setdefault(_SUBJECTS.get(item.name or "", "Other options"), []).append(record)
-        for subject, records in found.items():
-            if records:
-                with formatter.section(subject):
-                    formatter.write_dl(records)
 
 
 def own_arguments(context: click.Context, *without: str) -> list[str]:
