@@ -51,7 +51,7 @@ def test_help_of_every_command_needs_no_torch() -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_with_an_example(name: str) -> None:
     shown = CliRunner().invoke(cli, [name, "--help"]).stdout
-    assert name == "presets" or shown.split("\n\n")[1].startswith(f"  molprof {name}")
+    assert name == "presets" or f"  molprof {name}" in shown.split("\n\n")[1]
 
 
 @pytest.mark.parametrize("words", ["capture", "bench matrix", "bench sdpa", "report"])

@@ -84,7 +84,7 @@ def _status(job: Job) -> JobStatus:
 
 
 @_of_job("requeue")
-def _requeue(job: Job) -> None:
+def requeue_command(job: Job) -> None:
     """Submit the failed tasks of ID again.
 
     \b
@@ -102,7 +102,7 @@ def _requeue(job: Job) -> None:
 
 
 @_of_job("cancel")
-def _cancel(job: Job) -> None:
+def cancel_command(job: Job) -> None:
     """Cancel the waiting and running tasks of ID.
 
     \b
@@ -122,7 +122,7 @@ def _cancel(job: Job) -> None:
 
 @_of_job("collect")
 @click.option("--wait", is_flag=True, help="Wait until the job has ended.")
-def _collect(job: Job, wait: bool) -> None:
+def collect_command(job: Job, wait: bool) -> None:
     """List how each task of the job ID ended, and where its results are.
 
     Tasks write their own results. Of a benchmark or sweep, this command puts them together. Exit codes: 0 every task
@@ -142,7 +142,7 @@ def _collect(job: Job, wait: bool) -> None:
 
 @_of_job("logs")
 @click.argument("task", metavar="[TASK]", required=False)
-def _logs(job: Job, task: str | None) -> None:
+def logs_command(job: Job, task: str | None) -> None:
     """Print the output so far of all tasks of the job ID, or of one TASK, by number or name.
 
     \b

@@ -76,7 +76,7 @@ def command(query: str, traces: tuple[Path, ...], parameters: dict[str, str], re
 @click.command("list", cls=Command)
 @click.argument("name", required=False)
 @click.option("--sql", is_flag=True, help="Print only the SQL, with all that NAME includes, to paste into Perfetto.")
-def _list(name: str | None, sql: bool) -> None:
+def list_command(name: str | None, sql: bool) -> None:
     """List the modules of the SQL package, or show the columns, units, example and SQL of NAME.
 
     NAME is a module, or a table, view or function of one.
@@ -100,4 +100,4 @@ def _list(name: str | None, sql: bool) -> None:
     write(standalone_sql(module.name, known) if sql else module_page(module))
 
 
-command.add(_list)
+command.add(list_command)

@@ -172,7 +172,7 @@ def _report_graphs(
 @click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="TRACE...")
 @reading_options
 @result_options()
-def _rows(traces: Sequence[Path], reading: Reading, result: Result) -> None:
+def rows_command(traces: Sequence[Path], reading: Reading, result: Result) -> None:
     """Show one table with a row for each trace, not a report of each.
 
     It takes any number of traces, folders of them, or reports stored with --format json. A trace that cannot be read
@@ -208,5 +208,5 @@ def _rows(traces: Sequence[Path], reading: Reading, result: Result) -> None:
     refuse_bad([row for row in rows if row.problem is not None], len(traces))
 
 
-for _one in (report_by.command, _rows, plot.command):
+for _one in (report_by.command, rows_command, plot.command):
     command.add(_one)
