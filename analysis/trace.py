@@ -125,7 +125,7 @@ class Trace:
         return self.report.certificate
 
     def origin(self, by: str = "module", depth: int | None = None) -> Frame:
-        """Where the GPU's work comes from, as `molprof report --by` shows it: a row for each node of the tree.
+        """Where the GPU's work comes from, as `molprof report by` shows it: a row for each node of the tree.
 
         Columns: `depth` from 0 for the whole trace, `path` with the names of the nodes above, `name`, `kind`, `count`
         of alike nodes in one; then sums with all nodes below it, such as `gpu_ns`, `launches`, `syncs`, `operators`,

@@ -3,7 +3,7 @@
 
     python benchmarks/many.py TRACE.json.gz [--count 1000]
 
-Makes files that differ from TRACE by one key, then runs `molprof report FOLDER --rows` twice with one cache.
+Makes files that differ from TRACE by one key, then runs `molprof report rows FOLDER` twice with one cache.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
     made.set_defaults(peers=sys.executable, limit=float("inf"), memory=float("inf"))  # of read.py
     options = made.parse_args()
     print(environment())
-    tool = Tool("many", arguments=("report", "--rows", "--format", "csv"))
+    tool = Tool("many", arguments=("report", "rows", "--format", "csv"))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name, "traces")
         make_folder(options.trace, options.count, folder)

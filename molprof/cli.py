@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from molprof import __version__
+from molprof.commands.command import Group
 from molprof.common import GARBAGE
 from molprof.common.errors import MolprofError, missing_extra
 from molprof.common.files import stdout_problem, written_files
@@ -30,8 +31,8 @@ _LATE = re.compile(r"Signal (\d+) ignored due to race condition")
 # Files that the line on an interrupt names.
 _NAMED = 4
 
-# By task: name -> one line for `molprof --help`. The module of that name in molprof.commands holds `command`, or that
-# of another command holds a function of that name. It is imported when the command is used: help stays instant.
+# By task: name -> one line for `molprof --help`. The module of that name in molprof.commands holds `command`. It is
+# imported when the command is used: help stays instant.
 GROUPS = {
     "Record": {
         "demo": "Capture both presets with and without the LP, and compare the four traces.",
@@ -39,6 +40,7 @@ GROUPS = {
         "capture": "Record a trace of generation, with or without a logits processor.",
         "attach": "Time a running vLLM or SGLang server with and without a constraint, and let it record.",
         "sweep": "Capture every combination of a grid of options, here or on a cluster.",
+        "jobs": "List, collect, requeue or cancel jobs on a cluster, and print their logs.",
     },
     "Analyse traces": {
         "report": "Report launches, kernels, phases and tokens of one or more traces.",
@@ -46,25 +48,15 @@ GROUPS = {
         "predict": "Predict launches, times and what limits a run for a GPU that is not here.",
         "ranks": "Show the ranks of a distributed job side by side.",
         "query": "Run SQL over one or more traces: a module of the package, a file, or text.",
-        "queries": "List the SQL package: modules, columns, units and examples.",
         "replay": "Run one operator of a trace by itself, here, or write it as a script.",
         "trim": "Cut a trace to some of its steps, phases, categories, or a stretch of time.",
         "export": "Write a trace with what molprof computes of it, for any Perfetto shell or UI.",
+        "open": "Open traces, or all ranks of a job, in the Perfetto UI on this machine.",
         "mcp": "Serve traces to an assistant: a server of the Model Context Protocol.",
-    },
-    "Look at traces": {
-        "open": "Open one trace, two side by side, or all ranks of a job, in the Perfetto UI on this machine.",
-        "plot": "Draw a figure of one or more traces as PNG, SVG or PDF.",
     },
     "Measure": {
         "bench": "Benchmark attention, KV caches, batch sizes, compilation and processors.",
-        "recommend": "Recommend the fastest valid configuration that a benchmark measured.",
         "drift": "Compare the tokens that coordinates need with the positions of placeholders.",
-    },
-    "Clusters": {
-        "jobs": "List, requeue or cancel jobs on a cluster.",
-        "collect": "Collect the results of a job on a cluster.",
-        "logs": "Print the logs of a job on a cluster.",
     },
     "Set up": {
         "doctor": "Check what works on this machine, and print a fix for what does not.",
@@ -73,13 +65,15 @@ GROUPS = {
     },
 }
 COMMANDS = {name: text for commands in GROUPS.values() for name, text in commands.items()}
-_HOMES = {"collect": "jobs", "logs": "jobs", "queries": "query"}
+# Commands by their former names.
+_MOVED = {"plot": "report plot", "queries": "query list", "recommend": "bench recommend", "collect": "jobs collect",
+          "logs": "jobs logs"}  # fmt: skip
 # Commands that read traces. They use no linear algebra: numpy's OpenBLAS would start a thread per processor, and each
 # would wait in a busy loop for 0.1 s.
-_READERS = frozenset({"report", "compare", "predict", "ranks", "plot", "open", "trim", "export", "query", "mcp"})
+_READERS = frozenset({"report", "compare", "predict", "ranks", "open", "trim", "export", "query", "mcp"})
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group whose commands are imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -90,19 +84,25 @@ class LazyGroup(click.Group):
             return None
         if cmd_name in _READERS:
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        module = importlib.import_module(f"molprof.commands.{_HOMES.get(cmd_name, cmd_name)}")
-        command: click.Command = getattr(module, cmd_name if cmd_name in _HOMES else "command")
+        command: click.Command = importlib.import_module(f"molprof.commands.{cmd_name}").command
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in _MOVED:
+            raise click.UsageError(f"molprof {args[0]} is now: molprof {_MOVED[args[0]]}", ctx)
         if args[0] not in COMMANDS:
             from difflib import get_close_matches  # on a mistake alone
 
             if near := get_close_matches(args[0], COMMANDS, 1):
                 raise click.UsageError(f"No such command {args[0]!r}. Did you mean {near[0]!r}?", ctx)
         return super().resolve_command(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)
+        with formatter.section("Options"):
+            formatter.write_dl([("-h, --help, --version", "Show help, of each command too, or the version, and exit.")])
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         longest = max(map(len, COMMANDS))
@@ -117,13 +117,11 @@ def cli() -> None:
     """Find out, kernel by kernel and token by token, why constrained generation is slower or faster.
 
     \b
-    Try it, no GPU and no download needed:
-      molprof demo
-    Your own comparison:
-      molprof capture --model qwen --processor none,generic -o runs
-      molprof compare runs/qwen.json.gz runs/qwen-generic.json.gz
-    Any torch.profiler trace:
-      molprof report trace.json.gz
+    Examples:
+      molprof demo                           a first try: no GPU, no download
+      molprof capture --model qwen --lp
+      molprof compare llama.json qwen.json
+      molprof report trace.json.gz           of any trace of torch.profiler
     """
 
 

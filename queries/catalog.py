@@ -111,7 +111,7 @@ def suggestion(name: str, known: Mapping[str, Module]) -> str:
     """What to try instead of an unknown name."""
     names = [*known, *(entry.name for module in known.values() for entry in module.entries)]
     close = difflib.get_close_matches(name.removeprefix(f"{PACKAGE}."), names, n=3)
-    return f"did you mean {' or '.join(close)}?" if close else "molprof queries lists the modules"
+    return f"did you mean {' or '.join(close)}?" if close else "molprof query list shows the modules"
 
 
 def with_includes(name: str, known: Mapping[str, Module]) -> tuple[str, ...]:

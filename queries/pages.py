@@ -15,7 +15,7 @@ def module_list(known: Mapping[str, Module], terminal: int | None) -> str:
     """One line per module; on a terminal of so many columns as many as it needs."""
     size = max(len(name) for name in known)
     lines = [f"{name:{size}}  {module.line}" for name, module in known.items()]
-    lines += ["", "molprof queries NAME shows one module; molprof query NAME TRACE runs its example."]
+    lines += ["", "molprof query list NAME shows one module; molprof query NAME TRACE runs its example."]
     if terminal is not None and terminal > 2 * size:
         indent = " " * (size + 2)
         lines = [textwrap.fill(line, terminal, subsequent_indent=indent, break_on_hyphens=False) for line in lines]

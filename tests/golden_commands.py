@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from molprof.cli import cli
+from molprof.commands.command import Command
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ _WHOLE = (_GENERIC, *(f"corpus/{name}" for name in (
 )))  # fmt: skip
 _BYS = ("module", "source", "operator", "kernel")
 _REPLAY = (
-    "report corpus/traces/mi300x_sglang_qwen3_8b_decode.json.gz "
+    "corpus/traces/mi300x_sglang_qwen3_8b_decode.json.gz "
     "--graph-capture corpus/graphs/mi300x_sglang_qwen3_8b_capture_bs32.json.gz"
 )
 _BERT = "corpus/pairs/h100_bert_small.json.gz corpus/pairs/mi300_bert_small.json.gz"
@@ -76,39 +77,44 @@ def _queries(trace: str, *modules: str) -> tuple[str, ...]:
 
 def _help(command: click.Command, name: str = "") -> list[str]:
     context = click.Context(command, **cli.context_settings)
-    own = command.list_commands(context) if isinstance(command, click.Group) else []
-    found = [(command.get_command(context, item), f"{name} {item}".strip()) for item in own]  # type: ignore[attr-defined]
-    return [f"{name} --help".strip(), *(line for item in found for line in _help(*item))]
+    if isinstance(command, click.Group):
+        own = {item: command.get_command(context, item) for item in command.list_commands(context)}
+    else:
+        own = getattr(command, "commands", {})
+    found = [(item, f"{name} {key}".strip()) for key, item in own.items()]
+    pages = ["--help-all" if isinstance(command, Command) else "--help", *(["--help"] if name == "capture" else [])]
+    return [*(f"{name} {page}".strip() for page in pages), *(line for item in found for line in _help(*item))]
 
 
 # Wrong command lines, each with its exit code and all that it prints; no file is changed.
 MISTAKES = (
     "reports", "report given/tiny.json --format csv -o no/such/out.csv", "report absent.json -o /proc/out.json",
-    "report given/tiny.json -o /dev/null --force", "report given/tiny.json --rows -o given/tiny.json --force",
+    "report given/tiny.json -o /dev/null --force", "report rows given/tiny.json -o given/tiny.json --force",
     "report given/tiny.json given/run.json -o given --format json --force",
     "compare given/run.json given/tiny.json -o given/tiny.json --force",
     "query launches given/tiny.json -o given/tiny.json --force",
     "ranks given/run.json given/tiny.json -o given/tiny.json --force", "ranks given -o given/tiny.json --force",
-    "plot classes given/trace.svg -o given/trace.svg --force", "report given/empty --rows",
+    "report plot classes given/trace.svg -o given/trace.svg --force", "report rows given/empty",
     "report given/run.json --molecules 1",
     "compare given/tiny.json given/tiny-2.json --tokens 1 --tokens 2 --tokens 3",
     "compare given/tiny.json given/tiny-2.json --fail-if 'uncertain<5%'",
     "compare given/run.json traces/cpu-qwen.json.gz --by kernel", "query launches given/tiny.json -p a=1 -p a=2",
-    "query qqqqqq given/tiny.json", "report given/run.json --by shape --peak bf16=fast",
+    "query qqqqqq given/tiny.json", "report by shape given/run.json --peak bf16=fast",
     "replay given/run.json", "replay given/run.json --script a.py",
-    "report given/run.json --by module --peak bf16=989",
-    "report given/run.json --by module --peak bf16=989 --graph-capture given/run.json",
-    "report given/run.json --peak bf16=989", "report given/run.json --what-if elementwise",
-    "report given/run.json --what-if gpu=-1x", "report given/run.json --what-if gpu=1e308x",
-    "report given/run.json --what-if ''", "report traces/cpu-qwen.json.gz --what-if launches=graph", "report ''",
-    "report given/run.json --by shape --peak bf16=1e-300", "capture --model qwen -o ''",
-    "replay given/run.json --op 1 --script a.py -o b.json", "report given/run.json --what-if launches=0x",
+    "report by module given/run.json --peak bf16=989",
+    "report by module given/run.json --peak bf16=989 --graph-capture given/run.json",
+    "report given/run.json --peak bf16=989", "report by path given/run.json --what-if elementwise",
+    "report by path given/run.json --what-if gpu=-1x", "report by path given/run.json --what-if gpu=1e308x",
+    "report by path given/run.json --what-if ''", "report ''",
+    "report by path traces/cpu-qwen.json.gz --what-if launches=graph", "report given/run.json --what-if gpu=0x",
+    "report by shape given/run.json --peak bf16=1e-300", "capture --model qwen -o ''",
+    "replay given/run.json --op 1 --script a.py -o b.json", "report by path given/run.json --what-if launches=0x",
     "capture --model qwen --forced-runs -o a.json", "capture --model qwen --lp --engine continuous -o a.json",
     "capture --model qwen --processor grammar --placeholder 0.0,0.0,0.0 -o a.json",
     "capture --model qwen --lp --prompts given/text.json --max-new-tokens 4 -o a.json",
-    "report given/run.json --by module --what-if gpu=0x", "report traces/cpu-qwen.json.gz --what-if nothing=0x",
+    "report by module given/run.json --what-if gpu=0x", "report by path traces/cpu-qwen.json.gz --what-if nothing=0x",
     "predict traces/cpu-qwen.json.gz --device h100", "predict traces/cpu-qwen.json.gz --device x1",
-    "report traces/cpu-qwen.json.gz --by shape", "query given/bad.sql given/tiny.json",
+    "report by shape traces/cpu-qwen.json.gz", "query given/bad.sql given/tiny.json",
     "query small_operations given/tiny.json -p below_ns=abc",
     "query molprof_small_operations given/tiny.json -p below_ns=1e",
     "query 'CREATE PERFETTO VIEW own AS SELECT 2 AS two' given/tiny.json",
@@ -132,7 +138,7 @@ MISTAKES = (
     "bench show given/bench.jsonl --plot batch --format csv -o x.svg", "sweep given/old.txt",
     "sweep given/grid.toml --limit 0", "sweep given/grid.toml --submit slurm --limit 5",
     "sweep given/auto.toml --dry-run", "sweep given/wrong-grid.toml --dry-run", "sweep given/other.toml --dry-run",
-    "jobs --cancel", "jobs 1 --cancel --requeue", "collect 1", "logs 1", "report given/tiny.json --detach",
+    "jobs cancel", "jobs cancel 1", "jobs collect 1", "jobs logs 1", "collect 1", "report given/tiny.json --detach",
     "report given/tiny.json --slurm cpus=1", "report given/tiny.json --submit nowhere -o x",
     "report given/tiny.json --submit slurm --slurm cpus=x -o x",
     "report given/tiny.json given/tiny-2.json -o given/tiny.json", "capture --model qwen --submit slurm",
@@ -192,10 +198,10 @@ GOLDENS = [
     Golden("report/several.txt", (
         "report given/tiny.json given/tiny-2.json",
         "report given/tiny.json given/tiny-2.json --format json",
-        "report traces --rows",
-        "report traces --rows --format csv",
-        "report traces --rows --format json",
-        f"report {_QWEN} --format json -o a/base.json && report a given --rows",
+        "report rows traces",
+        "report rows traces --format csv",
+        "report rows traces --format json",
+        f"report {_QWEN} --format json -o a/base.json && report rows a given",
         "report given/tiny.json --tokens 12 --molecules 4",
         "report given/tiny.json --tokens 12 --molecules 4 --format json",
         "report given/cut.json --partial",
@@ -205,11 +211,11 @@ GOLDENS = [
         "report given/tiny.json -o a.json --fail-if 'wall_ns>2s'",
         "report given/tiny.json given/tiny-2.json --format markdown -o reports",
     )),
-    Golden("by/cpu-qwen.xz", (f"report {_QWEN} --by module --format json",)),
-    Golden("by/cpu-llama-generic.txt", (f"report {_CPU[1]} --by operator",)),
+    Golden("by/cpu-qwen.xz", (f"report by module {_QWEN} --format json",)),
+    Golden("by/cpu-llama-generic.txt", (f"report by operator {_CPU[1]}",)),
     *(
         Golden(f"by/{name}.{end}", tuple(
-            f"report corpus/{trace} --by {by}{form}" for by in _BYS for form in forms
+            f"report by {by} corpus/{trace}{form}" for by in _BYS for form in forms
         ))
         for name, trace in (
             ("h100_bert_small", "pairs/h100_bert_small.json.gz"), ("eager", "native/eager.pftrace"),
@@ -218,46 +224,46 @@ GOLDENS = [
         for end, forms in (("txt", ("",)), ("xz", (" --format json", " --format csv")))
     ),
     Golden("by/shape.txt", (
-        "report corpus/traces/h100_qwen1.5_0.5b.json.gz --by shape",
-        "report corpus/traces/b200_vllm_eager.json.gz --by shape --peak memory=7.7 --peak bf16=2000",
-        "report corpus/traces/v100_resnet_ddp.json.gz --by shape",
+        "report by shape corpus/traces/h100_qwen1.5_0.5b.json.gz",
+        "report by shape corpus/traces/b200_vllm_eager.json.gz --peak memory=7.7 --peak bf16=2000",
+        "report by shape corpus/traces/v100_resnet_ddp.json.gz",
     )),
     Golden("by/shape.xz", (
-        "report corpus/pairs/mi300_vit_base.json.gz --by shape --format json",
-        "report corpus/traces/torch_compile_triton.json.gz --by shape --format csv",
-        "report corpus/traces/torch_compile_triton.json.gz --by shape --format html",
+        "report by shape corpus/pairs/mi300_vit_base.json.gz --format json",
+        "report by shape corpus/traces/torch_compile_triton.json.gz --format csv",
+        "report by shape corpus/traces/torch_compile_triton.json.gz --format html",
     )),
     Golden("by/path.txt", (
-        "report corpus/traces/h100_qwen1.5_0.5b.json.gz --by path",
-        f"report {_EAGER} --what-if elementwise=0.2x,launches=graph",
-        "report corpus/engines/vllm_json_xgrammar.json.gz --what-if mask_fill=0.1x",
+        "report by path corpus/traces/h100_qwen1.5_0.5b.json.gz",
+        f"report by path {_EAGER} --what-if elementwise=0.2x,launches=graph",
+        "report by path corpus/engines/vllm_json_xgrammar.json.gz --what-if mask_fill=0.1x",
     )),
     Golden("by/memory.txt", (
-        "report corpus/traces/h100_qwen1.5_0.5b.json.gz --by memory",
-        "COLUMNS=80 report corpus/graphs/mi300x_sglang_qwen3_8b_capture_bs32.json.gz --by memory",
-        f"report {_QWEN} --by memory",
+        "report by memory corpus/traces/h100_qwen1.5_0.5b.json.gz",
+        "COLUMNS=80 report by memory corpus/graphs/mi300x_sglang_qwen3_8b_capture_bs32.json.gz",
+        f"report by memory {_QWEN}",
     )),
     Golden("by/memory.xz", (
-        "report corpus/pairs/mi300_qwen1.5_0.5b.json.gz --by memory --format json",
-        "report corpus/pairs/h100_vit_base.json.gz --by memory --format csv",
+        "report by memory corpus/pairs/mi300_qwen1.5_0.5b.json.gz --format json",
+        "report by memory corpus/pairs/h100_vit_base.json.gz --format csv",
     )),
     Golden("by/path.xz", (
-        "report corpus/traces/v100_resnet_ddp.json.gz --what-if host=0.5x --format json",
-        f"report {_QWEN} --by path --format csv",
-        f"report {_GRAPH} --by path --format html",
+        "report by path corpus/traces/v100_resnet_ddp.json.gz --what-if host=0.5x --format json",
+        f"report by path {_QWEN} --format csv",
+        f"report by path {_GRAPH} --format html",
     )),
     Golden("by/others.xz", (
-        "report corpus/pairs/h100_bert_small.json.gz --by module --format speedscope",
-        "report corpus/pairs/h100_bert_small.json.gz --by source --format speedscope",
-        "report corpus/pairs/h100_bert_small.json.gz --by module --format markdown",
-        "report corpus/pairs/h100_bert_small.json.gz --by module --format html",
-        "report corpus/pairs/mi300_qwen1.5_0.5b.json.gz --by module --format json",
-        "report corpus/traces/mi300x_vllm_decode_graph.json.gz --by kernel --format json",
-        "report corpus/engines/vllm_json_llama_nostack.json.gz --by module --format json",
+        "report by module corpus/pairs/h100_bert_small.json.gz --format speedscope",
+        "report by source corpus/pairs/h100_bert_small.json.gz --format speedscope",
+        "report by module corpus/pairs/h100_bert_small.json.gz --format markdown",
+        "report by module corpus/pairs/h100_bert_small.json.gz --format html",
+        "report by module corpus/pairs/mi300_qwen1.5_0.5b.json.gz --format json",
+        "report by kernel corpus/traces/mi300x_vllm_decode_graph.json.gz --format json",
+        "report by module corpus/engines/vllm_json_llama_nostack.json.gz --format json",
     )),
-    Golden("graphs/opened.txt", (f"{_REPLAY} --all",)),
+    Golden("graphs/opened.txt", (f"report {_REPLAY} --all",)),
     Golden("graphs/names.xz", _several(f"report {_GRAPH} --names-from {_EAGER}", "json")),
-    Golden("graphs/opened.xz", _several(f"{_REPLAY} --by operator", "json")),
+    Golden("graphs/opened.xz", _several(f"report by operator {_REPLAY}", "json")),
     Golden("compare/captured.txt", (f"compare {_QWEN} {_GENERIC}", f"COLUMNS=80 compare {_QWEN} {_GENERIC} --all")),
     Golden("compare/captured.xz", _several(f"compare {_QWEN} {_GENERIC}", "json", "csv", "markdown", "html")),
     Golden("compare/four.txt", (f"compare {_CPU[0]} {_CPU[1]} {_QWEN} {_GENERIC}",)),
@@ -283,7 +289,7 @@ GOLDENS = [
     Golden("ranks.txt", ("ranks corpus/ranks", "report corpus/ranks")),
     Golden("ranks.xz", _several("ranks corpus/ranks", "json", "csv", "html")),
     Golden("query.txt", (
-        "queries", "queries memory_copies",
+        "query list", "query list memory_copies",
         *_queries(_QWEN, "steps", "phases", "drift"),
         "query 'SELECT name, COUNT(*) AS n, SUM(dur) AS ns FROM slice GROUP BY name ORDER BY n DESC, name LIMIT 9' "
         f"{_QWEN} {_GENERIC}",
@@ -307,7 +313,7 @@ GOLDENS = [
     Golden("bench.txt", (
         "bench show given/bench.jsonl", *_several("bench show given/bench.jsonl", "json", "csv", "markdown"),
         "bench show given/kernels.jsonl",
-        "recommend given/bench.jsonl", *_several("recommend given/bench.jsonl", "json", "csv"),
+        "bench recommend given/bench.jsonl", *_several("bench recommend given/bench.jsonl", "json", "csv"),
     )),
     Golden(
         "capture.txt",
@@ -325,7 +331,7 @@ GOLDENS = [
         "report", "report absent.json", "report given/empty", "report --nope x", "report given/tiny.json --format yaml",
         "report given/text.json", "report given/blank.json", "report given/object.json", "report given/number.json",
         "report given/cut.json", "report given/cut.json.gz", "report given/new.json",
-        "report given/cut.json --by kernel",
+        "report by kernel given/cut.json",
         "report given/tiny.json -o given/old.txt", "report given/tiny.json -o given/tiny.json --force",
         "report given/tiny.json -o no/such/a.txt", "report given/tiny.json -o given",
         "report given/tiny.json given/tiny-2.json --format csv", "report given/tiny.json given/tiny.json -o out",
@@ -333,8 +339,9 @@ GOLDENS = [
         f"report {_QWEN} --tokens 5",
         "report given/tiny.json --fail-if 'nothing>1'", "report given/tiny.json --fail-if 'wall_ns'",
         "report given/tiny.json --fail-if 'kernels>+5%'",
-        "report given/tiny.json --by size", "report given/tiny.json --format speedscope",
-        "report given/tiny.json --by kernel --fail-if 'kernels>1'", "report given/tiny.json --rows --by kernel",
+        "report by size given/tiny.json", "report given/tiny.json --by kernel",
+        "report given/tiny.json --format speedscope",
+        "report by kernel given/tiny.json --fail-if 'kernels>1'", "report rows given/tiny.json --all",
         "report given/tiny.json given/tiny-2.json --graph-capture given/tiny.json",
         "report given/tiny.json --graph-capture given/tiny-2.json",
         "report given/tiny.json --graph-capture given/tiny-2.json --names-from given/tiny-2.json",
@@ -355,17 +362,20 @@ GOLDENS = [
         "query launches given/tiny.json -p x", "query launches given/tiny.json -p below_ns=1",
         "query absent.sql given/tiny.json", "query launches given/tiny.json --format parquet",
         "query 'SELECT 1; SELECT 2' given/tiny.json --format csv",
-        "queries nothing", "queries --sql", "plot", "plot nothing given/tiny.json -o x.svg",
-        "plot classes given/tiny.json -o x.txt", "plot waterfall given/tiny.json -o x.svg",
+        "query list nothing", "query list --sql", "report plot",
+        "report plot nothing given/tiny.json -o x.svg",
+        "report plot classes given/tiny.json -o x.txt", "report plot waterfall given/tiny.json -o x.svg",
         "trim given/tiny.json", "trim given/tiny.json -o out.txt", "trim given/tiny.json --steps 5 -o out.json",
         "trim given/tiny.json --steps 1:2 -o out.json", "trim given/tiny.json --from 3x -o out.json",
         "trim given/tiny.json -o out.json", "export given/tiny.json", "export given/text.json -o out.json",
         "open given/tiny.json given/tiny-2.json absent.json",
         "drift --tokenizer nothing", "drift --conformers absent.sdf", "drift --placeholder x", "drift -n 0",
-        "drift given/tiny.json", "recommend given", "recommend given/tiny.json",
-        "recommend absent.jsonl", "recommend given/text.json", "bench show absent.jsonl", "bench show given/text.json",
+        "drift given/tiny.json", "bench recommend given", "bench recommend given/tiny.json",
+        "bench recommend absent.jsonl", "bench recommend given/text.json",
+        "bench show absent.jsonl", "bench show given/text.json",
         "bench nothing", "bench show given/bench.jsonl --plot nothing -o x.svg",
-        "presets --config absent.toml", "sweep absent.toml", "jobs nothing", "collect nothing", "logs nothing",
+        "presets --config absent.toml", "sweep absent.toml", "jobs nothing",
+        "jobs collect nothing", "jobs logs nothing",
         "capture", "capture --model qwen -o out.txt", "capture --model qwen -o a.json -n 0",
         "capture --model qwen -o a.json --window 5", "capture --model qwen -o a.json --placeholder 0.0,0.0,0.0",
         "capture --model qwen -o a.json --no-lp --processor generic", "capture --model qwen -o a.json --min-p 2",

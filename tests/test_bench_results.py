@@ -207,7 +207,7 @@ def test_files_of_shares_are_put_together_each_line_once(tmp_path: Path) -> None
 
 def test_reading_results_needs_no_torch(tmp_path: Path) -> None:
     write(tmp_path / "x.jsonl", *ran(PLAIN, [1000]))
-    for arguments in (["bench", "show", "x.jsonl"], ["recommend", "x.jsonl"], ["bench", "matrix", "--help"]):
+    for arguments in (["bench", "show", "x.jsonl"], ["bench", "recommend", "x.jsonl"], ["bench", "matrix", "--help"]):
         code = (
             "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None\n"
             f"from molprof.cli import main\nmain({arguments!r})"

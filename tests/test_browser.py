@@ -148,7 +148,7 @@ SPOILT = """(() => {
 def test_a_tree_is_readable_in_a_small_window(show: Show, by: str, tmp_path: Path) -> None:
     """No text is cut or on another: a row of a table that is too wide shows its values below its name."""
     given = Path(__file__).parent / "goldens" / "given" / "gpu-eager.json.gz"
-    code, text, _ = called(["report", str(given), "--by", by, "--format", "html", "--no-cache"], tmp_path)
+    code, text, _ = called(["report", "by", by, str(given), "--format", "html"], tmp_path)
     assert code == 0
     window = show(text)
     window.evaluate("for (const details of document.querySelectorAll('details')) details.open = true")

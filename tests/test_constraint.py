@@ -104,7 +104,7 @@ def test_what_it_does_in_recorded_steps(tmp_path: Path) -> None:
     assert "2 numbers per step read back from tensors" in first.evidence
     assert first.fix == (
         "Read token ids once per step (input_ids.tolist()) in place of 2 single numbers, or keep them from step to "
-        "step. Its lines: molprof capture --stacks, then molprof report TRACE --by source."
+        "step. Its lines: molprof capture --stacks, then molprof report by source TRACE."
     )
 
 

@@ -61,7 +61,8 @@ def own_gpu_memory() -> None:
 
 
 def report_of(path: Path, *options: str) -> str:
-    code, out, err = called(["report", str(path), *options], path.parent)
+    own, more = (options[:2], options[2:]) if options[:1] == ("by",) else ((), options)
+    code, out, err = called(["report", *own, str(path), *more], path.parent)
     assert code == 0, err
     return out
 
@@ -150,9 +151,9 @@ def test_transformers_inspects_no_mark_of_molprof(recorded: Path) -> None:
 
 def test_molprofs_own_frames_are_in_no_table(recorded: Path) -> None:
     for by in ("source", "module", "operator"):
-        text = report_of(recorded, "--by", by, "--format", "json")
+        text = report_of(recorded, "by", by, "--format", "json")
         assert "recording/" not in text
-    assert "in molprof's own marks." in report_of(recorded, "--by", "source")
+    assert "in molprof's own marks." in report_of(recorded, "by", "source")
     told = report_of(recorded, "--all")
     assert "recording/" not in told
     (table,) = (part for part in told.split("\n\n") if part.startswith("Logits processors by file and line"))
@@ -176,7 +177,7 @@ def test_times_that_are_not_reliable_are_not_exact(recorded: Path) -> None:
 
 
 def test_runs_of_an_operator_stand_beside_the_leaf_operators_in_it() -> None:
-    tree = json_of("report", TRACES / "cpu-qwen-generic.json.gz", "--by", "operator")
+    tree = json_of("report", "by", "operator", TRACES / "cpu-qwen-generic.json.gz")
     left, found = [tree["tree"]], []
     while left:
         node = left.pop()
@@ -191,7 +192,7 @@ def test_memory_of_a_host_is_what_the_recording_saw(tmp_path: Path) -> None:
     seen = [memory_event(1000, 1, 1, 1000), memory_event(-1000, 2, 1, 0), slice_("cpu_op", "aten::mm", 0, 3)]
     for event in seen[:2]:
         event["args"] |= {"Device Type": 0, "Device Id": -1}
-    told = report_of(write_trace(tmp_path / "a.json", {"traceEvents": seen}), "--by", "memory")
+    told = report_of(write_trace(tmp_path / "a.json", {"traceEvents": seen}), "by", "memory")
     assert "Of what the recording saw allocated on the host, at most 1.00 kB lived" in told
     assert "What was there before, as weights are, is not counted." in " ".join(told.split())
 
@@ -250,10 +251,10 @@ def test_by_shape_without_shapes_is_a_line(tmp_path: Path) -> None:
         work("kernel", "gemm", 5, 20, 1),
     ]
     path = write_trace(tmp_path / "a.json", {"traceEvents": events})
-    told = report_of(path, "--by", "shape").splitlines()[3:]
+    told = report_of(path, "by", "shape").splitlines()[3:]
     assert " ".join(" ".join(told).split()).startswith("No shapes are recorded: molprof capture --shapes and")
     assert len(told) == 2
-    assert json_of("report", path, "--by", "shape")["operators"][0]["calls"] == 1
+    assert json_of("report", "by", "shape", path)["operators"][0]["calls"] == 1
 
 
 @pytest.mark.parametrize(
@@ -290,5 +291,5 @@ def test_what_was_not_measured_is_neither_ranked_nor_rejected(tmp_path: Path) ->
     assert advice.best["attention"] == "eager"  # of its other repeats
     assert (advice.candidates, advice.rejected) == (2, ())
     assert [item.settings["kv_cache"] for item in advice.unmeasured] == ["static"]
-    code, out, _ = called(["recommend", str(path)], tmp_path)
+    code, out, _ = called(["bench", "recommend", str(path)], tmp_path)
     assert (code, "not measured: killed by the kernel" in " ".join(out.split()), "rejected" in out) == (0, True, False)

@@ -88,7 +88,7 @@ def test_what_waits_follows(changes: str, length: float, tmp_path: Path) -> None
 def test_no_time_at_all(tmp_path: Path) -> None:
     events = [slice_("cpu_op", "aten::a", 0, 5)]
     path = write(tmp_path / "trace.json", {"traceEvents": events})
-    said = CliRunner().invoke(cli, ["report", str(path), "--what-if", "host=0x"])
+    said = CliRunner().invoke(cli, ["report", "by", "path", str(path), "--what-if", "host=0x"])
     assert (said.exit_code, "With host=0x: 0 ns, 100 % less.\n" in said.stdout) == (0, True)
     with pytest.raises(UsageError, match="selects nothing") as caught:
         api.critical_path(path, changes=["no=0x"])
@@ -119,7 +119,7 @@ def test_a_page_names_the_damage_of_its_trace(tmp_path: Path) -> None:
     path = write(tmp_path / "trace.json", {"traceEvents": ONE_STREAM})
     path.write_bytes(path.read_bytes()[:-3])
     for by in ("path", "operator"):
-        shown = CliRunner().invoke(cli, ["report", str(path), "--partial", "--by", by, "--format", "markdown"])
+        shown = CliRunner().invoke(cli, ["report", "by", by, str(path), "--partial", "--format", "markdown"])
         assert (shown.exit_code, "is damaged, and only its whole part was read" in shown.stdout) == (0, True)
 
 

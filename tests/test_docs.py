@@ -56,14 +56,19 @@ def test_command_lines_parse(page: Path) -> None:
     for words in command_lines(page):
         command: click.Command = cli
         context = click.Context(cli, **cli.context_settings)
-        while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-            found = command.get_command(context, words.pop(0))
+        while words and (isinstance(command, click.Group) or words[0] in getattr(command, "commands", {})):
+            if words[0].startswith("-"):
+                break
+            name = words.pop(0)
+            found = command.get_command(context, name) if isinstance(command, click.Group) else command.commands[name]
             assert found is not None, words
             command, context = found, click.Context(found, context)
         given, rest, _ = command.make_parser(context).parse_args(words)
         assert not rest
         for name, value in given.items():
-            kind = next(item.type for item in command.params if item.name == name)
+            option = next(item for item in command.params if item.name == name)
+            assert not getattr(option, "hidden", False), words  # an option that is a command now
+            kind = option.type
             if isinstance(kind, click.Choice):
                 assert value in kind.choices, words
 

@@ -77,7 +77,7 @@ def test_generate_with_stacks(recorded: Callable[..., Path], tmp_path: Path) -> 
     rows = len(PROMPT)
     assert steps == [("transformers", "decode", STEPS - 1, rows * (STEPS - 1)), ("transformers", "prefill", 1, rows)]
     # The tree holds Python's time too: of a phase all of it, down to the processor.
-    _, out, _ = called(["report", str(path), "--by", "source", "--format", "json"], tmp_path)
+    _, out, _ = called(["report", "by", "source", str(path), "--format", "json"], tmp_path)
     found = {node["name"]: node for node in json.loads(out)["tree"]["children"] if node["kind"] == "phase"}
     for name in ("processor", "forward", "setup"):
         amounts = found[name]["inclusive"]

@@ -90,7 +90,7 @@ def job_in(folder: Path, tasks: int = 1, slurm_id: str | None = "7", **more: Any
         ("preempted", "7|PENDING|None", "pending", "requeued after it was preempted"),
         ("running", "", "lost", "Slurm no longer knows it, and it did not write that it ended"),
         ("running", "7|FAILED|x", "failed",
-         "Slurm says FAILED, and the task wrote no reason; see molprof logs report-1 0"),
+         "Slurm says FAILED, and the task wrote no reason; see molprof jobs logs report-1 0"),
         ("running", None, "unknown", "it was running"),
         (None, None, "unknown", "it had not started"),
         ("cancelled", None, "cancelled", "said"),
@@ -170,7 +170,7 @@ def test_a_scheduler_that_is_down_or_absent(
     with pytest.raises(SchedulerError, match="report-1 can no longer be followed: scontrol: ") as raised:
         list(watch(job, patience_s=0))
     assert raised.value.hint == (
-        "its tasks go on and write their results; collect them later with molprof collect report-1"
+        "its tasks go on and write their results; collect them later with molprof jobs collect report-1"
     )
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     with pytest.raises(SchedulerError, match="there is no Slurm here: not all of sbatch, srun"):
@@ -234,16 +234,16 @@ def test_commands_show_jobs_and_cancel_them(slurm: Callable[..., None], molprof:
     (told,) = json.loads(molprof("jobs", "1", "--format", "json").stdout)
     assert (told["id"], told["kind"], told["finished"], told["problem"]) == ("report-1", "report", False, None)
     assert (told["tasks"][0]["arguments"], told["tasks"][0]["output"]) == (["report", "0.json"], "/0.txt")
-    assert molprof("jobs", "1", "--cancel").stderr == "cancelled 1 of 2 tasks of report-1\n"
+    assert molprof("jobs", "cancel", "1").stderr == "cancelled 1 of 2 tasks of report-1\n"
     assert (tmp_path / "slurm/cancelled").read_text() == "7_1\n"
-    early = molprof("collect", "1")
+    early = molprof("jobs", "collect", "1")
     assert (early.returncode, "report-1 has not ended" in early.stderr) == (3, True)
     slurm(None)
     assert "Slurm does not answer, so these are the states that the tasks wrote" in molprof("jobs").stderr
     slurm("7_1|TIMEOUT|None")
-    done = molprof("collect", "1", "--wait")
+    done = molprof("jobs", "collect", "1", "--wait")
     assert "2 of 2 tasks of report-1 did not end well: t0: failed: no \\x1b" in done.stderr
-    assert molprof("logs", "1", "t1").stdout == "== 1 t1\n(nothing yet)\n"
+    assert molprof("jobs", "logs", "1", "t1").stdout == "== 1 t1\n(nothing yet)\n"
 
 
 @pytest.mark.parametrize(
@@ -305,9 +305,9 @@ def test_commands_become_tasks_and_nothing_is_submitted_twice(
         2, "molprof: error: sweep-1 has not finished 2 cases of grid",
     )  # fmt: skip
     again = molprof(*sweep, "--resume")
-    assert again.stderr == "skipped 2 cases that sweep-1 has not finished: molprof collect sweep-1\n"
+    assert again.stderr == "skipped 2 cases that sweep-1 has not finished: molprof jobs collect sweep-1\n"
     slurm("7_0|TIMEOUT|None\n7_1|CANCELLED|None")
-    done = molprof("collect", "sweep-1")
+    done = molprof("jobs", "collect", "sweep-1")
     assert "2 of 2 tasks of sweep-1 did not end well: none: timed out" in done.stderr
     assert [(entry.state, entry.job) for entry in read_index(tmp_path / "grid") or ()] == [
         ("timed out", "sweep-1"), ("cancelled", "sweep-1"),
@@ -327,9 +327,9 @@ def test_commands_become_tasks_and_nothing_is_submitted_twice(
     assert "#SBATCH --job-name=molprof-capture-3" in script
     assert "#SBATCH --cpus-per-task=1" in script
     slurm("7|COMPLETED|None")
-    collected = molprof("collect", "capture-3")
+    collected = molprof("jobs", "collect", "capture-3")
     assert (
-        "a: failed: Slurm says COMPLETED, and the task wrote no reason; see molprof logs capture-3 0"
+        "a: failed: Slurm says COMPLETED, and the task wrote no reason; see molprof jobs logs capture-3 0"
         in collected.stderr
     )
     (tmp_path / "slurm/refused").touch()

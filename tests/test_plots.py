@@ -122,6 +122,6 @@ def test_a_file_is_what_its_ending_says(molprof: Cli, pair: Comparison, tmp_path
         assert data.startswith(start)
         assert data == plot_file("waterfall", reports_of(pair), form)
     tiny_trace.write(tmp_path / "run.json", tiny_trace.document())
-    result = molprof("plot", "drift", "run.json", "-o", "out.SVG")
+    result = molprof("report", "plot", "drift", "run.json", "-o", "out.SVG")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "wrote out.SVG\n")
     assert (tmp_path / "out.SVG").read_bytes().startswith(b"<?xml")

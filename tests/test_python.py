@@ -30,7 +30,7 @@ def test_what_is_not_there_is_said() -> None:
 
 
 def test_a_tree_is_that_of_the_command(path: Path, molprof: Cli) -> None:
-    done = molprof("report", path.name, "--by", "operator", "--format", "csv")
+    done = molprof("report", "by", "operator", path.name, "--format", "csv")
     head, *lines = done.stdout.splitlines()
     with api.load(path, cached=False) as trace:
         tree = trace.origin("operator")

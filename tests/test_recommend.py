@@ -116,13 +116,13 @@ def test_a_trace_bounds_what_each_change_can_gain(molprof: Cli, tmp_path: Path) 
         *ran(EAGER, [900]),
     )
     trace = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
-    raw = json.loads(molprof("recommend", str(file), "--trace", str(trace), "--format", "json").stdout)
+    raw = json.loads(molprof("bench", "recommend", str(file), "--trace", str(trace), "--format", "json").stdout)
     found = {bound["lever"]: bound["gain_ratio"] for bound in raw["bounds"]["bounds"]}
     assert list(found) == ["attention", "kv_cache", "compile", "processor", "tf32", "CUDA graphs"]
     # Nothing in that trace is concatenated, so that its cache is not told.
     assert found["kv_cache"] is None
     assert all(0 < found[name] < 1 for name in ("attention", "compile", "processor", "tf32"))
-    shown = molprof("recommend", str(file), "--trace", str(trace))
+    shown = molprof("bench", "recommend", str(file), "--trace", str(trace))
     assert shown.returncode == 0, shown.stderr
     lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
     assert f"attention eager 1.11x too few repeats {factor_text(1 / (1 - found['attention']))}" in lines

@@ -78,7 +78,7 @@ def test_a_size_that_no_tensor_has_counts_as_not_recorded(tmp_path: Path) -> Non
     shapes = {"Input Dims": [[2, -4]], "Input type": ["float"]}
     events = [tiny_trace.slice_("cpu_op", "aten::relu", 0, 5, **shapes), tiny_trace.work("kernel", "a", 1, 2, 1)]
     path = tiny_trace.write(tmp_path / "a.json", {"traceEvents": events})
-    assert CliRunner().invoke(cli, ["report", str(path), "--by", "shape"]).exit_code == 0
+    assert CliRunner().invoke(cli, ["report", "by", "shape", str(path)]).exit_code == 0
     with pytest.raises(MolprofError, match="records no shapes of operators"):
         api.called_operators(path)
 

@@ -152,6 +152,6 @@ def test_shapes_that_no_call_had_have_no_figures(dims: list[list[int]], tmp_path
     call = tiny_trace.slice_("cuda_runtime", "cudaLaunchKernel", 1, 1, correlation=1)
     events = [tiny_trace.slice_("cpu_op", "aten::mm", 0, 5, **shapes), call, tiny_trace.work("kernel", "gemm", 2, 2, 1)]
     path = tiny_trace.write(tmp_path / "a.json", {"traceEvents": events})
-    done = CliRunner().invoke(cli, ["report", str(path), "--by", "shape", "--format", "json"])
+    done = CliRunner().invoke(cli, ["report", "by", "shape", str(path), "--format", "json"])
     assert (done.exit_code, done.exception) == (0, None)
     assert '"flops": null' in done.stdout or "aten::mm" in done.stdout

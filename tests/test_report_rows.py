@@ -1,4 +1,4 @@
-"""Many traces: tables of `molprof report --rows`, folders with damaged traces, and the processes that read them."""
+"""Many traces: tables of `molprof report rows`, folders with damaged traces, and the processes that read them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_folder_becomes_one_table_with_the_problem_of_what_cannot_be_read(
     folder: Path, molprof: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = molprof("report", "traces", "--rows", "--format", "csv")
+    done = molprof("report", "rows", "traces", "--format", "csv")
     assert done.returncode == 3
     error = done.stderr.splitlines()[-2]
     assert error.startswith("molprof: error: 1 of 3 traces could not be read, first traces/b.json")
@@ -60,7 +60,7 @@ def test_stored_reports_stand_for_their_traces(folder: Path, molprof: Cli) -> No
     assert (done.returncode, done.stderr.splitlines()[0]) == (0, "left out of traces: b.json (not a trace)")
     (folder / "b.json").unlink()
     of_traces, of_reports = (
-        json.loads(molprof("report", name, "--rows", "--format", "json").stdout) for name in ("traces", "reports")
+        json.loads(molprof("report", "rows", name, "--format", "json").stdout) for name in ("traces", "reports")
     )
     assert [row["file"] for row in of_reports] == ["reports/a.json", "reports/c.json"]
     assert [row["figures"] for row in of_reports] == [row["figures"] for row in of_traces]
@@ -85,9 +85,9 @@ def test_a_table_for_people(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "stdout", "files"),
     [
-        ("--format json -o out", "", {"a.json", "c.json"}),
-        ("--by operator --format csv -o out", "", {"a.csv", "c.csv"}),
-        ("--format markdown", "## molprof report: traces/a.json", set()),
+        ("traces --format json -o out", "", {"a.json", "c.json"}),
+        ("by operator traces --format csv -o out", "", {"a.csv", "c.csv"}),
+        ("traces --format markdown", "## molprof report: traces/a.json", set()),
     ],
 )
 def test_a_damaged_trace_of_a_folder_is_named_and_the_others_are_written(
@@ -96,7 +96,7 @@ def test_a_damaged_trace_of_a_folder_is_named_and_the_others_are_written(
     os.mkfifo(folder / "pipe.json")
     (folder / "link.json.gz").symlink_to("nothing")
     (folder / "sub.json").mkdir()
-    done = molprof("report", "traces", *words.split())
+    done = molprof("report", *words.split())
     assert (done.returncode, done.stdout.split("\n")[0]) == (3, stdout)
     damage = "is truncated inside event 1 (byte 2 of the text, after 0 events)"
     told = [line for line in done.stderr.splitlines() if not line.startswith("wrote ")]
@@ -112,7 +112,7 @@ def test_a_damaged_trace_of_a_folder_is_named_and_the_others_are_written(
 def test_an_interrupted_table_keeps_what_was_read(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     list(api.each_report([folder / "a.json"], Reading(cached=True)))
-    line = [sys.executable, "-m", "molprof", "report", "a.json", "pipe", "--rows", "--format", "csv"]
+    line = [sys.executable, "-m", "molprof", "report", "rows", "a.json", "pipe", "--format", "csv"]
     heard: dict[str, Any] = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), "text": True}
     outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(line, cwd=folder, **outputs, **heard) as process:

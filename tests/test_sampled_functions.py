@@ -74,7 +74,7 @@ def test_what_reports_say_of_it(model: Any, tmp_path: Path) -> None:
     assert item.figures["samples"] >= 20
     assert item.place is not None
     assert "test_sampled_functions.py" in item.place
-    assert next_commands(report).notes[1].endswith(" --by source")
+    assert next_commands(report).notes[1].startswith("molprof report by source ")
     found, _, _ = api.origins(tmp_path / "a.json.gz")
     document = origin_document(found, "source")
     assert document.warnings == (

@@ -120,7 +120,7 @@ def test_a_command_follows_its_job_and_leaves_its_results(here: Path, molprof: C
     assert "submitted report-1: Slurm job " in done.stderr
     assert "1 of 3 tasks of report-1 did not end well: absent: failed: cannot read absent.json" in done.stderr
     assert sorted(path.name for path in (here / "out").iterdir()) == ["a.csv", "b.csv"]
-    log = molprof("logs", "1", "absent").stdout
+    log = molprof("jobs", "logs", "1", "absent").stdout
     assert log.startswith("== 2 absent\nprepared\n")
     assert "molprof: error: cannot read absent.json" in log
     (listed,) = json.loads(molprof("jobs", "--format", "json").stdout)
@@ -135,20 +135,20 @@ def test_failed_and_cancelled_tasks_are_told_and_queued_again(here: Path, molpro
     never = submit(here / ".molprof/jobs", "report", [report("a")], "slurm", silent)
     job = submit(here / ".molprof/jobs", "report", [report("bad"), endless("long")], "slurm", ONE_CORE)
     until(job, lambda status: states(status) == ["failed", "running"] and status.tasks[1].node is not None)
-    assert molprof("jobs", "2", "--cancel").stderr == "cancelled 1 of 2 tasks of report-2\n"
+    assert molprof("jobs", "cancel", "2").stderr == "cancelled 1 of 2 tasks of report-2\n"
     assert states(ended(job)) == ["failed", "cancelled"]
     for name in ("bad", "long"):
         (here / f"{name}.json").unlink(missing_ok=True)
         write(here / f"{name}.json", document())
-    assert "submitted 2 of 2 tasks of report-2 again" in molprof("jobs", "2", "--requeue").stderr
+    assert "submitted 2 of 2 tasks of report-2 again" in molprof("jobs", "requeue", "2").stderr
     again = find_job(here / ".molprof/jobs", "report-2")
     assert [attempt.tasks for attempt in again.attempts] == [(0, 1), (0, 1)]
     assert states(ended(again)) == ["ok", "ok"]
-    assert molprof("collect", "2").returncode == 0
-    nothing = molprof("jobs", "2", "--requeue")
+    assert molprof("jobs", "collect", "2").returncode == 0
+    nothing = molprof("jobs", "requeue", "2")
     assert (nothing.returncode, "has no task to submit again: 2 ok" in nothing.stderr) == (2, True)
     (task,) = ended(never).tasks
-    message = "Slurm says FAILED, and the task wrote no reason; see molprof logs report-1 0"
+    message = "Slurm says FAILED, and the task wrote no reason; see molprof jobs logs report-1 0"
     assert (task.state, task.message) == ("failed", message)
 
 
@@ -176,7 +176,7 @@ def test_the_scheduler_is_killed_in_the_middle(here: Path, slurm: SlurmNode, mol
         (here / "a.json").write_text(json.dumps(document()))
         while job_status(job).tasks[0].state != "ok":
             time.sleep(0.5)
-        collected = molprof("collect", "1")
+        collected = molprof("jobs", "collect", "1")
         assert (collected.returncode, "Slurm does not answer" in collected.stderr) == (3, True)
         assert [line.split(maxsplit=3)[2] for line in collected.stdout.splitlines()[2:]] == ["ok", "unknown"]
     finally:

@@ -114,9 +114,9 @@ def next_commands(report: Report) -> Section:
     sampled = None if report.run is None else report.run.functions
     lines = [f"molprof report {trace} --all"]
     if report.trace.gpu_recorded or by == "operator":
-        lines.append(f"molprof report {trace} --by {by}")
+        lines.append(f"molprof report by {by} {trace}")
     if isinstance(sampled, SampledFunctions) and sampled.is_enough:
-        lines[-1] = f"molprof report {trace} --by source"
+        lines[-1] = f"molprof report by source {trace}"
     asked = (item.query for item in report.findings if not (item.note or item.warning))
     queries = [f"molprof query {shlex.quote(query)} {trace}" for query in asked]
     return Section("Next", (*lines, *(queries[:1] or [f"molprof open {trace}"])))

@@ -220,7 +220,7 @@ def _changes(found: Prediction) -> Section:
         ("host on the path", "ratio", lambda row: row[1].share(ON_HOST)),
     ]  # fmt: skip
     note = (
-        "The replay of molprof report --by path. With a change, GPU time on the path is as uncertain as all GPU time, "
+        "The replay of molprof report by path. With a change, GPU time on the path is as uncertain as all GPU time, "
         "and the rest as the time of a run."
     )
     notes = (note,) if found.compiled is None else (note, _compiled_note(found.compiled))

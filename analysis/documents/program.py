@@ -93,7 +93,7 @@ def unrecorded(report: Report) -> dict[str, str]:
     if not stacks:
         lacks["stacks"] = f"with_stack=True shows which function asks for work{_STACKS.get(program, '')}"
     if report.trace.has_shapes is False:
-        lacks["shapes"] = "record_shapes=True shows sizes of operators, for report --by shape"
+        lacks["shapes"] = "record_shapes=True shows sizes of operators, for report by shape"
     return lacks
 
 

@@ -47,7 +47,7 @@ def roofline_document(found: Roofline) -> Document:
 
 def _summary(found: Roofline) -> tuple[str, ...]:
     if not found.has_shapes:  # then operators have times alone, which other tables show
-        return (f"No shapes are recorded: {RECORD_SHAPES}. molprof report --by operator has operators without them.",)
+        return (f"No shapes are recorded: {RECORD_SHAPES}. molprof report by operator has operators without them.",)
     share = per(found.covered_ns, found.gpu_ns)
     lines = [
         f"{time_text(found.gpu_ns)} of GPU work on {found.peaks.name or 'a GPU without a name'}: formulas tell what "

@@ -210,7 +210,7 @@ TABLES = (
     ),
     TableQuery(
         "idle_causes",
-        "Causes of device idle time (molprof queries idle_causes explains them)",
+        "Causes of device idle time (molprof query list idle_causes explains them)",
         "SELECT device, cause, count, time_ns, idle_ratio, longest_ns"
         " FROM molprof_idle_cause WHERE position = 'between' ORDER BY device, time_ns DESC, cause",
     ),
@@ -307,7 +307,7 @@ TABLES = (
     ),
     TableQuery(
         "graph_positions",
-        "Work of graphs by position, repeats folded (molprof queries graph_nodes has each position)",
+        "Work of graphs by position, repeats folded (molprof query list graph_nodes has each position)",
         "INCLUDE PERFETTO MODULE molprof.kernel_classes;\n"
         "SELECT position.graph, position.position, 1 AS alike, 0 AS period, position.name, class.class, position.count,"
         " position.p50_ns, position.shortest_ns, position.longest_ns, position.p50_gap_ns,"

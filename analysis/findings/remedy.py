@@ -200,8 +200,8 @@ def _of_own(course: Course) -> str:
 def _lines(course: Course, command: str) -> str:
     """Where in the program to begin."""
     if course.function is not None:
-        return f"Begin in {course.function}; molprof report TRACE --by source has all functions."
-    return f"Its lines: {command} --stacks, then molprof report TRACE --by source."
+        return f"Begin in {course.function}; molprof report by source TRACE has all functions."
+    return f"Its lines: {command} --stacks, then molprof report by source TRACE."
 
 
 def _of_program(run: Run, course: Course) -> str:

@@ -203,7 +203,9 @@ class Document(Cursor):
             more = self.peek() == b","
             self.take(b"," if more else b"}", f"is malformed: no ',' or '}}' after the value of {shortened(repr(key))}")
         if not found and "schema" in self.keys and self.keys.keys() & {"trace", "counts"}:
-            raise self.error("is a stored report, not a trace", hint="molprof compare and molprof plot take its file")
+            raise self.error(
+                "is a stored report, not a trace", hint="molprof compare and molprof report plot take its file"
+            )
         if not found:
             raise self.error("has no 'traceEvents'", hint=CHROME_HINT)
 

@@ -104,7 +104,7 @@ def read_roofline(
     """
     work = read_frame(engine, "work")
     if not len(work):
-        raise TraceError(f"{info.path} records no GPU work", hint="molprof report --by operator shows its operators")
+        raise TraceError(f"{info.path} records no GPU work", hint="molprof report by operator shows its operators")
     work, others = _busiest(work)
     captured = {item: calls for item, calls in (captured or {}).items() if calls}
     if captured:

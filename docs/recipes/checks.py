@@ -7,17 +7,18 @@ from pathlib import Path
 import click
 
 from molprof import api
+from molprof.commands.command import Command
 from molprof.commands.options import TRACE, Result, result_options
 
 
-@click.command("checks")
+@click.command("checks", cls=Command)
 @click.argument("trace", type=TRACE)
 @result_options()
 def command(trace: Path, result: Result) -> int:
     """Check TRACE, and print the checks. The exit code is 3 if one does not hold.
 
     \b
-    Example:
+    Examples:
       molprof checks trace.json.gz
     """
     result.check([trace])

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from molprof.commands.command import Command
 from molprof.commands.options import Result, make_folder, note, number_option, path_option, result_options, with_options
 from molprof.commands.run_options import setting_option
 from molprof.common.errors import UsageError
@@ -30,7 +31,7 @@ def _option(name: str) -> Callable[..., Any]:
     return setting_option(SETTINGS[name], **({"help": _HELP[name]} if name in _HELP else {}))
 
 
-@click.command("attach")
+@click.command("attach", cls=Command)
 @click.argument("url")
 @lambda command: with_options(command, *(_option(name) for name in (*_SETTINGS, "warmup")))
 @path_option(
@@ -73,7 +74,7 @@ def command(
     profiler is off afterwards, also where this command is interrupted.
 
     \b
-    Example:
+    Examples:
       molprof attach http://127.0.0.1:8000 --prompts ask.txt --schema person.json --max-new-tokens 200 \\
         --trace-dir /tmp/vllm-traces --traces runs
     """

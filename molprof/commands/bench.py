@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from molprof.analysis.documents.plots import BENCH_PLOTS, plot_file
-from molprof.commands import bench_masks
+from molprof.commands import bench_masks, recommend
+from molprof.commands.command import Group
 from molprof.commands.options import (
     PLOT_FORMATS,
     PlotCommand,
@@ -188,14 +189,7 @@ def _value_text(value: object) -> str:
     return "none" if value is None else str(value)
 
 
-class _BenchGroup(click.Group):
-    """Lists the benchmarks in the order of their declaration."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-
-@click.group("bench", cls=_BenchGroup)
+@click.group("bench", cls=Group)
 def command() -> None:
     """Measure configurations, each case in a process of its own, so that none can stop the others.
 
@@ -211,7 +205,7 @@ def command() -> None:
       molprof bench matrix --attention all --submit h100 --tasks 4 -o bench.jsonl
       molprof bench masks -o masks.jsonl
       molprof bench show bench.jsonl
-      molprof recommend bench.jsonl
+      molprof bench recommend bench.jsonl
     """
 
 
@@ -447,3 +441,4 @@ for _item in _masks.params:
         _item.help = bench_masks.THREADS
 command.add_command(_masks)
 command.add_command(_show)
+command.add_command(recommend.command)

@@ -11,6 +11,7 @@ import click
 from molprof.analysis.reader import Reading, is_stream
 from molprof.analysis.render import render
 from molprof.api import compare, compare_kernels, reports
+from molprof.commands.command import Command
 from molprof.commands.options import (
     TRACE,
     Result,
@@ -32,7 +33,7 @@ from molprof.common.errors import UsageError
 BYS = ("kernel", "operator", "module", "source", "phase")
 
 
-@click.command("compare")
+@click.command("compare", cls=Command)
 @click.argument("traces", type=TRACE, nargs=-1, required=True)
 @fail_if_option("'launches_per_token>+5%'")
 @path_option("--predictions", text="TOML file of expectations to test besides the built-in ones.")
@@ -52,7 +53,7 @@ BYS = ("kernel", "operator", "module", "source", "phase")
     " last one]",
 )  # fmt: skip
 @click.option(
-    "--base", metavar="TRACE",
+    "--base", type=TRACE, metavar="TRACE",
     help="The one of TRACES that the others are compared with.  [default: the only run without a constraint, else the"
     " first]",
 )  # fmt: skip
@@ -68,7 +69,7 @@ def command(
     by: str | None,
     region: str | None,
     over: str | None,
-    base: str | None,
+    base: Path | None,
     whole: bool,
     tokens: tuple[int, ...],
     molecules: tuple[int, ...],
@@ -160,6 +161,6 @@ def command(
     return judged(outcome)
 
 
-def _place_of(base: str | None, traces: Sequence[Path]) -> int | None:
+def _place_of(base: Path | None, traces: Sequence[Path]) -> int | None:
     """The place of the base among the traces; None where it is not one of them."""
-    return next((place for place, path in enumerate(traces) if base is not None and Path(base) == path), None)
+    return next((place for place, path in enumerate(traces) if base == path), None)

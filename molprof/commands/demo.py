@@ -9,6 +9,7 @@ import click
 
 from molprof.analysis.reader import Reading
 from molprof.api import compare, reports
+from molprof.commands.command import Command
 from molprof.commands.options import Result, engine_options, folder_option, make_folder, note, number_option
 from molprof.commands.progress import Progress
 from molprof.common.errors import UsageError
@@ -25,7 +26,7 @@ RUNS = {
 }
 
 
-@click.command("demo")
+@click.command("demo", cls=Command)
 @folder_option("Folder for the traces.", default=Path("molprof-demo"), show_default=True)
 @number_option("-n", "count", default=4, help="Molecules per run, the smallest first.")
 @number_option("--repeats", default=5, help="Timed passes per run.")

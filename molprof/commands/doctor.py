@@ -8,12 +8,13 @@ from pathlib import Path
 
 import click
 
+from molprof.commands.command import Command
 from molprof.commands.options import Result, result_options
 from molprof.commands.run_options import Seconds
 from molprof.commands.submission import config_option
 
 
-@click.command("doctor")
+@click.command("doctor", cls=Command)
 @click.option(
     "--limit", "limit_s", type=Seconds(), default=120.0, show_default=True, metavar="SECONDS",
     help="Time limit of each check.",

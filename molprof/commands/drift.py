@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from molprof.commands.command import Command
 from molprof.commands.options import Result, note, number_option, path_option, refuse, result_options
 from molprof.commands.run_options import format_options, whole_options
 from molprof.commands.submission import config_option
@@ -19,7 +20,7 @@ from molprof.common.text_format import TextFormat
 _DECIMALS = 4
 
 
-@click.command("drift", context_settings={"allow_extra_args": True})
+@click.command("drift", cls=Command, context_settings={"allow_extra_args": True})
 @click.option(
     "--tokenizer", "tokenizers", multiple=True, default=("qwen", "llama"), metavar="NAME",
     help="Preset, folder with a tokenizer.json, hub id, or model of molprof.toml. Repeatable."

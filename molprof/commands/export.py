@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
+from molprof.commands.command import Command
 from molprof.commands.options import TRACE, engine_options, file_option, note, refuse_streams
 from molprof.common.files import check_output
 from molprof.common.values import bytes_text
 
 
-@click.command("export")
+@click.command("export", cls=Command)
 @click.argument("trace", type=TRACE)
 @click.option("--no-stacks", is_flag=True, help="Leave out Python stacks, often most events of a trace.")
 @file_option(".json", ".json.gz")

@@ -1,12 +1,15 @@
-"""`molprof jobs`, `molprof collect` and `molprof logs`: jobs on a cluster, their states, results and output."""
+"""`molprof jobs`: jobs on a cluster, their states, results and output."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from molprof.commands.command import Command
 from molprof.commands.options import Result, note, result_options, write
 from molprof.commands.submission import Submission, config_option, follow, settle
 from molprof.common.errors import UsageError
@@ -17,13 +20,11 @@ if TYPE_CHECKING:
     from molprof.profiler.jobs.status import JobStatus
 
 
-@click.command("jobs")
+@click.command("jobs", cls=Command)
 @click.argument("name", metavar="[ID]", required=False)
-@click.option("--requeue", "again", is_flag=True, help="Submit the failed tasks of ID again.")
-@click.option("--cancel", "stop", is_flag=True, help="Cancel the waiting and running tasks of ID.")
 @result_options()
 @config_option
-def command(name: str | None, again: bool, stop: bool, result: Result, config: Path | None) -> None:
+def command(name: str | None, result: Result, config: Path | None) -> None:
     """List the jobs of this project, or the tasks of the job ID: capture-3, or 3 for short.
 
     If Slurm does not answer, the states are the last that the tasks wrote.
@@ -32,13 +33,11 @@ def command(name: str | None, again: bool, stop: bool, result: Result, config: P
     Examples:
       molprof jobs
       molprof jobs sweep-2
-      molprof jobs sweep-2 --requeue
-      molprof jobs capture-3 --cancel
+      molprof jobs collect sweep-2 --wait
+      molprof jobs logs sweep-2
+      molprof jobs requeue sweep-2
+      molprof jobs cancel capture-3
     """
-    if name is None and (again or stop):
-        raise click.UsageError("--requeue and --cancel require the ID of a job; molprof jobs lists them")
-    if again and stop:
-        raise click.UsageError("--requeue and --cancel exclude each other")
     result.check()
     from molprof.profiler.jobs.job import all_jobs, find_job
     from molprof.profiler.jobs.status import job_statuses, jobs_document, tasks_document
@@ -49,11 +48,7 @@ def command(name: str | None, again: bool, stop: bool, result: Result, config: P
     statuses = job_statuses(jobs)
     for problem in {status.problem for status in statuses if status.problem}:
         note(f"Slurm does not answer, so these are the states that the tasks wrote: {problem}")
-    if again:
-        _requeue(statuses[0])
-    elif stop:
-        _cancel(statuses[0])
-    elif name is not None:
+    if name is not None:
         result.deliver(tasks_document(statuses[0]))
     elif statuses or result.style == "json":
         result.deliver(jobs_document(statuses))
@@ -61,32 +56,73 @@ def command(name: str | None, again: bool, stop: bool, result: Result, config: P
         note(f"no job in {folder}")
 
 
-def _requeue(status: JobStatus) -> None:
+def _of_job(name: str) -> Callable[[Callable[..., None]], click.Command]:
+    """A subcommand of `molprof jobs` for the job ID, which it gets as `job`."""
+
+    def add(function: Callable[..., None]) -> click.Command:
+        @functools.wraps(function)
+        def with_job(name: str, config: Path | None, **given: Any) -> None:
+            from molprof.profiler.jobs.job import find_job
+
+            function(find_job(Submission(config).jobs, name), **given)
+
+        made = click.command(name, cls=Command)(click.argument("name", metavar="ID")(config_option(with_job)))
+        command.add(made)
+        return made
+
+    return add
+
+
+def _status(job: Job) -> JobStatus:
+    """The states of a job's tasks; a remark if they are the last that the tasks wrote."""
+    from molprof.profiler.jobs.status import job_status
+
+    status = job_status(job)
+    if status.problem:
+        note(f"Slurm does not answer, so these are the states that the tasks wrote: {status.problem}")
+    return status
+
+
+@_of_job("requeue")
+def requeue_command(job: Job) -> None:
+    """Submit the failed tasks of ID again.
+
+    \b
+    Examples:
+      molprof jobs requeue sweep-2
+    """
     from molprof.profiler.jobs.submit import requeue
 
-    job, tasks = status.job, status.failed()
+    status = _status(job)
+    tasks = status.failed()
     if not tasks:
         raise UsageError(f"{job.id} has no task to submit again: {status.summary}")
     done = requeue(job, tasks)
     note(f"submitted {len(tasks)} of {len(job.tasks)} tasks of {job.id} again: Slurm job {done.attempts[-1].slurm_id}")
 
 
-def _cancel(status: JobStatus) -> None:
+@_of_job("cancel")
+def cancel_command(job: Job) -> None:
+    """Cancel the waiting and running tasks of ID.
+
+    \b
+    Examples:
+      molprof jobs cancel capture-3
+    """
     from molprof.profiler.jobs.scheduler import cancel
     from molprof.profiler.jobs.status import UNFINISHED
 
+    status = _status(job)
     found = [task.slurm_id for task in status.tasks if task.state in UNFINISHED and task.slurm_id]
     if not found:
-        raise UsageError(f"no task of {status.job.id} waits or runs: {status.summary}")
+        raise UsageError(f"no task of {job.id} waits or runs: {status.summary}")
     cancel(found)
-    note(f"cancelled {len(found)} of {len(status.tasks)} tasks of {status.job.id}")
+    note(f"cancelled {len(found)} of {len(status.tasks)} tasks of {job.id}")
 
 
-@click.command("collect")
-@click.argument("name", metavar="ID")
+@_of_job("collect")
 @click.option("--wait", is_flag=True, help="Wait until the job has ended.")
-@config_option
-def collect(name: str, wait: bool, config: Path | None) -> None:
+def collect_command(job: Job, wait: bool) -> None:
     """List how each task of the job ID ended, and where its results are.
 
     Tasks write their own results. Of a benchmark or sweep, this command puts them together. Exit codes: 0 every task
@@ -94,36 +130,27 @@ def collect(name: str, wait: bool, config: Path | None) -> None:
 
     \b
     Examples:
-      molprof collect capture-3
-      molprof collect sweep-2 --wait
+      molprof jobs collect capture-3
+      molprof jobs collect sweep-2 --wait
     """
-    from molprof.profiler.jobs.job import find_job
-    from molprof.profiler.jobs.status import job_status, tasks_document
+    from molprof.profiler.jobs.status import tasks_document
 
-    job = find_job(Submission(config).jobs, name)
-    status = follow(job) if wait else job_status(job)
-    if status.problem:
-        note(f"Slurm does not answer, so these are the states that the tasks wrote: {status.problem}")
+    status = follow(job) if wait else _status(job)
     Result().deliver(tasks_document(status))
     settle(status)
 
 
-@click.command("logs")
-@click.argument("name", metavar="ID")
+@_of_job("logs")
 @click.argument("task", metavar="[TASK]", required=False)
-@config_option
-def logs(name: str, task: str | None, config: Path | None) -> None:
+def logs_command(job: Job, task: str | None) -> None:
     """Print the output so far of all tasks of the job ID, or of one TASK, by number or name.
 
     \b
     Examples:
-      molprof logs capture-3
-      molprof logs sweep-2 5
-      molprof logs sweep-2 qwen-none-8
+      molprof jobs logs capture-3
+      molprof jobs logs sweep-2 5
+      molprof jobs logs sweep-2 qwen-none-8
     """
-    from molprof.profiler.jobs.job import find_job
-
-    job = find_job(Submission(config).jobs, name)
     lines: list[str] = []
     for number in range(len(job.tasks)) if task is None else (_number(job, task),):
         if len(job.tasks) > 1:

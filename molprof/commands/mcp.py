@@ -9,20 +9,22 @@ from pathlib import Path
 
 import click
 
+from molprof.commands.command import Command
 from molprof.common.errors import MissingExtraError
 from molprof.common.files import check_stdin, writing_stdout
 
 
-@click.command("mcp")
+@click.command("mcp", cls=Command)
 @click.argument(
     "folders", type=click.Path(exists=True, file_okay=False, path_type=Path), nargs=-1, required=True, metavar="DIR..."
 )
 def command(folders: tuple[Path, ...]) -> None:
     """Serve the traces below each DIR to an assistant, by the Model Context Protocol on stdin and stdout.
 
-    The assistant's program starts this command. Its tools are traces, report, compare, queries, query and origin. They
-    read files below DIR alone, links followed, and write nothing but molprof's cache of reports. SQL can only select.
-    Each figure comes with the SQL that gives it and its certainty. Answers are bounded, and say what they left out.
+    The assistant's program starts this command. Its tools are traces, report, compare, queries, query, origin, path,
+    shape, memory, ranks, predict and bench. They read files below DIR alone, links followed, and write nothing but
+    molprof's cache of reports. SQL can only select. Figures come with their certainty, those of report with the SQL
+    that gives them. Answers are bounded, and say what they left out.
     Requires molprof[mcp].
 
     \b

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from molprof.analysis.figures.model import Finding
 from molprof.analysis.origin.read import Place
 from molprof.analysis.origin.tree import Tree
 from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE
+from molprof.common.document import Document
 from molprof.common.errors import EngineError, MolprofError, UsageError
 from molprof.common.values import plain
 
@@ -204,9 +206,83 @@ def _queries(name: str) -> dict[str, Any]:
     }
 
 
+def document_data(document: Document, notes: Sequence[str], limit: int) -> dict[str, Any]:
+    """The data of a document as `--format json` has it, with at most `limit` entries of each list.
+
+    The limit is halved until the answer fits. `left_out` says how many entries are missing, by the names of the lists.
+    """
+    whole = document.json()
+    while True:
+        left_out: dict[str, int] = {}
+        data = _shortened(whole, limit, "", left_out)
+        data = {**(data if isinstance(data, dict) else {"rows": data}), "notes": list(notes), "left_out": left_out}
+        if limit == 1 or len(msgspec.json.encode(_cut(data))) <= _MOST_CHARACTERS:
+            return data
+        limit //= 2
+
+
+def _shortened(value: Any, limit: int, name: str, left_out: dict[str, int]) -> Any:
+    if isinstance(value, (list, tuple)):
+        if len(value) > limit:
+            left_out[name] = left_out.get(name, 0) + len(value) - limit
+        return [_shortened(item, limit, name, left_out) for item in value[:limit]]
+    if isinstance(value, dict):
+        return {key: _shortened(item, limit, f"{name}.{key}".strip("."), left_out) for key, item in value.items()}
+    return value
+
+
+def _path(trace: str, changes: list[str], limit: int) -> dict[str, Any]:
+    from molprof.analysis.documents.critical import critical_document
+
+    found, notes = api.critical_path(trace, changes=changes)
+    return document_data(critical_document(found), notes, limit)
+
+
+def _shape(trace: str, peaks: list[str], limit: int) -> dict[str, Any]:
+    from molprof.analysis.documents.roofline import roofline_document
+
+    found, notes = api.roofline(trace, peaks=peaks)
+    return document_data(roofline_document(found), notes, limit)
+
+
+def _memory(trace: str, limit: int) -> dict[str, Any]:
+    from molprof.analysis.documents.memory import memory_document
+
+    found, notes = api.memory(trace)
+    return document_data(memory_document(found), notes, limit)
+
+
+def _ranks(traces: list[str], limit: int) -> dict[str, Any]:
+    from molprof.analysis.documents.ranks import ranks_document
+
+    return document_data(ranks_document(api.ranks([Path(trace) for trace in traces])), (), limit)
+
+
+def _predict(trace: str, device: str, changes: list[str], batches: str, limit: int) -> dict[str, Any]:
+    from molprof.analysis.documents.predict import predict_document
+
+    if batches and changes:
+        raise UsageError("`changes` are of the run as it is", hint="leave `batches` out")
+    found, sizes = (
+        api.predict_sizes(trace, device, batches) if batches else (api.predict(trace, device, None, changes), None)
+    )
+    return document_data(predict_document(found, sizes), found.run.info.notes(), limit)
+
+
+def _bench(file: str, limit: int) -> dict[str, Any]:
+    from molprof.analysis.documents.benchmark import bench_document
+    from molprof.common.bench_records import read_results
+
+    results = read_results(Path(file))
+    return document_data(bench_document(results, file), results.notes, limit)
+
+
 _TOOLS: dict[str, Callable[..., dict[str, Any]]] = {
-    tool.__name__.strip("_"): tool for tool in (_report, _compare, _queries, _query, _origin)
-}
+    tool.__name__.strip("_"): tool
+    for tool in (
+        _report, _compare, _queries, _query, _origin, _path, _shape, _memory, _ranks, _predict, _bench,
+    )
+}  # fmt: skip
 
 
 def _load(trace: str) -> Report:

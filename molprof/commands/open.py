@@ -16,11 +16,12 @@ import click
 
 from molprof import api
 from molprof.analysis.reader import Reading
+from molprof.commands.command import Command
 from molprof.commands.options import TRACE, note, number_option, refuse_streams, uncached_options
 from molprof.common.text import escaped
 
 
-@click.command("open")
+@click.command("open", cls=Command)
 @click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="TRACE...")
 @number_option("--step", least=0, help="Zoom to step N, not to a typical one.")
 @number_option("--molecule", least=0, help="Zoom to answer N, a molecule or another text; show its track first.")

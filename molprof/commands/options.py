@@ -16,6 +16,7 @@ import click
 from molprof.analysis.documents import plots
 from molprof.analysis.reader import STDIN, Reading, is_stream
 from molprof.analysis.render import FORMATS, render
+from molprof.commands.command import Command
 from molprof.common.document import Document
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, is_same, replacing, writing_stdout
@@ -35,7 +36,20 @@ class NamedPath(click.Path):
         return super().convert(value, param, ctx)
 
 
-TRACE = NamedPath(path_type=Path, readable=False)
+class TracePath(NamedPath):
+    """A path of a trace; of a compressed one the ending .gz or .zst may be left out."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        if path.suffix and not path.exists():
+            for whole in (path.with_name(path.name + ending) for ending in (".gz", ".zst")):
+                if whole.is_file():
+                    note(f"there is no {path}: {whole} is read")
+                    return whole
+        return path
+
+
+TRACE = TracePath(path_type=Path, readable=False)
 PLOT_FORMATS = plots.FORMATS
 
 
@@ -63,7 +77,7 @@ def path_option(*names: str, text: str, metavar: str = "FILE", **how: Any) -> Ca
     return click.option(*names, type=NamedPath(path_type=Path, **how), metavar=metavar, help=text)
 
 
-class PlotCommand(click.Command):
+class PlotCommand(Command):
     """A command whose help lists the kinds of plots that it draws, each with a line about it."""
 
     def __init__(self, *arguments: Any, kinds: Mapping[str, str], **settings: Any) -> None:
@@ -129,6 +143,7 @@ reading_options = grouped(Reading, "reading", _partial_option, _cached_option, e
 uncached_options = grouped(Reading, "reading", _partial_option, engine_options)
 
 
+SPEEDSCOPE = "speedscope"
 # Formats that are not text.
 _BINARY = (*PLOT_FORMATS, "parquet")
 
@@ -173,6 +188,8 @@ def result_options(*more: str) -> Callable[[_F], _F]:
         output: Path | None = context.params.get("output")
         if style is not None or output is None:
             return style or next(iter(FORMATS))
+        if SPEEDSCOPE not in endings and output.name.lower().endswith(ending_of(SPEEDSCOPE)):
+            raise click.BadParameter(f"{output} is a flame graph, and only molprof report by TREE makes one")
         fitting = [name for name, ending in endings.items() if output.name.lower().endswith(ending)]
         return max(fitting, key=lambda name: len(endings[name]), default=next(iter(FORMATS)))
 
@@ -189,7 +206,7 @@ def result_options(*more: str) -> Callable[[_F], _F]:
 
 def ending_of(style: str) -> str:
     """What a file of this format ends in."""
-    return FORMATS[style][1] if style in FORMATS else {"speedscope": ".speedscope.json"}.get(style, f".{style}")
+    return FORMATS[style][1] if style in FORMATS else {SPEEDSCOPE: ".speedscope.json"}.get(style, f".{style}")
 
 
 def folder_option(text: str, **settings: Any) -> Callable[[_F], _F]:

@@ -1,4 +1,4 @@
-"""`molprof plot`: one plot of one trace or several."""
+"""`molprof report plot`: one plot of one trace or several."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def command(kind: str, traces: Sequence[Path], output: Path, force: bool, anyway
 
     \b
     Examples:
-      molprof plot waterfall llama.json.gz qwen.json.gz -o difference.svg
-      molprof plot timeline trace.json.gz -o step.png
+      molprof report plot waterfall llama.json.gz qwen.json.gz -o difference.svg
+      molprof report plot timeline trace.json.gz -o step.png
     """
     traces = sweeps_expanded(traces)
     check_output(output, force, traces)

@@ -8,17 +8,18 @@ import click
 
 from molprof import api
 from molprof.analysis.reader import Reading
+from molprof.commands.command import Command
 from molprof.commands.options import TRACE, Result, all_option, note, result_options, uncached_options
 from molprof.common.errors import UsageError
 
 
-@click.command("predict")
+@click.command("predict", cls=Command)
 @click.argument("trace", type=TRACE, required=False)
 @click.option("--device", "gpu", metavar="NAME", help="The GPU: h100, a100, b200, mi300x, ... or a device's name.")
 @click.option("--list", "is_list", is_flag=True, help="List the GPUs and figures that can be predicted; without TRACE.")
 @click.option(
     "--what-if", "what_if", multiple=True, metavar="CHANGES",
-    help="How long it would take if something were faster, as for molprof report --what-if. Repeatable.",
+    help="How long it would take if something were faster, as for molprof report by path --what-if. Repeatable.",
 )  # fmt: skip
 @click.option(
     "--batches", metavar="SIZES",

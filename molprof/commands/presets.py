@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from molprof.commands.command import Command, Group
 from molprof.commands.options import Result, note, result_options
 from molprof.commands.run_options import setting_option
 from molprof.commands.submission import config_option
@@ -14,7 +15,7 @@ from molprof.common.settings import SETTINGS
 from molprof.profiler.models.architecture import ARCHITECTURES
 
 
-@click.group("presets", invoke_without_command=True)
+@click.group("presets", cls=Group, invoke_without_command=True)
 @config_option
 @result_options()
 @click.pass_context
@@ -29,7 +30,7 @@ def command(context: click.Context, config: Path | None, result: Result) -> None
     result.deliver(presets_document(find_project(config)))
 
 
-@command.command("export")
+@command.command("export", cls=Command)
 @click.argument("model", metavar="PRESET", type=click.Choice(tuple(ARCHITECTURES)))
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @setting_option(SETTINGS["size"])

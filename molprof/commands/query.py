@@ -1,4 +1,4 @@
-"""`molprof query`: SQL over one trace or several; `molprof queries`: the modules of the SQL package."""
+"""`molprof query`: SQL over one trace or several, and the list of the modules of the SQL package."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import click
 
 from molprof import api
 from molprof.analysis.reader import Reading
+from molprof.commands.command import Command
 from molprof.commands.options import (
     TRACE,
     Result,
@@ -32,7 +33,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
     return pairs
 
 
-@click.command("query")
+@click.command("query", cls=Command)
 @click.argument("query", metavar="QUERY")
 @click.argument("traces", type=TRACE, nargs=-1, required=True)
 @click.option(
@@ -45,7 +46,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
 def command(query: str, traces: tuple[Path, ...], parameters: dict[str, str], reading: Reading, result: Result) -> None:
     """Run QUERY over each of TRACES.
 
-    QUERY is the name of a module or table that molprof queries lists, a .sql file, or SQL in quotes. SQL may use the
+    QUERY is the name of a module or table that molprof query list shows, a .sql file, or SQL in quotes. SQL may use the
     names of all modules without including them. With several traces, a first column `trace` names the trace of each
     row. Results of several statements follow each other; csv, json and parquet hold one result only.
 
@@ -72,19 +73,19 @@ def command(query: str, traces: tuple[Path, ...], parameters: dict[str, str], re
         result.deliver(query_document(found))
 
 
-@click.command("queries")
+@click.command("list", cls=Command)
 @click.argument("name", required=False)
 @click.option("--sql", is_flag=True, help="Print only the SQL, with all that NAME includes, to paste into Perfetto.")
-def queries(name: str | None, sql: bool) -> None:
+def list_command(name: str | None, sql: bool) -> None:
     """List the modules of the SQL package, or show the columns, units, example and SQL of NAME.
 
     NAME is a module, or a table, view or function of one.
 
     \b
     Examples:
-      molprof queries
-      molprof queries idle_causes
-      molprof queries launches --sql
+      molprof query list
+      molprof query list idle_causes
+      molprof query list launches --sql
     """
     from molprof.queries.catalog import catalog, find_module, standalone_sql
     from molprof.queries.pages import module_list, module_page
@@ -97,3 +98,6 @@ def queries(name: str | None, sql: bool) -> None:
         return
     module = find_module(name, known)
     write(standalone_sql(module.name, known) if sql else module_page(module))
+
+
+command.add(list_command)

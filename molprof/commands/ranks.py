@@ -83,7 +83,7 @@ def command(
             busy = Counter(unfinished(submission.jobs, outputs).values())
             for job, count in busy.items():
                 text = f"{job} has not read {counted(count, 'file')} yet"
-                raise UsageError(text, hint=f"molprof collect {job} --wait, then repeat the command")
+                raise UsageError(text, hint=f"molprof jobs collect {job} --wait, then repeat the command")
             submit_command(submission, "ranks", tasks, {"parts": str(parts.absolute())})
         if submission.detach:
             return 0

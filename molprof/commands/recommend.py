@@ -1,4 +1,4 @@
-"""`molprof recommend`: the fastest valid configuration that was measured."""
+"""`molprof bench recommend`: the fastest valid configuration that was measured."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+from molprof.commands.command import Command
 from molprof.commands.options import TRACE, Result, engine_options, note, result_options
 from molprof.common.errors import UsageError
 
 
-@click.command("recommend")
+@click.command("recommend", cls=Command)
 @click.argument("file", type=click.Path(path_type=Path, readable=False))
 @click.option("--trace", type=TRACE, metavar="TRACE", help="Trace that bounds the gain of each change (Amdahl).")
 @result_options()
@@ -24,8 +25,8 @@ def command(file: Path, trace: Path | None, result: Result, native_path: str | N
 
     \b
     Examples:
-      molprof recommend bench.jsonl
-      molprof recommend bench.jsonl --trace qwen-lp.json.gz
+      molprof bench recommend bench.jsonl
+      molprof bench recommend bench.jsonl --trace qwen-lp.json.gz
     """
     result.check([file, *filter(None, [trace])])
     from molprof.analysis.reader.source import is_trace
@@ -33,8 +34,8 @@ def command(file: Path, trace: Path | None, result: Result, native_path: str | N
     if file.is_dir() or (file.exists() and is_trace(file)):
         what = "a folder" if file.is_dir() else "a trace"
         raise UsageError(
-            f"{file} is {what}, and recommend reads the results of a benchmark",
-            hint="molprof bench matrix -o bench.jsonl, then molprof recommend bench.jsonl",
+            f"{file} is {what}, and bench recommend reads the results of a benchmark",
+            hint="molprof bench matrix -o bench.jsonl, then molprof bench recommend bench.jsonl",
         )
     from molprof.analysis.bench.recommend import read_bounds, recommend
     from molprof.analysis.documents.advice import advice_document

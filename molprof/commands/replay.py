@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from molprof.api import called_operators
+from molprof.commands.command import Command
 from molprof.commands.options import TRACE, Result, note, number_option, result_options, uncached_options
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import check_output, replacing
@@ -21,7 +22,7 @@ from molprof.common.values import time_text
 _LIMIT_S = 600.0
 
 
-@click.command("replay")
+@click.command("replay", cls=Command)
 @click.argument("trace", type=TRACE)
 @number_option("--op", least=1, help="Number of the operator in the list.")
 @click.option(

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from molprof.commands.command import Command
 from molprof.commands.options import check_ending, file_option, note
 from molprof.commands.progress import Lines
 from molprof.commands.run_options import pair
@@ -20,7 +21,7 @@ from molprof.common.text import escaped
 from molprof.profiler.recording.tracefile import ENDINGS, OutputFile, default_name
 
 
-class _Program(click.Command):
+class _Program(Command):
     allow_interspersed_args = False  # what follows the program's name is its own
 
 
@@ -44,7 +45,7 @@ class _Program(click.Command):
 @click.option(
     "--full", is_flag=True, help="Record all that the program does; the trace gets large, and nothing is timed."
 )
-@click.option("--modules", is_flag=True, help="Record modules too, for molprof report --by module.")
+@click.option("--modules", is_flag=True, help="Record modules too, for molprof report by module.")
 @click.option(
     "--repeats",
     type=click.IntRange(1),
@@ -63,14 +64,14 @@ class _Program(click.Command):
     default=None,
     help="Sample the functions of logits processors in the recorded steps.  [default: on, unless --stacks records all]",
 )
-@click.option("--stacks", is_flag=True, help="Record modules and Python functions too, for molprof report --by.")
+@click.option("--stacks", is_flag=True, help="Record modules and Python functions too, for molprof report by.")
 @click.option(
     "--shapes",
     is_flag=True,
-    help="Record shapes and types of operators' arguments too, for molprof report --by shape and molprof replay.",
+    help="Record shapes and types of operators' arguments too, for molprof report by shape and molprof replay.",
 )
 @click.option(
-    "--memory", is_flag=True, help="Record allocations and frees of memory too, for molprof report --by memory."
+    "--memory", is_flag=True, help="Record allocations and frees of memory too, for molprof report by memory."
 )
 def command(program: tuple[str, ...], module: bool, output: Path | None, force: bool, **options: Any) -> None:
     """Run a Python program as it is, and record how it generates.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from molprof.commands.command import Command
 from molprof.commands.options import declared, grouped, note, path_option
 from molprof.common.errors import RunError
 from molprof.common.process import OK
@@ -68,49 +69,16 @@ class Submission:
 
 # Parameters of a command that make its `Submission`.
 PARAMETERS = tuple(item.name for item in fields(Submission))
-# Parameter -> heading in the help of its command, in order.
-_SUBJECTS = {
-    name: subject
-    for subject, names in {
-        "Model": "model size weights tokenizer trust_remote_code",
-        "Constraint": "lp processor processor_args schema regex choices grammar_file placeholder forced_runs"
-        " free_drafts template_threads template_cache",
-        "Prompts": "count batch_size smiles prompts prompt_format answer_format generations strict sort check",
-        "Sampling": "sampling temperature top_p top_k min_p max_new_tokens generate_args",
-        "Kernels": "attention_shapes backends phases masks",
-        "Masks": "engines tokenizers schemas batches oracle",
-        "Speed": "attention kv_cache max_cache_length compile dtype tf32 cudnn_benchmark padding_multiple"
-        " drop_finished engine assistant arrivals device threads",
-        "Passes": "repeats warmup passes seed limit limit_s memory_limit bisect share",
-        "Recording": "window full modules stacks functions shapes memory disagreement",
-        "Analysis": "whole rows by peaks what_if gpu capture names_from thresholds tokens molecules",
-        "Reading": "partial cached native_path",
-        "Output": "style output folder force resume retry dry_run",
-        "Cluster": " ".join((*PARAMETERS, "tasks")),
-    }.items()
-    for name in names.split()
-}
 submit_options = grouped(Submission, "submission")
 
 
-class Submittable(click.Command):
+class Submittable(Command):
     """A command that remembers which options it was given, so that a task on a cluster can be given them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given, _, order = self.make_parser(ctx).parse_args(list(args))
         ctx.meta[_GIVEN] = {item: given[item.name] for item in order if isinstance(item, click.Option)}
         return super().parse_args(ctx, args)
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Options by subject."""
-        found: dict[str, list[tuple[str, str]]] = {subject: [] for subject in dict.fromkeys(_SUBJECTS.values())}
-        for item in self.get_params(ctx):
-            if isinstance(item, click.Option) and (record := item.get_help_record(ctx)) is not None:
-                found.setdefault(_SUBJECTS.get(item.name or "", "Other options"), []).append(record)
-        for subject, records in found.items():
-            if records:
-                with formatter.section(subject):
-                    formatter.write_dl(records)
 
 
 def own_arguments(context: click.Context, *without: str) -> list[str]:
@@ -151,7 +119,7 @@ def submit_command(
     note(f"submitted {job.id}: Slurm job {number}, {counted(len(tasks), 'task')}; its files: {job.folder}")
     submitted(job)
     if submission.detach:
-        note(f"next: molprof collect {job.id}")
+        note(f"next: molprof jobs collect {job.id}")
         click.echo(job.id)
     else:
         settle(follow(job))
@@ -185,7 +153,9 @@ def follow(job: Job) -> JobStatus:
                 summary = status.summary
                 note(f"{job.id}: {summary}")
     except KeyboardInterrupt:
-        note(f"{job.id} goes on; its results: molprof collect {job.id}; to cancel it: molprof jobs {job.id} --cancel")
+        note(
+            f"{job.id} goes on; its results: molprof jobs collect {job.id}; to cancel it: molprof jobs cancel {job.id}"
+        )
         raise
     return status
 
@@ -212,10 +182,10 @@ def settle(status: JobStatus) -> None:
     if status.good:
         return
     if not status.finished:
-        raise RunError(f"{job.id} has not ended", hint=status.problem or f"molprof collect {job.id} --wait")
+        raise RunError(f"{job.id} has not ended", hint=status.problem or f"molprof jobs collect {job.id} --wait")
     bad = [status.tasks[number] for number in status.failed()]
     first = f"{bad[0].name}: {bad[0].state}" + (f": {bad[0].message}" if bad[0].message else "")
     raise RunError(
         f"{len(bad)} of {len(status.tasks)} tasks of {job.id} did not end well: {first}",
-        hint=f"molprof logs {job.id} {bad[0].number}; again: molprof jobs {job.id} --requeue",
+        hint=f"molprof jobs logs {job.id} {bad[0].number}; again: molprof jobs requeue {job.id}",
     )

@@ -42,7 +42,7 @@ def _parameters(name: str) -> tuple[click.Command, Mapping[str, click.Parameter]
         return None
     found: click.Command | None = import_module(f"molprof.commands.{first}").command
     for word in others:
-        found = found.commands.get(word) if isinstance(found, click.Group) else None
+        found = getattr(found, "commands", {}).get(word)
     if found is None or isinstance(found, click.Group):
         return None
     names = ((key.lstrip("-").replace("_", "-"), item) for item in found.params for key in item.opts)
@@ -180,12 +180,12 @@ def command(
         first = next(iter(jobs))
         raise UsageError(
             f"{first} has not finished {counted(jobs[first], 'case')} of {folder}",
-            hint=f"--resume skips them; molprof jobs {first} --cancel cancels them",
+            hint=f"--resume skips them; molprof jobs cancel {first} cancels them",
         )
     make_folder(folder)
     chosen = remaining(folder, entries, chosen, resume, force, busy)
     for job, count in sorted(jobs.items()):
-        note(f"skipped {counted(count, 'case')} that {job} has not finished: molprof collect {job}")
+        note(f"skipped {counted(count, 'case')} that {job} has not finished: molprof jobs collect {job}")
     following = f"next: molprof compare {shlex.quote(str(folder))}" if grid.command == "capture" else f"see {folder}"
     if not chosen:
         note(*([] if busy else [f"{folder} has the result of every case; {following}"]))

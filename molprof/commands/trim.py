@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from molprof.commands.command import Command
 from molprof.commands.options import TRACE, Read, file_option, note, number_option, refuse_streams
 from molprof.common.files import check_output
 from molprof.common.values import bytes_text
@@ -39,7 +40,7 @@ def _names(value: str) -> tuple[str, ...]:
 _NAMES, _TIME = Read(_names), Read(_time)
 
 
-@click.command("trim")
+@click.command("trim", cls=Command)
 @click.argument("trace", type=TRACE)
 @click.option("--steps", metavar="A:B", type=Read(_steps), help="Keep steps A to B, both included.")
 @number_option("--batch", least=0, help="Batch of --steps.  [default: the first]")

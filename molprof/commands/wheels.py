@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from molprof.commands.command import Command
 from molprof.commands.options import Read, Result, folder_option, path_option
 from molprof.profiler.wheels import MACHINES, Target, check_folder, gather, read_there, wheels_document
 
@@ -29,7 +30,7 @@ def _engines(value: str) -> tuple[str, ...]:
     return names
 
 
-@click.command("wheels")
+@click.command("wheels", cls=Command)
 @click.option(
     "--python", default="3.12", show_default=True, metavar="VERSION", type=Read(partial(_version, "3.12")),
     help="Python there.",

@@ -251,18 +251,18 @@ class CaptureSettings:
     full: bool = setting(
         False, decides="nothing", help="Record every step of every batch; the trace gets large.")
     modules: bool = setting(  # of the Python functions that stacks record, those of modules
-        False, decides="nothing", help="Record modules too, for molprof report --by module.")
+        False, decides="nothing", help="Record modules too, for molprof report by module.")
     stacks: bool = setting(
-        False, decides="nothing", help="Record modules and Python functions too, for molprof report --by.")
+        False, decides="nothing", help="Record modules and Python functions too, for molprof report by.")
     functions: bool | None = setting(
         None, decides="nothing", flag="--functions", unset="on, unless --stacks records all",
         help="Sample the functions of processors in the recorded steps.")
     shapes: bool = setting(
         False, decides="nothing",
-        help="Record shapes and types of operators' arguments too, for molprof report --by shape, replay and predict.")
+        help="Record shapes and types of operators' arguments too, for molprof report by shape, replay and predict.")
     memory: bool = setting(
         False, decides="nothing",
-        help="Record allocations and frees of memory too, for molprof report --by memory.")
+        help="Record allocations and frees of memory too, for molprof report by memory.")
     disagreement: bool = setting(
         False, decides="nothing",
         help="Record what the model would have chosen, token by token, in an untimed pass.")

@@ -35,7 +35,7 @@ def peak_checks(limit_s: float, stated: Callable[[str], Any]) -> list[Check]:
         Check(name, text + (f", {one / most:.0%} of {most:,.5g} ({sheet.source})" if most else ""), OK, measured=one)
         for name, text, one, most in rows
     ]
-    return [*checks, Check("peaks", f"for report --by shape: {given}", OK)]
+    return [*checks, Check("peaks", f"for report by shape: {given}", OK)]
 
 
 def measured() -> dict[str, Any]:

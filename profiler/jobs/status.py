@@ -132,7 +132,7 @@ def _status(job: Job, now: Mapping[str, Sighting], problem: str | None) -> JobSt
             if sighting is not None and not sighting.live:
                 ends.setdefault(slurm_id, {"state": sighting.state, "reason": sighting.reason})
             end = ends.get(slurm_id, {}).get("state")
-            state, message = _judged(record, sighting, end, problem, f"molprof logs {job.id} {number}")
+            state, message = _judged(record, sighting, end, problem, f"molprof jobs logs {job.id} {number}")
         own = record or TaskRecord(None, state)
         tasks.append(
             TaskStatus(number, task.name, state, message, own.node, own.started, own.ended, own.exit_code, slurm_id)
@@ -184,7 +184,7 @@ def watch(job: Job, patience_s: float = PATIENCE_S) -> Iterator[JobStatus]:
         elif time.monotonic() - answered >= patience_s:
             raise SchedulerError(
                 f"{job.id} can no longer be followed: {status.problem}",
-                hint=f"its tasks go on and write their results; collect them later with molprof collect {job.id}",
+                hint=f"its tasks go on and write their results; collect them later with molprof jobs collect {job.id}",
             )
         time.sleep(pause)
         pause = min(pause * _GROWTH, _LAST_S)

@@ -52,9 +52,9 @@ def record(
             there is no other, or if that one has more steps in its window.
         force: replace a file that exists.
         functions: sample the functions of logits processors in recorded steps; None: unless there are stacks.
-        what: to record more. `stacks`: modules and Python functions, for `molprof report --by`; `modules`: of these,
-            modules alone; `shapes`: shapes and types of operators' arguments, for `--by shape` and `molprof replay`;
-            `memory`: allocations and frees, for `--by memory`; the thread of the block alone is recorded.
+        what: to record more. `stacks`: modules and Python functions, for `molprof report by`; `modules`: of these,
+            modules alone; `shapes`: shapes and types of operators' arguments, for `report by shape` and `replay`;
+            `memory`: allocations and frees, for `report by memory`; the thread of the block alone is recorded.
 
     Raises:
         UsageError: the file cannot be written, before the block runs; or `what` has another name.
