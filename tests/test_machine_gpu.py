@@ -15,43 +15,40 @@ from molprof.common.manifest import MachineSpan
 from molprof.profiler.machine import Watch
 
 
-class Driver(ModuleType):
+class NVMLError(Exception):
+    pass
+
+
+class NVMLLibraryMismatchError(Exception):
+    pass
+
+
+def driver(silent: str) -> ModuleType:
     """The module `pynvml` on a machine with the GPU `GPU-ab`; what it cannot tell is named in `silent`."""
 
-    class NVMLError(Exception):
-        pass
-
-    class NVMLLibraryMismatchError(Exception):
-        pass
-
-    def __init__(self, silent: str) -> None:
-        super().__init__("pynvml")
-        self.silent = silent
-
-    def _tell(self, what: str, value: Any) -> Any:
-        if what in self.silent:
-            raise self.NVMLError
+    def told(what: str, value: Any) -> Any:
+        if what in silent:
+            raise NVMLError
         return value
 
-    def nvmlInit(self) -> None:
-        self._tell("all", None)
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+    def handle(uuid: str) -> int:
         if uuid != "GPU-ab":
-            raise self.NVMLError
+            raise NVMLError
         return 7
 
-    def nvmlDeviceGetClockInfo(self, handle: int, kind: int) -> int:
-        assert (handle, kind) == (7, 1)
-        return int(self._tell("clock", 1980))
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:
-        return int(self._tell("reasons", 0x24))
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[SimpleNamespace]:
-        if "mismatch" in self.silent:
-            raise self.NVMLLibraryMismatchError
+    def processes(of: int) -> list[SimpleNamespace]:
+        if "mismatch" in silent:
+            raise NVMLLibraryMismatchError
         return [SimpleNamespace(pid=pid) for pid in (os.getpid(), -1, -2)]
+
+    made: Any = ModuleType("pynvml")
+    made.NVMLError, made.NVMLLibraryMismatchError = NVMLError, NVMLLibraryMismatchError
+    made.nvmlInit = lambda: told("all", None)
+    made.nvmlDeviceGetHandleByUUID = handle
+    made.nvmlDeviceGetClockInfo = lambda of, kind: told("clock", {(7, 1): 1980}[of, kind])
+    made.nvmlDeviceGetCurrentClocksThrottleReasons = lambda of: told("reasons", 0x24)
+    made.nvmlDeviceGetComputeRunningProcesses = processes
+    return made  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +71,7 @@ def test_the_driver_tells_of_the_gpu(
     slowed: list[str],
     others: int | None,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", Driver(silent))
+    monkeypatch.setitem(sys.modules, "pynvml", driver(silent))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuid))
     span = Watch(torch.device("cuda"), tmp_path).end()
     assert span == MachineSpan(span.wall_ns, gpu_mhz=mhz, gpu_slowed=slowed, gpu_others=others)
