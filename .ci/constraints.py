@@ -33,7 +33,7 @@ MACOS = {"MACOSX_DEPLOYMENT_TARGET": "14.0"}
 TORCH = "torch==2.13.0"
 # A build of torch names the exact versions of these, so a constraint on them would exclude its other builds.
 # setuptools comes with Python's environments.
-FROM_TORCH = re.compile(r"(triton|cuda-|nvidia-|setuptools)")
+FROM_TORCH = re.compile(r"(triton|cuda-|nvidia-(?!ml-py)|setuptools)")
 HEADER = """\
 # A tested set of versions for every supported Python: pip install -c constraints.txt ...
 # Written by `python .ci/constraints.py --write`. What comes with a build of torch (triton, CUDA) is left to it.

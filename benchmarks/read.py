@@ -37,8 +37,8 @@ from readers import RECORDS, TOOLS, Tool
 from shapes import SHAPES, write
 from shared import parser, progress, table
 
-from molprof.common.memory import available_bytes, proportional_bytes, resident_bytes
-from molprof.common.process import members
+from molprof.common.memory import available_bytes
+from molprof.common.process.guarded import living, proportional_bytes, resident_bytes
 
 # Left free of the memory that is available at the start.
 _FREE_BYTES = 2 << 30
@@ -103,7 +103,7 @@ def _watched(
     try:
         while not (ended := os.wait4(pid, os.WNOHANG))[0]:
             before = time.monotonic()
-            family = members(pid) if sampled else set()
+            family = living(pid) if sampled else []
             # Shared pages count once; of a single process the cheaper figure is the same.
             now_bytes = proportional_bytes(family) if len(family) > 1 else resident_bytes(family)
             peak_bytes = max(peak_bytes, now_bytes)

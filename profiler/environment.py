@@ -7,12 +7,11 @@ import importlib.metadata
 import os
 import platform
 import re
-import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -20,12 +19,12 @@ from packaging.utils import canonicalize_name
 from molprof.common.errors import UsageError
 from molprof.common.manifest import Environment
 from molprof.common.memory import processors
-from molprof.common.process import output_of
 
 if TYPE_CHECKING:
     import torch
 
 _OWN = "molprof"
+T = TypeVar("T")
 
 
 def environment(device: torch.device) -> Environment:
@@ -98,21 +97,32 @@ def check_versions() -> None:
 
 
 def driver_version() -> str | None:
-    """Return the GPU driver's version, from the kernel module, else from nvidia-smi; None without one."""
+    """Return the GPU driver's version, from the kernel module, else from NVML; None without one."""
     module = Path("/proc/driver/nvidia/version")
     if module.is_file() and (match := re.search(r"\s(\d{3,}\.\d+(?:\.\d+)?)\s", module.read_text())):
         return match.group(1)
-    return next(iter(nvidia_smi("driver_version") or ()), None)
+    return ask_nvml(lambda nvml: str(nvml.nvmlSystemGetDriverVersion()))
 
 
-def nvidia_smi(fields: str, of: str = "gpu") -> list[str] | None:
-    """Return fields of each of the machine's GPUs, or `of` all "compute-apps"; None if nvidia-smi does not tell."""
-    query = ["nvidia-smi", f"--query-{of}={fields}", "--format=csv,noheader"]
+def gpu_names() -> list[str]:
+    """Return the name of each of the machine's NVIDIA GPUs, used by torch or not."""
+
+    def names(nvml: Any) -> list[str]:
+        handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+        return [str(nvml.nvmlDeviceGetName(handle)) for handle in handles]
+
+    return ask_nvml(names) or []
+
+
+def ask_nvml(question: Callable[[Any], T]) -> T | None:
+    """Return what `question` reads from the NVIDIA driver's library, the module `pynvml`; None if that is not known."""
+    import pynvml  # on use: it takes 60 ms
+
     try:
-        done = output_of(query, limit_s=20)
-    except (OSError, subprocess.TimeoutExpired):
+        pynvml.nvmlInit()  # counted: the first one opens the library, which stays open
+        return question(pynvml)
+    except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError):
         return None
-    return None if done.returncode else [line.strip() for line in done.stdout.splitlines() if line.strip()]
 
 
 def _cpu() -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from molprof.common.manifest import MachineSpan
 from molprof.common.memory import numbers
-from molprof.profiler.environment import nvidia_smi
+from molprof.profiler.environment import ask_nvml
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +23,7 @@ _REASONS = {
     0x40: "temperature",
     0x80: "power brake",
 }
+_CLOCK_SM = 1  # nvmlClockType_t
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -108,37 +109,29 @@ class Watch:
 
 
 def _gpu(device: torch.device) -> dict[str, Any]:
-    """What the driver tells of the GPU; empty if it does not."""
+    """What the driver tells of the GPU; what it does not tell is None."""
     import torch
 
-    own = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
-    found: dict[str, Any] = {}
-    rows = [line.split(", ") for line in nvidia_smi("uuid,clocks.sm,clocks_event_reasons.active") or ()]
-    for row in rows:
-        if len(row) == 3 and (row[0].endswith(own) if own else len(rows) == 1):
-            found = {"gpu_mhz": _leading_number(row[1]), "gpu_slowed": slowed(row[2])}
-    users = nvidia_smi("gpu_uuid,pid", of="compute-apps")
-    return found if users is None else {**found, "gpu_others": other_processes(users, own)}
+    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+    def ask(name: str, *more: Any) -> Any:
+        return ask_nvml(lambda nvml: getattr(nvml, name)(nvml.nvmlDeviceGetHandleByUUID(uuid), *more))
+
+    users = ask("nvmlDeviceGetComputeRunningProcesses")
+    return {
+        "gpu_mhz": ask("nvmlDeviceGetClockInfo", _CLOCK_SM),
+        # By its old name, which all drivers know.
+        "gpu_slowed": slowed(ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0),
+        "gpu_others": None if users is None else other_processes({user.pid for user in users}),
+    }
 
 
-def slowed(mask: str) -> list[str]:
-    """Why a GPU's clock is lower, from the driver's bits such as `0x0000000000000004`."""
-    try:
-        bits = int(mask, 16)
-    except ValueError:
-        return []
+def slowed(bits: int) -> list[str]:
+    """Why a GPU's clock is lower, from the driver's bits."""
     return sorted({reason for bit, reason in _REASONS.items() if bits & bit})
 
 
-def _leading_number(text: str) -> float | None:
-    try:
-        return float(text.split()[0])
-    except (ValueError, IndexError):
-        return None
-
-
-def other_processes(users: list[str], own: str) -> int:
-    """How many other processes compute on the GPU `own`, from rows of a GPU and a process."""
-    pids = {row[1] for row in (line.split(", ") for line in users) if len(row) == 2 and row[0].endswith(own)}
+def other_processes(pids: set[int]) -> int:
+    """How many other processes compute on a GPU, from all that do."""
     # In a container the driver may show the numbers that processes have outside: then one of them is this process.
-    return len(pids - {str(os.getpid())}) if str(os.getpid()) in pids else max(0, len(pids) - 1)
+    return len(pids - {os.getpid()}) if os.getpid() in pids else max(0, len(pids) - 1)

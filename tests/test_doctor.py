@@ -52,6 +52,16 @@ def sdpa_kernel(backend):
         warnings.warn("Flash attention needs sm80. (Triggered internally at /x/sdp.cpp:3.)")
     raise RuntimeError("No available kernel.")
 """
+# The driver's library on a machine with two GPUs.
+DRIVER = """
+class NVMLError(Exception): pass
+class NVMLLibraryMismatchError(Exception): pass
+def nvmlInit(): pass
+def nvmlSystemGetDriverVersion(): return "550.1"
+def nvmlDeviceGetCount(): return 2
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetName(handle): return "NVIDIA H100"
+"""
 
 
 @pytest.fixture
@@ -75,10 +85,7 @@ def with_torch(folder: Path, gpus: str, monkeypatch: pytest.MonkeyPatch) -> None
     (folder / "torch/nn/__init__.py").touch()
     (folder / "torch/nn/attention.py").write_text(ATTENTION)
     (folder / "flash_attn.py").write_text(f"raise {ABI_ERROR}\n")
-    smi = folder / "nvidia-smi"
-    smi.write_text('#!/bin/sh\ncase "$1" in *name) echo "NVIDIA H100"; echo "NVIDIA H100";; *) echo 550.1;; esac\n')
-    smi.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    (folder / "pynvml.py").write_text(DRIVER)
 
 
 def checks(folder: Path, code: int) -> tuple[dict[str, bool], dict[str, dict[str, Any]]]:

@@ -85,19 +85,18 @@ def test_doubts_are_of_the_median_pass() -> None:
 
 @pytest.mark.parametrize(
     ("mask", "reasons"),
-    [("0x0000000000000001", []), ("0x44", ["power limit", "temperature"]), ("[N/A]", []), ("0x60", ["temperature"])],
+    [(0x1, []), (0x44, ["power limit", "temperature"]), (0, []), (0x60, ["temperature"])],
 )
-def test_why_a_gpu_is_slow(mask: str, reasons: list[str]) -> None:
+def test_why_a_gpu_is_slow(mask: int, reasons: list[str]) -> None:
     assert slowed(mask) == reasons
 
 
 @pytest.mark.parametrize(
     ("pids", "others"),
-    [([], 0), (["-1"], 0), (["-1", "-2"], 1), ([str(os.getpid())], 0), ([str(os.getpid()), "-1"], 1)],
+    [(set(), 0), ({1}, 0), ({1, 2}, 1), ({os.getpid()}, 0), ({os.getpid(), 1}, 1)],
 )
-def test_other_processes_on_a_gpu(pids: list[str], others: int) -> None:
-    rows = [*(f"GPU-ab, {pid}" for pid in pids), "GPU-cd, -3", "No running processes found"]
-    assert other_processes(rows, "ab") == others
+def test_other_processes_on_a_gpu(pids: set[int], others: int) -> None:
+    assert other_processes(pids) == others
 
 
 def test_a_capture_records_the_machine_and_says_what_is_in_doubt(

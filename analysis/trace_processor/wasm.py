@@ -25,6 +25,7 @@ from molprof.analysis.trace_processor.protocol import MAX_REQUEST_BYTES
 from molprof.analysis.trace_processor.state import Changes, changes, memory_bytes, packed, put, unpack
 from molprof.common.cache import file_digest, is_private, private_folder, store
 from molprof.common.errors import EngineError, MissingExtraError
+from molprof.common.files import user_cache_dir
 from molprof.common.process import interrupts_held
 
 _FILES = {False: "trace_processor.wasm", True: "trace_processor_memory64.wasm"}
@@ -99,9 +100,7 @@ def load_module(memory64: bool, counted: bool = False) -> wasmtime.Module:
     # replacing each other's entry. Its version is not at hand: importlib.metadata alone takes 10 ms.
     compiler = sum(library.stat().st_size for library in Path(wasmtime.__file__).parent.glob("*/*libwasmtime*"))
     key = f"{file_digest(wasm)[:32]}-{'counted-' * counted}unsigned-wasmtime-{compiler}"
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification: ignore a relative path.
-    entry = Path(base if os.path.isabs(base) else Path.home() / ".cache", "molprof", "wasm", f"{key}.cwasm")
+    entry = user_cache_dir() / "wasm" / f"{key}.cwasm"
     engine = wasm_engine(memory64, counted)
     module = _read_entry(entry, engine)
     if module is None:

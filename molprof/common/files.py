@@ -27,14 +27,19 @@ _written: list[Path] = []
 
 
 def cache_dir() -> Path:
-    """The user's cache directory for molprof (`MOLPROF_CACHE`, else `XDG_CACHE_HOME/molprof`, else `~/.cache`).
+    """The user's cache directory for molprof: `MOLPROF_CACHE`, else `user_cache_dir`.
 
     It need not exist, and may not be writable: a cache is an optimisation, and its absence is no error.
     """
-    if own := os.environ.get("MOLPROF_CACHE"):
-        return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "molprof"
+    own = os.environ.get("MOLPROF_CACHE")
+    return Path(own) if own else user_cache_dir()
+
+
+def user_cache_dir() -> Path:
+    """Where the system keeps a user's caches, for molprof: `~/.cache/molprof`, on macOS `~/Library/Caches/molprof`."""
+    from platformdirs import user_cache_path  # on use: start-up needs none
+
+    return user_cache_path("molprof")
 
 
 def check_stdin() -> None:

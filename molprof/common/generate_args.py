@@ -9,6 +9,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from molprof.common.errors import UsageError
+from molprof.common.setting import key_values
+
 # What transformers' own processors do to the logits, by name, with the value that switches it off.
 PASSED_ON: dict[str, Any] = {
     "repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "min_length": 0, "min_new_tokens": 0, "bad_words_ids": None,
@@ -31,35 +34,27 @@ REFUSED: dict[str, Any] = {
     "streamer": None, "custom_generate": None, "constraints": None, "force_words_ids": None, "stop_strings": None,
     "max_time": None, "watermarking_config": None, "token_healing": False,
 }  # fmt: skip
-_FORM = "e.g. --generate-arg repetition_penalty=1.2"
+_FLAG, _EXAMPLE = "--generate-arg", "repetition_penalty=1.2"
 
 
-def read_arguments(given: Iterable[str]) -> tuple[dict[str, Any], tuple[str, str] | None]:
-    """The values of `KEY=VALUE` texts, and the message and hint of the first that is not accepted."""
+def read_arguments(given: Iterable[str]) -> dict[str, Any]:
+    """Return the values of `KEY=VALUE` texts. Raises UsageError for the first that a capture does not accept."""
     found: dict[str, Any] = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            return {}, (f"--generate-arg {text!r} is not KEY=VALUE", _FORM)
-        if key in found:
-            return {}, (f"--generate-arg {key} is given twice", "a list is JSON: KEY=[1,2]")
+    for key, value in key_values(_FLAG, given, _EXAMPLE).items():
         if key in OPTIONS:
-            return {}, (f"--generate-arg {key}: an option of its own decides that", f"{OPTIONS[key]}, or leave it out")
+            raise UsageError(f"{_FLAG} {key}: an option of its own decides that", f"{OPTIONS[key]}, or leave it out")
         try:
             found[key] = json.loads(value)
         except (ValueError, RecursionError):
             if key in REFUSED:
-                return {}, refused(key, value)
-            return {}, (f"--generate-arg {key}: {value!r} is not JSON", _FORM)
+                raise UsageError(*refused(key, value)) from None
+            raise UsageError(f"{_FLAG} {key}: {value!r} is not JSON", f"e.g. {_FLAG} {_EXAMPLE}") from None
         if key in REFUSED:
             if found[key] not in (None, REFUSED[key]):
-                return {}, refused(key, found[key])
+                raise UsageError(*refused(key, found[key]))
         elif key not in PASSED_ON:
-            return {}, (
-                f"--generate-arg {key}: a capture passes no such parameter on",
-                f"one of {', '.join(PASSED_ON)}",
-            )
-    return found, None
+            raise UsageError(f"{_FLAG} {key}: a capture passes no such parameter on", f"one of {', '.join(PASSED_ON)}")
+    return found
 
 
 def refused(name: str, value: Any, whose: str = "") -> tuple[str, str]:

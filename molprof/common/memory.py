@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-_PROC = Path("/proc")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Threads of OpenMP spin while they wait for each other at the end of every operator. Where another program takes a
 # core, the others spin until the last one gets its turn, so that a busy machine costs many times its share. The OpenMP
 # libraries of GCC and of LLVM and Intel read these once, when they are loaded.
@@ -67,28 +65,10 @@ def numbers(file: Path) -> dict[str, int]:
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
 
 
-def resident_bytes(pids: Iterable[int]) -> int:
-    """Return the resident memory of processes, with shared pages counted once for each of them."""
-    pages = 0
-    for pid in pids:
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            pages += int((_PROC / str(pid) / "statm").read_text().split()[1])
-    return pages * _PAGE_BYTES
-
-
-def proportional_bytes(pids: Iterable[int]) -> int:
-    """Return the same with shared pages divided by the processes that share them; slower."""
-    total = 0
-    for pid in pids:
-        with contextlib.suppress(OSError, ValueError):
-            total += numbers(_PROC / str(pid) / "smaps_rollup").get("Pss", 0) * 1024
-    return total
-
-
 def oom_kills() -> int:
     """Return how many processes the kernel has killed for lack of memory since it started; 0 if it does not tell."""
     with contextlib.suppress(OSError, ValueError):
-        return numbers(_PROC / "vmstat").get("oom_kill", 0)
+        return numbers(Path("/proc/vmstat")).get("oom_kill", 0)
     return 0
 
 

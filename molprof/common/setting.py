@@ -6,7 +6,7 @@ Standard library only. `rows` returns what is declared.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, field, fields
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
@@ -131,3 +131,21 @@ def at_least(name: str, value: int, least: int) -> None:
     """Raises UsageError where `value` is below `least`."""
     if value < least:
         raise UsageError(f"{name} {value} is below {least}", hint=f"{name}: a whole number from {least} on")
+
+
+def key_value(option: str, text: str, example: str) -> tuple[str, str]:
+    """Return the key and the value of an option's text `KEY=VALUE`. Raises UsageError where it is none."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UsageError(f"{option} {text!r} is not KEY=VALUE", hint=f"e.g. {option} {example}")
+    return key, value
+
+
+def key_values(option: str, texts: Iterable[str], example: str) -> dict[str, str]:
+    """Return the values of an option's texts, each once, by key. Raises UsageError where a key is given twice."""
+    found: dict[str, str] = {}
+    for key, value in (key_value(option, text, example) for text in texts):
+        if key in found:
+            raise UsageError(f"{option} {key} is given twice", hint="a list is JSON: KEY=[1,2]")
+        found[key] = value
+    return found

@@ -186,7 +186,7 @@ class CaptureSettings:
         help="Draw from tokens with this share of the largest probability or more.")
     generate_args: tuple[str, ...] = setting(  # see `common/generate_args.py`
         (), decides="forward", label="parameters of generate", role="work", quiet=True, flag="--generate-arg",
-        metavar="KEY=VALUE", bench=True, check=lambda given: read_arguments(given)[1],
+        metavar="KEY=VALUE", bench=True,
         help="Parameter of transformers' generate, such as repetition_penalty=1.2; VALUE is JSON. Repeatable.",
         unset="those of the model's generation_config")
     seed: int = setting(  # seeds every batch together with its number, so that each pass writes the same text
@@ -286,7 +286,7 @@ class CaptureSettings:
             row.check_value(getattr(self, name))
         for name in ("processor_args", "generate_args"):
             object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has lists
-        _ = self.text_format
+        _ = self.text_format, self.generate_arguments
         for message, hint in self._conflicts():
             raise UsageError(message, hint)
 
@@ -429,7 +429,7 @@ class CaptureSettings:
     @property
     def generate_arguments(self) -> dict[str, Any]:
         """The parameters of `generate_args` by name."""
-        return read_arguments(self.generate_args)[0]
+        return read_arguments(self.generate_args)
 
     @property
     def sampling_parameters(self) -> dict[str, Any]:

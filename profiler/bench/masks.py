@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import itertools
 import json
-import os
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+import psutil
 
 from molprof.common.errors import MolprofError
 from molprof.common.memory import default_threads
@@ -105,7 +106,6 @@ def _measured(case: MasksCase, item: SchemaFile, engine: Engine) -> dict[str, An
     """The figures of one schema, as `MaskedSchema` reads them."""
     import torch
 
-    from molprof.common.memory import resident_bytes
     from molprof.profiler.models.device import Peak
 
     found: dict[str, Any] = {"name": item.name, "status": OK, "message": None, "instances": []}
@@ -116,7 +116,7 @@ def _measured(case: MasksCase, item: SchemaFile, engine: Engine) -> dict[str, An
     gc.collect()
     gc.disable()  # it would count for whatever token it comes with
     try:
-        peak, before = Peak(torch.device("cpu")), resident_bytes([os.getpid()])
+        peak, before = Peak(torch.device("cpu")), psutil.Process().memory_info().rss
         began = time.perf_counter_ns()
         try:
             made = engine.compile(item.whole)

@@ -14,13 +14,13 @@ from molprof.common.document import Document, Section, pairs
 from molprof.common.errors import MolprofError
 from molprof.common.process import OK, UNSUPPORTED, Ending
 from molprof.common.process.guarded import Limits, call
-from molprof.profiler.environment import driver_version, installed_version, nvidia_smi, outdated
+from molprof.profiler.environment import installed_version, outdated
 from molprof.profiler.jobs.scheduler import SchedulerError, available, check_reachable
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.project import NAME, find_project
 
 MISSING, BROKEN, ABSENT = "missing", "broken", "absent"
-_TORCH = "torch"
+_DRIVER, _TORCH = "driver", "torch"
 _CAPTURE_PACKAGES = ("transformers", "safetensors")
 _FLASH = "flash-attn"
 # Option of --attention -> name of torch's backend.
@@ -46,6 +46,7 @@ _VLLM = "vllm"
 _HERE = "molprof.profiler.doctor.trials"
 # What is tried besides attention, by name: the function and its arguments.
 TRIALS = {
+    _DRIVER: (f"{_HERE}:driver",),
     _TORCH: (f"{_HERE}:torch_build",),
     "trace processor": ("molprof.analysis.trace_processor:selftest",),
     _FLASH: (f"{_HERE}:imported", "flash_attn"),
@@ -110,7 +111,7 @@ def diagnose(config: Path | None, limit_s: float, done: Callable[[], None]) -> D
             done()
         attention = kernels.get()
     checks = [Check("python", platform.python_version(), OK), _trace_processor(answers["trace processor"])]
-    checks += _gpu(answers[_TORCH])
+    checks += _gpu(answers[_DRIVER], answers[_TORCH])
     checks += [_package(name, answers[name]) for name in _CAPTURE_PACKAGES]
     checks += [_backend(name, attention[backend], answers[_TORCH]) for name, backend in _BACKENDS.items()]
     checks += [_flash(answers[_FLASH], answers[_TORCH]), *(_preset(name, answers[name]) for name in ARCHITECTURES)]
@@ -141,14 +142,14 @@ def _trace_processor(answer: Ending) -> Check:
     return Check("trace processor", answer.message, BROKEN, fix)
 
 
-def _gpu(torch: Ending) -> list[Check]:
+def _gpu(nvidia: Ending, torch: Ending) -> list[Check]:
     """GPU, driver, torch, CUDA and cuDNN, and whether they fit each other."""
-    gpus, driver, build = nvidia_smi("name"), driver_version(), torch.value or {}
-    gpus = gpus or build.get("gpus", [])
+    known, build = nvidia.value or {}, torch.value or {}
+    gpus, driver = known.get("gpus") or build.get("gpus", []), known.get("version")
     shown = ", ".join(dict.fromkeys(gpus)) or "none: captures run on the CPU"
     checks = [
         Check("gpu", f"{len(gpus)} x {shown}" if len(gpus) > 1 else shown, OK if gpus else ABSENT),
-        Check("driver", driver or "none", OK if driver else ABSENT),
+        Check(_DRIVER, driver or "none", OK if driver else ABSENT),
     ]
     if torch.state != OK:
         checks.append(_package(_TORCH, torch))

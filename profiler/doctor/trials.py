@@ -6,7 +6,12 @@ from importlib import import_module
 from typing import Any
 
 from molprof.common.settings import AUTO
-from molprof.profiler.environment import warned
+from molprof.profiler.environment import driver_version, gpu_names, warned
+
+
+def driver() -> dict[str, Any]:
+    """Return the version of NVIDIA's driver, and the GPUs that it knows."""
+    return {"version": driver_version(), "gpus": gpu_names()}
 
 
 def torch_build() -> dict[str, Any]:

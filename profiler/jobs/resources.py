@@ -8,11 +8,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from molprof.common.errors import UsageError
+from molprof.common.setting import key_value
 from molprof.common.text import shortened
 from molprof.common.toml_file import TomlFile, unknown
 
 _TIME = r"([0-9]{1,9}-)?[0-9]{1,9}(:[0-9]{1,9}){0,2}"
 _OPTION = re.compile(r"(--)?[A-Za-z][\w-]*")
+_EXAMPLE = "partition=gpu --slurm time=2:00:00"
 _AT_LEAST_1 = "a whole number of at least 1"
 
 
@@ -115,10 +117,9 @@ def overridden(settings: SlurmSettings, options: Sequence[str]) -> SlurmSettings
     """Return `settings` with the values of `KEY=VALUE` options instead."""
     accepted = [key for key in _KEYS if key != "sbatch"]
     for option in options:
-        key, equals, value = option.partition("=")
-        if not equals or key not in accepted:
-            problem = unknown(f"--slurm {key}", key, accepted) if equals else f"--slurm {option!r} is not KEY=VALUE"
-            raise UsageError(problem, hint="e.g. --slurm partition=gpu --slurm time=2:00:00")
+        key, value = key_value("--slurm", option, _EXAMPLE)
+        if key not in accepted:
+            raise UsageError(unknown(f"--slurm {key}", key, accepted), hint=f"e.g. --slurm {_EXAMPLE}")
         try:
             settings = _changed(settings, key, value)
         except ValueError as wrong:

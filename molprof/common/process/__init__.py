@@ -42,7 +42,6 @@ GRACE_S = 10.0
 _DRAIN_S = 5.0
 _TAIL_BYTES = 8192
 _ERROR = "molprof: error: "
-_PROC = Path("/proc")
 
 
 def call_line(target: str, *arguments: str, bound: bool = True) -> list[str]:
@@ -83,22 +82,6 @@ def control(option: int, value: int) -> bool:
     """Set an option of this process by prctl(2); False where there is none, as on macOS."""
     library = ctypes.CDLL(None)
     return hasattr(library, "prctl") and library.prctl(option, value) == 0
-
-
-def members(root: int) -> set[int]:
-    """Return `root` and its living descendants, from /proc; empty where there is none."""
-    parents: dict[int, int] = {}
-    for entry in _PROC.iterdir() if _PROC.is_dir() else ():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                # The name in parentheses may hold anything, spaces and parentheses too.
-                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-                if state not in "ZX":
-                    parents[int(entry.name)] = int(parent)
-    found = {root} & parents.keys()
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
 
 
 def signal_group(process: subprocess.Popen[Any], number: signal.Signals) -> None:

@@ -20,18 +20,15 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from molprof.common.errors import MissingExtraError, MolprofError, UnsupportedError
-from molprof.common.memory import (
-    available_bytes,
-    let_threads_sleep,
-    oom_kills,
-    proportional_bytes,
-    resident_bytes,
-)
+from molprof.common.memory import available_bytes, let_threads_sleep, oom_kills
 from molprof.common.process import (
     FAILED,
     NO_MEMORY,
@@ -42,7 +39,6 @@ from molprof.common.process import (
     Ending,
     call_line,
     control,
-    members,
     named,
     started,
 )
@@ -101,19 +97,53 @@ def call(target: str, *arguments: Any, limits: Limits) -> Ending:
 
 def _watch(process: subprocess.Popen[bytes], limits: Limits, folder: Path, began: float) -> tuple[Ending | None, int]:
     """Wait for the end; return how it ended if a limit is reached first, and the most resident memory that was seen."""
-    found: set[int] = set()
+    found: list[psutil.Process] = []
     looked, most, peak = float("-inf"), limits.memory_bytes, 0
     while process.poll() is None:
         now = time.monotonic()
         if now - began > limits.seconds:
             return _late(process.pid, limits.seconds, folder), peak
         if most and (now - looked > _LOOK_S or now - began < _STARTING_S):
-            found, looked = members(process.pid), now
+            found, looked = living(process.pid), now
         peak = max(peak, resident := resident_bytes(found))
-        if most and resident > most and (used := proportional_bytes(members(process.pid))) > most:
+        if most and resident > most and (used := proportional_bytes(living(process.pid))) > most:
             return Ending(NO_MEMORY, f"killed at {used / 1e9:.1f} GB resident, the limit is {most / 1e9:.1f} GB"), peak
         time.sleep(min(_POLL_S, max(0.0, began + limits.seconds - now) + 0.001))
     return None, peak
+
+
+def living(root: int) -> list[psutil.Process]:
+    """Return the process `root` and its descendants, those that have ended left out."""
+    found = []
+    with contextlib.suppress(psutil.Error):
+        first = psutil.Process(root)
+        for process in (first, *first.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                if process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+                    found.append(process)
+    return found
+
+
+def resident_bytes(processes: Iterable[psutil.Process]) -> int:
+    """Return the resident memory of processes, with shared pages counted once for each of them."""
+    total = 0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            total += process.memory_info().rss
+    return total
+
+
+def proportional_bytes(processes: Iterable[psutil.Process]) -> int:
+    """Return the same with shared pages divided by the processes that share them; slower.
+
+    Where the system does not tell that, as on macOS, shared pages count once for each process.
+    """
+    total = 0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            full = process.memory_full_info()
+            total += getattr(full, "pss", full.rss)
+    return total
 
 
 def _late(guard: int, seconds: float, folder: Path) -> Ending:
@@ -261,10 +291,10 @@ def _guard(lifeline: int, peak: Path) -> None:
     with contextlib.suppress(OSError):
         peak.write_text(str(usage.ru_maxrss * 1024))  # in KiB on Linux
     until = time.monotonic() + _GONE_S
-    while (left := members(os.getpid()) - {os.getpid()}) and time.monotonic() < until:
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+    while (left := living(os.getpid())[1:]) and time.monotonic() < until:
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
         time.sleep(0.01)
     if code < 0:
         if -code != signal.SIGKILL:
