@@ -19,7 +19,9 @@ from tiny import ids
 from molprof.common.errors import UsageError
 from molprof.common.text_format import DEFAULT
 from molprof.profiler.constraints import make_processor
-from molprof.profiler.constraints.table import Compiled, TableBatch, TokenTable, compile_rows, spelled
+from molprof.profiler.constraints.table import TokenTable, compile_rows, spelled
+from molprof.profiler.constraints.token_dfa import TokenDfa, TokenDfaBatch
+from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.conformers import built_in_conformers
 from molprof.profiler.molecules.kinds import check
 from molprof.profiler.molecules.smiles import block, molecule
@@ -29,6 +31,17 @@ TABLES = [(tokenizer, processor) for tokenizer in WIDTHS for processor in ("gram
 
 
 # Token tables
+
+
+def batch_of(rows: list[Any], goal: Target) -> TokenDfaBatch:
+    """A batch whose rows have these tables, one after the other."""
+    dfa, first = compile_rows(rows, goal.eos, goal.logits_width)
+    return TokenDfaBatch([dfa] * len(rows), goal, 3, first)
+
+
+def left(dfa: TokenDfa, state: int) -> list[int]:
+    """The tokens that a state allows."""
+    return np.flatnonzero(dfa.allowed[dfa.masks[state]][dfa.classes]).tolist()
 
 
 ALPHABET = "yesno maüb"
@@ -41,7 +54,7 @@ words = st.lists(st.text(ALPHABET, min_size=1, max_size=7), min_size=1, max_size
 def test_choices_allow_what_goes_on_with_one_of_them(name: str, rows: list[list[str]], rng: random.Random) -> None:
     """Token by token, compared with the texts' bytes; each row has choices of its own."""
     pieces, eos = target(name).table, target(name).eos
-    batch = TableBatch([[choices()(texts, pieces)] for texts in rows], target(name), 3)
+    batch = batch_of([[choices()(texts, pieces)] for texts in rows], target(name))
     written: list[list[int]] = [[] for _ in rows]
     for _ in range(4):
         for row, left in enumerate(allowed(batch, answers(*written), WIDTHS[name])):
@@ -64,7 +77,7 @@ PARTS = st.lists(
 )  # of token paths; each part has tokens of its own
 
 
-def simulated(rows: list[list[list[tuple[int, ...]]]]) -> tuple[Compiled, list[set[tuple[int, ...]]]]:
+def simulated(rows: list[list[list[tuple[int, ...]]]]) -> tuple[TokenDfa, list[int], list[set[tuple[int, ...]]]]:
     tables = [[spelled(part) for part in parts] for parts in rows]
     texts: list[set[tuple[int, ...]]] = []
     for parts in rows:
@@ -72,7 +85,7 @@ def simulated(rows: list[list[list[tuple[int, ...]]]]) -> tuple[Compiled, list[s
         for part in parts:
             found = {text + path for text in found for path in part}
         texts.append({(*text, 99) for text in found})
-    return compile_rows(tables, 99, 100), texts
+    return (*compile_rows(tables, 99, 100), texts)
 
 
 @settings(max_examples=60, deadline=None)
@@ -83,19 +96,20 @@ def test_tables_one_after_the_other_write_the_texts_of_each_in_their_order(parts
         [[tuple(3 * place + token for token in path) for path in part] for place, part in enumerate(row)]
         for row in parts
     ]
-    tables, texts = simulated(rows)
-    for first, expected in zip(tables.first, texts, strict=True):
-        waiting: list[tuple[tuple[int, ...], Any]] = [((), first)]
+    dfa, begin, texts = simulated(rows)
+    for first, expected in zip(begin, texts, strict=True):
+        waiting: list[tuple[tuple[int, ...], int]] = [((), first)]
         found = set()
         while waiting:
-            written, at = waiting.pop()
-            left = tables.columns[np.isfinite(tables.bias[at[1]])].tolist()
-            assert len(left) == tables.counts[at[1]]
-            for token in left:
-                after = tables.moves[at[0], tables.classes[token]]
+            written, state = waiting.pop()
+            tokens = left(dfa, state)
+            assert len(tokens) == 100 - dfa.hidden[state]
+            assert dfa.forced[state] == (tokens[0] if len(tokens) == 1 else -1)
+            for token in tokens:
+                after = dfa.after(state, token)
                 if token == 99:
                     found.add((*written, token))
-                    assert tables.columns[np.isfinite(tables.bias[after[1]])].tolist() == [99]
+                    assert left(dfa, after) == [99]
                 else:
                     waiting.append(((*written, token), after))
         assert found == expected
@@ -109,9 +123,9 @@ def test_a_text_of_any_length_and_one_that_may_be_read_in_two_ways() -> None:
     with pytest.raises(ValueError, match="a token both goes on with it and begins what follows"):
         compile_rows([[digits, spelled([(8, 9)])]], 0, 10)
     small = replace(target("llama"), logits_width=10, eos=0)
-    batch = TableBatch([[digits], [spelled([(8, 9)])], []], small, 3)
-    assert batch.forced(1, 0, None) == [8, 9, 0]
-    assert (batch.forced(0, 0, None), batch.forced(2, 0, None)) == ([], [0])
+    batch, runs = (batch_of([[digits], [spelled([(8, 9)])], []], small) for _ in range(2))
+    assert runs.forced(1, 0, None) == [8, 9, 0]
+    assert (runs.forced(0, 0, None), runs.forced(2, 0, None)) == ([], [0])
     assert allowed(batch, answers([7], [8], [0]), 10) == [{0, 7, 8}, {9}, {0}]
     # Several tokens since the last call, and the padding of rows that ended.
     assert allowed(batch, answers([7, 8, 0, 5], [8, 9, 0, 5], [0, 5, 5, 5]), 10) == [{0}, {0}, {0}]
@@ -140,16 +154,15 @@ def test_a_row_goes_back_to_another_token(name: str, processor: str) -> None:
 # Molecules as tables
 
 
-def accepts(tables: Compiled, row: int, tokens: list[int]) -> bool:
-    at = tables.first[row]
+def accepts(dfa: TokenDfa, state: int, tokens: list[int]) -> bool:
     for token in tokens:
-        if token not in tables.columns[np.isfinite(tables.bias[at[1]])]:
+        if not dfa.allowed[dfa.masks[state], dfa.classes[token]]:
             return False
-        at = tables.moves[at[0], tables.classes[token]]
+        state = dfa.after(state, token)
     return True
 
 
-def compiled(name: str, processor: str, smiles: list[str]) -> Compiled:
+def compiled(name: str, processor: str, smiles: list[str]) -> tuple[TokenDfa, list[int]]:
     this = made(name, processor)
     rows = [this.row(template) for template in rows_of(this, name, *smiles).templates]
     return compile_rows(rows, target(name).eos, WIDTHS[name])
@@ -176,10 +189,11 @@ def test_conformers_are_accepted_as_the_tokenizer_cuts_them(name: str, processor
         for item in map(molecule, SHAPES):
             blocks = [",".join(random_number(rng) for _ in range(3)) for _ in item.atoms]
             texts.append((item, DEFAULT.answer_of(item.skeleton(blocks))))
-    tables = compiled(name, processor, [item.smiles for item, _ in texts])
-    for row, (_, text) in enumerate(texts):
-        assert accepts(tables, row, [*ids(name, text), eos]), text
-    assert tables.moves.shape[1] < 20  # of LLaMA's 1,110 digit tokens none needs a class of its own
+    dfa, first = compiled(name, processor, [item.smiles for item, _ in texts])
+    for state, (_, text) in zip(first, texts, strict=True):
+        assert accepts(dfa, state, [*ids(name, text), eos]), text
+    digits = dfa.classes[target(name).table.made_of(b"0123456789")]
+    assert len(set(digits.tolist())) < 20  # of LLaMA's 1,110 digit tokens none needs a class of its own
 
 
 BLOCKS = (
@@ -191,26 +205,26 @@ BLOCKS = (
 
 @pytest.mark.parametrize(("name", "processor"), TABLES)
 def test_other_blocks_are_not(name: str, processor: str) -> None:
-    tables, item, eos = compiled(name, processor, ["CO"]), molecule("CO"), target(name).eos
+    (dfa, (first,)), item, eos = compiled(name, processor, ["CO"]), molecule("CO"), target(name).eos
     for text in BLOCKS:
         for blocks in ([text, "0.0,0.0,0.0"], ["0.0,0.0,0.0", text]):
-            assert not accepts(tables, 0, [*ids(name, DEFAULT.answer_of(item.skeleton(blocks))), eos]), text
+            assert not accepts(dfa, first, [*ids(name, DEFAULT.answer_of(item.skeleton(blocks))), eos]), text
 
 
 @pytest.mark.parametrize(("name", "processor"), TABLES)
 def test_every_way_through_is_a_valid_conformer(name: str, processor: str) -> None:
     """With `grammar` it is cut as the tokenizer cuts it."""
     rng, smiles, eos = random.Random(3), [*SHAPES, "c1ccccc1O", "C[C@@H](N)C(=O)O"], target(name).eos
-    tables, pieces = compiled(name, processor, smiles), target(name).table
-    for row, text in enumerate(smiles):
-        at, path = tables.first[row], [0][:0]
+    (dfa, first), pieces = compiled(name, processor, smiles), target(name).table
+    for state, text in zip(first, smiles, strict=True):
+        path = [0][:0]
         while not path or path[-1] != eos:
             # By length first: of LLaMA's 1,110 digit tokens most have three digits.
             groups: dict[int, list[int]] = {}
-            for token in tables.columns[np.isfinite(tables.bias[at[1]])].tolist():
+            for token in left(dfa, state):
                 groups.setdefault(len(pieces.of(token)), []).append(token)
             path.append(rng.choice(rng.choice(list(groups.values()))))
-            at = tables.moves[at[0], tables.classes[path[-1]]]
+            state = dfa.after(state, path[-1])
         written = pieces.join(path[:-1])
         assert check(written, molecule(text)) is None
         assert all(re.fullmatch(f"{NUMBER},{NUMBER},{NUMBER}", inside) for inside in re.findall("<([^<>]*)>", written))

@@ -23,9 +23,10 @@ from molprof.profiler.constraints import make_processor
 from molprof.profiler.constraints.base import ForcedRuns, Processor, Rows
 from molprof.profiler.constraints.molecules import grammar_text
 from molprof.profiler.constraints.rows import Generic, Qwen
-from molprof.profiler.constraints.table import TableBatch, compile_rows, spelled
+from molprof.profiler.constraints.table import TableProcessor, compile_rows, spelled
+from molprof.profiler.constraints.token_dfa import TokenDfa, TokenDfaBatch
 from molprof.profiler.constraints.vectorized import Vectorized
-from molprof.profiler.constraints.whole import WholeBatch, WholeTable, make_table
+from molprof.profiler.constraints.whole import make_table
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.prompts import Prompt, Whole
 
@@ -156,7 +157,7 @@ class Operators(TorchDispatchMode):
 
 @pytest.mark.parametrize(
     ("name", "processor", "most"),
-    [("qwen", "vectorized", 2), ("llama", "vectorized", 3), ("qwen", "grammar", 6), ("llama", "truncate", 6)],
+    [("qwen", "vectorized", 2), ("llama", "vectorized", 3)],
 )
 def test_operators_of_a_step_do_not_grow_with_the_batch_and_none_reads_back(
     name: str, processor: str, most: int
@@ -201,10 +202,11 @@ def test_any_grammar_allows_what_the_table_of_its_texts_allows(engine: str, text
     pytest.importorskip(engine)
     name = "llama"
     this, pieces = ENGINES[engine](target(name), text), target(name).table
+    yes_or_no = choices()(["yes", "no"], pieces)
     for written in ([], ids(name, "y"), ids(name, "no")):
         batches = (
             this.start(Rows([Prompt(1, "", "?", None)], 3)),
-            TableBatch([[choices()(["yes", "no"], target(name).table)]], target(name), 3),
+            TableProcessor("choices", target(name), lambda rows: [[yes_or_no]]).start(Rows([], 3)),
         )
         for end in range(len(written) + 1):
             theirs, own = (allowed(batch, answers(written[:end]), WIDTHS[name]) for batch in batches)
@@ -230,12 +232,6 @@ def test_a_missing_package_is_named_with_its_extra(engine: str, monkeypatch: pyt
 # The fused kernel
 
 
-def test_the_fused_kernel_writes_what_the_six_operators_write() -> None:
-    """Run by Triton's interpreter, which needs no GPU."""
-    pytest.importorskip("triton")
-    forked(compare_fused)
-
-
 def interpreted() -> Any:
     """The module of the kernels, run by Triton's interpreter."""
     os.environ["TRITON_INTERPRET"] = "1"  # which Triton reads when it is imported
@@ -245,74 +241,54 @@ def interpreted() -> Any:
     return importlib.import_module("molprof.profiler.constraints.fused")
 
 
-def compare_fused() -> None:
-    step = interpreted().step
-    small = replace(target("llama"), logits_width=600, eos=0)
-    long = spelled([(7, 8), (7, 9)], [(token,) for token in range(20, 590)], [(3,), (4, 5)])
-    rows = [[long, spelled([(token,) for token in range(6, 590)])], [long] * 2, []]
-    batch, tables = TableBatch(rows, small, 3), compile_rows(rows, 0, 600)
-    arrays = [torch.from_numpy(each) for each in (tables.classes, tables.moves, tables.columns, tables.bias)]
-    at, out, read = torch.from_numpy(tables.first), torch.full((3, 600), -torch.inf), 3
-    answer, generator = answers([], [], []), torch.Generator().manual_seed(4)
-    for position in range(11):
-        scores = torch.randn(3, 600, generator=generator)
-        expected = batch(answer, scores)
-        if position % 3 != 1:  # a call may find several new tokens
-            step(answer, read, arrays, at, scores, out)
-            read = answer.shape[1]
-            assert torch.equal(out, expected)
-        answer = torch.cat((answer, expected.argmax(-1, keepdim=True)), dim=1)
-
-
-def test_the_fused_step_of_whole_tables_is_that_of_the_six_operators() -> None:
-    """Of rows with tables of their own, by Triton's interpreter."""
+def test_the_fused_step_is_that_of_the_six_operators() -> None:
+    """Of rows with automata of their own, and of rows that share one, by Triton's interpreter, which needs no GPU."""
     pytest.importorskip("triton")
     small = replace(target("llama"), logits_width=2600, eos=0)
+    long = spelled([(7, 8), (7, 9)], [(token,) for token in range(20, 590)], [(3,), (4, 5)])
+    shared, first = compile_rows([[long, spelled([(token,) for token in range(6, 590)])], [long] * 2, []], 0, 2600)
     rows = [make_table(small, Whole("regex", form)) for form in ("[ab]{1,9}", "a?(b|c[0-9])*", "[ab]{1,9}")]
-    plain, written, steps = WholeBatch(rows, small, 3, by_row=False), answers([], [], []), []
+    for each, begin in ((rows, None), ([shared] * 3, first), ([rows[0], shared, shared], [1, *first[:2]])):
+        compared(small, each, begin)
+
+
+def compared(small: Target, rows: list[TokenDfa], first: list[int] | None) -> None:
+    plain, written, steps = TokenDfaBatch(rows, small, 3, first, by_row=False), answers([], [], []), []
     for position in range(9):
         scores = torch.randn(3, 2600, generator=torch.Generator().manual_seed(position))
         expected = plain(written, scores.clone())
         if position % 3 != 1:  # a call may find several new tokens
             steps.append((written, scores, expected))
         written = torch.cat((written, expected.argmax(-1, keepdim=True)), dim=1)
-    forked(compare_whole, small, rows, steps)
+    forked(compare_fused, small, rows, first, steps)
 
 
-def compare_whole(small: Target, rows: list[WholeTable], steps: list[tuple[torch.Tensor, ...]]) -> None:
+def compare_fused(
+    small: Target, rows: list[TokenDfa], first: list[int] | None, steps: list[tuple[torch.Tensor, ...]]
+) -> None:
     """No operator of torch may need its threads here, which a copy of a process has not."""
-    fused = WholeBatch(rows, small, 3, by_row=False, fused=interpreted())
+    fused = TokenDfaBatch(rows, small, 3, first, by_row=False, fused=interpreted())
     for written, scores, expected in steps:
         assert torch.equal(fused(written, scores), expected)
 
 
-POINTERS: dict[str, dict[str, str]] = {
-    "kernel": {
-        **dict.fromkeys(("ids", "classes", "moves", "at", "columns"), "*i64"),
-        **dict.fromkeys(("scores", "bias", "out"), "*fp32"),
-    },
-    "whole_kernel": {
-        **dict.fromkeys(("ids", "which"), "*i64"), **dict.fromkeys(("kinds", "moves", "at"), "*i32"),
-        "forbidden": "*i1", "scores": "*fp32",
-    },
+POINTERS = {
+    **dict.fromkeys(("ids", "which"), "*i64"), **dict.fromkeys(("kinds", "moves", "at"), "*i32"),
+    "forbidden": "*i1", "scores": "*fp32",
 }  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION:UserWarning")
 @pytest.mark.parametrize("capability", [80, 90])
-@pytest.mark.parametrize("name", POINTERS)
-def test_fused_kernels_compile_for_gpus(
-    name: str, capability: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fused_kernel_compiles_for_gpus(capability: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     triton = pytest.importorskip("triton")
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     from molprof.profiler.constraints import fused
 
-    kernel = getattr(fused, name)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    types = POINTERS[name] | {"BLOCK": "constexpr"}
-    signature = {argument: types.get(argument, "i32") for argument in kernel.arg_names}
-    source = ASTSource(fn=kernel, signature=signature, constexprs={"BLOCK": 256})
+    types = POINTERS | {"BLOCK": "constexpr"}
+    signature = {argument: types.get(argument, "i32") for argument in fused.kernel.arg_names}
+    source = ASTSource(fn=fused.kernel, signature=signature, constexprs={"BLOCK": 256})
     assert triton.compile(source, target=GPUTarget("cuda", capability, 32)).asm["cubin"]

@@ -23,7 +23,8 @@ from molprof.profiler.bench.samples import with_samples
 from molprof.profiler.bench.schemas import SchemaFile
 from molprof.profiler.constraints.base import Followed, Rows
 from molprof.profiler.constraints.engines import EngineProcessor
-from molprof.profiler.constraints.whole import WholeBatch, WholeProcessor
+from molprof.profiler.constraints.token_dfa import TokenDfaBatch
+from molprof.profiler.constraints.whole import WholeProcessor
 from molprof.profiler.molecules.prompts import Prompt, Whole
 
 # Host time per step in µs to accept, fill and apply. XGrammar fills faster than llguidance, and applies slower.
@@ -100,7 +101,7 @@ def test_a_table_is_applied_as_in_a_capture() -> None:
     (token,) = target("llama").tokenizer("7", add_special_tokens=False)["input_ids"]
     batch = captured(processor, [[token]])
     other = followed(processor, processor.compile(whole), [[token]])
-    assert type(batch) is type(other.batch) is WholeBatch
+    assert type(batch) is type(other.batch) is TokenDfaBatch
     scores = torch.zeros((1, target("llama").logits_width))
     ids = torch.tensor([[0, 0, token]])
     fresh = processor.start(rows(1))

@@ -23,7 +23,8 @@ from molprof.profiler.capture.answers import json_value
 from molprof.profiler.constraints.automaton import Automaton, NoText, TooLarge, made
 from molprof.profiler.constraints.json_schema import compiled, schema_part
 from molprof.profiler.constraints.regular import NotRegular, regular
-from molprof.profiler.constraints.whole import WholeBatch, make_table
+from molprof.profiler.constraints.token_dfa import TokenDfaBatch
+from molprof.profiler.constraints.whole import make_table
 from molprof.profiler.molecules.prompts import Whole
 
 RUNS = int(os.environ.get("MOLPROF_FUZZ_RUNS", "60"))
@@ -250,7 +251,7 @@ def test_rows_write_the_texts_of_their_own_constraints_in_any_tokens() -> None:
     """Scores of what may follow are kept; a row that ended has the end token alone."""
     rng, goal, width = random.Random(3), target("llama"), WIDTHS["llama"]
     tables = [make_table(goal, whole) for whole in WHOLES]
-    batch, as_on_gpu = WholeBatch(tables, goal, 3), WholeBatch(tables, goal, 3, by_row=False)
+    batch, as_on_gpu = TokenDfaBatch(tables, goal, 3), TokenDfaBatch(tables, goal, 3, by_row=False)
     rows: list[list[int]] = [[] for _ in WHOLES]
     masked = [0] * len(WHOLES)
     while not all(goal.eos in row for row in rows):
@@ -276,7 +277,7 @@ def test_a_step_on_a_device_is_six_operators_that_depend_on_no_value() -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     goal = target("llama")
-    batch = WholeBatch([make_table(goal, whole) for whole in WHOLES], goal, 3, by_row=False)
+    batch = TokenDfaBatch([make_table(goal, whole) for whole in WHOLES], goal, 3, by_row=False)
     given = torch.zeros(len(WHOLES), 1, dtype=torch.int64), torch.zeros(len(WHOLES), WIDTHS["llama"])
     traced = make_fx(lambda *given: batch.step(*given), tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
     calls = [node.target.__name__ for node in traced.graph.nodes if node.op == "call_function"]
@@ -290,7 +291,7 @@ def test_states_allow_what_the_batch_allows() -> None:
     """Of rows in any order, with tables of their own, that go back to another token."""
     rng, goal, width = random.Random(3), target("llama"), WIDTHS["llama"]
     tables = [make_table(goal, whole) for whole in (*WHOLES, WHOLES[0])]
-    batch, plain = WholeBatch(tables, goal, 3), WholeBatch(tables, goal, 3)
+    batch, plain = TokenDfaBatch(tables, goal, 3), TokenDfaBatch(tables, goal, 3)
     order = [*range(len(tables))][::-1]
     rows: list[list[int]] = [[] for _ in tables]
     for position in range(6):
@@ -334,7 +335,7 @@ def test_what_may_follow_is_what_the_characters_say() -> None:
 def test_forced_runs_go_on_while_one_token_may_follow() -> None:
     goal = target("qwen")
     (zero, one) = (goal.vocabulary[digit] for digit in "01")
-    batch = WholeBatch(
+    batch = TokenDfaBatch(
         [make_table(goal, Whole("regex", "0(01|11)0")), make_table(goal, Whole("choices", "1"))], goal, 3
     )
     assert batch.forced(0, 0, None) == [zero]
@@ -352,7 +353,7 @@ def test_masks_are_those_of_xgrammar(whole: Whole) -> None:
     rng, goal = random.Random(4), target("qwen")
     batches = [
         XGrammar(goal, whole).start(Rows([Prompt(1, "", "", None)], 3)),
-        WholeBatch([make_table(goal, whole)], goal, 3),
+        TokenDfaBatch([make_table(goal, whole)], goal, 3),
     ]
     row: list[int] = []
     while goal.eos not in row:

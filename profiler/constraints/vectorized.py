@@ -4,11 +4,6 @@ A template fixes what happens at every position of every row, so `start` makes a
 them by its position: no Python per row, no host sync, and two kernels where FREE allows a few tokens (three where it
 blocks a few). A mask of rows x length x vocabulary is never built: 32 x 2,000 x 152,000 takes 9.7 GB.
 
-A token table of the same positions writes the same texts, more slowly. Medians of four repeats of a step on one CPU
-thread: for 32 rows the masks of `qwen` take 0.27 to 0.37 ms here and 0.55 to 0.67 ms as a table (152,000 tokens; 0.23
-to 0.37 and 0.47 to 0.56 ms with 128,000). Those of `generic` allow nearly all tokens and take 1.1 to 1.2 ms and 28
-to 34 ms. For one row it is 61 to 107 us and 84 to 100 us; 29 to 71 us and 1.1 to 2.4 ms.
-
 In molprof's own decoding loop rows stand at different positions. There three kernels look up each row's kind of action
 by position and row, and a mask over the vocabulary by kind. A batch has one kind per different token of its skeletons
 and two or three more: about ten megabytes.

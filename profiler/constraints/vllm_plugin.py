@@ -19,7 +19,8 @@ from transformers import AutoTokenizer
 from vllm.v1.sample.logits_processor import LogitsProcessor, MoveDirectionality
 
 from molprof.profiler.constraints.json_schema import compiled
-from molprof.profiler.constraints.whole import WholeBatch, WholeTable, anything, make_table
+from molprof.profiler.constraints.token_dfa import TokenDfa, TokenDfaBatch, anything
+from molprof.profiler.constraints.whole import make_table
 from molprof.profiler.models.device import on_gpu, pinned
 from molprof.profiler.models.target import Target, token_bytes
 from molprof.profiler.molecules.prompts import Kind, Whole
@@ -55,7 +56,7 @@ def _check(whole: Whole) -> None:
 class _Request:
     """Where a request stands in its table. `written` grows as vLLM appends its tokens."""
 
-    def __init__(self, table: WholeTable, written: list[int]) -> None:
+    def __init__(self, table: TokenDfa, written: list[int]) -> None:
         self.table, self.written, self.state, self.read = table, written, table.first, 0
 
     def advance(self) -> None:
@@ -80,7 +81,7 @@ class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self, vllm_config: Any, device: torch.device, is_pin_memory: bool, target: Target | None = None,
         by_row: bool | None = None,
     ) -> None:  # fmt: skip
-        """`by_row`: see `WholeBatch`."""
+        """`by_row`: see `TokenDfaBatch`."""
         if target is None:
             model = vllm_config.model_config
             tokenizer: Any = AutoTokenizer.from_pretrained(model.tokenizer, trust_remote_code=model.trust_remote_code)
@@ -90,7 +91,7 @@ class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self._table = lru_cache(maxsize=256)(partial(make_table, target))
         self._requests: dict[int, _Request] = {}  # by row of the batch
         self._other = _Request(anything(target.logits_width), [])  # of rows without a constraint
-        self._there: WholeBatch | None = None  # tables on the device
+        self._there: TokenDfaBatch | None = None  # tables on the device
 
     def prepare(self, whole: Whole) -> None:
         """Makes the table of a constraint, which requests then find."""
@@ -130,7 +131,7 @@ class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         elif self._requests:
             tables = {self._other.table, *(request.table for request in self._requests.values())}
             if self._there is None or not tables.issubset(self._there.tables):
-                self._there = WholeBatch([*tables], self._target, 0, by_row=False)
+                self._there = TokenDfaBatch([*tables], self._target, 0, by_row=False)
             rows = (self._requests.get(row, self._other) for row in range(len(logits)))
             places = torch.tensor([self._there.place(one.table, one.state) for one in rows], dtype=torch.int32)
             self._there.allow(logits, pinned(places, logits.device).to(logits.device, non_blocking=True))
