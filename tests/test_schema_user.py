@@ -64,7 +64,7 @@ def test_engines_are_listed_with_what_they_take() -> None:
 def test_making_a_table_that_is_kept_already_is_told_with_what_it_took(tmp_path: Path) -> None:
     """A capture with every engine tries whether a table can be made, which then is there when its run begins."""
     (tmp_path / "ask.txt").write_text("Is water wet?\n")
-    asked = settings(processor="table", regex="[0-9]{2}[a-z]{3}", prompts=str(tmp_path / "ask.txt"), count=None)
+    asked = settings(processor="table", regex="[0-9]{2}[a-z]{3}", prompts=str(tmp_path / "ask.txt"), max_new_tokens=8)
     runs = [
         CapturedRun(asked, OutputFile(tmp_path / f"{name}.json", True, ()), loaded("llama"), read_inputs(asked))
         for name in ("first", "second")

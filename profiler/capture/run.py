@@ -138,8 +138,7 @@ class CapturedRun:
         began = time.perf_counter_ns()
         runner = Runner(loaded, processor_of(settings, loaded.target), settings)
         self.once_parts_ns = {**getattr(runner.processor, "made_ns", {})}
-        # What was made before, for another run or to see whether it can be made, took the time that it took then.
-        took_ns = max(time.perf_counter_ns() - began, sum(self.once_parts_ns.values()))
+        took_ns = max(time.perf_counter_ns() - began, sum(self.once_parts_ns.values()))  # some parts are kept ones
         self.processor_once_ns = None if runner.processor is None else took_ns
         prompts = replace(prompts, prompts=with_chats(prompts.prompts, loaded.tokenizer))
         plans = runner.plan(prompts.prompts)
@@ -147,8 +146,7 @@ class CapturedRun:
             check_window(settings.window, plans[0].most_steps)  # before the passes, as far as the bound tells
         self.settings, self.output, self.prompts, self.name = settings, output, prompts, name
         self.passes = Passes(runner, plans, report, name)
-        said = note(settings, loaded.generation)
-        if notes := (*static_cache_notes(runner, plans), *filter(None, [said])):
+        if notes := (*static_cache_notes(runner, plans), *filter(None, [note(settings, loaded.generation)])):
             self.passes.tell("warmup", *notes)
         self._looked_at: PassResult | None = None
         self._masked: list[list[MaskedLogits]] | None = None
