@@ -9,6 +9,8 @@ import tiny_trace
 from captures import settings
 from test_cli import called
 from test_compare_runs import prompts
+from test_constraint import found as findings_of
+from test_constraint import program
 from tiny import loaded
 
 from molprof.analysis.figures.model import place_text
@@ -72,3 +74,16 @@ def test_making_a_table_that_is_kept_already_is_told_with_what_it_took(tmp_path:
     parts = [run.once_parts_ns for run in runs]
     assert parts[0] == parts[1]
     assert all((run.processor_once_ns or 0) >= sum(run.once_parts_ns.values()) > 0 for run in runs)
+
+
+def test_the_fix_of_a_programs_own_processor_names_what_ranks_engines(tmp_path: Path) -> None:
+    (found,) = [item for item in findings_of(tmp_path, program([{"name": "Mine"}], {})) if item.id == "constraint"]
+    assert "molprof bench masks SCHEMA.json" in found.fix
+    assert "--processor all" in found.fix
+    # transformers' own keep to no schema.
+    (found,) = [
+        item
+        for item in findings_of(tmp_path, program([{"name": "MinLength", "own": False}], {"min_length": "3"}))
+        if item.id == "constraint"
+    ]
+    assert "SCHEMA" not in found.fix
