@@ -20,9 +20,10 @@ from molprof.analysis.trace_processor import TraceProcessor
 from molprof.common.errors import MissingExtraError, UsageError
 from molprof.common.text import shortened
 from molprof.queries import PACKAGE, modules
-from molprof.queries.catalog import catalog, homes, read_module, suggestion
+from molprof.queries.catalog import catalog, homes, read_module, suggestion, with_includes
 
 TRACE_COLUMN = "trace"
+_GPU_WORK = "gpu_work"
 _TOKEN = re.compile(
     r"""
     (?P<skip>
@@ -219,7 +220,18 @@ def run_statement(engine: TraceProcessor, info: TraceInfo, statement: Statement)
     frames = tuple(Frame(columns) for columns in answers if columns)
     if not frames:
         raise UsageError("the query gives no result", hint="end it with a SELECT")
+    if not any(len(frame) for frame in frames) and _lacks_gpu(engine, statement):
+        notes.append(f"{info.path}: no rows: the trace has no GPU work")
     return Result(frames, tuple(notes))
+
+
+def _lacks_gpu(engine: TraceProcessor, statement: Statement) -> bool:
+    """Whether a statement reads GPU work, and the trace has none."""
+    known = catalog()
+    if not any(_GPU_WORK in with_includes(module, known) for module in statement.modules):
+        return False
+    sql = f"INCLUDE PERFETTO MODULE {PACKAGE}.{_GPU_WORK}; SELECT COUNT() AS count FROM molprof_{_GPU_WORK}"
+    return int(next(iter(engine.query(sql).values()))[0]) == 0
 
 
 def joined(traces: Sequence[str], results: Sequence[Result]) -> Result:

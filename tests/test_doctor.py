@@ -150,7 +150,7 @@ def test_where_neither_works_the_code_says_so(packages: Path, tmp_path: Path, mo
         "state": "broken",
         "fix": "install a build of torch for this driver: https://pytorch.org/get-started/locally",
     }
-    assert (found["cuda"]["value"], found["cudnn"]["value"]) == ("13.0", "none")
+    assert (found["cuda"]["value"], found["cudnn"]["value"]) == ("13.0", "not in this torch")
     assert found["sdpa-math"] == {"value": "torch has none for a CPU", "state": "absent", "fix": None}
 
 

@@ -95,7 +95,10 @@ def decision(runs: Sequence[MeasuredRun]) -> str:
     if first is not None:
         interval = _range(_interval(best, first))
         between = "" if interval is None else f" ({' to '.join(map(factor_text, interval))})"
-        said += f", and a step {factor_text(_ratio(best, first))} that of none{between}"
+        if interval is not None and interval[0] <= 1 <= interval[1]:
+            said += f", and a step does not differ beyond noise from one without a constraint{between}"
+        else:
+            said += f", and a step takes {factor_text(_ratio(best, first))} of one without a constraint{between}"
     if others := [run for run in able if run is not best]:
         said += f"; with {name_of(others[0])}, the next, the constraint takes {time_text(others[0].constraint_step_ns)}"
     whole = [run for run in others if _faster(run, best, whole=True)]

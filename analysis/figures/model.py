@@ -247,11 +247,17 @@ class Gain(Struct, frozen=True):
     of_ns: int | None = None  # length of that time; None in a stored report of an older molprof
 
 
+# A place with less of the time does not say where to begin.
+_LEAST_PLACE = 0.02
+
+
 def place_text(place: str | None, ratio: float) -> str:
     """Where most of some time is, with its share there; None: at no recorded place."""
     share = f"{percent_text(ratio)} of it"
     if place is None:
         return f"no place recorded for {share}"
+    if ratio < _LEAST_PLACE:
+        return f"spread, at no place more than {share}"
     return f"{place} ({share})" if ratio >= 0.5 else f"spread, most in {place} ({share})"
 
 

@@ -14,6 +14,11 @@ from molprof.common.settings import ENGINES, TABLE, VLLM, WHOLE_TEXT
 from molprof.common.values import number_text, per, percent_text, time_text
 
 _CAPTURE_ALL = "This capture again with --processor all measures each with it."
+# For a processor of a program's own: which engines there are, nothing else of the report says.
+_ENGINES = (
+    "If it keeps to a JSON schema: molprof bench masks SCHEMA.json ranks the engines for that, and molprof capture "
+    "--schema SCHEMA.json --processor all measures them with the model."
+)
 _SHORTER = "Leave fewer characters free (maxLength, patterns, white space)."
 # Packages that make masks step by step, so that none can be made in advance.
 _MASK_PACKAGES = ("xgrammar", "llguidance", "outlines", "lmformatenforcer")
@@ -222,7 +227,7 @@ def _of_program(run: Run, course: Course) -> str:
     if not first.own:
         made = ", ".join(parameters) or "the generation config"
         return f"transformers makes {first.name} of {made}: leave out what the answers do not need. {lines}"
-    return f"{_of_own(course)} {lines}"
+    return f"{_of_own(course)} {lines} {_ENGINES}"
 
 
 def remedy_of_engine(

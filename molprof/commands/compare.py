@@ -30,6 +30,7 @@ from molprof.commands.options import (
 )
 from molprof.common.errors import UsageError
 
+_BESIDE = ("graphs", "incomplete")
 BYS = ("kernel", "operator", "module", "source", "phase")
 
 
@@ -80,11 +81,12 @@ def command(
 
     That is the only run without a constraint where there is just one, else the first.
 
-    A trace may be a stored report (molprof report TRACE -o baseline.json) or the folder of a molprof
-    sweep, which stands for its traces. The traces of one sweep are compared like beside like: in groups that differ in
-    one option, each against the base of its group. ~ stands for a ratio of times that noise explains. A threshold is
-    a change against the base (a sign and %) or a value (wall_ns>2s). A threshold on a time fails only if its
-    whole confidence interval is beyond the limit. Exit codes: 1 a threshold failed, 3 one is undecided.
+    A trace may be a stored report (molprof report TRACE -o baseline.json) or a folder, such as of a capture of several
+    processors or of a molprof sweep, which stands for its traces. The traces of one sweep are compared like beside
+    like: in groups that differ in one option, each against the base of its group. ~ stands for a ratio of times that
+    noise explains. A threshold is a change against the base (a sign and %) or a value (wall_ns>2s). A threshold on a
+    time fails only if its whole confidence interval is beyond the limit. Exit codes: 1 a threshold failed, 3 one is
+    undecided.
 
     --by takes medians over all recorded steps, and their spread: a row whose steps overlap is noise (~). Only work that
     differs in number is named as a cause. --by kernel --all also aligns what both ran in the step of median time, in
@@ -100,12 +102,13 @@ def command(
       molprof compare llama.json.gz qwen.json.gz --predictions mine.toml
       molprof compare a-foreign.json.gz b-foreign.json.gz --tokens 96000 --tokens 64000 --molecules 64
       molprof compare my-sweep
+      molprof compare runs
       molprof compare before.json.gz after.json.gz --by kernel
       molprof compare before.json.gz after.json.gz --by source
       molprof compare h100.json.gz mi300.json.gz --by kernel --of trace -o kernels.html
     """
     groups = sweep_groups(traces, over) if by is None else []
-    traces = sweeps_expanded(traces)
+    traces = _expanded(traces)
     if len(traces) < 2:
         from molprof.analysis.reader.source import refuse_folder
 
@@ -159,6 +162,30 @@ def command(
     note(*(remark for report in found for remark in report.trace.remarks))
     write(text, result.output)
     return judged(outcome)
+
+
+def _expanded(given: Sequence[Path]) -> list[Path]:
+    """The traces, in place of a folder those in it; the folder of a sweep by its index. A folder without any stays.
+
+    What a capture writes beside a run's trace, of its graphs or of a failure, is no run to compare.
+    """
+    from molprof.analysis.reader.source import is_other, left_out, traces_in
+
+    found: list[Path] = []
+    for path in sweeps_expanded(given):
+        inside = traces_in(path) if path.is_dir() else []
+        names = {item.name for item in inside}
+        others = [
+            item
+            for item in inside
+            if any(f".{kind}." in item.name and item.name.replace(f".{kind}.", ".") in names for kind in _BESIDE)
+        ]
+        note(*(f"{item}: left out: it is beside the trace of its run" for item in others))
+        unread = [item for item in inside if item not in others and is_other(item)]
+        if inside:
+            note(*left_out(path, unread))
+        found += [item for item in inside if item not in (*others, *unread)] or [path]
+    return found
 
 
 def _place_of(base: Path | None, traces: Sequence[Path]) -> int | None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _STAGES = {
     "load": "loading the model",
+    "make": "making the constraint",
     "weights": "making weights, layer",
     "verify": "warm-up that checks the processor",
     "warmup": "warm-up",
@@ -139,7 +140,7 @@ class Progress(Lines):
         this = state.stage, state.number, state.run
         is_new = this != self._pass
         self._pass = this
-        if 0 < state.batches <= state.batch or (is_new and not self._live and state.stage in ("load", "write")):
+        if 0 < state.batches <= state.batch or (is_new and not self._live and state.stage in ("load", "write", "make")):
             self.line(self._text(state))
         elif is_new or time.monotonic() - self._drawn >= _REDRAW_S:
             self._drawn = time.monotonic()

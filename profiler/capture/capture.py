@@ -117,6 +117,9 @@ def capture_together(
             models[key] = load(settings, lambda layer, layers: report(Progress("weights", layer, layers)))
         name = trace_stem(output.path.name) if len(asked) > 1 else ""
 
+        if settings.processor is not None:
+            report(Progress("make", run=name))
+
         def make() -> None:
             whole = whole_of(settings)  # noqa: B023
             if able_only and settings.processor == TABLE and whole is not None:  # noqa: B023

@@ -37,8 +37,10 @@ PROCESSORS = {
     "placeholder": Entry("vectorized:Placeholder", "vectorized, its placeholder fitted to the tokenizer"),
     "truncate": Entry("molecules:Truncate", "position template; a coordinate ends where the model closes it"),
     "grammar": Entry("molecules:Grammar", "three decimal numbers per coordinate, in the tokenizer's own tokens"),
-    "xgrammar": Entry("molecules:xgrammar", "like grammar, by the package XGrammar (molprof[xgrammar])"),
-    "llguidance": Entry("molecules:llguidance", "like grammar, by llguidance (molprof[llguidance])"),
+    "xgrammar": Entry("molecules:xgrammar", "--schema and the like, else as grammar, by XGrammar (molprof[xgrammar])"),
+    "llguidance": Entry(
+        "molecules:llguidance", "--schema and the like, else as grammar, by llguidance (molprof[llguidance])"
+    ),
     "outlines": Entry("others:Outlines", "--schema, --regex and --choices, by outlines-core", molecules=False),
     "lm-format-enforcer": Entry(
         "others:LMFormatEnforcer", "--schema, --regex and --choices, by the package of this name", molecules=False

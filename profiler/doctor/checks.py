@@ -146,10 +146,10 @@ def _gpu(nvidia: Ending, torch: Ending) -> list[Check]:
     """GPU, driver, torch, CUDA and cuDNN, and whether they fit each other."""
     known, build = nvidia.value or {}, torch.value or {}
     gpus, driver = known.get("gpus") or build.get("gpus", []), known.get("version")
-    shown = ", ".join(dict.fromkeys(gpus)) or "none: captures run on the CPU"
+    shown = ", ".join(dict.fromkeys(gpus)) or "no GPU: captures run on the CPU"
     checks = [
         Check("gpu", f"{len(gpus)} x {shown}" if len(gpus) > 1 else shown, OK if gpus else ABSENT),
-        Check(_DRIVER, driver or "none", OK if driver else ABSENT),
+        Check(_DRIVER, driver or "no NVIDIA driver", OK if driver else ABSENT),
     ]
     if torch.state != OK:
         checks.append(_package(_TORCH, torch))
@@ -162,7 +162,9 @@ def _gpu(nvidia: Ending, torch: Ending) -> list[Check]:
     else:
         checks.append(_outdated(_TORCH) or Check(_TORCH, build["version"], OK))
     for name, value in (("cuda", build.get("cuda") or build.get("hip")), ("cudnn", build.get("cudnn"))):
-        checks.append(Check(name, "none" if value is None else str(value), ABSENT if value is None else OK))
+        checks.append(
+            Check(name, "not in this torch" if value is None else str(value), ABSENT if value is None else OK)
+        )
     return checks
 
 

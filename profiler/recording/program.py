@@ -300,8 +300,9 @@ def summary_lines(steps: Sequence[int], tokens: int, marks: Marks, machine: Mach
     profiled, recorded = marks.estimated_steps, last - first + 1
     others = ", all others were timed"
     if profiled > recorded:
-        timed = counted(sum(steps) - profiled, "step")
-        others = f"; {profiled - recorded:,} more ran under the profiler, and {timed} were timed"
+        timed = sum(steps) - profiled
+        was = "was" if timed == 1 else "were"
+        others = f"; {profiled - recorded:,} more ran under the profiler, and {counted(timed, 'step')} {was} timed"
     lines = [f"{made}; steps {first} to {last} of batch {call} are recorded{others}"]
     if marks.repeat() is None:
         lines.append(
