@@ -9,7 +9,7 @@ import click
 from molprof import api
 from molprof.analysis.reader import Reading
 from molprof.commands.command import Command
-from molprof.commands.options import TRACE, Result, all_option, note, result_options, uncached_options
+from molprof.commands.options import TRACE, Result, all_option, note, refuse, result_options, uncached_options
 from molprof.common.errors import UsageError
 
 
@@ -64,6 +64,8 @@ def command(
     if is_list:
         if trace is not None or gpu is not None:
             raise UsageError("--list takes neither TRACE nor --device", hint="molprof predict --list")
+        others = {"what_if": what_if, "batches": batches, "rows": rows, "beside": beside, "measured": measured}
+        refuse("--list", "molprof predict --list", **others)
         result.check()
         from molprof.analysis.documents.predict import devices_document
 

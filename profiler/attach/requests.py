@@ -40,6 +40,11 @@ CONSTRAINS: Mapping[str, Callable[[Any], bool]] = {
     ),
     "vllm_xargs": lambda value: any(str(key).startswith("table_") for key in value or {}),
 }  # fmt: skip
+# Fields of a body by what they are; those of `response_format` have a dot.
+_KINDS: Mapping[str, type] = {
+    "messages": list, "tools": list, "response_format": dict, "response_format.json_schema": dict,
+    "structured_outputs": dict, "vllm_xargs": dict,
+}  # fmt: skip
 # Fields that mean nothing without one of them.
 _BESIDE = ("guided_decoding_backend", "guided_whitespace_pattern")
 
@@ -227,6 +232,13 @@ def _parsed(where: str, line: str) -> tuple[str, Body]:
         url, body = body.get("url"), body["body"]
     if not isinstance(body, dict) or ("messages" in body) == ("prompt" in body):
         raise UsageError(f"{where} has not one of messages and prompt", hint)
+    for name, kind in _KINDS.items():
+        first, _, last = name.partition(".")
+        value = body.get(first)
+        value = value.get(last) if last and value else value
+        if value is not None and not isinstance(value, kind):
+            kinds = "list" if kind is list else "object"
+            raise UsageError(f"{where}: {name} is no {kinds}: {shortened(json.dumps(value))}", hint)
     own = CHAT if "messages" in body else COMPLETIONS
     if url not in (None, own):
         raise UsageError(f"{where}: a body for {own} with the url {shortened(str(url))!r}", hint)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Literal
 
 import torch
 
 from molprof.common.errors import MolprofError
 from molprof.profiler.environment import check_versions
+from molprof.profiler.recording.interrupts import Interrupts, trim
 from molprof.profiler.recording.program import Plan
 from molprof.profiler.recording.recording import Recording, text_of
 from molprof.profiler.recording.tracefile import OutputFile
@@ -22,7 +25,38 @@ _LOG = logging.getLogger("molprof")
 _running = threading.Lock()  # torch has one profiler
 
 
-@contextmanager
+class _Block(ContextDecorator):
+    """The block of `record`. An interrupt while molprof works is the program's, once molprof is done."""
+
+    def __init__(self, begin: Callable[[Interrupts], AbstractContextManager[Recording]]) -> None:
+        self._begin = begin
+        self._interrupts = Interrupts()
+        self._inner = begin(self._interrupts)
+
+    def _recreate_cm(self) -> _Block:
+        return _Block(self._begin)
+
+    def __enter__(self) -> Recording:
+        try:
+            with self._interrupts:
+                return self._inner.__enter__()
+        finally:
+            if (came := self._interrupts.came) is not None:
+                came.deliver  # noqa: B018
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        try:
+            with self._interrupts:
+                return self._inner.__exit__(kind, problem, trace)
+        finally:
+            if problem is not None:
+                trim(problem)
+            if (came := self._interrupts.came) is not None:
+                came.deliver  # noqa: B018
+
+
 def record(
     path: str | Path,
     tokenizer: Any = None,
@@ -32,7 +66,7 @@ def record(
     force: bool = False,
     functions: bool | None = None,
     **what: bool,
-) -> Iterator[Recording]:
+) -> _Block:
     """Records what the block does, and writes the trace when it ends, also by an exception.
 
     Each call of transformers' `generate`, of any thread, is a batch of the trace; so is each loop of `molprof.step`.
@@ -60,18 +94,24 @@ def record(
         UsageError: the file cannot be written, before the block runs; or `what` has another name.
         RunError: torch could not export its trace, or the disk is full.
     """
-    check_versions()
-    output = OutputFile(Path(path), force, tuple(sys.argv))
     plan = None if window is None and call is None else Plan(call, None if window == "auto" else window)
+    options = {"tokenizer": tokenizer, "plan": plan, "functions": functions, **what}
+    return _Block(partial(_recorded, Path(path), force, options))
+
+
+@contextmanager
+def _recorded(path: Path, force: bool, options: dict[str, Any], interrupts: Interrupts) -> Iterator[Recording]:
+    check_versions()
+    output = OutputFile(path, force, tuple(sys.argv))
     other = torch._C._autograd._profiler_enabled() and not _running.locked()
     if other or not _running.acquire(blocking=False):
         runs = "the program's own profiler runs" if other else "a recording already runs"
         _LOG.warning("%s: %s is not written", runs, path)
-        yield Recording(output, tokenizer, None)
+        yield Recording(output, None, None)
         return
     try:
         output.check()
-        recording = Recording(output, tokenizer, plan, functions, **what)
+        recording = Recording(output, **options)
         listening = ExitStack()
         try:
             listening.enter_context(recording.listening())
@@ -84,7 +124,7 @@ def record(
                 yield recording
         except BaseException as problem:
             try:
-                recording.write(text_of(problem))
+                _write(recording, path, interrupts, text_of(problem))
             except Exception as other:  # the block's own exception is what its caller is to see
                 _LOG.warning("no trace is written: %s", other)
             raise
@@ -92,10 +132,20 @@ def record(
             _LOG.warning("%s: %s is not written; %s", nothing[0], path, nothing[1])
             return
         try:
-            recording.write()
+            _write(recording, path, interrupts)
         except (MolprofError, OSError):
             raise
         except Exception as problem:
             _LOG.warning("%s: %s is not written", text_of(problem), path)
     finally:
         _running.release()
+
+
+def _write(recording: Recording, path: Path, interrupts: Interrupts, problem: str | None = None) -> None:
+    try:
+        with interrupts.raised():
+            recording.write(problem)
+    except KeyboardInterrupt:
+        if not interrupts.came:
+            raise
+        _LOG.warning("interrupted while the trace was written: %s is not written", path)

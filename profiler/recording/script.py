@@ -29,12 +29,12 @@ from molprof.common import live
 from molprof.common.errors import MolprofError, missing_extra
 from molprof.common.text import escaped
 from molprof.common.values import bytes_text, time_text
+from molprof.profiler.recording.interrupts import trim
 
 if TYPE_CHECKING:
     from molprof.profiler.recording.recording import Recording
 
 _GENERATES = "transformers.generation.utils"
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Less CPU time of child processes is of small tools that a program calls.
 _LEAST_CHILDREN_S = 0.5
 # Removes the folder that `python -c` looks for modules in first: the program's own is to stand there.
@@ -80,7 +80,7 @@ def main() -> None:
         code, number = 1, ended.number
     except BaseException as problem:
         if problem is not program.interrupt:  # that came while molprof worked, which its line tells
-            problem.__traceback__ = _without_own(problem.__traceback__)
+            trim(problem)
             sys.excepthook(type(problem), problem, problem.__traceback__)
         code, number = 1, signal.SIGINT if isinstance(problem, KeyboardInterrupt) else 0
     try:
@@ -332,20 +332,3 @@ def _exit_code(end: SystemExit) -> int:
         return end.code or 0
     sys.stderr.write(f"{end.code}\n")
     return 1
-
-
-def _without_own(frames: types.TracebackType | None) -> types.TracebackType | None:
-    """The frames of a traceback without molprof's, and without those that start a module."""
-    kept = None
-    for frame in reversed(list(_each(frames))):
-        name = frame.tb_frame.f_code.co_filename
-        if not name.startswith((_OWN + os.sep, "<frozen runpy>")):
-            frame.tb_next = kept
-            kept = frame
-    return kept
-
-
-def _each(frame: types.TracebackType | None) -> Iterator[types.TracebackType]:
-    while frame is not None:
-        yield frame
-        frame = frame.tb_next
