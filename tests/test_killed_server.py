@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SERVER = '''
+SERVER = """
 import json, os, signal, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -39,7 +39,7 @@ class Handler(BaseHTTPRequestHandler):
 server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 print(server.server_address[1], flush=True)
 server.serve_forever()
-'''
+"""
 
 
 @pytest.mark.parametrize("how", ["before", "plain", "chunked"])
