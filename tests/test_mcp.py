@@ -173,5 +173,5 @@ def test_a_missing_extra_is_one_line(tmp_path: Path) -> None:
     result = subprocess.run(line, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == (
-        "molprof: error: molprof mcp needs the package 'mcp', which is not installed\n  pip install 'molprof[mcp]'\n"
+        "molprof: error: molprof mcp needs the package 'mcp', which is not installed\n  pip install 'mcp>=2.0'\n"
     )

@@ -19,6 +19,7 @@ from tiny import ids, table, tokenizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from molprof.common.errors import MissingExtraError, RunError
+from molprof.common.installed import install_command
 from molprof.profiler.constraints import make_processor
 from molprof.profiler.constraints.base import ForcedRuns, Processor, Rows
 from molprof.profiler.constraints.molecules import grammar_text
@@ -226,7 +227,7 @@ def test_a_missing_package_is_named_with_its_extra(engine: str, monkeypatch: pyt
     with pytest.raises(MissingExtraError) as caught:
         make_processor(engine, target("qwen"))
     assert str(caught.value) == f"the processor '{engine}' needs the package '{engine}', which is not installed"
-    assert caught.value.hint == f"pip install 'molprof[{engine}]'"
+    assert caught.value.hint == install_command(engine, engine)
 
 
 # The fused kernel

@@ -204,4 +204,4 @@ def test_parquet_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="the format parquet needs the package 'pyarrow'") as failure:
         query.check_parquet()
-    assert failure.value.hint == "pip install 'molprof[parquet]'"
+    assert failure.value.hint == "pip install 'pyarrow>=17'"

@@ -115,8 +115,9 @@ def _without_stacks(origins: Origins, by: str) -> tuple[str, ...]:
 
 
 def _summary(origins: Origins, tree: Tree) -> tuple[str, ...]:
-    left_out = (f"Left out: {time_text(origins.marks_ns)} in molprof's own marks.",) if origins.marks_ns else ()
-    return (*_what(origins, tree), *left_out)
+    left_out = {"in molprof's own marks": origins.marks_ns, "of threads that only wait": origins.waiting_ns}
+    parts = [f"{time_text(time_ns)} {what}" for what, time_ns in left_out.items() if time_ns]
+    return (*_what(origins, tree), *([f"Left out: {', '.join(parts)}."] if parts else []))
 
 
 def _what(origins: Origins, tree: Tree) -> tuple[str, ...]:

@@ -77,6 +77,12 @@ GROUP BY copy.direction
 ORDER BY copy.direction DESC
 """,
 )
+# What an engine does for masks, where a captured run has its functions too.
+_IN_ENGINE = Query(
+    "marked_phases",
+    "SELECT phase, SUM(dur) AS time_ns FROM _molprof_engine_phase"
+    " WHERE program != 'transformers' AND phase GLOB 'mask_*' GROUP BY phase ORDER BY phase",
+)
 _DIRECTIONS = {"HtoD": "to the GPU", "DtoH": "from it"}
 # By key of the evidence, what an engine does for masks, in two forms, and the phases of it.
 _KINDS = {
@@ -248,6 +254,11 @@ def _done(known: Known, run: Run, course: Course, head: Part) -> tuple[Part, Loc
     ]
     outside = f"{time_text(outside_ns / steps)} outside operators (Python and libraries)"
     part.clauses.append(f"of {time_text(phase.host_ns / steps)} per recorded step {', '.join([outside, *said])}")
+    in_engine = {row["phase"]: row for row in map(dict, known.rows(_IN_ENGINE))}
+    if spent := {kind: ns for kind, (*_, of) in _KINDS.items() if (ns := _first_time(in_engine, of))}:
+        part.figures |= {f"recorded_{kind}_ns": ns / steps for kind, ns in spent.items()}
+        told = ", ".join(f"{time_text(ns / steps)} {_KINDS[kind][0]}" for kind, ns in spent.items())
+        part.clauses.append(f"per recorded step of the engine {told}")
     is_read = names == _READ
     course.reads, course.reading = int(is_read.sum()) / steps, int(times[ids[is_read]].sum()) / phase.host_ns
     if course.reads:

@@ -21,6 +21,8 @@ _THREADS = Query(
     "annotations", "SELECT track.id, thread.upid, thread.tid FROM thread_track AS track JOIN thread USING (utid)"
 )
 _COLUMNS = ("phase", "frame_id", "own_ns")
+# Share of the recorded time that the profiler may take to begin and to end.
+_EDGE = 0.05
 Threads = dict[tuple[Any, Any], int]  # upid and tid to a number
 
 
@@ -34,12 +36,23 @@ class _Lanes(NamedTuple):
     phase: np.ndarray  # index into `phases`
 
 
-def host_of(engine: TraceProcessor, around: Frame) -> tuple[Frame, int, int]:
-    """Self time on the host by phase and frame, outside operators; the time that it must add up to; and molprof's own.
+class HostTimes(NamedTuple):
+    own: Frame  # self time by phase and frame, outside operators
+    whole_ns: int  # what it must add up to
+    marks_ns: int  # in molprof's marks, and in libraries that these call: in neither of the two before
+    waiting_ns: int  # of threads that only wait: as well
 
-    Time in molprof's marks, and in libraries that these call, is in neither of the first two.
+
+def host_of(engine: TraceProcessor, around: Frame, calling: np.ndarray) -> HostTimes:
+    """Host time of threads that do something.
+
     around: frames, operators included. phase: None outside phases. frame_id: None for a phase's time in no frame.
+    calling: frames in which calls of a GPU's API are.
     """
+    waits = only_wait(around, calling)
+    waiting = _frames(around.where(waits), {})
+    waiting_ns = Coverage(waiting.threads, waiting.starts, waiting.ends).length_ns
+    around = around.where(~waits)
     threads: Threads = {}
     # What operators hold, their Python functions too, is theirs. Frames stand behind those around them.
     held: set[int] = set()
@@ -65,7 +78,30 @@ def host_of(engine: TraceProcessor, around: Frame) -> tuple[Frame, int, int]:
         # Neither operators nor a thread that is in no phase and no frame.
         elif not (phase is None if index is None else called[index]):
             rows.append((phase, None if index is None else ids[frames.names[index]], own_ns))
-    return Frame.of_rows(_COLUMNS, rows), whole_ns - marks_ns, marks_ns
+    return HostTimes(Frame.of_rows(_COLUMNS, rows), whole_ns - marks_ns, marks_ns, waiting_ns)
+
+
+def only_wait(around: Frame, calling: np.ndarray) -> np.ndarray:
+    """Whether the thread of each frame only waits: it is in the same functions throughout, and calls nothing.
+
+    Of a thread that waits the profiler records the functions that it was in at the beginning, up to the end. Where no
+    thread does anything, nothing tells how long that was, and none counts as waiting.
+    """
+    threads, starts, ends = _spans(around, {})
+    works = np.isin(around["kind"], ("function", "library"), invert=True) | np.isin(around["id"], calling)
+    count = int(threads.max(initial=-1)) + 1
+    first, last, busy = np.zeros(count, np.int64), np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.bool_)
+    np.maximum.at(first, threads, starts)
+    np.minimum.at(last, threads, ends)
+    np.logical_or.at(busy, threads, works)
+    does = busy[threads]
+    if not does.any():
+        return does
+    begin, end = int(starts[does].min()), int(ends[does].max())
+    edge = _EDGE * (end - begin)
+    stays = ~busy & (first <= begin + edge) & (last >= end - edge)
+    found: np.ndarray = stays[threads]
+    return found
 
 
 def _marks(items: Frame) -> list[bool]:
@@ -94,10 +130,14 @@ def waits_of(engine: TraceProcessor, around: Frame) -> Frame:
 
 def _frames(items: Frame, threads: Threads) -> Nesting:
     """The frames by thread; `names` are their row numbers."""
+    return Nesting(*_spans(items, threads), np.arange(len(items)))
+
+
+def _spans(items: Frame, threads: Threads) -> Keyed:
+    """Thread, start and end of each frame."""
     places = [threads.setdefault(place, len(threads)) for place in items.select("upid", "tid").rows()]
     starts = items["ts"].astype(np.int64)
-    ends = starts + items["dur"].astype(np.int64)
-    return Nesting(np.array(places, dtype=np.int64), starts, ends, np.arange(len(items)))
+    return np.array(places, dtype=np.int64), starts, starts + items["dur"].astype(np.int64)
 
 
 def _lanes(engine: TraceProcessor, threads: Threads) -> _Lanes:

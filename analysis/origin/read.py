@@ -62,6 +62,7 @@ class Origins:
     # Of each piece of work PIECE_AMOUNTS; None: shapes are not recorded, or the device's peaks not known.
     pieces: np.ndarray | None = None
     marks_ns: int = 0  # host time of molprof's own marks, which no tree holds
+    waiting_ns: int = 0  # of threads that only wait, which none holds either
     sampled: SampledFunctions | None = None  # functions of the run's processors; None: not recorded
 
     @property
@@ -124,7 +125,8 @@ def origins_of(engine: TraceProcessor, info: TraceInfo) -> Origins:
     # Copies that are captured into a graph start no work.
     starts = np.isin(calls["id"], work["call_id"][work.known("call_id")].astype(np.int64))
     steps = read_frame(engine, "steps", "tokens")["tokens"].tolist()
-    host, host_ns, marks_ns = host_of(engine, around)
+    calling = calls["frame_id"][calls.known("frame_id")].astype(np.int64)
+    host, host_ns, marks_ns, waiting_ns = host_of(engine, around, calling)
     return Origins(
         info=info,
         frames=frames_by_id(around),
@@ -143,6 +145,7 @@ def origins_of(engine: TraceProcessor, info: TraceInfo) -> Origins:
         steps=len(steps),
         tokens=sum(steps) if steps and None not in steps else None,
         marks_ns=marks_ns,
+        waiting_ns=waiting_ns,
         sampled=_sampled(info),
     )
 

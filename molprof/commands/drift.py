@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +120,6 @@ def _room(given: dict[str, Any], names: tuple[str, ...], config: Path | None) ->
     assert whole is not None
     try:
         automaton = compiled(whole)
-    except re.error as problem:
-        raise UsageError(f"--regex {whole.text!r}: {problem}", hint="a regular expression of Python") from None
     except (NotRegular, TooLarge, NoText) as problem:
         hint = "write it otherwise, or see what another engine does in a run: molprof capture --disagreement"
         raise UsageError(f"no automaton is made of the {whole.kind}: {problem}", hint) from None

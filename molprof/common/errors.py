@@ -6,6 +6,8 @@ import copyreg
 from pathlib import Path
 from typing import Any
 
+from molprof.common.installed import install_command
+
 
 class MolprofError(Exception):
     """A failure that the command line prints as one line, and below it a hint what to do about it."""
@@ -91,8 +93,8 @@ class MissingExtraError(UsageError):
     """The distribution `package`, which the extra `extra` of molprof installs, if one does, is missing."""
 
     def __init__(self, package: str, extra: str | None, purpose: str) -> None:
-        what = package if extra is None else f"'molprof[{extra}]'"
-        super().__init__(f"{purpose} needs the package {package!r}, which is not installed", f"pip install {what}")
+        message = f"{purpose} needs the package {package!r}, which is not installed"
+        super().__init__(message, install_command(package, extra))
 
 
 def missing_extra(module: str, purpose: str) -> MissingExtraError | None:

@@ -109,15 +109,19 @@ class _Client:
         asked = request.body(constrained)
         body = {"model": self._server.model, **asked, "stream": True, "stream_options": {"include_usage": True}}
         sent_ns, answer = time.perf_counter_ns(), _Streamed()
-        for event in self._server.stream(request.path, body):
-            if "error" in event:
-                raise RunError(f"line {request.line}: {reason(json.dumps(event))}")
-            answer.take(event, time.perf_counter_ns() - began)
-        ended_ns = time.perf_counter_ns()
-        if answer.tokens is None:
-            if not self._server.is_there():
-                raise RunError(f"line {request.line}: the server at {self._server.url} ended before its answer did")
-            raise RunError(f"line {request.line}: the answer ended before the server told how many tokens it has")
+        try:
+            for event in self._server.stream(request.path, body):
+                if "error" in event:
+                    raise RefusedError(f"line {request.line}: {reason(json.dumps(event))}", HTTPStatus.OK)
+                answer.take(event, time.perf_counter_ns() - began)
+            ended_ns = time.perf_counter_ns()
+            if answer.tokens is None:
+                raise RunError(f"line {request.line}: the answer ended before the server told how many tokens it has")
+        except RunError as problem:
+            if isinstance(problem, RefusedError) or self._server.is_there():
+                raise
+            text = f"line {request.line}: the server at {self._server.url} ended before its answer did"
+            raise RunError(text) from problem
         calls, cut, judge = answer.calls(), answer.reason == "length", request.judge
         valid, problem = judge.problem(answer.text, calls, request.prompt, cut)
         return Answer(

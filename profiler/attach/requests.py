@@ -14,7 +14,7 @@ from molprof.common.files import read_text, refuse_stream
 from molprof.common.settings import VLLM, CaptureSettings
 from molprof.common.text import shortened
 from molprof.profiler.attach.server import SGLANG, Server
-from molprof.profiler.capture.answers import Check, checks_of, json_value, problem_of, schema_check
+from molprof.profiler.capture.answers import Check, checks_of, json_value, not_judged, problem_of, schema_check
 from molprof.profiler.constraints import whole_of
 from molprof.profiler.molecules.prompts import Prompt, Whole, read_inputs
 
@@ -141,7 +141,7 @@ def of_prompts(settings: CaptureSettings, server: Server, more: Body) -> Request
         constrained = None if asked is None else {**plain, **_fields(asked, server.kind)}
         path = CHAT if prompt.messages else COMPLETIONS
         found.append(Request(prompt.line, path, prompt.text, plain, constrained, judges[asked]))
-    return Requests(tuple(found))
+    return Requests(tuple(found), tuple(not_judged(judges)))
 
 
 def _prompt_fields(prompt: Prompt) -> Body:
@@ -197,7 +197,8 @@ def of_file(path: Path, settings: CaptureSettings, server: Server, more: Body, a
     notes = [f"requests are constrained: {said}; the plain side is {against or 'without that'}"]
     if against is None and kinds["tool_choice"]:
         notes.append("the plain side of tool_choice has the same tools, and tool_choice none")
-    return Requests(tuple(found), tuple(notes) if kinds.keys() & CONSTRAINS.keys() or against else ())
+    notes = notes if kinds.keys() & CONSTRAINS.keys() or against else []
+    return Requests(tuple(found), (*notes, *not_judged(_whole_of(body) for _, _, body in lines)))
 
 
 def _lines(path: Path, settings: CaptureSettings, server: Server, more: Body) -> list[tuple[int, str, Body]]:
@@ -268,18 +269,12 @@ def _judge(body: Body, names: Sequence[str], settings: CaptureSettings, where: s
             schema = function.get("parameters")
             name = f"{where}: parameters of {function['name']}"
             tools[str(function["name"])] = None if schema is None else schema_check(json.dumps(schema), name)
-    checks: list[Check] = [] if (whole := _whole_of(body)) is None else [_check_of(whole, settings, where)]
-    if settings.check is not None:
-        checks += checks_of(settings)
+    whole = _whole_of(body)
+    checks = checks_of(settings, None if whole is not None and whole.kind == "schema" else whole)
+    if whole is not None and whole.kind == "schema":
+        checks.insert(0, schema_check(whole.text, where))
     inside = CALL + ARGUMENTS if "tool_choice" in names else CONTENT if names else ""
     return Judge(checks, tools, "tool_choice" in names, inside)
-
-
-def _check_of(whole: Whole, settings: CaptureSettings, where: str) -> Check:
-    if whole.kind == "schema":
-        return schema_check(whole.text, where)
-    first: Check = checks_of(settings, whole)[0]
-    return first
 
 
 def _whole_of(body: Body) -> Whole | None:

@@ -120,8 +120,7 @@ class Server:
                     if line.startswith(b"data:") and b"[DONE]" not in line:
                         yield json.loads(line[5:])
             except (OSError, http.client.HTTPException) as problem:
-                gone = "" if self.is_there() else f"; no server answers at {self.url} any more"
-                raise RunError(f"{self.url}{path}: {problem or type(problem).__name__}{gone}") from problem
+                raise RunError(f"{self.url}{path}: {problem or type(problem).__name__}") from problem
 
     def _sent(self, method: str, path: str, body: object, limit_s: float) -> http.client.HTTPConnection:
         connection: http.client.HTTPConnection

@@ -13,6 +13,7 @@ from msgspec.structs import asdict
 
 from molprof.common.document import Document, Section, table_of
 from molprof.common.errors import MissingExtraError, RunError, UsageError
+from molprof.common.installed import install_command
 from molprof.common.memory import default_threads
 from molprof.common.process import OK
 from molprof.common.process.guarded import Limits, call
@@ -144,7 +145,7 @@ def _generate(case: GenerateCase, facts: Facts) -> str | None:
         return _no_compiler(f"compile {case.compile!r}", facts)
     for package in ("xgrammar", "llguidance"):
         if case.processor == package and package not in facts.packages:
-            return f"the processor {package!r} requires the package {package}: pip install 'molprof[{package}]'"
+            return f"the processor {package!r} requires the package {package}: {install_command(package, package)}"
     return None
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, groupby
@@ -43,17 +43,37 @@ def _checks(settings: CaptureSettings, asked: Whole | None) -> Iterator[Check]:
     kind, text = (None, "") if asked is None else (asked.kind, asked.text)
     if kind == "schema":
         yield schema_check(text, settings.schema or "the schema of a prompt")
-    if kind == "regex":
-        try:
-            pattern = re.compile(text)
-        except (re.error, OverflowError, RecursionError) as problem:
-            raise UsageError(f"--regex {text!r}: {problem}", hint="a regular expression of Python") from None
-        yield lambda answer, prompt: None if pattern.fullmatch(answer) else "another text than the regular expression"
+    if kind == "regex" and (matches := matching(text)) is not None:
+        yield lambda answer, prompt: None if matches(answer) else "another text than the regular expression"
     if kind == "choices":
         texts = text.split(",")
         yield lambda answer, prompt: None if answer in texts else "none of the choices"
     if settings.check is not None:
         yield _of_user(settings.check)
+
+
+def matching(pattern: str) -> Callable[[str], object] | None:
+    """What tells whether a whole text matches: Python's `re`, else the package regex; None where neither reads it.
+
+    Engines read others than Python does: whether a pattern is one is theirs to say.
+    """
+    for name in ("re", "regex"):  # transformers requires the second, which knows such as \\p{L}
+        with suppress(ImportError):
+            package: Any = importlib.import_module(name)
+            with suppress(package.error, OverflowError, RecursionError):
+                return package.compile(pattern).fullmatch  # type: ignore[no-any-return]
+    return None
+
+
+def not_judged(asked: Iterable[Whole | None]) -> list[str]:
+    """Of each regular expression that no answer can be judged by, a line that says so."""
+    patterns = {whole.text for whole in asked if whole is not None and whole.kind == "regex"}
+    return [
+        f"no answer is judged by the regular expression {shortened(pattern, _MOST_TEXT)!r}: neither Python's re nor"
+        " the package regex reads it"
+        for pattern in sorted(patterns)
+        if matching(pattern) is None
+    ]
 
 
 def problem_of(checks: Sequence[Check], answer: str, prompt: str, cut: bool) -> str | None:

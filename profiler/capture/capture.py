@@ -19,7 +19,7 @@ from molprof.common.measured import MeasuredRun
 from molprof.common.memory import default_threads, processors
 from molprof.common.settings import NO_PROCESSOR, SETTINGS, TABLE, VLLM, CaptureSettings
 from molprof.common.text import shortened
-from molprof.profiler.capture.answers import checks_of
+from molprof.profiler.capture.answers import checks_of, not_judged
 from molprof.profiler.capture.measured import measured_run
 from molprof.profiler.capture.passes import Progress, Report
 from molprof.profiler.capture.run import CapturedRun, CaptureResult, captures_graphs, graphs_path
@@ -103,6 +103,12 @@ def capture_together(
         torch.set_num_threads(default_threads(torch.get_num_threads()))
     set_arithmetic(asked[0][0])
     notes = [line for item in prompts.values() for line in item.notes()]
+    wholes = {whole_of(settings) for settings, _ in asked}
+    wholes |= {prompt.constraint for item in prompts.values() for prompt in item.prompts}
+    if unread := not_judged(wholes):
+        if all(settings.processor is None for settings, _ in asked):  # no engine reads it either
+            raise UsageError(unread[0], hint="a regular expression of Python, or --processor NAME, which may take it")
+        notes += unread
     if any(_unasked(settings) for settings, _ in asked):
         notes.append("neither --prompts nor --smiles is given: the prompts are the built-in molecules")
     report(Progress("load", notes=tuple(notes)))

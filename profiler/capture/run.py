@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from molprof.common.errors import MolprofError, ProcessorError, RunError, UsageError
 from molprof.common.files import scratch_file
+from molprof.common.installed import install_command
 from molprof.common.manifest import (
     INCOMPLETE_KEY,
     KEY,
@@ -319,8 +320,7 @@ class CapturedRun:
         window = choose_window(settings.window, settings.full, reference)
         profiled, exported = self._recorded(window, raw)
         steps = exported.steps
-        unmarked = [] if self._unmarked is None else [self._unmarked]
-        problems = _unlike([*self.results, *unmarked], profiled, window)
+        problems = _unlike([*self.results, *filter(None, [self._unmarked])], profiled, window)
         if self._looked_at is not None and self._looked_at.batches != reference.batches:
             lost = "masked logits are counted in that one"
             if isinstance(runner.processor, UserProcessor):
@@ -330,8 +330,7 @@ class CapturedRun:
         if problems:
             failures = self._still_wrong()
             problems += failures
-            if not loaded.on_gpu:
-                failures = problems
+            failures = failures if loaded.on_gpu else problems
         watched = passes.watched() if settings.disagreement else None
         passes.tell("write")
         molecules, texts = sequence_runs(runner, plans, reference, watched, self._masked)
@@ -380,12 +379,13 @@ class CapturedRun:
         if not window.full and settings.window is not None and window.last_step < settings.window[1]:
             notes.append(f"the recorded steps end at step {window.last_step}, the last one")
         if settings.disagreement and (unlike := sum(run.disagreement is None for run in molecules)):
-            other = counted(unlike, "answer")
-            notes.append(f"the pass for disagreement wrote another text for {other}, for which none is recorded")
+            text = f"another text for {counted(unlike, 'answer')}, for which none is recorded"
+            notes.append(f"the pass for disagreement wrote {text}")
         if unchecked := sum(run.unchecked for run in molecules):
+            missing = install_command("rdkit", "rdkit")
             notes.append(
                 f"validity of {unchecked} of {counted(len(molecules), 'molecule')} not recorded: their skeletons are "
-                "not the prompts', and RDKit, which compares molecules, is not installed (pip install 'molprof[rdkit]')"
+                f"not the prompts', and RDKit, which compares molecules, is not installed ({missing})"
             )
         notes += _overhead(settings, timings)
         if doubts := machine.doubts():

