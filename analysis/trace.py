@@ -26,7 +26,7 @@ from molprof.queries import PACKAGE
 
 # What reads a file is imported when one is read: that takes three times as long as all else of a report in the cache.
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from concurrent.futures import Executor, Future
 
     from molprof.analysis.facts.stacks import Stacks
     from molprof.analysis.figures.model import Certificate, Findings, Report
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from molprof.analysis.query import Result, Statement
     from molprof.analysis.reader import TraceInfo
     from molprof.analysis.trace_processor import TraceProcessor
-    from molprof.common.process.workers import Workers
     from molprof.common.values import Value
 
 # Modules of the package whose tables need Python stacks; of them, those that need all arguments.
@@ -288,6 +287,7 @@ def each_trace(
     known: Callable[[Path], T | None] = lambda path: None,
     at_once: int | None = None,
     hint: str = _HINT,
+    executor: Executor | None = None,
 ) -> Iterator[T | MolprofError]:
     """What `job` makes of each trace, in order and as soon as it is made; for one that cannot be read, the error.
 
@@ -299,6 +299,7 @@ def each_trace(
         known: an answer that needs no reading, or None; asked in this process.
         at_once: the most processes; 0 or 1: this one alone, None: one per processor.
         hint: what to do should a process fail.
+        executor: what runs the jobs, at most `at_once`, in place of processes of this one; its caller ends it.
     """
     at_once = max(1, processors() if at_once is None else at_once)
     asked = ((path, _caught(known, path)) for path in paths)
@@ -309,8 +310,8 @@ def each_trace(
     reading = replace(reading, processes=reading.processes or max(1, processors() // max(1, count)))
     make = partial(_of_trace, job, reading)
     with ExitStack() as stack:
-        workers: Workers | None = None
-        if count > 1:
+        workers: Executor | None = executor
+        if workers is None and count > 1:
             from molprof.common.process import can_copy
             from molprof.common.process.workers import Workers
 

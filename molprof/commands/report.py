@@ -33,13 +33,11 @@ from molprof.commands.options import (
     result_options,
     sweeps_expanded,
 )
-from molprof.commands.progress import Counting
+from molprof.commands.rows import Rows, refuse_bad, report_rows, rows_options
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.document import Document, warned
-from molprof.common.errors import MolprofError, TraceError, UsageError
+from molprof.common.errors import MolprofError, UsageError
 from molprof.common.files import check_output
-from molprof.common.text import escaped
-from molprof.common.values import counted
 
 if TYPE_CHECKING:
     from molprof.analysis.compare.thresholds import Threshold
@@ -75,13 +73,13 @@ _NAMES = "Open the graphs that TRACE replays with RUN, the trace of the same pro
 @fail_if_option("'drift_blocks>0' or 'wall_ns>2s'")
 @given_options
 @reading_options
-@click.option("--rows", is_flag=True, help="Show one table with a row for each trace, not a report of each.")
+@rows_options
 @click.option("--by", type=click.Choice(BYS), help=_BY)
 @click.option("--peak", "peaks", multiple=True, metavar="NAME=NUMBER", help=_PEAK)
 @click.option("--what-if", "what_if", multiple=True, metavar="CHANGES", help=_WHAT_IF)
 @click.option("--graph-capture", "capture", type=TRACE, metavar="CAPTURE", help=_CAPTURE)
 @click.option("--names-from", "names_from", type=TRACE, metavar="RUN", help=_NAMES)
-@result_options("speedscope")
+@result_options("speedscope", "parquet")
 @submit_options
 @click.pass_context
 def command(
@@ -89,7 +87,7 @@ def command(
     /,
     traces: Sequence[Path],
     whole: bool,
-    rows: bool,
+    table: Rows,
     by: str | None,
     peaks: tuple[str, ...],
     what_if: tuple[str, ...],
@@ -109,8 +107,8 @@ def command(
     ranks. With several traces, OUT is a folder that gets one file for each, and JSON on stdout is a list. If one cannot
     be read, it is named, the others are reported, and the exit code is 3.
 
-    --rows makes one table of any number of traces, or of reports stored with --format json. A trace that cannot be read
-    becomes a row with the reason. Repeat an interrupted command to go on.
+    --rows makes one table of any number of traces, or of reports stored with --format json, or of rows that --parts
+    kept. A trace that cannot be read becomes a row with the reason. Repeat an interrupted command to go on.
 
     --graph-capture names the trace in which the CUDA or HIP graphs that TRACE replays were captured: each kernel of a
     graph gets operator, shapes, module and Python function, with how sure that is. --names-from does so with a trace
@@ -145,6 +143,7 @@ def command(
       molprof report trace.json.gz --fail-if 'drift_blocks>0' --fail-if 'launches_per_token>30'
       molprof report my-sweep --format json -o reports --submit slurm
       molprof report reports --rows -o table.csv
+      molprof report traces --rows --parts parts -o rows.parquet
     """
     given = {"fail_if": thresholds, "tokens": tokens, "molecules": molecules}
     by = by or (_PATH if what_if else None)
@@ -164,14 +163,16 @@ def command(
         refuse("--by", "leave --by or these out", **given, all=whole)
     several = len(traces) > 1 or traces[0].is_dir()
     traces = sweeps_expanded(traces)
-    if rows:
+    if result.style == "parquet" and not table.rows:
+        raise UsageError("parquet has a row for each trace", hint="molprof report TRACE... --rows -o rows.parquet")
+    if table.rows:
         hint = "molprof report DIR --format json -o REPORTS --submit NAME, then molprof report REPORTS --rows"
         others: dict[str, object] = {"by": by, "stacks": reading.stacks, "graph_capture": capture}
         others |= {"names_from": names_from, **given, "all": whole, "submit": submission.cluster}
         refuse("--rows", f"leave one out; on a cluster: {hint}", **others)
         files = _expanded(traces, stored=True)
         result.check(files)
-        report_rows(files, reading, result)
+        report_rows(files, reading, result, table)
         return 0
     if len(traces) == 1 and traces[0].is_dir():
         from molprof.analysis.ranks.files import holds_ranks
@@ -338,40 +339,6 @@ def _report_graphs(
     note(*report.trace.remarks)
     graphs = opened_sections(opened)
     result.deliver(report_document(report, graphs, graphs_opened=opened_data(opened)), whole)
-
-
-def report_rows(traces: Sequence[Path], reading: Reading, result: Result) -> None:
-    """Write a table with a row for each trace.
-
-    Raises UsageError for folders without traces; TraceError, once the table is written, if a trace could not be read.
-    """
-    if all(trace.is_dir() for trace in traces):
-        names = ", ".join(map(str, traces))
-        raise UsageError(f"no traces in {names}", hint="give traces, or a folder with .json or .json.gz files in it")
-    from molprof.analysis.documents.figures import reports_document, trace_row
-
-    counting, rows = Counting("trace"), []
-    try:
-        for trace, found in zip(traces, each_report(traces, reading), strict=True):
-            rows.append(trace_row(str(trace), found))
-            if rows[-1].problem is not None:
-                counting.line(f"{escaped(str(trace))}: {escaped(rows[-1].reason)}")
-            counting(len(rows), len(traces))
-    except KeyboardInterrupt:
-        counting.clear()
-        kept = "; their reports are kept: repeat the command to go on" if reading.cached else ""
-        note(f"{len(rows):,} of {counted(len(traces), 'trace')} were read{kept}")
-        raise
-    counting.clear()
-    result.deliver(reports_document(rows))
-    refuse_bad([row for row in rows if row.problem is not None], len(traces))
-
-
-def refuse_bad(bad: Sequence[TraceRow], count: int) -> None:
-    """Raises TraceError if there are rows of traces that could not be read, of `count` traces."""
-    if bad:
-        text = f"{len(bad):,} of {counted(count, 'trace')} could not be read, first {bad[0].problem}"
-        raise TraceError(text, hint="--partial reads the intact part of a damaged trace")
 
 
 def _expanded(given: Sequence[Path], stored: bool) -> list[Path]:

@@ -86,7 +86,7 @@ _SUBJECTS = {
         "Analysis": "whole rows by peaks what_if gpu capture names_from thresholds tokens molecules",
         "Reading": "partial cached native_path",
         "Output": "style output folder force resume retry dry_run",
-        "Cluster": " ".join((*PARAMETERS, "tasks")),
+        "Cluster": " ".join((*PARAMETERS, "tasks", "on", "read_limit_s")),
     }.items()
     for name in names.split()
 }
