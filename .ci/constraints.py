@@ -40,7 +40,7 @@ HEADER = """\
 """
 MOST_AT_ONCE = 8
 # Extras that bring many packages, and have no pins: tests of them are skipped where they are not installed.
-APART = {"dask"}
+APART = {"dask", "remote"}
 
 
 class Case(NamedTuple):

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace as changed
 
 from molprof.analysis.reader import Reading, is_stream
+from molprof.analysis.reader.remote import has_secret, placed
 from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE
 from molprof.common.cache import cache_key, read_entry, write_entry
 from molprof.common.errors import EngineError, MolprofError
@@ -74,7 +75,7 @@ class Trace:
     tokens: Frame
 
     def __init__(self, path: str | os.PathLike[str], reading: Reading | None = None) -> None:
-        self.path, self.reading = Path(path), reading or Reading()
+        self.path, self.reading = placed(path), reading or Reading()
         self._stack = ExitStack()
         self._loaded: tuple[TraceProcessor, TraceInfo] | None = None
         self._layers = (False, False)  # Python stacks, all arguments
@@ -291,8 +292,8 @@ def each_trace(
 ) -> Iterator[T | MolprofError]:
     """What `job` makes of each trace, in order and as soon as it is made; for one that cannot be read, the error.
 
-    Each process reads one trace after the other. Only this one reads streams, and files whose names are not UTF-8. An
-    interrupt waits for none.
+    Each process reads one trace after the other. Only this one reads streams, addresses with secrets, and files whose
+    names are not UTF-8. An interrupt waits for none.
 
     Args:
         job: a function of a module, which other processes import; what it returns is pickled.
@@ -321,7 +322,7 @@ def each_trace(
         for path, answer in chain(first, asked):
             if answer is not None:
                 waiting.append(partial(_same, answer))
-            elif workers is None or is_stream(path) or not is_utf8(str(path)):
+            elif workers is None or is_stream(path) or has_secret(path) or not is_utf8(str(path)):
                 waiting.append(partial(_caught, make, path))
             else:
                 waiting.append(partial(_awaited, workers.submit(make, path), path, hint))

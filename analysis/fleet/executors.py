@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from molprof.analysis.reader.remote import is_remote
 from molprof.common.errors import MissingExtraError, MolprofError, UsageError
 from molprof.common.process.workers import Worker, WorkerError
 
@@ -36,7 +37,7 @@ class Remote(Executor):
 
     def submit(self, function: Callable[..., T], /, path: Path) -> Future[T]:  # type: ignore[override]
         """Return the future of a call with a path, which the workers see under the same name."""
-        asked = self._executor.submit(read_alone, function, path.absolute(), self._limit_s)
+        asked = self._executor.submit(read_alone, function, path if is_remote(path) else path.absolute(), self._limit_s)
         return _Answer(asked, (_WAITING + 1) * self._limit_s + _ANSWER_S)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

@@ -21,6 +21,7 @@ from molprof import __version__
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.labels import report_label
 from molprof.analysis.figures.model import ALL, Report
+from molprof.analysis.reader.remote import digest, is_remote, remote_text
 from molprof.common.cache import file_digest
 from molprof.common.errors import MissingExtraError, MolprofError, TraceError
 from molprof.common.files import replacing
@@ -82,7 +83,7 @@ def row_of(file: str, found: Report | MolprofError) -> Row:
 def digest_of(path: Path) -> str | None:
     """The hash of a file's bytes; None if it cannot be read."""
     with suppress(OSError):
-        return file_digest(path)
+        return digest(path) if is_remote(path) else file_digest(path)
     return None
 
 
@@ -123,7 +124,7 @@ def known_part(folder: Path, path: Path, digest: str, partial: bool) -> Row | No
     with suppress(TraceError):
         row = read_part(place)
         if row.problem is None and (row.digest, row.version, row.partial) == (digest, __version__, partial):
-            return replace(row, file=str(path))
+            return replace(row, file=remote_text(path))
     return None
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from molprof import __version__
 from molprof.analysis.fleet.row import Row, digest_of, is_part, known_part, read_part, row_of, write_part
 from molprof.analysis.reader import Reading, is_stream
+from molprof.analysis.reader.remote import remote_text
 from molprof.analysis.reports import read_stored
 from molprof.analysis.trace import Trace, each_trace
 from molprof.common.errors import EngineError, MolprofError
@@ -59,7 +60,7 @@ def joined_files(files: Sequence[Path], partial: bool) -> tuple[list[Path], list
 
 def row_of_trace(trace: Trace) -> Row:
     """The row of a trace, which stands alone: a job of `each_trace`."""
-    return replace(row_of(str(trace.path), trace.report), partial=trace.reading.partial)
+    return replace(row_of(remote_text(trace.path), trace.report), partial=trace.reading.partial)
 
 
 def each_row(files: Sequence[Path], reading: Reading, fleet: Fleet) -> Iterator[Row]:
@@ -106,7 +107,7 @@ def _known(path: Path, reading: Reading, parts: Path | None) -> tuple[Row | None
         return row, True
     kept = Trace(path, reading).kept_report()
     report = kept or read_stored(path)
-    row = None if report is None else replace(row_of(str(path), report), partial=reading.partial)
+    row = None if report is None else replace(row_of(remote_text(path), report), partial=reading.partial)
     return row, kept is None and row is not None
 
 
@@ -115,9 +116,9 @@ def _checked(path: Path, found: Row | MolprofError, partial: bool) -> Row:
     if isinstance(found, Row):
         is_own = Path(found.file).absolute() == path.absolute()
         if is_own and (found.version, found.partial) == (__version__, partial):
-            return replace(found, file=str(path))
+            return replace(found, file=remote_text(path))
     if not isinstance(found, MolprofError):
         version = getattr(found, "version", None)
         why = "no row of this file" if version in (None, __version__) else f"a row of molprof {version}"
         found = EngineError(f"a worker answered with {why}, where this is molprof {__version__}", _HINT)
-    return replace(row_of(str(path), found), partial=partial)
+    return replace(row_of(remote_text(path), found), partial=partial)

@@ -15,6 +15,7 @@ import click
 
 from molprof.analysis.documents import plots
 from molprof.analysis.reader import STDIN, Reading, is_stream
+from molprof.analysis.reader.remote import is_remote, placed
 from molprof.analysis.render import FORMATS, render
 from molprof.common.document import Document
 from molprof.common.errors import UsageError
@@ -35,7 +36,14 @@ class NamedPath(click.Path):
         return super().convert(value, param, ctx)
 
 
-TRACE = NamedPath(path_type=Path, readable=False)
+class TracePath(NamedPath):
+    """The path of a trace here, or its address: `s3://`, `gs://` or `http(s)://`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return placed(value) if is_remote(value) else super().convert(value, param, ctx)
+
+
+TRACE = TracePath(path_type=Path, readable=False)
 PLOT_FORMATS = plots.FORMATS
 
 

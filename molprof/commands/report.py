@@ -13,6 +13,7 @@ import click
 
 from molprof import __version__
 from molprof.analysis.reader import Reading, is_stream
+from molprof.analysis.reader.remote import is_remote, listed
 from molprof.analysis.render import render
 from molprof.api import critical_path, each_report, load, memory, origins, roofline
 from molprof.commands.options import (
@@ -347,6 +348,10 @@ def _expanded(given: Sequence[Path], stored: bool) -> list[Path]:
     stored: with other files that are named as traces, such as stored reports; a folder without any stays. Else raises
     UsageError for a folder without traces.
     """
+    if any(map(is_remote, given)):
+        from molprof.analysis.reader.source import ENDINGS
+
+        given = [item for path in given for item in ((is_remote(path) and listed(path, ENDINGS)) or [path])]
     if not any(path.is_dir() for path in given):
         return list(given)
     from molprof.analysis.reader.source import is_other, left_out, traces_in
