@@ -39,6 +39,8 @@ HEADER = """\
 # Written by `python .ci/constraints.py --write`. What comes with a build of torch (triton, CUDA) is left to it.
 """
 MOST_AT_ONCE = 8
+# Extras that bring many packages, and have no pins: tests of them are skipped where they are not installed.
+APART = {"dask", "remote"}
 
 
 class Case(NamedTuple):
@@ -57,7 +59,8 @@ class Case(NamedTuple):
 def cases() -> Iterator[Case]:
     """The extra `test` everywhere; its lowest versions on the oldest Python.
 
-    It includes all other extras, so what fits it fits each of them; what fits with constraints fits without.
+    It includes all other extras but those `APART`, so what fits it fits each of them; what fits with constraints fits
+    without.
     """
     for python, platform in itertools.product(PYTHONS, PLATFORMS):
         yield Case(python, platform)
@@ -75,7 +78,7 @@ def left_out() -> set[str]:
         included.add(name)
         waiting += re.findall(r"molprof\[(\w+)\]", extras[name])
     required = set(re.findall(r"molprof\[(\w+)\]", parser["options"]["install_requires"]))
-    return set(extras) - included - required
+    return set(extras) - included - required - APART
 
 
 def run(arguments: Sequence[str], given: str = "") -> subprocess.CompletedProcess[str]:

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace as changed
 
 from molprof.analysis.reader import Reading, is_stream
+from molprof.analysis.reader.remote import has_secret, placed
 from molprof.analysis.trace_processor import NATIVE_PATH_VARIABLE
 from molprof.common.cache import cache_key, read_entry, write_entry
 from molprof.common.errors import EngineError, MolprofError
@@ -26,7 +27,7 @@ from molprof.queries import PACKAGE
 
 # What reads a file is imported when one is read: that takes three times as long as all else of a report in the cache.
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from concurrent.futures import Executor, Future
 
     from molprof.analysis.facts.stacks import Stacks
     from molprof.analysis.figures.model import Certificate, Findings, Report
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from molprof.analysis.query import Result, Statement
     from molprof.analysis.reader import TraceInfo
     from molprof.analysis.trace_processor import TraceProcessor
-    from molprof.common.process.workers import Workers
     from molprof.common.values import Value
 
 # Modules of the package whose tables need Python stacks; of them, those that need all arguments.
@@ -75,7 +75,7 @@ class Trace:
     tokens: Frame
 
     def __init__(self, path: str | os.PathLike[str], reading: Reading | None = None) -> None:
-        self.path, self.reading = Path(path), reading or Reading()
+        self.path, self.reading = placed(path), reading or Reading()
         self._stack = ExitStack()
         self._loaded: tuple[TraceProcessor, TraceInfo] | None = None
         self._layers = (False, False)  # Python stacks, all arguments
@@ -288,17 +288,19 @@ def each_trace(
     known: Callable[[Path], T | None] = lambda path: None,
     at_once: int | None = None,
     hint: str = _HINT,
+    executor: Executor | None = None,
 ) -> Iterator[T | MolprofError]:
     """What `job` makes of each trace, in order and as soon as it is made; for one that cannot be read, the error.
 
-    Each process reads one trace after the other. Only this one reads streams, and files whose names are not UTF-8. An
-    interrupt waits for none.
+    Each process reads one trace after the other. Only this one reads streams, addresses with secrets, and files whose
+    names are not UTF-8. An interrupt waits for none.
 
     Args:
         job: a function of a module, which other processes import; what it returns is pickled.
         known: an answer that needs no reading, or None; asked in this process.
         at_once: the most processes; 0 or 1: this one alone, None: one per processor.
         hint: what to do should a process fail.
+        executor: what runs the jobs, at most `at_once`, in place of processes of this one; its caller ends it.
     """
     at_once = max(1, processors() if at_once is None else at_once)
     asked = ((path, _caught(known, path)) for path in paths)
@@ -309,8 +311,8 @@ def each_trace(
     reading = replace(reading, processes=reading.processes or max(1, processors() // max(1, count)))
     make = partial(_of_trace, job, reading)
     with ExitStack() as stack:
-        workers: Workers | None = None
-        if count > 1:
+        workers: Executor | None = executor
+        if workers is None and count > 1:
             from molprof.common.process import can_copy
             from molprof.common.process.workers import Workers
 
@@ -320,7 +322,7 @@ def each_trace(
         for path, answer in chain(first, asked):
             if answer is not None:
                 waiting.append(partial(_same, answer))
-            elif workers is None or is_stream(path) or not is_utf8(str(path)):
+            elif workers is None or is_stream(path) or has_secret(path) or not is_utf8(str(path)):
                 waiting.append(partial(_caught, make, path))
             else:
                 waiting.append(partial(_awaited, workers.submit(make, path), path, hint))

@@ -27,6 +27,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from molprof.analysis.reader.remote import remote_text
 from molprof.common.text import shortened
 from molprof.common.values import counted
 
@@ -59,7 +60,7 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
 
 def path_text(path: object) -> str:
     """A path as people read it."""
-    return "standard input" if str(path) == STDIN else str(path)
+    return "standard input" if str(path) == STDIN else remote_text(path)
 
 
 def long_names_text(count: int) -> str:

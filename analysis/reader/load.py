@@ -22,6 +22,7 @@ from molprof.analysis.reader.feeding import feed_events
 from molprof.analysis.reader.part import Part, PartReader
 from molprof.analysis.reader.pieces import Pieces, SecondReader
 from molprof.analysis.reader.places import Places
+from molprof.analysis.reader.remote import remote_text
 from molprof.analysis.reader.source import MEMORY_HINT, Source, open_source
 from molprof.analysis.reader.survey import EXPORT_KEY, Survey, shown_category, survey
 from molprof.analysis.trace_processor import TraceProcessor
@@ -93,7 +94,7 @@ def load_trace(
     if beside is not None and found.stack_names:
         beside.append(_stacks(found, places))
     info = TraceInfo(
-        path=str(path),
+        path=remote_text(path),
         bytes=source.stored_bytes,
         events_by_category=found.events_by_category,
         slices=found.expected_slices,

@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import select
-import stat
 import sys
 import time
 from collections import deque
@@ -25,6 +24,7 @@ from msgspec import Struct
 
 from molprof.analysis.reader import STDIN, is_stream, path_text
 from molprof.analysis.reader.packets import ArgsOf, chrome_text, looks_like_packets
+from molprof.analysis.reader.remote import is_remote, opened
 from molprof.analysis.trace_processor.zstandard import zstd
 from molprof.common.errors import MolprofError, TraceError, UsageError
 from molprof.common.files import FULL, check_stdin
@@ -128,9 +128,13 @@ class _Stream(io.FileIO):
             _log.info("read %s from %s, %s/s; Ctrl-C ends it", bytes_text(self.read_bytes), self.label, rate)
 
 
-def _opened(path: Path) -> io.BufferedReader:
+def _opened(path: Path) -> tuple[io.BufferedReader, int | None]:
+    """The file, and its size; None where that is not known before its end."""
+    if is_remote(path):
+        return opened(path)
     if not is_stream(path):
-        return path.open("rb")
+        file = path.open("rb")
+        return file, os.fstat(file.fileno()).st_size
     if str(path) == STDIN:
         check_stdin()
         stream = _Stream(sys.stdin.fileno(), closefd=False)
@@ -138,7 +142,7 @@ def _opened(path: Path) -> io.BufferedReader:
         stream = _Stream(os.open(path, os.O_RDONLY | os.O_NONBLOCK))  # does not wait for who writes to a pipe
         os.set_blocking(stream.fileno(), True)
     stream.label = path_text(path)
-    return io.BufferedReader(stream)
+    return io.BufferedReader(stream), None
 
 
 class Source:
@@ -177,13 +181,13 @@ def open_source(path: Path, args_of: ArgsOf | None = None) -> Generator[Source, 
     name = path_text(path)
     refuse_folder(path)
     try:
-        with _opened(path) as file:
+        file, size = _opened(path)
+        with file:
             source = Source(name, file)
             _refuse_others(name, source.peek())
             packing = next((packing for packing in PACKINGS if packing.magic.match(source.peek())), None)
-            stored = os.fstat(file.fileno())
-            source.text_bytes = stored.st_size * (1 if packing is None else _USUAL_RATIO)
-            source.is_long = source.text_bytes >= LONG_BYTES or not stat.S_ISREG(stored.st_mode)
+            source.text_bytes = (size or 0) * (1 if packing is None else _USUAL_RATIO)
+            source.is_long = source.text_bytes >= LONG_BYTES or size is None
             blocks = iter(partial(source.read, BLOCK_BYTES), b"")
             if packing is not None:
                 blocks = unpack(name, source.read, packing)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from molprof.analysis.reader import is_stream
+from molprof.analysis.reader.remote import is_remote, listed
 from molprof.commands.options import (
     SPEEDSCOPE,
     Result,
@@ -100,6 +101,10 @@ def expanded(given: Sequence[Path], stored: bool) -> list[Path]:
     stored: with other files that are named as traces, such as stored reports; a folder without any stays. Else raises
     UsageError for a folder without traces.
     """
+    if any(map(is_remote, given)):
+        from molprof.analysis.reader.source import ENDINGS
+
+        given = [item for path in given for item in ((is_remote(path) and listed(path, ENDINGS)) or [path])]
     if not any(path.is_dir() for path in given):
         return list(given)
     from molprof.analysis.reader.source import is_other, left_out, traces_in

@@ -15,6 +15,7 @@ import click
 
 from molprof.analysis.documents import plots
 from molprof.analysis.reader import STDIN, Reading, is_stream
+from molprof.analysis.reader.remote import is_remote, placed
 from molprof.analysis.render import FORMATS, render
 from molprof.commands.command import Command
 from molprof.common.document import Document
@@ -37,9 +38,14 @@ class NamedPath(click.Path):
 
 
 class TracePath(NamedPath):
-    """A path of a trace; of a compressed one the ending .gz or .zst may be left out."""
+    """The path of a trace here, or its address: `s3://`, `gs://` or `http(s)://`.
+
+    Of a compressed one the ending .gz or .zst may be left out.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if is_remote(value):
+            return placed(value)
         path = super().convert(value, param, ctx)
         if path.suffix and not path.exists():
             for whole in (path.with_name(path.name + ending) for ending in (".gz", ".zst")):

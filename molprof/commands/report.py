@@ -12,9 +12,9 @@ import click
 from molprof.analysis.reader import Reading
 from molprof.analysis.render import render
 from molprof.api import each_report, load, origins
-from molprof.commands import plot, report_by
-from molprof.commands.command import Command, moved
-from molprof.commands.inputs import chosen, expanded, readable, refuse_bad, submitted
+from molprof.commands import plot, report_by, rows
+from molprof.commands.command import moved
+from molprof.commands.inputs import chosen, readable, refuse_bad, submitted
 from molprof.commands.options import (
     TRACE,
     Result,
@@ -30,11 +30,8 @@ from molprof.commands.options import (
     result_options,
     sweeps_expanded,
 )
-from molprof.commands.progress import Counting
 from molprof.commands.submission import Submission, Submittable, submit_options
 from molprof.common.errors import UsageError
-from molprof.common.text import escaped
-from molprof.common.values import counted
 
 if TYPE_CHECKING:
     from molprof.analysis.compare.thresholds import Threshold
@@ -168,45 +165,5 @@ def _report_graphs(
     result.deliver(report_document(report, graphs, graphs_opened=opened_data(opened)), whole)
 
 
-@click.command("rows", cls=Command)
-@click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="TRACE...")
-@reading_options
-@result_options()
-def rows_command(traces: Sequence[Path], reading: Reading, result: Result) -> None:
-    """Show one table with a row for each trace, not a report of each.
-
-    It takes any number of traces, folders of them, or reports stored with --format json. A trace that cannot be read
-    becomes a row with the reason. Repeat an interrupted command to go on. On a cluster: molprof report DIR --format
-    json -o REPORTS --submit NAME, then molprof report rows REPORTS.
-
-    \b
-    Examples:
-      molprof report rows traces -o table.csv
-      molprof report rows my-sweep reports
-    """
-    traces = expanded(sweeps_expanded(traces), stored=True)
-    result.check(traces)
-    if all(trace.is_dir() for trace in traces):
-        names = ", ".join(map(str, traces))
-        raise UsageError(f"no traces in {names}", hint="give traces, or a folder with .json or .json.gz files in it")
-    from molprof.analysis.documents.figures import reports_document, trace_row
-
-    counting, rows = Counting("trace"), []
-    try:
-        for trace, found in zip(traces, each_report(traces, reading), strict=True):
-            rows.append(trace_row(str(trace), found))
-            if rows[-1].problem is not None:
-                counting.line(f"{escaped(str(trace))}: {escaped(rows[-1].reason)}")
-            counting(len(rows), len(traces))
-    except KeyboardInterrupt:
-        counting.clear()
-        kept = "; their reports are kept: repeat the command to go on" if reading.cached else ""
-        note(f"{len(rows):,} of {counted(len(traces), 'trace')} were read{kept}")
-        raise
-    counting.clear()
-    result.deliver(reports_document(rows))
-    refuse_bad([row for row in rows if row.problem is not None], len(traces))
-
-
-for _one in (report_by.command, rows_command, plot.command):
+for _one in (report_by.command, rows.command, plot.command):
     command.add(_one)

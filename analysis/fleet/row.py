@@ -1,0 +1,175 @@
+"""One trace as one row: its figures, settings, certificate and first finding, or why it could not be read.
+
+A part is a row in a file of its own. The hash of the trace's content and molprof's version name it, so that a rerun
+finds it on any machine, and a trace that is read twice has one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from molprof import __version__
+from molprof.analysis.figures.catalog import FIGURES
+from molprof.analysis.figures.labels import report_label
+from molprof.analysis.figures.model import ALL, Report
+from molprof.analysis.reader.remote import digest, is_remote, remote_text
+from molprof.common.cache import file_digest
+from molprof.common.errors import MissingExtraError, MolprofError, TraceError
+from molprof.common.files import replacing
+from molprof.common.values import Value, counted
+
+KIND, SCHEMA = "molprof row", 1
+ENDING = ".row.json"
+_HEAD = b'{"kind":"%b"' % KIND.encode()
+# Reasons that a line tells, each once.
+_REASONS = 3
+
+
+class Row(Struct, frozen=True):
+    """What is kept of a trace. Without `problem` it could be read."""
+
+    kind: str
+    schema: int
+    version: str  # of molprof
+    file: str
+    digest: str | None = None  # hash of the file's bytes; None where they could not be read, or were not hashed
+    partial: bool = False  # read with --partial
+    label: str | None = None
+    problem: str | None = None  # why it could not be read
+    figures: dict[str, Value] = {}  # by id, settings among them; empty where it could not be read
+    certificate: str | None = None  # the worst verdict
+    groups: dict[str, str] = {}  # the verdict on each group of figures
+    bottleneck: str | None = None
+    finding: str | None = None  # id of the first
+    finding_title: str | None = None
+    finding_gain_ratio: float | None = None
+
+    @property
+    def reason(self) -> str:
+        """The problem without the file's name before it."""
+        return (self.problem or "").removeprefix(f"{self.file}: ").removeprefix(f"{self.file} ")
+
+
+def row_of(file: str, found: Report | MolprofError) -> Row:
+    """The row of a report, or of the error in its place."""
+    if isinstance(found, MolprofError):
+        return Row(KIND, SCHEMA, __version__, file, problem=str(found))
+    certificate, first = found.certificate, next((item for item in found.findings if not item.note), None)
+    return Row(
+        KIND,
+        SCHEMA,
+        __version__,
+        file,
+        label=report_label(found),
+        figures={figure.id: figure.value(found) for figure in FIGURES},
+        certificate=None if certificate is None else certificate.verdict,
+        groups={} if certificate is None else {item.group: item.verdict for item in certificate.groups},
+        bottleneck=None if found.bottleneck is None else found.bottleneck.bound,
+        finding=first and first.id,
+        finding_title=first and first.title,
+        finding_gain_ratio=first and first.gain_ratio,
+    )
+
+
+def digest_of(path: Path) -> str | None:
+    """The hash of a file's bytes; None if it cannot be read."""
+    with suppress(OSError):
+        return digest(path) if is_remote(path) else file_digest(path)
+    return None
+
+
+def part_path(folder: Path, digest: str, partial: bool) -> Path:
+    """Where the part of a trace with this content is."""
+    version = re.sub(r"[^\w.+-]", "-", __version__)
+    return folder / f"{digest[:32]}-{version}{'-partial' if partial else ''}{ENDING}"
+
+
+def write_part(folder: Path, row: Row) -> None:
+    """Write the part, whole or not at all; nothing of a file that could not be hashed."""
+    if row.digest is not None:
+        with replacing(part_path(folder, row.digest, row.partial)) as place:
+            place.write_bytes(msgspec.json.encode(row))
+
+
+def is_part(path: Path) -> bool:
+    """Whether a file is a part, by its content."""
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(len(_HEAD)) == _HEAD
+    return False
+
+
+def read_part(path: Path) -> Row:
+    """The row in a file. Raises TraceError where it is damaged, or of another schema."""
+    try:
+        row = msgspec.json.decode(path.read_bytes(), type=Row)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise TraceError(f"{path} is no whole row of a trace: {error}", hint="delete it, and read it again") from error
+    if (row.kind, row.schema) != (KIND, SCHEMA):
+        raise TraceError(f"{path} is a row of schema {row.schema}; this molprof reads {SCHEMA}")
+    return row
+
+
+def known_part(folder: Path, path: Path, digest: str, partial: bool) -> Row | None:
+    """The row of a trace with this content; None where it must be read: for the first time, or after a failure."""
+    place = part_path(folder, digest, partial)
+    with suppress(TraceError):
+        row = read_part(place)
+        if row.problem is None and (row.digest, row.version, row.partial) == (digest, __version__, partial):
+            return replace(row, file=remote_text(path))
+    return None
+
+
+def joined_text(rows: Sequence[Row]) -> str:
+    """How many traces were read, and why others were not: the most frequent reasons first."""
+    bad: dict[str, list[str]] = {}
+    for row in rows:
+        if row.problem is not None:
+            bad.setdefault(row.reason, []).append(row.problem)
+    failed = sum(map(len, bad.values()))
+    text = f"{len(rows) - failed:,} of {counted(len(rows), 'trace')} read"
+    groups = sorted(bad.values(), key=len, reverse=True)
+    told = [f"{len(group):,} failed because {group[0]}" for group in groups[:_REASONS]]
+    if rest := sum(map(len, groups[_REASONS:])):
+        told.append(f"{rest:,} failed for other reasons")
+    return ", ".join([text, *told])
+
+
+def rows_to_parquet(rows: Sequence[Row]) -> bytes:
+    """A Parquet file with a row for each trace; its columns have the same names and types in every file.
+
+    Text is a string, every number a double, so that files of several days are read together. Raises MissingExtraError.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", "parquet", "the format parquet") from error
+    text, number = pyarrow.string(), pyarrow.float64()
+    about = ("file", "digest", "version", "label", "problem", "certificate", "bottleneck", "finding", "finding_title")
+    columns: dict[str, tuple[Any, list[Value]]] = {name: (text, [getattr(row, name) for row in rows]) for name in about}
+    columns["finding_gain_ratio"] = number, [row.finding_gain_ratio for row in rows]
+    for group in ALL:
+        columns[f"certificate_{group}"] = text, [row.groups.get(group) for row in rows]
+    for figure in FIGURES:
+        values = [row.figures.get(figure.id) for row in rows]
+        is_text = figure.unit in ("text", "name", "path")
+        columns[figure.id] = text if is_text else number, [_typed(value, is_text) for value in values]
+    table = pyarrow.table({name: pyarrow.array(values, kind) for name, (kind, values) in columns.items()})
+    buffer = BytesIO()
+    pyarrow.parquet.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def _typed(value: Value, is_text: bool) -> Value:
+    if value is None:
+        return None
+    return str(value) if is_text else float(value)

@@ -1,0 +1,153 @@
+"""Traces in other places: `s3://`, `gs://` and `http(s)://`, read by fsspec as streams, with its own credentials.
+
+A place is a `Path` whose text is the address without what may be secret: a user, a password, the query. These are kept
+in this process alone, and no message has them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from molprof.common.errors import MissingExtraError, TraceError, UsageError
+
+# `Path` makes one slash of two.
+_ADDRESS = re.compile(r"(s3|gs|https?):/{1,2}(?=[^/])")
+_BLOCK_BYTES = 4 << 20
+# Whole addresses by their texts without secrets.
+_whole: dict[str, str] = {}
+
+
+def placed(path: str | os.PathLike[str]) -> Path:
+    """The path of a file here, or of one in another place, whose secrets are kept apart."""
+    text = os.fspath(path)
+    if isinstance(path, Path) or not _ADDRESS.match(text):
+        return Path(path)
+    from urllib.parse import urlsplit, urlunsplit
+
+    parts, told = urlsplit(text), text
+    if parts.scheme.startswith("http"):  # elsewhere `?` and `@` may be part of a name
+        told = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    # Addresses that differ in what is left out stay apart.
+    names = (told if number == 1 else f"{told}#{number}" for number in itertools.count(1))
+    place = next(name for name in names if _whole.setdefault(remote_text(Path(name)), text) == text)
+    return Path(place)
+
+
+def is_remote(path: object) -> bool:
+    """Whether a path is of a file in another place."""
+    return _ADDRESS.match(str(path)) is not None
+
+
+def has_secret(path: object) -> bool:
+    """Whether this process alone knows the whole address."""
+    return is_remote(path) and _address(path) != remote_text(path)
+
+
+def remote_text(path: object) -> str:
+    """The path as people read it: an address with both slashes."""
+    return _ADDRESS.sub(r"\1://", str(path), count=1)
+
+
+def _address(path: object) -> str:
+    return _whole.get(remote_text(path), remote_text(path))
+
+
+def opened(path: Path) -> tuple[io.BufferedReader, int | None]:
+    """The file at an address, read in order, and its size if it is told. Raises UsageError, TraceError."""
+    raw = _File(path)
+    return io.BufferedReader(raw, 256 * 1024), raw.size
+
+
+def digest(path: Path) -> str:
+    """The hash of a file's bytes, as of one on this machine. Raises OSError."""
+    found = hashlib.blake2b(digest_size=32)
+    try:
+        with opened(path)[0] as file:
+            while block := file.read(_BLOCK_BYTES):
+                found.update(block)
+    except (TraceError, UsageError) as error:
+        raise OSError(str(error)) from error
+    return found.hexdigest()
+
+
+def listed(path: Path, endings: tuple[str, ...]) -> list[Path]:
+    """The files of a folder in a bucket that end so, in order of their names; none where it is no folder."""
+    scheme = remote_text(path).partition("://")[0]
+    if scheme.startswith("http") or path.name.lower().endswith(endings):
+        return []
+    try:
+        system = _system(scheme)
+        names = system.ls(remote_text(path), detail=False)
+    except Exception as error:
+        raise _problem(path, error) from error
+    return sorted(placed(f"{scheme}://{name}") for name in names if name.lower().endswith(endings))
+
+
+class _File(io.RawIOBase):
+    """What fsspec opens. An end before the size that the place told is an error."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path, self._at = path, 0
+        address = _address(path)
+        try:
+            system = _system(address.partition("://")[0])
+            self._file = system.open(address, "rb", block_size=_BLOCK_BYTES, cache_type="readahead")
+        except Exception as error:
+            raise _problem(path, error) from error
+        size = getattr(self._file, "size", None)
+        self.size: int | None = size if isinstance(size, int) else None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._file.read(len(buffer))
+        except Exception as error:
+            raise _problem(self._path, error, self._at) from error
+        if not data and self.size is not None and self._at < self.size:
+            raise TraceError(f"{remote_text(self._path)} ends after {self._at:,} of {self.size:,} bytes", _AGAIN)
+        self._at += len(data)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed and hasattr(self, "_file"):
+            self._file.close()
+        super().close()
+
+
+_AGAIN = "repeat the command; or copy the file here"
+
+
+def _system(scheme: str) -> Any:
+    """The file system of a scheme, which keeps no lists of files."""
+    import fsspec
+
+    options = {"skip_instance_cache": True} if scheme in ("s3", "gs") else {}
+    return fsspec.filesystem(scheme, use_listings_cache=False, **options)
+
+
+def _problem(path: Path, error: Exception, at: int = 0) -> Exception:
+    """The error with this cause. Its text may have secrets, such as a signed address, so its kind alone is told."""
+    text = remote_text(path)
+    if isinstance(error, ImportError):
+        return MissingExtraError("fsspec", "remote", f"reading {text}")
+    if isinstance(error, FileNotFoundError):
+        return UsageError(f"cannot read {text}: there is no such file", hint="check the address")
+    if isinstance(error, PermissionError) or "Credential" in type(error).__name__:
+        hint = (
+            "credentials are those of fsspec: AWS_PROFILE, AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, ~/.netrc"
+        )
+        return UsageError(f"cannot read {text}: access is denied ({type(error).__name__})", hint)
+    status = getattr(error, "status", None)
+    what = f"{type(error).__name__}{'' if status is None else f', status {status}'}"
+    after = f" after {at:,} bytes" if at else ""
+    return TraceError(f"cannot read {text}{after}: the connection failed ({what})", _AGAIN)

@@ -1,0 +1,105 @@
+"""`molprof report rows`: one table of many traces, where their rows are kept, and who reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from molprof.analysis.reader import Reading
+from molprof.commands.command import Command
+from molprof.commands.inputs import expanded, refuse_bad
+from molprof.commands.options import (
+    TRACE,
+    Result,
+    make_folder,
+    note,
+    number_option,
+    path_option,
+    reading_options,
+    result_options,
+    sweeps_expanded,
+    write,
+)
+from molprof.commands.progress import Counting
+from molprof.common.errors import UsageError
+from molprof.common.text import escaped
+from molprof.common.values import counted
+
+
+@click.command("rows", cls=Command)
+@click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="TRACE...")
+@path_option(
+    "--parts",
+    metavar="DIR",
+    file_okay=False,
+    text="Keep the row of each trace in DIR, and read only traces without one.",
+)
+@click.option("--on", metavar="dask://HOST:PORT", help="Let the workers of a Dask scheduler read the traces.")
+@number_option("--read-limit", "read_limit_s", default=3600, help="With --on: stop reading a trace after N seconds.")
+@reading_options
+@result_options("parquet")
+def command(
+    traces: Sequence[Path], parts: Path | None, on: str | None, read_limit_s: int, reading: Reading, result: Result
+) -> None:
+    """Show one table with a row for each trace, not a report of each.
+
+    It takes any number of traces, folders of them, reports stored with --format json, or rows that --parts kept. A
+    trace that cannot be read becomes a row with the reason. Repeat an interrupted command to go on. On a cluster:
+    molprof report DIR --format json -o REPORTS --submit NAME, then molprof report rows REPORTS.
+
+    \b
+    Examples:
+      molprof report rows traces -o table.csv
+      molprof report rows my-sweep reports
+      molprof report rows traces --parts parts -o rows.parquet
+    """
+    traces = expanded(sweeps_expanded(traces), stored=True)
+    result.check(traces)
+    if all(trace.is_dir() for trace in traces):
+        names = ", ".join(map(str, traces))
+        raise UsageError(f"no traces in {names}", hint="give traces, or a folder with .json or .json.gz files in it")
+    from molprof.analysis.documents.figures import TraceRow, reports_document
+    from molprof.analysis.fleet.row import Row, joined_text, rows_to_parquet
+    from molprof.analysis.fleet.rows import Fleet, each_row, joined_files
+
+    traces, remarks = joined_files(traces, reading.partial)
+    note(*remarks)
+    if not traces:
+        raise UsageError("no row is left", hint="read the traces again: molprof report rows TRACES --parts DIR")
+    if result.style == "parquet":
+        from molprof.analysis.query import check_parquet
+
+        check_parquet()
+    counting, found = Counting("trace"), list[Row]()
+    try:
+        with ExitStack() as stack:
+            remote = None
+            if on is not None:
+                from molprof.analysis.fleet.executors import connected
+
+                remote = stack.enter_context(connected(on, read_limit_s))
+            if parts is not None:
+                make_folder(parts, "--parts")
+            for row in each_row(traces, reading, Fleet(parts, remote)):
+                found.append(row)
+                if row.problem is not None:
+                    counting.line(f"{escaped(row.file)}: {escaped(row.reason)}")
+                counting(len(found), len(traces))
+    except KeyboardInterrupt:
+        counting.clear()
+        is_kept = reading.cached or parts is not None
+        kept = "; their reports are kept: repeat the command to go on" if is_kept else ""
+        note(f"{len(found):,} of {counted(len(traces), 'trace')} were read{kept}")
+        raise
+    counting.clear()
+    rows = [TraceRow(row.file, row.figures, row.problem) for row in found]
+    if result.style == "parquet":
+        write(rows_to_parquet(found), result.output)
+    else:
+        result.deliver(reports_document(rows))
+    if result.style == "parquet" or parts is not None or on is not None:
+        note(joined_text(found))
+    refuse_bad([row for row in rows if row.problem is not None], len(traces))
