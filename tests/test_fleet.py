@@ -21,7 +21,7 @@ from molprof.analysis.reader import Reading
 from molprof.common.errors import UsageError
 from molprof.common.process.workers import WorkerError
 
-ROWS = ["report", "traces", "--rows", "--no-cache", "--parts", "parts"]
+ROWS = ["report", "rows", "traces", "--no-cache", "--parts", "parts"]
 
 
 @pytest.fixture(scope="module")
@@ -74,26 +74,26 @@ def test_a_rerun_reads_what_failed_or_is_damaged_alone(folder: Path) -> None:
 def test_parts_are_joined_once_whatever_else_is_there(folder: Path) -> None:
     old = msgspec.structs.replace(rows(folder / "parts")["1.json"], version="0")
     (folder / "parts" / "old.row.json").write_bytes(msgspec.json.encode(old))
-    code, out, said = called(["report", "parts", "--rows", "--format", "json"], folder)
+    code, out, said = called(["report", "rows", "parts", "--format", "json"], folder)
     assert (code, "1 row left out: of molprof 0; this is molprof" in said) == (3, True)
     names = sorted(row["file"] for row in msgspec.json.decode(out))
     assert names == [f"traces/{name}.json" for name in ("1", "2", "3", "cut")]
-    _, out, said = called(["report", "parts", "traces/1.json", "--rows", "--format", "json"], folder)
+    _, out, said = called(["report", "rows", "parts", "traces/1.json", "--format", "json"], folder)
     assert "1 row left out: of traces that are given too" in said
     assert sorted(row["file"] for row in msgspec.json.decode(out)) == names
 
 
 def test_parquet_has_the_same_columns_for_any_traces(folder: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    assert called(["report", "parts", "--rows", "-o", "all.parquet"], folder)[0] == 3
-    assert called(["report", "traces/cut.json", "--rows", "-o", "bad.parquet"], folder)[0] == 3
+    assert called(["report", "rows", "parts", "-o", "all.parquet"], folder)[0] == 3
+    assert called(["report", "rows", "traces/cut.json", "-o", "bad.parquet"], folder)[0] == 3
     table, bad = parquet.read_table(folder / "all.parquet"), parquet.read_table(folder / "bad.parquet")
     assert table.schema == bad.schema
     found = dict(zip(table["file"].to_pylist(), table["kernels"].to_pylist(), strict=True))
     assert found == {"traces/1.json": 1, "traces/2.json": 2, "traces/3.json": 3, "traces/cut.json": None}
     assert "truncated" in bad["problem"].to_pylist()[0]
     assert {"dtype", "certificate_gpu_work", "digest", "finding"} <= {*table.column_names}
-    assert "--rows -o rows.parquet" in called(["report", "traces/1.json", "-o", "one.parquet"], folder)[2]
+    assert "molprof report rows" in called(["report", "traces/1.json", "-o", "one.parquet"], folder)[2]
 
 
 def test_reasons_are_told_with_their_number() -> None:

@@ -103,7 +103,7 @@ def test_a_bucket_is_a_folder_of_traces(tmp_path: Path, monkeypatch: pytest.Monk
     client.put_object(Bucket="traces", Key="day/whole.json.gz", Body=WHOLE)
     client.put_object(Bucket="traces", Key="day/partial.json.gz", Body=WHOLE[:50_000])
     client.close()
-    code, out, said = called(["report", "s3://traces/day/", "--rows", "--parts", "parts", "--format", "json"], tmp_path)
+    code, out, said = called(["report", "rows", "s3://traces/day/", "--parts", "parts", "--format", "json"], tmp_path)
     server.stop()
     assert code == 3
     assert "1 of 2 traces read, 1 failed because s3://traces/day/partial.json.gz: gzip data is truncated" in said

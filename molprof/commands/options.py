@@ -149,9 +149,9 @@ reading_options = grouped(Reading, "reading", _partial_option, _cached_option, e
 uncached_options = grouped(Reading, "reading", _partial_option, engine_options)
 
 
-SPEEDSCOPE = "speedscope"
+SPEEDSCOPE, PARQUET = "speedscope", "parquet"
 # Formats that are not text.
-_BINARY = (*PLOT_FORMATS, "parquet")
+_BINARY = (*PLOT_FORMATS, PARQUET)
 
 
 @dataclass(frozen=True)
@@ -196,6 +196,8 @@ def result_options(*more: str) -> Callable[[_F], _F]:
             return style or next(iter(FORMATS))
         if SPEEDSCOPE not in endings and output.name.lower().endswith(ending_of(SPEEDSCOPE)):
             raise click.BadParameter(f"{output} is a flame graph, and only molprof report by TREE makes one")
+        if PARQUET not in endings and output.name.lower().endswith(ending_of(PARQUET)):
+            raise click.BadParameter(f"{output} has rows, and only molprof report rows and molprof query make it")
         fitting = [name for name, ending in endings.items() if output.name.lower().endswith(ending)]
         return max(fitting, key=lambda name: len(endings[name]), default=next(iter(FORMATS)))
 
