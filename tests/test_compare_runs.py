@@ -47,7 +47,7 @@ def test_the_base_is_the_only_run_without_a_constraint(runs: dict[str, Report]) 
         assert [report for report in found.runs if report is not runs["free"]] == [
             runs[name] for name in order if name != "free"
         ]
-        assert found.base == "ratios are to mine no lp, the only run without a constraint (--base takes another)"
+        assert found.base == "ratios are to mine unconstrained, the only run without a constraint (--base takes another)"
         section = runs_section(found)
         assert section is not None
         assert section.notes == (found.base,)
@@ -56,7 +56,7 @@ def test_the_base_is_the_only_run_without_a_constraint(runs: dict[str, Report]) 
 def test_a_choice_wins_and_the_first_is_the_base_where_none_stands_out(runs: dict[str, Report]) -> None:
     free, rules, trie = runs.values()
     asked = compare_with(1, [free, rules, trie])
-    assert (asked.runs[0], asked.base) == (rules, "ratios are to mine lp:rules, as asked (--base)")
+    assert (asked.runs[0], asked.base) == (rules, "ratios are to mine rules, as asked (--base)")
     for given in ([rules, trie, rules], [rules, free, free]):
         found = compare_with(None, given)
         assert (found.runs[0], found.base) == (rules, "")
@@ -81,9 +81,9 @@ def test_the_command_takes_files_in_any_order(tmp_path: Path) -> None:
         tiny_trace.write(tmp_path / f"{name}.json", prompts(processor))
     code, out, _ = called(["compare", "a.json", "b.json", "c.json", "--format", "json"], tmp_path)
     data = json.loads(out)
-    assert (code, data["labels"]) == (0, ["mine no lp", "mine lp:rules", "mine lp:trie"])
+    assert (code, data["labels"]) == (0, ["mine unconstrained", "mine rules", "mine trie"])
     code, out, _ = called(["compare", "a.json", "b.json", "c.json", "--base", "c.json", "--format", "json"], tmp_path)
-    assert json.loads(out)["labels"] == ["mine lp:trie", "mine lp:rules", "mine no lp"]
+    assert json.loads(out)["labels"] == ["mine trie", "mine rules", "mine unconstrained"]
     code, _, err = called(["compare", "a.json", "b.json", "--base", "d.json"], tmp_path)
     assert (code, "--base d.json is none of the traces" in err) == (2, True)
 
@@ -109,7 +109,7 @@ def test_a_comparison_begins_with_its_runs(tmp_path: Path) -> None:
         processor_ns = timed_run.phases["processor"].wall_ns
         assert processor_ns is not None
         expected = pytest.approx(processor_ns / run.steps) if timed_run.has_processor else None
-        assert cells["constraint per step"].value == expected
+        assert cells["processor per step"].value == expected
         assert cells["valid"].value == f"{run.valid_molecules} of {run.molecules}"
         assert cells["molecule tokens"].value == pytest.approx(run.generated_tokens / run.molecules)
 
@@ -133,11 +133,11 @@ def test_one_paragraph_tells_what_holds_for_all_once(runs: dict[str, Report]) ->
     times = (2_000_000_000, 2_020_000_000, 4_000_000_000)
     reports = [timed(report, ns, 10_000_000) for report, ns in zip(runs.values(), times, strict=True)]
     (said,) = comparison_verdict(compare(reports))
-    assert said.startswith("mine no lp takes 2.00 s")
+    assert said.startswith("mine unconstrained takes 2.00 s")
     assert said.count("stopped at the token limit") == 1
     assert said.count("timed passes") == 1
-    assert "mine lp:rules does not differ from it beyond noise" in said
-    assert "mine lp:trie takes 2.00x of it" in said
+    assert "mine rules does not differ from it beyond noise" in said
+    assert "mine trie takes 2.00x of it" in said
 
 
 def test_warnings_of_several_runs_are_told_once() -> None:

@@ -104,7 +104,7 @@ def _more(comparison: Comparison) -> Iterator[tuple[str, Unit, list[Cell]]]:
     """What the constraint takes, and what the answers are; None: not recorded."""
     rows = {row.figure.id: row for row in comparison.rows}
     reports = comparison.runs
-    yield "constraint per step", "number", [Cell(value, "ns") for value in rows["processor_ns"].values]
+    yield "processor per step", "number", [Cell(value, "ns") for value in rows["processor_ns"].values]
     yield _ONCE, "number", [_once(report) for report in reports]
     yield "valid", "number", [_valid(report) for report in reports]
     noun = "molecule" if any(report.run is not None and report.run.of_molecules for report in reports) else "answer"

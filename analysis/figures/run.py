@@ -193,20 +193,25 @@ def _refuse_contradictions(manifest: Manifest) -> None:
 
 def _setup(manifest: Manifest) -> Setup:
     settings, resolved = manifest.settings, manifest.resolved
-    # A short name for the run, such as `qwen lp:generic` or `qwen 0.6b random no lp`.
+    # A short name for the run, such as `qwen lp:generic` or `qwen 0.6b random no lp`; of answers to prompts, which no LP
+    # makes, `qwen xgrammar` or `qwen unconstrained`.
     label = settings.model.rstrip("/").rsplit("/", 1)[-1]
     if settings.size is not None:
         # Sizes given by numbers are long: the parameters say as much.
         label += f" {settings.size}" if "=" not in settings.size else f" {(resolved.parameters or 0) / 1e6:.0f}m"
     if resolved.weights == RANDOM:
         label += " random"
+    if not manifest.molecules or any(item.smiles is not None for item in manifest.molecules):
+        label += f" lp:{resolved.processor}" if resolved.processor else " no lp"
+    else:
+        label += f" {resolved.processor or 'unconstrained'}"
     known = {
         **asdict(manifest.environment),
         **vars(settings),
         **asdict(resolved),
         **{name: manifest.setting(name) for name in _LATER},
         **{key: manifest.setting(row.name) for key, row in ASKED.items()},
-        "label": f"{label} lp:{resolved.processor}" if resolved.processor else f"{label} no lp",
+        "label": label,
         "tokenizer": settings.tokenizer or settings.model,
         "sampling": "sample" if settings.samples else "greedy",
         "sampling_parameters": settings.sampling_parameters,

@@ -181,7 +181,7 @@ TOKENS = (
     _of_answers("runaway_tokens", "tokens of white space, digits and loops that go on", _runaway, "count"),
     _of_answers(
         "tokens_per_useful_character",
-        "tokens per character of correct answers, white space aside",
+        "tokens per character of correct answers without white space",
         _tokens_per_character,
     ),
     _of_answers("respelled_tokens_per_answer", "tokens of an answer beyond those that the tokenizer needs", _respelled),
