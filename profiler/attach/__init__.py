@@ -117,11 +117,11 @@ class _Client:
             ended_ns = time.perf_counter_ns()
             if answer.tokens is None:
                 raise RunError(f"line {request.line}: the answer ended before the server told how many tokens it has")
-        except RunError as problem:
-            if isinstance(problem, RefusedError) or self._server.is_there():
+        except RunError as failed:
+            if isinstance(failed, RefusedError) or self._server.is_there():
                 raise
             text = f"line {request.line}: the server at {self._server.url} ended before its answer did"
-            raise RunError(text) from problem
+            raise RunError(text) from failed
         calls, cut, judge = answer.calls(), answer.reason == "length", request.judge
         valid, problem = judge.problem(answer.text, calls, request.prompt, cut)
         return Answer(
