@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from molprof.profiler.constraints.automaton import alike
+from molprof.profiler.constraints.automaton import group_equal_rows
 from molprof.profiler.constraints.base import BatchProcessor, Rows
 from molprof.profiler.constraints.token_dfa import TokenDfa, TokenDfaBatch, fused_steps
 from molprof.profiler.models.device import on_gpu
@@ -136,7 +136,7 @@ def compile_rows(rows: Sequence[Row], eos: int, width: int) -> tuple[TokenDfa, l
             states += len(table.edges)
     blocks = [_followed([alone[table] for table in tables], tables[0].ends) for tables in placed]
     every = np.concatenate(blocks)
-    at, sets = alike(every >= 0)
+    at, sets = group_equal_rows(every >= 0)
     moves, masks = np.empty((states, count), dtype=np.int32), np.empty(states, dtype=np.int64)
     begun = 0
     for block, starts in zip(blocks, placed.values(), strict=True):
