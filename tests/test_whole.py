@@ -20,7 +20,7 @@ import torch
 from constrained import WIDTHS, answers, target
 
 from molprof.profiler.capture.answers import json_value
-from molprof.profiler.constraints.automaton import Automaton, NoText, TooLarge, made
+from molprof.profiler.constraints.automaton import Automaton, NoText, TooLarge, determinize
 from molprof.profiler.constraints.json_schema import compiled, schema_part
 from molprof.profiler.constraints.regular import NotRegular, regular
 from molprof.profiler.constraints.token_dfa import TokenDfaBatch
@@ -67,7 +67,7 @@ def test_regular_expressions_allow_what_python_matches() -> None:
     for _ in range(RUNS):
         form = rng.choice(("", "^")) + pattern(rng) + rng.choice(("", "$"))
         form = rng.choice(("", "(?s)", "(?a)")) + form
-        automaton, matches = made(regular(form)), re.compile(form).fullmatch
+        automaton, matches = determinize(regular(form)), re.compile(form).fullmatch
         own = [text for _ in range(20) if (text := written(automaton, rng)) is not None]
         changed = [
             text[:at] + rng.choice(ALPHABET) + text[at + 1 :] for text in own for at in [rng.randrange(len(text) + 1)]
@@ -196,7 +196,7 @@ def test_json_schemas_allow_the_values_that_are_valid() -> None:
         described = schema(rng)
         validator = package.validator_for(described)
         try:
-            automaton = made(schema_part(json.dumps(described)))
+            automaton = determinize(schema_part(json.dumps(described)))
         except NotRegular:  # oneOf of schemas that have values in common
             assert "oneOf" in json.dumps(described)
             refused += 1
@@ -244,7 +244,7 @@ def kept(whole: Whole) -> Callable[[str], bool]:
         return whole.text.split(",").__contains__
     if whole.kind == "regex":
         return lambda text: re.fullmatch(whole.text, text) is not None
-    return made(schema_part(whole.text)).accepts
+    return determinize(schema_part(whole.text)).accepts
 
 
 def test_rows_write_the_texts_of_their_own_constraints_in_any_tokens() -> None:

@@ -146,15 +146,15 @@ def between(low: bytes, high: bytes, least: int, most: int) -> Part:
 def characters(ranges: Ranges) -> Part:
     """One character with a code point in `ranges`."""
     parts = []
-    for low, high in met(ranges, EVERY):
+    for low, high in intersect(ranges, EVERY):
         for least, most in ((0, 0x7F), (0x80, 0x7FF), (0x800, 0xFFFF), (0x10000, 0x10FFFF)):
             if (begin := max(low, least)) <= (end := min(high, most)):
                 parts.append(between(chr(begin).encode(), chr(end).encode(), 0x80, 0xBF))
-    return made(either(*parts)).part if parts else nothing
+    return determinize(either(*parts)).part if parts else nothing
 
 
-def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """Any ranges in order, those that touch as one."""
+def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """Return the union of ranges in any order: ascending, those that touch as one."""
     found: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if found and low <= found[-1][1] + 1:
@@ -164,17 +164,17 @@ def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(found)
 
 
-def others(ranges: Ranges) -> Ranges:
-    """The code points that are not in `ranges`."""
+def complement(ranges: Ranges) -> Ranges:
+    """Return the code points that are not in `ranges`."""
     edges = [0, *(edge for low, high in ranges for edge in (low, high + 1)), 0x110000]
     pairs = zip(edges[::2], edges[1::2], strict=True)
-    return met(tuple((low, high - 1) for low, high in pairs if low < high), EVERY)
+    return intersect(tuple((low, high - 1) for low, high in pairs if low < high), EVERY)
 
 
-def met(one: Ranges, other: Ranges) -> Ranges:
-    """What is in both."""
+def intersect(one: Ranges, other: Ranges) -> Ranges:
+    """Return the code points that are in both."""
     pairs = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
-    return joined((low, high) for low, high in pairs if low <= high)
+    return union((low, high) for low, high in pairs if low <= high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,8 +214,8 @@ class Automaton:
         return bool(self.ends[state])
 
 
-def made(part: Part) -> Automaton:
-    """The automaton of a part's texts. Raises TooLarge, and NoText where there are none."""
+def determinize(part: Part) -> Automaton:
+    """Return the deterministic automaton of a part's texts. Raises TooLarge, and NoText where there are none."""
     net = Net()
     first = net.state()
     last = part(net, first)
@@ -248,11 +248,11 @@ def made(part: Part) -> Automaton:
     moves = np.full((len(rows), len(cuts) - 1), -1, dtype=np.int64)
     for number, row in enumerate(rows):
         moves[number, list(row)] = list(row.values())
-    return least(kinds, moves, np.asarray([last in states for states in waiting]))
+    return minimize(kinds, moves, np.asarray([last in states for states in waiting]))
 
 
-def both(one: Automaton, other: Automaton) -> Automaton:
-    """The texts of both. Raises TooLarge, and NoText where there are none."""
+def intersection(one: Automaton, other: Automaton) -> Automaton:
+    """Return the automaton of the texts of both. Raises TooLarge, and NoText where there are none."""
     pairs, kinds = np.unique(np.stack([one.kinds, other.kinds]), axis=1, return_inverse=True)
     numbers, waiting = {(0, 0): 0}, [(0, 0)]
     rows: list[list[int]] = []
@@ -269,11 +269,11 @@ def both(one: Automaton, other: Automaton) -> Automaton:
             row.append(number)
         rows.append(row)
     ends = np.asarray([one.ends[a] and other.ends[b] for a, b in waiting])
-    return least(kinds.reshape(256), np.asarray(rows, dtype=np.int64), ends)
+    return minimize(kinds.reshape(256), np.asarray(rows, dtype=np.int64), ends)
 
 
-def alike(rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The first of each set of equal rows, and the set that each row is of: of numbers, (R, C).
+def group_equal_rows(rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Group equal rows of an integer matrix (R, C): return one row index per group, and each row's group.
 
     Two unlike ones of R rows have the same sum, and so are taken for equal, with a probability of R * R / 2 ** 63.
     """
@@ -281,8 +281,8 @@ def alike(rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[
     return np.unique(rows @ scale, return_index=True, return_inverse=True)[1:]
 
 
-def alive(moves: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Which states lead to an end, bool (S,). A next state below 0 is none."""
+def coaccessible(moves: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return which states lead to an end, bool (S,). A next state below 0 is none."""
     before = Before(moves)
     found: np.ndarray[Any, Any] = ends.copy()
     new = np.flatnonzero(ends)
@@ -309,12 +309,12 @@ class Before:
         return np.unique(self._states[np.repeat(first, counts) + within])
 
 
-def least(kinds: np.ndarray[Any, Any], moves: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> Automaton:
-    """The automaton with states of the same future as one, and bytes that lead to the same ones too.
+def minimize(kinds: np.ndarray[Any, Any], moves: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> Automaton:
+    """Return the automaton with states of the same future as one, and bytes that lead to the same ones too.
 
     Raises NoText where no text leads from state 0 to an end.
     """
-    living = alive(moves, ends)
+    living = coaccessible(moves, ends)
     if not living[0]:
         raise NoText("it allows no text")
     moves = np.where((moves >= 0) & living[moves], moves, -1)

@@ -23,11 +23,11 @@ from molprof.profiler.constraints.automaton import (
     Ranges,
     TooLarge,
     between,
-    both,
     characters,
+    determinize,
     either,
-    made,
-    met,
+    intersect,
+    intersection,
     nothing,
     optional,
     repeated,
@@ -104,13 +104,13 @@ def compiled(whole: Whole) -> Automaton:
         match whole.kind:
             case "regex":
                 try:
-                    return made(regular(whole.text))
+                    return determinize(regular(whole.text))
                 except re.error as problem:
                     raise NotRegular(f"Python does not read it: {problem}") from None
             case "choices":
-                return made(either(*map(text, whole.text.split(","))))
+                return determinize(either(*map(text, whole.text.split(","))))
             case "schema":
-                return made(schema_part(whole.text))
+                return determinize(schema_part(whole.text))
     except RecursionError:
         raise TooLarge("it has too many parts in each other") from None
     except UnicodeEncodeError:
@@ -229,14 +229,14 @@ class _Schemas:
         found = []
         for branch in branches:
             try:
-                found.append(made(self.part(branch, inside)))
+                found.append(determinize(self.part(branch, inside)))
             except NoText:
                 continue
         self._closed = before
         for number, one in enumerate(found):
             for other in found[:number]:
                 try:
-                    both(one, other)
+                    intersection(one, other)
                 except NoText:
                     continue
                 raise NotRegular("it has oneOf with a value of two of its schemas")
@@ -329,9 +329,9 @@ def _literal(value: Any) -> Part:
 @lru_cache(maxsize=256)
 def _character(ranges: Ranges) -> Part:
     """A character of a string with a code point in `ranges`."""
-    codes = (code for low, high in met(ranges, _ESCAPED) for code in range(low, high + 1))
+    codes = (code for low, high in intersect(ranges, _ESCAPED) for code in range(low, high + 1))
     escaped = (text(json.dumps(chr(code))[1:-1]) for code in codes)
-    return made(either(characters(met(ranges, _PLAIN)), *escaped)).part if ranges else nothing
+    return determinize(either(characters(intersect(ranges, _PLAIN)), *escaped)).part if ranges else nothing
 
 
 def _strings(schema: Mapping[str, Any]) -> Part:
@@ -347,7 +347,7 @@ def _strings(schema: Mapping[str, Any]) -> Part:
     inside = parts[0] if len(parts) == 1 else lengths
     if len(parts) > 1:
         try:
-            inside = reduce(both, map(made, parts)).part
+            inside = reduce(intersection, map(determinize, parts)).part
         except NoText:
             return nothing
     return sequence(text('"'), inside, text('"'))

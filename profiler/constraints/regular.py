@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from molprof.profiler.constraints import automaton
-from molprof.profiler.constraints.automaton import EVERY, Part, Ranges, joined, met, others
+from molprof.profiler.constraints.automaton import EVERY, Part, Ranges, complement, intersect, union
 
 if sys.version_info >= (3, 11):
     from re import _constants as names  # type: ignore[attr-defined]
@@ -129,18 +129,18 @@ class _Reader:
         if operator is names.LITERAL:
             return ((value, value),)
         if operator is names.NOT_LITERAL:
-            return others(((value, value),))
+            return complement(((value, value),))
         if operator is names.ANY:
-            return EVERY if self._dotall else others(((10, 10),))
+            return EVERY if self._dotall else complement(((10, 10),))
         if operator is names.RANGE:
             return (value,)
         if operator is names.CATEGORY:
             _, *negative, kind = str(value).split("_")
-            return others(self._category(kind)) if negative else self._category(kind)
+            return complement(self._category(kind)) if negative else self._category(kind)
         if operator is names.IN:
             negated = value[0][0] is names.NEGATE
-            ranges = joined(item for part in value[negated:] for item in self._one(*part))
-            return others(ranges) if negated else ranges
+            ranges = union(item for part in value[negated:] for item in self._one(*part))
+            return complement(ranges) if negated else ranges
         inside = r"\b or \B" if "BOUNDARY" in str(value) else "^ or $ inside of it"
         raise NotRegular(f"it has {inside if operator is names.AT else _UNKNOWN[str(operator)]}")
 
@@ -151,4 +151,4 @@ class _Reader:
 @lru_cache(maxsize=3)
 def _category(kind: str) -> Ranges:
     test = _UNICODE[kind]
-    return met(joined((code, code) for code in range(sys.maxunicode + 1) if test(chr(code))), EVERY)
+    return intersect(union((code, code) for code in range(sys.maxunicode + 1) if test(chr(code))), EVERY)

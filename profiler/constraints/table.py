@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from molprof.profiler.constraints.automaton import alike
+from molprof.profiler.constraints.automaton import group_equal_rows
 from molprof.profiler.constraints.base import BatchProcessor, Rows
 from molprof.profiler.constraints.token_dfa import TokenDfa, TokenDfaBatch, fused_steps
 from molprof.profiler.models.device import on_gpu
@@ -120,8 +120,8 @@ def compile_rows(rows: Sequence[Row], eos: int, width: int) -> tuple[TokenDfa, l
     end = TokenTable(({eos: 0},), ())
     chains = [[end], *([*row, end] for row in rows)]
     tables = dict.fromkeys(table for chain in chains for table in chain)
-    classes = _classes(tables, width)
-    count = int(classes.max()) + 1
+    classes, sizes = _classes(tables, width)
+    count = len(sizes)
     alone = {table: _moves(table, classes, count) for table in tables}
     first: list[int] = []  # state of each chain
     placed: dict[Row, list[int]] = {}  # first states of a table, by the table and what may follow it at once
@@ -136,7 +136,7 @@ def compile_rows(rows: Sequence[Row], eos: int, width: int) -> tuple[TokenDfa, l
             states += len(table.edges)
     blocks = [_followed([alone[table] for table in tables], tables[0].ends) for tables in placed]
     every = np.concatenate(blocks)
-    at, sets = alike(every >= 0)
+    at, sets = group_equal_rows(every >= 0)
     moves, masks = np.empty((states, count), dtype=np.int32), np.empty(states, dtype=np.int64)
     begun = 0
     for block, starts in zip(blocks, placed.values(), strict=True):
@@ -146,24 +146,23 @@ def compile_rows(rows: Sequence[Row], eos: int, width: int) -> tuple[TokenDfa, l
         masks[own] = sets[begun : begun + len(block)]
         begun += len(block)
     allowed = every[at] >= 0
-    counts = allowed @ np.bincount(classes, minlength=count)
-    return TokenDfa(classes, moves, masks, allowed, counts, first=0), first[1:]
+    return TokenDfa(classes, moves, masks, allowed, allowed @ sizes, first=0), first[1:]
 
 
-def _classes(tables: Iterable[TokenTable], width: int) -> np.ndarray:
-    """A number of each token id, the same for those that lead to the same states of all tables, int32 (width,).
+def _classes(tables: Iterable[TokenTable], width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the class of each token id, int32 (width,), and how many ids each class has, int64 (classes,).
 
-    0: in no table.
+    Ids that lead to the same states of all tables are of one class. Those in no table are of class 0, and not counted.
     """
     ways: dict[int, list[tuple[int, int]]] = {}
     for number, table in enumerate(tables):
         for token, kind in table.kinds.items():
             ways.setdefault(token, []).append((number, kind))
     numbers: dict[tuple[tuple[int, int], ...], int] = {}
+    own = [numbers.setdefault(tuple(way), len(numbers) + 1) for way in ways.values()]
     classes = np.zeros(width, dtype=np.int32)
-    for token, way in ways.items():
-        classes[token] = numbers.setdefault(tuple(way), len(numbers) + 1)
-    return classes
+    classes[list(ways)] = own
+    return classes, np.bincount(own)
 
 
 def _moves(table: TokenTable, classes: np.ndarray, count: int) -> np.ndarray:

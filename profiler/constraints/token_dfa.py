@@ -68,25 +68,23 @@ class TokenDfa:
 
     @functools.cached_property
     def _members(self) -> list[_Array]:
-        """The ids of each class, ascending."""
-        ids = np.flatnonzero(self.classes)  # most are of class 0 where few may ever follow: sorting them takes longer
+        """The ids of each class, ascending; none of class 0 where no mask allows it."""
+        ids = np.flatnonzero(self.classes)  # where few may ever follow, most are of class 0: to sort them takes longer
         order = ids[np.argsort(self.classes[ids], kind="stable")]
         others = np.split(order, np.searchsorted(self.classes[order], np.arange(2, self.allowed.shape[1])))
-        return [np.flatnonzero(self.classes == 0), *others]
+        return [np.flatnonzero(self.classes == 0) if self.allowed[:, 0].any() else ids[:0], *others]
 
     @functools.cached_property
     def forms(self) -> list[MaskForm]:
         """How a CPU applies each mask."""
-
-        def ids(kinds: _Array) -> _Array:
-            return np.sort(np.concatenate([self._members[kind] for kind in np.flatnonzero(kinds)]))
-
         found = []
         for allowed, count in zip(self.allowed, self.counts.tolist(), strict=True):
             if count <= _FEW_ALLOWED:
-                found.append(MaskForm(only=ids(allowed)))
+                found.append(
+                    MaskForm(only=np.sort(np.concatenate([self._members[kind] for kind in np.flatnonzero(allowed)])))
+                )
             elif len(self.classes) - count <= _FEW_FORBIDDEN:
-                found.append(MaskForm(without=ids(~allowed)))
+                found.append(MaskForm(without=np.flatnonzero(~allowed[self.classes])))
             else:
                 found.append(MaskForm(bias=np.where(allowed, _ALLOWED, _FORBIDDEN)[self.classes]))
         return found

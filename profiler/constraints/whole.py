@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from molprof.common.errors import MolprofError, UsageError
-from molprof.profiler.constraints.automaton import Automaton, NoText, TooLarge, alike, alive
+from molprof.profiler.constraints.automaton import Automaton, NoText, TooLarge, coaccessible, group_equal_rows
 from molprof.profiler.constraints.base import BatchProcessor, Rows
 from molprof.profiler.constraints.engines import ENGINES, EngineProcessor
 from molprof.profiler.constraints.json_schema import DEPTH, compiled
@@ -48,11 +48,11 @@ def table_of(automaton: Automaton, vocabulary: TokenBytes, eos: int, width: int)
     # A vocabulary without all bytes may have no tokens for what remains.
     flat, lengths = vocabulary.flat
     if len(np.unique(flat[(np.cumsum(lengths) - lengths)[:width][lengths[:width] == 1]])) < 256:
-        living = alive(moves, ends)
+        living = coaccessible(moves, ends)
         if not living[1]:
             raise NoText("no tokens of the vocabulary write it")
         moves[(moves >= 0) & ~living[moves]] = _NONE
-    at, masks = alike(moves >= 0)
+    at, masks = group_equal_rows(moves >= 0)
     allowed = moves[at] >= 0
     found = TokenDfa(classes, moves, masks, allowed, allowed @ np.bincount(classes, minlength=count))
     if found.size_bytes > MOST_BYTES:
