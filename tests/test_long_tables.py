@@ -8,7 +8,6 @@ import tiny_trace
 
 from molprof import api
 from molprof.analysis.facts import statements
-from molprof.analysis.reader import Reading
 
 KERNELS, CHARACTERS = 70, 1 << 20
 
@@ -20,7 +19,7 @@ def test_names_of_kernels_that_are_longer_than_a_request(tmp_path: Path) -> None
         events.append(tiny_trace.work("cuda_runtime", "cudaLaunchKernel", 100 * number, 5, number))
         events.append(tiny_trace.work("kernel", name, 100 * number + 20, 10, number))
     path = tiny_trace.write(tmp_path / "a.json", {"traceEvents": events})
-    found = api.query(path, "SELECT name FROM molprof_gpu_work", reading=Reading(cached=False))
+    found = api.load(path, cached=False).sql("SELECT name FROM molprof_gpu_work")
     assert len({*found["name"]}) == KERNELS
 
 
