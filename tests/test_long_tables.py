@@ -1,26 +1,8 @@
-"""Names with more text than the trace processor takes in one request."""
+"""Tables of facts with more text than the trace processor takes in one request."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import tiny_trace
-
-from molprof import api
 from molprof.analysis.facts import statements
-
-KERNELS, CHARACTERS = 70, 1 << 20
-
-
-def test_names_of_kernels_that_are_longer_than_a_request(tmp_path: Path) -> None:
-    events = []
-    for number in range(KERNELS):
-        name = f"{number} {'x' * CHARACTERS}"
-        events.append(tiny_trace.work("cuda_runtime", "cudaLaunchKernel", 100 * number, 5, number))
-        events.append(tiny_trace.work("kernel", name, 100 * number + 20, 10, number))
-    path = tiny_trace.write(tmp_path / "a.json", {"traceEvents": events})
-    found = api.load(path, cached=False).sql("SELECT name FROM molprof_gpu_work")
-    assert len({*found["name"]}) == KERNELS
 
 
 def test_a_long_table_is_made_of_several() -> None:

@@ -15,7 +15,7 @@ _ID_BITS = 32
 # How the statement of a table begins.
 HEAD = "CREATE PERFETTO TABLE _molprof_fact_"
 _ROWS = 10_000  # that are encoded at once
-# Of the values of a statement, and of an id: the trace processor stops at a request of 64 MiB.
+# Of the values of a statement, and of an id: the trace processor stopped at a request of about 100 MB.
 _MOST_BYTES, _ID_BYTES = 1 << 24, 22
 # The module `molprof.facts` where the tables are made otherwise, so that SQL for an exported trace runs there too.
 NO_MODULE = "CREATE PERFETTO VIEW _molprof_facts_are_there AS SELECT 1 AS are_there;\n"
