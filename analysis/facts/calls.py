@@ -113,8 +113,11 @@ class CallFacts(Source):
     @cached_property
     def call_kinds(self) -> list[str | None]:
         """LAUNCH, GRAPH_LAUNCH or None for each name of calls."""
-        names = msgspec.json.encode(self.calls.names).decode().replace("'", "''")
-        kinds: list[str | None] = self._read(_KINDS.format(names=names), "gpu_calls")["kind"].tolist()
+        names, kinds = self.calls.names, list[str | None]([None] * len(self.calls.names))
+        used = np.unique(self.calls.name).tolist()  # of GPU work there may be more text than a query can have
+        text = msgspec.json.encode([names[number] for number in used]).decode().replace("'", "''")
+        for number, kind in zip(used, self._read(_KINDS.format(names=text), "gpu_calls")["kind"], strict=True):
+            kinds[number] = kind
         return kinds
 
     @cached_property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +15,8 @@ _ID_BITS = 32
 # How the statement of a table begins.
 HEAD = "CREATE PERFETTO TABLE _molprof_fact_"
 _ROWS = 10_000  # that are encoded at once
+# Of the values of a statement, and of an id: the trace processor stopped at a request of about 100 MB.
+_MOST_BYTES, _ID_BYTES = 1 << 24, 22
 # The module `molprof.facts` where the tables are made otherwise, so that SQL for an exported trace runs there too.
 NO_MODULE = "CREATE PERFETTO VIEW _molprof_facts_are_there AS SELECT 1 AS are_there;\n"
 _MODULE_HEAD = f"""\
@@ -40,25 +42,38 @@ WHERE category = '{FACT_CATEGORY}'
 ORDER BY id;"""
 
 
-def of_rows(name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """The statement that makes a table of rows. columns: name and type of each."""
-    left, parts = iter(rows), []
-    while some := list(itertools.islice(left, _ROWS)):
-        parts.append(msgspec.json.encode(some)[1:-1].decode())
-    text = f"[{','.join(parts)}]".replace("'", "''")
-    return _statement(name, columns, lambda _, place: f"value ->> {place}", f"FROM json_each('{text}')")
+def of_rows(name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    """The statements that make a table of rows. columns: name and type of each."""
+    sources = (f"FROM json_each('[{text}]')" for text in (part.replace("'", "''") for part in _texts(rows)))
+    return _statements(name, columns, lambda _, place: f"value ->> {place}", sources)
 
 
-def of_ids(name: str, columns: Sequence[str], ids: Sequence[np.ndarray]) -> str:
-    """The statement that makes a table of one or two columns of ids, negative ones NULL: a third of the time of rows.
+def of_ids(name: str, columns: Sequence[str], ids: Sequence[np.ndarray]) -> list[str]:
+    """The statements that make a table of one or two columns of ids, negative ones NULL: a third of the time of rows.
 
     ids: int64, in one integer for each row; all are below 2**31.
     """
-    if len(ids) == 1:
-        return _statement(name, columns, lambda _, place: "value", f"FROM json_each('{ids[0].tolist()}')")
-    values = [f"value >> {_ID_BITS}", f"NULLIF(value & {2**_ID_BITS - 1}, 0) - 1"]
-    text = ((ids[0] << _ID_BITS) + np.maximum(ids[1] + 1, 0)).tolist()
-    return _statement(name, columns, lambda _, place: values[place], f"FROM json_each('{text}')")
+    values, numbers = ["value"], ids[0]
+    if len(ids) > 1:
+        values = [f"value >> {_ID_BITS}", f"NULLIF(value & {2**_ID_BITS - 1}, 0) - 1"]
+        numbers = (ids[0] << _ID_BITS) + np.maximum(ids[1] + 1, 0)
+    most = _MOST_BYTES // _ID_BYTES
+    parts = (numbers[start : start + most].tolist() for start in range(0, max(len(numbers), 1), most))
+    return _statements(name, columns, lambda _, place: values[place], (f"FROM json_each('{part}')" for part in parts))
+
+
+def _texts(rows: Iterable[Sequence[Any]]) -> Iterator[str]:
+    """The rows as JSON, in as few texts as the length of a statement allows; a row is never cut."""
+    left, parts, size = iter(rows), list[bytes](), 0
+    while some := list(itertools.islice(left, _ROWS)):
+        text = msgspec.json.encode(some)[1:-1]
+        for part in [text] if len(text) <= _MOST_BYTES else map(msgspec.json.encode, some):
+            if parts and size + len(part) > _MOST_BYTES:
+                yield b",".join(parts).decode()
+                parts, size = [], 0
+            parts.append(part)
+            size += len(part)
+    yield b",".join(parts).decode()
 
 
 def module(tables: Mapping[str, Sequence[str]]) -> str:
@@ -75,8 +90,25 @@ def module(tables: Mapping[str, Sequence[str]]) -> str:
     return "\n\n".join([_MODULE_HEAD, *(f"{sql};" for sql in made)]) + "\n"
 
 
+def _statements(
+    name: str, columns: Sequence[str], value: Callable[[str, int], str], sources: Iterable[str]
+) -> list[str]:
+    """The statement that makes a table of a source; of several, those of a table for each, then one of them all."""
+    made = list(sources)
+    if len(made) == 1:
+        return [_statement(name, columns, value, made[0])]
+    names = [f"{name}_part_{number}" for number in range(1, len(made) + 1)]
+    parts = [_statement(part, columns, value, source) for part, source in zip(names, made, strict=True)]
+    listed = ", ".join(column.split()[0] for column in columns)
+    union = "\nUNION ALL\n".join(f"SELECT {listed} FROM {HEAD.split()[-1]}{part}" for part in names)
+    return [*parts, f"{HEAD}{name}(\n{_declared(columns)}\n) AS\n{union}"]
+
+
+def _declared(columns: Sequence[str]) -> str:
+    return ",\n".join(f"  {column}" for column in columns)
+
+
 def _statement(name: str, columns: Sequence[str], value: Callable[[str, int], str], source: str) -> str:
     names = [column.split()[0] for column in columns]
-    declared = ",\n".join(f"  {column}" for column in columns)
     values = ",\n".join(f"  {value(column, place)} AS {column}" for place, column in enumerate(names))
-    return f"{HEAD}{name}(\n{declared}\n) AS\nSELECT\n{values}\n{source}"
+    return f"{HEAD}{name}(\n{_declared(columns)}\n) AS\nSELECT\n{values}\n{source}"

@@ -144,7 +144,7 @@ def prepare(
             fed.finish()
             install(fed)
             with values_named(fed, paths[0]):
-                facts_sql = "".join(f"{table_sql(name, fed.facts)};\n" for name in TABLES)
+                facts_sql = "".join(f"{one};\n" for name in TABLES for one in table_sql(name, fed.facts))
     names = [path.name for path in paths]
     if len(names) > 2:
         names[1:] = [f"{len(names) - 1}_more"]

@@ -42,9 +42,10 @@ def install(engine: TraceProcessor, everything: bool = False) -> None:
                 continue
             made.add(name)  # first: what it is made from is asked too
             try:
-                statement = table_sql(name, facts)
+                made_of = table_sql(name, facts)
                 engine.before_query = None  # it takes long to look for facts in the values of one
-                engine.query(statement)
+                for statement in made_of:
+                    engine.query(statement)
             except MolprofError:
                 made.discard(name)
                 raise
@@ -63,8 +64,8 @@ def columns_of(name: str, facts: Facts) -> list[Sequence[Any]]:
     return [column.tolist() if isinstance(column, np.ndarray) else column for column in TABLES[name].make(facts)]
 
 
-def table_sql(name: str, facts: Facts) -> str:
-    """The statement that makes a table of facts."""
+def table_sql(name: str, facts: Facts) -> list[str]:
+    """The statements that make a table of facts."""
     columns = TABLES[name].columns
     made = TABLES[name].make(facts)
     if len(columns) <= _FEW and all(" JOINID(" in column for column in columns):
