@@ -102,6 +102,8 @@ def write_part(folder: Path, row: Row) -> None:
 
 def is_part(path: Path) -> bool:
     """Whether a file is a part, by its content."""
+    if not path.is_file():  # opening a pipe would wait
+        return False
     with suppress(OSError), path.open("rb") as file:
         return file.read(len(_HEAD)) == _HEAD
     return False
