@@ -61,7 +61,7 @@ MISSING = {
     "report trace.json.zst": {"backports": THIS},
     "report trace.pftrace": {"google": THIS},
     "report trace.json --trace-processor /bin/sh": {"perfetto": THIS},
-    "plot phases trace.json -o plot.png": {"matplotlib": THIS},
+    "report plot phases trace.json -o plot.png": {"matplotlib": THIS},
     "query steps trace.json -o steps.parquet": {"pyarrow": "the format parquet"},
     "mcp .": {"mcp": "molprof mcp"},
     "demo": {"torch": THIS},
@@ -176,7 +176,8 @@ def test_a_machine_that_can_only_record(tmp_path: Path) -> None:
     assert doctor[0] == 0, doctor
     shown = " ".join(doctor[1].split())
     for text in (
-        "analysis: cannot work capture: works this machine can record; read its traces on another one",
+        "analysis: cannot work capture: works",
+        "this machine can record; read its traces on another one",
         "rdkit absent: not installed; for --smiles, and the validity of molecules written in another order",
         "fix: pip install 'rdkit>=2024.3'",
         "submitit absent: not installed; for --submit",
@@ -224,8 +225,12 @@ def test_a_command_names_the_package_that_is_missing_and_what_installs_it(
 
 
 def test_every_package_of_an_extra_is_hidden_from_a_command() -> None:
-    """Or a processor in `test_processors.py`. safetensors cannot be missing: transformers requires it."""
+    """Or a processor in `test_processors.py`. safetensors cannot be missing: transformers requires it.
+
+    Those of the extras `dask` and `remote` are tested where they are installed (`test_fleet.py`, `test_remote.py`).
+    """
     found = {re.split(r"[>\[;\s]", line)[0] for line in requires("molprof") or () if "extra ==" in line}
     tools = {"build", "hypothesis", "molprof", "mypy", "networkx", "pytest", "pytest-xdist", "ruff", "uv"}
     tools |= {"furo", "myst-parser", "sphinx", "sphinx-click", "ipykernel", "nbclient", "pandas"}
+    tools |= {"aiohttp", "distributed", "fsspec", "gcsfs", "s3fs"}
     assert found - tools - {distribution for distribution, _ in EXTRAS.values()} == {"safetensors"}

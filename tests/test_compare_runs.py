@@ -47,7 +47,9 @@ def test_the_base_is_the_only_run_without_a_constraint(runs: dict[str, Report]) 
         assert [report for report in found.runs if report is not runs["free"]] == [
             runs[name] for name in order if name != "free"
         ]
-        assert found.base == "ratios are to mine unconstrained, the only run without a constraint (--base takes another)"
+        assert (
+            found.base == "ratios are to mine unconstrained, the only run without a constraint (--base takes another)"
+        )
         section = runs_section(found)
         assert section is not None
         assert section.notes == (found.base,)

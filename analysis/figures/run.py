@@ -193,8 +193,8 @@ def _refuse_contradictions(manifest: Manifest) -> None:
 
 def _setup(manifest: Manifest) -> Setup:
     settings, resolved = manifest.settings, manifest.resolved
-    # A short name for the run, such as `qwen lp:generic` or `qwen 0.6b random no lp`; of answers to prompts, which no LP
-    # makes, `qwen xgrammar` or `qwen unconstrained`.
+    # A short name for the run, such as `qwen lp:generic` or `qwen 0.6b random no lp`; of answers to prompts, without LP,
+    # `qwen xgrammar` or `qwen unconstrained`.
     label = settings.model.rstrip("/").rsplit("/", 1)[-1]
     if settings.size is not None:
         # Sizes given by numbers are long: the parameters say as much.
