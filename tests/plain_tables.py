@@ -131,7 +131,7 @@ class PlainTrace:
             if one.category in RECORDED and (not self.ranks or one.track in self.ranks):
                 spans[self.ranks.get(one.track)].append((one.ts, one.end))
         if spans and not self.ranks:
-            spans[None] += [row[2:4] for row in self.phases]
+            spans[None] += [row[2:4] for row in self.phases if row[1] != "scheduler_wait"]
         found = {rank: (min(span)[0], max(end for _, end in span)) for rank, span in spans.items()}
         return plain_ends.within_profiler(self, found)
 

@@ -153,7 +153,7 @@ def test_molprofs_own_frames_are_in_no_table(recorded: Path) -> None:
     for by in ("source", "module", "operator"):
         text = report_of(recorded, "by", by, "--format", "json")
         assert "recording/" not in text
-    assert "in molprof's own marks." in report_of(recorded, "by", "source")
+    assert "in molprof's own marks" in report_of(recorded, "by", "source")
     told = report_of(recorded, "--all")
     assert "recording/" not in told
     (table,) = (part for part in told.split("\n\n") if part.startswith("Logits processors by file and line"))

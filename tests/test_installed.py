@@ -47,7 +47,12 @@ def test_what_is_missing_is_named_in_one_line(packages: Path, call: str, command
     code = f"from molprof.common.installed import install_command; print(install_command({call}))"
     path = os.pathsep.join([str(packages), *filter(None, sys.path)])
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, check=True, capture_output=True, text=True
+        [sys.executable, "-c", code],
+        cwd=packages,  # a checkout has metadata of molprof too, where it is installed from there
+        env={**os.environ, "PYTHONPATH": path},
+        check=True,
+        capture_output=True,
+        text=True,
     )
     assert done.stdout == f"{command}\n"
 

@@ -175,7 +175,7 @@ def test_what_a_terminal_shows_fits(golden: object) -> None:
     for command, block in stored(golden.name).items():  # type: ignore[attr-defined]
         words = command.removeprefix("$ molprof ").split()
         columns = int(words.pop(0).removeprefix("COLUMNS=")) if words and words[0].startswith("COLUMNS=") else WIDTH
-        if words[:1] not in (["report"], ["compare"], ["ranks"]) or {"--format", "--help"} & set(words):
+        if words[:1] not in (["report"], ["compare"], ["ranks"]) or {"--format", "--help", "--help-all"} & set(words):
             continue
         lines = [line for line in block.split("wrote ")[0].rstrip().splitlines()[2:] if not line.startswith("stderr:")]
         assert max(map(width, lines), default=0) <= columns

@@ -37,10 +37,10 @@ def functions(folder: Path, *more: Any) -> tuple[list[str], str]:
         for child in node.get("children", ()):
             walk(child)
 
-    code, out, err = called(["report", "t.json", "--by", "source", "--format", "json"], folder)
+    code, out, err = called(["report", "by", "source", "t.json", "--format", "json"], folder)
     assert code == 0, err
     walk(json.loads(out)["tree"])
-    code, out, err = called(["report", "t.json", "--by", "source"], folder)
+    code, out, err = called(["report", "by", "source", "t.json"], folder)
     assert code == 0, err
     return found, out
 

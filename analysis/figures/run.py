@@ -193,7 +193,7 @@ def _refuse_contradictions(manifest: Manifest) -> None:
 
 def _setup(manifest: Manifest) -> Setup:
     settings, resolved = manifest.settings, manifest.resolved
-    # A short name for the run, such as `qwen lp:generic` or `qwen 0.6b random no lp`; of answers to prompts, without LP,
+    # A short name for the run, such as `qwen lp:generic` or `qwen 0.6b random no lp`; of answers to prompts
     # `qwen xgrammar` or `qwen unconstrained`.
     label = settings.model.rstrip("/").rsplit("/", 1)[-1]
     if settings.size is not None:

@@ -95,11 +95,14 @@ class SchedulerWaits(Struct, frozen=True):
 
 
 def scheduler_waits(known: Known) -> SchedulerWaits | None:
-    """The waits of an engine's workers for its scheduler; None where none are recorded."""
-    waits = known.frame(_WAITS)
+    """The waits of an engine's workers for its scheduler, in the recorded span; None where none are recorded."""
+    waits, phases = known.frame(_WAITS), known.facts.phases
+    first, last = known.facts.span
+    whole = phases.id[(phases.ts >= first) & (phases.ts_end <= last)]
+    waits = waits.where(np.isin(waits["id"].astype(np.int64), whole))
     if not len(waits):
         return None
-    names, phases = known.facts.phase_names, known.facts.phases
+    names = known.facts.phase_names
     kinds = np.array([names[phase] for phase in phases.id.tolist()], dtype=object)
     before = followed_by(phases, kinds == SCHEDULER_WAIT, kinds == "mask_apply")
     exposed_ns = waits["exposed_ns"].astype(np.int64)

@@ -43,6 +43,14 @@ _SUBJECTS = {
 class _Help(click.Command):
     """Help with examples first."""
 
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        # As the group of all commands has it: click keeps the option as it was when it was asked for first.
+        settings["context_settings"] = {
+            "help_option_names": ["-h", "--help"],
+            **(settings.get("context_settings") or {}),
+        }
+        super().__init__(*arguments, **settings)
+
     def _texts(self) -> tuple[str, str]:
         """The text of the help, and its examples, a line each."""
         text, _, examples = cleandoc(self.help or "").partition(_EXAMPLES)
