@@ -74,9 +74,9 @@ def row_of(file: str, found: Report | MolprofError) -> Row:
         certificate=None if certificate is None else certificate.verdict,
         groups={} if certificate is None else {item.group: item.verdict for item in certificate.groups},
         bottleneck=None if found.bottleneck is None else found.bottleneck.bound,
-        finding=first and first.id,
-        finding_title=first and first.title,
-        finding_gain_ratio=first and first.gain_ratio,
+        finding=None if first is None else first.id,
+        finding_title=None if first is None else first.title,
+        finding_gain_ratio=None if first is None else first.gain_ratio,
     )
 
 

@@ -145,9 +145,9 @@ def command(
         with Progress() as progress:
             for result in capture_together(asked, progress, able_only=every):
                 session = result.manifest.session
-                runs = UNSET if session is None else session.measured
-                if runs is not UNSET and runs not in measured:
-                    measured.append(runs)
+                together = UNSET if session is None else session.measured
+                if together is not UNSET and together not in measured:
+                    measured.append(together)
                 written.append(result.path)
                 problems += [f"{result.path}: {problem}" for problem in result.failures]
                 name = f"{trace_stem(result.path.name)}: " if several else ""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from inspect import cleandoc
-from textwrap import dedent
+from textwrap import dedent, shorten
 from typing import Any, TypeVar
 
 import click
-from click.utils import make_default_short_help
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _EXAMPLES = "\n\n\b\nExamples:\n"
@@ -16,6 +15,7 @@ _ALL = "molprof.help-all"
 # Lines of a screen, examples that short help shows, the longest name of an option that leaves room for a text, and
 # options that need no headings.
 _LINES, _SHOWN, _LONGEST, _FEW = 40, 3, 30, 12
+_CUT = "..."
 _UNNAMED = "Options"
 # Name of a parameter -> heading in help, in order; others are under "Options".
 _SUBJECTS = {
@@ -59,6 +59,11 @@ class _Help(click.Command):
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _write_text(formatter, *self._texts())
+
+
+def _first_sentence(text: str, room: int) -> str:
+    """The first sentence of a text without its period, or its beginning where it is longer."""
+    return shorten(text.partition(". ")[0].removesuffix("."), max(room, len(_CUT)), placeholder=_CUT)
 
 
 def _write_text(formatter: click.HelpFormatter, text: str, examples: str) -> None:
@@ -143,9 +148,7 @@ class Command(_Help):
         room = formatter.width - max(map(len, names.values()), default=0) - 4
         if names:
             with formatter.section(_UNNAMED):
-                formatter.write_dl(
-                    [(name, make_default_short_help(item.help or "", room)) for item, name in names.items()]
-                )
+                formatter.write_dl([(name, _first_sentence(item.help or "", room)) for item, name in names.items()])
         others = [
             (subject, ", ".join(item.opts[0] for item in items))
             for subject, items in self._by_subject(ctx, common).items()

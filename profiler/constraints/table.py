@@ -178,10 +178,11 @@ def _followed(tables: Sequence[np.ndarray], ends: Collection[int]) -> np.ndarray
 
     They are counted from the beginning of the first table, where the tables stand one after the other.
     """
-    moves, shift = tables[0].copy(), len(tables[0])
+    moves: np.ndarray = tables[0].copy()
+    shift = len(tables[0])
     for table in tables[1:]:
         begins = np.flatnonzero(table[0] >= 0)
-        at = np.ix_(sorted(set(ends)), begins)
+        at = np.ix_(np.array(sorted(set(ends)), dtype=np.int64), begins)
         if (moves[at] >= 0).any():
             raise ValueError("where a text may end, a token both goes on with it and begins what follows")
         moves[at] = table[0, begins] + shift
