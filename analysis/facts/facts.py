@@ -54,8 +54,9 @@ class Facts(MemoryFacts):
         if self.has_ranks:
             ranks = self.ranks_of(self.slices.track[rows])
         else:  # functions that mark phases may be around all of it
+            # A worker's wait for its scheduler goes on when nothing is recorded any more.
             waits = [number for number, name in self.phase_names.items() if name == SCHEDULER_WAIT]
-            phases = self.phases.some(~np.isin(self.phases.id, waits))  # which go on when nothing is recorded any more
+            phases = self.phases.some(~np.isin(self.phases.id, waits))
             ts = np.array([min(ts.min(), phases.ts.min(initial=ts[0]))])
             ts_end = np.array([max(ts_end.max(), phases.ts_end.max(initial=ts_end[0]))])
             ranks = np.full(1, NONE)
