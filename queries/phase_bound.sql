@@ -22,7 +22,7 @@ CREATE PERFETTO TABLE molprof_phase_bound(
   batch LONG,
   -- Step of the batch; null for phases outside the steps.
   step LONG,
-  -- Time on the host outside the phases that it contains, profiler's cost included, ns.
+  -- Time on the host outside the phases that it contains (own_ns of molprof_phase), profiler's cost included, ns.
   host_ns DURATION,
   -- Part of it with any device busy, ns; null where no GPU work is recorded, as the next two.
   gpu_busy_ns DURATION,

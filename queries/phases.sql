@@ -19,7 +19,8 @@ CREATE PERFETTO TABLE molprof_phase(
   ts TIMESTAMP,
   -- Time on the host, profiler's cost included, ns.
   dur DURATION,
-  -- Part of it outside the phases that it contains, ns; those of one thread add up to its time in phases.
+  -- Part of it outside the phases that it contains, ns; those of one thread add up to its time in phases. Where Python
+  -- functions are recorded it is without molprof's own marks, whose functions cost most of what small phases seem to take.
   own_ns DURATION,
   -- molprof, vllm, sglang or transformers.
   program STRING,
@@ -46,7 +47,7 @@ SELECT
   phase.upid,
   phase.tid
 FROM _molprof_marked_phase AS phase
--- Those that contain others, or no time.
+-- Those that contain others, molprof's own marks, or no time.
 LEFT JOIN _molprof_fact_phase_own AS own USING (id)
 ORDER BY phase.ts, phase.id;
 

@@ -160,6 +160,15 @@ def test_molprofs_own_frames_are_in_no_table(recorded: Path) -> None:
     assert [line.split()[1] for line in table.splitlines()[3:]] == ["20"] * 4
 
 
+def test_phases_are_without_molprofs_marks_wherever_they_are_told(recorded: Path) -> None:
+    tree, run = json_of("report", "by", "source", recorded)["tree"], api.report(recorded).run
+    assert run is not None
+    times = {name: run.phases[name].host_ns or 0 for name in ("forward", "processor", "sampling", "bookkeeping")}
+    sums = {node["name"]: node["inclusive"] for node in tree["children"]}
+    told = {name: item["python_ns"] + item["operator_ns"] for name, item in sums.items()}
+    assert times == pytest.approx({name: told[name] for name in times}, rel=0.05)
+
+
 def test_the_phase_of_processors_says_what_of_it_is_in_no_class(recorded: Path) -> None:
     run = api.report(recorded).run
     assert run is not None

@@ -10,11 +10,11 @@ import numpy as np
 from molprof.analysis.facts import gaps, syncs
 from molprof.analysis.facts.compiled import CompiledCode, compiled_code
 from molprof.analysis.facts.gaps import NONE, Array
-from molprof.analysis.facts.intervals import Coverage, distinct_of, ends_before, shared
+from molprof.analysis.facts.intervals import Coverage, distinct_of, ends_before, key_sums, shared
 from molprof.analysis.facts.memory import MemoryFacts
 from molprof.analysis.facts.nesting import Nesting
 from molprof.analysis.facts.phases import Phases, innermost
-from molprof.analysis.facts.recording import recorded_spans
+from molprof.analysis.facts.recording import is_own_mark, recorded_spans
 from molprof.analysis.facts.slices import COMPILED, DATA, DRIVER, OPERATOR, RECORDED, RUNTIME
 from molprof.analysis.facts.source import Lanes, looked_up
 from molprof.analysis.facts.steps import Marks, Steps, busy_marks, lanes_of, steps_of, whole_steps
@@ -38,6 +38,9 @@ ORDER BY id
 """
 # Operators are counted where no GPU calls are recorded, and in a captured run.
 _IS_CAPTURED = "SELECT EXISTS(SELECT 1 FROM molprof_annotation WHERE source = 'molprof')"
+_FRAMES_OF_MARKS = """
+SELECT id, name FROM slice WHERE category = 'python_function' AND name GLOB '*profiler/recording/marks.py(*' ORDER BY id
+"""
 _DEPTHS = "SELECT depth FROM slice WHERE category = 'cpu_op' ORDER BY id"
 
 
@@ -66,7 +69,10 @@ class Facts(MemoryFacts):
 
     @cached_property
     def phase_bound(self) -> tuple[Array, Array, Array]:
-        """Of each phase: its slice, its own time with no device at work, and the part of that in host syncs."""
+        """Of each phase: its slice, its own time with no device at work, and the part of that in host syncs.
+
+        As in `phase_own`, molprof's own marks are no time of it.
+        """
         rows = self.phase_lanes
         phase, ts, ts_end = (np.array([row[place] for row in rows], dtype=np.int64) for place in range(3))
         track = np.array([self._threads.get(row[3:], NONE) for row in rows], dtype=np.int64)
@@ -79,6 +85,9 @@ class Facts(MemoryFacts):
         phases, which = np.unique(phase, return_inverse=True)
         idle, waited = (np.zeros(len(phases), dtype=np.int64) for _ in range(2))
         np.add.at(idle, which, self._all_idle(ts, ts_end))
+        marks = self._own_marks
+        lane, _, begin, end = shared((track, ts, ts_end), (marks.keys, marks.starts, marks.ends))
+        np.subtract.at(idle, which[lane], self._all_idle(begin, end))
         lane, _, begin, end = shared((track, ts, ts_end), (waits.keys, waits.starts, waits.ends))
         np.add.at(waited, which[lane], self._all_idle(begin, end))
         return phases, idle, waited
@@ -203,6 +212,21 @@ class Facts(MemoryFacts):
     def innermost_phases(self) -> Phases:
         """The same with the threads as numbers."""
         return innermost(self.phases)
+
+    @cached_property
+    def phase_own(self) -> Array:
+        """The time of each phase outside those that it contains, and outside molprof's own marks as far as recorded."""
+        phases, lanes = self.phases, self.innermost_phases
+        threads = np.array([self._threads.get(place, NONE) for place in self.phase_places], dtype=np.int64)
+        own = lanes.ts_end - lanes.ts - self._own_marks.covered(threads[lanes.thread], lanes.ts, lanes.ts_end)
+        return key_sums(np.searchsorted(phases.id, lanes.id), own, len(phases.id))
+
+    @cached_property
+    def _own_marks(self) -> Coverage:
+        """When molprof marked phases, by track. Only with Python functions is that known."""
+        frames = self.rows(_FRAMES_OF_MARKS, None) if len(self.phases.id) else []
+        ids = np.array([number for number, name in frames if is_own_mark(name)], dtype=np.int64)
+        return Coverage(self.own_tracks(self.slices.track[ids]), self.slices.ts[ids], self.slices.ts_end[ids])
 
     @cached_property
     def call_steps(self) -> Array:

@@ -17,12 +17,19 @@ from molprof.analysis.facts.slices import GPU_WORK_NUMBERS, PROFILER, RECORDED, 
 
 # Frames that last until the profiler is stopped, innermost first, in its words since torch 1.8.
 _STOPS = re.compile(r"_disable_profiler|profiler/profiler\.py\(\d+\): (stop_trace|stop)$")
+# Frames of molprof that do nothing but mark phases.
+_OWN_MARK = re.compile(r"profiler/recording/marks\.py\(\d+\): (?:processors|called_each|_mark)$")
 Spans = tuple[Array, Array, Array]  # rank, start and end; of a trace that is not of several ranks one row of rank NONE
 
 
 def stops_profiler(name: str) -> bool:
     """Whether a Python function lasts until the profiler is stopped, by its name as recorded."""
     return "profiler" in name and _STOPS.search(name) is not None
+
+
+def is_own_mark(name: str) -> bool:
+    """Whether a Python function only marks phases for molprof, so that its time is none of theirs, by its name."""
+    return "profiler/recording/" in name and _OWN_MARK.search(name) is not None
 
 
 def profiler_spans(slices: Slices, stops: Array, ranks_of: Callable[[Array], Array]) -> Spans:

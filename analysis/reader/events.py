@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from molprof.analysis.facts import GPU_CALLS, GPU_WORK
-from molprof.analysis.facts.recording import stops_profiler
+from molprof.analysis.facts.recording import is_own_mark, stops_profiler
 from molprof.analysis.reader.text import MOST_CHARACTERS, bounded, exact_float, plain_lines
 from molprof.queries import marks_phase
 
@@ -96,10 +96,10 @@ class BriefEvent(Event, omit_defaults=True, gc=False):
 
 
 class _Marks(dict[str | None, bool]):
-    """Whether a Python function marks a phase (molprof.phase_marks) or the end of the recording, by its name."""
+    """Whether a Python function marks a phase (molprof.phase_marks or molprof's), or the recording's end, by name."""
 
     def __missing__(self, name: str | None) -> bool:
-        found = marks_phase(name or "") or stops_profiler(name or "")
+        found = marks_phase(name or "") or stops_profiler(name or "") or is_own_mark(name or "")
         if len(self) < _MOST_FUNCTIONS:
             self[name] = found
         return found

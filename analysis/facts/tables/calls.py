@@ -178,8 +178,7 @@ def _call_sums(facts: Facts, group_of: Array, lanes: Lanes, is_counted: bool, gr
 
 
 def _phase_own(facts: Facts) -> Sequence[Column]:
-    phases, lanes = facts.phases, facts.innermost_phases
-    own_ns = key_sums(np.searchsorted(phases.id, lanes.id), lanes.ts_end - lanes.ts, len(phases.id))
+    phases, own_ns = facts.phases, facts.phase_own
     differ = own_ns != phases.ts_end - phases.ts
     return phases.id[differ], own_ns[differ]
 
