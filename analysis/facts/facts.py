@@ -39,7 +39,7 @@ ORDER BY id
 # Operators are counted where no GPU calls are recorded, and in a captured run.
 _IS_CAPTURED = "SELECT EXISTS(SELECT 1 FROM molprof_annotation WHERE source = 'molprof')"
 _FRAMES_OF_MARKS = """
-SELECT id, name FROM slice WHERE category = 'python_function' AND name GLOB '*profiler/recording/marks.py(*' ORDER BY id
+SELECT id, name FROM slice WHERE category = 'python_function' AND name GLOB '*profiler/recording/*.py(*' ORDER BY id
 """
 _DEPTHS = "SELECT depth FROM slice WHERE category = 'cpu_op' ORDER BY id"
 
