@@ -102,8 +102,16 @@ class Trace:
 
     @property
     def report(self) -> Report:
-        """All figures, tables, checks and findings; from the user's cache if it is there."""
-        self._report = self._report or self.kept_report() or self._made()
+        """All figures, tables, checks and findings; from the user's cache if it is there.
+
+        The advice on a constraint names engines that were measured beside the trace: other captures, `bench masks`.
+        """
+        if self._report is None:
+            self._report = self.kept_report() or self._made()
+            if self._report.run is not None and not is_stream(self.path):
+                from molprof.analysis.bench.beside import with_measured
+
+                self._report = with_measured(self._report)
         return self._report
 
     @property

@@ -172,16 +172,24 @@ def common_steps(items: Sequence[EngineMasks]) -> set[tuple[str, str]]:
 def step_costs(items: Sequence[EngineMasks]) -> list[StepCost]:
     """What engines take of a step, by the total, over the instances of which all with any have steps: the same work."""
     common = common_steps(items)
+    # Those that took too long made fewer steps: of the others the first ones count.
+    least: dict[tuple[Any, ...], int] = {}
+    for item in items:
+        for schema in item.schemas:
+            for batch in schema.batches:
+                key = (schema.name, batch.instance, batch.device, batch.rows)
+                least[key] = min(least.get(key, len(batch.total_ns)), len(batch.total_ns))
     found = []
     for item in items:
-        groups: dict[tuple[str, int, int | None], list[MaskedBatch]] = {}
+        groups: dict[tuple[str, int, int | None], list[tuple[MaskedBatch, int]]] = {}
         for schema in item.schemas:
             for batch in schema.batches:
                 if (schema.name, batch.instance) in common:
-                    groups.setdefault((batch.device, batch.rows, batch.threads), []).append(batch)
+                    steps = least[schema.name, batch.instance, batch.device, batch.rows]
+                    groups.setdefault((batch.device, batch.rows, batch.threads), []).append((batch, steps))
         for (device, rows, threads), batches in groups.items():
             accept, fill, apply, total = (
-                tail([ns for batch in batches for ns in getattr(batch, name)])
+                tail([ns for batch, steps in batches for ns in getattr(batch, name)[:steps]])
                 for name in ("accept_ns", "fill_ns", "apply_ns", "total_ns")
             )
             if total is not None:

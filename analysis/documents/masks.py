@@ -11,6 +11,7 @@ from typing import Any
 from molprof.analysis.bench.masks import (
     EngineMasks,
     Mask,
+    StepCost,
     Tail,
     common_steps,
     engine_masks,
@@ -21,9 +22,9 @@ from molprof.analysis.bench.masks import (
     tail,
 )
 from molprof.analysis.bench.summary import Measured, short_message
-from molprof.common.document import Field, Name, Section, named, table_of
+from molprof.common.document import Document, Field, Name, Section, named, table_of
 from molprof.common.process import OK
-from molprof.common.values import per
+from molprof.common.values import per, time_text
 
 _NAMED = 10
 _VERDICTS = ("another cut", "right", "wrong", "not shown")
@@ -60,6 +61,40 @@ def _sections(found: Sequence[EngineMasks]) -> Iterator[Section]:
         if pairs := [item for item in mine if item.other is not None]:
             yield from _compared(name, pairs)
         yield _without(mine)
+
+
+def masks_ranking(measured: Sequence[Measured]) -> Document:
+    """What engines take of a step under one constraint, and which to take."""
+    found = engine_masks(measured)
+    names = dict.fromkeys(item.tokenizer for item in found)
+    mine = {name: [item for item in found if item.tokenizer == name] for name in names}
+    sections = [section for name in names for section in _costs(name, mine[name])]
+    summary = tuple(line for name in names for line in _decision(name, mine[name]))
+    return Document("Ranking of constraints", tuple(sections), lambda: masks_data(measured), summary=summary)
+
+
+def _decision(name: str, items: Sequence[EngineMasks]) -> Iterator[str]:
+    """Which engine to take, a sentence for each device: the one of the least costs, over batches of all sizes."""
+    costs = [cost for cost in step_costs(items) if cost.threads is None]
+    wrong = {item.engine: len(item.wrong(True)) for item in items}
+    least = min(wrong.values(), default=0)
+    for device in dict.fromkeys(cost.device for cost in costs):
+        times: dict[str, list[StepCost]] = {}
+        for cost in costs:
+            if cost.device == device and wrong[cost.engine] == least:
+                times.setdefault(cost.engine, []).append(cost)
+        order = sorted(times, key=lambda engine: statistics.geometric_mean(one.total.mean_ns for one in times[engine]))
+        told = [
+            f"{engine}: {', '.join(f'{time_text(one.total.mean_ns)} of {one.rows}' for one in times[engine])}"
+            for engine in order
+        ]
+        where = name if device == "cpu" else f"{name}, scores on {device}"
+        text = f"Take {told[0]} rows per step ({where})" if told else f"No engine keeps to this alone ({where})"
+        if told[1:]:
+            text += f"; next {told[1]}"
+        if left := [f"{engine} ({count} more)" for engine, count in wrong.items() if count > least]:
+            text += f"; left out, as they forbid valid texts: {', '.join(left)}"
+        yield f"{text}."
 
 
 def masks_data(measured: Sequence[Measured]) -> list[dict[str, Any]]:
@@ -143,9 +178,12 @@ def _timed(name: str, timed: Sequence[tuple[EngineMasks, list[Mask]]]) -> Iterat
         ),
     )  # fmt: skip
     rows = [(item, what, found) for item, masks in timed for what, found in _each(masks) if found is not None]
+    left = [(item, count) for item in engines if (count := sum(schema.left_out for schema in item.schemas))]
+    said = ", ".join(f"{item.engine} {count} of {count + len(item.instances)}" for item, count in left)
     yield Section(
         f"Time per token: {name}",
-        ("one row. accept: to move past the token before; mask: to fill it; apply: to mask the scores with it",
+        (*([f"texts left out for time (--seconds): {said}"] if left else []),
+         "one row. accept: to move past the token before; mask: to fill it; apply: to mask the scores with it",
          "forced: share of masks that allow one token; forced text: masks whose tokens all begin one text"),
         table_of(
             rows, ("engine", "text", "0.engine"), ("step", "text", "1"), ("count", "count", "2.count"), *_TAIL,

@@ -18,7 +18,10 @@ from molprof.analysis.facts.slices import GPU_WORK_NUMBERS, PROFILER, RECORDED, 
 # Frames that last until the profiler is stopped, innermost first, in its words since torch 1.8.
 _STOPS = re.compile(r"_disable_profiler|profiler/profiler\.py\(\d+\): (stop_trace|stop)$")
 # Frames of molprof that do nothing but mark phases.
-_OWN_MARK = re.compile(r"profiler/recording/marks\.py\(\d+\): (?:_forward|processors|called_each|_mark)$|profiler/recording/window\.py\(\d+\): enough$")
+_OWN_MARK = re.compile(
+    r"profiler/recording/(?:marks\.py\(\d+\): (?:_forward|processors|called_each|_mark)"
+    r"|window\.py\(\d+\): enough)$"
+)
 Spans = tuple[Array, Array, Array]  # rank, start and end; of a trace that is not of several ranks one row of rank NONE
 
 

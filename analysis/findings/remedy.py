@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from molprof.analysis.figures.run_model import Run
 from molprof.common.manifest import Program
-from molprof.common.settings import ENGINES, TABLE, VLLM, WHOLE_TEXT
+from molprof.common.measured import MeasuredRun
+from molprof.common.settings import CONSTRAINTS, ENGINES, TABLE, VLLM, WHOLE_TEXT
 from molprof.common.values import number_text, per, percent_text, time_text
 
 _CAPTURE_ALL = "This capture again with --processor all measures each with it."
@@ -87,7 +88,7 @@ def remedy_of_run(run: Run, course: Course) -> str:
     if ":" in course.name:
         return f"{_of_own(course)} {_lines(course, 'molprof capture')}"
     if run.setup.engine == VLLM:
-        return f"{_another(run, course) or _CAPTURE_ALL} {_SHORTER}"
+        return f"{_another(run) or _CAPTURE_ALL} {_SHORTER}"
     if run.setup.processor is None:
         return f"Leave out what the answers do not need of {course.name}; molprof run times each processor apart."
     return _of_captured(run, course)
@@ -96,10 +97,10 @@ def remedy_of_run(run: Run, course: Course) -> str:
 def _of_captured(run: Run, course: Course) -> str:
     """A processor that comes with molprof."""
     name, setup = course.name, run.setup
-    given = {kind: getattr(setup, kind, None) for kind in ("schema", "regex", "choices", "grammar_file")}
+    given = {kind: getattr(setup, kind, None) for kind in CONSTRAINTS}
     instead: Any = (setup.processor_parameters or {}).get("instead_of", {})
     if given["grammar_file"] is not None and name in ENGINES:
-        if measured := _another(run, course):
+        if measured := _another(run):
             return f"{measured} {_of_parts(run)}".strip()
         other = next(engine for engine in ENGINES if engine != name)
         return f"Capture the other engine that takes a grammar beside it: --processor {name},{other}."
@@ -107,11 +108,11 @@ def _of_captured(run: Run, course: Course) -> str:
         told = (
             f"No table was made ({instead[TABLE]}): write the constraint without that, and a step looks its masks up."
         )
-        return f"{told} {_another(run, course) or f'{_bench(run, given)} {_CAPTURE_ALL}'.strip()}"
+        return f"{told} {_another(run) or question(run)}"
     if name in WHOLE_TEXT and name != TABLE and any(value is not None for value in given.values()):
-        other = _another(run, course) or f"{_bench(run, given)} {_CAPTURE_ALL}".strip()
+        other = _another(run) or question(run)
         return " ".join(filter(None, (other, _of_parts(run), _forced(run, course, other.startswith(_TAKE_TABLE)))))
-    if name == TABLE and (other := _another(run, course)):
+    if name == TABLE and (other := _another(run)):
         return " ".join(filter(None, (other, _forced(run, course))))
     if name in _AS_TABLE:
         faster = f"Take --processor {_AS_TABLE[name]}: masks that are made before the first step, for all rows at once."
@@ -119,13 +120,27 @@ def _of_captured(run: Run, course: Course) -> str:
     return _forced(run, course) or "A step looks its masks up already: larger batches share it among more rows."
 
 
-def _another(run: Run, course: Course) -> str:
+def _another(run: Run) -> str:
     """The engine to take of those that this capture measured on the same prompts; empty without any other."""
     session = run.session
     measured = [] if session is None or not session.measured else session.measured
     mine = next((item for item in measured if session is not None and item.name == session.run), None)
+    return "" if mine is None else chosen_engine(mine, measured, lambda item: "in this capture")
+
+
+def question(run: Run) -> str:
+    """The part of the advice that asks for a measurement of other engines, as nothing in the trace tells of them."""
+    given = {kind: getattr(run.setup, kind, None) for kind in CONSTRAINTS}
+    return f"{_bench(run, given)} {_CAPTURE_ALL}".strip()
+
+
+def chosen_engine(mine: MeasuredRun, measured: Sequence[MeasuredRun], where: Callable[[MeasuredRun], str]) -> str:
+    """The engine to take of those that were measured on the same prompts; empty without any other than its own.
+
+    where: says where a run was measured.
+    """
     known = [item for item in measured if item is not mine and item.constraint_step_ns]
-    if mine is None or not known or not (own_ns := mine.constraint_step_ns):
+    if not known or not (own_ns := mine.constraint_step_ns):
         return ""
     # One that writes more invalid answers does less.
     least_valid = (per(mine.valid, mine.judged) or 0) - _FEWER_VALID
@@ -133,8 +148,8 @@ def _another(run: Run, course: Course) -> str:
     costs = [(item.constraint_step_ns or 0, item) for item in others]
     lower = sorted((cost for cost in costs if cost[0] < own_ns), key=lambda cost: cost[0])
     if not lower:
-        each = f"of {len(known) + 1} engines measured in this capture"
-        return f"Keep it: {each} it costs least, {time_text(own_ns)} per step."
+        places = ", ".join(dict.fromkeys(map(where, known)))
+        return f"Keep it: of {len(known) + 1} engines measured {places} it costs least, {time_text(own_ns)} per step."
     # One that cuts texts into more tokens may cost more over whole answers.
     kept_ns, whole_ns = mine.step_mean_ns - own_ns, mine.step_mean_ns * mine.steps
     shorter = [(ns, item) for ns, item in lower if (kept_ns + ns) * item.steps < whole_ns]
@@ -144,7 +159,7 @@ def _another(run: Run, course: Course) -> str:
         return f"Keep it: {best.processor} costs less per step ({time_text(ns)}, not {time_text(own_ns)}), {steps}."
     valid = f", {best.valid} of {best.judged} answers valid" if best.judged else ""
     return (
-        f"Take --processor {best.processor}: {time_text(ns)} per step in this capture, not {time_text(own_ns)}{valid}; "
+        f"Take --processor {best.processor}: {time_text(ns)} per step {where(best)}, not {time_text(own_ns)}{valid}; "
         f"a step can lose {percent_text((own_ns - ns) / mine.step_mean_ns)}."
     )
 
@@ -157,7 +172,7 @@ def _bench(run: Run, given: Mapping[str, str | None]) -> str:
     what = shlex.quote(value) if kind == "schema" else f"--{kind.replace('_', '-')} {shlex.quote(value)}"
     name = shlex.quote(run.setup.tokenizer)
     rows = max(1, round(run.row_steps / run.steps)) if run.steps else run.setup.batch_size
-    command = f"molprof bench masks {what} --tokenizer {name} --batch {rows} --repeats 1 -o masks.jsonl"
+    command = f"molprof bench masks {what} --tokenizer {name} --batch {rows} -o masks.jsonl"
     return f"Rank all installed engines on this constraint, without the model: {command}."
 
 

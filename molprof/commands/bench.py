@@ -42,7 +42,7 @@ from molprof.common.setting import Setting, rows
 from molprof.common.settings import LP_PROCESSOR, LP_WORD, SETTINGS
 from molprof.common.text import escaped
 from molprof.common.values import counted
-from molprof.profiler.bench.cases import BACKENDS, MASKS, Case, GenerateCase, case_id, undivided
+from molprof.profiler.bench.cases import BACKENDS, MASKS, Case, GenerateCase, MasksCase, case_id, undivided
 from molprof.profiler.bench.grids import (
     AXES,
     BENCHMARKS,
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ALL = "all"
+_REPEATS = 3
 _FILE = click.Path(exists=True, dir_okay=False, resolve_path=True)
 _SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
@@ -132,8 +133,8 @@ class Running:
     resume: bool = declared("--resume", is_flag=True, help="Leave out cases that FILE has of this machine.")
     retry: bool = declared("--retry", is_flag=True, help="With --resume: run cases again that were not ok.")
     dry_run: bool = declared("--dry-run", "--list", "dry_run", is_flag=True, help="List the cases and run none.")
-    repeats: int = declared(number_option(
-        "--repeats", default=3, help="Processes per case, interleaved with those of the other cases."))
+    repeats: int | None = declared(number_option(
+        "--repeats", help="Processes per case, interleaved with those of the other cases.  [default: 3]"))
     seed: int = declared("--seed", default=0, show_default=True, help="Seed for the random order of cases.")
     limit: float = declared(
         "--limit", type=Seconds(), default=600.0, show_default=True, metavar="SECONDS",
@@ -226,7 +227,11 @@ def _benchmark(
         from molprof.profiler.bench.facts import read_machine
 
         facts = read_machine(running.device, running.threads, cases(True))
-        return run(cases(facts.gpu), facts, running)
+        found = cases(facts.gpu)
+        if running.repeats is None:  # of one constraint the answer is wanted at once
+            is_one = all(isinstance(case, MasksCase) and case.is_one for case in found)
+            running = replace(running, repeats=1 if is_one else _REPEATS)
+        return run(found, facts, running)
 
     made = click.command(name, cls=Submittable, help=text, short_help=text.partition("\n")[0])
     return made(with_options(invoke, *options))
@@ -304,6 +309,7 @@ def run(cases: Sequence[Case], facts: Facts, running: Running) -> int:
     from molprof.profiler.jobs.results_file import ResultsFile
 
     assert running.output is not None
+    assert running.repeats is not None
     line, known = ("molprof", *sys.argv[1:]), set(map(case_id, cases))
     plan = Plan(
         tuple(cases), running.repeats, running.seed, Limits(running.limit, running.memory_limit or default_memory()),
@@ -327,6 +333,7 @@ def run(cases: Sequence[Case], facts: Facts, running: Running) -> int:
             note(f"  {shlex.join([*line, *([] if running.resume else ['--resume'])])}")
             return 130
         had = results.has_figures(known)
+    bench_masks.show_ranking(running.output, cases)
     if lines.statuses:
         note(f"results: {', '.join(f'{count} {state}' for state, count in sorted(lines.statuses.items()))}")
     else:
@@ -428,17 +435,16 @@ for _name, _one in BENCHMARKS.items():
     command.add_command(_benchmark(_name, _text, _generation_options(_one), _generation_cases))
 _MASK_OPTIONS = (
     _listed("--engine", "engines", bench_masks.ENGINE_NAMES, _ALL, "Packages that make masks."),
-    _listed("--tokenizer", "tokenizers", None, "llama", "Presets, folders or hub ids of tokenizers."),
+    click.option("--tokenizer", "--model", "tokenizers", type=_values(), metavar="A,B,...",
+                 help="Presets, folders or hub ids: take your model's, on which the order depends.  [default: llama]"),
     click.option("--batch", "batches", type=_values(read=int), metavar="N,...", default="1,8,32", show_default=True,
                  help="Measure batches of N rows too."),
     *bench_masks.OPTIONS,
 )  # fmt: skip
-_masks = _benchmark(
-    bench_masks.NAME, bench_masks.TEXT, _MASK_OPTIONS, lambda running, given: bench_masks.mask_cases(given)
-)
+_masks = _benchmark(bench_masks.NAME, bench_masks.TEXT, _MASK_OPTIONS, lambda _, given: bench_masks.mask_cases(given))
 for _item in _masks.params:
-    if isinstance(_item, click.Option) and _item.name == "threads":
-        _item.help = bench_masks.THREADS
+    if isinstance(_item, click.Option) and _item.name in bench_masks.HELP:
+        _item.help = bench_masks.HELP[_item.name]
 command.add_command(_masks)
 command.add_command(_show)
 command.add_command(recommend.command)

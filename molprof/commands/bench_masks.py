@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from molprof.commands.options import refuse
+from molprof.commands.options import Result, note, refuse
+from molprof.commands.run_options import Seconds
 from molprof.common.bench_records import digest
 from molprof.common.files import read_text
 from molprof.common.settings import CONSTRAINTS
-from molprof.profiler.bench.cases import ENGINES, Case, MasksCase
+from molprof.profiler.bench.cases import ENGINES, Case, MasksCase, case_id
 from molprof.profiler.bench.schemas import Found, find_schemas
 
 NAME = "masks"
@@ -30,7 +32,7 @@ as in JSONSchemaBench. Without PATH, molprof's own set is measured.
 \b
 Examples:
   molprof bench masks -o masks.jsonl
-  molprof bench masks person.json --repeats 1 -o person.jsonl
+  molprof bench masks person.json --tokenizer qwen -o person.jsonl
   molprof bench masks --regex '[0-9]{3}-[a-z]+' --tokenizer qwen -o regex.jsonl
   molprof bench masks maskbench/data --engine xgrammar,llguidance --schemas 1 --share 1/100 -o masks.jsonl --resume
   molprof bench masks --oracle -o oracle.jsonl
@@ -45,10 +47,22 @@ OPTIONS = (
                  help="Measure this grammar, GBNF for xgrammar or Lark for llguidance."),
     click.option("--schemas", type=click.IntRange(1), default=32, show_default=True, metavar="N",
                  help="Schemas of a case. A schema that ends its process does not end the others."),
+    click.option("--seconds", type=Seconds(), metavar="N",
+                 help="Measure each engine for N seconds per schema, and say what is left out.  [default: 5 of one"
+                 " constraint, else no limit]"),
     click.option("--oracle", is_flag=True,
                  help="Compare the masks of each two engines, and say who is right, in place of timing."),
 )  # fmt: skip
-THREADS = "Fill each --batch with one and with N threads too; xgrammar and llguidance can.  [default: as the package]"
+# Of options that all benchmarks have, other words.
+HELP = {
+    "threads": "Fill each --batch with one and N threads too; xgrammar, llguidance can.  [default: as the package]",
+    "repeats": "Processes per case, interleaved with those of the others.  [default: 3, of one constraint 1]",
+}
+# Of one constraint: seconds of measuring for each engine, beside starting and compiling.
+_SECONDS = 5.0
+_TOKENIZER = "llama"
+# What Python says of patterns that other dialects of regular expressions read.
+_OTHER_DIALECT = ("bad escape", "unknown extension", "bad inline flags", "bad character in group name")
 ENGINE_NAMES = tuple(ENGINES)
 
 
@@ -62,6 +76,10 @@ def mask_cases(given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
     refuse("molprof bench masks --oracle", "it times nothing", batch=given["oracle"] and batches)
     refuse("molprof bench masks --oracle", "it times nothing", threads=given["oracle"] and threads)
     size, (folder, constraint) = given["schemas"], _one_constraint(given)
+    is_one = constraint is not None or (folder is not None and Path(folder).is_file())
+    seconds = given["seconds"] or (_SECONDS if is_one and not given["oracle"] else None)
+    if given["tokenizers"] is None:
+        note(f"tokenizer: {_TOKENIZER}; --tokenizer takes that of your model, with which engines may rank otherwise")
     if given["oracle"] and constraint is not None:
         raise click.UsageError("--oracle compares masks of JSON schemas alone")
     if constraint is None:
@@ -86,13 +104,29 @@ def mask_cases(given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
             threads=threads,
             device=given["device"],
             constraint=constraint,
+            seconds=seconds,
         )
-        for tokenizer in given["tokenizers"]
+        for tokenizer in given["tokenizers"] or (_TOKENIZER,)
         for first in range(0, len(found.names), size)
         for names in engines
         for count in [min(size, len(found.names) - first)]
     ]
     return lambda gpu: cases
+
+
+def show_ranking(output: Path, cases: Sequence[Case]) -> None:
+    """Print which engine to take, where the cases are of one constraint and have figures."""
+    from molprof.analysis.bench.summary import summed
+    from molprof.analysis.documents.masks import masks_ranking
+    from molprof.common.bench_records import read_results
+
+    if not all(isinstance(case, MasksCase) and case.is_one and case.other is None for case in cases):
+        return
+    known = set(map(case_id, cases))
+    measured = [item for item in summed(read_results(output)) if item.case in known and item.masks]
+    measured = [item for item in measured if item.environment == measured[-1].environment]
+    if len(measured) > 1:
+        Result().deliver(masks_ranking(measured))
 
 
 def _one_constraint(given: dict[str, Any]) -> tuple[str | None, tuple[str, str] | None]:
@@ -106,4 +140,11 @@ def _one_constraint(given: dict[str, Any]) -> tuple[str | None, tuple[str, str] 
     value = given[names[0]]
     if names[0] == "grammar_file":
         return None, ("grammar", read_text(Path(value)))
+    if names[0] == "regex":
+        try:
+            re.compile(value)
+        except re.error as problem:
+            if problem.msg.startswith(_OTHER_DIALECT):
+                return None, (names[0], value)
+            raise click.BadParameter(f"{value!r} is no regular expression: {problem}", param_hint="'--regex'") from None
     return None, (names[0], value)

@@ -147,6 +147,7 @@ class MaskedSchema:
     first_mask_ns: Whole | None = None  # from the schema on
     memory_bytes: Whole | None = None  # resident, most until the first mask
     instances: list[MaskedInstance] = field(default_factory=list)
+    left_out: Whole = 0  # instances that were not followed for time
     batches: list[MaskedBatch] = field(default_factory=list)
     # Of two engines: prefixes of valid instances, those after which their masks differ, tokens that one alone allows
     prefixes: Whole | None = None

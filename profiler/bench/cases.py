@@ -129,6 +129,7 @@ class MasksCase:
     threads: int | None = None  # those are filled as the package does, and where it can, with one and so many threads
     device: str = AUTO  # of their scores: the CPU, and where there is a GPU that too
     constraint: tuple[str, str] | None = None  # kind and text, of one that is no schema
+    seconds: float | None = None  # of a schema, after which no more of its texts and steps are measured; None: no limit
     rows: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
@@ -148,6 +149,8 @@ class MasksCase:
         against = "" if self.other is None else f" against {self.other}"
         if self.constraint is not None:
             return f"{self.engine}{against} {self.tokenizer} {' '.join(self.constraint)}"
+        if self.is_one and self.folder is not None:
+            return f"{self.engine}{against} {self.tokenizer} {Path(self.folder).name}"
         return f"{self.engine}{against} {self.tokenizer} schemas {self.first + 1} to {self.first + self.count}"
 
 
@@ -182,7 +185,7 @@ def to_json(case: Case) -> dict[str, Any]:
         values = {name: value for name, value in values.items() if name in _ALWAYS or value != plain[name]}
     if isinstance(case, MasksCase):
         plain = {item.name: item.default for item in fields(case)}
-        optional = ("batches", "threads", "device", "constraint")
+        optional = ("batches", "threads", "device", "constraint", "seconds")
         values = {name: value for name, value in values.items() if name not in optional or value != plain[name]}
     return {"kind": case.kind, **values}
 

@@ -19,6 +19,7 @@ from molprof.common.process import OK
 from molprof.common.process.guarded import Limits, call
 from molprof.common.settings import AUTO
 from molprof.common.typed_json import read_typed
+from molprof.common.values import counted
 from molprof.profiler.bench.cases import ENGINES, Case, GenerateCase, MasksCase, SdpaCase, case_id
 
 # Import name -> what pip calls it.
@@ -178,7 +179,9 @@ def cases_document(cases: Sequence[Case], facts: Facts, repeats: int) -> Documen
     rows = [{"id": case_id(case), "label": case.label(), "unsupported": unsupported(case, facts)} for case in cases]
     able = sum(row["unsupported"] is None for row in rows)
     where = facts.environment.get("gpu") or facts.environment.get("cpu") or facts.device
-    summary = f"{able} of {len(cases)} cases can run on {facts.device} ({where}), each in {repeats} processes"
+    summary = (
+        f"{able} of {len(cases)} cases can run on {facts.device} ({where}), {counted(repeats, 'process', 'es')} each"
+    )
     table = table_of(
         rows, ("case", "text", "id"), ("settings", "text", "label"), ("unsupported here", "text", "unsupported"),
         missing="",

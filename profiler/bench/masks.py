@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import json
+import math
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -35,6 +36,8 @@ _MOST_BEFORE = 24
 _MOST_BATCHED, _BATCHED_STEPS = 256, 16
 # Of fewer rows more steps: so many tokens in all.
 _BATCHED_ROWS = 256
+# Of a limit of time, the share for texts of one row; and the fewest steps of a batch, whatever they take.
+_TEXTS_SHARE, _LEAST_STEPS = 0.4, 4
 
 
 def measure_each(case: MasksCase, limits: Limits, measure: str = MEASURE) -> Ending:
@@ -127,8 +130,15 @@ def _measured(case: MasksCase, item: SchemaFile, engine: Engine) -> dict[str, An
         found |= {"compile_ns": compiled_ns, "first_mask_ns": time.perf_counter_ns() - began}
         highest = peak.read()["peak_memory_bytes"]
         found["memory_bytes"] = None if highest is None else max(0, highest - before)
-        found["instances"] = [_followed(one, engine, made) for one in instances]
-        whole = [one for one, seen in zip(instances, found["instances"], strict=True) if seen["accepted"]]
+        if case.seconds is not None:  # the batches are of the longest
+            instances.sort(key=lambda one: -len(one.tokens))
+        until = _deadline(case, _TEXTS_SHARE)
+        for one in instances:
+            if found["instances"] and time.monotonic() > until:
+                found["left_out"] = len(instances) - len(found["instances"])
+                break
+            found["instances"].append(_followed(one, engine, made))
+        whole = [one for one, seen in zip(instances, found["instances"], strict=False) if seen["accepted"]]
         if whole:
             found["batches"] = [*_batched(case, max(whole, key=lambda one: len(one.tokens)), engine, made)]
         return found
@@ -140,7 +150,8 @@ def _batched(case: MasksCase, one: Judged, engine: Engine, made: Compiled) -> It
     """Steps of batches whose rows begin at places spread over the tokens of an instance, and go on, step by step."""
     tokens, instance = one.tokens[:_MOST_BATCHED], one.instance.description
     threads = [None] if case.threads is None else [None, *sorted({1, case.threads})]
-    for device, count, rows in itertools.product(_devices(case), threads, case.batches):
+    kinds = [*itertools.product(_devices(case), threads, case.batches)]
+    for device, count, rows in kinds:
         # Tables have no threads to use.
         if count is not None and not getattr(engine.processor, "use_threads", lambda count: False)(count):
             continue
@@ -150,7 +161,10 @@ def _batched(case: MasksCase, one: Judged, engine: Engine, made: Compiled) -> It
             batch.batch.seek(row, tokens[:place])
         times: dict[str, list[int]] = {name: [] for name in ("accept_ns", "fill_ns", "apply_ns")}
         batch.fill()  # which allocates
-        for _ in range(max(_BATCHED_STEPS, min(_BATCHED_ROWS // rows, len(tokens)))):
+        until = _deadline(case, (1 - _TEXTS_SHARE) / len(kinds))
+        for number in range(max(_BATCHED_STEPS, min(_BATCHED_ROWS // rows, len(tokens)))):
+            if number >= _LEAST_STEPS and time.monotonic() > until:
+                break
             for row, place in enumerate(places):
                 if place == len(tokens):  # as the next request in its place
                     batch.batch.seek(row, ())
@@ -163,6 +177,11 @@ def _batched(case: MasksCase, one: Judged, engine: Engine, made: Compiled) -> It
         yield {"rows": rows, "threads": count, "device": device.type, "instance": instance, **times}
         if count is not None:
             engine.processor.use_threads(None)
+
+
+def _deadline(case: MasksCase, share: float) -> float:
+    """The moment at which a share of a schema's time is over."""
+    return math.inf if case.seconds is None else time.monotonic() + share * case.seconds
 
 
 def _devices(case: MasksCase) -> list[Any]:

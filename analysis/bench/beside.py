@@ -1,0 +1,211 @@
+"""What lies beside a trace and says which engine to take for its constraint: captures apart, results of `bench masks`.
+
+Read when a report is shown, not when it is made: a report in the cache outlives what was beside its trace.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from dataclasses import replace as of_dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from molprof.analysis.bench.masks import EngineMasks, StepCost, engine_masks, step_costs
+from molprof.analysis.bench.summary import Measured, summed
+from molprof.analysis.figures.model import Finding, Report
+from molprof.analysis.figures.run_model import Run
+from molprof.analysis.findings.remedy import chosen_engine, question
+from molprof.common.bench_records import digest, read_results
+from molprof.common.cache import cache_key, read_entry, write_entry
+from molprof.common.errors import MolprofError
+from molprof.common.manifest import KIND_LETTERS, Manifest, Program, from_json
+from molprof.common.measured import MeasuredRun
+from molprof.common.settings import CONSTRAINTS
+from molprof.common.values import percent_text, time_text
+
+_FOLDER, _MOST_CACHED = "captures", 1 << 20
+# Larger files take too long to look into, and of more there is no end.
+_MOST_BYTES, _MOST_FILES = 32 << 20, 50
+_TRACES, _RESULTS = (".json.gz", ".json"), ".jsonl"
+# Engines whose costs differ by less are alike.
+_ALIKE = 0.9
+_KINDS = ("schema", "regex", "choices", "grammar")
+
+
+class _Capture(msgspec.Struct, frozen=True):
+    """A captured run: what it measured, and what must be the same for two to be compared."""
+
+    measured: MeasuredRun
+    alike: str
+
+
+class _Keys(msgspec.Struct):
+    """What is read of a trace."""
+
+    molprof: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def with_measured(report: Report) -> Report:
+    """The report whose fix of a constraint names the engine that was measured beside its trace, where it only asks for
+    that; else the report as it is."""
+    run = report.run
+    asked = next((item for item in report.findings if item.id == "constraint"), None)
+    if run is None or asked is None or not (ask := question(run)) or ask not in asked.fix:
+        return report
+    path = Path(report.trace.path)
+    try:
+        names = sorted(entry.name for entry in os.scandir(path.absolute().parent) if _is_small(entry))[:_MOST_FILES]
+        fix = _of_captures(path, names) or _of_results(run, asked, path, names)
+    except (OSError, MolprofError):  # no file, or gone meanwhile
+        return report
+    if not fix:
+        return report
+    findings = [replace(item, fix=item.fix.replace(ask, fix)) if item is asked else item for item in report.findings]
+    return replace(report, findings=tuple(findings))
+
+
+def _is_small(entry: os.DirEntry[str]) -> bool:
+    return entry.name.endswith((*_TRACES, _RESULTS)) and entry.is_file() and entry.stat().st_size <= _MOST_BYTES
+
+
+def _of_captures(path: Path, names: list[str]) -> str:
+    """By runs of other engines that were captured apart: the same constraint, prompts, settings and machine."""
+    mine = _capture(path)
+    if mine is None:
+        return ""
+    others: dict[str, MeasuredRun] = {}
+    for name in names:
+        other = path.parent / name
+        if name.endswith(_TRACES) and name != path.name and (found := _capture(other)) and found.alike == mine.alike:
+            others[str(other)] = replace(found.measured, name=str(other))
+    return chosen_engine(mine.measured, [*others.values()], lambda run: f"in {run.name}, captured apart")
+
+
+def _capture(path: Path) -> _Capture | None:
+    """What a captured run measured, by its manifest; None for other files, and for runs without a constraint."""
+    key = cache_key((path,), "capture")
+    if key is not None and (kept := read_entry(_FOLDER, key)) is not None:
+        return msgspec.json.decode(kept, type=_Capture | None)  # type: ignore[call-overload, no-any-return]
+    try:
+        content = path.read_bytes()
+        raw = gzip.decompress(content) if path.name.endswith(".gz") else content
+        manifest = from_json(msgspec.json.decode(msgspec.json.decode(raw, type=_Keys).molprof))
+        found = _measured(manifest)
+    except (OSError, EOFError, ValueError, MolprofError):
+        found = None
+    if key is not None:
+        write_entry(_FOLDER, key, msgspec.json.encode(found), _MOST_CACHED)
+    return found
+
+
+def _measured(manifest: Manifest) -> _Capture | None:
+    repeats, timings = manifest.timings.repeats, manifest.timings
+    constraint = _constraint(manifest.resolved.processor_parameters)
+    if not repeats or constraint is None or isinstance(manifest.program, Program):
+        return None
+    steps, answers = sum(manifest.steps_per_batch), manifest.molecules
+    parts = {name: 0 for repeat in repeats for name in repeat.constraint_ns}
+    settings = of_dataclass(manifest.settings, processor=None, prompts=None, **dict.fromkeys(CONSTRAINTS))
+    machine = [getattr(manifest.environment, name) for name in ("cpu", "cores", "threads", "gpu", "torch")]
+    prompts = [item.prompt for item in answers]
+    measured = MeasuredRun(
+        name="",
+        processor=manifest.resolved.processor,
+        rounds=[*range(len(repeats))],
+        step_ns=[sum(map(sum, repeat.steps_ns)) / steps for repeat in repeats],
+        phase_ns=sum(repeat.phases_ns.get("processor", 0) for repeat in repeats) / len(repeats) / steps,
+        constraint_ns={
+            name: sum(repeat.constraint_ns.get(name, 0) for repeat in repeats) / len(repeats) / steps for name in parts
+        },
+        once_ns=timings.processor_once_ns,
+        once_parts_ns=timings.processor_parts_ns,
+        answers=len(answers),
+        judged=sum(item.valid is not None for item in answers),
+        valid=sum(item.valid is True for item in answers),
+        wrong=sum(item.valid is False and item.kinds.endswith(KIND_LETTERS["eos"]) for item in answers),
+        tokens=sum(len(item.token_ids) for item in answers),
+        steps=steps,
+    )
+    return _Capture(measured, digest({"all": [constraint, prompts, machine, asdict(settings)]}))
+
+
+def _constraint(parameters: dict[str, Any] | None) -> tuple[str, str] | None:
+    """Kind and text of what a processor keeps to."""
+    return next(((kind, str(parameters[kind])) for kind in _KINDS if parameters and kind in parameters), None)
+
+
+def _of_results(run: Run, asked: Finding, path: Path, names: list[str]) -> str:
+    """By results of `bench masks` on the run's constraint and tokenizer, in the trace's folder or the current one."""
+    if (constraint := _constraint(run.setup.processor_parameters)) is None:
+        return ""
+    content = _content(*constraint)
+    files = [path.parent / name for name in names if name.endswith(_RESULTS)]
+    files += [item for item in Path.cwd().glob(f"*{_RESULTS}") if item.parent != path.absolute().parent]
+    for file in sorted(files, key=lambda file: -file.stat().st_mtime):
+        cases = [
+            item
+            for item in _cases(file)
+            if (item.settings.get("content"), item.settings.get("tokenizer")) == (content, run.setup.tokenizer)
+        ]
+        for environment in dict.fromkeys(item.environment for item in cases):
+            mine = [item for item in cases if item.environment == environment]
+            if fix := _by_cost(run, asked, engine_masks(mine), file):
+                return fix
+    return ""
+
+
+def _cases(file: Path) -> Iterator[Measured]:
+    try:
+        if file.stat().st_size <= _MOST_BYTES:
+            yield from (item for item in summed(read_results(file)) if item.masks)
+    except (OSError, MolprofError):  # another kind of file
+        return
+
+
+def _content(kind: str, text: str) -> str:
+    """The digest that a case of `bench masks` has of one constraint."""
+    try:
+        one = {"schema": json.loads(text), "tests": []} if kind == "schema" else {"constraint": (kind, text)}
+    except ValueError:
+        return ""
+    return digest({"schemas": [digest(one)]})
+
+
+def _by_cost(run: Run, asked: Finding, engines: list[EngineMasks], file: Path) -> str:
+    """What to take by the cost of a step of about as many rows as the run has."""
+    rows = run.row_steps / run.steps if run.steps else run.setup.batch_size
+    device = (run.setup.device or "cpu").partition(":")[0]
+    costs = [cost for cost in step_costs(engines) if (cost.threads, cost.device) == (None, device)]
+    nearest = min((cost.rows for cost in costs), key=lambda count: abs(count - rows), default=0)
+    of = {cost.engine.removesuffix("-core"): cost for cost in costs if cost.rows == nearest}
+    own = of.get(run.setup.processor or "")
+    if own is None or len(of) < 2:
+        return ""
+    refused = {item.engine: len(item.wrong(True)) for item in engines}
+    able = [cost for cost in of.values() if refused[cost.engine] <= refused[own.engine]]
+    best = min(able, key=lambda cost: cost.total.mean_ns)
+    where = f"in {file} (molprof bench masks, without the model)"
+    each = f"per step of {nearest} row{'s' * (nearest > 1)}"
+    if best.total.mean_ns > _ALIKE * own.total.mean_ns:
+        return f"Keep it: of {len(of)} engines none costs less, {time_text(own.total.mean_ns)} {each} {where}."
+    return f"{_taken(best, own, each, where)}{_lost(asked, best, own)}."
+
+
+def _taken(best: StepCost, own: StepCost, each: str, where: str) -> str:
+    times = f"{time_text(best.total.mean_ns)} {each}, not {time_text(own.total.mean_ns)}"
+    return f"Take --processor {best.engine.removesuffix('-core')}: {times}, {where}"
+
+
+def _lost(asked: Finding, best: StepCost, own: StepCost) -> str:
+    """What of a step that saves, by the share that the constraint takes of it."""
+    share = asked.figures.get("share_ratio")
+    if share is None:
+        return ""
+    return f"; a step can lose about {percent_text(share * (1 - best.total.mean_ns / own.total.mean_ns))}"
