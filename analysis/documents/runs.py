@@ -42,26 +42,26 @@ def _is_cut(run: Run) -> bool:
 
 def runs_section(comparison: Comparison) -> Section | None:
     """A row for each run; None where no time of two of them can be compared, or a sentence has all of two traces."""
-    timed = _times(comparison)
-    if timed is None or (len(comparison.runs) == 2 and not any(it.run or it.served for it in comparison.runs)):
+    found = _times(comparison)
+    if found is None or (len(comparison.runs) == 2 and not any(it.run or it.served for it in comparison.runs)):
         return None
-    columns, cells = timed
-    for title, unit, found in _more(comparison):
-        if any(cell.value is not None for cell in found):
+    columns, cells, legend = found
+    for title, unit, more in _more(comparison):
+        if any(cell.value is not None for cell in more):
             columns.append(Column(title, unit))
-            cells = [(*row, cell) for row, cell in zip(cells, found, strict=True)]
+            cells = [(*row, cell) for row, cell in zip(cells, more, strict=True)]
     if any(_NUMBERED.search(label) for label in comparison.labels):  # runs of one name
         columns.append(Column("file", "path"))
         paths = [PurePath(path_text(report.trace.path)).name for report in comparison.runs]
         cells = [(*row, Cell(path, "path")) for row, path in zip(cells, paths, strict=True)]
     rows: list[Row] = [(label, *row) for label, row in zip(comparison.labels, cells, strict=True)]
-    notes = (comparison.base,) if comparison.base else ()
+    notes = tuple(filter(None, (comparison.base, legend)))
     table = Table((Column("run"), *columns), rows, missing="-")
     return Section("Runs", notes, table)
 
 
-def _times(comparison: Comparison) -> tuple[list[Column], list[tuple[Cell, ...]]] | None:
-    """Columns of the first time that two runs have, and their cells."""
+def _times(comparison: Comparison) -> tuple[list[Column], list[tuple[Cell, ...]], str] | None:
+    """Columns of the first time that two runs have, their cells, and what intervals and signs in these mean."""
     rows = {row.figure.id: row for row in comparison.rows}
     asked = rows.get(_REQUEST)
     names = (("time per token", comparison.tokens),) if by_token(comparison) else ()
@@ -70,9 +70,8 @@ def _times(comparison: Comparison) -> tuple[list[Column], list[tuple[Cell, ...]]
     )  # fmt: skip
     for title, row in known:
         if row is not None and any(ratio is not None for ratio in row.ratios[1:]):
-            return [*_columns(title, any(row.intervals))], [
-                _of_times(row, place, any(row.intervals)) for place in range(len(row.values))
-            ]
+            cells = [_of_times(row, place, any(row.intervals)) for place in range(len(row.values))]
+            return [*_columns(title, any(row.intervals))], cells, _legend(row)
     steps = [report.typical_step for report in comparison.runs]
     kinds = {(step.source, step.kind) for step in steps if step is not None}
     times = [None if step is None else step.time_ns for step in steps]
@@ -80,9 +79,21 @@ def _times(comparison: Comparison) -> tuple[list[Column], list[tuple[Cell, ...]]
         return None
     ((_, kind),) = kinds
     title = f"recorded time of a {kind or ''} step".replace("  ", " ")
-    return [*_columns(title, False)], [
-        (Cell(time, "ns"), Cell(per(time, times[0]) if place else "", "factor")) for place, time in enumerate(times)
-    ]
+    return (
+        [*_columns(title, False)],
+        [(Cell(time, "ns"), Cell(per(time, times[0]) if place else "", "factor")) for place, time in enumerate(times)],
+        "",
+    )
+
+
+def _legend(row: ComparedRow) -> str:
+    """What intervals and `~` mean, of those that the row has."""
+    levels = [interval.level for interval in row.intervals if interval is not None]
+    what = "mean of the rounds" if row.paired else "median of the passes"
+    said = [f"interval: range of the {what}, at {100 * min(levels):.0f} %"] if levels else []
+    if any(row.within_noise(place) for place in range(1, len(row.values))):
+        said.append("~: no ratio beyond noise, as its interval contains 1")
+    return "; ".join(said)
 
 
 def _columns(title: str, has_intervals: bool) -> Iterator[Column]:
