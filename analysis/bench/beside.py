@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
-from dataclasses import replace as of_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from molprof.analysis.findings.remedy import chosen_engine, question
 from molprof.common.bench_records import digest, read_results
 from molprof.common.cache import cache_key, read_entry, write_entry
 from molprof.common.errors import MolprofError
-from molprof.common.manifest import KIND_LETTERS, Manifest, Program, from_json
+from molprof.common.manifest import KIND_LETTERS, Manifest, Program, Repeat, from_json
 from molprof.common.measured import MeasuredRun
 from molprof.common.settings import CONSTRAINTS
 from molprof.common.values import percent_text, time_text
@@ -85,7 +84,8 @@ def _of_captures(path: Path, names: list[str]) -> str:
         other = path.parent / name
         if name.endswith(_TRACES) and name != path.name and (found := _capture(other)) and found.alike == mine.alike:
             others[str(other)] = replace(found.measured, name=str(other))
-    return chosen_engine(mine.measured, [*others.values()], lambda run: f"in {run.name}, captured apart")
+    found: str = chosen_engine(mine.measured, [*others.values()], lambda run: f"(captured apart: {run.name})")
+    return found
 
 
 def _capture(path: Path) -> _Capture | None:
@@ -108,18 +108,19 @@ def _capture(path: Path) -> _Capture | None:
 def _measured(manifest: Manifest) -> _Capture | None:
     repeats, timings = manifest.timings.repeats, manifest.timings
     constraint = _constraint(manifest.resolved.processor_parameters)
-    if not repeats or constraint is None or isinstance(manifest.program, Program):
+    if not any(map(_steps_ns, repeats)) or constraint is None or isinstance(manifest.program, Program):
         return None
     steps, answers = sum(manifest.steps_per_batch), manifest.molecules
     parts = {name: 0 for repeat in repeats for name in repeat.constraint_ns}
-    settings = of_dataclass(manifest.settings, processor=None, prompts=None, **dict.fromkeys(CONSTRAINTS))
+    differ = ("processor", "prompts", *CONSTRAINTS)  # prompts are compared by their texts
+    settings = {name: value for name, value in asdict(manifest.settings).items() if name not in differ}
     machine = [getattr(manifest.environment, name) for name in ("cpu", "cores", "threads", "gpu", "torch")]
     prompts = [item.prompt for item in answers]
     measured = MeasuredRun(
         name="",
         processor=manifest.resolved.processor,
         rounds=[*range(len(repeats))],
-        step_ns=[sum(map(sum, repeat.steps_ns)) / steps for repeat in repeats],
+        step_ns=[_steps_ns(repeat) / steps for repeat in repeats],
         phase_ns=sum(repeat.phases_ns.get("processor", 0) for repeat in repeats) / len(repeats) / steps,
         constraint_ns={
             name: sum(repeat.constraint_ns.get(name, 0) for repeat in repeats) / len(repeats) / steps for name in parts
@@ -133,7 +134,11 @@ def _measured(manifest: Manifest) -> _Capture | None:
         tokens=sum(len(item.token_ids) for item in answers),
         steps=steps,
     )
-    return _Capture(measured, digest({"all": [constraint, prompts, machine, asdict(settings)]}))
+    return _Capture(measured, digest({"all": [constraint, prompts, machine, settings]}))
+
+
+def _steps_ns(repeat: Repeat) -> int:
+    return sum(map(sum, repeat.steps_ns))
 
 
 def _constraint(parameters: dict[str, Any] | None) -> tuple[str, str] | None:
