@@ -203,10 +203,12 @@ def _timed(run: Run, wall_ns: int, steps_ns: int) -> tuple[Part, float]:
         figures |= {"step_p50_ns": course.p50_ns, "step_longest_ns": course.longest_ns}
         figures |= {"step_p99_ns": course.p99_ns} if course.p99_ns is not None else {}
         clauses.append(f"by step {_percentiles(_times_of(course))}")
+    # Of steps that all have the same rows, percentiles are those of steps over their rows.
+    is_even = run.shapes is not None and len(set(run.shapes.rows)) == 1 and run.shapes.rows[0] == rows
+    if is_even and "num_beams" in (run.setup.processor_parameters or {}):
+        rows = run.setup.batch_size  # a beam search computes other rows than it returns
     if rows > 1:
         figures["row_ns"] = step_ns / rows
-        # Of steps that all have the same rows, percentiles are those of steps over their rows.
-        is_even = run.shapes is not None and len(set(run.shapes.rows)) == 1 and run.shapes.rows[0] == rows
         each = ""
         if course is not None and is_even:
             each = f", {_percentiles({key: per(ns, rows) for key, ns in _times_of(course).items()})}"
