@@ -52,7 +52,10 @@ def test_the_base_is_the_only_run_without_a_constraint(runs: dict[str, Report]) 
         )
         section = runs_section(found)
         assert section is not None
-        assert section.notes == (found.base,)
+        legend = (
+            "interval: range of the median of the passes, at 75 %; ~: no ratio beyond noise, as its interval contains 1"
+        )
+        assert section.notes == (found.base, legend)
 
 
 def test_a_choice_wins_and_the_first_is_the_base_where_none_stands_out(runs: dict[str, Report]) -> None:
