@@ -3,8 +3,8 @@
 `python docs/examples.py masks.jsonl` makes the tables of `docs/masks.md` anew, from results of `molprof bench masks`. A
 table below `<!-- bench show: TITLE -->` is the one of this title.
 
-A block that begins with `$ molprof` holds what the command prints, through `sed` where it says so. A table whose columns are traces and whose rows are
-figures holds their values.
+A block that begins with `$ molprof` holds what the command prints, or the lines that `sed -n` takes of it. A table
+whose columns are traces and whose rows are figures holds their values.
 """
 
 from __future__ import annotations
