@@ -3,8 +3,8 @@
 `python docs/examples.py masks.jsonl` makes the tables of `docs/masks.md` anew, from results of `molprof bench masks`. A
 table below `<!-- bench show: TITLE -->` is the one of this title.
 
-A block that begins with `$ molprof` holds what the command prints. A table whose columns are traces and whose rows are
-figures holds their values.
+A block that begins with `$ molprof` holds what the command prints, or the lines that `sed -n` takes of it. A table
+whose columns are traces and whose rows are figures holds their values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from molprof.analysis.figures.catalog import COMPARED
 from molprof.common.values import by_unit
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("docs/case-study.md", "docs/comparing.md")
+PAGES = ("README.md", "docs/case-study.md", "docs/comparing.md")
 _COMMAND = re.compile(r"```console\n\$ (molprof [^\n]+)\n.*?```", re.DOTALL)
 _TABLE = re.compile(r"^\| figure ((?:\| `[\w-]+` )+)\|\n(.*)\n((?:\|.*\n)+)", re.MULTILINE)
 # Of `bench show --format markdown` title and table; of a page the mark of a table, with its title, and the table.
@@ -37,9 +37,14 @@ def fresh(text: str) -> str:
 
 
 def _printed(command: str) -> str:
-    line = [sys.executable, "-m", *shlex.split(command)]
+    words, _, lines = command.partition(" | sed -n ")
+    line = [sys.executable, "-m", *shlex.split(words)]
     environment = os.environ | {"COLUMNS": "100"}
-    return subprocess.run(line, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    shown = subprocess.run(line, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    if lines:
+        cut = ["sed", "-n", *shlex.split(lines)]
+        shown = subprocess.run(cut, input=shown, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return shown
 
 
 def _table(names: str, rule: str, rows: str) -> str:
