@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from molprof.analysis.facts import GPU_CALLS, GPU_WORK, gpu_slices
 from molprof.analysis.facts.compiled import kind_of
@@ -114,14 +115,23 @@ class FedSlices(Struct, frozen=True):
 
 def read_slices(engine: TraceProcessor) -> Slices:
     """Return the slices that the engine holds. Raises EngineError if it numbers those of the reader otherwise."""
-    fed: FedSlices | None = engine.fed
-    if fed is None:
+    if engine.fed is None:
         return _asked(engine)
-    _check(engine, fed)
+    places, slices = engine.fed.result()
+    _check(engine, slices)
     tracks: dict[tuple[int, int], int] = {}
     for track, *place in zip(*(column.tolist() for column in engine.query(TRACKS).values()), strict=True):
         tracks.setdefault((place[0], place[1]), track)
-    track_of = np.array([tracks.get(place, -1) for place in fed.places], dtype=np.int64)
+    track_of = np.array([tracks.get(place, -1) for place in places], dtype=np.int64)
+    engine.fed = None  # what is not kept in them is freed
+    return replace(slices, track=track_of[slices.track])
+
+
+def without_tracks(fed: FedSlices) -> tuple[list[tuple[int, int]], Slices]:
+    """Return the places of slices that the reader fed, and the slices with the index of their place as their track.
+
+    Raises QueryError for text in place of a number.
+    """
     numbers = {category: number for number, category in enumerate(CATEGORIES)}
     category = np.array([numbers.get(category, 0) for category, _ in fed.labels], dtype=np.int8)
     names: dict[tuple[str, str], int] = {}
@@ -133,10 +143,8 @@ def read_slices(engine: TraceProcessor) -> Slices:
         dtype=np.int32,
     )
     region = np.array([_region(*label) for label in fed.labels], dtype=np.int8)[fed.label]
-    columns = fed.ts, fed.ts_end, track_of[fed.place], category[fed.label], name[fed.label], tuple(names), region
-    slices = Slices(*columns, _fed_gpu(fed, category), _fed_totals(fed, category))
-    engine.fed = None  # what is not kept in them is freed
-    return slices
+    columns = fed.ts, fed.ts_end, fed.place, category[fed.label], name[fed.label], tuple(names), region
+    return fed.places, Slices(*columns, _fed_gpu(fed, category), _fed_totals(fed, category))
 
 
 def _fed_gpu(fed: FedSlices, category: Array) -> GpuSlices:
@@ -172,7 +180,7 @@ def _region(category: str | None, name: str | None) -> int:
     return DATA if DATA_NAMES.match(name) else NO_REGION
 
 
-def _check(engine: TraceProcessor, fed: FedSlices) -> None:
+def _check(engine: TraceProcessor, fed: Slices) -> None:
     """Compare some slices of the reader with those of the engine."""
     count = len(fed.ts)
     ids = np.unique(np.linspace(0, count - 1, _SAMPLES).astype(np.int64)) if count else np.empty(0, dtype=np.int64)

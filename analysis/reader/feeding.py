@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -17,7 +18,7 @@ import msgspec
 import numpy as np
 
 from molprof.analysis.facts.gpu_slices import NO_NUMBER
-from molprof.analysis.facts.slices import FedSlices
+from molprof.analysis.facts.slices import FedSlices, without_tracks
 from molprof.analysis.reader.events import FLOW_PHASES, NUMBERS
 from molprof.analysis.reader.part import Label
 from molprof.analysis.reader.places import HOME_TID, Places, find_places
@@ -66,18 +67,23 @@ def feed_events(
     facts have them too.
     """
     places = find_places(found)
-    if copied is None and fits(found, places):
-        chunks = compact_chunks(found, places, numbers)
-        engine.fed = _fed_slices(found, places)
-    else:
-        chunks = json_chunks((found, places))
-    with closing(ahead(chunks)) as made:
-        for chunk in made:
-            engine.feed(chunk)
-            if copied is not None:
-                copied(chunk)
-    found.release()
-    engine.finish()
+    with ThreadPoolExecutor(1) as second:
+        fed: Future[FedSlices] | None = None
+        if copied is None and fits(found, places):
+            chunks = compact_chunks(found, places, numbers)
+            fed = second.submit(_fed_slices, found, places)
+        else:
+            chunks = json_chunks((found, places))
+        with closing(ahead(chunks)) as made:
+            for chunk in made:
+                engine.feed(chunk)
+                if copied is not None:
+                    copied(chunk)
+        if fed is not None:
+            engine.fed = second.submit(without_tracks, fed.result())
+            del fed
+        found.release()
+        engine.finish()
     return places
 
 
