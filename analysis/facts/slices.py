@@ -38,19 +38,13 @@ _HOST = (OPERATOR, RUNTIME, DRIVER)
 _SAMPLES = 64
 _CASES = " ".join(f"WHEN '{category}' THEN {number}" for number, category in enumerate(CATEGORIES) if category)
 _SLICES = f"SELECT ts, dur, track_id, CASE category {_CASES} ELSE 0 END AS category FROM slice ORDER BY id"
-_WORK_NAMES = """
-SELECT id, category, IFNULL(name, '(no name)') AS name FROM slice
-WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
-ORDER BY id
-"""
-_REGIONS = """
-SELECT id, name FROM slice
-WHERE category IN ('cpu_op', 'user_annotation') AND (
-  name LIKE '%Compiled%' OR name LIKE 'TorchDynamo %' OR name LIKE 'Pregraph %' OR name LIKE 'AOTDispatcher %'
-  OR name LIKE '%dataload%' OR name LIKE '%data_load%'
+_LOADER = "*[dD][aA][tT][aA]{}[lL][oO][aA][dD]*"
+_GLOBS = "*Compiled*", "TorchDynamo *", "Pregraph *", "AOTDispatcher *", _LOADER.format(""), _LOADER.format("?")
+# The engine looks for one pattern at a time in distinct names alone.
+_REGIONS = " UNION ALL ".join(
+    f"SELECT id, name FROM slice WHERE name GLOB '{pattern}' AND category IN ('cpu_op', 'user_annotation')"
+    for pattern in _GLOBS
 )
-ORDER BY id
-"""
 # Of threads, with process and thread number.
 TRACKS = """
 SELECT track.id, IFNULL(process.pid, 0) AS pid, thread.tid
@@ -193,14 +187,17 @@ def _check(engine: TraceProcessor, fed: Slices) -> None:
 
 def _asked(engine: TraceProcessor) -> Slices:
     columns: dict[str, Any] = {name: column.astype(np.int64) for name, column in engine.query(_SLICES).items()}
-    rows = engine.query(_WORK_NAMES)
-    ids, *texts = (column.tolist() for column in rows.values())
+    gpu = gpu_slices.asked(engine)
     names: dict[tuple[str, str], int] = {}
+    of_label = [
+        names.setdefault((category, "(no name)" if name is None else name), len(names)) if category in GPU_WORK else -1
+        for category, name in gpu.labels
+    ]
     name = np.full(len(columns["ts"]), -1)
-    name[ids] = [names.setdefault(label, len(names)) for label in zip(*texts, strict=True)]
+    name[gpu.id] = np.array(of_label, dtype=np.int64)[gpu.label]
     ts, region = columns["ts"], np.zeros(len(columns["ts"]), dtype=np.int8)
     ids, texts = (column.tolist() for column in engine.query(_REGIONS).values())
     of_text = {text: _region("cpu_op", text) for text in set(texts)}
     region[ids] = [of_text[text] for text in texts]
     found = ts, ts + columns["dur"], columns["track_id"], columns["category"], name, tuple(names), region
-    return Slices(*found, gpu_slices.asked(engine), None)
+    return Slices(*found, gpu, None)
