@@ -111,6 +111,7 @@ def read_slices(engine: TraceProcessor) -> Slices:
     """Return the slices that the engine holds. Raises EngineError if it numbers those of the reader otherwise."""
     if engine.fed is None:
         return _asked(engine)
+    slices: Slices
     places, slices = engine.fed.result()
     _check(engine, slices)
     tracks: dict[tuple[int, int], int] = {}

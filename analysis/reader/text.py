@@ -102,7 +102,8 @@ def _huge_floats(data: np.ndarray, is_digit: np.ndarray) -> np.ndarray:
     places = np.flatnonzero((data | _LOWER_CASE) == ord("e"))
     places = places[is_digit[places - 1]]
     first = places + 1 + (data[places + 1] == ord("+"))
-    return places[is_digit[first] & is_digit[first + 1] & is_digit[first + 2]]
+    found: np.ndarray = places[is_digit[first] & is_digit[first + 1] & is_digit[first + 2]]
+    return found
 
 
 def _wide_integers(is_digit: np.ndarray) -> np.ndarray:

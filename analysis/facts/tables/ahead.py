@@ -49,5 +49,6 @@ def made(name: str, facts: Facts, table: FactTable) -> Sequence[Column]:
     future = facts.ahead.pop(name, None)
     if future is not None and not future.cancel():
         with contextlib.suppress(EngineError):  # of what that thread would have had to ask
-            return future.result()
+            columns: Sequence[Column] = future.result()
+            return columns
     return table.make(facts)
