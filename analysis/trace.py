@@ -250,6 +250,7 @@ class Trace:
         return self._loaded
 
     def _made(self) -> Report:
+        from molprof.analysis.facts.tables import computed_ahead
         from molprof.analysis.figures.build import build_report
         from molprof.analysis.findings import Known, bottleneck_of, find_all
         from molprof.analysis.reader.load import checked
@@ -264,7 +265,8 @@ class Trace:
             if fresh:
                 self._info = info = checked(engine, info)
                 self._loaded = engine, info
-            report = build_report(engine, info)
+            with computed_ahead(engine, self.reading.processes):
+                report = build_report(engine, info)
             if report.trace.whole_steps:
                 known = Known(engine, report, *stacks)
                 report = changed(report, findings=find_all(known), bottleneck=bottleneck_of(known))

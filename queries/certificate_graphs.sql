@@ -5,7 +5,6 @@
 --   FROM molprof_graph_without_work
 --   ORDER BY name;
 
-INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.graphs;
 
 -- Calls that launch graphs, by name, where any of them has no work. Calls without a correlation number are left out.
@@ -25,7 +24,7 @@ SELECT
   SUM(kernels + memory_operations = 0) AS without_work,
   SUM(kernels) AS kernels
 FROM molprof_graph_launch AS graph
-WHERE (SELECT correlation FROM molprof_gpu_call AS call WHERE call.id = graph.id) IS NOT NULL
+WHERE id NOT IN (SELECT id FROM _molprof_fact_unnumbered_launch)
 GROUP BY name
 HAVING SUM(kernels + memory_operations = 0) > 0
 ORDER BY name;

@@ -23,7 +23,9 @@ SELECT
   ts,
   id NOT IN (SELECT id FROM _molprof_fact_lost_launch) AS has_work
 FROM _molprof_launch_call
-WHERE correlation IS NOT NULL AND id NOT IN (SELECT id FROM _molprof_fact_captured_launch)
+WHERE
+  id NOT IN (SELECT id FROM _molprof_fact_unnumbered_launch)
+  AND id NOT IN (SELECT id FROM _molprof_fact_captured_launch)
 ORDER BY ts, id;
 
 -- Launches without GPU work by place, in order of start.

@@ -107,6 +107,14 @@ SELECT
 FROM _molprof_fact
 WHERE fact = 'shared_number';
 
+CREATE PERFETTO TABLE _molprof_fact_unnumbered_launch(
+  id JOINID(slice.id)
+) AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.id') AS id
+FROM _molprof_fact
+WHERE fact = 'unnumbered_launch';
+
 CREATE PERFETTO TABLE _molprof_fact_graph_launch(
   id JOINID(slice.id)
 ) AS

@@ -18,7 +18,6 @@ CREATE PERFETTO TABLE _molprof_work(
   category STRING,
   device STRING,
   stream LONG,
-  correlation LONG,
   bytes LONG,
   call_id JOINID(slice.id)
 ) AS
@@ -30,8 +29,6 @@ SELECT
   slice.category,
   _molprof_device!(slice.track_id, slice.arg_set_id) AS device,
   EXTRACT_ARG(slice.arg_set_id, 'args.stream') AS stream,
-  -- 0 stands for no number (ROCm/roctracer#100).
-  NULLIF(EXTRACT_ARG(slice.arg_set_id, 'args.correlation'), 0) AS correlation,
   CASE
     WHEN slice.category = 'kernel' THEN NULL
     -- Text is kept, and refused later: CAST would read its first digits.
@@ -88,7 +85,8 @@ SELECT
   work.category,
   work.device,
   work.stream,
-  work.correlation,
+  -- 0 stands for no number (ROCm/roctracer#100).
+  NULLIF(EXTRACT_ARG(slice.arg_set_id, 'args.correlation'), 0) AS correlation,
   work.bytes,
   _molprof_rank!(slice.track_id) AS rank,
   work.call_id

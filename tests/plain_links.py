@@ -250,6 +250,14 @@ EXPECTED: dict[str, tuple[str, str | None, Callable[[PlainLinks], Rows]]] = {
         ],
     ),
     "_molprof_fact_launch_total": ("*", None, launch_totals),
+    "_molprof_fact_unnumbered_launch": (
+        "id", None,
+        lambda trace: [
+            (number,)
+            for number, name, call in zip(trace.call_ids, trace.call_names, trace.calls, strict=True)
+            if kind_of(name) and call.number is None
+        ],
+    ),
     "_molprof_fact_launch_count": ("*", None, launch_count),
     "_molprof_fact_launch_of_several": ("*", None, launches_of_several),
     "molprof_call_work": (

@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 from plain_tables import ask, check
 from tiny_trace import slice_, work, write
 
+from molprof import api
 from molprof.analysis.facts import chains, coverage, gaps
 from molprof.analysis.facts.intervals import Coverage, ends_before, on_one_line, overlaps
 from molprof.analysis.facts.nesting import Nesting
 from molprof.analysis.facts.tables import install
+from molprof.analysis.reader import Reading
 from molprof.analysis.reader.load import load_trace
 from molprof.analysis.reader.open import open_trace
 from molprof.analysis.trace_processor import TraceProcessor, open_engine
@@ -331,6 +333,13 @@ def test_chains(work: list[plain.Piece], forms: list[plain.Form]) -> None:
 def test_facts_of_recorded_traces(path: Path) -> None:
     with open_trace(path, all_args=False, stacks=False, partial=True) as (engine, _):
         check(engine)
+
+
+@pytest.mark.parametrize("name", ["h100-llama", "h100-qwen-static-generic.graphs"])
+def test_a_second_thread_computes_the_same_facts(name: str) -> None:
+    path = ROOT / f"traces/{name}.json.gz"
+    one, two = (api.report(path, Reading(cached=False, processes=processes)) for processes in (1, 2))
+    assert one == two
 
 
 KERNELS = ("gemm", "nccl_AllReduce", "vllm::rotary_embedding_kernel<f>", "vllm::reshape_and_cache_flash_kernel<f>")

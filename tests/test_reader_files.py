@@ -254,7 +254,7 @@ def test_two_processes_read_what_one_reads(taken: list[int], whole: bool) -> Non
     path = Path(str(CORPUS), "traces/mi300x_vllm_decode_graph.json.gz")
     options = {"stacks": whole, "all_args": whole}
     assert contents(path, 2, **options) == contents(path, 1, **options)
-    assert len(taken) > 50
+    assert len(taken) > 10
 
 
 @pytest.mark.parametrize("layout", ["minified", "indented"])

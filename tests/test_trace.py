@@ -56,6 +56,11 @@ def test_a_layer_is_read_when_it_is_asked_for(trace: molprof.Trace, opened: list
     # All arguments, and the stacks that were there.
     assert opened == [(False, False), (True, False), (True, True)]
     assert trace.work["call_id"].tolist() == trace.calls["id"].tolist()
+    # Of a report facts alone have correlation numbers, of frames the trace processor too.
+    assert trace.work["correlation"].tolist() == trace.calls["correlation"].tolist() == [7]
+    with molprof.load(trace.path, cached=False, stacks=True) as whole:
+        assert (whole.report.counts.kernels, whole.work["correlation"].tolist()) == (1, [7])
+        assert opened.pop() == (True, False)
     mine = trace.operators.where(trace.operators["id"] == trace.calls["operator_id"][0])
     assert (mine["name"].tolist(), trace.work.unit("dur")) == (["aten::mm"], "ns")
     for name in FRAMES:

@@ -314,8 +314,10 @@ class Facts(MemoryFacts):
         found: dict[str, Coverage] = {}
         inner = tuple(np.empty(0, dtype=np.int64) for _ in range(3))
         for name, more in intervals.items():
-            found[name] = Coverage(*(np.concatenate(pair) for pair in zip(inner, more, strict=True)))
-            inner = found[name].keys, found[name].starts, found[name].ends
+            if not found or len(more[0]):
+                union = Coverage(*(np.concatenate(pair) for pair in zip(inner, more, strict=True)))
+                inner = union.keys, union.starts, union.ends
+            found[name] = union
         return gaps.HostTime(**found)
 
     @cached_property

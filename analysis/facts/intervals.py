@@ -161,7 +161,8 @@ def _order(keys: np.ndarray, starts: np.ndarray) -> np.ndarray:
     if len(keys) and (starts[1:] >= starts[:-1]).all():  # as slices are; numpy sorts 16-bit numbers in linear time
         is_small = keys.min() >= 0 and keys.max() < 1 << 16
         return np.argsort(keys.astype(np.uint16) if is_small else keys, kind="stable")
-    return np.lexsort((starts, keys))
+    # As one number, of which a stable sort takes what already stands in order as it is.
+    return np.argsort(on_one_line([keys], [starts])[0], kind="stable")
 
 
 def _merged(keys: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Keyed:

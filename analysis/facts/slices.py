@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from molprof.analysis.facts import GPU_CALLS, GPU_WORK, gpu_slices
 from molprof.analysis.facts.compiled import kind_of
@@ -37,19 +38,13 @@ _HOST = (OPERATOR, RUNTIME, DRIVER)
 _SAMPLES = 64
 _CASES = " ".join(f"WHEN '{category}' THEN {number}" for number, category in enumerate(CATEGORIES) if category)
 _SLICES = f"SELECT ts, dur, track_id, CASE category {_CASES} ELSE 0 END AS category FROM slice ORDER BY id"
-_WORK_NAMES = """
-SELECT id, category, IFNULL(name, '(no name)') AS name FROM slice
-WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
-ORDER BY id
-"""
-_REGIONS = """
-SELECT id, name FROM slice
-WHERE category IN ('cpu_op', 'user_annotation') AND (
-  name LIKE '%Compiled%' OR name LIKE 'TorchDynamo %' OR name LIKE 'Pregraph %' OR name LIKE 'AOTDispatcher %'
-  OR name LIKE '%dataload%' OR name LIKE '%data_load%'
+_LOADER = "*[dD][aA][tT][aA]{}[lL][oO][aA][dD]*"
+_GLOBS = "*Compiled*", "TorchDynamo *", "Pregraph *", "AOTDispatcher *", _LOADER.format(""), _LOADER.format("?")
+# The engine looks for one pattern at a time in distinct names alone.
+_REGIONS = " UNION ALL ".join(
+    f"SELECT id, name FROM slice WHERE name GLOB '{pattern}' AND category IN ('cpu_op', 'user_annotation')"
+    for pattern in _GLOBS
 )
-ORDER BY id
-"""
 # Of threads, with process and thread number.
 TRACKS = """
 SELECT track.id, IFNULL(process.pid, 0) AS pid, thread.tid
@@ -114,14 +109,24 @@ class FedSlices(Struct, frozen=True):
 
 def read_slices(engine: TraceProcessor) -> Slices:
     """Return the slices that the engine holds. Raises EngineError if it numbers those of the reader otherwise."""
-    fed: FedSlices | None = engine.fed
-    if fed is None:
+    if engine.fed is None:
         return _asked(engine)
-    _check(engine, fed)
+    slices: Slices
+    places, slices = engine.fed.result()
+    _check(engine, slices)
     tracks: dict[tuple[int, int], int] = {}
     for track, *place in zip(*(column.tolist() for column in engine.query(TRACKS).values()), strict=True):
         tracks.setdefault((place[0], place[1]), track)
-    track_of = np.array([tracks.get(place, -1) for place in fed.places], dtype=np.int64)
+    track_of = np.array([tracks.get(place, -1) for place in places], dtype=np.int64)
+    engine.fed = None  # what is not kept in them is freed
+    return replace(slices, track=track_of[slices.track])
+
+
+def without_tracks(fed: FedSlices) -> tuple[list[tuple[int, int]], Slices]:
+    """Return the places of slices that the reader fed, and the slices with the index of their place as their track.
+
+    Raises QueryError for text in place of a number.
+    """
     numbers = {category: number for number, category in enumerate(CATEGORIES)}
     category = np.array([numbers.get(category, 0) for category, _ in fed.labels], dtype=np.int8)
     names: dict[tuple[str, str], int] = {}
@@ -133,10 +138,8 @@ def read_slices(engine: TraceProcessor) -> Slices:
         dtype=np.int32,
     )
     region = np.array([_region(*label) for label in fed.labels], dtype=np.int8)[fed.label]
-    columns = fed.ts, fed.ts_end, track_of[fed.place], category[fed.label], name[fed.label], tuple(names), region
-    slices = Slices(*columns, _fed_gpu(fed, category), _fed_totals(fed, category))
-    engine.fed = None  # what is not kept in them is freed
-    return slices
+    columns = fed.ts, fed.ts_end, fed.place, category[fed.label], name[fed.label], tuple(names), region
+    return fed.places, Slices(*columns, _fed_gpu(fed, category), _fed_totals(fed, category))
 
 
 def _fed_gpu(fed: FedSlices, category: Array) -> GpuSlices:
@@ -172,7 +175,7 @@ def _region(category: str | None, name: str | None) -> int:
     return DATA if DATA_NAMES.match(name) else NO_REGION
 
 
-def _check(engine: TraceProcessor, fed: FedSlices) -> None:
+def _check(engine: TraceProcessor, fed: Slices) -> None:
     """Compare some slices of the reader with those of the engine."""
     count = len(fed.ts)
     ids = np.unique(np.linspace(0, count - 1, _SAMPLES).astype(np.int64)) if count else np.empty(0, dtype=np.int64)
@@ -185,14 +188,17 @@ def _check(engine: TraceProcessor, fed: FedSlices) -> None:
 
 def _asked(engine: TraceProcessor) -> Slices:
     columns: dict[str, Any] = {name: column.astype(np.int64) for name, column in engine.query(_SLICES).items()}
-    rows = engine.query(_WORK_NAMES)
-    ids, *texts = (column.tolist() for column in rows.values())
+    gpu = gpu_slices.asked(engine)
     names: dict[tuple[str, str], int] = {}
+    of_label = [
+        names.setdefault((category, "(no name)" if name is None else name), len(names)) if category in GPU_WORK else -1
+        for category, name in gpu.labels
+    ]
     name = np.full(len(columns["ts"]), -1)
-    name[ids] = [names.setdefault(label, len(names)) for label in zip(*texts, strict=True)]
+    name[gpu.id] = np.array(of_label, dtype=np.int64)[gpu.label]
     ts, region = columns["ts"], np.zeros(len(columns["ts"]), dtype=np.int8)
     ids, texts = (column.tolist() for column in engine.query(_REGIONS).values())
     of_text = {text: _region("cpu_op", text) for text in set(texts)}
     region[ids] = [of_text[text] for text in texts]
     found = ts, ts + columns["dur"], columns["track_id"], columns["category"], name, tuple(names), region
-    return Slices(*found, gpu_slices.asked(engine), None)
+    return Slices(*found, gpu, None)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +17,7 @@ from molprof.analysis.facts.intervals import last_begun
 from molprof.analysis.facts.overruns import overruns
 from molprof.analysis.facts.recording import Spans, profiler_spans, stops_profiler
 from molprof.analysis.facts.slices import GPU_WORK_NUMBERS, PROFILER, Slices, read_slices
+from molprof.common.errors import EngineError
 from molprof.queries import PACKAGE
 
 if TYPE_CHECKING:
@@ -50,6 +54,18 @@ class Source:
 
     def __init__(self, engine: TraceProcessor) -> None:
         self._engine = engine
+        # Columns of tables that another thread computes, which must not ask the engine.
+        self.ahead: dict[str, Future[Any]] = {}
+        self._silent: int | None = None
+
+    @contextmanager
+    def asking_nothing(self) -> Iterator[None]:
+        """In this block, this thread raises EngineError where it would ask the engine."""
+        self._silent = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._silent = None
 
     @cached_property
     def slices_of_file(self) -> Slices:
@@ -154,5 +170,7 @@ class Source:
 
     def _read(self, sql: str, module: str | None) -> dict[str, Any]:
         """The columns of a query, which may use a module of the package."""
+        if self._silent == threading.get_ident():
+            raise EngineError("another thread asks the trace processor")
         include = f"INCLUDE PERFETTO MODULE {PACKAGE}.{module};\n" if module else ""
         return self._engine.query(include + sql)

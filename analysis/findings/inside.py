@@ -11,6 +11,7 @@ from msgspec import Struct
 from molprof.analysis.facts.gaps import CAUSES, NONE
 from molprof.analysis.facts.intervals import Coverage
 from molprof.analysis.facts.slices import TRACKS
+from molprof.analysis.facts.source import looked_up
 from molprof.analysis.findings.known import Known
 from molprof.analysis.trace_processor.package import Query
 from molprof.common.values import short_source
@@ -100,9 +101,9 @@ def _found(known: Known, patterns: Sequence[str], functions: Sequence[str]) -> I
     if not rows:
         return None
     threads = {thread: number for number, thread in enumerate(dict.fromkeys(row[2] for row in rows))}
-    numbers = {track: threads.get((pid, tid), len(threads)) for track, pid, tid in known.frame(_TRACKS).rows()}
-    tracks, which = np.unique(known.facts.calls.track, return_inverse=True)
-    of_call = np.array([numbers.get(track, len(threads)) for track in tracks.tolist()], dtype=np.int64)[which]
+    numbers = {track: threads[pid, tid] for track, pid, tid in known.frame(_TRACKS).rows() if (pid, tid) in threads}
+    of_call = looked_up(known.facts.calls.track, numbers)
+    of_call[of_call == NONE] = len(threads)
     columns = (np.array([row[place] for row in rows], dtype=np.int64) for place in (0, 1))
     covered = Coverage(np.array([threads[row[2]] for row in rows], dtype=np.int64), *columns)
     times: dict[str, int] = {}

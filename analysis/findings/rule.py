@@ -28,7 +28,7 @@ CROSS JOIN slice ON slice.id = named.id
 JOIN _molprof_thread_track AS track ON track.id = slice.track_id
 ORDER BY slice.ts, slice.dur DESC, slice.id
 """
-_NAMED = "SELECT id FROM slice WHERE category = 'cpu_op' AND name GLOB '{}'"
+_NAMED = "SELECT id FROM slice WHERE +category = 'cpu_op' AND name GLOB '{}'"
 # GPU work by its call.
 _LAUNCHED = Query(
     "gpu_work",
@@ -48,7 +48,7 @@ ATTENTION = ("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_*a
 
 def operators_named(*patterns: str) -> Query:
     """Asks for the operators whose names match one of the GLOB patterns, in order of start, outer before inner."""
-    # The engine finds names by one pattern without looking at every slice.
+    # The engine finds names by one pattern without looking at every slice: of those alone it asks the category, by "+".
     return Query("annotations", _OPERATORS.format(" UNION ".join(_NAMED.format(pattern) for pattern in patterns)))
 
 

@@ -61,8 +61,9 @@ def load_trace(
     reading: if None, with Python stacks. how: its fields that differ. all_args: keep all args, flow events and memory
     events, not only `events.NEEDED_ARGS`, which the SQL modules read; much slower. check: prove that nothing was lost;
     else the caller does, by `checked`. beside: gets the Python stacks that the engine does not get, unless they take
-    too long to decode (`MOST_STACK_EVENTS`), or all args are wanted. copied: called with each piece of what the engine
-    gets, as `json_chunks` makes them.
+    too long to decode (`MOST_STACK_EVENTS`), or all args are wanted. Without stacks the engine gets no correlation
+    numbers then, if `engine.fed` has them. copied: called with each piece of what the engine gets, as `json_chunks`
+    makes them.
 
     The file is read once, in blocks. All times and tracks must be known before the first event is placed, so events
     wait in short form: about 40 bytes per event, besides what the engine holds.
@@ -90,7 +91,8 @@ def load_trace(
         engine = engine(is_large(len(found.starts_ns), all_args))
     lanes, duration_ns = int((found.lanes > 0).sum()), int(found.durations_ns.sum())
     state = condition(found)
-    places = feed_events(engine, found, copied)
+    # Of what a report reads, only facts know the numbers: frames, which show them, have stacks.
+    places = feed_events(engine, found, copied, numbers=beside is None or reading.stacks)
     if beside is not None and found.stack_names:
         beside.append(_stacks(found, places))
     info = TraceInfo(

@@ -80,11 +80,11 @@ def open_trace(
 ) -> Generator[tuple[TraceProcessor, TraceInfo], None, None]:
     """An engine with the trace at `path` and the SQL package, and what is known of it: see `load_trace`, `open_engine`.
 
-    reading: if None, with Python stacks. how: its fields that differ. beside: see `load_trace`; a kept trace has none.
+    reading: if None, with Python stacks. how: its fields that differ. beside: see `load_trace`; none is kept then.
     """
     reading = replace(reading or Reading(stacks=True), **how)
     options = reading.stacks, all_args, reading.partial
-    key = kept_key(path, reading.native_path, *options) if reading.cached else None
+    key = kept_key(path, reading.native_path, *options) if reading.cached and beside is None else None
     with ExitStack() as stack:
         if key and (kept := _read_kept(key, path)):
             info, engine = kept[0], stack.enter_context(open_engine(state=kept[1]))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 # Parts that may wait for an earlier one.
-_MAX_WAITING = 16
+_MAX_WAITING = 48
 # Wrong pieces after which the copy is given up.
 _PATIENCE = 8
 _log = logging.getLogger(__name__)
@@ -32,6 +32,8 @@ _SLOTS = 6
 _SLOT_BYTES = 512 * 1024
 # Where a text begins in the shared memory, and its length.
 _PLACE = struct.Struct("QQ")
+# Length of a part there; 0: it follows.
+_SIZE = struct.Struct("Q")
 
 
 class Pieces:
@@ -104,7 +106,7 @@ class Pieces:
 
 
 class SecondReader:
-    """The copy: text goes through shared memory, parts through a pipe. EOFError, OSError: it has ended.
+    """The copy: text and parts go through shared memory, longer parts through a pipe. EOFError, OSError: it has ended.
 
     No thread waits for its parts, which would take turns with this one: `collect` makes futures done.
     """
@@ -140,8 +142,10 @@ class SecondReader:
     def collect(self, wait: bool) -> None:
         """Takes the parts that are there; with `wait` one at least."""
         while self._asked and (wait or self._arrival.poll(0)):
-            part, kinds = pickle.loads(self._connection.recv_bytes())
+            (size,) = _SIZE.unpack_from(answer := self._connection.recv_bytes())
             slot, future = self._asked.popleft()
+            begin = slot * _SLOT_BYTES
+            part, kinds = pickle.loads(self._text[begin : begin + size] if size else answer[_SIZE.size :])
             self._free.append(slot)
             self._kinds += kinds
             if part is not None:
@@ -179,5 +183,11 @@ def _serve(wanted: Wanted, text: mmap.mmap, connection: Connection) -> None:
             part = None
         # Connection.send looks each type up in two tables.
         kinds = list(islice(reader.kinds, sent, None))
-        connection.send_bytes(pickle.dumps((part, kinds), pickle.HIGHEST_PROTOCOL))
+        answer = pickle.dumps((part, kinds), pickle.HIGHEST_PROTOCOL)
+        # Where the text was: a pipe holds so little that this process would wait until the other one reads.
+        if len(answer) <= _SLOT_BYTES:
+            text[begin : begin + len(answer)] = answer
+            connection.send_bytes(_SIZE.pack(len(answer)))
+        else:
+            connection.send_bytes(_SIZE.pack(0) + answer)
         sent = len(reader.kinds)

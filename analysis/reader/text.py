@@ -25,10 +25,9 @@ _ENDING_CHARACTERS = 64
 _INT64 = range(-(2**63), 2**63)
 # An integer outside int64 has at least this many digits.
 _WIDE_DIGITS = 19
-# Not the decimals of a float; but 200 digits may pass the largest float64, 1.8e308, with an exponent of two digits.
-_WIDE_INTEGER = re.compile(rb"(?<![\d.])\d{%d,}(?![\d.eE])|\d{200}" % _WIDE_DIGITS)
-_HUGE_FLOAT = re.compile(rb"\d[eE]\+?\d{3}")
-_ZERO = ord("0")
+_PADDING = 2 * _WIDE_DIGITS
+_ZERO, _NEWLINE, _BACKSLASH, _QUOTE = b'0\n\\"'
+_LOWER_CASE = 0x20
 _NO_DEVICE = b'"device":null'
 # The engine would read true as 1.
 _NO_NUMBER = re.compile(rb'("(?:correlation|device|stream|bytes)":\s*)(true|false)\b')
@@ -54,6 +53,7 @@ def exact_float(text: str) -> float | str:
 
 
 _decode = msgspec.json.Decoder(Any, float_hook=exact_float).decode
+_encode = msgspec.json.Encoder().encode
 
 
 def plain_lines(text: bytes) -> bytes:
@@ -63,9 +63,14 @@ def plain_lines(text: bytes) -> bytes:
         text = text.replace(_NO_DEVICE, b'"device":"None"')
     if b"true" in text or b"false" in text:
         text = _NO_NUMBER.sub(rb'\1"\2"', text)
-    if not needs_plain(text):
+    is_changed = _changed(text)
+    if not is_changed.any():
         return text
-    return msgspec.json.Encoder().encode_lines(_plain_value(_decode(line)) for line in text.split(b"\n")[:-1])
+    lines = text.split(b"\n")
+    ends = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == _NEWLINE)
+    for number in np.flatnonzero(np.logical_or.reduceat(is_changed, np.append(0, ends[:-1] + 1))).tolist():
+        lines[number] = _encode(_plain_value(_decode(lines[number])))
+    return b"\n".join(lines)
 
 
 def _plain_value(value: Any) -> Any:
@@ -80,31 +85,37 @@ def _plain_value(value: Any) -> Any:
     return value
 
 
-def needs_plain(text: bytes) -> bool:
-    """Whether JSON may hold what the engine would change: a quick test with rare false alarms."""
-    has_escape = b"\\" in text and text.count(b"\\") != text.count(b'\\"')
-    return has_escape or may_have_wide_integer(text) or _may_have_huge_float(text)
-
-
-def _may_have_huge_float(text: bytes) -> bool:
-    """Whether an exponent has three digits or more; numbers that pass 1e308 with fewer are found by their digits."""
-    data = np.frombuffer(text, dtype=np.uint8)
-    places = np.flatnonzero((data[1:] | 0x20) == ord("e"))  # E and e
-    return bool(np.any((data[places] - _ZERO) < 10)) and _HUGE_FLOAT.search(text) is not None
-
-
-def may_have_wide_integer(text: bytes) -> bool:
-    """Whether a long text has a run of 19 digits or more; much quicker than the exact search."""
-    padding = np.zeros(2 * _WIDE_DIGITS, dtype=np.uint8)
+def _changed(text: bytes) -> np.ndarray:
+    """Whether the engine would change something at each byte of JSON lines; other long numbers are among it."""
+    padding = np.zeros(_PADDING, dtype=np.uint8)
     data = np.concatenate([padding, np.frombuffer(text, dtype=np.uint8), padding])
-    stops = (data[::_STRIDE] - _ZERO) < 10  # uint8: smaller characters wrap around
+    is_digit = (data - _ZERO) < 10  # uint8: smaller characters wrap around
+    found = np.zeros(len(data), dtype=bool)
+    if b"\\" in text:
+        np.logical_and(data[:-1] == _BACKSLASH, data[1:] != _QUOTE, out=found[:-1])
+    found[_wide_integers(is_digit)] = found[_huge_floats(data, is_digit)] = True
+    return found[_PADDING:-_PADDING]
+
+
+def _huge_floats(data: np.ndarray, is_digit: np.ndarray) -> np.ndarray:
+    """Numbers with an exponent of three digits or more; those that pass 1e308 with fewer are found by their digits."""
+    places = np.flatnonzero((data | _LOWER_CASE) == ord("e"))
+    places = places[is_digit[places - 1]]
+    first = places + 1 + (data[places + 1] == ord("+"))
+    found: np.ndarray = places[is_digit[first] & is_digit[first + 1] & is_digit[first + 2]]
+    return found
+
+
+def _wide_integers(is_digit: np.ndarray) -> np.ndarray:
+    """Runs of 19 digits or more; quicker than a search by a pattern."""
+    stops = is_digit[::_STRIDE]
     places = np.flatnonzero(stops[:-1] & stops[1:]) * _STRIDE
     for offset in (4, 2, 6, 1, 3, 5, 7, 8):
-        places = places[(data[places + offset] - _ZERO) < 10]
+        places = places[is_digit[places + offset]]
     length = np.full(len(places), _STRIDE + 1)
     for begin, step in ((places, -1), (places + _STRIDE, 1)):
         inside = np.ones(len(places), dtype=bool)
         for distance in range(1, _STRIDE + 1):
-            inside &= (data[begin + step * distance] - _ZERO) < 10
+            inside &= is_digit[begin + step * distance]
             length += inside
-    return bool(np.any(length >= _WIDE_DIGITS)) and _WIDE_INTEGER.search(text) is not None
+    return places[length >= _WIDE_DIGITS]

@@ -60,7 +60,7 @@ class TraceProcessor:
         # Called with each query before it is asked; what it provides queries from.
         self.before_query: Callable[[str], None] | None = None
         self.facts: Any = None
-        self.fed: Any = None  # the slices in it, where the reader knows them: `FedSlices`
+        self.fed: Any = None  # a future of the slices in it, where the reader knows them (facts/slices.py)
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
         """Appends trace data in any format; the first piece must be long enough to show which. Raises EngineError."""

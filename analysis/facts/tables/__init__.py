@@ -7,6 +7,7 @@ a function from `Facts` to its columns.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,9 @@ import numpy as np
 from molprof.analysis.facts import statements
 from molprof.analysis.facts.facts import Facts
 from molprof.analysis.facts.tables import calls, devices, frames, graphs, links, phases, tokens, work
+from molprof.analysis.facts.tables.ahead import ahead, made
 from molprof.common.errors import MolprofError
+from molprof.common.memory import processors
 from molprof.queries import FACTS, PACKAGE, facts_in, modules
 
 if TYPE_CHECKING:
@@ -64,13 +67,18 @@ def columns_of(name: str, facts: Facts) -> list[Sequence[Any]]:
     return [column.tolist() if isinstance(column, np.ndarray) else column for column in TABLES[name].make(facts)]
 
 
+def computed_ahead(engine: TraceProcessor, processes: int | None) -> AbstractContextManager[None]:
+    """In this block a second thread computes columns of tables that a report reads, unless `processes` is 1."""
+    return ahead(engine.facts, TABLES, processes or processors())
+
+
 def table_sql(name: str, facts: Facts) -> list[str]:
     """The statements that make a table of facts."""
     columns = TABLES[name].columns
-    made = TABLES[name].make(facts)
+    found = made(name, facts, TABLES[name])
     if len(columns) <= _FEW and all(" JOINID(" in column for column in columns):
-        return statements.of_ids(name, columns, [np.asarray(column, dtype=np.int64) for column in made])
-    return statements.of_rows(name, columns, _rows(made))
+        return statements.of_ids(name, columns, [np.asarray(column, dtype=np.int64) for column in found])
+    return statements.of_rows(name, columns, _rows(found))
 
 
 def _rows(columns: Sequence[Sequence[Any] | np.ndarray]) -> Iterator[Sequence[Any]]:

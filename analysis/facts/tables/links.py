@@ -70,6 +70,12 @@ def _launches_of_several(facts: Facts) -> Sequence[Column]:
     return [calls.names[number] for number in there.tolist()], count[there], more[there]
 
 
+def _unnumbered_launches(facts: Facts) -> Sequence[Column]:
+    """Launches of kernels and graphs without a correlation number, in order of slice."""
+    launches = np.append(facts.launches, facts.graph_launches)
+    return [np.sort(facts.calls.id[launches[facts.calls.number[launches] == NO_NUMBER]])]
+
+
 def _launch_phases(facts: Facts) -> Sequence[Column]:
     """The innermost phase of its thread in which each call with GPU work began, where it is in one."""
     calls = np.unique(facts.work.call[facts.work.call != NONE])
@@ -105,6 +111,7 @@ TABLES = {
     "shared_number": FactTable(
         ("rank LONG", "correlation LONG", "calls LONG", "follow LONG", "is_ambiguous LONG"), _shared_numbers
     ),
+    "unnumbered_launch": FactTable(("id JOINID(slice.id)",), _unnumbered_launches),
     "graph_launch": FactTable(("id JOINID(slice.id)",), lambda facts: [facts.calls.id[facts.graph_launches]]),
     "launch_phase": FactTable(("id JOINID(slice.id)", "phase_id JOINID(slice.id)"), _launch_phases),
     "host_sync": FactTable(
