@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from molprof.common.errors import MissingExtraError, RunError
 from molprof.common.installed import install_command
 from molprof.profiler.constraints import make_processor
-from molprof.profiler.constraints.base import ForcedRuns, Processor, Rows
+from molprof.profiler.constraints.base import FORCED_RUNS, Processor, Rows, has
 from molprof.profiler.constraints.molecules import grammar_text
 from molprof.profiler.constraints.rows import Generic, Qwen
 from molprof.profiler.constraints.table import TableProcessor, compile_rows, spelled
@@ -124,8 +124,8 @@ def test_vectorized_is_the_row_loop_bit_by_bit(name: str, masks: str) -> None:
             expected, got = (batch(answer, scores.clone()) for batch in (plain, vectorized))
             assert torch.equal(got.view(torch.int32), expected.view(torch.int32)), position
         assert vectorized.masked_logits == plain.masked_logits
-    assert isinstance(vectorized, ForcedRuns)
-    assert isinstance(plain, ForcedRuns)
+    assert has(vectorized, FORCED_RUNS)
+    assert has(plain, FORCED_RUNS)
     assert vectorized.reads_tokens is plain.reads_tokens is False
     for step in range(0, max(ends), 7):
         # A row's last choice is for the position after its end token, as long as another row is not done.

@@ -21,7 +21,7 @@ from molprof.common.measured import MeasuredRun
 from molprof.profiler.bench.mask_engine import Compiled
 from molprof.profiler.bench.samples import with_samples
 from molprof.profiler.bench.schemas import SchemaFile
-from molprof.profiler.constraints.base import Followed, Rows
+from molprof.profiler.constraints.base import MEASURED, Rows, has
 from molprof.profiler.constraints.engines import EngineProcessor
 from molprof.profiler.constraints.token_dfa import TokenDfaBatch
 from molprof.profiler.constraints.whole import WholeProcessor
@@ -90,7 +90,7 @@ def test_the_benchmark_makes_the_calls_of_a_capture() -> None:
     other = followed(engine, engine.compile(Whole("regex", "a")), steps)
     assert engine.log == calls
     # Both read one clock.
-    assert isinstance(batch, Followed)
+    assert has(batch, MEASURED)
     assert batch.laps.names == other.batch.laps.names
     assert batch.laps.calls == other.batch.laps.calls == 3
 

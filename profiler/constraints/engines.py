@@ -142,7 +142,7 @@ class _EngineBatch(LogitsProcessor):
         self.laps = Laps("read", "accept", "fill", "apply")
 
     def seek(self, row: int, tokens: Sequence[int]) -> None:
-        """See `Followed`."""
+        """See `BatchProcessor`."""
         self._matchers[row], self._forced[row] = self._makers[row](), self._engine.opening
         for token in tokens:
             if self._engine.by_masks:

@@ -19,7 +19,7 @@ from transformers import LogitsProcessor
 
 from molprof.common.errors import UsageError
 from molprof.common.text_format import TextFormat
-from molprof.profiler.constraints.base import BatchProcessor, Places, Rows
+from molprof.profiler.constraints.base import BatchProcessor, RowPositions, Rows
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
 
@@ -189,7 +189,7 @@ class RowProcessor(LogitsProcessor):
         position = input_ids.shape[1] - self._prompt_width
         return self._mask(scores, range(len(self._actions)), itertools.repeat(position))
 
-    def mask(self, scores: Tensor, places: Places) -> Tensor:
+    def mask(self, scores: Tensor, places: RowPositions) -> Tensor:
         return self._mask(scores, places.rows, places.positions)
 
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from molprof.profiler.constraints.base import Laps, Places
+from molprof.profiler.constraints.base import Laps, RowPositions
 from molprof.profiler.models.device import on_gpu
 from molprof.profiler.models.target import Target
 
@@ -216,7 +216,7 @@ class TokenDfaBatch(LogitsProcessor):
         return out
 
     def seek(self, row: int, tokens: Sequence[int]) -> None:
-        """See `Followed`."""
+        """See `BatchProcessor`."""
         dfa = self._rows[row]
         state = self._states[row] = functools.reduce(dfa.after, tokens, self._first[row])
         if not self._by_row:
@@ -235,7 +235,7 @@ class TokenDfaBatch(LogitsProcessor):
             torch.index_select(self._moves, 0, kinds.add_(self._at), out=self._at)
         return scores.masked_fill_(self._forbidden[self._at[:, None] + self._kinds], -math.inf)
 
-    def mask(self, scores: Tensor, places: Places) -> Tensor:
+    def mask(self, scores: Tensor, places: RowPositions) -> Tensor:
         """The scores that the states allow in which `forced` left the rows."""
         rows = [(self._rows[row], self._states[row]) for row in places.rows]
         self._masked[list(places.rows)] += [dfa.hidden[state] for dfa, state in rows]
@@ -256,7 +256,7 @@ class TokenDfaBatch(LogitsProcessor):
         return run
 
     def state(self, row: int, position: int, chosen: int | None) -> int:
-        """See `StateTable`: a state is its place among the next states of all automata."""
+        """See `BatchProcessor`: a state is its place among the next states of all automata."""
         dfa, path = self._rows[row], self._paths[row]
         if chosen is not None:
             del path[position:]

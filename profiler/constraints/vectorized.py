@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from molprof.profiler.constraints.base import BatchProcessor, Places, Rows
+from molprof.profiler.constraints.base import BatchProcessor, RowPositions, Rows
 from molprof.profiler.constraints.rows import Action, Block, Force, Generic, Qwen, RowProcessor, number_tokens
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.conformers import reference_conformers
@@ -109,14 +109,14 @@ class _PlannedBatch(RowProcessor):
         self._blocked = torch.from_numpy(blocked).to(target.device)
         self._counts = blocked.sum(axis=1)[self._kinds]  # logits set to -inf by position and row
 
-    def mask(self, scores: Tensor, places: Places) -> Tensor:
+    def mask(self, scores: Tensor, places: RowPositions) -> Tensor:
         # A forced token keeps its score, which decides nothing.
         rows = list(places.rows)
         self._masked[rows] += self._counts[list(places.positions), rows]
         return self.allow(scores, self._device_kinds[places.position_ids, places.row_ids])
 
     def state(self, row: int, position: int, chosen: int | None) -> int:
-        """See `StateTable`: a state is a kind of action."""
+        """See `BatchProcessor`: a state is a kind of action."""
         place = min(position, len(self._kinds) - 1), row
         self._masked[row] += self._counts[place]
         return int(self._kinds[place])
