@@ -106,11 +106,11 @@ class TokenDfa:
 
     def after(self, state: int, token: int) -> int:
         """The state that a token leads to."""
-        return max(int(self.moves[state, self.classes[token]]), 0)
+        return max(self.moves.item(state, self.classes.item(token)), 0)
 
     def form(self, state: int) -> MaskForm:
         """How a CPU applies the mask of a state."""
-        return self.forms[int(self.masks[state])]
+        return self.forms[self.masks.item(state)]
 
     @property
     def size_bytes(self) -> int:
@@ -163,7 +163,7 @@ class TokenDfaBatch(LogitsProcessor):
         self._paths = [[state] for state in first]  # of each row, its state at each answer position, on the host
         self._prompt_width = self._read = prompt_width
         self._by_row = not on_gpu(target.device) if by_row is None else by_row
-        self._masked = np.zeros(len(rows), dtype=np.int64)
+        self._masked = [0] * len(rows)
         self._called: list[int] = []
         self._ids: Tensor | None = None
         self.tables = distinct = list(dict.fromkeys(rows))
@@ -237,14 +237,17 @@ class TokenDfaBatch(LogitsProcessor):
         return scores.masked_fill_(self._forbidden[self._at[:, None] + self._kinds], -math.inf)
 
     def mask(self, scores: Tensor, places: RowPositions) -> Tensor:
-        states = [self._counted(row, at) for row, at in zip(places.rows, places.positions, strict=True)]
-        return self.allow(scores, torch.tensor(states, dtype=torch.int32).to(scores.device))
+        at = [self._counted(row, position) for row, position in zip(places.rows, places.positions, strict=True)]
+        if self._by_row:
+            return self._masked_by_row(scores, [dfa.form(state) for dfa, state in at])
+        states = torch.tensor([self.place(dfa, state) for dfa, state in at], dtype=torch.int32)
+        return self.allow(scores, states.to(scores.device))
 
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
         self._follow(row, position, chosen)
         dfa, path = self._rows[row], self._paths[row]
         run: list[int] = []
-        while (token := int(dfa.forced[path[-1]])) >= 0 and self._eos not in run[-1:]:
+        while (token := dfa.forced.item(path[-1])) >= 0 and self._eos not in run[-1:]:
             run.append(token)
             path.append(dfa.after(path[-1], token))
         return run
@@ -252,7 +255,7 @@ class TokenDfaBatch(LogitsProcessor):
     def state(self, row: int, position: int, chosen: int | None) -> int:
         """See `BatchProcessor`: a state is its place among the next states of all automata."""
         self._follow(row, position, chosen)
-        return self._counted(row, position)
+        return self.place(*self._counted(row, position))
 
     def place(self, dfa: TokenDfa, state: int) -> int:
         """A state of one of `tables` as `allow` takes it."""
@@ -264,12 +267,12 @@ class TokenDfaBatch(LogitsProcessor):
             del path[position:]
             path.append(self._rows[row].after(path[-1], chosen))
 
-    def _counted(self, row: int, position: int) -> int:
-        """The place of a row's state at a position, whose masked logits are counted. A row that ended stays there."""
+    def _counted(self, row: int, position: int) -> tuple[TokenDfa, int]:
+        """A row's state at a position, whose masked logits are counted. A row that ended stays where it is."""
         dfa, path = self._rows[row], self._paths[row]
         state = path[min(position, len(path) - 1)]
-        self._masked[row] += dfa.hidden[state]
-        return self.place(dfa, state)
+        self._masked[row] += dfa.hidden.item(state)
+        return dfa, state
 
     def allow(self, scores: Tensor, states: Tensor) -> Tensor:
         if self._by_row:
@@ -280,7 +283,7 @@ class TokenDfaBatch(LogitsProcessor):
     @property
     def masked_logits(self) -> list[int]:
         """See `BatchProcessor`. Walks the automata along what was written, so that no step counts."""
-        total, called = self._masked.copy(), set(self._called)
+        total, called = np.array(self._masked), set(self._called)
         written = [] if self._ids is None else [*self._ids[:, self._prompt_width :].cpu().numpy().T]
         for dfa in self.tables:
             rows = [row for row, own in enumerate(self._rows) if own is dfa]
