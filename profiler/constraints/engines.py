@@ -323,7 +323,7 @@ class LMFormatEnforcer(_WithoutGrammar):
         data = importlib.import_module("lmformatenforcer.tokenenforcer").TokenEnforcerTokenizerData
         tokens = [(token, piece.decode(errors="replace"), False) for token, piece in _texts(target)]
 
-        def decode(ids: Sequence[int]) -> str:
+        def decode(ids: list[int]) -> str:
             return str(target.tokenizer.decode(ids)).rstrip("\ufffd")
 
         self._data = data(tokens, decode, self.closing, True, target.logits_width)

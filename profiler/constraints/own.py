@@ -13,10 +13,9 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -169,8 +168,7 @@ class UserProcessor:
         return Observed(batch, Checked(self))
 
 
-@dataclass(frozen=True)
-class MaskCall:
+class MaskCall(NamedTuple):
     """A call that masks scores: which one it is of the batch, and where each row of the scores stands."""
 
     number: int
@@ -188,25 +186,24 @@ class Observed(LogitsProcessor):
 
     def __init__(self, processor: Any, *observers: Any) -> None:
         self._processor, self._observers = processor, observers
+        methods = "masks", "forced", "state", "masked_logits"
+        self._around = {name: [getattr(each, name) for each in observers if hasattr(each, name)] for name in methods}
         self._calls = self._rows = 0
         self._next: list[tuple[int, int]] = []  # row and position of each state that `allow` gets next
 
     @property
     def masked_logits(self) -> list[int] | None:
-        count: Callable[[], Any] = lambda: getattr(self._processor, "masked_logits", None)  # noqa: E731
+        count = partial(getattr, self._processor, "masked_logits", None)
         counts: list[int] | None = self._observed("masked_logits", count, self._rows)
         return counts
 
     @property
     def looked_ns(self) -> int:
-        times = (getattr(each, "looked_ns", 0) for each in (self._processor, *self._observers))
-        return sum(times)
+        return sum(getattr(each, "looked_ns", 0) for each in (self._processor, *self._observers))
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        rows = range(len(scores))
-        return self._masks(
-            lambda: self._processor(input_ids, scores), scores, rows, [self._calls] * len(rows), input_ids
-        )
+        rows, call = range(len(scores)), partial(self._processor, input_ids, scores)
+        return self._masks(call, scores, rows, [self._calls] * len(rows), input_ids)
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._processor, name)
@@ -235,9 +232,8 @@ class Observed(LogitsProcessor):
         return masked
 
     def _observed(self, name: str, call: Callable[[], Any], *given: Any) -> Any:
-        for observer in self._observers:
-            if hasattr(observer, name):
-                call = partial(getattr(observer, name), call, *given)
+        for around in self._around[name]:
+            call = partial(around, call, *given)
         return call()
 
 

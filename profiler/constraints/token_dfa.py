@@ -106,11 +106,13 @@ class TokenDfa:
 
     def after(self, state: int, token: int) -> int:
         """The state that a token leads to."""
-        return max(self.moves.item(state, self.classes.item(token)), 0)
+        following: int = self.moves.item(state, self.classes.item(token))
+        return following if following > 0 else 0
 
     def form(self, state: int) -> MaskForm:
         """How a CPU applies the mask of a state."""
-        return self.forms[self.masks.item(state)]
+        mask: int = self.masks.item(state)
+        return self.forms[mask]
 
     @property
     def size_bytes(self) -> int:
@@ -259,7 +261,7 @@ class TokenDfaBatch(LogitsProcessor):
 
     def place(self, dfa: TokenDfa, state: int) -> int:
         """A state of one of `tables` as `allow` takes it."""
-        return self._start[dfa] + state * dfa.moves.shape[1]
+        return self._start[dfa] + state * int(dfa.moves.shape[1])
 
     def _follow(self, row: int, position: int, chosen: int | None) -> None:
         if chosen is not None:

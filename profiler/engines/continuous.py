@@ -238,7 +238,8 @@ class _States(processing.ContinuousBatchingLogitsProcessor):
         return torch.tensor(states, dtype=torch.int32)
 
     def __call__(self, scores: Tensor, tensor_arg: Tensor) -> Tensor:
-        return self._studied.allow(scores, tensor_arg[: len(scores)])
+        allowed: Tensor = self._studied.allow(scores, tensor_arg[: len(scores)])
+        return allowed
 
 
 @contextmanager
