@@ -343,6 +343,17 @@ def test_forced_runs(forced: Any, problem: str | None) -> None:
     assert not has(user(batch=lambda ids, scores: scores).start(ROWS), FORCED_RUNS)
 
 
+def test_states() -> None:
+    """Those of continuous batching and of drafts."""
+    batch = user(batch=Batch(state=lambda row, *at: [3, "x"][row], allow=lambda scores, states: scores[:, :4])).start(
+        ROWS
+    )
+    assert batch.state(0, 0, None) == 3
+    assert failure(batch.allow, torch.zeros(1, WIDTH), torch.tensor([3])).startswith("returned scores of shape (1, 4)")
+    why = "TypeError: 'str' object cannot be interpreted as an integer"
+    assert failure(batch.state, 1, 5, 2) == f"failed to give the state at position 5 of row 1: {why}"
+
+
 # What is kept of a capture that fails
 
 
