@@ -37,8 +37,8 @@ from molprof.common.values import count_text, factor_text, percent_text, time_te
 from molprof.profiler.capture.account import sequence_runs
 from molprof.profiler.constraints import OF_MOLECULES, make_processor
 from molprof.profiler.constraints.base import Rows
-from molprof.profiler.constraints.engines import ENGINES, Whole
-from molprof.profiler.constraints.whole import table as table_processor
+from molprof.profiler.constraints.constraint import table as table_processor
+from molprof.profiler.constraints.engines import Constraint, LLGuidance, XGrammar
 from molprof.profiler.engines.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.device import on_gpu, synchronize
@@ -117,18 +117,21 @@ _PERSON = {
     "additionalProperties": False,
 }
 # What answers keep to, and an answer by number.
-WHOLES: list[tuple[Whole, Callable[[int], str]]] = [
-    (Whole("choices", "yes,no,perhaps not"), lambda number: ("yes", "no", "perhaps not")[number % 3]),
+WHOLES: list[tuple[Constraint, Callable[[int], str]]] = [
+    (Constraint("choices", "yes,no,perhaps not"), lambda number: ("yes", "no", "perhaps not")[number % 3]),
     (
-        Whole("regex", "[0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]"),
+        Constraint("regex", "[0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]"),
         lambda number: f"20{number:02}-0{number % 9 + 1}-1{number % 10}T1{number % 10}:0{number % 10}",
     ),
     (
-        Whole("regex", "[A-Z][a-z]{1,12}( [A-Za-z]{1,12}){0,5}"),
+        Constraint("regex", "[A-Z][a-z]{1,12}( [A-Za-z]{1,12}){0,5}"),
         lambda number: f"Anna {'met Grace ' * (number % 3)}today",
     ),
-    (Whole("regex", "[^\\n]{1,80}"), lambda number: f"{WORDS[number % 10]} said: «{number} times»; and then left."),
-    (Whole("schema", json.dumps(_PERSON)), lambda number: json.dumps(_people(number), ensure_ascii=False)),
+    (
+        Constraint("regex", "[^\\n]{1,80}"),
+        lambda number: f"{WORDS[number % 10]} said: «{number} times»; and then left.",
+    ),
+    (Constraint("schema", json.dumps(_PERSON)), lambda number: json.dumps(_people(number), ensure_ascii=False)),
 ]
 WHOLE_HEADINGS = ("constraint", "processor", "made in", "per token, p50", "p90", "p99", "largest")
 
@@ -148,7 +151,9 @@ class WholeCost:
         return (f"`{self.constraint}`", self.processor, time_text(self.made_ns), *map(time_text, shown))
 
 
-def along(target: Target, whole: Whole, answer: Callable[[int], str], options: argparse.Namespace) -> list[WholeCost]:
+def along(
+    target: Target, whole: Constraint, answer: Callable[[int], str], options: argparse.Namespace
+) -> list[WholeCost]:
     """The cost of a constraint in each processor that takes one, in turns, along the same answers."""
     torch.set_num_threads(1)
     size = options.batch_size
@@ -156,7 +161,7 @@ def along(target: Target, whole: Whole, answer: Callable[[int], str], options: a
     steps = max(map(len, texts)) + 1
     ids = torch.tensor([[0, *text, *[target.eos] * (steps - len(text))] for text in texts], device=target.device)
     scores = torch.randn((size, target.logits_width), device=target.device)
-    makers: dict[str, Any] = {"table": table_processor, **ENGINES}
+    makers: dict[str, Any] = {"table": table_processor, "xgrammar": XGrammar, "llguidance": LLGuidance}
     clock = time.perf_counter_ns if on_gpu(target.device) else time.process_time_ns
     made: dict[str, Any] = {}
     found: dict[str, WholeCost] = {}

@@ -11,7 +11,7 @@ import torch
 from tiny import table, tokenizer
 
 from molprof.profiler.constraints import make_processor
-from molprof.profiler.constraints.base import BatchProcessor, Places, Rows
+from molprof.profiler.constraints.base import BatchProcessor, RowPositions, Rows
 from molprof.profiler.constraints.engines import LLGuidance, XGrammar
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.prompts import Prompt
@@ -49,8 +49,8 @@ def allowed(batch: BatchProcessor, answer: torch.Tensor, width: int) -> list[set
     return [set(row.isfinite().nonzero().flatten().tolist()) for row in out]
 
 
-def places(rows: list[int], positions: list[int]) -> Places:
-    return Places(tuple(rows), tuple(positions), torch.tensor(rows), torch.tensor(positions))
+def places(rows: list[int], positions: list[int]) -> RowPositions:
+    return RowPositions(tuple(rows), tuple(positions), torch.tensor(rows), torch.tensor(positions))
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture.answers import checks_of, cut_otherwise, led_nowhere, problem_of
 from molprof.profiler.constraints import processor_of
 from molprof.profiler.constraints.base import Rows
-from molprof.profiler.molecules.prompts import Prompt, Whole, read_texts, with_chats
+from molprof.profiler.molecules.prompts import Constraint, Prompt, read_texts, with_chats
 
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
 
@@ -49,7 +49,7 @@ def test_json_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in.jsonl").write_text(json.dumps(first) + "\n\n" + json.dumps(chat))
     found = read_texts(tmp_path / "in.jsonl", None).prompts
     assert [(item.line, item.text) for item in found] == [(1, "Two\nlines"), (3, "")]
-    assert [item.constraint for item in found] == [Whole("choices", "a,b"), None]
+    assert [item.constraint for item in found] == [Constraint("choices", "a,b"), None]
     text = tiny.tokenizer("llama")
     with pytest.raises(UsageError, match="line 3 has messages, and the tokenizer has no chat template"):
         with_chats(found, text)

@@ -49,7 +49,7 @@ words = st.lists(st.text(ALPHABET, min_size=1, max_size=7), min_size=1, max_size
 
 
 @pytest.mark.parametrize("name", WIDTHS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(words, min_size=1, max_size=3), st.randoms(use_true_random=False))
 def test_choices_allow_what_goes_on_with_one_of_them(name: str, rows: list[list[str]], rng: random.Random) -> None:
     """Token by token, compared with the texts' bytes; each row has choices of its own."""

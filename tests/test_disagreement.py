@@ -8,6 +8,7 @@ import torch
 
 from molprof.common.manifest import Disagreement
 from molprof.profiler.capture.watched import Watched
+from molprof.profiler.constraints.own import Observed
 
 
 class Masks:
@@ -28,7 +29,8 @@ def logits(*shares: float) -> list[float]:
 
 
 def test_literal_scores() -> None:
-    watched = Watched(Masks([[1, 2, 3], []], [[0], []], [[], [1, 2, 3]]))
+    watched = Watched()
+    studied = Observed(Masks([[1, 2, 3], []], [[0], []], [[], [1, 2, 3]]), watched)
     steps = [
         [logits(1, 2, 3, 4), logits(4, 1, 2, 1)],
         [logits(7, 1, 1, 1), logits(1, 1, 1, 1)],
@@ -38,11 +40,11 @@ def test_literal_scores() -> None:
     ids = torch.tensor([[9], [9]])
     for scores, written in zip(steps, tokens, strict=True):
         given = torch.tensor(scores)
-        assert watched(ids, given) is given
+        assert studied(ids, given) is given
         ids = torch.cat([ids, torch.tensor(written).unsqueeze(1)], dim=1)
-    assert watched.masked_logits == [7, 8]
+    assert studied.masked_logits == [7, 8]
     assert watched.finish([[0, 3, 1], [2, 1]]) == [
         Disagreement([0.1, 0.1, 2.5e-31], [3, 1, 3], "cfo", "110", [0.9, 0.7, 0.0]),
         Disagreement([0.25, 0.25], [1, 0], "oo", "00", [0.0, 0.0]),
     ]
-    assert Watched(Masks()).finish([[]]) == [Disagreement([], [], "", "", [])]
+    assert Watched().finish([[]]) == [Disagreement([], [], "", "", [])]

@@ -26,7 +26,7 @@ from molprof.profiler.constraints.automaton import NoText, TooLarge
 from molprof.profiler.constraints.json_schema import compiled
 from molprof.profiler.constraints.regular import NotRegular
 from molprof.profiler.jobs.grid import read_grid
-from molprof.profiler.molecules.prompts import Whole, read_texts
+from molprof.profiler.molecules.prompts import Constraint, read_texts
 
 RUNS = int(os.environ.get("MOLPROF_FUZZ_RUNS", "0"))
 OPTIONS = {"model": True, "batch-size": True, "processor": True, "n": True, "seed": True, "full": False}
@@ -104,7 +104,7 @@ def test_requests(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
 @given(hostile.SCHEMAS)
 def test_schemas(schema: Any) -> None:
     with suppress(NoText, NotRegular, TooLarge):
-        compiled(Whole("schema", json.dumps(schema)))
+        compiled(Constraint("schema", json.dumps(schema)))
 
 
 def test_instants_among_python_stacks_are_no_complete_events(tmp_path: Path) -> None:

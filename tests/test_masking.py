@@ -15,8 +15,9 @@ from transformers import LogitsProcessor
 from molprof import api
 from molprof.analysis.documents.figures import figure_values
 from molprof.common.manifest import MaskedLogits
-from molprof.profiler.capture.watched import Counted, CountedRuns, counted
-from molprof.profiler.constraints.base import Places
+from molprof.profiler.capture.watched import CountedMasks
+from molprof.profiler.constraints.base import FORCED_RUNS, RowPositions, has
+from molprof.profiler.constraints.own import Observed
 from molprof.profiler.engines import BatchResult
 
 EOS = 4
@@ -44,7 +45,7 @@ class Jumps(Masks):
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
         return [7 + row]
 
-    def mask(self, scores: Tensor, places: Places) -> Tensor:
+    def mask(self, scores: Tensor, places: RowPositions) -> Tensor:
         return self(None, scores)
 
 
@@ -53,8 +54,9 @@ def result(*rows: tuple[int, ...], own: tuple[int, ...] | None = None) -> BatchR
 
 
 def test_logits_by_where_the_row_stood() -> None:
-    studied = counted(Masks(([1, 2], [3]), ([3], [EOS]), ([EOS], [EOS, 0])))
-    assert type(studied) is Counted
+    counts = CountedMasks()
+    studied = Observed(Masks(([1, 2], [3]), ([3], [EOS]), ([EOS], [EOS, 0])), counts)
+    assert not has(studied, FORCED_RUNS)
     scores = torch.zeros(2, 5)
     scores[0, 0] = -math.inf  # was so before: not the processor's doing
     for _ in range(3):
@@ -62,21 +64,21 @@ def test_logits_by_where_the_row_stood() -> None:
     assert studied.masked_logits is None
     assert studied.looked_ns > 0
     # The second row ended after two tokens; a third row, which no prompt has, would be left out.
-    assert studied.of_rows(result((1, 3, EOS), (3, EOS)), frozenset({EOS})) == [
+    assert counts.of_rows(result((1, 3, EOS), (3, EOS)), frozenset({EOS})) == [
         MaskedLogits(free=2, copy=3, end=3, idle=0, free_choices=1, own=None),
         MaskedLogits(free=0, copy=4, end=4, idle=3, free_choices=0, own=None),
     ]
-    assert [item.total for item in studied.of_rows(result((1, 3, EOS)), frozenset({EOS}))] == [8]
+    assert [item.total for item in counts.of_rows(result((1, 3, EOS)), frozenset({EOS}))] == [8]
 
 
 def test_rows_of_molprofs_own_loop_stand_at_their_own_positions() -> None:
-    studied = counted(Jumps(([1, 2], [0, 1, 2, 3, 4]), ([EOS],)))
-    assert isinstance(studied, CountedRuns)
+    counts = CountedMasks()
+    studied = Observed(Jumps(([1, 2], [0, 1, 2, 3, 4]), ([EOS],)), counts)
     assert (studied.reads_tokens, studied.forced(1, 0, None)) == (False, [8])
     for rows, positions in (([0, 1], [2, 0]), ([0], [3])):
-        at = Places(tuple(rows), tuple(positions), torch.tensor(rows), torch.tensor(positions))
+        at = RowPositions(tuple(rows), tuple(positions), torch.tensor(rows), torch.tensor(positions))
         studied.mask(torch.zeros(len(rows), 5), at)
-    found = studied.of_rows(result((9, 9, 1, EOS), (1, EOS), own=(7, 0)), frozenset({EOS}))
+    found = counts.of_rows(result((9, 9, 1, EOS), (1, EOS), own=(7, 0)), frozenset({EOS}))
     assert found == [MaskedLogits(3, 0, 4, 0, 1, 7), MaskedLogits(0, 0, 0, 0, 1, 0)]
 
 
@@ -116,16 +118,18 @@ class Keeps(LogitsProcessor):
 @pytest.mark.parametrize("value", [-math.inf, -1e6, -1e9, -1000.0, torch.finfo(torch.float32).min / 2])
 def test_finite_masks_count_as_those_of_infinity(value: float, normalizes: bool) -> None:
     scores = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0)) * 10
-    studied = counted(Keeps(value, normalizes))
+    counts = CountedMasks()
+    studied = Observed(Keeps(value, normalizes), counts)
     studied(torch.zeros(2, 1, dtype=torch.long), scores)
-    found = studied.of_rows(result((1, EOS), (1, EOS)), frozenset({EOS}))
+    found = counts.of_rows(result((1, EOS), (1, EOS)), frozenset({EOS}))
     assert [(item.free, item.free_choices) for item in found] == [(990, 1)] * 2
 
 
 def test_what_the_model_makes_impossible_is_not_the_processors_doing() -> None:
     """A processor that lowers one score by 1 masks nothing, however far the model's scores are apart."""
     scores = torch.arange(0.0, 2000.0, 2.0).reshape(1, -1)
-    studied = counted(Keeps(-1.0, normalizes=False))
+    counts = CountedMasks()
+    studied = Observed(Keeps(-1.0, normalizes=False), counts)
     studied(torch.zeros(1, 1, dtype=torch.long), scores)
-    (found,) = studied.of_rows(result((1, EOS)), frozenset({EOS}))
+    (found,) = counts.of_rows(result((1, EOS)), frozenset({EOS}))
     assert found.total == 0

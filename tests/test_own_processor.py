@@ -29,8 +29,8 @@ from molprof.common.text_format import DEFAULT
 from molprof.profiler.bench.cases import GenerateCase, case_id, from_json, to_json
 from molprof.profiler.capture.capture import CaptureResult, capture
 from molprof.profiler.constraints import check_processor, make_processor
-from molprof.profiler.constraints.base import ForcedRuns, Places, Rows
-from molprof.profiler.constraints.own import CheckedBatch, CheckedRuns, UserProcessor
+from molprof.profiler.constraints.base import FORCED_RUNS, RowPositions, Rows, has
+from molprof.profiler.constraints.own import UserProcessor
 from molprof.profiler.molecules.prompts import Prompt, read_prompts, read_texts
 from molprof.profiler.molecules.smiles import molecule
 from molprof.profiler.recording.tracefile import OutputFile, is_incomplete
@@ -198,7 +198,7 @@ class Batch(SimpleNamespace):
     def forced(self, row: int, position: int, chosen: int | None) -> Any:
         return self.run
 
-    def mask(self, scores: Tensor, places: Places) -> Any:
+    def mask(self, scores: Tensor, places: RowPositions) -> Any:
         return self(torch.empty(0), scores)
 
 
@@ -288,10 +288,11 @@ AT = ", at step 1, rows 0 to 1"
 )  # fmt: skip
 def test_what_its_batches_return(out: Any, problem: str) -> None:
     answer, scores = torch.tensor([[1, 2, 3, END], [1, 2, 3, 4]]), torch.zeros(2, WIDTH)
-    assert failure(user(batch=Batch(out=out)).start(ROWS), answer, scores) == problem
-    runs = user(batch=Batch(out=lambda given: given if len(given) == 1 else out(given), reads_tokens=True)).start(ROWS)
-    assert isinstance(runs, CheckedRuns)
-    at = [Places(rows, (4,) * len(rows), torch.tensor(rows), torch.tensor(rows)) for rows in ((1,), (0, 1))]
+    studied = Batch(out=lambda given: given if len(given) == 1 else out(given), reads_tokens=True)
+    steps, runs = (user(batch=studied).start(ROWS) for _ in range(2))
+    steps(answer[:1], scores[:1])
+    assert failure(steps, answer, scores) == problem
+    at = [RowPositions(rows, (4,) * len(rows), torch.tensor(rows), torch.tensor(rows)) for rows in ((1,), (0, 1))]
     assert runs.mask(scores[:1], at[0]) is not None
     assert failure(runs.mask, scores, at[1]) == problem.partition(", which")[0]
     if problem.startswith(("masked", "returned NaN")):  # requires a host sync
@@ -318,7 +319,7 @@ def test_state_of_an_earlier_batch_is_a_hint() -> None:
 def test_an_error_with_a_long_text_is_told_in_one_short_line() -> None:
     text = failure(user(batch=Batch(out=raising)).start(ROWS), torch.zeros(2, 4), torch.zeros(2, WIDTH))
     assert text.startswith("raised ValueError: not these: tensor([1, 2]) tensor(")
-    assert re.search(r"\.\.\. \(1,510 characters\) \(test_own_processor\.py line \d+\), at step 1, rows 0 to 1$", text)
+    assert re.search(r"\.\.\. \(1,510 characters\) \(test_own_processor\.py line \d+\), at step 0, rows 0 to 1$", text)
 
 
 @pytest.mark.parametrize(
@@ -333,13 +334,24 @@ def test_an_error_with_a_long_text_is_told_in_one_short_line() -> None:
 )  # fmt: skip
 def test_forced_runs(forced: Any, problem: str | None) -> None:
     batch = user(batch=Batch(run=forced, reads_tokens=True)).start(ROWS)
-    assert isinstance(batch, ForcedRuns)
+    assert has(batch, FORCED_RUNS)
     assert batch.reads_tokens is True
     if problem is None:
         assert batch.forced(0, 0, None) == [3, 4]
     else:
         assert failure(batch.forced, 1, 5, 2) == problem
-    assert type(user(batch=lambda ids, scores: scores).start(ROWS)) is CheckedBatch
+    assert not has(user(batch=lambda ids, scores: scores).start(ROWS), FORCED_RUNS)
+
+
+def test_states() -> None:
+    """Those of continuous batching and of drafts."""
+    batch = user(batch=Batch(state=lambda row, *at: [3, "x"][row], allow=lambda scores, states: scores[:, :4])).start(
+        ROWS
+    )
+    assert batch.state(0, 0, None) == 3
+    assert failure(batch.allow, torch.zeros(1, WIDTH), torch.tensor([3])).startswith("returned scores of shape (1, 4)")
+    why = "TypeError: 'str' object cannot be interpreted as an integer"
+    assert failure(batch.state, 1, 5, 2) == f"failed to give the state at position 5 of row 1: {why}"
 
 
 # What is kept of a capture that fails

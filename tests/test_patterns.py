@@ -15,7 +15,7 @@ from molprof.profiler.capture.answers import checks_of, not_judged, problem_of
 from molprof.profiler.capture.capture import capture
 from molprof.profiler.constraints.json_schema import compiled
 from molprof.profiler.constraints.regular import NotRegular
-from molprof.profiler.molecules.prompts import Whole
+from molprof.profiler.molecules.prompts import Constraint
 from molprof.profiler.recording.tracefile import OutputFile
 
 NEITHER_READS = "(?<=a"
@@ -23,25 +23,25 @@ NEITHER_READS = "(?<=a"
 
 def of_pattern(pattern: str, answer: str) -> str | None:
     settings = CaptureSettings("llama", prompts="-", max_new_tokens=3)
-    return problem_of(checks_of(settings, Whole("regex", pattern)), answer, "", cut=False)
+    return problem_of(checks_of(settings, Constraint("regex", pattern)), answer, "", cut=False)
 
 
 def test_classes_of_unicode_are_judged() -> None:
     assert of_pattern(r"\p{L}+", "aé\u4e2d") is None
     assert of_pattern(r"\p{L}+", "a1") == "another text than the regular expression"
     assert of_pattern("[0-9]+", "12") is None
-    assert not_judged([Whole("regex", r"\p{L}+"), Whole("choices", "("), None]) == []
+    assert not_judged([Constraint("regex", r"\p{L}+"), Constraint("choices", "("), None]) == []
 
 
 def test_what_nothing_reads_is_not_judged_and_said_so() -> None:
     assert of_pattern(NEITHER_READS, "a") is None
-    (line,) = not_judged([Whole("regex", NEITHER_READS)])
+    (line,) = not_judged([Constraint("regex", NEITHER_READS)])
     assert line.startswith(f"no answer is judged by the regular expression {NEITHER_READS!r}: neither Python's re nor")
 
 
 def test_no_automaton_is_made_of_what_python_does_not_read() -> None:
     with pytest.raises(NotRegular, match=r"Python does not read it: bad escape \\p"):
-        compiled(Whole("regex", r"\p{L}+"))
+        compiled(Constraint("regex", r"\p{L}+"))
 
 
 def test_without_an_engine_it_is_refused_before_anything_is_timed(tmp_path: Path) -> None:

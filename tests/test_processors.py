@@ -21,15 +21,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from molprof.common.errors import MissingExtraError, RunError
 from molprof.common.installed import install_command
 from molprof.profiler.constraints import make_processor
-from molprof.profiler.constraints.base import ForcedRuns, Processor, Rows
+from molprof.profiler.constraints.base import FORCED_RUNS, Processor, Rows, has
+from molprof.profiler.constraints.constraint import make_table
 from molprof.profiler.constraints.molecules import grammar_text
 from molprof.profiler.constraints.rows import Generic, Qwen
 from molprof.profiler.constraints.table import TableProcessor, compile_rows, spelled
 from molprof.profiler.constraints.token_dfa import TokenDfa, TokenDfaBatch
 from molprof.profiler.constraints.vectorized import Vectorized
-from molprof.profiler.constraints.whole import make_table
 from molprof.profiler.models.target import Target
-from molprof.profiler.molecules.prompts import Prompt, Whole
+from molprof.profiler.molecules.prompts import Constraint, Prompt
 
 NUMBER = r"-?[0-9]{1,3}\.[0-9]{1,4}"
 TABLES = [(tokenizer, processor) for tokenizer in WIDTHS for processor in ("grammar", "truncate")]
@@ -124,8 +124,8 @@ def test_vectorized_is_the_row_loop_bit_by_bit(name: str, masks: str) -> None:
             expected, got = (batch(answer, scores.clone()) for batch in (plain, vectorized))
             assert torch.equal(got.view(torch.int32), expected.view(torch.int32)), position
         assert vectorized.masked_logits == plain.masked_logits
-    assert isinstance(vectorized, ForcedRuns)
-    assert isinstance(plain, ForcedRuns)
+    assert has(vectorized, FORCED_RUNS)
+    assert has(plain, FORCED_RUNS)
     assert vectorized.reads_tokens is plain.reads_tokens is False
     for step in range(0, max(ends), 7):
         # A row's last choice is for the position after its end token, as long as another row is not done.
@@ -156,14 +156,9 @@ class Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(
-    ("name", "processor", "most"),
-    [("qwen", "vectorized", 2), ("llama", "vectorized", 3)],
-)
-def test_operators_of_a_step_do_not_grow_with_the_batch_and_none_reads_back(
-    name: str, processor: str, most: int
-) -> None:
-    this = made(name, processor)
+@pytest.mark.parametrize(("name", "most"), [("qwen", 2), ("llama", 3)])
+def test_operators_of_a_step_do_not_grow_with_the_batch_and_none_reads_back(name: str, most: int) -> None:
+    this = made(name, "vectorized")
     for copies in (2, 4):
         batch = this.start(rows_of(this, name, *["CO", "C"] * (copies // 2)))
         answer, counted = answers(*[[]] * copies), set()
@@ -175,11 +170,9 @@ def test_operators_of_a_step_do_not_grow_with_the_batch_and_none_reads_back(
             counted.add(len(operators.names))
             answer = torch.cat((answer, out.argmax(-1, keepdim=True)), dim=1)
         assert max(counted) == most
-        if processor == "vectorized":
-            at = places(list(range(copies)), [4] * copies)
-            with Operators() as operators:
-                batch.mask(scores, at)
-            assert operators.names == ["index", "index", "masked_fill_"]
+        with Operators() as operators:
+            batch.mask(scores, places([*range(copies)], [4] * copies))
+        assert operators.names == ["index", "index", "masked_fill_"]
 
 
 # Engines
@@ -248,7 +241,7 @@ def test_the_fused_step_is_that_of_the_six_operators() -> None:
     small = replace(target("llama"), logits_width=2600, eos=0)
     long = spelled([(7, 8), (7, 9)], [(token,) for token in range(20, 590)], [(3,), (4, 5)])
     shared, first = compile_rows([[long, spelled([(token,) for token in range(6, 590)])], [long] * 2, []], 0, 2600)
-    rows = [make_table(small, Whole("regex", form)) for form in ("[ab]{1,9}", "a?(b|c[0-9])*", "[ab]{1,9}")]
+    rows = [make_table(small, Constraint("regex", form)) for form in ("[ab]{1,9}", "a?(b|c[0-9])*", "[ab]{1,9}")]
     for each, begin in ((rows, None), ([shared] * 3, first), ([rows[0], shared, shared], [1, *first[:2]])):
         compared(small, each, begin)
 

@@ -21,11 +21,11 @@ from molprof.common.measured import MeasuredRun
 from molprof.profiler.bench.mask_engine import Compiled
 from molprof.profiler.bench.samples import with_samples
 from molprof.profiler.bench.schemas import SchemaFile
-from molprof.profiler.constraints.base import Followed, Rows
+from molprof.profiler.constraints.base import MEASURED, Rows, has
+from molprof.profiler.constraints.constraint import ConstraintProcessor
 from molprof.profiler.constraints.engines import EngineProcessor
 from molprof.profiler.constraints.token_dfa import TokenDfaBatch
-from molprof.profiler.constraints.whole import WholeProcessor
-from molprof.profiler.molecules.prompts import Prompt, Whole
+from molprof.profiler.molecules.prompts import Constraint, Prompt
 
 # Host time per step in µs to accept, fill and apply. XGrammar fills faster than llguidance, and applies slower.
 PARTS = {"xgrammar": (2, 8, 250), "table": (1, 1, 20), "llguidance": (3, 30, 190)}
@@ -42,7 +42,7 @@ class Logged(EngineProcessor):
         self.log: list[tuple[Any, ...]] = []
         return 7
 
-    def compile(self, grammar: Whole) -> Callable[[], Any]:
+    def matchers(self, constraint: Constraint) -> Callable[[], Any]:
         return lambda: "matcher"
 
     def accept(self, matcher: Any, token: int) -> None:
@@ -82,22 +82,22 @@ def followed(processor: Any, compiled: Any, steps: list[list[int]]) -> Any:
 
 
 def test_the_benchmark_makes_the_calls_of_a_capture() -> None:
-    engine, steps = Logged(target("llama"), Whole("regex", "a")), [[5, 6], [7, 8]]
+    engine, steps = Logged(target("llama"), Constraint("regex", "a")), [[5, 6], [7, 8]]
     batch = captured(engine, steps)
     calls, engine.log = engine.log, []
     whole = (2, target("llama").logits_width)
     assert calls[:4] == [("fill", [0, 1]), ("apply", whole, (2, whole[1] // 32)), ("accept", 5), ("accept", 6)]
-    other = followed(engine, engine.compile(Whole("regex", "a")), steps)
+    other = followed(engine, engine.compile(Constraint("regex", "a")), steps)
     assert engine.log == calls
     # Both read one clock.
-    assert isinstance(batch, Followed)
+    assert has(batch, MEASURED)
     assert batch.laps.names == other.batch.laps.names
     assert batch.laps.calls == other.batch.laps.calls == 3
 
 
 def test_a_table_is_applied_as_in_a_capture() -> None:
-    whole = Whole("regex", "[0-9]{2}")
-    processor = WholeProcessor(target("llama"), whole)
+    whole = Constraint("regex", "[0-9]{2}")
+    processor = ConstraintProcessor(target("llama"), whole)
     (token,) = target("llama").tokenizer("7", add_special_tokens=False)["input_ids"]
     batch = captured(processor, [[token]])
     other = followed(processor, processor.compile(whole), [[token]])
@@ -112,8 +112,8 @@ def test_a_table_is_applied_as_in_a_capture() -> None:
 
 
 def test_a_row_is_put_where_it_stands_after_tokens() -> None:
-    whole = Whole("regex", "[0-9]{2}")
-    processor = WholeProcessor(target("llama"), whole)
+    whole = Constraint("regex", "[0-9]{2}")
+    processor = ConstraintProcessor(target("llama"), whole)
     (token,) = target("llama").tokenizer("7", add_special_tokens=False)["input_ids"]
     walked = followed(processor, processor.compile(whole), [[token]])
     sought = Compiled(processor, processor.compile(whole), target("llama")).batch(1, torch.device("cpu"))
@@ -123,7 +123,7 @@ def test_a_row_is_put_where_it_stands_after_tokens() -> None:
 
 
 def test_parts_of_making_an_engine() -> None:
-    engine = Logged(target("llama"), Whole("regex", "a"))
+    engine = Logged(target("llama"), Constraint("regex", "a"))
     assert (list(engine.made_ns), engine.made_ns["vocabulary"]) == (["package", "vocabulary", "constraint"], 7)
 
 
@@ -208,13 +208,13 @@ def test_texts_are_made_of_a_constraint() -> None:
     made = with_samples(SchemaFile("a", schema, ()), target("llama")).instances
     assert made == with_samples(SchemaFile("a", schema, ()), target("llama")).instances
     assert {tuple(one.data) for one in made} == {("n",)}
-    regex = with_samples(SchemaFile("regex", None, (), Whole("regex", "[ab]{3}|x")), target("llama")).instances
+    regex = with_samples(SchemaFile("regex", None, (), Constraint("regex", "[ab]{3}|x")), target("llama")).instances
     assert {len(one.text) for one in regex} <= {1, 3}
     # What has no automaton an engine writes.
     unique = {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True}
     for one in with_samples(SchemaFile("a", unique, ()), target("llama")).instances:
         assert sorted(set(one.data)) == sorted(one.data)
-    assert with_samples(SchemaFile("regex", None, (), Whole("regex", r"(a)\1")), target("llama")).instances == ()
+    assert with_samples(SchemaFile("regex", None, (), Constraint("regex", r"(a)\1")), target("llama")).instances == ()
 
 
 # The commands

@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 import torch
-from constrained import WIDTHS, answers, target
+from constrained import WIDTHS, answers, places, target
 
 from molprof.profiler.capture.answers import json_value
 from molprof.profiler.constraints.automaton import Automaton, NoText, TooLarge, determinize
+from molprof.profiler.constraints.constraint import make_table
 from molprof.profiler.constraints.json_schema import compiled, schema_part
 from molprof.profiler.constraints.regular import NotRegular, regular
 from molprof.profiler.constraints.token_dfa import TokenDfaBatch
-from molprof.profiler.constraints.whole import make_table
-from molprof.profiler.molecules.prompts import Whole
+from molprof.profiler.molecules.prompts import Constraint
 
 RUNS = int(os.environ.get("MOLPROF_FUZZ_RUNS", "60"))
 ALPHABET = "ab0-é\n٣"
@@ -95,16 +95,16 @@ def test_patterns_without_an_automaton(form: str, why: str) -> None:
     assert str(found.value) == why
 
 
-@pytest.mark.parametrize("written", ['{"type": 3}', '{"type": "number", "minimum": "a"}', '{"properties": [1]}'])
-def test_keywords_of_another_type(written: str) -> None:
-    with pytest.raises(NotRegular, match="it has a keyword with a value of another type than it takes"):
-        schema_part(written)
-
-
-@pytest.mark.parametrize("form", ['{"type": 5}', '{"properties": 1}', '{"allOf": true}', '{"enum": null}'])
+@pytest.mark.parametrize(
+    "form",
+    [
+        '{"type": 3}', '{"type": "number", "minimum": "a"}', '{"properties": [1]}', '{"properties": 1}',
+        '{"allOf": true}', '{"enum": null}',
+    ],
+)  # fmt: skip
 def test_what_is_no_schema_has_no_automaton(form: str) -> None:
     with pytest.raises(NotRegular, match="it has a keyword with a value of another type than it takes"):
-        compiled(Whole("schema", form))
+        compiled(Constraint("schema", form))
 
 
 def schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:
@@ -230,30 +230,30 @@ PERSON = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
-WHOLES = [
-    Whole("choices", "yes,no,maybé"),
-    Whole("regex", r"[A-Z][a-z]{1,6}( [A-Za-z]{1,4})?"),
-    Whole("regex", r"[^\n]{0,9}"),
-    Whole("schema", json.dumps(PERSON)),
+CONSTRAINTS = [
+    Constraint("choices", "yes,no,maybé"),
+    Constraint("regex", r"[A-Z][a-z]{1,6}( [A-Za-z]{1,4})?"),
+    Constraint("regex", r"[^\n]{0,9}"),
+    Constraint("schema", json.dumps(PERSON)),
 ]
 
 
-def kept(whole: Whole) -> Callable[[str], bool]:
+def kept(constraint: Constraint) -> Callable[[str], bool]:
     """Whether a text is of a constraint, without a table."""
-    if whole.kind == "choices":
-        return whole.text.split(",").__contains__
-    if whole.kind == "regex":
-        return lambda text: re.fullmatch(whole.text, text) is not None
-    return determinize(schema_part(whole.text)).accepts
+    if constraint.kind == "choices":
+        return constraint.text.split(",").__contains__
+    if constraint.kind == "regex":
+        return lambda text: re.fullmatch(constraint.text, text) is not None
+    return determinize(schema_part(constraint.text)).accepts
 
 
 def test_rows_write_the_texts_of_their_own_constraints_in_any_tokens() -> None:
     """Scores of what may follow are kept; a row that ended has the end token alone."""
     rng, goal, width = random.Random(3), target("llama"), WIDTHS["llama"]
-    tables = [make_table(goal, whole) for whole in WHOLES]
+    tables = [make_table(goal, constraint) for constraint in CONSTRAINTS]
     batch, as_on_gpu = TokenDfaBatch(tables, goal, 3), TokenDfaBatch(tables, goal, 3, by_row=False)
-    rows: list[list[int]] = [[] for _ in WHOLES]
-    masked = [0] * len(WHOLES)
+    rows: list[list[int]] = [[] for _ in CONSTRAINTS]
+    masked = [0] * len(CONSTRAINTS)
     while not all(goal.eos in row for row in rows):
         given = torch.rand(len(rows), width)
         found = batch(answers(*rows), given.clone())
@@ -267,9 +267,9 @@ def test_rows_write_the_texts_of_their_own_constraints_in_any_tokens() -> None:
             token = rng.choice(ids)
             row.append(goal.eos if goal.eos in ids and (len(row) > 3 or rng.random() < 0.3) else token)
     assert batch.masked_logits == as_on_gpu.masked_logits == masked
-    for whole, row in zip(WHOLES, rows, strict=True):
+    for constraint, row in zip(CONSTRAINTS, rows, strict=True):
         text = goal.table.join(row[: row.index(goal.eos)])
-        assert kept(whole)(text), text
+        assert kept(constraint)(text), text
 
 
 def test_a_step_on_a_device_is_six_operators_that_depend_on_no_value() -> None:
@@ -277,8 +277,8 @@ def test_a_step_on_a_device_is_six_operators_that_depend_on_no_value() -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     goal = target("llama")
-    batch = TokenDfaBatch([make_table(goal, whole) for whole in WHOLES], goal, 3, by_row=False)
-    given = torch.zeros(len(WHOLES), 1, dtype=torch.int64), torch.zeros(len(WHOLES), WIDTHS["llama"])
+    batch = TokenDfaBatch([make_table(goal, constraint) for constraint in CONSTRAINTS], goal, 3, by_row=False)
+    given = torch.zeros(len(CONSTRAINTS), 1, dtype=torch.int64), torch.zeros(len(CONSTRAINTS), WIDTHS["llama"])
     traced = make_fx(lambda *given: batch.step(*given), tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
     calls = [node.target.__name__ for node in traced.graph.nodes if node.op == "call_function"]
     views = {"alias.default", "select.int", "slice.Tensor", "unsqueeze.default"}
@@ -290,7 +290,7 @@ def test_a_step_on_a_device_is_six_operators_that_depend_on_no_value() -> None:
 def test_states_allow_what_the_batch_allows() -> None:
     """Of rows in any order, with tables of their own, that go back to another token."""
     rng, goal, width = random.Random(3), target("llama"), WIDTHS["llama"]
-    tables = [make_table(goal, whole) for whole in (*WHOLES, WHOLES[0])]
+    tables = [make_table(goal, constraint) for constraint in (*CONSTRAINTS, CONSTRAINTS[0])]
     batch, plain = TokenDfaBatch(tables, goal, 3), TokenDfaBatch(tables, goal, 3)
     order = [*range(len(tables))][::-1]
     rows: list[list[int]] = [[] for _ in tables]
@@ -312,10 +312,10 @@ def test_states_allow_what_the_batch_allows() -> None:
 def test_what_may_follow_is_what_the_characters_say() -> None:
     """Every token of a vocabulary, at some places of a text."""
     goal = target("qwen")
-    table = make_table(goal, WHOLES[1])
+    table = make_table(goal, CONSTRAINTS[1])
     # An equal vocabulary has the same tables; its hash is reckoned once.
     again = dataclasses.replace(goal.table)
-    assert make_table(dataclasses.replace(goal, table=again), WHOLES[1]) is table
+    assert make_table(dataclasses.replace(goal, table=again), CONSTRAINTS[1]) is table
     assert vars(again)["_hash"] == hash(goal.table)
     for begun in ("Ab", "Ab Cd"):
         state = table.first
@@ -336,15 +336,19 @@ def test_forced_runs_go_on_while_one_token_may_follow() -> None:
     goal = target("qwen")
     (zero, one) = (goal.vocabulary[digit] for digit in "01")
     batch = TokenDfaBatch(
-        [make_table(goal, Whole("regex", "0(01|11)0")), make_table(goal, Whole("choices", "1"))], goal, 3
+        [make_table(goal, Constraint("regex", "0(01|11)0")), make_table(goal, Constraint("choices", "1"))], goal, 3
     )
     assert batch.forced(0, 0, None) == [zero]
+    # Where a run is written token by token, each is masked as a choice with one token left.
+    left = [batch.mask(torch.zeros(1, goal.logits_width), places([0], [at])).isfinite().sum().item() for at in (0, 1)]
+    assert left == [1, 2]
+    assert batch.masked_logits == [2 * goal.logits_width - 3, 0]
     assert batch.forced(0, 2, one) == [one, zero, goal.eos]
     assert batch.forced(1, 0, None) == [one, goal.eos]
 
 
-@pytest.mark.parametrize("whole", WHOLES[:2])
-def test_masks_are_those_of_xgrammar(whole: Whole) -> None:
+@pytest.mark.parametrize("constraint", CONSTRAINTS[:2])
+def test_masks_are_those_of_xgrammar(constraint: Constraint) -> None:
     pytest.importorskip("xgrammar")
     from molprof.profiler.constraints.base import Rows
     from molprof.profiler.constraints.engines import XGrammar
@@ -352,8 +356,8 @@ def test_masks_are_those_of_xgrammar(whole: Whole) -> None:
 
     rng, goal = random.Random(4), target("qwen")
     batches = [
-        XGrammar(goal, whole).start(Rows([Prompt(1, "", "", None)], 3)),
-        TokenDfaBatch([make_table(goal, whole)], goal, 3),
+        XGrammar(goal, constraint).start(Rows([Prompt(1, "", "", None)], 3)),
+        TokenDfaBatch([make_table(goal, constraint)], goal, 3),
     ]
     row: list[int] = []
     while goal.eos not in row:
@@ -364,21 +368,21 @@ def test_masks_are_those_of_xgrammar(whole: Whole) -> None:
 
 def test_what_does_not_fit_falls_back_by_name() -> None:
     pytest.importorskip("xgrammar")
-    from molprof.profiler.constraints.whole import table
+    from molprof.profiler.constraints.constraint import table
 
     goal = target("llama")
-    anything = Whole("schema", json.dumps({"type": "object", "properties": {"a": True}}))
+    anything = Constraint("schema", json.dumps({"type": "object", "properties": {"a": True}}))
     made_instead = table(goal, anything)
     assert made_instead.name == "xgrammar"
     assert made_instead.parameters["instead_of"] == {"table": "it allows any value"}
     with pytest.raises(TooLarge, match="more than 200,000 states"):
-        make_table(goal, Whole("regex", r"\w{1,4000}"))
+        make_table(goal, Constraint("regex", r"\w{1,4000}"))
     with pytest.raises(TooLarge, match="the repetition number is too large"):
-        make_table(goal, Whole("regex", "a{99999999999}"))
+        make_table(goal, Constraint("regex", "a{99999999999}"))
     with pytest.raises(NotRegular, match="half of a surrogate pair"):
-        make_table(goal, Whole("choices", "a,\udcff"))
+        make_table(goal, Constraint("choices", "a,\udcff"))
     with pytest.raises(TooLarge, match="too many parts in each other"):
-        make_table(goal, Whole("regex", f"{'(' * 900}a{')' * 900}"))
+        make_table(goal, Constraint("regex", f"{'(' * 900}a{')' * 900}"))
 
 
 def test_requests_of_vllm_keep_to_their_own_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -374,7 +374,7 @@ class CaptureSettings:
         what = "continuous batching"
         if self.processor in WITHOUT_STATES:
             text = f"the processor {self.processor!r} has no table of states, which {what} takes"
-            yield text, "--processor vectorized, truncate, grammar or table; or implement StateTable"
+            yield text, "--processor vectorized, truncate, grammar or table; or one with `state` and `allow`"
         if self.kv_cache != "dynamic":
             yield f"{what} has a paged KV cache, not {self.kv_cache!r}", "leave out --kv-cache"
         if self.compile not in (AUTO, "off"):

@@ -16,7 +16,7 @@ from molprof.common.text import shortened
 from molprof.profiler.attach.server import SGLANG, Server
 from molprof.profiler.capture.answers import Check, checks_of, json_value, not_judged, problem_of, schema_check
 from molprof.profiler.constraints import whole_of
-from molprof.profiler.molecules.prompts import Prompt, Whole, read_inputs
+from molprof.profiler.molecules.prompts import Constraint, Prompt, read_inputs
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 # Kinds of the pieces of a streamed answer.
@@ -131,7 +131,7 @@ class Requests:
 
 def of_prompts(settings: CaptureSettings, server: Server, more: Body) -> Requests:
     """A request for each prompt of the settings, greedy, with its constraint and without. Raises UsageError."""
-    common, judges = whole_of(settings), dict[Whole | None, Judge]()
+    common, judges = whole_of(settings), dict[Constraint | None, Judge]()
     found = []
     for prompt in read_inputs(settings).prompts:
         asked = prompt.constraint or common
@@ -150,7 +150,7 @@ def _prompt_fields(prompt: Prompt) -> Body:
     return {"messages": [{"role": item.role, "content": item.content} for item in prompt.messages]}
 
 
-def _fields(asked: Whole, kind: str) -> Body:
+def _fields(asked: Constraint, kind: str) -> Body:
     """What a request says of its constraint."""
     if kind == VLLM:
         name = {"schema": "json", "choices": "choice"}.get(asked.kind, asked.kind)
@@ -277,7 +277,7 @@ def _judge(body: Body, names: Sequence[str], settings: CaptureSettings, where: s
     return Judge(checks, tools, "tool_choice" in names, inside)
 
 
-def _whole_of(body: Body) -> Whole | None:
+def _whole_of(body: Body) -> Constraint | None:
     """What the text is to keep to, where it can be judged."""
     form, outputs = body.get("response_format") or {}, body.get("structured_outputs") or {}
     given: dict[str, Any] = {
@@ -290,10 +290,10 @@ def _whole_of(body: Body) -> Whole | None:
     elif form.get("type") == "json_object" or outputs.get("json_object"):
         given["schema"] = given["schema"] or {"type": "object"}
     if (schema := given["schema"]) is not None and schema is not True:
-        return Whole("schema", schema if isinstance(schema, str) else json.dumps(schema))
+        return Constraint("schema", schema if isinstance(schema, str) else json.dumps(schema))
     if given["regex"] is not None:
-        return Whole("regex", str(given["regex"]))
+        return Constraint("regex", str(given["regex"]))
     choices = given["choices"]
     if isinstance(choices, list) and not any("," in str(choice) for choice in choices):
-        return Whole("choices", ",".join(map(str, choices)))
+        return Constraint("choices", ",".join(map(str, choices)))
     return None

@@ -106,9 +106,9 @@ class GenerateCase(CaptureSettings):
 ENGINES = {
     "xgrammar": ("engines:XGrammar", "xgrammar"),
     "llguidance": ("engines:LLGuidance", "llguidance"),
-    "outlines-core": ("others:Outlines", "outlines_core"),
-    "lm-format-enforcer": ("others:LMFormatEnforcer", "lmformatenforcer"),
-    "table": ("whole:WholeProcessor", None),
+    "outlines-core": ("engines:Outlines", "outlines_core"),
+    "lm-format-enforcer": ("engines:LMFormatEnforcer", "lmformatenforcer"),
+    "table": ("constraint:ConstraintProcessor", None),
 }
 
 

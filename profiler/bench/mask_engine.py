@@ -16,7 +16,7 @@ from molprof.common.errors import MolprofError, RunError
 from molprof.profiler.bench.cases import ENGINES
 from molprof.profiler.bench.schemas import Instance, SchemaFile, parts
 from molprof.profiler.capture.answers import schema_validator
-from molprof.profiler.molecules.prompts import Whole
+from molprof.profiler.molecules.prompts import Constraint
 
 REFUSED = "refused"  # a schema, by the engine
 
@@ -32,7 +32,7 @@ class Engine:
         self.version = str(self.processor.parameters.get("version", __version__))
         self.vocabulary_ns: int | None = self.processor.made_ns.get("vocabulary")
 
-    def compile(self, whole: Whole) -> Compiled:
+    def compile(self, whole: Constraint) -> Compiled:
         """The constraint for its tokens. Raises MolprofError where the engine refuses it."""
         try:
             compiled = self.processor.compile(whole)

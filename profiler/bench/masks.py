@@ -25,7 +25,7 @@ from molprof.profiler.bench.mask_engine import REFUSED, Compiled, Engine, Judged
 from molprof.profiler.bench.oracle import compared
 from molprof.profiler.bench.samples import with_samples
 from molprof.profiler.bench.schemas import SchemaFile, read_schemas
-from molprof.profiler.molecules.prompts import Whole
+from molprof.profiler.molecules.prompts import Constraint
 
 MEASURE = f"{__name__}:measure_masks"  # of a case, what is done of it, and the file to add to
 _MOST_TEXT = 200
@@ -100,7 +100,7 @@ def _items(case: MasksCase) -> Iterator[SchemaFile]:
     """The constraints of a case."""
     if case.constraint is not None:
         kind, text = case.constraint
-        yield SchemaFile(kind, None, (), Whole(kind, text))  # type: ignore[arg-type]
+        yield SchemaFile(kind, None, (), Constraint(kind, text))  # type: ignore[arg-type]
         return
     yield from read_schemas(None if case.folder is None else Path(case.folder), case.first, case.count)
 

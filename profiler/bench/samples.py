@@ -21,7 +21,7 @@ from molprof.profiler.capture.answers import json_value, schema_validator
 from molprof.profiler.constraints.automaton import Automaton, NoText, TooLarge
 from molprof.profiler.constraints.json_schema import compiled
 from molprof.profiler.constraints.regular import NotRegular
-from molprof.profiler.molecules.prompts import Whole
+from molprof.profiler.molecules.prompts import Constraint
 
 _COUNT, _TRIES = 6, 40
 # From so many bytes on a text goes the shortest way to its end.
@@ -54,7 +54,7 @@ def with_samples(item: SchemaFile, target: Any) -> SchemaFile:
     return replace(item, instances=tuple(made))
 
 
-def _of_engine(whole: Whole, target: Any) -> Iterator[str]:
+def _of_engine(whole: Constraint, target: Any) -> Iterator[str]:
     """Texts that the first engine writes at random that is installed and takes the constraint."""
     for name in ENGINES:
         try:

@@ -12,7 +12,7 @@ from molprof.common.bench_records import digest
 from molprof.common.errors import UsageError
 from molprof.common.files import read_text, refuse_stream
 from molprof.common.text import shortened
-from molprof.profiler.molecules.prompts import Whole
+from molprof.profiler.molecules.prompts import Constraint
 
 OWN = Path(__file__).parent / "schemas.json"
 _HINT = 'a JSON file per schema: {"schema": {...}, "tests": [{"valid": true, "data": ..., "description": ""}]}'
@@ -43,11 +43,11 @@ class SchemaFile:
     name: str
     schema: Any  # None of a constraint that is none
     instances: tuple[Instance, ...]
-    constraint: Whole | None = None
+    constraint: Constraint | None = None
 
     @property
-    def whole(self) -> Whole:
-        return self.constraint or Whole("schema", json.dumps(self.schema))
+    def whole(self) -> Constraint:
+        return self.constraint or Constraint("schema", json.dumps(self.schema))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from molprof.common.errors import MissingExtraError, UsageError
 from molprof.common.settings import CaptureSettings
 from molprof.common.text import shortened
 from molprof.profiler.constraints import whole_of
-from molprof.profiler.molecules.prompts import Whole
+from molprof.profiler.molecules.prompts import Constraint
 
 # Of an answer and its prompt: why the answer is not valid, what kind of failure before the first colon; None: valid.
 Check = Callable[[str, str], "str | None"]
@@ -31,7 +31,7 @@ _MOST_DIGITS = 80
 _MOST_TEXT = 160
 
 
-def checks_of(settings: CaptureSettings, asked: Whole | None = None) -> list[Check]:
+def checks_of(settings: CaptureSettings, asked: Constraint | None = None) -> list[Check]:
     """The checks of an answer to a prompt whose line says `asked`, in the order in which they are made.
 
     Raises UsageError where one cannot be made, and MissingExtraError without the package for schemas.
@@ -39,7 +39,7 @@ def checks_of(settings: CaptureSettings, asked: Whole | None = None) -> list[Che
     return list(_checks(settings, asked or whole_of(settings)))
 
 
-def _checks(settings: CaptureSettings, asked: Whole | None) -> Iterator[Check]:
+def _checks(settings: CaptureSettings, asked: Constraint | None) -> Iterator[Check]:
     kind, text = (None, "") if asked is None else (asked.kind, asked.text)
     if kind == "schema":
         yield schema_check(text, settings.schema or "the schema of a prompt")
@@ -65,7 +65,7 @@ def matching(pattern: str) -> Callable[[str], object] | None:
     return None
 
 
-def not_judged(asked: Iterable[Whole | None]) -> list[str]:
+def not_judged(asked: Iterable[Constraint | None]) -> list[str]:
     """Of each regular expression that no answer can be judged by, a line that says so."""
     patterns = {whole.text for whole in asked if whole is not None and whole.kind == "regex"}
     return [

@@ -12,8 +12,9 @@ from typing import Any
 
 from molprof.common.manifest import Disagreement, MaskedLogits
 from molprof.common.settings import AUTO
-from molprof.profiler.capture.watched import Counted, Watched, counted
-from molprof.profiler.constraints.base import BatchProcessor, Followed
+from molprof.profiler.capture.watched import CountedMasks, Watched
+from molprof.profiler.constraints.base import BatchProcessor, Laps
+from molprof.profiler.constraints.own import Observed
 from molprof.profiler.engines import BatchPlan, BatchResult
 from molprof.profiler.engines.runner import PassResult, Runner, Wrap
 from molprof.profiler.recording.marks import HostMarks, Marks
@@ -55,7 +56,8 @@ class Started:
         """See `Repeat.constraint_ns`; empty where a decoding loop of molprof's own masks in another way."""
         sums: Counter[str] = Counter()
         for each in self._processors:
-            sums.update(each.laps.total_ns if isinstance(each, Followed) and each.laps.calls else {})
+            laps = getattr(each, "laps", None)
+            sums.update(laps.total_ns if isinstance(laps, Laps) and laps.calls else {})
         return dict(sums)
 
 
@@ -98,8 +100,8 @@ class Passes:
         watched: list[Watched] = []
 
         def wrap(studied: BatchProcessor) -> BatchProcessor:
-            watched.append(Watched(studied))
-            return watched[-1]
+            watched.append(Watched())
+            return Observed(studied, watched[-1])
 
         self._begin("disagreement")
         found: list[tuple[BatchResult, list[Disagreement]]] = []
@@ -115,16 +117,18 @@ class Passes:
 
         The time of the pass is without that of counting.
         """
-        wrapped: list[Counted] = []
+        wrapped: list[Observed] = []
+        counted: list[CountedMasks] = []
 
         def wrap(studied: BatchProcessor) -> BatchProcessor:
-            wrapped.append(counted(studied))
+            counted.append(CountedMasks())
+            wrapped.append(Observed(studied, counted[-1]))
             return wrapped[-1]
 
         result = self.run(stage, HostMarks(self.step), wrap=wrap)
         eos = self.runner.loaded.eos
         result = dataclasses.replace(result, wall_ns=result.wall_ns - sum(seen.looked_ns for seen in wrapped))
-        return result, [seen.of_rows(batch, eos) for seen, batch in zip(wrapped, result.batches, strict=True)]
+        return result, [seen.of_rows(batch, eos) for seen, batch in zip(counted, result.batches, strict=True)]
 
     def step(self, batch: int, step: int, tokens: int = 0) -> None:
         """Reports a step of a pass that is not timed."""

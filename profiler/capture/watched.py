@@ -1,20 +1,18 @@
 """What untimed passes find out about a processor: the logits that it masks, and what the model would have chosen.
 
-Each stands in for the processor of its batch. Figures come to the host once per batch.
+Each is an observer of the processor of its batch (`Observed`). Figures come to the host once per batch.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor
 
 from molprof.common.manifest import Disagreement, MaskedLogits
-from molprof.profiler.constraints.base import BatchProcessor, ForcedRuns, Places, StateTable
+from molprof.profiler.constraints.own import MaskCall
 from molprof.profiler.engines import BatchResult
 from molprof.profiler.models.device import settled_ns
 
@@ -32,100 +30,47 @@ def impossible(scores: Tensor) -> Tensor:
     return scores.isneginf() | (scores < scores.amax(-1, keepdim=True) - _NO_PROBABILITY)
 
 
-class Counted(LogitsProcessor):
-    """A batch's processor, and for every row and step which tokens it made impossible.
+class CountedMasks:
+    """Observes a batch's processor: for every row and step, how many tokens it made impossible.
 
-    The result alone is looked at: a choice with one token left is COPY, one with more is FREE. The processor's own
-    count is kept beside it. The time of looking is measured, for the pass is a warm-up too.
+    The result alone is looked at: a choice with one token left is COPY, one with more is FREE. The time of looking is
+    measured, for the pass is a warm-up too.
     """
 
-    def __init__(self, studied: BatchProcessor) -> None:
-        self._studied: Any = studied
-        self._steps = 0
-        self._looked_ns = 0
-        # (row, answer position, tokens made impossible, tokens left), one tensor (rows, 4) per step, on the device
-        self._seen: list[Tensor] = []
+    def __init__(self) -> None:
+        self.looked_ns = 0
+        # Row and answer position; tokens made impossible, and tokens left: one tensor (rows, 2) per step, on the device
+        self._where: list[tuple[int, int]] = []
+        self._counts: list[Tensor] = []
 
-    @property
-    def masked_logits(self) -> list[int] | None:
-        """The processor's own count."""
-        counted: list[int] | None = self._studied.masked_logits
-        return counted
-
-    @property
-    def looked_ns(self) -> int:
-        """The time of looking here, and of the checks of a user's processor."""
-        return self._looked_ns + int(getattr(self._studied, "looked_ns", 0))
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        rows = torch.arange(len(scores), device=scores.device)
-        positions = torch.full_like(rows, self._steps)
-        self._steps += 1
-        return self._look(lambda: self._studied(input_ids, scores), scores, rows, positions)
-
-    def _look(self, masked: Callable[[], Tensor], scores: Tensor, rows: Tensor, positions: Tensor) -> Tensor:
+    def masks(self, call: Callable[[], Tensor], scores: Tensor, at: MaskCall) -> Tensor:
         began = settled_ns(scores.device)
         # Now, for processors may write into what they get.
         before, unlikely = scores.isneginf(), impossible(scores)
-        self._looked_ns += settled_ns(scores.device) - began
-        out = masked()
+        self.looked_ns += settled_ns(scores.device) - began
+        out = call()
         began = settled_ns(scores.device)
         # What the model itself gave no probability is not the processor's doing, unless it says so by -inf.
         after = out.isneginf() | (impossible(out) & ~unlikely)
-        counts = (after & ~before).sum(-1), (~after).sum(-1)
-        self._seen.append(torch.stack((rows, positions, *counts), dim=1))
-        self._looked_ns += settled_ns(scores.device) - began
+        self._counts.append(torch.stack(((after & ~before).sum(-1), (~after).sum(-1)), dim=1))
+        self._where += zip(at.rows, at.positions, strict=True)
+        self.looked_ns += settled_ns(scores.device) - began
         return out
 
     def of_rows(self, result: BatchResult, eos: frozenset[int]) -> list[MaskedLogits]:
-        """What was masked for each prompt of the batch that `result` is of; rows that only fill it up are left out."""
+        """What was masked for each prompt of the batch that `result` is of; rows that only fill it up are left out.
+
+        The processor's own count is kept beside it.
+        """
         own = result.masked_logits
         found = [dict.fromkeys(("free", "copy", "end", "idle", "free_choices"), 0) for _ in result.rows]
-        for row, position, count, left in torch.cat(self._seen).tolist() if self._seen else ():
+        counts = torch.cat(self._counts).tolist() if self._counts else []
+        for (row, position), (count, left) in zip(self._where, counts, strict=True):
             if row < len(result.rows):
                 kind = _kind(result.rows[row], position, left, eos)
                 found[row][kind] += count
                 found[row]["free_choices"] += kind == "free"
         return [MaskedLogits(**counts, own=None if own is None else own[row]) for row, counts in enumerate(found)]
-
-
-class CountedRuns(Counted):
-    """The same of a processor with `ForcedRuns`."""
-
-    @property
-    def reads_tokens(self) -> bool:
-        return bool(self._studied.reads_tokens)
-
-    def forced(self, row: int, position: int, chosen: int | None) -> Sequence[int]:
-        tokens: Sequence[int] = self._studied.forced(row, position, chosen)
-        return tokens
-
-    def mask(self, scores: Tensor, places: Places) -> Tensor:
-        return self._look(lambda: self._studied.mask(scores, places), scores, places.row_ids, places.position_ids)
-
-
-class CountedStates(CountedRuns):
-    """The same of a `StateTable`."""
-
-    def __init__(self, studied: BatchProcessor) -> None:
-        super().__init__(studied)
-        self._asked: list[tuple[int, int]] = []  # row and position of each state that `allow` gets next
-
-    def state(self, row: int, position: int, chosen: int | None) -> int:
-        self._asked.append((row, position))
-        return int(self._studied.state(row, position, chosen))
-
-    def allow(self, scores: Tensor, states: Tensor) -> Tensor:
-        rows, positions = torch.tensor(self._asked, device=scores.device).T
-        self._asked.clear()
-        return self._look(lambda: self._studied.allow(scores, states), scores, rows, positions)
-
-
-def counted(studied: BatchProcessor) -> Counted:
-    """The processor, with what it masks counted."""
-    if isinstance(studied, StateTable):
-        return CountedStates(studied)
-    return CountedRuns(studied) if isinstance(studied, ForcedRuns) else Counted(studied)
 
 
 def _kind(tokens: Sequence[int], position: int, left: int, eos: frozenset[int]) -> str:
@@ -137,17 +82,16 @@ def _kind(tokens: Sequence[int], position: int, left: int, eos: frozenset[int]) 
     return "end" if tokens[position] in eos else "copy"
 
 
-class Watched(LogitsProcessor):
-    """A batch's processor, and the probability that the model gave to each written token.
+class Watched:
+    """Observes a batch's processor in `generate`: the probability that the model gave to each written token.
 
-    The processor gets the model's scores. The token that was written is known one call later, from `input_ids`, or
-    after the last step, from the rows. So the scores of a step are kept for one call.
+    The token that was written is known one call later, from `input_ids`, or after the last step, from the rows. So the
+    scores of a step are kept for one call.
 
     Shapes: B rows, V logits, S steps.
     """
 
-    def __init__(self, studied: BatchProcessor) -> None:
-        self._studied = studied
+    def __init__(self) -> None:
         self._scores: Tensor | None = None  # of the running step, (B, V), as the model gave them
         self._probabilities: list[Tensor] = []
         self._ranks: list[Tensor] = []
@@ -155,15 +99,11 @@ class Watched(LogitsProcessor):
         self._forbidden: list[Tensor] = []
         self._removed: list[Tensor] = []
 
-    @property
-    def masked_logits(self) -> list[int] | None:
-        return self._studied.masked_logits
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        if self._scores is not None:
-            self._look_up(input_ids[:, -1])
+    def masks(self, call: Callable[[], Tensor], scores: Tensor, at: MaskCall) -> Tensor:
+        if self._scores is not None and at.input_ids is not None:
+            self._look_up(at.input_ids[:, -1])
         self._scores = scores.clone()  # processors may write into what they get
-        masked = self._studied(input_ids, scores)
+        masked = call()
         possible = ~(masked.isneginf() | (impossible(masked) & ~impossible(self._scores)))
         first = self._scores.argmax(dim=-1, keepdim=True)
         self._allowed.append(possible.sum(dim=-1))

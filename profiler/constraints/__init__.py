@@ -14,7 +14,7 @@ from msgspec import MsgspecError, json
 from molprof.common.errors import UsageError
 from molprof.common.files import read_text, refuse_stream
 from molprof.common.settings import TABLE, VLLM, WHOLE_TEXT, CaptureSettings
-from molprof.profiler.molecules.prompts import Whole
+from molprof.profiler.molecules.prompts import Constraint
 
 if TYPE_CHECKING:
     from molprof.profiler.constraints.base import Processor
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ProcessorEntry:
     """Module and factory of a processor in this package, and what it does."""
 
     place: str
@@ -31,21 +31,31 @@ class Entry:
 
 
 PROCESSORS = {
-    "generic": Entry("rows:Generic", "position template; FREE blocks brackets and controls; any tokenizer"),
-    "qwen": Entry("rows:Qwen", "position template; FREE allows number tokens only; single-digit tokenizers"),
-    "vectorized": Entry("vectorized:Vectorized", "masks of generic or qwen, prepared before the first step"),
-    "placeholder": Entry("vectorized:Placeholder", "vectorized, its placeholder fitted to the tokenizer"),
-    "truncate": Entry("molecules:Truncate", "position template; a coordinate ends where the model closes it"),
-    "grammar": Entry("molecules:Grammar", "three decimal numbers per coordinate, in the tokenizer's own tokens"),
-    "xgrammar": Entry("molecules:xgrammar", "--schema and the like, else as grammar, by XGrammar (molprof[xgrammar])"),
-    "llguidance": Entry(
+    "generic": ProcessorEntry("rows:Generic", "position template; FREE blocks brackets and controls; any tokenizer"),
+    "qwen": ProcessorEntry("rows:Qwen", "position template; FREE allows number tokens only; single-digit tokenizers"),
+    "vectorized": ProcessorEntry("vectorized:Vectorized", "masks of generic or qwen, prepared before the first step"),
+    "placeholder": ProcessorEntry(
+        "vectorized:FittedPlaceholder", "vectorized, its placeholder fitted to the tokenizer"
+    ),
+    "truncate": ProcessorEntry("molecules:Truncate", "position template; a coordinate ends where the model closes it"),
+    "grammar": ProcessorEntry(
+        "molecules:Grammar", "three decimal numbers per coordinate, in the tokenizer's own tokens"
+    ),
+    "xgrammar": ProcessorEntry(
+        "molecules:xgrammar", "--schema and the like, else as grammar, by XGrammar (molprof[xgrammar])"
+    ),
+    "llguidance": ProcessorEntry(
         "molecules:llguidance", "--schema and the like, else as grammar, by llguidance (molprof[llguidance])"
     ),
-    "outlines": Entry("others:Outlines", "--schema, --regex and --choices, by outlines-core", molecules=False),
-    "lm-format-enforcer": Entry(
-        "others:LMFormatEnforcer", "--schema, --regex and --choices, by the package of this name", molecules=False
+    "outlines": ProcessorEntry(
+        "engines:Outlines", "--schema, --regex and --choices, by outlines-core", molecules=False
     ),
-    "table": Entry("whole:table", "--schema, --regex and --choices, as an automaton over tokens", molecules=False),
+    "lm-format-enforcer": ProcessorEntry(
+        "engines:LMFormatEnforcer", "--schema, --regex and --choices, by the package of this name", molecules=False
+    ),
+    "table": ProcessorEntry(
+        "constraint:table", "--schema, --regex and --choices, as an automaton over tokens", molecules=False
+    ),
 }
 OF_MOLECULES = tuple(name for name, entry in PROCESSORS.items() if entry.molecules)
 
@@ -83,19 +93,18 @@ def processor_of(settings: CaptureSettings, target: Target) -> Processor | None:
     if settings.engine_name == VLLM:
         return None
     if name in WHOLE_TEXT and (whole := whole_of(settings)) is not None:
+        from molprof.profiler.constraints.constraint import table
         from molprof.profiler.constraints.engines import ENGINES
-        from molprof.profiler.constraints.others import OTHERS
-        from molprof.profiler.constraints.whole import table
 
-        return table(target, whole) if name == TABLE else (ENGINES | OTHERS)[name](target, whole)
+        return table(target, whole) if name == TABLE else ENGINES[name](target, whole)
     return None if name is None else make_processor(name, target, settings.processor_args)
 
 
-def check_table(target: Target, whole: Whole) -> None:
+def check_table(target: Target, whole: Constraint) -> None:
     """Raises UsageError where no table is made of a constraint; it is kept if one is."""
     from molprof.profiler.constraints.automaton import NoText, TooLarge
+    from molprof.profiler.constraints.constraint import make_table
     from molprof.profiler.constraints.regular import NotRegular
-    from molprof.profiler.constraints.whole import make_table
 
     try:
         make_table(target, whole)
@@ -115,16 +124,16 @@ def without_model(settings: CaptureSettings) -> Any:
     return find_factory(name)
 
 
-def whole_of(settings: CaptureSettings) -> Whole | None:
+def whole_of(settings: CaptureSettings) -> Constraint | None:
     """What all answers are constrained to; None where nothing says it. Raises UsageError where a file is not usable."""
     if settings.schema is not None:
-        return Whole("schema", read_schema(settings.schema))
+        return Constraint("schema", read_schema(settings.schema))
     if settings.grammar_file is not None:
         refuse_stream(Path(settings.grammar_file))
-        return Whole("grammar", read_text(Path(settings.grammar_file)))
+        return Constraint("grammar", read_text(Path(settings.grammar_file)))
     if settings.choices is not None:
-        return Whole("choices", settings.choices)
-    return None if settings.regex is None else Whole("regex", settings.regex)
+        return Constraint("choices", settings.choices)
+    return None if settings.regex is None else Constraint("regex", settings.regex)
 
 
 def read_schema(path: str) -> str:

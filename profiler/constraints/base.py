@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -23,7 +23,33 @@ class Rows:
 
 
 class BatchProcessor(Protocol):
-    """A processor for one batch, called by transformers once per step."""
+    """The processor of one batch, called by transformers once per step.
+
+    `generate` needs no more than is here. `has` tells whether a processor has what else is needed:
+
+    `FORCED_RUNS`, for `--forced-runs`:
+
+    - `reads_tokens`: True if what is forced depends on the chosen tokens, which the host then reads back once per step.
+      False if positions decide it; such a processor forces the end token, and lets no other token end a row.
+    - `forced(row, position, chosen)`: the forced tokens from answer position `position` on, the end token included.
+      Called in order, once before a row's first choice (position 0) and once after each. `chosen` is the token at
+      `position - 1`; None before the first choice, and without `reads_tokens`.
+    - `mask(scores, places)`: the masked scores, float32 (rows, logits_width), each row for the choice at its own
+      position (`RowPositions`).
+
+    `STATES`, where rows come and go, or go back (continuous batching, drafts). What a row may write depends on a number
+    alone, its state; a table on the device has the mask of each:
+
+    - `state(row, position, chosen)`: the state of a row for its choice at `position`, of which masked logits are
+      counted. A position may come again, with another token: what followed is forgotten.
+    - `allow(scores, states)`: the scores that each state allows, float32 (n, logits_width); states are int32 (n,) on
+      their device.
+
+    `MEASURED`, without a model:
+
+    - `laps`: the times of the parts of its calls (`Laps`).
+    - `seek(row, tokens)`: put a row where it stands after an answer of these tokens.
+    """
 
     @property
     def masked_logits(self) -> list[int] | None:
@@ -40,6 +66,14 @@ class BatchProcessor(Protocol):
             scores: float32 (batch, logits_width), a fresh copy that may be written to. What is returned has the same
                 shape, dtype and device, and must last until the next call.
         """
+
+
+FORCED_RUNS, STATES, MEASURED = ("reads_tokens", "forced", "mask"), ("state", "allow"), ("laps", "seek")
+
+
+def has(processor: Any, names: Sequence[str]) -> bool:
+    """Return True if a batch processor has all of these members of `BatchProcessor`."""
+    return all(hasattr(processor, name) for name in names)
 
 
 class Laps:
@@ -71,73 +105,14 @@ class Laps:
         return dict(zip(self.names, self.total, strict=True))
 
 
-@runtime_checkable
-class Followed(Protocol):
-    """A batch processor that is measured by itself, without a model, and that times the parts of its calls."""
-
-    laps: Laps
-
-    def seek(self, row: int, tokens: Sequence[int]) -> None:
-        """Put a row where it stands after an answer of these tokens."""
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """See `BatchProcessor`."""
-
-
 @dataclass(frozen=True)
-class Places:
+class RowPositions:
     """Where the rows of a step stand in molprof's own decoding loop, each at its own position."""
 
     rows: tuple[int, ...]  # of the batch, in the order of the scores; finished ones may be missing
     positions: tuple[int, ...]  # answer position of the next token, by row
     row_ids: Tensor  # the same on the logits' device, int64 (rows,)
     position_ids: Tensor
-
-
-@runtime_checkable
-class ForcedRuns(Protocol):
-    """What a batch processor must also have for `--forced-runs`."""
-
-    # True if what is forced depends on the chosen tokens, which the host then reads back once per step. False if
-    # positions decide it; such a processor forces the end token, and lets no other token end a row.
-    reads_tokens: bool
-
-    @property
-    def masked_logits(self) -> list[int] | None:
-        """See `BatchProcessor`."""
-
-    def forced(self, row: int, position: int, chosen: int | None) -> Sequence[int]:
-        """The forced tokens from answer position `position` on, the end token included.
-
-        Called in order, once before a row's first choice (position 0) and once after each. It may move the row's state
-        past `chosen` and past what is returned.
-
-        Args:
-            chosen: the token at `position - 1`; None before the first choice, and without `reads_tokens`.
-        """
-
-    def mask(self, scores: Tensor, places: Places) -> Tensor:
-        """The masked scores, float32 (rows, logits_width), each row for the choice at its own position."""
-
-
-@runtime_checkable
-class StateTable(ForcedRuns, Protocol):
-    """What a batch processor must also have where rows come and go, or go back: continuous batching, drafts.
-
-    What a row may write depends on a number alone, its state. The host follows the states, and a table on the device
-    has the mask of each.
-    """
-
-    def state(self, row: int, position: int, chosen: int | None) -> int:
-        """The state of a row for its choice at answer position `position`, of which masked logits are counted.
-
-        Args:
-            chosen: the token at `position - 1`; None before the first choice. A position may come again, with another
-                token: what followed is forgotten. Those before it are as they were told last.
-        """
-
-    def allow(self, scores: Tensor, states: Tensor) -> Tensor:
-        """The scores that each state allows, float32 (n, logits_width); states are int32 (n,) on their device."""
 
 
 class Processor(Protocol):

@@ -1,4 +1,4 @@
-"""XGrammar and llguidance: a grammar's text, whoever made it, enforced by the packages of these names.
+"""Other packages' engines: XGrammar, llguidance, outlines-core and lm-format-enforcer.
 
 An engine allows every cut of a text into tokens. It reads the chosen tokens back and makes masks on the host.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 import math
 import re
 import time
@@ -20,12 +21,12 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, PreTrainedTokenizerFast
 
-from molprof.common.errors import MissingExtraError, RunError
+from molprof.common.errors import MissingExtraError, RunError, UsageError
 from molprof.common.text import shortened
 from molprof.profiler.constraints.base import BatchProcessor, Laps, Rows
 from molprof.profiler.models.device import on_gpu, pinned
 from molprof.profiler.models.target import Target
-from molprof.profiler.molecules.prompts import Whole
+from molprof.profiler.molecules.prompts import Constraint
 
 _HINT = "write it otherwise, or use another --processor; grammars are GBNF for xgrammar, Lark for llguidance"
 _PLACE = re.compile(r"^\[[0-9:]+\] \S+:\d+: ")  # time and source that XGrammar puts before its errors
@@ -45,10 +46,11 @@ class EngineProcessor(ABC):
     """
 
     name: str
-    notation: str  # of the grammar: `ebnf` (GBNF) or `lark`
+    notation: str = ""  # of a grammar, if it takes one: `ebnf` (GBNF) or `lark`
     module: str = ""  # what the package is imported as, where that is not `name`
     package_name: str = ""  # what pip calls it, where that is not `name`: then no extra has it
     modules: tuple[str, ...] = ()  # of the package, besides the one of its name
+    refusal: type[Exception] = Exception  # what the package raises for a constraint that it does not take
     placeholder: str
     needs_templates = False
     fixed_length = False
@@ -59,18 +61,18 @@ class EngineProcessor(ABC):
     def __init__(
         self,
         target: Target,
-        grammar: str | Whole | Callable[[Rows], Sequence[str]],
+        grammar: str | Constraint | Callable[[Rows], Sequence[str]],
         opening: int | None = None,
         closing: int | None = None,
     ) -> None:
         began = time.perf_counter_ns()
+        package = self.package_name or self.name
         try:
             for module in self.modules:
                 importlib.import_module(module)
             self.package: Any = importlib.import_module(self.module or self.name)
         except ImportError as problem:
             extra = None if self.package_name else self.name
-            package = self.package_name or self.name
             raise MissingExtraError(package, extra, f"the processor {self.name!r}") from problem
         self.target = target
         self.opening, self.closing = opening, target.eos if closing is None else closing
@@ -79,13 +81,13 @@ class EngineProcessor(ABC):
         prepared = time.perf_counter_ns()
         # See `Processor`.
         self.made_ns = {"package": imported - began, "vocabulary": prepared - imported if kept_ns is None else kept_ns}
-        self.parameters: dict[str, Any] = {"version": version(self.package_name or self.name)}
+        self.parameters: dict[str, Any] = {"version": version(package)}
         # The grammars of a batch are compiled anew each time: timed passes must pay for them.
         self._of_rows = grammar if callable(grammar) else None
         if not callable(grammar):
-            whole = grammar if isinstance(grammar, Whole) else Whole("grammar", grammar)
-            self.parameters[whole.kind] = whole.text
-            self._matcher = self.compile(whole)
+            constraint = grammar if isinstance(grammar, Constraint) else Constraint("grammar", grammar)
+            self.parameters[constraint.kind] = constraint.text
+            self._matcher = self.compile(constraint)
             self.made_ns["constraint"] = time.perf_counter_ns() - prepared
 
     @abstractmethod
@@ -93,7 +95,7 @@ class EngineProcessor(ABC):
         """Makes what depends on the vocabulary alone. Returns the time it took, ns, where an earlier one made it."""
 
     @abstractmethod
-    def compile(self, grammar: Whole) -> Callable[[], Any]:
+    def matchers(self, constraint: Constraint) -> Callable[[], Any]:
         """What makes matchers, which know which tokens may follow, at the beginning of the text."""
 
     @abstractmethod
@@ -104,19 +106,32 @@ class EngineProcessor(ABC):
     def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
         """Write each matcher's bits into its row of `mask`, int32 (rows, ceil(logits_width / 32)), on the host."""
 
+    def compile(self, constraint: Constraint) -> Callable[[], Any]:
+        """Return what makes matchers at the beginning of the text. Raises RunError where the package refuses it."""
+        try:
+            return self.matchers(constraint)
+        except self.refusal as problem:
+            text = shortened(_PLACE.sub("", str(problem)), 300)
+            raise RunError(f"{self.name} cannot compile the {constraint.kind}: {text}", _HINT) from problem
+
     def use_threads(self, count: int | None) -> bool:
         """Fill the masks of a batch with so many threads from now on. None: as the package does. False: it cannot."""
         return count in (None, 1)
 
-    @abstractmethod
     def apply(self, scores: Tensor, mask: Tensor) -> None:
         """Set the scores whose bit is 0 to -inf, in place."""
+        if on_gpu(scores.device):
+            allowed = (mask[:, :, None] >> torch.arange(32, device=mask.device) & 1).flatten(1)[:, : scores.shape[1]]
+        else:
+            words = mask.numpy().view(np.uint8)
+            allowed = torch.from_numpy(np.unpackbits(words, axis=1, count=scores.shape[1], bitorder="little"))
+        scores.masked_fill_(allowed == 0, -math.inf)
 
     def start(self, rows: Rows) -> BatchProcessor:
         if self._of_rows is None:
             makers = [self._matcher for _ in rows.prompts]
         else:
-            makers = [self.compile(Whole("grammar", text)) for text in self._of_rows(rows)]
+            makers = [self.compile(Constraint("grammar", text)) for text in self._of_rows(rows)]
         return self.begin(makers, rows.prompt_width, self.target.device)
 
     def begin(self, compiled: Sequence[Callable[[], Any]], prompt_width: int, device: torch.device) -> _EngineBatch:
@@ -142,7 +157,7 @@ class _EngineBatch(LogitsProcessor):
         self.laps = Laps("read", "accept", "fill", "apply")
 
     def seek(self, row: int, tokens: Sequence[int]) -> None:
-        """See `Followed`."""
+        """See `BatchProcessor`."""
         self._matchers[row], self._forced[row] = self._makers[row](), self._engine.opening
         for token in tokens:
             if self._engine.by_masks:
@@ -183,7 +198,7 @@ class _EngineBatch(LogitsProcessor):
 
 
 class XGrammar(EngineProcessor):
-    name, notation = "xgrammar", "ebnf"
+    name, notation, refusal = "xgrammar", "ebnf", RuntimeError
 
     def prepare(self, target: Target) -> int | None:
         vocabulary = self.package.TokenizerInfo.from_huggingface(target.tokenizer, vocab_size=target.logits_width)
@@ -192,18 +207,9 @@ class XGrammar(EngineProcessor):
         self._filler = self.package.BatchGrammarMatcher()
         return None
 
-    def compile(self, grammar: Whole) -> Callable[[], Any]:
-        compile_kind = {
-            "grammar": self._compiler.compile_grammar,
-            "choices": self._compiler.compile_grammar,
-            "schema": self._compiler.compile_json_schema,
-            "regex": self._compiler.compile_regex,
-        }[grammar.kind]
-        try:
-            compiled = compile_kind(grammar.grammar(self.notation))
-        except RuntimeError as problem:
-            text = _PLACE.sub("", str(problem))
-            raise RunError(f"xgrammar cannot compile the {grammar.kind}: {shortened(text, 300)}", _HINT) from problem
+    def matchers(self, constraint: Constraint) -> Callable[[], Any]:
+        kind = {"schema": "json_schema", "regex": "regex"}.get(constraint.kind, "grammar")
+        compiled = getattr(self._compiler, f"compile_{kind}")(constraint.grammar(self.notation))
         return lambda: self.package.GrammarMatcher(compiled, override_stop_tokens=self.closing)
 
     def accept(self, matcher: Any, token: int) -> None:
@@ -223,12 +229,12 @@ class XGrammar(EngineProcessor):
 @functools.lru_cache(maxsize=4)
 def _lexer(tokenizer: PreTrainedTokenizerFast, width: int, closing: int) -> tuple[Any, int]:
     """llguidance's form of a tokenizer, and the time to make it, ns: some seconds."""
-    made, began = importlib.import_module("llguidance.hf").from_tokenizer, time.perf_counter_ns()
-    return made(tokenizer, n_vocab=width, eos_token=closing), time.perf_counter_ns() - began
+    make, began = importlib.import_module("llguidance.hf").from_tokenizer, time.perf_counter_ns()
+    return make(tokenizer, n_vocab=width, eos_token=closing), time.perf_counter_ns() - began
 
 
 class LLGuidance(EngineProcessor):
-    name, notation = "llguidance", "lark"
+    name, notation, refusal = "llguidance", "lark", RuntimeError
     modules = ("llguidance.hf", "llguidance.torch")
 
     def prepare(self, target: Target) -> int | None:
@@ -236,16 +242,16 @@ class LLGuidance(EngineProcessor):
         self._executor = self.package.LLExecutor()
         return took_ns
 
-    def compile(self, grammar: Whole) -> Callable[[], Any]:
-        text, matcher_of = grammar.grammar(self.notation), self.package.LLMatcher
-        if grammar.kind == "schema":
+    def matchers(self, constraint: Constraint) -> Callable[[], Any]:
+        text, matcher_of = constraint.grammar(self.notation), self.package.LLMatcher
+        if constraint.kind == "schema":
             text = matcher_of.grammar_from_json_schema(text)
-        elif grammar.kind == "regex":
+        elif constraint.kind == "regex":
             text = matcher_of.grammar_from_regex(text)
         matcher = matcher_of(self._tokenizer, text)
         self._check(matcher)
-        made: Callable[[], Any] = matcher.deep_copy
-        return made
+        copy: Callable[[], Any] = matcher.deep_copy
+        return copy
 
     def accept(self, matcher: Any, token: int) -> None:
         if not matcher.consume_token(token):
@@ -262,14 +268,90 @@ class LLGuidance(EngineProcessor):
     def apply(self, scores: Tensor, mask: Tensor) -> None:
         if on_gpu(scores.device):
             self.package.torch.apply_token_bitmask_inplace(scores, mask)
-            return
-        # On a CPU the package would compile its own way first, which requires a C++ compiler.
-        bits = np.unpackbits(mask.numpy().view(np.uint8), axis=1, count=scores.shape[1], bitorder="little")
-        scores.masked_fill_(torch.from_numpy(bits) == 0, -math.inf)
+        else:  # there the package would compile its own way first, which requires a C++ compiler
+            super().apply(scores, mask)
 
     def _check(self, matcher: Any) -> None:
         if matcher.is_error():
             raise RunError(f"llguidance: {matcher.get_error()}", _HINT)
 
 
-ENGINES: dict[str, type[EngineProcessor]] = {engine.name: engine for engine in (XGrammar, LLGuidance)}
+class _WithoutGrammar(EngineProcessor):
+    """Takes no grammar; choices are a regular expression."""
+
+    def compile(self, constraint: Constraint) -> Callable[[], Any]:
+        if constraint.kind == "grammar":
+            raise UsageError(f"{self.name} takes no grammar", hint="--processor xgrammar or llguidance")
+        if constraint.kind == "choices":
+            constraint = Constraint("regex", "|".join(map(re.escape, constraint.text.split(","))))
+        return super().compile(constraint)
+
+
+class Outlines(_WithoutGrammar):
+    """A regular expression, also of a JSON schema, as a table of all its states, made when it is compiled."""
+
+    name, module, package_name = "outlines", "outlines_core", "outlines-core"
+
+    def prepare(self, target: Target) -> int | None:
+        tokens: dict[bytes, list[int]] = {}
+        for token, piece in _texts(target):
+            tokens.setdefault(piece, []).append(token)
+        self._vocabulary = self.package.Vocabulary(self.closing, tokens)
+        return None
+
+    def matchers(self, constraint: Constraint) -> Callable[[], Any]:
+        of_schema = importlib.import_module("outlines_core.json_schema").build_regex_from_schema
+        text = of_schema(constraint.text) if constraint.kind == "schema" else constraint.text
+        index = self.package.Index(text, self._vocabulary)
+        return lambda: self.package.Guide(index)
+
+    def accept(self, matcher: Any, token: int) -> None:
+        matcher.advance(token, return_tokens=False)
+
+    def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
+        for matcher, row in zip(matchers, rows, strict=True):
+            matcher.write_mask_into(mask[row].data_ptr(), mask.shape[1], mask.element_size())
+
+
+class LMFormatEnforcer(_WithoutGrammar):
+    """A parser of characters in Python, which walks a tree of all tokens. A matcher is it, and the tokens so far."""
+
+    name, module, package_name = "lm-format-enforcer", "lmformatenforcer", "lm-format-enforcer"
+    by_masks = True  # a prefix of which it made no mask is a new text
+
+    def prepare(self, target: Target) -> int | None:
+        data = importlib.import_module("lmformatenforcer.tokenenforcer").TokenEnforcerTokenizerData
+        tokens = [(token, piece.decode(errors="replace"), False) for token, piece in _texts(target)]
+
+        def decode(ids: list[int]) -> str:
+            return str(target.tokenizer.decode(ids)).rstrip("\ufffd")
+
+        self._data = data(tokens, decode, self.closing, True, target.logits_width)
+        return None
+
+    def matchers(self, constraint: Constraint) -> Callable[[], Any]:
+        def parser() -> Any:
+            if constraint.kind == "schema":
+                return self.package.JsonSchemaParser(json.loads(constraint.text))
+            return self.package.RegexParser(constraint.text)
+
+        parser()  # a matcher has its own, and its own cache
+        return lambda: (self.package.TokenEnforcer(self._data, parser()), [])
+
+    def accept(self, matcher: Any, token: int) -> None:
+        matcher[1].append(token)
+
+    def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
+        for (enforcer, tokens), row in zip(matchers, rows, strict=True):
+            mask[row] = torch.as_tensor(enforcer.get_allowed_tokens(tokens).allowed_tokens)
+
+
+def _texts(target: Target) -> list[tuple[int, bytes]]:
+    """The tokens that are text, and their bytes."""
+    special = target.table.special
+    return [(token, piece) for token, piece in enumerate(target.table.pieces) if piece and token not in special]
+
+
+ENGINES: dict[str, type[EngineProcessor]] = {
+    engine.name: engine for engine in (XGrammar, LLGuidance, Outlines, LMFormatEnforcer)
+}

@@ -36,7 +36,7 @@ from molprof.profiler.constraints.automaton import (
     text,
 )
 from molprof.profiler.constraints.regular import NotRegular, regular, searched
-from molprof.profiler.molecules.prompts import Whole
+from molprof.profiler.molecules.prompts import Constraint
 
 # How often a reference is followed inside of itself.
 DEPTH = 4
@@ -98,7 +98,7 @@ def schema_part(written: str) -> Part:
         raise NotRegular(f"it has a keyword with a value of another type than it takes: {problem}") from None
 
 
-def compiled(whole: Whole) -> Automaton:
+def compiled(whole: Constraint) -> Automaton:
     """The automaton of what answers keep to. Raises NotRegular, TooLarge and NoText."""
     try:
         match whole.kind:

@@ -13,8 +13,9 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from transformers import LogitsProcessor
 
 from molprof.common.errors import MolprofError, ProcessorError, UsageError
 from molprof.common.text import shortened
-from molprof.profiler.constraints.base import Places, Rows
+from molprof.profiler.constraints.base import FORCED_RUNS, RowPositions, Rows, has
 from molprof.profiler.models.device import settled_ns
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
@@ -153,7 +154,7 @@ class UserProcessor:
             raise self.error(f"says that its longest answer has {most} tokens")
         return most
 
-    def start(self, rows: Rows) -> CheckedBatch:
+    def start(self, rows: Rows) -> Observed:
         with self.blamed("failed to start:"):
             batch = self._made
             if of_batch := {key: OF_BATCH[key](rows) for key in self._of_batch}:
@@ -161,88 +162,134 @@ class UserProcessor:
             if callable(getattr(batch, "start", None)):
                 batch = batch.start(rows)
             self._batches += batch is self._made
-        if all(hasattr(batch, name) for name in ("reads_tokens", "forced", "mask")):
-            return CheckedRuns(self, batch, rows.prompt_width)
-        if not callable(batch):
+        if not (callable(batch) or has(batch, FORCED_RUNS)):
             what = f"its start returned a {type(batch).__name__}, which cannot be called with input_ids and scores"
             raise self.error(f"failed: {what}")
-        return CheckedBatch(self, batch, rows.prompt_width)
+        return Observed(batch, Checked(self))
 
 
-class CheckedBatch(LogitsProcessor):
-    """Calls a user's batch processor and checks what it returns."""
+class MaskCall(NamedTuple):
+    """A call that masks scores: which one it is of the batch, and where each row of the scores stands."""
 
-    def __init__(self, user: UserProcessor, batch: Any, prompt_width: int) -> None:
-        self._user, self._batch = user, batch
-        self._prompt_width, self._verify, self._rows = prompt_width, user.verify, 0
-        self.looked_ns = 0  # the time of the checks that only an untimed pass makes
+    number: int
+    rows: Sequence[int]
+    positions: Sequence[int]  # in the answers
+    input_ids: Tensor | None = None  # where `generate` calls
+
+
+class Observed(LogitsProcessor):
+    """A batch's processor whose calls go through observers, the first nearest to it. It has the members that it has.
+
+    An observer has any of the methods `masks(call, scores, at)`, `forced(call, row, position)`, `state(call, row,
+    position)` and `masked_logits(call, rows)`, and returns what `call()` does; and `looked_ns`, the time of its own.
+    """
+
+    def __init__(self, processor: Any, *observers: Any) -> None:
+        self._processor, self._observers = processor, observers
+        methods = "masks", "forced", "state", "masked_logits"
+        self._around = {name: [getattr(each, name) for each in observers if hasattr(each, name)] for name in methods}
+        self._calls = self._rows = 0
+        self._next: list[tuple[int, int]] = []  # row and position of each state that `allow` gets next
 
     @property
     def masked_logits(self) -> list[int] | None:
+        count = partial(getattr, self._processor, "masked_logits", None)
+        counts: list[int] | None = self._observed("masked_logits", count, self._rows)
+        return counts
+
+    @property
+    def looked_ns(self) -> int:
+        return sum(getattr(each, "looked_ns", 0) for each in (self._processor, *self._observers))
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        rows, call = range(len(scores)), partial(self._processor, input_ids, scores)
+        return self._masks(call, scores, rows, [self._calls] * len(rows), input_ids)
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._processor, name)
+        own = {"mask": self._mask, "forced": self._forced, "state": self._state, "allow": self._allow}
+        return own.get(name, member) if callable(member) else member
+
+    def _mask(self, scores: Tensor, places: RowPositions) -> Tensor:
+        return self._masks(lambda: self._processor.mask(scores, places), scores, places.rows, places.positions)
+
+    def _forced(self, row: int, position: int, chosen: int | None) -> Any:
+        return self._observed("forced", lambda: self._processor.forced(row, position, chosen), row, position)
+
+    def _state(self, row: int, position: int, chosen: int | None) -> Any:
+        self._next.append((row, position))
+        return self._observed("state", lambda: self._processor.state(row, position, chosen), row, position)
+
+    def _allow(self, scores: Tensor, states: Tensor) -> Tensor:
+        rows, positions = zip(*self._next, strict=True)
+        self._next.clear()
+        return self._masks(lambda: self._processor.allow(scores, states), scores, rows, positions)
+
+    def _masks(self, call: Callable[[], Any], scores: Tensor, rows: Any, positions: Any, ids: Any = None) -> Tensor:
+        at = MaskCall(self._calls, rows, positions, ids)
+        self._calls, self._rows = self._calls + 1, max(self._rows, max(rows) + 1)
+        masked: Tensor = self._observed("masks", call, scores, at)
+        return masked
+
+    def _observed(self, name: str, call: Callable[[], Any], *given: Any) -> Any:
+        for around in self._around[name]:
+            call = partial(around, call, *given)
+        return call()
+
+
+class Checked:
+    """Observes a user's batch processor: mistakes are errors. Checks that need a host sync are made if `verify` is."""
+
+    def __init__(self, user: UserProcessor) -> None:
+        self._user, self._verify, self.looked_ns = user, user.verify, 0
+
+    def masked_logits(self, call: Callable[[], Any], rows: int) -> list[int] | None:
+        """`rows`: 0 before the first step."""
         with self._user.blamed("failed to give its masked logits:"):
-            counted = getattr(self._batch, "masked_logits", None)
-            counts = None if counted is None else [int(count) for count in counted]
-        rows = self._rows  # 0 before the first step
+            counts = None if (counted := call()) is None else [int(count) for count in counted]
         if counts is not None and rows and (len(counts) != rows or min(counts, default=0) < 0):
             raise self._user.error(f"has masked_logits {shortened(str(counts))}, not one count for each of {rows} rows")
         return counts
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        self._rows = scores.shape[0]
-        step = input_ids.shape[1] - self._prompt_width
-        return self._checked(lambda: self._batch(input_ids, scores), scores, step, range(self._rows), input_ids)
-
-    def _checked(self, call: Callable[[], Any], scores: Tensor, step: int, rows: Sequence[int], ids: Any) -> Tensor:
-        """What `call` makes of `scores`, which are those of the batch's rows `rows`; `ids`: the tokens so far."""
-        expected = tuple(scores.shape), scores.dtype, scores.device
-        at = f"rows {rows[0]} to {rows[-1]}" if len(rows) > 1 else f"row {rows[0]}"
-        with self._user.blamed("raised", f", at step {step}, {at}", step):
-            out = call()
-        if not isinstance(out, Tensor):
-            raise self._error(f"returned a {type(out).__name__}, not a tensor of scores", step, at)
-        found = tuple(out.shape), out.dtype, out.device
-        for what, got, right in zip(("shape", "dtype", "device"), found, expected, strict=True):
-            if got != right:
-                raise self._error(f"returned scores of {what} {got}, not {right}", step, at)
-        if self._verify:
-            began = settled_ns(out.device)
-            broken = (out.isnan().any(-1) | out.isposinf().any(-1)).nonzero().flatten().tolist()
-            if broken:
-                raise self._error("returned NaN or +inf among the scores", step, f"row {rows[broken[0]]}")
-            empty = out.isneginf().all(-1).nonzero().flatten().tolist()
-            if empty:
-                ends = (self._user.target.eos, self._user.target.pad)
-                ended = step > 0 and ids is not None and int(ids[empty[0], -1]) in ends
-                where = f"row {rows[empty[0]]}" + (", which had ended: leave it the end token" if ended else "")
-                raise self._error(f"masked all {out.shape[1]:,} tokens", step, where)
-            self.looked_ns += settled_ns(out.device) - began
-        return out
-
-    def _error(self, what: str, step: int, where: str) -> ProcessorError:
-        return self._user.error(f"{what}, at step {step}, {where}", step)
-
-
-class CheckedRuns(CheckedBatch):
-    """A user's batch processor with `ForcedRuns`."""
-
-    _step = 0
-
-    @property
-    def reads_tokens(self) -> bool:
-        return bool(self._batch.reads_tokens)
-
-    def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
+    def forced(self, call: Callable[[], Any], row: int, position: int) -> list[int]:
         where = f"at position {position} of row {row}"
         with self._user.blamed(f"failed to give what is forced {where}:"):
-            tokens = [operator.index(token) for token in self._batch.forced(row, position, chosen)]
+            tokens = [operator.index(token) for token in call()]
         for token in set(tokens).difference(range(self._user.target.logits_width)):
             raise self._user.error(f"forces {token} {where}, which is no token's id")
         return tokens
 
-    def mask(self, scores: Tensor, places: Places) -> Tensor:
-        self._rows = max(self._rows, max(places.rows) + 1)
-        step, self._step = self._step, self._step + 1
-        return self._checked(lambda: self._batch.mask(scores, places), scores, step, places.rows, None)
+    def state(self, call: Callable[[], Any], row: int, position: int) -> int:
+        with self._user.blamed(f"failed to give the state at position {position} of row {row}:"):
+            return operator.index(call())
+
+    def masks(self, call: Callable[[], Any], scores: Tensor, at: MaskCall) -> Tensor:
+        rows, expected = at.rows, (tuple(scores.shape), scores.dtype, scores.device)
+        where = f"rows {rows[0]} to {rows[-1]}" if len(rows) > 1 else f"row {rows[0]}"
+        with self._user.blamed("raised", f", at step {at.number}, {where}", at.number):
+            out = call()
+        if not isinstance(out, Tensor):
+            raise self._error(f"returned a {type(out).__name__}, not a tensor of scores", at, where)
+        found = tuple(out.shape), out.dtype, out.device
+        for what, got, right in zip(("shape", "dtype", "device"), found, expected, strict=True):
+            if got != right:
+                raise self._error(f"returned scores of {what} {got}, not {right}", at, where)
+        if self._verify:
+            began = settled_ns(out.device)
+            broken = (out.isnan().any(-1) | out.isposinf().any(-1)).nonzero().flatten().tolist()
+            if broken:
+                raise self._error("returned NaN or +inf among the scores", at, f"row {rows[broken[0]]}")
+            empty = out.isneginf().all(-1).nonzero().flatten().tolist()
+            if empty:
+                ends = (self._user.target.eos, self._user.target.pad)
+                ended = at.number > 0 and at.input_ids is not None and int(at.input_ids[empty[0], -1]) in ends
+                where = f"row {rows[empty[0]]}" + (", which had ended: leave it the end token" if ended else "")
+                raise self._error(f"masked all {out.shape[1]:,} tokens", at, where)
+            self.looked_ns += settled_ns(out.device) - began
+        return out
+
+    def _error(self, what: str, at: MaskCall, where: str) -> ProcessorError:
+        return self._user.error(f"{what}, at step {at.number}, {where}", at.number)
 
 
 def told(problem: BaseException, builder: str) -> str:

@@ -58,7 +58,7 @@ def regular(pattern: str, flags: int = 0, spelled: Callable[[Ranges], Part] = au
         re.error: it is no pattern.
     """
     tree = _parsed(pattern, flags)
-    return _Reader(tree.state.flags, spelled).sequence(tree.data, True, True)
+    return _PatternReader(tree.state.flags, spelled).sequence(tree.data, True, True)
 
 
 def searched(pattern: str, spelled: Callable[[Ranges], Part]) -> Part:
@@ -69,7 +69,7 @@ def searched(pattern: str, spelled: Callable[[Ranges], Part]) -> Part:
     for branch in _branches(tree.data):
         begins = bool(branch) and branch[0] in [(names.AT, at) for at in _BEGIN]
         ends = bool(branch) and branch[-1] in [(names.AT, at) for at in _END]
-        whole = _Reader(tree.state.flags, spelled).sequence(branch, begins, ends)
+        whole = _PatternReader(tree.state.flags, spelled).sequence(branch, begins, ends)
         found.append(automaton.sequence(*[anywhere] * (not begins), whole, *[anywhere] * (not ends)))
     return automaton.either(*found)
 
@@ -89,7 +89,7 @@ def _branches(items: list[Any]) -> list[list[Any]]:
     return [items]
 
 
-class _Reader:
+class _PatternReader:
     """Makes parts of what Python's own parser read. `first`, `last`: whether nothing stands before and behind."""
 
     def __init__(self, flags: int, spelled: Callable[[Ranges], Part]) -> None:

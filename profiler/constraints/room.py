@@ -31,7 +31,7 @@ _SPACE = "the engine's default form of the schema; where it has no end, a model 
 _Ways = dict[int, tuple[int, int] | None]
 
 
-class Loop(Struct, frozen=True):
+class EndlessLoop(Struct, frozen=True):
     """States that lead to each other."""
 
     cause: str  # white space, digits, or text: other characters too; of ASCII characters, if it has any
@@ -51,7 +51,7 @@ class Room(Struct, frozen=True):
     kind: str  # of the constraint
     constraint: str
     states: int
-    loops: tuple[Loop, ...]  # at most 20, those first that fewer bytes lead to
+    loops: tuple[EndlessLoop, ...]  # at most 20, those first that fewer bytes lead to
     shortest: str
     bytes: int  # of the shortest text
     forced_bytes: int  # of these, those beside which none could follow
@@ -85,7 +85,7 @@ def room_of(kind: str, constraint: str, automaton: Automaton, tokenizers: Sequen
     )  # fmt: skip
 
 
-def _loops(automaton: Automaton, shown: Sequence[int], ways: _Ways) -> list[Loop]:
+def _loops(automaton: Automaton, shown: Sequence[int], ways: _Ways) -> list[EndlessLoop]:
     order = {state: place for place, state in enumerate(ways)}
     found = []
     for cause, only in (("white space", _BLANK), ("digits", _DIGITS), ("text", frozenset(range(256)))):
@@ -103,41 +103,37 @@ def _loops(automaton: Automaton, shown: Sequence[int], ways: _Ways) -> list[Loop
         from_here = _ways(automaton, shown, entry)
         last = next(state for state in from_here if entry in following[state])
         closing = next(byte for byte in shown if automaton.moves[last, automaton.kinds[byte]] == entry)
-        loops.append(Loop(cause, _text(_path(ways, entry)[1]), _text([*_path(from_here, last)[1], closing])))
+        loops.append(EndlessLoop(cause, _text(_path(ways, entry)[1]), _text([*_path(from_here, last)[1], closing])))
     return loops
 
 
 def _components(following: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """States that lead to each other, each set of them once (Tarjan's way)."""
-    numbers: dict[int, int] = {}
-    lowest: dict[int, int] = {}
-    path: list[int] = []
-    on_path: set[int] = set()
+    """States that lead to each other, each set of them once (Kosaraju's way)."""
+    order: list[int] = []  # states, those last that were left last
+    seen: set[int] = set()
     for root in range(len(following)):
-        waiting = [] if root in numbers else [(root, iter(following[root]))]
-        while waiting:
-            state, rest = waiting[-1]
-            if state not in numbers:
-                numbers[state] = lowest[state] = len(numbers)
-                path.append(state)
-                on_path.add(state)
-            for to in rest:
-                if to not in numbers:
-                    waiting.append((to, iter(following[to])))
-                    break
-                if to in on_path:
-                    lowest[state] = min(lowest[state], numbers[to])
+        path = [] if root in seen else [(root, iter(following[root]))]
+        seen.add(root)
+        while path:
+            state, rest = path[-1]
+            if (to := next((to for to in rest if to not in seen), None)) is None:
+                order.append(path.pop()[0])
             else:
-                waiting.pop()
-                if waiting:
-                    above = waiting[-1][0]
-                    lowest[above] = min(lowest[above], lowest[state])
-                if lowest[state] == numbers[state]:
-                    found = [path.pop()]
-                    while found[-1] != state:
-                        found.append(path.pop())
-                    on_path.difference_update(found)
-                    yield found
+                seen.add(to)
+                path.append((to, iter(following[to])))
+    before: list[list[int]] = [[] for _ in following]
+    for state, tos in enumerate(following):
+        for to in tos:
+            before[to].append(state)
+    for root in reversed(order):
+        found = [root] if root in seen else []  # what is seen has no set yet
+        seen.discard(root)
+        for state in found:  # grows
+            new = [one for one in before[state] if one in seen]
+            seen.difference_update(new)
+            found += new
+        if found:
+            yield found
 
 
 def _ways(automaton: Automaton, shown: Sequence[int], first: int = 0) -> _Ways:

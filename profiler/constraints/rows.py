@@ -19,7 +19,7 @@ from transformers import LogitsProcessor
 
 from molprof.common.errors import UsageError
 from molprof.common.text_format import TextFormat
-from molprof.profiler.constraints.base import BatchProcessor, Places, Rows
+from molprof.profiler.constraints.base import BatchProcessor, RowPositions, Rows
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
 
@@ -42,7 +42,7 @@ class Force:
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class Forbid:
     """These tokens cannot follow; `ids` is int64 (k,) on the logits' device."""
 
     ids: Tensor
@@ -55,7 +55,7 @@ class Allow:
     ids: Tensor
 
 
-Action = Force | Block | Allow
+Action = Force | Forbid | Allow
 
 
 class TemplateProcessor(ABC):
@@ -136,8 +136,8 @@ class Generic(TemplateProcessor):
     def free(self, place: int, left: int, following: int) -> Action:
         return self._last if left == 0 and following in self._closing else self._free
 
-    def _block(self, ids: set[int]) -> Block:
-        return Block(self._on_device(sorted(index for index in ids if index < self._target.logits_width)))
+    def _block(self, ids: set[int]) -> Forbid:
+        return Forbid(self._on_device(sorted(index for index in ids if index < self._target.logits_width)))
 
 
 class Qwen(TemplateProcessor):
@@ -189,7 +189,7 @@ class RowProcessor(LogitsProcessor):
         position = input_ids.shape[1] - self._prompt_width
         return self._mask(scores, range(len(self._actions)), itertools.repeat(position))
 
-    def mask(self, scores: Tensor, places: Places) -> Tensor:
+    def mask(self, scores: Tensor, places: RowPositions) -> Tensor:
         return self._mask(scores, places.rows, places.positions)
 
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
@@ -210,7 +210,7 @@ class RowProcessor(LogitsProcessor):
                     row_scores.fill_(-math.inf)
                     row_scores[token].fill_(0.0)
                     self._masked[row] += width - 1
-                case Block(ids):
+                case Forbid(ids):
                     row_scores.index_fill_(0, ids, -math.inf)
                     self._masked[row] += len(ids)
                 case Allow(ids):

@@ -55,12 +55,16 @@ class TokenTable:
     @cached_property
     def kinds(self) -> dict[int, int]:
         """Numbers of tokens, the same for tokens that lead to the same states."""
-        ways: dict[int, list[tuple[int, int]]] = {}
-        for state, edges in enumerate(self.edges):
-            for token, following in edges.items():
-                ways.setdefault(token, []).append((state, following))
-        numbers: dict[tuple[tuple[int, int], ...], int] = {}
-        return {token: numbers.setdefault(tuple(way), len(numbers)) for token, way in ways.items()}
+        return _numbered((token, (state, to)) for state, edges in enumerate(self.edges) for token, to in edges.items())
+
+
+def _numbered(marks: Iterable[tuple[int, tuple[int, int]]]) -> dict[int, int]:
+    """Number tokens from 0 on, the same for those with the same marks."""
+    of_token: dict[int, list[tuple[int, int]]] = {}
+    for token, mark in marks:
+        of_token.setdefault(token, []).append(mark)
+    numbers: dict[tuple[tuple[int, int], ...], int] = {}
+    return {token: numbers.setdefault(tuple(own), len(numbers)) for token, own in of_token.items()}
 
 
 def spelled(*parts: Iterable[Path]) -> TokenTable:
@@ -154,15 +158,13 @@ def _classes(tables: Iterable[TokenTable], width: int) -> tuple[np.ndarray, np.n
 
     Ids that lead to the same states of all tables are of one class. Those in no table are of class 0, and not counted.
     """
-    ways: dict[int, list[tuple[int, int]]] = {}
-    for number, table in enumerate(tables):
-        for token, kind in table.kinds.items():
-            ways.setdefault(token, []).append((number, kind))
-    numbers: dict[tuple[tuple[int, int], ...], int] = {}
-    own = [numbers.setdefault(tuple(way), len(numbers) + 1) for way in ways.values()]
+    own = _numbered(
+        (token, (number, kind)) for number, table in enumerate(tables) for token, kind in table.kinds.items()
+    )
+    numbers = np.array([*own.values()], dtype=np.int32) + 1
     classes = np.zeros(width, dtype=np.int32)
-    classes[list(ways)] = own
-    return classes, np.bincount(own)
+    classes[[*own]] = numbers
+    return classes, np.bincount(numbers)
 
 
 def _moves(table: TokenTable, classes: np.ndarray, count: int) -> np.ndarray:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 import math
 import time
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +21,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from molprof.profiler.constraints.base import Laps, Places
+from molprof.profiler.constraints.base import Laps, RowPositions
 from molprof.profiler.models.device import on_gpu
 from molprof.profiler.models.target import Target
 
@@ -104,11 +106,13 @@ class TokenDfa:
 
     def after(self, state: int, token: int) -> int:
         """The state that a token leads to."""
-        return max(int(self.moves[state, self.classes[token]]), 0)
+        following: int = self.moves.item(state, self.classes.item(token))
+        return following if following > 0 else 0
 
     def form(self, state: int) -> MaskForm:
         """How a CPU applies the mask of a state."""
-        return self.forms[int(self.masks[state])]
+        mask: int = self.masks.item(state)
+        return self.forms[mask]
 
     @property
     def size_bytes(self) -> int:
@@ -157,17 +161,17 @@ class TokenDfaBatch(LogitsProcessor):
         fused: Any = None,
     ) -> None:
         self._rows, self._eos, self._width = rows, target.eos, target.logits_width
-        self._first = [dfa.first for dfa in rows] if first is None else list(first)
-        self._states = [*self._first]  # on the host; see `forced`
-        self._paths = [[state] for state in self._first]  # of `state`: by row and answer position
+        first = [dfa.first for dfa in rows] if first is None else first
+        self._paths = [[state] for state in first]  # of each row, its state at each answer position, on the host
         self._prompt_width = self._read = prompt_width
         self._by_row = not on_gpu(target.device) if by_row is None else by_row
-        self._masked = np.zeros(len(rows), dtype=np.int64)
+        self._masked = [0] * len(rows)
         self._called: list[int] = []
         self._ids: Tensor | None = None
         self.tables = distinct = list(dict.fromkeys(rows))
         # One list of next states, with those of a state at the place that is its number here.
-        places = self._places = np.cumsum([0, *(dfa.moves.size for dfa in distinct)])
+        places = self._places = [0, *itertools.accumulate(dfa.moves.size for dfa in distinct)]
+        self._start = starts = dict(zip(distinct, places, strict=False))
         if self._by_row:
             for dfa in distinct:
                 _ = dfa.forms
@@ -176,15 +180,14 @@ class TokenDfaBatch(LogitsProcessor):
             self.laps = Laps("read", "accept", "fill", "apply")
             return
         self.laps = Laps("apply")  # one kernel does all of it
-        starts = dict(zip(distinct, places.tolist(), strict=False))
         flat = [(np.maximum(dfa.moves, 0) * dfa.moves.shape[1] + start).reshape(-1) for dfa, start in starts.items()]
         self._moves = torch.from_numpy(np.concatenate(flat).astype(np.int32)).to(target.device)
         forbidden = np.concatenate([(dfa.moves < 0).reshape(-1) for dfa in distinct])
         self._forbidden = torch.from_numpy(forbidden).to(target.device)
         kinds = self._by_table = torch.from_numpy(np.stack([dfa.classes for dfa in distinct])).to(target.device)
-        self._starts = torch.from_numpy(places[:-1].astype(np.int32)).to(target.device)
+        self._starts = torch.tensor(places[:-1], dtype=torch.int32, device=target.device)
         which = torch.tensor([distinct.index(dfa) for dfa in rows], device=target.device)
-        begun = [self.place(dfa, state) for dfa, state in zip(rows, self._first, strict=True)]
+        begun = [self.place(dfa, state) for dfa, state in zip(rows, first, strict=True)]
         self._at = torch.tensor(begun, dtype=torch.int32, device=target.device)
         self._fused = fused or fused_steps(target.device)
         if self._fused is not None:
@@ -206,21 +209,21 @@ class TokenDfaBatch(LogitsProcessor):
         columns = tokens.T.tolist()
         read = clock()
         for column in columns:
-            for row, token in enumerate(column):
-                self._states[row] = self._rows[row].after(self._states[row], token)
+            for dfa, path, token in zip(self._rows, self._paths, column, strict=True):
+                path.append(dfa.after(path[-1], token))
         accepted = clock()
-        forms = [dfa.form(state) for dfa, state in zip(self._rows, self._states, strict=True)]
+        forms = [dfa.form(path[-1]) for dfa, path in zip(self._rows, self._paths, strict=True)]
         filled = clock()
         out = self._masked_by_row(scores, forms)
         self.laps.add(began, read, accepted, filled, clock())
         return out
 
     def seek(self, row: int, tokens: Sequence[int]) -> None:
-        """See `Followed`."""
+        """See `BatchProcessor`."""
         dfa = self._rows[row]
-        state = self._states[row] = functools.reduce(dfa.after, tokens, self._first[row])
+        self._paths[row] = [*itertools.accumulate(tokens, dfa.after, initial=self._paths[row][0])]
         if not self._by_row:
-            self._at[row] = self.place(dfa, state)
+            self._at[row] = self.place(dfa, self._paths[row][-1])
 
     def step(self, tokens: Tensor, scores: Tensor) -> Tensor:
         """Move each row past its tokens, int64 (rows, n), and mask its scores in place, all on the device.
@@ -235,38 +238,43 @@ class TokenDfaBatch(LogitsProcessor):
             torch.index_select(self._moves, 0, kinds.add_(self._at), out=self._at)
         return scores.masked_fill_(self._forbidden[self._at[:, None] + self._kinds], -math.inf)
 
-    def mask(self, scores: Tensor, places: Places) -> Tensor:
-        """The scores that the states allow in which `forced` left the rows."""
-        rows = [(self._rows[row], self._states[row]) for row in places.rows]
-        self._masked[list(places.rows)] += [dfa.hidden[state] for dfa, state in rows]
+    def mask(self, scores: Tensor, places: RowPositions) -> Tensor:
+        at = [self._counted(row, position) for row, position in zip(places.rows, places.positions, strict=True)]
         if self._by_row:
-            return self._masked_by_row(scores, [dfa.form(state) for dfa, state in rows])
-        states = torch.tensor([self.place(dfa, state) for dfa, state in rows], dtype=torch.int32)
+            return self._masked_by_row(scores, [dfa.form(state) for dfa, state in at])
+        states = torch.tensor([self.place(dfa, state) for dfa, state in at], dtype=torch.int32)
         return self.allow(scores, states.to(scores.device))
 
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
-        dfa, state = self._rows[row], self._states[row]
-        if chosen is not None:
-            state = dfa.after(state, chosen)
+        self._follow(row, position, chosen)
+        dfa, path = self._rows[row], self._paths[row]
         run: list[int] = []
-        while (token := int(dfa.forced[state])) >= 0 and (not run or run[-1] != self._eos):
+        while (token := dfa.forced.item(path[-1])) >= 0 and self._eos not in run[-1:]:
             run.append(token)
-            state = dfa.after(state, token)
-        self._states[row] = state
+            path.append(dfa.after(path[-1], token))
         return run
 
     def state(self, row: int, position: int, chosen: int | None) -> int:
-        """See `StateTable`: a state is its place among the next states of all automata."""
-        dfa, path = self._rows[row], self._paths[row]
-        if chosen is not None:
-            del path[position:]
-            path.append(dfa.after(path[-1], chosen))
-        self._masked[row] += dfa.hidden[path[position]]
-        return self.place(dfa, path[position])
+        """See `BatchProcessor`: a state is its place among the next states of all automata."""
+        self._follow(row, position, chosen)
+        return self.place(*self._counted(row, position))
 
     def place(self, dfa: TokenDfa, state: int) -> int:
         """A state of one of `tables` as `allow` takes it."""
-        return int(self._places[self.tables.index(dfa)] + state * dfa.moves.shape[1])
+        return self._start[dfa] + state * int(dfa.moves.shape[1])
+
+    def _follow(self, row: int, position: int, chosen: int | None) -> None:
+        if chosen is not None:
+            path = self._paths[row]
+            del path[position:]
+            path.append(self._rows[row].after(path[-1], chosen))
+
+    def _counted(self, row: int, position: int) -> tuple[TokenDfa, int]:
+        """A row's state at a position, whose masked logits are counted. A row that ended stays where it is."""
+        dfa, path = self._rows[row], self._paths[row]
+        state = path[min(position, len(path) - 1)]
+        self._masked[row] += dfa.hidden.item(state)
+        return dfa, state
 
     def allow(self, scores: Tensor, states: Tensor) -> Tensor:
         if self._by_row:
@@ -277,11 +285,11 @@ class TokenDfaBatch(LogitsProcessor):
     @property
     def masked_logits(self) -> list[int]:
         """See `BatchProcessor`. Walks the automata along what was written, so that no step counts."""
-        total, called = self._masked.copy(), set(self._called)
+        total, called = np.array(self._masked), set(self._called)
         written = [] if self._ids is None else [*self._ids[:, self._prompt_width :].cpu().numpy().T]
         for dfa in self.tables:
             rows = [row for row, own in enumerate(self._rows) if own is dfa]
-            states = np.asarray(self._first)[rows]
+            states = np.asarray([self._paths[row][0] for row in rows])
             for position, tokens in enumerate([*written, None]):
                 if position in called:
                     total[rows] += dfa.hidden[states]
@@ -290,9 +298,9 @@ class TokenDfaBatch(LogitsProcessor):
         return [int(count) for count in total]
 
     def _form_at(self, place: int) -> MaskForm:
-        number = int(np.searchsorted(self._places, place, side="right")) - 1
+        number = bisect_right(self._places, place) - 1
         dfa = self.tables[number]
-        return dfa.form((place - int(self._places[number])) // dfa.moves.shape[1])
+        return dfa.form((place - self._places[number]) // dfa.moves.shape[1])
 
     def _masked_by_row(self, scores: Tensor, forms: list[MaskForm]) -> Tensor:
         lists, rows = [form.only for form in forms if form.only is not None], scores.numpy()

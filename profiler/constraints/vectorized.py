@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from molprof.profiler.constraints.base import BatchProcessor, Places, Rows
-from molprof.profiler.constraints.rows import Action, Block, Force, Generic, Qwen, RowProcessor, number_tokens
+from molprof.profiler.constraints.base import BatchProcessor, RowPositions, Rows
+from molprof.profiler.constraints.rows import Action, Forbid, Force, Generic, Qwen, RowProcessor, number_tokens
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.conformers import reference_conformers
 from molprof.profiler.molecules.placeholders import best_placeholder
@@ -50,7 +50,7 @@ class Vectorized:
         return kind([self._like.actions(template) for template in rows.templates], self._target, rows.prompt_width)
 
 
-class Placeholder(Vectorized):
+class FittedPlaceholder(Vectorized):
     """`vectorized` with the placeholder that fits the tokenizer: as few tokens as hold every packaged coordinate.
 
     Since real coordinates differ in length, junk gets rarer but does not end.
@@ -97,8 +97,8 @@ class _PlannedBatch(RowProcessor):
         self._tokens = [np.asarray(each, dtype=np.int64) for each in ids]
         blocked = np.empty((len(numbers), target.logits_width), dtype=bool)
         for kind, (action, tokens) in enumerate(zip(numbers, self._tokens, strict=True)):
-            blocked[kind] = not isinstance(action, Block)
-            blocked[kind, tokens] = isinstance(action, Block)
+            blocked[kind] = not isinstance(action, Forbid)
+            blocked[kind, tokens] = isinstance(action, Forbid)
         self._width, self._size = target.logits_width, len(rows)
         # By position and row. The last two positions force the end token; the very last stands for all later ones.
         length = max(map(len, rows), default=0) + 2
@@ -109,14 +109,14 @@ class _PlannedBatch(RowProcessor):
         self._blocked = torch.from_numpy(blocked).to(target.device)
         self._counts = blocked.sum(axis=1)[self._kinds]  # logits set to -inf by position and row
 
-    def mask(self, scores: Tensor, places: Places) -> Tensor:
+    def mask(self, scores: Tensor, places: RowPositions) -> Tensor:
         # A forced token keeps its score, which decides nothing.
         rows = list(places.rows)
         self._masked[rows] += self._counts[list(places.positions), rows]
         return self.allow(scores, self._device_kinds[places.position_ids, places.row_ids])
 
     def state(self, row: int, position: int, chosen: int | None) -> int:
-        """See `StateTable`: a state is a kind of action."""
+        """See `BatchProcessor`: a state is a kind of action."""
         place = min(position, len(self._kinds) - 1), row
         self._masked[row] += self._counts[place]
         return int(self._kinds[place])

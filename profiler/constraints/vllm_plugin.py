@@ -17,24 +17,24 @@ from torch import Tensor
 from transformers import AutoTokenizer
 from vllm.v1.sample.logits_processor import LogitsProcessor, MoveDirectionality
 
+from molprof.profiler.constraints.constraint import make_table
 from molprof.profiler.constraints.json_schema import compiled
 from molprof.profiler.constraints.token_dfa import TokenDfa, TokenDfaBatch, anything
-from molprof.profiler.constraints.whole import make_table
 from molprof.profiler.models.device import on_gpu, pinned
 from molprof.profiler.models.target import Target, token_bytes
-from molprof.profiler.molecules.prompts import Kind, Whole
+from molprof.profiler.molecules.prompts import Constraint, Kind
 
 _PREFIX = "table_"
 KINDS: tuple[Kind, ...] = ("schema", "regex", "choices")
 
 
-def asked(sampling: Any) -> Whole | None:
+def asked(sampling: Any) -> Constraint | None:
     """What a request's answer keeps to. Raises ValueError where its `extra_args` name two constraints, or no text, or
     nearly one of them."""
     _check_names(sampling.extra_args or {})
     given = {kind: (sampling.extra_args or {}).get(_PREFIX + kind) for kind in KINDS}
-    found = [Whole(kind, text) for kind, text in given.items() if text is not None]
-    if len(found) > 1 or not all(isinstance(whole.text, str) for whole in found):
+    found = [Constraint(kind, text) for kind, text in given.items() if text is not None]
+    if len(found) > 1 or not all(isinstance(constraint.text, str) for constraint in found):
         raise ValueError(f"extra_args: one text, {', or '.join(_PREFIX + kind for kind in KINDS)}")
     return found[0] if found else None
 
@@ -48,8 +48,8 @@ def _check_names(given: Mapping[str, Any]) -> None:
 
 
 @lru_cache(maxsize=256)
-def _check(whole: Whole) -> None:
-    compiled(whole)
+def _check(constraint: Constraint) -> None:
+    compiled(constraint)
 
 
 class _Request:
@@ -69,10 +69,10 @@ class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     def validate_params(cls, sampling_params: Any) -> None:
         """Raises ValueError for a constraint of which no table is made, which vLLM answers to the client."""
         try:
-            if (whole := asked(sampling_params)) is not None:
+            if (constraint := asked(sampling_params)) is not None:
                 if getattr(sampling_params, "structured_outputs", None) is not None:
                     raise ValueError("the request has structured_outputs too, and both could forbid all tokens")
-                _check(whole)
+                _check(constraint)
         except ValueError as problem:
             raise ValueError(f"molprof's table: {problem}") from problem
 
@@ -92,9 +92,9 @@ class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self._other = _Request(anything(target.logits_width), [])  # of rows without a constraint
         self._there: TokenDfaBatch | None = None  # tables on the device
 
-    def prepare(self, whole: Whole) -> None:
+    def prepare(self, constraint: Constraint) -> None:
         """Makes the table of a constraint, which requests then find."""
-        self._table(whole)
+        self._table(constraint)
 
     def forget(self) -> None:
         """Drops all requests, where vLLM did not say that they ended."""
@@ -111,8 +111,8 @@ class TableLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             requests.pop(row, None)
         for row, sampling, _, written in batch_update.added:
             requests.pop(row, None)
-            if (whole := asked(sampling)) is not None:
-                requests[row] = _Request(self._table(whole), written)
+            if (constraint := asked(sampling)) is not None:
+                requests[row] = _Request(self._table(constraint), written)
         for one, other, direction in batch_update.moved:
             moved, replaced = requests.pop(one, None), requests.pop(other, None)
             if moved is not None:

@@ -21,7 +21,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria,
 from molprof.common.errors import UsageError
 from molprof.common.manifest import Drafts
 from molprof.common.settings import AUTO, TRAINED, CaptureSettings
-from molprof.profiler.constraints.base import BatchProcessor, StateTable
+from molprof.profiler.constraints.base import STATES, BatchProcessor, has
 from molprof.profiler.engines import BatchPlan, BatchResult
 from molprof.profiler.engines.backends import explained
 from molprof.profiler.engines.generate import Generate, until_end
@@ -45,7 +45,7 @@ class Assisted(Generate):
             )
 
     def generate(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
-        if studied is not None and not isinstance(studied, StateTable):
+        if studied is not None and not has(studied, STATES):
             raise UsageError(
                 f"the processor {self._settings.processor!r} has no table of states, which drafts go back in",
                 hint="--processor vectorized, truncate, grammar or table",
@@ -89,7 +89,7 @@ class Assisted(Generate):
 class _Rounds(LogitsProcessor):
     """The processor of a batch as the model calls it, and what came of the drafts of each round."""
 
-    def __init__(self, marks: Marks, studied: StateTable | None, width: int) -> None:
+    def __init__(self, marks: Marks, studied: Any, width: int) -> None:
         self.columns: list[int] = []  # after each round
         self.draft_ns = 0
         self._marks, self._studied, self._width = marks, studied, width
@@ -161,7 +161,8 @@ class _Rounds(LogitsProcessor):
             return scores
         position = input_ids.shape[1] - self._width
         state = self._studied.state(0, position, int(input_ids[0, -1]) if position else None)
-        return self._studied.allow(scores, torch.tensor([state], dtype=torch.int32, device=scores.device))
+        allowed: Tensor = self._studied.allow(scores, torch.tensor([state], dtype=torch.int32, device=scores.device))
+        return allowed
 
 
 class _Drafting(LogitsProcessor):

@@ -26,7 +26,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from molprof.common.errors import RunError, UsageError
 from molprof.common.process import interrupts_held
 from molprof.common.settings import CaptureSettings
-from molprof.profiler.constraints.base import BatchProcessor, StateTable
+from molprof.profiler.constraints.base import STATES, BatchProcessor, has
 from molprof.profiler.engines import BatchPlan, BatchResult
 from molprof.profiler.engines.backends import explained
 from molprof.profiler.engines.generate import token_choice
@@ -57,10 +57,10 @@ class Continuous:
         self._loaded, self._settings = loaded, settings
 
     def generate(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
-        if studied is not None and not isinstance(studied, StateTable):
+        if studied is not None and not has(studied, STATES):
             raise UsageError(
                 f"the processor {self._settings.processor!r} has no table of states, which continuous batching takes",
-                hint="--processor vectorized, truncate, grammar or table; or implement StateTable",
+                hint="--processor vectorized, truncate, grammar or table; or one with `state` and `allow`",
             )
         with marks.setup("tokenize", number):
             prompts = self._loaded.tokenizer([prompt.text for prompt in plan.prompts])["input_ids"]
@@ -100,7 +100,7 @@ class Continuous:
         )
 
     def _manager(
-        self, number: int, plan: BatchPlan, studied: StateTable | None, marks: Marks, prompts: Sequence[Sequence[int]]
+        self, number: int, plan: BatchPlan, studied: Any, marks: Marks, prompts: Sequence[Sequence[int]]
     ) -> Any:
         """transformers' manager, with room for all requests of a step, so that none has to leave it before its end."""
         settings, widths = self._settings, list(map(len, prompts))
@@ -223,7 +223,7 @@ class _Mark(LogitsProcessor):
 class _States(processing.ContinuousBatchingLogitsProcessor):
     """Gives transformers one state for each token that a step chooses, and masks by the table of the processor."""
 
-    def __init__(self, studied: StateTable) -> None:
+    def __init__(self, studied: Any) -> None:
         self.supported_kwargs, self.ignored_kwargs = {}, ()
         self._studied = studied
 
@@ -238,7 +238,8 @@ class _States(processing.ContinuousBatchingLogitsProcessor):
         return torch.tensor(states, dtype=torch.int32)
 
     def __call__(self, scores: Tensor, tensor_arg: Tensor) -> Tensor:
-        return self._studied.allow(scores, tensor_arg[: len(scores)])
+        allowed: Tensor = self._studied.allow(scores, tensor_arg[: len(scores)])
+        return allowed
 
 
 @contextmanager

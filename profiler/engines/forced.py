@@ -28,7 +28,7 @@ from transformers import (
 
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
-from molprof.profiler.constraints.base import BatchProcessor, ForcedRuns, Places
+from molprof.profiler.constraints.base import FORCED_RUNS, BatchProcessor, RowPositions, has
 from molprof.profiler.engines import BatchPlan, BatchResult
 from molprof.profiler.engines.backends import compile_config, explained, is_compiled
 from molprof.profiler.engines.cache import RaggedCache
@@ -110,17 +110,17 @@ class Forced:
     ) -> Callable[[], Decoded]:
         """Decodes batch `number`, `prompts` by row; the function that this returns brings the answers to the host.
 
-        Raises UsageError where the processor has no `ForcedRuns`.
+        Raises UsageError where forced runs are asked for, and the processor has not what `FORCED_RUNS` names.
         """
-        studied: ForcedRuns | None = None
+        studied: Any = None
         whole: _WholeBatch | None = None
-        if isinstance(given, ForcedRuns):
+        if given is not None and has(given, FORCED_RUNS):
             studied = given
         elif given is not None:
             if self._settings.forced_runs:
                 raise UsageError(
                     f"the processor {self._settings.processor!r} does not say which tokens are forced",
-                    hint="leave out --forced-runs, or implement ForcedRuns",
+                    hint="leave out --forced-runs, or write `reads_tokens`, `forced` and `mask`",
                 )
             studied = whole = _WholeBatch(given, prompts, plan, self._loaded.target)
         marks.begin(number)
@@ -233,14 +233,14 @@ class _WholeBatch:
     def forced(self, row: int, position: int, chosen: int | None) -> Sequence[int]:
         return ()
 
-    def mask(self, scores: Tensor, places: Places) -> Tensor:
+    def mask(self, scores: Tensor, places: RowPositions) -> Tensor:
         ids = self._ids[:, : self._width + places.positions[0]]  # no row is ahead of another
         if len(scores) == len(ids):
             return self._studied(ids, scores)
         whole = scores.new_zeros((len(ids), scores.shape[1])).index_copy_(0, places.row_ids, scores)
         return self._studied(ids, whole).index_select(0, places.row_ids)
 
-    def chose(self, tokens: Tensor, places: Places) -> None:
+    def chose(self, tokens: Tensor, places: RowPositions) -> None:
         """The tokens of the step that `places` stood at."""
         self._ids[places.row_ids, self._width + places.positions[0]] = tokens
 
@@ -249,7 +249,7 @@ class _WholeBatch:
 class _Fed:
     """A chunk on the device: see `Chunk`."""
 
-    places: Places
+    places: RowPositions
     kept: Tensor | None
     tokens: Tensor
     columns: Tensor
@@ -268,7 +268,7 @@ def upload(chunks: Sequence[Chunk], device: torch.device) -> list[_Fed]:
     fed = []
     for chunk in chunks:
         tokens, columns, positions = (next(parts).view(chunk.tokens.shape) for _ in range(3))
-        places = Places(tuple(chunk.rows.tolist()), tuple(chunk.places.tolist()), next(parts), next(parts))
+        places = RowPositions(tuple(chunk.rows.tolist()), tuple(chunk.places.tolist()), next(parts), next(parts))
         kept = None if chunk.kept is None else next(parts)
         fed.append(_Fed(places, kept, tokens, columns, positions, chunk.used))
     return fed

@@ -34,7 +34,7 @@ from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.models.device import on_gpu, resolve_device
 from molprof.profiler.models.load import LoadedModel, export, load, sizes
 from molprof.profiler.models.widening import Report
-from molprof.profiler.molecules.prompts import Prompt, Whole
+from molprof.profiler.molecules.prompts import Constraint, Prompt
 from molprof.profiler.recording.marks import Marks
 from molprof.profiler.recording.replaced import replaced
 
@@ -292,7 +292,7 @@ class VLLM:
             **self._constrained(prompt.constraint or self._common),
         )
 
-    def _constrained(self, asked: Whole | None) -> dict[str, Any]:
+    def _constrained(self, asked: Constraint | None) -> dict[str, Any]:
         """What a request says of its constraint."""
         if asked is None or self._settings.processor is None:
             return {}

@@ -47,7 +47,7 @@ Kind = Literal["grammar", "schema", "regex", "choices"]
 
 
 @dataclass(frozen=True)
-class Whole:
+class Constraint:
     """What all answers keep to, or one of them."""
 
     kind: Kind
@@ -70,15 +70,17 @@ class _Line(Struct, frozen=True):
     choices: list[str] | None = None
     grammar: str | None = None
 
-    def constraints(self) -> list[Whole]:
+    def constraints(self) -> list[Constraint]:
         """Raises UsageError for choices that cannot be told apart."""
-        found: list[Whole] = [] if self.schema is None else [Whole("schema", json.encode(self.schema).decode())]
-        found += [] if self.regex is None else [Whole("regex", self.regex)]
+        found: list[Constraint] = (
+            [] if self.schema is None else [Constraint("schema", json.encode(self.schema).decode())]
+        )
+        found += [] if self.regex is None else [Constraint("regex", self.regex)]
         if self.choices is not None:
             if not self.choices or any("," in text or not text for text in self.choices):
                 raise UsageError(f"choices {self.choices} are empty, or have a comma", hint="a list of texts without")
-            found.append(Whole("choices", ",".join(self.choices)))
-        return found + ([] if self.grammar is None else [Whole("grammar", self.grammar)])
+            found.append(Constraint("choices", ",".join(self.choices)))
+        return found + ([] if self.grammar is None else [Constraint("grammar", self.grammar)])
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Prompt:
     text: str
     molecule: Molecule | None  # None for plain text
     messages: tuple[Message, ...] = ()  # of a chat, whose `text` the tokenizer's chat template makes
-    constraint: Whole | None = None  # of its own line
+    constraint: Constraint | None = None  # of its own line
 
 
 @dataclass(frozen=True)

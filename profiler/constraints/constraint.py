@@ -19,12 +19,12 @@ import torch
 from molprof.common.errors import MolprofError, UsageError
 from molprof.profiler.constraints.automaton import Automaton, NoText, TooLarge, coaccessible, group_equal_rows
 from molprof.profiler.constraints.base import BatchProcessor, Rows
-from molprof.profiler.constraints.engines import ENGINES, EngineProcessor
+from molprof.profiler.constraints.engines import EngineProcessor, LLGuidance, XGrammar
 from molprof.profiler.constraints.json_schema import DEPTH, compiled
 from molprof.profiler.constraints.regular import NotRegular
 from molprof.profiler.constraints.token_dfa import TokenDfa, TokenDfaBatch
 from molprof.profiler.models.target import Target, TokenBytes
-from molprof.profiler.molecules.prompts import Whole
+from molprof.profiler.molecules.prompts import Constraint
 
 # A table that would take more is not made.
 MOST_BYTES = 512 * 2**20
@@ -103,7 +103,7 @@ def _ways(automaton: Automaton, vocabulary: TokenBytes, eos: int, width: int) ->
     return kinds[:-1], [ways[number] for number in used[1:].tolist()]
 
 
-class WholeProcessor:
+class ConstraintProcessor:
     """The `Processor` of one constraint for all rows, or of one for each row of a batch.
 
     Raises:
@@ -114,61 +114,61 @@ class WholeProcessor:
     fixed_length = False
     compiles = True
 
-    def __init__(self, target: Target, whole: Whole | Callable[[Rows], Sequence[Whole]]) -> None:
-        self._target, self._whole = target, whole
+    def __init__(self, target: Target, constraint: Constraint | Callable[[Rows], Sequence[Constraint]]) -> None:
+        self._target, self._constraint = target, constraint
         self.parameters: dict[str, Any] = {}
         self.made_ns: dict[str, int] = {}  # see `Processor`
-        if isinstance(whole, Whole):
-            table, self.made_ns["constraint"] = _kept(target.table, target.eos, target.logits_width, whole)
+        if isinstance(constraint, Constraint):
+            table, self.made_ns["constraint"] = _kept(target.table, target.eos, target.logits_width, constraint)
             states, classes = table.moves.shape
-            depth = {"depth": DEPTH} if whole.kind == "schema" and '"$ref"' in whole.text else {}
-            self.parameters |= {whole.kind: whole.text, **depth, "states": states, "classes": classes}
+            depth = {"depth": DEPTH} if constraint.kind == "schema" and '"$ref"' in constraint.text else {}
+            self.parameters |= {constraint.kind: constraint.text, **depth, "states": states, "classes": classes}
             self.parameters |= {"masks": len(table.allowed), "bytes": table.size_bytes}
 
     def start(self, rows: Rows) -> BatchProcessor:
-        each = [self._whole] * len(rows.prompts) if isinstance(self._whole, Whole) else self._whole(rows)
-        tables = {whole: make_table(self._target, whole) for whole in dict.fromkeys(each)}
-        return self.begin([tables[whole] for whole in each], rows.prompt_width, self._target.device)
+        each = (
+            [self._constraint] * len(rows.prompts)
+            if isinstance(self._constraint, Constraint)
+            else self._constraint(rows)
+        )
+        tables = {constraint: make_table(self._target, constraint) for constraint in dict.fromkeys(each)}
+        return self.begin([tables[constraint] for constraint in each], rows.prompt_width, self._target.device)
 
-    def compile(self, whole: Whole) -> TokenDfa:
+    def compile(self, constraint: Constraint) -> TokenDfa:
         """The table of a constraint, made anew. Raises NotRegular, TooLarge and NoText."""
-        return _made(self._target.table, self._target.eos, self._target.logits_width, whole)
+        return table_of(compiled(constraint), self._target.table, self._target.eos, self._target.logits_width)
 
     def begin(self, compiled: Sequence[TokenDfa], prompt_width: int, device: torch.device) -> TokenDfaBatch:
         """The processor of a batch whose rows have these tables, for scores on a device."""
         return TokenDfaBatch(compiled, replace(self._target, device=device), prompt_width)
 
 
-def _made(vocabulary: TokenBytes, eos: int, width: int, whole: Whole) -> TokenDfa:
-    return table_of(compiled(whole), vocabulary, eos, width)
-
-
 @functools.lru_cache(maxsize=64)
-def _kept(vocabulary: TokenBytes, eos: int, width: int, whole: Whole) -> tuple[TokenDfa, int]:
+def _kept(vocabulary: TokenBytes, eos: int, width: int, constraint: Constraint) -> tuple[TokenDfa, int]:
     """A table, and the time to make it, ns."""
     began = time.perf_counter_ns()
-    return _made(vocabulary, eos, width, whole), time.perf_counter_ns() - began
+    return table_of(compiled(constraint), vocabulary, eos, width), time.perf_counter_ns() - began
 
 
-def make_table(target: Target, whole: Whole) -> TokenDfa:
+def make_table(target: Target, constraint: Constraint) -> TokenDfa:
     """The table of a constraint, made once for a vocabulary. Raises NotRegular, TooLarge and NoText."""
-    return _kept(target.table, target.eos, target.logits_width, whole)[0]
+    return _kept(target.table, target.eos, target.logits_width, constraint)[0]
 
 
-def table(target: Target, whole: Whole) -> WholeProcessor | EngineProcessor:
+def table(target: Target, constraint: Constraint) -> ConstraintProcessor | EngineProcessor:
     """The processor `table`, or where no table is made XGrammar, else llguidance; its parameters then say why.
 
     Raises:
         UsageError: no table is made, and neither package takes it.
     """
     try:
-        return WholeProcessor(target, whole)
+        return ConstraintProcessor(target, constraint)
     except (NotRegular, TooLarge, NoText) as problem:
         reason = str(problem)
     problems: list[MolprofError] = []
-    for engine in ENGINES.values():
+    for engine in (XGrammar, LLGuidance):
         try:
-            found = engine(target, whole)
+            found = engine(target, constraint)
         except MolprofError as problem:  # not installed, or it cannot compile it either
             problems.append(problem)
             continue
