@@ -12,7 +12,6 @@ import torch
 from msgspec import UNSET
 
 from molprof.common.errors import MolprofError, ProcessorError, RunError, UsageError
-from molprof.common.files import scratch_file
 from molprof.common.installed import install_command
 from molprof.common.manifest import (
     INCOMPLETE_KEY,
@@ -196,8 +195,7 @@ class CapturedRun:
 
     def record(self, session: Session | None = None, before: MachineSpan | None = None) -> CaptureResult:
         """The recorded pass, and the trace file with tokens and manifest; `before` is of the machine."""
-        with scratch_file(self.output.path) as part:
-            raw = self.output.raw(part)
+        with self.output.raw() as raw:
             try:
                 return self._record(raw, session, Machine(processors(), before, self._spans))
             except ProcessorError as problem:
@@ -217,8 +215,7 @@ class CapturedRun:
             return
         torch._dynamo.reset()
         try:
-            with scratch_file(path) as part:
-                raw = self.output.raw(part)
+            with self.output.raw() as raw:
                 self._profiled(_GRAPH_STEPS, raw, "graphs", whole=True)
                 account = {"replay": self.output.path.name, "command": list(self.output.command)}
                 graphs = OutputFile(path, self.output.force, self.output.command)
@@ -232,8 +229,8 @@ class CapturedRun:
         """What to raise for a failure of a pass before `record`; the steps before a processor's failure are kept."""
         if not isinstance(problem, ProcessorError):
             return problem
-        with scratch_file(self.output.path) as part:
-            return self._kept(self.output.raw(part), problem)
+        with self.output.raw() as raw:
+            return self._kept(raw, problem)
 
     def _kept(self, raw: Path, problem: ProcessorError) -> ProcessorError:
         """Keeps the steps before a processor failed, and returns the error to raise, which names their file.

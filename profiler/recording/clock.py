@@ -268,10 +268,13 @@ class Clock(Marks):
         return self._batch == plan.call and self._call.steps > plan.window[1]
 
     def finish(self) -> None:
-        """Stops a recording that still runs: of everything, or of a call that has not ended."""
+        """Stops a recording that still runs: of everything, or of a batch that failed.
+
+        A program's call that outlives the recording, in another thread, stops its own: torch has one for each thread.
+        """
         if self.full:
             self._stop()
-        elif self._running is not None:
+        elif self._plan.ends and self._running is not None:
             self.failed()
 
     @property

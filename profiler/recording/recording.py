@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -9,24 +10,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from msgspec import UNSET
+from transformers import PreTrainedTokenizerFast
 
 from molprof.common import live
 from molprof.common.errors import RunError, UsageError
-from molprof.common.files import scratch_file
 from molprof.common.manifest import INCOMPLETE_KEY, Machine, Manifest, ProcessorCalls, Program, Resolved, Window
 from molprof.common.memory import processors
 from molprof.common.settings import AUTO, SETTINGS, CaptureSettings
 from molprof.common.values import counted
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import resolve_device
+from molprof.profiler.models.load import sizes
 from molprof.profiler.models.target import token_bytes
 from molprof.profiler.recording.arguments import constraints_of, without_processors
 from molprof.profiler.recording.clock import Clock, Plan, Steps
 from molprof.profiler.recording.loop import OwnLoop
 from molprof.profiler.recording.manifest import manifest_of, write_run
 from molprof.profiler.recording.marks import Call, marked
-from molprof.profiler.recording.model import device_of, name_of, sizes_of, tokenizer_of
 from molprof.profiler.recording.sequences import Batch, Generated, Step, batch_of, config_value, generated
 from molprof.profiler.recording.timed import TimedRun
 from molprof.profiler.recording.tracefile import Exported, OutputFile, incomplete_path, read_exported, write_trace
@@ -165,8 +167,7 @@ class Recording:
         if kept is None:
             why, hint = self.nothing(problem) or ("", None)
             raise RunError(f"no trace is written: {why}", hint)
-        with scratch_file(self._output.path) as part:
-            raw = self._output.raw(part)
+        with self._output.raw() as raw:
             export(kept.profiler, raw)
             exported = read_exported(
                 raw, self._output, functions=self._recorded["stacks"] or not self._recorded["modules"]
@@ -247,7 +248,7 @@ class Recording:
         """Keeps the first model, and its tokenizer, which the program may drop before it ends."""
         if self._model is None and model is not None:
             self._model = model
-            self._tokenizer = self._tokenizer or tokenizer_of(model)
+            self._tokenizer = self._tokenizer or _tokenizer_of(model)
 
     def _generated(self) -> Generated:
         steps: list[Step] = []
@@ -273,7 +274,7 @@ class Recording:
             sampled = None
         return manifest_of(
             self._output,
-            device_of(model),
+            _device_of(model),
             recorded,
             window,
             found,
@@ -281,7 +282,7 @@ class Recording:
             timings={},
             settings=CaptureSettings(**known),
             resolved=Resolved(
-                **sizes_of(model),
+                **_sizes_of(model),
                 vocabulary=None if self._tokenizer is None else len(self._tokenizer),
                 max_new_tokens=limits.pop() if len(limits) == 1 else None,
                 processor=", ".join(dict.fromkeys(constraining)) or None,
@@ -299,7 +300,7 @@ class Recording:
         first, model = self._first, self._model
         computed = (batch.computed for batch in self._batches)
         known: dict[str, Any] = {
-            "model": "unnamed" if model is None else name_of(model),
+            "model": "unnamed" if model is None else _name_of(model),
             "batch_size": max((*(max(rows, default=0) for rows in found.rows_per_step), *computed)),
             **self._recorded,
             "functions": self._functions,
@@ -378,3 +379,58 @@ def processor_calls(batches: Sequence[Batch], marks: Clock) -> list[ProcessorCal
         for key, count in sorted(counts.items())
         for place, name, own in [key]
     ]
+
+
+def _device_of(model: Any) -> torch.device:
+    """Return the device of a model, or of its parameters; the CPU where neither tells."""
+    device = getattr(model, "device", None)
+    if isinstance(device, torch.device):
+        return device
+    parameters = model.parameters() if isinstance(model, torch.nn.Module) else iter(())
+    return next((item.device for item in parameters), torch.device("cpu"))
+
+
+def _name_of(model: Any) -> str:
+    """Return the name or path that a model was loaded by, or else its class."""
+    name = getattr(model, "name_or_path", None)
+    return name if isinstance(name, str) and name else type(model).__name__
+
+
+def _sizes_of(model: Any) -> dict[str, Any]:
+    """What `Resolved` holds of a model, as far as its config tells."""
+    names = ("family", "parameters", "layers", "hidden", "heads", "kv_heads", "logits_width", "dtype", "device")
+    known: dict[str, Any] = dict.fromkeys(names)
+    if model is None:
+        return known
+    try:
+        return known | sizes(model)
+    except (AttributeError, TypeError, ZeroDivisionError):  # of another kind than molprof's own
+        family = getattr(getattr(model, "config", None), "model_type", None)
+        if isinstance(model, torch.nn.Module):
+            parameters = sum(item.numel() for item in model.parameters())
+            known |= {"parameters": parameters, "device": str(_device_of(model))}
+        return known | {"family": family if isinstance(family, str) else None}
+
+
+def _vocabulary(model: Any) -> int | None:
+    try:
+        size = model.config.get_text_config(decoder=True).vocab_size
+    except (AttributeError, TypeError):
+        return None
+    return size if isinstance(size, int) else None
+
+
+def _tokenizer_of(model: Any) -> Any:
+    """The loaded tokenizer of the model's name, or the only one whose tokens are the model's; None if unclear.
+
+    It is looked for among all objects. Neither the model nor a call of `generate` has it, a program makes it before
+    molprof could note it, and one that is loaded anew by the model's name may have other tokens than the program's.
+    """
+    gc.collect()  # what the program no longer has is not its tokenizer
+    found = [item for item in gc.get_objects() if issubclass(type(item), PreTrainedTokenizerFast)]
+    named = [item for item in found if item.name_or_path and item.name_or_path == getattr(model, "name_or_path", None)]
+    if named:
+        return named[0]
+    width = _vocabulary(model) or 0  # often padded
+    fitting = [item for item in found if width // 2 < len(item) <= width]
+    return fitting[0] if len(fitting) == 1 else None

@@ -182,7 +182,11 @@ class _Program:
             sys.stderr.write(f"molprof: {escaped(line)}\n")
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Of the module that has `generate`: its own loader, after which the method waits for its first call."""
+        """Of the module that has `generate`: its own loader, after which the method waits for its first call.
+
+        A finder, since the program is to import transformers itself, if and when it does. `wrapt.when_imported` has one
+        too, which stays after the first call, and wraps the module's loader.
+        """
         if name != _GENERATES:
             return None
         spec = PathFinder.find_spec(name, path, target)
