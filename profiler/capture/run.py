@@ -39,7 +39,7 @@ from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import Peak
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompts, with_chats
-from molprof.profiler.recording.clock import WINDOW_STEPS, Clock, Plan, Steps, recording, usual_window
+from molprof.profiler.recording.clock import WINDOW_STEPS, Clock, Plan, recording, usual_window
 from molprof.profiler.recording.manifest import manifest_of, signature_cost_ns, write_run
 from molprof.profiler.recording.sequences import Generated
 from molprof.profiler.recording.tracefile import (
@@ -58,7 +58,7 @@ GRAPHS_KEY = "molprof_graphs"
 _GRAPH_MODES = (AUTO, "reduce-overhead", "max-autotune")
 # torch compiles the forward in its first call, captures it in the second, and replays it from the third on. The first
 # decode step is step 1. Compiling is left out: it traces all of torch's compiler.
-_GRAPH_STEPS = Steps(0, 2, 3)
+_GRAPH_STEPS = Window(False, 0, 2, 3)
 
 
 @dataclass(frozen=True)
@@ -210,8 +210,8 @@ class CapturedRun:
         if not captures_graphs(self.settings, self.passes.runner.loaded.on_gpu):
             return
         path, lost = graphs_path(self.output.path), "the capture of the graphs is not recorded"
-        if (steps := self.results[0].batches[0].steps) <= _GRAPH_STEPS.last:
-            self.passes.tell("graphs", f"{lost}: answers have {steps} steps, not {_GRAPH_STEPS.last + 1}")
+        if (steps := self.results[0].batches[0].steps) <= _GRAPH_STEPS.last_step:
+            self.passes.tell("graphs", f"{lost}: answers have {steps} steps, not {_GRAPH_STEPS.last_step + 1}")
             return
         torch._dynamo.reset()
         try:
@@ -239,9 +239,9 @@ class CapturedRun:
         record the steps before the failure, as many as a window has.
         """
         if not raw.exists() and problem.batch is not None and problem.step is not None:
-            steps = Steps(problem.batch, max(0, problem.step - WINDOW_STEPS + 1), problem.step)
+            window = Window(False, problem.batch, max(0, problem.step - WINDOW_STEPS + 1), problem.step)
             with contextlib.suppress(ProcessorError):
-                self._profiled(steps, raw)
+                self._profiled(window, raw)
         if not raw.exists():
             return problem
         name = getattr(self.passes.runner.processor, "name", None)
@@ -252,8 +252,8 @@ class CapturedRun:
         hint = "\n".join(filter(None, (problem.hint, kept)))
         return ProcessorError(str(problem), hint, step=problem.step, batch=problem.batch)
 
-    def _profiled(self, steps: Steps | None, raw: Path, stage: str = "profile", whole: bool = False) -> PassResult:
-        """One pass under the profiler, exported to `raw`, also where it fails; its batch ends with the steps.
+    def _profiled(self, window: Window, raw: Path, stage: str = "profile", whole: bool = False) -> PassResult:
+        """One pass under the profiler, exported to `raw`, also where it fails; its batch ends with the window.
 
         whole: with stacks and shapes, whatever the settings say.
         """
@@ -269,9 +269,9 @@ class CapturedRun:
             "functions": not whole and self.passes.runner.processor is not None and samples_functions(settings),
             "on_step": self.passes.step,
         }
-        with recording(raw, device, Plan.of(steps), **options) as marks:
+        with recording(raw, device, Plan.of(window), **options) as marks:
             try:
-                result = self.passes.run(stage, marks, only=None if steps is None else steps.call)
+                result = self.passes.run(stage, marks, only=None if window.full else window.batch)
             except ProcessorError:
                 raise
             except RunError as problem:  # which leaves the same to keep
@@ -287,13 +287,12 @@ class CapturedRun:
 
     def _recorded(self, window: Window, raw: Path) -> tuple[PassResult, Exported]:
         """The recorded pass of the window, and its trace."""
-        steps = None if window.full else Steps(window.batch, window.first_step, window.last_step)
-        result = self._profiled(steps, raw)
+        result = self._profiled(window, raw)
         exported = self._exported(raw)
-        if steps is None:
+        if window.full:
             wanted = {(place, step) for place, batch in enumerate(result.batches) for step in range(batch.steps)}
         else:
-            wanted = {(steps.call, step) for step in range(steps.first, steps.last + 1)}
+            wanted = {(window.batch, step) for step in range(window.first_step, window.last_step + 1)}
         if set(exported.steps) != wanted:
             found = sorted(exported.steps)
             raise RunError(f"the recorded pass was to record {len(wanted)} steps; the exported trace holds {found}")

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from molprof.common.errors import ProcessorError
-from molprof.common.manifest import BETWEEN, STEP_PHASES, Repeat
+from molprof.common.manifest import BETWEEN, STEP_PHASES, Repeat, Window
 from molprof.common.sampled import SampledFunctions
 from molprof.profiler.recording.marks import Marks
 from molprof.profiler.recording.window import ProfilerMarks, export, warm_up
@@ -28,14 +28,6 @@ WINDOW_FIRST, WINDOW_STEPS = 20, 20
 _GAP, _END = len(STEP_PHASES), len(STEP_PHASES) + 1  # beside the places of the four phases
 # Why a recording is lost.
 TAKEN = "the program's own profiler took the place of molprof's"
-
-
-class Steps(NamedTuple):
-    """Steps of one call of `generate`, of one batch; all three are numbered from 0."""
-
-    call: int
-    first: int
-    last: int
 
 
 @dataclass(frozen=True)
@@ -49,9 +41,9 @@ class Plan:
     ends: bool = False  # the call ends with its window
 
     @staticmethod
-    def of(steps: Steps | None) -> Plan:
-        """The plan of these steps, with which their call ends; None: of everything."""
-        return Plan(full=True) if steps is None else Plan(steps.call, steps[1:], ends=True)
+    def of(window: Window) -> Plan:
+        """The plan of these steps, with which their batch ends, or of everything."""
+        return FULL if window.full else Plan(window.batch, (window.first_step, window.last_step), ends=True)
 
     def windows(self, number: int, before: Sequence[int]) -> list[tuple[int, int]]:
         """The windows of call `number`, after calls of so many steps.
@@ -112,15 +104,15 @@ class CallTimes:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A recording of some steps of a call; steps None: of everything."""
+    """A recording of some steps of a call; window None: of everything."""
 
     profiler: torch.profiler.profile
-    steps: Steps | None
+    window: Window | None
     functions: SampledFunctions | None = None
 
     @property
     def count(self) -> int:
-        return 0 if self.steps is None else self.steps.last - self.steps.first + 1
+        return 0 if self.window is None else self.window.last_step - self.window.first_step + 1
 
 
 class Clock(Marks):
@@ -368,14 +360,14 @@ class Clock(Marks):
             return
         running, self._running = self._running, None
         running.finish()
-        steps = None
+        window = None
         if not self.full and self._call is not None:
             first, last = self._windows.pop(0)
-            steps = Steps(self._batch, first, min(last, self._call.steps - 1))
+            window = Window(False, self._batch, first, min(last, self._call.steps - 1))
         if running.profiler is None:
             self.lost = TAKEN
             return
-        found = Recorded(running.profiler, steps, running.functions)
+        found = Recorded(running.profiler, window, running.functions)
         if self.recorded is None or found.count >= self.recorded.count:
             self.recorded = found
 

@@ -25,7 +25,7 @@ from molprof.profiler.models.device import resolve_device
 from molprof.profiler.models.load import sizes
 from molprof.profiler.models.target import token_bytes
 from molprof.profiler.recording.arguments import constraints_of, without_processors
-from molprof.profiler.recording.clock import Clock, Plan, Steps
+from molprof.profiler.recording.clock import Clock, Plan
 from molprof.profiler.recording.loop import OwnLoop
 from molprof.profiler.recording.manifest import manifest_of, write_run
 from molprof.profiler.recording.marks import Call, marked
@@ -184,7 +184,7 @@ class Recording:
             try:
                 if self._fault is not None:
                     raise RunError(self._fault)
-                manifest = self._known(exported, kept.steps)
+                manifest = self._known(exported, kept.window)
             except Exception as fault:
                 _LOG.warning(
                     "molprof could not tell what the program did, and writes what was recorded: %s", text_of(fault)
@@ -194,15 +194,15 @@ class Recording:
             assert self._found is not None
             self.path = write_run(exported, self._output, manifest, self._found)
 
-    def _known(self, exported: Exported, steps: Steps | None) -> Manifest:
-        """The manifest. steps: those that were recorded; None: all."""
+    def _known(self, exported: Exported, window: Window | None) -> Manifest:
+        """The manifest. window: the steps that were recorded; None: all."""
         if not self.marks.full and len(self.marks.calls) != len(self._batches):
             raise RunError("a call of generate is not known")
         asked = self._plan.call
-        if steps is not None and asked not in (None, steps.call):
+        if window is not None and asked not in (None, window.batch):
             made = f"of {counted(len(self._batches), 'call')}"
             self.notes.append(
-                f"{made}, number {asked} has no step of the window: steps of call {steps.call} are recorded"
+                f"{made}, number {asked} has no step of the window: steps of call {window.batch} are recorded"
             )
         if self._failed:
             failed = f"{counted(len(self._failed), 'call')} of generate ended with an exception"
@@ -210,8 +210,7 @@ class Recording:
         if self._tokenizer is None:
             self.notes.append("no tokenizer of the model was found, so that texts are not recorded")
         found = self._found = self._generated()
-        window = Window(True, 0, 0, len(found.rows_per_step[0]) - 1) if steps is None else Window(False, *steps)
-        return self._manifest(found, exported, window)
+        return self._manifest(found, exported, window or Window(True, 0, 0, len(found.rows_per_step[0]) - 1))
 
     def _write_incomplete(self, exported: Exported, problem: str) -> None:
         place = OutputFile(incomplete_path(self._output.path), force=True)
@@ -340,16 +339,16 @@ def text_of(problem: BaseException) -> str:
 def summary_lines(steps: Sequence[int], tokens: int, marks: Clock, machine: Machine | None) -> list[str]:
     """Lines for people. steps: of each batch. machine: while the program ran."""
     made = f"{counted(len(steps), 'batch', 'es')}, {counted(tokens, 'token')}"
-    if marks.recorded is None or marks.recorded.steps is None:
+    if marks.recorded is None or (window := marks.recorded.window) is None:
         return [f"{made}; every step is recorded"]
-    call, first, last = marks.recorded.steps
+    first, last = window.first_step, window.last_step
     profiled, recorded = marks.estimated_steps, last - first + 1
     others = ", all others were timed"
     if profiled > recorded:
         timed = sum(steps) - profiled
         was = "was" if timed == 1 else "were"
         others = f"; {profiled - recorded:,} more ran under the profiler, and {counted(timed, 'step')} {was} timed"
-    lines = [f"{made}; steps {first} to {last} of batch {call} are recorded{others}"]
+    lines = [f"{made}; steps {first} to {last} of batch {window.batch} are recorded{others}"]
     if marks.repeat() is None:
         lines.append(
             "no times without the profiler: no timed step is like those under it; call generate once more, or choose "
