@@ -93,8 +93,7 @@ def capture_together(
         for settings, output in asked
         if is_able(settings, partial(_check_constraints, settings, prompts[_key(settings, _INPUTS)]))
     ]
-    for settings, _ in asked:
-        _check_device(settings)
+    for settings, _ in asked:  # the hub is asked last
         for what, name in (("model", settings.model), ("tokenizer", settings.tokenizer), ("model", settings.assistant)):
             if name is not None:
                 check_exists(what, name)
@@ -263,8 +262,16 @@ def _check(settings: CaptureSettings, output: OutputFile) -> None:
             left = incomplete_path(output.path)
             # What the last failure left may be replaced: fixing a processor takes many tries.
             check_output(left, output.force or is_incomplete(left))
-    if captures_graphs(settings, on_gpu(resolve_device(settings.device))):
+    device = resolve_device(settings.device)
+    if captures_graphs(settings, on_gpu(device)):
         check_output(graphs_path(output.path), output.force)
+    if reason := settings.without_device(capability(device)):
+        raise UsageError(reason, hint="leave the option out, or choose another --device")
+    if settings.kv_cache == "quantized" and not is_optimum_quanto_available():
+        raise UsageError(
+            "kv-cache 'quantized' needs the package optimum-quanto, which is not installed",
+            hint="pip install optimum-quanto",
+        )
 
 
 def _check_constraints(settings: CaptureSettings, prompts: Prompts) -> None:
@@ -279,14 +286,3 @@ def _check_constraints(settings: CaptureSettings, prompts: Prompts) -> None:
         text = f"line {own[0]} of {prompts.source} has {own[1]} of its own, which only vLLM enforces"
         raise UsageError(text, hint="--engine vllm, or one constraint for all")
     check_fit(settings, without_model(settings), prompts.prompts)
-
-
-def _check_device(settings: CaptureSettings) -> None:
-    """Raises UsageError where the settings need another device, or a package that is not installed."""
-    if reason := settings.without_device(capability(resolve_device(settings.device))):
-        raise UsageError(reason, hint="leave the option out, or choose another --device")
-    if settings.kv_cache == "quantized" and not is_optimum_quanto_available():
-        raise UsageError(
-            "kv-cache 'quantized' needs the package optimum-quanto, which is not installed",
-            hint="pip install optimum-quanto",
-        )

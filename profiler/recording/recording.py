@@ -82,7 +82,7 @@ class Recording:
         """Marks calls and loops inside the block."""
         device = resolve_device(AUTO)
         self.marks = marks = Clock(self._plan, device, others=self._plan.full, **self._what)
-        watch = Watch(device)
+        watch = None if marks.full else Watch(device)
         self._began_ns = marks.clock()
         self._loop = OwnLoop(marks, self._heard_loop, lambda: len(self._batches))
         try:
@@ -96,7 +96,7 @@ class Recording:
             self._loop.close()
             try:
                 self._ended_ns = marks.clock()
-                if not marks.full:
+                if watch is not None:
                     self._machine = Machine(processors(), None, [watch.end()])
                 marks.finish()
             except Exception as problem:
