@@ -26,6 +26,7 @@ from molprof.profiler.recording.window import ProfilerMarks, export, warm_up
 
 WINDOW_FIRST, WINDOW_STEPS = 20, 20
 _GAP, _END = len(STEP_PHASES), len(STEP_PHASES) + 1  # beside the places of the four phases
+_CALLS = (*STEP_PHASES, "gap")
 # Why a recording is lost.
 TAKEN = "the program's own profiler took the place of molprof's"
 
@@ -45,8 +46,8 @@ class Plan:
         """The plan of these steps, with which their batch ends, or of everything."""
         return FULL if window.full else Plan(window.batch, (window.first_step, window.last_step), ends=True)
 
-    def windows(self, number: int, before: Sequence[int]) -> list[tuple[int, int]]:
-        """The windows of call `number`, after calls of so many steps.
+    def windows(self, number: int, before: Sequence[int], most: int | None = None) -> list[tuple[int, int]]:
+        """The windows of call `number`, of at most `most` steps, after calls of so many steps.
 
         By default the second call is recorded. The first one is too, for there may be no other.
         """
@@ -54,11 +55,12 @@ class Plan:
             return []
         if self.window is not None:
             return [self.window]
-        # How long a first call gets, only its end tells: `generate` is given a limit, and most answers end before it.
-        # So its first steps are recorded, until there are better ones.
-        if not before:
-            return [(1, WINDOW_STEPS), (WINDOW_STEPS + 1, 2 * WINDOW_STEPS)]
-        return [usual_window(before[-1])]
+        if before:
+            return [usual_window(before[-1])]
+        # How long a first call gets, only its end tells: so its first steps are recorded, until there are as many
+        # later ones.
+        first, later = (1, WINDOW_STEPS), (WINDOW_STEPS + 1, 2 * WINDOW_STEPS)
+        return [first] if most is not None and most <= later[1] else [first, later]
 
 
 TIMED, FULL = Plan(records=False), Plan(full=True)
@@ -143,6 +145,7 @@ class Clock(Marks):
         self._device, self._plan, self._on_step, self._now, self._what = device, plan, on_step, now, what
         self._setup_ns: Counter[str] = Counter()  # by set-up phase, summed over batches
         self._batch = 0
+        self._most: int | None = None  # steps of the next call
         self._call: CallTimes | None = None
         self._before: Recorded | None = None  # what was recorded before the running call
         self._windows: list[tuple[int, int]] = []
@@ -177,9 +180,13 @@ class Clock(Marks):
                 yield
         self._setup_ns[name] += self.clock() - began
 
+    def expect(self, steps: int | None) -> None:
+        self._most = steps
+
     def begin(self, batch: int) -> None:
         self._batch, self._before = batch, self.recorded
-        self._windows = self._plan.windows(batch, [call.steps for call in self.calls])
+        self._windows = self._plan.windows(batch, [call.steps for call in self.calls], self._most)
+        self._most = None
         if self._running is not None:
             self._running.begin(batch)
         self._call = CallTimes(self.clock())
@@ -199,27 +206,21 @@ class Clock(Marks):
             if self._running is not None:
                 call.profiled.add(step)
         call.steps += 1
-        self._mark(0, ended)
+        if self._each is not None:
+            self._end_each(ended)
+        call.marks.append((0, ended))
 
     def processor(self) -> None:
         self._mark(1)
-        if self._running is not None:
-            self._running.processor()
 
     def sampling(self) -> None:
         self._mark(2)
-        if self._running is not None:
-            self._running.sampling()
 
     def bookkeeping(self) -> None:
         self._mark(3)
-        if self._running is not None:
-            self._running.bookkeeping()
 
     def gap(self) -> None:
         self._mark(_GAP)
-        if self._running is not None:
-            self._running.gap()
 
     def each(self, place: int, label: str) -> None:
         now = self.clock()
@@ -321,13 +322,15 @@ class Clock(Marks):
         repeat = self.repeat(0)
         return {} if repeat is None else repeat.phases_ns
 
-    def _mark(self, place: int, now: int | None = None) -> None:
+    def _mark(self, place: int) -> None:
         if (call := self._call) is None:
             return
-        now = self._now() - self.own_ns if now is None else now
+        now = self._now() - self.own_ns
         if self._each is not None:
             self._end_each(now)
         call.marks.append((place, now))
+        if self._running is not None:
+            getattr(self._running, _CALLS[place])()
 
     def _end_each(self, now: int) -> None:
         if self._each is not None and self._call is not None:

@@ -57,6 +57,9 @@ class Marks:
         """A phase outside the steps: `template`, `tokenize`, `setup`, `text`."""
         return nullcontext()
 
+    def expect(self, steps: int | None) -> None:
+        """The next batch has at most so many steps; None: that is not known."""
+
     def begin(self, batch: int) -> None:
         """`generate` is about to be called for a batch."""
 
@@ -108,6 +111,15 @@ class Call:
     processors: tuple[str, ...] = ()
     own: tuple[int, ...] = ()
     constraining: int = 0
+
+
+def config_value(call: Call, name: str) -> Any:
+    """A generation setting of a call: its own, else that of its generation config, else of the model's."""
+    for source in (call.given, call.given.get("generation_config"), call.model.generation_config):
+        value = source.get(name) if isinstance(source, dict) else getattr(source, name, None)
+        if value is not None:
+            return value
+    return None
 
 
 @contextmanager
@@ -225,6 +237,7 @@ class _Listener:
         self._list = None
         bound.arguments["logits_processor"] = LogitsProcessorList([*own, _Last()])
         with before_forward(model, self._forward), self._before_own_forward(model, call.given.get("custom_generate")):
+            self._tell("expect", config_value(call, "max_new_tokens"))
             self._tell("begin", self._number() if callable(self._number) else self._number)
             try:
                 output: Any = original(*bound.args, **bound.kwargs)

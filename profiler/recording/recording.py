@@ -28,8 +28,8 @@ from molprof.profiler.recording.arguments import constraints_of, without_process
 from molprof.profiler.recording.clock import Clock, Plan
 from molprof.profiler.recording.loop import OwnLoop
 from molprof.profiler.recording.manifest import manifest_of, write_run
-from molprof.profiler.recording.marks import Call, marked
-from molprof.profiler.recording.sequences import Batch, Generated, Step, batch_of, config_value, generated
+from molprof.profiler.recording.marks import Call, config_value, marked
+from molprof.profiler.recording.sequences import Batch, Generated, Step, batch_of, generated
 from molprof.profiler.recording.timed import TimedRun
 from molprof.profiler.recording.tracefile import Exported, OutputFile, incomplete_path, read_exported, write_trace
 from molprof.profiler.recording.window import export
