@@ -247,7 +247,7 @@ class Clock(Marks):
         """The call has raised an exception: it counts for nothing."""
         if self.full and self._running is not None:
             self._running.failed()
-        else:
+        elif self._call is not None:  # else an earlier call's recording is whole
             with self.standing():
                 self._stop()
             if self.recorded is not self._before:
